@@ -1,0 +1,118 @@
+# The functions that every folder's CMakeLists.txt calls.
+#
+#   armillary_library(plan USES core)                 armillary_plan, armillary_plan_test
+#   armillary_library(kernel USES core plan TORCH)    the same, with libtorch
+#   armillary_cross_test(equivalence USES train)      armillary_equivalence_test, of tests/equivalence/
+#
+# Sources are found by name: x.cpp belongs to the library, x_test.cpp to the folder's one test program,
+# x_bench.cpp to bench/. no_x.cpp is the stand-in of x.cpp, same signatures, for builds without part x:
+# exactly one of the two is linked, so callers need no #ifdef.
+
+# armillary_sources(<out> [PRESENT <part>...]): the library sources below the current folder.
+function(armillary_sources out)
+  cmake_parse_arguments(arg "" "" "PRESENT" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.cpp$")
+  foreach(source ${sources})
+    if(source MATCHES "^(.*)/no_([^/]+)\\.cpp$")
+      if(CMAKE_MATCH_2 IN_LIST arg_PRESENT)
+        list(REMOVE_ITEM sources ${source})
+      else()
+        list(REMOVE_ITEM sources ${CMAKE_MATCH_1}/${CMAKE_MATCH_2}.cpp)
+      endif()
+    endif()
+  endforeach()
+  set(${out} ${sources} PARENT_SCOPE)
+endfunction()
+
+# armillary_library(<folder> [TORCH] [USES <folder>...] [LIBS <target>...] [PRESENT <part>...]
+#                   [WITHOUT <file>...]):
+# target armillary_<folder> of the current folder's sources, and armillary_<folder>_test of its tests.
+function(armillary_library name)
+  cmake_parse_arguments(arg "TORCH" "" "USES;LIBS;PRESENT;WITHOUT" ${ARGN})
+  armillary_sources(sources PRESENT ${arg_PRESENT})
+  foreach(file ${arg_WITHOUT})
+    list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+  endforeach()
+  list(TRANSFORM arg_USES PREPEND armillary_)
+  if(arg_TORCH)
+    list(APPEND arg_LIBS armillary_torch)
+  endif()
+
+  set(target armillary_${name})
+  if(sources)
+    add_library(${target} STATIC ${sources})
+    set(scope PUBLIC)
+    target_compile_options(${target} PRIVATE ${armillary_warnings})
+  else()
+    add_library(${target} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_include_directories(${target} ${scope} ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${target} ${scope} ${arg_USES} ${arg_LIBS} Threads::Threads)
+
+  file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp)
+  armillary_test(${name} SOURCES ${tests} LIBS ${target})
+endfunction()
+
+# armillary_test(<name> SOURCES <file>... LIBS <target>... [SHARDS <n>]): test program armillary_<name>_test,
+# run by ctest under the label <name>. One ctest test is one process: starting libtorch costs more
+# than most cases. SHARDS splits the cases over n processes.
+function(armillary_test name)
+  cmake_parse_arguments(arg "" "SHARDS" "SOURCES;LIBS" ${ARGN})
+  add_custom_target(test_${name})  # builds the tests; without any, there is nothing to build
+  if(NOT arg_SOURCES OR NOT ARMILLARY_TESTS)
+    return()
+  endif()
+  if(NOT arg_SHARDS)
+    set(arg_SHARDS 1)
+  endif()
+  set(target armillary_${name}_test)
+  add_executable(${target} EXCLUDE_FROM_ALL ${arg_SOURCES})
+  add_dependencies(test_${name} ${target})
+  add_dependencies(tests ${target})
+  # Tests are compiled far more often than run: -O1 takes a fifth less time than -O3.
+  target_compile_options(${target} PRIVATE ${armillary_warnings} $<$<CONFIG:Release>:-O1>)
+  target_link_libraries(${target} PRIVATE ${arg_LIBS} GTest::gtest_main GTest::gmock rapidcheck)
+  math(EXPR last "${arg_SHARDS} - 1")
+  foreach(shard RANGE ${last})
+    set(test ${name})
+    if(arg_SHARDS GREATER 1)
+      set(test ${name}_${shard})
+    endif()
+    set(output GTEST_OUTPUT=json:${CMAKE_BINARY_DIR}/test-results/${test}.json)
+    add_test(NAME ${test} COMMAND ${target} --gtest_brief=1)
+    set_tests_properties(${test} PROPERTIES
+      LABELS ${name} COST ${arg_SHARDS}
+      ENVIRONMENT "OMP_NUM_THREADS=1;GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${shard};${output}")
+  endforeach()
+endfunction()
+
+# armillary_cross_test(<name> USES <folder>... [SHARDS <n>] [PROGRAM]): the test program of tests/<name>/, for
+# what crosses folders. With PROGRAM it may start the program armillary, at ARMILLARY_PROGRAM, and read files below
+# ARMILLARY_SOURCE_DIR.
+function(armillary_cross_test name)
+  cmake_parse_arguments(arg "PROGRAM" "SHARDS" "USES" ${ARGN})
+  list(TRANSFORM arg_USES PREPEND armillary_)
+  file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
+  armillary_test(${name} SOURCES ${tests} LIBS ${arg_USES} SHARDS ${arg_SHARDS})
+  if(arg_PROGRAM AND TARGET armillary_${name}_test AND TARGET armillary)
+    target_compile_definitions(armillary_${name}_test PRIVATE
+      ARMILLARY_PROGRAM="$<TARGET_FILE:armillary>" ARMILLARY_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+    add_dependencies(armillary_${name}_test armillary)
+  endif()
+endfunction()
+
+# armillary_program(<name> SOURCES <file>... LIBS <target>...): a program in bin/. Without its sources,
+# nothing.
+function(armillary_program name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LIBS" ${ARGN})
+  foreach(source ${arg_SOURCES})
+    if(NOT EXISTS ${source} AND NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${source})
+      return()
+    endif()
+  endforeach()
+  add_executable(${name} ${arg_SOURCES})
+  target_compile_options(${name} PRIVATE ${armillary_warnings})
+  target_link_libraries(${name} PRIVATE ${arg_LIBS})
+endfunction()

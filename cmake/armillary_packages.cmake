@@ -1,0 +1,23 @@
+# Libraries of others, found once for all folders. Their headers are SYSTEM: our warnings are for our code.
+
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(GTest)
+find_package(rapidcheck)
+
+set(ARMILLARY_TESTS OFF)
+if(GTest_FOUND AND rapidcheck_FOUND)
+  set(ARMILLARY_TESTS ON)
+else()
+  message(STATUS "no tests: GoogleTest (with gmock) and RapidCheck are required for them")
+endif()
+
+if(ARMILLARY_TORCH)
+  find_path(ARMILLARY_TOMLPLUSPLUS_INCLUDE toml++/toml.h REQUIRED)
+  add_library(armillary_tomlplusplus INTERFACE IMPORTED)
+  target_include_directories(armillary_tomlplusplus INTERFACE ${ARMILLARY_TOMLPLUSPLUS_INCLUDE})
+  include(armillary_torch)
+endif()

@@ -1,0 +1,52 @@
+# Makes the imported target armillary_torch from the torch package of a Python.
+#
+# TorchConfig.cmake is not used: with a CUDA wheel it wants a whole CUDA toolkit (nvcc) to be installed,
+# although a C++ user of the wheel needs only its headers and shared libraries, which is what is named here.
+
+if(NOT ARMILLARY_PYTHON)
+  if(EXISTS ${CMAKE_SOURCE_DIR}/.venv/bin/python)
+    set(ARMILLARY_PYTHON ${CMAKE_SOURCE_DIR}/.venv/bin/python)
+  else()
+    find_program(ARMILLARY_PYTHON3 python3 REQUIRED)
+    set(ARMILLARY_PYTHON ${ARMILLARY_PYTHON3})
+  endif()
+endif()
+
+# Importing torch takes seconds; ask again only when the Python changes.
+if(NOT ARMILLARY_TORCH_ASKED STREQUAL ARMILLARY_PYTHON)
+  execute_process(
+    COMMAND ${ARMILLARY_PYTHON} -c
+      "import os, torch
+print(os.path.dirname(torch.__file__), torch.__version__, int(torch._C._GLIBCXX_USE_CXX11_ABI), sep=';')"
+    OUTPUT_VARIABLE asked ERROR_VARIABLE complaint RESULT_VARIABLE status OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "${ARMILLARY_PYTHON} cannot import torch; run ./dev setup build, name a Python that "
+      "has torch >= 2.11 with -DARMILLARY_PYTHON=, or build without it: cmake --preset plan\n${complaint}")
+  endif()
+  list(GET asked 0 root)
+  list(GET asked 1 version)
+  list(GET asked 2 cxx11_abi)
+  if(version VERSION_LESS 2.11)
+    message(FATAL_ERROR "${ARMILLARY_PYTHON} has torch ${version}; at least 2.11 is required")
+  endif()
+  set(ARMILLARY_TORCH_ROOT ${root} CACHE INTERNAL "Folder of the torch package")
+  set(ARMILLARY_TORCH_VERSION ${version} CACHE INTERNAL "Version of the torch package")
+  set(ARMILLARY_TORCH_CXX11_ABI ${cxx11_abi} CACHE INTERNAL "std::string ABI of the torch package")
+  set(ARMILLARY_TORCH_ASKED ${ARMILLARY_PYTHON} CACHE INTERNAL "Python that answered")
+endif()
+message(STATUS "torch ${ARMILLARY_TORCH_VERSION} in ${ARMILLARY_TORCH_ROOT}")
+
+add_library(armillary_torch INTERFACE IMPORTED)
+target_include_directories(armillary_torch INTERFACE
+  ${ARMILLARY_TORCH_ROOT}/include ${ARMILLARY_TORCH_ROOT}/include/torch/csrc/api/include)
+# The wheel brings headers of a newer fmt, which come before the system's: units with torch use them header-only.
+# fmt's inline namespaces keep the two apart, and no header of ours has an fmt type in a signature that is linked.
+target_compile_definitions(armillary_torch INTERFACE FMT_HEADER_ONLY=1 _GLIBCXX_USE_CXX11_ABI=${ARMILLARY_TORCH_CXX11_ABI})
+set(lib ${ARMILLARY_TORCH_ROOT}/lib)
+target_link_libraries(armillary_torch INTERFACE ${lib}/libtorch.so ${lib}/libtorch_cpu.so ${lib}/libc10.so)
+if(EXISTS ${lib}/libtorch_cuda.so)
+  # Kernels register themselves when the library is loaded, so keep it although no symbol of it is used.
+  target_link_libraries(armillary_torch INTERFACE
+    -Wl,--no-as-needed ${lib}/libtorch_cuda.so ${lib}/libc10_cuda.so -Wl,--as-needed)
+  target_link_options(armillary_torch INTERFACE -Wl,--allow-shlib-undefined)
+endif()

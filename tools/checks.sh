@@ -1,0 +1,132 @@
+# ./dev test and ./dev lint. Sourced by ./dev; not a program.
+
+# Folders tested under each sanitizer: where memory and threads are handled by us. train and cli are tested in release
+# only: libtorch, which does their work, is not instrumented, and its headers are slow to compile.
+readonly ASAN_LABELS="core plan comm kernel attention conformance"
+readonly TSAN_LABELS="comm attention conformance"
+
+# No suppressions: libtorch is not instrumented, but it neither leaks nor looks racy from here. Not to be added:
+# TSAN_OPTIONS=ignore_noninstrumented_modules=1, which on Linux takes our own modules for uninstrumented too and
+# hides races through memcpy.
+export_sanitizer_options() {
+  export ASAN_OPTIONS="detect_stack_use_after_return=1:${ASAN_OPTIONS:-}"
+  export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
+}
+
+# run_ctest PRESET [CTEST ARGUMENT...]; its results are counted by test_summary.py at the end.
+run_ctest() {
+  local folder runner=()
+  folder=$(folder_of "$1")
+  # ThreadSanitizer of g++ 12 does not start where the kernel spreads addresses widely.
+  if [ "$1" = tsan ] && setarch "$(uname -m)" -R true 2>/dev/null; then
+    runner=(setarch "$(uname -m)" -R)
+  fi
+  shift
+  rm -rf "$folder/test-results"
+  mkdir -p "$folder/test-results"
+  "${runner[@]}" ctest --test-dir "$folder" -j "$JOBS" --output-on-failure --no-tests=error \
+    --timeout "$TEST_TIMEOUT_S" --output-junit test-results/ctest.xml "$@" || failed=1
+}
+
+test_sanitized() {  # PRESET LABEL...
+  local preset=$1 label
+  shift
+  build_targets "$preset" "${@/#/test_}"
+  say "testing $* ($preset)"
+  label=$(IFS='|' && echo "$*")
+  run_ctest "$preset" -L "^($label)\$"
+}
+
+# The plan preset is what a laptop without torch builds.
+test_plan_preset() {
+  build_targets plan armillary
+  if readelf -d build-plan/bin/armillary | grep -E 'torch|c10'; then
+    say "the program of the plan preset links torch"
+    failed=1
+  fi
+  build-plan/bin/armillary --help >/dev/null || failed=1
+}
+
+test_python() {
+  compgen -G 'tests/*_test.py' >/dev/null || compgen -G 'tests/*/*_test.py' >/dev/null || return 0
+  say "testing Python"
+  mkdir -p build/test-results
+  .venv/bin/python -m pytest -q -o python_files='*_test.py' -p no:cacheprovider tests \
+    --junitxml build/test-results/pytest.xml || failed=1
+}
+
+command_test() {
+  local quick= only=() failed=0
+  local TEST_TIMEOUT_S=900
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --quick) quick=1 ;;
+      --all)
+        export ARMILLARY_TEST_ALL=1
+        TEST_TIMEOUT_S=7200
+        ;;
+      -L)
+        [ $# -ge 2 ] || die "test: -L needs a label"
+        only=("$2")
+        shift
+        ;;
+      *) die "test: $1; --quick, --all or -L LABEL is required" ;;
+    esac
+    shift
+  done
+  setup build test
+  rm -rf build*/test-results
+  if [ ${#only[@]} -gt 0 ]; then
+    build_targets release "test_${only[0]}"
+    run_ctest release -L "^${only[0]}\$"
+  else
+    build_targets release all tests
+    say "testing everything (release)"
+    run_ctest release
+    test_python
+    if [ -z "$quick" ]; then
+      test_plan_preset
+      export_sanitizer_options
+      # shellcheck disable=SC2086  # words are wanted
+      test_sanitized asan $ASAN_LABELS
+      # shellcheck disable=SC2086
+      test_sanitized tsan $TSAN_LABELS
+    fi
+  fi
+  python3 tools/test_summary.py build*/test-results || failed=1
+  return $failed
+}
+
+lint_sources() {
+  find armillary cli tests bench examples -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
+}
+
+command_lint() {
+  local failed=0 fix= format
+  case ${1:-} in
+    '') ;;
+    --fix) fix=1 ;;
+    *) die "lint: $1; --fix or nothing is required" ;;
+  esac
+  setup build test lint
+  format=$(command -v clang-format-14 || command -v clang-format)
+  if [ -n "$fix" ]; then
+    lint_sources | xargs -r "$format" -i
+    .venv/bin/ruff format --quiet .
+    .venv/bin/ruff check --quiet --fix . || true
+  fi
+  say "lint: format"
+  lint_sources | xargs -r "$format" --dry-run -Werror || failed=1
+  say "lint: includes and sizes"
+  python3 tools/check_includes.py --self-test || failed=1
+  python3 tools/check_includes.py || failed=1
+  python3 tools/check_sizes.py || failed=1
+  say "lint: Python"
+  .venv/bin/ruff format --quiet --check . || failed=1
+  .venv/bin/ruff check --quiet . || failed=1
+  configure release
+  say "lint: clang-tidy"
+  python3 tools/lint_tidy.py build || failed=1
+  if [ $failed -eq 0 ]; then say "lint: clean"; else say "lint: FAILED"; fi
+  return $failed
+}

@@ -1,0 +1,146 @@
+# Installs what a part of ./dev needs and finds missing. Sourced by ./dev; not a program.
+#
+# Every requirement is a line "package:probe" where the probe is a program in PATH or a header below
+# /usr/include or /usr/local/include, so that what was installed another way counts too.
+
+readonly TORCH_VERSION=2.13.0 TORCH_LEAST=2.11
+readonly RUFF_VERSION=0.17.5
+
+requirements() {  # PART
+  case $1 in
+    build | plan)
+      echo g++:g++ cmake:cmake ninja-build:ninja ccache:ccache mold:mold
+      echo libfmt-dev:fmt/core.h nlohmann-json3-dev:nlohmann/json.hpp libcli11-dev:CLI/CLI.hpp
+      [ "$1" = plan ] || echo libtomlplusplus-dev:toml++/toml.h
+      ;;
+    test) echo libgtest-dev:gtest/gtest.h libgmock-dev:gmock/gmock.h librapidcheck-dev:rapidcheck.h ;;
+    lint) echo clang-format:clang-format clang-tidy:clang-tidy ;;
+    bench) echo libbenchmark-dev:benchmark/benchmark.h ;;
+    mpi) echo libopenmpi-dev:mpicc openmpi-bin:mpirun ;;
+  esac
+}
+
+present() {  # PROBE
+  command -v "$1" >/dev/null || [ -e "/usr/include/$1" ] || [ -e "/usr/local/include/$1" ]
+}
+
+missing_packages() {  # PART...
+  local part requirement
+  for part in "$@"; do
+    for requirement in $(requirements "$part"); do
+      present "${requirement#*:}" || echo "${requirement%%:*}"
+    done
+  done
+}
+
+apt() {
+  local as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || die "setup: not root and no sudo; as root, run: apt-get $*"
+    as_root=(sudo)
+  fi
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 \
+    -o Dpkg::Use-Pty=0 "$@"
+}
+
+install_packages() {  # PACKAGE...
+  local output
+  say "installing $* (apt-get)"
+  output=$(apt install -y --no-install-recommends "$@" 2>&1) || {
+    printf '%s\n' "$output" >&2
+    die "setup: apt-get could not install: $*"
+  }
+}
+
+has_torch() {  # PYTHON: imports a torch that is new enough
+  "$1" -c "
+import sys, torch
+version = tuple(int(part) for part in torch.__version__.split('+')[0].split('.')[:2])
+sys.exit(version < tuple(int(part) for part in '$TORCH_LEAST'.split('.')))" 2>/dev/null
+}
+
+# The Python that torch is taken from: the one named, or the project's own.
+torch_python() {
+  if [ -n "${ARMILLARY_PYTHON:-}" ]; then
+    command -v "$ARMILLARY_PYTHON" || die "setup: ARMILLARY_PYTHON is $ARMILLARY_PYTHON; a program is required"
+  else
+    echo "$ROOT/.venv/bin/python"
+  fi
+}
+
+make_venv() {
+  [ -x .venv/bin/pip ] && return
+  say "making .venv"
+  python3 -m venv .venv || die "setup: python3 -m venv failed; python3 with venv is required (Debian: python3-venv)"
+}
+
+pip_install() {  # --no-compile: Python compiles what is used, when it is
+  .venv/bin/pip install -qq --no-compile --no-input --disable-pip-version-check "$@"
+}
+
+# Without a GPU the wheel without CUDA, a tenth of the size, is looked for first: in pip's own index, then in
+# torch's.
+pip_install_torch() {
+  if ! command -v nvidia-smi >/dev/null; then
+    pip_install "torch==$TORCH_VERSION+cpu" numpy 2>/dev/null && return
+    pip_install --retries 0 --timeout 10 --extra-index-url https://download.pytorch.org/whl/cpu \
+      "torch==$TORCH_VERSION+cpu" numpy 2>/dev/null && return
+  fi
+  pip_install "torch==$TORCH_VERSION" numpy
+}
+
+setup_torch() {
+  if [ -n "${ARMILLARY_PYTHON:-}" ]; then
+    has_torch "$(torch_python)" || die "setup: ARMILLARY_PYTHON is $ARMILLARY_PYTHON; torch >= $TORCH_LEAST in it is required"
+    return
+  fi
+  # Looking for the folder is quicker than the two seconds of importing it.
+  compgen -G ".venv/lib/python3*/site-packages/torch-$TORCH_VERSION*" >/dev/null && return
+  make_venv
+  say "installing torch $TORCH_VERSION and numpy into .venv (pip)"
+  pip_install_torch ||
+    die "setup: pip could not install torch $TORCH_VERSION; a Python with torch >= $TORCH_LEAST can be named with ARMILLARY_PYTHON"
+}
+
+setup_python_tool() {  # NAME REQUIREMENT
+  [ -x ".venv/bin/$1" ] && return
+  make_venv
+  say "installing $2 into .venv (pip)"
+  pip_install "$2" || die "setup: pip could not install $2"
+}
+
+setup_python() {  # PART...
+  local part
+  for part in "$@"; do
+    case $part in
+      build) setup_torch ;;
+      test) setup_python_tool pytest pytest ;;
+      lint) setup_python_tool ruff "ruff==$RUFF_VERSION" ;;
+    esac
+  done
+}
+
+# setup PART...: of build (or plan: build without torch), test, lint, bench, mpi. apt and pip work at the same time.
+setup() {
+  local packages apt_job=
+  mapfile -t packages < <(missing_packages "$@")
+  # ensurepip is what Debian leaves out of python3 when python3-venv is not there.
+  if [ ! -x .venv/bin/pip ] && ! python3 -c 'import ensurepip' 2>/dev/null; then
+    packages=(python3-venv "${packages[@]}")
+  fi
+  if [ ${#packages[@]} -gt 0 ]; then
+    command -v apt-get >/dev/null || die "setup: no apt-get here; these are required: ${packages[*]}"
+    say "apt-get update"
+    apt update >/dev/null || say "apt-get update failed; trying with the lists that are there"
+    if [ "${packages[0]}" = python3-venv ]; then
+      install_packages python3-venv
+      packages=("${packages[@]:1}")
+    fi
+    if [ ${#packages[@]} -gt 0 ]; then
+      install_packages "${packages[@]}" &
+      apt_job=$!
+    fi
+  fi
+  setup_python "$@"
+  [ -z "$apt_job" ] || wait "$apt_job" || exit 2
+}
