@@ -1,0 +1,74 @@
+#include "armillary/core/checked.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace armillary {
+namespace {
+
+using testing::ThrowsMessage;
+
+TEST(CheckedProduct, MultipliesUpTo63Bits) {
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(checked_product("bytes", {}), 1);
+  EXPECT_EQ(checked_product("bytes", {3, -5, 7}), -105);
+  EXPECT_EQ(checked_product("bytes", {most, 1}), most);
+  EXPECT_EQ(checked_product("bytes", {std::int64_t{1} << 31, std::int64_t{1} << 31}),
+            std::int64_t{1} << 62);
+}
+
+TEST(CheckedProduct, RefusesToOverflow) {
+  const auto text = "bytes: the product overflows; it must stay below 2^63";
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  EXPECT_THAT([=] { checked_product("bytes", {most, 2}); }, ThrowsMessage<InvalidArgument>(text));
+  EXPECT_THAT(
+      [=] {
+        checked_product("bytes", {std::int64_t{1} << 32, std::int64_t{1} << 31});
+      },
+      ThrowsMessage<InvalidArgument>(text));
+  EXPECT_THAT(
+      [=] {
+        checked_product("bytes", {most, most, most});
+      },
+      ThrowsMessage<InvalidArgument>(text));
+}
+
+TEST(FloorDiv, RoundsDownAndCeilDivUp) {
+  for (std::int64_t a = -20; a <= 20; ++a) {
+    for (std::int64_t b = 1; b <= 7; ++b) {
+      const double quotient = static_cast<double>(a) / static_cast<double>(b);
+      EXPECT_EQ(floor_div(a, b), std::floor(quotient)) << a << " / " << b;
+      EXPECT_EQ(ceil_div(a, b), std::ceil(quotient)) << a << " / " << b;
+    }
+  }
+}
+
+TEST(PieceBegin, CutsAsEvenlyAsPossible) {
+  for (std::int64_t total = 0; total <= 40; ++total) {
+    for (std::int64_t n = 1; n <= 13; ++n) {
+      EXPECT_EQ(piece_begin(total, n, 0), 0);
+      EXPECT_EQ(piece_begin(total, n, n), total) << "in " << n;
+      for (std::int64_t i = 0; i < n; ++i) {
+        EXPECT_EQ(piece_begin(total, n, i), i * total / n)
+            << total << " in " << n << ", piece " << i;
+        const std::int64_t size = piece_begin(total, n, i + 1) - piece_begin(total, n, i);
+        EXPECT_TRUE(size == total / n || size == total / n + 1)
+            << total << " in " << n << ", piece " << i << " has " << size;
+      }
+    }
+  }
+}
+
+TEST(PieceBegin, DoesNotOverflow) {
+  const std::int64_t total = (std::int64_t{1} << 62) - 1;
+  const std::int64_t n = std::numeric_limits<std::int32_t>::max();
+  EXPECT_EQ(piece_begin(total, n, n), total);
+  EXPECT_EQ(piece_begin(total, n, n - 1),
+            static_cast<std::int64_t>(static_cast<__int128>(total) * (n - 1) / n));
+}
+
+}  // namespace
+}  // namespace armillary

@@ -1,0 +1,116 @@
+#include "armillary/core/spec.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <functional>
+#include <string>
+
+#include "armillary/core/error.h"
+
+namespace armillary {
+namespace {
+
+using testing::ElementsAre;
+using testing::ThrowsMessage;
+
+void expect_refused(const std::function<void()>& read, const std::string& message) {
+  EXPECT_THAT(read, ThrowsMessage<InvalidArgument>(message));
+}
+
+TEST(Split, KeepsEmptyParts) {
+  EXPECT_THAT(split("a,b,c", ','), ElementsAre("a", "b", "c"));
+  EXPECT_THAT(split(",a,", ','), ElementsAre("", "a", ""));
+  EXPECT_THAT(split("", ','), ElementsAre(""));
+}
+
+TEST(ParseChoice, FindsTheIndexOrSaysWhatIsNear) {
+  constexpr std::array<std::string_view, 3> kNames = {"causal", "full", "window"};
+  EXPECT_EQ(parse_choice("mask", "causal", kNames), 0u);
+  EXPECT_EQ(parse_choice("mask", "window", kNames), 2u);
+  const std::string required = "' is not known; causal, full or window is required";
+  expect_refused([&] { parse_choice("mask", "ful", kNames); },
+                 "mask: 'ful" + required + "; nearest is 'full'");
+  expect_refused([&] { parse_choice("mask", "entanglement", kNames); },
+                 "mask: 'entanglement" + required);
+}
+
+TEST(ParseInteger, ReadsDigitsOnly) {
+  EXPECT_EQ(parse_integer("seq", "0"), 0);
+  EXPECT_EQ(parse_integer("seq", "9223372036854775807"), 9223372036854775807);
+  EXPECT_EQ(parse_integer("lo", "-12", {-12, 12}), -12);
+  for (const std::string text : {"", " 1", "1 ", "+1", "-1", "1.0", "1e3", "0x10", "1k", "--1",
+                                 "9223372036854775808", "99999999999999999999"}) {
+    expect_refused(
+        [&] { parse_integer("seq", text); },
+        "seq: '" + text + "' given; a whole number from 0 to 9223372036854775807 is required");
+  }
+  expect_refused(
+      [] {
+        parse_integer("lo", "-13", {-12, 12});
+      },
+      "lo: '-13' given; a whole number from -12 to 12 is required");
+}
+
+TEST(ParseSpec, EndsTheNameAtTheFirstColon) {
+  EXPECT_EQ(parse_spec("usp").name, "usp");
+  EXPECT_FALSE(parse_spec("usp").arguments.has_value());
+  EXPECT_EQ(parse_spec("usp:u=4:x").name, "usp");
+  EXPECT_EQ(parse_spec("usp:u=4:x").arguments, "u=4:x");
+  EXPECT_EQ(parse_spec("usp:").arguments, "");
+}
+
+TEST(Arguments, TakesValuesAndKeysApart) {
+  const Arguments arguments("mask documents", "5,7,within=full", {"within", "left"});
+  EXPECT_THAT(arguments.values(), ElementsAre("5", "7"));
+  EXPECT_EQ(arguments.find("within"), "full");
+  EXPECT_FALSE(arguments.find("left").has_value());
+  EXPECT_EQ(Arguments("usp", "u=4", {"u"}).integer("u"), 4);
+  EXPECT_EQ(Arguments("mask prefix", "4", {}).value("the prefix"), "4");
+  EXPECT_NO_THROW(Arguments("ring", std::nullopt, {}).refuse_values());
+}
+
+TEST(Arguments, RefusesWhatItDoesNotUnderstand) {
+  const std::string empty = "' has an empty part; a value is required after ':', ',' and '='";
+  for (const std::string text : {"", ",", "u=4,", ",u=4", "u=", "u=4,,r=2"}) {
+    expect_refused(
+        [&] {
+          Arguments("usp", text, {"u", "r"});
+        },
+        fmt::format("usp: '{}{}", text, empty));
+  }
+  expect_refused(
+      [] {
+        Arguments("usp", "v=4", {"u", "r"});
+      },
+      "usp key: 'v' is not known; u or r is required; nearest is 'u'");
+  expect_refused(
+      [] {
+        Arguments("usp", "=4", {"u", "r"});
+      },
+      "usp key: '' is not known; u or r is required; nearest is 'u'");
+  expect_refused([] { Arguments("ring", "u=4", {}); }, "ring: key 'u' given; no key is allowed");
+  expect_refused([] { Arguments("usp", "u=4,u=4", {"u"}); },
+                 "usp: key 'u' is given twice; once is required");
+  expect_refused([] { Arguments("usp", "u=four", {"u"}).integer("u"); },
+                 "usp u: 'four' given; a whole number from 0 to 9223372036854775807 is required");
+  expect_refused(
+      [] {
+        Arguments("usp", "u=0", {"u"}).integer("u", {1, 8});
+      },
+      "usp u: '0' given; a whole number from 1 to 8 is required");
+  expect_refused(
+      [] {
+        Arguments("usp", "r=4", {"u", "r"}).integer("u");
+      },
+      "usp: no u given; u=NUMBER is required");
+  expect_refused([] { Arguments("usp", "4", {"u"}).refuse_values(); },
+                 "usp: '4' given; no value without a key is allowed");
+  expect_refused([] { Arguments("prefix", "1,2", {}).value("the prefix"); },
+                 "prefix: 2 values given; exactly one, the prefix, is required");
+}
+
+}  // namespace
+}  // namespace armillary
