@@ -1,0 +1,129 @@
+#include "armillary/plan/blocks.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "armillary/core/error.h"
+
+namespace armillary::plan {
+namespace {
+
+/// A run of a shard, before it is cut.
+struct Piece {
+  Rank owner = 0;
+  Run run;
+  Interval range() const { return {run.begin, run.last() + 1}; }
+};
+
+std::vector<Piece> pieces_of(const std::vector<Runs>& shards) {
+  std::vector<Piece> pieces;
+  for (Rank rank = 0; rank < static_cast<Rank>(shards.size()); ++rank) {
+    for (const Run& run : shards[rank]) pieces.push_back({rank, run});
+  }
+  return pieces;
+}
+
+/// One side of the mask against the other: the keys that queries see, or the other way round.
+struct Side {
+  const Mask& mask;
+  bool keys;  ///< The blocks being cut are keys; else queries.
+
+  std::vector<Interval> seen_by(Interval range) const {
+    return keys ? mask.keys_of(range) : mask.queries_of(range);
+  }
+  bool sees(const Runs& user, const Runs& block) const {
+    return keys ? !mask.empty(user, block) : !mask.empty(block, user);
+  }
+};
+
+/// Ends of what each piece of the other side sees: where a block may be needed on one hand only.
+std::vector<std::pair<std::int64_t, Rank>> edges(const Side& side,
+                                                 const std::vector<Piece>& others) {
+  std::vector<std::pair<std::int64_t, Rank>> cuts;
+  for (const Piece& other : others) {
+    for (const Interval& seen : side.seen_by(other.range())) {
+      cuts.emplace_back(seen.begin, other.owner);
+      cuts.emplace_back(seen.end, other.owner);
+    }
+  }
+  std::sort(cuts.begin(), cuts.end());
+  return cuts;
+}
+
+std::vector<Rank> users_of(const Side& side, const std::vector<Runs>& others, const Runs& block) {
+  std::vector<Rank> users;
+  for (Rank rank = 0; rank < static_cast<Rank>(others.size()); ++rank) {
+    if (side.sees(others[rank], block)) users.push_back(rank);
+  }
+  return users;
+}
+
+/// Cuts a contiguous piece at the edges inside it that other ranks make, and joins neighbours with
+/// the same users. A piece of several stripes stays whole: what needs it needs every stripe.
+void cut(const Piece& piece, const Side& side,
+         const std::vector<std::pair<std::int64_t, Rank>>& cuts, const std::vector<Runs>& others,
+         std::vector<Block>& out) {
+  const Interval range = piece.range();
+  std::vector<std::int64_t> ends;
+  if (piece.run.step == 1 && piece.run.width == 1) {
+    auto edge = std::upper_bound(cuts.begin(), cuts.end(),
+                                 std::pair(range.begin, static_cast<Rank>(others.size())));
+    for (; edge != cuts.end() && edge->first < range.end; ++edge) {
+      if (edge->second != piece.owner && (ends.empty() || ends.back() != edge->first)) {
+        ends.push_back(edge->first);
+      }
+    }
+  }
+  if (ends.empty()) {
+    out.push_back({piece.owner, {piece.run}});
+    return;
+  }
+  ends.push_back(range.end);
+  std::int64_t begin = range.begin;
+  std::vector<Rank> users_before;
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    const Run run{.begin = begin, .count = ends[i] - begin};
+    std::vector<Rank> users = users_of(side, others, {run});
+    if (i > 0 && users == users_before) {
+      out.back().runs[0].count += run.count;
+    } else {
+      out.push_back({piece.owner, {run}});
+    }
+    users_before = std::move(users);
+    begin = ends[i];
+  }
+}
+
+std::vector<Block> cut_all(const Side& side, const std::vector<Runs>& shards,
+                           const std::vector<Runs>& others) {
+  const auto cuts = edges(side, pieces_of(others));
+  std::vector<Block> blocks;
+  for (const Piece& piece : pieces_of(shards)) cut(piece, side, cuts, others, blocks);
+  return blocks;
+}
+
+}  // namespace
+
+Blocks make_blocks(const Problem& problem) {
+  const Shards owned = shards(problem.layout, problem.mask, problem.world);
+  return {.q = cut_all({problem.mask, false}, owned.q, owned.kv),
+          .kv = cut_all({problem.mask, true}, owned.kv, owned.q)};
+}
+
+BlockAreas::BlockAreas(const Mask& mask, const Blocks& blocks) : kv_count_(blocks.kv.size()) {
+  constexpr std::size_t kMostPairs = std::size_t{1} << 28;  // 2 GiB of areas, 16,384 ranks
+  if (blocks.q.size() * blocks.kv.size() > kMostPairs) {
+    fail<InvalidArgument>(
+        "plan: {} query blocks and {} key blocks; at most 2^28 pairs can be planned: use a smaller "
+        "world, or a layout with fewer pieces",
+        blocks.q.size(), blocks.kv.size());
+  }
+  areas_.resize(blocks.q.size() * blocks.kv.size());
+  std::size_t index = 0;
+  for (const Block& q : blocks.q) {
+    for (const Block& kv : blocks.kv) areas_[index++] = mask.area(q.runs, kv.runs);
+  }
+}
+
+}  // namespace armillary::plan

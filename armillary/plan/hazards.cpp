@@ -1,0 +1,83 @@
+#include "armillary/plan/hazards.h"
+
+#include <algorithm>
+
+namespace armillary::plan {
+namespace {
+
+struct Touch {
+  int op;
+  const View* view;
+  bool writes;
+};
+
+/// What happened to a slot: to the tile that is in it, and to the one before.
+struct History {
+  int tile = -1;
+  std::vector<Touch> before;
+  std::vector<Touch> now;
+};
+
+bool covers(const View& outer, const View& inner) {
+  return outer.heads.contains(inner.heads) &&
+         std::includes(outer.blocks.begin(), outer.blocks.end(), inner.blocks.begin(),
+                       inner.blocks.end());
+}
+
+/// Touches of two tiles of one slot conflict whatever their views: a read of a tile that was
+/// replaced must not slip in before its replacement.
+bool conflict(const Touch& a, const Touch& b) {
+  if (a.op == b.op || !(a.writes || b.writes)) return false;
+  return a.view->tile != b.view->tile || overlap(*a.view, *b.view);
+}
+
+/// Adds what `touch` must wait for, and notes it. Whoever waits for a write that covers an older
+/// touch need not wait for the older one too.
+void visit(History& history, const Touch& touch, std::vector<int>& waits) {
+  if (history.tile < 0) history.tile = touch.view->tile;
+  if (touch.writes && history.tile != touch.view->tile) {
+    history.before = std::move(history.now);
+    history.now.clear();
+    history.tile = touch.view->tile;
+  }
+  if (touch.writes) {
+    for (const Touch& old : history.before) waits.push_back(old.op);
+  }
+  std::erase_if(history.now, [&](const Touch& old) {
+    if (!conflict(old, touch)) return false;
+    waits.push_back(old.op);
+    return touch.writes && old.view->tile == touch.view->tile && covers(*touch.view, *old.view);
+  });
+  history.now.push_back(touch);
+}
+
+}  // namespace
+
+bool overlap(const View& a, const View& b) {
+  if (a.heads.begin >= b.heads.end || b.heads.begin >= a.heads.end) return false;
+  auto left = a.blocks.begin();
+  auto right = b.blocks.begin();
+  while (left != a.blocks.end() && right != b.blocks.end()) {
+    if (*left == *right) return true;
+    *left < *right ? ++left : ++right;
+  }
+  return false;
+}
+
+std::vector<std::vector<int>> dependencies(const RankProgram& program) {
+  std::vector<std::vector<int>> waits(program.ops.size());
+  std::vector<History> histories(program.slots.size());
+  for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
+    const Op& op = program.ops[i];
+    const auto roles = operands(op.kind);
+    for (std::size_t v = 0; v < op.views.size(); ++v) {
+      const Touch touch{i, &op.views[v], roles[v].access != Access::Read};
+      visit(histories[program.tiles[touch.view->tile].slot], touch, waits[i]);
+    }
+    std::sort(waits[i].begin(), waits[i].end());
+    waits[i].erase(std::unique(waits[i].begin(), waits[i].end()), waits[i].end());
+  }
+  return waits;
+}
+
+}  // namespace armillary::plan

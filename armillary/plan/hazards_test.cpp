@@ -1,0 +1,198 @@
+#include "armillary/plan/hazards.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace armillary::plan {
+namespace {
+
+using Waits = std::vector<std::vector<int>>;
+
+/// A program of two slots with tiles of 4 heads and blocks 0 to 3: tiles 0 and 1 share slot 0, tile
+/// 2 has slot 1.
+class HazardsTest : public testing::Test {
+ protected:
+  HazardsTest() {
+    program_.slots.resize(2);
+    for (const int slot : {0, 0, 1}) {
+      program_.tiles.push_back(
+          {.tensor = Tensor::K, .heads = {0, 4}, .blocks = {0, 1, 2, 3}, .slot = slot});
+    }
+  }
+
+  static View all(int tile) { return {tile, {0, 4}, {0, 1, 2, 3}}; }
+  static View heads(int tile, int begin, int end) { return {tile, {begin, end}, {0, 1, 2, 3}}; }
+  static View blocks(int tile, std::vector<int> ids) { return {tile, {0, 4}, std::move(ids)}; }
+
+  void read(View view) { program_.ops.push_back({.kind = OpKind::Send, .views = {view}}); }
+  void write(View view) { program_.ops.push_back({.kind = OpKind::Recv, .views = {view}}); }
+  void copy(View to, View from) {
+    program_.ops.push_back({.kind = OpKind::Copy, .views = {to, from}});
+  }
+  Waits waits() const { return dependencies(program_); }
+
+  RankProgram program_;
+};
+
+TEST_F(HazardsTest, ReadAfterWrite) {
+  write(all(0));
+  read(all(0));
+  EXPECT_EQ(waits(), (Waits{{}, {0}}));
+}
+
+TEST_F(HazardsTest, WriteAfterRead) {
+  read(all(0));
+  write(all(0));
+  EXPECT_EQ(waits(), (Waits{{}, {0}}));
+}
+
+TEST_F(HazardsTest, WriteAfterWrite) {
+  write(all(0));
+  write(all(0));
+  EXPECT_EQ(waits(), (Waits{{}, {0}}));
+}
+
+TEST_F(HazardsTest, ReadsDoNotWaitForReads) {
+  write(all(0));
+  read(all(0));
+  read(blocks(0, {2}));
+  read(heads(0, 1, 2));
+  EXPECT_EQ(waits(), (Waits{{}, {0}, {0}, {0}}));
+}
+
+TEST_F(HazardsTest, AnUpdateReadsAndWrites) {
+  program_.tiles[0] = {
+      .tensor = Tensor::DK, .partial = true, .heads = {0, 4}, .blocks = {0}, .slot = 0};
+  program_.tiles[2] = program_.tiles[0];
+  program_.tiles[2].slot = 1;
+  const View acc{0, {0, 4}, {0}};
+  const View part{2, {0, 4}, {0}};
+  program_.ops = {{.kind = OpKind::Clear, .views = {acc}},
+                  {.kind = OpKind::Recv, .views = {part}},
+                  {.kind = OpKind::Add, .views = {acc, part}},
+                  {.kind = OpKind::Send, .views = {acc}},
+                  {.kind = OpKind::Add, .views = {acc, part}}};
+  EXPECT_EQ(waits(), (Waits{{}, {}, {0, 1}, {2}, {1, 2, 3}}));
+}
+
+TEST_F(HazardsTest, AnOpDoesNotWaitForItself) {
+  copy(blocks(0, {0}), blocks(0, {0}));
+  EXPECT_EQ(waits(), (Waits{{}}));
+}
+
+TEST_F(HazardsTest, DisjointHeadsDoNotWait) {
+  write(heads(0, 0, 2));
+  write(heads(0, 2, 4));
+  read(heads(0, 0, 1));
+  read(heads(0, 3, 4));
+  read(heads(0, 1, 3));
+  EXPECT_EQ(waits(), (Waits{{}, {}, {0}, {1}, {0, 1}}));
+}
+
+TEST_F(HazardsTest, DisjointBlocksDoNotWait) {
+  write(blocks(0, {0, 2}));
+  write(blocks(0, {1, 3}));
+  read(blocks(0, {2}));
+  read(blocks(0, {1, 3}));
+  read(blocks(0, {2, 3}));
+  write(blocks(0, {0}));
+  EXPECT_EQ(waits(), (Waits{{}, {}, {0}, {1}, {0, 1}, {0}}));
+}
+
+TEST_F(HazardsTest, SameBlocksOfOtherHeadsDoNotWait) {
+  write({0, {0, 2}, {1}});
+  write({0, {2, 4}, {1}});
+  write({0, {0, 2}, {2}});
+  read({0, {1, 3}, {1, 2}});
+  EXPECT_EQ(waits(), (Waits{{}, {}, {}, {0, 1, 2}}));
+}
+
+/// Whoever waits for a write that covers an older one need not wait for the older one.
+TEST_F(HazardsTest, ACoveringWriteHidesWhatWasBefore) {
+  write(blocks(0, {0, 1}));
+  read(blocks(0, {1}));
+  write(all(0));
+  read(all(0));
+  write(blocks(0, {0}));
+  EXPECT_EQ(waits(), (Waits{{}, {0}, {0, 1}, {2}, {2, 3}}));
+}
+
+TEST_F(HazardsTest, AWriteThatCoversInPartHidesNothing) {
+  write(blocks(0, {0, 1}));
+  write(blocks(0, {1, 2}));
+  read(blocks(0, {1}));
+  EXPECT_EQ(waits(), (Waits{{}, {0}, {0, 1}}));
+}
+
+TEST_F(HazardsTest, OtherSlotsAreIndependent) {
+  write(all(0));
+  write(all(2));
+  read(all(0));
+  read(all(2));
+  EXPECT_EQ(waits(), (Waits{{}, {}, {0}, {1}}));
+}
+
+/// A tile that takes over a slot waits for all that touched the one before, whatever their views.
+TEST_F(HazardsTest, AnotherTileInTheSlotWaitsForEveryTouch) {
+  write(blocks(0, {0}));
+  write(blocks(0, {1}));
+  read(blocks(0, {1}));
+  write(blocks(1, {3}));
+  EXPECT_EQ(waits(), (Waits{{}, {}, {1}, {0, 1, 2}}));
+}
+
+/// Also if the new tile arrives in parts: no part may land while the old tile is read.
+TEST_F(HazardsTest, EveryPartOfTheNewTileWaitsForTheOldOne) {
+  write(all(0));
+  read(all(0));
+  write(blocks(1, {0, 1}));
+  write(blocks(1, {2, 3}));
+  read(blocks(1, {2}));
+  EXPECT_EQ(waits(), (Waits{{}, {0}, {0, 1}, {0, 1}, {3}}));
+}
+
+/// A read of a tile that another one replaced is wrong; that it waits shows it to be wrong in every
+/// order of events.
+TEST_F(HazardsTest, AReadOfTheReplacedTileWaitsForTheOneThatReplacedIt) {
+  write(blocks(0, {0}));
+  write(blocks(1, {3}));
+  read(blocks(0, {0}));
+  write(blocks(1, {2}));
+  EXPECT_EQ(waits(), (Waits{{}, {0}, {1}, {0, 2}}));
+}
+
+/// What the caller put there need not be written first.
+TEST_F(HazardsTest, WritesNextToReadsOfAnInputDoNotWait) {
+  read(blocks(2, {0}));
+  write(blocks(2, {1}));
+  write(blocks(2, {0}));
+  EXPECT_EQ(waits(), (Waits{{}, {}, {0}}));
+}
+
+TEST_F(HazardsTest, TheFirstTileMayComeBack) {
+  write(all(0));
+  write(all(1));
+  read(all(1));
+  write(all(0));
+  read(all(0));
+  EXPECT_EQ(waits(), (Waits{{}, {0}, {1}, {1, 2}, {3}}));
+}
+
+TEST_F(HazardsTest, NoOpsNoWaits) {
+  EXPECT_EQ(waits(), Waits{});
+}
+
+TEST(Overlap, SharesAHeadAndABlock) {
+  const View view{0, {2, 4}, {1, 3, 5}};
+  EXPECT_TRUE(overlap(view, view));
+  EXPECT_TRUE(overlap(view, {0, {3, 8}, {0, 5, 6}}));
+  EXPECT_TRUE(overlap(view, {0, {0, 3}, {1}}));
+  EXPECT_FALSE(overlap(view, {0, {4, 8}, {1, 3, 5}})) << "heads only touch";
+  EXPECT_FALSE(overlap(view, {0, {0, 2}, {1, 3, 5}})) << "heads only touch";
+  EXPECT_FALSE(overlap(view, {0, {2, 4}, {0, 2, 4, 6}}));
+  EXPECT_FALSE(overlap(view, {0, {2, 4}, {}}));
+}
+
+}  // namespace
+}  // namespace armillary::plan

@@ -1,0 +1,144 @@
+#include "armillary/plan/layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "armillary/core/checked.h"
+#include "armillary/core/error.h"
+#include "armillary/core/spec.h"
+
+namespace armillary::plan {
+namespace {
+
+/// Enough pieces that their areas can be evened out, few enough that plans stay small.
+constexpr std::int64_t kPiecesPerRank = 16;
+
+constexpr std::array<std::string_view, 4> kNames = {"contiguous", "zigzag", "striped", "balanced"};
+
+void append_piece(Runs& runs, std::int64_t length, std::int64_t pieces, std::int64_t i) {
+  const Interval piece = {piece_begin(length, pieces, i), piece_begin(length, pieces, i + 1)};
+  if (!piece.empty()) runs.push_back(run_of(piece));
+}
+
+Runs contiguous(std::int64_t length, int world, int rank) {
+  Runs runs;
+  append_piece(runs, length, world, rank);
+  return runs;
+}
+
+Runs zigzag(std::int64_t length, int world, int rank) {
+  const std::int64_t pieces = std::int64_t{2} * world;
+  Runs runs;
+  append_piece(runs, length, pieces, rank);
+  append_piece(runs, length, pieces, pieces - 1 - rank);
+  return runs;
+}
+
+Runs striped(std::int64_t length, int world, int rank, std::int64_t stripe) {
+  const std::int64_t width = std::min(stripe, length);
+  const std::int64_t step = checked_product("layout striped: world x stripe", {world, width});
+  const std::int64_t begin = width * rank;
+  if (begin >= length) return {};
+  return clip(Run{begin, ceil_div(length - begin, step), step, width}, {0, length});
+}
+
+struct Piece {
+  Run run;
+  std::int64_t area = 0;
+};
+
+/// Pieces of the queries with what they see, largest area first.
+std::vector<Piece> pieces_by_area(const Mask& mask, int world) {
+  Runs keys;
+  append_piece(keys, mask.kv_len(), 1, 0);
+  const std::int64_t count = std::min(kPiecesPerRank * world, mask.q_len());
+  std::vector<Piece> pieces;
+  pieces.reserve(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) {
+    Runs piece;
+    append_piece(piece, mask.q_len(), count, i);
+    pieces.push_back({piece.front(), mask.area(piece, keys)});
+  }
+  std::stable_sort(pieces.begin(), pieces.end(),
+                   [](const Piece& a, const Piece& b) { return a.area > b.area; });
+  return pieces;
+}
+
+/// In rounds, largest pieces first: every rank gets one piece a round, and the rank that has least
+/// gets the largest.
+std::vector<Runs> balanced(const Mask& mask, int world) {
+  const std::vector<Piece> pieces = pieces_by_area(mask, world);
+  std::vector<Runs> owned(world);
+  std::vector<std::int64_t> area(world);
+  std::vector<int> order(world);
+  std::iota(order.begin(), order.end(), 0);
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const std::size_t turn = i % order.size();
+    if (turn == 0) {
+      std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return area[a] < area[b]; });
+    }
+    const int rank = order[turn];
+    owned[rank].push_back(pieces[i].run);
+    area[rank] += pieces[i].area;
+  }
+  for (Runs& runs : owned) {
+    std::sort(runs.begin(), runs.end(),
+              [](const Run& a, const Run& b) { return a.begin < b.begin; });
+  }
+  return owned;
+}
+
+std::vector<Runs> shards_of(const Layout& layout, std::int64_t length, int world) {
+  std::vector<Runs> shards;
+  shards.reserve(world);
+  for (int rank = 0; rank < world; ++rank) {
+    switch (layout.kind) {
+      case Layout::Kind::Zigzag:
+        shards.push_back(zigzag(length, world, rank));
+        break;
+      case Layout::Kind::Striped:
+        shards.push_back(striped(length, world, rank, layout.stripe));
+        break;
+      case Layout::Kind::Contiguous:
+      case Layout::Kind::Balanced:  // The keys of a mask with two lengths.
+        shards.push_back(contiguous(length, world, rank));
+        break;
+    }
+  }
+  return shards;
+}
+
+}  // namespace
+
+Layout parse_layout(std::string_view text) {
+  const Spec spec = parse_spec(text);
+  const auto kind = static_cast<Layout::Kind>(parse_choice("layout", spec.name, kNames));
+  const Arguments arguments(fmt::format("layout {}", spec.name), spec.arguments, {});
+  if (kind != Layout::Kind::Striped) {
+    arguments.refuse_values();
+    return {.kind = kind};
+  }
+  if (!spec.arguments) return {.kind = kind, .stripe = 1};
+  return {
+      .kind = kind,
+      .stripe = parse_integer(arguments.where(), arguments.value("the tokens of a stripe"), {1})};
+}
+
+std::string to_string(const Layout& layout) {
+  const std::string name(kNames[static_cast<std::size_t>(layout.kind)]);
+  return layout.kind == Layout::Kind::Striped ? fmt::format("{}:{}", name, layout.stripe) : name;
+}
+
+Shards shards(const Layout& layout, const Mask& mask, int world) {
+  ARMILLARY_CHECK(world >= 1 && layout.stripe >= 1);
+  Shards shards;
+  shards.q = layout.kind == Layout::Kind::Balanced ? balanced(mask, world)
+                                                   : shards_of(layout, mask.q_len(), world);
+  shards.kv = mask.q_len() == mask.kv_len() ? shards.q : shards_of(layout, mask.kv_len(), world);
+  return shards;
+}
+
+}  // namespace armillary::plan

@@ -1,0 +1,51 @@
+// layout.h: which tokens live on which rank.
+//
+// A layout is independent of mask and strategy. Shards may have different sizes, also zero; every
+// token has exactly one owner; a rank keeps its tokens in ascending order of position.
+//
+//   contiguous    rank i owns [i*N/P, (i+1)*N/P)
+//   zigzag        2P pieces, rank i owns pieces i and 2P-1-i, so that causal work is equal on every
+//                 rank (Megatron; USP, Algorithm 2)
+//   striped:W     stripes of W tokens dealt in turn (Striped Attention; Attention2D's cyclic)
+//   balanced      pieces dealt out by mask area, 16 to every rank, or one token each where the
+//                 sequence is shorter: work is equal to a few percent, unless a piece
+//                 alone has more than a rank's share
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "armillary/plan/mask.h"
+#include "armillary/plan/runs.h"
+
+namespace armillary::plan {
+
+struct Layout {
+  enum class Kind : std::uint8_t { Contiguous, Zigzag, Striped, Balanced };
+  Kind kind = Kind::Contiguous;
+  std::int64_t stripe = 1;  ///< Striped only: tokens per stripe, >= 1.
+  bool operator==(const Layout&) const = default;
+};
+
+/// Parses `contiguous`, `zigzag`, `striped[:W]` (W = 1 if not given) or `balanced`.
+/// @throws InvalidArgument with the nearest name.
+Layout parse_layout(std::string_view text);
+std::string to_string(const Layout& layout);
+
+/// Tokens of every rank, in memory order, for queries and for keys. With equal lengths the two are
+/// the same (they are projections of the same tokens); with different lengths `balanced` deals the
+/// queries by area and leaves the keys contiguous. Shards are pieces: zigzag gives up to two runs,
+/// and neighbouring runs are NOT joined (each run becomes a block of its own); empty pieces are
+/// left out.
+struct Shards {
+  std::vector<Runs> q;
+  std::vector<Runs> kv;
+};
+
+/// Requires world >= 1 and stripe >= 1. Cost: O(world) runs; `balanced` has 16 a rank, and adds
+/// their mask areas. Deterministic: every rank computes the same shards.
+Shards shards(const Layout& layout, const Mask& mask, int world);
+
+}  // namespace armillary::plan

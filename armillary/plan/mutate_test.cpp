@@ -1,0 +1,124 @@
+#include "armillary/plan/mutate.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "armillary/plan/strategy.h"
+
+namespace armillary::plan {
+namespace {
+
+Plan plan_of(const char* strategy, Pass pass) {
+  const Problem problem{.world = 3,
+                        .heads = 6,
+                        .kv_heads = 3,
+                        .mask = parse_mask("causal", {.q = 12, .kv = 12}),
+                        .layout = parse_layout("zigzag")};
+  return make_plan(problem, parse_strategy(strategy), pass);
+}
+
+std::vector<Plan> plans() {
+  std::vector<Plan> made;
+  for (const char* strategy : {"ring", "allgather", "ulysses"}) {
+    for (const Pass pass : {Pass::Forward, Pass::Backward}) made.push_back(plan_of(strategy, pass));
+  }
+  return made;
+}
+
+TEST(Mutate, ChangesOneRankOnly) {
+  for (const Plan& plan : plans()) {
+    for (const Mutation& mutation : mutations(plan)) {
+      Plan mutant = apply(plan, mutation);
+      const auto rank = static_cast<std::size_t>(mutation.rank);
+      const bool same_ops = mutation.slip == Slip::Swapped &&
+                            plan.ranks[rank].ops[mutation.op] == plan.ranks[rank].ops[mutation.to];
+      EXPECT_EQ(mutant == plan, same_ops) << to_string(mutation);
+      mutant.ranks[rank] = plan.ranks[rank];
+      EXPECT_EQ(mutant, plan) << to_string(mutation);
+    }
+  }
+}
+
+TEST(Mutate, NamesEveryMutationApart) {
+  const Plan plan = plan_of("ring", Pass::Backward);
+  std::set<std::string> names;
+  for (const Mutation& mutation : mutations(plan)) {
+    EXPECT_TRUE(names.insert(to_string(mutation)).second) << to_string(mutation);
+  }
+}
+
+TEST(Mutate, FindsEveryKindOfSlip) {
+  std::map<Slip, int> counts;
+  for (const Plan& plan : plans()) {
+    for (const Mutation& mutation : mutations(plan)) ++counts[mutation.slip];
+  }
+  EXPECT_EQ(counts.size(), 10U);
+}
+
+TEST(Mutate, DropsAndDoublesEveryOp) {
+  const Plan plan = plan_of("ring", Pass::Forward);
+  std::size_t dropped = 0;
+  std::size_t ops = 0;
+  for (const Mutation& mutation : mutations(plan)) {
+    const Plan mutant = apply(plan, mutation);
+    const std::vector<Op>& before = plan.ranks[mutation.rank].ops;
+    const std::vector<Op>& after = mutant.ranks[mutation.rank].ops;
+    if (mutation.slip == Slip::Dropped) {
+      ++dropped;
+      EXPECT_EQ(after.size() + 1, before.size());
+    } else if (mutation.slip == Slip::Doubled) {
+      ASSERT_EQ(after.size(), before.size() + 1);
+      EXPECT_EQ(after[mutation.op], after[mutation.op + 1]);
+    } else {
+      EXPECT_EQ(after.size(), before.size());
+    }
+  }
+  for (const RankProgram& program : plan.ranks) ops += program.ops.size();
+  EXPECT_EQ(dropped, ops);
+}
+
+TEST(Mutate, ShrinksViewsThatMustAgreeTogether) {
+  const Plan plan = plan_of("ring", Pass::Forward);
+  bool together = false;
+  for (const Mutation& mutation : mutations(plan)) {
+    if (mutation.slip != Slip::FewerBlocks) continue;
+    const Op& op = plan.ranks[mutation.rank].ops[mutation.op];
+    if (op.kind != OpKind::Attend || mutation.operands != 0b00110) continue;
+    together = true;
+    const Op after = apply(plan, mutation).ranks[mutation.rank].ops[mutation.op];
+    EXPECT_EQ(after.views[1].blocks, after.views[2].blocks);
+    EXPECT_EQ(after.views[1].blocks.size() + 1, op.views[1].blocks.size());
+    EXPECT_EQ(after.views[0], op.views[0]);
+  }
+  EXPECT_TRUE(together);
+}
+
+TEST(Mutate, MakesRoomInASlotThatIsReused) {
+  const Plan plan = plan_of("allgather", Pass::Backward);
+  for (const Mutation& mutation : mutations(plan)) {
+    if (mutation.slip != Slip::SlotReused) continue;
+    const RankProgram program = apply(plan, mutation).ranks[mutation.rank];
+    const Tile& tile = program.tiles[mutation.tile];
+    EXPECT_EQ(tile.slot, mutation.to);
+    EXPECT_LE(bytes_of(plan.problem, plan.blocks, tile), program.slots[tile.slot].bytes);
+  }
+}
+
+TEST(Mutate, ReadsLikeASentence) {
+  EXPECT_EQ(to_string(Mutation{.slip = Slip::Dropped, .rank = 2, .op = 5}), "rank 2 op 5: dropped");
+  EXPECT_EQ(to_string(Mutation{.slip = Slip::OtherPeer, .rank = 2, .op = 5, .to = 3}),
+            "rank 2 op 5: other peer 3");
+  EXPECT_EQ(
+      to_string(Mutation{
+          .slip = Slip::OtherBlock, .rank = 0, .op = 1, .operands = 0b110, .block = 4, .to = 7}),
+      "rank 0 op 1: other block, operands 1,2: block 7 in place of 4");
+  EXPECT_EQ(to_string(Mutation{.slip = Slip::SlotReused, .rank = 1, .tile = 3, .to = 0}),
+            "rank 1 tile 3: slot 0 reused");
+}
+
+}  // namespace
+}  // namespace armillary::plan

@@ -1,0 +1,168 @@
+#include "armillary/plan/plan.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
+#include "armillary/core/checked.h"
+#include "armillary/core/error.h"
+
+namespace armillary::plan {
+namespace {
+
+using enum Access;
+
+constexpr std::array<Operand, 1> kSend{{{"src", Read}}};
+constexpr std::array<Operand, 1> kRecv{{{"dst", Write}}};
+constexpr std::array<Operand, 5> kAttend{
+    {{"q", Read}, {"k", Read}, {"v", Read}, {"out", Update}, {"lse", Update}}};
+constexpr std::array<Operand, 9> kAttendGrad{{{"q", Read},
+                                              {"k", Read},
+                                              {"v", Read},
+                                              {"dout", Read},
+                                              {"lse", Read},
+                                              {"delta", Read},
+                                              {"dq", Update},
+                                              {"dk", Update},
+                                              {"dv", Update}}};
+constexpr std::array<Operand, 4> kMerge{
+    {{"out", Update}, {"lse", Update}, {"part_out", Read}, {"part_lse", Read}}};
+constexpr std::array<Operand, 2> kAdd{{{"acc", Update}, {"part", Read}}};
+constexpr std::array<Operand, 2> kCopy{{{"dst", Write}, {"src", Read}}};
+constexpr std::array<Operand, 1> kClear{{{"dst", Write}}};
+constexpr std::array<Operand, 3> kDelta{{{"delta", Write}, {"dout", Read}, {"out", Read}}};
+constexpr std::array<Operand, 4> kFinish{
+    {{"out", Write}, {"lse", Write}, {"part_out", Read}, {"part_lse", Read}}};
+
+std::int64_t bytes(const Problem& problem, const Blocks& blocks, const Tile& tile, Heads heads,
+                   const std::vector<int>& ids) {
+  return checked_product("plan: bytes of a tile",
+                         {problem.batch, tokens_of(blocks, tile.tensor, ids), heads.count(),
+                          dim_of(problem, tile.tensor), bytes_of(dtype_of(problem, tile))});
+}
+
+}  // namespace
+
+bool is_kv(Tensor tensor) {
+  return tensor == Tensor::K || tensor == Tensor::V || tensor == Tensor::DK || tensor == Tensor::DV;
+}
+
+std::span<const Operand> operands(OpKind kind) {
+  switch (kind) {
+    case OpKind::Send:
+      return kSend;
+    case OpKind::Recv:
+      return kRecv;
+    case OpKind::Attend:
+      return kAttend;
+    case OpKind::AttendGrad:
+      return kAttendGrad;
+    case OpKind::Merge:
+      return kMerge;
+    case OpKind::Add:
+      return kAdd;
+    case OpKind::Copy:
+      return kCopy;
+    case OpKind::Clear:
+      return kClear;
+    case OpKind::Delta:
+      return kDelta;
+    case OpKind::Finish:
+      return kFinish;
+  }
+  fail<InternalError>("plan: op kind {}", static_cast<int>(kind));
+}
+
+std::string_view to_string(Pass pass) {
+  return pass == Pass::Forward ? "forward" : "backward";
+}
+
+std::string_view to_string(Tensor tensor) {
+  constexpr std::array<std::string_view, 10> kNames{"q",    "k",     "v",  "out", "lse",
+                                                    "dout", "delta", "dq", "dk",  "dv"};
+  return kNames.at(static_cast<std::size_t>(tensor));
+}
+
+std::string_view to_string(OpKind kind) {
+  constexpr std::array<std::string_view, 10> kNames{
+      "send", "recv", "attend", "attend_grad", "merge", "add", "copy", "clear", "delta", "finish"};
+  return kNames.at(static_cast<std::size_t>(kind));
+}
+
+std::string_view to_string(Collective collective) {
+  constexpr std::array<std::string_view, 4> kNames{"none", "all_gather", "reduce_scatter",
+                                                   "all_to_all"};
+  return kNames.at(static_cast<std::size_t>(collective));
+}
+
+Dtype dtype_of(const Problem& problem, const Tile& tile) {
+  const bool statistic = tile.tensor == Tensor::Lse || tile.tensor == Tensor::Delta;
+  return statistic || tile.partial ? accumulator(problem.dtype) : problem.dtype;
+}
+
+std::int64_t dim_of(const Problem& problem, Tensor tensor) {
+  switch (tensor) {
+    case Tensor::Q:
+    case Tensor::K:
+    case Tensor::DQ:
+    case Tensor::DK:
+      return problem.head_dim;
+    case Tensor::V:
+    case Tensor::Out:
+    case Tensor::DOut:
+    case Tensor::DV:
+      return problem.value_dim;
+    case Tensor::Lse:
+    case Tensor::Delta:
+      return 1;
+  }
+  fail<InternalError>("plan: tensor {}", static_cast<int>(tensor));
+}
+
+const std::vector<Block>& blocks_of(const Blocks& blocks, Tensor tensor) {
+  return is_kv(tensor) ? blocks.kv : blocks.q;
+}
+
+std::int64_t tokens_of(const Blocks& blocks, Tensor tensor, const std::vector<int>& ids) {
+  const std::vector<Block>& table = blocks_of(blocks, tensor);
+  std::int64_t total = 0;
+  for (const int id : ids) total += table[id].tokens();
+  return total;
+}
+
+std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const Tile& tile) {
+  return bytes(problem, blocks, tile, tile.heads, tile.blocks);
+}
+
+std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const Tile& tile,
+                      const View& view) {
+  return bytes(problem, blocks, tile, view.heads, view.blocks);
+}
+
+Traffic traffic(const Problem& problem, const Blocks& blocks, const RankProgram& program) {
+  Traffic result;
+  std::set<int> steps;
+  for (const Op& op : program.ops) {
+    steps.insert(op.step);
+    if (op.is_comm()) {
+      const View& view = op.views[0];
+      (op.kind == OpKind::Send ? result.sent_bytes : result.received_bytes) +=
+          bytes_of(problem, blocks, program.tiles[view.tile], view);
+    } else if (op.kind == OpKind::Attend || op.kind == OpKind::AttendGrad) {
+      for (const int q : op.views[0].blocks) {
+        for (const int k : op.views[1].blocks) {
+          result.visible_pairs += problem.batch * op.views[0].heads.count() *
+                                  problem.mask.area(blocks.q[q].runs, blocks.kv[k].runs);
+        }
+      }
+    }
+  }
+  for (const Slot& slot : program.slots) {
+    if (!slot.external) result.peak_slot_bytes += slot.bytes;
+  }
+  result.steps = static_cast<int>(steps.size());
+  return result;
+}
+
+}  // namespace armillary::plan

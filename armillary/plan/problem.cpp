@@ -1,0 +1,100 @@
+#include "armillary/plan/problem.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "armillary/core/error.h"
+#include "armillary/core/spec.h"
+
+namespace armillary::plan {
+namespace {
+
+constexpr std::array<std::string_view, 4> kDtypes = {"fp64", "fp32", "bf16", "fp16"};
+
+void check_at_least_1(std::string_view name, std::int64_t size) {
+  if (size < 1) {
+    fail<InvalidArgument>("problem: {} {} given; at least 1 is required", name, size);
+  }
+}
+
+void check_kv_heads(int heads, int kv_heads) {
+  if (heads % kv_heads == 0) return;
+  int below = 1;
+  int above = heads;
+  for (int i = 1; i <= heads / i; ++i) {
+    if (heads % i != 0) continue;
+    for (const int divisor : {i, heads / i}) {
+      if (divisor <= kv_heads) {
+        below = std::max(below, divisor);
+      } else {
+        above = std::min(above, divisor);
+      }
+    }
+  }
+  const std::string nearest = below < kv_heads && kv_heads < above
+                                  ? fmt::format("{} or {}", below, above)
+                                  : fmt::to_string(below);
+  fail<InvalidArgument>(
+      "problem: {} heads and {} kv_heads given; heads that are a multiple of kv_heads are "
+      "required; "
+      "nearest kv_heads: {}",
+      heads, kv_heads, nearest);
+}
+
+/// Bytes of a tensor of all ranks, and pairs of all heads, must be numbers to calculate with.
+void check_fits(std::string_view what, std::initializer_list<std::int64_t> factors) {
+  std::int64_t product = 2;  // Below 2^62, so that two of them can be added.
+  for (const std::int64_t factor : factors) {
+    if (__builtin_mul_overflow(product, factor, &product)) {
+      fail<InvalidArgument>("problem: {} = {}; a product below 2^62 is required", what,
+                            fmt::join(factors, " x "));
+    }
+  }
+}
+
+}  // namespace
+
+std::int64_t bytes_of(Dtype dtype) {
+  constexpr std::array<std::int64_t, 4> kBytes = {8, 4, 2, 2};
+  return kBytes[static_cast<std::size_t>(dtype)];
+}
+
+Dtype accumulator(Dtype dtype) {
+  return dtype == Dtype::F64 ? Dtype::F64 : Dtype::F32;
+}
+
+std::string to_string(Dtype dtype) {
+  return std::string(kDtypes[static_cast<std::size_t>(dtype)]);
+}
+
+Dtype parse_dtype(std::string_view text) {
+  return static_cast<Dtype>(parse_choice("dtype", text, kDtypes));
+}
+
+void validate(const Problem& problem) {
+  if (problem.world < 1 || problem.world > kMaxWorld) {
+    fail<InvalidArgument>("problem: world {} given; 1 to {} is required", problem.world, kMaxWorld);
+  }
+  check_at_least_1("batch", problem.batch);
+  check_at_least_1("heads", problem.heads);
+  check_at_least_1("kv_heads", problem.kv_heads);
+  check_at_least_1("head_dim", problem.head_dim);
+  check_at_least_1("value_dim", problem.value_dim);
+  check_at_least_1("stripe", problem.layout.stripe);
+  check_kv_heads(problem.heads, problem.kv_heads);
+  check_fits(
+      "world x batch x heads x dim x tokens x bytes",
+      {problem.world, problem.batch, problem.heads, std::max(problem.head_dim, problem.value_dim),
+       std::max(problem.mask.q_len(), problem.mask.kv_len()), bytes_of(Dtype::F64)});
+  check_fits("batch x heads x visible pairs", {problem.batch, problem.heads, problem.mask.area()});
+}
+
+Heads kv_heads_of(const Problem& problem, Heads q_heads) {
+  const int group = problem.group_size();
+  const int begin = q_heads.begin / group;
+  return {begin, q_heads.count() > 0 ? (q_heads.end - 1) / group + 1 : begin};
+}
+
+}  // namespace armillary::plan

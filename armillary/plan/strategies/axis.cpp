@@ -1,0 +1,149 @@
+#include "armillary/plan/strategies/axis.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "armillary/core/error.h"
+
+namespace armillary::plan {
+namespace {
+
+void merge_sorted(std::vector<int>& into, const std::vector<int>& more) {
+  std::vector<int> both;
+  std::set_union(into.begin(), into.end(), more.begin(), more.end(), std::back_inserter(both));
+  into = std::move(both);
+}
+
+}  // namespace
+
+Axis::Axis(ProgramBuilder& builder, Options options)
+    : builder_(builder), options_(std::move(options)) {}
+
+std::vector<int> Axis::live(int origin, const std::vector<int>& members) const {
+  std::vector<int> blocks;
+  for (const int block : options_.blocks(origin)) {
+    if (std::any_of(members.begin(), members.end(),
+                    [&](int member) { return options_.needs(member, block); })) {
+      blocks.push_back(block);
+    }
+  }
+  return blocks;
+}
+
+const Held& Axis::holder(const std::vector<Held>& held, int origin) const {
+  for (const Held& candidate : held) {
+    if (std::count(candidate.origins.begin(), candidate.origins.end(), origin) > 0) {
+      return candidate;
+    }
+  }
+  fail<InternalError>("axis: member {} holds nothing of member {}", options_.me, origin);
+}
+
+std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
+                               const std::vector<int>& own_tiles, int own_usable, int departure) {
+  const Hops hops = plan::spread(options_.movement, options_.n, options_.me);
+  const std::vector<int>& own = options_.blocks(options_.me);
+  std::vector<Held> held{{.origins = {options_.me},
+                          .blocks = own,
+                          .needed = own,
+                          .tiles = own_tiles,
+                          .usable = own_usable}};
+  std::map<int, Held> arrivals;  // by step: what arrives together is one tile
+  for (const Hop& hop : hops.in) {
+    Held& arrival = arrivals[hop.step];
+    arrival.usable = departure + hop.step + 1;
+    arrival.origins.push_back(hop.origin);
+    merge_sorted(arrival.blocks, live(hop.origin, hop.members));
+    merge_sorted(arrival.needed, live(hop.origin, {options_.me}));
+  }
+  for (auto& [step, arrival] : arrivals) {
+    for (const Tensor tensor : tensors) {
+      arrival.tiles.push_back(builder_.tile(tensor, false, options_.heads, arrival.blocks));
+    }
+    held.push_back(arrival);
+  }
+  const Collective collective =
+      options_.movement == Movement::Gather ? Collective::AllGather : Collective::None;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    for (const Hop& hop : hops.out) {
+      const View view =
+          builder_.part(holder(held, hop.origin).tiles[t], live(hop.origin, hop.members));
+      builder_.send(departure + hop.step, options_.lane, options_.rank(hop.peer), view, collective);
+    }
+    for (const Hop& hop : hops.in) {
+      const View view =
+          builder_.part(holder(held, hop.origin).tiles[t], live(hop.origin, hop.members));
+      builder_.recv(departure + hop.step, options_.lane, options_.rank(hop.peer), view, collective);
+    }
+  }
+  return held;
+}
+
+void Axis::open_sums(std::vector<Held>& held, const std::vector<Tensor>& tensors,
+                     const Ready& ready) {
+  const Hops hops = plan::collect(options_.back, options_.n, options_.me, ready);
+  for (Held& entry : held) {
+    std::vector<int> blocks = entry.needed;
+    for (const Hop& hop : hops.in) {  // sums of others that only pass through
+      if (std::count(entry.origins.begin(), entry.origins.end(), hop.origin) > 0) {
+        merge_sorted(blocks, live(hop.origin, hop.members));
+      }
+    }
+    for (const Tensor tensor : tensors) {
+      entry.sums.push_back(builder_.tile(tensor, true, options_.heads, blocks));
+      builder_.compute(entry.usable, OpKind::Clear, {builder_.whole(entry.sums.back())});
+    }
+  }
+}
+
+void Axis::combine(int step, const Held& into, const std::vector<int>& scratch) {
+  const std::vector<int>& blocks = builder_[scratch[0]].blocks;
+  if (builder_[scratch[0]].tensor == Tensor::Out) {
+    builder_.compute(step, OpKind::Merge,
+                     {builder_.part(into.sums[0], blocks), builder_.part(into.sums[1], blocks),
+                      builder_.whole(scratch[0]), builder_.whole(scratch[1])});
+    return;
+  }
+  for (std::size_t t = 0; t < scratch.size(); ++t) {
+    builder_.compute(step, OpKind::Add,
+                     {builder_.part(into.sums[t], blocks), builder_.whole(scratch[t])});
+  }
+}
+
+int Axis::collect(const std::vector<Held>& held, const Ready& ready) {
+  const Hops hops = plan::collect(options_.back, options_.n, options_.me, ready);
+  const Collective collective =
+      options_.back == Movement::Gather ? Collective::ReduceScatter : Collective::None;
+  int complete = ready(options_.me, options_.me);
+  for (const Hop& hop : hops.out) {
+    for (const int sum : holder(held, hop.origin).sums) {
+      builder_.send(hop.step, options_.back_lane, options_.rank(hop.peer),
+                    builder_.part(sum, live(hop.origin, hop.members)), collective);
+    }
+  }
+  for (const Hop& hop : hops.in) {
+    const Held& into = holder(held, hop.origin);
+    const std::vector<int> blocks = live(hop.origin, hop.members);
+    std::vector<int> scratch;
+    for (const int sum : into.sums) {
+      scratch.push_back(builder_.tile(builder_[sum].tensor, true, options_.heads, blocks));
+      builder_.recv(hop.step, options_.back_lane, options_.rank(hop.peer),
+                    builder_.whole(scratch.back()), collective);
+    }
+    const int step = std::max(hop.step, ready(options_.me, hop.origin));
+    combine(step, into, scratch);
+    if (hop.origin == options_.me) complete = std::max(complete, step);
+  }
+  return complete;
+}
+
+int Axis::last_usable() const {
+  int last = 0;
+  for (int origin = 0; origin < options_.n; ++origin) {
+    last = std::max(last, usable(options_.movement, options_.n, options_.me, origin));
+  }
+  return last;
+}
+
+}  // namespace armillary::plan

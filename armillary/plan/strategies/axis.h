@@ -1,0 +1,64 @@
+// axis.h: tiles that travel along one axis of the grid, and sums that come back.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "armillary/plan/strategies/movement.h"
+#include "armillary/plan/strategies/program_builder.h"
+
+namespace armillary::plan {
+
+/// Tiles that a rank holds on an axis from one step on: its own, or those that arrived in a step.
+struct Held {
+  std::vector<int> origins;  ///< Members they come from.
+  std::vector<int> blocks;   ///< What arrived: needed here or further on.
+  std::vector<int> needed;   ///< What this rank itself needs.
+  std::vector<int> tiles;    ///< One per tensor that travels.
+  std::vector<int> sums;     ///< One per tensor that comes back.
+  int usable = 0;            ///< First step that may compute with the tiles.
+};
+
+/// One axis seen by one of its members.
+class Axis {
+ public:
+  struct Options {
+    Movement movement = Movement::Gather;  ///< Of the tiles that travel.
+    Movement back = Movement::Gather;      ///< Of the sums.
+    int n = 1;
+    int me = 0;
+    Lane lane = 1;       ///< Of the tiles.
+    Lane back_lane = 2;  ///< Of the sums.
+    Heads heads;         ///< Of tiles and sums.
+    std::function<Rank(int member)> rank;
+    std::function<const std::vector<int>&(int origin)> blocks;
+    std::function<bool(int member, int block)> needs;
+  };
+  Axis(ProgramBuilder& builder, Options options);
+
+  /// Emits the hops of `tensors`, whose own tiles can be sent from step `departure` on and computed
+  /// with from step `own_usable` on. First element: the rank's own.
+  std::vector<Held> spread(const std::vector<Tensor>& tensors, const std::vector<int>& own_tiles,
+                           int own_usable, int departure);
+
+  /// Adds cleared partial tiles for the results of what is held. `ready` as in movement.h.
+  using Ready = std::function<int(int member, int origin)>;
+  void open_sums(std::vector<Held>& held, const std::vector<Tensor>& tensors, const Ready& ready);
+
+  /// Emits the hops that bring the sums home, and their merge or addition. Returns the step in
+  /// which the own sum is complete.
+  int collect(const std::vector<Held>& held, const Ready& ready);
+
+  /// Last step, counted from the departure, in which a tile becomes usable on any member.
+  int last_usable() const;
+
+ private:
+  std::vector<int> live(int origin, const std::vector<int>& members) const;
+  const Held& holder(const std::vector<Held>& held, int origin) const;
+  void combine(int step, const Held& into, const std::vector<int>& scratch);
+
+  ProgramBuilder& builder_;
+  Options options_;
+};
+
+}  // namespace armillary::plan

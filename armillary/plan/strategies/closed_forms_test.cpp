@@ -1,0 +1,252 @@
+// Bytes of plans against the closed forms of the family, to the byte.
+//
+// Forward and backward words a rank receives (and sends), for any token counts and head groups,
+// with
+//   n      tokens of the rank               S   tokens of its super-block, K those of its key
+//   column q, k   query and KV heads of its group  hq, hk all heads; Q and Out of dim d and e, K d,
+//   V e
+// Rk = 1 here, so partial outputs never travel. Full mask: everything is needed by everyone.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "armillary/plan/strategies/grid.h"
+#include "armillary/plan/strategy.h"
+
+namespace armillary::plan {
+namespace {
+
+struct Volume {
+  std::int64_t sent = 0;
+  std::int64_t received = 0;
+};
+
+/// Everything the formulas need, counted from the layout and the head counts alone.
+class Volumes {
+ public:
+  Volumes(const Problem& problem, int u)
+      : problem_(problem), u_(u), owned_(shards(problem.layout, problem.mask, problem.world)) {}
+
+  /// Q, K, V to the head groups and Out back; K, V of the rest of the column by ring or gather.
+  Volume forward(Rank rank) const {
+    const std::int64_t word = bytes_of(problem_.dtype);
+    const Place place = place_of({.u = u_}, rank);
+    const std::int64_t n = tokens_of(rank);
+    const std::int64_t others = block(rank) - n;
+    const std::int64_t q = heads(place.h).count();
+    const std::int64_t k = kv(place.h).count();
+    const std::int64_t d = problem_.head_dim;
+    const std::int64_t e = problem_.value_dim;
+    Volume volume;
+    volume.received = word * (others * (q * d + k * (d + e)) + n * (problem_.heads - q) * e);
+    volume.sent =
+        word * (n * ((problem_.heads - q) * d + (all_kv() - k) * (d + e)) + others * q * e);
+    return add(volume, column(rank, word * k * (d + e)));
+  }
+
+  /// Q, K, V stay where forward left them: dOut in, dQ, dK, dV out; on the column K, V again and
+  /// dK, dV back, these in accumulator precision. A KV head read by several groups is summed at
+  /// home, in accumulator precision.
+  Volume backward(Rank rank) const {
+    const std::int64_t word = bytes_of(problem_.dtype);
+    const std::int64_t sum = bytes_of(accumulator(problem_.dtype));
+    const Place place = place_of({.u = u_}, rank);
+    const std::int64_t n = tokens_of(rank);
+    const std::int64_t others = block(rank) - n;
+    const std::int64_t q = heads(place.h).count();
+    const std::int64_t k = kv(place.h).count();
+    const std::int64_t d = problem_.head_dim;
+    const std::int64_t e = problem_.value_dim;
+    Volume volume;
+    volume.received = word * (others * q * e + n * (problem_.heads - q) * d);
+    volume.sent = word * (n * (problem_.heads - q) * e + others * q * d);
+    for (int h = 0; h < u_; ++h) {
+      for (int head = kv(h).begin; head < kv(h).end; ++head) {
+        const std::int64_t bytes = (d + e) * (readers(head) > 1 ? sum : word);
+        if (h == place.h) volume.sent += others * bytes;
+        if (h != place.h) volume.received += n * bytes;
+      }
+    }
+    return add(volume, column(rank, word * k * (d + e), sum * k * (d + e)));
+  }
+
+ private:
+  /// Tiles of other members of the column in, sums for them out; and the mirror image.
+  Volume column(Rank rank, std::int64_t in_bytes, std::int64_t back_bytes = 0) const {
+    std::int64_t all = 0;
+    for (Rank other = rank % u_; other < problem_.world; other += u_) all += block(other);
+    const std::int64_t members = problem_.world / u_;
+    const std::int64_t mine = block(rank);
+    // A ring sends all but the tile of the next member, and sums of all but its own: in total over
+    // ranks the same as received. With equal blocks both are (members - 1) blocks.
+    const std::int64_t next = block((rank + u_) % problem_.world);
+    if (members == 1) return {};
+    return {.sent = ring_ ? in_bytes * (all - next) + back_bytes * (all - mine)
+                          : in_bytes * mine * (members - 1) + back_bytes * (all - mine),
+            .received = in_bytes * (all - mine) +
+                        back_bytes * (ring_ ? all - block_before(rank) : mine * (members - 1))};
+  }
+
+  std::int64_t block_before(Rank rank) const {
+    return block((rank - u_ + problem_.world) % problem_.world);
+  }
+  static Volume add(Volume a, Volume b) { return {a.sent + b.sent, a.received + b.received}; }
+  std::int64_t tokens_of(Rank rank) const { return tokens(owned_.kv[rank]); }
+  std::int64_t block(Rank rank) const {
+    std::int64_t total = 0;
+    for (int h = 0; h < u_; ++h) total += tokens_of(rank / u_ * u_ + h);
+    return total;
+  }
+  Heads heads(int h) const { return head_group(problem_, {.u = u_}, h); }
+  Heads kv(int h) const { return kv_heads_of(problem_, heads(h)); }
+  std::int64_t all_kv() const {
+    std::int64_t total = 0;
+    for (int h = 0; h < u_; ++h) total += kv(h).count();
+    return total;
+  }
+  int readers(int head) const {
+    int count = 0;
+    for (int h = 0; h < u_; ++h) count += kv(h).contains({head, head + 1}) ? 1 : 0;
+    return count;
+  }
+
+ public:
+  bool ring_ = true;
+
+ private:
+  Problem problem_;
+  int u_;
+  Shards owned_;
+};
+
+struct Setup {
+  std::string strategy;
+  int u;
+  int world;
+  std::int64_t length;
+  int heads;
+  int kv_heads;
+  Dtype dtype;
+};
+
+void check(const Setup& s) {
+  for (const char* layout : {"contiguous", "zigzag", "striped:1"}) {
+    const Problem problem{.world = s.world,
+                          .heads = s.heads,
+                          .kv_heads = s.kv_heads,
+                          .head_dim = 16,
+                          .value_dim = 12,
+                          .dtype = s.dtype,
+                          .mask = parse_mask("full", {s.length, s.length}),
+                          .layout = parse_layout(layout)};
+    Volumes volumes(problem, s.u);
+    volumes.ring_ = s.strategy != "allgather";
+    for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+      const Plan plan = make_plan(problem, parse_strategy(s.strategy), pass);
+      for (Rank rank = 0; rank < s.world; ++rank) {
+        const Traffic given = traffic(problem, plan.blocks, plan.ranks[rank]);
+        const Volume required =
+            pass == Pass::Forward ? volumes.forward(rank) : volumes.backward(rank);
+        EXPECT_EQ(given.sent_bytes, required.sent)
+            << s.strategy << ' ' << layout << ' ' << to_string(pass) << " N " << s.length
+            << " rank " << rank << " of " << s.world << " heads " << s.heads << '/' << s.kv_heads;
+        EXPECT_EQ(given.received_bytes, required.received)
+            << s.strategy << ' ' << layout << ' ' << to_string(pass) << " N " << s.length
+            << " rank " << rank << " of " << s.world << " heads " << s.heads << '/' << s.kv_heads;
+      }
+    }
+  }
+}
+
+TEST(ClosedForms, RingAndAllGather) {
+  for (const int world : {1, 2, 3, 4, 5, 8, 13, 16}) {
+    for (const std::int64_t length : {16 * 64, 101}) {
+      check({"ring", 1, world, length, 8, 2, Dtype::Bf16});
+      check({"allgather", 1, world, length, 8, 2, Dtype::Bf16});
+      check({"ring", 1, world, length, 4, 4, Dtype::F32});
+    }
+  }
+}
+
+TEST(ClosedForms, UlyssesAndUspWithEvenUnevenAndReplicatedHeads) {
+  for (const auto& [heads, kv_heads] :
+       {std::pair(8, 8), std::pair(8, 4), std::pair(8, 1), std::pair(6, 3)}) {
+    for (const std::int64_t length : {16 * 64, 101}) {
+      for (const int world : {2, 3, 4, 6}) {
+        check({"ulysses", world, world, length, heads, kv_heads, Dtype::Bf16});
+      }
+      for (const auto& [u, world] :
+           {std::pair(2, 4), std::pair(2, 16), std::pair(4, 8), std::pair(3, 12)}) {
+        check({"usp:u=" + std::to_string(u), u, world, length, heads, kv_heads, Dtype::Bf16});
+      }
+    }
+  }
+}
+
+/// The worked table: N = 65536, heads q/kv/d, words of bf16 that one rank receives in one forward
+/// pass.
+TEST(ClosedForms, WorkedForwardValues) {
+  struct Row {
+    int heads, kv_heads, world;
+    const char* strategy;
+    std::int64_t words;
+  };
+  const Row rows[] = {
+      {32, 32, 8, "ring", 469762048},     {32, 32, 8, "ulysses", 117440512},
+      {32, 32, 8, "usp:u=4", 167772160},  {32, 32, 8, "usp:u=2", 268435456},
+      {32, 32, 16, "ring", 503316480},    {32, 32, 16, "ulysses", 62914560},
+      {32, 32, 16, "usp:u=8", 92274688},  {32, 32, 16, "usp:u=4", 150994944},
+      {32, 32, 64, "ring", 528482304},    {32, 32, 64, "usp:u=8", 73400320},
+      {32, 32, 64, "usp:u=32", 24641536}, {32, 8, 8, "ring", 117440512},
+      {32, 8, 8, "ulysses", 73400320},    {32, 8, 8, "usp:u=4", 79691776},
+      {32, 8, 8, "usp:u=2", 92274688},    {32, 8, 16, "ring", 125829120},
+      {32, 8, 16, "ulysses", 47185920},   {32, 8, 16, "usp:u=8", 45088768},
+      {32, 8, 16, "usp:u=4", 56623104},   {32, 8, 64, "ring", 132120576},
+      {32, 8, 64, "usp:u=8", 23855104},   {32, 8, 64, "usp:u=32", 24641536},
+  };
+  for (const Row& row : rows) {
+    const Problem problem{.world = row.world,
+                          .heads = row.heads,
+                          .kv_heads = row.kv_heads,
+                          .head_dim = 128,
+                          .value_dim = 128,
+                          .dtype = Dtype::Bf16,
+                          .mask = parse_mask("full", {65536, 65536}),
+                          .layout = {}};
+    const Planner planner(problem, parse_strategy(row.strategy));
+    const Traffic given =
+        traffic(problem, planner.blocks(), planner.program(Pass::Forward, row.world - 1));
+    EXPECT_EQ(given.received_bytes, 2 * row.words) << row.strategy << " world " << row.world;
+    EXPECT_EQ(given.sent_bytes, 2 * row.words) << row.strategy << " world " << row.world;
+  }
+}
+
+/// Backward with what forward left on the grid, words per rank:
+///   ulysses: as many as forward (four all-to-alls each way), u <= kv_heads
+///   ring:    K, V in the input dtype and dK, dV in fp32: (2 + 4) Dk N (1 - 1/P) words of bf16
+TEST(ClosedForms, WorkedBackwardValues) {
+  constexpr std::int64_t kTokens = 65536;
+  for (const auto& [heads, kv_heads, world] : {std::tuple(32, 32, 8), std::tuple(32, 8, 8)}) {
+    const Problem problem{.world = world,
+                          .heads = heads,
+                          .kv_heads = kv_heads,
+                          .head_dim = 128,
+                          .value_dim = 128,
+                          .dtype = Dtype::Bf16,
+                          .mask = parse_mask("full", {kTokens, kTokens}),
+                          .layout = {}};
+    const auto received = [&](const char* strategy, Pass pass) {
+      const Planner planner(problem, parse_strategy(strategy));
+      return traffic(problem, planner.blocks(), planner.program(pass, 0)).received_bytes;
+    };
+    EXPECT_EQ(received("ulysses", Pass::Backward), received("ulysses", Pass::Forward));
+    const std::int64_t dk = kv_heads * 128;
+    EXPECT_EQ(received("ring", Pass::Backward), 2 * 6 * dk * kTokens / world * (world - 1));
+    EXPECT_EQ(received("allgather", Pass::Backward), received("ring", Pass::Backward));
+  }
+}
+
+}  // namespace
+}  // namespace armillary::plan

@@ -1,0 +1,229 @@
+// grid_test.cpp: every strategy makes exact plans, whatever mask, layout, world, length and heads.
+//
+// ARMILLARY_TEST_ALL=1 proves all combinations. Without it each combination of strategy, layout,
+// mask and world is proved for some of the lengths and heads, chosen by a printed seed
+// (ARMILLARY_TEST_SEED=.. chooses the same again).
+#include "armillary/plan/strategies/grid.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "armillary/plan/strategies/grid_plan.h"
+#include "armillary/plan/strategy.h"
+#include "armillary/plan/verify/broken_plan.h"
+
+namespace armillary::plan {
+namespace {
+
+constexpr int kWorlds[] = {1, 2, 3, 4, 5, 7, 8, 13};
+
+struct HeadCounts {
+  int q;
+  int kv;
+};
+constexpr HeadCounts kHeads[] = {{4, 4}, {6, 3}, {8, 1}, {8, 2}};
+
+struct Masked {
+  Lengths lengths;
+  std::string mask;
+};
+
+/// Masks over about n tokens, of all kinds.
+std::vector<Masked> masks(std::int64_t n) {
+  const std::int64_t a = n / 5;
+  const std::int64_t b = n / 2;
+  const std::string documents = fmt::format("documents:{},0,{},{}", a, b, n - a - b);
+  return {{{n, n}, "full"},
+          {{n, n}, "causal"},
+          {{n, n}, "window:left=5,right=0"},
+          {{n, n}, "window:left=3,right=7"},
+          {{n, n}, fmt::format("prefix:{}", n / 3)},
+          {{n, n}, "block_causal:4"},
+          {{n, n}, documents},
+          {{n, n}, documents + ",within=full"},
+          {{n, n}, documents + ",within=window,left=6,right=1"},
+          {{n, n + 9}, "full"},
+          {{n, 0}, "full"},
+          {{n, 2 * n + 3}, "causal:align=end"},
+          {{2 * n + 3, n}, "causal:align=start"},
+          {{2 * n + 3, n}, "window:left=4,right=2,align=end"},
+          // Query 3 sees nothing, and keys n/2 and up are seen twice over.
+          {{n + 4, n}, fmt::format("bands:0-3/0-{0}/-2..1;4-{1}/{2}-{0}/..", n, n + 4, n / 2)}};
+}
+
+std::vector<std::string> strategies_for(int world, int heads) {
+  std::vector<std::string> names{"ring", "allgather"};
+  if (world <= heads) names.emplace_back("ulysses");
+  for (int u = 1; u <= std::min(world, heads); ++u) {
+    if (world % u == 0) names.push_back(fmt::format("usp:u={}", u));
+  }
+  return names;
+}
+
+bool test_all() {
+  return std::getenv("ARMILLARY_TEST_ALL") != nullptr;
+}
+
+unsigned test_seed() {
+  static const unsigned seed = [] {
+    const char* const given = std::getenv("ARMILLARY_TEST_SEED");
+    const unsigned made =
+        given != nullptr ? std::strtoul(given, nullptr, 10) : std::random_device{}();
+    fmt::print("ARMILLARY_TEST_SEED={}\n", made);
+    return made;
+  }();
+  return seed;
+}
+
+/// Everything sent is received, and all visible pairs are attended to.
+void check_totals(const Plan& plan) {
+  const Traffic all = traffic_of_all(plan);
+  EXPECT_EQ(all.sent_bytes, all.received_bytes);
+  EXPECT_EQ(all.visible_pairs, plan.problem.heads * plan.problem.mask.area());
+  if (plan.problem.world == 1) {
+    EXPECT_EQ(all.sent_bytes, 0) << "a world of 1 communicates";
+  }
+}
+
+struct Case {
+  std::string strategy;
+  std::string layout;
+  HeadCounts heads;
+  Masked masked;
+  bool return_lse;
+};
+
+std::string describe(const Case& made, int world) {
+  return fmt::format("{}, world {}, {}, {} of {} x {}, heads {}/{}, return_lse {}", made.strategy,
+                     world, made.layout, made.masked.mask, made.masked.lengths.q,
+                     made.masked.lengths.kv, made.heads.q, made.heads.kv, made.return_lse);
+}
+
+/// Of one strategy, layout and number of heads; some of them unless all are wanted.
+void add_cases(std::vector<Case>& cases, const Case& base, int world, std::mt19937& random) {
+  for (const std::int64_t n : {0, 1, world - 1, 2 * world + 7, 257}) {
+    for (const Masked& masked : masks(n)) {
+      Case made = base;
+      made.masked = masked;
+      made.return_lse = random() % 2 == 0;
+      if (test_all() || random() % 4 == 0) cases.push_back(made);
+    }
+  }
+}
+
+std::vector<Case> cases(int world) {
+  std::mt19937 random(test_seed() + static_cast<unsigned>(world));
+  std::vector<Case> made;
+  for (const HeadCounts heads : kHeads) {
+    for (const std::string& strategy : strategies_for(world, heads.q)) {
+      for (const char* layout : {"contiguous", "zigzag", "striped", "striped:8", "balanced"}) {
+        add_cases(made, {.strategy = strategy, .layout = layout, .heads = heads}, world, random);
+      }
+    }
+  }
+  return made;
+}
+
+void prove(const Case& made, int world) {
+  const Problem problem{.world = world,
+                        .heads = made.heads.q,
+                        .kv_heads = made.heads.kv,
+                        .head_dim = 8,
+                        .value_dim = 4,
+                        .mask = parse_mask(made.masked.mask, made.masked.lengths),
+                        .layout = parse_layout(made.layout),
+                        .return_lse = made.return_lse};
+  const Strategy strategy = parse_strategy(made.strategy);
+  const std::vector<Diagnostic> exact;
+  const Plan forward = make_plan(problem, strategy, Pass::Forward);
+  const Plan backward = make_plan(problem, strategy, Pass::Backward);
+  for (const Plan* plan : {&forward, &backward}) {
+    SCOPED_TRACE(to_string(plan->pass));
+    EXPECT_EQ(verify(*plan), exact);
+    check_totals(*plan);
+  }
+  EXPECT_EQ(verify_saved(forward, backward), exact);
+}
+
+class GridTest : public testing::TestWithParam<int> {};
+
+TEST_P(GridTest, PlansAreExact) {
+  const std::vector<Case> all = cases(GetParam());
+  for (const Case& made : all) {
+    SCOPED_TRACE(describe(made, GetParam()));
+    prove(made, GetParam());
+    if (HasFailure()) return;
+  }
+  fmt::print("{} problems\n", all.size());
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, GridTest, testing::ValuesIn(kWorlds),
+                         testing::PrintToStringParamName());
+
+TEST(Grid, PlacesAreANumberingOfTheRanks) {
+  for (const Grid& grid : {Grid{1, 1, 1}, Grid{1, 5, 1}, Grid{4, 1, 1}, Grid{2, 3, 1},
+                           Grid{1, 1, 7}, Grid{2, 3, 5}, Grid{3, 2, 2}}) {
+    const int world = grid.u * grid.rq * grid.rk;
+    for (Rank rank = 0; rank < world; ++rank) {
+      const Place place = place_of(grid, rank);
+      EXPECT_EQ(rank_of(grid, place), rank);
+      EXPECT_LT(place.h, grid.u);
+      EXPECT_LT(place.i, grid.rq);
+      EXPECT_LT(place.j, grid.rk);
+    }
+    EXPECT_EQ(rank_of(grid, {grid.u - 1, grid.rq - 1, grid.rk - 1}), world - 1);
+  }
+}
+
+TEST(Grid, HeadGroupsPartitionTheHeadsEvenly) {
+  for (const int heads : {1, 4, 6, 8, 14}) {
+    for (int u = 1; u <= heads; ++u) {
+      int next = 0;
+      for (int h = 0; h < u; ++h) {
+        const Heads group = head_group({.heads = heads}, {.u = u}, h);
+        EXPECT_EQ(group.begin, next) << heads << " heads, group " << h << " of " << u;
+        EXPECT_GE(group.count(), heads / u);
+        EXPECT_LE(group.count(), heads / u + 1);
+        next = group.end;
+      }
+      EXPECT_EQ(next, heads);
+    }
+  }
+}
+
+void prove_all_movements(Grid grid, const char* mask) {
+  const Problem problem{.world = grid.u * grid.rq * grid.rk,
+                        .heads = 6,
+                        .kv_heads = 2,
+                        .mask = parse_mask(mask, {41, 41}),
+                        .layout = parse_layout("zigzag")};
+  for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+    for (int movements = 0; movements < 9; ++movements) {
+      grid.column = static_cast<Movement>(movements % 3);
+      grid.row = static_cast<Movement>(movements / 3);
+      SCOPED_TRACE(fmt::format("{} x {} x {}, columns {}, rows {}, {} {}", grid.u, grid.rq, grid.rk,
+                               to_string(grid.column), to_string(grid.row), mask, to_string(pass)));
+      const Plan plan = plan_of(problem, grid, pass);
+      EXPECT_EQ(verify(plan), std::vector<Diagnostic>{});
+      check_totals(plan);
+    }
+  }
+}
+
+/// Also rows, which no named strategy has yet: partials that go home and are merged.
+TEST(Grid, EveryCutOfTheWorldIsExact) {
+  for (const Grid& grid :
+       {Grid{1, 1, 3}, Grid{1, 2, 2}, Grid{2, 2, 2}, Grid{2, 1, 4}, Grid{1, 3, 2}, Grid{3, 1, 2}}) {
+    for (const char* mask : {"full", "causal", "window:left=5,right=1", "documents:9,1,20,11"}) {
+      prove_all_movements(grid, mask);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace armillary::plan

@@ -1,0 +1,166 @@
+#include "armillary/plan/strategies/head_exchange.h"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+
+#include "armillary/core/error.h"
+
+namespace armillary::plan {
+
+HeadExchange::HeadExchange(ProgramBuilder& builder, const Problem& problem, const Blocks& blocks,
+                           const Needs& needs, const Grid& grid, Rank rank)
+    : builder_(builder),
+      problem_(problem),
+      blocks_(blocks),
+      needs_(needs),
+      grid_(grid),
+      rank_(rank),
+      place_(place_of(grid, rank)) {}
+
+Heads HeadExchange::group_heads(Tensor tensor, int h) const {
+  const Heads q_heads = head_group(problem_, grid_, h);
+  return is_kv(tensor) ? kv_heads_of(problem_, q_heads) : q_heads;
+}
+
+Heads HeadExchange::all_heads(Tensor tensor) const {
+  return {0, is_kv(tensor) ? problem_.kv_heads : problem_.heads};
+}
+
+const std::vector<int>& HeadExchange::super_block(Tensor tensor) const {
+  return is_kv(tensor) ? needs_.kv_blocks(place_.i, place_.j) : needs_.q_blocks(place_.i, place_.j);
+}
+
+std::vector<int> HeadExchange::used_blocks(Tensor tensor) const {
+  if (grid_.u == 1) return super_block(tensor);
+  std::vector<int> used;
+  for (const int block : super_block(tensor)) {
+    if (is_kv(tensor) ? needs_.kv_used(block) : needs_.q_used(block)) used.push_back(block);
+  }
+  return used;
+}
+
+std::vector<int> HeadExchange::blocks_of_partner(const std::vector<int>& blocks, Tensor tensor,
+                                                 int h) const {
+  std::vector<int> owned;
+  for (const int block : blocks) {
+    if (blocks_of(blocks_, tensor)[block].owner == partner(h)) owned.push_back(block);
+  }
+  return owned;
+}
+
+std::vector<int> HeadExchange::own_blocks(Tensor tensor) const {
+  return blocks_of_partner(super_block(tensor), tensor, place_.h);
+}
+
+int HeadExchange::to_grid(int step, int home) {
+  if (grid_.u == 1) return home;
+  const Tensor tensor = builder_[home].tensor;
+  const Heads mine = group_heads(tensor, place_.h);
+  const std::vector<int> used = tensor == Tensor::DOut ? super_block(tensor) : used_blocks(tensor);
+  const std::vector<int> own = blocks_of_partner(used, tensor, place_.h);
+  const int grid_tile = builder_.tile(tensor, false, mine, used);
+  for (int h = 0; h < grid_.u; ++h) {
+    if (h == place_.h) continue;
+    builder_.send(step, kHeadLane, partner(h), builder_.part(home, group_heads(tensor, h), own),
+                  Collective::AllToAll);
+    builder_.recv(step, kHeadLane, partner(h),
+                  builder_.part(grid_tile, blocks_of_partner(used, tensor, h)),
+                  Collective::AllToAll);
+  }
+  builder_.compute(step, OpKind::Copy,
+                   {builder_.part(grid_tile, own), builder_.part(home, mine, own)});
+  return grid_tile;
+}
+
+void HeadExchange::to_home(int step, int grid_tile, int home) {
+  const Tensor tensor = builder_[home].tensor;
+  const std::vector<int> own = own_blocks(tensor);
+  for (int h = 0; h < grid_.u; ++h) {
+    if (h == place_.h) continue;
+    builder_.send(step, kHeadLane, partner(h),
+                  builder_.part(grid_tile, blocks_of_partner(super_block(tensor), tensor, h)),
+                  Collective::AllToAll);
+    builder_.recv(step, kHeadLane, partner(h), builder_.part(home, group_heads(tensor, h), own),
+                  Collective::AllToAll);
+  }
+  builder_.compute(
+      step, OpKind::Copy,
+      {builder_.part(home, group_heads(tensor, place_.h), own), builder_.part(grid_tile, own)});
+}
+
+std::vector<HeadExchange::SharedHeads> HeadExchange::shared_heads() const {
+  std::set<int> borders{0, problem_.kv_heads};
+  for (int h = 0; h < grid_.u; ++h) {
+    const Heads group = group_heads(Tensor::K, h);
+    borders.insert({group.begin, group.end});
+  }
+  std::vector<SharedHeads> shared;
+  for (auto begin = borders.begin(); std::next(begin) != borders.end(); ++begin) {
+    shared.push_back({{*begin, *std::next(begin)}, {}});
+    for (int h = 0; h < grid_.u; ++h) {
+      if (group_heads(Tensor::K, h).contains(shared.back().heads)) {
+        shared.back().readers.push_back(h);
+      }
+    }
+  }
+  return shared;
+}
+
+void HeadExchange::gradients_to_home(int step, int sum, int home) {
+  for (const SharedHeads& shared : shared_heads()) {
+    if (shared.readers.size() > 1) {
+      sum_at_home(step, sum, home, shared);
+      continue;
+    }
+    // One head group made the whole gradient: it is complete and travels in the input dtype.
+    const Tensor tensor = builder_[home].tensor;
+    const int reader = shared.readers[0];
+    const View whole_home = builder_.part(home, shared.heads, own_blocks(tensor));
+    if (reader != place_.h) {
+      builder_.recv(step, kHeadLane, partner(reader), whole_home, Collective::AllToAll);
+      continue;
+    }
+    const int complete = builder_.tile(tensor, false, shared.heads, super_block(tensor));
+    builder_.compute(
+        step - 1, OpKind::Copy,
+        {builder_.whole(complete), builder_.part(sum, shared.heads, super_block(tensor))});
+    for (int h = 0; h < grid_.u; ++h) {
+      const View view = builder_.part(complete, blocks_of_partner(super_block(tensor), tensor, h));
+      if (h == place_.h) {
+        builder_.compute(step, OpKind::Copy, {whole_home, view});
+      } else {
+        builder_.send(step, kHeadLane, partner(h), view, Collective::AllToAll);
+      }
+    }
+  }
+}
+
+void HeadExchange::sum_at_home(int step, int sum, int home, const SharedHeads& shared) {
+  const Tensor tensor = builder_[home].tensor;
+  const std::vector<int> own = own_blocks(tensor);
+  const int total = builder_.tile(tensor, true, shared.heads, own);
+  builder_.compute(step, OpKind::Clear, {builder_.whole(total)});
+  const bool reading = std::count(shared.readers.begin(), shared.readers.end(), place_.h) > 0;
+  for (int h = 0; h < grid_.u && reading; ++h) {
+    if (h == place_.h) continue;
+    builder_.send(
+        step, kHeadLane, partner(h),
+        builder_.part(sum, shared.heads, blocks_of_partner(super_block(tensor), tensor, h)),
+        Collective::AllToAll);
+  }
+  for (const int h : shared.readers) {
+    if (h == place_.h) {
+      builder_.compute(step, OpKind::Add,
+                       {builder_.whole(total), builder_.part(sum, shared.heads, own)});
+      continue;
+    }
+    const int scratch = builder_.tile(tensor, true, shared.heads, own);
+    builder_.recv(step, kHeadLane, partner(h), builder_.whole(scratch), Collective::AllToAll);
+    builder_.compute(step, OpKind::Add, {builder_.whole(total), builder_.whole(scratch)});
+  }
+  builder_.compute(step, OpKind::Copy,
+                   {builder_.part(home, shared.heads, own), builder_.whole(total)});
+}
+
+}  // namespace armillary::plan

@@ -1,0 +1,170 @@
+#include "armillary/plan/strategies/program_builder.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "armillary/core/error.h"
+
+namespace armillary::plan {
+namespace {
+
+/// Steps of the first and the last op that touches a tile.
+struct Lifetime {
+  int first = std::numeric_limits<int>::max();
+  int last = -1;
+};
+
+std::vector<Lifetime> lifetimes(const RankProgram& program) {
+  std::vector<Lifetime> lives(program.tiles.size());
+  for (const Op& op : program.ops) {
+    for (const View& view : op.views) {
+      Lifetime& life = lives[view.tile];
+      life.first = std::min(life.first, op.step);
+      life.last = std::max(life.last, op.step);
+    }
+  }
+  for (const int tile : program.saved) lives[tile].last = std::numeric_limits<int>::max();
+  return lives;
+}
+
+}  // namespace
+
+ProgramBuilder::ProgramBuilder(const Problem& problem, const Blocks& blocks, Rank rank)
+    : problem_(problem), blocks_(blocks) {
+  program_.rank = rank;
+}
+
+int ProgramBuilder::tile(Tensor tensor, bool partial, Heads heads, std::vector<int> blocks) {
+  program_.tiles.push_back(
+      {.tensor = tensor, .partial = partial, .heads = heads, .blocks = std::move(blocks)});
+  return static_cast<int>(program_.tiles.size()) - 1;
+}
+
+int ProgramBuilder::external(std::vector<int>& role, Tensor tensor, Heads heads,
+                             std::vector<int> blocks) {
+  const int id = tile(tensor, false, heads, std::move(blocks));
+  program_.tiles[id].slot = static_cast<int>(program_.slots.size());
+  program_.slots.push_back(
+      {.bytes = bytes_of(problem_, blocks_, program_.tiles[id]), .external = true});
+  role.push_back(id);
+  return id;
+}
+
+int ProgramBuilder::input(Tensor tensor, Heads heads, std::vector<int> blocks) {
+  return external(program_.inputs, tensor, heads, std::move(blocks));
+}
+
+int ProgramBuilder::output(Tensor tensor, Heads heads, std::vector<int> blocks) {
+  return external(program_.outputs, tensor, heads, std::move(blocks));
+}
+
+int ProgramBuilder::saved(Tensor tensor, Heads heads, std::vector<int> blocks) {
+  return external(program_.saved, tensor, heads, std::move(blocks));
+}
+
+void ProgramBuilder::save(int tile) {
+  program_.saved.push_back(tile);
+}
+
+View ProgramBuilder::whole(int tile) const {
+  return {.tile = tile, .heads = program_.tiles[tile].heads, .blocks = program_.tiles[tile].blocks};
+}
+
+View ProgramBuilder::part(int tile, std::vector<int> blocks) const {
+  return part(tile, program_.tiles[tile].heads, std::move(blocks));
+}
+
+View ProgramBuilder::part(int tile, Heads heads, std::vector<int> blocks) const {
+  return {.tile = tile, .heads = heads, .blocks = std::move(blocks)};
+}
+
+void ProgramBuilder::send(int step, Lane lane, Rank peer, View view, Collective collective) {
+  add({.kind = OpKind::Send,
+       .lane = lane,
+       .step = step,
+       .peer = peer,
+       .collective = collective,
+       .views = {std::move(view)}});
+}
+
+void ProgramBuilder::recv(int step, Lane lane, Rank peer, View view, Collective collective) {
+  add({.kind = OpKind::Recv,
+       .lane = lane,
+       .step = step,
+       .peer = peer,
+       .collective = collective,
+       .views = {std::move(view)}});
+}
+
+void ProgramBuilder::compute(int step, OpKind kind, std::vector<View> views) {
+  ARMILLARY_CHECK(views.size() == operands(kind).size());
+  add({.kind = kind, .lane = kCompute, .step = step, .views = std::move(views)});
+}
+
+void ProgramBuilder::add(Op op) {
+  for (const View& view : op.views) {
+    if (view.blocks.empty() || view.heads.count() == 0) return;
+  }
+  program_.ops.push_back(std::move(op));
+}
+
+RankProgram ProgramBuilder::finish() {
+  std::stable_sort(program_.ops.begin(), program_.ops.end(), [](const Op& a, const Op& b) {
+    return std::pair(a.step, a.lane == kCompute) < std::pair(b.step, b.lane == kCompute);
+  });
+  drop_unused_tiles();
+  place_tiles();
+  return std::move(program_);
+}
+
+/// A tile that pruning left without ops takes no place; the others are numbered again.
+void ProgramBuilder::drop_unused_tiles() {
+  const std::vector<Lifetime> lives = lifetimes(program_);
+  std::vector<int> new_id(program_.tiles.size(), -1);
+  std::vector<Tile> kept;
+  for (std::size_t id = 0; id < program_.tiles.size(); ++id) {
+    if (program_.tiles[id].slot < 0 && lives[id].last < 0) continue;
+    new_id[id] = static_cast<int>(kept.size());
+    kept.push_back(std::move(program_.tiles[id]));
+  }
+  program_.tiles = std::move(kept);
+  for (Op& op : program_.ops) {
+    for (View& view : op.views) view.tile = new_id[view.tile];
+  }
+  for (std::vector<int>* role : {&program_.inputs, &program_.outputs, &program_.saved}) {
+    for (int& id : *role) id = new_id[id];
+  }
+}
+
+void ProgramBuilder::place_tiles() {
+  const std::vector<Lifetime> lives = lifetimes(program_);
+  std::vector<int> order;
+  for (int id = 0; id < static_cast<int>(program_.tiles.size()); ++id) {
+    if (program_.tiles[id].slot < 0) order.push_back(id);
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return lives[a].first < lives[b].first; });
+  struct Use {
+    Tensor tensor;
+    int slot;
+    int until;
+  };
+  std::vector<Use> uses;
+  for (const int id : order) {
+    Tile& tile = program_.tiles[id];
+    const std::int64_t bytes = bytes_of(problem_, blocks_, tile);
+    auto use = std::find_if(uses.begin(), uses.end(), [&](const Use& candidate) {
+      return candidate.tensor == tile.tensor && candidate.until < lives[id].first;
+    });
+    if (use == uses.end()) {
+      use = uses.insert(use, {tile.tensor, static_cast<int>(program_.slots.size()), 0});
+      program_.slots.push_back({});
+    }
+    use->until = lives[id].last;
+    tile.slot = use->slot;
+    program_.slots[tile.slot].bytes = std::max(program_.slots[tile.slot].bytes, bytes);
+  }
+}
+
+}  // namespace armillary::plan

@@ -1,0 +1,54 @@
+// program_builder.h: collects the tiles and ops of one rank, then orders them and places the tiles.
+//
+// A strategy says what happens in which step; the builder does the rest in one place for all of
+// them: within a step sends and receives come before compute, so that they overlap; a tile that is
+// dead leaves its slot to the next one of the same kind. Double buffering is not written anywhere:
+// it is what lifetimes give, since the tile that a step reads and the tile it receives are alive
+// together.
+#pragma once
+
+#include <vector>
+
+#include "armillary/plan/plan.h"
+
+namespace armillary::plan {
+
+class ProgramBuilder {
+ public:
+  ProgramBuilder(const Problem& problem, const Blocks& blocks, Rank rank);
+
+  /// A new tile that lives between its first and its last use. Returns its id.
+  int tile(Tensor tensor, bool partial, Heads heads, std::vector<int> blocks);
+  int input(Tensor tensor, Heads heads, std::vector<int> blocks);
+  int output(Tensor tensor, Heads heads, std::vector<int> blocks);
+  /// Forward: keeps an existing tile to the end, for backward. Order of calls is the order of
+  /// `saved`.
+  void save(int tile);
+  /// Backward: a tile that forward saved.
+  int saved(Tensor tensor, Heads heads, std::vector<int> blocks);
+
+  View whole(int tile) const;
+  View part(int tile, std::vector<int> blocks) const;
+  View part(int tile, Heads heads, std::vector<int> blocks) const;
+  const Tile& operator[](int tile) const { return program_.tiles[tile]; }
+
+  /// Adds an op, unless one of its views is empty.
+  void send(int step, Lane lane, Rank peer, View view, Collective collective = Collective::None);
+  void recv(int step, Lane lane, Rank peer, View view, Collective collective = Collective::None);
+  void compute(int step, OpKind kind, std::vector<View> views);
+
+  /// Orders the ops, places the tiles. The builder is spent.
+  RankProgram finish();
+
+ private:
+  int external(std::vector<int>& role, Tensor tensor, Heads heads, std::vector<int> blocks);
+  void add(Op op);
+  void drop_unused_tiles();
+  void place_tiles();
+
+  const Problem& problem_;
+  const Blocks& blocks_;
+  RankProgram program_;
+};
+
+}  // namespace armillary::plan

@@ -1,0 +1,66 @@
+// strategy.h: from a problem to a plan. A strategy is a pure function; this is its registry.
+//
+// Every strategy cuts the solid heads x queries x keys along three axes, u x Rq x Rk = world, and
+// picks how tiles move along each axis (strategies/grid.h). A named strategy is a preset of these.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "armillary/plan/plan.h"
+
+namespace armillary::plan {
+
+/// A strategy by name with its keys, as written: `usp:u=4` is {"usp", {{"u", "4"}}}.
+struct Strategy {
+  std::string name = "ring";
+  std::map<std::string, std::string> keys;
+  bool operator==(const Strategy&) const = default;
+};
+
+/// @throws InvalidArgument for an unknown name or key (with the nearest), or a key that is missing,
+/// doubled or not a number.
+Strategy parse_strategy(std::string_view text);
+std::string to_string(const Strategy& strategy);
+
+/// What the registry knows of a strategy, for help texts and tables.
+struct StrategyInfo {
+  std::string name;
+  std::vector<std::string> keys;  ///< Required keys.
+  std::string summary;            ///< One line.
+  std::string paper;              ///< Authors, year, arXiv id, section.
+};
+const std::vector<StrategyInfo>& strategies();
+
+/// Every strategy that solves the problem, in the order of the registry; a key takes each divisor
+/// of the world but 1 and the world itself.
+std::vector<Strategy> legal_strategies(const Problem& problem);
+
+/// Makes programs rank by rank: what all ranks share (blocks, areas) is computed once, then a
+/// program takes O(its steps). Immutable after construction; threads may share it.
+class Planner {
+ public:
+  /// @throws InvalidArgument if the problem is malformed, or if the strategy cannot solve it: says
+  /// the reason and the nearest legal choice. A mask, layout or length is never a reason.
+  Planner(Problem problem, Strategy strategy);
+
+  RankProgram program(Pass pass, Rank rank) const;
+
+  const Problem& problem() const { return problem_; }
+  const Strategy& strategy() const { return strategy_; }
+  const Blocks& blocks() const;
+
+ private:
+  struct Shared;
+  Problem problem_;
+  Strategy strategy_;
+  std::shared_ptr<const Shared> shared_;
+};
+
+/// The programs of all ranks. @throws InvalidArgument as Planner, and above 1024 ranks.
+Plan make_plan(const Problem& problem, const Strategy& strategy, Pass pass);
+
+}  // namespace armillary::plan

@@ -1,0 +1,215 @@
+#include "armillary/plan/strategy.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "armillary/core/error.h"
+
+namespace armillary::plan {
+namespace {
+
+using testing::ThrowsMessage;
+
+Problem small_problem(int world, int heads = 8) {
+  return {.world = world,
+          .heads = heads,
+          .kv_heads = 2,
+          .head_dim = 4,
+          .value_dim = 4,
+          .mask = causal_mask({37, 37}, Align::Start),
+          .layout = parse_layout("zigzag")};
+}
+
+TEST(ParseStrategy, ReadsWhatItPrints) {
+  for (const std::string text : {"ring", "allgather", "ulysses", "usp:u=4", "usp:u=1"}) {
+    EXPECT_EQ(to_string(parse_strategy(text)), text);
+    EXPECT_EQ(parse_strategy(to_string(parse_strategy(text))), parse_strategy(text)) << text;
+  }
+  EXPECT_EQ(parse_strategy("ring"), (Strategy{.name = "ring", .keys = {}}));
+  EXPECT_EQ(parse_strategy("usp:u=4"), (Strategy{.name = "usp", .keys = {{"u", "4"}}}));
+}
+
+TEST(ParseStrategy, RefusesWhatItDoesNotUnderstand) {
+  const std::string names = "one of ring, allgather, ulysses or usp";
+  const std::string form = "write NAME:key=value,...";
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"rng", "strategy: unknown name 'rng'; " + names + "; nearest: ring"},
+      {"all-gather", "strategy: unknown name 'all-gather'; " + names + "; nearest: allgather"},
+      {"Ulysses", "strategy: unknown name 'Ulysses'; " + names + "; nearest: ulysses"},
+      {"", "strategy: unknown name ''; " + names},
+      {"flash_attention_with_a_long_name",
+       "strategy: unknown name 'flash_attention_with_a_long_name'; " + names},
+      {"usp", "strategy: usp needs the key 'u'; write usp:u=NUMBER"},
+      {"usp:v=2", "strategy: usp was given the key 'v'; its keys are u"},
+      {"usp:u=2,v=2", "strategy: usp was given the key 'v'; its keys are u"},
+      {"ring:u=2", "strategy: ring was given the key 'u'; it takes no keys"},
+      {"usp:u=2,u=2", "strategy: 'usp:u=2,u=2' gives the key 'u' twice; once is enough"},
+      {"usp:u=2,u=4", "strategy: 'usp:u=2,u=4' gives the key 'u' twice; once is enough"},
+      {"usp:", "strategy: 'usp:' ends with a colon; write NAME or NAME:key=value,..."},
+      {"usp:u", "strategy: 'usp:u' has the part 'u'; " + form},
+      {"usp:u=", "strategy: 'usp:u=' has the part 'u='; " + form},
+      {"usp:=2", "strategy: 'usp:=2' has the part '=2'; " + form},
+      {"usp:u=2,", "strategy: 'usp:u=2,' has the part ''; " + form},
+      {"usp:2", "strategy: 'usp:2' has the part '2'; " + form}};
+  for (const auto& [text, message] : cases) {
+    EXPECT_THAT([&text = text] { parse_strategy(text); }, ThrowsMessage<InvalidArgument>(message))
+        << text;
+  }
+}
+
+void expect_refused(const Problem& problem, const std::string& strategy,
+                    const std::string& message) {
+  EXPECT_THAT([&] { Planner(problem, parse_strategy(strategy)); },
+              ThrowsMessage<InvalidArgument>(message))
+      << strategy;
+  EXPECT_THAT([&] { make_plan(problem, parse_strategy(strategy), Pass::Forward); },
+              ThrowsMessage<InvalidArgument>(message))
+      << strategy;
+}
+
+TEST(Planner, RefusesKeysThatAreNoWaysOverHeads) {
+  const std::string whole = " given; a whole number from 1 to 2147483647 is required";
+  for (const std::string u : {"0", "-2", "two", "2.5", "99999999999999999999", "0x2", "+2"}) {
+    expect_refused(small_problem(4), "usp:u=" + u,
+                   fmt::format("strategy usp: u: '{}'{}", u, whole));
+  }
+}
+
+TEST(Planner, RefusesWaysThatDoNotDivideTheWorld) {
+  const auto refused = [](int world, int u, int nearest) {
+    expect_refused(small_problem(world, 64), fmt::format("usp:u={}", u),
+                   fmt::format("usp: u={} with world {}; u must divide world; nearest: u={}", u,
+                               world, nearest));
+  };
+  refused(4, 3, 2);
+  refused(8, 7, 8);
+  refused(12, 5, 4);
+  refused(13, 5, 1);
+  refused(13, 12, 13);
+  refused(2, 2147483647, 2);
+}
+
+TEST(Planner, RefusesMoreWaysThanHeads) {
+  const auto refused = [](int world, const std::string& strategy, int u, int nearest) {
+    expect_refused(small_problem(world, 6), strategy,
+                   fmt::format("strategy: {} spreads heads {} ways but there are 6 query heads; u "
+                               "must not exceed the heads; nearest: usp:u={}",
+                               strategy, u, nearest));
+  };
+  refused(8, "ulysses", 8, 4);
+  refused(13, "ulysses", 13, 1);
+  refused(16, "usp:u=8", 8, 4);
+  refused(12, "usp:u=12", 12, 6);
+}
+
+/// The nearest legal choice that a refusal names is legal.
+TEST(Planner, NearestChoicesAreLegal) {
+  for (int world = 1; world <= 24; ++world) {
+    for (int u = 1; u <= 24; ++u) {
+      const Problem problem = small_problem(world, 6);
+      std::string strategy = fmt::format("usp:u={}", u);
+      for (int tries = 0; !strategy.empty(); ++tries) {
+        ASSERT_LE(tries, 2) << "world " << world << ", u " << u << ": " << strategy;
+        try {
+          const Planner legal(problem, parse_strategy(strategy));
+          strategy.clear();
+        } catch (const InvalidArgument& error) {
+          const std::string text = error.what();
+          strategy = "usp:" + text.substr(text.rfind("u="));
+        }
+      }
+    }
+  }
+}
+
+TEST(Planner, RefusesProblemsAndWorldsThatCannotBePlanned) {
+  Problem problem = small_problem(4);
+  problem.kv_heads = 3;
+  expect_refused(problem, "ring",
+                 "problem: 8 heads and 3 kv_heads given; heads that are a multiple of kv_heads are "
+                 "required; nearest kv_heads: 2 or 4");
+  EXPECT_THAT(
+      [] { Planner(small_problem(1 << 20), parse_strategy("ring")); },
+      ThrowsMessage<InvalidArgument>("planner: world 1048576; at most 16384 ranks can be planned"));
+  EXPECT_THAT([] { make_plan(small_problem(1025), parse_strategy("ring"), Pass::Forward); },
+              ThrowsMessage<InvalidArgument>(
+                  "plan: world 1025; the programs of at most 1024 ranks can be made together"));
+  EXPECT_THAT([] { Planner(small_problem(2), {.name = "usp", .keys = {}}); },
+              ThrowsMessage<InvalidArgument>("strategy: usp needs the key 'u'; write usp:u=NUMBER"))
+      << "keys made by hand are checked too";
+}
+
+TEST(Planner, HasOneProgramPerRank) {
+  const Planner planner(small_problem(3), parse_strategy("ring"));
+  for (const Rank rank : {-1, 3, 2147483647}) {
+    EXPECT_THAT([&] { planner.program(Pass::Forward, rank); },
+                ThrowsMessage<InvalidArgument>(
+                    fmt::format("planner: rank {}; world 3 has ranks 0 to 2", rank)));
+  }
+}
+
+TEST(Planner, MakesTheProgramsOfThePlan) {
+  for (const int world : {1, 2, 3, 4, 8}) {
+    for (const std::string strategy : {"ring", "allgather", "ulysses", "usp:u=2"}) {
+      if (strategy == "usp:u=2" && world % 2 != 0) continue;
+      const Problem problem = small_problem(world);
+      const Planner planner(problem, parse_strategy(strategy));
+      EXPECT_EQ(planner.problem(), problem);
+      EXPECT_EQ(planner.strategy(), parse_strategy(strategy));
+      for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+        SCOPED_TRACE(fmt::format("{} {}, world {}", strategy, to_string(pass), world));
+        const Plan plan = make_plan(problem, parse_strategy(strategy), pass);
+        EXPECT_EQ(plan.problem, problem);
+        EXPECT_EQ(plan.strategy, strategy);
+        EXPECT_EQ(plan.pass, pass);
+        EXPECT_EQ(plan.blocks, planner.blocks());
+        ASSERT_EQ(plan.ranks.size(), static_cast<std::size_t>(world));
+        for (Rank rank = 0; rank < world; ++rank) {
+          EXPECT_EQ(planner.program(pass, rank), plan.ranks[rank]) << "rank " << rank;
+        }
+      }
+    }
+  }
+}
+
+TEST(Planner, MayBeSharedByThreadsAndCopied) {
+  const Problem problem = small_problem(8);
+  const Plan plan = make_plan(problem, parse_strategy("usp:u=4"), Pass::Backward);
+  std::vector<RankProgram> programs(8);
+  {
+    const Planner planner(problem, parse_strategy("usp:u=4"));
+    std::vector<std::jthread> threads;
+    threads.reserve(8);
+    for (Rank rank = 0; rank < 8; ++rank) {
+      threads.emplace_back(
+          [rank, planner, &programs] { programs[rank] = planner.program(Pass::Backward, rank); });
+    }
+  }
+  EXPECT_EQ(programs, plan.ranks);
+}
+
+TEST(Strategies, ListEveryNameWithItsKeysSummaryAndPaper) {
+  std::vector<std::string> names;
+  for (const StrategyInfo& info : strategies()) {
+    names.push_back(info.name);
+    EXPECT_FALSE(info.summary.empty()) << info.name;
+    EXPECT_THAT(info.paper, testing::HasSubstr("arXiv:")) << info.name;
+    std::string text = info.name;
+    char separator = ':';
+    for (const std::string& key : info.keys) {
+      text += fmt::format("{}{}=1", separator, key);
+      separator = ',';
+    }
+    EXPECT_EQ(to_string(parse_strategy(text)), text);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"ring", "allgather", "ulysses", "usp"}));
+}
+
+}  // namespace
+}  // namespace armillary::plan

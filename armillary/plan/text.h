@@ -1,0 +1,37 @@
+// text.h: a plan as a grid to read: a row per step, a column per rank.
+//
+//             rank 0                           rank 1
+//   step 0    kv0>r1 kv1<r1 clear(o0) q0*kv0   kv1>r0 kv0<r0 clear(o1) q1*kv1
+//   step 1    q0*kv1 finish(out0)              q1*kv0 finish(out1)   <-- HERE rank 1: no lse
+//
+//   kv1>r3       send K and V of block 1 to rank 3 (`kv1>r{2,3}`: to both)
+//   kv0<r1       receive K and V of block 0 from rank 1
+//   q2*kv1       attend: queries of block 2 to keys of block 1
+//   grad(q2*kv1) their gradients
+//   clear(o2)    any other op: its name and what it writes
+//
+//   o            partial output and log-sum-exp (`po`, `plse` one by one); `out`, `lse` are final
+//   dkv          gradients of K and V; `dk`, `dv` one by one
+//   kv{0,4-7}    blocks 0, 4, 5, 6, 7
+//   kv1[0:2]     of heads 0 and 1, where these are not all heads
+//
+// Sums of a gradient that are not yet complete print like the gradient. Ops stand in program order;
+// those that print as one token stand where the first of them stands.
+#pragma once
+
+#include <string>
+
+#include "armillary/plan/plan.h"
+#include "armillary/plan/verify.h"
+
+namespace armillary::plan {
+
+/// The grid, lines of at most about 160 columns up to six ranks; many ops of one rank and step
+/// wrap. Marks the line of `at`, if given, with `<-- HERE rank r: message`; without an op, at the
+/// end. Never throws for a broken plan: what is out of range prints as `?`. Cost: O(ops).
+std::string to_string(const Plan& plan, const Diagnostic* at = nullptr);
+
+/// One op alone, for messages: `kv` pairs are not joined here (`k1>r3`).
+std::string to_string(const Plan& plan, Rank rank, const Op& op);
+
+}  // namespace armillary::plan

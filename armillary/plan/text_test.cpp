@@ -1,0 +1,98 @@
+#include "armillary/plan/text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "armillary/plan/strategy.h"
+
+namespace armillary::plan {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+Plan plan_of(const char* strategy, const char* mask, Pass pass, int world = 4) {
+  const Problem problem{.world = world,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .mask = parse_mask(mask, {.q = 16, .kv = 16}),
+                        .layout = {}};
+  return make_plan(problem, parse_strategy(strategy), pass);
+}
+
+TEST(Text, ShowsStepsAsRowsAndRanksAsColumns) {
+  EXPECT_EQ(to_string(plan_of("ring", "full", Pass::Forward, 2)),
+            "          rank 0                           rank 1\n"
+            "step 0    kv0>r1 kv1<r1 clear(o0) q0*kv0   kv1>r0 kv0<r0 clear(o1) q1*kv1\n"
+            "step 1    q0*kv1 finish(out0)              q1*kv0 finish(out1)\n");
+}
+
+TEST(Text, MarksTheOpOfADiagnostic) {
+  const Plan plan = plan_of("ring", "full", Pass::Forward, 2);
+  const int last = static_cast<int>(plan.ranks[1].ops.size()) - 1;
+  const Diagnostic at{
+      .rank = 1, .op = last, .rule = "complete", .message = "key block 1 is missing"};
+  EXPECT_THAT(to_string(plan, &at),
+              EndsWith("finish(out1)   <-- HERE rank 1: key block 1 is missing\n"));
+}
+
+TEST(Text, MarksTheEndWithoutAnOp) {
+  const Plan plan = plan_of("ring", "full", Pass::Forward, 1);
+  Diagnostic at{.rank = 0, .op = -1, .rule = "complete", .message = "out is missing"};
+  EXPECT_THAT(to_string(plan, &at), EndsWith("\nend   <-- HERE rank 0: out is missing\n"));
+  at.rank = -1;
+  EXPECT_THAT(to_string(plan, &at), EndsWith("\nend   <-- HERE out is missing\n"));
+}
+
+TEST(Text, ShowsIdleRanksAsADot) {
+  EXPECT_THAT(to_string(plan_of("ring", "causal", Pass::Forward)), HasSubstr("step 1    .    "));
+}
+
+TEST(Text, JoinsSendsOfTheSame) {
+  EXPECT_THAT(to_string(plan_of("allgather", "full", Pass::Forward)), HasSubstr("kv0>r{1-3} "));
+}
+
+TEST(Text, ShowsHeadsThatAreNotAll) {
+  const std::string text = to_string(plan_of("ulysses", "full", Pass::Forward, 2));
+  EXPECT_THAT(text, HasSubstr("q0[2:4]>r1 q1[0:2]<r1 copy(q0[0:2])"));
+  EXPECT_THAT(text, HasSubstr("q{0,1}[0:2]*kv{0,1}[0:1]"));
+}
+
+TEST(Text, ShowsGradients) {
+  const std::string text = to_string(plan_of("ring", "full", Pass::Backward, 2));
+  EXPECT_THAT(text, HasSubstr("delta0 "));
+  EXPECT_THAT(text, HasSubstr("grad(q0*kv0)"));
+  EXPECT_THAT(text, HasSubstr("dkv1>r1 dkv0<r1"));
+  EXPECT_THAT(text, HasSubstr("copy(dkv0)"));
+}
+
+TEST(Text, WrapsLongRowsInsideTheirColumn) {
+  const std::string text = to_string(plan_of("allgather", "full", Pass::Backward));
+  EXPECT_THAT(text, HasSubstr("\n          "));
+  std::size_t begin = 0;
+  for (std::size_t end = text.find('\n'); end != std::string::npos;
+       begin = end + 1, end = text.find('\n', begin)) {
+    EXPECT_LE(end - begin, 170U) << text.substr(begin, end - begin);
+    EXPECT_NE(text[end - 1], ' ') << text.substr(begin, end - begin);
+  }
+}
+
+TEST(Text, PrintsBrokenPlansToo) {
+  Plan plan = plan_of("ring", "full", Pass::Forward, 2);
+  plan.ranks[0].ops[0].views[0].tile = 99;
+  plan.ranks[0].ops[1].views.clear();
+  plan.ranks[1].ops[0].peer = -5;
+  const std::string text = to_string(plan);
+  EXPECT_THAT(text, HasSubstr("?>r1 ?<r1"));
+  EXPECT_THAT(text, HasSubstr("k1>r-5"));
+}
+
+TEST(Text, PrintsOneOp) {
+  const Plan plan = plan_of("ring", "full", Pass::Forward, 2);
+  EXPECT_EQ(to_string(plan, 0, plan.ranks[0].ops[0]), "k0>r1");
+}
+
+}  // namespace
+}  // namespace armillary::plan

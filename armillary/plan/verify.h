@@ -1,0 +1,54 @@
+// verify.h: proves that a plan is exact attention, or says where it is not.
+//
+// The plan is run on symbols instead of numbers. A slot holds values such as "K of block 3, heads
+// 0-7" or "partial of Q block 2 over K blocks {0, 3}"; ops move and combine them. Rules proved, by
+// name:
+//
+//   blocks       the blocks are the tokens that the layout gives each rank, in its order; inputs,
+//                outputs and saved tiles lie where they should
+//   form         every view lies in its tile, operands of an op agree in shape, tiles fit their
+//                slots
+//   match        every send meets one receive of an equal view, in order per lane and pair of
+//                ranks
+//   order        steps of a lane do not decrease, no op of a batch conflicts with another of it,
+//                there is no cycle of waits: no deadlock even with no buffering at all
+//   undefined    no op reads what was never written, or what another tile of the slot replaced
+//   twice        no visible pair is counted twice: no partial is merged with one that shares a pair
+//   partial      only partials are accumulated; rounding to the input dtype happens once, when
+//                complete
+//   complete     every output is whole at the end: every visible (query, key) pair of every head
+//                counted exactly once, forward and backward, on the owner of its block
+//
+// The proof is at block level; a block pair without a visible pair counts as nothing. A plan
+// without a diagnostic is exact for every mask area computed by mask.h, every timing and every
+// input.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "armillary/plan/plan.h"
+
+namespace armillary::plan {
+
+/// One broken rule, with its place in the plan.
+struct Diagnostic {
+  Rank rank = -1;  ///< -1: the plan as a whole.
+  int op = -1;     ///< Index in the rank's ops; -1: no op, for example an output that is missing.
+  std::string rule;
+  std::string message;
+  bool operator==(const Diagnostic&) const = default;
+};
+
+/// Empty result == the plan is exact attention. Reports at most `limit` diagnostics, first causes
+/// first: structure (blocks, form, match, order), then the run on symbols. Requires limit >= 1; any
+/// plan may be given, also one that was read from a file.
+/// @throws InvalidArgument if the problem itself is malformed (`validate`).
+/// Cost: O(ops * blocks per view * blocks / 64); 64 ranks of a ring in tens of milliseconds.
+std::vector<Diagnostic> verify(const Plan& plan, int limit = 20);
+
+/// Proves that `backward` finds exactly the tiles that `forward` saves, and of the same problem.
+/// For two plans that are exact each on its own.
+std::vector<Diagnostic> verify_saved(const Plan& forward, const Plan& backward, int limit = 20);
+
+}  // namespace armillary::plan

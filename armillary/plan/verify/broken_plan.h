@@ -1,0 +1,95 @@
+// broken_plan.h: small plans whose every tile and op is known, and ways to break them. Tests only.
+#pragma once
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <ostream>
+#include <utility>
+#include <vector>
+
+#include "armillary/plan/strategy.h"
+#include "armillary/plan/verify.h"
+
+namespace armillary::plan {
+
+inline std::ostream& operator<<(std::ostream& out, const Diagnostic& diagnostic) {
+  return out << fmt::format("rank {} op {} {}: {}", diagnostic.rank, diagnostic.op, diagnostic.rule,
+                            diagnostic.message);
+}
+
+inline Problem small_problem(int world) {
+  const std::int64_t length = std::int64_t{4} * world;
+  return {.world = world,
+          .heads = 4,
+          .kv_heads = 2,
+          .head_dim = 2,
+          .value_dim = 3,
+          .mask = full_mask({length, length})};
+}
+
+/// Of two ranks, with a block each. Rank r:
+///   tiles   0 k, 1 v, 2 q: inputs   3 k', 4 v': from the other rank   5 o, 6 plse   7 out, 8 lse
+///   ops     0 k>  1 k'<  2 v>  3 v'<  4 clear(5)  5 clear(6)  6 q*kv  7 q*kv'  8 finish
+inline Plan ring_forward(int world = 2) {
+  return make_plan(small_problem(world), {.name = "ring", .keys = {}}, Pass::Forward);
+}
+
+/// Of two ranks. Rank r:
+///   tiles   0 q, 1 k, 2 v, 3 out, 4 lse: saved   5 dout   6 delta   7 k', 8 v'   9 dq+
+///           10 dk+, 11 dv+: own sums   12 dk'+, 13 dv'+   14 dk+, 15 dv+: from the other rank
+///           16 dq, 17 dk, 18 dv: outputs
+///   ops     0 k>  1 k'<  2 v>  3 v'<  4 delta  5-7 clear(9, 10, 11)  8 grad(q*kv)
+///           9-10 clear(12, 13)  11 grad(q*kv')  12 copy(dq)
+///           13 dk'>  14 dv'>  15 dk<  16 dv<  17-18 add  19 copy(dk)  20 copy(dv)
+inline Plan ring_backward() {
+  return make_plan(small_problem(2), {.name = "ring", .keys = {}}, Pass::Backward);
+}
+
+inline std::vector<Op>& ops(Plan& plan, Rank rank) {
+  return plan.ranks[rank].ops;
+}
+inline Tile& tile(Plan& plan, Rank rank, int id) {
+  return plan.ranks[rank].tiles[id];
+}
+inline void drop(Plan& plan, Rank rank, int op) {
+  ops(plan, rank).erase(ops(plan, rank).begin() + op);
+}
+inline void insert(Plan& plan, Rank rank, int before, Op op) {
+  ops(plan, rank).insert(ops(plan, rank).begin() + before, std::move(op));
+}
+inline void repeat(Plan& plan, Rank rank, int op) {
+  insert(plan, rank, op, ops(plan, rank)[op]);
+}
+
+/// A new tile like `id`, in a slot of its own.
+inline int add_tile_like(Plan& plan, Rank rank, int id) {
+  RankProgram& program = plan.ranks[rank];
+  program.tiles.push_back(program.tiles[id]);
+  program.tiles.back().slot = static_cast<int>(program.slots.size());
+  program.slots.push_back({.bytes = program.slots[program.tiles[id].slot].bytes});
+  return static_cast<int>(program.tiles.size()) - 1;
+}
+
+inline View whole(const Plan& plan, Rank rank, int id) {
+  const Tile& tile = plan.ranks[rank].tiles[id];
+  return {id, tile.heads, tile.blocks};
+}
+
+using Slip = std::function<void(Plan&)>;
+
+/// Expects that the plan is exact, and that after the slip this is the first diagnostic.
+inline void expect_first(Plan plan, const Slip& slip, const Diagnostic& expected) {
+  ASSERT_EQ(verify(plan), std::vector<Diagnostic>{}) << "before it is broken";
+  slip(plan);
+  const std::vector<Diagnostic> found = verify(plan);
+  ASSERT_FALSE(found.empty()) << "not caught: " << testing::PrintToString(expected);
+  EXPECT_EQ(found[0], expected);
+}
+
+inline void expect_first_forward(const Slip& slip, const Diagnostic& expected) {
+  expect_first(ring_forward(), slip, expected);
+}
+
+}  // namespace armillary::plan

@@ -1,0 +1,245 @@
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "armillary/plan/verify/structure.h"
+
+namespace armillary::plan::verifier {
+namespace {
+
+bool strictly_ascending(const std::vector<int>& ids, int end) {
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < (i == 0 ? 0 : ids[i - 1] + 1) || ids[i] >= end) return false;
+  }
+  return true;
+}
+
+int heads_of(const Problem& problem, Tensor tensor) {
+  return is_kv(tensor) ? problem.kv_heads : problem.heads;
+}
+
+bool holds_partial(Tensor tensor) {
+  return tensor == Tensor::Out || tensor == Tensor::Lse || tensor == Tensor::DQ ||
+         tensor == Tensor::DK || tensor == Tensor::DV;
+}
+
+/// What an operand of an op must be.
+struct Expect {
+  Tensor tensor;
+  bool partial;
+};
+
+/// Operand types of the ops whose operands differ; empty for those that take any tile.
+std::vector<Expect> expected(OpKind kind) {
+  using enum Tensor;
+  switch (kind) {
+    case OpKind::Attend:
+      return {{Q, false}, {K, false}, {V, false}, {Out, true}, {Lse, true}};
+    case OpKind::AttendGrad:
+      return {{Q, false},     {K, false}, {V, false}, {DOut, false}, {Lse, false},
+              {Delta, false}, {DQ, true}, {DK, true}, {DV, true}};
+    case OpKind::Merge:
+      return {{Out, true}, {Lse, true}, {Out, true}, {Lse, true}};
+    case OpKind::Delta:
+      return {{Delta, false}, {DOut, false}, {Out, false}};
+    case OpKind::Finish:
+      return {{Out, false}, {Lse, false}, {Out, true}, {Lse, true}};
+    default:
+      return {};
+  }
+}
+
+class FormChecker {
+ public:
+  FormChecker(const Plan& plan, const RankProgram& program, Report& report)
+      : plan_(plan), program_(program), report_(report) {}
+
+  void check() {
+    check_slots();
+    for (int id = 0; id < static_cast<int>(program_.tiles.size()); ++id) check_tile(id);
+    for (const auto* roles : {&program_.inputs, &program_.outputs, &program_.saved}) {
+      for (const int id : *roles) {
+        if (id < 0 || id >= static_cast<int>(program_.tiles.size())) {
+          report_.add(program_.rank, -1, "form", "no tile {}", id);
+        }
+      }
+    }
+    if (!report_.empty()) return;
+    for (int i = 0; i < static_cast<int>(program_.ops.size()); ++i) check_op(i);
+  }
+
+ private:
+  /// Sizes that can be added up.
+  void check_slots() {
+    std::int64_t total = 0;
+    for (std::size_t s = 0; s < program_.slots.size(); ++s) {
+      const std::int64_t bytes = program_.slots[s].bytes;
+      if (bytes < 0 || __builtin_add_overflow(total, bytes, &total)) {
+        report_.add(program_.rank, -1, "form", "slot {} has {} bytes", s, bytes);
+        return;
+      }
+    }
+  }
+
+  void check_tile(int id) {
+    const Tile& tile = program_.tiles[id];
+    const int heads = heads_of(plan_.problem, tile.tensor);
+    const int blocks = static_cast<int>(blocks_of(plan_.blocks, tile.tensor).size());
+    if (tile.heads.begin < 0 || tile.heads.begin > tile.heads.end || tile.heads.end > heads) {
+      report_.add(program_.rank, -1, "form", "tile {} has heads {}-{} of {}", id, tile.heads.begin,
+                  tile.heads.end, heads);
+    } else if (!strictly_ascending(tile.blocks, blocks)) {
+      report_.add(program_.rank, -1, "form", "tile {} lists blocks that do not ascend below {}", id,
+                  blocks);
+    } else if (tile.slot < 0 || tile.slot >= static_cast<int>(program_.slots.size())) {
+      report_.add(program_.rank, -1, "form", "tile {} lies in slot {} of {}", id, tile.slot,
+                  program_.slots.size());
+    } else if (tile.partial && !holds_partial(tile.tensor)) {
+      report_.add(program_.rank, -1, "form", "tile {}: {} cannot be partial", id,
+                  to_string(tile.tensor));
+    } else if (bytes_of(plan_.problem, plan_.blocks, tile) > program_.slots[tile.slot].bytes) {
+      report_.add(program_.rank, -1, "form", "tile {} of {} bytes does not fit its slot of {}", id,
+                  bytes_of(plan_.problem, plan_.blocks, tile), program_.slots[tile.slot].bytes);
+    }
+  }
+
+  void check_op(int i) {
+    const Op& op = program_.ops[i];
+    if (op.views.size() != operands(op.kind).size()) {
+      report_.add(program_.rank, i, "form", "{} with {} operands; it takes {}", to_string(op.kind),
+                  op.views.size(), operands(op.kind).size());
+      return;
+    }
+    if (op.step < 0) {
+      report_.add(program_.rank, i, "form", "{} in step {}; steps count from 0", to_string(op.kind),
+                  op.step);
+    }
+    for (const View& view : op.views) {
+      if (!check_view(i, view)) return;
+    }
+    if (op.is_comm()) {
+      check_comm(i);
+    } else {
+      check_compute(i);
+    }
+  }
+
+  bool check_view(int i, const View& view) {
+    if (view.tile < 0 || view.tile >= static_cast<int>(program_.tiles.size())) {
+      report_.add(program_.rank, i, "form", "no tile {}", view.tile);
+      return false;
+    }
+    const Tile& tile = program_.tiles[view.tile];
+    const int blocks = static_cast<int>(blocks_of(plan_.blocks, tile.tensor).size());
+    const bool inside = tile.heads.contains(view.heads) && view.heads.begin < view.heads.end &&
+                        !view.blocks.empty() && strictly_ascending(view.blocks, blocks) &&
+                        std::includes(tile.blocks.begin(), tile.blocks.end(), view.blocks.begin(),
+                                      view.blocks.end());
+    if (!inside) {
+      report_.add(program_.rank, i, "form", "the view {} is empty or not inside its tile",
+                  describe(program_, view));
+    }
+    return inside;
+  }
+
+  void check_comm(int i) {
+    const Op& op = program_.ops[i];
+    if (op.lane <= kCompute) {
+      report_.add(program_.rank, i, "form", "{} on the compute lane", to_string(op.kind));
+    }
+    if (op.peer < 0 || op.peer >= plan_.problem.world || op.peer == program_.rank) {
+      report_.add(program_.rank, i, "form", "{} with peer {}; peers are the other ranks below {}",
+                  to_string(op.kind), op.peer, plan_.problem.world);
+    }
+  }
+
+  const Tile& tile(const View& view) const { return program_.tiles[view.tile]; }
+
+  void check_compute(int i) {
+    const Op& op = program_.ops[i];
+    if (op.lane != kCompute) {
+      report_.add(program_.rank, i, "form", "{} on comm lane {}", to_string(op.kind), op.lane);
+    }
+    const std::vector<Expect> types = expected(op.kind);
+    for (std::size_t v = 0; v < types.size(); ++v) {
+      if (tile(op.views[v]).tensor != types[v].tensor ||
+          tile(op.views[v]).partial != types[v].partial) {
+        report_.add(program_.rank, i, "form", "operand {} is {}{}; it must be {}{}",
+                    operands(op.kind)[v].name, tile(op.views[v]).partial ? "partial " : "",
+                    to_string(tile(op.views[v]).tensor), types[v].partial ? "partial " : "",
+                    to_string(types[v].tensor));
+        return;
+      }
+    }
+    check_shapes(i);
+    for (std::size_t a = 0; a < op.views.size(); ++a) check_alias(i, a);
+  }
+
+  /// Operands of one side cover the same blocks and heads; KV operands hold the heads that are
+  /// read.
+  void check_shapes(int i) {
+    const Op& op = program_.ops[i];
+    const View& first = op.views[0];
+    const bool attends = op.kind == OpKind::Attend || op.kind == OpKind::AttendGrad;
+    for (const View& view : op.views) {
+      const View& model = attends && is_kv(tile(view).tensor) ? op.views[1] : first;
+      if (view.blocks != model.blocks || view.heads != model.heads) {
+        report_.add(program_.rank, i, "form", "{} and {} differ in blocks or heads",
+                    describe(program_, model), describe(program_, view));
+        return;
+      }
+    }
+    if (attends && !op.views[1].heads.contains(kv_heads_of(plan_.problem, op.views[0].heads))) {
+      report_.add(program_.rank, i, "form", "{} does not hold the KV heads of {}",
+                  describe(program_, op.views[1]), describe(program_, first));
+    }
+    const bool same_tensor = op.kind == OpKind::Add || op.kind == OpKind::Copy;
+    if (same_tensor && tile(op.views[0]).tensor != tile(op.views[1]).tensor) {
+      report_.add(program_.rank, i, "form", "{} of {} and {}", to_string(op.kind),
+                  describe(program_, op.views[0]), describe(program_, op.views[1]));
+    }
+  }
+
+  /// An op that writes where another operand of it lies reads what it is overwriting.
+  void check_alias(int i, std::size_t a) {
+    const Op& op = program_.ops[i];
+    if (operands(op.kind)[a].access == Access::Read) return;
+    for (std::size_t b = 0; b < op.views.size(); ++b) {
+      if (a != b && tile(op.views[a]).slot == tile(op.views[b]).slot) {
+        report_.add(program_.rank, i, "form", "operands {} and {} share slot {}",
+                    operands(op.kind)[a].name, operands(op.kind)[b].name, tile(op.views[a]).slot);
+        return;
+      }
+    }
+  }
+
+  const Plan& plan_;
+  const RankProgram& program_;
+  Report& report_;
+};
+
+}  // namespace
+
+std::string describe(const RankProgram& program, const View& view) {
+  const bool known = view.tile >= 0 && view.tile < static_cast<int>(program.tiles.size());
+  return fmt::format("{}{}{{{}}} heads {}-{}",
+                     known && program.tiles[view.tile].partial ? "partial " : "",
+                     known ? to_string(program.tiles[view.tile].tensor) : "?",
+                     fmt::join(view.blocks, ","), view.heads.begin, view.heads.end);
+}
+
+void check_form(const Plan& plan, Report& report) {
+  if (static_cast<int>(plan.ranks.size()) != plan.problem.world) {
+    report.add(-1, -1, "form", "{} programs for a world of {}", plan.ranks.size(),
+               plan.problem.world);
+  }
+  for (Rank rank = 0; rank < static_cast<Rank>(plan.ranks.size()); ++rank) {
+    if (plan.ranks[rank].rank != rank) {
+      report.add(rank, -1, "form", "the program at place {} says it is rank {}", rank,
+                 plan.ranks[rank].rank);
+    }
+    FormChecker(plan, plan.ranks[rank], report).check();
+  }
+}
+
+}  // namespace armillary::plan::verifier

@@ -1,0 +1,71 @@
+// speed_test.cpp: the times that verify promises, in CPU seconds. Asserted in release builds only,
+// what is measured here takes a tenth of what is allowed.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <ctime>
+#include <string>
+#include <vector>
+
+#include "armillary/plan/verify/broken_plan.h"
+
+namespace armillary::plan {
+namespace {
+
+#if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+constexpr bool kRelease = true;
+#else
+constexpr bool kRelease = false;
+#endif
+
+Problem make_problem(int world, const std::string& layout) {
+  const std::int64_t length = std::int64_t{1024} * world;
+  return {.world = world,
+          .heads = 64,
+          .kv_heads = 8,
+          .dtype = Dtype::Bf16,
+          .mask = causal_mask({length, length}, Align::Start),
+          .layout = parse_layout(layout)};
+}
+
+/// CPU seconds of proving a plan; not those of making it.
+double seconds_to_verify(const Problem& problem, const std::string& strategy, Pass pass) {
+  const Plan plan = make_plan(problem, parse_strategy(strategy), pass);
+  const std::clock_t start = std::clock();
+  const std::vector<Diagnostic> found = verify(plan);
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  EXPECT_EQ(found, std::vector<Diagnostic>{});
+  return seconds;
+}
+
+TEST(VerifySpeed, SixtyFourRanksInASecond) {
+  for (const std::string layout : {"zigzag", "balanced"}) {  // Blocks: 2 a rank, 16 a rank.
+    for (const std::string strategy : {"ring", "allgather", "ulysses", "usp:u=8"}) {
+      for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+        const double seconds = seconds_to_verify(make_problem(64, layout), strategy, pass);
+        fmt::print("{:<10} {:<9} {:<9} {:.3f} s\n", strategy, layout, to_string(pass), seconds);
+        if (kRelease) {
+          EXPECT_LT(seconds, 1.0) << strategy << ", " << layout << ", " << to_string(pass);
+        }
+      }
+    }
+  }
+}
+
+TEST(VerifySpeed, AllStrategiesOfEightRanksInASecond) {
+  double seconds = 0;
+  for (const std::string layout : {"contiguous", "zigzag", "striped:16", "balanced"}) {
+    for (const std::string strategy : {"ring", "allgather", "ulysses", "usp:u=2", "usp:u=4"}) {
+      for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+        seconds += seconds_to_verify(make_problem(8, layout), strategy, pass);
+      }
+    }
+  }
+  fmt::print("40 plans of 8 ranks: {:.3f} s\n", seconds);
+  if (kRelease) {
+    EXPECT_LT(seconds, 1.0);
+  }
+}
+
+}  // namespace
+}  // namespace armillary::plan

@@ -1,0 +1,221 @@
+// structure_test.cpp: plans broken in the rules blocks, form and match, and where verify says so.
+#include "armillary/plan/verify/structure.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "armillary/plan/verify/broken_plan.h"
+
+namespace armillary::plan {
+namespace {
+
+void expect_blocks(const Slip& slip, const std::string& message) {
+  expect_first_forward(slip, {-1, -1, "blocks", message});
+}
+
+TEST(VerifyBlocks, PartitionTheTokens) {
+  expect_blocks([](Plan& p) { p.blocks.q.pop_back(); }, "query blocks hold 4 tokens of 8");
+  expect_blocks([](Plan& p) { p.blocks.kv[1].runs[0].count = 3; }, "key blocks hold 7 tokens of 8");
+  expect_blocks(
+      [](Plan& p) {
+        p.blocks.kv[1].runs[0] = run_of({3, 7});
+      },
+      "key blocks 0 and 1 share tokens");
+  expect_blocks(
+      [](Plan& p) {
+        p.blocks.q[1].runs.push_back(run_of({5, 6}));
+      },
+      "query blocks 1 and 1 share tokens");
+  expect_blocks([](Plan& p) { p.blocks.q[0].owner = 2; }, "query block 0 has owner 2 of 2");
+  expect_blocks([](Plan& p) { p.blocks.q[1].owner = -1; }, "query block 1 has owner -1 of 2");
+}
+
+TEST(VerifyBlocks, HaveRunsWithinTheTokens) {
+  const auto refused = [](const plan::Run& run) {
+    expect_blocks(
+        [&](Plan& p) { p.blocks.kv[1].runs[0] = run; },
+        fmt::format("key block 1 has the run begin {} count {} step {} width {}, which is "
+                    "none within 8 tokens",
+                    run.begin, run.count, run.step, run.width));
+  };
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  refused({.begin = 4, .count = 5});
+  refused({.begin = -4, .count = 4});
+  refused({.begin = 4, .count = 0});
+  refused({.begin = 4, .count = -1});
+  refused({.begin = 4, .count = 2, .step = 2, .width = 3});
+  refused({.begin = 4, .count = 2, .step = 0, .width = 0});
+  refused({.begin = kMost, .count = 1});
+  refused({.begin = 1, .count = kMost, .step = kMost, .width = 1});
+  refused({.begin = 1, .count = 1, .step = 1, .width = kMost});
+}
+
+void expect_form(const Slip& slip, Rank rank, int op, const std::string& message) {
+  expect_first_forward(slip, {rank, op, "form", message});
+}
+
+TEST(VerifyForm, OneProgramPerRank) {
+  expect_form([](Plan& p) { p.ranks.pop_back(); }, -1, -1, "1 programs for a world of 2");
+  expect_form([](Plan& p) { p.ranks[1].rank = 0; }, 1, -1,
+              "the program at place 1 says it is rank 0");
+}
+
+TEST(VerifyForm, TilesLieInSlotsThatHoldThem) {
+  expect_form([](Plan& p) { tile(p, 1, 3).slot = 9; }, 1, -1, "tile 3 lies in slot 9 of 9");
+  expect_form([](Plan& p) { tile(p, 1, 3).slot = -1; }, 1, -1, "tile 3 lies in slot -1 of 9");
+  expect_form([](Plan& p) { p.ranks[0].slots[4].bytes = 63; }, 0, -1,
+              "tile 3 of 64 bytes does not fit its slot of 63");
+  expect_form([](Plan& p) { p.ranks[0].slots[4].bytes = -1; }, 0, -1, "slot 4 has -1 bytes");
+  expect_form(
+      [](Plan& p) {
+        p.ranks[1].slots[4].bytes = p.ranks[1].slots[5].bytes =
+            std::numeric_limits<std::int64_t>::max();
+      },
+      1, -1, "slot 4 has 9223372036854775807 bytes");
+}
+
+TEST(VerifyForm, TilesHoldHeadsAndBlocksThatExist) {
+  expect_form([](Plan& p) { tile(p, 0, 3).heads = {0, 3}; }, 0, -1, "tile 3 has heads 0-3 of 2");
+  expect_form([](Plan& p) { tile(p, 0, 2).heads = {-1, 4}; }, 0, -1, "tile 2 has heads -1-4 of 4");
+  expect_form([](Plan& p) { tile(p, 0, 2).heads = {3, 2}; }, 0, -1, "tile 2 has heads 3-2 of 4");
+  for (const std::vector<int>& blocks : {std::vector<int>{1, 0}, {0, 0}, {-1}, {2}}) {
+    expect_form([&](Plan& p) { tile(p, 0, 3).blocks = blocks; }, 0, -1,
+                "tile 3 lists blocks that do not ascend below 2");
+  }
+  expect_form([](Plan& p) { tile(p, 0, 3).partial = true; }, 0, -1, "tile 3: k cannot be partial");
+}
+
+TEST(VerifyForm, RolesNameTiles) {
+  expect_form([](Plan& p) { p.ranks[1].inputs[0] = 9; }, 1, -1, "no tile 9");
+  expect_form([](Plan& p) { p.ranks[1].outputs[0] = -1; }, 1, -1, "no tile -1");
+  expect_form([](Plan& p) { p.ranks[1].saved[4] = 99; }, 1, -1, "no tile 99");
+}
+
+TEST(VerifyForm, ViewsLieInTheirTiles) {
+  const auto outside = [](const View& view, const std::string& name) {
+    expect_form([&](Plan& p) { ops(p, 0)[0].views[0] = view; }, 0, 0,
+                "the view " + name + " is empty or not inside its tile");
+  };
+  outside({0, {0, 2}, {1}}, "k{1} heads 0-2");
+  outside({0, {0, 3}, {0}}, "k{0} heads 0-3");
+  outside({0, {1, 1}, {0}}, "k{0} heads 1-1");
+  outside({0, {0, 2}, {}}, "k{} heads 0-2");
+  outside({0, {0, 2}, {0, 0}}, "k{0,0} heads 0-2");
+  outside({0, {-2147483647, 2147483647}, {0}}, "k{0} heads -2147483647-2147483647");
+  expect_form([](Plan& p) { ops(p, 0)[0].views[0].tile = 9; }, 0, 0, "no tile 9");
+  expect_form([](Plan& p) { ops(p, 0)[6].views.pop_back(); }, 0, 6,
+              "attend with 4 operands; it takes 5");
+}
+
+TEST(VerifyForm, MessagesGoToOtherRanksOnCommLanes) {
+  expect_form([](Plan& p) { ops(p, 0)[0].lane = kCompute; }, 0, 0, "send on the compute lane");
+  for (const Rank peer : {0, 2, -1}) {
+    expect_form([&](Plan& p) { ops(p, 0)[1].peer = peer; }, 0, 1,
+                fmt::format("recv with peer {}; peers are the other ranks below 2", peer));
+  }
+  expect_form([](Plan& p) { ops(p, 1)[6].lane = 3; }, 1, 6, "attend on comm lane 3");
+}
+
+TEST(VerifyForm, OperandsAreWhatTheOpTakes) {
+  expect_form([](Plan& p) { std::swap(ops(p, 0)[6].views[0], ops(p, 0)[6].views[1]); }, 0, 6,
+              "operand q is k; it must be q");
+  expect_form([](Plan& p) { ops(p, 0)[6].views[3].tile = 7; }, 0, 6,
+              "operand out is out; it must be partial out");
+  expect_form([](Plan& p) { ops(p, 0)[8].views[2].tile = 7; }, 0, 8,
+              "operand part_out is out; it must be partial out");
+  expect_form(
+      [](Plan& p) {
+        ops(p, 0)[6].views[3].heads = {0, 2};
+      },
+      0, 6, "q{0} heads 0-4 and partial out{0} heads 0-2 differ in blocks or heads");
+  expect_form(
+      [](Plan& p) {
+        ops(p, 0)[7].views[2] = {1, {0, 2}, {0}};
+      },
+      0, 7, "k{1} heads 0-2 and v{0} heads 0-2 differ in blocks or heads");
+  expect_form(
+      [](Plan& p) {
+        ops(p, 0)[6].views[1].heads = ops(p, 0)[6].views[2].heads = {0, 1};
+      },
+      0, 6, "k{0} heads 0-1 does not hold the KV heads of q{0} heads 0-4");
+  expect_first(ring_backward(), [](Plan& p) { ops(p, 0)[17].views[1].tile = 15; },
+               {0, 17, "form", "add of partial dk{0} heads 0-2 and partial dv{0} heads 0-2"});
+}
+
+TEST(VerifyForm, NoOpWritesWhereItReads) {
+  expect_first(ring_backward(), [](Plan& p) { ops(p, 1)[17].views[1].tile = 10; },
+               {1, 17, "form", "operands acc and part share slot 13"});
+}
+
+TEST(VerifyBlocks, TilesOfTheCallerLieOnTheirOwners) {
+  expect_first_forward([](Plan& p) { p.ranks[1].inputs.pop_back(); },
+                       {1, -1, "blocks", "inputs are not the 3 tensors of this pass"});
+  expect_first_forward([](Plan& p) { p.ranks[0].outputs.clear(); },
+                       {0, -1, "blocks", "outputs are not the 1 tensors of this pass"});
+  expect_first_forward([](Plan& p) { p.problem.return_lse = true; },
+                       {0, -1, "blocks", "outputs are not the 2 tensors of this pass"});
+  expect_first_forward([](Plan& p) { p.ranks[0].saved.pop_back(); },
+                       {0, -1, "blocks", "saved tiles are not q, k, v, out and lse"});
+  expect_first_forward([](Plan& p) { p.ranks[0].saved[3] = 5; },
+                       {0, -1, "blocks", "saved out is partial"});
+  expect_first_forward(
+      [](Plan& p) {
+        const int half = add_tile_like(p, 0, 7);
+        tile(p, 0, half).heads = {0, 2};
+        p.ranks[0].outputs = {half};
+      },
+      {0, -1, "blocks", "outputs: out is not all heads of the rank's own blocks"});
+}
+
+TEST(VerifyBlocks, AreTheTokensThatTheLayoutGives) {
+  expect_first_forward(
+      [](Plan& p) { std::swap(p.blocks.kv[0].owner, p.blocks.kv[1].owner); },
+      {0, -1, "blocks",
+       "its key blocks are not the tokens that layout contiguous gives it, in that order"});
+  expect_first_forward(
+      [](Plan& p) { p.problem.layout = parse_layout("zigzag"); },
+      {0, -1, "blocks",
+       "its query blocks are not the tokens that layout zigzag gives it, in that order"});
+}
+
+TEST(VerifyBlocks, TilesOfTheCallerHaveSlotsOfTheirOwn) {
+  expect_first_forward([](Plan& p) { p.ranks[0].slots[0].external = false; },
+                       {0, -1, "blocks", "slot 0 of tile 0 is not the caller's"});
+  expect_first_forward([](Plan& p) { p.ranks[0].slots[4].external = true; },
+                       {0, -1, "blocks", "slot 4 of tile 3 is the caller's"});
+  expect_first_forward(
+      [](Plan& p) {
+        tile(p, 0, 1).slot = 0;
+        p.ranks[0].slots[0].bytes = 96;
+      },
+      {0, -1, "blocks", "slot 0 is the caller's and holds 2 tiles"});
+}
+
+TEST(VerifyMatch, EverySendMeetsOneReceiveOfAnEqualView) {
+  expect_first_forward([](Plan& p) { drop(p, 1, 3); },
+                       {0, 2, "match", "v{0} heads 0-2 has no matching receive on rank 1"});
+  expect_first_forward([](Plan& p) { drop(p, 1, 2); },
+                       {0, 3, "match", "v{1} heads 0-2 has no matching send on rank 1"});
+  expect_first_forward([](Plan& p) { drop(p, 0, 0); },
+                       {1, 1, "match", "expects k{0} heads 0-2 but rank 0 sends v{0} heads 0-2"});
+  expect_first_forward([](Plan& p) { ops(p, 0)[0].lane = 2; },
+                       {1, 1, "match", "expects k{0} heads 0-2 but rank 0 sends v{0} heads 0-2"});
+  expect_first_forward(
+      [](Plan& p) {
+        ops(p, 0)[0].views[0].heads = {0, 1};
+      },
+      {1, 1, "match", "expects k{0} heads 0-2 but rank 0 sends k{0} heads 0-1"});
+  expect_first(ring_backward(), [](Plan& p) { ops(p, 0)[13].views[0] = whole(p, 0, 7); },
+               {1, 15, "match", "expects partial dk{1} heads 0-2 but rank 0 sends k{1} heads 0-2"});
+}
+
+TEST(VerifyMatch, MessagesOfALaneMatchInOrder) {
+  expect_first_forward([](Plan& p) { std::swap(ops(p, 0)[0], ops(p, 0)[2]); },
+                       {1, 1, "match", "expects k{0} heads 0-2 but rank 0 sends v{0} heads 0-2"});
+}
+
+}  // namespace
+}  // namespace armillary::plan

@@ -1,0 +1,347 @@
+#include "armillary/plan/verify/symbols.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "armillary/plan/verify/cells.h"
+
+namespace armillary::plan::verifier {
+namespace {
+
+/// Which blocks see each other: for every query block its key blocks, and the other way round.
+struct Sight {
+  std::vector<Bits> of_query;
+  std::vector<Bits> of_key;
+};
+
+Sight sight_of(const Plan& plan) {
+  const BlockAreas areas(plan.problem.mask, plan.blocks);
+  const std::size_t q_count = plan.blocks.q.size();
+  const std::size_t kv_count = plan.blocks.kv.size();
+  Sight sight{std::vector<Bits>(q_count, Bits(words_for(kv_count))),
+              std::vector<Bits>(kv_count, Bits(words_for(q_count)))};
+  for (std::size_t q = 0; q < q_count; ++q) {
+    for (std::size_t kv = 0; kv < kv_count; ++kv) {
+      if (!areas.visible(static_cast<int>(q), static_cast<int>(kv))) continue;
+      put(sight.of_query[q], kv);
+      put(sight.of_key[kv], q);
+    }
+  }
+  return sight;
+}
+
+Bits bits_of(const std::vector<int>& blocks, std::size_t count) {
+  Bits bits(words_for(count));
+  for (const int block : blocks) put(bits, block);
+  return bits;
+}
+
+class Symbols {
+ public:
+  Symbols(const Plan& plan, Report& report)
+      : plan_(plan),
+        report_(report),
+        q_classes_(plan, false),
+        kv_classes_(plan, true),
+        sight_(sight_of(plan)) {
+    for (const RankProgram& program : plan.ranks) {
+      cells_.emplace_back(program, q_classes_, kv_classes_);
+      for (const int tile : program.inputs) cells_.back().define(tile);
+      if (plan.pass == Pass::Backward) {
+        for (const int tile : program.saved) cells_.back().define(tile);
+      }
+    }
+  }
+
+  void run(const std::vector<Event>& events) {
+    for (const Event& event : events) {
+      if (report_.full()) return;
+      if (event.is_message) {
+        deliver(event.message);
+      } else {
+        compute(event.rank, event.op);
+      }
+    }
+  }
+
+  void check_results() {
+    for (const RankProgram& program : plan_.ranks) {
+      std::vector<int> results = program.outputs;
+      if (plan_.pass == Pass::Forward) {
+        results.insert(results.end(), program.saved.begin(), program.saved.end());
+      }
+      for (const int id : results) check_result(program, id);
+    }
+  }
+
+ private:
+  /// What an op works on: the views of op `op` of `rank`.
+  struct Place {
+    Rank rank;
+    int op;
+  };
+  const RankProgram& program(Place at) const { return plan_.ranks[at.rank]; }
+  const View& view(Place at, std::size_t v) const { return program(at).ops[at.op].views[v]; }
+  const Tile& tile(Place at, std::size_t v) const { return program(at).tiles[view(at, v).tile]; }
+  std::string name(Place at, std::size_t v) const { return describe(program(at), view(at, v)); }
+
+  /// Classes of query heads that read a class of KV heads.
+  ClassRange readers(int kv_class) const {
+    const Heads heads = kv_classes_.heads(kv_class);
+    const int group = plan_.problem.group_size();
+    return q_classes_.sharing({heads.begin * group, heads.end * group});
+  }
+
+  /// Cells of a view that must all be there; empty, with a diagnostic, if they are not.
+  Spots defined(Place at, std::size_t v) {
+    Spots spots = cells_[at.rank].read(view(at, v));
+    if (all_defined(spots)) return spots;
+    report_.add(at.rank, at.op, "undefined", "{} is not there, or not all of it", name(at, v));
+    return {};
+  }
+
+  static bool all_defined(const Spots& spots) {
+    return !spots.empty() && std::all_of(spots.begin(), spots.end(),
+                                         [](const Spot& spot) { return spot.cell->defined; });
+  }
+
+  bool all_defined(Place at, std::initializer_list<std::size_t> views) {
+    return std::all_of(views.begin(), views.end(),
+                       [&](std::size_t v) { return !defined(at, v).empty(); });
+  }
+
+  void overwrite(Place at, std::size_t v, const Spots& source) {
+    std::vector<Cell> values;
+    values.reserve(source.size());
+    for (const Spot& spot : source) values.push_back(*spot.cell);
+    const Spots target = cells_[at.rank].write(view(at, v));
+    for (std::size_t c = 0; c < target.size(); ++c) *target[c].cell = std::move(values[c]);
+  }
+
+  void deliver(const Message& message) {
+    const Spots source = defined({message.from, message.send}, 0);
+    if (!source.empty()) overwrite({message.to, message.recv}, 0, source);
+  }
+
+  void compute(Rank rank, int op) {
+    const Place at{rank, op};
+    switch (program(at).ops[op].kind) {
+      case OpKind::Attend:
+        return attend(at);
+      case OpKind::AttendGrad:
+        return attend_grad(at);
+      case OpKind::Merge:
+        return merge(at);
+      case OpKind::Add:
+        return unite(at, 0, 1);
+      case OpKind::Copy:
+        return copy(at);
+      case OpKind::Clear:
+        return clear(at);
+      case OpKind::Delta:
+        if (all_defined(at, {1, 2})) define(at, 0);
+        return;
+      case OpKind::Finish:
+        return finish(at);
+      case OpKind::Send:
+      case OpKind::Recv:
+        return;
+    }
+  }
+
+  /// Writes final values, or partials that sum over nothing yet.
+  void define(Place at, std::size_t v) {
+    for (const Spot& spot : cells_[at.rank].write(view(at, v))) *spot.cell = {.defined = true};
+  }
+
+  void clear(Place at) {
+    if (!tile(at, 0).partial) {
+      report_.add(at.rank, at.op, "partial", "{} is final and cannot be cleared", name(at, 0));
+      return;
+    }
+    define(at, 0);
+  }
+
+  /// Out and lse (or dk and dv) of one result must sum over the same.
+  bool same_sets(Place at, std::size_t a, std::size_t b) {
+    const Spots left = defined(at, a);
+    const Spots right = defined(at, b);
+    if (left.empty() || right.empty()) return false;
+    const bool same = std::equal(left.begin(), left.end(), right.begin(), right.end(),
+                                 [](const Spot& one, const Spot& other) {
+                                   return one.cell->counted == other.cell->counted;
+                                 });
+    if (!same) {
+      report_.add(at.rank, at.op, "partial", "{} and {} are over different pairs", name(at, a),
+                  name(at, b));
+    }
+    return same;
+  }
+
+  /// Reports a pair that a set had already.
+  bool once(Place at, int q, int kv) {
+    if (q < 0 || kv < 0) return true;
+    report_.add(at.rank, at.op, "twice", "query block {} and key block {} are counted twice", q,
+                kv);
+    return false;
+  }
+
+  /// Counts all visible pairs of the op in the query-side tile `v`.
+  bool count_queries(Place at, std::size_t v) {
+    const Bits keys = bits_of(view(at, 1).blocks, plan_.blocks.kv.size());
+    for (const Spot& spot : defined(at, v)) {
+      const int kv = spot.cell->counted.add(0, sight_.of_query[spot.block], keys);
+      if (!once(at, spot.block, kv)) return false;
+    }
+    return true;
+  }
+
+  /// Counts all visible pairs of the op in the key-side tile `v`, under each KV head that is read.
+  bool count_keys(Place at, std::size_t v) {
+    const Bits queries = bits_of(view(at, 0).blocks, plan_.blocks.q.size());
+    const ClassRange attending = q_classes_.sharing(view(at, 0).heads);
+    for (const Spot& spot : defined(at, v)) {
+      const ClassRange all = readers(spot.head_class);
+      const int end = std::min(all.end, attending.end);
+      for (int c = std::max(all.begin, attending.begin); c < end; ++c) {
+        const int q = spot.cell->counted.add(c, sight_.of_key[spot.block], queries);
+        if (!once(at, q, spot.block)) return false;
+      }
+    }
+    return true;
+  }
+
+  void attend(Place at) {
+    if (!all_defined(at, {0, 1, 2}) || !same_sets(at, 3, 4)) return;
+    if (count_queries(at, 3)) count_queries(at, 4);
+  }
+
+  void attend_grad(Place at) {
+    if (!all_defined(at, {0, 1, 2, 3, 4, 5, 6}) || !same_sets(at, 7, 8)) return;
+    if (count_queries(at, 6) && count_keys(at, 7)) count_keys(at, 8);
+  }
+
+  /// acc += part, over disjoint sets.
+  void unite(Place at, std::size_t acc, std::size_t part) {
+    const Spots into = defined(at, acc);
+    const Spots from = defined(at, part);
+    if (into.empty() || from.empty()) return;
+    if (!tile(at, acc).partial || !tile(at, part).partial) {
+      report_.add(at.rank, at.op, "partial", "{} and {} must both be partial to be summed",
+                  name(at, acc), name(at, part));
+      return;
+    }
+    for (std::size_t c = 0; c < into.size(); ++c) {
+      if (into[c].cell->counted.add(from[c].cell->counted)) continue;
+      report_.add(at.rank, at.op, "twice", "{} and {} share a pair", name(at, acc), name(at, part));
+      return;
+    }
+  }
+
+  void merge(Place at) {
+    if (!same_sets(at, 0, 1) || !same_sets(at, 2, 3)) return;
+    unite(at, 0, 2);
+    unite(at, 1, 3);
+  }
+
+  void copy(Place at) {
+    const Spots source = defined(at, 1);
+    if (source.empty()) return;
+    if (tile(at, 0).partial == tile(at, 1).partial) {
+      overwrite(at, 0, source);
+      return;
+    }
+    const bool gradient = tile(at, 1).tensor == Tensor::DQ || is_kv(tile(at, 1).tensor);
+    if (tile(at, 0).partial || !gradient) {
+      report_.add(at.rank, at.op, "partial", "{} cannot become {} by a copy", name(at, 1),
+                  name(at, 0));
+      return;
+    }
+    if (check_complete(at, 1)) define(at, 0);
+  }
+
+  void finish(Place at) {
+    if (!same_sets(at, 2, 3) || !check_complete(at, 2)) return;
+    define(at, 0);
+    define(at, 1);
+  }
+
+  /// A block of the other side that a partial result still lacks, or -1.
+  int lacks(Tensor tensor, const Spot& spot) const {
+    const Counted& counted = spot.cell->counted;
+    if (!is_kv(tensor)) return counted.missing(0, sight_.of_query[spot.block]);
+    const ClassRange all = readers(spot.head_class);
+    for (int c = all.begin; c < all.end; ++c) {
+      const int missing = counted.missing(c, sight_.of_key[spot.block]);
+      if (missing >= 0) return missing;
+    }
+    return -1;
+  }
+
+  bool check_complete(Place at, std::size_t v) {
+    const Spots spots = defined(at, v);
+    const Tensor tensor = tile(at, v).tensor;
+    for (const Spot& spot : spots) {
+      const int missing = lacks(tensor, spot);
+      if (missing < 0) continue;
+      report_.add(at.rank, at.op, "complete", "{} lacks {} block {}", name(at, v),
+                  is_kv(tensor) ? "query" : "key", missing);
+      return false;
+    }
+    return !spots.empty();
+  }
+
+  void check_result(const RankProgram& program, int id) {
+    const Tile& tile = program.tiles[id];
+    if (tile.blocks.empty() || tile.heads.count() == 0) return;
+    const View view{.tile = id, .heads = tile.heads, .blocks = tile.blocks};
+    if (!all_defined(cells_[program.rank].read(view))) {
+      report_.add(program.rank, -1, "complete", "{} is not whole at the end",
+                  describe(program, view));
+    }
+  }
+
+  const Plan& plan_;
+  Report& report_;
+  HeadClasses q_classes_;
+  HeadClasses kv_classes_;
+  Sight sight_;
+  std::vector<Cells> cells_;
+};
+
+}  // namespace
+
+HeadClasses::HeadClasses(const Plan& plan, bool kv) {
+  std::set<int> borders{0, kv ? plan.problem.kv_heads : plan.problem.heads};
+  const auto add = [&](const Heads& heads) { borders.insert({heads.begin, heads.end}); };
+  for (const RankProgram& program : plan.ranks) {
+    for (const Tile& tile : program.tiles) {
+      if (is_kv(tile.tensor) == kv) add(tile.heads);
+    }
+    for (const Op& op : program.ops) {
+      for (const View& view : op.views) {
+        if (is_kv(program.tiles[view.tile].tensor) == kv) add(view.heads);
+      }
+    }
+  }
+  borders_.assign(borders.begin(), borders.end());
+}
+
+int HeadClasses::begin(int head) const {
+  return static_cast<int>(std::lower_bound(borders_.begin(), borders_.end(), head) -
+                          borders_.begin());
+}
+
+ClassRange HeadClasses::sharing(Heads heads) const {
+  const auto first = std::upper_bound(borders_.begin(), borders_.end(), heads.begin);
+  return {static_cast<int>(first - borders_.begin()) - 1, begin(heads.end)};
+}
+
+void run_symbols(const Plan& plan, const std::vector<Event>& events, Report& report) {
+  Symbols symbols(plan, report);
+  symbols.run(events);
+  if (report.empty()) symbols.check_results();
+}
+
+}  // namespace armillary::plan::verifier

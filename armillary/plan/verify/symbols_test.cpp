@@ -1,0 +1,198 @@
+// symbols_test.cpp: plans broken in the rules undefined, twice, partial and complete, and where
+// verify says so.
+#include "armillary/plan/verify/symbols.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "armillary/plan/verify/broken_plan.h"
+
+namespace armillary::plan {
+namespace {
+
+TEST(VerifyUndefined, NothingIsReadThatWasNotWritten) {
+  expect_first_forward(
+      [](Plan& p) {
+        drop(p, 0, 3);
+        drop(p, 1, 2);
+      },
+      {0, 6, "undefined", "v{1} heads 0-2 is not there, or not all of it"});
+  expect_first_forward(
+      [](Plan& p) { drop(p, 1, 4); },
+      {1, 5, "undefined", "partial out{1} heads 0-4 is not there, or not all of it"});
+  expect_first_forward(
+      [](Plan& p) {
+        ops(p, 1)[4].views[0].heads = {0, 3};
+      },
+      {1, 6, "undefined", "partial out{1} heads 0-4 is not there, or not all of it"});
+  expect_first(ring_backward(), [](Plan& p) { drop(p, 0, 4); },
+               {0, 7, "undefined", "delta{0} heads 0-4 is not there, or not all of it"});
+}
+
+/// Tile 3 (k') of rank 0 in the slot of another K.
+void put_in_one_slot(Plan& plan, int before) {
+  const int other = add_tile_like(plan, 0, 0);
+  tile(plan, 0, other).slot = tile(plan, 0, 3).slot;
+  insert(plan, 0, before,
+         {.kind = OpKind::Copy, .views = {whole(plan, 0, other), whole(plan, 0, 0)}});
+}
+
+TEST(VerifyUndefined, AnotherTileInTheSlotReplacesTheOneBefore) {
+  Plan good = ring_forward();
+  put_in_one_slot(good, 8);
+  EXPECT_EQ(verify(good), std::vector<Diagnostic>{}) << "after its last use";
+  expect_first_forward([](Plan& p) { put_in_one_slot(p, 7); },
+                       {0, 8, "undefined", "k{1} heads 0-2 is not there, or not all of it"});
+}
+
+/// Rank 2 passes K of rank 1 on after it has put another tile in its slot, on a lane of its own:
+/// the message could be early and look right. The read must wait for what stands before it.
+TEST(VerifyUndefined, AlsoWhereLanesCouldRunAhead) {
+  const auto pass_on_late = [](Plan& p, bool replaced) {
+    std::vector<Op>& mine = ops(p, 2);
+    const auto is_k_of = [&](const Op& op, OpKind kind, Rank rank, int block) {
+      const Tile& moved = p.ranks[rank].tiles[op.views[0].tile];
+      return op.kind == kind && moved.tensor == Tensor::K && op.views[0].blocks[0] == block;
+    };
+    const auto send = std::find_if(mine.begin(), mine.end(),
+                                   [&](const Op& op) { return is_k_of(op, OpKind::Send, 2, 1); });
+    Op late = *send;
+    mine.erase(send);
+    late.lane = 2;
+    for (Op& op : ops(p, 0)) {
+      if (is_k_of(op, OpKind::Recv, 0, 1)) op.lane = 2;
+    }
+    if (replaced) {
+      const int other = add_tile_like(p, 2, 0);
+      tile(p, 2, other).slot = tile(p, 2, late.views[0].tile).slot;
+      mine.push_back(
+          {.kind = OpKind::Copy, .step = 2, .views = {whole(p, 2, other), whole(p, 2, 0)}});
+    }
+    mine.push_back(late);
+  };
+  Plan good = ring_forward(3);
+  pass_on_late(good, false);
+  ASSERT_EQ(verify(good), std::vector<Diagnostic>{});
+  Plan broken = ring_forward(3);
+  pass_on_late(broken, true);
+  const std::vector<Diagnostic> found = verify(broken);
+  ASSERT_FALSE(found.empty());
+  EXPECT_EQ(found[0].rank, 2);
+  EXPECT_EQ(found[0].rule, "undefined");
+  EXPECT_EQ(found[0].message, "k{1} heads 0-2 is not there, or not all of it");
+}
+
+TEST(VerifyTwice, NoPairIsCountedTwice) {
+  expect_first_forward([](Plan& p) { repeat(p, 0, 7); },
+                       {0, 8, "twice", "query block 0 and key block 1 are counted twice"});
+  expect_first(ring_backward(), [](Plan& p) { repeat(p, 1, 8); },
+               {1, 9, "twice", "query block 1 and key block 1 are counted twice"});
+}
+
+TEST(VerifyTwice, NoPartialIsMergedWithItself) {
+  expect_first_forward(
+      [](Plan& p) {
+        const int out = add_tile_like(p, 0, 5);
+        const int lse = add_tile_like(p, 0, 6);
+        insert(p, 0, 8,
+               {.kind = OpKind::Merge,
+                .step = 1,
+                .views = {whole(p, 0, 5), whole(p, 0, 6), whole(p, 0, out), whole(p, 0, lse)}});
+        for (const auto& [to, from] : {std::pair(lse, 6), std::pair(out, 5)}) {
+          insert(p, 0, 7, {.kind = OpKind::Copy, .views = {whole(p, 0, to), whole(p, 0, from)}});
+        }
+      },
+      {0, 10, "twice", "partial out{0} heads 0-4 and partial out{0} heads 0-4 share a pair"});
+  expect_first(
+      ring_backward(), [](Plan& p) { repeat(p, 0, 17); },
+      {0, 18, "twice", "partial dk{0} heads 0-2 and partial dk{0} heads 0-2 share a pair"});
+}
+
+TEST(VerifyPartial, OnlyPartialsAreAccumulated) {
+  expect_first_forward(
+      [](Plan& p) { insert(p, 1, 9, {.kind = OpKind::Clear, .views = {whole(p, 1, 7)}}); },
+      {1, 9, "partial", "out{1} heads 0-4 is final and cannot be cleared"});
+  expect_first(ring_backward(),
+               [](Plan& p) {
+                 insert(p, 0, 21, ops(p, 0)[17]);
+                 ops(p, 0)[21].views[0].tile = 17;
+               },
+               {0, 21, "partial",
+                "dk{0} heads 0-2 and partial dk{0} heads 0-2 must both be partial to be summed"});
+}
+
+TEST(VerifyPartial, OutAndLseSumOverTheSame) {
+  expect_first_forward(
+      [](Plan& p) { insert(p, 0, 7, {.kind = OpKind::Clear, .views = {whole(p, 0, 6)}}); },
+      {0, 8, "partial",
+       "partial out{0} heads 0-4 and partial lse{0} heads 0-4 are over different pairs"});
+}
+
+/// A sum is rounded to the input dtype once, when it is complete: not after half of the pairs, and
+/// not by passing through a final tile.
+TEST(VerifyPartial, RoundingEarlyIsCaught) {
+  expect_first(ring_backward(),
+               [](Plan& p) {
+                 std::swap(ops(p, 0)[18], ops(p, 0)[19]);
+                 std::swap(ops(p, 0)[17], ops(p, 0)[18]);
+               },
+               {0, 17, "complete", "partial dk{0} heads 0-2 lacks query block 1"});
+  expect_first(
+      ring_backward(),
+      [](Plan& p) {
+        insert(p, 0, 21, {.kind = OpKind::Copy, .views = {whole(p, 0, 10), whole(p, 0, 17)}});
+      },
+      {0, 21, "partial", "dk{0} heads 0-2 cannot become partial dk{0} heads 0-2 by a copy"});
+}
+
+TEST(VerifyPartial, AResultIsFinishedAndNotCopied) {
+  expect_first_forward(
+      [](Plan& p) {
+        ops(p, 0)[8] = {.kind = OpKind::Copy, .step = 1, .views = {whole(p, 0, 7), whole(p, 0, 5)}};
+      },
+      {0, 8, "partial", "partial out{0} heads 0-4 cannot become out{0} heads 0-4 by a copy"});
+}
+
+TEST(VerifyComplete, EveryVisiblePairIsCounted) {
+  expect_first_forward([](Plan& p) { drop(p, 1, 7); },
+                       {1, 7, "complete", "partial out{1} heads 0-4 lacks key block 0"});
+  expect_first(ring_backward(), [](Plan& p) { drop(p, 0, 18); },
+               {0, 19, "complete", "partial dv{0} heads 0-2 lacks query block 1"});
+}
+
+TEST(VerifyComplete, ForEveryHead) {
+  expect_first_forward(
+      [](Plan& p) {
+        for (View& view : ops(p, 0)[7].views) {
+          view.heads = {0, is_kv(tile(p, 0, view.tile).tensor) ? 1 : 2};
+        }
+      },
+      {0, 8, "complete", "partial out{0} heads 0-4 lacks key block 1"});
+  expect_first(ring_backward(),
+               [](Plan& p) {
+                 for (View& view : ops(p, 0)[11].views) {
+                   view.heads = {0, is_kv(tile(p, 0, view.tile).tensor) ? 1 : 2};
+                 }
+               },
+               {0, 12, "complete", "partial dq{0} heads 0-4 lacks key block 1"});
+}
+
+TEST(VerifyComplete, EveryResultIsWholeAtTheEnd) {
+  expect_first_forward([](Plan& p) { drop(p, 1, 8); },
+                       {1, -1, "complete", "out{1} heads 0-4 is not whole at the end"});
+  expect_first(ring_backward(), [](Plan& p) { drop(p, 0, 20); },
+               {0, -1, "complete", "dv{0} heads 0-2 is not whole at the end"});
+  // What forward saves must last, too.
+  expect_first_forward(
+      [](Plan& p) {
+        const int other = add_tile_like(p, 0, 6);
+        tile(p, 0, other).slot = tile(p, 0, 8).slot;
+        insert(p, 0, 9, {.kind = OpKind::Clear, .step = 1, .views = {whole(p, 0, other)}});
+      },
+      {0, -1, "complete", "lse{0} heads 0-4 is not whole at the end"});
+}
+
+}  // namespace
+}  // namespace armillary::plan

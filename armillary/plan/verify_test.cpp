@@ -1,0 +1,79 @@
+// verify_test.cpp: what verify does with any plan. Broken plans, rule by rule, are in
+// verify/*_test.cpp; that the plans of all strategies pass is in strategies/grid_test.cpp.
+#include "armillary/plan/verify.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/plan/verify/broken_plan.h"
+
+namespace armillary::plan {
+namespace {
+
+/// A pair of blocks that see nothing of each other counts as nothing, attended to or not.
+TEST(Verify, InvisiblePairsCountAsNothing) {
+  Problem problem = small_problem(2);
+  problem.mask = documents_mask({8, 8}, {4, 4}, Full{});
+  Plan plan = ring_forward();
+  plan.problem = problem;
+  EXPECT_EQ(verify(plan), std::vector<Diagnostic>{});
+  repeat(plan, 0, 7);
+  drop(plan, 1, 7);
+  EXPECT_EQ(verify(plan), std::vector<Diagnostic>{});
+}
+
+TEST(Verify, ReportsAtMostTheLimit) {
+  Plan plan = ring_forward();
+  for (const Rank rank : {0, 1}) {
+    for (Op& op : ops(plan, rank)) {
+      if (op.is_comm()) op.peer = rank;
+    }
+  }
+  EXPECT_EQ(verify(plan).size(), 4u);
+  EXPECT_EQ(verify(plan, 3).size(), 3u);
+  EXPECT_EQ(verify(plan, 1).size(), 1u);
+  EXPECT_THROW(verify(plan, 0), InternalError) << "0 would say that the plan is exact";
+}
+
+TEST(Verify, TheProblemItselfMustBeLegal) {
+  Plan plan = ring_forward();
+  plan.problem.kv_heads = 0;
+  EXPECT_THAT([&] { verify(plan); }, testing::ThrowsMessage<InvalidArgument>(
+                                         "problem: kv_heads 0 given; at least 1 is required"));
+}
+
+TEST(VerifySaved, BackwardFindsWhatForwardSaves) {
+  const Plan forward = ring_forward();
+  Plan backward = ring_backward();
+  EXPECT_EQ(verify_saved(forward, backward), std::vector<Diagnostic>{});
+  tile(backward, 1, 4).heads = {0, 2};
+  EXPECT_EQ(verify_saved(forward, backward),
+            (std::vector<Diagnostic>{{1, -1, "blocks",
+                                      "forward saves lse{1} heads 0-4 but backward finds lse{1} "
+                                      "heads 0-2"}}));
+}
+
+TEST(VerifySaved, InTheSameOrder) {
+  const Plan forward = ring_forward();
+  Plan backward = ring_backward();
+  std::swap(backward.ranks[0].saved[0], backward.ranks[0].saved[1]);
+  EXPECT_EQ(verify(backward), std::vector<Diagnostic>{}) << "right on its own";
+  const std::vector<Diagnostic> found = verify_saved(forward, backward);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].message, "forward saves q{0} heads 0-4 but backward finds k{0} heads 0-2");
+}
+
+TEST(VerifySaved, OfTheSameProblem) {
+  const Plan forward = ring_forward();
+  Plan backward = ring_backward();
+  backward.problem.head_dim = 4;
+  EXPECT_EQ(verify_saved(forward, backward),
+            (std::vector<Diagnostic>{
+                {-1, -1, "blocks", "forward and backward solve different problems"}}));
+}
+
+}  // namespace
+}  // namespace armillary::plan
