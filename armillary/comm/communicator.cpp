@@ -1,0 +1,114 @@
+#include "armillary/comm/communicator.h"
+
+#include <algorithm>
+
+#include "armillary/core/error.h"
+
+namespace armillary::comm {
+namespace {
+
+double checked_timeout(double timeout_s) {
+  // 1e9 s is the largest power of ten whose nanoseconds, added to a clock, fit in 64 bits. NaN
+  // fails.
+  if (!(timeout_s > 0 && timeout_s <= 1e9)) {
+    fail<InvalidArgument>("wait: timeout {} s; more than 0 and at most 1e9 s is required",
+                          timeout_s);
+  }
+  return timeout_s;
+}
+
+}  // namespace
+
+Pending::Pending(const Message& message, std::int64_t bytes)
+    : direction_(message.direction), peer_(message.peer), lane_(message.lane), bytes_(bytes) {}
+
+Communicator::Communicator(int rank, int world, double timeout_s)
+    : rank_(rank), world_(world), timeout_s_(checked_timeout(timeout_s)) {}
+
+void Communicator::set_timeout(double timeout_s) {
+  timeout_s_ = checked_timeout(timeout_s);
+}
+
+Request Communicator::isend(int peer, int lane, std::span<const Strided> parts) {
+  return start_one({Direction::Send, peer, lane, parts});
+}
+
+Request Communicator::irecv(int peer, int lane, std::span<const Strided> parts) {
+  return start_one({Direction::Receive, peer, lane, parts});
+}
+
+std::vector<Request> Communicator::start(std::span<const Message> batch) {
+  for (const Message& message : batch) check(message);
+  std::vector<Request> requests(batch.size());
+  do_start(batch, requests);
+  return requests;
+}
+
+bool Communicator::done(const Request& request) {
+  return !request || do_done(*request);
+}
+
+void Communicator::wait(const Request& request, std::optional<double> timeout_s) {
+  if (request) wait_any({&request, 1}, timeout_s);
+}
+
+std::size_t Communicator::wait_any(std::span<const Request> requests,
+                                   std::optional<double> timeout_s) {
+  const bool any =
+      std::any_of(requests.begin(), requests.end(), [](auto& r) { return r != nullptr; });
+  if (!any) {
+    fail<InvalidArgument>("wait_any: {} requests, all empty; one under way is required",
+                          requests.size());
+  }
+  return do_wait_any(requests, checked_timeout(timeout_s.value_or(timeout_s_)));
+}
+
+void Communicator::wait_all(std::span<const Request> requests, std::optional<double> timeout_s) {
+  for (const Request& request : requests) wait(request, timeout_s);
+}
+
+std::string Communicator::describe(std::span<const Request> requests) const {
+  std::string text;
+  for (const Request& request : requests) {
+    if (!request) continue;
+    const bool send = request->direction() == Direction::Send;
+    text += fmt::format("{}rank {} {} {} bytes {} rank {} on lane {}", text.empty() ? "" : ", ",
+                        rank_, send ? "sends" : "receives", request->bytes(), send ? "to" : "from",
+                        request->peer(), request->lane());
+  }
+  return text;
+}
+
+Request Communicator::start_one(const Message& message) {
+  check(message);
+  Request request;
+  do_start({&message, 1}, {&request, 1});
+  return request;
+}
+
+void Communicator::check(const Message& message) const {
+  const char* verb = message.direction == Direction::Send ? "isend" : "irecv";
+  if (message.peer < 0 || message.peer >= world_) {
+    fail<InvalidArgument>("{}: peer {}; a rank in [0, {}) is required", verb, message.peer, world_);
+  }
+  if (message.peer == rank_) {
+    fail<InvalidArgument>("{}: peer {} is this rank itself; another rank is required", verb, rank_);
+  }
+  if (message.lane < 0) {
+    fail<InvalidArgument>("{}: lane {}; a lane >= 0 is required", verb, message.lane);
+  }
+  for (const Strided& part : message.parts) {
+    const bool sizes = part.rows >= 0 && part.row_bytes >= 0;
+    const bool apart = part.rows <= 1 || part.stride_bytes >= part.row_bytes;
+    const bool memory = part.data || part.rows == 0 || part.row_bytes == 0;
+    if (!sizes || !apart || !memory) {
+      fail<InvalidArgument>(
+          "{}: {} rows of {} bytes, {} apart, at {}; sizes >= 0, rows that do not overlap and "
+          "memory "
+          "that is not null are required",
+          verb, part.rows, part.row_bytes, part.stride_bytes, static_cast<const void*>(part.data));
+    }
+  }
+}
+
+}  // namespace armillary::comm

@@ -1,0 +1,139 @@
+// communicator.h: how the ranks of one group exchange memory.
+//
+// Point-to-point messages that never block, waits that always end, and one abort for all. It is not
+// a collective library (collectives.h is built on it) and knows nothing of tensors or plans.
+//
+//   rank 0   isend(peer 1, lane 2, parts) ---. n-th with n-th, per (sender, receiver, lane)
+//   rank 1   irecv(peer 0, lane 2, parts) <--'
+//
+// Matching. Messages of one lane between an ordered pair of ranks match in program order, without
+// tags. Lanes and pairs are independent: one that stands still holds up no other.
+// Threads. One thread per rank calls a communicator; only abort() may be called from any thread.
+// Failure. A group that failed stays failed: every call on every rank throws the first error.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "armillary/comm/strided.h"
+
+namespace armillary::comm {
+
+enum class Direction : std::uint8_t { Send, Receive };
+
+/// One message as one side sees it: the bytes of `parts`, one part after the other, row by row. The
+/// bytes of a send and its receive must be equal, zero included; their shapes may differ.
+struct Message {
+  Direction direction = Direction::Send;
+  int peer = -1;
+  int lane = 0;
+  std::span<const Strided> parts;
+};
+
+/// A message under way. Each implementation derives its own.
+class Pending {
+ public:
+  Pending(const Message& message, std::int64_t bytes);
+  Pending(const Pending&) = delete;
+  Pending& operator=(const Pending&) = delete;
+  /// See Request for what it does to a message that is not done.
+  virtual ~Pending() = default;
+
+  Direction direction() const { return direction_; }
+  int peer() const { return peer_; }
+  int lane() const { return lane_; }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  Direction direction_;
+  int peer_;
+  int lane_;
+  std::int64_t bytes_;
+};
+
+/// Handle of a started message; an empty one counts as done. The memory of the message must stay
+/// valid, and is the communicator's, until the request is done or the last handle is gone. Dropping
+/// the last handle of a message that is not done withdraws it: its memory is not touched any more
+/// and the group fails (while an exception unwinds the rank, the group waits for that exception's
+/// abort instead). So declare requests after the memory they use. A request must not outlive its
+/// communicator.
+using Request = std::shared_ptr<const Pending>;
+
+/// One rank's end of a group.
+///
+/// Every timeout is in seconds, in (0, 1e9]; left out, it is timeout_s(). A wait that reaches it
+/// fails the group with a text that names rank, peer, lane, bytes and the seconds waited.
+///
+/// @throws of all methods after the group failed: CommError "rank R failed: <first reason>", within
+/// a second of the failure, also out of a wait that has begun. Then no rank touches this rank's
+/// memory.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  int rank() const { return rank_; }
+  int world() const { return world_; }
+  double timeout_s() const { return timeout_s_; }
+  void set_timeout(double timeout_s);
+
+  /// Starts one message, which is a batch of its own. `parts` is copied, the memory is not.
+  Request isend(int peer, int lane, std::span<const Strided> parts);
+  Request irecv(int peer, int lane, std::span<const Strided> parts);
+
+  /// Starts messages that can only end together (a send and the receive that answers it): an NCCL
+  /// group, c10d coalescing. Batches of a lane start in program order. One request per message, in
+  /// order. Never waits for a peer, but may move memory before it returns.
+  ///
+  /// @throws InvalidArgument if a peer is outside [0, world) or this rank, a lane is negative, or a
+  ///   part has negative sizes, overlapping rows, or null data with bytes; nothing is started then.
+  /// @throws CommError if a send and its receive differ in bytes, naming both. Where only the
+  ///   receiver can know (MPI), it fails the group; where nobody can (NCCL), `verify` has to.
+  std::vector<Request> start(std::span<const Message> batch);
+
+  /// Whether the message is over: a receive's memory is filled, a send's memory may be written
+  /// again. Moves things along, so polling it is enough to make progress. A done request stays
+  /// done, also after a failure. Cost: one atomic load (local), one MPI_Test, one event query
+  /// (nccl).
+  bool done(const Request& request);
+
+  /// Returns when the request is done.
+  void wait(const Request& request, std::optional<double> timeout_s = {});
+
+  /// Returns the index of a request that is done, the lowest if there are several. Empty requests
+  /// are skipped, so a caller clears what it has seen and calls again.
+  /// @throws InvalidArgument if all are empty: the wait would never end.
+  std::size_t wait_any(std::span<const Request> requests, std::optional<double> timeout_s = {});
+
+  /// Returns when all are done. The timeout is for each: it restarts when one is done.
+  void wait_all(std::span<const Request> requests, std::optional<double> timeout_s = {});
+
+  /// Fails the group: from any thread, does not wait, does not throw. Only the first abort of a
+  /// group counts; its reason and rank are what every rank then throws.
+  virtual void abort(const std::string& reason) noexcept = 0;
+
+ protected:
+  Communicator(int rank, int world, double timeout_s);
+
+  /// "rank 1 receives 8 bytes from rank 0 on lane 2, ..." for error texts; skips empty requests.
+  std::string describe(std::span<const Request> requests) const;
+
+ private:
+  // What an implementation does; arguments are checked. `requests` has the size of `batch`.
+  virtual void do_start(std::span<const Message> batch, std::span<Request> requests) = 0;
+  virtual bool do_done(const Pending& request) = 0;
+  virtual std::size_t do_wait_any(std::span<const Request> requests, double timeout_s) = 0;
+
+  Request start_one(const Message& message);
+  void check(const Message& message) const;
+
+  int rank_;
+  int world_;
+  double timeout_s_;
+};
+
+}  // namespace armillary::comm

@@ -1,0 +1,271 @@
+// What run_ranks() adds to the conformance suite (tests/conformance/), which runs on it too.
+#include "armillary/comm/local.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "armillary/core/error.h"
+
+namespace armillary::comm {
+namespace {
+
+using testing::HasSubstr;
+
+struct Oddity {  // Not a std::exception.
+  int value;
+};
+
+std::string error_text(int world, const std::function<void(Communicator&)>& body,
+                       const LocalOptions& options = {}) {
+  try {
+    run_ranks(world, body, options);
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(RunRanks, RunsEveryRankOnAThreadOfItsOwn) {
+  for (const int world : {1, 2, 13}) {
+    std::vector<std::thread::id> ids(world);
+    run_ranks(world, [&](Communicator& comm) { ids[comm.rank()] = std::this_thread::get_id(); });
+    std::sort(ids.begin(), ids.end());
+    EXPECT_EQ(std::unique(ids.begin(), ids.end()), ids.end()) << "world " << world;
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), std::this_thread::get_id()), 0);
+  }
+}
+
+TEST(RunRanks, KeepsTheTypeOfTheFirstException) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::atomic<int> told = 0;
+  const auto body = [&](Communicator& comm) {
+    if (comm.rank() == 2) throw std::out_of_range("rank two is out");
+    try {
+      comm.wait(comm.irecv((comm.rank() + 1) % 5, 0, {}));
+    } catch (const CommError& e) {
+      if (e.what() == std::string("rank 2 failed: rank two is out")) ++told;
+      throw std::runtime_error("later, and because of it");
+    }
+  };
+  EXPECT_THROW(run_ranks(5, body), std::out_of_range);
+  EXPECT_EQ(told, 4);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+}
+
+TEST(RunRanks, CarriesWhatIsNoException) {
+  std::string text;
+  const auto body = [&](Communicator& comm) {
+    if (comm.rank() == 1) throw Oddity{42};
+    try {
+      comm.wait(comm.irecv(1, 0, {}));
+    } catch (const CommError& e) {
+      text = e.what();
+    }
+  };
+  try {
+    run_ranks(2, body);
+    ADD_FAILURE() << "no exception";
+  } catch (const Oddity& oddity) {
+    EXPECT_EQ(oddity.value, 42);
+  }
+  EXPECT_EQ(text, "rank 1 failed: an exception of unknown type");
+}
+
+TEST(RunRanks, AWorldOfOneFailsLikeAnyOther) {
+  EXPECT_THROW(run_ranks(1, [](Communicator&) { throw std::out_of_range("alone"); }),
+               std::out_of_range);
+  EXPECT_EQ(error_text(1, [](Communicator& comm) { comm.abort("on purpose"); }),
+            "rank 0 failed: on purpose");
+}
+
+TEST(RunRanks, NoticesAFailureThatEveryRankSwallowed) {
+  const auto body = [](Communicator& comm) {
+    try {
+      if (comm.rank() == 0) comm.abort("hidden");
+      comm.wait(comm.irecv(1 - comm.rank(), 0, {}));
+    } catch (const CommError&) {
+    }
+  };
+  EXPECT_EQ(error_text(2, body), "rank 0 failed: hidden");
+}
+
+TEST(RunRanks, RefusesBadOptions) {
+  const auto nothing = [](Communicator&) {};
+  EXPECT_THROW(run_ranks(0, nothing), InvalidArgument);
+  EXPECT_THROW(run_ranks(1, nothing, {.timeout_s = -1}), InvalidArgument);
+  EXPECT_THROW(run_ranks(1, nothing, {.max_delay_s = -1}), InvalidArgument);
+  EXPECT_EQ(error_text(0, nothing), "run_ranks: world 0; at least 1 is required");
+  EXPECT_THAT(error_text(1, nothing, {.timeout_s = -1}), HasSubstr("timeout -1 s; more than 0"));
+  EXPECT_EQ(error_text(1, nothing, {.max_delay_s = 2}),
+            "run_ranks: max_delay 2 s; 0 to 1 s is required");
+}
+
+TEST(RunRanks, CopiesStraightIntoTheReceiver) {
+  // One side has its thread asleep in a wait: the other copies, and when start() returns it is
+  // done.
+  run_ranks(2, [](Communicator& comm) {
+    std::vector<int> values(4, comm.rank());
+    const Strided part = whole(std::span(values));
+    if (comm.rank() == 0) {
+      comm.wait(comm.irecv(1, 0, {&part, 1}));
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      EXPECT_TRUE(comm.done(comm.isend(0, 0, {&part, 1})));
+    }
+    EXPECT_EQ(values, std::vector<int>(4, 1)) << "rank " << comm.rank();
+  });
+}
+
+/// Waits for another thread without calling the communicator; a test failure after 10 s.
+void spin_until(const std::atomic<bool>& flag) {
+  const auto begin = std::chrono::steady_clock::now();
+  while (!flag && std::chrono::steady_clock::now() - begin < std::chrono::seconds(10)) {
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(flag);
+}
+
+/// Holds up the unwinding of a rank, after the requests declared behind it are gone.
+struct Holdup {
+  std::atomic<bool>& reached;
+  const std::atomic<bool>& go;
+  ~Holdup() {
+    reached = true;
+    spin_until(go);
+  }
+};
+
+void check_withdrawn_message_stops_its_queue(const LocalOptions& options) {
+  std::atomic<bool> dropped = false;
+  std::atomic<bool> answered = false;
+  std::string text;
+  const auto body = [&](Communicator& comm) {
+    if (comm.rank() == 0) {
+      std::vector<Request> second;
+      const Holdup holdup{dropped, answered};
+      const Request first = comm.irecv(1, 0, {});
+      second.push_back(comm.irecv(1, 0, {}));
+      throw std::out_of_range("enough");
+    }
+    spin_until(dropped);
+    const Request request = comm.isend(0, 0, {});
+    EXPECT_FALSE(comm.done(request)) << "matched the second receive";
+    answered = true;
+    try {
+      comm.wait(request);
+    } catch (const CommError& e) {
+      text = e.what();
+    }
+  };
+  EXPECT_THROW(run_ranks(2, body, options), std::out_of_range);
+  EXPECT_EQ(text, "rank 0 failed: enough");
+}
+
+TEST(RunRanks, WithdrawnMessageStopsItsQueue) {
+  check_withdrawn_message_stops_its_queue({});
+  check_withdrawn_message_stops_its_queue({.shuffle_seed = 1, .max_delay_s = 0});
+}
+
+TEST(RunRanks, MatchedButDelayedMessageMayBeWithdrawn) {
+  std::atomic<bool> posted = false;
+  std::atomic<bool> dropped = false;
+  std::atomic<bool> polled = false;
+  const auto body = [&](Communicator& comm) {
+    if (comm.rank() == 0) {
+      spin_until(posted);
+      const Holdup holdup{dropped, polled};
+      const Request request = comm.irecv(1, 0, {});
+      throw std::out_of_range("enough");
+    }
+    const Request request = comm.isend(0, 0, {});
+    posted = true;
+    spin_until(dropped);
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));  // Longer than the delay.
+    const bool done = comm.done(request);
+    polled = true;
+    EXPECT_FALSE(done);
+    comm.wait(request);
+  };
+  EXPECT_THROW(run_ranks(2, body, {.shuffle_seed = 1, .max_delay_s = 0.02}), std::out_of_range);
+}
+
+TEST(RunRanks, NothingIsCopiedAfterAFailure) {
+  std::atomic<bool> posted = false;
+  std::atomic<bool> waited = false;
+  const auto body = [&](Communicator& comm) {
+    std::vector<int> value = {comm.rank()};
+    const Strided part = whole(std::span(value));
+    if (comm.rank() == 1) {
+      const Request request = comm.isend(0, 0, {&part, 1});
+      posted = true;
+      spin_until(waited);
+      return;
+    }
+    const Request request = comm.irecv(1, 0, {&part, 1});  // Matched, and due in less than 20 ms.
+    spin_until(posted);
+    comm.abort("too early");
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    EXPECT_THROW(comm.wait(request), CommError);
+    waited = true;
+    EXPECT_EQ(value[0], 0);
+  };
+  EXPECT_EQ(error_text(2, body, {.shuffle_seed = 1, .max_delay_s = 0.02}),
+            "rank 0 failed: too early");
+}
+
+TEST(RunRanks, DelayedMessageIsCopiedByWhoeverWaits) {
+  std::atomic<bool> received = false;
+  const auto body = [&](Communicator& comm) {
+    if (comm.rank() == 0) {
+      comm.wait(comm.irecv(1, 0, {}));
+      received = true;
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // Let rank 0 fall asleep.
+    const Request request = comm.isend(0, 0, {});
+    spin_until(received);
+    EXPECT_TRUE(comm.done(request));
+  };
+  run_ranks(2, body, {.shuffle_seed = 1, .max_delay_s = 0.01});
+}
+
+/// Order in which rank 0 sees 16 messages, one a lane, done.
+std::vector<int> completion_order(const LocalOptions& options) {
+  std::vector<int> order;
+  run_ranks(
+      2,
+      [&](Communicator& comm) {
+        std::vector<Request> requests;
+        requests.reserve(16);
+        for (int lane = 0; lane < 16; ++lane) {
+          requests.push_back(comm.rank() == 0 ? comm.irecv(1, lane, {}) : comm.isend(0, lane, {}));
+        }
+        if (comm.rank() == 1) return comm.wait_all(requests);
+        for (int i = 0; i < 16; ++i) {
+          const std::size_t lane = comm.wait_any(requests);
+          order.push_back(static_cast<int>(lane));
+          requests[lane].reset();
+        }
+      },
+      options);
+  return order;
+}
+
+TEST(RunRanks, ShuffleChangesTheOrderOfCompletion) {
+  const std::vector<int> first = completion_order({.shuffle_seed = 1, .max_delay_s = 0.02});
+  const std::vector<int> second = completion_order({.shuffle_seed = 2, .max_delay_s = 0.02});
+  EXPECT_FALSE(std::is_sorted(first.begin(), first.end()));
+  EXPECT_FALSE(std::is_sorted(second.begin(), second.end()));
+  EXPECT_NE(first, second);
+}
+
+}  // namespace
+}  // namespace armillary::comm
