@@ -1,0 +1,154 @@
+#include "armillary/kernel/block_attention.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "armillary/core/error.h"
+
+namespace armillary::kernel {
+namespace {
+
+/// Checks the tensors of one call; errors begin with the name of the call.
+class Checker {
+ public:
+  Checker(const char* where, const at::Tensor& q_BLHD) : where_(where), device_(q_BLHD.device()) {}
+
+  void expect(const char* name, const at::Tensor& given, const std::vector<std::int64_t>& shape,
+              at::ScalarType dtype) const {
+    if (given.sizes() != at::IntArrayRef(shape) || given.scalar_type() != dtype) {
+      fail<InvalidArgument>("{}: {} is {} [{}]; {} [{}] is required", where_, name,
+                            c10::toString(given.scalar_type()), fmt::join(given.sizes(), ", "),
+                            c10::toString(dtype), fmt::join(shape, ", "));
+    }
+    if (given.device() != device_) {
+      fail<InvalidArgument>("{}: {} is on {}; {} like q_BLHD is required", where_, name,
+                            given.device().str(), device_.str());
+    }
+  }
+
+  void expect_4d(const char* name, const at::Tensor& given) const {
+    if (given.dim() != 4) {
+      fail<InvalidArgument>("{}: {} has shape [{}]; 4 dims are required", where_, name,
+                            fmt::join(given.sizes(), ", "));
+    }
+  }
+
+  void expect_inside(const char* name, const plan::Runs& runs, std::int64_t length) const {
+    for (const plan::Run& run : runs) {
+      if (run.begin < 0 || run.last() >= length) {
+        fail<InvalidArgument>("{}: {} hold positions {} to {}; the mask has positions 0 to {}",
+                              where_, name, run.begin, run.last(), length - 1);
+      }
+    }
+  }
+
+  void expect_heads(const HeadMap& map, std::int64_t heads, std::int64_t kv_heads) const {
+    if (map.group_size < 1 || map.first_q_head < 0 || map.first_kv_head < 0) {
+      fail<InvalidArgument>(
+          "{}: group_size {}, first_q_head {}, first_kv_head {}; at least 1, 0 and 0 are required",
+          where_, map.group_size, map.first_q_head, map.first_kv_head);
+    }
+    if (heads == 0) {
+      return;
+    }
+    const std::int64_t first = map.first_q_head / map.group_size;
+    const std::int64_t last = (map.first_q_head + heads - 1) / map.group_size;
+    if (first < map.first_kv_head || last >= map.first_kv_head + kv_heads) {
+      fail<InvalidArgument>("{}: the view has {} KV heads from {}; its query heads read {} to {}",
+                            where_, kv_heads, map.first_kv_head, first, last);
+    }
+  }
+
+ private:
+  const char* where_;
+  c10::Device device_;
+};
+
+/// What `attend` and `attend_grad` have in common.
+Checker check(const char* where, const Pairs& pairs, const Inputs& inputs) {
+  const auto& [q, k, v, score] = inputs;
+  const Checker checker(where, q);
+  checker.expect_4d("q_BLHD", q);
+  checker.expect_4d("k_BLGD", k);
+  checker.expect_4d("v_BLGE", v);
+  if (pairs.mask == nullptr) {
+    fail<InvalidArgument>("{}: no mask; one over all positions is required", where);
+  }
+  const std::int64_t keys = tokens(pairs.k_runs);
+  const at::ScalarType dtype = q.scalar_type();
+  checker.expect("q_BLHD", q, {q.size(0), tokens(pairs.q_runs), q.size(2), q.size(3)}, dtype);
+  checker.expect("k_BLGD", k, {q.size(0), keys, k.size(2), q.size(3)}, dtype);
+  checker.expect("v_BLGE", v, {q.size(0), keys, k.size(2), v.size(3)}, dtype);
+  checker.expect_inside("q_runs", pairs.q_runs, pairs.mask->q_len());
+  checker.expect_inside("k_runs", pairs.k_runs, pairs.mask->kv_len());
+  checker.expect_heads(pairs.heads, q.size(2), k.size(2));
+  return checker;
+}
+
+}  // namespace
+
+at::ScalarType accumulator(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kDouble:
+      return at::kDouble;
+    case at::kFloat:
+    case at::kBFloat16:
+    case at::kHalf:
+      return at::kFloat;
+    default:
+      fail<InvalidArgument>("attend: dtype {}; Double, Float, BFloat16 or Half is required",
+                            c10::toString(dtype));
+  }
+}
+
+plan::Interval HeadMap::q_heads_of(std::int64_t kv_head, std::int64_t heads) const {
+  const std::int64_t begin = (first_kv_head + kv_head) * group_size - first_q_head;
+  return {std::clamp<std::int64_t>(begin, 0, heads),
+          std::clamp<std::int64_t>(begin + group_size, 0, heads)};
+}
+
+void Kernel::attend(const Pairs& pairs, const Inputs& inputs, Partial& carry) const {
+  const Checker checker = check("attend", pairs, inputs);
+  const at::Tensor& q = inputs.q_BLHD;
+  const at::ScalarType acc = accumulator(q.scalar_type());
+  checker.expect("carry.out_BLHE", carry.out_BLHE,
+                 {q.size(0), q.size(1), q.size(2), inputs.v_BLGE.size(3)}, acc);
+  checker.expect("carry.lse_BLH", carry.lse_BLH, {q.size(0), q.size(1), q.size(2)}, acc);
+  run_attend(pairs, inputs, carry);
+}
+
+void Kernel::attend_grad(const Pairs& pairs, const Inputs& inputs, const OutputGrads& upstream,
+                         InputGrads& grads) const {
+  const Checker checker = check("attend_grad", pairs, inputs);
+  const auto& [q, k, v, score] = inputs;
+  const at::ScalarType acc = accumulator(q.scalar_type());
+  const std::vector<std::int64_t> rows = {q.size(0), q.size(1), q.size(2)};
+  checker.expect("dout_BLHE", upstream.dout_BLHE, {rows[0], rows[1], rows[2], v.size(3)},
+                 q.scalar_type());
+  checker.expect("lse_BLH", upstream.lse_BLH, rows, acc);
+  checker.expect("delta_BLH", upstream.delta_BLH, rows, acc);
+  checker.expect("dq_BLHD", grads.dq_BLHD, q.sizes().vec(), acc);
+  checker.expect("dk_BLGD", grads.dk_BLGD, k.sizes().vec(), acc);
+  checker.expect("dv_BLGE", grads.dv_BLGE, v.sizes().vec(), acc);
+  run_attend_grad(pairs, inputs, upstream, grads);
+}
+
+void delta(const at::Tensor& dout_BLHE, const at::Tensor& out_BLHE, at::Tensor& delta_BLH) {
+  const c10::NoGradGuard no_grad;
+  if (dout_BLHE.sizes() != out_BLHE.sizes() || dout_BLHE.dim() != delta_BLH.dim() + 1 ||
+      delta_BLH.sizes() != dout_BLHE.sizes().slice(0, delta_BLH.dim())) {
+    fail<InvalidArgument>(
+        "delta: dout [{}], out [{}], delta [{}]; one shape, delta without its last dim, "
+        "is required",
+        fmt::join(dout_BLHE.sizes(), ", "), fmt::join(out_BLHE.sizes(), ", "),
+        fmt::join(delta_BLH.sizes(), ", "));
+  }
+  const at::ScalarType acc = delta_BLH.scalar_type();
+  delta_BLH.copy_((dout_BLHE.to(acc) * out_BLHE.to(acc)).sum(-1));
+}
+
+}  // namespace armillary::kernel

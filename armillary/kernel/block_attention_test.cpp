@@ -1,0 +1,168 @@
+#include "armillary/kernel/block_attention.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "armillary/core/error.h"
+
+namespace armillary::kernel {
+namespace {
+
+/// Counts the calls that come through the checks.
+class Counter final : public Kernel {
+ public:
+  mutable int attends = 0;
+  mutable int attend_grads = 0;
+
+ private:
+  void run_attend(const Pairs&, const Inputs&, Partial&) const override { ++attends; }
+  void run_attend_grad(const Pairs&, const Inputs&, const OutputGrads&,
+                       InputGrads&) const override {
+    ++attend_grads;
+  }
+};
+
+/// A call that is right: 2 batch entries, 3 queries over 5 keys, 4 query heads over 2 KV heads.
+struct Call {
+  plan::Mask mask = plan::full_mask({.q = 10, .kv = 20});
+  Pairs pairs{.q_runs = {{.begin = 7, .count = 3}},
+              .k_runs = {{.begin = 0, .count = 2}, {.begin = 10, .count = 3, .step = 4}},
+              .mask = &mask,
+              .heads = {.first_q_head = 0, .first_kv_head = 0, .group_size = 2}};
+  Inputs inputs{at::zeros({2, 3, 4, 8}), at::zeros({2, 5, 2, 8}), at::zeros({2, 5, 2, 6}), {}};
+  Partial carry{at::zeros({2, 3, 4, 6}), at::zeros({2, 3, 4})};
+  OutputGrads upstream{at::zeros({2, 3, 4, 6}), at::zeros({2, 3, 4}), at::zeros({2, 3, 4})};
+  InputGrads grads{at::zeros({2, 3, 4, 8}), at::zeros({2, 5, 2, 8}), at::zeros({2, 5, 2, 6})};
+};
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string attend_error(const std::function<void(Call&)>& spoil) {
+  Call call;
+  spoil(call);
+  const Counter kernel;
+  std::string error = error_of([&] { kernel.attend(call.pairs, call.inputs, call.carry); });
+  EXPECT_EQ(kernel.attends, error == "no error" ? 1 : 0);
+  return error;
+}
+
+std::string attend_grad_error(const std::function<void(Call&)>& spoil) {
+  Call call;
+  spoil(call);
+  const Counter kernel;
+  std::string error =
+      error_of([&] { kernel.attend_grad(call.pairs, call.inputs, call.upstream, call.grads); });
+  EXPECT_EQ(kernel.attend_grads, error == "no error" ? 1 : 0);
+  return error;
+}
+
+TEST(Kernel, TakesWhatFits) {
+  EXPECT_EQ(attend_error([](Call&) {}), "no error");
+  EXPECT_EQ(attend_grad_error([](Call&) {}), "no error");
+  // No query heads at all fit any KV heads.
+  EXPECT_EQ(attend_error([](Call& call) {
+              call.inputs.q_BLHD = at::zeros({2, 3, 0, 8});
+              call.carry = {at::zeros({2, 3, 0, 6}), at::zeros({2, 3, 0})};
+              call.pairs.heads.first_q_head = 9;
+            }),
+            "no error");
+}
+
+TEST(Kernel, RefusesShapes) {
+  EXPECT_EQ(attend_error([](Call& call) {
+              call.inputs.q_BLHD = at::zeros({3, 4, 8});
+            }),
+            "attend: q_BLHD has shape [3, 4, 8]; 4 dims are required");
+  EXPECT_EQ(attend_error([](Call& call) { call.pairs.q_runs[0].count = 2; }),
+            "attend: q_BLHD is Float [2, 3, 4, 8]; Float [2, 2, 4, 8] is required");
+  EXPECT_EQ(attend_error([](Call& call) {
+              call.inputs.k_BLGD = at::zeros({2, 5, 2, 9});
+            }),
+            "attend: k_BLGD is Float [2, 5, 2, 9]; Float [2, 5, 2, 8] is required");
+  EXPECT_EQ(attend_error([](Call& call) {
+              call.inputs.v_BLGE = at::zeros({2, 5, 1, 6});
+            }),
+            "attend: v_BLGE is Float [2, 5, 1, 6]; Float [2, 5, 2, 6] is required");
+  EXPECT_EQ(attend_error([](Call& call) {
+              call.carry.lse_BLH = at::zeros({2, 4, 3});
+            }),
+            "attend: carry.lse_BLH is Float [2, 4, 3]; Float [2, 3, 4] is required");
+  EXPECT_EQ(attend_grad_error([](Call& call) {
+              call.grads.dv_BLGE = at::zeros({2, 5, 2, 8});
+            }),
+            "attend_grad: dv_BLGE is Float [2, 5, 2, 8]; Float [2, 5, 2, 6] is required");
+}
+
+TEST(Kernel, RefusesDtypes) {
+  EXPECT_EQ(attend_error([](Call& call) { call.inputs.v_BLGE = call.inputs.v_BLGE.to(at::kHalf); }),
+            "attend: v_BLGE is Half [2, 5, 2, 6]; Float [2, 5, 2, 6] is required");
+  const auto to = [](at::ScalarType dtype) {
+    return [dtype](Call& call) {
+      auto& [q, k, v, score] = call.inputs;
+      for (at::Tensor* x : {&q, &k, &v, &call.carry.out_BLHE}) *x = x->to(dtype);
+    };
+  };
+  EXPECT_EQ(attend_error(to(at::kBFloat16)),
+            "attend: carry.out_BLHE is BFloat16 [2, 3, 4, 6]; Float [2, 3, 4, 6] is required");
+  EXPECT_EQ(attend_error(to(at::kInt)),
+            "attend: dtype Int; Double, Float, BFloat16 or Half is required");
+  EXPECT_EQ(attend_error([](Call& call) {
+              call.carry.out_BLHE = at::zeros({2, 3, 4, 6}, at::device(at::kMeta));
+            }),
+            "attend: carry.out_BLHE is on meta; cpu like q_BLHD is required");
+}
+
+TEST(Kernel, RefusesPositionsOutsideTheMask) {
+  EXPECT_EQ(attend_error([](Call& call) { call.pairs.q_runs[0].begin = 8; }),
+            "attend: q_runs hold positions 8 to 10; the mask has positions 0 to 9");
+  EXPECT_EQ(attend_error([](Call& call) { call.pairs.k_runs[1].step = 5; }),
+            "attend: k_runs hold positions 10 to 20; the mask has positions 0 to 19");
+  EXPECT_EQ(attend_error([](Call& call) { call.pairs.mask = nullptr; }),
+            "attend: no mask; one over all positions is required");
+}
+
+TEST(Kernel, RefusesHeadsWithoutTheirKvHead) {
+  EXPECT_EQ(attend_error([](Call& call) { call.pairs.heads.first_q_head = 1; }),
+            "attend: the view has 2 KV heads from 0; its query heads read 0 to 2");
+  EXPECT_EQ(attend_error([](Call& call) { call.pairs.heads.first_kv_head = 1; }),
+            "attend: the view has 2 KV heads from 1; its query heads read 0 to 1");
+  EXPECT_EQ(
+      attend_error([](Call& call) { call.pairs.heads.group_size = 0; }),
+      "attend: group_size 0, first_q_head 0, first_kv_head 0; at least 1, 0 and 0 are required");
+}
+
+TEST(HeadMap, GroupsMayBeCut) {
+  // 6 query heads over 3 KV heads, views of rank 1 of 2: q heads 3-5, KV heads 1-2.
+  const HeadMap map{.first_q_head = 3, .first_kv_head = 1, .group_size = 2};
+  EXPECT_EQ(map.q_heads_of(0, 3), (plan::Interval{0, 1}));
+  EXPECT_EQ(map.q_heads_of(1, 3), (plan::Interval{1, 3}));
+  EXPECT_TRUE(map.q_heads_of(2, 3).empty());
+}
+
+TEST(Delta, IsTheRowSumInAccumulators) {
+  const at::Tensor dout = at::full({1, 2, 1, 3}, 0.1, at::kBFloat16);
+  const at::Tensor out = at::full({1, 2, 1, 3}, 0.3, at::kBFloat16);
+  at::Tensor sum = at::zeros({1, 2, 1});
+  delta(dout, out, sum);
+  const at::Tensor required = (dout.to(at::kDouble) * out.to(at::kDouble)).sum(-1);
+  EXPECT_TRUE(at::allclose(sum.to(at::kDouble), required, 1e-6)) << sum << required;
+  EXPECT_EQ(
+      error_of([&] { delta(dout, out.select(3, 0), sum); }),
+      "delta: dout [1, 2, 1, 3], out [1, 2, 1], delta [1, 2, 1]; one shape, delta without its "
+      "last dim, is required");
+}
+
+}  // namespace
+}  // namespace armillary::kernel

@@ -1,0 +1,57 @@
+#include "armillary/kernel/merge.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <fmt/ranges.h>
+
+#include <limits>
+
+#include "armillary/core/error.h"
+
+namespace armillary::kernel {
+namespace {
+
+void expect_alike(const char* where, const char* what, const at::Tensor& given,
+                  const at::Tensor& required) {
+  if (given.sizes() != required.sizes()) {
+    fail<InvalidArgument>("{}: {} has shape [{}]; [{}] is required", where, what,
+                          fmt::join(given.sizes(), ", "), fmt::join(required.sizes(), ", "));
+  }
+}
+
+}  // namespace
+
+void clear(Partial& partial) {
+  const c10::NoGradGuard no_grad;
+  partial.out_BLHE.zero_();
+  partial.lse_BLH.fill_(-std::numeric_limits<double>::infinity());
+}
+
+void merge(Partial& acc, const Partial& other) {
+  const c10::NoGradGuard no_grad;
+  expect_alike("merge", "other.out", other.out_BLHE, acc.out_BLHE);
+  expect_alike("merge", "other.lse", other.lse_BLH, acc.lse_BLH);
+  expect_alike("merge", "acc.lse", acc.lse_BLH, acc.out_BLHE.select(-1, 0));
+  if (acc.out_BLHE.scalar_type() != other.out_BLHE.scalar_type()) {
+    fail<InvalidArgument>("merge: partials of {} and {}; one dtype is required",
+                          c10::toString(acc.out_BLHE.scalar_type()),
+                          c10::toString(other.out_BLHE.scalar_type()));
+  }
+  // exp(a - lse) is sigmoid(a - b), which is exactly 1 and 0 where one side is empty. Equal sides
+  // weigh the same; said so explicitly, because -inf - -inf is NaN.
+  const at::Tensor& a = acc.lse_BLH;
+  const at::Tensor& b = other.lse_BLH;
+  const at::Tensor distance = (a - b).masked_fill_(a == b, 0).unsqueeze(-1);
+  acc.out_BLHE.mul_(at::sigmoid(distance)).addcmul_(other.out_BLHE, at::sigmoid(-distance));
+  acc.lse_BLH.copy_(at::logaddexp(a, b));
+}
+
+void finish(const Partial& partial, at::Tensor& out_BLHE, at::Tensor& lse_BLH) {
+  const c10::NoGradGuard no_grad;
+  expect_alike("finish", "out", out_BLHE, partial.out_BLHE);
+  expect_alike("finish", "lse", lse_BLH, partial.lse_BLH);
+  out_BLHE.copy_(partial.out_BLHE);
+  lse_BLH.copy_(partial.lse_BLH);
+}
+
+}  // namespace armillary::kernel

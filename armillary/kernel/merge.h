@@ -1,0 +1,42 @@
+// merge.h: attention over some of the keys, and how two such results become one.
+//
+//   clear ---> (0, -inf) --attend, merge, in any order, each key once--> all keys --finish-->
+//   result
+//
+// Letters of shapes: B batch, L local tokens, H query heads, E value dim. A tensor may be any
+// strided view, such as a range of heads of a slot; a view with fewer leading dims is merged just
+// as well.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace armillary::kernel {
+
+/// What queries have seen so far. Both tensors are accumulators: fp32, or fp64 for fp64 inputs.
+/// A row that saw no key is (0, -inf).
+struct Partial {
+  at::Tensor out_BLHE;  ///< Softmax-weighted mean of the values of the keys seen so far.
+  at::Tensor lse_BLH;   ///< Log of the sum of exp(score) over those keys; natural log, not base 2.
+};
+
+/// Sets every row to (0, -inf): no key seen yet.
+void clear(Partial& partial);
+
+/// Merges two partials over disjoint keys, in place into `acc`.
+///
+///   lse = log(exp(acc.lse) + exp(other.lse))
+///   out = acc.out exp(acc.lse - lse) + other.out exp(other.lse - lse)
+///
+/// (1) The order of sides and of several merges matters up to rounding only; (2) a side that saw no
+/// key changes nothing, to the bit; (3) two such sides give (0, -inf), never NaN; (4) a NaN or Inf
+/// stays in its row. merge_test.cpp has one test for each.
+/// Paper: Milakov & Gimelshein 2018, arXiv:1805.02867, section 3.1.
+/// Cost: 4 B L H E flops; reads both sides once, writes `acc` twice.
+/// Threads: none of its own. @throws InvalidArgument if shapes or dtypes differ.
+void merge(Partial& acc, const Partial& other);
+
+/// Writes a partial over all keys as the result: `out_BLHE` in the input dtype (one rounding),
+/// `lse_BLH` in the accumulator dtype. @throws InvalidArgument if shapes differ.
+void finish(const Partial& partial, at::Tensor& out_BLHE, at::Tensor& lse_BLH);
+
+}  // namespace armillary::kernel

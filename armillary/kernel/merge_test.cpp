@@ -1,0 +1,167 @@
+#include "armillary/kernel/merge.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <rapidcheck/gtest.h>
+
+#include <limits>
+
+#include "armillary/core/error.h"
+
+namespace armillary::kernel {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+// A merge adds a few roundings of 2^-53 to numbers of size 1 to 10.
+constexpr double kRounding = 1e-13;
+
+Partial copy(const Partial& x) {
+  return {x.out_BLHE.clone(), x.lse_BLH.clone()};
+}
+
+Partial merged(const Partial& a, const Partial& b) {
+  Partial acc = copy(a);
+  merge(acc, b);
+  return acc;
+}
+
+Partial nothing_seen(at::IntArrayRef out_shape, at::ScalarType dtype) {
+  Partial partial{at::full(out_shape, kInf, dtype),
+                  at::full(out_shape.slice(0, out_shape.size() - 1), kInf, dtype)};
+  clear(partial);
+  return partial;
+}
+
+/// Some rows have seen keys, some have not; log-sum-exps are far apart or near.
+Partial random_partial(at::IntArrayRef out_shape) {
+  at::manual_seed(*rc::gen::inRange<std::uint64_t>(0, 1u << 30));
+  const double spread = *rc::gen::element(0.0, 1.0, 30.0, 2000.0);
+  Partial partial{at::randn(out_shape, at::kDouble),
+                  at::randn(out_shape.slice(0, out_shape.size() - 1), at::kDouble) * spread};
+  const at::Tensor empty = at::rand_like(partial.lse_BLH) < 0.3;
+  partial.out_BLHE.masked_fill_(empty.unsqueeze(-1), 0);
+  partial.lse_BLH.masked_fill_(empty, -kInf);
+  return partial;
+}
+
+std::vector<std::int64_t> random_shape() {
+  return {*rc::gen::inRange(0, 3), *rc::gen::inRange(0, 6), *rc::gen::inRange(0, 4),
+          *rc::gen::inRange(1, 5)};
+}
+
+void expect_same(const Partial& a, const Partial& b, double tolerance) {
+  RC_ASSERT(at::allclose(a.out_BLHE, b.out_BLHE, tolerance, tolerance));
+  RC_ASSERT(at::allclose(a.lse_BLH, b.lse_BLH, tolerance, tolerance));
+}
+
+// Rule 1.
+RC_GTEST_PROP(Merge, OrderMattersUpToRoundingOnly, ()) {
+  const auto shape = random_shape();
+  const Partial a = random_partial(shape);
+  const Partial b = random_partial(shape);
+  const Partial c = random_partial(shape);
+  expect_same(merged(a, b), merged(b, a), kRounding);
+  expect_same(merged(merged(a, b), c), merged(a, merged(b, c)), kRounding);
+}
+
+// Rule 2.
+RC_GTEST_PROP(Merge, SideThatSawNoKeyChangesNothing, ()) {
+  const auto shape = random_shape();
+  const Partial a = random_partial(shape);
+  const Partial nothing = nothing_seen(shape, at::kDouble);
+  for (const Partial& both : {merged(a, nothing), merged(nothing, a)}) {
+    RC_ASSERT(at::equal(both.out_BLHE, a.out_BLHE));
+    RC_ASSERT(at::equal(both.lse_BLH, a.lse_BLH));
+  }
+}
+
+// Rule 3.
+TEST(Merge, TwoSidesThatSawNoKey) {
+  const Partial nothing = nothing_seen({2, 3, 1, 4}, at::kFloat);
+  const Partial both = merged(nothing, nothing);
+  EXPECT_TRUE(at::equal(both.out_BLHE, at::zeros({2, 3, 1, 4}))) << both.out_BLHE;
+  EXPECT_TRUE(at::equal(both.lse_BLH, at::full({2, 3, 1}, -kInf))) << both.lse_BLH;
+}
+
+// Rule 4.
+TEST(Merge, NanAndInfinityStayInTheirRow) {
+  const Partial a{at::ones({1, 4, 1, 2}), at::zeros({1, 4, 1})};
+  Partial b{at::full({1, 4, 1, 2}, 3.0), at::zeros({1, 4, 1})};
+  b.out_BLHE[0][1].fill_(std::numeric_limits<double>::quiet_NaN());
+  b.lse_BLH[0][2].fill_(std::numeric_limits<double>::quiet_NaN());
+  b.out_BLHE[0][3].fill_(kInf);
+  const Partial both = merged(a, b);
+  EXPECT_TRUE(at::equal(both.out_BLHE[0][0], at::full({1, 2}, 2.0))) << both.out_BLHE;
+  EXPECT_TRUE(both.out_BLHE[0][1].isnan().all().item<bool>()) << both.out_BLHE;
+  EXPECT_TRUE(both.out_BLHE[0][2].isnan().all().item<bool>()) << both.out_BLHE;
+  EXPECT_TRUE(at::equal(both.out_BLHE[0][3], at::full({1, 2}, kInf))) << both.out_BLHE;
+  EXPECT_TRUE(both.lse_BLH[0][2].isnan().item<bool>()) << both.lse_BLH;
+}
+
+RC_GTEST_PROP(Merge, IsSoftmaxOverBothSetsOfKeys, ()) {
+  at::manual_seed(*rc::gen::inRange<std::uint64_t>(0, 1u << 30));
+  const std::int64_t keys_a = *rc::gen::inRange(1, 9);
+  const std::int64_t keys_b = *rc::gen::inRange(1, 9);
+  const at::Tensor scores = 5 * at::randn({2, 3, 2, keys_a + keys_b}, at::kDouble);
+  const at::Tensor values = at::randn({keys_a + keys_b, 4}, at::kDouble);
+  const auto over = [&](std::int64_t begin, std::int64_t end) {
+    const at::Tensor part = scores.slice(-1, begin, end);
+    return Partial{part.softmax(-1).matmul(values.slice(0, begin, end)), part.logsumexp(-1)};
+  };
+  expect_same(merged(over(0, keys_a), over(keys_a, keys_a + keys_b)), over(0, keys_a + keys_b),
+              kRounding);
+}
+
+TEST(Merge, TakesViewsOfSlotsAndLeavesTheRestAlone) {
+  const at::Tensor slot = at::full({1, 4, 3, 2}, 7.0);
+  const at::Tensor lse = at::full({1, 4, 3}, 7.0);
+  Partial acc{slot.narrow(1, 1, 2).narrow(2, 1, 1), lse.narrow(1, 1, 2).narrow(2, 1, 1)};
+  merge(acc, {at::ones({1, 2, 1, 2}), at::full({1, 2, 1}, 7.0)});
+  EXPECT_TRUE(at::equal(acc.out_BLHE, at::full({1, 2, 1, 2}, 4.0))) << acc.out_BLHE;
+  EXPECT_EQ((slot == 7).sum().item<std::int64_t>(), 4 * 3 * 2 - 4) << slot;
+  EXPECT_EQ((lse == 7).sum().item<std::int64_t>(), 4 * 3 - 2) << lse;
+}
+
+TEST(Merge, FinishRoundsOnceToTheInputDtype) {
+  const Partial partial{at::full({1, 1, 1, 2}, 1.00390625), at::full({1, 1, 1}, 0.1)};
+  at::Tensor out = at::empty({1, 1, 1, 2}, at::kBFloat16);
+  at::Tensor lse = at::empty({1, 1, 1}, at::kFloat);
+  finish(partial, out, lse);
+  EXPECT_TRUE(at::equal(out, partial.out_BLHE.to(at::kBFloat16))) << out;
+  EXPECT_TRUE(at::equal(lse, partial.lse_BLH)) << lse;
+}
+
+template <class Call>
+std::string error_of(Call call) {
+  try {
+    call();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Merge, RefusesWhatDoesNotFit) {
+  Partial acc = nothing_seen({1, 2, 1, 4}, at::kFloat);
+  EXPECT_EQ(error_of([&] {
+              merge(acc, nothing_seen({1, 3, 1, 4}, at::kFloat));
+            }),
+            "merge: other.out has shape [1, 3, 1, 4]; [1, 2, 1, 4] is required");
+  EXPECT_EQ(error_of([&] {
+              merge(acc, {acc.out_BLHE, at::zeros({1, 2})});
+            }),
+            "merge: other.lse has shape [1, 2]; [1, 2, 1] is required");
+  EXPECT_EQ(error_of([&] {
+              merge(acc, nothing_seen({1, 2, 1, 4}, at::kDouble));
+            }),
+            "merge: partials of Float and Double; one dtype is required");
+  at::Tensor out = at::empty({1, 2, 1, 5});
+  at::Tensor lse = at::empty({1, 2, 1});
+  EXPECT_EQ(error_of([&] { finish(acc, out, lse); }),
+            "finish: out has shape [1, 2, 1, 5]; [1, 2, 1, 4] is required");
+}
+
+}  // namespace
+}  // namespace armillary::kernel

@@ -1,0 +1,38 @@
+#include "armillary/kernel/naive_attention.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace armillary::kernel {
+namespace {
+
+TEST(NaiveAttention, OneQueryOverTwoKeysByHand) {
+  // Scores 0 and ln 3: weights 1/4 and 3/4.
+  const Sequences x{.q_BSHD = at::ones({1, 1, 1, 1}, at::kDouble),
+                    .k_BSGD = at::tensor({0.0, std::log(3.0)}, at::kDouble).view({1, 2, 1, 1}),
+                    .v_BSGE = at::tensor({4.0, 8.0}, at::kDouble).view({1, 2, 1, 1}),
+                    .dout_BSHE = at::ones({1, 1, 1, 1}, at::kDouble)};
+  const Results y = naive_attention(x, plan::full_mask({.q = 1, .kv = 2}), 1);
+  EXPECT_NEAR(y.out_BSHE.item<double>(), 7, 1e-15);
+  EXPECT_NEAR(y.lse_BSH.item<double>(), std::log(4.0), 1e-15);
+  // dS = P (v - out) = (-3/4, 3/4); dk = dS q; dq = dS k.
+  EXPECT_NEAR(y.dk_BSGD[0][0].item<double>(), -0.75, 1e-15);
+  EXPECT_NEAR(y.dk_BSGD[0][1].item<double>(), 0.75, 1e-15);
+  EXPECT_NEAR(y.dv_BSGE[0][1].item<double>(), 0.75, 1e-15);
+  EXPECT_NEAR(y.dq_BSHD.item<double>(), 0.75 * std::log(3.0), 1e-15);
+}
+
+TEST(NaiveAttention, RelativeErrorSeesNanAndInfinity) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const at::Tensor required = at::tensor({1.0, -inf}, at::kDouble);
+  EXPECT_EQ(relative_error(required, required), 0);
+  EXPECT_EQ(relative_error(at::tensor({1.5, -inf}, at::kDouble), required), 0.5);
+  EXPECT_EQ(relative_error(at::tensor({1.0, 0.0}, at::kDouble), required), inf);
+  EXPECT_TRUE(std::isnan(relative_error(at::tensor({std::nan(""), -inf}, at::kDouble), required)));
+}
+
+}  // namespace
+}  // namespace armillary::kernel

@@ -1,0 +1,218 @@
+#include "armillary/kernel/reference.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "armillary/kernel/patches.h"
+
+// Letters in this file: M query tokens x query heads of one KV head, N keys, I a dim of size 1.
+namespace armillary::kernel {
+namespace {
+
+// The scores of a patch stay in the L2 cache (1 MiB in fp32), and its matrix products are large
+// enough to run at full speed.
+constexpr std::int64_t kQueryRows = 512;
+constexpr std::int64_t kKeyRows = 512;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kLog2E = 1.4426950408889634;
+
+/// False if anything in `x` is NaN or Inf. A sum of finite numbers may overflow too: callers take
+/// their slow path then, which is as right as the fast one.
+bool tame(const at::Tensor& x) {
+  return std::isfinite(x.sum().item<double>());
+}
+
+/// x = exp(x). As 2^x, because ATen sends exp, but not exp2, to a library that takes twice as long,
+/// and 15 times where results underflow.
+void exp_in_place(at::Tensor& x) {
+  x.mul_(kLog2E).exp2_();
+}
+
+/// scale * a_MD b_ND^T
+at::Tensor products(const at::Tensor& a_MD, const at::Tensor& b_ND, double scale) {
+  at::Tensor products_MN = at::empty({a_MD.size(0), b_ND.size(0)}, a_MD.options());
+  return at::addmm_out(products_MN, products_MN, a_MD, b_ND.t(), /*beta=*/0, scale);
+}
+
+/// weights x, where hidden weights are 0, also against a NaN or Inf in `x`: rows that have one are
+/// added one by one. Slow, and not needed in healthy runs.
+at::Tensor weighted_sum(const at::Tensor& weights_MN, const at::Tensor& x_NX,
+                        const at::Tensor& hidden_MN) {
+  const at::Tensor wild_N = x_NX.isfinite().all(1).logical_not_();
+  at::Tensor sum_MX = weights_MN.mm(x_NX.masked_fill(wild_N.unsqueeze(1), 0));
+  const at::Tensor wild_rows = wild_N.nonzero().squeeze(1).cpu();
+  for (std::int64_t i = 0; i < wild_rows.size(0); ++i) {
+    const std::int64_t row = wild_rows[i].item<std::int64_t>();
+    const at::Tensor term_MX = weights_MN.narrow(1, row, 1) * x_NX.narrow(0, row, 1);
+    sum_MX.add_(term_MX.masked_fill(hidden_MN.narrow(1, row, 1), 0));
+  }
+  return sum_MX;
+}
+
+/// A patch in one batch entry, for one KV head and the query heads that read it.
+struct Piece {
+  plan::Interval q_rows;
+  plan::Interval k_rows;
+  plan::Interval q_heads;
+  std::int64_t kv_head = 0;
+  std::int64_t batch = 0;
+  at::Tensor bias_LIN;  ///< 0 where visible, -inf where hidden; undefined if all is visible.
+
+  /// View [tokens, heads, ...] of a tensor of the query side, and [N, ...] of one of the key side.
+  at::Tensor queries(const at::Tensor& x_BLHX) const {
+    return x_BLHX.select(0, batch)
+        .slice(0, q_rows.begin, q_rows.end)
+        .slice(1, q_heads.begin, q_heads.end);
+  }
+  at::Tensor keys(const at::Tensor& x_BLGX) const {
+    return x_BLGX.select(0, batch).slice(0, k_rows.begin, k_rows.end).select(1, kv_head);
+  }
+
+  /// The same as M or N rows in accumulators; copies only if it must.
+  at::Tensor q_side(const at::Tensor& x_BLHX) const {
+    return queries(x_BLHX).flatten(0, 1).to(accumulator(x_BLHX.scalar_type()));
+  }
+  at::Tensor k_side(const at::Tensor& x_BLGX) const {
+    return keys(x_BLGX).to(accumulator(x_BLGX.scalar_type()));
+  }
+
+  bool partial() const { return bias_LIN.defined(); }
+  at::Tensor by_token(const at::Tensor& x_MN) const {
+    return x_MN.unflatten(0, {q_rows.end - q_rows.begin, q_heads.end - q_heads.begin});
+  }
+  at::Tensor hidden() const {
+    return (bias_LIN < 0).expand({-1, q_heads.end - q_heads.begin, -1}).flatten(0, 1);
+  }
+
+  /// Makes hidden scores -inf. A sum is the fast way, but NaN - inf would not be -inf.
+  void hide_scores(const at::Tensor& s_MN) const {
+    if (!partial()) return;
+    if (tame(s_MN)) {
+      by_token(s_MN).add_(bias_LIN);
+    } else {
+      by_token(s_MN).masked_fill_(bias_LIN < 0, -kInf);
+    }
+  }
+  /// Makes hidden weights 0, which they are already unless something met a NaN or an infinity.
+  void hide_weights(const at::Tensor& w_MN) const {
+    if (partial() && !tame(w_MN)) by_token(w_MN).masked_fill_(bias_LIN < 0, 0);
+  }
+
+  at::Tensor sum_over_keys(const at::Tensor& w_MN, const at::Tensor& x_NX) const {
+    if (!partial() || tame(x_NX)) return w_MN.mm(x_NX);
+    return weighted_sum(w_MN, x_NX, hidden());
+  }
+  at::Tensor sum_over_queries(const at::Tensor& w_MN, const at::Tensor& x_MX) const {
+    if (!partial() || tame(x_MX)) return w_MN.t().mm(x_MX);
+    return weighted_sum(w_MN.t(), x_MX, hidden().t());
+  }
+};
+
+template <class Number>
+void show(const std::vector<VisibleKeys>& visible, const at::Tensor& bias_LIN) {
+  Number* const bias = bias_LIN.data_ptr<Number>();
+  for (const auto& [q_row, k_rows] : visible) {
+    Number* const row = bias + q_row * bias_LIN.size(2);
+    std::fill(row + k_rows.begin, row + k_rows.end, Number{0});
+  }
+}
+
+at::Tensor bias_of(const plan::Mask& mask, const Strip& q, const Strip& k,
+                   const at::TensorOptions& options) {
+  const at::Tensor bias_LIN =
+      at::full({tokens(q.runs), 1, tokens(k.runs)}, -kInf, options.device(at::kCPU));
+  const std::vector<VisibleKeys> visible = visible_keys(mask, q, k);
+  if (options.dtype() == at::kDouble) {
+    show<double>(visible, bias_LIN);
+  } else {
+    show<float>(visible, bias_LIN);
+  }
+  return bias_LIN.to(options.device());
+}
+
+/// Calls visit(Piece) for every piece with a visible pair, in a fixed order.
+template <class Visit>
+void for_each_piece(const Pairs& pairs, const Inputs& inputs, Visit visit) {
+  const at::Tensor& q_BLHD = inputs.q_BLHD;
+  const std::int64_t heads = q_BLHD.size(2);
+  const std::int64_t group = std::clamp<std::int64_t>(heads, 1, pairs.heads.group_size);
+  const PatchLimits limits{.q_rows = std::max<std::int64_t>(1, kQueryRows / group),
+                           .k_rows = kKeyRows};
+  const Patches patches = find_patches(*pairs.mask, pairs.q_runs, pairs.k_runs, limits);
+  for (const Patch& patch : patches.visible) {
+    const Strip& q = patches.q[patch.q];
+    const Strip& k = patches.k[patch.k];
+    Piece piece{.q_rows = q.rows, .k_rows = k.rows, .q_heads = {}, .bias_LIN = {}};
+    if (!patch.whole) {
+      const auto acc = q_BLHD.options().dtype(accumulator(q_BLHD.scalar_type()));
+      piece.bias_LIN = bias_of(*pairs.mask, q, k, acc);
+    }
+    for (piece.kv_head = 0; piece.kv_head < inputs.k_BLGD.size(2); ++piece.kv_head) {
+      piece.q_heads = pairs.heads.q_heads_of(piece.kv_head, heads);
+      if (piece.q_heads.empty()) continue;
+      for (piece.batch = 0; piece.batch < q_BLHD.size(0); ++piece.batch) visit(piece);
+    }
+  }
+}
+
+class Reference final : public Kernel {
+  void run_attend(const Pairs& pairs, const Inputs& inputs, Partial& carry) const override {
+    const c10::NoGradGuard no_grad;
+    for_each_piece(pairs, inputs, [&](const Piece& piece) {
+      at::Tensor p_MN =
+          products(piece.q_side(inputs.q_BLHD), piece.k_side(inputs.k_BLGD), inputs.score.scale);
+      piece.hide_scores(p_MN);
+      // A row that sees no key here: its maximum is -inf, all its weights exp(-inf - 0) = 0.
+      const at::Tensor max_MI = p_MN.amax(1, /*keepdim=*/true);
+      exp_in_place(p_MN.sub_(max_MI.masked_fill(max_MI == -kInf, 0)));
+      const at::Tensor sum_MI = p_MN.sum(1, /*keepdim=*/true);
+      // The largest weight is 1, so the sum is at least 1 unless the row is empty.
+      const at::Tensor out_ME =
+          piece.sum_over_keys(p_MN, piece.k_side(inputs.v_BLGE)).div_(sum_MI.clamp_min(1));
+      const at::Tensor lse_M = (max_MI + sum_MI.log()).squeeze(1);
+
+      Partial seen{piece.queries(carry.out_BLHE), piece.queries(carry.lse_BLH)};
+      merge(seen, {piece.by_token(out_ME), piece.by_token(lse_M)});
+    });
+  }
+
+  void run_attend_grad(const Pairs& pairs, const Inputs& inputs, const OutputGrads& upstream,
+                       InputGrads& grads) const override {
+    const c10::NoGradGuard no_grad;
+    const double scale = inputs.score.scale;
+    for_each_piece(pairs, inputs, [&](const Piece& piece) {
+      const at::Tensor q_MD = piece.q_side(inputs.q_BLHD);
+      const at::Tensor k_ND = piece.k_side(inputs.k_BLGD);
+      const at::Tensor dout_ME = piece.q_side(upstream.dout_BLHE);
+
+      // P = exp(S - lse)
+      at::Tensor p_MN = products(q_MD, k_ND, scale);
+      piece.hide_scores(p_MN);
+      exp_in_place(p_MN.sub_(piece.q_side(upstream.lse_BLH).unsqueeze(1)));
+      piece.hide_weights(p_MN);  // A row that sees no key: -inf - -inf is NaN.
+      piece.keys(grads.dv_BLGE).add_(piece.sum_over_queries(p_MN, dout_ME));
+
+      // dS = P * (dP - delta)
+      at::Tensor ds_MN = products(dout_ME, piece.k_side(inputs.v_BLGE), 1);
+      ds_MN.sub_(piece.q_side(upstream.delta_BLH).unsqueeze(1)).mul_(p_MN);
+      piece.hide_weights(ds_MN);
+      const at::Tensor dq = piece.queries(grads.dq_BLHD);
+      dq.add_(piece.by_token(piece.sum_over_keys(ds_MN, k_ND)), scale);
+      piece.keys(grads.dk_BLGD).add_(piece.sum_over_queries(ds_MN, q_MD), scale);
+    });
+  }
+};
+
+}  // namespace
+
+const Kernel& reference() {
+  static const Reference kernel;
+  return kernel;
+}
+
+}  // namespace armillary::kernel

@@ -1,0 +1,420 @@
+#include "armillary/kernel/reference.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/kernel/naive_attention.h"
+
+namespace armillary::kernel {
+namespace {
+
+using plan::Interval;
+using plan::Mask;
+using plan::Run;
+using plan::Runs;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+/// Bounds of design.md section 6: only the order of sums differs from one softmax over all keys,
+/// which costs some 10 to 50 roundings of 2^-53 or 2^-24 here.
+double tolerance(at::ScalarType dtype) {
+  return dtype == at::kDouble ? 1e-12 : 1e-5;
+}
+
+/// How one attention is dealt out over calls: each range of query heads and block of queries gets a
+/// partial of its own, and attends the blocks of keys in the given order.
+struct Deal {
+  std::vector<Runs> q_blocks;
+  std::vector<Runs> k_blocks;
+  std::vector<Interval> q_heads;
+};
+
+/// The same numbers as a view into the middle of a larger tensor full of NaN.
+at::Tensor in_slot(const at::Tensor& x) {
+  std::vector<std::int64_t> shape = x.sizes().vec();
+  shape[1] += 3;
+  shape[2] += 2;
+  const at::Tensor slot = at::full(shape, kNan, x.options());
+  const at::Tensor view = slot.narrow(1, 2, x.size(1)).narrow(2, 1, x.size(2));
+  return view.copy_(x);
+}
+
+at::Tensor rows_of(const Runs& runs) {
+  return at::tensor(positions(runs), at::kLong);
+}
+
+at::Tensor part(const at::Tensor& x_BSHX, const Runs& runs, Interval heads) {
+  return in_slot(x_BSHX.index_select(1, rows_of(runs)).slice(2, heads.begin, heads.end));
+}
+
+void add_part(at::Tensor& x_BSHX, const Runs& runs, Interval heads, const at::Tensor& part) {
+  x_BSHX.slice(2, heads.begin, heads.end).index_add_(1, rows_of(runs), part);
+}
+
+/// One block of queries for one range of heads: all its calls, forward and backward, added to
+/// `results` (in accumulators, -inf of lse is 0 before).
+void deal_block(const Kernel& kernel, const Sequences& x, const Mask& mask, const Deal& deal,
+                const Runs& q_runs, Interval heads, double scale, Results& results) {
+  const std::int64_t group = x.q_BSHD.size(2) / x.k_BSGD.size(2);
+  const Interval kv_heads{heads.begin / group, (heads.end + group - 1) / group};
+  const auto pairs = [&](const Runs& k_runs) {
+    return Pairs{
+        .q_runs = q_runs,
+        .k_runs = k_runs,
+        .mask = &mask,
+        .heads = {
+            .first_q_head = heads.begin, .first_kv_head = kv_heads.begin, .group_size = group}};
+  };
+  const auto inputs = [&](const Runs& k_runs) {
+    return Inputs{.q_BLHD = part(x.q_BSHD, q_runs, heads),
+                  .k_BLGD = part(x.k_BSGD, k_runs, kv_heads),
+                  .v_BLGE = part(x.v_BSGE, k_runs, kv_heads),
+                  .score = {.scale = scale}};
+  };
+  const at::Tensor dout = part(x.dout_BSHE, q_runs, heads);
+  const auto acc = at::TensorOptions(accumulator(dout.scalar_type()));
+
+  Partial carry{in_slot(at::zeros(dout.sizes(), acc)),
+                in_slot(at::zeros(dout.sizes().slice(0, 3), acc))};
+  clear(carry);
+  for (const Runs& k_runs : deal.k_blocks) kernel.attend(pairs(k_runs), inputs(k_runs), carry);
+  at::Tensor out = at::empty_like(dout);
+  at::Tensor lse = at::empty_like(carry.lse_BLH);
+  finish(carry, out, lse);
+  at::Tensor delta_BLH = in_slot(at::zeros_like(lse));
+  delta(dout, out, delta_BLH);
+  add_part(results.out_BSHE, q_runs, heads, out.to(acc.dtype()));
+  add_part(results.lse_BSH, q_runs, heads, lse);
+
+  for (const Runs& k_runs : deal.k_blocks) {
+    const Inputs in = inputs(k_runs);
+    InputGrads grads{in_slot(at::zeros(in.q_BLHD.sizes(), acc)),
+                     in_slot(at::zeros(in.k_BLGD.sizes(), acc)),
+                     in_slot(at::zeros(in.v_BLGE.sizes(), acc))};
+    kernel.attend_grad(pairs(k_runs), in, {dout, lse, delta_BLH}, grads);
+    add_part(results.dq_BSHD, q_runs, heads, grads.dq_BLHD);
+    add_part(results.dk_BSGD, k_runs, kv_heads, grads.dk_BLGD);
+    add_part(results.dv_BSGE, k_runs, kv_heads, grads.dv_BLGE);
+  }
+}
+
+Results dealt_attention(const Kernel& kernel, const Sequences& x, const Mask& mask,
+                        const Deal& deal, double scale) {
+  const auto acc = at::TensorOptions(accumulator(x.q_BSHD.scalar_type()));
+  Results results{at::zeros(x.dout_BSHE.sizes(), acc),
+                  at::zeros(x.dout_BSHE.sizes().slice(0, 3), acc), at::zeros(x.q_BSHD.sizes(), acc),
+                  at::zeros(x.k_BSGD.sizes(), acc), at::zeros(x.v_BSGE.sizes(), acc)};
+  for (const Interval heads : deal.q_heads) {
+    for (const Runs& q_runs : deal.q_blocks) {
+      deal_block(kernel, x, mask, deal, q_runs, heads, scale, results);
+    }
+  }
+  return results;
+}
+
+/// Calls visit(name, given, required) for output, log-sum-exp and every gradient.
+template <class Visit>
+void for_each_result(const Results& given, const Results& required, Visit visit) {
+  visit("out", given.out_BSHE, required.out_BSHE);
+  visit("lse", given.lse_BSH, required.lse_BSH);
+  visit("dq", given.dq_BSHD, required.dq_BSHD);
+  visit("dk", given.dk_BSGD, required.dk_BSGD);
+  visit("dv", given.dv_BSGE, required.dv_BSGE);
+}
+
+void expect_near(const Results& given, const Results& required, double bound,
+                 const std::string& where) {
+  for_each_result(given, required, [&](const char* name, const at::Tensor& a, const at::Tensor& b) {
+    EXPECT_LE(relative_error(a, b), bound) << where << ": " << name;
+  });
+}
+
+Runs run(std::int64_t begin, std::int64_t end) {
+  return {plan::run_of({begin, end})};
+}
+
+/// Tokens i, i + n, i + 2n, .. of [0, length).
+Runs stripe(std::int64_t i, std::int64_t n, std::int64_t length) {
+  return {{.begin = i, .count = (length - i + n - 1) / n, .step = n}};
+}
+
+/// Whole, pieces, zigzag, stripes, wide stripes; keys in another order and cut than queries.
+/// Requires length > 12.
+std::vector<Deal> deals(std::int64_t length) {
+  const std::int64_t third = length / 3;
+  const Runs all = run(0, length);
+  const Runs ends = {plan::run_of({0, third}), plan::run_of({2 * third, length})};
+  const Runs middle = run(third, 2 * third);
+  const Runs wide = {{.begin = 1, .count = 2, .step = 7, .width = 4}};  // 1-4 and 8-11
+  const Runs rest = {plan::run_of({12, length}), plan::run_of({0, 1}), plan::run_of({5, 8})};
+  return {{.q_blocks = {all}, .k_blocks = {all}, .q_heads = {}},
+          {.q_blocks = {middle, ends}, .k_blocks = {ends, middle}, .q_heads = {}},
+          {.q_blocks = {ends, middle},
+           .k_blocks = {middle, run(0, third), run(2 * third, length)},
+           .q_heads = {}},
+          {.q_blocks = {stripe(0, 2, length), stripe(1, 2, length)},
+           .k_blocks = {stripe(2, 3, length), stripe(0, 3, length), stripe(1, 3, length)},
+           .q_heads = {}},
+          {.q_blocks = {wide, rest}, .k_blocks = {rest, {}, wide}, .q_heads = {}}};
+}
+
+struct HeadCase {
+  std::int64_t heads;
+  std::int64_t kv_heads;
+  std::vector<Interval> ranges;
+};
+
+// Multi-head, grouped and multi-query attention; ranges that cut a group, and ranges of uneven
+// size.
+const std::vector<HeadCase>& head_cases() {
+  static const std::vector<HeadCase> cases = {{2, 2, {{0, 2}}},         {3, 3, {{0, 1}, {1, 3}}},
+                                              {6, 3, {{0, 3}, {3, 6}}}, {4, 2, {{0, 1}, {1, 4}}},
+                                              {4, 1, {{0, 4}}},         {3, 1, {{0, 2}, {2, 3}}}};
+  return cases;
+}
+
+class MaskTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(MaskTest, EqualsOneSoftmaxHoweverItIsDealtOut) {
+  constexpr std::int64_t kLength = 37;
+  const Mask mask = plan::parse_mask(GetParam(), {.q = kLength, .kv = kLength});
+  std::uint64_t seed = 0;
+  for (const HeadCase& heads : head_cases()) {
+    for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+      const Sequences x = random_sequences({.batch = 2,
+                                            .heads = heads.heads,
+                                            .kv_heads = heads.kv_heads,
+                                            .head_dim = 8,
+                                            .value_dim = 5},
+                                           mask, dtype, ++seed);
+      const Results required = naive_attention(x, mask, 0.3);
+      for (Deal deal : deals(kLength)) {
+        deal.q_heads = heads.ranges;
+        expect_near(dealt_attention(reference(), x, mask, deal, 0.3), required, tolerance(dtype),
+                    fmt::format("{} of {} heads, {}, seed {}", heads.heads, heads.kv_heads,
+                                c10::toString(dtype), seed));
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Masks, MaskTest,
+                         testing::Values("full", "causal", "window:left=5,right=2", "prefix:9",
+                                         "block_causal:8", "documents:10,0,3,24",
+                                         "documents:20,17,within=full",
+                                         // Queries 20 to 24 see no key, keys 30 to 36 no query.
+                                         "bands:0-20/0-30/-40..3;25-37/10-20/..;25-37/0-5/.."));
+
+TEST(Reference, QueriesAndKeysOfDifferentLengths) {
+  for (const auto& [lengths, align] : std::vector<std::pair<plan::Lengths, plan::Align>>{
+           {{.q = 9, .kv = 30}, plan::Align::End},
+           {{.q = 30, .kv = 9}, plan::Align::End},  // The first 21 queries see nothing.
+           {{.q = 30, .kv = 9}, plan::Align::Start},
+           {{.q = 5, .kv = 0}, plan::Align::Start},
+           {{.q = 0, .kv = 5}, plan::Align::Start},
+           {{.q = 1, .kv = 1}, plan::Align::Start},
+           {{.q = 0, .kv = 0}, plan::Align::Start}}) {
+    const Mask mask = plan::causal_mask(lengths, align);
+    const Sequences x = random_sequences({.heads = 2, .kv_heads = 1}, mask, at::kDouble, 3);
+    const Deal deal{.q_blocks = {run(0, lengths.q)},
+                    .k_blocks = {run(lengths.kv / 2, lengths.kv), run(0, lengths.kv / 2)},
+                    .q_heads = {{0, 2}}};
+    expect_near(dealt_attention(reference(), x, mask, deal, 0.3), naive_attention(x, mask, 0.3),
+                1e-12, fmt::format("{} queries, {} keys", lengths.q, lengths.kv));
+  }
+}
+
+TEST(Reference, ZeroBatch) {
+  const Mask mask = plan::full_mask({.q = 4, .kv = 4});
+  const Sequences x = random_sequences({.batch = 0}, mask, at::kFloat, 3);
+  const Deal deal{.q_blocks = {run(0, 4)}, .k_blocks = {run(0, 4)}, .q_heads = {{0, 1}}};
+  EXPECT_EQ(dealt_attention(reference(), x, mask, deal, 1).out_BSHE.numel(), 0);
+}
+
+// Many patches a call, whole and partial ones, for more query heads than one.
+TEST(Reference, LongSequences) {
+  for (const std::string text : {"causal", "window:left=700,right=0", "documents:900,30,370"}) {
+    const Mask mask = plan::parse_mask(text, {.q = 1300, .kv = 1300});
+    for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+      const Sequences x =
+          random_sequences({.heads = 3, .kv_heads = 1, .head_dim = 16}, mask, dtype, 5);
+      const Deal deal{
+          .q_blocks = {{plan::run_of({0, 300}), plan::run_of({1000, 1300})}, run(300, 1000)},
+          .k_blocks = {stripe(1, 2, 1300), stripe(0, 2, 1300)},
+          .q_heads = {{0, 3}}};
+      expect_near(dealt_attention(reference(), x, mask, deal, 0.25), naive_attention(x, mask, 0.25),
+                  tolerance(dtype), fmt::format("{} {}", text, c10::toString(dtype)));
+    }
+  }
+}
+
+/// PyTorch's own attention in the dtype of the inputs.
+Results torch_attention(const Sequences& x, const Mask& mask, double scale) {
+  const auto leaf = [](const at::Tensor& t) { return t.detach().clone().requires_grad_(); };
+  const at::Tensor q = leaf(x.q_BSHD);
+  const at::Tensor k = leaf(x.k_BSGD);
+  const at::Tensor v = leaf(x.v_BSGE);
+  const at::Tensor out =
+      at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
+                                       hidden_matrix(mask).logical_not(), 0, false, scale)
+          .transpose(1, 2);
+  out.backward(x.dout_BSHE);
+  return {out.detach(), {}, q.grad(), k.grad(), v.grad()};
+}
+
+// Section 6 of the design: error against fp64 <= 2.5 x that of one-device attention in the dtype.
+TEST(Reference, HalfPrecisionIsAsGoodAsOneDeviceAttention) {
+  const Mask mask = plan::parse_mask("causal", {.q = 300, .kv = 300});
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    const Sequences x = random_sequences(
+        {.heads = 2, .kv_heads = 2, .head_dim = 32, .value_dim = 32}, mask, dtype, 11);
+    const Deal deal{.q_blocks = {run(0, 300)},
+                    .k_blocks = {run(200, 300), run(0, 100), run(100, 200)},
+                    .q_heads = {{0, 2}}};
+    Results given = dealt_attention(reference(), x, mask, deal, 0.2);
+    for (at::Tensor* grad : {&given.dq_BSHD, &given.dk_BSGD, &given.dv_BSGE}) {
+      *grad = grad->to(dtype);  // As the plan's last copy does.
+    }
+    const Results torch = torch_attention(x, mask, 0.2);
+    const Results exact = naive_attention(x, mask, 0.2);
+    const auto expect = [&](const char* name, at::Tensor Results::*field) {
+      const double ours = relative_error(given.*field, exact.*field);
+      const double theirs = relative_error(torch.*field, exact.*field);
+      EXPECT_LE(ours, 2.5 * theirs) << name << ' ' << c10::toString(dtype);
+    };
+    expect("out", &Results::out_BSHE);
+    expect("dq", &Results::dq_BSHD);
+    expect("dk", &Results::dk_BSGD);
+    expect("dv", &Results::dv_BSGE);
+    EXPECT_LE(relative_error(given.lse_BSH, exact.lse_BSH), 1e-5) << c10::toString(dtype);
+  }
+}
+
+// Rule 2 of the header.
+TEST(Reference, RowsWithoutKeysAreZero) {
+  const Mask mask(8, 8, {{.q = {0, 3}, .k = {0, 8}}, {.q = {5, 8}, .k = {2, 4}}});
+  const Sequences x = random_sequences({}, mask, at::kFloat, 7);
+  const Deal deal{.q_blocks = {run(0, 8)}, .k_blocks = {run(0, 8)}, .q_heads = {{0, 1}}};
+  const Results y = dealt_attention(reference(), x, mask, deal, 1);
+  EXPECT_TRUE(at::equal(y.out_BSHE.slice(1, 3, 5), at::zeros({1, 2, 1, 8}))) << y.out_BSHE;
+  EXPECT_TRUE(at::equal(y.lse_BSH.slice(1, 3, 5), at::full({1, 2, 1}, -kInf))) << y.lse_BSH;
+  EXPECT_TRUE(at::equal(y.dq_BSHD.slice(1, 3, 5), at::zeros({1, 2, 1, 8}))) << y.dq_BSHD;
+}
+
+// Rule 3. Query 3, key 7 (also as a value) and dout 9 are wild; documents of 5 tokens and causality
+// say what can see them.
+TEST(Reference, NanAndInfinityReachOnlyWhatSeesThem) {
+  const Mask mask = plan::parse_mask("documents:5,5,5", {.q = 15, .kv = 15});
+  const Deal deal{.q_blocks = {run(0, 15)}, .k_blocks = {run(0, 15)}, .q_heads = {{0, 2}}};
+  const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, at::kDouble, 13);
+  const Results required = naive_attention(tame, mask, 1);
+  for (const double wild : {kNan, kInf, -kInf}) {
+    const auto with = [&](const at::Tensor& x, std::int64_t row) {
+      at::Tensor copy = x.clone();
+      copy.select(1, row).fill_(wild);
+      return copy;
+    };
+    const auto tame_but = [](const at::Tensor& x, Interval rows) {
+      return at::cat({x.slice(1, 0, rows.begin), x.slice(1, rows.end)}, 1);
+    };
+    // What comes out equals the tame result but for the given rows, which are not finite.
+    const auto expect = [&](const char* what, const Sequences& x, at::Tensor Results::*field,
+                            Interval rows) {
+      const at::Tensor given = dealt_attention(reference(), x, mask, deal, 1).*field;
+      EXPECT_LE(relative_error(tame_but(given, rows), tame_but(required.*field, rows)), 1e-12)
+          << what << " with " << wild;
+      const at::Tensor rest = given.slice(1, rows.begin, rows.end).flatten(2);
+      EXPECT_FALSE(rest.isfinite().all(2).any().item<bool>()) << what << " with " << wild;
+    };
+    Sequences x = tame;
+    x.v_BSGE = with(tame.v_BSGE, 7);
+    expect("out of a wild value", x, &Results::out_BSHE, {7, 10});
+    x = tame;
+    x.dout_BSHE = with(tame.dout_BSHE, 9);
+    expect("dv of a wild dout", x, &Results::dv_BSGE, {5, 10});
+    expect("dq of a wild dout", x, &Results::dq_BSHD, {9, 10});
+    if (!std::isnan(wild)) continue;  // An infinite query or key may make a weight of exactly 0.
+    x = tame;
+    x.q_BSHD = with(tame.q_BSHD, 3);
+    expect("out of a wild query", x, &Results::out_BSHE, {3, 4});
+    expect("dk of a wild query", x, &Results::dk_BSGD, {0, 4});
+    x = tame;
+    x.k_BSGD = with(tame.k_BSGD, 7);
+    expect("out of a wild key", x, &Results::out_BSHE, {7, 10});
+    expect("dq of a wild key", x, &Results::dq_BSHD, {7, 10});
+  }
+}
+
+// Rule 4. Scores of 1e4, 1e4 - 1 and -1e4, exact in fp32: weights 0.73, 0.27 and 0. An fp32 lse of
+// 1e4 is off by up to 2^-11, and so are weights made from it: in merges and in the gradient.
+TEST(Reference, LargeScoresDoNotOverflow) {
+  const Mask mask = plan::full_mask({.q = 2, .kv = 3});
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+    const double of_lse = dtype == at::kDouble ? 1e-11 : 2e-3;
+    Sequences x = random_sequences({.head_dim = 2}, mask, dtype, 17);
+    x.q_BSHD = at::tensor({100, 1, -100, 1}, dtype).view({1, 2, 1, 2});
+    x.k_BSGD = at::tensor({100, 0, 100, -1, -100, 0}, dtype).view({1, 3, 1, 2});
+    const Results required = naive_attention(x, mask, 1);
+    Deal deal{.q_blocks = {run(0, 2)}, .k_blocks = {run(0, 3)}, .q_heads = {{0, 1}}};
+    const Results whole = dealt_attention(reference(), x, mask, deal, 1);
+    EXPECT_LE(relative_error(whole.out_BSHE, required.out_BSHE), tolerance(dtype));
+    expect_near(whole, required, of_lse, "one block");
+    deal.k_blocks = {run(2, 3), run(0, 1), run(1, 2)};
+    expect_near(dealt_attention(reference(), x, mask, deal, 1), required, of_lse, "three blocks");
+  }
+}
+
+// Rule 5. With any work at all for pairs that no band touches, 2^60 of them would not end; memory
+// for one number per row would be seen as well: every row of these tensors is the same one.
+TEST(Reference, PairsThatNoBandTouchesCostNothing) {
+  constexpr std::int64_t kRows = std::int64_t{1} << 30;
+  const Mask mask(
+      2 * kRows, 2 * kRows,
+      {{.q = {0, kRows}, .k = {0, kRows}}, {.q = {kRows, 2 * kRows}, .k = {kRows, 2 * kRows}}});
+  const at::Tensor rows = at::full({1, 1, 1, 8}, kNan).expand({1, kRows, 1, 8});
+  const at::Tensor row = at::zeros({1, 1, 1});
+  Partial carry{at::zeros({1, 1, 1, 8}).expand({1, kRows, 1, 8}), row.expand({1, kRows, 1})};
+  const Pairs pairs{
+      .q_runs = run(0, kRows), .k_runs = run(kRows, 2 * kRows), .mask = &mask, .heads = {}};
+  const Inputs inputs{rows, rows, rows, {.scale = 1}};
+  reference().attend(pairs, inputs, carry);
+  InputGrads grads{carry.out_BLHE, carry.out_BLHE, carry.out_BLHE};
+  reference().attend_grad(pairs, inputs, {rows, carry.lse_BLH, carry.lse_BLH}, grads);
+  EXPECT_TRUE(at::equal(row, at::zeros({1, 1, 1}))) << row;
+  EXPECT_TRUE(at::equal(carry.out_BLHE.select(1, 0), at::zeros({1, 1, 8})))
+      << carry.out_BLHE.select(1, 0);
+}
+
+// Rule 6.
+TEST(Reference, SameCallGivesTheSameBits) {
+  const Mask mask = plan::parse_mask("causal", {.q = 700, .kv = 700});
+  const Sequences x = random_sequences({.heads = 2, .kv_heads = 1}, mask, at::kFloat, 19);
+  const Deal deal{.q_blocks = {run(0, 700)}, .k_blocks = {run(0, 700)}, .q_heads = {{0, 2}}};
+  for_each_result(dealt_attention(reference(), x, mask, deal, 1),
+                  dealt_attention(reference(), x, mask, deal, 1),
+                  [](const char* name, const at::Tensor& a, const at::Tensor& b) {
+                    EXPECT_TRUE(at::equal(a, b)) << name;
+                  });
+}
+
+TEST(Reference, RecordsNoAutograd) {
+  const Mask mask = plan::full_mask({.q = 2, .kv = 2});
+  const Sequences x = random_sequences({}, mask, at::kFloat, 23);
+  const Inputs inputs{x.q_BSHD.clone().requires_grad_(), x.k_BSGD, x.v_BSGE, {}};
+  Partial carry{at::zeros({1, 2, 1, 8}), at::zeros({1, 2, 1})};
+  clear(carry);
+  reference().attend({.q_runs = run(0, 2), .k_runs = run(0, 2), .mask = &mask, .heads = {}}, inputs,
+                     carry);
+  EXPECT_FALSE(carry.out_BLHE.requires_grad());
+}
+
+}  // namespace
+}  // namespace armillary::kernel
