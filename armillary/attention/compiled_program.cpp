@@ -1,0 +1,188 @@
+#include "armillary/attention/compiled_program.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "armillary/plan/hazards.h"
+
+namespace armillary::attention {
+namespace {
+
+using plan::Op;
+using plan::Tile;
+using plan::View;
+
+/// The view as one segment per block.
+LocatedView locate(const plan::Blocks& blocks, const plan::RankProgram& program, const View& view) {
+  const Tile& tile = program.tiles[view.tile];
+  const std::vector<plan::Block>& table = blocks_of(blocks, tile.tensor);
+  LocatedView located{.tile = view.tile,
+                      .first_head = view.heads.begin - tile.heads.begin,
+                      .heads = view.heads.count(),
+                      .first_global_head = view.heads.begin,
+                      .segments = {}};
+  auto next = view.blocks.begin();
+  std::int64_t token = 0;
+  for (const int block : tile.blocks) {
+    if (next != view.blocks.end() && *next == block) {
+      located.segments.push_back({token, table[block].tokens(), table[block].runs});
+      ++next;
+    }
+    token += table[block].tokens();
+  }
+  return located;
+}
+
+/// Joins segments that are neighbours in every one of the views, which show the same blocks: fewer
+/// and larger kernel calls.
+void join_segments(const std::vector<LocatedView*>& views) {
+  if (views.empty()) return;
+  const std::size_t count = views[0]->segments.size();
+  std::vector<bool> joins(count, true);
+  for (const LocatedView* view : views) {
+    for (std::size_t s = 1; s < count; ++s) {
+      const Segment& before = view->segments[s - 1];
+      if (before.begin + before.count != view->segments[s].begin) joins[s] = false;
+    }
+  }
+  for (LocatedView* view : views) {
+    std::vector<Segment> joined;
+    for (std::size_t s = 0; s < count; ++s) {
+      Segment& segment = view->segments[s];
+      if (s == 0 || !joins[s]) {
+        joined.push_back(std::move(segment));
+        continue;
+      }
+      joined.back().count += segment.count;
+      plan::Runs& positions = joined.back().positions;
+      positions.insert(positions.end(), segment.positions.begin(), segment.positions.end());
+    }
+    for (Segment& segment : joined) segment.positions = plan::join(segment.positions);
+    view->segments = std::move(joined);
+  }
+}
+
+std::vector<LocatedView> locate_all(const plan::Blocks& blocks, const plan::RankProgram& program,
+                                    const Op& op) {
+  std::vector<LocatedView> located;
+  for (const View& view : op.views) located.push_back(locate(blocks, program, view));
+  std::vector<LocatedView*> q_side;
+  std::vector<LocatedView*> kv_side;
+  for (LocatedView& view : located) {
+    (is_kv(program.tiles[view.tile].tensor) ? kv_side : q_side).push_back(&view);
+  }
+  join_segments(q_side);
+  join_segments(kv_side);
+  return located;
+}
+
+std::vector<std::int64_t> shape_of(const plan::Problem& problem, const plan::Blocks& blocks,
+                                   const Tile& tile) {
+  std::vector<std::int64_t> shape{problem.batch, tokens_of(blocks, tile.tensor, tile.blocks),
+                                  tile.heads.count()};
+  if (tile.tensor != plan::Tensor::Lse && tile.tensor != plan::Tensor::Delta) {
+    shape.push_back(dim_of(problem, tile.tensor));
+  }
+  return shape;
+}
+
+std::vector<std::vector<Batch>> batches_of(const plan::RankProgram& program) {
+  const std::vector<std::vector<int>> waits = dependencies(program);
+  std::vector<std::vector<Batch>> lanes(1);
+  std::map<plan::Lane, int> last_step;
+  for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
+    const Op& op = program.ops[i];
+    if (static_cast<std::size_t>(op.lane) >= lanes.size()) lanes.resize(op.lane + 1);
+    std::vector<Batch>& lane = lanes[op.lane];
+    if (!op.is_comm() || lane.empty() || last_step[op.lane] != op.step) {
+      lane.push_back({.lane = op.lane, .ops = {}, .waits = {}, .inputs = {}});
+      last_step[op.lane] = op.step;
+    }
+    Batch& batch = lane.back();
+    batch.ops.push_back(i);
+    batch.waits.insert(batch.waits.end(), waits[i].begin(), waits[i].end());
+    for (const View& view : op.views) {
+      if (program.slots[program.tiles[view.tile].slot].external) batch.inputs.push_back(view.tile);
+    }
+  }
+  return lanes;
+}
+
+}  // namespace
+
+std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner, plan::Pass pass,
+                                               plan::Rank rank) {
+  CompiledProgram compiled{.problem = planner.problem(),
+                           .program = planner.program(pass, rank),
+                           .shapes = {},
+                           .views = {},
+                           .lanes = {}};
+  for (const Tile& tile : compiled.program.tiles) {
+    compiled.shapes.push_back(shape_of(planner.problem(), planner.blocks(), tile));
+  }
+  for (const Op& op : compiled.program.ops) {
+    compiled.views.push_back(locate_all(planner.blocks(), compiled.program, op));
+  }
+  compiled.lanes = batches_of(compiled.program);
+  return std::make_shared<const CompiledProgram>(std::move(compiled));
+}
+
+namespace {
+
+/// Planners and programs of recent problems. A training run has one problem per mask: packed
+/// documents bring a new mask every step, so old ones must go.
+class Cache {
+ public:
+  CompiledAttention get(const plan::Problem& problem, const plan::Strategy& strategy,
+                        plan::Rank rank) {
+    const std::shared_ptr<Entry> entry = find(problem, strategy);
+    const std::lock_guard lock(entry->mutex);
+    if (!entry->planner) entry->planner.emplace(problem, strategy);
+    CompiledAttention& programs = entry->programs[rank];
+    if (!programs.forward) {
+      programs.forward = compile(*entry->planner, plan::Pass::Forward, rank);
+      programs.backward = compile(*entry->planner, plan::Pass::Backward, rank);
+    }
+    return programs;
+  }
+
+ private:
+  struct Entry {
+    plan::Problem problem;
+    plan::Strategy strategy;
+    std::mutex mutex;
+    std::optional<plan::Planner> planner;
+    std::map<plan::Rank, CompiledAttention> programs;
+  };
+
+  std::shared_ptr<Entry> find(const plan::Problem& problem, const plan::Strategy& strategy) {
+    constexpr std::size_t kMostEntries = 32;
+    const std::lock_guard lock(mutex_);
+    for (const std::shared_ptr<Entry>& entry : entries_) {
+      if (entry->problem == problem && entry->strategy == strategy) return entry;
+    }
+    auto entry = std::make_shared<Entry>();
+    entry->problem = problem;
+    entry->strategy = strategy;
+    entries_.push_front(entry);
+    if (entries_.size() > kMostEntries) entries_.pop_back();
+    return entry;
+  }
+
+  std::mutex mutex_;
+  std::deque<std::shared_ptr<Entry>> entries_;
+};
+
+}  // namespace
+
+CompiledAttention compile_cached(const plan::Problem& problem, const plan::Strategy& strategy,
+                                 plan::Rank rank) {
+  static Cache cache;
+  return cache.get(problem, strategy, rank);
+}
+
+}  // namespace armillary::attention

@@ -1,0 +1,67 @@
+// compiled_program.h: a rank's program made ready to run, again and again.
+//
+// All that does not depend on the values is worked out here once per (problem, strategy, rank):
+// where in a tile each view lies, which ops an op waits for, which global positions a kernel call
+// is about.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "armillary/kernel/block_attention.h"
+#include "armillary/plan/strategy.h"
+
+namespace armillary::attention {
+
+/// Rows of a tile that lie one after the other in memory: blocks that are neighbours in it.
+struct Segment {
+  std::int64_t begin = 0;  ///< First token in the tile.
+  std::int64_t count = 0;
+  plan::Runs positions;  ///< Global positions of these tokens, in memory order.
+};
+
+/// A view, located in its tile.
+struct LocatedView {
+  int tile = -1;
+  std::int64_t first_head = 0;  ///< In the tile.
+  std::int64_t heads = 0;
+  std::int64_t first_global_head = 0;
+  std::vector<Segment> segments;
+};
+
+/// Ops that start together: one compute op, or a batch of sends and receives of one lane.
+struct Batch {
+  plan::Lane lane = plan::kCompute;
+  std::vector<int> ops;
+  std::vector<int> waits;   ///< Ops that must be complete before it starts.
+  std::vector<int> inputs;  ///< Tiles of the caller: those it feeds must be there before it starts.
+};
+
+/// Immutable; threads may share it.
+struct CompiledProgram {
+  plan::Problem problem;
+  plan::RankProgram program;
+  std::vector<std::vector<std::int64_t>>
+      shapes;  ///< Of the tiles: {B, L, heads, dim} or {B, L, heads}.
+  std::vector<std::vector<LocatedView>> views;  ///< Of the ops, one per operand.
+  std::vector<std::vector<Batch>> lanes;  ///< Batches in order, one list per lane; 0 computes.
+};
+
+std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner, plan::Pass pass,
+                                               plan::Rank rank);
+
+/// Both passes of one rank.
+struct CompiledAttention {
+  std::shared_ptr<const CompiledProgram> forward;
+  std::shared_ptr<const CompiledProgram> backward;
+};
+
+/// Compiles, or finds what was compiled for an equal problem and strategy before. Keeps the most
+/// recent ones for the whole process. Threads: any; ranks that are threads share the planning.
+/// @throws InvalidArgument if the strategy cannot solve the problem.
+CompiledAttention compile_cached(const plan::Problem& problem, const plan::Strategy& strategy,
+                                 plan::Rank rank);
+
+}  // namespace armillary::attention

@@ -1,0 +1,244 @@
+#include "armillary/attention/executor.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <stdexcept>
+
+#include "armillary/comm/local.h"
+#include "armillary/core/error.h"
+#include "armillary/kernel/reference.h"
+
+namespace armillary::attention {
+namespace {
+
+using plan::Pass;
+using plan::Tensor;
+
+plan::Problem causal_problem(int world, std::int64_t tokens) {
+  return {.world = world,
+          .batch = 2,
+          .heads = 4,
+          .kv_heads = 2,
+          .head_dim = 8,
+          .value_dim = 8,
+          .dtype = plan::Dtype::F32,
+          .mask = plan::parse_mask("causal", {tokens, tokens}),
+          .layout = plan::parse_layout("zigzag")};
+}
+
+ExecutionOptions options() {
+  return {.kernel = &kernel::reference(), .score = {0.35}};
+}
+
+/// Random values in the shape that the program's tile of `tensor` has.
+at::Tensor random_tile(const CompiledProgram& compiled, Tensor tensor, std::uint64_t seed) {
+  for (std::size_t t = 0; t < compiled.program.tiles.size(); ++t) {
+    if (compiled.program.tiles[t].tensor != tensor || compiled.program.tiles[t].partial) continue;
+    at::Generator generator = at::detail::createCPUGenerator(seed + compiled.program.rank);
+    return at::randn(compiled.shapes[t], generator);
+  }
+  throw std::logic_error("no such tile");
+}
+
+Execution run_forward(const CompiledAttention& programs, comm::Communicator& comm) {
+  Execution run(programs.forward, comm, options());
+  for (const Tensor tensor : {Tensor::K, Tensor::V, Tensor::Q}) {
+    run.feed(tensor, random_tile(*programs.forward, tensor, 7 * static_cast<int>(tensor)));
+  }
+  run.finish();
+  return run;
+}
+
+Execution run_backward(const CompiledAttention& programs, const Execution& forward,
+                       comm::Communicator& comm) {
+  Execution run(programs.backward, comm, options());
+  for (const Tensor tensor : {Tensor::Q, Tensor::K, Tensor::V, Tensor::Out, Tensor::Lse}) {
+    run.feed(tensor, forward.saved(tensor));
+  }
+  run.feed(Tensor::DOut, random_tile(*programs.backward, Tensor::DOut, 99));
+  run.finish();
+  return run;
+}
+
+TEST(Execution, MovesExactlyTheBytesOfItsPlan) {
+  for (const int world : {1, 2, 3, 4, 5, 8}) {
+    for (const char* name : {"ring", "allgather", "ulysses", "usp:u=2"}) {
+      const plan::Problem problem = causal_problem(world, 45);
+      const plan::Strategy strategy = plan::parse_strategy(name);
+      if (world > 4 && strategy.name == "ulysses") continue;
+      if (world % 2 != 0 && strategy.name == "usp") continue;
+      const plan::Planner planner(problem, strategy);
+      comm::run_ranks(world, [&](comm::Communicator& comm) {
+        const CompiledAttention programs = compile_cached(problem, strategy, comm.rank());
+        const Execution forward = run_forward(programs, comm);
+        const Execution backward = run_backward(programs, forward, comm);
+        for (const auto& [pass, moved] : {std::pair(Pass::Forward, forward.moved()),
+                                          std::pair(Pass::Backward, backward.moved())}) {
+          const plan::Traffic planned =
+              plan::traffic(problem, planner.blocks(), planner.program(pass, comm.rank()));
+          EXPECT_EQ(moved.sent_bytes, planned.sent_bytes) << name << " rank " << comm.rank();
+          EXPECT_EQ(moved.received_bytes, planned.received_bytes)
+              << name << " rank " << comm.rank();
+        }
+      });
+    }
+  }
+}
+
+TEST(Execution, SameBitsWhateverTheTiming) {
+  const plan::Problem problem = causal_problem(4, 37);
+  for (const char* name : {"ring", "allgather", "usp:u=2"}) {
+    std::vector<std::vector<at::Tensor>> results;
+    for (const std::optional<std::uint64_t> seed :
+         {std::optional<std::uint64_t>{}, {1}, {2}, {3}}) {
+      std::vector<at::Tensor> all(16);
+      comm::run_ranks(4,
+                      [&](comm::Communicator& comm) {
+                        const CompiledAttention programs =
+                            compile_cached(problem, plan::parse_strategy(name), comm.rank());
+                        const Execution forward = run_forward(programs, comm);
+                        const Execution backward = run_backward(programs, forward, comm);
+                        all[comm.rank() * 4] = forward.output(Tensor::Out);
+                        all[comm.rank() * 4 + 1] = backward.output(Tensor::DQ);
+                        all[comm.rank() * 4 + 2] = backward.output(Tensor::DK);
+                        all[comm.rank() * 4 + 3] = backward.output(Tensor::DV);
+                      },
+                      {.shuffle_seed = seed});
+      results.push_back(all);
+    }
+    for (std::size_t i = 0; i < results[0].size(); ++i) {
+      for (std::size_t r = 1; r < results.size(); ++r) {
+        EXPECT_TRUE(at::equal(results[0][i], results[r][i]))
+            << name << " tensor " << i << " run " << r;
+      }
+    }
+  }
+}
+
+TEST(Execution, SendsKeysBeforeQueriesAreThere) {
+  const plan::Problem problem = causal_problem(2, 16);
+  comm::run_ranks(2, [&](comm::Communicator& comm) {
+    const CompiledAttention programs =
+        compile_cached(problem, plan::parse_strategy("ring"), comm.rank());
+    Execution run(programs.forward, comm, options());
+    run.feed(Tensor::K, random_tile(*programs.forward, Tensor::K, 1));
+    EXPECT_EQ(run.moved().sent_bytes, 0);
+    run.feed(Tensor::V, random_tile(*programs.forward, Tensor::V, 2));
+    EXPECT_GT(run.moved().sent_bytes + run.moved().received_bytes, 0);
+    run.feed(Tensor::Q, random_tile(*programs.forward, Tensor::Q, 3));
+    run.finish();
+  });
+}
+
+template <class E>
+void expect_error(const std::function<void()>& action, const std::string& part) {
+  try {
+    action();
+  } catch (const E& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr(part));
+    return;
+  }
+  ADD_FAILURE() << "no error with '" << part << "'";
+}
+
+TEST(Execution, RefusesWhatItDoesNotWaitFor) {
+  const plan::Problem problem = causal_problem(1, 16);
+  const CompiledAttention programs = compile_cached(problem, plan::parse_strategy("ring"), 0);
+  const auto with_run = [&](const std::function<void(Execution&)>& body) {
+    comm::run_ranks(1, [&](comm::Communicator& comm) {
+      Execution run(programs.forward, comm, options());
+      body(run);
+    });
+  };
+  const at::Tensor q = random_tile(*programs.forward, Tensor::Q, 1);
+  expect_error<InvalidArgument>(
+      [&] { with_run([&](Execution& run) { run.feed(Tensor::Q, q.narrow(1, 0, 9)); }); },
+      "q is Float of [2, 9, 4, 8]; rank 0 needs Float of [2, 16, 4, 8]");
+  expect_error<InvalidArgument>(
+      [&] { with_run([&](Execution& run) { run.feed(Tensor::Q, q.to(at::kDouble)); }); }, "Double");
+  expect_error<InvalidArgument>(
+      [&] { with_run([&](Execution& run) { run.feed(Tensor::DOut, q); }); },
+      "dout was fed; this pass does not wait for it");
+  expect_error<InvalidArgument>(
+      [&] {
+        with_run([&](Execution& run) {
+          run.feed(Tensor::Q, q);
+          run.feed(Tensor::Q, q);
+        });
+      },
+      "q was fed");
+  expect_error<InvalidArgument>([&] { with_run([&](Execution& run) { run.finish(); }); },
+                                "finish() before k was fed");
+  expect_error<InvalidArgument>(
+      [&] {
+        comm::run_ranks(2, [&](comm::Communicator& comm) {
+          const Execution run(programs.forward, comm, options());
+        });
+      },
+      "rank 0 of 1");
+}
+
+TEST(Execution, APeerThatNeverComesEndsInADeadline) {
+  const plan::Problem problem = causal_problem(3, 24);
+  const auto begin = std::chrono::steady_clock::now();
+  expect_error<CommError>(
+      [&] {
+        comm::run_ranks(
+            3,
+            [&](comm::Communicator& comm) {
+              if (comm.rank() == 1) return;
+              run_forward(compile_cached(problem, plan::parse_strategy("ring"), comm.rank()), comm);
+            },
+            {.timeout_s = 0.2});
+      },
+      "rank");
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+  EXPECT_LT(waited.count(), 5.0);
+}
+
+/// A kernel that fails on one rank.
+class FailingKernel : public kernel::Kernel {
+  void run_attend(const kernel::Pairs&, const kernel::Inputs&, kernel::Partial&) const override {
+    throw std::runtime_error("the kernel broke");
+  }
+  void run_attend_grad(const kernel::Pairs&, const kernel::Inputs&, const kernel::OutputGrads&,
+                       kernel::InputGrads&) const override {}
+};
+
+TEST(Execution, AFailureOnOneRankEndsAllWithItsReason) {
+  const plan::Problem problem = causal_problem(4, 32);
+  const FailingKernel broken;
+  const auto begin = std::chrono::steady_clock::now();
+  expect_error<std::runtime_error>(
+      [&] {
+        comm::run_ranks(4, [&](comm::Communicator& comm) {
+          const CompiledAttention programs =
+              compile_cached(problem, plan::parse_strategy("ring"), comm.rank());
+          ExecutionOptions with = options();
+          if (comm.rank() == 2) with.kernel = &broken;
+          Execution run(programs.forward, comm, with);
+          for (const Tensor tensor : {Tensor::K, Tensor::V, Tensor::Q}) {
+            run.feed(tensor, random_tile(*programs.forward, tensor, 5));
+          }
+          run.finish();
+        });
+      },
+      "the kernel broke");
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+  EXPECT_LT(waited.count(), 2.0);  // a second to leave, a second for a busy machine
+}
+
+TEST(CompileCached, SharesProgramsOfEqualProblems) {
+  const plan::Problem problem = causal_problem(2, 40);
+  const plan::Strategy ring = plan::parse_strategy("ring");
+  EXPECT_EQ(compile_cached(problem, ring, 1).forward, compile_cached(problem, ring, 1).forward);
+  EXPECT_NE(compile_cached(problem, ring, 0).forward, compile_cached(problem, ring, 1).forward);
+  EXPECT_NE(compile_cached(causal_problem(2, 41), ring, 1).forward,
+            compile_cached(problem, ring, 1).forward);
+}
+
+}  // namespace
+}  // namespace armillary::attention

@@ -1,0 +1,173 @@
+#include "armillary/attention/sequence_parallel_attention.h"
+
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cmath>
+#include <exception>
+#include <utility>
+
+#include "armillary/attention/executor.h"
+#include "armillary/core/error.h"
+#include "armillary/kernel/reference.h"
+
+namespace armillary::attention {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+/// What one call needs of the world around it; lives as long as its graph.
+struct Call : torch::CustomClassHolder {
+  CompiledAttention programs;
+  comm::Communicator* comm = nullptr;
+  ExecutionOptions options;
+};
+
+constexpr plan::Tensor kSaved[] = {plan::Tensor::Q, plan::Tensor::K, plan::Tensor::V,
+                                   plan::Tensor::Out, plan::Tensor::Lse};
+
+class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& q_BLHD,
+                               const at::Tensor& k_BLGD, const at::Tensor& v_BLGE,
+                               const c10::intrusive_ptr<Call>& call) {
+    Execution run(call->programs.forward, *call->comm, call->options);
+    run.feed(plan::Tensor::K, k_BLGD);
+    run.feed(plan::Tensor::V, v_BLGE);
+    run.feed(plan::Tensor::Q, q_BLHD);
+    run.finish();
+    variable_list results{run.output(plan::Tensor::Out)};
+    if (call->programs.forward->problem.return_lse) {
+      results.push_back(run.output(plan::Tensor::Lse));
+      ctx->mark_non_differentiable({results[1]});
+    }
+    variable_list saved;
+    for (const plan::Tensor tensor : kSaved) saved.push_back(run.saved(tensor));
+    ctx->save_for_backward(saved);
+    ctx->saved_data["call"] = c10::IValue::make_capsule(call);
+    return results;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto call = c10::static_intrusive_pointer_cast<Call>(ctx->saved_data["call"].toCapsule());
+    const variable_list saved = ctx->get_saved_variables();
+    Execution run(call->programs.backward, *call->comm, call->options);
+    for (std::size_t i = 0; i < saved.size(); ++i) run.feed(kSaved[i], saved[i]);
+    run.feed(plan::Tensor::DOut, grads[0]);
+    run.finish();
+    return {run.output(plan::Tensor::DQ), run.output(plan::Tensor::DK),
+            run.output(plan::Tensor::DV), Variable()};
+  }
+};
+
+plan::Dtype dtype_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kDouble:
+      return plan::Dtype::F64;
+    case at::kFloat:
+      return plan::Dtype::F32;
+    case at::kBFloat16:
+      return plan::Dtype::Bf16;
+    case at::kHalf:
+      return plan::Dtype::F16;
+    default:
+      fail<InvalidArgument>("attention: q is {}; fp64, fp32, bf16 or fp16 is required",
+                            at::toString(tensor.scalar_type()));
+  }
+}
+
+void check_tensors(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD, const at::Tensor& v_BLGE) {
+  for (const auto& [name, tensor] :
+       {std::pair("q", &q_BLHD), std::pair("k", &k_BLGD), std::pair("v", &v_BLGE)}) {
+    if (tensor->dim() != 4) {
+      fail<InvalidArgument>("attention: {} has {} dims; [batch, tokens, heads, dim] is required",
+                            name, tensor->dim());
+    }
+    if (tensor->scalar_type() != q_BLHD.scalar_type() || !tensor->device().is_cpu()) {
+      fail<InvalidArgument>("attention: {} is {} on {}, q is {}; all must be alike, on the CPU",
+                            name, at::toString(tensor->scalar_type()), tensor->device().str(),
+                            at::toString(q_BLHD.scalar_type()));
+    }
+  }
+  const bool alike = k_BLGD.size(0) == q_BLHD.size(0) && v_BLGE.size(0) == q_BLHD.size(0) &&
+                     k_BLGD.size(1) == v_BLGE.size(1) && k_BLGD.size(2) == v_BLGE.size(2) &&
+                     k_BLGD.size(3) == q_BLHD.size(3);
+  if (!alike) {
+    const auto shape = [](const at::Tensor& t) {
+      return fmt::format("[{}]", fmt::join(t.sizes(), ", "));
+    };
+    fail<InvalidArgument>(
+        "attention: q {}, k {}, v {}; batches, k and v tokens and heads, q and k dims must agree",
+        shape(q_BLHD), shape(k_BLGD), shape(v_BLGE));
+  }
+}
+
+/// Shards hold what the layout says, on this rank.
+void check_tokens(std::string_view name, std::int64_t given, std::int64_t required,
+                  const comm::Communicator& comm, const plan::Layout& layout) {
+  if (given == required) return;
+  fail<InvalidArgument>("attention: {} has {} tokens on rank {} of {}; layout {} gives it {}", name,
+                        given, comm.rank(), comm.world(), to_string(layout), required);
+}
+
+c10::intrusive_ptr<Call> prepare(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                                 const at::Tensor& v_BLGE, comm::Communicator& comm,
+                                 const AttentionOptions& options, bool return_lse) {
+  check_tensors(q_BLHD, k_BLGD, v_BLGE);
+  const plan::Problem problem{.world = comm.world(),
+                              .batch = q_BLHD.size(0),
+                              .heads = static_cast<int>(q_BLHD.size(2)),
+                              .kv_heads = static_cast<int>(k_BLGD.size(2)),
+                              .head_dim = static_cast<int>(q_BLHD.size(3)),
+                              .value_dim = static_cast<int>(v_BLGE.size(3)),
+                              .dtype = dtype_of(q_BLHD),
+                              .mask = options.mask,
+                              .layout = options.layout,
+                              .return_lse = return_lse};
+  auto call = c10::make_intrusive<Call>();
+  call->programs = compile_cached(problem, plan::parse_strategy(options.strategy), comm.rank());
+  call->comm = &comm;
+  call->options = {.kernel = &kernel::reference(),
+                   .score = {options.scale.value_or(1.0 / std::sqrt(problem.head_dim))},
+                   .timeout_s = options.timeout_s};
+  const CompiledProgram& forward = *call->programs.forward;
+  for (const int tile : forward.program.inputs) {
+    const plan::Tensor tensor = forward.program.tiles[tile].tensor;
+    const at::Tensor& given = tensor == plan::Tensor::Q ? q_BLHD : k_BLGD;
+    check_tokens(to_string(tensor), given.size(1), forward.shapes[tile][1], comm, options.layout);
+  }
+  return call;
+}
+
+/// A call that cannot be made on this rank ends all ranks: the others would wait for it.
+c10::intrusive_ptr<Call> make_call(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                                   const at::Tensor& v_BLGE, comm::Communicator& comm,
+                                   const AttentionOptions& options, bool return_lse) {
+  try {
+    return prepare(q_BLHD, k_BLGD, v_BLGE, comm, options, return_lse);
+  } catch (const std::exception& error) {
+    comm.abort(error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+at::Tensor sequence_parallel_attention(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                                       const at::Tensor& v_BLGE, comm::Communicator& comm,
+                                       const AttentionOptions& options) {
+  const auto call = make_call(q_BLHD, k_BLGD, v_BLGE, comm, options, false);
+  return AttentionFunction::apply(q_BLHD, k_BLGD, v_BLGE, call)[0];
+}
+
+AttentionResult sequence_parallel_attention_lse(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                                                const at::Tensor& v_BLGE, comm::Communicator& comm,
+                                                const AttentionOptions& options) {
+  const auto call = make_call(q_BLHD, k_BLGD, v_BLGE, comm, options, true);
+  const variable_list results = AttentionFunction::apply(q_BLHD, k_BLGD, v_BLGE, call);
+  return {results[0], results[1]};
+}
+
+}  // namespace armillary::attention

@@ -1,0 +1,60 @@
+// sequence_parallel_attention.h: exact attention over a sequence that is spread over ranks.
+//
+//   q_BLHD, k_BLGD, v_BLGE of this rank's tokens --> out_BLHE of the same tokens, differentiable
+//
+// B batch, L local tokens, H query heads, G KV heads, D head dim of Q and K, E value dim. Which
+// tokens a rank holds, and in which order, is the layout's: plan::shards(layout, mask,
+// world).q[rank].
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+
+#include "armillary/comm/communicator.h"
+#include "armillary/plan/layout.h"
+#include "armillary/plan/mask.h"
+
+namespace armillary::attention {
+
+struct AttentionOptions {
+  plan::Mask mask;                   ///< Over the whole sequence.
+  plan::Layout layout;               ///< Of the tokens over the ranks.
+  std::string strategy = "ring";     ///< As on the command line: "usp:u=2".
+  std::optional<double> scale = {};  ///< 1 / sqrt(D) if not given.
+  std::optional<double> timeout_s =
+      {};  ///< Longest wait for peers; the communicator's if not given.
+};
+
+/// Every rank of the group calls it with the same options, in the same order; its backward
+/// likewise.
+///
+/// (1) Equal to one-device softmax attention over the whole sequence, up to rounding, in output and
+/// all gradients; (2) partial results and gradients are summed in fp32 (fp64 for fp64 inputs), and
+/// rounded to the input dtype once; (3) a query that sees no key gives 0, and zero gradients; (4)
+/// the same call on the same world gives the same bits, whatever the timing; (5) what cannot be
+/// done as asked is refused before a byte moves.
+///
+/// Gradients of gradients are not: the backward pass records no graph.
+///
+/// dtypes: fp64, fp32, bf16, fp16, all tensors alike. Devices: CPU. Threads: one per rank; ranks
+/// that are threads of one process may share nothing but the communicator's group. `comm` must
+/// outlive the backward pass.
+/// @throws InvalidArgument on shapes, dtypes, heads, layout or strategy that do not fit; CommError
+/// if a peer fails or a deadline passes, on every rank.
+at::Tensor sequence_parallel_attention(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                                       const at::Tensor& v_BLGE, comm::Communicator& comm,
+                                       const AttentionOptions& options);
+
+/// The same with the log-sum-exp of every query row (natural log, accumulator dtype, -inf where no
+/// key is seen). Differentiable in `out` only.
+struct AttentionResult {
+  at::Tensor out_BLHE;
+  at::Tensor lse_BLH;
+};
+AttentionResult sequence_parallel_attention_lse(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                                                const at::Tensor& v_BLGE, comm::Communicator& comm,
+                                                const AttentionOptions& options);
+
+}  // namespace armillary::attention

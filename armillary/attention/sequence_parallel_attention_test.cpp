@@ -1,0 +1,177 @@
+#include "armillary/attention/sequence_parallel_attention.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "armillary/comm/local.h"
+#include "armillary/core/error.h"
+#include "armillary/kernel/naive_attention.h"
+#include "tests/tolerance.h"
+
+namespace armillary::attention {
+namespace {
+
+at::Tensor shard(const at::Tensor& global_BSHD, const plan::Runs& runs) {
+  return global_BSHD.index_select(1, at::tensor(plan::positions(runs), at::kLong)).contiguous();
+}
+
+/// One problem over some ranks, with whole tensors outside.
+struct Setting {
+  int world = 2;
+  AttentionOptions options;
+
+  /// sum(out * weight), and gradients of whole q, k, v.
+  kernel::Results operator()(const kernel::Sequences& whole) const {
+    const plan::Shards owned = plan::shards(options.layout, options.mask, world);
+    kernel::Results results{at::zeros_like(whole.dout_BSHE),
+                            {},
+                            at::zeros_like(whole.q_BSHD),
+                            at::zeros_like(whole.k_BSGD),
+                            at::zeros_like(whole.v_BSGE)};
+    comm::run_ranks(world, [&](comm::Communicator& comm) {
+      const plan::Runs& q_runs = owned.q[comm.rank()];
+      const plan::Runs& kv_runs = owned.kv[comm.rank()];
+      at::Tensor q = shard(whole.q_BSHD, q_runs).requires_grad_(true);
+      at::Tensor k = shard(whole.k_BSGD, kv_runs).requires_grad_(true);
+      at::Tensor v = shard(whole.v_BSGE, kv_runs).requires_grad_(true);
+      const at::Tensor out = sequence_parallel_attention(q, k, v, comm, options);
+      out.backward(shard(whole.dout_BSHE, q_runs));
+      const auto put = [](at::Tensor& into, const plan::Runs& runs, const at::Tensor& part) {
+        into.index_copy_(1, at::tensor(plan::positions(runs), at::kLong), part.detach());
+      };
+      put(results.out_BSHE, q_runs, out);
+      put(results.dq_BSHD, q_runs, q.grad());
+      put(results.dk_BSGD, kv_runs, k.grad());
+      put(results.dv_BSGE, kv_runs, v.grad());
+    });
+    return results;
+  }
+};
+
+AttentionOptions options_of(const char* mask, std::int64_t tokens, const char* layout,
+                            const char* strategy) {
+  return {.mask = plan::parse_mask(mask, {tokens, tokens}),
+          .layout = plan::parse_layout(layout),
+          .strategy = strategy};
+}
+
+/// Central differences of sum(out * dout) in every element of q, k and v, in fp64.
+TEST(SequenceParallelAttention, GradientsEqualFiniteDifferences) {
+  for (const char* strategy : {"ring", "allgather", "ulysses", "usp:u=2"}) {
+    const bool two_axes = std::string(strategy) == "usp:u=2";
+    const Setting run{two_axes ? 4 : 2, options_of("window:left=3,right=1", 7, "zigzag", strategy)};
+    const kernel::Sequences whole =
+        kernel::random_sequences({1, 2, 1, 2, 3}, run.options.mask, at::kDouble, 11);
+    const kernel::Results given = run(whole);
+    const auto loss = [&] { return (run(whole).out_BSHE * whole.dout_BSHE).sum().item<double>(); };
+    for (const auto& [input, gradient] :
+         {std::pair(whole.q_BSHD, given.dq_BSHD), std::pair(whole.k_BSGD, given.dk_BSGD),
+          std::pair(whole.v_BSGE, given.dv_BSGE)}) {
+      constexpr double kStep = 1e-5;
+      auto* values = input.data_ptr<double>();
+      for (std::int64_t i = 0; i < input.numel(); ++i) {
+        const double before = values[i];
+        values[i] = before + kStep;
+        const double above = loss();
+        values[i] = before - kStep;
+        const double below = loss();
+        values[i] = before;
+        EXPECT_NEAR(gradient.flatten()[i].item<double>(), (above - below) / (2 * kStep), 1e-8)
+            << strategy << " element " << i;
+      }
+    }
+  }
+}
+
+/// Rounding errors of bf16 stay near those of one-device bf16 attention, and do not grow with the
+/// world.
+TEST(SequenceParallelAttention, Bf16ErrorIsThatOfOneDevice) {
+  constexpr std::int64_t kTokens = 512;
+  for (const char* strategy : {"ring", "usp:u=2", "allgather"}) {
+    double ratio_of_two = 0;
+    for (const int world : {2, 16}) {
+      const Setting run{world, options_of("causal", kTokens, "zigzag", strategy)};
+      const kernel::Sequences whole =
+          kernel::random_sequences({1, 4, 4, 64, 64}, run.options.mask, at::kBFloat16, 3);
+      const kernel::Results exact = kernel::naive_attention(whole, run.options.mask, 0.125);
+      const kernel::Results given = run(whole);
+
+      const auto leaf = [](const at::Tensor& t) {
+        return t.transpose(1, 2).contiguous().requires_grad_(true);
+      };
+      const at::Tensor q = leaf(whole.q_BSHD);
+      const at::Tensor k = leaf(whole.k_BSGD);
+      const at::Tensor v = leaf(whole.v_BSGE);
+      const at::Tensor out = at::scaled_dot_product_attention(q, k, v, {}, 0.0, true);
+      out.backward(whole.dout_BSHE.transpose(1, 2));
+      const std::pair<at::Tensor, std::pair<at::Tensor, at::Tensor>> rows[] = {
+          {exact.out_BSHE, {given.out_BSHE, out}},
+          {exact.dq_BSHD, {given.dq_BSHD, q.grad()}},
+          {exact.dk_BSGD, {given.dk_BSGD, k.grad()}},
+          {exact.dv_BSGE, {given.dv_BSGE, v.grad()}}};
+      double ratio = 0;
+      for (const auto& [required, pair] : rows) {
+        const double ours = kernel::relative_error(pair.first, required);
+        const double theirs = kernel::relative_error(pair.second.transpose(1, 2), required);
+        EXPECT_LE(ours, kBf16Ratio * theirs) << strategy << " world " << world;
+        ratio = std::max(ratio, ours / theirs);
+      }
+      if (world == 2) ratio_of_two = ratio;
+      EXPECT_LE(ratio, 1.1 * ratio_of_two) << strategy << " world " << world;
+    }
+  }
+}
+
+TEST(SequenceParallelAttention, TakesStridedInputsAndWorksWithoutGradients) {
+  const AttentionOptions options = options_of("causal", 12, "contiguous", "ring");
+  comm::run_ranks(2, [&](comm::Communicator& comm) {
+    const at::Tensor q = at::randn({1, 3, 6, 4}).transpose(1, 2);
+    const at::Tensor kv = at::randn({1, 6, 3, 8});
+    const at::Tensor given =
+        sequence_parallel_attention(q, kv.narrow(3, 0, 4), kv.narrow(3, 4, 4), comm, options);
+    EXPECT_FALSE(given.requires_grad());
+    const at::Tensor required =
+        sequence_parallel_attention(q.contiguous(), kv.narrow(3, 0, 4).contiguous(),
+                                    kv.narrow(3, 4, 4).contiguous(), comm, options);
+    EXPECT_TRUE(at::equal(given, required));
+  });
+}
+
+void expect_refused(const std::function<void(comm::Communicator&)>& action,
+                    const std::string& part) {
+  try {
+    comm::run_ranks(2, action);
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr(part));
+    return;
+  }
+  ADD_FAILURE() << "not refused: " << part;
+}
+
+TEST(SequenceParallelAttention, RefusesWhatDoesNotFit) {
+  const AttentionOptions ring = options_of("causal", 8, "zigzag", "ring");
+  const auto call = [](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                       const AttentionOptions& options) {
+    return [=](comm::Communicator& comm) { sequence_parallel_attention(q, k, v, comm, options); };
+  };
+  const at::Tensor x = at::randn({1, 4, 2, 8});
+  expect_refused(call(x, x, x.select(0, 0), ring), "v has 3 dims; [batch, tokens, heads, dim]");
+  expect_refused(call(x, x.to(at::kDouble), x, ring), "k is Double on cpu, q is Float");
+  expect_refused(call(x.to(at::kInt), x.to(at::kInt), x.to(at::kInt), ring), "q is Int");
+  expect_refused(call(x, x.narrow(3, 0, 4), x, ring), "q and k dims must agree");
+  const at::Tensor y = at::randn({1, 5, 2, 8});
+  expect_refused(call(y, y, y, ring), "5 tokens on rank");
+  expect_refused(call(y, y, y, ring), "layout zigzag gives it 4");
+  const at::Tensor odd = at::randn({1, 4, 3, 8});
+  expect_refused(call(odd, x, x, ring), "3 heads");
+  expect_refused(call(x, x, x, options_of("causal", 8, "zigzag", "rign")), "nearest: ring");
+  expect_refused(call(x, x, x, options_of("causal", 8, "zigzag", "usp:u=3")),
+                 "u must divide world");
+}
+
+}  // namespace
+}  // namespace armillary::attention
