@@ -1,0 +1,63 @@
+#include "armillary/io/run_files.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+
+#include "armillary/core/error.h"
+
+namespace armillary::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+void make_folder_of(const std::string& path) {
+  const fs::path folder = fs::path(path).parent_path();
+  std::error_code error;
+  if (!folder.empty()) fs::create_directories(folder, error);
+  if (error) {
+    fail<IoError>("write: folder {} cannot be made ({}); a folder that can be written is required",
+                  folder.string(), error.message());
+  }
+}
+
+[[noreturn]] void refuse(const std::string& path) {
+  fail<IoError>("write: {} cannot be written ({}); a path that can be written is required", path,
+                std::strerror(errno));
+}
+
+}  // namespace
+
+void write_file(const std::string& path, std::string_view text) {
+  make_folder_of(path);
+  const std::string temporary = path + ".tmp";
+  {
+    std::ofstream stream(temporary, std::ios::binary | std::ios::trunc);
+    stream.write(text.data(), static_cast<std::streamsize>(text.size()));
+    if (!stream.flush()) refuse(temporary);
+  }
+  std::error_code error;
+  fs::rename(temporary, path, error);
+  if (error) {
+    fs::remove(temporary);
+    fail<IoError>("write: {} cannot be replaced ({}); a path that can be written is required", path,
+                  error.message());
+  }
+}
+
+JsonLines::JsonLines(std::string path) : path_(std::move(path)) {
+  make_folder_of(path_);
+  stream_.open(path_, std::ios::binary | std::ios::trunc);
+  if (!stream_) refuse(path_);
+}
+
+void JsonLines::write(const nlohmann::json& value) {
+  const std::string line = value.dump() + '\n';
+  stream_.write(line.data(), static_cast<std::streamsize>(line.size()));
+  if (!stream_.flush()) refuse(path_);
+}
+
+}  // namespace armillary::io

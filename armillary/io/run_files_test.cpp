@@ -1,0 +1,66 @@
+#include "armillary/io/run_files.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "armillary/core/error.h"
+
+namespace armillary::io {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+std::string contents(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+class RunFilesTest : public testing::Test {
+ protected:
+  void SetUp() override { fs::remove_all(folder_); }
+  void TearDown() override { fs::remove_all(folder_); }
+  const std::string folder_ = (fs::temp_directory_path() / "armillary_run_files_test").string();
+};
+
+TEST_F(RunFilesTest, WriteFileMakesFoldersReplacesAndLeavesNothingElse) {
+  const std::string path = folder_ + "/a/b/recipe.toml";
+  write_file(path, "old");
+  write_file(path, "new");
+  EXPECT_EQ(contents(path), "new");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_ + "/a/b"), fs::directory_iterator()), 1);
+}
+
+TEST_F(RunFilesTest, FileInTheWayIsRefusedAndLeftAlone) {
+  write_file(folder_ + "/file", "keep");
+  EXPECT_THAT([&] { write_file(folder_ + "/file/recipe.toml", "x"); },
+              ThrowsMessage<IoError>(HasSubstr(folder_ + "/file cannot be made")));
+  fs::create_directories(folder_ + "/taken");
+  EXPECT_THAT([&] { write_file(folder_ + "/taken", "x"); },
+              ThrowsMessage<IoError>(HasSubstr("/taken cannot be replaced")));
+  EXPECT_FALSE(fs::exists(folder_ + "/taken.tmp"));
+  EXPECT_THAT([&] { JsonLines lines(folder_ + "/taken"); },
+              ThrowsMessage<IoError>(HasSubstr("/taken cannot be written")));
+  EXPECT_EQ(contents(folder_ + "/file"), "keep");
+}
+
+TEST_F(RunFilesTest, EveryLineIsOnDiskWhenWriteReturns) {
+  const std::string path = folder_ + "/metrics.jsonl";
+  JsonLines lines(path);
+  lines.write({{"step", 1}, {"note", "two\nlines"}});
+  EXPECT_EQ(contents(path), "{\"note\":\"two\\nlines\",\"step\":1}\n");
+  lines.write({{"step", 2}});
+  EXPECT_EQ(contents(path), "{\"note\":\"two\\nlines\",\"step\":1}\n{\"step\":2}\n");
+  const JsonLines again(path);
+  EXPECT_EQ(contents(path), "");
+}
+
+}  // namespace
+}  // namespace armillary::io

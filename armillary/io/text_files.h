@@ -1,0 +1,37 @@
+// text_files.h: folders and files of text in, as documents of bytes. Knows nothing of tokens.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace armillary::io {
+
+/// One file: its path (as found, not made absolute) and all its bytes, which are valid UTF-8.
+struct TextFile {
+  std::string path;
+  std::string bytes;
+};
+
+/// Reads the text at `path`, a file or a folder.
+///
+/// (1) A folder is walked recursively, links to folders are not followed; only files whose
+/// extension
+///     is in `extensions` (".py", with the dot) are read. No extensions: all files.
+/// (2) A path to a file is read whatever its extension.
+/// (3) The result is sorted by path, bytewise: the same folder gives the same documents everywhere.
+/// (4) Files of 0 bytes are left out (an empty `__init__.py` is not a document).
+///
+/// Cost: one read of every byte; all documents are in memory at once.
+/// @throws IoError if `path` is missing or unreadable, a file cannot be read, no document is found,
+/// or a file is not UTF-8 (names the file and the byte offset).
+std::vector<TextFile> read_text(const std::string& path,
+                                const std::vector<std::string>& extensions = {});
+
+/// Offset of the first byte that is not part of a well-formed UTF-8 sequence (Unicode 15, table
+/// 3-7: no overlong forms, no surrogates, nothing above U+10FFFF); nothing if `text` is UTF-8.
+std::optional<std::int64_t> first_invalid_utf8(std::string_view text);
+
+}  // namespace armillary::io

@@ -1,0 +1,101 @@
+#include "armillary/io/text_files.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include "armillary/core/error.h"
+
+namespace armillary::io {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+class TextFilesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() /
+              ("armillary_text_files_" +
+               std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string put(const std::string& name, std::string_view bytes) {
+    const fs::path path = folder_ / name;
+    fs::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << bytes;
+    return path.string();
+  }
+  std::string folder() const { return folder_.string(); }
+
+ private:
+  fs::path folder_;
+};
+
+TEST_F(TextFilesTest, FolderIsWalkedSortedAndFilteredByExtension) {
+  const std::string b = put("b.py", "b");
+  const std::string a = put("sub/deeper/a.py", "a\n");
+  put("c.so", "\xFF\xFE");
+  put("empty.py", "");
+  const auto files = read_text(folder(), {".py"});
+  ASSERT_EQ(files.size(), 2U);
+  EXPECT_EQ(files[0].path, b);
+  EXPECT_EQ(files[0].bytes, "b");
+  EXPECT_EQ(files[1].path, a);
+  EXPECT_EQ(files[1].bytes, "a\n");
+}
+
+TEST_F(TextFilesTest, OneFileIsReadWhateverItsExtension) {
+  const std::string path = put("notes", std::string("z\0z", 3));
+  const auto files = read_text(path, {".py"});
+  ASSERT_EQ(files.size(), 1U);
+  EXPECT_EQ(files[0].bytes, std::string("z\0z", 3));
+}
+
+TEST_F(TextFilesTest, MissingPathIsRefused) {
+  EXPECT_THAT([&] { read_text(folder() + "/nowhere"); },
+              ThrowsMessage<IoError>(AllOf(HasSubstr("nowhere"), HasSubstr("does not exist"))));
+}
+
+TEST_F(TextFilesTest, FolderWithoutTextIsRefused) {
+  put("empty.py", "");
+  put("other.md", "# text");
+  EXPECT_THAT(
+      [&] {
+        read_text(folder(), {".py", ".txt"});
+      },
+      ThrowsMessage<IoError>(AllOf(HasSubstr(folder() + " holds no text"),
+                                   HasSubstr("one .py, .txt file that is not empty"))));
+  EXPECT_THAT([&] { read_text(folder() + "/empty.py"); },
+              ThrowsMessage<IoError>(HasSubstr("at least one byte is required")));
+}
+
+TEST_F(TextFilesTest, FileThatIsNotUtf8IsRefusedWithItsOffset) {
+  const std::string path = put("latin1.py", "caf\xE9 = 1");
+  EXPECT_THAT([&] { read_text(folder()); },
+              ThrowsMessage<IoError>(AllOf(HasSubstr(path), HasSubstr("not UTF-8 at byte 3"))));
+}
+
+TEST(FirstInvalidUtf8, AcceptsTheEdgesAndRefusesWhatLiesBeyond) {
+  for (const char* good : {"", "plain", "\xC2\x80", "\xDF\xBF", "\xE0\xA0\x80", "\xED\x9F\xBF",
+                           "\xEE\x80\x80", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"}) {
+    EXPECT_EQ(first_invalid_utf8(good), std::nullopt) << good;
+  }
+  for (const char* bad : {"\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF",
+                          "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE2\x82", "\xC3"}) {
+    EXPECT_EQ(first_invalid_utf8(std::string("ab") + bad), 2) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace armillary::io

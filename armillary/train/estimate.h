@@ -1,0 +1,59 @@
+// estimate.h: what a recipe would take, from its plans and sizes alone: no tensors, no training.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "armillary/plan/problem.h"
+#include "armillary/train/data.h"
+#include "armillary/train/models/gpt_size.h"
+#include "armillary/train/recipe.h"
+
+namespace armillary::train {
+
+/// The attention problem of one sequence in every layer.
+/// @throws InvalidArgument for a mask or layout that is not legal.
+plan::Problem attention_problem(const Recipe& recipe, const plan::Mask& mask);
+
+/// Memory of the rank that needs most. All bytes but `activations` are exact counts.
+struct MemoryBytes {
+  std::int64_t parameters = 0;
+  std::int64_t gradients = 0;
+  std::int64_t optimizer = 0;
+  std::int64_t attention = 0;    ///< Largest slots of one layer's plan, forward or backward.
+  std::int64_t activations = 0;  ///< About what autograd keeps from forward to backward.
+  std::int64_t total() const;
+};
+
+/// One pass of attention in step 1: all layers, all sequences.
+struct PassTraffic {
+  std::vector<std::int64_t> sent_bytes_per_rank;
+  int steps = 0;  ///< Of the plan of one layer; the most of all sequences.
+};
+
+struct Estimate {
+  GptSize size;
+  MemoryBytes memory;
+  PassTraffic forward;
+  PassTraffic backward;
+  std::int64_t gradient_sent_bytes = 0;  ///< Per rank and step, to sum the gradients.
+  std::int64_t visible_pairs = 0;        ///< (query, key) pairs of one head in step 1.
+};
+
+/// Plans step 1. With packed documents other steps move somewhat more or less.
+/// @throws InvalidArgument if the strategy cannot solve the problem (reason and nearest legal
+/// choice).
+Estimate estimate(const Recipe& recipe, const PackedText& text);
+
+/// Floating point operations of one step over all ranks, forward and backward: 6 per token and
+/// matrix parameter, 12 D per visible pair of a query head (2 products of D forward, 4 backward).
+/// Recomputed scores and masked pairs do not count.
+double model_flops(const Recipe::Model& model, std::int64_t tokens, std::int64_t visible_pairs);
+
+/// For a reader, several lines; and as one JSON object.
+std::string describe(const Recipe& recipe, const Estimate& estimate);
+nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate);
+
+}  // namespace armillary::train

@@ -1,0 +1,33 @@
+#include "armillary/train/matmul_peak.h"
+
+#include <ATen/Functions.h>
+
+#include <chrono>
+#include <span>
+
+#include "armillary/comm/collectives.h"
+
+namespace armillary::train {
+
+double measure_matmul_peak(comm::Communicator& comm, c10::ScalarType dtype) {
+  constexpr std::int64_t kSize = 512;  // three matrices fit in a cache, the product is large enough
+  constexpr std::chrono::duration<double> kWindow(0.2);
+  const at::Tensor a = at::ones({kSize, kSize}, dtype);
+  at::Tensor product = at::mm(a, a);  // warm
+
+  comm::barrier(comm);
+  const auto begin = std::chrono::steady_clock::now();
+  std::chrono::duration<double> elapsed{};
+  double flops = 0;
+  // The whole window counts, not the best product in it: ranks that share a core take turns.
+  while (elapsed < kWindow) {
+    at::mm_out(product, a, a);
+    flops += 2.0 * kSize * kSize * kSize;
+    elapsed = std::chrono::steady_clock::now() - begin;
+  }
+  double rate = flops / elapsed.count();
+  comm::all_reduce_sum(comm, std::span(&rate, 1));
+  return rate / comm.world();
+}
+
+}  // namespace armillary::train

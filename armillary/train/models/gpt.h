@@ -1,0 +1,137 @@
+// gpt.h: a decoder-only transformer on one rank's tokens. It knows nothing of ranks: attention over
+// the whole sequence is a function that the caller passes in.
+//
+//   tokens_BL --embedding--> n_layers x ( + attention(norm(x)),  + feed_forward(norm(x)) )
+//             --norm--> --output--> logits_BLV
+//
+// Pre-norm with RMSNorm, rotary positions, grouped-query attention, GELU, no biases. Sub-modules
+// have the names of torchtitan's llama3 (layers.0.attention.wq.weight). Include from sources only:
+// module headers of libtorch are heavy.
+//
+// Dtypes. Parameters are fp32. With dtype bf16 the matrices are rounded to bf16 where they are
+// used, and activations are bf16; norms and rotations compute in fp32 and round their result.
+//
+//   B batch, L tokens of this rank, E dim, H query heads, G KV heads, D head dim, V vocabulary
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "armillary/train/machine.h"
+#include "armillary/train/recipe.h"
+
+namespace armillary::train {
+
+/// out_BLHD of softmax attention over the whole sequence, for this rank's q_BLHD, k_BLGD, v_BLGD.
+/// Differentiable; the same dtype in and out.
+using Attend = std::function<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&)>;
+
+struct GptOptions {
+  GptOptions() = default;
+  explicit GptOptions(const Recipe::Model& model);
+
+  TORCH_ARG(std::int64_t, vocab_size) = 0;
+  TORCH_ARG(std::int64_t, dim) = 0;
+  TORCH_ARG(std::int64_t, n_layers) = 0;
+  TORCH_ARG(std::int64_t, n_heads) = 0;
+  TORCH_ARG(std::int64_t, n_kv_heads) = 0;
+  TORCH_ARG(std::int64_t, hidden_dim) = 0;
+  TORCH_ARG(double, norm_eps) = 1e-5;
+  TORCH_ARG(double, rope_theta) = 10000;
+  TORCH_ARG(bool, tied) = false;
+  TORCH_ARG(at::ScalarType, dtype) = at::kFloat;  ///< kFloat or kBFloat16.
+  TORCH_ARG(bool, native_bf16) = cpu_multiplies_bf16();
+};
+
+/// cos and sin of the rotation of each pair of dims at each position, fp32, [1, L, 1, D/2].
+struct Rotation {
+  at::Tensor cos;
+  at::Tensor sin;
+};
+
+class RmsNormImpl : public torch::nn::Module {
+ public:
+  explicit RmsNormImpl(const GptOptions& options);
+  at::Tensor forward(const at::Tensor& x_BLE);
+
+ private:
+  double eps_;
+  at::Tensor weight_;
+};
+TORCH_MODULE(RmsNorm);
+
+/// A matrix [out, in] that multiplies every token; no bias.
+class ProjectionImpl : public torch::nn::Module {
+ public:
+  ProjectionImpl(std::int64_t in, std::int64_t out, bool native_bf16);
+  at::Tensor forward(const at::Tensor& x);
+  std::int64_t out_dim() const { return weight_.size(0); }
+
+ private:
+  bool native_bf16_;
+  at::Tensor weight_;
+};
+TORCH_MODULE(Projection);
+
+class AttentionImpl : public torch::nn::Module {
+ public:
+  explicit AttentionImpl(const GptOptions& options);
+  at::Tensor forward(const at::Tensor& x_BLE, const Rotation& rotation, const Attend& attend);
+
+ private:
+  std::int64_t head_dim_;
+  Projection wq_, wk_, wv_, wo_;
+};
+TORCH_MODULE(Attention);
+
+class FeedForwardImpl : public torch::nn::Module {
+ public:
+  explicit FeedForwardImpl(const GptOptions& options);
+  at::Tensor forward(const at::Tensor& x_BLE);
+
+ private:
+  Projection w1_, w2_;
+};
+TORCH_MODULE(FeedForward);
+
+class BlockImpl : public torch::nn::Module {
+ public:
+  explicit BlockImpl(const GptOptions& options);
+  at::Tensor forward(const at::Tensor& x_BLE, const Rotation& rotation, const Attend& attend);
+
+ private:
+  RmsNorm attention_norm_, ffn_norm_;
+  Attention attention_;
+  FeedForward feed_forward_;
+};
+TORCH_MODULE(Block);
+
+class GptImpl : public torch::nn::Module {
+ public:
+  explicit GptImpl(const GptOptions& options);
+
+  /// Draws all parameters from `seed` alone, the same on every rank: matrices normal(0, 0.02),
+  /// those that end in the residual stream divided by sqrt(2 n_layers) (GPT-2); the embedding
+  /// normal(0, 1) (torchtitan) unless it is the output too; norms 1.
+  void initialize(std::int64_t seed);
+
+  /// tokens_BL int64; positions_L int64: the place of each token in the whole sequence, in whatever
+  /// order this rank keeps them. Returns logits_BLV in `dtype`. L may be 0.
+  at::Tensor forward(const at::Tensor& tokens_BL, const at::Tensor& positions_L,
+                     const Attend& attend);
+
+ private:
+  GptOptions options_;
+  torch::nn::Embedding tok_embeddings_;
+  std::vector<Block> layers_;
+  RmsNorm norm_;
+  Projection output_{nullptr};  ///< Absent if tied.
+};
+TORCH_MODULE(Gpt);
+
+}  // namespace armillary::train

@@ -1,0 +1,185 @@
+#include "armillary/train/models/gpt.h"
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "armillary/train/data.h"
+#include "armillary/train/models/gpt_size.h"
+
+namespace armillary::train {
+namespace {
+
+Recipe::Model small() {
+  Recipe::Model model;
+  model.dim = 32;
+  model.n_layers = 2;
+  model.n_heads = 4;
+  model.n_kv_heads = 2;
+  model.hidden_dim = 48;
+  return model;
+}
+
+/// Causal attention by positions, on one device, whatever the order of the tokens.
+Attend causal(const at::Tensor& positions_L) {
+  return [positions_L](const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                       const at::Tensor& v_BLGD) {
+    const auto mask_LL = positions_L.unsqueeze(1).ge(positions_L.unsqueeze(0));
+    return at::scaled_dot_product_attention(q_BLHD.transpose(1, 2), k_BLGD.transpose(1, 2),
+                                            v_BLGD.transpose(1, 2), mask_LL, 0.0, false, {}, true)
+        .transpose(1, 2);
+  };
+}
+
+struct Inputs {
+  at::Tensor tokens_BL;
+  at::Tensor positions_L;
+};
+
+Inputs inputs(std::int64_t length) {
+  const auto positions_L = at::arange(length, at::kLong);
+  return {(positions_L * 37 + 11).remainder(kVocabSize).unsqueeze(0), positions_L};
+}
+
+Gpt make(const GptOptions& options, std::int64_t seed = 1) {
+  Gpt model(options);
+  model->initialize(seed);
+  return model;
+}
+
+/// Weights so large that attention is far from uniform and positions matter.
+Gpt make_sharp() {
+  Gpt model = make(GptOptions(small()));
+  const at::NoGradGuard no_grad;
+  for (auto& parameter : model->parameters()) {
+    if (parameter.dim() == 2) parameter.mul_(8);
+  }
+  return model;
+}
+
+double max_difference(const at::Tensor& a, const at::Tensor& b) {
+  return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
+}
+
+TEST(Gpt, SizeCountsTheParameters) {
+  for (const bool tied : {false, true}) {
+    for (const std::int64_t kv_heads : {0, 1, 2}) {
+      Recipe::Model options = small();
+      options.enable_weight_tying = tied;
+      options.n_kv_heads = kv_heads;
+      const Gpt model{GptOptions(options)};
+      std::int64_t parameters = 0;
+      std::int64_t matrices = 0;
+      for (const auto& parameter : model->named_parameters()) {
+        parameters += parameter.value().numel();
+        const bool table = parameter.key() == "tok_embeddings.weight" && !tied;
+        if (parameter.value().dim() == 2 && !table) matrices += parameter.value().numel();
+      }
+      EXPECT_EQ(gpt_size(options).parameters, parameters) << "tied " << tied << " kv " << kv_heads;
+      EXPECT_EQ(gpt_size(options).matmul_parameters, matrices);
+    }
+  }
+}
+
+TEST(Gpt, SeedAloneDecidesTheWeights) {
+  const auto a = make(GptOptions(small()), 1)->parameters();
+  at::manual_seed(99);
+  const auto b = make(GptOptions(small()), 1)->parameters();
+  const auto c = make(GptOptions(small()), 2)->parameters();
+  bool differs = false;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_TRUE(at::equal(a[i], b[i])) << "parameter " << i;
+    differs |= !at::equal(a[i], c[i]);
+  }
+  EXPECT_TRUE(differs);
+}
+
+TEST(Gpt, UntrainedLossIsThatOfAGuess) {
+  Gpt model = make(GptOptions(small()));
+  const auto [tokens_BL, positions_L] = inputs(64);
+  const auto logits_BLV = model->forward(tokens_BL, positions_L, causal(positions_L));
+  const double loss =
+      at::cross_entropy_loss(logits_BLV.flatten(0, 1), tokens_BL.flatten()).item<double>();
+  EXPECT_NEAR(loss, std::log(static_cast<double>(kVocabSize)), 0.1);
+}
+
+TEST(Gpt, OrderOfTokensInMemoryDoesNotMatter) {
+  Gpt model = make_sharp();
+  const auto [tokens_BL, positions_L] = inputs(33);
+  const auto order_L = at::randperm(33, at::kLong);
+  const auto want = model->forward(tokens_BL, positions_L, causal(positions_L));
+  const auto shuffled_L = positions_L.index_select(0, order_L);
+  const auto got =
+      model->forward(tokens_BL.index_select(1, order_L), shuffled_L, causal(shuffled_L));
+  const double largest = want.abs().max().item<double>();
+  EXPECT_LT(max_difference(got, want.index_select(1, order_L)), 1e-5 * largest);
+  // Positions do matter:
+  EXPECT_GT(max_difference(model->forward(tokens_BL, positions_L * 2, causal(positions_L)), want),
+            0.01 * largest);
+}
+
+TEST(Gpt, RotaryPositionsAreRelative) {
+  Gpt model = make_sharp();
+  const auto [tokens_BL, positions_L] = inputs(33);
+  const auto near = model->forward(tokens_BL, positions_L, causal(positions_L));
+  const auto far = model->forward(tokens_BL, positions_L + 1000000, causal(positions_L));
+  EXPECT_LT(max_difference(near, far), 1e-5 * near.abs().max().item<double>());
+}
+
+TEST(Gpt, Bf16ActivationsStayCloseAndGradientsAreFp32) {
+  Gpt exact = make(GptOptions(small()));
+  Gpt rounded = make(GptOptions(small()).dtype(at::kBFloat16));
+  const auto [tokens_BL, positions_L] = inputs(33);
+  const auto want = exact->forward(tokens_BL, positions_L, causal(positions_L));
+  const auto got = rounded->forward(tokens_BL, positions_L, causal(positions_L));
+  EXPECT_EQ(got.scalar_type(), at::kBFloat16);
+  // bf16 has 8 bits: a few roundings of values around the largest logit.
+  EXPECT_LT(max_difference(got, want), 0.03 * want.abs().max().item<double>());
+  got.to(at::kFloat).square().sum().backward();
+  want.square().sum().backward();
+  const auto got_gradients = rounded->parameters();
+  const auto want_gradients = exact->parameters();
+  for (std::size_t i = 0; i < got_gradients.size(); ++i) {
+    const auto& want_gradient = want_gradients[i].grad();
+    EXPECT_EQ(got_gradients[i].grad().scalar_type(), at::kFloat);
+    EXPECT_LT(max_difference(got_gradients[i].grad(), want_gradient),
+              0.1 * want_gradient.abs().max().item<double>())
+        << "parameter " << i;
+  }
+}
+
+TEST(Gpt, Bf16IsTheSameWithAndWithoutInstructionsForIt) {
+  const auto options = GptOptions(small()).dtype(at::kBFloat16);
+  Gpt native = make(GptOptions(options).native_bf16(true));
+  Gpt emulated = make(GptOptions(options).native_bf16(false));
+  const auto [tokens_BL, positions_L] = inputs(33);
+  const auto want = native->forward(tokens_BL, positions_L, causal(positions_L));
+  const auto got = emulated->forward(tokens_BL, positions_L, causal(positions_L));
+  // Sums in another order may round to the neighbouring bf16, here and there.
+  EXPECT_LT(max_difference(got, want), 0.02 * want.abs().max().item<double>());
+  EXPECT_LT((got - want).to(at::kDouble).abs().mean().item<double>(),
+            0.002 * want.abs().max().item<double>());
+}
+
+TEST(Gpt, ARankWithoutTokensTakesPart) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    Gpt model = make(GptOptions(small()).dtype(dtype));
+    const auto none_L = at::empty({0}, at::kLong);
+    bool attended = false;
+    const auto logits_BLV =
+        model->forward(none_L.unsqueeze(0), none_L,
+                       [&](const at::Tensor& q_BLHD, const at::Tensor&, const at::Tensor&) {
+                         attended = true;
+                         return q_BLHD;
+                       });
+    EXPECT_TRUE(attended);
+    EXPECT_EQ(logits_BLV.sizes(), (at::IntArrayRef{1, 0, kVocabSize}));
+    logits_BLV.sum().backward();
+  }
+}
+
+}  // namespace
+}  // namespace armillary::train

@@ -1,0 +1,48 @@
+// optimizer.h: AdamW on replicas that stay equal because their gradients are summed over the ranks.
+//
+//   zero_gradients -> backward (adds into `gradients`) -> sum over ranks -> clip -> step
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "armillary/train/recipe.h"
+
+namespace torch::optim {
+class AdamW;
+}
+
+namespace armillary::train {
+
+/// Owns the gradients of all parameters as one flat fp32 buffer: `.grad` of each parameter is a
+/// view into it, so the sum over ranks is one collective and the norm is one pass. One per rank.
+class Optimizer {
+ public:
+  /// `parameters`: fp32 leaves on the CPU. Memory: 4 bytes (gradient) + 8 bytes (AdamW) each.
+  Optimizer(std::vector<at::Tensor> parameters, const Recipe::Optimizer& options);
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+  ~Optimizer();
+
+  void zero_gradients();
+
+  /// All gradients, in the order of the parameters. Valid as long as the optimizer.
+  std::span<float> gradients();
+
+  /// Scales the gradients so that their norm is at most `max_norm` (as torch's clip_grad_norm_
+  /// does). Returns the norm before, summed in fp64 in one fixed order: equal on ranks with equal
+  /// gradients.
+  double clip(double max_norm);
+
+  /// One step of AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2) at this rate.
+  void step(double lr);
+
+ private:
+  at::Tensor gradients_;
+  std::unique_ptr<torch::optim::AdamW> adamw_;
+};
+
+}  // namespace armillary::train

@@ -1,0 +1,69 @@
+#include "armillary/train/optimizer.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+namespace armillary::train {
+namespace {
+
+const Recipe::Optimizer kOptions = {
+    .name = "AdamW", .lr = 0.1, .beta1 = 0.8, .beta2 = 0.9, .eps = 1e-6, .weight_decay = 0.5};
+
+TEST(Optimizer, StepIsAdamW) {
+  std::vector<double> x = {1.0, -2.0, 0.5};
+  std::vector<double> mean(3), square(3);
+  at::Tensor parameter = at::tensor({1.0F, -2.0F, 0.5F}).requires_grad_();
+  Optimizer optimizer({parameter}, kOptions);
+  for (int step = 1; step <= 5; ++step) {
+    const double lr = 0.1 / step;
+    for (std::size_t i = 0; i < 3; ++i) {
+      const double gradient = std::sin(10.0 * step + static_cast<double>(i));
+      optimizer.gradients()[i] = static_cast<float>(gradient);
+      mean[i] = 0.8 * mean[i] + 0.2 * gradient;
+      square[i] = 0.9 * square[i] + 0.1 * gradient * gradient;
+      const double unbiased_mean = mean[i] / (1 - std::pow(0.8, step));
+      const double unbiased_square = square[i] / (1 - std::pow(0.9, step));
+      x[i] -= lr * 0.5 * x[i];
+      x[i] -= lr * unbiased_mean / (std::sqrt(unbiased_square) + 1e-6);
+    }
+    optimizer.step(lr);
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_NEAR(parameter.data_ptr<float>()[i], x[i], 1e-5)
+          << "step " << step << " element " << i;
+    }
+  }
+}
+
+TEST(Optimizer, BackwardAddsIntoTheFlatGradients) {
+  at::Tensor a = at::ones({2, 2}).requires_grad_();
+  at::Tensor b = at::ones({3}).requires_grad_();
+  Optimizer optimizer({a, b}, kOptions);
+  for (int pass = 1; pass <= 2; ++pass) {
+    (a.sum() * 2 + b.sum() * 3).backward();
+    const std::vector<float> got(optimizer.gradients().begin(), optimizer.gradients().end());
+    const float p = static_cast<float>(pass);
+    EXPECT_EQ(got, (std::vector<float>{2 * p, 2 * p, 2 * p, 2 * p, 3 * p, 3 * p, 3 * p}));
+  }
+  optimizer.zero_gradients();
+  EXPECT_EQ(a.grad().abs().sum().item<float>(), 0);
+}
+
+TEST(Optimizer, ClipScalesToTheNormAndReturnsTheOneBefore) {
+  at::Tensor a = at::ones({2}).requires_grad_();
+  Optimizer optimizer({a}, kOptions);
+  optimizer.gradients()[0] = 3;
+  optimizer.gradients()[1] = -4;
+  EXPECT_DOUBLE_EQ(optimizer.clip(INFINITY), 5);
+  EXPECT_DOUBLE_EQ(optimizer.clip(10), 5);
+  EXPECT_EQ(optimizer.gradients()[1], -4);
+  EXPECT_DOUBLE_EQ(optimizer.clip(1), 5);
+  EXPECT_NEAR(optimizer.gradients()[0], 0.6, 1e-6);
+  EXPECT_NEAR(optimizer.gradients()[1], -0.8, 1e-6);
+}
+
+}  // namespace
+}  // namespace armillary::train

@@ -1,0 +1,236 @@
+#include "armillary/train/recipe.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/core/names.h"
+#include "armillary/io/text_files.h"
+#include "armillary/plan/layout.h"
+#include "armillary/plan/strategy.h"
+#include "armillary/train/data.h"
+#include "armillary/train/models/gpt_size.h"
+#include "armillary/train/recipe_fields.h"
+
+namespace armillary::train {
+namespace {
+
+using Names = std::vector<std::string>;
+
+std::string type_name(const Field& field) {
+  static constexpr const char* kNames[] = {"a boolean", "an integer", "a number", "a string"};
+  return kNames[field.value.index()];
+}
+
+std::string type_name(const toml::node& node) {
+  switch (node.type()) {
+    case toml::node_type::boolean:
+      return "a boolean";
+    case toml::node_type::integer:
+      return "an integer";
+    case toml::node_type::floating_point:
+      return "a number with a fraction";
+    case toml::node_type::string:
+      return "a string";
+    case toml::node_type::array:
+      return "an array";
+    case toml::node_type::table:
+      return "a table";
+    default:
+      return "a date or time";
+  }
+}
+
+/// The value as it stands in a recipe. JSON's literals are TOML's, but for infinity and NaN.
+std::string toml_text(const Field& field) {
+  const auto* number = std::get_if<double*>(&field.value);
+  if (number != nullptr && !std::isfinite(**number)) return fmt::format("{}", **number);
+  return std::visit([](const auto* value) { return nlohmann::json(*value).dump(); }, field.value);
+}
+
+/// `where` is the start of every message: "recipe: default.toml:12: ".
+std::string where(const std::string& origin, const toml::source_region& source) {
+  return fmt::format("recipe: {}:{}: ", origin, source.begin.line);
+}
+
+[[noreturn]] void refuse_name(const std::string& where, const std::string& what,
+                              const std::string& given, const Names& legal) {
+  const std::string nearest = nearest_name(given, legal);
+  fail<InvalidArgument>("{}{} '{}' is not known; {} is required{}", where, what, given,
+                        list_names(legal), nearest.empty() ? "" : "; nearest: " + nearest);
+}
+
+double number(const Field& field) {
+  if (const auto* value = std::get_if<double*>(&field.value)) return **value;
+  return static_cast<double>(*std::get<std::int64_t*>(field.value));
+}
+
+void check_legal(const std::string& where, const Field& field) {
+  if (const auto* range = std::get_if<Range>(&field.legal)) {
+    // Written so that NaN is refused too.
+    if (!(number(field) >= range->min && number(field) <= range->max)) {
+      fail<InvalidArgument>("{}{} = {}; a value {} is required", where, field.path(),
+                            toml_text(field), range->text);
+    }
+  } else if (const auto* names = std::get_if<Names>(&field.legal)) {
+    const std::string& value = *std::get<std::string*>(field.value);
+    if (std::find(names->begin(), names->end(), value) == names->end()) {
+      refuse_name(where, field.path(), value, *names);
+    }
+  }
+}
+
+void assign(const std::string& where, const Field& field, const toml::node& node) {
+  const bool fits = std::visit(
+      [&](auto* target) {
+        using Value = std::remove_pointer_t<decltype(target)>;
+        auto value = node.value_exact<Value>();
+        if constexpr (std::is_same_v<Value, double>) {
+          if (node.is_integer()) value = node.value<double>();  // 1 is a number too
+        }
+        if (value) *target = *value;
+        return value.has_value();
+      },
+      field.value);
+  if (!fits) {
+    fail<InvalidArgument>("{}{} is {}; {} is required", where, field.path(), type_name(node),
+                          type_name(field));
+  }
+  check_legal(where, field);
+}
+
+/// The fields of a section. @throws InvalidArgument if there is no such section.
+std::vector<Field> section_fields(const std::vector<Field>& all, const std::string& where,
+                                  const std::string& section) {
+  std::vector<Field> members;
+  Names sections;
+  for (const Field& field : all) {
+    if (field.section == section) members.push_back(field);
+    if (sections.empty() || sections.back() != field.section) sections.push_back(field.section);
+  }
+  if (members.empty()) refuse_name(where, "section", section, sections);
+  return members;
+}
+
+const Field& find_key(const std::vector<Field>& members, const std::string& where,
+                      const std::string& key) {
+  Names keys;
+  for (const Field& field : members) {
+    if (field.key == key) return field;
+    keys.push_back(field.key);
+  }
+  refuse_name(where, fmt::format("key of [{}]", members.front().section), key, keys);
+}
+
+toml::table parse_toml(std::string_view text, const std::string& origin) {
+  try {
+    return toml::parse(text);
+  } catch (const toml::parse_error& error) {
+    fail<InvalidArgument>("{}{}; TOML is required", where(origin, error.source()),
+                          error.description());
+  }
+}
+
+}  // namespace
+
+Recipe load_recipe(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    fail<IoError>("recipe: '{}' {}; a TOML file is required", path,
+                  std::filesystem::is_directory(path, error) ? "is a folder" : "does not exist");
+  }
+  return parse_recipe(io::read_text(path).front().bytes, path);
+}
+
+Recipe parse_recipe(std::string_view text, const std::string& origin) {
+  Recipe recipe;
+  const std::vector<Field> all = fields(recipe);
+  const toml::table document = parse_toml(text, origin);
+  for (const auto& [name, body] : document) {
+    const std::string at_section = where(origin, name.source());
+    if (!body.is_table()) {
+      fail<InvalidArgument>("{}{} is {} outside any section; a key in a [section] is required",
+                            at_section, name.str(), type_name(body));
+    }
+    const auto members = section_fields(all, at_section, std::string(name.str()));
+    for (const auto& [key, value] : *body.as_table()) {
+      const std::string at_key = where(origin, key.source());
+      assign(at_key, find_key(members, at_key, std::string(key.str())), value);
+    }
+  }
+  return recipe;
+}
+
+void apply_setting(Recipe& recipe, std::string_view setting) {
+  const std::string where = fmt::format("recipe: --set {}: ", setting);
+  const std::size_t equals = setting.find('=');
+  const std::size_t dot = setting.substr(0, equals).find('.');
+  if (equals == std::string_view::npos || dot == std::string_view::npos) {
+    fail<InvalidArgument>("{}it has no '.' or no '='; section.key=value is required", where);
+  }
+  if (const auto offset = io::first_invalid_utf8(setting)) {
+    fail<InvalidArgument>("recipe: --set {}: not UTF-8 at byte {}; UTF-8 is required",
+                          setting.substr(0, equals), *offset);
+  }
+  const std::vector<Field> all = fields(recipe);
+  const auto members = section_fields(all, where, std::string(setting.substr(0, dot)));
+  const Field& field =
+      find_key(members, where, std::string(setting.substr(dot + 1, equals - dot - 1)));
+  const std::string value(setting.substr(equals + 1));
+  const bool quoted = !value.empty() && (value.front() == '"' || value.front() == '\'');
+  if (std::holds_alternative<std::string*>(field.value) && !quoted) {
+    assign(where, field, toml::value(value));
+    return;
+  }
+  const toml::table document = parse_toml("value = " + value, fmt::format("--set {}", setting));
+  assign(where, field, *document.get("value"));
+}
+
+void validate(const Recipe& recipe) {
+  const Recipe::Model& model = recipe.model;
+  if (recipe.job.dump_folder.empty()) {
+    fail<InvalidArgument>("recipe: job.dump_folder is empty; a folder is required");
+  }
+  if (model.dim % (2 * model.n_heads) != 0) {
+    fail<InvalidArgument>(
+        "recipe: model.dim {} with model.n_heads {}; a multiple of 2 n_heads is required (rotary "
+        "positions turn pairs); nearest: {}",
+        model.dim, model.n_heads, (model.dim / (2 * model.n_heads) + 1) * 2 * model.n_heads);
+  }
+  if (model.n_heads % model.kv_heads() != 0) {
+    fail<InvalidArgument>(
+        "recipe: model.n_heads {} with model.n_kv_heads {}; n_kv_heads must "
+        "divide n_heads",
+        model.n_heads, model.kv_heads());
+  }
+  gpt_size(model);
+  plan::parse_strategy(recipe.parallelism.strategy);
+  plan::parse_layout(recipe.parallelism.layout);
+  // One document as long as the sequence: legal for every mask that is legal for any documents.
+  sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1));
+}
+
+std::string print_recipe(const Recipe& recipe) {
+  Recipe copy = recipe;
+  std::string text;
+  std::string section;
+  for (const Field& field : fields(copy)) {
+    if (field.section != section) {
+      section = field.section;
+      text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section);
+    }
+    const std::string line = fmt::format("{} = {}", field.key, toml_text(field));
+    text += fmt::format("{:<42}  # {}\n", line, field.about);
+  }
+  return text;
+}
+
+}  // namespace armillary::train

@@ -1,0 +1,94 @@
+// recipe.h: what to train, as a TOML file.
+//
+//   recipe.toml --load_recipe--> Recipe --apply_setting (--set a.b=c)--> validate --> trainer.h
+//                                   '----print_recipe--> TOML again, every key with what it means
+//
+// Reading is strict: a section or key that is not known, a value of another type or out of its
+// range is an error that says what was given, what is required and the nearest legal name. Sections
+// and keys are those of torchtitan where it has one. Defaults are the values below.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace armillary::train {
+
+struct Recipe {
+  struct Job {
+    std::string dump_folder = "runs/default";
+    std::string description;
+  } job;
+  struct Model {
+    std::string name = "gpt";
+    std::int64_t dim = 128;
+    std::int64_t n_layers = 4;
+    std::int64_t n_heads = 4;
+    std::int64_t n_kv_heads = 0;  ///< 0: as many as n_heads.
+    std::int64_t hidden_dim = 0;  ///< Of the feed-forward; 0: 4 * dim.
+    double norm_eps = 1e-5;
+    double rope_theta = 10000;
+    bool enable_weight_tying = false;
+
+    std::int64_t head_dim() const { return dim / n_heads; }
+    std::int64_t kv_heads() const { return n_kv_heads == 0 ? n_heads : n_kv_heads; }
+    std::int64_t ffn_dim() const { return hidden_dim == 0 ? 4 * dim : hidden_dim; }
+  } model;
+  struct Training {
+    std::string dataset_path;
+    std::string dataset_extensions = ".py,.txt,.md";
+    std::int64_t seq_len = 4096;
+    std::int64_t local_batch_size = 1;
+    std::int64_t steps = 100;
+    double max_norm = 1.0;
+    std::string mixed_precision_param = "float32";
+    std::int64_t seed = 0;
+  } training;
+  struct Optimizer {
+    std::string name = "AdamW";
+    double lr = 3e-3;
+    double beta1 = 0.9;
+    double beta2 = 0.95;
+    double eps = 1e-8;
+    double weight_decay = 0.1;
+  } optimizer;
+  struct LrScheduler {
+    std::int64_t warmup_steps = 10;
+    double decay_ratio = 1.0;
+    std::string decay_type = "cosine";
+    double min_lr_factor = 0.1;
+  } lr_scheduler;
+  struct Parallelism {
+    std::int64_t context_parallel_degree = 1;
+    std::string strategy = "ring";
+    std::string layout = "zigzag";
+    std::string mask = "documents";
+  } parallelism;
+  struct Comm {
+    double train_timeout_seconds = 100;
+  } comm;
+  struct Metrics {
+    std::int64_t log_freq = 1;
+  } metrics;
+};
+
+/// Reads a recipe file. Checks names, types and ranges of single keys.
+/// @throws IoError if the file is missing, a folder or unreadable; InvalidArgument otherwise, with
+/// file, line and key.
+Recipe load_recipe(const std::string& path);
+
+/// The same from text; `origin` names it in errors.
+Recipe parse_recipe(std::string_view text, const std::string& origin);
+
+/// Applies `section.key=value`. The value is TOML; a string may also stand without quotes.
+/// @throws InvalidArgument as load_recipe.
+void apply_setting(Recipe& recipe, std::string_view setting);
+
+/// Checks what crosses keys: heads divide dim, strategy, layout and mask have legal names, the
+/// model has a countable number of parameters. @throws InvalidArgument.
+void validate(const Recipe& recipe);
+
+/// The recipe as TOML with a comment per key. `parse_recipe(print_recipe(r))` equals `r`.
+std::string print_recipe(const Recipe& recipe);
+
+}  // namespace armillary::train

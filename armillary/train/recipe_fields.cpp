@@ -1,0 +1,91 @@
+#include "armillary/train/recipe_fields.h"
+
+#include <fmt/format.h>
+
+#include <cfloat>
+#include <cmath>
+#include <limits>
+
+namespace armillary::train {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+Range at_least(std::int64_t min) {
+  return {static_cast<double>(min), DBL_MAX, fmt::format("at least {}", min)};
+}
+Range between(std::int64_t min, std::int64_t max) {
+  return {static_cast<double>(min), static_cast<double>(max),
+          fmt::format("between {} and {}", min, max)};
+}
+Range above_zero(double max = DBL_MAX) {
+  return {DBL_TRUE_MIN, max, max < DBL_MAX ? fmt::format("above 0, at most {}", max) : "above 0"};
+}
+Range below_one() {
+  return {0, std::nextafter(1.0, 0.0), "at least 0 and below 1"};
+}
+
+// Heads and widths are `int` in plans; threads of one process are not a cluster.
+constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMaxThreads = 1024;
+constexpr std::int64_t kMaxLayers = 4096;
+constexpr std::int64_t kMaxBatch = 4096;
+
+}  // namespace
+
+using Names = std::vector<std::string>;
+
+std::vector<Field> fields(Recipe& r) {
+  const Range size = between(1, kMaxSize);
+  const Range size_or_default = between(0, kMaxSize);
+  return {
+      {"job", "dump_folder", &r.job.dump_folder, "folder for metrics.jsonl and recipe.toml"},
+      {"job", "description", &r.job.description, "a line for the reader"},
+      {"model", "name", &r.model.name, "gpt", Names{"gpt"}},
+      {"model", "dim", &r.model.dim, "width of the residual stream", size},
+      {"model", "n_layers", &r.model.n_layers, "transformer blocks", between(1, kMaxLayers)},
+      {"model", "n_heads", &r.model.n_heads, "query heads; must divide dim", size},
+      {"model", "n_kv_heads", &r.model.n_kv_heads, "KV heads (GQA); 0: n_heads", size_or_default},
+      {"model", "hidden_dim", &r.model.hidden_dim, "width of the MLP; 0: 4 dim", size_or_default},
+      {"model", "norm_eps", &r.model.norm_eps, "epsilon of RMSNorm", above_zero()},
+      {"model", "rope_theta", &r.model.rope_theta, "base of the rotary periods", above_zero()},
+      {"model", "enable_weight_tying", &r.model.enable_weight_tying, "output = embedding"},
+      {"training", "dataset_path", &r.training.dataset_path, "folder or file of UTF-8 text"},
+      {"training", "dataset_extensions", &r.training.dataset_extensions,
+       "files of the folder to read, by comma; empty: all"},
+      {"training", "seq_len", &r.training.seq_len, "tokens per sequence, over all ranks", size},
+      {"training", "local_batch_size", &r.training.local_batch_size, "sequences per step",
+       between(1, kMaxBatch)},
+      {"training", "steps", &r.training.steps, "optimizer steps", at_least(1)},
+      {"training", "max_norm", &r.training.max_norm,
+       "clips the global gradient norm; inf: no clipping", above_zero(kInfinity)},
+      {"training", "mixed_precision_param", &r.training.mixed_precision_param,
+       "dtype of multiplications and activations; parameters and AdamW stay float32",
+       Names{"float32", "bfloat16"}},
+      {"training", "seed", &r.training.seed, "of initial weights and order of data", at_least(0)},
+      {"optimizer", "name", &r.optimizer.name, "AdamW", Names{"AdamW"}},
+      {"optimizer", "lr", &r.optimizer.lr, "peak learning rate", above_zero()},
+      {"optimizer", "beta1", &r.optimizer.beta1, "decay of the mean", below_one()},
+      {"optimizer", "beta2", &r.optimizer.beta2, "decay of the mean square", below_one()},
+      {"optimizer", "eps", &r.optimizer.eps, "added to the root mean square", above_zero()},
+      {"optimizer", "weight_decay", &r.optimizer.weight_decay, "decoupled, times lr", at_least(0)},
+      {"lr_scheduler", "warmup_steps", &r.lr_scheduler.warmup_steps, "linear rise", at_least(0)},
+      {"lr_scheduler", "decay_ratio", &r.lr_scheduler.decay_ratio,
+       "part of the steps, at the end, that decay", between(0, 1)},
+      {"lr_scheduler", "decay_type", &r.lr_scheduler.decay_type, "shape of the decay",
+       Names{"linear", "sqrt", "cosine"}},
+      {"lr_scheduler", "min_lr_factor", &r.lr_scheduler.min_lr_factor, "lr at the end / peak lr",
+       between(0, 1)},
+      {"parallelism", "context_parallel_degree", &r.parallelism.context_parallel_degree,
+       "ranks that share each sequence; threads of one process", between(1, kMaxThreads)},
+      {"parallelism", "strategy", &r.parallelism.strategy, "as in `armillary plan --strategy`"},
+      {"parallelism", "layout", &r.parallelism.layout, "as in `armillary plan --layout`"},
+      {"parallelism", "mask", &r.parallelism.mask,
+       "documents[:within=..] (those packed in the sequence), or as in `armillary plan --mask`"},
+      {"comm", "train_timeout_seconds", &r.comm.train_timeout_seconds,
+       "longest wait of a rank for another", above_zero(1e9)},
+      {"metrics", "log_freq", &r.metrics.log_freq, "steps per line of metrics", at_least(1)},
+  };
+}
+
+}  // namespace armillary::train

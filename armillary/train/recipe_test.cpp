@@ -1,0 +1,152 @@
+#include "armillary/train/recipe.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <limits>
+#include <string>
+
+#include "armillary/core/error.h"
+
+namespace armillary::train {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::ThrowsMessage;
+
+Recipe with(const std::string& setting) {
+  Recipe recipe;
+  apply_setting(recipe, setting);
+  return recipe;
+}
+
+/// A refused recipe says all of `texts`, on one line.
+template <class... Texts>
+void expect_refused(const std::string& toml, const Texts&... texts) {
+  EXPECT_THAT([&] { parse_recipe(toml, "r.toml"); },
+              ThrowsMessage<InvalidArgument>(AllOf(HasSubstr(texts)..., Not(HasSubstr("\n")))))
+      << toml;
+}
+
+template <class... Texts>
+void expect_invalid(const std::string& setting, const Texts&... texts) {
+  EXPECT_THAT([&] { validate(with(setting)); },
+              ThrowsMessage<InvalidArgument>(AllOf(HasSubstr(texts)...)))
+      << setting;
+}
+
+TEST(Recipe, ReadsEveryType) {
+  const Recipe recipe = parse_recipe(
+      "[model]\nn_layers = 6\nenable_weight_tying = true\n"
+      "[optimizer]\nlr = 1e-4\nweight_decay = 0\n[training]\ndataset_path = \"a \\\"b\\\"\"\n"
+      "max_norm = inf\n",
+      "r.toml");
+  EXPECT_EQ(recipe.model.n_layers, 6);
+  EXPECT_TRUE(recipe.model.enable_weight_tying);
+  EXPECT_EQ(recipe.optimizer.lr, 1e-4);
+  EXPECT_EQ(recipe.optimizer.weight_decay, 0);
+  EXPECT_EQ(recipe.training.dataset_path, "a \"b\"");
+  EXPECT_EQ(recipe.training.max_norm, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(recipe.model.dim, Recipe().model.dim);
+}
+
+TEST(Recipe, UnknownNamesAreRefusedWithTheNearest) {
+  expect_refused("\n[trainning]\nsteps = 1\n", "recipe: r.toml:2: ", "section 'trainning'",
+                 "nearest: training");
+  expect_refused("[training]\nsteps = 1\nseq_length = 4\n", "r.toml:3: ", "'seq_length'",
+                 "nearest: seq_len");
+  expect_refused("steps = 1\n", "r.toml:1: steps is an integer outside any section");
+  expect_refused("[lr_scheduler]\ndecay_type = \"cosin\"\n", "lr_scheduler.decay_type 'cosin'",
+                 "linear, sqrt or cosine is required", "nearest: cosine");
+}
+
+TEST(Recipe, WrongTypesAreRefused) {
+  expect_refused("[training]\nsteps = \"10\"\n",
+                 "r.toml:2: training.steps is a string; an integer is required");
+  expect_refused("[training]\nsteps = 10.0\n", "training.steps is a number with a fraction");
+  expect_refused("[optimizer]\nlr = true\n", "optimizer.lr is a boolean; a number is required");
+  expect_refused("[optimizer]\nlr = [1]\n", "optimizer.lr is an array");
+  expect_refused("[optimizer]\nlr = 2024-01-01\n", "optimizer.lr is a date or time");
+  expect_refused("[job]\ndump_folder = 1\n", "job.dump_folder is an integer; a string");
+  expect_refused("[model.dim]\n", "model.dim is a table");
+}
+
+TEST(Recipe, ValuesOutOfRangeAreRefused) {
+  expect_refused("[training]\nseq_len = 0\n", "training.seq_len = 0; a value between 1 and");
+  expect_refused("[training]\nseed = -1\n", "training.seed = -1; a value at least 0 is required");
+  expect_refused("[optimizer]\nlr = nan\n", "optimizer.lr = nan; a value above 0 is required");
+  expect_refused("[optimizer]\nlr = inf\n", "optimizer.lr = inf");
+  expect_refused("[optimizer]\nbeta2 = 1\n",
+                 "optimizer.beta2 = 1.0; a value at least 0 and below 1");
+  expect_refused("[training]\nsteps = 99999999999999999999\n", "r.toml:2: ", "TOML is required");
+  expect_refused("[training\n", "r.toml:1: ", "TOML is required");
+  expect_refused("[training]\nsteps = 1\nsteps = 2\n", "r.toml:3: ");
+}
+
+TEST(Recipe, SettingsAreTomlOrBareStrings) {
+  EXPECT_EQ(with("training.steps=7").training.steps, 7);
+  EXPECT_EQ(with("parallelism.mask=window:left=4,right=0").parallelism.mask,
+            "window:left=4,right=0");
+  EXPECT_EQ(with("job.description='x = y'").job.description, "x = y");
+  EXPECT_EQ(with("training.dataset_path=").training.dataset_path, "");
+  const auto refused = [](const std::string& setting, const std::string& text) {
+    EXPECT_THAT([&] { with(setting); }, ThrowsMessage<InvalidArgument>(HasSubstr(text)));
+  };
+  refused("training.steps", "--set training.steps: it has no '.' or no '='");
+  refused("steps=3", "section.key=value is required");
+  refused("training.step=3", "nearest: steps");
+  refused("training.steps=", "TOML is required");
+  refused("training.steps=many", "TOML is required");
+  refused("training.steps=1.5", "an integer is required");
+}
+
+TEST(Recipe, PrintRoundTrips) {
+  Recipe recipe = with("training.dataset_path=a \"quoted\" \\ path\twith tab");
+  recipe.optimizer.lr = 0.1 + 0.2;
+  recipe.training.max_norm = std::numeric_limits<double>::infinity();
+  recipe.training.seed = std::numeric_limits<std::int64_t>::max();
+  const std::string text = print_recipe(recipe);
+  const Recipe again = parse_recipe(text, "printed");
+  EXPECT_EQ(print_recipe(again), text);
+  EXPECT_EQ(again.training.dataset_path, recipe.training.dataset_path);
+  EXPECT_EQ(again.optimizer.lr, recipe.optimizer.lr);
+  EXPECT_EQ(again.training.max_norm, recipe.training.max_norm);
+  EXPECT_EQ(again.training.seed, recipe.training.seed);
+}
+
+TEST(Recipe, ValidateRefusesWhatCrossesKeys) {
+  validate(Recipe());
+  expect_invalid("model.n_heads=3", "model.dim 128 with model.n_heads 3", "nearest: 132");
+  expect_invalid("model.n_kv_heads=3", "model.n_heads 4 with model.n_kv_heads 3");
+  expect_invalid("parallelism.strategy=rin", "ring");
+  expect_invalid("parallelism.layout=zigzug", "zigzag");
+  expect_invalid("parallelism.mask=causl", "causal");
+  expect_invalid("parallelism.mask=documents:within=ful", "full");
+  expect_invalid("parallelism.mask=documents:5,5", "4096");
+  Recipe huge = with("model.dim=2147483640");
+  huge.model.n_layers = 2147483647;
+  EXPECT_THAT([&] { validate(huge); }, ThrowsMessage<InvalidArgument>(HasSubstr("overflows")));
+}
+
+TEST(Recipe, FilesThatAreNoRecipesAreRefused) {
+  const std::string folder = std::filesystem::temp_directory_path().string();
+  EXPECT_THAT([&] { load_recipe(folder); },
+              ThrowsMessage<IoError>(HasSubstr("'" + folder + "' is a folder; a TOML file")));
+  EXPECT_THAT([&] { load_recipe(folder + "/no_such_recipe.toml"); },
+              ThrowsMessage<IoError>(HasSubstr("does not exist; a TOML file is required")));
+}
+
+TEST(Recipe, DefaultRecipeIsValid) {
+  const auto root = std::filesystem::path(__FILE__).parent_path() / "../..";
+  const Recipe recipe = load_recipe((root / "recipes/default.toml").string());
+  validate(recipe);
+  EXPECT_GE(recipe.model.n_layers, 4);
+  EXPECT_GE(recipe.training.seq_len, 4096);
+  EXPECT_EQ(recipe.parallelism.context_parallel_degree, 4);
+}
+
+}  // namespace
+}  // namespace armillary::train

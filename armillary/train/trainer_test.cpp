@@ -1,0 +1,168 @@
+#include "armillary/train/trainer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "armillary/core/error.h"
+
+namespace armillary::train {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+// Summation order is all that may differ between worlds; 1e-5 is the project's bound for fp32.
+constexpr double kFp32Relative = 1e-5;
+
+/// Documents of many lengths with something to learn.
+PackedText words(std::int64_t seq_len) {
+  std::vector<std::string> documents;
+  for (int i = 0; i < 60; ++i) {
+    std::string document;
+    for (int j = 0; j < 1 + i % 23; ++j) document += "word" + std::to_string((i * j) % 7) + ' ';
+    documents.push_back(document);
+  }
+  return {documents, {.seq_len = seq_len, .seed = 3}};
+}
+
+Recipe small_recipe() {
+  Recipe recipe;
+  recipe.model.dim = 32;
+  recipe.model.n_layers = 2;
+  recipe.model.n_heads = 4;
+  recipe.model.n_kv_heads = 2;
+  recipe.training.seq_len = 50;  // divisible by 2 only
+  recipe.training.local_batch_size = 2;
+  recipe.training.steps = 20;
+  recipe.lr_scheduler.warmup_steps = 3;
+  return recipe;
+}
+
+std::vector<StepMetrics> run(const Recipe& recipe) {
+  std::vector<StepMetrics> steps;
+  train(recipe, words(recipe.training.seq_len),
+        [&](const StepMetrics& metrics) { steps.push_back(metrics); });
+  return steps;
+}
+
+struct Spread {
+  std::int64_t world;
+  std::string strategy;
+  std::string layout;
+};
+
+/// 20 steps equal those on one rank.
+void expect_equal_to_one_rank(const Recipe& recipe, const std::vector<Spread>& spreads) {
+  Recipe alone = recipe;
+  alone.parallelism.context_parallel_degree = 1;
+  const auto want = run(alone);
+  ASSERT_EQ(want.size(), static_cast<std::size_t>(recipe.training.steps));
+  EXPECT_LT(want.back().loss, want.front().loss);
+  for (const auto& [world, strategy, layout] : spreads) {
+    Recipe spread = recipe;
+    spread.parallelism.context_parallel_degree = world;
+    spread.parallelism.strategy = strategy;
+    spread.parallelism.layout = layout;
+    const auto got = run(spread);
+    ASSERT_EQ(got.size(), want.size());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      EXPECT_NEAR(got[i].loss, want[i].loss, kFp32Relative * want[i].loss)
+          << world << " ranks, " << strategy << ", " << layout << ", step " << i + 1;
+      EXPECT_NEAR(got[i].grad_norm, want[i].grad_norm, kFp32Relative * want[i].grad_norm)
+          << world << " ranks, " << strategy << ", " << layout << ", step " << i + 1;
+    }
+  }
+}
+
+TEST(Train, AnyWorldEqualsOneRank) {
+  expect_equal_to_one_rank(small_recipe(), {{2, "ring", "contiguous"},
+                                            {3, "ring", "zigzag"},
+                                            {4, "ring", "zigzag"},
+                                            {2, "ulysses", "striped:4"},
+                                            {4, "usp:u=2", "balanced"},
+                                            {3, "allgather", "striped"}});
+}
+
+TEST(Train, TiedWeightsAndAWindowEqualOneRank) {
+  Recipe recipe = small_recipe();
+  recipe.model.enable_weight_tying = true;
+  recipe.model.n_kv_heads = 1;
+  recipe.parallelism.mask = "window:left=20,right=0";
+  expect_equal_to_one_rank(recipe, {{3, "ring", "balanced"}});
+}
+
+TEST(Train, MoreRanksThanTokensEqualOneRank) {
+  Recipe recipe = small_recipe();
+  recipe.training.seq_len = 3;
+  expect_equal_to_one_rank(recipe, {{5, "ring", "zigzag"}});
+}
+
+TEST(Train, TheSameRunTwiceIsBitwiseEqual) {
+  Recipe recipe = small_recipe();
+  recipe.parallelism.context_parallel_degree = 3;
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    recipe.training.mixed_precision_param = dtype;
+    const auto first = run(recipe);
+    const auto second = run(recipe);
+    ASSERT_EQ(first.size(), second.size());
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      EXPECT_EQ(first[i].loss, second[i].loss) << dtype << " step " << i + 1;
+      EXPECT_EQ(first[i].grad_norm, second[i].grad_norm) << dtype << " step " << i + 1;
+    }
+  }
+}
+
+TEST(Train, Bf16LearnsLikeFp32) {
+  Recipe recipe = small_recipe();
+  recipe.training.steps = 10;
+  const auto want = run(recipe);
+  recipe.training.mixed_precision_param = "bfloat16";
+  recipe.parallelism.context_parallel_degree = 2;
+  const auto got = run(recipe);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    EXPECT_NEAR(got[i].loss, want[i].loss, 0.01 * want[i].loss) << "step " << i + 1;
+  }
+}
+
+TEST(Train, MetricsAreThere) {
+  Recipe recipe = small_recipe();
+  recipe.training.steps = 2;
+  const auto steps = run(recipe);
+  EXPECT_EQ(steps[1].step, 2);
+  EXPECT_GT(steps[1].memory_bytes, std::int64_t{1} << 20);
+  EXPECT_GT(steps[1].tps, 0);
+  EXPECT_GT(steps[1].tflops, 0);
+  ASSERT_TRUE(steps[1].mfu.has_value());
+  EXPECT_GT(*steps[1].mfu, 0);
+}
+
+TEST(Train, ALossThatIsNotFiniteEndsTheRun) {
+  Recipe recipe = small_recipe();
+  recipe.optimizer.lr = 1e30;
+  recipe.lr_scheduler.warmup_steps = 0;
+  recipe.parallelism.context_parallel_degree = 2;
+  EXPECT_THAT([&] { run(recipe); },
+              ThrowsMessage<Error>(AllOf(HasSubstr("in step"), HasSubstr("lower optimizer.lr"))));
+}
+
+TEST(Train, AnExceptionOfTheObserverEndsAllRanks) {
+  Recipe recipe = small_recipe();
+  recipe.parallelism.context_parallel_degree = 3;
+  const auto on_step = [](const StepMetrics&) { throw std::runtime_error("disk full"); };
+  EXPECT_THAT([&] { train(recipe, words(recipe.training.seq_len), on_step); },
+              ThrowsMessage<std::runtime_error>("disk full"));
+}
+
+TEST(LoadText, APathIsRequired) {
+  EXPECT_THAT([] { load_text(Recipe::Training()); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("training.dataset_path is empty")));
+}
+
+}  // namespace
+}  // namespace armillary::train
