@@ -1,0 +1,87 @@
+#include "cli/problem_flags.h"
+
+#include <array>
+#include <limits>
+#include <string_view>
+
+#include "armillary/core/spec.h"
+
+namespace armillary::cli {
+namespace {
+
+int count(std::string_view flag, const std::string& text) {
+  return static_cast<int>(parse_integer(flag, text, {1, std::numeric_limits<int>::max()}));
+}
+
+}  // namespace
+
+CLI::Validator not_empty() {
+  return {[](const std::string& text) -> std::string {
+            return text.empty() ? "'' given; a value is required" : "";
+          },
+          ""};
+}
+
+void add_problem_flags(CLI::App& verb, ProblemFlags& flags) {
+  const auto add = [&](const char* name, std::string& value, const char* help) {
+    verb.add_option(name, value, help)
+        ->capture_default_str()
+        ->option_text(" ")
+        ->group(kProblemGroup)
+        ->check(not_empty());
+  };
+  add("--strategy", flags.strategy,
+      "NAME[:key=value,..]; `armillary plan --list` shows all [ring]");
+  add("--world", flags.world, "Ranks that share the sequence [4]");
+  add("--seq", flags.seq, "Queries in the whole sequence [4096]");
+  add("--kv-seq", flags.kv_seq, "Keys [as many as queries]");
+  add("--heads", flags.heads, "Query heads [8]");
+  add("--kv-heads", flags.kv_heads, "KV heads; must divide the query heads [as many]");
+  add("--head-dim", flags.head_dim, "Dim of a head of Q and K [64]");
+  add("--value-dim", flags.value_dim, "Dim of a head of V and the output [as --head-dim]");
+  add("--batch", flags.batch, "Sequences at once [1]");
+  add("--dtype", flags.dtype, "fp64, fp32, bf16 or fp16 [bf16]");
+  add("--mask", flags.mask,
+      "full | causal[:align=start|end] | window:left=L,right=R | prefix:N | block_causal:B |\n"
+      "documents:LEN,LEN,..[,within=causal|full|window,left=L,right=R] |\n"
+      "bands:Q0-Q1/K0-K1/LO..HI;.. [causal]");
+  add("--layout", flags.layout, "contiguous, zigzag, striped[:W] or balanced [contiguous]");
+  add("--pass", flags.pass, "forward, backward or both [forward for plan, both for verify]");
+  verb.add_flag("--return-lse", flags.return_lse, "Also bring the log-sum-exp home")
+      ->option_text(" ")
+      ->group(kProblemGroup);
+}
+
+plan::Problem problem(const ProblemFlags& flags) {
+  const std::int64_t seq = parse_integer("--seq", flags.seq);
+  const std::int64_t kv_seq = flags.kv_seq.empty() ? seq : parse_integer("--kv-seq", flags.kv_seq);
+  const int heads = count("--heads", flags.heads);
+  const int head_dim = count("--head-dim", flags.head_dim);
+  plan::Problem problem{
+      .world = count("--world", flags.world),
+      .batch = parse_integer("--batch", flags.batch, {1}),
+      .heads = heads,
+      .kv_heads = flags.kv_heads.empty() ? heads : count("--kv-heads", flags.kv_heads),
+      .head_dim = head_dim,
+      .value_dim = flags.value_dim.empty() ? head_dim : count("--value-dim", flags.value_dim),
+      .dtype = plan::parse_dtype(flags.dtype),
+      .mask = plan::parse_mask(flags.mask, {seq, kv_seq}),
+      .layout = plan::parse_layout(flags.layout),
+      .return_lse = flags.return_lse};
+  plan::validate(problem);
+  return problem;
+}
+
+std::vector<plan::Pass> passes(const ProblemFlags& flags) {
+  constexpr std::array<std::string_view, 3> kNames{"forward", "backward", "both"};
+  switch (parse_choice("--pass", flags.pass, kNames)) {
+    case 0:
+      return {plan::Pass::Forward};
+    case 1:
+      return {plan::Pass::Backward};
+    default:
+      return {plan::Pass::Forward, plan::Pass::Backward};
+  }
+}
+
+}  // namespace armillary::cli

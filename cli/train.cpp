@@ -1,0 +1,97 @@
+// armillary train: reads a recipe, plans it, and trains or says what training would take.
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/train/estimate.h"
+#include "armillary/train/machine.h"
+#include "armillary/train/recipe.h"
+#include "armillary/train/report.h"
+#include "armillary/train/trainer.h"
+#include "cli/verbs.h"
+
+namespace armillary::cli {
+namespace {
+
+constexpr const char* kExamples = R"(
+Examples:
+  armillary train recipes/default.toml --set training.dataset_path=src
+  armillary train recipes/default.toml --set training.dataset_path=src --dry-run
+  armillary train recipes/default.toml --set training.steps=20 --set optimizer.lr=1e-3 --print-config
+  armillary train my.toml --set parallelism.strategy=usp:u=2 --set parallelism.layout=striped:16 --json
+
+The run folder (job.dump_folder) gets recipe.toml and metrics.jsonl.
+Exit code: 0 done, 1 the run failed, 2 bad input.)";
+
+struct TrainArguments {
+  std::string recipe;
+  std::vector<std::string> settings;
+  bool print_config = false;
+  bool dry_run = false;
+  bool json = false;
+};
+
+void print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+}
+
+/// Ranks are threads: all of them must fit into this machine.
+void require_memory(const train::Recipe& recipe, const train::Estimate& estimate) {
+  constexpr double kGib = 1 << 30;
+  const double needed = static_cast<double>(estimate.memory.total()) / kGib *
+                        static_cast<double>(recipe.parallelism.context_parallel_degree);
+  const double there = static_cast<double>(train::physical_memory_bytes()) / kGib;
+  if (needed > there) {
+    fail<InvalidArgument>(
+        "train: {:.1f} GiB are needed for {} ranks, the machine has {:.1f}; lower model.dim, "
+        "model.n_layers or training.seq_len",
+        needed, recipe.parallelism.context_parallel_degree, there);
+  }
+}
+
+void run_train(const TrainArguments& arguments) {
+  train::Recipe recipe = train::load_recipe(arguments.recipe);
+  for (const std::string& setting : arguments.settings) train::apply_setting(recipe, setting);
+  train::validate(recipe);
+  if (arguments.print_config) {
+    print(train::print_recipe(recipe));
+    return;
+  }
+  const train::PackedText text = train::load_text(recipe.training);
+  const train::Estimate estimate = train::estimate(recipe, text);
+  const std::string summary = arguments.json ? train::to_json(recipe, estimate).dump() + '\n'
+                                             : train::describe(recipe, estimate);
+  if (arguments.dry_run) {
+    print(summary);
+    return;
+  }
+  require_memory(recipe, estimate);
+  train::Reporter reporter(recipe, arguments.json);
+  if (!arguments.json) print(summary);
+  train::train(recipe, text, [&](const train::StepMetrics& metrics) { reporter.report(metrics); });
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, int& exit_code) {
+  const auto arguments = std::make_shared<TrainArguments>();
+  CLI::App* verb = app.add_subcommand("train", "Train a model, every sequence spread over ranks");
+  verb->add_option("recipe", arguments->recipe, "TOML file")->required();
+  verb->add_option("--set", arguments->settings, "section.key=value, over the recipe's")
+      ->expected(1)
+      ->take_all();
+  verb->add_flag("--print-config", arguments->print_config, "Print the whole recipe and stop");
+  verb->add_flag("--dry-run", arguments->dry_run,
+                 "Print parameters, plan, traffic and memory; train nothing, write nothing");
+  verb->add_flag("--json", arguments->json, "One JSON object per line");
+  verb->footer(kExamples);
+  verb->callback([arguments, &exit_code] {
+    run_train(*arguments);
+    exit_code = kDone;
+  });
+}
+
+}  // namespace armillary::cli

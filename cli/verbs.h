@@ -1,0 +1,19 @@
+// verbs.h: the verbs of the program, one source file each. A verb parses its flags and calls the
+// library; its errors are the library's, and main says what they mean for the exit code.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace armillary::cli {
+
+inline constexpr int kDone = 0;
+inline constexpr int kFailed = 1;    ///< A run failed, or a plan is wrong.
+inline constexpr int kBadInput = 2;  ///< InvalidArgument, IoError, flags that do not parse.
+
+/// Each adds a verb that runs when it is parsed and leaves its exit code in `exit_code`, which must
+/// live as long as `app`.
+void add_plan(CLI::App& app, int& exit_code);
+void add_verify(CLI::App& app, int& exit_code);
+void add_train(CLI::App& app, int& exit_code);  ///< Says that it needs libtorch if built without.
+
+}  // namespace armillary::cli

@@ -1,0 +1,190 @@
+#include "armillary/plan/verify.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
+
+#include "armillary/core/error.h"
+#include "armillary/core/spec.h"
+#include "armillary/plan/json.h"
+#include "armillary/plan/mutate.h"
+#include "armillary/plan/text.h"
+#include "cli/problem_flags.h"
+#include "cli/verbs.h"
+
+namespace armillary::cli {
+namespace {
+
+struct VerifyFlags : ProblemFlags {
+  std::string file;
+  std::string mutation;
+  bool json = false;
+};
+
+std::vector<plan::Plan> read_plans(std::istream& in, const std::string& name) {
+  std::vector<plan::Plan> plans;
+  int number = 0;
+  for (std::string line; std::getline(in, line);) {
+    ++number;
+    if (line.empty()) continue;
+    try {
+      plans.push_back(plan::parse_json(line));
+    } catch (const InvalidArgument& error) {
+      fail<InvalidArgument>("verify: {}, line {}: {}", name, number, error.what());
+    }
+  }
+  if (in.bad()) fail<IoError>("verify: {} cannot be read to its end", name);
+  if (plans.empty()) {
+    fail<InvalidArgument>("verify: {} holds no plan; one JSON object per line is required", name);
+  }
+  return plans;
+}
+
+std::vector<plan::Plan> read_plans(const std::string& path) {
+  if (path == "-") return read_plans(std::cin, "standard input");
+  std::error_code unreadable;  // which is then said of the file
+  if (std::filesystem::is_directory(path, unreadable)) {
+    fail<IoError>("verify: {} is a folder; a file of plans as JSON lines is required", path);
+  }
+  std::ifstream file(path);
+  if (!file) {
+    fail<IoError>("verify: cannot read {}; a file of plans as JSON lines is required", path);
+  }
+  return read_plans(file, path);
+}
+
+std::vector<plan::Plan> make_plans(const VerifyFlags& flags) {
+  if (!flags.file.empty()) return read_plans(flags.file);
+  const plan::Strategy strategy = plan::parse_strategy(flags.strategy);
+  const plan::Problem solved = problem(flags);
+  std::vector<plan::Plan> plans;
+  for (const plan::Pass pass : passes(flags)) {
+    plans.push_back(plan::make_plan(solved, strategy, pass));
+  }
+  return plans;
+}
+
+/// Breaks the first plan on purpose. Only a plan that is right can be broken.
+void break_one(std::vector<plan::Plan>& plans, const std::string& number) {
+  if (!plan::verify(plans[0], 1).empty()) {
+    fail<InvalidArgument>("--break: the plan is wrong already; one that verifies is required");
+  }
+  const std::vector<plan::Mutation> all = plan::mutations(plans[0]);
+  if (all.empty()) fail<InvalidArgument>("--break: this plan has no op to break");
+  const std::int64_t n =
+      parse_integer("--break", number, {0, static_cast<std::int64_t>(all.size()) - 1});
+  fmt::print(stderr, "broken on purpose: {}\n", to_string(all[n]));
+  plans[0] = plan::apply(plans[0], all[n]);
+}
+
+nlohmann::ordered_json report(const plan::Plan& plan,
+                              const std::vector<plan::Diagnostic>& diagnostics) {
+  nlohmann::ordered_json line{{"ok", diagnostics.empty()},
+                              {"strategy", plan.strategy},
+                              {"world", plan.problem.world},
+                              {"pass", to_string(plan.pass)}};
+  constexpr const char* kPerRank[] = {"sent_bytes_per_rank", "received_bytes_per_rank",
+                                      "peak_slot_bytes_per_rank", "visible_pairs_per_rank"};
+  for (const char* key : kPerRank) line[key] = nlohmann::json::array();
+  int steps = 0;
+  std::size_t ops = 0;
+  const bool readable =
+      diagnostics.empty() || (diagnostics[0].rule != "form" && diagnostics[0].rule != "blocks");
+  for (const plan::RankProgram& program : plan.ranks) {
+    ops += program.ops.size();
+    if (!readable) continue;  // sizes of a malformed plan mean nothing
+    const plan::Traffic one = plan::traffic(plan.problem, plan.blocks, program);
+    const std::int64_t values[] = {one.sent_bytes, one.received_bytes, one.peak_slot_bytes,
+                                   one.visible_pairs};
+    for (int i = 0; i < 4; ++i) line[kPerRank[i]].push_back(values[i]);
+    steps = std::max(steps, one.steps);
+  }
+  line["steps"] = steps;
+  line["ops"] = ops;
+  line["diagnostics"] = nlohmann::json::array();
+  for (const plan::Diagnostic& d : diagnostics) {
+    line["diagnostics"].push_back(
+        {{"rank", d.rank}, {"op", d.op}, {"rule", d.rule}, {"message", d.message}});
+  }
+  return line;
+}
+
+void print(const plan::Plan& plan, const std::vector<plan::Diagnostic>& diagnostics, bool json) {
+  if (json) {
+    fmt::print("{}\n", report(plan, diagnostics).dump());
+    return;
+  }
+  if (diagnostics.empty()) {
+    const nlohmann::ordered_json facts = report(plan, diagnostics);
+    fmt::print(
+        "{} {}: exact. world {}, {} ops in {} steps; no deadlock, no hazard, every pair once\n",
+        plan.strategy, to_string(plan.pass), plan.problem.world, facts["ops"].dump(),
+        facts["steps"].dump());
+    return;
+  }
+  fmt::print("{}", plan::to_string(plan, &diagnostics[0]));
+  for (const plan::Diagnostic& d : diagnostics) {
+    fmt::print("{} {}: rank {} op {}: {}: {}\n", plan.strategy, to_string(plan.pass), d.rank, d.op,
+               d.rule, d.message);
+  }
+}
+
+int run(const VerifyFlags& flags) {
+  std::vector<plan::Plan> plans = make_plans(flags);
+  if (!flags.mutation.empty()) break_one(plans, flags.mutation);
+  std::vector<std::vector<plan::Diagnostic>> found;
+  bool ok = true;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    found.push_back(plan::verify(plans[i]));
+    const bool backward_of_last = i > 0 && plans[i - 1].pass == plan::Pass::Forward &&
+                                  plans[i].pass == plan::Pass::Backward &&
+                                  plans[i - 1].problem == plans[i].problem &&
+                                  plans[i - 1].strategy == plans[i].strategy;
+    if (backward_of_last && found[i - 1].empty() && found[i].empty()) {
+      found[i] = plan::verify_saved(plans[i - 1], plans[i]);
+    }
+    ok = ok && found[i].empty();
+  }
+  for (std::size_t i = 0; i < plans.size(); ++i) print(plans[i], found[i], flags.json);
+  return ok ? kDone : kFailed;
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, int& exit_code) {
+  CLI::App* verb =
+      app.add_subcommand("verify", "Prove that a plan is exact attention, or show where it is not");
+  auto flags = std::make_shared<VerifyFlags>();
+  flags->pass = "both";
+  add_problem_flags(*verb, *flags);
+  CLI::Option* const file =
+      verb->add_option("--file", flags->file, "Plans to judge, as JSON lines; - for standard input")
+          ->option_text("FILE")
+          ->check(not_empty());
+  for (CLI::Option* option : verb->get_options()) {  // The plans say what their problem is.
+    if (option->get_group() == kProblemGroup) file->excludes(option);
+  }
+  verb->add_option("--break", flags->mutation,
+                   "Break the plan on purpose: apply its N-th single-op mutation first")
+      ->option_text("N")
+      ->check(not_empty());
+  verb->add_flag("--json", flags->json,
+                 "One object per plan and line; visible_pairs count (head, query, key)");
+  verb->footer(
+      "Examples:\n"
+      "  armillary verify --strategy ring --world 64 --seq 65536 --layout zigzag\n"
+      "  armillary verify --strategy usp:u=4 --world 8 --heads 32 --kv-heads 8 --json\n"
+      "  armillary verify --strategy ring --world 4 --seq 64 --break 12\n"
+      "  armillary plan --strategy ulysses --json | armillary verify --file -\n"
+      "Exit code: 0 if every plan is exact, 1 if one is not, 2 for bad input.");
+  verb->callback([flags, &exit_code] { exit_code = run(*flags); });
+}
+
+}  // namespace armillary::cli

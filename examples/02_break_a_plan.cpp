@@ -1,0 +1,31 @@
+// A plan is data: print it, prove it, then drop one op and see where the proof fails.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "armillary/plan/strategy.h"
+#include "armillary/plan/text.h"
+#include "armillary/plan/verify.h"
+
+using namespace armillary::plan;
+
+int main() {
+  const Problem problem{.world = 4,
+                        .heads = 8,
+                        .kv_heads = 2,
+                        .mask = parse_mask("causal", {64, 64}),
+                        .layout = parse_layout("contiguous")};
+  Plan plan = make_plan(problem, parse_strategy("ring"), Pass::Forward);
+  fmt::print("{}{} diagnostics\n\n", to_string(plan), verify(plan).size());
+
+  // Rank 3 forgets to attend to the keys that reached it last.
+  std::vector<Op>& ops = plan.ranks[3].ops;
+  const auto attends = [](const Op& op) { return op.kind == OpKind::Attend; };
+  ops.erase(std::find_if(ops.rbegin(), ops.rend(), attends).base() - 1);
+
+  const std::vector<Diagnostic> found = verify(plan);
+  if (found.empty()) return 1;
+  fmt::print("{}rule `{}` is broken: {}\n", to_string(plan, &found[0]), found[0].rule,
+             found[0].message);
+  return 0;
+}
