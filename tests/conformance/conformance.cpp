@@ -1,0 +1,440 @@
+#include "tests/conformance/conformance.h"
+
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <cstddef>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "armillary/core/error.h"
+
+namespace armillary::comm {
+namespace {
+
+using testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+/// A message of `count` ints that nobody else sends.
+std::vector<int> numbers(int count, int first) {
+  std::vector<int> values(count);
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
+
+Request send(Communicator& comm, int peer, int lane, std::vector<int>& values) {
+  const Strided part = whole(std::span(values));
+  return comm.isend(peer, lane, {&part, 1});
+}
+
+Request receive(Communicator& comm, int peer, int lane, std::vector<int>& values) {
+  const Strided part = whole(std::span(values));
+  return comm.irecv(peer, lane, {&part, 1});
+}
+
+/// Text of the E that `call` throws; a test failure if it throws none.
+template <class E, class Call>
+std::string text_of(const Call& call) {
+  try {
+    call();
+  } catch (const E& e) {
+    return e.what();
+  }
+  ADD_FAILURE() << "no exception";
+  return "";
+}
+
+TEST_P(CommunicatorConformance, TellsRankAndWorld) {
+  for (const int world : {1, 2, 5}) {
+    run(world, [&](Communicator& comm) {
+      EXPECT_EQ(comm.world(), world);
+      std::vector<int> self = {comm.rank()};
+      if (comm.rank() > 0) return comm.wait(send(comm, 0, 0, self));
+      for (int peer = 1; peer < world; ++peer) {
+        std::vector<int> other(1);
+        comm.wait(receive(comm, peer, 0, other));
+        EXPECT_EQ(other[0], peer);
+      }
+    });
+  }
+}
+
+TEST_P(CommunicatorConformance, KeepsOrderPerPairAndLane) {
+  constexpr int kMessages = 200;
+  constexpr int kLanes = 3;
+  run(5, [&](Communicator& comm) {
+    // value = ((sender * 5 + receiver) * lanes + lane) * messages + index
+    const auto value = [](int sender, int receiver, int lane, int index) {
+      return ((sender * 5 + receiver) * kLanes + lane) * kMessages + index;
+    };
+    std::vector<std::vector<int>> outbox;
+    std::vector<std::vector<int>> inbox;
+    std::vector<int> expected;
+    std::vector<Request> requests;
+    for (int index = 0; index < kMessages; ++index) {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        for (int step = 1; step < 5; ++step) {
+          const int to = (comm.rank() + step) % 5;
+          const int from = (comm.rank() + 5 - step) % 5;
+          outbox.push_back({value(comm.rank(), to, lane, index)});
+          requests.push_back(send(comm, to, lane, outbox.back()));
+          inbox.push_back({-1});
+          expected.push_back(value(from, comm.rank(), lane, index));
+          requests.push_back(receive(comm, from, lane, inbox.back()));
+        }
+      }
+    }
+    comm.wait_all(requests);
+    for (std::size_t i = 0; i < inbox.size(); ++i) {
+      ASSERT_EQ(inbox[i][0], expected[i]) << "rank " << comm.rank() << ", message " << i;
+    }
+  });
+}
+
+TEST_P(CommunicatorConformance, KeepsOrderWhenSizesDiffer) {
+  run(2, [](Communicator& comm) {
+    const std::vector<int> counts = {100000, 1, 0, 70000, 3, 0, 1, 50000};
+    std::vector<std::vector<int>> values;
+    std::vector<Request> requests;
+    values.reserve(counts.size());
+    requests.reserve(counts.size());
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      values.push_back(comm.rank() == 0 ? numbers(counts[i], 1000 * int(i))
+                                        : std::vector<int>(counts[i], -1));
+    }
+    for (auto& v : values) {
+      requests.push_back(comm.rank() == 0 ? send(comm, 1, 0, v) : receive(comm, 0, 0, v));
+    }
+    comm.wait_all(requests);
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      ASSERT_EQ(values[i], numbers(counts[i], 1000 * int(i))) << "message " << i;
+    }
+  });
+}
+
+TEST_P(CommunicatorConformance, LanesDoNotWaitForEachOther) {
+  run(2, [](Communicator& comm) {
+    std::vector<int> first = {comm.rank()};
+    std::vector<int> second = {comm.rank()};
+    if (comm.rank() == 0) {
+      // Lane 1 gets its answer only after lane 2 is through.
+      const Request late = receive(comm, 1, 1, first);
+      comm.wait(send(comm, 1, 2, second));
+      comm.wait(late);
+      EXPECT_EQ(first[0], 1);
+    } else {
+      comm.wait(receive(comm, 0, 2, second));
+      EXPECT_EQ(second[0], 0);
+      comm.wait(send(comm, 0, 1, first));
+    }
+  });
+}
+
+TEST_P(CommunicatorConformance, ZeroBytesMatchInOrder) {
+  run(2, [](Communicator& comm) {
+    std::vector<int> values = comm.rank() == 0 ? numbers(3, 7) : numbers(3, 0);
+    const Strided some = whole(std::span(values));
+    const Strided no_rows = {some.data, 0, 4, 4};
+    const Direction direction = comm.rank() == 0 ? Direction::Send : Direction::Receive;
+    const int peer = 1 - comm.rank();
+    const std::vector<Message> batch = {{direction, peer, 0, {}},
+                                        {direction, peer, 0, {&some, 1}},
+                                        {direction, peer, 0, {&no_rows, 1}}};
+    const std::vector<Request> requests = comm.start(batch);
+    ASSERT_EQ(requests.size(), 3u);
+    comm.wait_all(requests);
+    EXPECT_EQ(requests[0]->bytes(), 0);
+    EXPECT_EQ(requests[1]->bytes(), 12);
+    EXPECT_EQ(requests[2]->bytes(), 0);
+    EXPECT_EQ(values, numbers(3, 7));
+  });
+}
+
+TEST_P(CommunicatorConformance, ZeroBytesWaitForTheirPeer) {
+  EXPECT_THROW(run(2,
+                   [](Communicator& comm) {
+                     if (comm.rank() == 1) return;
+                     const std::string text =
+                         text_of<CommError>([&] { comm.wait(comm.irecv(1, 0, {}), 0.05); });
+                     EXPECT_THAT(text, HasSubstr("receives 0 bytes from rank 1"));
+                   }),
+               CommError);
+}
+
+TEST_P(CommunicatorConformance, ShapesMayDiffer) {
+  run(2, [](Communicator& comm) {
+    constexpr int kUntouched = -1;
+    std::vector<int> memory(60, kUntouched);
+    auto* data = reinterpret_cast<std::byte*>(memory.data());
+    if (comm.rank() == 0) {
+      std::iota(memory.begin(), memory.end(), 0);
+      // 3 rows of 2 ints, 5 apart, then one row of 4 and an empty one: 0 1 5 6 10 11 | 20 21 22 23
+      const std::vector<Strided> parts = {{data, 3, 8, 20}, {data + 80, 1, 16, 0}, {data, 5, 0, 4}};
+      comm.wait(comm.isend(1, 0, parts));
+      return;
+    }
+    // A row of 3 ints, then 7 rows of 1 int, 3 apart, from 10.
+    const std::vector<Strided> parts = {
+        {nullptr, 0, 8, 8}, {data, 1, 12, 12}, {data + 40, 7, 4, 12}};
+    comm.wait(comm.irecv(0, 0, parts));
+    std::vector<int> expected(60, kUntouched);
+    expected[0] = 0, expected[1] = 1, expected[2] = 5;
+    const std::vector<int> rest = {6, 10, 11, 20, 21, 22, 23};
+    for (std::size_t i = 0; i < rest.size(); ++i) expected[10 + 3 * i] = rest[i];
+    EXPECT_EQ(memory, expected);
+  });
+}
+
+TEST_P(CommunicatorConformance, BothDirectionsAtOnce) {
+  constexpr int kCount = 300000;
+  run(2, [](Communicator& comm) {
+    std::vector<int> out = numbers(kCount, comm.rank());
+    std::vector<int> in(kCount);
+    const int peer = 1 - comm.rank();
+    const Strided out_part = whole(std::span(out));
+    const Strided in_part = whole(std::span(in));
+    const std::vector<Message> batch = {{Direction::Send, peer, 1, {&out_part, 1}},
+                                        {Direction::Receive, peer, 1, {&in_part, 1}}};
+    comm.wait_all(comm.start(batch));
+    EXPECT_EQ(in, numbers(kCount, peer)) << "rank " << comm.rank();
+  });
+}
+
+TEST_P(CommunicatorConformance, ManyRoundsAroundARing) {
+  constexpr int kRounds = 300;
+  run(5, [](Communicator& comm) {
+    const int next = (comm.rank() + 1) % 5;
+    const int previous = (comm.rank() + 4) % 5;
+    std::vector<int> held = numbers(64, 100 * comm.rank());
+    std::vector<int> coming(64);
+    for (int round = 0; round < kRounds; ++round) {
+      const std::vector<Request> requests = {receive(comm, previous, round % 2, coming),
+                                             send(comm, next, round % 2, held)};
+      comm.wait_all(requests);
+      std::swap(held, coming);
+    }
+    EXPECT_EQ(held, numbers(64, 100 * comm.rank())) << "rank " << comm.rank();
+  });
+}
+
+TEST_P(CommunicatorConformance, WaitAnyTellsWhatIsDone) {
+  run(4, [](Communicator& comm) {
+    if (comm.rank() > 0) {
+      std::vector<int> go(1);
+      comm.wait(receive(comm, 0, 0, go));
+      std::vector<int> value = {comm.rank()};
+      comm.wait(send(comm, 0, 0, value));
+      return;
+    }
+    std::vector<std::vector<int>> inbox(4, std::vector<int>(1, -1));
+    std::vector<Request> requests(4);  // requests[0] stays empty and is skipped.
+    for (int peer = 1; peer < 4; ++peer) requests[peer] = receive(comm, peer, 0, inbox[peer]);
+    for (const int peer : {3, 1, 2}) {
+      std::vector<int> go(1);
+      comm.wait(send(comm, peer, 0, go));
+      ASSERT_EQ(comm.wait_any(requests), std::size_t(peer));
+      EXPECT_TRUE(comm.done(requests[peer]));
+      EXPECT_EQ(inbox[peer][0], peer);
+      requests[peer].reset();
+    }
+    EXPECT_THAT(text_of<InvalidArgument>([&] { comm.wait_any(requests); }),
+                HasSubstr("wait_any: 4 requests, all empty"));
+    EXPECT_TRUE(comm.done({}));
+    comm.wait({});
+  });
+}
+
+TEST_P(CommunicatorConformance, PollingMakesProgress) {
+  run(2, [](Communicator& comm) {
+    std::vector<int> value = {comm.rank() + 5};
+    const Request request = comm.rank() == 0 ? send(comm, 1, 0, value) : receive(comm, 0, 0, value);
+    const auto begin = Clock::now();
+    while (!comm.done(request) && seconds_since(begin) < 30) std::this_thread::yield();
+    EXPECT_TRUE(comm.done(request));
+    EXPECT_EQ(value[0], 5);
+  });
+}
+
+TEST_P(CommunicatorConformance, RefusesWhatCannotBeSent) {
+  run(2, [](Communicator& comm) {
+    std::vector<int> values(4);
+    const Strided good = whole(std::span(values));
+    const auto refusal = [&](int peer, int lane, Strided part) {
+      return text_of<InvalidArgument>([&] { comm.isend(peer, lane, {&part, 1}); });
+    };
+    const int self = comm.rank();
+    EXPECT_THAT(refusal(self, 0, good),
+                HasSubstr("isend: peer " + std::to_string(self) +
+                          " is this rank itself; another rank is required"));
+    EXPECT_THAT(refusal(2, 0, good), HasSubstr("peer 2; a rank in [0, 2) is required"));
+    EXPECT_THAT(refusal(-1, 0, good), HasSubstr("peer -1"));
+    EXPECT_THAT(refusal(1 - self, -1, good), HasSubstr("lane -1; a lane >= 0"));
+    EXPECT_THAT(refusal(1 - self, 0, {good.data, -1, 4, 4}), HasSubstr("-1 rows of 4 bytes"));
+    EXPECT_THAT(refusal(1 - self, 0, {good.data, 2, 8, 4}), HasSubstr("do not overlap"));
+    EXPECT_THAT(refusal(1 - self, 0, {nullptr, 1, 4, 4}), HasSubstr("not null"));
+    EXPECT_THAT(text_of<InvalidArgument>([&] {
+                  comm.irecv(self, 0, {&good, 1});
+                }),
+                HasSubstr("irecv: peer"));
+    EXPECT_THAT(text_of<InvalidArgument>([&] { comm.set_timeout(0); }), HasSubstr("timeout 0 s"));
+
+    // Nothing was started: the next messages match each other.
+    std::vector<int> token = {self};
+    const Request request = self == 0 ? send(comm, 1, 0, token) : receive(comm, 0, 0, token);
+    comm.wait(request);
+    EXPECT_EQ(token[0], 0);
+  });
+}
+
+TEST_P(CommunicatorConformance, MissedDeadlineNamesTheMessage) {
+  const auto begin = Clock::now();
+  EXPECT_THROW(run(3,
+                   [](Communicator& comm) {
+                     std::vector<int> values(6);
+                     std::string text;
+                     if (comm.rank() == 1) {
+                       const Request request = receive(comm, 2, 4, values);
+                       text = text_of<CommError>([&] { comm.wait(request, 0.1); });
+                     } else {  // Who waits longer leaves with the same error.
+                       const Request request = receive(comm, 1, 0, values);
+                       text = text_of<CommError>([&] { comm.wait(request); });
+                     }
+                     EXPECT_THAT(text,
+                                 HasSubstr("rank 1 failed: wait: rank 1 receives 24 bytes from "
+                                           "rank 2 on lane 4 not done after 0."))
+                         << "rank " << comm.rank();
+                   }),
+               CommError);
+  EXPECT_LT(seconds_since(begin), 1.1);
+}
+
+TEST_P(CommunicatorConformance, MissedDeadlineOfWaitAnyNamesAll) {
+  EXPECT_THROW(
+      run(3,
+          [](Communicator& comm) {
+            if (comm.rank() > 0) return;
+            std::vector<int> values(2);
+            const std::vector<Request> requests = {
+                receive(comm, 1, 0, values), {}, comm.isend(2, 3, {})};
+            const std::string text = text_of<CommError>([&] { comm.wait_any(requests, 0.05); });
+            EXPECT_THAT(text, HasSubstr("rank 0 receives 8 bytes from rank 1 on lane 0, rank 0 "
+                                        "sends 0 bytes to rank 2 on lane 3"));
+          }),
+      CommError);
+}
+
+TEST_P(CommunicatorConformance, AbortEndsAllWaits) {
+  const auto body = [](Communicator& comm) {
+    const auto begin = Clock::now();
+    std::vector<int> values(1);
+    const int next = (comm.rank() + 1) % 5;
+    std::string text;
+    if (comm.rank() == 3) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // Let the others begin to wait.
+      comm.abort("disk on fire");
+      comm.abort("second thoughts");
+      text = text_of<CommError>([&] { comm.isend(next, 0, {}); });
+    } else if (comm.rank() == 4) {  // Polls.
+      text = text_of<CommError>([&] {
+        const Request request = receive(comm, 1, 0, values);
+        while (!comm.done(request)) std::this_thread::yield();
+      });
+    } else {
+      const std::vector<Request> requests = {receive(comm, next, 0, values),
+                                             receive(comm, next, 1, values)};
+      text = text_of<CommError>([&] { comm.wait_any(requests); });
+      comm.abort("too late");
+    }
+    EXPECT_EQ(text, "rank 3 failed: disk on fire") << "rank " << comm.rank();
+    EXPECT_THROW(receive(comm, next, 0, values), CommError) << "rank " << comm.rank();
+    EXPECT_LT(seconds_since(begin), 1) << "rank " << comm.rank();
+  };
+  EXPECT_THROW(run(5, body), CommError);
+}
+
+TEST_P(CommunicatorConformance, AbortFromAnotherThread) {
+  EXPECT_THROW(run(2,
+                   [](Communicator& comm) {
+                     std::thread watchdog;
+                     if (comm.rank() == 0) watchdog = std::thread([&] { comm.abort("watchdog"); });
+                     const std::string text =
+                         text_of<CommError>([&] { comm.wait(comm.irecv(1 - comm.rank(), 0, {})); });
+                     EXPECT_EQ(text, "rank 0 failed: watchdog");
+                     if (watchdog.joinable()) watchdog.join();
+                   }),
+               CommError);
+}
+
+TEST_P(CommunicatorConformance, DoneStaysDoneAfterFailure) {
+  EXPECT_THROW(run(2,
+                   [](Communicator& comm) {
+                     std::vector<int> values(1);
+                     const Request request =
+                         comm.rank() == 0 ? send(comm, 1, 0, values) : receive(comm, 0, 0, values);
+                     comm.wait(request);
+                     comm.abort("over");
+                     EXPECT_TRUE(comm.done(request));
+                     comm.wait(request);
+                   }),
+               CommError);
+}
+
+TEST_P(CommunicatorConformance, SizesThatDifferFailTheGroup) {
+  if (!GetParam().sees_sizes) GTEST_SKIP() << GetParam().name << " cannot see both sizes";
+  EXPECT_THROW(
+      run(2,
+          [](Communicator& comm) {
+            std::vector<int> values(comm.rank() == 0 ? 3 : 5);
+            const std::string text = text_of<CommError>([&] {
+              comm.wait(comm.rank() == 0 ? send(comm, 1, 2, values) : receive(comm, 0, 2, values));
+            });
+            EXPECT_THAT(text, HasSubstr("rank 0 sends 12 bytes to rank 1 on lane 2, which "
+                                        "receives 20 bytes; equal sizes are required"));
+          }),
+      CommError);
+}
+
+TEST_P(CommunicatorConformance, MemoryMayGoWhenTheRankUnwinds) {
+  // Requests die before their memory; nobody may touch it then. What fails here is seen by ASan and
+  // TSan, or as a hang.
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    const auto body = [&](Communicator& comm) {
+      const int peer = 1 - comm.rank();
+      std::vector<int> out(50000);
+      std::vector<int> in(50000);
+      std::vector<Request> requests;
+      for (int lane = 0; lane < 4; ++lane) {
+        requests.push_back(receive(comm, peer, lane, in));
+        if (comm.rank() == repeat % 2 && lane == 2) throw std::out_of_range("enough");
+        requests.push_back(send(comm, peer, lane, out));
+      }
+      comm.wait_all(requests);
+    };
+    EXPECT_ANY_THROW(run(2, body)) << "repeat " << repeat;
+  }
+}
+
+TEST_P(CommunicatorConformance, DroppedRequestFailsTheGroup) {
+  EXPECT_THROW(
+      run(2,
+          [](Communicator& comm) {
+            std::vector<int> values(2);
+            if (comm.rank() == 1) {
+              receive(comm, 0, 1, values);
+              return;
+            }
+            const std::string text = text_of<CommError>([&] { comm.wait(comm.irecv(1, 0, {})); });
+            EXPECT_THAT(text, HasSubstr("rank 1 dropped a request of 8 bytes with rank 0 on "
+                                        "lane 1 before it was done"));
+          }),
+      CommError);
+}
+
+}  // namespace
+}  // namespace armillary::comm

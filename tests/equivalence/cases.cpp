@@ -1,0 +1,141 @@
+#include "tests/equivalence/cases.h"
+
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "armillary/attention/sequence_parallel_attention.h"
+#include "armillary/comm/local.h"
+#include "armillary/core/error.h"
+#include "armillary/kernel/naive_attention.h"
+#include "armillary/plan/layout.h"
+
+namespace armillary::equivalence {
+namespace {
+
+constexpr int kWorlds[] = {1, 2, 3, 4, 5, 8, 13};
+
+std::vector<std::string> strategies_for(int world, int heads) {
+  std::vector<std::string> names{"ring", "allgather"};
+  if (world <= heads) names.emplace_back("ulysses");
+  for (int u = 2; u <= std::min(world, heads); ++u) {
+    if (world % u == 0 && u < world) names.push_back(fmt::format("usp:u={}", u));
+  }
+  return names;
+}
+
+/// Masks over equal lengths; documents of uneven lengths that add up, one of them empty.
+std::vector<std::string> masks_for(std::int64_t length) {
+  std::vector<std::string> masks{"full",
+                                 "causal",
+                                 "window:left=5,right=0",
+                                 "window:left=3,right=7",
+                                 fmt::format("prefix:{}", length / 3),
+                                 "block_causal:4"};
+  const std::int64_t a = length / 5;
+  const std::int64_t b = length / 2;
+  for (const char* within : {"causal", "full", "window,left=6,right=1"}) {
+    masks.push_back(fmt::format("documents:{},0,{},{},within={}", a, b, length - a - b, within));
+  }
+  if (length >= 4) {  // two bands side by side, and queries that see nothing
+    masks.push_back(fmt::format("bands:0-{0}/0-{0}/-2..1;1-{1}/{0}-{1}/..", length / 2, length));
+  }
+  return masks;
+}
+
+/// Rows of `global` that a rank owns, in its memory order.
+at::Tensor shard(const at::Tensor& global_BSHD, const plan::Runs& runs) {
+  return global_BSHD.index_select(1, at::tensor(plan::positions(runs), at::kLong)).contiguous();
+}
+
+void unshard(at::Tensor& global_BSHD, const plan::Runs& runs, const at::Tensor& local_BLHD) {
+  global_BSHD.index_copy_(1, at::tensor(plan::positions(runs), at::kLong),
+                          local_BLHD.detach().to(global_BSHD.scalar_type()));
+}
+
+at::Tensor leaf(const at::Tensor& value) {
+  return value.detach().clone().requires_grad_(true);
+}
+
+}  // namespace
+
+std::string to_string(const Case& c) {
+  return fmt::format("{} {} {} world {} lengths {}/{} heads {}/{} {}", c.strategy, c.layout, c.mask,
+                     c.world, c.q_len, c.kv_len, c.heads, c.kv_heads, at::toString(c.dtype));
+}
+
+std::vector<Case> all_cases() {
+  constexpr std::pair<int, int> kHeads[] = {{4, 4}, {4, 2}, {4, 1}, {6, 3}};
+  std::vector<Case> cases;
+  for (const int world : kWorlds) {
+    for (const auto& [heads, kv_heads] : kHeads) {
+      for (const std::string& strategy : strategies_for(world, heads)) {
+        for (const std::int64_t length :
+             {0, 1, std::max(world - 1, 0), world, 2 * world + 7, 257}) {
+          for (const char* layout :
+               {"contiguous", "zigzag", "striped:1", "striped:3", "balanced"}) {
+            for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+              const Case model{strategy, layout, "", world, length, length, heads, kv_heads, dtype};
+              for (const std::string& mask : masks_for(length)) {
+                cases.push_back(model);
+                cases.back().mask = mask;
+              }
+              for (const char* mask : {"full", "causal:align=end", "causal:align=start"}) {
+                cases.push_back(model);
+                cases.back().mask = mask;
+                cases.back().kv_len = length + 11;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+double Errors::worst() const {
+  const double all[] = {out, lse, dq, dk, dv};
+  double largest = 0;
+  for (const double error : all) largest = std::isnan(error) ? error : std::max(largest, error);
+  return largest;
+}
+
+Errors run(const Case& c, std::uint64_t seed) {
+  constexpr std::int64_t kHeadDim = 8;
+  constexpr std::int64_t kValueDim = 5;
+  const plan::Mask mask = plan::parse_mask(c.mask, {c.q_len, c.kv_len});
+  const plan::Layout layout = plan::parse_layout(c.layout);
+  const plan::Shards owned = plan::shards(layout, mask, c.world);
+  const kernel::Sequences whole =
+      kernel::random_sequences({2, c.heads, c.kv_heads, kHeadDim, kValueDim}, mask, c.dtype, seed);
+  const double scale = 1 / std::sqrt(static_cast<double>(kHeadDim));
+  const kernel::Results required = kernel::naive_attention(whole, mask, scale);
+  kernel::Results given{at::full_like(required.out_BSHE, NAN), at::full_like(required.lse_BSH, NAN),
+                        at::full_like(required.dq_BSHD, NAN), at::full_like(required.dk_BSGD, NAN),
+                        at::full_like(required.dv_BSGE, NAN)};
+  comm::run_ranks(c.world, [&](comm::Communicator& comm) {
+    const plan::Runs& q_runs = owned.q[comm.rank()];
+    const plan::Runs& kv_runs = owned.kv[comm.rank()];
+    const at::Tensor q = leaf(shard(whole.q_BSHD, q_runs));
+    const at::Tensor k = leaf(shard(whole.k_BSGD, kv_runs));
+    const at::Tensor v = leaf(shard(whole.v_BSGE, kv_runs));
+    const attention::AttentionResult result = attention::sequence_parallel_attention_lse(
+        q, k, v, comm, {.mask = mask, .layout = layout, .strategy = c.strategy});
+    result.out_BLHE.backward(shard(whole.dout_BSHE, q_runs));
+    unshard(given.out_BSHE, q_runs, result.out_BLHE);
+    unshard(given.lse_BSH, q_runs, result.lse_BLH);
+    unshard(given.dq_BSHD, q_runs, q.grad());
+    unshard(given.dk_BSGD, kv_runs, k.grad());
+    unshard(given.dv_BSGE, kv_runs, v.grad());
+  });
+  return {.out = kernel::relative_error(given.out_BSHE, required.out_BSHE),
+          .lse = kernel::relative_error(given.lse_BSH, required.lse_BSH),
+          .dq = kernel::relative_error(given.dq_BSHD, required.dq_BSHD),
+          .dk = kernel::relative_error(given.dk_BSGD, required.dk_BSGD),
+          .dv = kernel::relative_error(given.dv_BSGE, required.dv_BSGE)};
+}
+
+}  // namespace armillary::equivalence

@@ -1,0 +1,49 @@
+// Every strategy on every layout, mask, world, length and head count against one-device attention.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+
+#include "tests/equivalence/cases.h"
+#include "tests/tolerance.h"
+
+namespace armillary::equivalence {
+namespace {
+
+std::uint64_t printed_seed() {
+  const char* given = std::getenv("ARMILLARY_TEST_SEED");
+  const std::uint64_t seed =
+      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+  fmt::print("ARMILLARY_TEST_SEED={}\n", seed);
+  return seed;
+}
+
+TEST(Equivalence, SampledGrid) {
+  const std::uint64_t seed = printed_seed();
+  std::vector<Case> cases = all_cases();
+  const std::size_t whole = cases.size();
+  std::mt19937_64 random(seed);
+  if (std::getenv("ARMILLARY_TEST_ALL") == nullptr) {
+    constexpr std::size_t kSample = 1500;
+    std::shuffle(cases.begin(), cases.end(), random);
+    cases.resize(std::min(cases.size(), kSample));
+  }
+  double worst_fp64 = 0;
+  double worst_fp32 = 0;
+  for (const Case& c : cases) {
+    const Errors errors = run(c, random());
+    const double bound = c.dtype == at::kDouble ? kFp64Bound : kFp32Bound;
+    double& worst = c.dtype == at::kDouble ? worst_fp64 : worst_fp32;
+    worst = std::max(worst, errors.worst());
+    ASSERT_LE(errors.worst(), bound)
+        << to_string(c) << ": out " << errors.out << " lse " << errors.lse << " dq " << errors.dq
+        << " dk " << errors.dk << " dv " << errors.dv;
+  }
+  fmt::print("{} of {} cases: worst fp64 {:.1e} (bound {:.0e}), fp32 {:.1e} (bound {:.0e})\n",
+             cases.size(), whole, worst_fp64, kFp64Bound, worst_fp32, kFp32Bound);
+}
+
+}  // namespace
+}  // namespace armillary::equivalence

@@ -1,0 +1,117 @@
+// help_test.cpp: verbs, help texts, and output that cannot be written.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/error/program.h"
+
+namespace armillary::error {
+namespace {
+
+using testing::Eq;
+using testing::HasSubstr;
+
+TEST(Help, EveryVerbHasExamples) {
+  for (const std::string verb : {"plan", "verify", "train"}) {
+    for (const std::string flag : {"--help", "-h"}) {
+      const Result result = run({verb, flag});
+      EXPECT_EQ(result.code, 0) << verb;
+      EXPECT_EQ(result.err, "") << verb;
+      if (verb == "train" && result.out.find("built without") != std::string::npos) continue;
+      EXPECT_THAT(result.out, HasSubstr("Examples:\n  armillary " + verb)) << verb;
+    }
+  }
+}
+
+TEST(Help, NamesVerbsAndExitCodes) {
+  for (const std::string flag : {"--help", "-h"}) {
+    const Result result = run({flag});
+    EXPECT_EQ(result.code, 0);
+    for (const std::string text :
+         {"plan", "verify", "train", "0 done", "1 a run failed", "2 bad input"}) {
+      EXPECT_THAT(result.out, HasSubstr(text));
+    }
+  }
+}
+
+/// Every example of the help texts that ends in a plan or a proof does what it says.
+TEST(Help, ExamplesWork) {
+  for (const std::string verb : {"plan", "verify"}) {
+    const std::string help = run({verb, "--help"}).out;
+    const std::string start = "\n  armillary " + verb + " ";
+    int examples = 0;
+    for (std::size_t at = help.find(start); at != std::string::npos;
+         at = help.find(start, at + 1)) {
+      const std::size_t begin = at + start.size();
+      std::string line = help.substr(begin, help.find('\n', begin) - begin);
+      if (line.find('|') != std::string::npos) continue;  // A pipe: in verify_test.cpp.
+      line = line.substr(0, line.find(" >"));
+      std::vector<std::string> arguments{verb};
+      for (std::size_t word = 0; word < line.size();) {
+        const std::size_t end = std::min(line.find(' ', word), line.size());
+        arguments.push_back(line.substr(word, end - word));
+        word = end + 1;
+      }
+      const Result result = run(arguments);
+      const bool broken = line.find("--break") != std::string::npos;
+      EXPECT_EQ(result.code, broken ? 1 : 0) << line << '\n' << result.err;
+      EXPECT_NE(result.out, "") << line;
+      ++examples;
+    }
+    EXPECT_GE(examples, 3) << verb;
+  }
+}
+
+TEST(Plan, ListsAndComparesStrategies) {
+  const Result list = run({"plan", "--list"});
+  const Result table = run({"plan", "--compare", "--world", "4"});
+  EXPECT_EQ(list.code, 0) << list.err;
+  EXPECT_EQ(table.code, 0) << table.err;
+  for (const std::string name : {"ring", "allgather", "ulysses", "usp:u="}) {
+    EXPECT_THAT(list.out, HasSubstr(name));
+    EXPECT_THAT(table.out, HasSubstr("| " + name));
+  }
+}
+
+TEST(Plan, PrintsAGrid) {
+  const Result result = run({"plan", "--world", "2", "--seq", "8", "--mask", "full"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, testing::AllOf(HasSubstr("rank 0"), HasSubstr("rank 1"),
+                                         HasSubstr("step 0    kv0>r1"), HasSubstr("q0*kv1")));
+}
+
+TEST(VerbError, VerbsThatDoNotExist) {
+  const std::string required = "plan, verify or train is required";
+  expect_refused({}, Eq("no verb given; " + required));
+  expect_refused({"plna"}, Eq("unknown verb 'plna'; " + required + "; nearest: plan"));
+  expect_refused({"Verify"}, Eq("unknown verb 'Verify'; " + required + "; nearest: verify"));
+  expect_refused({"simulate"}, Eq("unknown verb 'simulate'; " + required));
+  expect_refused({""}, Eq("unknown verb ''; " + required));
+  expect_refused({"--world", "4"},
+                 Eq("flag '--world' before the verb; plan, verify or train is required first, or "
+                    "--help"));
+  expect_refused({"plan", "verify"}, Eq("The following argument was not expected: verify"));
+}
+
+TEST(VerbError, FlagsThatDoNotGoTogether) {
+  expect_refused({"plan", "--list", "--json"}, Eq("--json excludes --list"));
+  expect_refused({"plan", "--compare", "--strategy", "ring"}, Eq("--strategy excludes --compare"));
+}
+
+/// What was not written was not done.
+TEST(Output, ThatCannotBeWrittenIsAFailure) {
+  if (access("/dev/full", W_OK) != 0) GTEST_SKIP() << "[SKIP] no /dev/full";
+  const Folder folder;
+  for (const std::string arguments : {"plan", "plan --json --seq 100000 --world 64", "verify"}) {
+    const int status = std::system(fmt::format("{} {} >/dev/full 2>{}", quoted(ARMILLARY_PROGRAM),
+                                               arguments, quoted(folder.path("err")))
+                                       .c_str());
+    ASSERT_TRUE(WIFEXITED(status)) << arguments;
+    EXPECT_EQ(WEXITSTATUS(status), 1) << arguments;
+    EXPECT_THAT(folder.read("err"), testing::StartsWith("armillary: ")) << arguments;
+  }
+}
+
+}  // namespace
+}  // namespace armillary::error

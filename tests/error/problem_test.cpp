@@ -1,0 +1,176 @@
+// problem_test.cpp: problems and strategies that cannot be, given to `plan` and `verify`: exit code
+// 2 and one line that says what was given, what is required, and the nearest legal choice.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/error/program.h"
+
+namespace armillary::error {
+namespace {
+
+struct Refused {
+  std::vector<std::string> flags;
+  std::string message;
+};
+
+/// Both verbs read the same flags.
+void expect_all_refused(const std::vector<Refused>& table) {
+  for (const Refused& row : table) {
+    for (const std::string verb : {"plan", "verify"}) {
+      std::vector<std::string> arguments{verb};
+      arguments.insert(arguments.end(), row.flags.begin(), row.flags.end());
+      expect_refused(arguments, testing::Eq(row.message));
+    }
+  }
+}
+
+constexpr const char* kWhole = " given; a whole number from 1 to 2147483647 is required";
+constexpr const char* kLength = " given; a whole number from 0 to 9223372036854775807 is required";
+
+TEST(ProblemError, SizesThatAreNoSizes) {
+  std::vector<Refused> table;
+  for (const std::string flag : {"--world", "--heads", "--kv-heads", "--head-dim", "--value-dim"}) {
+    for (const std::string size : {"0", "-1", "four", "2.5", "1e3", "99999999999999999999"}) {
+      table.push_back(
+          {{flag, size}, std::string(flag).append(": '").append(size).append("'").append(kWhole)});
+    }
+    table.push_back({{flag, ""}, flag + ": '' given; a value is required"});
+  }
+  for (const std::string flag : {"--seq", "--kv-seq"}) {
+    for (const std::string size : {"-1", "4k", "99999999999999999999"}) {
+      table.push_back(
+          {{flag, size}, std::string(flag).append(": '").append(size).append("'").append(kLength)});
+    }
+  }
+  table.push_back({{"--batch", "0"},
+                   "--batch: '0' given; a whole number from 1 to 9223372036854775807 is required"});
+  expect_all_refused(table);
+}
+
+TEST(ProblemError, NumbersThatOverflow) {
+  expect_all_refused(
+      {{{"--seq", "9223372036854775807"},
+        "mask: 9223372036854775807 queries and 9223372036854775807 keys given; lengths of 0 to "
+        "72057594037927936 are required"},
+       {{"--batch", "9223372036854775807"},
+        "problem: world x batch x heads x dim x tokens x bytes = 4 x 9223372036854775807 x 8 x 64 "
+        "x "
+        "4096 x 8; a product below 2^62 is required"},
+       {{"--seq", "3500000000", "--heads", "1", "--head-dim", "1"},
+        "problem: batch x heads x visible pairs = 1 x 1 x 6125000001750000000; a product below "
+        "2^62 "
+        "is required"}});
+}
+
+TEST(ProblemError, WorldsThatCannotBePlanned) {
+  expect_all_refused(
+      {{{"--world", "99999999"}, "problem: world 99999999 given; 1 to 1048576 is required"},
+       {{"--world", "1048576"},
+        "plan: world 1048576; the programs of at most 1024 ranks can be made together"}});
+}
+
+TEST(ProblemError, HeadsThatDoNotDivide) {
+  const std::string required =
+      " given; heads that are a multiple of kv_heads are required; nearest kv_heads: ";
+  expect_all_refused({{{"--heads", "6", "--kv-heads", "4"},
+                       "problem: 6 heads and 4 kv_heads" + required + "3 or 6"},
+                      {{"--heads", "8", "--kv-heads", "16"},
+                       "problem: 8 heads and 16 kv_heads" + required + "8"}});
+}
+
+TEST(ProblemError, Masks) {
+  const std::string names =
+      "full, causal, window, prefix, block_causal, documents or bands is required";
+  expect_all_refused(
+      {{{"--mask", "causl"}, "mask: 'causl' is not known; " + names + "; nearest is 'causal'"},
+       {{"--mask", "sliding_window"}, "mask: 'sliding_window' is not known; " + names},
+       {{"--mask", "cau\nsal"}, "mask: 'cau sal' is not known; " + names + "; nearest is 'causal'"},
+       {{"--mask", "documents:10,20", "--seq", "40"},
+        "mask documents: lengths add up to 30, the sequence has 40 tokens; equal sums are "
+        "required"},
+       {{"--mask", "documents:9223372036854775807,1", "--seq", "40"},
+        "mask documents: a document of 9223372036854775807 tokens after 0 given; lengths of 0 and "
+        "more that add up to 40 are required"},
+       {{"--mask", "documents:50,-10", "--seq", "40"},
+        std::string("mask documents: '-10'") + kLength},
+       {{"--mask", "bands:0-8/0-8/..;4-12/4-12/..", "--seq", "16"},
+        "mask: bands 0-8/0-8/.. and 4-12/4-12/.. overlap at query 4, key 4; disjoint bands are "
+        "required"},
+       {{"--mask", "bands:0-8/0-17/..", "--seq", "16"},
+        "mask: band 0-8/0-17/.. given; ranges inside 0-16/0-16 are required"},
+       {{"--mask", "window:left=3"}, "mask window: no right given; right=NUMBER is required"},
+       {{"--mask", "prefix:17", "--seq", "16"},
+        "mask prefix: 17 of 16 keys given; 0 to 16 is required"},
+       {{"--mask", "causal", "--seq", "8", "--kv-seq", "16"},
+        "mask causal: 8 queries, 16 keys and no align given; where lengths differ, align=start "
+        "(first query on first key) or align=end (last query on last key) is required"}});
+}
+
+TEST(ProblemError, LayoutsPassesAndDtypes) {
+  expect_all_refused(
+      {{{"--layout", "zigzg"},
+        "layout: 'zigzg' is not known; contiguous, zigzag, striped or balanced is required; "
+        "nearest "
+        "is 'zigzag'"},
+       {{"--layout", "striped:0"},
+        "layout striped: '0' given; a whole number from 1 to 9223372036854775807 is required"},
+       {{"--pass", "backwards"},
+        "--pass: 'backwards' is not known; forward, backward or both is required; nearest is "
+        "'backward'"},
+       {{"--dtype", "bfloat16"},
+        "dtype: 'bfloat16' is not known; fp64, fp32, bf16 or fp16 is required; nearest is "
+        "'bf16'"}});
+}
+
+TEST(ProblemError, Strategies) {
+  const std::string heads = "u must not exceed the heads; nearest: usp:u=";
+  expect_all_refused(
+      {{{"--strategy", "rign"},
+        "strategy: unknown name 'rign'; one of ring, allgather, ulysses or usp; nearest: ring"},
+       {{"--strategy", "usp"}, "strategy: usp needs the key 'u'; write usp:u=NUMBER"},
+       {{"--strategy", "usp:v=2"}, "strategy: usp was given the key 'v'; its keys are u"},
+       {{"--strategy", "usp:u=2,u=2"},
+        "strategy: 'usp:u=2,u=2' gives the key 'u' twice; once is enough"},
+       {{"--strategy", "usp:u=0"}, std::string("strategy usp: u: '0'") + kWhole},
+       {{"--strategy", "usp:u=3", "--world", "4"},
+        "usp: u=3 with world 4; u must divide world; nearest: u=2"},
+       {{"--strategy", "usp:u=8", "--world", "8", "--heads", "6"},
+        "strategy: usp:u=8 spreads heads 8 ways but there are 6 query heads; " + heads + "4"},
+       {{"--strategy", "ulysses", "--world", "13"},
+        "strategy: ulysses spreads heads 13 ways but there are 8 query heads; " + heads + "1"}});
+}
+
+TEST(ProblemError, Flags) {
+  expect_all_refused(
+      {{{"--wrld", "4"}, "The following arguments were not expected: 4 --wrld; nearest: --world"},
+       {{"--jsno"}, "The following argument was not expected: --jsno; nearest: --json"},
+       {{"extra"}, "The following argument was not expected: extra"},
+       {{"--world"}, "--world: 1 required TEXT missing"},
+       {{"--world", "4", "--world", "8"}, "--world: At Most 1 required but received 2"}});
+}
+
+/// An empty shard is no error.
+TEST(ProblemError, LegalEdgesAreNotRefused) {
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
+           {"--world", "13", "--seq", "5"},
+           {"--world", "1"},
+           {"--seq", "0"},
+           {"--seq", "0", "--kv-seq", "7", "--mask", "full"},
+           {"--strategy", "ulysses", "--world", "8", "--kv-heads", "1"},
+           {"--strategy", "usp:u=3", "--world", "9", "--heads", "8", "--kv-heads", "2"},
+           {"--mask", "documents:0,4096,0", "--layout", "balanced"}}) {
+    for (const std::string verb : {"plan", "verify"}) {
+      std::vector<std::string> arguments{verb};
+      arguments.insert(arguments.end(), flags.begin(), flags.end());
+      const Result result = run(arguments);
+      EXPECT_EQ(result.code, 0) << fmt::format("{}: ", fmt::join(arguments, " ")) << result.err;
+      EXPECT_EQ(result.err, "");
+      EXPECT_NE(result.out, "");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace armillary::error

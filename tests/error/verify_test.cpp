@@ -1,0 +1,246 @@
+// verify_test.cpp: files of plans, right, wrong and no plans at all; what `verify` says of them.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/error/program.h"
+
+namespace armillary::error {
+namespace {
+
+using testing::AllOf;
+using testing::EndsWith;
+using testing::Eq;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+std::vector<std::string> lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::size_t begin = 0;
+  for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  EXPECT_EQ(begin, text.size()) << "the last line has no end";
+  return lines;
+}
+
+const std::vector<std::string>& small_problem() {
+  static const std::vector<std::string> flags{
+      "--world", "3", "--seq", "24", "--heads", "4", "--layout", "zigzag", "--strategy", "ring"};
+  return flags;
+}
+
+std::vector<std::string> with_problem(std::vector<std::string> arguments) {
+  arguments.insert(arguments.end(), small_problem().begin(), small_problem().end());
+  return arguments;
+}
+
+/// Plans of both passes, as JSON lines.
+std::string plans() {
+  const Result made = run(with_problem({"plan", "--json", "--pass", "both"}));
+  EXPECT_EQ(made.code, 0) << made.err;
+  return made.out;
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+// ---- right plans
+
+TEST(Verify, ProvesWhatPlanWrites) {
+  for (const std::string strategy : {"ring", "allgather", "ulysses", "usp:u=2"}) {
+    const Result made = run({"plan", "--json", "--pass", "both", "--strategy", strategy});
+    ASSERT_EQ(made.code, 0) << made.err;
+    EXPECT_EQ(lines(made.out).size(), 2u);
+    const Result proved = run({"verify", "--file", "-"}, made.out);
+    EXPECT_EQ(proved.code, 0) << proved.err;
+    EXPECT_EQ(proved.err, "");
+    EXPECT_THAT(proved.out, AllOf(HasSubstr(strategy + " forward: exact."),
+                                  HasSubstr(strategy + " backward: exact.")));
+  }
+}
+
+TEST(Verify, ReadsPlansFromAFile) {
+  const Folder folder;
+  const std::string path = folder.write("plans.jsonl", plans() + "\n" + plans());
+  const Result proved = run({"verify", "--json", "--file", path});
+  EXPECT_EQ(proved.code, 0) << proved.err;
+  EXPECT_EQ(lines(proved.out).size(), 4u) << "empty lines are no plans";
+}
+
+TEST(Verify, JsonHasOneObjectPerPlanAndAllKeys) {
+  const Result proved = run(with_problem({"verify", "--json"}));
+  EXPECT_EQ(proved.code, 0) << proved.err;
+  EXPECT_EQ(proved.err, "");
+  const std::vector<std::string> objects = lines(proved.out);
+  ASSERT_EQ(objects.size(), 2u);
+  for (const std::string& line : objects) {
+    const auto object = nlohmann::json::parse(line);
+    EXPECT_EQ(object.at("ok"), true);
+    EXPECT_EQ(object.at("strategy"), "ring");
+    EXPECT_EQ(object.at("world"), 3);
+    EXPECT_EQ(object.at("pass"), &line == &objects[0] ? "forward" : "backward");
+    for (const char* key : {"sent_bytes_per_rank", "received_bytes_per_rank",
+                            "peak_slot_bytes_per_rank", "visible_pairs_per_rank"}) {
+      ASSERT_EQ(object.at(key).size(), 3u) << key;
+    }
+    std::int64_t balance = 0;
+    std::int64_t pairs = 0;
+    for (int rank = 0; rank < 3; ++rank) {
+      balance += object["sent_bytes_per_rank"][rank].get<std::int64_t>();
+      balance -= object["received_bytes_per_rank"][rank].get<std::int64_t>();
+      pairs += object["visible_pairs_per_rank"][rank].get<std::int64_t>();
+    }
+    EXPECT_EQ(balance, 0) << "what is sent is received";
+    EXPECT_EQ(pairs, 4 * 24 * 25 / 2) << "heads x causal pairs";
+    EXPECT_GT(object.at("steps"), 0);
+    EXPECT_GT(object.at("ops"), 0);
+    EXPECT_EQ(object.at("diagnostics"), nlohmann::json::array());
+  }
+}
+
+// ---- wrong plans: exit code 1
+
+TEST(Verify, BreaksAPlanOnPurposeAndShowsWhere) {
+  const Result broken = run(with_problem({"verify", "--break", "0"}));
+  EXPECT_EQ(broken.code, 1);
+  EXPECT_THAT(broken.err, StartsWith("broken on purpose: rank 0 op 0: "));
+  EXPECT_THAT(broken.out, AllOf(HasSubstr("<-- HERE rank "), HasSubstr("ring backward: exact.")));
+}
+
+TEST(Verify, JsonOfAWrongPlanSaysWhere) {
+  const Result broken = run(with_problem({"verify", "--json", "--break", "0"}));
+  EXPECT_EQ(broken.code, 1);
+  const std::vector<std::string> objects = lines(broken.out);
+  ASSERT_EQ(objects.size(), 2u);
+  const auto wrong = nlohmann::json::parse(objects[0]);
+  EXPECT_EQ(wrong.at("ok"), false);
+  ASSERT_GE(wrong.at("diagnostics").size(), 1u);
+  const std::set<std::string> rules{"form",      "blocks", "match",   "order",
+                                    "undefined", "twice",  "partial", "complete"};
+  for (const auto& diagnostic : wrong["diagnostics"]) {
+    EXPECT_TRUE(diagnostic.at("rank").is_number_integer());
+    EXPECT_TRUE(diagnostic.at("op").is_number_integer());
+    EXPECT_EQ(rules.count(diagnostic.at("rule").get<std::string>()), 1u) << diagnostic;
+    EXPECT_NE(diagnostic.at("message"), "");
+  }
+  EXPECT_EQ(nlohmann::json::parse(objects[1]).at("ok"), true) << "backward was not broken";
+}
+
+TEST(Verify, PlansThatWereEditedAreWrong) {
+  const struct {
+    std::string from;
+    std::string to;
+    std::string rule;
+  } edits[] = {{"\"peer\":1", "\"peer\":0", "form"},
+               {"\"slot\":4", "\"slot\":400", "form"},
+               {"\"count\":4", "\"count\":5", "blocks"},
+               {"\"count\":4", "\"count\":9223372036854775807", "blocks"},
+               {"\"bytes\":", "\"bytes\":-", "form"},
+               {"\"op\":\"send\",\"lane\":1", "\"op\":\"send\",\"lane\":7", "match"}};
+  for (const auto& edit : edits) {
+    const std::string text = replaced(plans(), edit.from, edit.to);
+    const Result result = run({"verify", "--json", "--file", "-"}, text);
+    EXPECT_EQ(result.code, 1) << edit.to << ": " << result.err;
+    ASSERT_FALSE(result.out.empty()) << edit.to;
+    const auto first = nlohmann::json::parse(lines(result.out)[0]);
+    EXPECT_EQ(first.at("diagnostics").at(0).at("rule"), edit.rule) << edit.to;
+    const Result grid = run({"verify", "--file", "-"}, text);
+    EXPECT_EQ(grid.code, 1) << edit.to << ": " << grid.err;
+    EXPECT_THAT(grid.out, HasSubstr("<-- HERE")) << edit.to;
+  }
+}
+
+// ---- no plans: exit code 2
+
+TEST(VerifyError, FilesThatCannotBeRead) {
+  const Folder folder;
+  const std::string required = "; a file of plans as JSON lines is required";
+  expect_refused({"verify", "--file", folder.path("none")},
+                 Eq("verify: cannot read " + folder.path("none") + required));
+  expect_refused({"verify", "--file", folder.path("")},
+                 Eq("verify: " + folder.path("") + " is a folder" + required));
+  expect_refused({"verify", "--file", ""}, Eq("--file: '' given; a value is required"));
+}
+
+TEST(VerifyError, FilesWithoutAPlan) {
+  const Folder folder;
+  const auto message = [](const std::string& name) {
+    return Eq(fmt::format("verify: {} holds no plan; one JSON object per line is required", name));
+  };
+  for (const std::string text : {"", "\n\n"}) {
+    const std::string path = folder.write("plans.jsonl", text);
+    expect_refused({"verify", "--file", path}, message(path));
+    expect_refused({"verify", "--file", "-"}, message("standard input"), text);
+  }
+}
+
+void expect_no_plan(const std::string& text, const testing::Matcher<const std::string&>& message) {
+  expect_refused({"verify", "--file", "-"},
+                 AllOf(StartsWith("verify: standard input, line "), message), text);
+}
+
+TEST(VerifyError, TextThatIsNoPlan) {
+  const std::string good = plans();
+  expect_no_plan("garbage\n", HasSubstr("line 1: parse_json: the text is not JSON: "));
+  expect_no_plan("{\"format_version\":1", HasSubstr("the text is not JSON: "));
+  expect_no_plan(good.substr(0, 500), HasSubstr("the text is not JSON: "));
+  expect_no_plan(good + "]\n", HasSubstr("line 3: parse_json: the text is not JSON: "));
+  expect_no_plan(std::string("\0\xff\xfe\n", 4), HasSubstr("the text is not JSON: "));
+  expect_no_plan(std::string(1'000'000, '[') + "\n", HasSubstr("nested deeper than 16"));
+  expect_no_plan(
+      "{\"format_version\":" + std::string(500'000, '[') + std::string(500'000, ']') + "}",
+      HasSubstr("nested deeper than 16"));
+  expect_no_plan("[]\n", EndsWith("the text is []; an object is required"));
+  expect_no_plan("{}\n", EndsWith("format_version is missing; this key is required"));
+}
+
+TEST(VerifyError, PlansOfAnotherFormat) {
+  const std::string good = plans();
+  const auto edited = [&](const std::string& from, const std::string& to,
+                          const std::string& message) {
+    expect_no_plan(replaced(good, from, to), EndsWith(message));
+  };
+  edited("\"format_version\":1", "\"format_version\":2", "format_version is 2; 1 is required");
+  edited("\"strategy\"", "\"stratgy\"",
+         "stratgy is not a known key; format_version, strategy, pass, problem, blocks or ranks is "
+         "required; nearest: 'strategy'");
+  edited("\"world\":3", "\"world\":\"3\"",
+         "problem.world is \"3\"; an integer of 32 bits is required");
+  edited("\"world\":3", "\"world\":0", "problem: problem: world 0 given; 1 to 1048576 is required");
+  edited(
+      "\"op\":\"send\"", "\"op\":\"sned\"",
+      "ranks[0].ops[0].op is \"sned\"; send, recv, attend, attend_grad, merge, add, copy, clear, "
+      "delta or finish is required");
+  edited("\"dtype\":\"bf16\"", "\"dtype\":\"bf16\",\"dtype\":\"bf16\"",
+         "key \"dtype\" is given twice in one object; once is required");
+  edited("\"lane\":1", "\"lane\":99999999999999999999",
+         "ranks[0].ops[0].lane is 1e+20; an integer of 32 bits is required");
+}
+
+TEST(VerifyError, AFileSaysWhatItsProblemIs) {
+  const Folder folder;
+  const std::string path = folder.write("plans.jsonl", plans());
+  expect_refused({"verify", "--file", path, "--world", "3"}, Eq("--world excludes --file"));
+  expect_refused({"verify", "--strategy", "ring", "--file", path},
+                 Eq("--strategy excludes --file"));
+}
+
+TEST(VerifyError, MutationsThatDoNotExist) {
+  for (const std::string number : {"-1", "x", "1e3", "99999999999999999999"}) {
+    expect_refused({"verify", "--break", number},
+                   AllOf(StartsWith("--break: '" + number + "' given; a whole number from 0 to "),
+                         EndsWith(" is required")));
+  }
+}
+
+}  // namespace
+}  // namespace armillary::error

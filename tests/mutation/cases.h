@@ -1,0 +1,117 @@
+// cases.h: the grid of plans whose mutants are judged: worlds x strategies x shapes x layouts x
+// passes.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "armillary/plan/strategy.h"
+
+namespace armillary::mutation {
+
+struct Case {
+  plan::Problem problem;
+  plan::Strategy strategy;
+  plan::Pass pass = plan::Pass::Forward;
+  std::string name;  ///< All of it in words, to make the case again.
+
+  plan::Plan plan() const { return make_plan(problem, strategy, pass); }
+};
+
+struct Shape {
+  plan::Lengths lengths;
+  const char* mask;
+  int heads;
+  int kv_heads;
+  bool return_lse = false;
+};
+
+inline constexpr std::array<Shape, 8> kShapes{
+    {{{.q = 26, .kv = 26}, "full", 8, 2},
+     {{.q = 27, .kv = 27}, "causal", 6, 3, true},
+     {{.q = 48, .kv = 48}, "window:left=3,right=2", 4, 4},
+     {{.q = 9, .kv = 20}, "prefix:5,align=end", 3, 1, true},
+     {{.q = 24, .kv = 24}, "documents:7,1,12,4", 8, 2, true},
+     {{.q = 25, .kv = 25}, "block_causal:6", 4, 2},
+     {{.q = 20, .kv = 9}, "bands:0-6/0-9/..;6-15/2-7/-9..-3;15-20/4-9/-14..-8", 2, 1, true},
+     {{.q = 5, .kv = 5}, "causal", 5, 5}}};
+
+inline constexpr std::array kLayouts{"contiguous", "zigzag", "striped:2", "balanced"};
+
+/// A strategy by name, and over how many ranks it spreads heads.
+struct Spread {
+  std::string strategy;
+  int u;
+};
+
+inline std::vector<Spread> spreads(int world) {
+  std::vector<Spread> all{{"ring", 1}, {"allgather", 1}, {"ulysses", world}};
+  for (int u = 2; u < world; ++u) {
+    if (world % u == 0) all.push_back({fmt::format("usp:u={}", u), u});
+  }
+  return all;
+}
+
+inline Case make_case(int world, const Spread& spread, const Shape& shape, const char* layout,
+                      plan::Pass pass) {
+  const int times = (spread.u + shape.heads - 1) / shape.heads;  // At least one head per rank.
+  plan::Problem problem{.world = world,
+                        .heads = shape.heads * times,
+                        .kv_heads = shape.kv_heads,
+                        .head_dim = 2,
+                        .value_dim = 3,
+                        .mask = plan::parse_mask(shape.mask, shape.lengths),
+                        .layout = plan::parse_layout(layout),
+                        .return_lse = shape.return_lse};
+  std::string name = fmt::format("world {}, {}, {} of {} x {}, heads {}/{}, {}, {}", world,
+                                 spread.strategy, shape.mask, shape.lengths.q, shape.lengths.kv,
+                                 problem.heads, problem.kv_heads, layout, to_string(pass));
+  return {std::move(problem), plan::parse_strategy(spread.strategy), pass, std::move(name)};
+}
+
+/// All legal cases of a world: ring, allgather, ulysses and every usp, with masks of every kind, up
+/// to 48 tokens, also fewer tokens than ranks, MHA to MQA, heads that do not divide evenly. Every
+/// layout with every shape up to 4 ranks; above, one layout per shape, strategy and pass.
+inline std::vector<Case> cases(int world) {
+  std::vector<Case> made;
+  const std::vector<Spread> all = spreads(world);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (std::size_t s = 0; s < kShapes.size(); ++s) {
+      for (std::size_t l = 0; l < kLayouts.size(); ++l) {
+        for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
+          const std::size_t turn =
+              i + s + s / kLayouts.size() + (pass == plan::Pass::Forward ? 0 : 2);
+          if (world > 4 && turn % kLayouts.size() != l) continue;
+          made.push_back(make_case(world, all[i], kShapes[s], kLayouts[l], pass));
+        }
+      }
+    }
+  }
+  return made;
+}
+
+/// ARMILLARY_TEST_ALL is set: nothing is sampled.
+inline bool test_all() {
+  return std::getenv("ARMILLARY_TEST_ALL") != nullptr;
+}
+
+/// Seed of what is sampled: ARMILLARY_TEST_SEED, or a new one. Printed, so that a failure can be
+/// met again.
+inline unsigned test_seed() {
+  static const unsigned seed = [] {
+    const char* given = std::getenv("ARMILLARY_TEST_SEED");
+    const auto made = given == nullptr ? std::random_device{}()
+                                       : static_cast<unsigned>(std::strtoul(given, nullptr, 10));
+    fmt::print("ARMILLARY_TEST_SEED={}\n", made);
+    return made;
+  }();
+  return seed;
+}
+
+}  // namespace armillary::mutation

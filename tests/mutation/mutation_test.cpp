@@ -1,0 +1,116 @@
+// mutation_test.cpp: a plan with one op changed is caught by verify, or it is as good as the plan.
+//
+// For every mutant that verify accepts, rules.h must give a reason, and playing it (replay.h) must
+// give the very sums that the plan gives. ARMILLARY_TEST_ALL=1 judges every mutation of every plan;
+// without it, a few of each kind per plan, chosen by a printed seed.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "armillary/plan/mutate.h"
+#include "armillary/plan/text.h"
+#include "armillary/plan/verify.h"
+#include "tests/mutation/cases.h"
+#include "tests/mutation/replay.h"
+#include "tests/mutation/rules.h"
+
+namespace armillary::mutation {
+namespace {
+
+constexpr std::size_t kSampled = 3;  ///< Mutations of each kind per plan.
+
+/// How many mutants each way of judging settled.
+class Tally {
+ public:
+  void add(plan::Slip slip, const std::string& verdict) { ++counts_[slip][verdict]; }
+  void print(int plans) const {
+    fmt::print("{} plans\n", plans);
+    for (const auto& [slip, verdicts] : counts_) {
+      fmt::print("  {:<13}", to_string(slip));
+      for (const auto& [verdict, count] : verdicts) fmt::print("  {}: {}", verdict, count);
+      fmt::print("\n");
+    }
+  }
+
+ private:
+  std::map<plan::Slip, std::map<std::string, int>> counts_;
+};
+
+/// All mutations, or some of each kind.
+std::vector<plan::Mutation> chosen(std::vector<plan::Mutation> all, std::mt19937& random) {
+  if (test_all()) return all;
+  std::shuffle(all.begin(), all.end(), random);
+  std::map<plan::Slip, std::size_t> taken;
+  std::erase_if(all,
+                [&](const plan::Mutation& mutation) { return ++taken[mutation.slip] > kSampled; });
+  return all;
+}
+
+std::string describe(const Case& made, const plan::Plan& plan, const plan::Mutation& mutation) {
+  std::string text = fmt::format("{}: {}", made.name, to_string(mutation));
+  if (mutation.op >= 0) {
+    const plan::Op& op = plan.ranks[mutation.rank].ops[mutation.op];
+    text += fmt::format(", {}", to_string(plan, mutation.rank, op));
+  }
+  return text;
+}
+
+class MutationTest : public ::testing::TestWithParam<int> {
+ protected:
+  static void TearDownTestSuite() { tally().print(plans()); }
+
+  void judge(const Case& made, std::mt19937& random) {
+    const plan::Plan plan = made.plan();
+    ASSERT_EQ(verify(plan), std::vector<plan::Diagnostic>{}) << made.name;
+    const Results expected = replay(plan);
+    ASSERT_TRUE(expected.finished) << made.name;
+    ++plans();
+    plan::Plan mutant = plan;
+    plan::Rank broken = 0;
+    for (const plan::Mutation& mutation : chosen(mutations(plan), random)) {
+      mutant.ranks[broken] = plan.ranks[broken];
+      broken = mutation.rank;
+      mutate(mutant, mutation);
+      if (!verify(mutant, 1).empty()) {
+        tally().add(mutation.slip, "caught");
+        continue;
+      }
+      const std::string_view rule = rule_of(plan, mutation, mutant);
+      EXPECT_NE(rule, "") << describe(made, plan, mutation)
+                          << ": verify accepts it, and no rule says why";
+      EXPECT_TRUE(replay(mutant) == expected)
+          << describe(made, plan, mutation) << ": verify accepts it by rule '" << rule
+          << "', but played it gives other sums";
+      tally().add(mutation.slip, std::string(rule));
+    }
+  }
+
+ private:
+  static Tally& tally() {
+    static Tally all;
+    return all;
+  }
+  static int& plans() {
+    static int count = 0;
+    return count;
+  }
+};
+
+TEST_P(MutationTest, IsCaughtOrAsGoodByARule) {
+  std::mt19937 random(test_seed() + static_cast<unsigned>(GetParam()));
+  for (const Case& made : cases(GetParam())) {
+    judge(made, random);
+    if (HasFatalFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, MutationTest, ::testing::Values(1, 2, 3, 4, 5, 7, 8, 13),
+                         ::testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace armillary::mutation

@@ -1,0 +1,317 @@
+#include "tests/mutation/replay.h"
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <set>
+#include <utility>
+
+namespace armillary::mutation {
+
+using plan::Access;
+using plan::Op;
+using plan::OpKind;
+using plan::Plan;
+using plan::RankProgram;
+using plan::Tile;
+using plan::View;
+
+namespace {
+
+/// sees[query block][key block], token by token.
+std::vector<std::vector<bool>> block_pairs(const Plan& plan) {
+  std::vector<std::vector<bool>> sees;
+  for (const plan::Block& q_block : plan.blocks.q) {
+    sees.emplace_back();
+    for (const plan::Block& kv_block : plan.blocks.kv) {
+      bool any = false;
+      for (const std::int64_t q : positions(q_block.runs)) {
+        for (const std::int64_t k : positions(kv_block.runs)) {
+          any = any || plan.problem.mask.visible(q, k);
+        }
+      }
+      sees.back().push_back(any);
+    }
+  }
+  return sees;
+}
+
+using Cells = std::map<std::pair<int, int>, Terms>;  // By block and head.
+
+/// What is in a slot.
+struct Content {
+  int tile = -1;
+  Cells cells;
+};
+
+class NotThere {};
+
+class Player {
+ public:
+  explicit Player(const Plan& plan) : plan_(plan), sees_(block_pairs(plan)) {
+    for (const RankProgram& program : plan.ranks) {
+      ranks_.emplace_back();
+      Rank& rank = ranks_.back();
+      rank.slots.resize(program.slots.size());
+      for (const int tile : program.inputs) define(rank, program, tile);
+      if (plan.pass == plan::Pass::Backward) {
+        for (const int tile : program.saved) define(rank, program, tile);
+      }
+      sort_ops(rank, program);
+    }
+    match();
+  }
+
+  void play() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t r = 0; r < ranks_.size(); ++r) {
+        for (auto& [lane, batches] : ranks_[r].lanes) {
+          while (!batches.empty() && advance(static_cast<int>(r), batches)) moved = true;
+        }
+      }
+    }
+  }
+
+  Results results() const {
+    Results results;
+    results.finished = true;
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      const RankProgram& program = plan_.ranks[r];
+      results.finished = results.finished && ranks_[r].done.size() == program.ops.size();
+      std::vector<int> kept = program.outputs;
+      if (plan_.pass == plan::Pass::Forward) {
+        kept.insert(kept.end(), program.saved.begin(), program.saved.end());
+      }
+      for (std::size_t i = 0; i < kept.size() && results.finished; ++i) {
+        const Tile& tile = program.tiles[kept[i]];
+        for (auto& [cell, terms] : read(r, {kept[i], tile.heads, tile.blocks})) {
+          std::sort(terms.begin(), terms.end());
+          results.cells[{r, i, cell.first, cell.second}] = terms;
+        }
+      }
+    }
+    return results;
+  }
+
+ private:
+  struct Rank {
+    std::vector<Content> slots;
+    std::vector<std::vector<int>> waits;  ///< Of each op: earlier ops it conflicts with.
+    std::map<plan::Lane, std::deque<std::vector<int>>> lanes;  ///< Batches that are not done.
+    std::set<int> started, moved, done;
+  };
+
+  static void define(Rank& rank, const RankProgram& program, int tile) {
+    const Tile& whole = program.tiles[tile];
+    Content& content = rank.slots[whole.slot];
+    content.tile = tile;
+    for (const int block : whole.blocks) {
+      for (int head = whole.heads.begin; head < whole.heads.end; ++head) {
+        content.cells[{block, head}] = {};
+      }
+    }
+  }
+
+  static void sort_ops(Rank& rank, const RankProgram& program) {
+    struct Touch {
+      int op;
+      const View* view;
+      bool writes;
+    };
+    std::vector<std::vector<Touch>> history(program.slots.size());
+    for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
+      const Op& op = program.ops[i];
+      rank.waits.emplace_back();
+      for (std::size_t v = 0; v < op.views.size(); ++v) {
+        const bool writes = operands(op.kind)[v].access != Access::Read;
+        std::vector<Touch>& before = history[program.tiles[op.views[v].tile].slot];
+        for (const Touch& old : before) {
+          if (old.op != i && (old.writes || writes) && touch(program, *old.view, op.views[v])) {
+            rank.waits.back().push_back(old.op);
+          }
+        }
+        before.push_back({i, &op.views[v], writes});
+      }
+      auto& batches = rank.lanes[op.lane];
+      const bool joins =
+          !batches.empty() && op.is_comm() && program.ops[batches.back().back()].step == op.step;
+      if (!joins) batches.emplace_back();
+      batches.back().push_back(i);
+    }
+  }
+
+  /// The n-th send of a lane to a rank meets its n-th receive.
+  void match() {
+    std::map<std::tuple<int, int, int>, std::pair<std::vector<int>, std::vector<int>>> queues;
+    for (const RankProgram& program : plan_.ranks) {
+      for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
+        const Op& op = program.ops[i];
+        if (op.kind == OpKind::Send) queues[{op.lane, program.rank, op.peer}].first.push_back(i);
+        if (op.kind == OpKind::Recv) queues[{op.lane, op.peer, program.rank}].second.push_back(i);
+      }
+    }
+    for (const auto& [key, queue] : queues) {
+      const auto [lane, from, to] = key;
+      for (std::size_t n = 0; n < std::min(queue.first.size(), queue.second.size()); ++n) {
+        partners_[{from, queue.first[n]}] = {to, queue.second[n]};
+        partners_[{to, queue.second[n]}] = {from, queue.first[n]};
+      }
+    }
+  }
+
+  /// Starts the first batch or finishes it; false if it has to wait.
+  bool advance(int r, std::deque<std::vector<int>>& batches) {
+    Rank& rank = ranks_[r];
+    const std::vector<int>& batch = batches.front();
+    if (rank.started.count(batch.front()) == 0) {
+      for (const int i : batch) {
+        for (const int earlier : rank.waits[i]) {
+          if (rank.done.count(earlier) == 0) return false;
+        }
+      }
+      rank.started.insert(batch.begin(), batch.end());
+      for (const int i : batch) start(r, i);
+      return true;
+    }
+    const auto has_moved = [&](int i) { return rank.moved.count(i) > 0; };
+    if (!std::all_of(batch.begin(), batch.end(), has_moved)) return false;
+    rank.done.insert(batch.begin(), batch.end());
+    batches.pop_front();
+    return true;
+  }
+
+  void start(int r, int i) {
+    const Op& op = plan_.ranks[r].ops[i];
+    if (!op.is_comm()) {
+      compute(r, op);
+      ranks_[r].moved.insert(i);
+      return;
+    }
+    const auto partner = partners_.find({r, i});
+    if (partner == partners_.end()) return;
+    const auto [other, j] = partner->second;
+    if (ranks_[other].started.count(j) == 0) return;
+    const bool sends = op.kind == OpKind::Send;
+    const View& source = plan_.ranks[sends ? r : other].ops[sends ? i : j].views[0];
+    const View& target = plan_.ranks[sends ? other : r].ops[sends ? j : i].views[0];
+    write(sends ? other : r, target, read(sends ? r : other, source));
+    ranks_[r].moved.insert(i);
+    ranks_[other].moved.insert(j);
+  }
+
+  Cells read(std::size_t r, const View& view) const {
+    const Content& content = ranks_[r].slots[plan_.ranks[r].tiles[view.tile].slot];
+    Cells cells;
+    for (const int block : view.blocks) {
+      for (int head = view.heads.begin; head < view.heads.end; ++head) {
+        const auto cell = content.cells.find({block, head});
+        if (content.tile != view.tile || cell == content.cells.end()) throw NotThere{};
+        cells.insert(*cell);
+      }
+    }
+    return cells;
+  }
+
+  void write(std::size_t r, const View& view, Cells cells) {
+    Content& content = ranks_[r].slots[plan_.ranks[r].tiles[view.tile].slot];
+    if (content.tile != view.tile) content = {view.tile, {}};
+    cells.merge(content.cells);  // What is written now stays.
+    content.cells = std::move(cells);
+  }
+
+  static void append(Cells& cells, const Cells& more) {
+    for (auto& [cell, terms] : cells) {
+      const Terms& added = more.at(cell);
+      terms.insert(terms.end(), added.begin(), added.end());
+    }
+  }
+
+  void attend(int r, const Op& op, std::size_t first_sum) {
+    for (std::size_t v = 0; v < first_sum; ++v) read(r, op.views[v]);
+    for (std::size_t v = first_sum; v < op.views.size(); ++v) {
+      const bool kv = is_kv(plan_.ranks[r].tiles[op.views[v].tile].tensor);
+      Cells sums = read(r, op.views[v]);
+      for (const int q : op.views[0].blocks) {
+        for (const int k : op.views[1].blocks) {
+          if (!sees_[q][k]) continue;
+          for (int h = op.views[0].heads.begin; h < op.views[0].heads.end; ++h) {
+            const int kv_head = h / plan_.problem.group_size();
+            const int term =
+                (q * static_cast<int>(plan_.blocks.kv.size()) + k) * plan_.problem.heads + h;
+            sums.at(kv ? std::pair(k, kv_head) : std::pair(q, h)).push_back(term);
+          }
+        }
+      }
+      write(r, op.views[v], std::move(sums));
+    }
+  }
+
+  void sum(int r, const View& into, const View& part) {
+    Cells cells = read(r, into);
+    append(cells, read(r, part));
+    write(r, into, std::move(cells));
+  }
+
+  void compute(int r, const Op& op) {
+    const std::vector<View>& views = op.views;
+    switch (op.kind) {
+      case OpKind::Attend:
+        return attend(r, op, 3);
+      case OpKind::AttendGrad:
+        return attend(r, op, 6);
+      case OpKind::Merge:
+        sum(r, views[0], views[2]);
+        return sum(r, views[1], views[3]);
+      case OpKind::Add:
+        return sum(r, views[0], views[1]);
+      case OpKind::Copy:
+        return write(r, views[0], read(r, views[1]));
+      case OpKind::Finish:
+        write(r, views[0], read(r, views[2]));
+        return write(r, views[1], read(r, views[3]));
+      case OpKind::Delta:
+        read(r, views[1]);
+        return write(r, views[0], read(r, views[2]));
+      case OpKind::Clear:
+        return clear(r, views[0]);
+      case OpKind::Send:
+      case OpKind::Recv:
+        return;
+    }
+  }
+
+  void clear(int r, const View& view) {
+    Cells cells;
+    for (const int block : view.blocks) {
+      for (int head = view.heads.begin; head < view.heads.end; ++head) cells[{block, head}] = {};
+    }
+    write(r, view, std::move(cells));
+  }
+
+  const Plan& plan_;
+  std::vector<std::vector<bool>> sees_;
+  std::vector<Rank> ranks_;
+  std::map<std::pair<int, int>, std::pair<int, int>> partners_;  ///< (rank, op) at the other end.
+};
+
+}  // namespace
+
+bool touch(const RankProgram& program, const View& a, const View& b) {
+  if (a.tile != b.tile) return program.tiles[a.tile].slot == program.tiles[b.tile].slot;
+  const bool heads = a.heads.begin < b.heads.end && b.heads.begin < a.heads.end;
+  return heads && std::find_first_of(a.blocks.begin(), a.blocks.end(), b.blocks.begin(),
+                                     b.blocks.end()) != a.blocks.end();
+}
+
+Results replay(const Plan& plan) {
+  try {
+    Player player(plan);
+    player.play();
+    return player.results();
+  } catch (const NotThere&) {
+    return {};
+  }
+}
+
+}  // namespace armillary::mutation

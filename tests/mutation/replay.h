@@ -1,0 +1,33 @@
+// replay.h: plays a plan with lists of terms, in the plainest way. Another route than verify's.
+//
+// A term is (query block, key block, query head), for blocks with at least one visible pair, found
+// token by token. Every partial is the list of terms that were summed into it; nothing is checked
+// on the way but that what is read is there. Two plans whose results are the same lists compute the
+// same.
+#pragma once
+
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "armillary/plan/plan.h"
+
+namespace armillary::mutation {
+
+using Terms = std::vector<int>;  ///< Sorted; a term that was summed twice is there twice.
+
+struct Results {
+  bool finished = false;  ///< No rank waits for ever, nothing is read that is not there.
+  /// By rank, place in outputs (then in saved), block and head.
+  std::map<std::tuple<int, int, int, int>, Terms> cells;
+  bool operator==(const Results&) const = default;
+};
+
+/// Requires a plan in good form. No buffering: a message moves once the batches of both its ends
+/// have started, and a batch starts after the one before it is done.
+Results replay(const plan::Plan& plan);
+
+/// Do two views of a rank get in each other's way, if one of them writes?
+bool touch(const plan::RankProgram& program, const plan::View& a, const plan::View& b);
+
+}  // namespace armillary::mutation

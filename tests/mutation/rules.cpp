@@ -1,0 +1,150 @@
+#include "tests/mutation/rules.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "tests/mutation/replay.h"
+
+namespace armillary::mutation {
+
+using plan::Access;
+using plan::Mutation;
+using plan::Op;
+using plan::OpKind;
+using plan::Plan;
+using plan::RankProgram;
+using plan::Slip;
+using plan::View;
+
+namespace {
+
+/// Ops of every batch of every comm lane.
+std::map<plan::Lane, std::vector<std::vector<int>>> batches(const RankProgram& program) {
+  std::map<plan::Lane, std::vector<std::vector<int>>> lanes;
+  for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
+    const Op& op = program.ops[i];
+    if (!op.is_comm()) continue;
+    auto& list = lanes[op.lane];
+    if (list.empty() || program.ops[list.back().back()].step != op.step) list.emplace_back();
+    list.back().push_back(i);
+  }
+  return lanes;
+}
+
+bool repeatable(const Op& op) {
+  const auto roles = operands(op.kind);
+  return !op.is_comm() && std::none_of(roles.begin(), roles.end(), [](const plan::Operand& role) {
+    return role.access == Access::Update;
+  });
+}
+
+bool adds_up(OpKind kind) {
+  return kind == OpKind::Attend || kind == OpKind::AttendGrad || kind == OpKind::Merge ||
+         kind == OpKind::Add;
+}
+
+/// Both are messages of the same direction between the same ranks, on one lane.
+bool same_queue(const Op& a, const Op& b) {
+  return a.is_comm() && a.kind == b.kind && a.lane == b.lane && a.peer == b.peer;
+}
+
+std::string_view rule_of_swap(const RankProgram& program, const Op& a, const Op& b) {
+  if (a == b) return "the same op";
+  if (same_queue(a, b)) return "";
+  bool independent = true;
+  for (std::size_t v = 0; v < a.views.size(); ++v) {
+    for (std::size_t w = 0; w < b.views.size(); ++w) {
+      const Access first = operands(a.kind)[v].access;
+      const Access second = operands(b.kind)[w].access;
+      if (first == Access::Read && second == Access::Read) continue;
+      if (!touch(program, a.views[v], b.views[w])) continue;
+      const bool sums = first == Access::Update && second == Access::Update && adds_up(a.kind) &&
+                        adds_up(b.kind) && a.views[v].tile == b.views[w].tile;
+      if (!sums) return "";
+      independent = false;
+    }
+  }
+  return independent ? "independent" : "sums commute";
+}
+
+std::string_view rule_of_tile(const RankProgram& program, const Op& op, const Mutation& mutation) {
+  std::size_t operand = 0;
+  while ((mutation.operands >> operand & 1) == 0) ++operand;
+  const bool partial = program.tiles[op.views[operand].tile].partial;
+  if (partial != program.tiles[mutation.to].partial && op.kind != OpKind::Copy) return "";
+  switch (operands(op.kind)[operand].access) {
+    case Access::Read:
+      return partial ? "same sums" : "same tensor";
+    case Access::Update:
+      return adds_up(op.kind) ? "other order" : "";
+    case Access::Write:
+      return "";
+  }
+  return "";
+}
+
+/// For every read of a cell, in program order: who wrote it last (-1: nobody, it was given).
+std::vector<int> writers_of_reads(const RankProgram& program) {
+  std::map<std::tuple<int, int, int>, int> writers;  // Of (tile, block, head).
+  std::vector<int> tile_in(program.slots.size(), -1);
+  std::vector<int> found;
+  const auto visit = [&](const View& view, auto each) {
+    for (const int block : view.blocks) {
+      for (int head = view.heads.begin; head < view.heads.end; ++head) {
+        each(std::tuple(view.tile, block, head));
+      }
+    }
+  };
+  for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
+    const Op& op = program.ops[i];
+    for (std::size_t v = 0; v < op.views.size(); ++v) {
+      if (operands(op.kind)[v].access == Access::Write) continue;
+      visit(op.views[v], [&](const auto& cell) {
+        const auto writer = writers.find(cell);
+        found.push_back(writer == writers.end() ? -1 : writer->second);
+      });
+    }
+    for (std::size_t v = 0; v < op.views.size(); ++v) {
+      const View& view = op.views[v];
+      if (operands(op.kind)[v].access == Access::Read) continue;
+      int& inside = tile_in[program.tiles[view.tile].slot];
+      if (inside != view.tile) {
+        std::erase_if(writers,
+                      [&](const auto& entry) { return std::get<0>(entry.first) == inside; });
+        inside = view.tile;
+      }
+      visit(view, [&](const auto& cell) { writers[cell] = i; });
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+std::string_view rule_of(const Plan& plan, const Mutation& mutation, const Plan& mutant) {
+  const RankProgram& before = plan.ranks[mutation.rank];
+  const RankProgram& after = mutant.ranks[mutation.rank];
+  if (mutation.slip == Slip::SlotReused) {
+    return writers_of_reads(before) == writers_of_reads(after) ? "lives apart" : "";
+  }
+  const Op& op = before.ops[mutation.op];
+  switch (mutation.slip) {
+    case Slip::OtherBatch:
+      if (!op.is_comm()) return "row of print";
+      return batches(before) == batches(after) ? "same batches" : "other batches";
+    case Slip::Doubled:
+      return repeatable(op) ? "again" : "";
+    case Slip::Swapped:
+      return rule_of_swap(before, op, before.ops[mutation.to]);
+    case Slip::OtherTile:
+      return rule_of_tile(before, op, mutation);
+    default:
+      return "";
+  }
+}
+
+}  // namespace armillary::mutation

@@ -1,0 +1,199 @@
+"""A second opinion on plans: is this plan exact attention?
+
+Reads plans as JSON (armillary/plan/json.h) from standard input, one a line, and prints a line for each: `ok`
+or `error RANK OP MESSAGE` (-1: no rank, no op). Plays all ranks op by op without any buffering; each (block,
+head) of a partial holds the explicit set of (query head, query, key) triples that it sums, token by token.
+"""
+
+import json
+import sys
+from itertools import chain, product
+
+ACCESS = {  # What an op does to its operands: r reads, w writes, u updates (reads and writes).
+    "send": dict(src="r"), "recv": dict(dst="w"), "copy": dict(dst="w", src="r"), "clear": dict(dst="w"),
+    "attend": dict(q="r", k="r", v="r", out="u", lse="u"),
+    "attend_grad": dict(q="r", k="r", v="r", dout="r", lse="r", delta="r", dq="u", dk="u", dv="u"),
+    "merge": dict(out="u", lse="u", part_out="r", part_lse="r"), "add": dict(acc="u", part="r"),
+    "finish": dict(out="w", lse="w", part_out="r", part_lse="r"), "delta": dict(delta="w", dout="r", out="r"),
+}  # fmt: skip
+SIDE = dict(q="q", out="q", lse="q", dout="q", delta="q", dq="q", k="kv", v="kv", dk="kv", dv="kv")
+MOVES = ("send", "recv", "copy")  # Ops that take any tile.
+FINAL = "final"  # Value of a cell that is no partial: its tensor, block and head say it all.
+
+
+def need(condition, place, message):
+    if not condition:
+        raise ValueError(f"{place[0]} {place[1]} {message}")
+
+
+def cells(part):
+    return [(block, head) for block in part["blocks"] for head in range(*part["heads"])]
+
+
+def count_triples(problem, blocks):
+    """of[query head, query block, key block]: KV head, triples; whole[side, block, head]: all of a cell."""
+    mask, tokens, seen, of, whole = problem["mask"], {}, set(), {}, {}
+    ratio = problem["heads"] // problem["kv_heads"]
+    for band in mask["bands"]:
+        pairs = product(range(*band["q"]), range(*band["k"]))
+        seen |= {(q, k) for q, k in pairs if band["lo"] <= k - q <= band["hi"]}
+    for side, heads in ("q", problem["heads"]), ("kv", problem["kv_heads"]):
+        tokens[side] = [[r["begin"] + i * r["step"] + w for r in block["runs"] for i in range(r["count"])
+                         for w in range(r["width"])] for block in blocks[side]]  # fmt: skip
+        need(sorted(chain(*tokens[side])) == [*range(mask[side + "_len"])], (-1, -1), "no partition")
+        whole |= {(side, b, head): set() for b in range(len(tokens[side])) for head in range(heads)}
+    for (_, q, head), k in product([cell for cell in whole if cell[0] == "q"], range(len(tokens["kv"]))):
+        group, every = head // ratio, product(tokens["q"][q], tokens["kv"][k])
+        of[head, q, k] = group, {(head, *pair) for pair in every if pair in seen}
+        whole["q", q, head] |= of[head, q, k][1]
+        whole["kv", k, group] |= of[head, q, k][1]
+    return of, whole
+
+
+def read_program(plan, me, program, given, lanes):
+    """Checks the tiles of the caller, and sorts the ops into batches: lanes[rank, lane][batch][op]."""
+    slots, touched = [tile["slot"] for tile in program["tiles"]], {}
+    for t, tile in enumerate(program["tiles"]):
+        side, home = SIDE[tile["tensor"]], t in program["inputs"] + program["outputs"]
+        tile["at"], tile["given"], callers = (me, tile["slot"]), t in given, home or t in given
+        heads = [0, plan["problem"]["heads" if side == "q" else "kv_heads"]]
+        own = tile["heads"] == heads and {plan["blocks"][side][b]["owner"] for b in tile["blocks"]} <= {me}
+        apart = program["slots"][tile["slot"]]["external"] == callers and (own or not home)
+        apart = apart and not (callers and (tile["partial"] or slots.count(tile["slot"]) > 1))
+        need(apart, (me, -1), f"tile {t} is not as tiles of the caller must be, or among them")
+    for i, op in enumerate(program["ops"]):
+        op["id"], op["comm"] = (me, i), op["op"] in MOVES[:2]
+        read_op(op, program["tiles"], touched)
+        batches = lanes.setdefault((me, op["lane"]), [])
+        step = batches[-1][0]["step"] if batches and op["comm"] else -1
+        need(step <= op["step"] >= 0, op["id"], "steps of a lane decrease, or begin below 0")
+        batches.extend([[]] if step != op["step"] else [])
+        need(all(other["id"] not in op["waits"] for other in batches[-1]), op["id"], "conflict in a batch")
+        batches[-1].append(op)
+
+
+def read_op(op, tiles, touched):
+    """Checks the form of an op, and finds the earlier ops that it must wait for."""
+    kind, shapes, op["waits"], op["use"] = op["op"], {}, set(), {}
+    need((op["lane"] > 0) == op["comm"] and op.get("peer") != op["id"][0], op["id"], "wrong lane or peer")
+    for name, access in ACCESS[kind].items():
+        view, writes, tensor = op["operands"][name], access != "r", name.removeprefix("part_")
+        need(0 <= view["tile"] < len(tiles), op["id"], f"{name} has no tile")
+        tile, mine = tiles[view["tile"]], cells(view)
+        inside = mine and set(mine) <= set(cells(tile)) and view["blocks"] == sorted(set(view["blocks"]))
+        need(inside, op["id"], f"{name} is no part of its tile")
+        fits = kind in MOVES or tile["partial"] == (access == "u" or "part" in name or kind == "clear")
+        fits = fits and tensor in (tile["tensor"], "src", "dst", "acc", "part")
+        need(fits and not (writes and tile["given"]), op["id"], f"{name} cannot be this tile")
+        shape = mine, kind in ("add", "copy") and tile["tensor"]
+        need(shapes.setdefault(SIDE[tile["tensor"]], shape) == shape, op["id"], f"{name} shows another part")
+        for other, its_tile, its_cells, wrote in touched.setdefault(tile["slot"], []):
+            if (writes or wrote) and (tile is not its_tile or its_cells & set(mine)):
+                op["waits"].add(other)
+        touched[tile["slot"]].append((op["id"], tile, set(mine), writes))
+        op["use"][name] = tile, mine
+    need(op["id"] not in op["waits"], op["id"], "operands are in each other's way")
+
+
+def match(ops):
+    """The n-th send of a lane from a rank to another meets the n-th receive: id -> (send, recv)."""
+    queues, partner = {}, {}
+    for op in [op for op in ops if op["comm"]]:
+        ends = (op["id"][0], op["peer"]) if op["op"] == "send" else (op["peer"], op["id"][0])
+        queues.setdefault((op["lane"], *ends), ([], []))[op["op"] == "recv"].append(op)
+    for (_, me, peer), (sends, recvs) in queues.items():
+        need(len(sends) == len(recvs), (me, -1), f"not every message to rank {peer} is met")
+        for send, recv in zip(sends, recvs, strict=True):
+            (a, source), (b, target) = send["use"]["src"], recv["use"]["dst"]
+            same = source == target and a["tensor"] == b["tensor"] and a["partial"] == b["partial"]
+            need(same, send["id"], f"unlike op {recv['id'][1]} of rank {peer}")
+            partner[send["id"]] = partner[recv["id"]] = send, recv
+    return partner
+
+
+def play(lanes, partner):
+    """Starts what can start until nothing moves, and yields what happens: (send, recv), or (op, op)."""
+    started, moved, done, before = set(), set(), set(), -1
+    while before != len(started) + len(done):
+        before = len(started) + len(done)
+        for batches in [batches for batches in lanes.values() if batches]:
+            ids = {op["id"] for op in batches[0]}
+            if not ids & started and all(op["waits"] <= done for op in batches[0]):
+                started |= ids
+                for ends in [partner.get(op["id"], (op, op)) for op in batches[0]]:
+                    if {end["id"] for end in ends} <= started:  # The batches of both ends.
+                        yield ends
+                        moved |= {end["id"] for end in ends}
+            if ids <= moved:  # A batch is done as a whole.
+                done |= {op["id"] for op in batches.pop(0)}
+    for op in chain(*chain(*lanes.values())):
+        need(False, op["id"], "waits for ever")
+
+
+def read(memory, place, tile, part):
+    there, held = memory.get(tile["at"], (None, {}))
+    need(there is tile and set(part) <= held.keys(), place, f"{tile['tensor']} is not all there")
+    return {cell: held[cell] for cell in part}
+
+
+def write(memory, tile, values):
+    there, held = memory.get(tile["at"], (None, {}))
+    memory[tile["at"]] = tile, {**(held if there is tile else {}), **values}
+
+
+def compute(op, kind, memory, of, whole):
+    access, place = ACCESS[kind], op["id"]
+    value = {name: read(memory, place, *op["use"][name]) for name in access if access[name] != "w"}
+    for a, b in ("out", "lse"), ("part_out", "part_lse"), ("dk", "dv"):
+        need(value.get(a, value.get(b)) == value.get(b, value.get(a)), place, f"{a} and {b} differ")
+    source = value.get("src", value.get("part_out", value.get("part", value.get("out", {}))))
+    terms = [(summed, {"q": cell, "kv": cell}) for cell, summed in source.items()]
+    if "q" in value:  # attend and attend_grad
+        pairs = [(q, h, k) for q, h in value["q"] for k in op["operands"]["k"]["blocks"]]
+        terms = [(of[h, q, k][1], {"q": (q, h), "kv": (k, of[h, q, k][0])}) for q, h, k in pairs]
+        need(all(cell["kv"] in value["k"] for _, cell in terms), place, "k lacks a head that is read")
+    for name in [name for name in access if access[name] != "r"]:
+        tile, part = op["use"][name]
+        side, result = SIDE[tile["tensor"]], value.get(name, source) or dict.fromkeys(part, set())
+        for summed, cell in terms * (access[name] == "u"):
+            need(result[cell[side]].isdisjoint(summed), place, f"{name} sums a pair twice")
+            result[cell[side]] = result[cell[side]] | summed
+        if not tile["partial"]:
+            ends = kind == "finish" or tile["tensor"] in ("dq", "dk", "dv")
+            wholes = {cell: (FINAL, ends and whole[(side, *cell)]) for cell in part}
+            need(all(result[cell] in wholes[cell] for cell in part), place, f"{name} is not complete")
+            result = dict.fromkeys(part, FINAL)
+        need((FINAL in result.values()) != tile["partial"], place, f"{name} was final already")
+        write(memory, tile, result)
+
+
+def check(plan):
+    (of, whole), memory, lanes, results = count_triples(plan["problem"], plan["blocks"]), {}, {}, []
+    need(len(plan["ranks"]) == plan["problem"]["world"], (-1, -1), "a rank has no program")
+    for me, program in enumerate(plan["ranks"]):
+        given = program["inputs"] + program["saved"] * (plan["pass"] == "backward")
+        read_program(plan, me, program, given, lanes)
+        memory |= {t["at"]: (t, dict.fromkeys(cells(t), FINAL)) for t in program["tiles"] if t["given"]}
+    for op, recv in play(lanes, match([op for program in plan["ranks"] for op in program["ops"]])):
+        if op is recv:
+            compute(op, op["op"], memory, of, whole)
+        else:
+            write(memory, recv["use"]["dst"][0], read(memory, op["id"], *op["use"]["src"]))
+    for me, program in enumerate(plan["ranks"]):
+        for t in {*program["outputs"], *program["saved"]}:
+            tile, part = program["tiles"][t], cells(program["tiles"][t])
+            final = not part or FINAL in read(memory, (me, -1), tile, part).values()
+            need(final, (me, -1), f"tile {t} is partial at the end")
+            results += [(tile["tensor"], *cell) for cell in part if t in program["outputs"]]
+    wanted = {"forward": ["out"] + ["lse"] * plan["problem"]["return_lse"], "backward": ["dq", "dk", "dv"]}
+    every = [(name, *cell) for name in wanted[plan["pass"]] for side, *cell in whole if side == SIDE[name]]
+    need(sorted(results) == sorted(every), (-1, -1), "the outputs are not every result once")
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        try:
+            check(json.loads(line))
+            print("ok")
+        except ValueError as wrong:
+            print("error", wrong)

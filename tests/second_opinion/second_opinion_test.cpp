@@ -1,0 +1,137 @@
+// second_opinion_test.cpp: verify and check_plan.py, which share no code, judge plans and mutants
+// alike.
+//
+// Every plan of the grid of tests/mutation/cases.h up to 8 ranks. Of the mutants: a sample, chosen
+// by a printed seed; with ARMILLARY_TEST_ALL=1 every mutant of every n-th plan (n grows with the
+// world).
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "armillary/plan/json.h"
+#include "armillary/plan/mutate.h"
+#include "armillary/plan/verify.h"
+#include "tests/mutation/cases.h"
+
+namespace armillary::second_opinion {
+namespace {
+
+using mutation::Case;
+using mutation::cases;
+using mutation::test_all;
+using mutation::test_seed;
+
+/// Mutants per plan; the grid has few plans for large worlds.
+std::size_t sampled(int world) {
+  return world > 4 ? 5 : 2;
+}
+
+/// With ARMILLARY_TEST_ALL: all mutants of every n-th plan, by world: some 30 minutes. Odd, so that
+/// strategies, shapes, layouts and passes all get their turn.
+constexpr std::array<std::size_t, 9> kEvery{1, 5, 11, 31, 61, 11, 17, 13, 17};
+
+std::string opinion_of(const plan::Diagnostic& d) {
+  return fmt::format("error {} {} {}: {}", d.rank, d.op, d.rule, d.message);
+}
+
+/// Collects plans with verify's verdicts, and compares them with the checker's.
+class Comparison {
+ public:
+  ~Comparison() { std::filesystem::remove(file_); }
+
+  void add(const std::string& name, const plan::Plan& plan) {
+    const std::vector<plan::Diagnostic> diagnostics = verify(plan, 1);
+    asked_.push_back({name, diagnostics.empty() ? "ok" : opinion_of(diagnostics[0])});
+    plans_ << to_json(plan) << "\n";
+    ++(diagnostics.empty() ? accepted_ : refused_);
+    if (asked_.size() == 1000) compare();
+  }
+
+  void compare() {
+    plans_.close();
+    const std::vector<std::string> opinions = ask_python();
+    ASSERT_EQ(opinions.size(), asked_.size()) << "check_plan.py did not answer for every plan";
+    for (std::size_t i = 0; i < opinions.size(); ++i) {
+      EXPECT_EQ(opinions[i] == "ok", asked_[i].verdict == "ok")
+          << asked_[i].name << "\n  verify:        " << asked_[i].verdict
+          << "\n  check_plan.py: " << opinions[i];
+    }
+    asked_.clear();
+    plans_.open(file_);
+  }
+
+  int accepted() const { return accepted_; }
+  int refused() const { return refused_; }
+
+ private:
+  struct Asked {
+    std::string name;
+    std::string verdict;
+  };
+
+  std::vector<std::string> ask_python() const {
+    const auto script = std::filesystem::path(__FILE__).parent_path() / "check_plan.py";
+    const std::string command = fmt::format("python3 '{}' < '{}'", script.string(), file_);
+    const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
+    std::vector<std::string> lines;
+    std::array<char, 4096> line;
+    while (pipe != nullptr && std::fgets(line.data(), line.size(), pipe.get()) != nullptr) {
+      lines.emplace_back(line.data());
+      if (lines.back().back() == '\n') lines.back().pop_back();
+    }
+    return lines;
+  }
+
+  std::string file_ = fmt::format("{}armillary_plans_{}.jsonl", ::testing::TempDir(), getpid());
+  std::ofstream plans_{file_};
+  std::vector<Asked> asked_;
+  int accepted_ = 0;
+  int refused_ = 0;
+};
+
+std::vector<plan::Mutation> chosen(const plan::Plan& plan, std::size_t place,
+                                   std::mt19937& random) {
+  std::vector<plan::Mutation> all = mutations(plan);
+  if (test_all()) {
+    if (place % kEvery.at(static_cast<std::size_t>(plan.problem.world)) != 0) all.clear();
+  } else {
+    std::shuffle(all.begin(), all.end(), random);
+    all.resize(std::min(all.size(), sampled(plan.problem.world)));
+  }
+  return all;
+}
+
+class SecondOpinionTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(SecondOpinionTest, AgreesOnPlansAndMutants) {
+  std::mt19937 random(test_seed() + static_cast<unsigned>(GetParam()));
+  Comparison comparison;
+  std::size_t place = 0;
+  for (const Case& made : cases(GetParam())) {
+    const plan::Plan plan = made.plan();
+    comparison.add(made.name, plan);
+    for (const plan::Mutation& mutation : chosen(plan, place++, random)) {
+      comparison.add(made.name + ": " + to_string(mutation), apply(plan, mutation));
+    }
+  }
+  comparison.compare();
+  EXPECT_GT(comparison.refused(), 0);
+  fmt::print("world {}: verify accepts {} plans and mutants, refuses {}\n", GetParam(),
+             comparison.accepted(), comparison.refused());
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, SecondOpinionTest, ::testing::Values(1, 2, 3, 4, 5, 6, 7, 8),
+                         ::testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace armillary::second_opinion
