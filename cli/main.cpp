@@ -40,7 +40,7 @@ std::string nearest_flag(const CLI::App& app, const std::string& message) {
 /// a verb that is missing.
 void check_verb(const CLI::App& app, int argc, const char* const* argv) {
   const std::string_view given = argc >= 2 ? argv[1] : "";
-  if (given == "-h" || given == "--help") return;
+  if (given == "-h" || given == "--help" || given == "--version") return;
   std::vector<std::string> verbs;
   for (const CLI::App* verb : app.get_subcommands({})) {
     if (argc >= 2 && verb->get_name() == given) return;
@@ -67,6 +67,7 @@ int run(int argc, char** argv) {
   CLI::App app("Exact sequence-parallel attention: plans, proofs, and runs.", "armillary");
   int exit_code = kDone;
   app.require_subcommand(1);
+  app.set_version_flag("--version", "armillary " ARMILLARY_VERSION);
   app.footer(
       "Exit codes: 0 done, 1 a run failed or a plan is wrong, 2 bad input.\n"
       "`armillary VERB --help` has examples.");

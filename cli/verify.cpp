@@ -116,7 +116,16 @@ nlohmann::ordered_json report(const plan::Plan& plan,
   return line;
 }
 
-void print(const plan::Plan& plan, const std::vector<plan::Diagnostic>& diagnostics, bool json) {
+/// Is the plan the backward pass of the one before it? Then the two are judged together.
+bool follows_its_forward(const std::vector<plan::Plan>& plans, std::size_t i) {
+  return i > 0 && plans[i - 1].pass == plan::Pass::Forward &&
+         plans[i].pass == plan::Pass::Backward && plans[i - 1].problem == plans[i].problem &&
+         plans[i - 1].strategy == plans[i].strategy;
+}
+
+/// `given` is what the proof takes for granted.
+void print(const plan::Plan& plan, const std::vector<plan::Diagnostic>& diagnostics,
+           std::string_view given, bool json) {
   if (json) {
     fmt::print("{}\n", report(plan, diagnostics).dump());
     return;
@@ -124,8 +133,8 @@ void print(const plan::Plan& plan, const std::vector<plan::Diagnostic>& diagnost
   if (diagnostics.empty()) {
     const nlohmann::ordered_json facts = report(plan, diagnostics);
     fmt::print(
-        "{} {}: exact. world {}, {} ops in {} steps; no deadlock, no hazard, every pair once\n",
-        plan.strategy, to_string(plan.pass), plan.problem.world, facts["ops"].dump(),
+        "{} {}: exact{}. world {}, {} ops in {} steps; no deadlock, no hazard, every pair once\n",
+        plan.strategy, to_string(plan.pass), given, plan.problem.world, facts["ops"].dump(),
         facts["steps"].dump());
     return;
   }
@@ -143,16 +152,15 @@ int run(const VerifyFlags& flags) {
   bool ok = true;
   for (std::size_t i = 0; i < plans.size(); ++i) {
     found.push_back(plan::verify(plans[i]));
-    const bool backward_of_last = i > 0 && plans[i - 1].pass == plan::Pass::Forward &&
-                                  plans[i].pass == plan::Pass::Backward &&
-                                  plans[i - 1].problem == plans[i].problem &&
-                                  plans[i - 1].strategy == plans[i].strategy;
-    if (backward_of_last && found[i - 1].empty() && found[i].empty()) {
+    if (follows_its_forward(plans, i) && found[i - 1].empty() && found[i].empty()) {
       found[i] = plan::verify_saved(plans[i - 1], plans[i]);
     }
     ok = ok && found[i].empty();
   }
-  for (std::size_t i = 0; i < plans.size(); ++i) print(plans[i], found[i], flags.json);
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const bool lone = plans[i].pass == plan::Pass::Backward && !follows_its_forward(plans, i);
+    print(plans[i], found[i], lone ? ", given what forward saves" : "", flags.json);
+  }
   return ok ? kDone : kFailed;
 }
 

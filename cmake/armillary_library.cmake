@@ -25,11 +25,12 @@ function(armillary_sources out)
   set(${out} ${sources} PARENT_SCOPE)
 endfunction()
 
-# armillary_library(<folder> [TORCH] [USES <folder>...] [LIBS <target>...] [PRESENT <part>...]
+# armillary_library(<folder> [TORCH] [COLD] [USES <folder>...] [LIBS <target>...] [PRESENT <part>...]
 #                   [WITHOUT <file>...]):
 # target armillary_<folder> of the current folder's sources, and armillary_<folder>_test of its tests.
+# COLD: nothing in it runs often enough to be worth the optimiser's time, a third of the compiler's.
 function(armillary_library name)
-  cmake_parse_arguments(arg "TORCH" "" "USES;LIBS;PRESENT;WITHOUT" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;COLD" "" "USES;LIBS;PRESENT;WITHOUT" ${ARGN})
   armillary_sources(sources PRESENT ${arg_PRESENT})
   foreach(file ${arg_WITHOUT})
     list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${file})
@@ -43,7 +44,7 @@ function(armillary_library name)
   if(sources)
     add_library(${target} STATIC ${sources})
     set(scope PUBLIC)
-    target_compile_options(${target} PRIVATE ${armillary_warnings})
+    target_compile_options(${target} PRIVATE ${armillary_warnings} $<$<AND:$<BOOL:${arg_COLD}>,$<CONFIG:Release>>:-O1>)
   else()
     add_library(${target} INTERFACE)
     set(scope INTERFACE)
@@ -113,6 +114,6 @@ function(armillary_program name)
     endif()
   endforeach()
   add_executable(${name} ${arg_SOURCES})
-  target_compile_options(${name} PRIVATE ${armillary_warnings})
+  target_compile_options(${name} PRIVATE ${armillary_warnings} $<$<CONFIG:Release>:-O1>)
   target_link_libraries(${name} PRIVATE ${arg_LIBS})
 endfunction()

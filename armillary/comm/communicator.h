@@ -104,8 +104,8 @@ class Communicator {
   /// Returns when the request is done.
   void wait(const Request& request, std::optional<double> timeout_s = {});
 
-  /// Returns the index of a request that is done, the lowest if there are several. Empty requests
-  /// are skipped, so a caller clears what it has seen and calls again.
+  /// Returns the index of a request that is done, the first to be if the implementation can tell.
+  /// Empty requests are skipped, so a caller clears what it has seen and calls again.
   /// @throws InvalidArgument if all are empty: the wait would never end.
   std::size_t wait_any(std::span<const Request> requests, std::optional<double> timeout_s = {});
 

@@ -5,8 +5,10 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <exception>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <random>
@@ -43,25 +45,32 @@ class LocalPending : public Pending {
 
   int rank() const { return rank_; }
   std::span<const Strided> parts() const { return parts_; }
-  bool done() const { return done_.load(std::memory_order_acquire); }
+  bool done() const { return place() > 0; }
+  /// Place, from 1, in the order in which the group's messages ended; 0 before this one has.
+  std::uint64_t place() const { return place_.load(std::memory_order_acquire); }
   /// The owner may free this object as soon as it sees it: the last thing anyone else does to it.
-  void set_done() { done_.store(true, std::memory_order_release); }
+  void set_done(std::uint64_t place) { place_.store(place, std::memory_order_release); }
 
  private:
   LocalGroup& group_;
   int rank_;
   std::vector<Strided> parts_;
-  std::atomic<bool> done_{false};
+  std::atomic<std::uint64_t> place_{0};
 };
 
-bool is_done(const Request& request) {
-  return request && static_cast<const LocalPending&>(*request).done();
-}
-
-/// Index of the first request that is done, or requests.size().
+/// Index of the request that was done first, or requests.size() if none is. Not the lowest index:
+/// a rank that looks late would see the order that a shuffled group made as if it had not.
 std::size_t first_done(std::span<const Request> requests) {
-  const auto found = std::find_if(requests.begin(), requests.end(), is_done);
-  return static_cast<std::size_t>(found - requests.begin());
+  std::size_t first = requests.size();
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (!requests[i]) continue;
+    const std::uint64_t place = static_cast<const LocalPending&>(*requests[i]).place();
+    if (place == 0 || place >= least) continue;
+    first = i;
+    least = place;
+  }
+  return first;
 }
 
 /// Messages of one lane from one rank to another that are not over. A null pointer was withdrawn:
@@ -101,6 +110,7 @@ class LocalGroup {
   Queue& queue_of(const LocalPending& request);
   void match(Queue& queue);
   bool is_due(const Queue& queue) const;
+  void copy_front(Lock& lock, int rank, Queue& queue);
   void copy_due(Lock& lock, int rank, Queue& queue);
   void copy_all_due(Lock& lock, int rank);
   Clock::time_point next_due() const;
@@ -112,6 +122,7 @@ class LocalGroup {
   std::mutex mutex_;
   std::map<std::array<int, 3>, Queue> queues_;  ///< By sender, receiver, lane.
   std::vector<Rank> ranks_;
+  std::uint64_t messages_done_ = 0;
   std::optional<std::string> failure_;
   int failed_rank_ = -1;
   std::atomic<bool> failed_{false};
@@ -154,45 +165,55 @@ bool LocalGroup::is_due(const Queue& queue) const {
   return queue.due && !queue.copying && !failure_ && (!shuffled() || *queue.due <= Clock::now());
 }
 
+/// Copies the message at the front of a queue that is due.
+void LocalGroup::copy_front(Lock& lock, int rank, Queue& queue) {
+  LocalPending& send = *queue.sends.front();
+  LocalPending& receive = *queue.receives.front();
+  Rank& sender = ranks_[send.rank()];
+  Rank& receiver = ranks_[receive.rank()];
+  if (send.bytes() != receive.bytes()) {
+    fail_group(rank,
+               fmt::format("rank {} sends {} bytes to rank {} on lane {}, which receives {} "
+                           "bytes; equal sizes are required",
+                           send.rank(), send.bytes(), receive.rank(), send.lane(), receive.bytes()));
+    return;
+  }
+  queue.copying = true;
+  ++sender.copies;
+  ++receiver.copies;
+  lock.unlock();
+  copy_strided(send.parts(), receive.parts());
+  lock.lock();
+  queue.copying = false;
+  --sender.copies;
+  --receiver.copies;
+  queue.sends.pop_front();
+  queue.receives.pop_front();
+  queue.due.reset();
+  ++messages_done_;
+  send.set_done(messages_done_);
+  receive.set_done(messages_done_);
+  sender.wake.notify_all();
+  receiver.wake.notify_all();
+  match(queue);
+}
+
 /// Copies what is due, for `rank`, which also goes on with what comes due meanwhile: whoever finds
 /// the queue copying leaves it alone, so that messages of a queue end in order.
 void LocalGroup::copy_due(Lock& lock, int rank, Queue& queue) {
-  while (is_due(queue)) {
-    LocalPending& send = *queue.sends.front();
-    LocalPending& receive = *queue.receives.front();
-    Rank& sender = ranks_[send.rank()];
-    Rank& receiver = ranks_[receive.rank()];
-    if (send.bytes() != receive.bytes()) {
-      fail_group(
-          rank,
-          fmt::format("rank {} sends {} bytes to rank {} on lane {}, which receives {} "
-                      "bytes; equal sizes are required",
-                      send.rank(), send.bytes(), receive.rank(), send.lane(), receive.bytes()));
-      return;
-    }
-    queue.copying = true;
-    ++sender.copies;
-    ++receiver.copies;
-    lock.unlock();
-    copy_strided(send.parts(), receive.parts());
-    lock.lock();
-    queue.copying = false;
-    --sender.copies;
-    --receiver.copies;
-    queue.sends.pop_front();
-    queue.receives.pop_front();
-    queue.due.reset();
-    send.set_done();
-    receive.set_done();
-    sender.wake.notify_all();
-    receiver.wake.notify_all();
-    match(queue);
-  }
+  while (is_due(queue)) copy_front(lock, rank, queue);
 }
 
+/// In the order of their times, also when several have passed.
 void LocalGroup::copy_all_due(Lock& lock, int rank) {
-  if (!shuffled()) return;
-  for (auto& [key, queue] : queues_) copy_due(lock, rank, queue);
+  while (shuffled()) {
+    Queue* next = nullptr;
+    for (auto& [key, queue] : queues_) {
+      if (is_due(queue) && (!next || *queue.due < *next->due)) next = &queue;
+    }
+    if (!next) return;
+    copy_front(lock, rank, *next);
+  }
 }
 
 Clock::time_point LocalGroup::next_due() const {

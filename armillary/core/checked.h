@@ -37,4 +37,14 @@ constexpr std::int64_t piece_begin(std::int64_t total, std::int64_t n, std::int6
   return total / n * i + total % n * i / n;
 }
 
+/// The divisor of n nearest to `wish`, the smaller of two. Requires n, wish >= 1. Cost: O(wish).
+constexpr std::int64_t nearest_divisor(std::int64_t n, std::int64_t wish) {
+  std::int64_t below = wish < n ? wish : n;
+  while (n % below != 0) --below;
+  for (std::int64_t above = wish; above <= n && above - wish < wish - below; ++above) {
+    if (n % above == 0) return above;
+  }
+  return below;
+}
+
 }  // namespace armillary

@@ -57,7 +57,9 @@ JsonLines::JsonLines(std::string path) : path_(std::move(path)) {
 void JsonLines::write(const nlohmann::json& value) {
   const std::string line = value.dump() + '\n';
   stream_.write(line.data(), static_cast<std::streamsize>(line.size()));
-  if (!stream_.flush()) refuse(path_);
+  if (!stream_.flush()) {  // it could be when it was opened: the run fails, its input was good
+    fail<Error>("write: {} cannot be written any more ({})", path_, std::strerror(errno));
+  }
 }
 
 }  // namespace armillary::io

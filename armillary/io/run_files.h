@@ -19,7 +19,7 @@ class JsonLines {
   /// Starts an empty file; folders on the way are made. @throws IoError naming the path.
   explicit JsonLines(std::string path);
 
-  /// @throws IoError naming the path, for example when the disk is full.
+  /// @throws Error naming the path, for example when the disk is full: no fault of the input.
   void write(const nlohmann::json& value);
 
  private:

@@ -87,6 +87,12 @@ Mask block_causal_mask(Lengths lengths, std::int64_t block) {
   return Mask(length, length, std::move(bands));
 }
 
+/// The last length that would make the sum right, where there is one.
+std::string nearest_last(const std::vector<std::int64_t>& documents, std::int64_t missing) {
+  const std::int64_t last = documents.empty() ? 0 : documents.back();
+  return last + missing < 0 ? "" : fmt::format("; nearest: {} as the last", last + missing);
+}
+
 Mask documents_mask(Lengths lengths, const std::vector<std::int64_t>& documents,
                     const Within& within_document) {
   check_equal("mask documents", lengths);
@@ -107,8 +113,8 @@ Mask documents_mask(Lengths lengths, const std::vector<std::int64_t>& documents,
   if (begin != lengths.q) {
     fail<InvalidArgument>(
         "mask documents: lengths add up to {}, the sequence has {} tokens; equal "
-        "sums are required",
-        begin, lengths.q);
+        "sums are required{}",
+        begin, lengths.q, nearest_last(documents, lengths.q - begin));
   }
   return Mask(lengths.q, lengths.kv, std::move(bands));
 }

@@ -148,7 +148,8 @@ TEST(MaskFactory, RefusesDocumentsThatDoNotAddUp) {
     documents_mask({4, 5}, {4});
   });
   expect_refused(
-      "mask documents: lengths add up to 5, the sequence has 4 tokens; equal sums are required",
+      "mask documents: lengths add up to 5, the sequence has 4 tokens; equal sums are required; "
+      "nearest: 2 as the last",
       [] {
         documents_mask({4, 4}, {2, 3});
       });

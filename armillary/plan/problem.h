@@ -11,7 +11,7 @@
 namespace armillary::plan {
 
 using Rank = int;  ///< Index in the sequence-parallel group, 0 <= rank < world.
-inline constexpr int kMaxWorld = 1 << 20;
+inline constexpr int kMaxWorld = 1 << 14;
 
 enum class Dtype : std::uint8_t { F64, F32, Bf16, F16 };
 

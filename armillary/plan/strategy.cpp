@@ -113,6 +113,10 @@ const std::vector<StrategyInfo>& strategies() {
   return all;
 }
 
+void check_legal(const Problem& problem, const Strategy& strategy) {
+  preset(strategy.name).grid(problem, strategy);
+}
+
 std::vector<Strategy> legal_strategies(const Problem& problem) {
   std::vector<Strategy> legal;
   for (const Preset& entry : presets()) {
@@ -130,7 +134,7 @@ std::vector<Strategy> legal_strategies(const Problem& problem) {
     }
     for (const Strategy& candidate : candidates) {
       try {
-        entry.grid(problem, candidate);
+        check_legal(problem, candidate);
         legal.push_back(candidate);
       } catch (const InvalidArgument&) {  // refused with its reason when it is asked for by name
       }
@@ -159,12 +163,7 @@ struct Planner::Shared {
 
 Planner::Planner(Problem problem, Strategy strategy)
     : problem_(std::move(problem)), strategy_(std::move(strategy)) {
-  constexpr int kMostRanks = 1 << 14;
   validate(problem_);
-  if (problem_.world > kMostRanks) {
-    fail<InvalidArgument>("planner: world {}; at most {} ranks can be planned", problem_.world,
-                          kMostRanks);
-  }
   check_keys(strategy_, preset(strategy_.name).info);
   shared_ = std::make_shared<const Shared>(problem_, strategy_);
 }

@@ -35,6 +35,10 @@ struct StrategyInfo {
 };
 const std::vector<StrategyInfo>& strategies();
 
+/// @throws InvalidArgument if the strategy cannot solve the problem: says the reason and the nearest
+/// legal choice. A mask, layout or length is never a reason.
+void check_legal(const Problem& problem, const Strategy& strategy);
+
 /// Every strategy that solves the problem, in the order of the registry; a key takes each divisor
 /// of the world but 1 and the world itself.
 std::vector<Strategy> legal_strategies(const Problem& problem);
@@ -43,8 +47,7 @@ std::vector<Strategy> legal_strategies(const Problem& problem);
 /// program takes O(its steps). Immutable after construction; threads may share it.
 class Planner {
  public:
-  /// @throws InvalidArgument if the problem is malformed, or if the strategy cannot solve it: says
-  /// the reason and the nearest legal choice. A mask, layout or length is never a reason.
+  /// @throws InvalidArgument if the problem is malformed, or as check_legal.
   Planner(Problem problem, Strategy strategy);
 
   RankProgram program(Pass pass, Rank rank) const;

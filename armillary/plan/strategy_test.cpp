@@ -136,7 +136,7 @@ TEST(Planner, RefusesProblemsAndWorldsThatCannotBePlanned) {
                  "required; nearest kv_heads: 2 or 4");
   EXPECT_THAT(
       [] { Planner(small_problem(1 << 20), parse_strategy("ring")); },
-      ThrowsMessage<InvalidArgument>("planner: world 1048576; at most 16384 ranks can be planned"));
+      ThrowsMessage<InvalidArgument>("problem: world 1048576 given; 1 to 16384 is required"));
   EXPECT_THAT([] { make_plan(small_problem(1025), parse_strategy("ring"), Pass::Forward); },
               ThrowsMessage<InvalidArgument>(
                   "plan: world 1025; the programs of at most 1024 ranks can be made together"));

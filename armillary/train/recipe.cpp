@@ -6,17 +6,19 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <variant>
 #include <vector>
 
+#include "armillary/core/checked.h"
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/io/text_files.h"
-#include "armillary/plan/layout.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/train/data.h"
+#include "armillary/train/estimate.h"
 #include "armillary/train/models/gpt_size.h"
 #include "armillary/train/recipe_fields.h"
 
@@ -139,6 +141,15 @@ toml::table parse_toml(std::string_view text, const std::string& origin) {
   }
 }
 
+/// {value = text}, or nothing if that is no TOML: a word, a number of too many digits.
+std::optional<toml::table> toml_value(const std::string& text) {
+  try {
+    return toml::parse("value = " + text);
+  } catch (const toml::parse_error&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 Recipe load_recipe(const std::string& path) {
@@ -157,8 +168,8 @@ Recipe parse_recipe(std::string_view text, const std::string& origin) {
   for (const auto& [name, body] : document) {
     const std::string at_section = where(origin, name.source());
     if (!body.is_table()) {
-      fail<InvalidArgument>("{}{} is {} outside any section; a key in a [section] is required",
-                            at_section, name.str(), type_name(body));
+      fail<InvalidArgument>("{}{} is {}; a [section] with keys is required", at_section,
+                            name.str(), type_name(body));
     }
     const auto members = section_fields(all, at_section, std::string(name.str()));
     for (const auto& [key, value] : *body.as_table()) {
@@ -190,8 +201,11 @@ void apply_setting(Recipe& recipe, std::string_view setting) {
     assign(where, field, toml::value(value));
     return;
   }
-  const toml::table document = parse_toml("value = " + value, fmt::format("--set {}", setting));
-  assign(where, field, *document.get("value"));
+  const auto document = toml_value(value);
+  if (!document) {
+    fail<InvalidArgument>("{}'{}' given; {} is required", where, value, type_name(field));
+  }
+  assign(where, field, *document->get("value"));
 }
 
 void validate(const Recipe& recipe) {
@@ -199,23 +213,30 @@ void validate(const Recipe& recipe) {
   if (recipe.job.dump_folder.empty()) {
     fail<InvalidArgument>("recipe: job.dump_folder is empty; a folder is required");
   }
-  if (model.dim % (2 * model.n_heads) != 0) {
+  if (model.dim % 2 != 0) {
     fail<InvalidArgument>(
-        "recipe: model.dim {} with model.n_heads {}; a multiple of 2 n_heads is required (rotary "
-        "positions turn pairs); nearest: {}",
-        model.dim, model.n_heads, (model.dim / (2 * model.n_heads) + 1) * 2 * model.n_heads);
+        "recipe: model.dim {}; an even number is required (rotary positions turn pairs); nearest: "
+        "{}",
+        model.dim, model.dim + 1);
+  }
+  if (model.dim / 2 % model.n_heads != 0) {
+    fail<InvalidArgument>(
+        "recipe: model.n_heads {} with model.dim {}; 2 n_heads must divide dim (rotary positions "
+        "turn pairs); nearest: n_heads {}",
+        model.n_heads, model.dim, nearest_divisor(model.dim / 2, model.n_heads));
   }
   if (model.n_heads % model.kv_heads() != 0) {
     fail<InvalidArgument>(
-        "recipe: model.n_heads {} with model.n_kv_heads {}; n_kv_heads must "
-        "divide n_heads",
-        model.n_heads, model.kv_heads());
+        "recipe: model.n_kv_heads {} with model.n_heads {}; n_kv_heads must divide n_heads; "
+        "nearest: {}",
+        model.kv_heads(), model.n_heads, nearest_divisor(model.n_heads, model.kv_heads()));
   }
   gpt_size(model);
-  plan::parse_strategy(recipe.parallelism.strategy);
-  plan::parse_layout(recipe.parallelism.layout);
   // One document as long as the sequence: legal for every mask that is legal for any documents.
-  sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1));
+  const plan::Mask mask =
+      sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1));
+  plan::check_legal(attention_problem(recipe, mask),
+                    plan::parse_strategy(recipe.parallelism.strategy));
 }
 
 std::string print_recipe(const Recipe& recipe) {

@@ -84,8 +84,8 @@ Recipe parse_recipe(std::string_view text, const std::string& origin);
 /// @throws InvalidArgument as load_recipe.
 void apply_setting(Recipe& recipe, std::string_view setting);
 
-/// Checks what crosses keys: heads divide dim, strategy, layout and mask have legal names, the
-/// model has a countable number of parameters. @throws InvalidArgument.
+/// Checks what crosses keys: heads divide dim, the strategy solves the problem on this world with
+/// this layout and mask, the model has a countable number of parameters. @throws InvalidArgument.
 void validate(const Recipe& recipe);
 
 /// The recipe as TOML with a comment per key. `parse_recipe(print_recipe(r))` equals `r`.

@@ -75,7 +75,7 @@ Reporter::~Reporter() {
 
 void Reporter::report(const StepMetrics& metrics) {
   if (terminal_) std::fputs(kEraseLine, stderr);
-  if (metrics.step == 1 || metrics.step % log_freq_ == 0) {
+  if (metrics.step == 1 || metrics.step == steps_ || metrics.step % log_freq_ == 0) {
     metrics_.write(to_json(metrics));
     fmt::print("{}\n", json_ ? to_json(metrics).dump() : console_line(metrics));
     std::fflush(stdout);

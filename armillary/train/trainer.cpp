@@ -47,6 +47,11 @@ Gpt make_model(const Recipe& recipe) {
   return model;
 }
 
+/// The sign of a NaN says nothing, but would be printed.
+double unsigned_nan(double value) {
+  return std::isnan(value) ? std::abs(value) : value;
+}
+
 /// Training runs on proven plans only. @throws PlanError with the first broken rule.
 void prove(const plan::Problem& problem, const std::string& strategy_text) {
   const plan::Strategy strategy = plan::parse_strategy(strategy_text);
@@ -92,7 +97,7 @@ class RankTrainer {
       fail<Error>(
           "train: loss {} and grad_norm {} in step {}; finite numbers are required; lower "
           "optimizer.lr or raise lr_scheduler.warmup_steps",
-          loss, grad_norm, step);
+          unsigned_nan(loss), unsigned_nan(grad_norm), step);
     }
     optimizer_.step(recipe_.optimizer.lr *
                     lr_factor(recipe_.lr_scheduler, recipe_.training.steps, step));

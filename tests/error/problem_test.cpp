@@ -66,9 +66,9 @@ TEST(ProblemError, NumbersThatOverflow) {
 
 TEST(ProblemError, WorldsThatCannotBePlanned) {
   expect_all_refused(
-      {{{"--world", "99999999"}, "problem: world 99999999 given; 1 to 1048576 is required"},
-       {{"--world", "1048576"},
-        "plan: world 1048576; the programs of at most 1024 ranks can be made together"}});
+      {{{"--world", "99999999"}, "problem: world 99999999 given; 1 to 16384 is required"},
+       {{"--world", "16384"},
+        "plan: world 16384; the programs of at most 1024 ranks can be made together"}});
 }
 
 TEST(ProblemError, HeadsThatDoNotDivide) {

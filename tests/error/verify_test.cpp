@@ -215,7 +215,7 @@ TEST(VerifyError, PlansOfAnotherFormat) {
          "required; nearest: 'strategy'");
   edited("\"world\":3", "\"world\":\"3\"",
          "problem.world is \"3\"; an integer of 32 bits is required");
-  edited("\"world\":3", "\"world\":0", "problem: problem: world 0 given; 1 to 1048576 is required");
+  edited("\"world\":3", "\"world\":0", "problem: problem: world 0 given; 1 to 16384 is required");
   edited(
       "\"op\":\"send\"", "\"op\":\"sned\"",
       "ranks[0].ops[0].op is \"sned\"; send, recv, attend, attend_grad, merge, add, copy, clear, "

@@ -1,11 +1,8 @@
 // Bytes of plans against the closed forms of the family, to the byte.
 //
-// Forward and backward words a rank receives (and sends), for any token counts and head groups,
-// with
-//   n      tokens of the rank               S   tokens of its super-block, K those of its key
-//   column q, k   query and KV heads of its group  hq, hk all heads; Q and Out of dim d and e, K d,
-//   V e
-// Rk = 1 here, so partial outputs never travel. Full mask: everything is needed by everyone.
+// What a rank sends and receives in forward and backward is counted here from the layout and the
+// head counts alone, for any token counts and head groups. Rk = 1, so partial outputs never travel;
+// full mask, so everything is needed by everyone.
 #include <gtest/gtest.h>
 
 #include <cstdint>

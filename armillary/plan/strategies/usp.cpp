@@ -5,23 +5,11 @@
 // Sent per rank: Q and Out (1 - 1/u), K and V as a ring of world / u over one head group.
 // Differs from the paper: any u that divides the world and does not exceed the query heads; load
 // balance is the layout's (zigzag over all ranks is balanced for every u), not the strategy's.
-#include <cstdlib>
-
+#include "armillary/core/checked.h"
 #include "armillary/core/error.h"
 #include "armillary/plan/strategies/presets.h"
 
 namespace armillary::plan {
-namespace {
-
-int nearest_divisor(int world, int u) {
-  int best = 1;
-  for (int d = 1; d <= world; ++d) {
-    if (world % d == 0 && std::abs(d - u) < std::abs(best - u)) best = d;
-  }
-  return best;
-}
-
-}  // namespace
 
 Preset usp_preset() {
   return {.info = {.name = "usp",
