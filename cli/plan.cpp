@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "armillary/plan/json.h"
+#include "armillary/plan/lower_bound.h"
 #include "armillary/plan/text.h"
 #include "cli/problem_flags.h"
 #include "cli/verbs.h"
@@ -19,53 +20,74 @@ struct PlanFlags : ProblemFlags {
 
 void print_list() {
   for (const plan::StrategyInfo& info : plan::strategies()) {
-    std::string name = info.name;
-    char separator = ':';
-    for (const std::string& key : info.keys) {
-      name += fmt::format("{}{}=N", separator, key);
-      separator = ',';
-    }
-    fmt::print("{:<14} {:<66} {}\n", name, info.summary, info.paper);
+    fmt::print("{:<52} {:<75} {}\n", usage(info), info.summary, info.paper);
   }
 }
 
-/// What a plan costs its busiest rank.
-plan::Traffic busiest(const plan::Plan& plan) {
+/// What a plan costs its busiest rank, and all ranks together.
+struct Costs {
   plan::Traffic most;
+  plan::Traffic sum;
+};
+
+Costs costs(const plan::Plan& plan) {
+  Costs costs;
   for (const plan::RankProgram& program : plan.ranks) {
     const plan::Traffic one = plan::traffic(plan.problem, plan.blocks, program);
-    most.sent_bytes = std::max(most.sent_bytes, one.sent_bytes);
-    most.received_bytes = std::max(most.received_bytes, one.received_bytes);
-    most.peak_slot_bytes = std::max(most.peak_slot_bytes, one.peak_slot_bytes);
-    most.steps = std::max(most.steps, one.steps);
+    costs.most.sent_bytes = std::max(costs.most.sent_bytes, one.sent_bytes);
+    costs.most.received_bytes = std::max(costs.most.received_bytes, one.received_bytes);
+    costs.most.peak_slot_bytes = std::max(costs.most.peak_slot_bytes, one.peak_slot_bytes);
+    costs.most.visible_pairs = std::max(costs.most.visible_pairs, one.visible_pairs);
+    costs.most.steps = std::max(costs.most.steps, one.steps);
+    costs.sum.sent_bytes += one.sent_bytes;
+    costs.sum.visible_pairs += one.visible_pairs;
   }
-  return most;
+  return costs;
 }
 
 void print_summary(const plan::Plan& plan) {
-  const plan::Traffic most = busiest(plan);
+  const plan::Traffic most = costs(plan).most;
   fmt::print(
       "{} {}: world {}, {} steps; most on one rank: {} bytes sent, {} received, {} in slots\n",
       plan.strategy, to_string(plan.pass), plan.problem.world, most.steps, most.sent_bytes,
       most.received_bytes, most.peak_slot_bytes);
 }
 
-/// A Markdown table of all strategies that solve the problem: steps and, on the busiest rank, MiB.
+std::string over_mean(std::int64_t most, std::int64_t sum, int world) {
+  if (sum == 0) return "-";
+  return fmt::format("{:.2f}", static_cast<double>(most) * world / static_cast<double>(sum));
+}
+
+/// A Markdown table of all strategies that solve the problem: steps, and MiB on the busiest rank.
 void print_comparison(const plan::Problem& problem) {
   constexpr double kMib = 1 << 20;
-  std::string table =
-      "| strategy | steps | sent | slots | backward: steps | sent | slots |\n"
-      "|---|---|---|---|---|---|---|\n";
+  const double bound = plan::forward_lower_bound(problem);
+  fmt::print(
+      "| strategy | work max/mean | steps | sent MiB | max/mean | x bound | slots MiB "
+      "| backward: steps | sent MiB | max/mean | slots MiB |\n"
+      "|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (const plan::Strategy& strategy : plan::legal_strategies(problem)) {
-    table += fmt::format("| {} ", to_string(strategy));
+    std::string row;
     for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
-      const plan::Traffic most = busiest(plan::make_plan(problem, strategy, pass));
-      table += fmt::format("| {} | {:.2f} MiB | {:.2f} MiB ", most.steps, most.sent_bytes / kMib,
-                           most.peak_slot_bytes / kMib);
+      const Costs cost = costs(plan::make_plan(problem, strategy, pass));
+      const auto& [most, sum] = cost;
+      if (pass == plan::Pass::Forward) {
+        row = fmt::format("| {} | {} ", to_string(strategy),
+                          over_mean(most.visible_pairs, sum.visible_pairs, problem.world));
+      }
+      row += fmt::format("| {} | {:.2f} | {} ", most.steps, most.sent_bytes / kMib,
+                         over_mean(most.sent_bytes, sum.sent_bytes, problem.world));
+      if (pass == plan::Pass::Forward) {
+        const double mean = static_cast<double>(sum.sent_bytes) / problem.world;
+        row += bound > 0 ? fmt::format("| {:.2f} ", mean / bound) : "| - ";
+      }
+      row += fmt::format("| {:.2f} ", most.peak_slot_bytes / kMib);
     }
-    table += "|\n";
+    fmt::print("{}|\n", row);
   }
-  fmt::print("{}", table);
+  fmt::print(
+      "\nsent, slots: on the busiest rank. x bound: mean sent forward, over the least that any "
+      "strategy can receive\nwith a full mask; other masks can go below.\n");
 }
 
 void run(const PlanFlags& flags) {

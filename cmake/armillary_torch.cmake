@@ -50,3 +50,5 @@ if(EXISTS ${lib}/libtorch_cuda.so)
     -Wl,--no-as-needed ${lib}/libtorch_cuda.so ${lib}/libc10_cuda.so -Wl,--as-needed)
   target_link_options(armillary_torch INTERFACE -Wl,--allow-shlib-undefined)
 endif()
+
+armillary_precompiled(aten INCLUDES "#include <(ATen|torch|c10)/" LIBS armillary_torch HEADERS <ATen/ATen.h>)

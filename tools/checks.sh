@@ -124,9 +124,9 @@ command_lint() {
   say "lint: Python"
   .venv/bin/ruff format --quiet --check . || failed=1
   .venv/bin/ruff check --quiet . || failed=1
-  configure release
+  configure lint
   say "lint: clang-tidy"
-  python3 tools/lint_tidy.py build || failed=1
+  python3 tools/lint_tidy.py build-lint || failed=1
   if [ $failed -eq 0 ]; then say "lint: clean"; else say "lint: FAILED"; fi
   return $failed
 }

@@ -86,9 +86,11 @@ TEST(ParseMask, RefusesWhatItDoesNotUnderstand) {
       {"prefix:13", "mask prefix: 13 of 12 keys given; 0 to 12 is required"},
       {"block_causal: 4", "mask block_causal: ' 4'" + whole},
       {"documents:5,6",
-       "mask documents: lengths add up to 11, the sequence has 12 tokens; equal sums are required"},
+       "mask documents: lengths add up to 11, the sequence has 12 tokens; equal sums are required; "
+       "nearest: 7 as the last"},
       {"documents",
-       "mask documents: lengths add up to 0, the sequence has 12 tokens; equal sums are required"},
+       "mask documents: lengths add up to 0, the sequence has 12 tokens; equal sums are required; "
+       "nearest: 12 as the last"},
       {"documents:5,9223372036854775807",
        "mask documents: a document of 9223372036854775807 tokens after 5 given; lengths of 0 and "
        "more that add up to 12 are required"},

@@ -4,26 +4,25 @@
 
 #include <algorithm>
 #include <limits>
-#include <set>
 #include <utility>
 
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
+#include "armillary/plan/schedule.h"
 #include "armillary/plan/strategies/presets.h"
 
 namespace armillary::plan {
 namespace {
 
-const std::vector<Preset>& presets() {
-  static const std::vector<Preset> all{ring_preset(), allgather_preset(), ulysses_preset(),
-                                       usp_preset()};
+std::vector<StrategyDefinition>& registry() {
+  static std::vector<StrategyDefinition> all = named_strategies();
   return all;
 }
 
-const Preset& preset(const std::string& name) {
+const StrategyDefinition& definition(const std::string& name) {
   std::vector<std::string> names;
-  for (const Preset& candidate : presets()) {
+  for (const StrategyDefinition& candidate : registry()) {
     if (candidate.info.name == name) return candidate;
     names.push_back(candidate.info.name);
   }
@@ -34,50 +33,57 @@ const Preset& preset(const std::string& name) {
 
 void add_key(Strategy& strategy, std::string_view text, std::string_view part) {
   const std::size_t equals = part.find('=');
-  if (equals == std::string_view::npos || equals == 0 || equals + 1 == part.size()) {
+  if (equals == 0 || equals + 1 == part.size() || part.empty()) {
     fail<InvalidArgument>("strategy: '{}' has the part '{}'; write NAME:key=value,...", text, part);
   }
   const std::string key(part.substr(0, equals));
-  if (!strategy.keys.emplace(key, std::string(part.substr(equals + 1))).second) {
+  const std::string value(equals == std::string_view::npos ? "" : part.substr(equals + 1));
+  if (!strategy.keys.emplace(key, value).second) {
     fail<InvalidArgument>("strategy: '{}' gives the key '{}' twice; once is enough", text, key);
   }
 }
 
+bool is_number(const StrategyKey& key) {
+  return key.values.size() == 1;
+}
+
+void check_value(const StrategyInfo& info, const StrategyKey& key, const std::string& value) {
+  const std::string what = fmt::format("strategy {}: {}", info.name, key.name);
+  if (is_number(key)) {
+    parse_integer(what, value, {1, std::numeric_limits<int>::max()});
+  } else if (key.values.empty()) {
+    if (!value.empty()) fail<InvalidArgument>("{}={} given; it takes no value", what, value);
+  } else if (key.values.find_first_of("abcdefghijklmnopqrstuvwxyz") != std::string::npos) {
+    parse_choice(what, value, split(key.values, '|'));
+  } else if (value.empty()) {
+    fail<InvalidArgument>("{}: '' given; {} is required", what, key.values);
+  }
+}
+
 void check_keys(const Strategy& strategy, const StrategyInfo& info) {
+  std::vector<std::string> names;
+  for (const StrategyKey& key : info.keys) names.push_back(key.name);
   for (const auto& [key, value] : strategy.keys) {
-    if (std::count(info.keys.begin(), info.keys.end(), key) > 0) continue;
-    if (info.keys.empty()) {
+    const auto known = std::find(names.begin(), names.end(), key);
+    if (known != names.end()) {
+      check_value(info, info.keys[known - names.begin()], value);
+    } else if (names.empty()) {
       fail<InvalidArgument>("strategy: {} was given the key '{}'; it takes no keys", info.name,
                             key);
+    } else {
+      fail<InvalidArgument>("strategy: {} was given the key '{}'; its keys are {}", info.name, key,
+                            list_names(names));
     }
-    fail<InvalidArgument>("strategy: {} was given the key '{}'; its keys are {}", info.name, key,
-                          list_names(info.keys));
   }
-  for (const std::string& key : info.keys) {
-    if (strategy.keys.count(key) == 0) {
-      fail<InvalidArgument>("strategy: {} needs the key '{}'; write {}:{}=NUMBER", info.name, key,
-                            info.name, key);
+  for (const StrategyKey& key : info.keys) {
+    if (key.required && strategy.keys.count(key.name) == 0) {
+      fail<InvalidArgument>("strategy: {} needs the key '{}'; write {}", info.name, key.name,
+                            usage(info));
     }
   }
 }
 
 }  // namespace
-
-int positive_key(const Strategy& strategy, const std::string& key) {
-  return static_cast<int>(parse_integer(fmt::format("strategy {}: {}", strategy.name, key),
-                                        strategy.keys.at(key),
-                                        {1, std::numeric_limits<int>::max()}));
-}
-
-void require_heads(const Problem& problem, int u, const Strategy& strategy) {
-  if (u <= problem.heads) return;
-  int nearest = problem.heads;
-  while (problem.world % nearest != 0) --nearest;
-  fail<InvalidArgument>(
-      "strategy: {} spreads heads {} ways but there are {} query heads; u must not exceed the "
-      "heads; nearest: usp:u={}",
-      to_string(strategy), u, problem.heads, nearest);
-}
 
 Strategy parse_strategy(std::string_view text) {
   const std::size_t colon = text.find(':');
@@ -90,7 +96,7 @@ Strategy parse_strategy(std::string_view text) {
   if (!rest.empty()) {
     for (const std::string_view part : split(rest, ',')) add_key(strategy, text, part);
   }
-  check_keys(strategy, preset(strategy.name).info);
+  check_keys(strategy, definition(strategy.name).info);
   return strategy;
 }
 
@@ -98,44 +104,56 @@ std::string to_string(const Strategy& strategy) {
   std::string text = strategy.name;
   char separator = ':';
   for (const auto& [key, value] : strategy.keys) {
-    text += fmt::format("{}{}={}", separator, key, value);
+    text += fmt::format("{}{}{}{}", separator, key, value.empty() ? "" : "=", value);
     separator = ',';
   }
   return text;
 }
 
-const std::vector<StrategyInfo>& strategies() {
-  static const std::vector<StrategyInfo> all = [] {
-    std::vector<StrategyInfo> infos;
-    for (const Preset& entry : presets()) infos.push_back(entry.info);
-    return infos;
-  }();
-  return all;
+std::string usage(const StrategyInfo& info) {
+  std::string text = info.name;
+  char separator = ':';
+  for (const StrategyKey& key : info.keys) {
+    const std::string part =
+        fmt::format("{}{}{}{}", separator, key.name, key.values.empty() ? "" : "=", key.values);
+    text += key.required ? part : fmt::format("[{}]", part);
+    separator = ',';
+  }
+  return text;
+}
+
+std::vector<StrategyInfo> strategies() {
+  std::vector<StrategyInfo> infos;
+  for (const StrategyDefinition& entry : registry()) infos.push_back(entry.info);
+  return infos;
+}
+
+void add_strategy(StrategyDefinition added) {
+  for (const StrategyDefinition& known : registry()) {
+    if (known.info.name == added.info.name) {
+      fail<InvalidArgument>("strategy: the name '{}' is taken; another one is required",
+                            added.info.name);
+    }
+  }
+  registry().push_back(std::move(added));
 }
 
 void check_legal(const Problem& problem, const Strategy& strategy) {
-  preset(strategy.name).grid(problem, strategy);
+  const StrategyDefinition& known = definition(strategy.name);
+  check_keys(strategy, known.info);
+  known.check(problem, strategy);
 }
 
 std::vector<Strategy> legal_strategies(const Problem& problem) {
   std::vector<Strategy> legal;
-  for (const Preset& entry : presets()) {
-    std::vector<Strategy> candidates{{.name = entry.info.name, .keys = {}}};
-    for (const std::string& key : entry.info.keys) {
-      std::vector<Strategy> longer;
-      for (const Strategy& candidate : candidates) {
-        for (int value = 2; value < problem.world; ++value) {
-          if (problem.world % value != 0) continue;
-          longer.push_back(candidate);
-          longer.back().keys[key] = std::to_string(value);
-        }
-      }
-      candidates = std::move(longer);
-    }
-    for (const Strategy& candidate : candidates) {
+  for (const StrategyDefinition& entry : registry()) {
+    std::vector<std::map<std::string, std::string>> variants(1);
+    if (entry.variants) variants = entry.variants(problem);
+    for (std::map<std::string, std::string>& keys : variants) {
+      Strategy candidate{.name = entry.info.name, .keys = std::move(keys)};
       try {
         check_legal(problem, candidate);
-        legal.push_back(candidate);
+        legal.push_back(std::move(candidate));
       } catch (const InvalidArgument&) {  // refused with its reason when it is asked for by name
       }
     }
@@ -145,27 +163,26 @@ std::vector<Strategy> legal_strategies(const Problem& problem) {
 
 /// What the ranks of a problem share.
 struct Planner::Shared {
-  Shared(const Problem& problem, const Strategy& strategy)
-      : grid(preset(strategy.name).grid(problem, strategy)),
+  Shared(const Problem& given, const Strategy& strategy)
+      : problem(given),
         blocks(make_blocks(problem)),
         areas(problem.mask, blocks),
-        needs(grid, blocks, areas),
-        forward(with_shorter_ring(problem, blocks, needs, grid, Pass::Forward)),
-        backward(with_shorter_ring(problem, blocks, needs, grid, Pass::Backward)) {}
+        schedule(definition(strategy.name).schedule({problem, blocks, areas}, strategy)) {}
 
-  Grid grid;
+  Problem problem;
   Blocks blocks;
   BlockAreas areas;
-  Needs needs;
-  Grid forward;
-  Grid backward;
+  std::unique_ptr<const Schedule> schedule;
 };
 
-Planner::Planner(Problem problem, Strategy strategy)
-    : problem_(std::move(problem)), strategy_(std::move(strategy)) {
-  validate(problem_);
-  check_keys(strategy_, preset(strategy_.name).info);
-  shared_ = std::make_shared<const Shared>(problem_, strategy_);
+Planner::Planner(const Problem& problem, Strategy strategy) : strategy_(std::move(strategy)) {
+  validate(problem);
+  check_legal(problem, strategy_);
+  shared_ = std::make_shared<const Shared>(problem, strategy_);
+}
+
+const Problem& Planner::problem() const {
+  return shared_->problem;
 }
 
 const Blocks& Planner::blocks() const {
@@ -173,12 +190,11 @@ const Blocks& Planner::blocks() const {
 }
 
 RankProgram Planner::program(Pass pass, Rank rank) const {
-  if (rank < 0 || rank >= problem_.world) {
-    fail<InvalidArgument>("planner: rank {}; world {} has ranks 0 to {}", rank, problem_.world,
-                          problem_.world - 1);
+  if (rank < 0 || rank >= problem().world) {
+    fail<InvalidArgument>("planner: rank {}; world {} has ranks 0 to {}", rank, problem().world,
+                          problem().world - 1);
   }
-  const Grid& grid = pass == Pass::Forward ? shared_->forward : shared_->backward;
-  return grid_program(problem_, shared_->blocks, shared_->needs, grid, pass, rank);
+  return shared_->schedule->program(pass, rank);
 }
 
 Plan make_plan(const Problem& problem, const Strategy& strategy, Pass pass) {

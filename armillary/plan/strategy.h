@@ -22,25 +22,38 @@ struct Strategy {
 };
 
 /// @throws InvalidArgument for an unknown name or key (with the nearest), or a key that is missing,
-/// doubled or not a number.
+/// doubled or has another value than it takes.
 Strategy parse_strategy(std::string_view text);
 std::string to_string(const Strategy& strategy);
 
-/// What the registry knows of a strategy, for help texts and tables.
+/// A key of a strategy and the values it takes.
+struct StrategyKey {
+  std::string name;
+  /// A letter for a whole number of at least 1 (`U`); names with `|` between them; a word in
+  /// capitals for text that the strategy reads; empty for a key that is written without a value.
+  std::string values;
+  bool required = false;
+};
+
+/// What the registry knows of a strategy, for help texts, tables and docs/strategies.md.
 struct StrategyInfo {
   std::string name;
-  std::vector<std::string> keys;  ///< Required keys.
-  std::string summary;            ///< One line.
-  std::string paper;              ///< Authors, year, arXiv id, section.
+  std::vector<StrategyKey> keys;
+  std::string summary;  ///< One line.
+  std::string paper;    ///< Authors, year, arXiv id, section.
+  std::string bytes;    ///< What a rank sends, forward and backward, in words.
+  std::string differs;  ///< How it differs from the paper.
 };
-const std::vector<StrategyInfo>& strategies();
+/// `usp:u=U`, `startrail:c=C[,placement=p2p_intra|collect_intra]`.
+std::string usage(const StrategyInfo& info);
+std::vector<StrategyInfo> strategies();
 
 /// @throws InvalidArgument if the strategy cannot solve the problem: says the reason and the nearest
 /// legal choice. A mask, layout or length is never a reason.
 void check_legal(const Problem& problem, const Strategy& strategy);
 
-/// Every strategy that solves the problem, in the order of the registry; a key takes each divisor
-/// of the world but 1 and the world itself.
+/// Every strategy that solves the problem, in the order of the registry, with each value of its keys
+/// that makes a difference.
 std::vector<Strategy> legal_strategies(const Problem& problem);
 
 /// Makes programs rank by rank: what all ranks share (blocks, areas) is computed once, then a
@@ -48,17 +61,16 @@ std::vector<Strategy> legal_strategies(const Problem& problem);
 class Planner {
  public:
   /// @throws InvalidArgument if the problem is malformed, or as check_legal.
-  Planner(Problem problem, Strategy strategy);
+  Planner(const Problem& problem, Strategy strategy);
 
   RankProgram program(Pass pass, Rank rank) const;
 
-  const Problem& problem() const { return problem_; }
+  const Problem& problem() const;
   const Strategy& strategy() const { return strategy_; }
   const Blocks& blocks() const;
 
  private:
   struct Shared;
-  Problem problem_;
   Strategy strategy_;
   std::shared_ptr<const Shared> shared_;
 };

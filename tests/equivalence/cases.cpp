@@ -11,20 +11,12 @@
 #include "armillary/core/error.h"
 #include "armillary/kernel/naive_attention.h"
 #include "armillary/plan/layout.h"
+#include "armillary/plan/strategies/every_strategy.h"
 
 namespace armillary::equivalence {
 namespace {
 
-constexpr int kWorlds[] = {1, 2, 3, 4, 5, 8, 13};
-
-std::vector<std::string> strategies_for(int world, int heads) {
-  std::vector<std::string> names{"ring", "allgather"};
-  if (world <= heads) names.emplace_back("ulysses");
-  for (int u = 2; u <= std::min(world, heads); ++u) {
-    if (world % u == 0 && u < world) names.push_back(fmt::format("usp:u={}", u));
-  }
-  return names;
-}
+constexpr int kWorlds[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16};
 
 /// Masks over equal lengths; documents of uneven lengths that add up, one of them empty.
 std::vector<std::string> masks_for(std::int64_t length) {
@@ -71,7 +63,8 @@ std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const int world : kWorlds) {
     for (const auto& [heads, kv_heads] : kHeads) {
-      for (const std::string& strategy : strategies_for(world, heads)) {
+      const plan::Problem any{.world = world, .heads = heads, .kv_heads = kv_heads};
+      for (const std::string& strategy : plan::every_strategy(any)) {
         for (const std::int64_t length :
              {0, 1, std::max(world - 1, 0), world, 2 * world + 7, 257}) {
           for (const char* layout :

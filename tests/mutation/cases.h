@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/every_strategy.h"
 
 namespace armillary::mutation {
 
@@ -51,9 +51,12 @@ struct Spread {
 };
 
 inline std::vector<Spread> spreads(int world) {
-  std::vector<Spread> all{{"ring", 1}, {"allgather", 1}, {"ulysses", world}};
-  for (int u = 2; u < world; ++u) {
-    if (world % u == 0) all.push_back({fmt::format("usp:u={}", u), u});
+  std::vector<Spread> all;
+  for (const std::string& name : plan::every_strategy({.world = world, .heads = world})) {
+    const plan::Strategy strategy = plan::parse_strategy(name);
+    const auto u = strategy.keys.find("u");
+    const int ways = strategy.name == "ulysses" ? world : 1;
+    all.push_back({name, u == strategy.keys.end() ? ways : std::stoi(u->second)});
   }
   return all;
 }
@@ -75,8 +78,7 @@ inline Case make_case(int world, const Spread& spread, const Shape& shape, const
   return {std::move(problem), plan::parse_strategy(spread.strategy), pass, std::move(name)};
 }
 
-/// All legal cases of a world: ring, allgather, ulysses and every usp, with masks of every kind, up
-/// to 48 tokens, also fewer tokens than ranks, MHA to MQA, heads that do not divide evenly. Every
+/// All legal cases of a world: every strategy, with masks of every kind, up to 48 tokens, also fewer tokens than ranks, MHA to MQA, heads that do not divide evenly. Every
 /// layout with every shape up to 4 ranks; above, one layout per shape, strategy and pass.
 inline std::vector<Case> cases(int world) {
   std::vector<Case> made;

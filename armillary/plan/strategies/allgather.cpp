@@ -1,21 +1,30 @@
-// All-gather attention: every rank gathers K, V once, then attends without waiting again.
-//
-// Paper: Llama 3 (Meta 2024, arXiv:2407.21783, section 3.3.2).
-// Steps: 2.  Received per rank: as ring.  Buffers: K, V of the other P - 1 ranks; in backward their
-// dK, dV too. Differs from the paper: a rank receives only blocks that its queries see; attention
-// to its own keys overlaps the gather; all heads at once.
+// All-gather attention: every rank gathers K, V, then attends without waiting again.
 #include "armillary/plan/strategies/presets.h"
 
 namespace armillary::plan {
 
-Preset allgather_preset() {
-  return {.info = {.name = "allgather",
-                   .keys = {},
-                   .summary = "K,V gathered at once; dK,dV reduce-scattered; queries stay",
-                   .paper = "Llama 3, Meta 2024, arXiv:2407.21783, section 3.3.2"},
-          .grid = [](const Problem& problem, const Strategy&) {
-            return Grid{.rq = problem.world, .column = Movement::Gather};
-          }};
+StrategyDefinition allgather() {
+  return grid_strategy(
+      {.name = "allgather",
+       .keys = {{"slices", "S"}},
+       .summary = "K,V gathered, in S slices of heads; dK,dV reduce-scattered; queries stay",
+       .paper = "Llama 3, Meta 2024, arXiv:2407.21783, section 3.3.2",
+       .bytes = "as ring",
+       .differs = "A rank receives only blocks that its queries see; attention to its own keys "
+                  "overlaps the gather. slices=S gathers the KV heads in S slices, one while the "
+                  "one before is attended to, so that two slices are in memory, not all heads."},
+      [](const Problem& problem, const Strategy& strategy) {
+        return PassGrids({.rq = problem.world,
+                          .column = Movement::Gather,
+                          .slices = number(strategy, "slices")});
+      },
+      [](const Problem& problem) {
+        std::vector<std::map<std::string, std::string>> variants(1);
+        if (problem.kv_heads > 1) {
+          variants.push_back({{"slices", std::to_string(problem.kv_heads)}});
+        }
+        return variants;
+      });
 }
 
 }  // namespace armillary::plan

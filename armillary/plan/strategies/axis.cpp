@@ -42,33 +42,45 @@ const Held& Axis::holder(const std::vector<Held>& held, int origin) const {
 
 std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
                                const std::vector<int>& own_tiles, int own_usable, int departure) {
-  const Hops hops = plan::spread(options_.movement, options_.n, options_.me);
+  const Hops hops = options_.route->spread(options_.me);
   const std::vector<int>& own = options_.blocks(options_.me);
-  std::vector<Held> held{{.origins = {options_.me},
+  std::vector<Held> held{{.heads = options_.heads,
+                          .origins = {options_.me},
                           .blocks = own,
                           .needed = own,
                           .tiles = own_tiles,
                           .usable = own_usable}};
-  std::map<int, Held> arrivals;  // by step: what arrives together is one tile
+  std::map<int, Held> arrivals;  // by step: what becomes usable together is one tile
   for (const Hop& hop : hops.in) {
-    Held& arrival = arrivals[hop.step];
-    arrival.usable = departure + hop.step + 1;
+    const int usable = departure + options_.route->usable(options_.me, hop.origin);
+    Held& arrival = arrivals[usable];
+    arrival.heads = options_.heads;
+    arrival.usable = usable;
     arrival.origins.push_back(hop.origin);
     merge_sorted(arrival.blocks, live(hop.origin, hop.members));
     merge_sorted(arrival.needed, live(hop.origin, {options_.me}));
   }
+  const bool one_call = options_.one_call && arrivals.size() == 1;
+  if (one_call) join_own(arrivals.begin()->second, held[0]);
   for (auto& [step, arrival] : arrivals) {
-    for (const Tensor tensor : tensors) {
-      arrival.tiles.push_back(builder_.tile(tensor, false, options_.heads, arrival.blocks));
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      arrival.tiles.push_back(builder_.tile(tensors[t], false, options_.heads, arrival.blocks));
+      if (!one_call) continue;
+      const std::vector<int> mine = live(options_.me, {options_.me});
+      builder_.compute(departure, OpKind::Copy,
+                       {builder_.part(arrival.tiles[t], mine),
+                        builder_.part(own_tiles[t], options_.heads, mine)});
     }
     held.push_back(arrival);
   }
+  if (one_call) held.erase(held.begin());
   const Collective collective =
-      options_.movement == Movement::Gather ? Collective::AllGather : Collective::None;
+      options_.route->movement() == Movement::Gather ? Collective::AllGather : Collective::None;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     for (const Hop& hop : hops.out) {
-      const View view =
-          builder_.part(holder(held, hop.origin).tiles[t], live(hop.origin, hop.members));
+      const int tile =
+          hop.origin == options_.me ? own_tiles[t] : holder(held, hop.origin).tiles[t];
+      const View view = builder_.part(tile, options_.heads, live(hop.origin, hop.members));
       builder_.send(departure + hop.step, options_.lane, options_.rank(hop.peer), view, collective);
     }
     for (const Hop& hop : hops.in) {
@@ -80,9 +92,17 @@ std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
   return held;
 }
 
+/// Own blocks into the tile of those that arrive. Sums are of all own blocks, also of those that
+/// see nothing: they are results.
+void Axis::join_own(Held& arrival, const Held& own) const {
+  arrival.origins.push_back(options_.me);
+  merge_sorted(arrival.blocks, live(options_.me, {options_.me}));
+  merge_sorted(arrival.needed, own.needed);
+}
+
 void Axis::open_sums(std::vector<Held>& held, const std::vector<Tensor>& tensors,
                      const Ready& ready) {
-  const Hops hops = plan::collect(options_.back, options_.n, options_.me, ready);
+  const Hops hops = options_.home->collect(options_.me, ready);
   for (Held& entry : held) {
     std::vector<int> blocks = entry.needed;
     for (const Hop& hop : hops.in) {  // sums of others that only pass through
@@ -111,10 +131,14 @@ void Axis::combine(int step, const Held& into, const std::vector<int>& scratch) 
   }
 }
 
+View Axis::own_sum(const std::vector<Held>& held, int tensor) const {
+  return builder_.part(holder(held, options_.me).sums[tensor], options_.blocks(options_.me));
+}
+
 int Axis::collect(const std::vector<Held>& held, const Ready& ready) {
-  const Hops hops = plan::collect(options_.back, options_.n, options_.me, ready);
+  const Hops hops = options_.home->collect(options_.me, ready);
   const Collective collective =
-      options_.back == Movement::Gather ? Collective::ReduceScatter : Collective::None;
+      options_.home->movement() == Movement::Gather ? Collective::ReduceScatter : Collective::None;
   int complete = ready(options_.me, options_.me);
   for (const Hop& hop : hops.out) {
     for (const int sum : holder(held, hop.origin).sums) {
@@ -136,14 +160,6 @@ int Axis::collect(const std::vector<Held>& held, const Ready& ready) {
     if (hop.origin == options_.me) complete = std::max(complete, step);
   }
   return complete;
-}
-
-int Axis::last_usable() const {
-  int last = 0;
-  for (int origin = 0; origin < options_.n; ++origin) {
-    last = std::max(last, usable(options_.movement, options_.n, options_.me, origin));
-  }
-  return last;
 }
 
 }  // namespace armillary::plan

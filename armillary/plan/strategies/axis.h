@@ -11,6 +11,7 @@ namespace armillary::plan {
 
 /// Tiles that a rank holds on an axis from one step on: its own, or those that arrived in a step.
 struct Held {
+  Heads heads;               ///< Of the tiles, or the part of them that is meant.
   std::vector<int> origins;  ///< Members they come from.
   std::vector<int> blocks;   ///< What arrived: needed here or further on.
   std::vector<int> needed;   ///< What this rank itself needs.
@@ -23,15 +24,15 @@ struct Held {
 class Axis {
  public:
   struct Options {
-    Movement movement = Movement::Gather;  ///< Of the tiles that travel.
-    Movement back = Movement::Gather;      ///< Of the sums.
-    int n = 1;
+    const Route* route = nullptr;  ///< Of the tiles that travel. Outlives the axis.
+    const Route* home = nullptr;   ///< Of the sums.
     int me = 0;
     Lane lane = 1;       ///< Of the tiles.
     Lane back_lane = 2;  ///< Of the sums.
     Heads heads;         ///< Of tiles and sums.
+    bool one_call = false;  ///< Of a gather: own tiles are copied among those that arrive.
     std::function<Rank(int member)> rank;
-    std::function<const std::vector<int>&(int origin)> blocks;
+    std::function<std::vector<int>(int origin)> blocks;
     std::function<bool(int member, int block)> needs;
   };
   Axis(ProgramBuilder& builder, Options options);
@@ -45,16 +46,17 @@ class Axis {
   using Ready = std::function<int(int member, int origin)>;
   void open_sums(std::vector<Held>& held, const std::vector<Tensor>& tensors, const Ready& ready);
 
+  /// The part of a sum that is the rank's own.
+  View own_sum(const std::vector<Held>& held, int tensor) const;
+
   /// Emits the hops that bring the sums home, and their merge or addition. Returns the step in
   /// which the own sum is complete.
   int collect(const std::vector<Held>& held, const Ready& ready);
 
-  /// Last step, counted from the departure, in which a tile becomes usable on any member.
-  int last_usable() const;
-
  private:
   std::vector<int> live(int origin, const std::vector<int>& members) const;
   const Held& holder(const std::vector<Held>& held, int origin) const;
+  void join_own(Held& arrival, const Held& own) const;
   void combine(int step, const Held& into, const std::vector<int>& scratch);
 
   ProgramBuilder& builder_;

@@ -1,22 +1,61 @@
 #include "armillary/plan/strategies/grid.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "armillary/core/checked.h"
 
 namespace armillary::plan {
+namespace {
+
+int size_of(const Grid& grid, GridAxis axis) {
+  return axis == GridAxis::Heads ? grid.u : axis == GridAxis::Keys ? grid.rk : grid.rq;
+}
+
+template <class AnyPlace>
+auto& digit(AnyPlace& place, GridAxis axis) {
+  return axis == GridAxis::Heads ? place.h : axis == GridAxis::Keys ? place.j : place.i;
+}
+
+}  // namespace
 
 Place place_of(const Grid& grid, Rank rank) {
-  return {.h = rank % grid.u, .i = rank / grid.u / grid.rk, .j = rank / grid.u % grid.rk};
+  Place place;
+  for (const GridAxis axis : grid.nesting) {
+    digit(place, axis) = rank % size_of(grid, axis);
+    rank /= size_of(grid, axis);
+  }
+  return place;
 }
 
 Rank rank_of(const Grid& grid, Place place) {
-  return (place.i * grid.rk + place.j) * grid.u + place.h;
+  Rank rank = 0;
+  for (auto axis = grid.nesting.rbegin(); axis != grid.nesting.rend(); ++axis) {
+    rank = rank * size_of(grid, *axis) + digit(place, *axis);
+  }
+  return rank;
+}
+
+Place kv_source(const Grid& grid, Place holder) {
+  if (!grid.transposed) return holder;
+  const int by_rows = holder.i * grid.rk + holder.j;
+  return {.h = holder.h, .i = by_rows % grid.rq, .j = by_rows / grid.rq};
+}
+
+Place kv_holder(const Grid& grid, Place owner) {
+  if (!grid.transposed) return owner;
+  const int by_columns = owner.j * grid.rq + owner.i;
+  return {.h = owner.h, .i = by_columns / grid.rk, .j = by_columns % grid.rk};
 }
 
 Heads head_group(const Problem& problem, const Grid& grid, int h) {
   return {static_cast<int>(piece_begin(problem.heads, grid.u, h)),
           static_cast<int>(piece_begin(problem.heads, grid.u, h + 1))};
+}
+
+Heads head_slice(Heads heads, int slices, int s) {
+  return {heads.begin + static_cast<int>(piece_begin(heads.count(), slices, s)),
+          heads.begin + static_cast<int>(piece_begin(heads.count(), slices, s + 1))};
 }
 
 Needs::Needs(const Grid& grid, const Blocks& blocks, const BlockAreas& areas)
@@ -30,45 +69,65 @@ Needs::Needs(const Grid& grid, const Blocks& blocks, const BlockAreas& areas)
       q_used_(blocks.q.size()) {
   const auto q_count = static_cast<int>(blocks.q.size());
   const auto kv_count = static_cast<int>(blocks.kv.size());
-  for (int q = 0; q < q_count; ++q) q_blocks_[blocks.q[q].owner / grid.u].push_back(q);
-  for (int k = 0; k < kv_count; ++k) kv_blocks_[blocks.kv[k].owner / grid.u].push_back(k);
+  std::vector<int> column(kv_count);
+  for (int q = 0; q < q_count; ++q) {
+    const Place owner = place_of(grid, blocks.q[q].owner);
+    q_blocks_[owner.i * grid.rk + owner.j].push_back(q);
+  }
+  for (int k = 0; k < kv_count; ++k) {
+    const Place owner = place_of(grid, blocks.kv[k].owner);
+    kv_blocks_[owner.i * grid.rk + owner.j].push_back(k);
+    column[k] = kv_holder(grid, owner).j;
+  }
   for (int q = 0; q < q_count; ++q) {
     const int i = place_of(grid, blocks.q[q].owner).i;
     for (int k = 0; k < kv_count; ++k) {
       if (!areas.visible(q, k)) continue;
       kv_used_[k] = q_used_[q] = true;
       row_needs_[static_cast<std::size_t>(k) * grid.rq + i] = true;
-      const int j = place_of(grid, blocks.kv[k].owner).j;
-      column_needs_[static_cast<std::size_t>(q) * grid.rk + j] = true;
+      column_needs_[static_cast<std::size_t>(q) * grid.rk + column[k]] = true;
     }
   }
 }
 
+const std::vector<int>& Needs::held_kv_blocks(int i, int j) const {
+  const Place source = kv_source(grid_, {.h = 0, .i = i, .j = j});
+  return kv_blocks(source.i, source.j);
+}
+
+namespace {
+
+/// Tokens times hops of K, V, and of their sums, over all columns.
+struct ColumnHops {
+  std::int64_t out = 0;
+  std::int64_t back = 0;
+};
+
+ColumnHops column_hops(const Blocks& blocks, const Needs& needs, const Grid& grid) {
+  const Route route(grid.column, grid.rq, grid.window);
+  ColumnHops hops;
+  for (int kv = 0; kv < static_cast<int>(blocks.kv.size()); ++kv) {
+    const int origin = kv_holder(grid, place_of(grid, blocks.kv[kv].owner)).i;
+    const auto needed = [&](int i) { return needs.row_needs(i, kv); };
+    hops.out += blocks.kv[kv].tokens() * route.spread_hops(origin, needed);
+    hops.back += blocks.kv[kv].tokens() * route.collect_hops(origin, needed);
+  }
+  return hops;
+}
+
+}  // namespace
+
 Grid with_shorter_ring(const Problem& problem, const Blocks& blocks, const Needs& needs, Grid grid,
                        Pass pass) {
-  if (grid.column == Movement::Gather) return grid;
-  // Tokens times hops, forward: to the farthest member that needs them, and from the nearest one on
-  // all the way round. Going back, the two change places.
-  std::int64_t out = 0;
-  std::int64_t home = 0;
-  for (int kv = 0; kv < static_cast<int>(blocks.kv.size()); ++kv) {
-    const Block& block = blocks.kv[kv];
-    const int origin = place_of(grid, block.owner).i;
-    int nearest = grid.rq;
-    int farthest = 0;
-    for (int distance = 1; distance < grid.rq; ++distance) {
-      if (!needs.row_needs((origin + distance) % grid.rq, kv)) continue;
-      nearest = std::min(nearest, distance);
-      farthest = distance;
-    }
-    out += block.tokens() * farthest;
-    home += block.tokens() * (grid.rq - nearest);
-  }
-  // K, V are in the input dtype and sums in the accumulator's: in backward, sums weigh more.
-  const bool wider_sums = bytes_of(accumulator(problem.dtype)) > bytes_of(problem.dtype);
-  const bool back = pass == Pass::Forward ? home < out : wider_sums && out < home;
-  grid.column = back ? Movement::RingBack : Movement::Ring;
-  return grid;
+  if (grid.column != Movement::Ring) return grid;
+  Grid turned = grid;
+  turned.column = Movement::RingBack;
+  const auto bytes = [&](const Grid& candidate) {
+    const ColumnHops hops = column_hops(blocks, needs, candidate);
+    return hops.out * bytes_of(problem.dtype) +
+           (pass == Pass::Backward ? hops.back * bytes_of(accumulator(problem.dtype)) : 0);
+  };
+  return bytes(turned) < bytes(grid) ? turned : grid;
 }
 
 }  // namespace armillary::plan

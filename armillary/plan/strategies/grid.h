@@ -5,7 +5,7 @@
 // the head group fixed, K and V of S(*, j) travel along column j and Q of S(i, *) along row i;
 // every rank attends what it holds; partials of S(i, j') go home along the row and are merged by
 // log-sum-exp; the u axis trades tokens back for heads. A rank's own tokens lie in its own row and
-// its own column, so nothing is ever transposed.
+// its own column, so nothing need be transposed.
 //
 //               column j                 S(i, j)   tokens of the ranks (*, i, j)
 //            .---+---+---.               Q_i       queries of row i:    S(i, 0) .. S(i, Rk-1)
@@ -16,23 +16,37 @@
 // Delta travel on the rows and dQ comes back. Bytes per rank: docs/architecture.md.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
+#include "armillary/plan/blocks.h"
 #include "armillary/plan/plan.h"
 #include "armillary/plan/strategies/movement.h"
 
 namespace armillary::plan {
 
+/// What an axis of the grid divides.
+enum class GridAxis : std::uint8_t { Heads, Keys, Queries };
+
 struct Grid {
-  int u = 1;                         ///< Ways over heads.
-  int rq = 1;                        ///< Ways over queries: rows, the members of a column.
-  int rk = 1;                        ///< Ways over keys: columns, the members of a row.
-  Movement column = Movement::Ring;  ///< Of K, V.
-  Movement row = Movement::Gather;   ///< Of Q.
+  int u = 1;                          ///< Ways over heads.
+  int rq = 1;                         ///< Ways over queries: rows, the members of a column.
+  int rk = 1;                         ///< Ways over keys: columns, the members of a row.
+  Movement column = Movement::Ring;   ///< Of K, V; sums of dK, dV come back the same way.
+  Movement row = Movement::Gather;    ///< Of Q, dOut, Lse, Delta.
+  Movement home = Movement::Gather;   ///< Of partial outputs and dQ, along the row.
+  int window = 1;                     ///< Of a column that is a DoubleRing.
+  /// From the axis whose members are neighbouring ranks to the one whose members are farthest.
+  std::array<GridAxis, 3> nesting{GridAxis::Heads, GridAxis::Keys, GridAxis::Queries};
+  int slices = 1;           ///< K, V travel in so many slices of KV heads, one after the other.
+  bool transposed = false;  ///< K, V first go to the rank whose place read by rows is theirs.
+  bool rows_last = false;   ///< Rows leave when the columns are there: fewer tiles alive at once.
+  bool one_call = false;    ///< What is gathered is attended to in one call, own tokens with it.
 };
 
-/// Place of a rank: rank = (i * rk + j) * u + h, so the u axis has neighbouring ranks.
+/// Place of a rank in the grid.
 struct Place {
   int h = 0;
   int i = 0;
@@ -41,8 +55,16 @@ struct Place {
 Place place_of(const Grid& grid, Rank rank);
 Rank rank_of(const Grid& grid, Place place);
 
+/// Place that holds the K, V of the tokens of a place: itself, unless the grid transposes.
+Place kv_holder(const Grid& grid, Place owner);
+/// Place whose K, V a place holds: the inverse.
+Place kv_source(const Grid& grid, Place holder);
+
 /// Query heads of head group h; sizes differ by at most one.
 Heads head_group(const Problem& problem, const Grid& grid, int h);
+
+/// Slice s of a range of heads cut into `slices`, as even as possible; may be empty.
+Heads head_slice(Heads heads, int slices, int s);
 
 /// Who needs which block, for all ranks: what decides whether a tile moves (prune by construction).
 class Needs {
@@ -52,6 +74,8 @@ class Needs {
   /// Ids of the blocks of S(i, j), ascending.
   const std::vector<int>& q_blocks(int i, int j) const { return q_blocks_[i * grid_.rk + j]; }
   const std::vector<int>& kv_blocks(int i, int j) const { return kv_blocks_[i * grid_.rk + j]; }
+  /// Those of the K, V that the place holds when the columns begin.
+  const std::vector<int>& held_kv_blocks(int i, int j) const;
 
   /// Does any query of row i see the key block; does the query block see any key of column j?
   bool row_needs(int i, int kv_block) const {
@@ -74,14 +98,30 @@ class Needs {
   std::vector<bool> row_needs_, column_needs_, kv_used_, q_used_;
 };
 
+/// The ways that tiles and sums of one grid take.
+struct GridRoutes {
+  explicit GridRoutes(const Grid& grid)
+      : column(grid.column, grid.rq, grid.window),
+        row(grid.row, grid.rk),
+        home(grid.home, grid.rk) {}
+  Route column;
+  Route row;
+  Route home;
+};
+
 /// The grid with the ring of its columns turned to the side that moves fewer bytes in this pass:
 /// K, V go as far as the last member that needs them; dK, dV come home from the first one. With
 /// zigzag and a causal mask a quarter less than with a full mask. Cost: O(blocks * rq).
 Grid with_shorter_ring(const Problem& problem, const Blocks& blocks, const Needs& needs, Grid grid,
                        Pass pass);
 
+/// Bytes that all ranks together send in a pass, without making the plan. Tests hold it equal to
+/// what plans send. Cost: O(blocks * (rq + rk)).
+std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Needs& needs,
+                        const Grid& grid, Pass pass);
+
 /// The program of one rank. Cost: O(hops * blocks per hop).
 RankProgram grid_program(const Problem& problem, const Blocks& blocks, const Needs& needs,
-                         const Grid& grid, Pass pass, Rank rank);
+                         const Grid& grid, const GridRoutes& routes, Pass pass, Rank rank);
 
 }  // namespace armillary::plan

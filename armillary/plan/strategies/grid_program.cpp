@@ -1,8 +1,10 @@
 // grid_program.cpp: forward and backward of any grid, from the axes it is made of.
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <utility>
 
+#include "armillary/core/error.h"
 #include "armillary/plan/strategies/axis.h"
 #include "armillary/plan/strategies/grid.h"
 #include "armillary/plan/strategies/head_exchange.h"
@@ -15,25 +17,48 @@ constexpr Lane kColumnBackLane = 2;
 constexpr Lane kRowLane = 3;
 constexpr Lane kRowBackLane = 4;
 
+/// K, V of some KV heads, or their gradients, on a column.
+struct Slice {
+  Axis axis;
+  std::vector<Held> held;
+};
+
+/// Called for tiles that see each other, with the blocks of each that see one of the other and the
+/// query heads that read the column's KV heads.
+struct Pair {
+  int step;
+  const Held& row;
+  const Held& column;
+  Heads q_heads;
+  std::vector<int> q_blocks;
+  std::vector<int> kv_blocks;
+};
+
 /// What forward and backward of one rank share.
 class GridProgram {
  public:
   GridProgram(const Problem& problem, const Blocks& blocks, const Needs& needs, const Grid& grid,
-              Rank rank)
+              const GridRoutes& routes, Rank rank)
       : problem_(problem),
         needs_(needs),
         grid_(grid),
+        routes_(routes),
         place_(place_of(grid, rank)),
         builder_(problem, blocks, rank),
         heads_(builder_, problem, blocks, needs, grid, rank),
-        column_(builder_, column_options()),
-        row_(builder_, row_options()) {}
+        row_(builder_, row_options()) {
+    ARMILLARY_CHECK(grid.u == 1 || !grid.transposed);
+    const Heads kv = heads_.group_heads(Tensor::K, place_.h);
+    for (int s = 0; s < grid.slices; ++s) {
+      slices_.push_back({Axis(builder_, column_options(head_slice(kv, grid.slices, s))), {}});
+    }
+  }
 
   RankProgram forward();
   RankProgram backward();
 
  private:
-  Axis::Options column_options();
+  Axis::Options column_options(Heads kv_heads);
   Axis::Options row_options();
   int home_input(Tensor tensor) {
     return builder_.input(tensor, heads_.all_heads(tensor), heads_.own_blocks(tensor));
@@ -41,97 +66,184 @@ class GridProgram {
   int home_output(Tensor tensor) {
     return builder_.output(tensor, heads_.all_heads(tensor), heads_.own_blocks(tensor));
   }
-  int saved(Tensor tensor) {
-    const bool whole = tensor == Tensor::Out || tensor == Tensor::Lse;
-    return builder_.saved(tensor, heads_.group_heads(tensor, place_.h),
-                          whole ? heads_.super_block(tensor) : heads_.used_blocks(tensor));
-  }
+  int saved(Tensor tensor);
+  Heads q_heads_of(Heads kv_heads) const;
+
+  std::vector<int> held_kv_blocks() const;
+  int transpose(int step, int tile);
+  void transpose_home(int step, const View& sum, int home);
+
   void schedule(int start, int row_departure);
-  void for_each_pair(const std::vector<Held>& rows, const std::vector<Held>& columns,
-                     const std::function<void(int step, const Held& row, const Held& column,
-                                              std::vector<int> q, std::vector<int> kv)>& attend);
-  void finish_forward(int step, const Held& own);
-  void finish_backward(int row_step, int column_step, int dq_sum, const Held& own_column);
+  int last_column(int start) const;
+  void spread_columns(const std::vector<int>& tiles, int start);
+  void for_each_pair(const std::vector<Held>& rows, const std::function<void(const Pair&)>& attend);
+  void finish_forward(int step, const std::vector<Held>& rows);
+  void finish_backward(int row_step, int column_step, const std::vector<Held>& rows);
 
   const Problem& problem_;
   const Needs& needs_;
   Grid grid_;
+  const GridRoutes& routes_;
   Place place_;
   ProgramBuilder builder_;
   HeadExchange heads_;
-  Axis column_;
   Axis row_;
-  Axis::Ready row_ready_;     ///< Step in which a member has attended to all keys with a row tile.
-  Axis::Ready column_ready_;  ///< Step in which it has met a column tile with all queries.
+  std::vector<Slice> slices_;
+  Axis::Ready row_ready_;  ///< Step in which a member has attended to all keys with a row tile.
+  /// Step in which it has met a tile of the first slice with all queries; each slice is one later.
+  Axis::Ready column_ready_;
 };
 
-Axis::Options GridProgram::column_options() {
-  Axis::Options options{.movement = grid_.column,
-                        .back = grid_.column,
-                        .n = grid_.rq,
+Axis::Options GridProgram::column_options(Heads kv_heads) {
+  Axis::Options options{.route = &routes_.column,
+                        .home = &routes_.column,
                         .me = place_.i,
                         .lane = kColumnLane,
                         .back_lane = kColumnBackLane,
-                        .heads = heads_.group_heads(Tensor::K, place_.h)};
+                        .heads = kv_heads,
+                        .one_call = grid_.one_call};
   options.rank = [this](int i) { return rank_of(grid_, Place{place_.h, i, place_.j}); };
-  options.blocks = [this](int i) { return std::cref(needs_.kv_blocks(i, place_.j)); };
+  options.blocks = [this](int i) { return std::cref(needs_.held_kv_blocks(i, place_.j)); };
   options.needs = [this](int i, int block) { return needs_.row_needs(i, block); };
   return options;
 }
 
-/// Results go straight to their owner, also in a ring (TokenRing).
 Axis::Options GridProgram::row_options() {
-  Axis::Options options{.movement = grid_.row,
-                        .back = Movement::Gather,
-                        .n = grid_.rk,
+  Axis::Options options{.route = &routes_.row,
+                        .home = &routes_.home,
                         .me = place_.j,
                         .lane = kRowLane,
                         .back_lane = kRowBackLane,
-                        .heads = heads_.group_heads(Tensor::Q, place_.h)};
+                        .heads = heads_.group_heads(Tensor::Q, place_.h),
+                        .one_call = grid_.one_call};
   options.rank = [this](int j) { return rank_of(grid_, Place{place_.h, place_.i, j}); };
   options.blocks = [this](int j) { return std::cref(needs_.q_blocks(place_.i, j)); };
   options.needs = [this](int j, int block) { return needs_.column_needs(j, block); };
   return options;
 }
 
+int GridProgram::saved(Tensor tensor) {
+  const bool whole = tensor == Tensor::Out || tensor == Tensor::Lse;
+  return builder_.saved(tensor, heads_.group_heads(tensor, place_.h),
+                        is_kv(tensor) && grid_.transposed ? held_kv_blocks()
+                        : whole                           ? heads_.super_block(tensor)
+                                                          : heads_.used_blocks(tensor));
+}
+
+Heads GridProgram::q_heads_of(Heads kv_heads) const {
+  const Heads group = head_group(problem_, grid_, place_.h);
+  return {std::max(group.begin, kv_heads.begin * problem_.group_size()),
+          std::min(group.end, kv_heads.end * problem_.group_size())};
+}
+
+/// Blocks of the K, V that this rank holds when the columns begin; without those that nobody needs
+/// if they came from elsewhere.
+std::vector<int> GridProgram::held_kv_blocks() const {
+  std::vector<int> used;
+  const Place source = kv_source(grid_, place_);
+  const bool own = source.i == place_.i && source.j == place_.j;
+  for (const int block : needs_.held_kv_blocks(place_.i, place_.j)) {
+    if (own || needs_.kv_used(block)) used.push_back(block);
+  }
+  return used;
+}
+
+/// K or V to the place that reads by rows as this one does by columns.
+int GridProgram::transpose(int step, int tile) {
+  const Place source = kv_source(grid_, place_);
+  if (!grid_.transposed || (source.i == place_.i && source.j == place_.j)) return tile;
+  std::vector<int> used;
+  for (const int block : builder_[tile].blocks) {
+    if (needs_.kv_used(block)) used.push_back(block);
+  }
+  const int held =
+      builder_.tile(builder_[tile].tensor, false, builder_[tile].heads, held_kv_blocks());
+  builder_.send(step, kColumnLane, rank_of(grid_, kv_holder(grid_, place_)),
+                builder_.part(tile, used));
+  builder_.recv(step, kColumnLane, rank_of(grid_, source), builder_.whole(held));
+  return held;
+}
+
+/// The sum of dK or dV on this place to the owner of the tokens, in the input dtype.
+void GridProgram::transpose_home(int step, const View& sum, int home) {
+  const Place source = kv_source(grid_, place_);
+  if (!grid_.transposed || (source.i == place_.i && source.j == place_.j)) {
+    builder_.compute(step, OpKind::Copy, {builder_.part(home, sum.heads, sum.blocks), sum});
+    return;
+  }
+  const Tensor tensor = builder_[home].tensor;
+  std::vector<int> used;
+  std::vector<int> unused;
+  for (const int block : heads_.own_blocks(tensor)) {
+    (needs_.kv_used(block) ? used : unused).push_back(block);
+  }
+  const int complete = builder_.tile(tensor, false, sum.heads, held_kv_blocks());
+  builder_.compute(step, OpKind::Copy,
+                   {builder_.whole(complete),
+                    builder_.part(sum.tile, sum.heads, builder_[complete].blocks)});
+  builder_.send(step + 1, kColumnBackLane, rank_of(grid_, source), builder_.whole(complete));
+  builder_.recv(step + 1, kColumnBackLane, rank_of(grid_, kv_holder(grid_, place_)),
+                builder_.part(home, sum.heads, used));
+  const int zero = builder_.tile(tensor, true, sum.heads, unused);
+  builder_.compute(step, OpKind::Clear, {builder_.whole(zero)});
+  builder_.compute(step, OpKind::Copy,
+                   {builder_.part(home, sum.heads, unused), builder_.whole(zero)});
+}
+
+int GridProgram::last_column(int start) const {
+  return start + static_cast<int>(slices_.size()) - 1 + routes_.column.last_usable();
+}
+
 /// Fixes, for all members alike, when tiles have met all that they meet. `start`: first step that
 /// computes; tiles of the columns leave then, those of the rows at `row_departure`.
 void GridProgram::schedule(int start, int row_departure) {
-  const int last_column = start + column_.last_usable();
-  const int last_row = grid_.rk == 1 ? start : row_departure + row_.last_usable();
+  const int last_column = this->last_column(start);
+  const int last_row = grid_.rk == 1 ? start : row_departure + routes_.row.last_usable();
+  // In one call, a gather's own tiles wait for the others.
+  const auto arrival = [one_call = grid_.one_call](const Route& route, int member, int origin) {
+    return one_call ? route.last_usable() : route.usable(member, origin);
+  };
   row_ready_ = [=, this](int member, int origin) {
-    const int arrival = usable(grid_.row, grid_.rk, member, origin);
-    return std::max(member == origin ? start : row_departure + arrival, last_column);
+    const int arrived = arrival(routes_.row, member, origin);
+    return std::max(arrived == 0 ? start : row_departure + arrived, last_column);
   };
   column_ready_ = [=, this](int member, int origin) {
-    return std::max(start + usable(grid_.column, grid_.rq, member, origin), last_row);
+    return std::max(start + arrival(routes_.column, member, origin), last_row);
   };
 }
 
-/// Calls `attend` for every pair of tiles that see each other, in the order of steps in which both
-/// are there, with the blocks of each that see one of the other.
-void GridProgram::for_each_pair(
-    const std::vector<Held>& rows, const std::vector<Held>& columns,
-    const std::function<void(int, const Held&, const Held&, std::vector<int>, std::vector<int>)>&
-        attend) {
+void GridProgram::spread_columns(const std::vector<int>& tiles, int start) {
+  int departure = start;
+  for (Slice& slice : slices_) {
+    slice.held = slice.axis.spread({Tensor::K, Tensor::V}, tiles, departure, departure);
+    ++departure;
+  }
+}
+
+/// Every pair of tiles that see each other, in the step in which both are there.
+void GridProgram::for_each_pair(const std::vector<Held>& rows,
+                                const std::function<void(const Pair&)>& attend) {
   for (const Held& row : rows) {
-    for (const Held& column : columns) {
-      std::vector<int> q_blocks;
-      std::vector<int> kv_blocks;
-      for (const int q : row.needed) {
-        if (std::any_of(column.needed.begin(), column.needed.end(),
-                        [&](int kv) { return needs_.visible(q, kv); })) {
-          q_blocks.push_back(q);
+    for (const Slice& slice : slices_) {
+      for (const Held& column : slice.held) {
+        Pair pair{.step = std::max(row.usable, column.usable),
+                  .row = row,
+                  .column = column,
+                  .q_heads = q_heads_of(column.heads)};
+        for (const int q : row.needed) {
+          if (std::any_of(column.needed.begin(), column.needed.end(),
+                          [&](int kv) { return needs_.visible(q, kv); })) {
+            pair.q_blocks.push_back(q);
+          }
         }
-      }
-      for (const int kv : column.needed) {
-        if (std::any_of(q_blocks.begin(), q_blocks.end(),
-                        [&](int q) { return needs_.visible(q, kv); })) {
-          kv_blocks.push_back(kv);
+        for (const int kv : column.needed) {
+          if (std::any_of(pair.q_blocks.begin(), pair.q_blocks.end(),
+                          [&](int q) { return needs_.visible(q, kv); })) {
+            pair.kv_blocks.push_back(kv);
+          }
         }
+        attend(pair);
       }
-      attend(std::max(row.usable, column.usable), row, column, std::move(q_blocks),
-             std::move(kv_blocks));
     }
   }
 }
@@ -141,35 +253,39 @@ RankProgram GridProgram::forward() {
   const int k_home = home_input(Tensor::K);
   const int v_home = home_input(Tensor::V);
   const int q_home = home_input(Tensor::Q);
-  const int k = heads_.to_grid(0, k_home);
-  const int v = heads_.to_grid(1, v_home);
+  const int k_own = heads_.to_grid(0, k_home);
+  const int v_own = heads_.to_grid(1, v_home);
   const int q = heads_.to_grid(2, q_home);
+  int start = grid_.u == 1 ? 0 : 3;
+  const int k = transpose(start, k_own);
+  const int v = transpose(start, v_own);
+  if (grid_.transposed) ++start;
   for (const int tile : {q, k, v}) builder_.save(tile);
-  const int start = grid_.u == 1 ? 0 : 3;
 
   // Phase 2: everything new meets everything held.
-  schedule(start, start);
-  std::vector<Held> columns = column_.spread({Tensor::K, Tensor::V}, {k, v}, start, start);
-  std::vector<Held> rows = row_.spread({Tensor::Q}, {q}, start, start);
+  const int row_departure = grid_.rows_last ? last_column(start) : start;
+  schedule(start, row_departure);
+  spread_columns({k, v}, start);
+  std::vector<Held> rows = row_.spread({Tensor::Q}, {q}, start, row_departure);
   row_.open_sums(rows, {Tensor::Out, Tensor::Lse}, row_ready_);
-  for_each_pair(
-      rows, columns,
-      [&](int step, const Held& row, const Held& column, const std::vector<int>& q_blocks,
-          const std::vector<int>& kv_blocks) {
-        builder_.compute(
-            step, OpKind::Attend,
-            {builder_.part(row.tiles[0], q_blocks), builder_.part(column.tiles[0], kv_blocks),
-             builder_.part(column.tiles[1], kv_blocks), builder_.part(row.sums[0], q_blocks),
-             builder_.part(row.sums[1], q_blocks)});
-      });
+  for_each_pair(rows, [&](const Pair& pair) {
+    const auto q_view = [&](int tile) { return builder_.part(tile, pair.q_heads, pair.q_blocks); };
+    const auto kv_view = [&](int tile) {
+      return builder_.part(tile, pair.column.heads, pair.kv_blocks);
+    };
+    builder_.compute(pair.step, OpKind::Attend,
+                     {q_view(pair.row.tiles[0]), kv_view(pair.column.tiles[0]),
+                      kv_view(pair.column.tiles[1]), q_view(pair.row.sums[0]),
+                      q_view(pair.row.sums[1])});
+  });
 
   // Phase 3: partials go home. Phase 4: tokens for heads.
   const int complete = row_.collect(rows, row_ready_);
-  finish_forward(complete, rows[0]);
+  finish_forward(complete, rows);
   return builder_.finish();
 }
 
-void GridProgram::finish_forward(int step, const Held& own) {
+void GridProgram::finish_forward(int step, const std::vector<Held>& rows) {
   const Heads heads = heads_.group_heads(Tensor::Out, place_.h);
   const auto result = [&](Tensor tensor, bool wanted_home) {
     if (grid_.u == 1 && wanted_home) return home_output(tensor);
@@ -178,8 +294,8 @@ void GridProgram::finish_forward(int step, const Held& own) {
   const int out = result(Tensor::Out, true);
   const int lse = result(Tensor::Lse, problem_.return_lse);
   builder_.compute(step, OpKind::Finish,
-                   {builder_.whole(out), builder_.whole(lse), builder_.whole(own.sums[0]),
-                    builder_.whole(own.sums[1])});
+                   {builder_.whole(out), builder_.whole(lse), row_.own_sum(rows, 0),
+                    row_.own_sum(rows, 1)});
   builder_.save(out);
   builder_.save(lse);
   if (grid_.u == 1) return;
@@ -202,58 +318,68 @@ RankProgram GridProgram::backward() {
 
   // Phase 2: everything new meets everything held. Delta is made in the first step, so rows leave
   // after it.
-  const int row_departure = start + 1;
+  const int row_departure = std::max(start + 1, grid_.rows_last ? last_column(start) : 0);
   schedule(start, row_departure);
-  std::vector<Held> columns = column_.spread({Tensor::K, Tensor::V}, {k, v}, start, start);
+  spread_columns({k, v}, start);
   std::vector<Held> rows = row_.spread({Tensor::Q, Tensor::DOut, Tensor::Lse, Tensor::Delta},
                                        {q, dout, lse, delta}, start, row_departure);
   row_.open_sums(rows, {Tensor::DQ}, row_ready_);
-  column_.open_sums(columns, {Tensor::DK, Tensor::DV}, column_ready_);
-  for_each_pair(rows, columns,
-                [&](int step, const Held& row, const Held& column, const std::vector<int>& q_blocks,
-                    const std::vector<int>& kv_blocks) {
-                  const auto q_view = [&](int tile) { return builder_.part(tile, q_blocks); };
-                  const auto kv_view = [&](int tile) { return builder_.part(tile, kv_blocks); };
-                  builder_.compute(
-                      step, OpKind::AttendGrad,
-                      {q_view(row.tiles[0]), kv_view(column.tiles[0]), kv_view(column.tiles[1]),
-                       q_view(row.tiles[1]), q_view(row.tiles[2]), q_view(row.tiles[3]),
-                       q_view(row.sums[0]), kv_view(column.sums[0]), kv_view(column.sums[1])});
-                });
+  for (Slice& slice : slices_) {
+    slice.axis.open_sums(slice.held, {Tensor::DK, Tensor::DV}, column_ready_);
+  }
+  for_each_pair(rows, [&](const Pair& pair) {
+    const auto q_view = [&](int tile) { return builder_.part(tile, pair.q_heads, pair.q_blocks); };
+    const auto kv_view = [&](int tile) {
+      return builder_.part(tile, pair.column.heads, pair.kv_blocks);
+    };
+    builder_.compute(
+        pair.step, OpKind::AttendGrad,
+        {q_view(pair.row.tiles[0]), kv_view(pair.column.tiles[0]), kv_view(pair.column.tiles[1]),
+         q_view(pair.row.tiles[1]), q_view(pair.row.tiles[2]), q_view(pair.row.tiles[3]),
+         q_view(pair.row.sums[0]), kv_view(pair.column.sums[0]), kv_view(pair.column.sums[1])});
+  });
 
   // Phase 3: sums go home along rows and columns. Phase 4: tokens for heads.
   const int row_step = row_.collect(rows, row_ready_);
-  const int column_step = column_.collect(columns, column_ready_);
-  finish_backward(row_step, column_step, rows[0].sums[0], columns[0]);
+  int column_step = 0;
+  for (int s = 0; s < static_cast<int>(slices_.size()); ++s) {
+    Slice& slice = slices_[s];
+    const auto ready = [&](int member, int origin) { return column_ready_(member, origin) + s; };
+    column_step = std::max(column_step, slice.axis.collect(slice.held, ready));
+  }
+  finish_backward(row_step, column_step, rows);
   return builder_.finish();
 }
 
-void GridProgram::finish_backward(int row_step, int column_step, int dq_sum,
-                                  const Held& own_column) {
+void GridProgram::finish_backward(int row_step, int column_step, const std::vector<Held>& rows) {
   const int dq_home = home_output(Tensor::DQ);
-  const int dk_home = home_output(Tensor::DK);
-  const int dv_home = home_output(Tensor::DV);
+  const std::array<int, 2> kv_home{home_output(Tensor::DK), home_output(Tensor::DV)};
+  const View dq_sum = row_.own_sum(rows, 0);
   if (grid_.u == 1) {
-    builder_.compute(row_step, OpKind::Copy, {builder_.whole(dq_home), builder_.whole(dq_sum)});
-    for (const auto& [home, sum] :
-         {std::pair(dk_home, own_column.sums[0]), std::pair(dv_home, own_column.sums[1])}) {
-      builder_.compute(column_step, OpKind::Copy, {builder_.whole(home), builder_.whole(sum)});
+    builder_.compute(row_step, OpKind::Copy, {builder_.whole(dq_home), dq_sum});
+    for (const Slice& slice : slices_) {
+      for (int t = 0; t < 2; ++t) {
+        transpose_home(column_step, slice.axis.own_sum(slice.held, t), kv_home[t]);
+      }
     }
     return;
   }
-  const int dq = builder_.tile(Tensor::DQ, false, builder_[dq_sum].heads, builder_[dq_sum].blocks);
-  builder_.compute(row_step, OpKind::Copy, {builder_.whole(dq), builder_.whole(dq_sum)});
+  const int dq = builder_.tile(Tensor::DQ, false, dq_sum.heads, dq_sum.blocks);
+  builder_.compute(row_step, OpKind::Copy, {builder_.whole(dq), dq_sum});
   const int last = std::max(row_step, column_step);
   heads_.to_home(last + 1, dq, dq_home);
-  heads_.gradients_to_home(last + 1, own_column.sums[0], dk_home);
-  heads_.gradients_to_home(last + 1, own_column.sums[1], dv_home);
+  for (int t = 0; t < 2; ++t) {
+    std::vector<View> sums;
+    for (const Slice& slice : slices_) sums.push_back(slice.axis.own_sum(slice.held, t));
+    heads_.gradients_to_home(last + 1, sums, kv_home[t]);
+  }
 }
 
 }  // namespace
 
 RankProgram grid_program(const Problem& problem, const Blocks& blocks, const Needs& needs,
-                         const Grid& grid, Pass pass, Rank rank) {
-  GridProgram program(problem, blocks, needs, grid, rank);
+                         const Grid& grid, const GridRoutes& routes, Pass pass, Rank rank) {
+  GridProgram program(problem, blocks, needs, grid, routes, rank);
   return pass == Pass::Forward ? program.forward() : program.backward();
 }
 

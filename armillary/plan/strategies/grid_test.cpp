@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "armillary/plan/strategies/every_strategy.h"
 #include "armillary/plan/strategies/grid_plan.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/plan/verify/broken_plan.h"
@@ -20,7 +21,7 @@
 namespace armillary::plan {
 namespace {
 
-constexpr int kWorlds[] = {1, 2, 3, 4, 5, 7, 8, 13};
+constexpr int kWorlds[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16};
 
 struct HeadCounts {
   int q;
@@ -54,15 +55,6 @@ std::vector<Masked> masks(std::int64_t n) {
           {{2 * n + 3, n}, "window:left=4,right=2,align=end"},
           // Query 3 sees nothing, and keys n/2 and up are seen twice over.
           {{n + 4, n}, fmt::format("bands:0-3/0-{0}/-2..1;4-{1}/{2}-{0}/..", n, n + 4, n / 2)}};
-}
-
-std::vector<std::string> strategies_for(int world, int heads) {
-  std::vector<std::string> names{"ring", "allgather"};
-  if (world <= heads) names.emplace_back("ulysses");
-  for (int u = 1; u <= std::min(world, heads); ++u) {
-    if (world % u == 0) names.push_back(fmt::format("usp:u={}", u));
-  }
-  return names;
 }
 
 bool test_all() {
@@ -111,7 +103,7 @@ void add_cases(std::vector<Case>& cases, const Case& base, int world, std::mt199
       Case made = base;
       made.masked = masked;
       made.return_lse = random() % 2 == 0;
-      if (test_all() || random() % 4 == 0) cases.push_back(made);
+      if (test_all() || random() % 16 == 0) cases.push_back(made);
     }
   }
 }
@@ -120,7 +112,8 @@ std::vector<Case> cases(int world) {
   std::mt19937 random(test_seed() + static_cast<unsigned>(world));
   std::vector<Case> made;
   for (const HeadCounts heads : kHeads) {
-    for (const std::string& strategy : strategies_for(world, heads.q)) {
+    const Problem any{.world = world, .heads = heads.q, .kv_heads = heads.kv};
+    for (const std::string& strategy : every_strategy(any)) {
       for (const char* layout : {"contiguous", "zigzag", "striped", "striped:8", "balanced"}) {
         add_cases(made, {.strategy = strategy, .layout = layout, .heads = heads}, world, random);
       }
@@ -203,9 +196,9 @@ void prove_all_movements(Grid grid, const char* mask) {
                         .mask = parse_mask(mask, {41, 41}),
                         .layout = parse_layout("zigzag")};
   for (const Pass pass : {Pass::Forward, Pass::Backward}) {
-    for (int movements = 0; movements < 9; ++movements) {
-      grid.column = static_cast<Movement>(movements % 3);
-      grid.row = static_cast<Movement>(movements / 3);
+    for (int movements = 0; movements < 16; ++movements) {
+      grid.column = static_cast<Movement>(movements % 4);
+      grid.row = static_cast<Movement>(movements / 4);
       SCOPED_TRACE(fmt::format("{} x {} x {}, columns {}, rows {}, {} {}", grid.u, grid.rq, grid.rk,
                                to_string(grid.column), to_string(grid.row), mask, to_string(pass)));
       const Plan plan = plan_of(problem, grid, pass);

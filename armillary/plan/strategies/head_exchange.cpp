@@ -89,11 +89,13 @@ void HeadExchange::to_home(int step, int grid_tile, int home) {
       {builder_.part(home, group_heads(tensor, place_.h), own), builder_.part(grid_tile, own)});
 }
 
-std::vector<HeadExchange::SharedHeads> HeadExchange::shared_heads() const {
+std::vector<HeadExchange::SharedHeads> HeadExchange::shared_heads(int slices) const {
   std::set<int> borders{0, problem_.kv_heads};
   for (int h = 0; h < grid_.u; ++h) {
-    const Heads group = group_heads(Tensor::K, h);
-    borders.insert({group.begin, group.end});
+    for (int s = 0; s < slices; ++s) {
+      const Heads slice = head_slice(group_heads(Tensor::K, h), slices, s);
+      borders.insert({slice.begin, slice.end});
+    }
   }
   std::vector<SharedHeads> shared;
   for (auto begin = borders.begin(); std::next(begin) != borders.end(); ++begin) {
@@ -107,8 +109,12 @@ std::vector<HeadExchange::SharedHeads> HeadExchange::shared_heads() const {
   return shared;
 }
 
-void HeadExchange::gradients_to_home(int step, int sum, int home) {
-  for (const SharedHeads& shared : shared_heads()) {
+void HeadExchange::gradients_to_home(int step, const std::vector<View>& sums, int home) {
+  for (const SharedHeads& shared : shared_heads(static_cast<int>(sums.size()))) {
+    const auto slice = std::find_if(sums.begin(), sums.end(), [&](const View& view) {
+      return view.heads.contains(shared.heads);
+    });
+    const int sum = slice == sums.end() ? -1 : slice->tile;  // -1: this rank has no part in it
     if (shared.readers.size() > 1) {
       sum_at_home(step, sum, home, shared);
       continue;

@@ -34,8 +34,9 @@ class HeadExchange {
   /// Grid to home, of final tiles.
   void to_home(int step, int grid_tile, int home);
 
-  /// Partial gradients `sum` of a KV tensor on the grid to the final gradient at home.
-  void gradients_to_home(int step, int sum, int home);
+  /// Partial gradients of a KV tensor on the grid, one per head slice, to the final gradient at
+  /// home.
+  void gradients_to_home(int step, const std::vector<View>& sums, int home);
 
  private:
   /// Heads [begin, end) of a KV tensor that are read by the head groups of `readers`.
@@ -43,7 +44,7 @@ class HeadExchange {
     Heads heads;
     std::vector<int> readers;
   };
-  std::vector<SharedHeads> shared_heads() const;
+  std::vector<SharedHeads> shared_heads(int slices) const;
   void sum_at_home(int step, int sum, int home, const SharedHeads& shared);
   std::vector<int> blocks_of_partner(const std::vector<int>& blocks, Tensor tensor, int h) const;
   Rank partner(int h) const { return rank_of(grid_, {.h = h, .i = place_.i, .j = place_.j}); }

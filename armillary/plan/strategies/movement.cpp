@@ -13,135 +13,160 @@ int wrap(int member, int n) {
   return ((member % n) + n) % n;
 }
 
-std::vector<int> arc(int first, int count, int n) {
-  std::vector<int> members;
-  members.reserve(count);
-  for (int i = 0; i < count; ++i) members.push_back(wrap(first + i, n));
-  return members;
-}
-
-Hops spread_gather(int n, int me) {
-  Hops hops;
-  for (int k = 1; k < n; ++k) {
-    const int to = wrap(me + k, n);
-    const int from = wrap(me - k, n);
-    hops.out.push_back({.step = 0, .origin = me, .peer = to, .members = {to}});
-    hops.in.push_back({.step = 0, .origin = from, .peer = from, .members = {me}});
-  }
-  return hops;
-}
-
-Hops spread_ring(int n, int me) {
-  Hops hops;
-  const int next = wrap(me + 1, n);
-  const int previous = wrap(me - 1, n);
-  for (int s = 0; s + 1 < n; ++s) {
-    const int left = n - 1 - s;  // members that have not seen the tile before this hop
-    hops.out.push_back(
-        {.step = s, .origin = wrap(me - s, n), .peer = next, .members = arc(next, left, n)});
-    hops.in.push_back(
-        {.step = s, .origin = wrap(me - 1 - s, n), .peer = previous, .members = arc(me, left, n)});
-  }
-  return hops;
-}
-
-using Ready = std::function<int(int, int)>;
-
-Hops collect_gather(int n, int me, const Ready& ready) {
-  Hops hops;
-  for (int k = 1; k < n; ++k) {
-    const int origin = wrap(me - k, n);
-    const int member = wrap(me + k, n);
-    hops.out.push_back(
-        {.step = ready(me, origin) + 1, .origin = origin, .peer = origin, .members = {me}});
-    hops.in.push_back(
-        {.step = ready(member, me) + 1, .origin = me, .peer = member, .members = {member}});
-  }
-  return hops;
-}
-
-Hops collect_ring(int n, int me, const Ready& ready) {
-  Hops hops;
-  const int next = wrap(me + 1, n);
-  const int previous = wrap(me - 1, n);
-  for (int distance = 1; distance <= n; ++distance) {  // of me from the origin; n: I am the origin
-    const int origin = wrap(me - distance, n);
-    const auto hop = [&](int step, int d, int peer) {  // from the member at distance d
-      return Hop{.step = step, .origin = origin, .peer = peer, .members = arc(origin + 1, d, n)};
-    };
-    int arrived = 0;  // step of the hop that brought the sum to the member at distance d
-    for (int d = 1; d <= distance && d < n; ++d) {
-      arrived = std::max(ready(wrap(origin + d, n), origin), arrived) + 1;
-      if (d == distance) hops.out.push_back(hop(arrived, d, next));
-      if (d == distance - 1) hops.in.push_back(hop(arrived, d, previous));
-    }
-  }
-  return hops;
-}
-
-/// A ring seen in a mirror is the ring that goes back.
-int mirror(int member, int n) {
-  return n - 1 - member;
-}
-
-Hops mirror(Hops hops, int n) {
-  for (std::vector<Hop>* side : {&hops.in, &hops.out}) {
-    for (Hop& hop : *side) {
-      hop.origin = mirror(hop.origin, n);
-      hop.peer = mirror(hop.peer, n);
-      for (int& member : hop.members) member = mirror(member, n);
-    }
-  }
-  return hops;
+void sort_by_step(Hops& hops) {
+  const auto by_step = [](const Hop& a, const Hop& b) { return a.step < b.step; };
+  std::stable_sort(hops.in.begin(), hops.in.end(), by_step);
+  std::stable_sort(hops.out.begin(), hops.out.end(), by_step);
 }
 
 }  // namespace
 
 std::string_view to_string(Movement movement) {
-  constexpr std::array<std::string_view, 3> kNames{"gather", "ring", "ring back"};
+  constexpr std::array<std::string_view, 5> kNames{"gather", "ring", "ring_back", "bidirectional",
+                                                   "double_ring"};
   return kNames.at(static_cast<std::size_t>(movement));
 }
 
-Hops spread(Movement movement, int n, int me) {
-  ARMILLARY_CHECK(0 <= me && me < n);
-  switch (movement) {
-    case Movement::Gather:
-      return spread_gather(n, me);
-    case Movement::Ring:
-      return spread_ring(n, me);
-    case Movement::RingBack:
-      return mirror(spread_ring(n, mirror(me, n)), n);
+Route::Route(Movement movement, int n, int window)
+    : movement_(movement),
+      window_(movement == Movement::DoubleRing ? window : n),
+      stations_(n),
+      fed_(n),
+      carried_(n) {
+  ARMILLARY_CHECK(n >= 1 && window_ >= 1 && n % window_ == 0);
+  const int ahead = n / 2;  // of a bidirectional ring: members that the tile reaches by going on
+  for (int d = 1; d < n; ++d) {
+    const bool new_window = d % window_ == 0;
+    switch (movement) {
+      case Movement::Gather:
+        stations_[d] = {.from = 0, .sent = 0, .usable = 1, .next = 0};
+        break;
+      case Movement::Ring:
+      case Movement::RingBack:
+      case Movement::DoubleRing:
+        stations_[d] = {.from = new_window ? d - window_ : d - 1,
+                        .sent = new_window ? d - window_ : d - 1,
+                        .usable = d,
+                        .next = (d + 1) % n};
+        break;
+      case Movement::Bidirectional:
+        stations_[d] =
+            d <= ahead
+                ? Station{.from = d - 1, .sent = d - 1, .usable = d, .next = d < ahead ? d + 1 : 0}
+                : Station{.from = (d + 1) % n,
+                          .sent = n - d - 1,
+                          .usable = n - d,
+                          .next = d > ahead + 1 ? d - 1 : 0};
+        break;
+    }
+    chain_.push_back(d);
   }
-  fail<InternalError>("spread: movement {}", static_cast<int>(movement));
+  std::stable_sort(chain_.begin(), chain_.end(),
+                   [&](int a, int b) { return stations_[a].usable < stations_[b].usable; });
+  for (const int d : chain_) {
+    carried_[d].push_back(d);
+    if (const int next = stations_[d].next; next != 0) carried_[next] = carried_[d];
+  }
+  for (auto d = chain_.rbegin(); d != chain_.rend(); ++d) {
+    fed_[*d].push_back(*d);
+    std::vector<int>& before = fed_[stations_[*d].from];
+    before.insert(before.end(), fed_[*d].begin(), fed_[*d].end());
+  }
 }
 
-int usable(Movement movement, int n, int member, int origin) {
-  if (member == origin) return 0;
-  if (movement == Movement::Gather) return 1;
-  return movement == Movement::Ring ? wrap(member - origin, n) : wrap(origin - member, n);
+/// Members are counted within a window and over windows: two digits, added without carry.
+int Route::plus(int member, int distance) const {
+  return (member / window_ + distance / window_) % (size() / window_) * window_ +
+         (member + distance) % window_;
 }
 
-Hops collect(Movement movement, int n, int me, const Ready& ready) {
-  ARMILLARY_CHECK(0 <= me && me < n);
+int Route::minus(int member, int distance) const {
+  return wrap(member / window_ - distance / window_, size() / window_) * window_ +
+         wrap(member - distance, window_);
+}
+
+int Route::distance(int origin, int member) const {
+  return movement_ == Movement::RingBack ? minus(origin, member) : minus(member, origin);
+}
+
+int Route::at(int origin, int distance) const {
+  return movement_ == Movement::RingBack ? minus(origin, distance) : plus(origin, distance);
+}
+
+int Route::origin_of(int member, int distance) const {
+  return movement_ == Movement::RingBack ? plus(member, distance) : minus(member, distance);
+}
+
+std::vector<int> Route::members(int origin, const std::vector<int>& distances) const {
+  std::vector<int> members;
+  members.reserve(distances.size());
+  for (const int d : distances) members.push_back(at(origin, d));
+  return members;
+}
+
+Hops Route::spread(int me) const {
+  ARMILLARY_CHECK(0 <= me && me < size());
   Hops hops;
-  switch (movement) {
-    case Movement::Gather:
-      hops = collect_gather(n, me, ready);
-      break;
-    case Movement::Ring:
-      hops = collect_ring(n, me, ready);
-      break;
-    case Movement::RingBack:
-      hops = mirror(collect_ring(n, mirror(me, n),
-                                 [&](int member, int origin) {
-                                   return ready(mirror(member, n), mirror(origin, n));
-                                 }),
-                    n);
-      break;
+  for (int d = 1; d < size(); ++d) {
+    const Station& station = stations_[d];
+    const int sent = origin_of(me, station.from);
+    hops.out.push_back({station.sent, sent, at(sent, d), members(sent, fed_[d])});
+    const int received = origin_of(me, d);
+    hops.in.push_back({station.sent, received, at(received, station.from), members(received, fed_[d])});
   }
-  const auto by_step = [](const Hop& a, const Hop& b) { return a.step < b.step; };
-  std::stable_sort(hops.in.begin(), hops.in.end(), by_step);
-  std::stable_sort(hops.out.begin(), hops.out.end(), by_step);
+  sort_by_step(hops);
+  return hops;
+}
+
+int Route::last_usable() const {
+  int last = 0;
+  for (const Station& station : stations_) last = std::max(last, station.usable);
+  return last;
+}
+
+Hops Route::collect(int me, const Ready& ready) const {
+  ARMILLARY_CHECK(0 <= me && me < size());
+  Hops hops;
+  std::vector<int> arrived(size());
+  for (int origin = 0; origin < size(); ++origin) {
+    std::fill(arrived.begin(), arrived.end(), 0);
+    for (const int d : chain_) {
+      const int sender = at(origin, d);
+      const int next = stations_[d].next;
+      const int receiver = at(origin, next);
+      const int step = std::max(ready(sender, origin), arrived[d]) + 1;
+      arrived[next] = step;
+      if (sender == me) {
+        hops.out.push_back({step, origin, receiver, members(origin, carried_[d])});
+      }
+      if (receiver == me) {
+        hops.in.push_back({step, origin, sender, members(origin, carried_[d])});
+      }
+    }
+  }
+  sort_by_step(hops);
+  return hops;
+}
+
+int Route::spread_hops(int origin, const Needs& needs) const {
+  std::vector<bool> fed(size());
+  int hops = 0;
+  for (auto d = chain_.rbegin(); d != chain_.rend(); ++d) {
+    if (!fed[*d] && !needs(at(origin, *d))) continue;
+    ++hops;
+    fed[stations_[*d].from] = true;
+  }
+  return hops;
+}
+
+int Route::collect_hops(int origin, const Needs& needs) const {
+  std::vector<bool> carries(size());
+  int hops = 0;
+  for (const int d : chain_) {
+    if (!carries[d] && !needs(at(origin, d))) continue;
+    ++hops;
+    carries[stations_[d].next] = true;
+  }
   return hops;
 }
 

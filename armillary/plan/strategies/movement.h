@@ -6,11 +6,19 @@
 // hop (a block travels a hop only if one of these members needs it), by each rank alone, without a
 // global pass.
 //
-//   Gather   every origin sends straight to every other member; results are sent straight back.
-//   Ring     tiles move from member to member + 1; results walk behind them: the member after the
-//            origin starts a sum, each one adds its own, and the member before the origin brings it
-//            home (n - 1 hops, where accumulators that start at the origin would make n).
-//   RingBack the same from member to member - 1.
+//   Gather         every origin sends straight to every other member; results come straight back.
+//   Ring           tiles move from member to member + 1; results walk behind them: the member after
+//                  the origin starts a sum, each one adds its own, and the member before the origin
+//                  brings it home (n - 1 hops, where accumulators that start at the origin make n).
+//   RingBack       the same from member to member - 1.
+//   Bidirectional  tiles walk both ways at once, half of the ring each: n / 2 steps. Sums walk
+//                  behind them and go home from the two ends.
+//   DoubleRing     rings of `window` neighbours inside a ring of windows: a tile visits its own
+//                  window, hops once to the same place of the next one, and so on. That hop is sent
+//                  a whole window of steps before it is needed. Sums visit members in that order.
+//
+// All members do the same, moved by their place, so one table says it all: for each distance from
+// the origin where the tile comes from, when, and where the sum goes on to.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +28,8 @@
 
 namespace armillary::plan {
 
-enum class Movement : std::uint8_t { Gather, Ring, RingBack };
-std::string_view to_string(Movement movement);
+enum class Movement : std::uint8_t { Gather, Ring, RingBack, Bidirectional, DoubleRing };
+std::string_view to_string(Movement movement);  ///< `gather`, `ring`, `ring_back`, ...
 
 /// One hop as seen by the member that sends (peer = receiver) or receives (peer = sender) it.
 struct Hop {
@@ -37,15 +45,55 @@ struct Hops {
   std::vector<Hop> out;
 };
 
-/// Steps count from 0. Requires 0 <= me < n.
-Hops spread(Movement movement, int n, int me);
+/// A movement among n members. Immutable.
+class Route {
+ public:
+  /// `window` is for DoubleRing only, and must divide n.
+  Route(Movement movement, int n, int window = 0);
 
-/// Steps until the tile of `origin` can be used by `member`: 0 for its own.
-int usable(Movement movement, int n, int member, int origin);
+  Movement movement() const { return movement_; }
+  int size() const { return static_cast<int>(stations_.size()); }
 
-/// `ready(member, origin)` is the step in which the member finishes its own share of the result; a
-/// hop follows in the step after its sender's share is ready and what it carries on has arrived.
-Hops collect(Movement movement, int n, int me,
-             const std::function<int(int member, int origin)>& ready);
+  /// Steps count from 0. Requires 0 <= me < n, as all below.
+  Hops spread(int me) const;
+
+  /// Steps until the tile of `origin` can be used by `member`: 0 for its own.
+  int usable(int member, int origin) const { return stations_[distance(origin, member)].usable; }
+  int last_usable() const;
+
+  /// `ready(member, origin)` is the step in which the member finishes its own share of the result;
+  /// a hop follows in the step after its sender's share is ready and what it carries on has
+  /// arrived.
+  using Ready = std::function<int(int member, int origin)>;
+  Hops collect(int me, const Ready& ready) const;
+
+  /// Hops that a tile of `origin` makes if only some members need it, and those that the sum of
+  /// their results makes on its way home.
+  using Needs = std::function<bool(int member)>;
+  int spread_hops(int origin, const Needs& needs) const;
+  int collect_hops(int origin, const Needs& needs) const;
+
+ private:
+  /// A member at some distance from the origin of a tile.
+  struct Station {
+    int from = 0;    ///< Distance of the member that the tile comes from.
+    int sent = 0;    ///< Step in which it is sent.
+    int usable = 0;  ///< First step that may compute with it.
+    int next = 0;    ///< Distance of the member that the sum goes on to; 0: home.
+  };
+  int plus(int member, int distance) const;
+  int minus(int member, int distance) const;
+  int distance(int origin, int member) const;
+  int at(int origin, int distance) const;
+  int origin_of(int member, int distance) const;
+  std::vector<int> members(int origin, const std::vector<int>& distances) const;
+
+  Movement movement_;
+  int window_;
+  std::vector<Station> stations_;          ///< By distance; 0 is the origin itself.
+  std::vector<std::vector<int>> fed_;      ///< By distance: those fed by the hop to it.
+  std::vector<std::vector<int>> carried_;  ///< By distance: those whose results leave it.
+  std::vector<int> chain_;  ///< Distances but 0, each after those whose sums it carries on.
+};
 
 }  // namespace armillary::plan

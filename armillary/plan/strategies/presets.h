@@ -2,28 +2,62 @@
 // moves.
 #pragma once
 
+#include <functional>
+#include <memory>
+#include <string>
 #include <vector>
 
+#include "armillary/plan/schedule.h"
 #include "armillary/plan/strategies/grid.h"
-#include "armillary/plan/strategy.h"
 
 namespace armillary::plan {
 
-/// A strategy of the registry: what it is called, and the grid it makes of a problem.
-struct Preset {
-  StrategyInfo info;
-  /// @throws InvalidArgument if the strategy cannot solve the problem: the reason and the nearest
-  /// legal choice.
-  Grid (*grid)(const Problem& problem, const Strategy& strategy);
+/// The registry as it starts, in the order of tables.
+std::vector<StrategyDefinition> named_strategies();
+
+StrategyDefinition ring();
+StrategyDefinition allgather();
+StrategyDefinition ulysses();
+StrategyDefinition usp();
+StrategyDefinition double_ring();
+StrategyDefinition bidirectional_ring();
+StrategyDefinition tokenring();
+StrategyDefinition attention2d();
+StrategyDefinition startrail();
+StrategyDefinition grid();
+StrategyDefinition automatic();
+
+/// Forward and backward may cut queries and keys differently: both find their tokens, of the same u
+/// partners, where forward left them. u and the place of its axis are the same in both.
+struct PassGrids {
+  PassGrids(const Grid& both) : forward(both), backward(both) {}  // NOLINT(google-explicit-constructor)
+  PassGrids(const Grid& one, const Grid& other) : forward(one), backward(other) {}
+  Grid forward;
+  Grid backward;
 };
 
-Preset ring_preset();
-Preset allgather_preset();
-Preset ulysses_preset();
-Preset usp_preset();
+/// A schedule of grids; rings are turned to the shorter side.
+std::unique_ptr<const Schedule> grid_schedule(const PlanContext& context, const PassGrids& grids);
 
-/// A required key as a number. @throws InvalidArgument unless it is a whole number of at least 1.
-int positive_key(const Strategy& strategy, const std::string& key);
+/// A strategy that is a grid for every problem. `grids` refuses what it cannot solve.
+using Variants = decltype(StrategyDefinition::variants);
+StrategyDefinition grid_strategy(
+    StrategyInfo info, std::function<PassGrids(const Problem&, const Strategy&)> grids,
+    Variants variants = {});
+
+/// A key as a number, or `otherwise` if it is not given.
+int number(const Strategy& strategy, const std::string& key, int otherwise = 1);
+/// Has the key, of those without or with a value, this value?
+bool has(const Strategy& strategy, const std::string& key, const std::string& value);
+
+/// Divisors of n but 1 and n, ascending.
+std::vector<int> inner_divisors(int n);
+/// `{key, d}` for each of them.
+Variants each_inner_divisor(std::string key);
+
+/// @throws InvalidArgument unless `value` of `key` divides the world; names the nearest that does.
+void require_divides_world(const Problem& problem, const Strategy& strategy, const std::string& key,
+                           int value);
 
 /// @throws InvalidArgument if u ways over heads are more than there are query heads.
 void require_heads(const Problem& problem, int u, const Strategy& strategy);

@@ -1,30 +1,29 @@
-// USP, unified sequence parallelism: Ulysses over u neighbouring ranks, ring over the world / u
-// groups.
-//
-// Paper: Fang and Zhao 2024, arXiv:2405.07719, section 3, Algorithm 1.
-// Sent per rank: Q and Out (1 - 1/u), K and V as a ring of world / u over one head group.
-// Differs from the paper: any u that divides the world and does not exceed the query heads; load
-// balance is the layout's (zigzag over all ranks is balanced for every u), not the strategy's.
-#include "armillary/core/checked.h"
-#include "armillary/core/error.h"
+// USP, unified sequence parallelism: Ulysses over u ranks, ring over the world / u groups.
 #include "armillary/plan/strategies/presets.h"
 
 namespace armillary::plan {
 
-Preset usp_preset() {
-  return {.info = {.name = "usp",
-                   .keys = {"u"},
-                   .summary = "ulysses over u neighbours, ring over world / u groups",
-                   .paper = "Fang and Zhao 2024, arXiv:2405.07719, section 3"},
-          .grid = [](const Problem& problem, const Strategy& strategy) {
-            const int u = positive_key(strategy, "u");
-            if (problem.world % u != 0) {
-              fail<InvalidArgument>("usp: u={} with world {}; u must divide world; nearest: u={}",
-                                    u, problem.world, nearest_divisor(problem.world, u));
-            }
-            require_heads(problem, u, strategy);
-            return Grid{.u = u, .rq = problem.world / u};
-          }};
+StrategyDefinition usp() {
+  return grid_strategy(
+      {.name = "usp",
+       .keys = {{"u", "U", true}, {"inner", "ulysses|ring"}},
+       .summary = "ulysses over u neighbours, ring over world / u groups, or the reverse",
+       .paper = "Fang and Zhao 2024, arXiv:2405.07719, section 3",
+       .bytes = "2 Dq N/P (1 - 1/u) + 2 max(Dk/u, d) N (1 - 1/P) forward",
+       .differs = "Any u that divides the world and does not exceed the query heads, also above the "
+                  "KV heads. Load balance is the layout's (zigzag over all ranks is balanced for "
+                  "every u), not the strategy's. inner=ring puts the ring on neighbouring ranks."},
+      [](const Problem& problem, const Strategy& strategy) {
+        const int u = number(strategy, "u");
+        require_divides_world(problem, strategy, "u", u);
+        require_heads(problem, u, strategy);
+        Grid grid{.u = u, .rq = problem.world / u};
+        if (has(strategy, "inner", "ring")) {
+          grid.nesting = {GridAxis::Queries, GridAxis::Keys, GridAxis::Heads};
+        }
+        return PassGrids(grid);
+      },
+      each_inner_divisor("u"));
 }
 
 }  // namespace armillary::plan

@@ -1,0 +1,25 @@
+// Double ring: rings of neighbouring ranks inside a ring of windows.
+#include "armillary/plan/strategies/presets.h"
+
+namespace armillary::plan {
+
+StrategyDefinition double_ring() {
+  return grid_strategy(
+      {.name = "double_ring",
+       .keys = {{"window", "W", true}},
+       .summary = "K,V walk rings of W neighbours inside a ring of windows",
+       .paper = "LoongTrain, arXiv:2406.18485; BurstEngine, arXiv:2509.19836",
+       .bytes = "as ring; only 1 hop in W leaves the window",
+       .differs = "The hop to the next window is sent W steps before it is needed, so that slow "
+                  "links have a whole inner ring of time. Sums of dK, dV visit ranks in the same "
+                  "order, P - 1 hops. Any W that divides the world."},
+      [](const Problem& problem, const Strategy& strategy) {
+        const int window = number(strategy, "window");
+        require_divides_world(problem, strategy, "window", window);
+        return PassGrids(
+            {.rq = problem.world, .column = Movement::DoubleRing, .window = window});
+      },
+      each_inner_divisor("window"));
+}
+
+}  // namespace armillary::plan

@@ -1,0 +1,101 @@
+// The general grid u x Rq x Rk: any cut, any movement along each axis, any nesting of the axes.
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string_view>
+
+#include "armillary/core/error.h"
+#include "armillary/core/spec.h"
+#include "armillary/plan/strategies/presets.h"
+
+namespace armillary::plan {
+namespace {
+
+constexpr const char* kColumns = "gather|ring|double_ring|bidirectional";
+constexpr const char* kRows = "gather|ring|bidirectional";
+constexpr std::array<std::string_view, 3> kAxes{"u", "rk", "rq"};
+
+Movement movement(const Strategy& strategy, const std::string& key, Movement otherwise) {
+  for (const Movement candidate : {Movement::Gather, Movement::Ring, Movement::DoubleRing,
+                                   Movement::Bidirectional}) {
+    if (has(strategy, key, std::string(to_string(candidate)))) return candidate;
+  }
+  return otherwise;
+}
+
+std::array<GridAxis, 3> nesting(const Strategy& strategy) {
+  const auto given = strategy.keys.find("nest");
+  if (given == strategy.keys.end()) return Grid().nesting;
+  std::array<GridAxis, 3> axes{};
+  const std::vector<std::string_view> names = split(given->second, '-');
+  std::set<std::string_view> distinct(names.begin(), names.end());
+  if (names.size() != axes.size() || distinct != std::set(kAxes.begin(), kAxes.end())) {
+    fail<InvalidArgument>(
+        "strategy grid: nest: '{}' given; u, rk and rq in any order is required, for example "
+        "u-rk-rq",
+        given->second);
+  }
+  constexpr std::array kNamed{GridAxis::Heads, GridAxis::Keys, GridAxis::Queries};
+  for (std::size_t a = 0; a < axes.size(); ++a) {
+    axes[a] = kNamed[std::find(kAxes.begin(), kAxes.end(), names[a]) - kAxes.begin()];
+  }
+  return axes;
+}
+
+PassGrids grids(const Problem& problem, const Strategy& strategy) {
+  Grid grid{.u = number(strategy, "u"),
+            .rq = number(strategy, "rq"),
+            .rk = number(strategy, "rk"),
+            .column = movement(strategy, "col", Movement::Ring),
+            .row = movement(strategy, "row", Movement::Gather),
+            .nesting = nesting(strategy)};
+  const std::int64_t product = std::int64_t{grid.u} * grid.rq;
+  if (product > problem.world || product * grid.rk != problem.world) {
+    const int rest = problem.world % grid.u == 0 ? problem.world / grid.u : 0;
+    fail<InvalidArgument>(
+        "grid: u={} x rq={} x rk={} with world {}; a product of {} is required; nearest: u={},rq={},"
+        "rk=1",
+        grid.u, grid.rq, grid.rk, problem.world, problem.world, rest > 0 ? grid.u : 1,
+        rest > 0 ? rest : problem.world);
+  }
+  require_heads(problem, grid.u, strategy);
+  grid.window = number(strategy, "window", grid.column == Movement::DoubleRing ? 0 : 1);
+  if (grid.column == Movement::DoubleRing && (grid.window < 1 || grid.rq % grid.window != 0)) {
+    fail<InvalidArgument>("grid: window={} with rq={}; col=double_ring needs a window that divides rq",
+                          grid.window, grid.rq);
+  }
+  return grid;
+}
+
+}  // namespace
+
+StrategyDefinition grid() {
+  return grid_strategy(
+      {.name = "grid",
+       .keys = {{"u", "U", true},
+                {"rq", "A", true},
+                {"rk", "B", true},
+                {"row", kRows},
+                {"col", kColumns},
+                {"window", "W"},
+                {"nest", "AXES"}},
+       .summary = "u ways over heads, rq over queries, rk over keys; any movement on each axis",
+       .paper = "ours",
+       .bytes = "(2 + eps) (Dq N/P) (Rk - 1/u) + 2 max(Dk/u, d) N (1/Rk - 1/P) forward",
+       .differs = "nest names the axes from neighbouring ranks outwards. auto:traffic picks u, rq "
+                  "and rk, in each pass for itself."},
+      grids, [](const Problem& problem) {
+        std::vector<std::map<std::string, std::string>> variants;
+        for (int u = 1; u <= problem.world; ++u) {
+          for (int rq = 2; problem.world % u == 0 && rq < problem.world / u; ++rq) {
+            if (problem.world / u % rq != 0) continue;
+            variants.push_back({{"u", std::to_string(u)},
+                                {"rq", std::to_string(rq)},
+                                {"rk", std::to_string(problem.world / u / rq)}});
+          }
+        }
+        return variants;
+      });
+}
+
+}  // namespace armillary::plan

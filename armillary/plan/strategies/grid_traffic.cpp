@@ -1,0 +1,120 @@
+// grid_traffic.cpp: bytes of a grid, counted block by block without making its plan.
+#include <algorithm>
+
+#include "armillary/plan/strategies/grid.h"
+
+namespace armillary::plan {
+namespace {
+
+/// Heads and bytes of a grid: what a token costs.
+class Costs {
+ public:
+  Costs(const Problem& problem, const Grid& grid)
+      : problem_(problem),
+        grid_(grid),
+        word_(bytes_of(problem.dtype)),
+        sum_(bytes_of(accumulator(problem.dtype))) {
+    for (int h = 0; h < grid.u; ++h) {
+      kv_heads_.push_back(kv_heads_of(problem, head_group(problem, grid, h)).count());
+      all_kv_heads_ += kv_heads_.back();
+    }
+  }
+
+  std::int64_t q_heads(int h) const { return head_group(problem_, grid_, h).count(); }
+  std::int64_t kv_heads(int h) const { return kv_heads_[h]; }
+  std::int64_t d() const { return problem_.head_dim; }
+  std::int64_t e() const { return problem_.value_dim; }
+  std::int64_t word() const { return word_; }
+  std::int64_t sum() const { return sum_; }
+  std::int64_t all_kv_heads() const { return all_kv_heads_; }  ///< Replicated ones once per group.
+
+  /// Bytes per token of dK, dV that the owner of head group h receives on the u axis: final ones
+  /// where one group reads the head, sums where several do.
+  std::int64_t gradients_home(int h) const {
+    std::int64_t bytes = 0;
+    for (int head = 0; head < problem_.kv_heads; ++head) {
+      int readers = 0;
+      bool mine = false;
+      for (int other = 0; other < grid_.u; ++other) {
+        const Heads heads = kv_heads_of(problem_, head_group(problem_, grid_, other));
+        if (!heads.contains({head, head + 1})) continue;
+        ++readers;
+        mine = mine || other == h;
+      }
+      bytes += (readers - (mine ? 1 : 0)) * (d() + e()) * (readers > 1 ? sum_ : word_);
+    }
+    return bytes;
+  }
+
+ private:
+  const Problem& problem_;
+  Grid grid_;
+  std::int64_t word_;
+  std::int64_t sum_;
+  std::vector<std::int64_t> kv_heads_;
+  std::int64_t all_kv_heads_ = 0;
+};
+
+/// On the u axis, where Q, K, V, Out, or dOut, dQ, dK, dV, are exchanged.
+std::int64_t exchanged(const Problem& problem, const Blocks& blocks, const Needs& needs,
+                       const Grid& grid, const Costs& costs, Pass pass) {
+  std::int64_t bytes = 0;
+  for (std::size_t q = 0; q < blocks.q.size(); ++q) {
+    const std::int64_t others =
+        problem.heads - costs.q_heads(place_of(grid, blocks.q[q].owner).h);
+    const bool used = needs.q_used(static_cast<int>(q));
+    const std::int64_t dim = pass == Pass::Forward ? (used ? costs.d() : 0) + costs.e()
+                                                   : costs.d() + costs.e();
+    bytes += blocks.q[q].tokens() * others * dim * costs.word();
+    if (pass == Pass::Forward && problem.return_lse) {
+      bytes += blocks.q[q].tokens() * others * costs.sum();
+    }
+  }
+  for (std::size_t kv = 0; kv < blocks.kv.size(); ++kv) {
+    const int h = place_of(grid, blocks.kv[kv].owner).h;
+    if (pass == Pass::Backward) {
+      bytes += blocks.kv[kv].tokens() * costs.gradients_home(h);
+    } else if (needs.kv_used(static_cast<int>(kv))) {
+      bytes += blocks.kv[kv].tokens() * (costs.all_kv_heads() - costs.kv_heads(h)) *
+               (costs.d() + costs.e()) * costs.word();
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Needs& needs,
+                        const Grid& grid, Pass pass) {
+  const Costs costs(problem, grid);
+  const GridRoutes routes(grid);
+  const bool forward = pass == Pass::Forward;
+  std::int64_t bytes =
+      grid.u == 1 ? 0 : exchanged(problem, blocks, needs, grid, costs, pass);
+  for (std::size_t kv = 0; kv < blocks.kv.size(); ++kv) {
+    const Place owner = place_of(grid, blocks.kv[kv].owner);
+    const Place holder = kv_holder(grid, owner);
+    const auto needed = [&](int i) { return needs.row_needs(i, static_cast<int>(kv)); };
+    const std::int64_t width =
+        blocks.kv[kv].tokens() * costs.all_kv_heads() * (costs.d() + costs.e());
+    bytes += width * costs.word() * routes.column.spread_hops(holder.i, needed);
+    if (!forward) bytes += width * costs.sum() * routes.column.collect_hops(holder.i, needed);
+    const bool moves = holder.i != owner.i || holder.j != owner.j;
+    if (moves && needs.kv_used(static_cast<int>(kv))) bytes += width * costs.word();
+  }
+  for (std::size_t q = 0; q < blocks.q.size(); ++q) {
+    const int origin = place_of(grid, blocks.q[q].owner).j;
+    const auto needed = [&](int j) { return needs.column_needs(j, static_cast<int>(q)); };
+    const std::int64_t width = blocks.q[q].tokens() * problem.heads;
+    const std::int64_t there = forward
+                                   ? costs.d() * costs.word()
+                                   : (costs.d() + costs.e()) * costs.word() + 2 * costs.sum();
+    const std::int64_t home =
+        forward ? (costs.e() + 1) * costs.sum() : costs.d() * costs.sum();
+    bytes += width * there * routes.row.spread_hops(origin, needed);
+    bytes += width * home * routes.home.collect_hops(origin, needed);
+  }
+  return bytes;
+}
+
+}  // namespace armillary::plan

@@ -1,0 +1,112 @@
+#include "armillary/plan/strategies/presets.h"
+
+#include <array>
+#include <cstdlib>
+#include <utility>
+
+#include "armillary/core/checked.h"
+#include "armillary/core/error.h"
+
+namespace armillary::plan {
+namespace {
+
+class GridSchedule : public Schedule {
+ public:
+  GridSchedule(const PlanContext& context, const PassGrids& grids)
+      : forward_(context, grids.forward, Pass::Forward),
+        backward_(context, grids.backward, Pass::Backward) {}
+
+  RankProgram program(Pass pass, Rank rank) const override {
+    return (pass == Pass::Forward ? forward_ : backward_).program(rank);
+  }
+
+ private:
+  struct OnePass {
+    OnePass(const PlanContext& context, const Grid& given, Pass which)
+        : context(context),
+          pass(which),
+          needs(given, context.blocks, context.areas),
+          grid(with_shorter_ring(context.problem, context.blocks, needs, given, which)),
+          routes(grid) {}
+    RankProgram program(Rank rank) const {
+      return grid_program(context.problem, context.blocks, needs, grid, routes, pass, rank);
+    }
+    PlanContext context;
+    Pass pass;
+    Needs needs;
+    Grid grid;
+    GridRoutes routes;
+  };
+  OnePass forward_;
+  OnePass backward_;
+};
+
+}  // namespace
+
+std::vector<StrategyDefinition> named_strategies() {
+  return {ring(),        allgather(), ulysses(),   usp(),       double_ring(),
+          bidirectional_ring(), tokenring(), attention2d(), startrail(), grid(), automatic()};
+}
+
+std::unique_ptr<const Schedule> grid_schedule(const PlanContext& context, const PassGrids& grids) {
+  return std::make_unique<const GridSchedule>(context, grids);
+}
+
+StrategyDefinition grid_strategy(
+    StrategyInfo info, std::function<PassGrids(const Problem&, const Strategy&)> grids,
+    Variants variants) {
+  return {.info = std::move(info),
+          .check = [grids](const Problem& problem,
+                           const Strategy& strategy) { grids(problem, strategy); },
+          .schedule =
+              [grids](const PlanContext& context, const Strategy& strategy) {
+                return grid_schedule(context, grids(context.problem, strategy));
+              },
+          .variants = std::move(variants)};
+}
+
+int number(const Strategy& strategy, const std::string& key, int otherwise) {
+  const auto found = strategy.keys.find(key);
+  return found == strategy.keys.end() ? otherwise : std::stoi(found->second);
+}
+
+bool has(const Strategy& strategy, const std::string& key, const std::string& value) {
+  const auto found = strategy.keys.find(key);
+  return found != strategy.keys.end() && found->second == value;
+}
+
+std::vector<int> inner_divisors(int n) {
+  std::vector<int> divisors;
+  for (int d = 2; d < n; ++d) {
+    if (n % d == 0) divisors.push_back(d);
+  }
+  return divisors;
+}
+
+Variants each_inner_divisor(std::string key) {
+  return [key = std::move(key)](const Problem& problem) {
+    std::vector<std::map<std::string, std::string>> variants;
+    for (const int d : inner_divisors(problem.world)) variants.push_back({{key, std::to_string(d)}});
+    return variants;
+  };
+}
+
+void require_divides_world(const Problem& problem, const Strategy& strategy, const std::string& key,
+                           int value) {
+  if (problem.world % value == 0) return;
+  fail<InvalidArgument>("{}: {}={} with world {}; {} must divide world; nearest: {}={}",
+                        strategy.name, key, value, problem.world, key, key,
+                        nearest_divisor(problem.world, value));
+}
+
+void require_heads(const Problem& problem, int u, const Strategy& strategy) {
+  if (u <= problem.heads) return;
+  int nearest = problem.heads;
+  while (problem.world % nearest != 0) --nearest;
+  fail<InvalidArgument>(
+      "strategy: {} spreads heads {} ways but there are {} query heads; u must not exceed the "
+      "heads; nearest: usp:u={}",
+      to_string(strategy), u, problem.heads, nearest);
+}
+
+}  // namespace armillary::plan
