@@ -28,7 +28,8 @@ endfunction()
 # armillary_library(<folder> [TORCH] [COLD] [USES <folder>...] [LIBS <target>...] [PRESENT <part>...]
 #                   [WITHOUT <file>...]):
 # target armillary_<folder> of the current folder's sources, and armillary_<folder>_test of its tests.
-# COLD: nothing in it runs often enough to be worth the optimiser's time, a third of the compiler's.
+# COLD: nothing in it runs often enough to be worth the optimiser's time, a third of the compiler's. TORCH is COLD
+# too: the work is done inside libtorch, and precompiled headers want one level for all (g++ 12 crashes on two).
 function(armillary_library name)
   cmake_parse_arguments(arg "TORCH;COLD" "" "USES;LIBS;PRESENT;WITHOUT" ${ARGN})
   armillary_sources(sources PRESENT ${arg_PRESENT})
@@ -44,7 +45,7 @@ function(armillary_library name)
   if(sources)
     add_library(${target} STATIC ${sources})
     set(scope PUBLIC)
-    target_compile_options(${target} PRIVATE ${armillary_warnings} $<$<AND:$<BOOL:${arg_COLD}>,$<CONFIG:Release>>:-O1>)
+    target_compile_options(${target} PRIVATE ${armillary_warnings} $<$<AND:$<OR:$<BOOL:${arg_COLD}>,$<BOOL:${arg_TORCH}>>,$<CONFIG:Release>>:-O1>)
   else()
     add_library(${target} INTERFACE)
     set(scope INTERFACE)

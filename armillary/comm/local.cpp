@@ -172,10 +172,10 @@ void LocalGroup::copy_front(Lock& lock, int rank, Queue& queue) {
   Rank& sender = ranks_[send.rank()];
   Rank& receiver = ranks_[receive.rank()];
   if (send.bytes() != receive.bytes()) {
-    fail_group(rank,
-               fmt::format("rank {} sends {} bytes to rank {} on lane {}, which receives {} "
-                           "bytes; equal sizes are required",
-                           send.rank(), send.bytes(), receive.rank(), send.lane(), receive.bytes()));
+    fail_group(
+        rank, fmt::format("rank {} sends {} bytes to rank {} on lane {}, which receives {} "
+                          "bytes; equal sizes are required",
+                          send.rank(), send.bytes(), receive.rank(), send.lane(), receive.bytes()));
     return;
   }
   queue.copying = true;

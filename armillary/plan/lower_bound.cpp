@@ -9,8 +9,8 @@ namespace armillary::plan {
 double forward_lower_bound(const Problem& problem) {
   const double world = problem.world;
   const double group = problem.group_size();
-  const double tokens =
-      std::sqrt(static_cast<double>(problem.mask.q_len()) * static_cast<double>(problem.mask.kv_len()));
+  const double tokens = std::sqrt(static_cast<double>(problem.mask.q_len()) *
+                                  static_cast<double>(problem.mask.kv_len()));
   const double token_bytes = tokens * static_cast<double>(problem.batch) *
                              (problem.head_dim + problem.value_dim) *
                              static_cast<double>(bytes_of(problem.dtype));
@@ -20,12 +20,13 @@ double forward_lower_bound(const Problem& problem) {
   for (int k = 0; k < problem.kv_heads; ++k) {
     // Area left for the rectangle a x b, in units of one head's queries x keys: its own tokens of
     // all other groups are free.
-    const double area = problem.heads / world - k * group -
-                        (problem.kv_heads - k - 1) * group / (world * world);
+    const double area =
+        problem.heads / world - k * group - (problem.kv_heads - k - 1) * group / (world * world);
     if (area < group / (world * world) || area > group) continue;
     const double b = std::min(1.0, std::max({std::sqrt(area), area / group, 1 / world}));
     const double a = area / b;
-    least = std::min(least, k * (group + 1) * (1 - 1 / world) + (a - group / world) + (b - 1 / world));
+    least =
+        std::min(least, k * (group + 1) * (1 - 1 / world) + (a - group / world) + (b - 1 / world));
   }
   return least * token_bytes;
 }

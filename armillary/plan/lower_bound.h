@@ -5,8 +5,8 @@
 
 namespace armillary::plan {
 
-/// Bytes that a rank must receive on average in the forward pass, with a full mask, equal shards and
-/// equal work, whatever the strategy; log-sum-exps are not counted.
+/// Bytes that a rank must receive on average in the forward pass, with a full mask, equal shards
+/// and equal work, whatever the strategy; log-sum-exps are not counted.
 ///
 /// A rank that computes for k whole KV groups and a rectangle of one more needs the sides of these,
 /// less what it owns. The least is taken over k. With fewer ranks than query heads per KV head, a

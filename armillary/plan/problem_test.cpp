@@ -37,8 +37,7 @@ TEST(Problem, SizesAreAtLeastOne) {
   expect_refused([](Problem& p) { p.head_dim = 0; }, "problem: head_dim 0" + required);
   expect_refused([](Problem& p) { p.value_dim = -1; }, "problem: value_dim -1" + required);
   expect_refused([](Problem& p) { p.layout.stripe = 0; }, "problem: stripe 0" + required);
-  expect_refused([](Problem& p) { p.world = 0; },
-                 "problem: world 0 given; 1 to 16384 is required");
+  expect_refused([](Problem& p) { p.world = 0; }, "problem: world 0 given; 1 to 16384 is required");
   expect_refused([](Problem& p) { p.world = 2'000'000'000; },
                  "problem: world 2000000000 given; 1 to 16384 is required");
 }

@@ -48,12 +48,12 @@ struct StrategyInfo {
 std::string usage(const StrategyInfo& info);
 std::vector<StrategyInfo> strategies();
 
-/// @throws InvalidArgument if the strategy cannot solve the problem: says the reason and the nearest
-/// legal choice. A mask, layout or length is never a reason.
+/// @throws InvalidArgument if the strategy cannot solve the problem: says the reason and the
+/// nearest legal choice. A mask, layout or length is never a reason.
 void check_legal(const Problem& problem, const Strategy& strategy);
 
-/// Every strategy that solves the problem, in the order of the registry, with each value of its keys
-/// that makes a difference.
+/// Every strategy that solves the problem, in the order of the registry, with each value of its
+/// keys that makes a difference.
 std::vector<Strategy> legal_strategies(const Problem& problem);
 
 /// Makes programs rank by rank: what all ranks share (blocks, areas) is computed once, then a

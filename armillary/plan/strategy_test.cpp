@@ -31,8 +31,10 @@ TEST(ParseStrategy, ReadsWhatItPrints) {
        {"ring", "ring:backward=q", "allgather", "allgather:slices=2", "ulysses", "usp:u=4",
         "usp:inner=ring,u=1", "double_ring:window=2", "bidirectional_ring", "tokenring",
         "tokenring:nodes=2", "attention2d:rows=2", "attention2d:overlap=true,rows=2",
-        "startrail:c=2", "startrail:c=2,placement=p2p_intra", "grid:col=double_ring,nest=rk-rq-u,"
-        "rk=1,row=ring,rq=4,u=1,window=2", "auto:traffic"}) {
+        "startrail:c=2", "startrail:c=2,placement=p2p_intra",
+        "grid:col=double_ring,nest=rk-rq-u,"
+        "rk=1,row=ring,rq=4,u=1,window=2",
+        "auto:traffic"}) {
     EXPECT_EQ(to_string(parse_strategy(text)), text);
     EXPECT_EQ(parse_strategy(to_string(parse_strategy(text))), parse_strategy(text)) << text;
   }
@@ -41,8 +43,9 @@ TEST(ParseStrategy, ReadsWhatItPrints) {
 }
 
 TEST(ParseStrategy, RefusesWhatItDoesNotUnderstand) {
-  const std::string names = "one of ring, allgather, ulysses, usp, double_ring, bidirectional_ring, tokenring, "
-                            "attention2d, startrail, grid or auto";
+  const std::string names =
+      "one of ring, allgather, ulysses, usp, double_ring, bidirectional_ring, tokenring, "
+      "attention2d, startrail, grid or auto";
   const std::string form = "write NAME:key=value,...";
   const std::vector<std::pair<std::string, std::string>> cases{
       {"rng", "strategy: unknown name 'rng'; " + names + "; nearest: ring"},
@@ -151,7 +154,8 @@ TEST(Planner, RefusesProblemsAndWorldsThatCannotBePlanned) {
               ThrowsMessage<InvalidArgument>(
                   "plan: world 1025; the programs of at most 1024 ranks can be made together"));
   EXPECT_THAT([] { Planner(small_problem(2), {.name = "usp", .keys = {}}); },
-              ThrowsMessage<InvalidArgument>("strategy: usp needs the key 'u'; write usp:u=U[,inner=ulysses|ring]"))
+              ThrowsMessage<InvalidArgument>(
+                  "strategy: usp needs the key 'u'; write usp:u=U[,inner=ulysses|ring]"))
       << "keys made by hand are checked too";
 }
 

@@ -168,8 +168,9 @@ Recipe parse_recipe(std::string_view text, const std::string& origin) {
   for (const auto& [name, body] : document) {
     const std::string at_section = where(origin, name.source());
     if (!body.is_table()) {
-      fail<InvalidArgument>("{}{} is {}; a [section] with keys is required", at_section,
-                            name.str(), type_name(body));
+      fail<InvalidArgument>("{}{} is {}{}; a key in a [section] is required", at_section,
+                            name.str(), type_name(body),
+                            body.is_array() ? "" : " outside any section");
     }
     const auto members = section_fields(all, at_section, std::string(name.str()));
     for (const auto& [key, value] : *body.as_table()) {

@@ -84,7 +84,8 @@ std::vector<Field> fields(Recipe& r) {
        "documents[:within=..] (those packed in the sequence), or as in `armillary plan --mask`"},
       {"comm", "train_timeout_seconds", &r.comm.train_timeout_seconds,
        "longest wait of a rank for another", above_zero(1e9)},
-      {"metrics", "log_freq", &r.metrics.log_freq, "steps per line of metrics; the first and the last step have one too", at_least(1)},
+      {"metrics", "log_freq", &r.metrics.log_freq,
+       "steps per line of metrics; the first and the last step have one too", at_least(1)},
   };
 }
 

@@ -15,14 +15,13 @@ struct Refused {
   std::string message;
 };
 
-/// Both verbs read the same flags.
+/// Both verbs read the same flags with the same code, so they take turns: starting a program that
+/// links libtorch costs more than anything it does here.
 void expect_all_refused(const std::vector<Refused>& table) {
-  for (const Refused& row : table) {
-    for (const std::string verb : {"plan", "verify"}) {
-      std::vector<std::string> arguments{verb};
-      arguments.insert(arguments.end(), row.flags.begin(), row.flags.end());
-      expect_refused(arguments, testing::Eq(row.message));
-    }
+  for (std::size_t row = 0; row < table.size(); ++row) {
+    std::vector<std::string> arguments{row % 2 == 0 ? "plan" : "verify"};
+    arguments.insert(arguments.end(), table[row].flags.begin(), table[row].flags.end());
+    expect_refused(arguments, testing::Eq(table[row].message));
   }
 }
 
@@ -89,7 +88,7 @@ TEST(ProblemError, Masks) {
        {{"--mask", "cau\nsal"}, "mask: 'cau sal' is not known; " + names + "; nearest is 'causal'"},
        {{"--mask", "documents:10,20", "--seq", "40"},
         "mask documents: lengths add up to 30, the sequence has 40 tokens; equal sums are "
-        "required"},
+        "required; nearest: 30 as the last"},
        {{"--mask", "documents:9223372036854775807,1", "--seq", "40"},
         "mask documents: a document of 9223372036854775807 tokens after 0 given; lengths of 0 and "
         "more that add up to 40 are required"},
@@ -128,9 +127,12 @@ TEST(ProblemError, Strategies) {
   const std::string heads = "u must not exceed the heads; nearest: usp:u=";
   expect_all_refused(
       {{{"--strategy", "rign"},
-        "strategy: unknown name 'rign'; one of ring, allgather, ulysses or usp; nearest: ring"},
-       {{"--strategy", "usp"}, "strategy: usp needs the key 'u'; write usp:u=NUMBER"},
-       {{"--strategy", "usp:v=2"}, "strategy: usp was given the key 'v'; its keys are u"},
+        "strategy: unknown name 'rign'; one of ring, allgather, ulysses, usp, double_ring, "
+        "bidirectional_ring, "
+        "tokenring, attention2d, startrail, grid or auto; nearest: ring"},
+       {{"--strategy", "usp"},
+        "strategy: usp needs the key 'u'; write usp:u=U[,inner=ulysses|ring]"},
+       {{"--strategy", "usp:v=2"}, "strategy: usp was given the key 'v'; its keys are u or inner"},
        {{"--strategy", "usp:u=2,u=2"},
         "strategy: 'usp:u=2,u=2' gives the key 'u' twice; once is enough"},
        {{"--strategy", "usp:u=0"}, std::string("strategy usp: u: '0'") + kWhole},

@@ -78,8 +78,9 @@ inline Case make_case(int world, const Spread& spread, const Shape& shape, const
   return {std::move(problem), plan::parse_strategy(spread.strategy), pass, std::move(name)};
 }
 
-/// All legal cases of a world: every strategy, with masks of every kind, up to 48 tokens, also fewer tokens than ranks, MHA to MQA, heads that do not divide evenly. Every
-/// layout with every shape up to 4 ranks; above, one layout per shape, strategy and pass.
+/// All legal cases of a world: every strategy, with masks of every kind, up to 48 tokens, also
+/// fewer tokens than ranks, MHA to MQA, heads that do not divide evenly. Every layout with every
+/// shape up to 4 ranks; above, one layout per shape, strategy and pass.
 inline std::vector<Case> cases(int world) {
   std::vector<Case> made;
   const std::vector<Spread> all = spreads(world);

@@ -10,12 +10,13 @@ StrategyDefinition attention2d() {
        .summary = "R x P/R grid: Q gathered on rows, K,V on columns, partials reduce-scattered",
        .paper = "Attention2D, arXiv:2503.15758, sections 3.2 (NO) and 3.4 (O)",
        .bytes = "(2 + eps) Dq (C - 1) N/P + 2 Dk N (1/C - 1/P) + 2 Dk N/P of transposing, C = P/R",
-       .differs = "Any rectangle. K, V are transposed as the paper's column-major layout needs "
-                  "(with striped:1 every local causal mask is a triangle); `grid` is the same "
-                  "without it. Backward finds K, V where forward left them and sends only dK, dV "
-                  "back. Out and lse travel instead of numerator, denominator and maximum. Without "
-                  "overlap: gathers, one kernel call, reduce-scatter. overlap=true: K, V ring while "
-                  "own queries compute, then Q ring and partials in a ring reduce-scatter."},
+       .differs =
+           "Any rectangle. K, V are transposed as the paper's column-major layout needs "
+           "(with striped:1 every local causal mask is a triangle); `grid` is the same "
+           "without it. Backward finds K, V where forward left them and sends only dK, dV "
+           "back. Out and lse travel instead of numerator, denominator and maximum. Without "
+           "overlap: gathers, one kernel call, reduce-scatter. overlap=true: K, V ring while "
+           "own queries compute, then Q ring and partials in a ring reduce-scatter."},
       [](const Problem& problem, const Strategy& strategy) {
         const int rows = number(strategy, "rows");
         require_divides_world(problem, strategy, "rows", rows);

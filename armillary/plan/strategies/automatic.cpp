@@ -25,8 +25,7 @@ Best best_cut(const PlanContext& context, int u, Pass pass) {
       for (const Movement row : {Movement::Ring, Movement::Gather}) {
         grid.column = column;
         grid.row = row;
-        const std::int64_t bytes =
-            sent_bytes(context.problem, context.blocks, needs, grid, pass);
+        const std::int64_t bytes = sent_bytes(context.problem, context.blocks, needs, grid, pass);
         if (!best || bytes < best->bytes) best = Best{bytes, grid};
       }
     }
@@ -53,18 +52,19 @@ PassGrids least_traffic(const PlanContext& context) {
 }  // namespace
 
 StrategyDefinition automatic() {
-  return {.info = {.name = "auto",
-                   .keys = {{"traffic", "", true}},
-                   .summary = "the grid that sends least, forward and backward cut each for itself",
-                   .paper = "ours",
-                   .bytes = "4 d N sqrt(heads / P) for large P: within 1.11 of the lower bound",
-                   .differs = "Counts the bytes of every u x Rq x Rk, with this mask and layout, "
-                              "and takes the least of forward and backward together."},
-          .check = [](const Problem&, const Strategy&) {},
-          .schedule = [](const PlanContext& context, const Strategy&) {
-            return grid_schedule(context, least_traffic(context));
-          },
-          .variants = [](const Problem&) {
+  return {
+      .info = {.name = "auto",
+               .keys = {{"traffic", "", true}},
+               .summary = "the grid that sends least, forward and backward cut each for itself",
+               .paper = "ours",
+               .bytes = "4 d N sqrt(heads / P) for large P: within 1.11 of the lower bound",
+               .differs = "Counts the bytes of every u x Rq x Rk, with this mask and layout, "
+                          "and takes the least of forward and backward together."},
+      .check = [](const Problem&, const Strategy&) {},
+      .schedule = [](const PlanContext& context,
+                     const Strategy&) { return grid_schedule(context, least_traffic(context)); },
+      .variants =
+          [](const Problem&) {
             return std::vector<std::map<std::string, std::string>>{{{"traffic", ""}}};
           }};
 }

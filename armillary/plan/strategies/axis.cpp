@@ -78,8 +78,7 @@ std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
       options_.route->movement() == Movement::Gather ? Collective::AllGather : Collective::None;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     for (const Hop& hop : hops.out) {
-      const int tile =
-          hop.origin == options_.me ? own_tiles[t] : holder(held, hop.origin).tiles[t];
+      const int tile = hop.origin == options_.me ? own_tiles[t] : holder(held, hop.origin).tiles[t];
       const View view = builder_.part(tile, options_.heads, live(hop.origin, hop.members));
       builder_.send(departure + hop.step, options_.lane, options_.rank(hop.peer), view, collective);
     }

@@ -27,9 +27,9 @@ class Axis {
     const Route* route = nullptr;  ///< Of the tiles that travel. Outlives the axis.
     const Route* home = nullptr;   ///< Of the sums.
     int me = 0;
-    Lane lane = 1;       ///< Of the tiles.
-    Lane back_lane = 2;  ///< Of the sums.
-    Heads heads;         ///< Of tiles and sums.
+    Lane lane = 1;          ///< Of the tiles.
+    Lane back_lane = 2;     ///< Of the sums.
+    Heads heads;            ///< Of tiles and sums.
     bool one_call = false;  ///< Of a gather: own tiles are copied among those that arrive.
     std::function<Rank(int member)> rank;
     std::function<std::vector<int>(int origin)> blocks;

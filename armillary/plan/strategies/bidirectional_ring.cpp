@@ -10,9 +10,10 @@ StrategyDefinition bidirectional_ring() {
        .summary = "K,V walk both ways at once: half the steps of ring, the same bytes",
        .paper = "a folklore variant of Liu et al. 2023, arXiv:2310.01889",
        .bytes = "as ring, in P/2 steps",
-       .differs = "Ring attention uses one direction of every link; here each tile goes P/2 ranks "
-                  "one way and the rest the other. Sums of dK, dV walk behind the tiles and go home "
-                  "from the two ends."},
+       .differs =
+           "Ring attention uses one direction of every link; here each tile goes P/2 ranks "
+           "one way and the rest the other. Sums of dK, dV walk behind the tiles and go home "
+           "from the two ends."},
       [](const Problem& problem, const Strategy&) {
         return PassGrids({.rq = problem.world, .column = Movement::Bidirectional});
       });

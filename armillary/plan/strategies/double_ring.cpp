@@ -16,8 +16,7 @@ StrategyDefinition double_ring() {
       [](const Problem& problem, const Strategy& strategy) {
         const int window = number(strategy, "window");
         require_divides_world(problem, strategy, "window", window);
-        return PassGrids(
-            {.rq = problem.world, .column = Movement::DoubleRing, .window = window});
+        return PassGrids({.rq = problem.world, .column = Movement::DoubleRing, .window = window});
       },
       each_inner_divisor("window"));
 }

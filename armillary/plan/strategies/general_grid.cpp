@@ -16,8 +16,8 @@ constexpr const char* kRows = "gather|ring|bidirectional";
 constexpr std::array<std::string_view, 3> kAxes{"u", "rk", "rq"};
 
 Movement movement(const Strategy& strategy, const std::string& key, Movement otherwise) {
-  for (const Movement candidate : {Movement::Gather, Movement::Ring, Movement::DoubleRing,
-                                   Movement::Bidirectional}) {
+  for (const Movement candidate :
+       {Movement::Gather, Movement::Ring, Movement::DoubleRing, Movement::Bidirectional}) {
     if (has(strategy, key, std::string(to_string(candidate)))) return candidate;
   }
   return otherwise;
@@ -53,7 +53,8 @@ PassGrids grids(const Problem& problem, const Strategy& strategy) {
   if (product > problem.world || product * grid.rk != problem.world) {
     const int rest = problem.world % grid.u == 0 ? problem.world / grid.u : 0;
     fail<InvalidArgument>(
-        "grid: u={} x rq={} x rk={} with world {}; a product of {} is required; nearest: u={},rq={},"
+        "grid: u={} x rq={} x rk={} with world {}; a product of {} is required; nearest: "
+        "u={},rq={},"
         "rk=1",
         grid.u, grid.rq, grid.rk, problem.world, problem.world, rest > 0 ? grid.u : 1,
         rest > 0 ? rest : problem.world);
@@ -61,8 +62,9 @@ PassGrids grids(const Problem& problem, const Strategy& strategy) {
   require_heads(problem, grid.u, strategy);
   grid.window = number(strategy, "window", grid.column == Movement::DoubleRing ? 0 : 1);
   if (grid.column == Movement::DoubleRing && (grid.window < 1 || grid.rq % grid.window != 0)) {
-    fail<InvalidArgument>("grid: window={} with rq={}; col=double_ring needs a window that divides rq",
-                          grid.window, grid.rq);
+    fail<InvalidArgument>(
+        "grid: window={} with rq={}; col=double_ring needs a window that divides rq", grid.window,
+        grid.rq);
   }
   return grid;
 }

@@ -31,13 +31,13 @@ namespace armillary::plan {
 enum class GridAxis : std::uint8_t { Heads, Keys, Queries };
 
 struct Grid {
-  int u = 1;                          ///< Ways over heads.
-  int rq = 1;                         ///< Ways over queries: rows, the members of a column.
-  int rk = 1;                         ///< Ways over keys: columns, the members of a row.
-  Movement column = Movement::Ring;   ///< Of K, V; sums of dK, dV come back the same way.
-  Movement row = Movement::Gather;    ///< Of Q, dOut, Lse, Delta.
-  Movement home = Movement::Gather;   ///< Of partial outputs and dQ, along the row.
-  int window = 1;                     ///< Of a column that is a DoubleRing.
+  int u = 1;                         ///< Ways over heads.
+  int rq = 1;                        ///< Ways over queries: rows, the members of a column.
+  int rk = 1;                        ///< Ways over keys: columns, the members of a row.
+  Movement column = Movement::Ring;  ///< Of K, V; sums of dK, dV come back the same way.
+  Movement row = Movement::Gather;   ///< Of Q, dOut, Lse, Delta.
+  Movement home = Movement::Gather;  ///< Of partial outputs and dQ, along the row.
+  int window = 1;                    ///< Of a column that is a DoubleRing.
   /// From the axis whose members are neighbouring ranks to the one whose members are farthest.
   std::array<GridAxis, 3> nesting{GridAxis::Heads, GridAxis::Keys, GridAxis::Queries};
   int slices = 1;           ///< K, V travel in so many slices of KV heads, one after the other.

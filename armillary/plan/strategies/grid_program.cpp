@@ -178,9 +178,9 @@ void GridProgram::transpose_home(int step, const View& sum, int home) {
     (needs_.kv_used(block) ? used : unused).push_back(block);
   }
   const int complete = builder_.tile(tensor, false, sum.heads, held_kv_blocks());
-  builder_.compute(step, OpKind::Copy,
-                   {builder_.whole(complete),
-                    builder_.part(sum.tile, sum.heads, builder_[complete].blocks)});
+  builder_.compute(
+      step, OpKind::Copy,
+      {builder_.whole(complete), builder_.part(sum.tile, sum.heads, builder_[complete].blocks)});
   builder_.send(step + 1, kColumnBackLane, rank_of(grid_, source), builder_.whole(complete));
   builder_.recv(step + 1, kColumnBackLane, rank_of(grid_, kv_holder(grid_, place_)),
                 builder_.part(home, sum.heads, used));
@@ -273,10 +273,10 @@ RankProgram GridProgram::forward() {
     const auto kv_view = [&](int tile) {
       return builder_.part(tile, pair.column.heads, pair.kv_blocks);
     };
-    builder_.compute(pair.step, OpKind::Attend,
-                     {q_view(pair.row.tiles[0]), kv_view(pair.column.tiles[0]),
-                      kv_view(pair.column.tiles[1]), q_view(pair.row.sums[0]),
-                      q_view(pair.row.sums[1])});
+    builder_.compute(
+        pair.step, OpKind::Attend,
+        {q_view(pair.row.tiles[0]), kv_view(pair.column.tiles[0]), kv_view(pair.column.tiles[1]),
+         q_view(pair.row.sums[0]), q_view(pair.row.sums[1])});
   });
 
   // Phase 3: partials go home. Phase 4: tokens for heads.
@@ -293,9 +293,9 @@ void GridProgram::finish_forward(int step, const std::vector<Held>& rows) {
   };
   const int out = result(Tensor::Out, true);
   const int lse = result(Tensor::Lse, problem_.return_lse);
-  builder_.compute(step, OpKind::Finish,
-                   {builder_.whole(out), builder_.whole(lse), row_.own_sum(rows, 0),
-                    row_.own_sum(rows, 1)});
+  builder_.compute(
+      step, OpKind::Finish,
+      {builder_.whole(out), builder_.whole(lse), row_.own_sum(rows, 0), row_.own_sum(rows, 1)});
   builder_.save(out);
   builder_.save(lse);
   if (grid_.u == 1) return;

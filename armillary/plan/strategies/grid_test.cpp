@@ -103,7 +103,7 @@ void add_cases(std::vector<Case>& cases, const Case& base, int world, std::mt199
       Case made = base;
       made.masked = masked;
       made.return_lse = random() % 2 == 0;
-      if (test_all() || random() % 16 == 0) cases.push_back(made);
+      if (test_all() || random() % (world > 8 ? 128 : 32) == 0) cases.push_back(made);
     }
   }
 }

@@ -60,11 +60,10 @@ std::int64_t exchanged(const Problem& problem, const Blocks& blocks, const Needs
                        const Grid& grid, const Costs& costs, Pass pass) {
   std::int64_t bytes = 0;
   for (std::size_t q = 0; q < blocks.q.size(); ++q) {
-    const std::int64_t others =
-        problem.heads - costs.q_heads(place_of(grid, blocks.q[q].owner).h);
+    const std::int64_t others = problem.heads - costs.q_heads(place_of(grid, blocks.q[q].owner).h);
     const bool used = needs.q_used(static_cast<int>(q));
-    const std::int64_t dim = pass == Pass::Forward ? (used ? costs.d() : 0) + costs.e()
-                                                   : costs.d() + costs.e();
+    const std::int64_t dim =
+        pass == Pass::Forward ? (used ? costs.d() : 0) + costs.e() : costs.d() + costs.e();
     bytes += blocks.q[q].tokens() * others * dim * costs.word();
     if (pass == Pass::Forward && problem.return_lse) {
       bytes += blocks.q[q].tokens() * others * costs.sum();
@@ -89,8 +88,7 @@ std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Need
   const Costs costs(problem, grid);
   const GridRoutes routes(grid);
   const bool forward = pass == Pass::Forward;
-  std::int64_t bytes =
-      grid.u == 1 ? 0 : exchanged(problem, blocks, needs, grid, costs, pass);
+  std::int64_t bytes = grid.u == 1 ? 0 : exchanged(problem, blocks, needs, grid, costs, pass);
   for (std::size_t kv = 0; kv < blocks.kv.size(); ++kv) {
     const Place owner = place_of(grid, blocks.kv[kv].owner);
     const Place holder = kv_holder(grid, owner);
@@ -106,11 +104,9 @@ std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Need
     const int origin = place_of(grid, blocks.q[q].owner).j;
     const auto needed = [&](int j) { return needs.column_needs(j, static_cast<int>(q)); };
     const std::int64_t width = blocks.q[q].tokens() * problem.heads;
-    const std::int64_t there = forward
-                                   ? costs.d() * costs.word()
-                                   : (costs.d() + costs.e()) * costs.word() + 2 * costs.sum();
-    const std::int64_t home =
-        forward ? (costs.e() + 1) * costs.sum() : costs.d() * costs.sum();
+    const std::int64_t there = forward ? costs.d() * costs.word()
+                                       : (costs.d() + costs.e()) * costs.word() + 2 * costs.sum();
+    const std::int64_t home = forward ? (costs.e() + 1) * costs.sum() : costs.d() * costs.sum();
     bytes += width * there * routes.row.spread_hops(origin, needed);
     bytes += width * home * routes.home.collect_hops(origin, needed);
   }

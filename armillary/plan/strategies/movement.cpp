@@ -112,7 +112,8 @@ Hops Route::spread(int me) const {
     const int sent = origin_of(me, station.from);
     hops.out.push_back({station.sent, sent, at(sent, d), members(sent, fed_[d])});
     const int received = origin_of(me, d);
-    hops.in.push_back({station.sent, received, at(received, station.from), members(received, fed_[d])});
+    hops.in.push_back(
+        {station.sent, received, at(received, station.from), members(received, fed_[d])});
   }
   sort_by_step(hops);
   return hops;

@@ -204,8 +204,7 @@ TEST(Collect, BringsEveryShareHomeOnce) {
 TEST(Collect, RingSumsWalkBehindTheTiles) {
   const Route ring(Movement::Ring, 3);
   const auto ready = [&](int member, int origin) { return ring.usable(member, origin); };
-  const std::vector<Message> hops =
-      messages(3, [&](int me) { return ring.collect(me, ready); });
+  const std::vector<Message> hops = messages(3, [&](int me) { return ring.collect(me, ready); });
   const std::vector<Message> expected{{2, 0, 1, 2, {1}},    {2, 1, 2, 0, {2}},
                                       {2, 2, 0, 1, {0}},    {3, 0, 2, 0, {1, 2}},
                                       {3, 1, 0, 1, {2, 0}}, {3, 2, 1, 2, {0, 1}}};

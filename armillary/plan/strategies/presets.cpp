@@ -44,17 +44,17 @@ class GridSchedule : public Schedule {
 }  // namespace
 
 std::vector<StrategyDefinition> named_strategies() {
-  return {ring(),        allgather(), ulysses(),   usp(),       double_ring(),
-          bidirectional_ring(), tokenring(), attention2d(), startrail(), grid(), automatic()};
+  return {ring(),      allgather(),   ulysses(),   usp(),  double_ring(), bidirectional_ring(),
+          tokenring(), attention2d(), startrail(), grid(), automatic()};
 }
 
 std::unique_ptr<const Schedule> grid_schedule(const PlanContext& context, const PassGrids& grids) {
   return std::make_unique<const GridSchedule>(context, grids);
 }
 
-StrategyDefinition grid_strategy(
-    StrategyInfo info, std::function<PassGrids(const Problem&, const Strategy&)> grids,
-    Variants variants) {
+StrategyDefinition grid_strategy(StrategyInfo info,
+                                 std::function<PassGrids(const Problem&, const Strategy&)> grids,
+                                 Variants variants) {
   return {.info = std::move(info),
           .check = [grids](const Problem& problem,
                            const Strategy& strategy) { grids(problem, strategy); },
@@ -86,7 +86,8 @@ std::vector<int> inner_divisors(int n) {
 Variants each_inner_divisor(std::string key) {
   return [key = std::move(key)](const Problem& problem) {
     std::vector<std::map<std::string, std::string>> variants;
-    for (const int d : inner_divisors(problem.world)) variants.push_back({{key, std::to_string(d)}});
+    for (const int d : inner_divisors(problem.world))
+      variants.push_back({{key, std::to_string(d)}});
     return variants;
   };
 }

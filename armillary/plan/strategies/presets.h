@@ -30,7 +30,8 @@ StrategyDefinition automatic();
 /// Forward and backward may cut queries and keys differently: both find their tokens, of the same u
 /// partners, where forward left them. u and the place of its axis are the same in both.
 struct PassGrids {
-  PassGrids(const Grid& both) : forward(both), backward(both) {}  // NOLINT(google-explicit-constructor)
+  PassGrids(const Grid& both)
+      : forward(both), backward(both) {}  // NOLINT(google-explicit-constructor)
   PassGrids(const Grid& one, const Grid& other) : forward(one), backward(other) {}
   Grid forward;
   Grid backward;
@@ -41,9 +42,9 @@ std::unique_ptr<const Schedule> grid_schedule(const PlanContext& context, const 
 
 /// A strategy that is a grid for every problem. `grids` refuses what it cannot solve.
 using Variants = decltype(StrategyDefinition::variants);
-StrategyDefinition grid_strategy(
-    StrategyInfo info, std::function<PassGrids(const Problem&, const Strategy&)> grids,
-    Variants variants = {});
+StrategyDefinition grid_strategy(StrategyInfo info,
+                                 std::function<PassGrids(const Problem&, const Strategy&)> grids,
+                                 Variants variants = {});
 
 /// A key as a number, or `otherwise` if it is not given.
 int number(const Strategy& strategy, const std::string& key, int otherwise = 1);

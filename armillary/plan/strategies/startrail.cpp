@@ -3,7 +3,8 @@
 // Ranks are (team, member): P/C teams of C members. G = P/C^2 neighbouring teams are a group.
 //
 //   1. team     every member gathers its team's Q, K, V
-//   2. hop      K, V of (t, a) to (a G + t / C, t mod C): one member seeds one group   (Algorithm 2)
+//   2. hop      K, V of (t, a) to (a G + t / C, t mod C): one member seeds one group   (Algorithm
+//   2)
 //   3. ring     K, V walk among equal members of a group: G steps              (Algorithm 3)
 //   4. team     partial outputs are reduce-scattered
 //
@@ -190,8 +191,14 @@ Axis::Options TeamProgram::stay_options(Heads heads) {
           .back_lane = kTeamBackLane,
           .heads = heads,
           .one_call = true,
-          .rank = [this](int a) { return teams_.rank({me_.team, a}); },
-          .blocks = [this](int a) { return stay_.of({me_.team, a}); },
+          .rank =
+              [this](int a) {
+                return teams_.rank({me_.team, a});
+              },
+          .blocks =
+              [this](int a) {
+                return stay_.of({me_.team, a});
+              },
           .needs = [this](int a, int block) { return stay_.meets_members(block, a); }};
 }
 
@@ -206,16 +213,19 @@ Axis::Options TeamProgram::walk_options(Heads heads) {
 Axis::Options TeamProgram::ring_options(Heads heads) {
   const int group = me_.team / teams_.group_size();
   const int first = group * teams_.group_size();
-  return {.route = &shared_.ring_route,
-          .home = &shared_.ring_route,
-          .me = me_.team % teams_.group_size(),
-          .lane = kWalkLane,
-          .back_lane = kWalkBackLane,
-          .heads = heads,
-          .rank = [this, first](int x) { return teams_.rank({first + x, me_.member}); },
-          .blocks =
-              [this, group](int x) { return walk_.walking(x * teams_.c + me_.member, group); },
-          .needs = [this, first](int x, int block) { return walk_.meets_team(block, first + x); }};
+  return {
+      .route = &shared_.ring_route,
+      .home = &shared_.ring_route,
+      .me = me_.team % teams_.group_size(),
+      .lane = kWalkLane,
+      .back_lane = kWalkBackLane,
+      .heads = heads,
+      .rank =
+          [this, first](int x) {
+            return teams_.rank({first + x, me_.member});
+          },
+      .blocks = [this, group](int x) { return walk_.walking(x * teams_.c + me_.member, group); },
+      .needs = [this, first](int x, int block) { return walk_.meets_team(block, first + x); }};
 }
 
 /// The team's tile to the group that this member seeds; returns the tile that the ring begins with.
@@ -235,16 +245,16 @@ int TeamProgram::hop(int step, int team_tile) {
 void TeamProgram::hop_back(int step, const View& ring_sum, int team_sum) {
   const std::vector<int> mine = walk_.walking(me_.team, me_.member);
   if (teams_.hop_to(me_) == me_) {
-    builder_.compute(step, OpKind::Add, {builder_.part(team_sum, mine),
-                                         builder_.part(ring_sum.tile, mine)});
+    builder_.compute(step, OpKind::Add,
+                     {builder_.part(team_sum, mine), builder_.part(ring_sum.tile, mine)});
     return;
   }
   const Place2 from = teams_.hop_from(me_);
   const Tile& sum = builder_[team_sum];
   const int arrived = builder_.tile(sum.tensor, true, sum.heads, mine);
-  builder_.send(step, kWalkBackLane, teams_.rank(from),
-                builder_.part(ring_sum.tile,
-                              walk_.walking(from.team, me_.team / teams_.group_size())));
+  builder_.send(
+      step, kWalkBackLane, teams_.rank(from),
+      builder_.part(ring_sum.tile, walk_.walking(from.team, me_.team / teams_.group_size())));
   builder_.recv(step, kWalkBackLane, teams_.rank(teams_.hop_to(me_)), builder_.whole(arrived));
   builder_.compute(step, OpKind::Add, {builder_.part(team_sum, mine), builder_.whole(arrived)});
 }
@@ -297,11 +307,10 @@ RankProgram TeamProgram::forward() {
   const Held& q = rows[0];
   for_each_arrival(ring, [&](const Held& held, const std::vector<int>& q_blocks,
                              const std::vector<int>& kv_blocks) {
-    builder_.compute(
-        held.usable, OpKind::Attend,
-        {builder_.part(q.tiles[0], q_blocks), builder_.part(held.tiles[0], kv_blocks),
-         builder_.part(held.tiles[1], kv_blocks), builder_.part(q.sums[0], q_blocks),
-         builder_.part(q.sums[1], q_blocks)});
+    builder_.compute(held.usable, OpKind::Attend,
+                     {builder_.part(q.tiles[0], q_blocks), builder_.part(held.tiles[0], kv_blocks),
+                      builder_.part(held.tiles[1], kv_blocks), builder_.part(q.sums[0], q_blocks),
+                      builder_.part(q.sums[1], q_blocks)});
   });
 
   const int complete = stay_team_.collect(rows, ready);
@@ -328,8 +337,7 @@ RankProgram TeamProgram::backward() {
   builder_.compute(0, OpKind::Delta,
                    {builder_.whole(delta), builder_.whole(dout), builder_.whole(out)});
   const int start = teams_.c == 1 ? 1 : 3;
-  std::vector<Held> stay =
-      stay_team_.spread({Tensor::K, Tensor::V}, {k_home, v_home}, 0, 0);
+  std::vector<Held> stay = stay_team_.spread({Tensor::K, Tensor::V}, {k_home, v_home}, 0, 0);
   const std::vector<Tensor> walkers{Tensor::Q, Tensor::DOut, Tensor::Lse, Tensor::Delta};
   std::vector<Held> team = walk_team_.spread(walkers, {q_home, dout, lse, delta}, 0, 1);
   std::vector<int> tiles;
@@ -365,8 +373,7 @@ RankProgram TeamProgram::backward() {
                    {builder_.whole(output(Tensor::DQ)), walk_team_.own_sum(team, 0)});
   for (int t = 0; t < 2; ++t) {
     const int home = output(t == 0 ? Tensor::DK : Tensor::DV);
-    builder_.compute(kv_step, OpKind::Copy,
-                     {builder_.whole(home), stay_team_.own_sum(stay, t)});
+    builder_.compute(kv_step, OpKind::Copy, {builder_.whole(home), stay_team_.own_sum(stay, t)});
   }
   return builder_.finish();
 }
@@ -391,9 +398,8 @@ Teams teams_of(const Problem& problem, const Strategy& strategy) {
     fail<InvalidArgument>("startrail: c={} with world {}; c^2 must divide world; nearest: c={}", c,
                           problem.world, nearest);
   }
-  return {.c = c,
-          .teams = problem.world / c,
-          .teams_inside = !has(strategy, "placement", "p2p_intra")};
+  return {
+      .c = c, .teams = problem.world / c, .teams_inside = !has(strategy, "placement", "p2p_intra")};
 }
 
 }  // namespace

@@ -10,10 +10,11 @@ StrategyDefinition tokenring() {
        .summary = "Q walks a ring, (out, lse) go straight back; K,V ring between M nodes",
        .paper = "TokenRing, arXiv:2412.20501, sections 3.2 and 3.3",
        .bytes = "(2 + eps) Dq N (1 - 1/P) forward, (3 + 4/d) Dq N (1 - 1/P) backward",
-       .differs = "The backward pass is ours: Q, dOut, Lse, Delta walk, dQ goes straight back, K, V, "
-                  "dK, dV stay. Finished queries stop walking by pruning, under any mask and "
-                  "layout. Between nodes a rank keeps the queries of its node instead of sending "
-                  "them round once per K, V it meets."},
+       .differs =
+           "The backward pass is ours: Q, dOut, Lse, Delta walk, dQ goes straight back, K, V, "
+           "dK, dV stay. Finished queries stop walking by pruning, under any mask and "
+           "layout. Between nodes a rank keeps the queries of its node instead of sending "
+           "them round once per K, V it meets."},
       [](const Problem& problem, const Strategy& strategy) {
         const int nodes = number(strategy, "nodes");
         require_divides_world(problem, strategy, "nodes", nodes);

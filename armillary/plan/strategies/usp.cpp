@@ -10,9 +10,10 @@ StrategyDefinition usp() {
        .summary = "ulysses over u neighbours, ring over world / u groups, or the reverse",
        .paper = "Fang and Zhao 2024, arXiv:2405.07719, section 3",
        .bytes = "2 Dq N/P (1 - 1/u) + 2 max(Dk/u, d) N (1 - 1/P) forward",
-       .differs = "Any u that divides the world and does not exceed the query heads, also above the "
-                  "KV heads. Load balance is the layout's (zigzag over all ranks is balanced for "
-                  "every u), not the strategy's. inner=ring puts the ring on neighbouring ranks."},
+       .differs =
+           "Any u that divides the world and does not exceed the query heads, also above the "
+           "KV heads. Load balance is the layout's (zigzag over all ranks is balanced for "
+           "every u), not the strategy's. inner=ring puts the ring on neighbouring ranks."},
       [](const Problem& problem, const Strategy& strategy) {
         const int u = number(strategy, "u");
         require_divides_world(problem, strategy, "u", u);
