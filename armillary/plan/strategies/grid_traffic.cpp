@@ -18,6 +18,7 @@ class Costs {
       kv_heads_.push_back(kv_heads_of(problem, head_group(problem, grid, h)).count());
       all_kv_heads_ += kv_heads_.back();
     }
+    count_gradients_home();
   }
 
   std::int64_t q_heads(int h) const { return head_group(problem_, grid_, h).count(); }
@@ -30,28 +31,32 @@ class Costs {
 
   /// Bytes per token of dK, dV that the owner of head group h receives on the u axis: final ones
   /// where one group reads the head, sums where several do.
-  std::int64_t gradients_home(int h) const {
-    std::int64_t bytes = 0;
-    for (int head = 0; head < problem_.kv_heads; ++head) {
-      int readers = 0;
-      bool mine = false;
-      for (int other = 0; other < grid_.u; ++other) {
-        const Heads heads = kv_heads_of(problem_, head_group(problem_, grid_, other));
-        if (!heads.contains({head, head + 1})) continue;
-        ++readers;
-        mine = mine || other == h;
-      }
-      bytes += (readers - (mine ? 1 : 0)) * (d() + e()) * (readers > 1 ? sum_ : word_);
-    }
-    return bytes;
-  }
+  std::int64_t gradients_home(int h) const { return gradients_home_[h]; }
 
  private:
+  void count_gradients_home() {
+    std::vector<int> readers(problem_.kv_heads);
+    for (int h = 0; h < grid_.u; ++h) {
+      const Heads heads = kv_heads_of(problem_, head_group(problem_, grid_, h));
+      for (int head = heads.begin; head < heads.end; ++head) ++readers[head];
+    }
+    for (int h = 0; h < grid_.u; ++h) {
+      const Heads mine = kv_heads_of(problem_, head_group(problem_, grid_, h));
+      std::int64_t bytes = 0;
+      for (int head = 0; head < problem_.kv_heads; ++head) {
+        const int others = readers[head] - (mine.contains({head, head + 1}) ? 1 : 0);
+        bytes += others * (d() + e()) * (readers[head] > 1 ? sum_ : word_);
+      }
+      gradients_home_.push_back(bytes);
+    }
+  }
+
   const Problem& problem_;
   Grid grid_;
   std::int64_t word_;
   std::int64_t sum_;
   std::vector<std::int64_t> kv_heads_;
+  std::vector<std::int64_t> gradients_home_;
   std::int64_t all_kv_heads_ = 0;
 };
 

@@ -1,0 +1,246 @@
+// Bytes of every member of the family, per rank and to the byte, against closed forms for equal
+// shards and a full mask; and bytes that are counted without a plan against those of plans.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "armillary/plan/lower_bound.h"
+#include "armillary/plan/strategies/grid_plan.h"
+#include "armillary/plan/strategy.h"
+
+namespace armillary::plan {
+namespace {
+
+constexpr std::int64_t kWord = 2;  ///< bf16.
+constexpr std::int64_t kSum = 4;
+
+Problem full_problem(int world, int heads, int kv_heads) {
+  return {.world = world,
+          .heads = heads,
+          .kv_heads = kv_heads,
+          .head_dim = 16,
+          .value_dim = 12,
+          .dtype = Dtype::Bf16,
+          .mask = full_mask({std::int64_t{4} * world, std::int64_t{4} * world}),
+          .layout = parse_layout("striped")};
+}
+
+struct Sizes {
+  explicit Sizes(const Problem& problem)
+      : n(problem.mask.q_len() / problem.world),
+        hq(problem.heads),
+        hk(problem.kv_heads),
+        d(problem.head_dim),
+        e(problem.value_dim) {}
+  std::int64_t n, hq, hk, d, e;
+};
+
+struct Cut {
+  std::int64_t u, rq, rk;
+};
+
+/// u-axis, columns and rows of a rank, when u divides the heads, and the KV heads or the reverse.
+std::int64_t grid_bytes(const Problem& problem, const Cut& cut, Pass pass) {
+  const Sizes s(problem);
+  const auto [u, rq, rk] = cut;
+  const std::int64_t q = s.hq / u;
+  const std::int64_t k = std::max<std::int64_t>(s.hk / u, 1);
+  const std::int64_t block = u * s.n;
+  const std::int64_t kv = s.d + s.e;
+  if (pass == Pass::Forward) {
+    return (u - 1) * s.n * (q * kv + k * kv) * kWord + (rq - 1) * block * k * kv * kWord +
+           (rk - 1) * block * q * (s.d * kWord + (s.e + 1) * kSum);
+  }
+  const std::int64_t gradients =
+      u > s.hk ? (u - 1) * s.n * kv * kSum : (u - 1) * s.n * k * kv * kWord;
+  return (u - 1) * s.n * q * kv * kWord + gradients + (rq - 1) * block * k * kv * (kWord + kSum) +
+         (rk - 1) * block * q * (kv * kWord + 2 * kSum + s.d * kSum);
+}
+
+/// Sent and received by every rank; `except` ranks send that much less.
+void expect_bytes(const Problem& problem, const std::string& strategy, Pass pass,
+                  std::int64_t bytes, std::int64_t not_hopping = 0, int stay_at_home = 0) {
+  const Plan plan = make_plan(problem, parse_strategy(strategy), pass);
+  int less = 0;
+  for (const RankProgram& program : plan.ranks) {
+    const Traffic given = traffic(problem, plan.blocks, program);
+    EXPECT_EQ(given.sent_bytes, given.received_bytes) << strategy << " rank " << program.rank;
+    if (given.sent_bytes == bytes - not_hopping && not_hopping > 0) {
+      ++less;
+    } else {
+      EXPECT_EQ(given.sent_bytes, bytes) << strategy << ' ' << to_string(pass) << " world "
+                                         << problem.world << " rank " << program.rank;
+    }
+  }
+  EXPECT_EQ(less, stay_at_home) << strategy << ", world " << problem.world;
+}
+
+TEST(FamilyTraffic, GridsRingsAndTokenRingSendTheirClosedForms) {
+  for (const auto& [heads, kv_heads] : {std::pair(8, 8), std::pair(8, 2), std::pair(8, 1)}) {
+    for (const int world : {4, 8, 16, 64}) {
+      const Problem problem = full_problem(world, heads, kv_heads);
+      const auto check = [&](const std::string& strategy, const Cut& cut) {
+        for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+          expect_bytes(problem, strategy, pass, grid_bytes(problem, cut, pass));
+        }
+      };
+      const std::string half = std::to_string(world / 2);
+      check("ring", {1, world, 1});
+      check("allgather:slices=2", {1, world, 1});
+      check("bidirectional_ring", {1, world, 1});
+      check("double_ring:window=2", {1, world, 1});
+      check("double_ring:window=" + half, {1, world, 1});
+      check("tokenring", {1, 1, world});
+      check("tokenring:nodes=2", {1, 2, world / 2});
+      check("usp:inner=ring,u=4", {4, world / 4, 1});
+      check("grid:u=1,rq=" + half + ",rk=2", {1, world / 2, 2});
+      check("grid:u=2,rq=1,row=ring,rk=" + half, {2, 1, world / 2});
+      if (world < 8) continue;
+      check("grid:u=2,rq=2,rk=" + std::to_string(world / 4), {2, 2, world / 4});
+      check("grid:col=double_ring,window=2,u=2,nest=rk-rq-u,rk=2,rq=" + std::to_string(world / 4),
+            {2, world / 4, 2});
+    }
+  }
+}
+
+TEST(FamilyTraffic, ARingWhoseQueriesWalkBackwardSendsTheQuerySide) {
+  const Problem problem = full_problem(8, 8, 8);
+  expect_bytes(problem, "ring:backward=q", Pass::Forward,
+               grid_bytes(problem, {1, 8, 1}, Pass::Forward));
+  expect_bytes(problem, "ring:backward=q", Pass::Backward,
+               grid_bytes(problem, {1, 1, 8}, Pass::Backward));
+}
+
+/// As `grid`, and K, V to the transposed place (dK, dV back), but for ranks that are their own.
+TEST(FamilyTraffic, Attention2dSendsTheGridAndItsTransposes) {
+  for (const auto& [world, rows, fixed] :
+       {std::tuple(4, 2, 2), std::tuple(16, 4, 4), std::tuple(64, 8, 8), std::tuple(8, 2, 2)}) {
+    for (const char* overlap : {"", ",overlap=true"}) {
+      const Problem problem = full_problem(world, 8, 2);
+      const Sizes s(problem);
+      const std::int64_t transposed = s.n * s.hk * (s.d + s.e) * kWord;
+      for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+        expect_bytes(problem, "attention2d:rows=" + std::to_string(rows) + overlap, pass,
+                     grid_bytes(problem, {1, rows, world / rows}, pass) + transposed, transposed,
+                     fixed);
+      }
+    }
+  }
+}
+
+TEST(FamilyTraffic, StarTrailSendsCollectivesHopAndSubRings) {
+  for (const auto& [world, c] : {std::pair(4, 2), std::pair(8, 2), std::pair(16, 2),
+                                 std::pair(16, 4), std::pair(64, 4), std::pair(64, 8)}) {
+    for (const char* placement : {"", ",placement=p2p_intra"}) {
+      const Problem problem = full_problem(world, 8, 2);
+      const Sizes s(problem);
+      const std::string strategy = "startrail:c=" + std::to_string(c) + placement;
+      const std::int64_t kv = s.n * s.hk * (s.d + s.e);
+      const std::int64_t q = s.n * s.hq;
+      const std::int64_t rings = world / c / c - 1;
+      const std::int64_t hop = c * kv * kWord;
+      expect_bytes(problem, strategy, Pass::Forward,
+                   (c - 1) * (q * s.d * kWord + kv * kWord + q * (s.e + 1) * kSum) + hop +
+                       rings * c * kv * kWord,
+                   hop, c);
+      const std::int64_t walks = q * ((s.d + s.e) * kWord + 2 * kSum) + q * s.d * kSum;
+      expect_bytes(problem, strategy, Pass::Backward,
+                   (c - 1) * (kv * (kWord + kSum) + walks) + c * walks + rings * c * walks,
+                   c * walks, c);
+    }
+  }
+}
+
+/// GiB per rank and layer that the paper gives for N = 65536, H = 6656, P = 64, C = 4, in bf16. Out
+/// travels as a sum with its log-sum-exp here: it is counted in words of bf16, without the latter.
+TEST(FamilyTraffic, StarTrailModelM) {
+  constexpr double kGib = 1 << 30;
+  constexpr std::int64_t kTokens = 65536;
+  Problem problem = full_problem(64, 52, 52);
+  problem.mask = full_mask({kTokens, kTokens});
+  problem.head_dim = problem.value_dim = 128;
+  const auto gib = [&](const std::string& strategy, Rank rank) {
+    const Planner planner(problem, parse_strategy(strategy));
+    const RankProgram program = planner.program(Pass::Forward, rank);
+    std::map<Lane, double> lanes;
+    for (const Op& op : program.ops) {
+      if (op.kind != OpKind::Send) continue;
+      const Tile& tile = program.tiles[op.views[0].tile];
+      const auto bytes =
+          static_cast<double>(bytes_of(problem, planner.blocks(), tile, op.views[0]));
+      if (tile.tensor == Tensor::Lse) continue;
+      lanes[op.lane] += (tile.partial ? bytes / 2 : bytes) / kGib;
+    }
+    return lanes;
+  };
+  EXPECT_DOUBLE_EQ(gib("ring", 5)[1], 1.625 * 63 / 64);
+  std::map<Lane, double> startrail = gib("startrail:c=4", 5);
+  EXPECT_DOUBLE_EQ(startrail[3] + startrail[4], 0.15234375) << "collectives of teams";
+  EXPECT_DOUBLE_EQ(startrail[1], 0.40625) << "first hop and sub-rings";
+  EXPECT_DOUBLE_EQ(startrail[1] + startrail[3] + startrail[4], 0.55859375);
+}
+
+TEST(AutoTraffic, StaysNearTheLowerBoundFromEightRanksOn) {
+  for (const auto& [heads, kv_heads] : {std::pair(32, 32), std::pair(32, 8), std::pair(8, 1)}) {
+    for (const int world : {8, 16, 32, 64, 128, 256}) {
+      Problem problem = full_problem(world, heads, kv_heads);
+      problem.mask = full_mask({65536, 65536});
+      problem.layout = {};
+      problem.head_dim = problem.value_dim = 128;
+      const Planner planner(problem, parse_strategy("auto:traffic"));
+      // The bound is in words: partial outputs are counted as they would travel in bf16.
+      const RankProgram program = planner.program(Pass::Forward, 1);
+      double bytes = 0;
+      for (const Op& op : program.ops) {
+        if (op.kind != OpKind::Recv) continue;
+        const Tile& tile = program.tiles[op.views[0].tile];
+        const auto wide =
+            static_cast<double>(bytes_of(problem, planner.blocks(), tile, op.views[0]));
+        bytes += tile.partial && tile.tensor != Tensor::Lse ? wide / 2 : wide;
+      }
+      // 1.1111 at worst, 32/8 heads on 8 ranks: 1120 words a token against 1008.
+      EXPECT_LE(bytes / forward_lower_bound(problem), 1.1112)
+          << heads << '/' << kv_heads << " world " << world;
+    }
+  }
+}
+
+/// Whatever the grid, mask and layout.
+RC_GTEST_PROP(SentBytes, AreThoseOfThePlan, ()) {
+  using enum Movement;
+  Grid grid{.u = *rc::gen::element(1, 2, 3),
+            .rq = *rc::gen::element(1, 2, 3, 4),
+            .rk = *rc::gen::element(1, 2, 3),
+            .column = *rc::gen::element(Gather, Ring, RingBack, Bidirectional),
+            .row = *rc::gen::element(Gather, Ring, Bidirectional),
+            .home = *rc::gen::element(Gather, Ring)};
+  if (grid.u == 1) grid.transposed = *rc::gen::arbitrary<bool>();
+  const std::string mask = *rc::gen::element<std::string>(
+      "full", "causal", "window:left=9,right=0", "documents:20,31,10,29", "bands:0-30/50-90/..");
+  const Problem problem{.world = grid.u * grid.rq * grid.rk,
+                        .heads = 6,
+                        .kv_heads = *rc::gen::element(1, 2, 3, 6),
+                        .head_dim = 4,
+                        .value_dim = 2,
+                        .dtype = *rc::gen::element(Dtype::Bf16, Dtype::F32),
+                        .mask = parse_mask(mask, {90, 90}),
+                        .layout = parse_layout(*rc::gen::element<std::string>(
+                            "contiguous", "zigzag", "striped:3", "balanced")),
+                        .return_lse = *rc::gen::arbitrary<bool>()};
+  const Blocks blocks = make_blocks(problem);
+  const BlockAreas areas(problem.mask, blocks);
+  const Needs needs(grid, blocks, areas);
+  for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+    RC_ASSERT(sent_bytes(problem, blocks, needs, grid, pass) ==
+              traffic_of_all(plan_of(problem, grid, pass)).sent_bytes);
+  }
+}
+
+}  // namespace
+}  // namespace armillary::plan
