@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <string>
 #include <thread>
 #include <utility>
@@ -220,6 +222,57 @@ TEST(Strategies, ListEveryNameWithItsKeysSummaryAndPaper) {
   EXPECT_EQ(names, (std::vector<std::string>{"ring", "allgather", "ulysses", "usp", "double_ring",
                                              "bidirectional_ring", "tokenring", "attention2d",
                                              "startrail", "grid", "auto"}));
+}
+
+/// What any strategy refuses is what its arithmetic cannot do; the list is printed.
+TEST(Strategies, RefuseForAFewReasonsOnly) {
+  const std::vector<std::string> reasons{"u must not exceed the heads", "u must divide world",
+                                         "window must divide world",    "nodes must divide world",
+                                         "rows must divide world",      "c^2 must divide world",
+                                         "is required; nearest: u="};
+  const std::vector<std::string> asked{"ring",
+                                       "allgather:slices=3",
+                                       "ulysses",
+                                       "usp:u=2",
+                                       "usp:u=6",
+                                       "double_ring:window=3",
+                                       "bidirectional_ring",
+                                       "tokenring",
+                                       "tokenring:nodes=2",
+                                       "attention2d:rows=3",
+                                       "startrail:c=2",
+                                       "startrail:c=3",
+                                       "grid:u=2,rq=3,rk=2",
+                                       "auto:traffic"};
+  std::map<std::string, int> refusals;
+  for (const int world : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16}) {
+    for (const auto& [heads, kv_heads] : {std::pair(4, 4), std::pair(6, 3), std::pair(8, 1)}) {
+      for (const std::string mask :
+           {"full", "causal", "window:left=3,right=0", "documents:2,9,0"}) {
+        for (const std::string layout : {"contiguous", "zigzag", "striped:3", "balanced"}) {
+          for (const std::string& strategy : asked) {
+            const Problem problem{.world = world,
+                                  .heads = heads,
+                                  .kv_heads = kv_heads,
+                                  .mask = parse_mask(mask, {11, 11}),
+                                  .layout = parse_layout(layout)};
+            try {
+              check_legal(problem, parse_strategy(strategy));
+            } catch (const InvalidArgument& error) {
+              const auto reason =
+                  std::find_if(reasons.begin(), reasons.end(), [&](const std::string& known) {
+                    return std::string(error.what()).find(known) != std::string::npos;
+                  });
+              ASSERT_NE(reason, reasons.end()) << error.what();
+              ++refusals[*reason];
+            }
+          }
+        }
+      }
+    }
+  }
+  for (const auto& [reason, count] : refusals) fmt::print("{:>5} refused: {}\n", count, reason);
+  EXPECT_EQ(refusals.size(), reasons.size());
 }
 
 TEST(Strategies, UsageShowsKeysAndTheirValues) {

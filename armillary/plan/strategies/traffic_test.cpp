@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "armillary/plan/strategies/every_strategy.h"
 #include "armillary/plan/strategies/grid_plan.h"
 #include "armillary/plan/strategy.h"
 
@@ -227,7 +228,18 @@ TEST(Traffic, CausalZigzagIsBalanced) {
     EXPECT_GE(imbalance(make_problem(world, length, "causal"), "ring"), 1.45)
         << "contiguous, world " << world;
   }
-  EXPECT_LE(imbalance(make_problem(8, 512, "causal", "zigzag"), "usp:u=2"), 1.02);
+}
+
+TEST(Traffic, EveryStrategySharesCausalWorkEvenly) {
+  for (const int world : {2, 3, 4, 6, 9, 16}) {
+    for (const char* layout : {"zigzag", "striped"}) {
+      Problem problem = make_problem(world, std::int64_t{64} * world, "causal", layout);
+      problem.heads = 144;  // even head groups for every u
+      for (const std::string& strategy : every_strategy(problem)) {
+        EXPECT_LE(imbalance(problem, strategy), 1.02) << strategy << ' ' << layout << ' ' << world;
+      }
+    }
+  }
 }
 
 }  // namespace
