@@ -20,15 +20,26 @@ void merge_sorted(std::vector<int>& into, const std::vector<int>& more) {
 Axis::Axis(ProgramBuilder& builder, Options options)
     : builder_(builder), options_(std::move(options)) {}
 
-std::vector<int> Axis::live(int origin, const std::vector<int>& members) const {
-  std::vector<int> blocks;
-  for (const int block : options_.blocks(origin)) {
-    if (std::any_of(members.begin(), members.end(),
-                    [&](int member) { return options_.needs(member, block); })) {
-      blocks.push_back(block);
-    }
-  }
+template <class Keep>
+std::vector<int> Axis::blocks_where(int origin, const Keep& keep) const {
+  std::vector<int> blocks = options_.blocks(origin);
+  std::erase_if(blocks, [&](int block) { return !keep(block); });
   return blocks;
+}
+
+/// Blocks that travel on a hop of spread, or of collect; those that this member needs itself.
+std::vector<int> Axis::spread_on(const Hop& hop) const {
+  return blocks_where(hop.origin,
+                      [&](int block) { return options_.live->spread(block, hop.distance); });
+}
+
+std::vector<int> Axis::collected_on(const Hop& hop) const {
+  return blocks_where(hop.origin,
+                      [&](int block) { return options_.live->collect(block, hop.distance); });
+}
+
+std::vector<int> Axis::needed_of(int origin) const {
+  return blocks_where(origin, [&](int block) { return options_.needs(block); });
 }
 
 const Held& Axis::holder(const std::vector<Held>& held, int origin) const {
@@ -57,8 +68,8 @@ std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
     arrival.heads = options_.heads;
     arrival.usable = usable;
     arrival.origins.push_back(hop.origin);
-    merge_sorted(arrival.blocks, live(hop.origin, hop.members));
-    merge_sorted(arrival.needed, live(hop.origin, {options_.me}));
+    merge_sorted(arrival.blocks, spread_on(hop));
+    merge_sorted(arrival.needed, needed_of(hop.origin));
   }
   const bool one_call = options_.one_call && arrivals.size() == 1;
   if (one_call) join_own(arrivals.begin()->second, held[0]);
@@ -66,7 +77,7 @@ std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       arrival.tiles.push_back(builder_.tile(tensors[t], false, options_.heads, arrival.blocks));
       if (!one_call) continue;
-      const std::vector<int> mine = live(options_.me, {options_.me});
+      const std::vector<int> mine = needed_of(options_.me);
       builder_.compute(departure, OpKind::Copy,
                        {builder_.part(arrival.tiles[t], mine),
                         builder_.part(own_tiles[t], options_.heads, mine)});
@@ -79,12 +90,11 @@ std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     for (const Hop& hop : hops.out) {
       const int tile = hop.origin == options_.me ? own_tiles[t] : holder(held, hop.origin).tiles[t];
-      const View view = builder_.part(tile, options_.heads, live(hop.origin, hop.members));
+      const View view = builder_.part(tile, options_.heads, spread_on(hop));
       builder_.send(departure + hop.step, options_.lane, options_.rank(hop.peer), view, collective);
     }
     for (const Hop& hop : hops.in) {
-      const View view =
-          builder_.part(holder(held, hop.origin).tiles[t], live(hop.origin, hop.members));
+      const View view = builder_.part(holder(held, hop.origin).tiles[t], spread_on(hop));
       builder_.recv(departure + hop.step, options_.lane, options_.rank(hop.peer), view, collective);
     }
   }
@@ -95,7 +105,7 @@ std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
 /// see nothing: they are results.
 void Axis::join_own(Held& arrival, const Held& own) const {
   arrival.origins.push_back(options_.me);
-  merge_sorted(arrival.blocks, live(options_.me, {options_.me}));
+  merge_sorted(arrival.blocks, needed_of(options_.me));
   merge_sorted(arrival.needed, own.needed);
 }
 
@@ -106,7 +116,7 @@ void Axis::open_sums(std::vector<Held>& held, const std::vector<Tensor>& tensors
     std::vector<int> blocks = entry.needed;
     for (const Hop& hop : hops.in) {  // sums of others that only pass through
       if (std::count(entry.origins.begin(), entry.origins.end(), hop.origin) > 0) {
-        merge_sorted(blocks, live(hop.origin, hop.members));
+        merge_sorted(blocks, collected_on(hop));
       }
     }
     for (const Tensor tensor : tensors) {
@@ -142,12 +152,12 @@ int Axis::collect(const std::vector<Held>& held, const Ready& ready) {
   for (const Hop& hop : hops.out) {
     for (const int sum : holder(held, hop.origin).sums) {
       builder_.send(hop.step, options_.back_lane, options_.rank(hop.peer),
-                    builder_.part(sum, live(hop.origin, hop.members)), collective);
+                    builder_.part(sum, collected_on(hop)), collective);
     }
   }
   for (const Hop& hop : hops.in) {
     const Held& into = holder(held, hop.origin);
-    const std::vector<int> blocks = live(hop.origin, hop.members);
+    const std::vector<int> blocks = collected_on(hop);
     std::vector<int> scratch;
     for (const int sum : into.sums) {
       scratch.push_back(builder_.tile(builder_[sum].tensor, true, options_.heads, blocks));

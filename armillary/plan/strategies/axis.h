@@ -33,7 +33,8 @@ class Axis {
     bool one_call = false;  ///< Of a gather: own tiles are copied among those that arrive.
     std::function<Rank(int member)> rank;
     std::function<std::vector<int>(int origin)> blocks;
-    std::function<bool(int member, int block)> needs;
+    const LiveBlocks* live = nullptr;      ///< By block id. Outlives the axis.
+    std::function<bool(int block)> needs;  ///< Does this member itself?
   };
   Axis(ProgramBuilder& builder, Options options);
 
@@ -54,7 +55,11 @@ class Axis {
   int collect(const std::vector<Held>& held, const Ready& ready);
 
  private:
-  std::vector<int> live(int origin, const std::vector<int>& members) const;
+  template <class Keep>
+  std::vector<int> blocks_where(int origin, const Keep& keep) const;
+  std::vector<int> spread_on(const Hop& hop) const;
+  std::vector<int> collected_on(const Hop& hop) const;
+  std::vector<int> needed_of(int origin) const;
   const Held& holder(const std::vector<Held>& held, int origin) const;
   void join_own(Held& arrival, const Held& own) const;
   void combine(int step, const Held& into, const std::vector<int>& scratch);

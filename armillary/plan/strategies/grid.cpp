@@ -97,6 +97,24 @@ const std::vector<int>& Needs::held_kv_blocks(int i, int j) const {
 
 namespace {
 
+std::int64_t count(const std::vector<bool>& hops) {
+  return std::count(hops.begin(), hops.end(), true);
+}
+
+std::vector<int> column_members(const Grid& grid, const Blocks& blocks) {
+  std::vector<int> members;
+  for (const Block& block : blocks.kv) {
+    members.push_back(kv_holder(grid, place_of(grid, block.owner)).i);
+  }
+  return members;
+}
+
+std::vector<int> row_members(const Grid& grid, const Blocks& blocks) {
+  std::vector<int> members;
+  for (const Block& block : blocks.q) members.push_back(place_of(grid, block.owner).j);
+  return members;
+}
+
 /// Tokens times hops of K, V, and of their sums, over all columns.
 struct ColumnHops {
   std::int64_t out = 0;
@@ -109,13 +127,22 @@ ColumnHops column_hops(const Blocks& blocks, const Needs& needs, const Grid& gri
   for (int kv = 0; kv < static_cast<int>(blocks.kv.size()); ++kv) {
     const int origin = kv_holder(grid, place_of(grid, blocks.kv[kv].owner)).i;
     const auto needed = [&](int i) { return needs.row_needs(i, kv); };
-    hops.out += blocks.kv[kv].tokens() * route.spread_hops(origin, needed);
-    hops.back += blocks.kv[kv].tokens() * route.collect_hops(origin, needed);
+    hops.out += blocks.kv[kv].tokens() * count(route.spread_hops(origin, needed));
+    hops.back += blocks.kv[kv].tokens() * count(route.collect_hops(origin, needed));
   }
   return hops;
 }
 
 }  // namespace
+
+GridRoutes::GridRoutes(const Grid& grid, const Blocks& blocks, const Needs& needs)
+    : column(grid.column, grid.rq, grid.window),
+      row(grid.row, grid.rk),
+      home(grid.home, grid.rk),
+      column_live(column, column, column_members(grid, blocks),
+                  [&](int i, int block) { return needs.row_needs(i, block); }),
+      row_live(row, home, row_members(grid, blocks),
+               [&](int j, int block) { return needs.column_needs(j, block); }) {}
 
 Grid with_shorter_ring(const Problem& problem, const Blocks& blocks, const Needs& needs, Grid grid,
                        Pass pass) {

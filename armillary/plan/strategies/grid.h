@@ -98,15 +98,14 @@ class Needs {
   std::vector<bool> row_needs_, column_needs_, kv_used_, q_used_;
 };
 
-/// The ways that tiles and sums of one grid take.
+/// The ways that tiles and sums of one grid take, and which blocks go there.
 struct GridRoutes {
-  explicit GridRoutes(const Grid& grid)
-      : column(grid.column, grid.rq, grid.window),
-        row(grid.row, grid.rk),
-        home(grid.home, grid.rk) {}
+  GridRoutes(const Grid& grid, const Blocks& blocks, const Needs& needs);
   Route column;
   Route row;
   Route home;
+  LiveBlocks column_live;
+  LiveBlocks row_live;
 };
 
 /// The grid with the ring of its columns turned to the side that moves fewer bytes in this pass:

@@ -104,7 +104,8 @@ Axis::Options GridProgram::column_options(Heads kv_heads) {
                         .one_call = grid_.one_call};
   options.rank = [this](int i) { return rank_of(grid_, Place{place_.h, i, place_.j}); };
   options.blocks = [this](int i) { return std::cref(needs_.held_kv_blocks(i, place_.j)); };
-  options.needs = [this](int i, int block) { return needs_.row_needs(i, block); };
+  options.live = &routes_.column_live;
+  options.needs = [this](int block) { return needs_.row_needs(place_.i, block); };
   return options;
 }
 
@@ -118,7 +119,8 @@ Axis::Options GridProgram::row_options() {
                         .one_call = grid_.one_call};
   options.rank = [this](int j) { return rank_of(grid_, Place{place_.h, place_.i, j}); };
   options.blocks = [this](int j) { return std::cref(needs_.q_blocks(place_.i, j)); };
-  options.needs = [this](int j, int block) { return needs_.column_needs(j, block); };
+  options.live = &routes_.row_live;
+  options.needs = [this](int block) { return needs_.column_needs(place_.j, block); };
   return options;
 }
 

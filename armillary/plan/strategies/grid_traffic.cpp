@@ -6,6 +6,10 @@
 namespace armillary::plan {
 namespace {
 
+std::int64_t count(const std::vector<bool>& hops) {
+  return std::count(hops.begin(), hops.end(), true);
+}
+
 /// Heads and bytes of a grid: what a token costs.
 class Costs {
  public:
@@ -91,7 +95,9 @@ std::int64_t exchanged(const Problem& problem, const Blocks& blocks, const Needs
 std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Needs& needs,
                         const Grid& grid, Pass pass) {
   const Costs costs(problem, grid);
-  const GridRoutes routes(grid);
+  const Route column(grid.column, grid.rq, grid.window);
+  const Route row(grid.row, grid.rk);
+  const Route sums(grid.home, grid.rk);
   const bool forward = pass == Pass::Forward;
   std::int64_t bytes = grid.u == 1 ? 0 : exchanged(problem, blocks, needs, grid, costs, pass);
   for (std::size_t kv = 0; kv < blocks.kv.size(); ++kv) {
@@ -100,8 +106,8 @@ std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Need
     const auto needed = [&](int i) { return needs.row_needs(i, static_cast<int>(kv)); };
     const std::int64_t width =
         blocks.kv[kv].tokens() * costs.all_kv_heads() * (costs.d() + costs.e());
-    bytes += width * costs.word() * routes.column.spread_hops(holder.i, needed);
-    if (!forward) bytes += width * costs.sum() * routes.column.collect_hops(holder.i, needed);
+    bytes += width * costs.word() * count(column.spread_hops(holder.i, needed));
+    if (!forward) bytes += width * costs.sum() * count(column.collect_hops(holder.i, needed));
     const bool moves = holder.i != owner.i || holder.j != owner.j;
     if (moves && needs.kv_used(static_cast<int>(kv))) bytes += width * costs.word();
   }
@@ -112,8 +118,8 @@ std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Need
     const std::int64_t there = forward ? costs.d() * costs.word()
                                        : (costs.d() + costs.e()) * costs.word() + 2 * costs.sum();
     const std::int64_t home = forward ? (costs.e() + 1) * costs.sum() : costs.d() * costs.sum();
-    bytes += width * there * routes.row.spread_hops(origin, needed);
-    bytes += width * home * routes.home.collect_hops(origin, needed);
+    bytes += width * there * count(row.spread_hops(origin, needed));
+    bytes += width * home * count(sums.collect_hops(origin, needed));
   }
   return bytes;
 }

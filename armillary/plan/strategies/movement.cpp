@@ -28,11 +28,7 @@ std::string_view to_string(Movement movement) {
 }
 
 Route::Route(Movement movement, int n, int window)
-    : movement_(movement),
-      window_(movement == Movement::DoubleRing ? window : n),
-      stations_(n),
-      fed_(n),
-      carried_(n) {
+    : movement_(movement), window_(movement == Movement::DoubleRing ? window : n), stations_(n) {
   ARMILLARY_CHECK(n >= 1 && window_ >= 1 && n % window_ == 0);
   const int ahead = n / 2;  // of a bidirectional ring: members that the tile reaches by going on
   for (int d = 1; d < n; ++d) {
@@ -63,15 +59,6 @@ Route::Route(Movement movement, int n, int window)
   }
   std::stable_sort(chain_.begin(), chain_.end(),
                    [&](int a, int b) { return stations_[a].usable < stations_[b].usable; });
-  for (const int d : chain_) {
-    carried_[d].push_back(d);
-    if (const int next = stations_[d].next; next != 0) carried_[next] = carried_[d];
-  }
-  for (auto d = chain_.rbegin(); d != chain_.rend(); ++d) {
-    fed_[*d].push_back(*d);
-    std::vector<int>& before = fed_[stations_[*d].from];
-    before.insert(before.end(), fed_[*d].begin(), fed_[*d].end());
-  }
 }
 
 /// Members are counted within a window and over windows: two digits, added without carry.
@@ -97,23 +84,15 @@ int Route::origin_of(int member, int distance) const {
   return movement_ == Movement::RingBack ? plus(member, distance) : minus(member, distance);
 }
 
-std::vector<int> Route::members(int origin, const std::vector<int>& distances) const {
-  std::vector<int> members;
-  members.reserve(distances.size());
-  for (const int d : distances) members.push_back(at(origin, d));
-  return members;
-}
-
 Hops Route::spread(int me) const {
   ARMILLARY_CHECK(0 <= me && me < size());
   Hops hops;
   for (int d = 1; d < size(); ++d) {
     const Station& station = stations_[d];
     const int sent = origin_of(me, station.from);
-    hops.out.push_back({station.sent, sent, at(sent, d), members(sent, fed_[d])});
+    hops.out.push_back({station.sent, sent, at(sent, d), d});
     const int received = origin_of(me, d);
-    hops.in.push_back(
-        {station.sent, received, at(received, station.from), members(received, fed_[d])});
+    hops.in.push_back({station.sent, received, at(received, station.from), d});
   }
   sort_by_step(hops);
   return hops;
@@ -137,38 +116,73 @@ Hops Route::collect(int me, const Ready& ready) const {
       const int receiver = at(origin, next);
       const int step = std::max(ready(sender, origin), arrived[d]) + 1;
       arrived[next] = step;
-      if (sender == me) {
-        hops.out.push_back({step, origin, receiver, members(origin, carried_[d])});
-      }
-      if (receiver == me) {
-        hops.in.push_back({step, origin, sender, members(origin, carried_[d])});
-      }
+      if (sender == me) hops.out.push_back({step, origin, receiver, d});
+      if (receiver == me) hops.in.push_back({step, origin, sender, d});
     }
   }
   sort_by_step(hops);
   return hops;
 }
 
-int Route::spread_hops(int origin, const Needs& needs) const {
+std::vector<int> Route::fed_by(const Hop& hop) const {
   std::vector<bool> fed(size());
-  int hops = 0;
-  for (auto d = chain_.rbegin(); d != chain_.rend(); ++d) {
-    if (!fed[*d] && !needs(at(origin, *d))) continue;
-    ++hops;
-    fed[stations_[*d].from] = true;
+  fed[hop.distance] = true;
+  std::vector<int> members;
+  for (const int d : chain_) {
+    if (fed[stations_[d].from]) fed[d] = true;
+    if (fed[d]) members.push_back(at(hop.origin, d));
   }
-  return hops;
+  return members;
 }
 
-int Route::collect_hops(int origin, const Needs& needs) const {
-  std::vector<bool> carries(size());
-  int hops = 0;
-  for (const int d : chain_) {
-    if (!carries[d] && !needs(at(origin, d))) continue;
-    ++hops;
-    carries[stations_[d].next] = true;
+std::vector<int> Route::carried_by(const Hop& hop) const {
+  std::vector<bool> carried(size());
+  carried[hop.distance] = true;
+  for (auto d = chain_.rbegin(); d != chain_.rend(); ++d) {
+    if (stations_[*d].next != 0 && carried[stations_[*d].next]) carried[*d] = true;
   }
-  return hops;
+  std::vector<int> members;
+  for (const int d : chain_) {
+    if (carried[d]) members.push_back(at(hop.origin, d));
+  }
+  return members;
+}
+
+std::vector<bool> Route::spread_hops(int origin, const Needs& needs) const {
+  std::vector<bool> made(size());
+  for (auto d = chain_.rbegin(); d != chain_.rend(); ++d) {
+    made[*d] = made[*d] || needs(at(origin, *d));
+    if (made[*d]) made[stations_[*d].from] = true;
+  }
+  made[0] = false;
+  return made;
+}
+
+std::vector<bool> Route::collect_hops(int origin, const Needs& needs) const {
+  std::vector<bool> made(size());
+  for (const int d : chain_) {
+    made[d] = made[d] || needs(at(origin, d));
+    if (made[d]) made[stations_[d].next] = true;
+  }
+  made[0] = false;
+  return made;
+}
+
+LiveBlocks::LiveBlocks(const Route& spread, const Route& collect, const std::vector<int>& origins,
+                       const std::function<bool(int member, int block)>& needs)
+    : members_(spread.size()),
+      spread_(origins.size() * members_),
+      collect_(origins.size() * members_) {
+  for (std::size_t block = 0; block < origins.size(); ++block) {
+    if (origins[block] < 0) continue;
+    const auto needed = [&](int member) { return needs(member, static_cast<int>(block)); };
+    const std::vector<bool> out = spread.spread_hops(origins[block], needed);
+    const std::vector<bool> home = collect.collect_hops(origins[block], needed);
+    std::copy(out.begin(), out.end(),
+              spread_.begin() + static_cast<std::ptrdiff_t>(block * members_));
+    std::copy(home.begin(), home.end(),
+              collect_.begin() + static_cast<std::ptrdiff_t>(block * members_));
+  }
 }
 
 }  // namespace armillary::plan

@@ -21,6 +21,7 @@
 // the origin where the tile comes from, when, and where the sum goes on to.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string_view>
@@ -34,9 +35,9 @@ std::string_view to_string(Movement movement);  ///< `gather`, `ring`, `ring_bac
 /// One hop as seen by the member that sends (peer = receiver) or receives (peer = sender) it.
 struct Hop {
   int step = 0;
-  int origin = 0;            ///< Member whose tile, or whose result, moves.
-  int peer = 0;              ///< Member at the other end.
-  std::vector<int> members;  ///< spread: fed by this hop; collect: whose results it carries.
+  int origin = 0;    ///< Member whose tile, or whose result, moves.
+  int peer = 0;      ///< Member at the other end.
+  int distance = 0;  ///< Of the member it goes to (spread) or comes from (collect).
 };
 
 /// Hops of one member, in order of steps. Both ends of a hop give it the same step.
@@ -67,11 +68,15 @@ class Route {
   using Ready = std::function<int(int member, int origin)>;
   Hops collect(int me, const Ready& ready) const;
 
-  /// Hops that a tile of `origin` makes if only some members need it, and those that the sum of
-  /// their results makes on its way home.
+  /// Members that a hop of spread() feeds; whose results a hop of collect() carries.
+  std::vector<int> fed_by(const Hop& hop) const;
+  std::vector<int> carried_by(const Hop& hop) const;
+
+  /// By distance: does a tile of `origin` make the hop if only some members need it; does the sum
+  /// of their results make it on its way home? Cost: O(n).
   using Needs = std::function<bool(int member)>;
-  int spread_hops(int origin, const Needs& needs) const;
-  int collect_hops(int origin, const Needs& needs) const;
+  std::vector<bool> spread_hops(int origin, const Needs& needs) const;
+  std::vector<bool> collect_hops(int origin, const Needs& needs) const;
 
  private:
   /// A member at some distance from the origin of a tile.
@@ -86,14 +91,30 @@ class Route {
   int distance(int origin, int member) const;
   int at(int origin, int distance) const;
   int origin_of(int member, int distance) const;
-  std::vector<int> members(int origin, const std::vector<int>& distances) const;
-
   Movement movement_;
   int window_;
-  std::vector<Station> stations_;          ///< By distance; 0 is the origin itself.
-  std::vector<std::vector<int>> fed_;      ///< By distance: those fed by the hop to it.
-  std::vector<std::vector<int>> carried_;  ///< By distance: those whose results leave it.
-  std::vector<int> chain_;  ///< Distances but 0, each after those whose sums it carries on.
+  std::vector<Station> stations_;  ///< By distance; 0 is the origin itself.
+  std::vector<int> chain_;         ///< Distances but 0, each after those whose sums it carries on.
+};
+
+/// Which blocks travel on which hops of an axis: those that somebody needs. Immutable.
+class LiveBlocks {
+ public:
+  /// `origins`: the member that each block begins at, -1 for blocks of other axes.
+  /// Cost: O(blocks * n).
+  LiveBlocks(const Route& spread, const Route& collect, const std::vector<int>& origins,
+             const std::function<bool(int member, int block)>& needs);
+
+  bool spread(int block, int distance) const { return spread_[index(block, distance)]; }
+  bool collect(int block, int distance) const { return collect_[index(block, distance)]; }
+
+ private:
+  std::size_t index(int block, int distance) const {
+    return static_cast<std::size_t>(block) * members_ + distance;
+  }
+  std::size_t members_;
+  std::vector<bool> spread_;
+  std::vector<bool> collect_;
 };
 
 }  // namespace armillary::plan

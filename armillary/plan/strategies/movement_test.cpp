@@ -33,7 +33,8 @@ std::ostream& operator<<(std::ostream& out, const Message& message) {
 }
 
 /// Hops of all members, in the order of steps. Both ends of a hop must agree on it.
-std::vector<Message> messages(int n, const std::function<Hops(int me)>& hops_of) {
+std::vector<Message> messages(int n, const std::function<Hops(int me)>& hops_of,
+                              const std::function<std::vector<int>(const Hop&)>& members_of) {
   std::vector<Message> sent;
   std::vector<Message> received;
   for (int me = 0; me < n; ++me) {
@@ -44,10 +45,10 @@ std::vector<Message> messages(int n, const std::function<Hops(int me)>& hops_of)
       }
     }
     for (const Hop& hop : hops.out) {
-      sent.push_back({hop.step, hop.origin, me, hop.peer, hop.members});
+      sent.push_back({hop.step, hop.origin, me, hop.peer, members_of(hop)});
     }
     for (const Hop& hop : hops.in) {
-      received.push_back({hop.step, hop.origin, hop.peer, me, hop.members});
+      received.push_back({hop.step, hop.origin, hop.peer, me, members_of(hop)});
     }
   }
   std::sort(sent.begin(), sent.end());
@@ -99,7 +100,9 @@ Holds follow(const std::vector<Message>& hops, int n) {
 TEST(Spread, EveryMemberReceivesEveryForeignTileOnce) {
   for_each_case([](const Route& route) {
     const int n = route.size();
-    const std::vector<Message> hops = messages(n, [&](int me) { return route.spread(me); });
+    const std::vector<Message> hops = messages(
+        n, [&](int me) { return route.spread(me); },
+        [&](const Hop& hop) { return route.fed_by(hop); });
     EXPECT_EQ(hops.size(), static_cast<std::size_t>(n) * (n - 1));
     const Holds holds = follow(hops, n);
     for (int member = 0; member < n; ++member) {
@@ -119,7 +122,9 @@ TEST(Spread, EveryMemberReceivesEveryForeignTileOnce) {
 TEST(Spread, MembersAreThoseFedByTheHop) {
   for_each_case([](const Route& route) {
     const int n = route.size();
-    const std::vector<Message> hops = messages(n, [&](int me) { return route.spread(me); });
+    const std::vector<Message> hops = messages(
+        n, [&](int me) { return route.spread(me); },
+        [&](const Hop& hop) { return route.fed_by(hop); });
     std::map<std::pair<int, int>, std::set<int>> fed;  // By origin and receiver.
     for (auto hop = hops.rbegin(); hop != hops.rend(); ++hop) {
       std::set<int>& by_this = fed[{hop->origin, hop->to}];
@@ -191,8 +196,9 @@ TEST(Collect, BringsEveryShareHomeOnce) {
     const auto functions = ready_functions(route);
     for (std::size_t f = 0; f < functions.size(); ++f) {
       SCOPED_TRACE(testing::Message() << "ready function " << f);
-      const std::vector<Message> hops =
-          messages(n, [&](int me) { return route.collect(me, functions[f]); });
+      const std::vector<Message> hops = messages(
+          n, [&](int me) { return route.collect(me, functions[f]); },
+          [&](const Hop& hop) { return route.carried_by(hop); });
       EXPECT_EQ(hops.size(), static_cast<std::size_t>(n) * (n - 1));
       check_collect(hops, n, functions[f]);
     }
@@ -204,7 +210,9 @@ TEST(Collect, BringsEveryShareHomeOnce) {
 TEST(Collect, RingSumsWalkBehindTheTiles) {
   const Route ring(Movement::Ring, 3);
   const auto ready = [&](int member, int origin) { return ring.usable(member, origin); };
-  const std::vector<Message> hops = messages(3, [&](int me) { return ring.collect(me, ready); });
+  const std::vector<Message> hops = messages(
+      3, [&](int me) { return ring.collect(me, ready); },
+      [&](const Hop& hop) { return ring.carried_by(hop); });
   const std::vector<Message> expected{{2, 0, 1, 2, {1}},    {2, 1, 2, 0, {2}},
                                       {2, 2, 0, 1, {0}},    {3, 0, 2, 0, {1, 2}},
                                       {3, 1, 0, 1, {2, 0}}, {3, 2, 1, 2, {0, 1}}};

@@ -27,7 +27,7 @@ class GridSchedule : public Schedule {
           pass(which),
           needs(given, context.blocks, context.areas),
           grid(with_shorter_ring(context.problem, context.blocks, needs, given, which)),
-          routes(grid) {}
+          routes(grid, context.blocks, needs) {}
     RankProgram program(Rank rank) const {
       return grid_program(context.problem, context.blocks, needs, grid, routes, pass, rank);
     }

@@ -73,6 +73,20 @@ class Side {
   std::vector<int> of(Place2 place) const {
     return filter(owned_[place.team], [&](int b) { return owner_[b] == place; });
   }
+  /// By block: its owner's number in the team; the ring member that begins with it, in the rings of
+  /// equal members `member`. -1 for blocks of others.
+  std::vector<int> members_of(int team) const {
+    std::vector<int> members;
+    for (const Place2& owner : owner_) members.push_back(owner.team == team ? owner.member : -1);
+    return members;
+  }
+  std::vector<int> seeded_to(int member) const {
+    std::vector<int> members;
+    for (const Place2& owner : owner_) {
+      members.push_back(owner.team % teams_.c == member ? owner.team / teams_.c : -1);
+    }
+    return members;
+  }
   bool meets_team(int block, int team) const { return meets_[index(block, team)]; }
   /// Any team of the group; any team whose keys (queries in backward) come to these members.
   bool meets_group(int block, int group) const {
@@ -145,6 +159,15 @@ class TeamProgram {
         stay_(pass == Pass::Forward ? shared.q : shared.kv),
         walk_(pass == Pass::Forward ? shared.kv : shared.q),
         builder_(shared.context.problem, shared.context.blocks, rank),
+        stay_live_(shared.team_route, shared.team_route, stay_.members_of(me_.team),
+                   [this](int a, int block) { return stay_.meets_members(block, a); }),
+        walk_live_(shared.team_route, shared.team_route, walk_.members_of(me_.team),
+                   [this](int a, int block) { return walk_.meets_group(block, a); }),
+        ring_live_(shared.ring_route, shared.ring_route, walk_.seeded_to(me_.member),
+                   [this](int x, int block) {
+                     const int group = me_.team / teams_.group_size();
+                     return walk_.meets_team(block, group * teams_.group_size() + x);
+                   }),
         stay_team_(builder_, stay_options(heads(pass == Pass::Forward ? Tensor::Q : Tensor::K))),
         walk_team_(builder_, walk_options(heads(pass == Pass::Forward ? Tensor::K : Tensor::Q))),
         ring_(builder_, ring_options(heads(pass == Pass::Forward ? Tensor::K : Tensor::Q))) {}
@@ -178,6 +201,9 @@ class TeamProgram {
   const Side& stay_;
   const Side& walk_;
   ProgramBuilder builder_;
+  LiveBlocks stay_live_;
+  LiveBlocks walk_live_;
+  LiveBlocks ring_live_;
   Axis stay_team_;
   Axis walk_team_;
   Axis ring_;
@@ -199,13 +225,15 @@ Axis::Options TeamProgram::stay_options(Heads heads) {
               [this](int a) {
                 return stay_.of({me_.team, a});
               },
-          .needs = [this](int a, int block) { return stay_.meets_members(block, a); }};
+          .live = &stay_live_,
+          .needs = [this](int block) { return stay_.meets_members(block, me_.member); }};
 }
 
 Axis::Options TeamProgram::walk_options(Heads heads) {
   Axis::Options options = stay_options(heads);
   options.blocks = [this](int a) { return walk_.of({me_.team, a}); };
-  options.needs = [this](int a, int block) { return walk_.meets_group(block, a); };
+  options.live = &walk_live_;
+  options.needs = [this](int block) { return walk_.meets_group(block, me_.member); };
   return options;
 }
 
@@ -225,7 +253,8 @@ Axis::Options TeamProgram::ring_options(Heads heads) {
             return teams_.rank({first + x, me_.member});
           },
       .blocks = [this, group](int x) { return walk_.walking(x * teams_.c + me_.member, group); },
-      .needs = [this, first](int x, int block) { return walk_.meets_team(block, first + x); }};
+      .live = &ring_live_,
+      .needs = [this](int block) { return walk_.meets_team(block, me_.team); }};
 }
 
 /// The team's tile to the group that this member seeds; returns the tile that the ring begins with.
