@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "armillary/core/error.h"
@@ -86,7 +87,17 @@ Checker check(const char* where, const Pairs& pairs, const Inputs& inputs) {
   checker.expect_inside("q_runs", pairs.q_runs, pairs.mask->q_len());
   checker.expect_inside("k_runs", pairs.k_runs, pairs.mask->kv_len());
   checker.expect_heads(pairs.heads, q.size(2), k.size(2));
+  check_score(where, score, q.size(2) == 0 ? 0 : pairs.heads.first_q_head + q.size(2));
   return checker;
+}
+
+void expect_known(const char* where, const Kernel& kernel, const Score& score, bool tracks_max) {
+  if (kernel.plain_only() && (!score.plain() || tracks_max)) {
+    fail<InvalidArgument>(
+        "{}: this kernel has no softcap, slopes, dropout or max_logit_H; one that has, such as "
+        "reference(), is required",
+        where);
+  }
 }
 
 }  // namespace
@@ -118,6 +129,9 @@ void Kernel::attend(const Pairs& pairs, const Inputs& inputs, Partial& carry) co
   checker.expect("carry.out_BLHE", carry.out_BLHE,
                  {q.size(0), q.size(1), q.size(2), inputs.v_BLGE.size(3)}, acc);
   checker.expect("carry.lse_BLH", carry.lse_BLH, {q.size(0), q.size(1), q.size(2)}, acc);
+  const bool tracks_max = carry.max_logit_H.defined();
+  if (tracks_max) checker.expect("carry.max_logit_H", carry.max_logit_H, {q.size(2)}, acc);
+  expect_known("attend", *this, inputs.score, tracks_max);
   run_attend(pairs, inputs, carry);
 }
 
@@ -126,6 +140,7 @@ void Kernel::attend_grad(const Pairs& pairs, const Inputs& inputs, const OutputG
   const Checker checker = check("attend_grad", pairs, inputs);
   const auto& [q, k, v, score] = inputs;
   const at::ScalarType acc = accumulator(q.scalar_type());
+  expect_known("attend_grad", *this, score, false);
   const std::vector<std::int64_t> rows = {q.size(0), q.size(1), q.size(2)};
   checker.expect("dout_BLHE", upstream.dout_BLHE, {rows[0], rows[1], rows[2], v.size(3)},
                  q.scalar_type());
@@ -149,6 +164,23 @@ void delta(const at::Tensor& dout_BLHE, const at::Tensor& out_BLHE, at::Tensor& 
   }
   const at::ScalarType acc = delta_BLH.scalar_type();
   delta_BLH.copy_((dout_BLHE.to(acc) * out_BLHE.to(acc)).sum(-1));
+}
+
+void sinks_grad(const at::Tensor& sinks_H, const at::Tensor& lse_BLH, const at::Tensor& delta_BLH,
+                at::Tensor& dsinks_H) {
+  const c10::NoGradGuard no_grad;
+  if (lse_BLH.dim() != 3 || delta_BLH.sizes() != lse_BLH.sizes() ||
+      sinks_H.sizes() != lse_BLH.sizes().slice(2) || dsinks_H.sizes() != sinks_H.sizes()) {
+    fail<InvalidArgument>(
+        "sinks_grad: sinks [{}], lse [{}], delta [{}], dsinks [{}]; [H], [B, L, H] twice and [H] "
+        "are required",
+        fmt::join(sinks_H.sizes(), ", "), fmt::join(lse_BLH.sizes(), ", "),
+        fmt::join(delta_BLH.sizes(), ", "), fmt::join(dsinks_H.sizes(), ", "));
+  }
+  // A sink of -inf weighs nothing, also where no key was seen: -inf - -inf is NaN.
+  const double none = -std::numeric_limits<double>::infinity();
+  const at::Tensor weight_BLH = (sinks_H - lse_BLH).masked_fill_(lse_BLH == none, none).exp_();
+  dsinks_H.sub_((weight_BLH * delta_BLH).sum({0, 1}, /*keepdim=*/false, at::kDouble));
 }
 
 }  // namespace armillary::kernel

@@ -21,6 +21,7 @@
 #include <cstdint>
 
 #include "armillary/kernel/merge.h"
+#include "armillary/kernel/score.h"
 #include "armillary/plan/mask.h"
 #include "armillary/plan/runs.h"
 
@@ -42,16 +43,12 @@ struct HeadMap {
 };
 
 /// The (query, key) pairs of a call: fixed by the plan, the same in every layer and every step.
+/// What a score needs of positions and heads it finds here.
 struct Pairs {
   plan::Runs q_runs;                 ///< Global positions of the query rows, in memory order.
   plan::Runs k_runs;                 ///< The same for the rows of K and V.
   const plan::Mask* mask = nullptr;  ///< Over all positions; required, outlives the call.
   HeadMap heads;
-};
-
-/// How a pair scores: scale * <q, k>.
-struct Score {
-  double scale = 1.0;  ///< Usually 1 / sqrt(D).
 };
 
 struct Inputs {
@@ -79,11 +76,14 @@ struct InputGrads {
 ///
 ///   (1) keys split over any number of calls in any order give what one call gives, up to rounding;
 ///   (2) a row that sees no key is left alone: it stays (0, -inf), its gradient 0, never NaN;
-///   (3) NaN and Inf of an input reach what can see them, nothing else, also not as 0 * NaN;
+///   (3) NaN and Inf of an input reach what can see them, nothing else, also not as 0 * NaN; a
+///       dropped key is still seen;
 ///   (4) exp never overflows; a large score costs what rounding it or the lse costs:
 ///       |score| 2^-24 in fp32;
 ///   (5) parts without a visible pair cost nothing, wholly visible ones no mask work;
 ///   (6) the same call gives the same bits.
+///
+/// All of them hold with every feature of Score (score.h) on; features_test.cpp repeats them so.
 ///
 /// Threads: calls from several threads at once are fine if they update different tensors; a call
 /// uses ATen's intra-op threads of its thread. No autograd is recorded.
@@ -91,10 +91,15 @@ class Kernel {
  public:
   virtual ~Kernel() = default;
 
-  /// Merges attention over these keys into `carry`, which holds the keys of earlier calls.
+  /// False for a kernel that computes every Score and max_logit_H. Others get plain scores only:
+  /// a feature they do not know is refused, never left out.
+  virtual bool plain_only() const { return true; }
+
+  /// Merges attention over these keys into `carry`, which holds the keys of earlier calls, and the
+  /// largest visible score of each head into `carry.max_logit_H`, if there is one.
   /// No key may come twice. Cost: 2 (D + E) flops a visible pair and query head.
   /// @throws InvalidArgument on shapes, dtypes, devices, heads or positions that do not fit
-  /// together.
+  /// together, on a score that check_score() refuses, or one that this kernel does not compute.
   void attend(const Pairs& pairs, const Inputs& inputs, Partial& carry) const;
 
   /// Adds the gradients that flow through these pairs to `grads`.
@@ -110,7 +115,14 @@ class Kernel {
 };
 
 /// delta = rowsum(dout * out) over E, in the dtype of `delta_BLH` (the accumulator). `out_BLHE` is
-/// the finished output. @throws InvalidArgument if shapes differ.
+/// the finished output, so sinks and dropout are in it. @throws InvalidArgument if shapes differ.
 void delta(const at::Tensor& dout_BLHE, const at::Tensor& out_BLHE, at::Tensor& delta_BLH);
+
+/// Adds to `dsinks_H` (fp64, cleared by the caller) what these rows contribute to the gradient of
+/// the sinks that `finish` was given:  dsink -= exp(sink - lse) delta,  summed over B and L. Every
+/// row must come once. `lse_BLH` as `finish` wrote it; a row that saw no key adds 0.
+/// Cost: 3 B L H flops. @throws InvalidArgument if shapes differ.
+void sinks_grad(const at::Tensor& sinks_H, const at::Tensor& lse_BLH, const at::Tensor& delta_BLH,
+                at::Tensor& dsinks_H);
 
 }  // namespace armillary::kernel

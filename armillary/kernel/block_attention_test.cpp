@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <string>
@@ -162,6 +163,68 @@ TEST(Delta, IsTheRowSumInAccumulators) {
       error_of([&] { delta(dout, out.select(3, 0), sum); }),
       "delta: dout [1, 2, 1, 3], out [1, 2, 1], delta [1, 2, 1]; one shape, delta without its "
       "last dim, is required");
+}
+
+// Two rows of delta 2 and -8 whose sink weighs 1/2 and 1/4: the gradient is -(1 - 2).
+TEST(SinksGrad, ByHand) {
+  const at::Tensor sinks_H = at::zeros({1}, at::kDouble);
+  const at::Tensor lse = at::tensor({std::log(2.0), std::log(4.0)}, at::kDouble).view({1, 2, 1});
+  const at::Tensor delta_BLH = at::tensor({2.0, -8.0}, at::kDouble).view({1, 2, 1});
+  at::Tensor dsinks_H = at::full({1}, 100, at::kDouble);
+  sinks_grad(sinks_H, lse, delta_BLH, dsinks_H);
+  EXPECT_NEAR(dsinks_H.item<double>(), 101, 1e-13);
+}
+
+TEST(SinksGrad, ARowThatSawNoKeyAddsNothing) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const at::Tensor sinks_H = at::tensor({1.5f, static_cast<float>(-inf)});
+  const at::Tensor lse = sinks_H.view({1, 1, 2});
+  at::Tensor dsinks_H = at::zeros({2}, at::kDouble);
+  sinks_grad(sinks_H, lse, at::zeros({1, 1, 2}), dsinks_H);
+  EXPECT_TRUE(at::equal(dsinks_H, at::zeros({2}, at::kDouble))) << dsinks_H;
+  // Nor does a sink of -inf beside keys.
+  sinks_grad(sinks_H, at::ones({1, 1, 2}), at::tensor({0.0f, 1.0f}).view({1, 1, 2}), dsinks_H);
+  EXPECT_TRUE(at::equal(dsinks_H, at::zeros({2}, at::kDouble))) << dsinks_H;
+}
+
+TEST(SinksGrad, RefusesShapes) {
+  const at::Tensor rows = at::zeros({1, 3, 2});
+  at::Tensor dsinks_H = at::zeros({2}, at::kDouble);
+  EXPECT_EQ(error_of([&] { sinks_grad(at::zeros({3}), rows, rows, dsinks_H); }),
+            "sinks_grad: sinks [3], lse [1, 3, 2], delta [1, 3, 2], dsinks [2]; [H], [B, L, H] "
+            "twice and [H] are required");
+}
+
+// A feature that a kernel does not know is refused, never left out.
+TEST(Kernel, RefusesFeaturesThatItDoesNotCompute) {
+  const std::string refusal =
+      ": this kernel has no softcap, slopes, dropout or max_logit_H; one that has, such as "
+      "reference(), is required";
+  const std::function<void(Call&)> features[] = {
+      [](Call& call) { call.inputs.score.softcap = 30; },
+      [](Call& call) { call.inputs.score.alibi_slopes_H = at::ones({4}); },
+      [](Call& call) { call.inputs.score.dropout.p = 0.1; }};
+  for (const auto& feature : features) {
+    EXPECT_EQ(attend_error(feature), "attend" + refusal);
+    EXPECT_EQ(attend_grad_error(feature), "attend_grad" + refusal);
+  }
+  EXPECT_EQ(attend_error([](Call& call) { call.carry.max_logit_H = at::zeros({4}); }),
+            "attend" + refusal);
+}
+
+TEST(Kernel, RefusesScores) {
+  EXPECT_EQ(attend_error([](Call& call) { call.inputs.score.softcap = 0; }),
+            "attend: softcap 0; a finite number above 0 is required, or none");
+  EXPECT_EQ(attend_grad_error([](Call& call) { call.inputs.score.dropout.p = 1; }),
+            "attend_grad: dropout p 1; at least 0 and below 1 is required");
+  // Slopes are counted by global head: this view has heads 4 to 7 of 8.
+  EXPECT_EQ(attend_error([](Call& call) {
+              call.pairs.heads = {.first_q_head = 4, .first_kv_head = 2, .group_size = 2};
+              call.inputs.score.alibi_slopes_H = at::ones({4});
+            }),
+            "attend: alibi_slopes_H is Float [4]; Float [8] is required, of all heads");
+  EXPECT_EQ(attend_error([](Call& call) { call.carry.max_logit_H = at::zeros({5}); }),
+            "attend: carry.max_logit_H is Float [5]; Float [4] is required");
 }
 
 }  // namespace

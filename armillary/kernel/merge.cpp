@@ -19,6 +19,12 @@ void expect_alike(const char* where, const char* what, const at::Tensor& given,
   }
 }
 
+/// a - b, so that exp(a - lse) of a merge is sigmoid(lead), which is exactly 1 and 0 where one side
+/// is empty. Equal sides weigh the same; said so explicitly, because -inf - -inf is NaN.
+at::Tensor lead(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).masked_fill_(a == b, 0);
+}
+
 }  // namespace
 
 void clear(Partial& partial) {
@@ -37,21 +43,32 @@ void merge(Partial& acc, const Partial& other) {
                           c10::toString(acc.out_BLHE.scalar_type()),
                           c10::toString(other.out_BLHE.scalar_type()));
   }
-  // exp(a - lse) is sigmoid(a - b), which is exactly 1 and 0 where one side is empty. Equal sides
-  // weigh the same; said so explicitly, because -inf - -inf is NaN.
   const at::Tensor& a = acc.lse_BLH;
   const at::Tensor& b = other.lse_BLH;
-  const at::Tensor distance = (a - b).masked_fill_(a == b, 0).unsqueeze(-1);
+  const at::Tensor distance = lead(a, b).unsqueeze(-1);
   acc.out_BLHE.mul_(at::sigmoid(distance)).addcmul_(other.out_BLHE, at::sigmoid(-distance));
   acc.lse_BLH.copy_(at::logaddexp(a, b));
 }
 
-void finish(const Partial& partial, at::Tensor& out_BLHE, at::Tensor& lse_BLH) {
+void finish(const Partial& partial, at::Tensor& out_BLHE, at::Tensor& lse_BLH,
+            const at::Tensor& sinks_H) {
   const c10::NoGradGuard no_grad;
   expect_alike("finish", "out", out_BLHE, partial.out_BLHE);
   expect_alike("finish", "lse", lse_BLH, partial.lse_BLH);
-  out_BLHE.copy_(partial.out_BLHE);
-  lse_BLH.copy_(partial.lse_BLH);
+  if (!sinks_H.defined()) {
+    out_BLHE.copy_(partial.out_BLHE);
+    lse_BLH.copy_(partial.lse_BLH);
+    return;
+  }
+  const at::Tensor& lse = partial.lse_BLH;
+  if (lse.dim() == 0 || sinks_H.sizes() != lse.sizes().slice(lse.dim() - 1) ||
+      sinks_H.scalar_type() != lse.scalar_type()) {
+    fail<InvalidArgument>("finish: sinks are {} [{}]; {}, one per head of lse [{}], is required",
+                          c10::toString(sinks_H.scalar_type()), fmt::join(sinks_H.sizes(), ", "),
+                          c10::toString(lse.scalar_type()), fmt::join(lse.sizes(), ", "));
+  }
+  out_BLHE.copy_(partial.out_BLHE * at::sigmoid(lead(lse, sinks_H)).unsqueeze(-1));
+  lse_BLH.copy_(at::logaddexp(lse, sinks_H));
 }
 
 }  // namespace armillary::kernel

@@ -17,6 +17,9 @@ namespace armillary::kernel {
 struct Partial {
   at::Tensor out_BLHE;  ///< Softmax-weighted mean of the values of the keys seen so far.
   at::Tensor lse_BLH;   ///< Log of the sum of exp(score) over those keys; natural log, not base 2.
+  /// If defined, attend() raises it to the largest score it sees of each query head of the view;
+  /// accumulators, -inf at first. Left alone by everything else in this header.
+  at::Tensor max_logit_H = {};
 };
 
 /// Sets every row to (0, -inf): no key seen yet.
@@ -36,7 +39,17 @@ void clear(Partial& partial);
 void merge(Partial& acc, const Partial& other);
 
 /// Writes a partial over all keys as the result: `out_BLHE` in the input dtype (one rounding),
-/// `lse_BLH` in the accumulator dtype. @throws InvalidArgument if shapes differ.
-void finish(const Partial& partial, at::Tensor& out_BLHE, at::Tensor& lse_BLH);
+/// `lse_BLH` in the accumulator dtype.
+///
+/// Attention sinks: with `sinks_H`, one logit per query head of the view in the accumulator dtype,
+/// a row is as if it also saw a key of that score whose value is 0 (gpt-oss; Xiao et al. 2023,
+/// arXiv:2309.17453):
+///
+///   lse' = log(exp(lse) + exp(sink))        out' = out exp(lse - lse')
+///
+/// so a row that saw no key is (0, sink). Here and nowhere else, so that a sink counts once however
+/// many partials there were. @throws InvalidArgument if shapes or dtypes differ.
+void finish(const Partial& partial, at::Tensor& out_BLHE, at::Tensor& lse_BLH,
+            const at::Tensor& sinks_H = {});
 
 }  // namespace armillary::kernel

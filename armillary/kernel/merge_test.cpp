@@ -6,7 +6,10 @@
 #include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
 
+#include <cmath>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "armillary/core/error.h"
 
@@ -133,6 +136,48 @@ TEST(Merge, FinishRoundsOnceToTheInputDtype) {
   EXPECT_TRUE(at::equal(lse, partial.lse_BLH)) << lse;
 }
 
+Partial finished(const Partial& partial, const at::Tensor& sinks_H) {
+  Partial result = copy(partial);
+  finish(partial, result.out_BLHE, result.lse_BLH, sinks_H);
+  return result;
+}
+
+// A key of score ln 1 with value 8, and a sink of ln 3: the key weighs 1/4.
+TEST(Finish, ASinkByHand) {
+  const Partial key{at::full({1, 1, 1, 1}, 8.0, at::kDouble), at::zeros({1, 1, 1}, at::kDouble)};
+  const Partial result = finished(key, at::full({1}, std::log(3.0), at::kDouble));
+  EXPECT_NEAR(result.out_BLHE.item<double>(), 2, 1e-14);
+  EXPECT_NEAR(result.lse_BLH.item<double>(), std::log(4.0), 1e-14);
+}
+
+// Finishing with sinks is merging with a partial that saw one key of that score and value 0, in
+// whatever shares the keys came.
+RC_GTEST_PROP(Finish, ASinkIsAKeyWithoutAValue, ()) {
+  const std::vector<std::int64_t> shape = random_shape();
+  const Partial partial = random_partial(shape);
+  const at::Tensor sinks_H = at::randn({shape[2]}, at::kDouble) * 3;
+  const Partial sink{at::zeros(shape, at::kDouble),
+                     sinks_H.expand(at::IntArrayRef(shape).slice(0, 3)).contiguous()};
+  expect_same(finished(partial, sinks_H), merged(partial, sink), kRounding);
+}
+
+TEST(Finish, ARowThatSawNoKeyHasTheSinkAsItsLse) {
+  const Partial empty = nothing_seen({1, 2, 3, 2}, at::kFloat);
+  const at::Tensor sinks_H = at::tensor({-1.0f, 0.0f, 90.0f});
+  const Partial result = finished(empty, sinks_H);
+  EXPECT_TRUE(at::equal(result.out_BLHE, at::zeros({1, 2, 3, 2}))) << result.out_BLHE;
+  EXPECT_TRUE(at::equal(result.lse_BLH, sinks_H.expand({1, 2, 3}))) << result.lse_BLH;
+}
+
+TEST(Finish, ASinkOfMinusInfinityIsNone) {
+  Partial partial = nothing_seen({1, 2, 1, 2}, at::kFloat);
+  partial.out_BLHE.select(1, 0).fill_(0.7);
+  partial.lse_BLH.select(1, 0).fill_(-3.1);
+  const Partial result = finished(partial, at::full({1}, -kInf));
+  EXPECT_TRUE(at::equal(result.out_BLHE, partial.out_BLHE)) << result.out_BLHE;
+  EXPECT_TRUE(at::equal(result.lse_BLH, partial.lse_BLH)) << result.lse_BLH;
+}
+
 template <class Call>
 std::string error_of(Call call) {
   try {
@@ -161,6 +206,13 @@ TEST(Merge, RefusesWhatDoesNotFit) {
   at::Tensor lse = at::empty({1, 2, 1});
   EXPECT_EQ(error_of([&] { finish(acc, out, lse); }),
             "finish: out has shape [1, 2, 1, 5]; [1, 2, 1, 4] is required");
+  const auto sinks_error = [&](const at::Tensor& sinks_H) {
+    return error_of([&] { finished(acc, sinks_H); });
+  };
+  EXPECT_EQ(sinks_error(at::zeros({2})),
+            "finish: sinks are Float [2]; Float, one per head of lse [1, 2, 1], is required");
+  EXPECT_EQ(sinks_error(at::zeros({1}, at::kDouble)),
+            "finish: sinks are Double [1]; Float, one per head of lse [1, 2, 1], is required");
 }
 
 }  // namespace

@@ -1,12 +1,14 @@
 // naive_attention.h: attention the slow way, for tests and for benchmarks that check before they
 // time: one fp64 softmax over an explicit S x S matrix of Mask::visible, gradients by autograd.
-// Shares no code and no formula with the kernels.
+// Shares no code and no formula with the kernels, but for DropoutStream::drops: what is dropped is
+// a definition.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <vector>
 
+#include "armillary/kernel/score.h"
 #include "armillary/plan/mask.h"
 
 namespace armillary::kernel {
@@ -26,6 +28,8 @@ struct Results {
   at::Tensor dq_BSHD;
   at::Tensor dk_BSGD;
   at::Tensor dv_BSGE;
+  at::Tensor dsinks_H = {};     ///< If sinks were given.
+  at::Tensor max_logit_H = {};  ///< Largest visible score of each head; -inf if there is none.
 };
 
 struct Sizes {
@@ -43,7 +47,12 @@ Sequences random_sequences(const Sizes& sizes, const plan::Mask& mask, at::Scala
 /// hidden[q, k], by asking the mask about every pair.
 at::Tensor hidden_matrix(const plan::Mask& mask);
 
-/// A row that sees no key is 0 with log-sum-exp -inf.
+/// A row that sees no key is 0 with log-sum-exp -inf, or its head's sink if there is one. `sinks_H`
+/// as in finish(): one logit per query head, any dtype. All results are fp64.
+Results naive_attention(const Sequences& sequences, const plan::Mask& mask, const Score& score,
+                        const at::Tensor& sinks_H = {});
+
+/// The same with nothing but a scale.
 Results naive_attention(const Sequences& sequences, const plan::Mask& mask, double scale);
 
 /// max |given - required| / max |required|; NaN if anything is NaN. The same infinities differ by

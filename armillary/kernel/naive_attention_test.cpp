@@ -25,6 +25,27 @@ TEST(NaiveAttention, OneQueryOverTwoKeysByHand) {
   EXPECT_NEAR(y.dq_BSHD.item<double>(), 0.75 * std::log(3.0), 1e-15);
 }
 
+// The features that numbers can be worked out for: scores 4 and -4, capped at 2, less 3 and 0 by
+// distance (the one query sits on the last key), and a sink.
+TEST(NaiveAttention, FeaturesByHand) {
+  const Sequences x{.q_BSHD = at::ones({1, 1, 1, 1}, at::kDouble),
+                    .k_BSGD = at::tensor({4.0, -4.0}, at::kDouble).view({1, 2, 1, 1}),
+                    .v_BSGE = at::tensor({1.0, 5.0}, at::kDouble).view({1, 2, 1, 1}),
+                    .dout_BSHE = at::ones({1, 1, 1, 1}, at::kDouble)};
+  const Score score{.scale = 1, .softcap = 2, .alibi_slopes_H = at::full({1}, 3.0)};
+  const Results y = naive_attention(x, plan::full_mask({.q = 1, .kv = 2}), score, at::zeros({1}));
+  const double first = 2 * std::tanh(2.0) - 3;
+  const double last = -2 * std::tanh(2.0);
+  const double sum = std::exp(first) + std::exp(last) + 1;
+  const double out = (std::exp(first) + 5 * std::exp(last)) / sum;
+  EXPECT_NEAR(y.out_BSHE.item<double>(), out, 1e-15);
+  EXPECT_NEAR(y.lse_BSH.item<double>(), std::log(sum), 1e-15);
+  EXPECT_NEAR(y.max_logit_H.item<double>(), first, 1e-15);
+  EXPECT_NEAR(y.dsinks_H.item<double>(), -out / sum, 1e-15);
+  const double bend = 1 - std::tanh(2.0) * std::tanh(2.0);
+  EXPECT_NEAR(y.dk_BSGD[0][0].item<double>(), std::exp(first) / sum * (1 - out) * bend, 1e-15);
+}
+
 TEST(NaiveAttention, RelativeErrorSeesNanAndInfinity) {
   const double inf = std::numeric_limits<double>::infinity();
   const at::Tensor required = at::tensor({1.0, -inf}, at::kDouble);

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
+#include <vector>
 
 #include "armillary/kernel/patches.h"
 
@@ -61,7 +63,10 @@ struct Piece {
   plan::Interval q_heads;
   std::int64_t kv_head = 0;
   std::int64_t batch = 0;
-  at::Tensor bias_LIN;  ///< 0 where visible, -inf where hidden; undefined if all is visible.
+  at::Tensor bias_LIN;      ///< 0 where visible, -inf where hidden; undefined if all is visible.
+  at::Tensor slopes_IHI;    ///< Of the query heads; undefined if there are none.
+  at::Tensor distance_LIN;  ///< |k - q - (kv_len - q_len)|, if there are slopes.
+  at::Tensor keep_LHN;      ///< 0 or 1 / (1 - p); undefined without dropout.
 
   /// View [tokens, heads, ...] of a tensor of the query side, and [N, ...] of one of the key side.
   at::Tensor queries(const at::Tensor& x_BLHX) const {
@@ -103,6 +108,11 @@ struct Piece {
     if (partial() && !tame(w_MN)) by_token(w_MN).masked_fill_(bias_LIN < 0, 0);
   }
 
+  /// x *= keep
+  void drop(const at::Tensor& x_MN) const {
+    if (keep_LHN.defined()) by_token(x_MN).mul_(keep_LHN);
+  }
+
   at::Tensor sum_over_keys(const at::Tensor& w_MN, const at::Tensor& x_NX) const {
     if (!partial() || tame(x_NX)) return w_MN.mm(x_NX);
     return weighted_sum(w_MN, x_NX, hidden());
@@ -135,6 +145,50 @@ at::Tensor bias_of(const plan::Mask& mask, const Strip& q, const Strip& k,
   return bias_LIN.to(options.device());
 }
 
+/// Global positions of the rows of a patch, for the features that ask for them.
+struct Positions {
+  std::vector<std::int64_t> q;
+  std::vector<std::int64_t> k;
+};
+
+/// |k - q - shift|: exact in int64, then rounded once.
+at::Tensor distance_of(const Positions& positions, std::int64_t shift,
+                       const at::TensorOptions& options) {
+  const at::Tensor q_L = at::tensor(positions.q, at::kLong);
+  const at::Tensor k_N = at::tensor(positions.k, at::kLong);
+  return (k_N - (q_L + shift).view({-1, 1, 1})).abs_().to(options);
+}
+
+template <class Number>
+void fill_keep(const Dropout& dropout, const Positions& positions, std::int64_t batch,
+               std::int64_t first_head, const at::Tensor& keep_LHN) {
+  Number* row = keep_LHN.data_ptr<Number>();
+  std::vector<DropoutStream> streams;
+  for (std::int64_t h = 0; h < keep_LHN.size(1); ++h) {
+    streams.emplace_back(dropout, batch, first_head + h);
+  }
+  for (const std::int64_t q : positions.q) {
+    for (const DropoutStream& stream : streams) {
+      stream.fill(q, positions.k, std::span(row, positions.k.size()));
+      row += positions.k.size();
+    }
+  }
+}
+
+at::Tensor keep_of(const Dropout& dropout, const Positions& positions, const Piece& piece,
+                   std::int64_t first_q_head, const at::TensorOptions& options) {
+  const at::Tensor keep_LHN = at::empty(
+      {std::ssize(positions.q), piece.q_heads.end - piece.q_heads.begin, std::ssize(positions.k)},
+      options.device(at::kCPU));
+  const std::int64_t first_head = first_q_head + piece.q_heads.begin;
+  if (options.dtype() == at::kDouble) {
+    fill_keep<double>(dropout, positions, piece.batch, first_head, keep_LHN);
+  } else {
+    fill_keep<float>(dropout, positions, piece.batch, first_head, keep_LHN);
+  }
+  return keep_LHN.to(options.device());
+}
+
 /// Calls visit(Piece) for every piece with a visible pair, in a fixed order.
 template <class Visit>
 void for_each_piece(const Pairs& pairs, const Inputs& inputs, Visit visit) {
@@ -144,33 +198,79 @@ void for_each_piece(const Pairs& pairs, const Inputs& inputs, Visit visit) {
   const PatchLimits limits{.q_rows = std::max<std::int64_t>(1, kQueryRows / group),
                            .k_rows = kKeyRows};
   const Patches patches = find_patches(*pairs.mask, pairs.q_runs, pairs.k_runs, limits);
+  const auto acc = q_BLHD.options().dtype(accumulator(q_BLHD.scalar_type()));
+  const at::Tensor& slopes_H = inputs.score.alibi_slopes_H;
+  const Dropout& dropout = inputs.score.dropout;
   for (const Patch& patch : patches.visible) {
     const Strip& q = patches.q[patch.q];
     const Strip& k = patches.k[patch.k];
-    Piece piece{.q_rows = q.rows, .k_rows = k.rows, .q_heads = {}, .bias_LIN = {}};
-    if (!patch.whole) {
-      const auto acc = q_BLHD.options().dtype(accumulator(q_BLHD.scalar_type()));
-      piece.bias_LIN = bias_of(*pairs.mask, q, k, acc);
+    Piece piece{.q_rows = q.rows,
+                .k_rows = k.rows,
+                .q_heads = {},
+                .bias_LIN = {},
+                .slopes_IHI = {},
+                .distance_LIN = {},
+                .keep_LHN = {}};
+    if (!patch.whole) piece.bias_LIN = bias_of(*pairs.mask, q, k, acc);
+    Positions rows;
+    if (slopes_H.defined() || dropout.on()) {
+      rows = {plan::positions(q.runs), plan::positions(k.runs)};
+    }
+    if (slopes_H.defined()) {
+      piece.distance_LIN = distance_of(rows, pairs.mask->kv_len() - pairs.mask->q_len(), acc);
     }
     for (piece.kv_head = 0; piece.kv_head < inputs.k_BLGD.size(2); ++piece.kv_head) {
       piece.q_heads = pairs.heads.q_heads_of(piece.kv_head, heads);
       if (piece.q_heads.empty()) continue;
-      for (piece.batch = 0; piece.batch < q_BLHD.size(0); ++piece.batch) visit(piece);
+      if (slopes_H.defined()) {
+        const std::int64_t first = pairs.heads.first_q_head;
+        piece.slopes_IHI = slopes_H.slice(0, first + piece.q_heads.begin, first + piece.q_heads.end)
+                               .to(acc)
+                               .view({1, -1, 1});
+      }
+      for (piece.batch = 0; piece.batch < q_BLHD.size(0); ++piece.batch) {
+        if (dropout.on()) {
+          piece.keep_LHN = keep_of(dropout, rows, piece, pairs.heads.first_q_head, acc);
+        }
+        visit(piece);
+      }
     }
   }
 }
 
+/// score.h in numbers, for both passes; hidden ones are -inf. `softcap_grad`, if given, becomes
+/// d score / d (scale <q, k>), or stays undefined if that is 1.
+at::Tensor scores(const Piece& piece, const Score& score, const at::Tensor& q_MD,
+                  const at::Tensor& k_ND, at::Tensor* softcap_grad = nullptr) {
+  const double cap = score.softcap.value_or(1);
+  at::Tensor s_MN = products(q_MD, k_ND, score.scale / cap);
+  if (score.softcap) {
+    s_MN.tanh_();
+    if (softcap_grad != nullptr) *softcap_grad = 1 - s_MN.square();
+    s_MN.mul_(cap);
+  }
+  if (piece.slopes_IHI.defined()) {
+    piece.by_token(s_MN).addcmul_(piece.slopes_IHI, piece.distance_LIN, -1);
+  }
+  piece.hide_scores(s_MN);
+  return s_MN;
+}
+
 class Reference final : public Kernel {
+ public:
+  bool plain_only() const override { return false; }
+
+ private:
   void run_attend(const Pairs& pairs, const Inputs& inputs, Partial& carry) const override {
     const c10::NoGradGuard no_grad;
     for_each_piece(pairs, inputs, [&](const Piece& piece) {
       at::Tensor p_MN =
-          products(piece.q_side(inputs.q_BLHD), piece.k_side(inputs.k_BLGD), inputs.score.scale);
-      piece.hide_scores(p_MN);
+          scores(piece, inputs.score, piece.q_side(inputs.q_BLHD), piece.k_side(inputs.k_BLGD));
       // A row that sees no key here: its maximum is -inf, all its weights exp(-inf - 0) = 0.
       const at::Tensor max_MI = p_MN.amax(1, /*keepdim=*/true);
       exp_in_place(p_MN.sub_(max_MI.masked_fill(max_MI == -kInf, 0)));
-      const at::Tensor sum_MI = p_MN.sum(1, /*keepdim=*/true);
+      const at::Tensor sum_MI = p_MN.sum(1, /*keepdim=*/true);  // dropped ones too
+      piece.drop(p_MN);
       // The largest weight is 1, so the sum is at least 1 unless the row is empty.
       const at::Tensor out_ME =
           piece.sum_over_keys(p_MN, piece.k_side(inputs.v_BLGE)).div_(sum_MI.clamp_min(1));
@@ -178,6 +278,10 @@ class Reference final : public Kernel {
 
       Partial seen{piece.queries(carry.out_BLHE), piece.queries(carry.lse_BLH)};
       merge(seen, {piece.by_token(out_ME), piece.by_token(lse_M)});
+      if (carry.max_logit_H.defined()) {
+        const at::Tensor max_H = carry.max_logit_H.slice(0, piece.q_heads.begin, piece.q_heads.end);
+        max_H.copy_(at::maximum(max_H, piece.by_token(max_MI.squeeze(1)).amax(0)));
+      }
     });
   }
 
@@ -191,15 +295,21 @@ class Reference final : public Kernel {
       const at::Tensor dout_ME = piece.q_side(upstream.dout_BLHE);
 
       // P = exp(S - lse)
-      at::Tensor p_MN = products(q_MD, k_ND, scale);
-      piece.hide_scores(p_MN);
+      at::Tensor softcap_grad_MN;
+      at::Tensor p_MN = scores(piece, inputs.score, q_MD, k_ND, &softcap_grad_MN);
       exp_in_place(p_MN.sub_(piece.q_side(upstream.lse_BLH).unsqueeze(1)));
       piece.hide_weights(p_MN);  // A row that sees no key: -inf - -inf is NaN.
-      piece.keys(grads.dv_BLGE).add_(piece.sum_over_queries(p_MN, dout_ME));
 
-      // dS = P * (dP - delta)
+      // dP = keep * dout V^T, and dV = (keep * P)^T dout
       at::Tensor ds_MN = products(dout_ME, piece.k_side(inputs.v_BLGE), 1);
+      piece.drop(ds_MN);
+      const at::Tensor kept_MN = piece.keep_LHN.defined() ? p_MN.clone() : p_MN;
+      piece.drop(kept_MN);
+      piece.keys(grads.dv_BLGE).add_(piece.sum_over_queries(kept_MN, dout_ME));
+
+      // dS = P * (dP - delta), times the gradient of the softcap
       ds_MN.sub_(piece.q_side(upstream.delta_BLH).unsqueeze(1)).mul_(p_MN);
+      if (softcap_grad_MN.defined()) ds_MN.mul_(softcap_grad_MN);
       piece.hide_weights(ds_MN);
       const at::Tensor dq = piece.queries(grads.dq_BLHD);
       dq.add_(piece.by_token(piece.sum_over_keys(ds_MN, k_ND)), scale);

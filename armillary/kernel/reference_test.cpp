@@ -1,6 +1,7 @@
 #include "armillary/kernel/reference.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "armillary/core/error.h"
+#include "armillary/kernel/dealt_attention.h"
 #include "armillary/kernel/naive_attention.h"
 
 namespace armillary::kernel {
@@ -17,169 +18,9 @@ namespace {
 
 using plan::Interval;
 using plan::Mask;
-using plan::Run;
-using plan::Runs;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-/// Bounds of design.md section 6: only the order of sums differs from one softmax over all keys,
-/// which costs some 10 to 50 roundings of 2^-53 or 2^-24 here.
-double tolerance(at::ScalarType dtype) {
-  return dtype == at::kDouble ? 1e-12 : 1e-5;
-}
-
-/// How one attention is dealt out over calls: each range of query heads and block of queries gets a
-/// partial of its own, and attends the blocks of keys in the given order.
-struct Deal {
-  std::vector<Runs> q_blocks;
-  std::vector<Runs> k_blocks;
-  std::vector<Interval> q_heads;
-};
-
-/// The same numbers as a view into the middle of a larger tensor full of NaN.
-at::Tensor in_slot(const at::Tensor& x) {
-  std::vector<std::int64_t> shape = x.sizes().vec();
-  shape[1] += 3;
-  shape[2] += 2;
-  const at::Tensor slot = at::full(shape, kNan, x.options());
-  const at::Tensor view = slot.narrow(1, 2, x.size(1)).narrow(2, 1, x.size(2));
-  return view.copy_(x);
-}
-
-at::Tensor rows_of(const Runs& runs) {
-  return at::tensor(positions(runs), at::kLong);
-}
-
-at::Tensor part(const at::Tensor& x_BSHX, const Runs& runs, Interval heads) {
-  return in_slot(x_BSHX.index_select(1, rows_of(runs)).slice(2, heads.begin, heads.end));
-}
-
-void add_part(at::Tensor& x_BSHX, const Runs& runs, Interval heads, const at::Tensor& part) {
-  x_BSHX.slice(2, heads.begin, heads.end).index_add_(1, rows_of(runs), part);
-}
-
-/// One block of queries for one range of heads: all its calls, forward and backward, added to
-/// `results` (in accumulators, -inf of lse is 0 before).
-void deal_block(const Kernel& kernel, const Sequences& x, const Mask& mask, const Deal& deal,
-                const Runs& q_runs, Interval heads, double scale, Results& results) {
-  const std::int64_t group = x.q_BSHD.size(2) / x.k_BSGD.size(2);
-  const Interval kv_heads{heads.begin / group, (heads.end + group - 1) / group};
-  const auto pairs = [&](const Runs& k_runs) {
-    return Pairs{
-        .q_runs = q_runs,
-        .k_runs = k_runs,
-        .mask = &mask,
-        .heads = {
-            .first_q_head = heads.begin, .first_kv_head = kv_heads.begin, .group_size = group}};
-  };
-  const auto inputs = [&](const Runs& k_runs) {
-    return Inputs{.q_BLHD = part(x.q_BSHD, q_runs, heads),
-                  .k_BLGD = part(x.k_BSGD, k_runs, kv_heads),
-                  .v_BLGE = part(x.v_BSGE, k_runs, kv_heads),
-                  .score = {.scale = scale}};
-  };
-  const at::Tensor dout = part(x.dout_BSHE, q_runs, heads);
-  const auto acc = at::TensorOptions(accumulator(dout.scalar_type()));
-
-  Partial carry{in_slot(at::zeros(dout.sizes(), acc)),
-                in_slot(at::zeros(dout.sizes().slice(0, 3), acc))};
-  clear(carry);
-  for (const Runs& k_runs : deal.k_blocks) kernel.attend(pairs(k_runs), inputs(k_runs), carry);
-  at::Tensor out = at::empty_like(dout);
-  at::Tensor lse = at::empty_like(carry.lse_BLH);
-  finish(carry, out, lse);
-  at::Tensor delta_BLH = in_slot(at::zeros_like(lse));
-  delta(dout, out, delta_BLH);
-  add_part(results.out_BSHE, q_runs, heads, out.to(acc.dtype()));
-  add_part(results.lse_BSH, q_runs, heads, lse);
-
-  for (const Runs& k_runs : deal.k_blocks) {
-    const Inputs in = inputs(k_runs);
-    InputGrads grads{in_slot(at::zeros(in.q_BLHD.sizes(), acc)),
-                     in_slot(at::zeros(in.k_BLGD.sizes(), acc)),
-                     in_slot(at::zeros(in.v_BLGE.sizes(), acc))};
-    kernel.attend_grad(pairs(k_runs), in, {dout, lse, delta_BLH}, grads);
-    add_part(results.dq_BSHD, q_runs, heads, grads.dq_BLHD);
-    add_part(results.dk_BSGD, k_runs, kv_heads, grads.dk_BLGD);
-    add_part(results.dv_BSGE, k_runs, kv_heads, grads.dv_BLGE);
-  }
-}
-
-Results dealt_attention(const Kernel& kernel, const Sequences& x, const Mask& mask,
-                        const Deal& deal, double scale) {
-  const auto acc = at::TensorOptions(accumulator(x.q_BSHD.scalar_type()));
-  Results results{at::zeros(x.dout_BSHE.sizes(), acc),
-                  at::zeros(x.dout_BSHE.sizes().slice(0, 3), acc), at::zeros(x.q_BSHD.sizes(), acc),
-                  at::zeros(x.k_BSGD.sizes(), acc), at::zeros(x.v_BSGE.sizes(), acc)};
-  for (const Interval heads : deal.q_heads) {
-    for (const Runs& q_runs : deal.q_blocks) {
-      deal_block(kernel, x, mask, deal, q_runs, heads, scale, results);
-    }
-  }
-  return results;
-}
-
-/// Calls visit(name, given, required) for output, log-sum-exp and every gradient.
-template <class Visit>
-void for_each_result(const Results& given, const Results& required, Visit visit) {
-  visit("out", given.out_BSHE, required.out_BSHE);
-  visit("lse", given.lse_BSH, required.lse_BSH);
-  visit("dq", given.dq_BSHD, required.dq_BSHD);
-  visit("dk", given.dk_BSGD, required.dk_BSGD);
-  visit("dv", given.dv_BSGE, required.dv_BSGE);
-}
-
-void expect_near(const Results& given, const Results& required, double bound,
-                 const std::string& where) {
-  for_each_result(given, required, [&](const char* name, const at::Tensor& a, const at::Tensor& b) {
-    EXPECT_LE(relative_error(a, b), bound) << where << ": " << name;
-  });
-}
-
-Runs run(std::int64_t begin, std::int64_t end) {
-  return {plan::run_of({begin, end})};
-}
-
-/// Tokens i, i + n, i + 2n, .. of [0, length).
-Runs stripe(std::int64_t i, std::int64_t n, std::int64_t length) {
-  return {{.begin = i, .count = (length - i + n - 1) / n, .step = n}};
-}
-
-/// Whole, pieces, zigzag, stripes, wide stripes; keys in another order and cut than queries.
-/// Requires length > 12.
-std::vector<Deal> deals(std::int64_t length) {
-  const std::int64_t third = length / 3;
-  const Runs all = run(0, length);
-  const Runs ends = {plan::run_of({0, third}), plan::run_of({2 * third, length})};
-  const Runs middle = run(third, 2 * third);
-  const Runs wide = {{.begin = 1, .count = 2, .step = 7, .width = 4}};  // 1-4 and 8-11
-  const Runs rest = {plan::run_of({12, length}), plan::run_of({0, 1}), plan::run_of({5, 8})};
-  return {{.q_blocks = {all}, .k_blocks = {all}, .q_heads = {}},
-          {.q_blocks = {middle, ends}, .k_blocks = {ends, middle}, .q_heads = {}},
-          {.q_blocks = {ends, middle},
-           .k_blocks = {middle, run(0, third), run(2 * third, length)},
-           .q_heads = {}},
-          {.q_blocks = {stripe(0, 2, length), stripe(1, 2, length)},
-           .k_blocks = {stripe(2, 3, length), stripe(0, 3, length), stripe(1, 3, length)},
-           .q_heads = {}},
-          {.q_blocks = {wide, rest}, .k_blocks = {rest, {}, wide}, .q_heads = {}}};
-}
-
-struct HeadCase {
-  std::int64_t heads;
-  std::int64_t kv_heads;
-  std::vector<Interval> ranges;
-};
-
-// Multi-head, grouped and multi-query attention; ranges that cut a group, and ranges of uneven
-// size.
-const std::vector<HeadCase>& head_cases() {
-  static const std::vector<HeadCase> cases = {{2, 2, {{0, 2}}},         {3, 3, {{0, 1}, {1, 3}}},
-                                              {6, 3, {{0, 3}, {3, 6}}}, {4, 2, {{0, 1}, {1, 4}}},
-                                              {4, 1, {{0, 4}}},         {3, 1, {{0, 2}, {2, 3}}}};
-  return cases;
-}
 
 class MaskTest : public testing::TestWithParam<std::string> {};
 

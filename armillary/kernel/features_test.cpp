@@ -1,0 +1,349 @@
+// The features of score.h, and sinks, in the reference kernel: against one softmax over all keys,
+// against PyTorch's own attention, against finite differences, and the rules of every kernel again.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "armillary/kernel/dealt_attention.h"
+#include "armillary/kernel/feature_sets.h"
+#include "armillary/kernel/reference.h"
+
+namespace armillary::kernel {
+namespace {
+
+using plan::Interval;
+using plan::Mask;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+Results dealt(const Sequences& x, const Mask& mask, const Deal& deal, const Features& features) {
+  return dealt_attention(reference(), x, mask, deal, features.score, features.sinks_H);
+}
+
+Results naive(const Sequences& x, const Mask& mask, const Features& features) {
+  return naive_attention(x, mask, features.score, features.sinks_H);
+}
+
+Deal one_deal(const Mask& mask, std::int64_t heads) {
+  return {.q_blocks = {run(0, mask.q_len())},
+          .k_blocks = {run(mask.kv_len() / 2, mask.kv_len()), run(0, mask.kv_len() / 2)},
+          .q_heads = {{0, heads}}};
+}
+
+TEST(Features, AloneAndTogetherEqualOneSoftmaxHoweverDealtOut) {
+  constexpr std::int64_t kLength = 37;
+  std::uint64_t seed = 100;
+  for (const std::string text : {"causal", "documents:20,17,within=full",
+                                 // Queries 20 to 24 see no key, keys 30 to 36 no query.
+                                 "bands:0-20/0-30/-40..3;25-37/10-20/..;25-37/0-5/.."}) {
+    const Mask mask = plan::parse_mask(text, {.q = kLength, .kv = kLength});
+    for (const unsigned set : feature_sets()) {
+      for (const HeadCase& heads : head_cases()) {
+        const at::ScalarType dtype = ++seed % 2 == 0 ? at::kDouble : at::kFloat;
+        const Sequences x = random_sequences({.batch = 2,
+                                              .heads = heads.heads,
+                                              .kv_heads = heads.kv_heads,
+                                              .head_dim = 8,
+                                              .value_dim = 5},
+                                             mask, dtype, seed);
+        const Features features = features_of(set, heads.heads, 0.3, seed);
+        std::vector<Deal> all = deals(kLength);
+        Deal& deal = all[seed % all.size()];
+        deal.q_heads = heads.ranges;
+        expect_near(dealt(x, mask, deal, features), naive(x, mask, features), tolerance(dtype),
+                    fmt::format("{}, {}, {} of {} heads, {}, seed {}", describe_features(set), text,
+                                heads.heads, heads.kv_heads, c10::toString(dtype), seed));
+      }
+    }
+  }
+}
+
+// Cross-attention, head dims up to 256, value dims of their own, empty sides.
+TEST(Features, LengthsAndHeadDimsMayDiffer) {
+  for (const auto& [lengths, align] : std::vector<std::pair<plan::Lengths, plan::Align>>{
+           {{.q = 9, .kv = 30}, plan::Align::End},
+           {{.q = 30, .kv = 9}, plan::Align::End},  // The first 21 queries see nothing.
+           {{.q = 30, .kv = 9}, plan::Align::Start},
+           {{.q = 5, .kv = 0}, plan::Align::Start},
+           {{.q = 0, .kv = 5}, plan::Align::Start}}) {
+    const Mask mask = plan::causal_mask(lengths, align);
+    for (const auto& [head_dim, value_dim] : {std::pair(256, 3), std::pair(64, 256)}) {
+      const Sequences x = random_sequences(
+          {.heads = 2, .kv_heads = 1, .head_dim = head_dim, .value_dim = value_dim}, mask,
+          at::kDouble, 3);
+      for (const unsigned set : {0u, kAllFeatures}) {
+        const Features features = features_of(set, 2, 1 / std::sqrt(head_dim));
+        expect_near(dealt(x, mask, one_deal(mask, 2), features), naive(x, mask, features), 1e-12,
+                    fmt::format("{} queries, {} keys, dims {} and {}, {}", lengths.q, lengths.kv,
+                                head_dim, value_dim, describe_features(set)));
+      }
+    }
+  }
+}
+
+// Many patches a call, whole and partial ones.
+TEST(Features, LongSequences) {
+  const Mask mask = plan::parse_mask("window:left=700,right=0", {.q = 1300, .kv = 1300});
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+    const Sequences x =
+        random_sequences({.heads = 3, .kv_heads = 1, .head_dim = 16}, mask, dtype, 5);
+    const Features features = features_of(kAllFeatures, 3, 0.25);
+    const Deal deal{
+        .q_blocks = {{plan::run_of({0, 300}), plan::run_of({1000, 1300})}, run(300, 1000)},
+        .k_blocks = {stripe(1, 2, 1300), stripe(0, 2, 1300)},
+        .q_heads = {{0, 3}}};
+    expect_near(dealt(x, mask, deal, features), naive(x, mask, features), tolerance(dtype),
+                c10::toString(dtype));
+  }
+}
+
+/// PyTorch's attention in the dtype of the inputs: slopes as a bias, the sink as one more key whose
+/// score is all bias and whose value is 0.
+Results torch_attention(const Sequences& x, const Mask& mask, const Features& features) {
+  const at::ScalarType dtype = x.q_BSHD.scalar_type();
+  const auto leaf = [](const at::Tensor& t) { return t.detach().clone().requires_grad_(); };
+  const at::Tensor q = leaf(x.q_BSHD);
+  const at::Tensor k = leaf(x.k_BSGD);
+  const at::Tensor v = leaf(x.v_BSGE);
+  const at::Tensor sinks = leaf(features.sinks_H.to(dtype));
+  const at::Tensor positions = at::arange(mask.q_len(), at::kDouble);
+  const at::Tensor bias_HQK = (-features.score.alibi_slopes_H.to(at::kDouble).view({-1, 1, 1}) *
+                               (positions.unsqueeze(1) - positions).abs())
+                                  .masked_fill(hidden_matrix(mask), -kInf)
+                                  .to(dtype);
+  const at::Tensor sink_HQI = sinks.view({-1, 1, 1}).expand({-1, mask.q_len(), 1});
+  const auto with_sink = [](const at::Tensor& x_BSGX) {
+    return at::cat({x_BSGX, at::zeros_like(x_BSGX.narrow(1, 0, 1))}, 1).transpose(1, 2);
+  };
+  const at::Tensor out =
+      at::scaled_dot_product_attention(q.transpose(1, 2), with_sink(k), with_sink(v),
+                                       at::cat({bias_HQK, sink_HQI}, 2).unsqueeze(0), 0, false,
+                                       features.score.scale)
+          .transpose(1, 2);
+  out.backward(x.dout_BSHE);
+  return {out.detach(), {}, q.grad(), k.grad(), v.grad(), sinks.grad()};
+}
+
+TEST(Features, SlopesAndSinksEqualPyTorch) {
+  const Mask mask = plan::parse_mask("causal", {.q = 60, .kv = 60});
+  const Features features = features_of(kAlibi + kSinks, 4, 0.3);
+  const Sequences x = random_sequences({.heads = 4, .kv_heads = 4}, mask, at::kDouble, 31);
+  const Results torch = torch_attention(x, mask, features);
+  const Results given = dealt(x, mask, one_deal(mask, 4), features);
+  EXPECT_LE(relative_error(given.out_BSHE, torch.out_BSHE), 1e-12);
+  EXPECT_LE(relative_error(given.dq_BSHD, torch.dq_BSHD), 1e-12);
+  EXPECT_LE(relative_error(given.dk_BSGD, torch.dk_BSGD), 1e-12);
+  EXPECT_LE(relative_error(given.dv_BSGE, torch.dv_BSGE), 1e-12);
+  EXPECT_LE(relative_error(given.dsinks_H, torch.dsinks_H), 1e-12);
+}
+
+// Section 6 of the design, with features: error against fp64 <= 2.5 x that of PyTorch in the dtype.
+TEST(Features, Bf16IsAsGoodAsPyTorch) {
+  const Mask mask = plan::parse_mask("causal", {.q = 200, .kv = 200});
+  const Features features = features_of(kAlibi + kSinks, 2, 0.2);
+  const Sequences x =
+      random_sequences({.heads = 2, .kv_heads = 2, .head_dim = 32}, mask, at::kBFloat16, 37);
+  const Results torch = torch_attention(x, mask, features);
+  const Results exact = naive(x, mask, features);
+  Results given = dealt(x, mask, one_deal(mask, 2), features);
+  for (at::Tensor* grad : {&given.dq_BSHD, &given.dk_BSGD, &given.dv_BSGE}) {
+    *grad = grad->to(at::kBFloat16);  // As the plan's last copy does.
+  }
+  const auto expect = [&](const char* name, at::Tensor Results::*field) {
+    EXPECT_LE(relative_error(given.*field, exact.*field),
+              2.5 * relative_error(torch.*field, exact.*field))
+        << name;
+  };
+  expect("out", &Results::out_BSHE);
+  expect("dq", &Results::dq_BSHD);
+  expect("dk", &Results::dk_BSGD);
+  expect("dv", &Results::dv_BSGE);
+  expect("dsinks", &Results::dsinks_H);
+}
+
+// Central differences of sum(out * dout) in every element of q, k, v and sinks, in fp64.
+TEST(Features, GradientsEqualFiniteDifferences) {
+  const Mask mask = plan::parse_mask("window:left=3,right=1", {.q = 6, .kv = 6});
+  for (const unsigned set : feature_sets()) {
+    Features features = features_of(set, 2, 0.6);
+    if (features.sinks_H.defined()) features.sinks_H = features.sinks_H.to(at::kDouble);
+    const Sequences x = random_sequences({.heads = 2, .kv_heads = 1, .head_dim = 2, .value_dim = 3},
+                                         mask, at::kDouble, 41);
+    const Deal deal = one_deal(mask, 2);
+    const Results given = dealt(x, mask, deal, features);
+    const auto loss = [&] {
+      return (dealt(x, mask, deal, features).out_BSHE * x.dout_BSHE).sum().item<double>();
+    };
+    std::vector<std::pair<at::Tensor, at::Tensor>> leaves = {
+        {x.q_BSHD, given.dq_BSHD}, {x.k_BSGD, given.dk_BSGD}, {x.v_BSGE, given.dv_BSGE}};
+    if (features.sinks_H.defined()) leaves.emplace_back(features.sinks_H, given.dsinks_H);
+    for (const auto& [input, gradient] : leaves) {
+      constexpr double kStep = 1e-5;
+      auto* values = input.data_ptr<double>();
+      for (std::int64_t i = 0; i < input.numel(); ++i) {
+        const double before = values[i];
+        values[i] = before + kStep;
+        const double above = loss();
+        values[i] = before - kStep;
+        const double below = loss();
+        values[i] = before;
+        EXPECT_NEAR(gradient.flatten()[i].item<double>(), (above - below) / (2 * kStep), 1e-8)
+            << describe_features(set) << ", element " << i;
+      }
+    }
+  }
+}
+
+TEST(Features, DropoutLeavesTheLogSumExpAlone) {
+  const Mask mask = plan::parse_mask("causal", {.q = 40, .kv = 40});
+  const Sequences x = random_sequences({}, mask, at::kFloat, 43);
+  const Results without = dealt(x, mask, one_deal(mask, 1), features_of(0, 1, 0.3));
+  const Results with = dealt(x, mask, one_deal(mask, 1), features_of(kDropout, 1, 0.3));
+  EXPECT_TRUE(at::equal(without.lse_BSH, with.lse_BSH));
+  EXPECT_FALSE(at::equal(without.out_BSHE, with.out_BSHE));
+}
+
+// Rule 2. All that a row without keys has is its sink.
+TEST(Features, RowsWithoutKeysAreZero) {
+  const Mask mask(8, 8, {{.q = {0, 3}, .k = {0, 8}}, {.q = {5, 8}, .k = {2, 4}}});
+  const Sequences x = random_sequences({.heads = 2, .kv_heads = 1}, mask, at::kFloat, 7);
+  for (const unsigned set : feature_sets()) {
+    const Features features = features_of(set, 2, 1);
+    const Results y = dealt(x, mask, one_deal(mask, 2), features);
+    const at::Tensor lse = features.sinks_H.defined() ? features.sinks_H.expand({1, 2, 2})
+                                                      : at::full({1, 2, 2}, -kInf);
+    EXPECT_TRUE(at::equal(y.out_BSHE.slice(1, 3, 5), at::zeros({1, 2, 2, 8}))) << y.out_BSHE;
+    EXPECT_TRUE(at::equal(y.lse_BSH.slice(1, 3, 5), lse)) << describe_features(set) << y.lse_BSH;
+    EXPECT_TRUE(at::equal(y.dq_BSHD.slice(1, 3, 5), at::zeros({1, 2, 2, 8}))) << y.dq_BSHD;
+  }
+}
+
+TEST(Features, NothingVisibleGivesNoGradientAndNoMaximum) {
+  const Mask mask(4, 4, {});
+  const Sequences x = random_sequences({.heads = 2, .kv_heads = 1}, mask, at::kFloat, 7);
+  const Results y = dealt(x, mask, one_deal(mask, 2), features_of(kAllFeatures, 2, 1));
+  for (const at::Tensor& zero : {y.out_BSHE, y.dq_BSHD, y.dk_BSGD, y.dv_BSGE, y.dsinks_H}) {
+    EXPECT_TRUE(at::equal(zero, at::zeros_like(zero))) << zero;
+  }
+  EXPECT_TRUE(at::equal(y.max_logit_H, at::full({2}, -kInf))) << y.max_logit_H;
+}
+
+// Rule 3. Query 3, key 7 (also as a value) and dout 9 are wild; documents of 5 tokens and causality
+// say what can see them.
+TEST(Features, NanAndInfinityReachOnlyWhatSeesThem) {
+  const Mask mask = plan::parse_mask("documents:5,5,5", {.q = 15, .kv = 15});
+  const Features features = features_of(kAllFeatures, 2, 1);
+  const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, at::kDouble, 13);
+  const Results required = naive(tame, mask, features);
+  for (const double wild : {kNan, kInf, -kInf}) {
+    const auto with = [&](const at::Tensor& x, std::int64_t row) {
+      at::Tensor copy = x.clone();
+      copy.select(1, row).fill_(wild);
+      return copy;
+    };
+    const auto tame_but = [](const at::Tensor& x, Interval rows) {
+      return at::cat({x.slice(1, 0, rows.begin), x.slice(1, rows.end)}, 1);
+    };
+    const auto expect = [&](const char* what, const Sequences& x, at::Tensor Results::*field,
+                            Interval rows) {
+      const at::Tensor given = dealt(x, mask, one_deal(mask, 2), features).*field;
+      EXPECT_LE(relative_error(tame_but(given, rows), tame_but(required.*field, rows)), 1e-12)
+          << what << " with " << wild;
+      const at::Tensor rest = given.slice(1, rows.begin, rows.end).flatten(2);
+      EXPECT_FALSE(rest.isfinite().all(2).any().item<bool>()) << what << " with " << wild;
+    };
+    Sequences x = tame;
+    x.v_BSGE = with(tame.v_BSGE, 7);
+    expect("out of a wild value", x, &Results::out_BSHE, {7, 10});
+    x = tame;
+    x.dout_BSHE = with(tame.dout_BSHE, 9);
+    expect("dv of a wild dout", x, &Results::dv_BSGE, {5, 10});
+    expect("dq of a wild dout", x, &Results::dq_BSHD, {9, 10});
+    if (!std::isnan(wild)) continue;  // A softcap makes an infinite score finite.
+    x = tame;
+    x.q_BSHD = with(tame.q_BSHD, 3);
+    expect("out of a wild query", x, &Results::out_BSHE, {3, 4});
+    expect("dk of a wild query", x, &Results::dk_BSGD, {0, 4});
+    x = tame;
+    x.k_BSGD = with(tame.k_BSGD, 7);
+    expect("out of a wild key", x, &Results::out_BSHE, {7, 10});
+    expect("dq of a wild key", x, &Results::dq_BSHD, {7, 10});
+  }
+}
+
+// Rule 4. Products of 1e4 under a softcap of 30; a distance of 10 million tokens.
+TEST(Features, LargeScoresDoNotOverflow) {
+  const Mask mask = plan::full_mask({.q = 2, .kv = 3});
+  Sequences x = random_sequences({.head_dim = 2}, mask, at::kFloat, 17);
+  x.q_BSHD = at::tensor({100, 1, -100, 1}, at::kFloat).view({1, 2, 1, 2});
+  x.k_BSGD = at::tensor({100, 0, 100, -1, -100, 0}, at::kFloat).view({1, 3, 1, 2});
+  Features capped = features_of(kSinks, 1, 1);
+  capped.score.softcap = 30;
+  capped.sinks_H.fill_(29.5);
+  const Results given = dealt(x, mask, one_deal(mask, 1), capped);
+  const Results required = naive(x, mask, capped);
+  EXPECT_LE(relative_error(given.out_BSHE, required.out_BSHE), 1e-5);
+  EXPECT_LE(relative_error(given.lse_BSH, required.lse_BSH), 1e-5);
+  EXPECT_LE(relative_error(given.dv_BSGE, required.dv_BSGE), 1e-5);
+  EXPECT_LE(relative_error(given.dsinks_H, required.dsinks_H), 1e-5);
+  EXPECT_TRUE(at::equal(given.dq_BSHD, at::zeros_like(given.dq_BSHD)));  // 1e-289, saturated
+
+  constexpr std::int64_t kFar = 10'000'000;
+  const Mask far = plan::full_mask({.q = kFar, .kv = kFar});
+  const Pairs pairs{.q_runs = run(kFar - 1, kFar),
+                    .k_runs = {plan::run_of({0, 1}), plan::run_of({kFar - 1, kFar})},
+                    .mask = &far,
+                    .heads = {}};
+  Partial carry{at::zeros({1, 1, 1, 1}), at::zeros({1, 1, 1})};
+  clear(carry);
+  reference().attend(pairs,
+                     {at::zeros({1, 1, 1, 1}),
+                      at::zeros({1, 2, 1, 1}),
+                      at::tensor({9.0, 3.0}, at::kFloat).view({1, 2, 1, 1}),
+                      {.alibi_slopes_H = at::ones({1})}},
+                     carry);
+  EXPECT_EQ(carry.out_BLHE.item<float>(), 3);
+  EXPECT_EQ(carry.lse_BLH.item<float>(), 0);
+}
+
+// Rule 5. As in reference_test.cpp: work for 2^60 pairs that no band touches would not end.
+TEST(Features, PairsThatNoBandTouchesCostNothing) {
+  constexpr std::int64_t kRows = std::int64_t{1} << 30;
+  const Mask mask(
+      2 * kRows, 2 * kRows,
+      {{.q = {0, kRows}, .k = {0, kRows}}, {.q = {kRows, 2 * kRows}, .k = {kRows, 2 * kRows}}});
+  const at::Tensor rows = at::full({1, 1, 1, 8}, kNan).expand({1, kRows, 1, 8});
+  const at::Tensor row = at::zeros({1, 1, 1});
+  Partial carry{at::zeros({1, 1, 1, 8}).expand({1, kRows, 1, 8}), row.expand({1, kRows, 1}),
+                at::full({1}, -kInf)};
+  const Pairs pairs{
+      .q_runs = run(0, kRows), .k_runs = run(kRows, 2 * kRows), .mask = &mask, .heads = {}};
+  const Inputs inputs{rows, rows, rows, features_of(kAllFeatures, 1, 1).score};
+  reference().attend(pairs, inputs, carry);
+  InputGrads grads{carry.out_BLHE, carry.out_BLHE, carry.out_BLHE};
+  reference().attend_grad(pairs, inputs, {rows, carry.lse_BLH, carry.lse_BLH}, grads);
+  EXPECT_TRUE(at::equal(row, at::zeros({1, 1, 1}))) << row;
+  EXPECT_EQ(carry.max_logit_H.item<float>(), -kInf);
+}
+
+// Rule 6.
+TEST(Features, SameCallGivesTheSameBits) {
+  const Mask mask = plan::parse_mask("causal", {.q = 700, .kv = 700});
+  const Sequences x = random_sequences({.heads = 2, .kv_heads = 1}, mask, at::kFloat, 19);
+  const Features features = features_of(kAllFeatures, 2, 1);
+  for_each_result(dealt(x, mask, one_deal(mask, 2), features),
+                  dealt(x, mask, one_deal(mask, 2), features),
+                  [](const char* name, const at::Tensor& a, const at::Tensor& b) {
+                    EXPECT_TRUE(at::equal(a, b)) << name;
+                  });
+}
+
+}  // namespace
+}  // namespace armillary::kernel
