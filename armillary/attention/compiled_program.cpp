@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "armillary/core/error.h"
 #include "armillary/plan/hazards.h"
 
 namespace armillary::attention {
@@ -66,10 +67,24 @@ void join_segments(const std::vector<LocatedView*>& views) {
   }
 }
 
+/// The log-sum-exp of the rows that `rows` shows of another saved tile: forward saves both alike.
+View lse_of(const plan::RankProgram& program, const View& rows) {
+  for (const int tile : program.saved) {
+    if (program.tiles[tile].tensor != plan::Tensor::Lse) continue;
+    ARMILLARY_CHECK(program.tiles[tile].heads == program.tiles[rows.tile].heads &&
+                    program.tiles[tile].blocks == program.tiles[rows.tile].blocks);
+    return {.tile = tile, .heads = rows.heads, .blocks = rows.blocks};
+  }
+  fail<InternalError>("compile: rank {} saves no lse", program.rank);
+}
+
 std::vector<LocatedView> locate_all(const plan::Blocks& blocks, const plan::RankProgram& program,
                                     const Op& op) {
   std::vector<LocatedView> located;
   for (const View& view : op.views) located.push_back(locate(blocks, program, view));
+  if (op.kind == plan::OpKind::Delta) {
+    located.push_back(locate(blocks, program, lse_of(program, op.views[2])));
+  }
   std::vector<LocatedView*> q_side;
   std::vector<LocatedView*> kv_side;
   for (LocatedView& view : located) {
@@ -90,7 +105,8 @@ std::vector<std::int64_t> shape_of(const plan::Problem& problem, const plan::Blo
   return shape;
 }
 
-std::vector<std::vector<Batch>> batches_of(const plan::RankProgram& program) {
+std::vector<std::vector<Batch>> batches_of(const plan::RankProgram& program,
+                                           const std::vector<std::vector<LocatedView>>& located) {
   const std::vector<std::vector<int>> waits = dependencies(program);
   std::vector<std::vector<Batch>> lanes(1);
   std::map<plan::Lane, int> last_step;
@@ -105,7 +121,7 @@ std::vector<std::vector<Batch>> batches_of(const plan::RankProgram& program) {
     Batch& batch = lane.back();
     batch.ops.push_back(i);
     batch.waits.insert(batch.waits.end(), waits[i].begin(), waits[i].end());
-    for (const View& view : op.views) {
+    for (const LocatedView& view : located[i]) {
       if (program.slots[program.tiles[view.tile].slot].external) batch.inputs.push_back(view.tile);
     }
   }
@@ -127,7 +143,7 @@ std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner, pla
   for (const Op& op : compiled.program.ops) {
     compiled.views.push_back(locate_all(planner.blocks(), compiled.program, op));
   }
-  compiled.lanes = batches_of(compiled.program);
+  compiled.lanes = batches_of(compiled.program, compiled.views);
   return std::make_shared<const CompiledProgram>(std::move(compiled));
 }
 

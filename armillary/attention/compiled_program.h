@@ -45,7 +45,9 @@ struct CompiledProgram {
   plan::RankProgram program;
   std::vector<std::vector<std::int64_t>>
       shapes;  ///< Of the tiles: {B, L, heads, dim} or {B, L, heads}.
-  std::vector<std::vector<LocatedView>> views;  ///< Of the ops, one per operand.
+  /// Of the ops, one per operand; a `delta` has one more, the Lse of its rows: what the gradient of
+  /// sinks reads beside it.
+  std::vector<std::vector<LocatedView>> views;
   std::vector<std::vector<Batch>> lanes;  ///< Batches in order, one list per lane; 0 computes.
 };
 

@@ -48,7 +48,7 @@ Execution::Execution(std::shared_ptr<const CompiledProgram> compiled, comm::Comm
                      ExecutionOptions options)
     : compiled_(std::move(compiled)),
       comm_(comm),
-      options_(options),
+      options_(std::move(options)),
       tiles_(compiled_->program.tiles.size()),
       awaited_(compiled_->program.tiles.size(), false),
       complete_(compiled_->program.ops.size(), false),
@@ -58,6 +58,20 @@ Execution::Execution(std::shared_ptr<const CompiledProgram> compiled, comm::Comm
     fail<InvalidArgument>(
         "executor: the program is rank {} of {}, the communicator rank {} of {}; they must agree",
         compiled_->program.rank, compiled_->problem.world, comm.rank(), comm.world());
+  }
+  const std::int64_t heads = compiled_->problem.heads;
+  const at::ScalarType acc = scalar_type(accumulator(compiled_->problem.dtype));
+  if (options_.sinks_H.defined()) {
+    if (options_.sinks_H.sizes() != at::IntArrayRef{heads} ||
+        options_.sinks_H.scalar_type() != acc) {
+      fail<InvalidArgument>("executor: sinks_H is {} {}; {} [{}] is required",
+                            at::toString(options_.sinks_H.scalar_type()),
+                            text_of(options_.sinks_H.sizes()), at::toString(acc), heads);
+    }
+    dsinks_H_ = at::zeros({heads}, at::kDouble);
+  }
+  if (options_.max_logit) {
+    max_logit_H_ = at::full({heads}, -std::numeric_limits<double>::infinity(), acc);
   }
   allocate();
 }
@@ -265,21 +279,37 @@ void Execution::compute(int op) {
         operand(0).fill_(lse ? -std::numeric_limits<double>::infinity() : 0.0);
         break;
       }
-      case plan::OpKind::Delta: {
-        at::Tensor delta = operand(0);
-        kernel::delta(operand(1), operand(2), delta);
+      case plan::OpKind::Delta:
+        delta(op, s);
         break;
-      }
-      case plan::OpKind::Finish: {
-        at::Tensor out = operand(0);
-        at::Tensor lse = operand(1);
-        kernel::finish({operand(2), operand(3)}, out, lse);
+      case plan::OpKind::Finish:
+        finish_rows(op, s);
         break;
-      }
       default:
         fail<InternalError>("executor: {} on the compute lane", to_string(action.kind));
     }
   }
+}
+
+/// What a view's heads have of a tensor with an element for every query head.
+at::Tensor Execution::heads_of(const at::Tensor& x_H, const LocatedView& view) const {
+  return x_H.defined() ? x_H.narrow(0, view.first_global_head, view.heads) : at::Tensor();
+}
+
+void Execution::delta(int op, std::size_t segment) {
+  at::Tensor delta_BLH = part(op, 0, segment);
+  kernel::delta(part(op, 1, segment), part(op, 2, segment), delta_BLH);
+  if (!options_.sinks_H.defined()) return;
+  const LocatedView& rows = compiled_->views[op][0];
+  at::Tensor dsinks = heads_of(dsinks_H_, rows);
+  kernel::sinks_grad(heads_of(options_.sinks_H, rows), part(op, 3, segment), delta_BLH, dsinks);
+}
+
+void Execution::finish_rows(int op, std::size_t segment) {
+  at::Tensor out = part(op, 0, segment);
+  at::Tensor lse = part(op, 1, segment);
+  kernel::finish({part(op, 2, segment), part(op, 3, segment)}, out, lse,
+                 heads_of(options_.sinks_H, compiled_->views[op][0]));
 }
 
 kernel::Pairs Execution::pairs(int op, std::size_t q_segment, std::size_t kv_segment) const {
@@ -297,7 +327,7 @@ void Execution::attend(int op) {
   const std::vector<LocatedView>& views = compiled_->views[op];
   for (std::size_t i = 0; i < views[0].segments.size(); ++i) {
     for (std::size_t j = 0; j < views[1].segments.size(); ++j) {
-      kernel::Partial carry{part(op, 3, i), part(op, 4, i)};
+      kernel::Partial carry{part(op, 3, i), part(op, 4, i), heads_of(max_logit_H_, views[0])};
       options_.kernel->attend(
           pairs(op, i, j), {part(op, 0, i), part(op, 1, j), part(op, 2, j), options_.score}, carry);
     }

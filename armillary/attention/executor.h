@@ -28,7 +28,11 @@ namespace armillary::attention {
 
 struct ExecutionOptions {
   const kernel::Kernel* kernel = nullptr;  ///< Required.
-  kernel::Score score;
+  kernel::Score score;                     ///< Slopes are those of all query heads.
+  /// Attention sinks: one logit for each of all query heads, in the accumulator dtype. They join in
+  /// the plan's `finish`, and get their gradient at its `delta`: once for every row.
+  at::Tensor sinks_H = {};
+  bool max_logit = false;  ///< Forward only: keep max_logit_H().
   /// Longest that a run waits for its peers without any message arriving; the communicator's own
   /// timeout if not given.
   std::optional<double> timeout_s = {};
@@ -65,6 +69,15 @@ class Execution {
   at::Tensor output(plan::Tensor tensor) const;
   at::Tensor saved(plan::Tensor tensor) const;
 
+  /// This rank's share of the gradient of the sinks: the sum over the rows whose `delta` it makes,
+  /// fp64, 0 for heads of others. The sum over the ranks is the gradient. Requires finish() of a
+  /// backward pass with sinks.
+  const at::Tensor& dsinks_H() const { return dsinks_H_; }
+
+  /// Largest score of the pairs that this rank attended, for each of all query heads, in the
+  /// accumulator dtype; -inf if none. Requires finish() and `max_logit`.
+  const at::Tensor& max_logit_H() const { return max_logit_H_; }
+
   const Moved& moved() const { return moved_; }
 
  private:
@@ -78,6 +91,9 @@ class Execution {
   bool finished() const;
 
   void compute(int op);
+  void delta(int op, std::size_t segment);
+  void finish_rows(int op, std::size_t segment);
+  at::Tensor heads_of(const at::Tensor& x_H, const LocatedView& view) const;
   void attend(int op);
   void attend_grad(int op);
   at::Tensor part(int op, std::size_t operand, std::size_t segment) const;
@@ -94,6 +110,8 @@ class Execution {
   std::vector<std::size_t> next_;        ///< By lane: first batch that has not started.
   std::vector<int> flying_;              ///< Sends and receives under way.
   std::vector<comm::Request> requests_;  ///< Theirs. After tiles_: dropped before the memory is.
+  at::Tensor dsinks_H_;                  ///< Undefined without sinks.
+  at::Tensor max_logit_H_;               ///< Undefined unless it was asked for.
   Moved moved_;
 };
 

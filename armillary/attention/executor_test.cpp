@@ -132,6 +132,35 @@ TEST(Execution, SendsKeysBeforeQueriesAreThere) {
   });
 }
 
+// `delta` reads the log-sum-exp for sinks, beside its operands: it must wait for it.
+TEST(Execution, SinksGetTheirGradientInWhateverOrderInputsCome) {
+  for (const char* name : {"ring", "ulysses"}) {
+    const plan::Problem problem = causal_problem(2, 16);
+    comm::run_ranks(2, [&](comm::Communicator& comm) {
+      const CompiledAttention programs =
+          compile_cached(problem, plan::parse_strategy(name), comm.rank());
+      ExecutionOptions with = options();
+      with.sinks_H = at::tensor({0.5f, 1.0f, -1.0f, 3.0f});
+      const Execution forward = run_forward(programs, comm);
+      const auto dsinks = [&](std::initializer_list<Tensor> order) {
+        Execution run(programs.backward, comm, with);
+        for (const Tensor tensor : order) {
+          const bool saved = tensor != Tensor::DOut;
+          run.feed(tensor, saved ? forward.saved(tensor)
+                                 : random_tile(*programs.backward, Tensor::DOut, 99));
+        }
+        run.finish();
+        return run.dsinks_H();
+      };
+      using enum plan::Tensor;
+      const at::Tensor given = dsinks({DOut, Out, Q, K, V, Lse});
+      EXPECT_TRUE(at::equal(given, dsinks({Q, K, V, Out, Lse, DOut}))) << name;
+      EXPECT_TRUE(given.isfinite().all().item<bool>()) << given;
+      EXPECT_GT(given.abs().max().item<double>(), 0) << name;
+    });
+  }
+}
+
 template <class E>
 void expect_error(const std::function<void()>& action, const std::string& part) {
   try {
@@ -178,6 +207,22 @@ TEST(Execution, RefusesWhatItDoesNotWaitFor) {
         });
       },
       "rank 0 of 1");
+}
+
+TEST(Execution, RefusesSinksThatDoNotFit) {
+  const CompiledAttention programs =
+      compile_cached(causal_problem(1, 16), plan::parse_strategy("ring"), 0);
+  for (const at::Tensor& sinks_H : {at::zeros({3}), at::zeros({4}, at::kDouble)}) {
+    expect_error<InvalidArgument>(
+        [&] {
+          comm::run_ranks(1, [&](comm::Communicator& comm) {
+            ExecutionOptions with = options();
+            with.sinks_H = sinks_H;
+            const Execution run(programs.forward, comm, with);
+          });
+        },
+        "; Float [4] is required");
+  }
 }
 
 TEST(Execution, APeerThatNeverComesEndsInADeadline) {

@@ -5,9 +5,11 @@
 
 #include <cmath>
 #include <exception>
+#include <span>
 #include <utility>
 
 #include "armillary/attention/executor.h"
+#include "armillary/comm/collectives.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/reference.h"
 
@@ -22,8 +24,27 @@ using torch::autograd::variable_list;
 struct Call : torch::CustomClassHolder {
   CompiledAttention programs;
   comm::Communicator* comm = nullptr;
-  ExecutionOptions options;
+  ExecutionOptions options;  ///< Without sinks: a parameter, which the graph holds.
+
+  ExecutionOptions options_with(const std::optional<at::Tensor>& sinks_H) const {
+    ExecutionOptions with = options;
+    if (sinks_H) {
+      const bool fp64 = programs.forward->problem.dtype == plan::Dtype::F64;
+      with.sinks_H = sinks_H->detach().to(fp64 ? at::kDouble : at::kFloat);
+    }
+    return with;
+  }
 };
+
+/// The largest of every rank's numbers, the same on all ranks. NaN wins.
+at::Tensor max_over_ranks(const at::Tensor& mine_H, comm::Communicator& comm) {
+  const at::Tensor all_PH = at::empty({comm.world(), mine_H.size(0)}, mine_H.options());
+  const auto bytes = [](const at::Tensor& x) {
+    return std::span(static_cast<std::byte*>(x.data_ptr()), x.nbytes());
+  };
+  comm::all_gather(comm, bytes(mine_H), bytes(all_PH));
+  return all_PH.amax(0);
+}
 
 constexpr plan::Tensor kSaved[] = {plan::Tensor::Q, plan::Tensor::K, plan::Tensor::V,
                                    plan::Tensor::Out, plan::Tensor::Lse};
@@ -32,8 +53,9 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& q_BLHD,
                                const at::Tensor& k_BLGD, const at::Tensor& v_BLGE,
+                               const std::optional<at::Tensor>& sinks_H,
                                const c10::intrusive_ptr<Call>& call) {
-    Execution run(call->programs.forward, *call->comm, call->options);
+    Execution run(call->programs.forward, *call->comm, call->options_with(sinks_H));
     run.feed(plan::Tensor::K, k_BLGD);
     run.feed(plan::Tensor::V, v_BLGE);
     run.feed(plan::Tensor::Q, q_BLHD);
@@ -41,10 +63,14 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     variable_list results{run.output(plan::Tensor::Out)};
     if (call->programs.forward->problem.return_lse) {
       results.push_back(run.output(plan::Tensor::Lse));
-      ctx->mark_non_differentiable({results[1]});
     }
+    if (call->options.max_logit) {
+      results.push_back(max_over_ranks(run.max_logit_H(), *call->comm));
+    }
+    ctx->mark_non_differentiable({results.begin() + 1, results.end()});
     variable_list saved;
     for (const plan::Tensor tensor : kSaved) saved.push_back(run.saved(tensor));
+    if (sinks_H) saved.push_back(*sinks_H);
     ctx->save_for_backward(saved);
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
     return results;
@@ -53,12 +79,15 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto call = c10::static_intrusive_pointer_cast<Call>(ctx->saved_data["call"].toCapsule());
     const variable_list saved = ctx->get_saved_variables();
-    Execution run(call->programs.backward, *call->comm, call->options);
-    for (std::size_t i = 0; i < saved.size(); ++i) run.feed(kSaved[i], saved[i]);
+    std::optional<at::Tensor> sinks_H;
+    if (saved.size() > std::size(kSaved)) sinks_H = saved.back();
+    Execution run(call->programs.backward, *call->comm, call->options_with(sinks_H));
+    for (std::size_t i = 0; i < std::size(kSaved); ++i) run.feed(kSaved[i], saved[i]);
     run.feed(plan::Tensor::DOut, grads[0]);
     run.finish();
     return {run.output(plan::Tensor::DQ), run.output(plan::Tensor::DK),
-            run.output(plan::Tensor::DV), Variable()};
+            run.output(plan::Tensor::DV),
+            sinks_H ? run.dsinks_H().to(sinks_H->scalar_type()) : Variable(), Variable()};
   }
 };
 
@@ -112,10 +141,45 @@ void check_tokens(std::string_view name, std::int64_t given, std::int64_t requir
                         given, comm.rank(), comm.world(), to_string(layout), required);
 }
 
+bool is_number(at::ScalarType dtype) {
+  return dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16 ||
+         dtype == at::kHalf;
+}
+
+void check_features(const AttentionOptions& options, std::int64_t heads, bool returns_max) {
+  const at::Tensor& sinks = options.sinks_H;
+  if (sinks.defined() && (sinks.dim() != 1 || sinks.size(0) != heads ||
+                          !is_number(sinks.scalar_type()) || !sinks.device().is_cpu())) {
+    fail<InvalidArgument>(
+        "attention: sinks_H is {} [{}] on {}; one logit per query head, [{}], fp64, fp32, bf16 or "
+        "fp16, on the CPU, is required",
+        at::toString(sinks.scalar_type()), fmt::join(sinks.sizes(), ", "), sinks.device().str(),
+        heads);
+  }
+  if (options.return_max_logit && !returns_max) {
+    fail<InvalidArgument>(
+        "attention: return_max_logit is set, and only the output is returned; call "
+        "sequence_parallel_attention_lse");
+  }
+}
+
+kernel::Score score_of(const AttentionOptions& options, std::int64_t heads, double head_dim) {
+  kernel::Score score{.scale = options.scale.value_or(1.0 / std::sqrt(head_dim)),
+                      .softcap = options.softcap,
+                      .alibi_slopes_H = options.alibi_slopes_H,
+                      .dropout = options.dropout};
+  kernel::check_score("attention", score, heads);
+  kernel::check_slopes("attention", score.alibi_slopes_H, heads);
+  // Backward must see the slopes of forward, whatever the caller does with its tensor.
+  if (score.alibi_slopes_H.defined()) score.alibi_slopes_H = score.alibi_slopes_H.clone();
+  return score;
+}
+
 c10::intrusive_ptr<Call> prepare(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                                  const at::Tensor& v_BLGE, comm::Communicator& comm,
                                  const AttentionOptions& options, bool return_lse) {
   check_tensors(q_BLHD, k_BLGD, v_BLGE);
+  check_features(options, q_BLHD.size(2), return_lse);
   const plan::Problem problem{.world = comm.world(),
                               .batch = q_BLHD.size(0),
                               .heads = static_cast<int>(q_BLHD.size(2)),
@@ -130,7 +194,8 @@ c10::intrusive_ptr<Call> prepare(const at::Tensor& q_BLHD, const at::Tensor& k_B
   call->programs = compile_cached(problem, plan::parse_strategy(options.strategy), comm.rank());
   call->comm = &comm;
   call->options = {.kernel = &kernel::reference(),
-                   .score = {options.scale.value_or(1.0 / std::sqrt(problem.head_dim))},
+                   .score = score_of(options, problem.heads, problem.head_dim),
+                   .max_logit = options.return_max_logit,
                    .timeout_s = options.timeout_s};
   const CompiledProgram& forward = *call->programs.forward;
   for (const int tile : forward.program.inputs) {
@@ -139,6 +204,10 @@ c10::intrusive_ptr<Call> prepare(const at::Tensor& q_BLHD, const at::Tensor& k_B
     check_tokens(to_string(tensor), given.size(1), forward.shapes[tile][1], comm, options.layout);
   }
   return call;
+}
+
+std::optional<at::Tensor> sinks_of(const AttentionOptions& options) {
+  return options.sinks_H.defined() ? std::optional(options.sinks_H) : std::nullopt;
 }
 
 /// A call that cannot be made on this rank ends all ranks: the others would wait for it.
@@ -159,15 +228,16 @@ at::Tensor sequence_parallel_attention(const at::Tensor& q_BLHD, const at::Tenso
                                        const at::Tensor& v_BLGE, comm::Communicator& comm,
                                        const AttentionOptions& options) {
   const auto call = make_call(q_BLHD, k_BLGD, v_BLGE, comm, options, false);
-  return AttentionFunction::apply(q_BLHD, k_BLGD, v_BLGE, call)[0];
+  return AttentionFunction::apply(q_BLHD, k_BLGD, v_BLGE, sinks_of(options), call)[0];
 }
 
 AttentionResult sequence_parallel_attention_lse(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                                                 const at::Tensor& v_BLGE, comm::Communicator& comm,
                                                 const AttentionOptions& options) {
   const auto call = make_call(q_BLHD, k_BLGD, v_BLGE, comm, options, true);
-  const variable_list results = AttentionFunction::apply(q_BLHD, k_BLGD, v_BLGE, call);
-  return {results[0], results[1]};
+  const variable_list results =
+      AttentionFunction::apply(q_BLHD, k_BLGD, v_BLGE, sinks_of(options), call);
+  return {results[0], results[1], options.return_max_logit ? results[2] : at::Tensor()};
 }
 
 }  // namespace armillary::attention

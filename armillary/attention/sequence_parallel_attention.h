@@ -13,6 +13,7 @@
 #include <string>
 
 #include "armillary/comm/communicator.h"
+#include "armillary/kernel/dropout.h"
 #include "armillary/plan/layout.h"
 #include "armillary/plan/mask.h"
 
@@ -25,33 +26,59 @@ struct AttentionOptions {
   std::optional<double> scale = {};  ///< 1 / sqrt(D) if not given.
   std::optional<double> timeout_s =
       {};  ///< Longest wait for peers; the communicator's if not given.
+
+  // Features: the same in every strategy, formulas in kernel/score.h. Tensors hold all query heads,
+  // also where a rank computes some of them, and are equal on all ranks.
+
+  /// Scores become softcap tanh(score / softcap); finite and above 0.
+  std::optional<double> softcap = {};
+  /// ALiBi: a score loses slope |k - q - (kv_len - q_len)|, by global positions, after the softcap.
+  /// [H] fp32, finite, constants: one that requires a gradient is refused.
+  at::Tensor alibi_slopes_H = {};
+  /// Attention sinks: [H] logits that join the denominator of every row, with no value. fp64, fp32,
+  /// bf16 or fp16; may require a gradient. A query that sees no key then has the sink itself as its
+  /// log-sum-exp, and still gives 0.
+  ///
+  /// A rank's `sinks_H.grad()` is its SHARE, from the rows whose gradients it computes; the sum
+  /// over ranks is the gradient. Just so for any parameter that all ranks hold and apply to their
+  /// own tokens: a trainer that sums parameter gradients over ranks is right.
+  at::Tensor sinks_H = {};
+  /// Drops probabilities by (seed, step, batch entry, head, query, key): the same on any world and
+  /// in any strategy. The log-sum-exp is that of undropped scores. Give every layer its own seed.
+  kernel::Dropout dropout = {};
+  /// Only for sequence_parallel_attention_lse. Costs a message of H numbers to every other rank.
+  bool return_max_logit = false;
 };
 
 /// Every rank of the group calls it with the same options, in the same order; its backward
 /// likewise.
 ///
 /// (1) Equal to one-device softmax attention over the whole sequence, up to rounding, in output and
-/// all gradients; (2) partial results and gradients are summed in fp32 (fp64 for fp64 inputs), and
-/// rounded to the input dtype once; (3) a query that sees no key gives 0, and zero gradients; (4)
-/// the same call on the same world gives the same bits, whatever the timing; (5) what cannot be
-/// done as asked is refused before a byte moves.
+/// all gradients, with any of the features on; (2) partial results and gradients are summed in fp32
+/// (fp64 for fp64 inputs), and rounded to the input dtype once; (3) a query that sees no key gives
+/// 0, and zero gradients; (4) the same call on the same world gives the same bits, whatever the
+/// timing; (5) what cannot be done as asked is refused before a byte moves.
 ///
 /// Gradients of gradients are not: the backward pass records no graph.
 ///
 /// dtypes: fp64, fp32, bf16, fp16, all tensors alike. Devices: CPU. Threads: one per rank; ranks
 /// that are threads of one process may share nothing but the communicator's group. `comm` must
 /// outlive the backward pass.
-/// @throws InvalidArgument on shapes, dtypes, heads, layout or strategy that do not fit; CommError
-/// if a peer fails or a deadline passes, on every rank.
+/// @throws InvalidArgument on shapes, dtypes, heads, layout, strategy or features that do not fit;
+/// CommError if a peer fails or a deadline passes, on every rank.
 at::Tensor sequence_parallel_attention(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                                        const at::Tensor& v_BLGE, comm::Communicator& comm,
                                        const AttentionOptions& options);
 
 /// The same with the log-sum-exp of every query row (natural log, accumulator dtype, -inf where no
-/// key is seen). Differentiable in `out` only.
+/// key is seen; of undropped scores, a sink included). Differentiable in `out` only.
 struct AttentionResult {
   at::Tensor out_BLHE;
   at::Tensor lse_BLH;
+  /// If asked for: the largest visible score of each query head over the whole sequence and batch,
+  /// sinks not counted, in the accumulator dtype; the same bits on every rank; -inf if there is
+  /// none.
+  at::Tensor max_logit_H = {};
 };
 AttentionResult sequence_parallel_attention_lse(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                                                 const at::Tensor& v_BLGE, comm::Communicator& comm,

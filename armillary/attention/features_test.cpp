@@ -1,0 +1,287 @@
+// Features of attention over ranks: gradients of sinks, dropout that knows no world, the largest
+// logit, and what is refused. Every set of features in every strategy is in tests/equivalence.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "armillary/attention/sequence_parallel_attention.h"
+#include "armillary/comm/local.h"
+#include "armillary/core/error.h"
+#include "armillary/kernel/dropout.h"
+#include "armillary/kernel/feature_sets.h"
+#include "armillary/kernel/naive_attention.h"
+#include "armillary/plan/strategies/every_strategy.h"
+#include "tests/tolerance.h"
+
+namespace armillary::attention {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+struct World {
+  const char* strategy;
+  int ranks;
+};
+constexpr World kWorlds[] = {{"ring", 1},      {"ring", 2},      {"ring", 3},
+                             {"allgather", 2}, {"ulysses", 2},   {"usp:u=2", 4},
+                             {"allgather", 4}, {"tokenring", 3}, {"startrail:c=2", 4}};
+
+AttentionOptions options_of(const std::string& mask, std::int64_t tokens,
+                            const std::string& strategy, const kernel::Features& features) {
+  return {.mask = plan::parse_mask(mask, {tokens, tokens}),
+          .layout = plan::parse_layout("zigzag"),
+          .strategy = strategy,
+          .scale = features.score.scale,
+          .softcap = features.score.softcap,
+          .alibi_slopes_H = features.score.alibi_slopes_H,
+          .sinks_H = features.sinks_H,
+          .dropout = features.score.dropout};
+}
+
+/// Results of whole sequences; `dsinks` by rank.
+struct Given {
+  kernel::Results whole;
+  std::vector<at::Tensor> dsinks;
+};
+
+Given run(int world, const AttentionOptions& options, const kernel::Sequences& x,
+          const comm::LocalOptions& local = {}) {
+  const plan::Shards owned = plan::shards(options.layout, options.mask, world);
+  Given given{{at::zeros_like(x.dout_BSHE),
+               {},
+               at::zeros_like(x.q_BSHD),
+               at::zeros_like(x.k_BSGD),
+               at::zeros_like(x.v_BSGE)},
+              std::vector<at::Tensor>(world)};
+  const auto rows = [](const plan::Runs& runs) {
+    return at::tensor(plan::positions(runs), at::kLong);
+  };
+  comm::run_ranks(
+      world,
+      [&](comm::Communicator& comm) {
+        const at::Tensor q_rows = rows(owned.q[comm.rank()]);
+        const at::Tensor kv_rows = rows(owned.kv[comm.rank()]);
+        const at::Tensor q = x.q_BSHD.index_select(1, q_rows).requires_grad_(true);
+        const at::Tensor k = x.k_BSGD.index_select(1, kv_rows).requires_grad_(true);
+        const at::Tensor v = x.v_BSGE.index_select(1, kv_rows).requires_grad_(true);
+        AttentionOptions mine = options;
+        if (mine.sinks_H.defined()) {
+          mine.sinks_H = mine.sinks_H.detach().clone().requires_grad_(true);
+        }
+        const at::Tensor out = sequence_parallel_attention(q, k, v, comm, mine);
+        out.backward(x.dout_BSHE.index_select(1, q_rows));
+        given.whole.out_BSHE.index_copy_(1, q_rows, out.detach());
+        given.whole.dq_BSHD.index_copy_(1, q_rows, q.grad());
+        given.whole.dk_BSGD.index_copy_(1, kv_rows, k.grad());
+        given.whole.dv_BSGE.index_copy_(1, kv_rows, v.grad());
+        if (mine.sinks_H.defined()) given.dsinks[comm.rank()] = mine.sinks_H.grad();
+      },
+      local);
+  if (options.sinks_H.defined()) given.whole.dsinks_H = at::stack(given.dsinks).sum(0);
+  return given;
+}
+
+/// Central differences of sum(out * dout) in every element of q, k, v and sinks, in fp64.
+TEST(Features, GradientsEqualFiniteDifferences) {
+  for (const World& world : {World{"ring", 2}, World{"ulysses", 2}, World{"usp:u=2", 4}}) {
+    kernel::Features features = kernel::features_of(kernel::kAllFeatures, 2, 0.6);
+    features.sinks_H = features.sinks_H.to(at::kDouble);
+    const AttentionOptions options =
+        options_of("window:left=3,right=1", 6, world.strategy, features);
+    const kernel::Sequences x =
+        kernel::random_sequences({1, 2, 1, 2, 3}, options.mask, at::kDouble, 11);
+    const kernel::Results given = run(world.ranks, options, x).whole;
+    const auto loss = [&] {
+      return (run(world.ranks, options, x).whole.out_BSHE * x.dout_BSHE).sum().item<double>();
+    };
+    for (const auto& [input, gradient] :
+         {std::pair(x.q_BSHD, given.dq_BSHD), std::pair(x.k_BSGD, given.dk_BSGD),
+          std::pair(x.v_BSGE, given.dv_BSGE), std::pair(options.sinks_H, given.dsinks_H)}) {
+      constexpr double kStep = 1e-5;
+      auto* values = input.data_ptr<double>();
+      for (std::int64_t i = 0; i < input.numel(); ++i) {
+        const double before = values[i];
+        values[i] = before + kStep;
+        const double above = loss();
+        values[i] = before - kStep;
+        const double below = loss();
+        values[i] = before;
+        EXPECT_NEAR(gradient.flatten()[i].item<double>(), (above - below) / (2 * kStep), 1e-8)
+            << world.strategy << " element " << i;
+      }
+    }
+  }
+}
+
+// All weights are 1 / n, and values (and dout) are unit vectors, so that out (and dV) show every
+// entry by itself: 0 or 1 / (n (1 - p)).
+TEST(Features, DropoutDropsTheSameEntriesOnEveryWorld) {
+  constexpr std::int64_t kTokens = 23;
+  const kernel::Dropout dropout{.p = 0.4, .seed = 12, .step = 34};
+  const at::Tensor units = at::eye(kTokens, at::kDouble)
+                               .view({1, kTokens, 1, kTokens})
+                               .expand({2, -1, 2, -1})
+                               .contiguous();
+  const at::Tensor zeros = at::zeros({2, kTokens, 2, 4}, at::kDouble);
+  const kernel::Sequences x{zeros, zeros, units, units};
+  at::Tensor kept_BQHK = at::empty({2, kTokens, 2, kTokens}, at::kBool);
+  for (std::int64_t b = 0; b < 2; ++b) {
+    for (std::int64_t h = 0; h < 2; ++h) {
+      const kernel::DropoutStream stream(dropout, b, h);
+      for (std::int64_t q = 0; q < kTokens; ++q) {
+        for (std::int64_t k = 0; k < kTokens; ++k) kept_BQHK[b][q][h][k] = !stream.drops(q, k);
+      }
+    }
+  }
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const std::string& strategy :
+         plan::every_strategy({.world = ranks, .heads = 2, .kv_heads = 2})) {
+      AttentionOptions options = options_of("full", kTokens, strategy, {});
+      options.dropout = dropout;
+      for (const char* layout : {"contiguous", "zigzag", "striped:1"}) {
+        options.layout = plan::parse_layout(layout);
+        const kernel::Results given = run(ranks, options, x).whole;
+        EXPECT_TRUE(at::equal(given.out_BSHE > 0, kept_BQHK)) << strategy << ' ' << layout;
+        EXPECT_TRUE(at::equal(given.dv_BSGE > 0, kept_BQHK.transpose(1, 3)))
+            << strategy << ' ' << layout;
+      }
+    }
+  }
+}
+
+// The gradient of sinks is shared out over ranks: what each returns is not the whole, the sum is.
+TEST(Features, TheGradientOfSinksIsTheSumOfShares) {
+  const kernel::Features features = kernel::features_of(kernel::kSinks, 4, 0.5);
+  for (const World& world : kWorlds) {
+    const AttentionOptions options = options_of("causal", 9, world.strategy, features);
+    const kernel::Sequences x =
+        kernel::random_sequences({2, 4, 2, 4, 4}, options.mask, at::kFloat, 5);
+    const kernel::Results exact =
+        kernel::naive_attention(x, options.mask, features.score, features.sinks_H);
+    const Given given = run(world.ranks, options, x);
+    EXPECT_LE(kernel::relative_error(given.whole.dsinks_H, exact.dsinks_H), kFp32Bound)
+        << world.strategy << ' ' << world.ranks;
+    if (world.ranks == 1) continue;
+    for (const at::Tensor& share : given.dsinks) {
+      EXPECT_GT(kernel::relative_error(share, exact.dsinks_H), 1e-2) << world.strategy;
+    }
+  }
+  // Ranks without tokens have no share.
+  const AttentionOptions options = options_of("causal", 1, "ring", features);
+  const kernel::Sequences x =
+      kernel::random_sequences({2, 4, 2, 4, 4}, options.mask, at::kFloat, 5);
+  int without = 0;
+  for (const at::Tensor& share : run(4, options, x).dsinks) {
+    if (at::equal(share, at::zeros({4}))) ++without;
+  }
+  EXPECT_EQ(without, 3);
+}
+
+TEST(Features, SinksKeepTheirDtypeAndMayBeConstants) {
+  comm::run_ranks(2, [&](comm::Communicator& comm) {
+    kernel::Features features = kernel::features_of(kernel::kSinks, 2, 1);
+    AttentionOptions options = options_of("causal", 8, "ring", features);
+    const at::Tensor x = at::ones({1, 4, 2, 8});
+    EXPECT_FALSE(sequence_parallel_attention(x, x, x, comm, options).requires_grad());
+    options.sinks_H = features.sinks_H.to(at::kBFloat16).requires_grad_(true);
+    sequence_parallel_attention(x, x, x, comm, options).sum().backward();
+    EXPECT_EQ(options.sinks_H.grad().scalar_type(), at::kBFloat16);
+    // Backward reads the sinks again, so autograd must notice that they were changed.
+    options.sinks_H = features.sinks_H.clone().requires_grad_(true);
+    const at::Tensor out = sequence_parallel_attention(x, x, x, comm, options);
+    options.sinks_H.detach().add_(1);
+    EXPECT_ANY_THROW(out.sum().backward());
+  });
+}
+
+TEST(Features, SameBitsWhateverTheTiming) {
+  const kernel::Features features = kernel::features_of(kernel::kAllFeatures, 4, 0.5);
+  for (const char* strategy : {"ring", "usp:u=2"}) {
+    const AttentionOptions options = options_of("causal", 37, strategy, features);
+    const kernel::Sequences x =
+        kernel::random_sequences({2, 4, 2, 8, 8}, options.mask, at::kFloat, 3);
+    const kernel::Results first = run(4, options, x, {.shuffle_seed = 1}).whole;
+    const kernel::Results second = run(4, options, x, {.shuffle_seed = 2}).whole;
+    EXPECT_TRUE(at::equal(first.out_BSHE, second.out_BSHE)) << strategy;
+    EXPECT_TRUE(at::equal(first.dq_BSHD, second.dq_BSHD)) << strategy;
+    EXPECT_TRUE(at::equal(first.dk_BSGD, second.dk_BSGD)) << strategy;
+    EXPECT_TRUE(at::equal(first.dv_BSGE, second.dv_BSGE)) << strategy;
+    EXPECT_TRUE(at::equal(first.dsinks_H, second.dsinks_H)) << strategy;
+  }
+}
+
+TEST(Features, TheLargestLogitIsTheSameOnEveryRank) {
+  for (const World& world : kWorlds) {
+    AttentionOptions options = options_of("causal", 4 * world.ranks, world.strategy, {});
+    options.return_max_logit = true;
+    comm::run_ranks(world.ranks, [&](comm::Communicator& comm) {
+      // <q, k> is 5 for the last query and the first key of head 1, else 0.
+      at::Tensor q = at::zeros({1, 4, 2, 1});
+      at::Tensor k = at::zeros({1, 4, 2, 1});
+      if (comm.rank() == 0) {  // zigzag: rank 0 has the first and the last tokens
+        q.select(1, 3).select(1, 1).fill_(5);
+        k.select(1, 0).select(1, 1).fill_(1);
+      }
+      const AttentionResult result = sequence_parallel_attention_lse(q, k, k, comm, options);
+      EXPECT_TRUE(at::equal(result.max_logit_H, at::tensor({0.0f, 5.0f})))
+          << world.strategy << ' ' << result.max_logit_H;
+      EXPECT_FALSE(result.max_logit_H.requires_grad());
+    });
+  }
+  comm::run_ranks(2, [&](comm::Communicator& comm) {
+    AttentionOptions options = options_of("full", 4, "ring", {});
+    options.mask = plan::Mask(4, 4, {});
+    const at::Tensor x = at::ones({1, 2, 1, 1}, at::kDouble);
+    EXPECT_FALSE(sequence_parallel_attention_lse(x, x, x, comm, options).max_logit_H.defined());
+    options.return_max_logit = true;
+    EXPECT_TRUE(at::equal(sequence_parallel_attention_lse(x, x, x, comm, options).max_logit_H,
+                          at::full({1}, -kInf, at::kDouble)));
+  });
+}
+
+void expect_refused(const std::function<void(AttentionOptions&)>& spoil, const std::string& part) {
+  try {
+    comm::run_ranks(2, [&](comm::Communicator& comm) {
+      AttentionOptions options = options_of("causal", 8, "ring", {});
+      spoil(options);
+      const at::Tensor x = at::randn({1, 4, 2, 8});
+      sequence_parallel_attention(x, x, x, comm, options);
+    });
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr(part));
+    return;
+  }
+  ADD_FAILURE() << "not refused: " << part;
+}
+
+TEST(Features, RefusesWhatDoesNotFit) {
+  expect_refused([](AttentionOptions& o) { o.softcap = 0; },
+                 "attention: softcap 0; a finite number above 0 is required, or none");
+  expect_refused([](AttentionOptions& o) { o.scale = kInf; }, "attention: scale inf; a finite");
+  expect_refused([](AttentionOptions& o) { o.dropout.p = 1; },
+                 "attention: dropout p 1; at least 0 and below 1 is required");
+  expect_refused([](AttentionOptions& o) { o.alibi_slopes_H = at::ones({1}); },
+                 "attention: alibi_slopes_H is Float [1]; Float [2] is required, of all heads");
+  expect_refused([](AttentionOptions& o) { o.alibi_slopes_H = at::ones({3}); },
+                 "attention: alibi_slopes_H is [3]; one slope per query head, [2], is required");
+  expect_refused([](AttentionOptions& o) { o.alibi_slopes_H = at::full({2}, kInf); },
+                 "attention: alibi_slopes_H has a slope that is not finite");
+  expect_refused([](AttentionOptions& o) { o.alibi_slopes_H = at::ones({2}).requires_grad_(); },
+                 "attention: alibi_slopes_H requires a gradient; slopes are constants: detach()");
+  expect_refused([](AttentionOptions& o) { o.sinks_H = at::ones({3}); },
+                 "attention: sinks_H is Float [3] on cpu; one logit per query head, [2], fp64");
+  expect_refused([](AttentionOptions& o) { o.sinks_H = at::ones({2}, at::kInt); },
+                 "attention: sinks_H is Int [2] on cpu");
+  expect_refused([](AttentionOptions& o) { o.return_max_logit = true; },
+                 "return_max_logit is set, and only the output is returned; call "
+                 "sequence_parallel_attention_lse");
+}
+
+}  // namespace
+}  // namespace armillary::attention
