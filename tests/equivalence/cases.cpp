@@ -9,6 +9,7 @@
 #include "armillary/attention/sequence_parallel_attention.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
+#include "armillary/kernel/feature_sets.h"
 #include "armillary/kernel/naive_attention.h"
 #include "armillary/plan/layout.h"
 #include "armillary/plan/strategies/every_strategy.h"
@@ -54,8 +55,14 @@ at::Tensor leaf(const at::Tensor& value) {
 }  // namespace
 
 std::string to_string(const Case& c) {
-  return fmt::format("{} {} {} world {} lengths {}/{} heads {}/{} {}", c.strategy, c.layout, c.mask,
-                     c.world, c.q_len, c.kv_len, c.heads, c.kv_heads, at::toString(c.dtype));
+  return fmt::format("{} {} {} world {} lengths {}/{} heads {}/{} {} {}", c.strategy, c.layout,
+                     c.mask, c.world, c.q_len, c.kv_len, c.heads, c.kv_heads, at::toString(c.dtype),
+                     kernel::describe_features(c.features));
+}
+
+std::string to_string(const Errors& e) {
+  return fmt::format("out {} lse {} dq {} dk {} dv {} dsinks {} max_logit {}", e.out, e.lse, e.dq,
+                     e.dk, e.dv, e.dsinks, e.max_logit);
 }
 
 std::vector<Case> all_cases() {
@@ -89,8 +96,40 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
+std::vector<Case> feature_cases() {
+  constexpr std::int64_t kLength = 29;
+  constexpr std::pair<int, int> kHeads[] = {{4, 4}, {4, 2}, {6, 3}, {4, 1}};
+  std::vector<Case> cases;
+  for (const unsigned set : kernel::feature_sets()) {
+    for (const int world : {1, 2, 3, 4}) {
+      for (const auto& [heads, kv_heads] : kHeads) {
+        const plan::Problem any{.world = world, .heads = heads, .kv_heads = kv_heads};
+        for (const std::string& strategy : plan::every_strategy(any)) {
+          for (const char* layout : {"contiguous", "zigzag"}) {
+            for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+              const Case model{strategy, layout, "",       world, kLength,
+                               kLength,  heads,  kv_heads, dtype, set};
+              for (const char* mask : {"full", "causal", "window:left=5,right=2",
+                                       "documents:11,0,6,12", "bands:0-14/0-14/-2..1"}) {
+                cases.push_back(model);
+                cases.back().mask = mask;
+              }
+              for (const char* mask : {"full", "causal:align=end", "causal:align=start"}) {
+                cases.push_back(model);
+                cases.back().mask = mask;
+                cases.back().kv_len = kLength + 11;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  return cases;
+}
+
 double Errors::worst() const {
-  const double all[] = {out, lse, dq, dk, dv};
+  const double all[] = {out, lse, dq, dk, dv, dsinks, max_logit};
   double largest = 0;
   for (const double error : all) largest = std::isnan(error) ? error : std::max(largest, error);
   return largest;
@@ -105,30 +144,53 @@ Errors run(const Case& c, std::uint64_t seed) {
   const kernel::Sequences whole =
       kernel::random_sequences({2, c.heads, c.kv_heads, kHeadDim, kValueDim}, mask, c.dtype, seed);
   const double scale = 1 / std::sqrt(static_cast<double>(kHeadDim));
-  const kernel::Results required = kernel::naive_attention(whole, mask, scale);
+  const kernel::Features features = kernel::features_of(c.features, c.heads, scale, seed);
+  const kernel::Results required =
+      kernel::naive_attention(whole, mask, features.score, features.sinks_H);
   kernel::Results given{at::full_like(required.out_BSHE, NAN), at::full_like(required.lse_BSH, NAN),
                         at::full_like(required.dq_BSHD, NAN), at::full_like(required.dk_BSGD, NAN),
                         at::full_like(required.dv_BSGE, NAN)};
+  std::vector<at::Tensor> dsinks(c.world);
+  std::vector<at::Tensor> max_logit(c.world);
   comm::run_ranks(c.world, [&](comm::Communicator& comm) {
     const plan::Runs& q_runs = owned.q[comm.rank()];
     const plan::Runs& kv_runs = owned.kv[comm.rank()];
     const at::Tensor q = leaf(shard(whole.q_BSHD, q_runs));
     const at::Tensor k = leaf(shard(whole.k_BSGD, kv_runs));
     const at::Tensor v = leaf(shard(whole.v_BSGE, kv_runs));
-    const attention::AttentionResult result = attention::sequence_parallel_attention_lse(
-        q, k, v, comm, {.mask = mask, .layout = layout, .strategy = c.strategy});
+    const at::Tensor sinks =
+        features.sinks_H.defined() ? leaf(features.sinks_H.to(c.dtype)) : at::Tensor();
+    const attention::AttentionResult result =
+        attention::sequence_parallel_attention_lse(q, k, v, comm,
+                                                   {.mask = mask,
+                                                    .layout = layout,
+                                                    .strategy = c.strategy,
+                                                    .softcap = features.score.softcap,
+                                                    .alibi_slopes_H = features.score.alibi_slopes_H,
+                                                    .sinks_H = sinks,
+                                                    .dropout = features.score.dropout,
+                                                    .return_max_logit = true});
     result.out_BLHE.backward(shard(whole.dout_BSHE, q_runs));
     unshard(given.out_BSHE, q_runs, result.out_BLHE);
     unshard(given.lse_BSH, q_runs, result.lse_BLH);
     unshard(given.dq_BSHD, q_runs, q.grad());
     unshard(given.dk_BSGD, kv_runs, k.grad());
     unshard(given.dv_BSGE, kv_runs, v.grad());
+    dsinks[comm.rank()] = sinks.defined() ? sinks.grad() : at::zeros({c.heads});
+    max_logit[comm.rank()] = result.max_logit_H;
   });
+  given.dsinks_H = at::stack(dsinks).sum(0, /*keepdim=*/false, at::kDouble);
+  given.max_logit_H = max_logit[0];
+  for (const at::Tensor& other : max_logit) {
+    if (!at::equal(other, max_logit[0])) given.max_logit_H = at::full_like(other, NAN);
+  }
   return {.out = kernel::relative_error(given.out_BSHE, required.out_BSHE),
           .lse = kernel::relative_error(given.lse_BSH, required.lse_BSH),
           .dq = kernel::relative_error(given.dq_BSHD, required.dq_BSHD),
           .dk = kernel::relative_error(given.dk_BSGD, required.dk_BSGD),
-          .dv = kernel::relative_error(given.dv_BSGE, required.dv_BSGE)};
+          .dv = kernel::relative_error(given.dv_BSGE, required.dv_BSGE),
+          .dsinks = kernel::relative_error(given.dsinks_H, required.dsinks_H),
+          .max_logit = kernel::relative_error(given.max_logit_H, required.max_logit_H)};
 }
 
 }  // namespace armillary::equivalence

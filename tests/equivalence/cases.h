@@ -21,6 +21,7 @@ struct Case {
   int heads = 4;
   int kv_heads = 4;
   at::ScalarType dtype = at::kDouble;
+  unsigned features = 0;  ///< A set of kernel/feature_sets.h.
 };
 std::string to_string(const Case& c);
 
@@ -29,11 +30,17 @@ std::string to_string(const Case& c);
 /// out.
 std::vector<Case> all_cases();
 
-/// Largest relative max-norm errors against one-device attention.
+/// Every set of features (each alone, each pair, all) x strategies x worlds 1 to 4 x contiguous and
+/// zigzag x MHA, GQA and MQA x dtypes x a few masks, self-attention and cross-attention.
+std::vector<Case> feature_cases();
+
+/// Largest relative max-norm errors against one-device attention. Sinks: the sum of all ranks'
+/// shares. The largest logit: NaN if ranks differ in a bit.
 struct Errors {
-  double out = 0, lse = 0, dq = 0, dk = 0, dv = 0;
+  double out = 0, lse = 0, dq = 0, dk = 0, dv = 0, dsinks = 0, max_logit = 0;
   double worst() const;
 };
+std::string to_string(const Errors& errors);
 
 /// Runs the case on threads as ranks, forward and backward, through autograd.
 /// Throws if bytes moved by an execution differ from those of its plan.
