@@ -32,7 +32,7 @@ struct ExecutionOptions {
   /// Attention sinks: one logit for each of all query heads, in the accumulator dtype. They join in
   /// the plan's `finish`, and get their gradient at its `delta`: once for every row.
   at::Tensor sinks_H = {};
-  bool max_logit = false;  ///< Forward only: keep max_logit_H().
+  bool max_logit = false;  ///< Forward only: for max_logit().
   /// Longest that a run waits for its peers without any message arriving; the communicator's own
   /// timeout if not given.
   std::optional<double> timeout_s = {};
@@ -72,11 +72,11 @@ class Execution {
   /// This rank's share of the gradient of the sinks: the sum over the rows whose `delta` it makes,
   /// fp64, 0 for heads of others. The sum over the ranks is the gradient. Requires finish() of a
   /// backward pass with sinks.
-  const at::Tensor& dsinks_H() const { return dsinks_H_; }
+  const at::Tensor& sinks_grad() const { return dsinks_H_; }
 
   /// Largest score of the pairs that this rank attended, for each of all query heads, in the
   /// accumulator dtype; -inf if none. Requires finish() and `max_logit`.
-  const at::Tensor& max_logit_H() const { return max_logit_H_; }
+  const at::Tensor& max_logit() const { return max_logit_H_; }
 
   const Moved& moved() const { return moved_; }
 

@@ -150,7 +150,7 @@ TEST(Execution, SinksGetTheirGradientInWhateverOrderInputsCome) {
                                  : random_tile(*programs.backward, Tensor::DOut, 99));
         }
         run.finish();
-        return run.dsinks_H();
+        return run.sinks_grad();
       };
       using enum plan::Tensor;
       const at::Tensor given = dsinks({DOut, Out, Q, K, V, Lse});

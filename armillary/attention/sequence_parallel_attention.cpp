@@ -65,7 +65,7 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
       results.push_back(run.output(plan::Tensor::Lse));
     }
     if (call->options.max_logit) {
-      results.push_back(max_over_ranks(run.max_logit_H(), *call->comm));
+      results.push_back(max_over_ranks(run.max_logit(), *call->comm));
     }
     ctx->mark_non_differentiable({results.begin() + 1, results.end()});
     variable_list saved;
@@ -87,7 +87,7 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     run.finish();
     return {run.output(plan::Tensor::DQ), run.output(plan::Tensor::DK),
             run.output(plan::Tensor::DV),
-            sinks_H ? run.dsinks_H().to(sinks_H->scalar_type()) : Variable(), Variable()};
+            sinks_H ? run.sinks_grad().to(sinks_H->scalar_type()) : Variable(), Variable()};
   }
 };
 
