@@ -243,7 +243,7 @@ std::string to_string(const Plan& plan, Rank rank, const Op& op) {
 }
 
 std::string to_string(const Plan& plan, const Diagnostic* at) {
-  constexpr std::size_t kLineWidth = 148;
+  constexpr std::size_t kLineWidth = 141;
   const std::size_t column = kLineWidth / std::max<std::size_t>(plan.ranks.size(), 1);
   const std::map<int, Row> rows = rows_of(plan, std::clamp<std::size_t>(column, 24, 48));
   const std::vector<std::size_t> widths = widths_of(plan, rows);
