@@ -1,12 +1,13 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <memory>
 
 #include "armillary/plan/json.h"
 #include "armillary/plan/lower_bound.h"
 #include "armillary/plan/text.h"
+#include "cli/costs.h"
 #include "cli/problem_flags.h"
+#include "cli/strategies_document.h"
 #include "cli/verbs.h"
 
 namespace armillary::cli {
@@ -16,33 +17,13 @@ struct PlanFlags : ProblemFlags {
   bool json = false;
   bool list = false;
   bool compare = false;
+  bool document = false;
 };
 
 void print_list() {
   for (const plan::StrategyInfo& info : plan::strategies()) {
     fmt::print("{:<52} {:<75} {}\n", usage(info), info.summary, info.paper);
   }
-}
-
-/// What a plan costs its busiest rank, and all ranks together.
-struct Costs {
-  plan::Traffic most;
-  plan::Traffic sum;
-};
-
-Costs costs(const plan::Plan& plan) {
-  Costs costs;
-  for (const plan::RankProgram& program : plan.ranks) {
-    const plan::Traffic one = plan::traffic(plan.problem, plan.blocks, program);
-    costs.most.sent_bytes = std::max(costs.most.sent_bytes, one.sent_bytes);
-    costs.most.received_bytes = std::max(costs.most.received_bytes, one.received_bytes);
-    costs.most.peak_slot_bytes = std::max(costs.most.peak_slot_bytes, one.peak_slot_bytes);
-    costs.most.visible_pairs = std::max(costs.most.visible_pairs, one.visible_pairs);
-    costs.most.steps = std::max(costs.most.steps, one.steps);
-    costs.sum.sent_bytes += one.sent_bytes;
-    costs.sum.visible_pairs += one.visible_pairs;
-  }
-  return costs;
 }
 
 void print_summary(const plan::Plan& plan) {
@@ -92,6 +73,7 @@ void print_comparison(const plan::Problem& problem) {
 
 void run(const PlanFlags& flags) {
   if (flags.list) return print_list();
+  if (flags.document) return fmt::print("{}", strategies_document());
   const plan::Problem solved = problem(flags);
   if (flags.compare) return print_comparison(solved);
   const plan::Strategy strategy = plan::parse_strategy(flags.strategy);
@@ -117,11 +99,17 @@ void add_plan(CLI::App& app, int& exit_code) {
       verb->add_flag("--json", flags->json, "The plan as JSON, one object per pass and line");
   CLI::Option* const list =
       verb->add_flag("--list", flags->list, "All strategies with their keys")->excludes(json);
-  verb->add_flag("--compare", flags->compare, "A table of all strategies that solve the problem")
+  CLI::Option* const compare = verb->add_flag("--compare", flags->compare,
+                                              "A table of all strategies that solve the problem")
+                                   ->excludes(json)
+                                   ->excludes(list)
+                                   ->excludes("--strategy")
+                                   ->excludes("--pass");
+  verb->add_flag("--document", flags->document,
+                 "All strategies with pictures of their plans, as docs/strategies.md")
       ->excludes(json)
       ->excludes(list)
-      ->excludes("--strategy")
-      ->excludes("--pass");
+      ->excludes(compare);
   verb->footer(
       "Examples:\n"
       "  armillary plan --strategy ring --world 4 --seq 64 --mask causal --layout zigzag\n"

@@ -1,0 +1,22 @@
+#include "cli/costs.h"
+
+#include <algorithm>
+
+namespace armillary::cli {
+
+Costs costs(const plan::Plan& plan) {
+  Costs costs;
+  for (const plan::RankProgram& program : plan.ranks) {
+    const plan::Traffic one = plan::traffic(plan.problem, plan.blocks, program);
+    costs.most.sent_bytes = std::max(costs.most.sent_bytes, one.sent_bytes);
+    costs.most.received_bytes = std::max(costs.most.received_bytes, one.received_bytes);
+    costs.most.peak_slot_bytes = std::max(costs.most.peak_slot_bytes, one.peak_slot_bytes);
+    costs.most.visible_pairs = std::max(costs.most.visible_pairs, one.visible_pairs);
+    costs.most.steps = std::max(costs.most.steps, one.steps);
+    costs.sum.sent_bytes += one.sent_bytes;
+    costs.sum.visible_pairs += one.visible_pairs;
+  }
+  return costs;
+}
+
+}  // namespace armillary::cli

@@ -1,0 +1,88 @@
+#include "cli/strategies_document.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "armillary/plan/strategy.h"
+#include "armillary/plan/text.h"
+#include "cli/costs.h"
+
+namespace armillary::cli {
+namespace {
+
+constexpr const char* kIntroduction = R"(# Strategies
+
+Written by the program: `armillary plan --document > docs/strategies.md`. `tests/golden/` compares the two; change the
+strategy's `StrategyInfo` or its plan, not this file.
+
+Pictures and numbers are those of one problem: 4,096 tokens, causal, `zigzag`, 8 query heads and 2 KV heads of dim 64, bf16. A
+picture is the forward pass on 4 ranks, with the first legal values of the keys. Its cells read `kv1>r3` (send K and V of block 1
+to rank 3), `kv0<r1` (receive), `q2*kv1` (attend); `o` is a partial output with its log-sum-exp, `out` the result, `[0:2]` heads
+0 and 1. Blocks 2r and 2r + 1 are the early and the late piece of rank r. Tables count the rank that has most: *sent* is what
+it sends, *slots* the buffers it needs beside inputs, outputs and what forward leaves for backward.
+
+In formulas of bytes, in words per rank and full mask: N tokens, P ranks, d the dim of a head, Dq = query heads x d, Dk = KV heads x d,
+eps = 2/d for the log-sum-exp, u, Rq = R and Rk = C the ways over heads, queries and keys.
+)";
+
+plan::Problem problem(int world) {
+  constexpr std::int64_t kTokens = 4096;
+  return {.world = world,
+          .heads = 8,
+          .kv_heads = 2,
+          .dtype = plan::Dtype::Bf16,
+          .mask = plan::parse_mask("causal", {kTokens, kTokens}),
+          .layout = plan::parse_layout("zigzag")};
+}
+
+/// With the first values of its keys that solve the problem.
+std::optional<plan::Strategy> first_legal(const plan::Problem& problem, const std::string& name) {
+  const std::vector<plan::Strategy> legal = plan::legal_strategies(problem);
+  const auto found = std::find_if(legal.begin(), legal.end(),
+                                  [&](const plan::Strategy& one) { return one.name == name; });
+  return found == legal.end() ? std::nullopt : std::optional(*found);
+}
+
+std::string picture(const std::string& name) {
+  const plan::Problem four = problem(4);
+  const std::optional<plan::Strategy> strategy = first_legal(four, name);
+  if (!strategy) return "Not on 4 ranks.\n";
+  return fmt::format("`{}`:\n\n```\n{}```\n", to_string(*strategy),
+                     to_string(plan::make_plan(four, *strategy, plan::Pass::Forward)));
+}
+
+std::string cost_table(const std::string& name) {
+  constexpr std::int64_t kKib = 1024;  // Divides all sizes of these plans.
+  std::string table =
+      "| ranks | strategy | forward: steps | sent KiB | slots KiB | backward: steps | sent KiB "
+      "| slots KiB |\n|---|---|---|---|---|---|---|---|\n";
+  for (const int world : {4, 8}) {
+    const std::optional<plan::Strategy> strategy = first_legal(problem(world), name);
+    if (!strategy) continue;
+    table += fmt::format("| {} | `{}` |", world, to_string(*strategy));
+    for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
+      const plan::Traffic most = costs(plan::make_plan(problem(world), *strategy, pass)).most;
+      table += fmt::format(" {} | {} | {} |", most.steps, most.sent_bytes / kKib,
+                           most.peak_slot_bytes / kKib);
+    }
+    table += '\n';
+  }
+  return table;
+}
+
+}  // namespace
+
+std::string strategies_document() {
+  std::string document = kIntroduction;
+  for (const plan::StrategyInfo& info : plan::strategies()) {
+    document += fmt::format(
+        "\n## `{}`\n\n{}.\n\n- **Paper:** {}.\n- **Sent:** {}.\n- **Differs:** {}\n\n{}\n{}",
+        usage(info), info.summary, info.paper, info.bytes, info.differs, picture(info.name),
+        cost_table(info.name));
+  }
+  return document;
+}
+
+}  // namespace armillary::cli
