@@ -1,9 +1,11 @@
-// strategies_document_test.cpp: docs/strategies.md is what the program writes.
+// strategies_document_test.cpp: docs/strategies.md and the table of README.md are what the program
+// writes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 
 #include "tests/error/program.h"
@@ -11,10 +13,14 @@
 namespace armillary::golden {
 namespace {
 
+std::string stored_file(const std::string& name) {
+  std::ifstream file(ARMILLARY_SOURCE_DIR "/" + name, std::ios::binary);
+  EXPECT_TRUE(file) << "no " << name;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 TEST(StrategiesDocument, IsWhatTheProgramWrites) {
-  std::ifstream file(ARMILLARY_SOURCE_DIR "/docs/strategies.md", std::ios::binary);
-  ASSERT_TRUE(file) << "no docs/strategies.md";
-  const std::string stored{std::istreambuf_iterator<char>(file), {}};
+  const std::string stored = stored_file("docs/strategies.md");
   const error::Result result = error::run({"plan", "--document"});
   ASSERT_EQ(result.code, 0) << result.err;
   const auto [old_at, new_at] =
@@ -23,6 +29,22 @@ TEST(StrategiesDocument, IsWhatTheProgramWrites) {
   FAIL() << "docs/strategies.md:" << 1 + std::count(stored.begin(), old_at, '\n')
          << " is not what the program writes; renew it with `armillary plan --document > "
             "docs/strategies.md`, then read the difference";
+}
+
+/// README.md shows some rows of the table.
+TEST(Readme, RowsOfTheTableAreWhatTheProgramPrints) {
+  const error::Result table =
+      error::run({"plan", "--compare", "--world", "8", "--seq", "65536", "--heads", "32",
+                  "--kv-heads", "8", "--head-dim", "128", "--layout", "zigzag"});
+  ASSERT_EQ(table.code, 0) << table.err;
+  std::istringstream readme(stored_file("README.md"));
+  int rows = 0;
+  for (std::string line; std::getline(readme, line);) {
+    if (line.rfind("| ", 0) != 0) continue;
+    EXPECT_THAT(table.out, testing::HasSubstr(line + '\n')) << "renew the row of README.md";
+    ++rows;
+  }
+  EXPECT_GT(rows, 5);
 }
 
 }  // namespace
