@@ -34,9 +34,7 @@ TEST(ParseStrategy, ReadsWhatItPrints) {
         "usp:inner=ring,u=1", "double_ring:window=2", "bidirectional_ring", "tokenring",
         "tokenring:nodes=2", "attention2d:rows=2", "attention2d:overlap=true,rows=2",
         "startrail:c=2", "startrail:c=2,placement=p2p_intra",
-        "grid:col=double_ring,nest=rk-rq-u,"
-        "rk=1,row=ring,rq=4,u=1,window=2",
-        "auto:traffic"}) {
+        "grid:col=double_ring,nest=rk-rq-u,rk=1,row=ring,rq=4,u=1,window=2", "auto:traffic"}) {
     EXPECT_EQ(to_string(parse_strategy(text)), text);
     EXPECT_EQ(parse_strategy(to_string(parse_strategy(text))), parse_strategy(text)) << text;
   }

@@ -239,8 +239,8 @@ TEST(ClosedForms, WorkedBackwardValues) {
       return traffic(problem, planner.blocks(), planner.program(pass, 0)).received_bytes;
     };
     EXPECT_EQ(received("ulysses", Pass::Backward), received("ulysses", Pass::Forward));
-    const std::int64_t dk = kv_heads * 128;
-    EXPECT_EQ(received("ring", Pass::Backward), 2 * 6 * dk * kTokens / world * (world - 1));
+    const std::int64_t dk = std::int64_t{128} * kv_heads;
+    EXPECT_EQ(received("ring", Pass::Backward), 12 * dk * kTokens / world * (world - 1));
     EXPECT_EQ(received("allgather", Pass::Backward), received("ring", Pass::Backward));
   }
 }

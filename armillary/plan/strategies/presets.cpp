@@ -52,9 +52,9 @@ std::unique_ptr<const Schedule> grid_schedule(const PlanContext& context, const 
   return std::make_unique<const GridSchedule>(context, grids);
 }
 
-StrategyDefinition grid_strategy(StrategyInfo info,
-                                 std::function<PassGrids(const Problem&, const Strategy&)> grids,
-                                 Variants variants) {
+StrategyDefinition grid_strategy(
+    StrategyInfo info, const std::function<PassGrids(const Problem&, const Strategy&)>& grids,
+    Variants variants) {
   return {.info = std::move(info),
           .check = [grids](const Problem& problem,
                            const Strategy& strategy) { grids(problem, strategy); },

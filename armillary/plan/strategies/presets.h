@@ -42,9 +42,9 @@ std::unique_ptr<const Schedule> grid_schedule(const PlanContext& context, const 
 
 /// A strategy that is a grid for every problem. `grids` refuses what it cannot solve.
 using Variants = decltype(StrategyDefinition::variants);
-StrategyDefinition grid_strategy(StrategyInfo info,
-                                 std::function<PassGrids(const Problem&, const Strategy&)> grids,
-                                 Variants variants = {});
+StrategyDefinition grid_strategy(
+    StrategyInfo info, const std::function<PassGrids(const Problem&, const Strategy&)>& grids,
+    Variants variants = {});
 
 /// A key as a number, or `otherwise` if it is not given.
 int number(const Strategy& strategy, const std::string& key, int otherwise = 1);
