@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -72,7 +73,8 @@ class TrainErrorTest : public testing::Test {
   }
 
  private:
-  const fs::path folder_ = fs::temp_directory_path() / "armillary_train_error_test";
+  const fs::path folder_ =
+      fs::temp_directory_path() / fmt::format("armillary_train_error_test_{}", getpid());
 };
 
 TEST_F(TrainErrorTest, Recipes) {
