@@ -8,14 +8,14 @@
 namespace armillary {
 namespace {
 
-const std::vector<std::string> masks = {"full", "causal", "window", "documents"};
+const std::vector<std::string> kMasks = {"full", "causal", "window", "documents"};
 
 TEST(NearestName, FindsWhatWasMeant) {
-  EXPECT_EQ(nearest_name("casual", masks), "causal");
-  EXPECT_EQ(nearest_name("causal", masks), "causal");
-  EXPECT_EQ(nearest_name("document", masks), "documents");
-  EXPECT_EQ(nearest_name("widow", masks), "window");
-  EXPECT_EQ(nearest_name("fulll", masks), "full");
+  EXPECT_EQ(nearest_name("casual", kMasks), "causal");
+  EXPECT_EQ(nearest_name("causal", kMasks), "causal");
+  EXPECT_EQ(nearest_name("document", kMasks), "documents");
+  EXPECT_EQ(nearest_name("widow", kMasks), "window");
+  EXPECT_EQ(nearest_name("fulll", kMasks), "full");
 }
 
 TEST(NearestName, PrefersTheFirstOfEquals) {
@@ -23,8 +23,8 @@ TEST(NearestName, PrefersTheFirstOfEquals) {
 }
 
 TEST(NearestName, IsSilentWhenNothingIsNear) {
-  EXPECT_EQ(nearest_name("quantum-entanglement", masks), "");
-  EXPECT_EQ(nearest_name("", masks), "");
+  EXPECT_EQ(nearest_name("quantum-entanglement", kMasks), "");
+  EXPECT_EQ(nearest_name("", kMasks), "");
   EXPECT_EQ(nearest_name("causal", {}), "");
 }
 
@@ -32,7 +32,7 @@ TEST(ListNames, ReadsAsASentence) {
   EXPECT_EQ(list_names({}), "");
   EXPECT_EQ(list_names(std::vector<std::string>{"a"}), "a");
   EXPECT_EQ(list_names(std::vector<std::string>{"a", "b"}), "a or b");
-  EXPECT_EQ(list_names(masks), "full, causal, window or documents");
+  EXPECT_EQ(list_names(kMasks), "full, causal, window or documents");
 }
 
 }  // namespace
