@@ -2,6 +2,7 @@
 // verify.
 #include <benchmark/benchmark.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 
@@ -14,13 +15,14 @@ namespace {
 constexpr const char* kStrategies[] = {"ring", "allgather", "ulysses", "usp:u=4"};
 
 Problem causal_zigzag(int world) {
+  const std::int64_t tokens = std::int64_t{1024} * world;
   return {.world = world,
           .heads = 64,
           .kv_heads = 8,
           .head_dim = 128,
           .value_dim = 128,
           .dtype = Dtype::Bf16,
-          .mask = parse_mask("causal", {1024 * world, 1024 * world}),
+          .mask = parse_mask("causal", {tokens, tokens}),
           .layout = parse_layout("zigzag")};
 }
 

@@ -30,16 +30,16 @@ Recipe recipe_of(std::int64_t world, const std::string& strategy, const std::str
 }
 
 const PackedText& text() {
-  static const PackedText kText({std::string(100, 'a'), std::string(30, 'b')},
-                                {.seq_len = 48, .seed = 0});
-  return kText;
+  static const PackedText packed({std::string(100, 'a'), std::string(30, 'b')},
+                                 {.seq_len = 48, .seed = 0});
+  return packed;
 }
 
 TEST(Estimate, RingTrafficIsTheClosedForm) {
   const Recipe recipe = recipe_of(4, "ring", "full");
   const Estimate result = estimate(recipe, text());
   // (P-1) chunks of K and V, each [S/P, kv_heads, head_dim] in fp32, per layer.
-  const std::int64_t forward = 3 * (3 * 2 * (48 / 4) * 2 * 16 * 4);
+  const std::int64_t forward = std::int64_t{3} * 3 * 2 * (48 / 4) * 2 * 16 * 4;
   EXPECT_EQ(result.forward.sent_bytes_per_rank, std::vector<std::int64_t>(4, forward));
   EXPECT_EQ(result.visible_pairs, 48 * 48);
   EXPECT_GT(result.backward.sent_bytes_per_rank[0], forward);
