@@ -47,6 +47,8 @@ void add_problem_flags(CLI::App& verb, ProblemFlags& flags) {
       "bands:Q0-Q1/K0-K1/LO..HI;.. [causal]");
   add("--layout", flags.layout, "contiguous, zigzag, striped[:W] or balanced [contiguous]");
   add("--pass", flags.pass, "forward, backward or both [forward for plan, both for verify]");
+  add("--wire", flags.wire,
+      "accumulator or input: dtype in which partial outputs and gradients travel [accumulator]");
   verb.add_flag("--return-lse", flags.return_lse, "Also bring the log-sum-exp home")
       ->option_text(" ")
       ->group(kProblemGroup);
@@ -67,7 +69,8 @@ plan::Problem problem(const ProblemFlags& flags) {
       .dtype = plan::parse_dtype(flags.dtype),
       .mask = plan::parse_mask(flags.mask, {seq, kv_seq}),
       .layout = plan::parse_layout(flags.layout),
-      .return_lse = flags.return_lse};
+      .return_lse = flags.return_lse,
+      .wire = plan::parse_wire(flags.wire)};
   plan::validate(problem);
   return problem;
 }

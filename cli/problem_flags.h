@@ -24,6 +24,7 @@ struct ProblemFlags {
   std::string mask = "causal";
   std::string layout = "contiguous";
   std::string pass;
+  std::string wire = "accumulator";
   bool return_lse = false;
 };
 

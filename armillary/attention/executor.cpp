@@ -265,7 +265,8 @@ void Execution::compute(int op) {
     switch (action.kind) {
       case plan::OpKind::Merge: {
         kernel::Partial into{operand(0), operand(1)};
-        kernel::merge(into, {operand(2), operand(3)});
+        // A part that travelled in the input dtype is summed in the accumulator's.
+        kernel::merge(into, {operand(2).to(into.out_BLHE.scalar_type()), operand(3)});
         break;
       }
       case plan::OpKind::Add:

@@ -189,7 +189,8 @@ c10::intrusive_ptr<Call> prepare(const at::Tensor& q_BLHD, const at::Tensor& k_B
                               .dtype = dtype_of(q_BLHD),
                               .mask = options.mask,
                               .layout = options.layout,
-                              .return_lse = return_lse};
+                              .return_lse = return_lse,
+                              .wire = options.wire};
   auto call = c10::make_intrusive<Call>();
   call->programs = compile_cached(problem, plan::parse_strategy(options.strategy), comm.rank());
   call->comm = &comm;

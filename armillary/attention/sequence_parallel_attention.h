@@ -20,9 +20,12 @@
 namespace armillary::attention {
 
 struct AttentionOptions {
-  plan::Mask mask;                   ///< Over the whole sequence.
-  plan::Layout layout;               ///< Of the tokens over the ranks.
-  std::string strategy = "ring";     ///< As on the command line: "usp:u=2".
+  plan::Mask mask;                ///< Over the whole sequence.
+  plan::Layout layout;            ///< Of the tokens over the ranks.
+  std::string strategy = "ring";  ///< As on the command line: "usp:u=2".
+  /// dtype of partial outputs and gradients between ranks. Wire::Input halves those bytes in bf16
+  /// and fp16 and rounds each of them once more.
+  plan::Wire wire = plan::Wire::Accumulator;
   std::optional<double> scale = {};  ///< 1 / sqrt(D) if not given.
   std::optional<double> timeout_s =
       {};  ///< Longest wait for peers; the communicator's if not given.

@@ -17,6 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;  // Keys in the order they are written: for human readers.
 
 constexpr std::array kDtypes{Dtype::F64, Dtype::F32, Dtype::Bf16, Dtype::F16};
+constexpr std::array kWires{Wire::Accumulator, Wire::Input};
 constexpr std::array kPasses{Pass::Forward, Pass::Backward};
 constexpr std::array kTensors{Tensor::Q,    Tensor::K,     Tensor::V,  Tensor::Out, Tensor::Lse,
                               Tensor::DOut, Tensor::Delta, Tensor::DQ, Tensor::DK,  Tensor::DV};
@@ -53,6 +54,7 @@ Json to_json(const Problem& problem) {
           {"value_dim", problem.value_dim},
           {"dtype", to_string(problem.dtype)},
           {"return_lse", problem.return_lse},
+          {"wire", to_string(problem.wire)},
           {"layout", to_string(problem.layout)},
           {"mask", to_json(problem.mask)}};
 }
@@ -75,7 +77,8 @@ Json to_json(const Tile& tile) {
           {"partial", tile.partial},
           {"heads", to_json(tile.heads)},
           {"blocks", tile.blocks},
-          {"slot", tile.slot}};
+          {"slot", tile.slot},
+          {"narrow", tile.narrow}};
 }
 
 Json to_json(const Op& op) {
@@ -249,7 +252,7 @@ Mask parse_mask(const Node& node) {
 
 Problem parse_problem(const Node& node) {
   node.object({"world", "batch", "heads", "kv_heads", "head_dim", "value_dim", "dtype",
-               "return_lse", "layout", "mask"});
+               "return_lse", "wire", "layout", "mask"});
   const Node name = node["layout"];
   const Layout layout = name.checked([&] { return parse_layout(name.text()); });
   Problem problem{.world = node["world"].integer<int>(),
@@ -261,7 +264,8 @@ Problem parse_problem(const Node& node) {
                   .dtype = node["dtype"].name_of(kDtypes),
                   .mask = parse_mask(node["mask"]),
                   .layout = layout,
-                  .return_lse = node["return_lse"].boolean()};
+                  .return_lse = node["return_lse"].boolean(),
+                  .wire = node["wire"].name_of(kWires)};
   node.checked([&] { validate(problem); });
   return problem;
 }
@@ -283,9 +287,9 @@ Slot parse_slot(const Node& node) {
 }
 
 Tile parse_tile(const Node& node) {
-  node.object({"tensor", "partial", "heads", "blocks", "slot"});
-  return {node["tensor"].name_of(kTensors), node["partial"].boolean(), parse_heads(node["heads"]),
-          node["blocks"].integers(), node["slot"].integer<int>()};
+  node.object({"tensor", "partial", "heads", "blocks", "slot", "narrow"});
+  return {node["tensor"].name_of(kTensors), node["partial"].boolean(),   parse_heads(node["heads"]),
+          node["blocks"].integers(),        node["slot"].integer<int>(), node["narrow"].boolean()};
 }
 
 View parse_view(const Node& node) {

@@ -2,12 +2,13 @@
 //
 //   {"format_version":1,"strategy":"ring","pass":"forward",
 //    "problem":{"world":2,"batch":1,"heads":4,"kv_heads":2,"head_dim":64,"value_dim":64,
-//               "dtype":"bf16","return_lse":false,"layout":"contiguous",
+//               "dtype":"bf16","return_lse":false,"wire":"accumulator","layout":"contiguous",
 //               "mask":{"q_len":8,"kv_len":8,"bands":[{"q":[0,8],"k":[0,8],"lo":-7,"hi":0}]}},
 //    "blocks":{"q":[{"owner":0,"runs":[{"begin":0,"count":4,"step":1,"width":1}]}, ..],"kv":[..]},
 //    "ranks":[{"rank":0,
 //              "slots":[{"bytes":1024,"external":true}, ..],
-//              "tiles":[{"tensor":"k","partial":false,"heads":[0,2],"blocks":[0],"slot":1}, ..],
+//              "tiles":[{"tensor":"k","partial":false,"heads":[0,2],"blocks":[0],"slot":1,
+//                        "narrow":false}, ..],
 //              "inputs":[0,1,2],"outputs":[3],"saved":[0,1,2,3,4],
 //              "ops":[{"op":"send","lane":1,"step":0,"peer":1,
 //                      "operands":{"src":{"tile":1,"heads":[0,2],"blocks":[0]}}}, ..]}, ..]}

@@ -49,11 +49,11 @@ Plan small_plan() {
 constexpr const char* kSmallJson =
     R"({"format_version":1,"strategy":"by hand","pass":"backward",)"
     R"("problem":{"world":1,"batch":1,"heads":2,"kv_heads":1,"head_dim":8,"value_dim":4,)"
-    R"("dtype":"bf16","return_lse":false,"layout":"striped:3",)"
+    R"("dtype":"bf16","return_lse":false,"wire":"accumulator","layout":"striped:3",)"
     R"("mask":{"q_len":2,"kv_len":2,"bands":[{"q":[0,2],"k":[0,2],"lo":-1,"hi":0}]}},)"
     R"("blocks":{"q":[{"owner":0,"runs":[{"begin":0,"count":2,"step":1,"width":1}]}],"kv":[]},)"
     R"("ranks":[{"rank":0,"slots":[{"bytes":64,"external":true}],)"
-    R"("tiles":[{"tensor":"dq","partial":true,"heads":[0,2],"blocks":[0],"slot":0}],)"
+    R"("tiles":[{"tensor":"dq","partial":true,"heads":[0,2],"blocks":[0],"slot":0,"narrow":false}],)"
     R"("inputs":[0],"outputs":[],"saved":[0,0],)"
     R"("ops":[{"op":"send","lane":1,"step":0,"peer":3,"collective":"all_to_all",)"
     R"("operands":{"src":{"tile":0,"heads":[0,1],"blocks":[0]}}},)"
@@ -133,8 +133,8 @@ TEST(Json, NamesTheKeyThatIsMissing) {
 TEST(Json, NamesTheKeyThatIsNotKnown) {
   EXPECT_EQ(
       refusal(R"("slot":0)", R"("slot":0,"slots":1)"),
-      "parse_json: ranks[0].tiles[0].slots is not a known key; tensor, partial, heads, blocks "
-      "or slot is required; nearest: 'slot'");
+      "parse_json: ranks[0].tiles[0].slots is not a known key; tensor, partial, heads, blocks, "
+      "slot or narrow is required; nearest: 'slot'");
   EXPECT_EQ(
       refusal(R"("dst":)", R"("src":)"),
       "parse_json: ranks[0].ops[1].operands.src is not a known key; dst is required; nearest: "

@@ -98,7 +98,7 @@ std::string_view to_string(Collective collective) {
 
 Dtype dtype_of(const Problem& problem, const Tile& tile) {
   const bool statistic = tile.tensor == Tensor::Lse || tile.tensor == Tensor::Delta;
-  return statistic || tile.partial ? accumulator(problem.dtype) : problem.dtype;
+  return statistic || (tile.partial && !tile.narrow) ? accumulator(problem.dtype) : problem.dtype;
 }
 
 std::int64_t dim_of(const Problem& problem, Tensor tensor) {

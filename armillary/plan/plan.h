@@ -53,6 +53,9 @@ struct Tile {
   Heads heads;
   std::vector<int> blocks;  ///< Ids in Blocks::q or Blocks::kv, ascending by owner.
   int slot = -1;
+  /// A partial as it travels under Wire::Input: rounded to the input dtype. Only copied to, sent,
+  /// received, and merged or added from.
+  bool narrow = false;
   bool operator==(const Tile&) const = default;
 };
 

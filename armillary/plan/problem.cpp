@@ -11,6 +11,7 @@
 namespace armillary::plan {
 namespace {
 
+constexpr std::array<std::string_view, 2> kWires{"accumulator", "input"};
 constexpr std::array<std::string_view, 4> kDtypes = {"fp64", "fp32", "bf16", "fp16"};
 
 void check_at_least_1(std::string_view name, std::int64_t size) {
@@ -71,6 +72,14 @@ std::string to_string(Dtype dtype) {
 
 Dtype parse_dtype(std::string_view text) {
   return static_cast<Dtype>(parse_choice("dtype", text, kDtypes));
+}
+
+std::string to_string(Wire wire) {
+  return std::string(kWires[static_cast<std::size_t>(wire)]);
+}
+
+Wire parse_wire(std::string_view text) {
+  return static_cast<Wire>(parse_choice("wire", text, kWires));
 }
 
 void validate(const Problem& problem) {

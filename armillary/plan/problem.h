@@ -23,6 +23,13 @@ std::string to_string(Dtype dtype);
 /// @throws InvalidArgument with the nearest name.
 Dtype parse_dtype(std::string_view text);
 
+/// dtype in which sums over part of the pairs travel: partial outputs, and dQ, dK, dV on their way
+/// home. They are summed in the accumulator either way, and log-sum-exps always travel in it.
+enum class Wire : std::uint8_t { Accumulator, Input };
+std::string to_string(Wire wire);  ///< `accumulator`, `input`.
+/// @throws InvalidArgument with the nearest name.
+Wire parse_wire(std::string_view text);
+
 /// Half-open range of heads [begin, end): query heads or KV heads, by the tensor it belongs to.
 struct Heads {
   int begin = 0;
@@ -47,9 +54,14 @@ struct Problem {
   /// Also bring the log-sum-exp home to the owner of the queries (fp32, natural log). Moves more
   /// bytes only where heads are traded for tokens (u > 1).
   bool return_lse = false;
+  Wire wire = Wire::Accumulator;
   bool operator==(const Problem&) const = default;
 
   int group_size() const { return heads / kv_heads; }
+  /// Do sums travel in fewer bytes than they are made in?
+  bool narrows_sums() const {
+    return wire == Wire::Input && bytes_of(dtype) < bytes_of(accumulator(dtype));
+  }
 };
 
 /// @throws InvalidArgument on sizes below 1 (lengths may be 0), a world above kMaxWorld, heads that

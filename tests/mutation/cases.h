@@ -69,9 +69,11 @@ inline Case make_case(int world, const Spread& spread, const Shape& shape, const
                         .kv_heads = shape.kv_heads,
                         .head_dim = 2,
                         .value_dim = 3,
+                        .dtype = plan::Dtype::Bf16,
                         .mask = plan::parse_mask(shape.mask, shape.lengths),
                         .layout = plan::parse_layout(layout),
-                        .return_lse = shape.return_lse};
+                        .return_lse = shape.return_lse,
+                        .wire = shape.return_lse ? plan::Wire::Input : plan::Wire::Accumulator};
   std::string name = fmt::format("world {}, {}, {} of {} x {}, heads {}/{}, {}, {}", world,
                                  spread.strategy, shape.mask, shape.lengths.q, shape.lengths.kv,
                                  problem.heads, problem.kv_heads, layout, to_string(pass));

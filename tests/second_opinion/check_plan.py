@@ -1,9 +1,8 @@
 """A second opinion on plans: is this plan exact attention?
 
 Reads plans as JSON (armillary/plan/json.h) from standard input, one a line, and prints a line for each: `ok`
-or `error RANK OP MESSAGE` (-1: no rank, no op). Plays all ranks op by op without any buffering; each (block,
-head) of a partial holds the explicit set of (query head, query, key) triples that it sums, token by token.
-"""
+or `error RANK OP MESSAGE` (-1: none). Plays all ranks op by op without any buffering; each (block, head) of a
+partial holds the explicit set of (query head, query, key) triples that it sums."""
 
 import json
 import sys
@@ -35,8 +34,8 @@ def count_triples(problem, blocks):
     mask, tokens, seen, of, whole = problem["mask"], {}, set(), {}, {}
     ratio = problem["heads"] // problem["kv_heads"]
     for band in mask["bands"]:
-        pairs = product(range(*band["q"]), range(*band["k"]))
-        seen |= {(q, k) for q, k in pairs if band["lo"] <= k - q <= band["hi"]}
+        lo, hi, keys = band["lo"], band["hi"], range(*band["k"])
+        seen |= {(q, k) for q in range(*band["q"]) for k in keys if lo <= k - q <= hi}
     for side, heads in ("q", problem["heads"]), ("kv", problem["kv_heads"]):
         tokens[side] = [[r["begin"] + i * r["step"] + w for r in block["runs"] for i in range(r["count"])
                          for w in range(r["width"])] for block in blocks[side]]  # fmt: skip
@@ -83,7 +82,8 @@ def read_op(op, tiles, touched):
         inside = mine and set(mine) <= set(cells(tile)) and view["blocks"] == sorted(set(view["blocks"]))
         need(inside, op["id"], f"{name} is no part of its tile")
         fits = kind in MOVES or tile["partial"] == (access == "u" or "part" in name or kind == "clear")
-        fits = fits and tensor in (tile["tensor"], "src", "dst", "acc", "part")
+        fits &= tensor in (tile["tensor"], "src", "dst", "acc", "part")
+        fits &= tile["narrow"] <= (kind + name in "sendsrc recvdst copydst addpart mergepart_out")
         need(fits and not (writes and tile["given"]), op["id"], f"{name} cannot be this tile")
         shape = mine, kind in ("add", "copy") and tile["tensor"]
         need(shapes.setdefault(SIDE[tile["tensor"]], shape) == shape, op["id"], f"{name} shows another part")
@@ -105,7 +105,7 @@ def match(ops):
         need(len(sends) == len(recvs), (me, -1), f"not every message to rank {peer} is met")
         for send, recv in zip(sends, recvs, strict=True):
             (a, source), (b, target) = send["use"]["src"], recv["use"]["dst"]
-            same = source == target and a["tensor"] == b["tensor"] and a["partial"] == b["partial"]
+            same = source == target and all(a[key] == b[key] for key in ("tensor", "partial", "narrow"))
             need(same, send["id"], f"unlike op {recv['id'][1]} of rank {peer}")
             partner[send["id"]] = partner[recv["id"]] = send, recv
     return partner

@@ -151,8 +151,8 @@ int Axis::collect(const std::vector<Held>& held, const Ready& ready) {
   int complete = ready(options_.me, options_.me);
   for (const Hop& hop : hops.out) {
     for (const int sum : holder(held, hop.origin).sums) {
-      builder_.send(hop.step, options_.back_lane, options_.rank(hop.peer),
-                    builder_.part(sum, collected_on(hop)), collective);
+      builder_.send_sum(hop.step, options_.back_lane, options_.rank(hop.peer),
+                        builder_.part(sum, collected_on(hop)), collective);
     }
   }
   for (const Hop& hop : hops.in) {
@@ -160,7 +160,7 @@ int Axis::collect(const std::vector<Held>& held, const Ready& ready) {
     const std::vector<int> blocks = collected_on(hop);
     std::vector<int> scratch;
     for (const int sum : into.sums) {
-      scratch.push_back(builder_.tile(builder_[sum].tensor, true, options_.heads, blocks));
+      scratch.push_back(builder_.arriving_sum(builder_[sum].tensor, options_.heads, blocks));
       builder_.recv(hop.step, options_.back_lane, options_.rank(hop.peer),
                     builder_.whole(scratch.back()), collective);
     }

@@ -232,7 +232,8 @@ RC_GTEST_PROP(SentBytes, AreThoseOfThePlan, ()) {
                         .mask = parse_mask(mask, {90, 90}),
                         .layout = parse_layout(*rc::gen::element<std::string>(
                             "contiguous", "zigzag", "striped:3", "balanced")),
-                        .return_lse = *rc::gen::arbitrary<bool>()};
+                        .return_lse = *rc::gen::arbitrary<bool>(),
+                        .wire = *rc::gen::element(Wire::Accumulator, Wire::Input)};
   const Blocks blocks = make_blocks(problem);
   const BlockAreas areas(problem.mask, blocks);
   const Needs needs(grid, blocks, areas);

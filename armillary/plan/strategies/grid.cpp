@@ -149,10 +149,12 @@ Grid with_shorter_ring(const Problem& problem, const Blocks& blocks, const Needs
   if (grid.column != Movement::Ring) return grid;
   Grid turned = grid;
   turned.column = Movement::RingBack;
+  const std::int64_t sum_bytes =
+      bytes_of(problem.narrows_sums() ? problem.dtype : accumulator(problem.dtype));
   const auto bytes = [&](const Grid& candidate) {
     const ColumnHops hops = column_hops(blocks, needs, candidate);
     return hops.out * bytes_of(problem.dtype) +
-           (pass == Pass::Backward ? hops.back * bytes_of(accumulator(problem.dtype)) : 0);
+           (pass == Pass::Backward ? hops.back * sum_bytes : 0);
   };
   return bytes(turned) < bytes(grid) ? turned : grid;
 }

@@ -135,9 +135,11 @@ void prove(const Case& made, int world) {
                         .kv_heads = made.heads.kv,
                         .head_dim = 8,
                         .value_dim = 4,
+                        .dtype = Dtype::Bf16,
                         .mask = parse_mask(made.masked.mask, made.masked.lengths),
                         .layout = parse_layout(made.layout),
-                        .return_lse = made.return_lse};
+                        .return_lse = made.return_lse,
+                        .wire = made.return_lse ? Wire::Input : Wire::Accumulator};
   const Strategy strategy = parse_strategy(made.strategy);
   const std::vector<Diagnostic> exact;
   const Plan forward = make_plan(problem, strategy, Pass::Forward);

@@ -17,7 +17,8 @@ class Costs {
       : problem_(problem),
         grid_(grid),
         word_(bytes_of(problem.dtype)),
-        sum_(bytes_of(accumulator(problem.dtype))) {
+        statistic_(bytes_of(accumulator(problem.dtype))),
+        sum_(problem.narrows_sums() ? word_ : statistic_) {
     for (int h = 0; h < grid.u; ++h) {
       kv_heads_.push_back(kv_heads_of(problem, head_group(problem, grid, h)).count());
       all_kv_heads_ += kv_heads_.back();
@@ -30,7 +31,8 @@ class Costs {
   std::int64_t d() const { return problem_.head_dim; }
   std::int64_t e() const { return problem_.value_dim; }
   std::int64_t word() const { return word_; }
-  std::int64_t sum() const { return sum_; }
+  std::int64_t sum() const { return sum_; }                    ///< Of a partial Out, dQ, dK, dV.
+  std::int64_t statistic() const { return statistic_; }        ///< Of Lse, Delta.
   std::int64_t all_kv_heads() const { return all_kv_heads_; }  ///< Replicated ones once per group.
 
   /// Bytes per token of dK, dV that the owner of head group h receives on the u axis: final ones
@@ -58,6 +60,7 @@ class Costs {
   const Problem& problem_;
   Grid grid_;
   std::int64_t word_;
+  std::int64_t statistic_;
   std::int64_t sum_;
   std::vector<std::int64_t> kv_heads_;
   std::vector<std::int64_t> gradients_home_;
@@ -75,7 +78,7 @@ std::int64_t exchanged(const Problem& problem, const Blocks& blocks, const Needs
         pass == Pass::Forward ? (used ? costs.d() : 0) + costs.e() : costs.d() + costs.e();
     bytes += blocks.q[q].tokens() * others * dim * costs.word();
     if (pass == Pass::Forward && problem.return_lse) {
-      bytes += blocks.q[q].tokens() * others * costs.sum();
+      bytes += blocks.q[q].tokens() * others * costs.statistic();
     }
   }
   for (std::size_t kv = 0; kv < blocks.kv.size(); ++kv) {
@@ -115,9 +118,11 @@ std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Need
     const int origin = place_of(grid, blocks.q[q].owner).j;
     const auto needed = [&](int j) { return needs.column_needs(j, static_cast<int>(q)); };
     const std::int64_t width = blocks.q[q].tokens() * problem.heads;
-    const std::int64_t there = forward ? costs.d() * costs.word()
-                                       : (costs.d() + costs.e()) * costs.word() + 2 * costs.sum();
-    const std::int64_t home = forward ? (costs.e() + 1) * costs.sum() : costs.d() * costs.sum();
+    const std::int64_t there = forward
+                                   ? costs.d() * costs.word()
+                                   : (costs.d() + costs.e()) * costs.word() + 2 * costs.statistic();
+    const std::int64_t home =
+        forward ? costs.e() * costs.sum() + costs.statistic() : costs.d() * costs.sum();
     bytes += width * there * count(row.spread_hops(origin, needed));
     bytes += width * home * count(sums.collect_hops(origin, needed));
   }

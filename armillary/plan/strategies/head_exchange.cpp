@@ -150,7 +150,7 @@ void HeadExchange::sum_at_home(int step, int sum, int home, const SharedHeads& s
   const bool reading = std::count(shared.readers.begin(), shared.readers.end(), place_.h) > 0;
   for (int h = 0; h < grid_.u && reading; ++h) {
     if (h == place_.h) continue;
-    builder_.send(
+    builder_.send_sum(
         step, kHeadLane, partner(h),
         builder_.part(sum, shared.heads, blocks_of_partner(super_block(tensor), tensor, h)),
         Collective::AllToAll);
@@ -161,7 +161,7 @@ void HeadExchange::sum_at_home(int step, int sum, int home, const SharedHeads& s
                        {builder_.whole(total), builder_.part(sum, shared.heads, own)});
       continue;
     }
-    const int scratch = builder_.tile(tensor, true, shared.heads, own);
+    const int scratch = builder_.arriving_sum(tensor, shared.heads, own);
     builder_.recv(step, kHeadLane, partner(h), builder_.whole(scratch), Collective::AllToAll);
     builder_.compute(step, OpKind::Add, {builder_.whole(total), builder_.whole(scratch)});
   }

@@ -102,6 +102,25 @@ void ProgramBuilder::compute(int step, OpKind kind, std::vector<View> views) {
   add({.kind = kind, .lane = kCompute, .step = step, .views = std::move(views)});
 }
 
+int ProgramBuilder::arriving_sum(Tensor tensor, Heads heads, std::vector<int> blocks) {
+  const int id = tile(tensor, true, heads, std::move(blocks));
+  program_.tiles[id].narrow = problem_.narrows_sums() && tensor != Tensor::Lse;
+  return id;
+}
+
+void ProgramBuilder::send_sum(int step, Lane lane, Rank peer, View sum, Collective collective) {
+  const Tensor tensor = program_.tiles[sum.tile].tensor;
+  if (!problem_.narrows_sums() || tensor == Tensor::Lse) {
+    return send(step, lane, peer, std::move(sum), collective);
+  }
+  const int narrow = arriving_sum(tensor, sum.heads, sum.blocks);
+  send(step, lane, peer, whole(narrow), collective);
+  narrowings_.push_back({.kind = OpKind::Copy,
+                         .lane = kCompute,
+                         .step = step - 1,
+                         .views = {whole(narrow), std::move(sum)}});
+}
+
 void ProgramBuilder::add(Op op) {
   for (const View& view : op.views) {
     if (view.blocks.empty() || view.heads.count() == 0) return;
@@ -110,6 +129,7 @@ void ProgramBuilder::add(Op op) {
 }
 
 RankProgram ProgramBuilder::finish() {
+  for (Op& copy : narrowings_) add(std::move(copy));
   std::stable_sort(program_.ops.begin(), program_.ops.end(), [](const Op& a, const Op& b) {
     return std::pair(a.step, a.lane == kCompute) < std::pair(b.step, b.lane == kCompute);
   });

@@ -37,6 +37,11 @@ class ProgramBuilder {
   void recv(int step, Lane lane, Rank peer, View view, Collective collective = Collective::None);
   void compute(int step, OpKind kind, std::vector<View> views);
 
+  /// Sums on the wire (Wire). A tile for a sum that arrives; a sum that is complete in the step
+  /// before it leaves.
+  int arriving_sum(Tensor tensor, Heads heads, std::vector<int> blocks);
+  void send_sum(int step, Lane lane, Rank peer, View sum, Collective collective = Collective::None);
+
   /// Orders the ops, places the tiles. The builder is spent.
   RankProgram finish();
 
@@ -49,6 +54,7 @@ class ProgramBuilder {
   const Problem& problem_;
   const Blocks& blocks_;
   RankProgram program_;
+  std::vector<Op> narrowings_;  ///< Copies, each after all other ops of its step.
 };
 
 }  // namespace armillary::plan

@@ -280,8 +280,8 @@ void TeamProgram::hop_back(int step, const View& ring_sum, int team_sum) {
   }
   const Place2 from = teams_.hop_from(me_);
   const Tile& sum = builder_[team_sum];
-  const int arrived = builder_.tile(sum.tensor, true, sum.heads, mine);
-  builder_.send(
+  const int arrived = builder_.arriving_sum(sum.tensor, sum.heads, mine);
+  builder_.send_sum(
       step, kWalkBackLane, teams_.rank(from),
       builder_.part(ring_sum.tile, walk_.walking(from.team, me_.team / teams_.group_size())));
   builder_.recv(step, kWalkBackLane, teams_.rank(teams_.hop_to(me_)), builder_.whole(arrived));

@@ -49,6 +49,12 @@ std::vector<Expect> expected(OpKind kind) {
   }
 }
 
+/// What travels narrow is made by a copy, and is summed into something wide.
+bool may_be_narrow(OpKind kind, std::size_t operand) {
+  return (kind == OpKind::Copy && operand == 0) || (kind == OpKind::Add && operand == 1) ||
+         (kind == OpKind::Merge && operand == 2);
+}
+
 class FormChecker {
  public:
   FormChecker(const Plan& plan, const RankProgram& program, Report& report)
@@ -96,6 +102,10 @@ class FormChecker {
                   program_.slots.size());
     } else if (tile.partial && !holds_partial(tile.tensor)) {
       report_.add(program_.rank, -1, "form", "tile {}: {} cannot be partial", id,
+                  to_string(tile.tensor));
+    } else if (tile.narrow &&
+               (!tile.partial || tile.tensor == Tensor::Lse || !plan_.problem.narrows_sums())) {
+      report_.add(program_.rank, -1, "form", "tile {}: {} cannot be narrow", id,
                   to_string(tile.tensor));
     } else if (bytes_of(plan_.problem, plan_.blocks, tile) > program_.slots[tile.slot].bytes) {
       report_.add(program_.rank, -1, "form", "tile {} of {} bytes does not fit its slot of {}", id,
@@ -170,6 +180,12 @@ class FormChecker {
                     to_string(types[v].tensor));
         return;
       }
+    }
+    for (std::size_t v = 0; v < op.views.size(); ++v) {
+      if (!tile(op.views[v]).narrow || may_be_narrow(op.kind, v)) continue;
+      report_.add(program_.rank, i, "form", "operand {} is narrow; it must be in the accumulator",
+                  operands(op.kind)[v].name);
+      return;
     }
     check_shapes(i);
     for (std::size_t a = 0; a < op.views.size(); ++a) check_alias(i, a);

@@ -31,8 +31,8 @@ Channels channels_of(const Plan& plan) {
 bool equal(const RankProgram& a, const View& left, const RankProgram& b, const View& right) {
   const Tile& l = a.tiles[left.tile];
   const Tile& r = b.tiles[right.tile];
-  return l.tensor == r.tensor && l.partial == r.partial && left.heads == right.heads &&
-         left.blocks == right.blocks;
+  return l.tensor == r.tensor && l.partial == r.partial && l.narrow == r.narrow &&
+         left.heads == right.heads && left.blocks == right.blocks;
 }
 
 }  // namespace
