@@ -16,6 +16,7 @@
 #include "armillary/kernel/dropout.h"
 #include "armillary/plan/layout.h"
 #include "armillary/plan/mask.h"
+#include "armillary/plan/problem.h"
 
 namespace armillary::attention {
 
