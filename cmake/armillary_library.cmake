@@ -28,8 +28,7 @@ endfunction()
 # armillary_library(<folder> [TORCH] [COLD] [USES <folder>...] [LIBS <target>...] [PRESENT <part>...]
 #                   [WITHOUT <file>...]):
 # target armillary_<folder> of the current folder's sources, and armillary_<folder>_test of its tests.
-# COLD: nothing in it runs often enough to be worth the optimiser's time, a third of the compiler's. TORCH is COLD
-# too: the work is done inside libtorch, and precompiled headers want one level for all (g++ 12 crashes on two).
+# COLD: nothing in it runs often enough to be worth the optimiser's time, a third of the compiler's.
 function(armillary_library name)
   cmake_parse_arguments(arg "TORCH;COLD" "" "USES;LIBS;PRESENT;WITHOUT" ${ARGN})
   armillary_sources(sources PRESENT ${arg_PRESENT})
@@ -45,13 +44,11 @@ function(armillary_library name)
   if(sources)
     add_library(${target} STATIC ${sources})
     set(scope PUBLIC)
-    target_compile_options(${target} PRIVATE ${armillary_warnings} $<$<AND:$<OR:$<BOOL:${arg_COLD}>,$<BOOL:${arg_TORCH}>>,$<CONFIG:Release>>:-O1>)
+    target_compile_options(${target} PRIVATE ${armillary_warnings} 
+      $<$<AND:$<BOOL:${arg_COLD}>,$<CONFIG:Release>>:-O1>)
   else()
     add_library(${target} INTERFACE)
     set(scope INTERFACE)
-  endif()
-  if(arg_TORCH)
-    armillary_use_precompiled(${target} aten ${sources})
   endif()
   target_include_directories(${target} ${scope} ${CMAKE_SOURCE_DIR})
   target_link_libraries(${target} ${scope} ${arg_USES} ${arg_LIBS} Threads::Threads)
@@ -79,14 +76,6 @@ function(armillary_test name)
   # Tests are compiled far more often than run: -O1 takes a fifth less time than -O3.
   target_compile_options(${target} PRIVATE ${armillary_warnings} $<$<CONFIG:Release>:-O1>)
   target_link_libraries(${target} PRIVATE ${arg_LIBS} GTest::gtest_main GTest::gmock rapidcheck)
-  set(headers test)
-  foreach(source ${arg_SOURCES})
-    file(STRINGS ${source} torch REGEX "#include <(ATen|torch|c10)/")
-    if(torch)
-      set(headers aten)
-    endif()
-  endforeach()
-  armillary_use_precompiled(${target} ${headers} ${arg_SOURCES})
   math(EXPR last "${arg_SHARDS} - 1")
   foreach(shard RANGE ${last})
     set(test ${name})

@@ -11,8 +11,6 @@ find_package(rapidcheck)
 set(ARMILLARY_TESTS OFF)
 if(GTest_FOUND AND rapidcheck_FOUND)
   set(ARMILLARY_TESTS ON)
-  armillary_precompiled(test INCLUDES "#include <(gtest|gmock|rapidcheck)/" LIBS GTest::gtest GTest::gmock rapidcheck
-    HEADERS <gtest/gtest.h> <gmock/gmock.h> <rapidcheck/gtest.h>)
 else()
   message(STATUS "no tests: GoogleTest (with gmock) and RapidCheck are required for them")
 endif()

@@ -14,10 +14,7 @@ endif()
 
 find_program(ARMILLARY_CCACHE ccache)
 if(ARMILLARY_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Without this, ccache does not remember what was compiled with a precompiled header.
-  set(CMAKE_CXX_COMPILER_LAUNCHER
-    ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${ARMILLARY_CCACHE})
-  add_compile_options($<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${ARMILLARY_CCACHE})
 endif()
 
 find_program(ARMILLARY_MOLD mold)

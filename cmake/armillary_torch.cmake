@@ -51,4 +51,3 @@ if(EXISTS ${lib}/libtorch_cuda.so)
   target_link_options(armillary_torch INTERFACE -Wl,--allow-shlib-undefined)
 endif()
 
-armillary_precompiled(aten INCLUDES "#include <(ATen|torch|c10)/" LIBS armillary_torch HEADERS <ATen/ATen.h>)

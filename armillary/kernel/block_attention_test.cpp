@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "armillary/core/error.h"
+#include "armillary/core/refusal.h"
 
 namespace armillary::kernel {
 namespace {
@@ -40,15 +40,6 @@ struct Call {
   OutputGrads upstream{at::zeros({2, 3, 4, 6}), at::zeros({2, 3, 4}), at::zeros({2, 3, 4})};
   InputGrads grads{at::zeros({2, 3, 4, 8}), at::zeros({2, 5, 2, 8}), at::zeros({2, 5, 2, 6})};
 };
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 std::string attend_error(const std::function<void(Call&)>& spoil) {
   Call call;

@@ -18,6 +18,9 @@
 
 namespace armillary::kernel {
 
+inline constexpr double kInf = std::numeric_limits<double>::infinity();
+inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
 /// Bounds of design.md section 6: only the order of sums differs from one softmax over all keys,
 /// which costs some 10 to 50 roundings of 2^-53 or 2^-24 here.
 inline double tolerance(at::ScalarType dtype) {
@@ -37,7 +40,7 @@ inline at::Tensor in_slot(const at::Tensor& x) {
   std::vector<std::int64_t> shape = x.sizes().vec();
   shape[1] += 3;
   shape[2] += 2;
-  const at::Tensor slot = at::full(shape, std::numeric_limits<double>::quiet_NaN(), x.options());
+  const at::Tensor slot = at::full(shape, kNan, x.options());
   const at::Tensor view = slot.narrow(1, 2, x.size(1)).narrow(2, 1, x.size(2));
   return view.copy_(x);
 }

@@ -20,8 +20,6 @@ namespace {
 using plan::Interval;
 using plan::Mask;
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 Results dealt(const Sequences& x, const Mask& mask, const Deal& deal, const Features& features) {
   return dealt_attention(reference(), x, mask, deal, features.score, features.sinks_H);

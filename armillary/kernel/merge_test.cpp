@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "armillary/core/error.h"
+#include "armillary/core/refusal.h"
+#include "armillary/kernel/dealt_attention.h"
 
 namespace armillary::kernel {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
 // A merge adds a few roundings of 2^-53 to numbers of size 1 to 10.
 constexpr double kRounding = 1e-13;
 
@@ -176,16 +176,6 @@ TEST(Finish, ASinkOfMinusInfinityIsNone) {
   const Partial result = finished(partial, at::full({1}, -kInf));
   EXPECT_TRUE(at::equal(result.out_BLHE, partial.out_BLHE)) << result.out_BLHE;
   EXPECT_TRUE(at::equal(result.lse_BLH, partial.lse_BLH)) << result.lse_BLH;
-}
-
-template <class Call>
-std::string error_of(Call call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(Merge, RefusesWhatDoesNotFit) {

@@ -19,8 +19,6 @@ namespace {
 using plan::Interval;
 using plan::Mask;
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 class MaskTest : public testing::TestWithParam<std::string> {};
 

@@ -3,29 +3,19 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <limits>
 #include <string>
 
-#include "armillary/core/error.h"
+#include "armillary/core/refusal.h"
+#include "armillary/kernel/dealt_attention.h"
 
 namespace armillary::kernel {
 namespace {
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 std::string score_error(const Score& score) {
   return error_of([&] { check_score("attend", score, 4); });
 }
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 TEST(Score, IsPlainWithoutFeatures) {
   EXPECT_TRUE(Score{}.plain());

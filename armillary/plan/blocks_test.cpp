@@ -15,7 +15,7 @@
 namespace armillary::plan {
 namespace {
 
-constexpr int kWorlds[] = {1, 2, 3, 4, 5, 8, 13};
+constexpr int kBlocksWorlds[] = {1, 2, 3, 4, 5, 8, 13};
 
 struct Masked {
   Lengths lengths;
@@ -49,7 +49,7 @@ Problem make_problem(const Masked& masked, const std::string& layout, int world)
 void for_each_problem(const std::function<void(const Problem&)>& check) {
   for (const Masked& masked : masks()) {
     for (const char* layout : {"contiguous", "zigzag", "striped", "striped:4", "balanced"}) {
-      for (const int world : kWorlds) {
+      for (const int world : kBlocksWorlds) {
         SCOPED_TRACE(fmt::format("{} of {} x {}, {}, world {}", masked.mask, masked.lengths.q,
                                  masked.lengths.kv, layout, world));
         check(make_problem(masked, layout, world));

@@ -45,17 +45,17 @@ Runs striped(std::int64_t length, int world, int rank, std::int64_t stripe) {
   return clip(Run{begin, ceil_div(length - begin, step), step, width}, {0, length});
 }
 
-struct Piece {
+struct AreaPiece {
   Run run;
   std::int64_t area = 0;
 };
 
 /// Pieces of the queries with what they see, largest area first.
-std::vector<Piece> pieces_by_area(const Mask& mask, int world) {
+std::vector<AreaPiece> pieces_by_area(const Mask& mask, int world) {
   Runs keys;
   append_piece(keys, mask.kv_len(), 1, 0);
   const std::int64_t count = std::min(kPiecesPerRank * world, mask.q_len());
-  std::vector<Piece> pieces;
+  std::vector<AreaPiece> pieces;
   pieces.reserve(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) {
     Runs piece;
@@ -63,14 +63,14 @@ std::vector<Piece> pieces_by_area(const Mask& mask, int world) {
     pieces.push_back({piece.front(), mask.area(piece, keys)});
   }
   std::stable_sort(pieces.begin(), pieces.end(),
-                   [](const Piece& a, const Piece& b) { return a.area > b.area; });
+                   [](const AreaPiece& a, const AreaPiece& b) { return a.area > b.area; });
   return pieces;
 }
 
 /// In rounds, largest pieces first: every rank gets one piece a round, and the rank that has least
 /// gets the largest.
 std::vector<Runs> balanced(const Mask& mask, int world) {
-  const std::vector<Piece> pieces = pieces_by_area(mask, world);
+  const std::vector<AreaPiece> pieces = pieces_by_area(mask, world);
   std::vector<Runs> owned(world);
   std::vector<std::int64_t> area(world);
   std::vector<int> order(world);

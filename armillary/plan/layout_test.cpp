@@ -16,7 +16,7 @@ namespace {
 
 using testing::ThrowsMessage;
 
-constexpr int kWorlds[] = {1, 2, 3, 4, 5, 7, 8, 13};
+constexpr int kLayoutWorlds[] = {1, 2, 3, 4, 5, 7, 8, 13};
 constexpr std::int64_t kLengths[] = {0, 1, 2, 5, 13, 64, 97, 257};
 
 /// Owner of every token; also checks that each has exactly one and that ranks keep them in order.
@@ -49,7 +49,7 @@ std::vector<Layout> all_layouts() {
 
 TEST(Layout, EveryTokenHasOneOwner) {
   for (const Layout& layout : all_layouts()) {
-    for (const int world : kWorlds) {
+    for (const int world : kLayoutWorlds) {
       for (const std::int64_t q_len : kLengths) {
         for (const std::int64_t kv_len : {q_len, q_len / 2, q_len + 3}) {
           SCOPED_TRACE(testing::Message() << to_string(layout) << ", world " << world << ", "
@@ -78,7 +78,7 @@ TEST(Layout, TokensLiveWhereTheNameSays) {
   EXPECT_EQ(owners(parse_layout("zigzag"), 10, 2),
             (std::vector<int>{0, 0, 1, 1, 1, 1, 1, 0, 0, 0}));
   EXPECT_EQ(owners(parse_layout("striped"), 7, 3), (std::vector<int>{0, 1, 2, 0, 1, 2, 0}));
-  for (const int world : kWorlds) {
+  for (const int world : kLayoutWorlds) {
     for (const std::int64_t length : kLengths) {
       for (const std::int64_t stripe : {1, 2, 3, 16}) {
         SCOPED_TRACE(testing::Message()
@@ -122,7 +122,7 @@ double imbalance(const Mask& mask, const std::vector<Runs>& shards) {
 }
 
 TEST(Layout, ZigzagAndBalancedShareCausalWorkEqually) {
-  for (const int world : kWorlds) {
+  for (const int world : kLayoutWorlds) {
     const std::int64_t n = std::int64_t{1024} * world;
     const Mask mask = causal_mask({n, n}, Align::Start);
     EXPECT_LT(imbalance(mask, shards(parse_layout("zigzag"), mask, world).q), 1.0001) << world;
@@ -154,7 +154,7 @@ RC_GTEST_PROP(BalancedLayout, SharesWorkOfPackedDocuments, ()) {
 }
 
 TEST(BalancedLayout, SharesTokensOfShortSequences) {
-  for (const int world : kWorlds) {
+  for (const int world : kLayoutWorlds) {
     for (const std::int64_t length : kLengths) {
       const Mask mask = causal_mask({length, length}, Align::Start);
       for (const Runs& runs : shards(parse_layout("balanced"), mask, world).q) {

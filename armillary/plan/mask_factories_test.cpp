@@ -8,13 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "armillary/core/error.h"
+#include "armillary/core/refusal.h"
 #include "armillary/plan/mask.h"
 
 namespace armillary::plan {
 namespace {
 
-using testing::ThrowsMessage;
 using Predicate = std::function<bool(std::int64_t q, std::int64_t k)>;
 
 /// The mask shows exactly the pairs of the predicate, and its area is their number.
@@ -112,10 +111,6 @@ RC_GTEST_PROP(MaskFactory, Documents, ()) {
       documents_mask({n, n}, documents, Window{2, 1}), {n, n},
       [&](std::int64_t q, std::int64_t k) { return same(q, k) && q - 2 <= k && k <= q + 1; });
   RC_ASSERT(!testing::Test::HasFailure());
-}
-
-void expect_refused(const std::string& message, const std::function<void()>& make) {
-  EXPECT_THAT(make, ThrowsMessage<InvalidArgument>(message));
 }
 
 TEST(MaskFactory, RefusesBadSizes) {

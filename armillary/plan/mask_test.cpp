@@ -5,18 +5,17 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/core/refusal.h"
 #include "armillary/plan/random_runs.h"
 
 namespace armillary::plan {
 namespace {
 
-using testing::ThrowsMessage;
 
 bool holds(const Band& band, std::int64_t q, std::int64_t k) {
   return band.q.begin <= q && q < band.q.end && band.k.begin <= k && k < band.k.end &&
@@ -178,10 +177,6 @@ TEST(Mask, FindsOneDocumentAmongAMillion) {
             (std::vector<Interval>{{begin - length, begin + 5}}));
   EXPECT_EQ(mask.queries_of({begin + 5, begin + 6}),
             (std::vector<Interval>{{begin + 5, begin + length}}));
-}
-
-void expect_refused(const std::string& message, const std::function<void()>& make) {
-  EXPECT_THAT(make, ThrowsMessage<InvalidArgument>(message));
 }
 
 TEST(Mask, RefusesLengthsAndRangesOutside) {

@@ -18,7 +18,7 @@ Blocks small_blocks() {
           .kv = {{0, {run_of({0, 4})}}, {1, {{.begin = 4, .count = 3, .step = 2, .width = 2}}}}};
 }
 
-Problem small_problem(Dtype dtype) {
+Problem two_rank_problem(Dtype dtype) {
   return {.world = 2,
           .batch = 7,
           .heads = 6,
@@ -48,7 +48,7 @@ TEST(Plan, TensorsOfKeysAreCountedInKeyBlocksAndTheOthersInQueryBlocks) {
 
 TEST(Plan, DimsAreThoseOfTheHeads) {
   using enum Tensor;
-  const Problem problem = small_problem(Dtype::F32);
+  const Problem problem = two_rank_problem(Dtype::F32);
   for (const Tensor tensor : {Q, K, DQ, DK}) EXPECT_EQ(dim_of(problem, tensor), 8);
   for (const Tensor tensor : {V, Out, DOut, DV}) EXPECT_EQ(dim_of(problem, tensor), 16);
   for (const Tensor tensor : {Lse, Delta}) EXPECT_EQ(dim_of(problem, tensor), 1);
@@ -58,7 +58,7 @@ TEST(Plan, DimsAreThoseOfTheHeads) {
 TEST(Plan, PartialsAndStatisticsAreAccumulators) {
   using enum Tensor;
   for (const Dtype dtype : {Dtype::F64, Dtype::F32, Dtype::Bf16, Dtype::F16}) {
-    const Problem problem = small_problem(dtype);
+    const Problem problem = two_rank_problem(dtype);
     const Dtype wide = dtype == Dtype::F64 ? Dtype::F64 : Dtype::F32;
     for (const Tensor tensor : {Q, K, V, Out, DOut, DQ, DK, DV}) {
       EXPECT_EQ(dtype_of(problem, {.tensor = tensor}), dtype) << to_string(tensor);
@@ -74,7 +74,7 @@ TEST(Plan, PartialsAndStatisticsAreAccumulators) {
 
 TEST(Plan, BytesAreBatchTimesTokensTimesHeadsTimesDimTimesWidth) {
   const Blocks blocks = small_blocks();
-  const Problem problem = small_problem(Dtype::Bf16);
+  const Problem problem = two_rank_problem(Dtype::Bf16);
   const Tile k{.tensor = Tensor::K, .heads = {0, 3}, .blocks = {0, 1}};
   EXPECT_EQ(bytes_of(problem, blocks, k), 7 * 10 * 3 * 8 * 2);
   EXPECT_EQ(bytes_of(problem, blocks, k, {0, {1, 2}, {1}}), 7 * 6 * 1 * 8 * 2);
@@ -85,13 +85,13 @@ TEST(Plan, BytesAreBatchTimesTokensTimesHeadsTimesDimTimesWidth) {
   EXPECT_EQ(bytes_of(problem, blocks, out, {0, {4, 6}, {2}}), 7 * 2 * 2 * 16 * 4);
   const Tile lse{.tensor = Tensor::Lse, .heads = {0, 6}, .blocks = {0}};
   EXPECT_EQ(bytes_of(problem, blocks, lse), 7 * 3 * 6 * 1 * 4) << "no dim, fp32";
-  EXPECT_EQ(bytes_of(small_problem(Dtype::F64), blocks, lse), 7 * 3 * 6 * 1 * 8);
+  EXPECT_EQ(bytes_of(two_rank_problem(Dtype::F64), blocks, lse), 7 * 3 * 6 * 1 * 8);
   EXPECT_EQ(bytes_of(problem, blocks, {.tensor = Tensor::K, .heads = {0, 3}}), 0) << "no blocks";
 }
 
 TEST(Plan, BytesThatDoNotFitAreRefused) {
   const Blocks blocks{.q = {{0, {{.begin = 0, .count = std::int64_t{1} << 50}}}}};
-  Problem problem = small_problem(Dtype::F32);
+  Problem problem = two_rank_problem(Dtype::F32);
   problem.batch = 1 << 20;
   EXPECT_THROW(bytes_of(problem, blocks, {.tensor = Tensor::Q, .heads = {0, 6}, .blocks = {0}}),
                InvalidArgument);
@@ -125,7 +125,7 @@ RankProgram small_program() {
 }
 
 TEST(Traffic, CountsBytesSlotsPairsAndSteps) {
-  const Traffic one = traffic(small_problem(Dtype::Bf16), small_blocks(), small_program());
+  const Traffic one = traffic(two_rank_problem(Dtype::Bf16), small_blocks(), small_program());
   EXPECT_EQ(one.sent_bytes, 7 * 4 * 3 * 8 * 2 + 7 * 5 * 6 * 16 * 4);
   EXPECT_EQ(one.received_bytes, 7 * 6 * 2 * 16 * 2);
   EXPECT_EQ(one.peak_slot_bytes, 430) << "slots that are not the caller's";
@@ -135,7 +135,7 @@ TEST(Traffic, CountsBytesSlotsPairsAndSteps) {
 }
 
 TEST(Traffic, OfNothingIsZero) {
-  const Traffic one = traffic(small_problem(Dtype::Bf16), small_blocks(), {});
+  const Traffic one = traffic(two_rank_problem(Dtype::Bf16), small_blocks(), {});
   EXPECT_EQ(one.sent_bytes, 0);
   EXPECT_EQ(one.received_bytes, 0);
   EXPECT_EQ(one.peak_slot_bytes, 0);

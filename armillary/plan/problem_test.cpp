@@ -14,7 +14,7 @@ namespace {
 
 using testing::ThrowsMessage;
 
-Problem small_problem() {
+Problem legal_problem() {
   return {.world = 4,
           .heads = 6,
           .kv_heads = 3,
@@ -22,28 +22,28 @@ Problem small_problem() {
           .layout = {.kind = Layout::Kind::Zigzag}};
 }
 
-void expect_refused(const std::function<void(Problem&)>& change, const std::string& message) {
-  Problem problem = small_problem();
+void expect_change_refused(const std::function<void(Problem&)>& change, const std::string& message) {
+  Problem problem = legal_problem();
   change(problem);
   EXPECT_THAT([&] { validate(problem); }, ThrowsMessage<InvalidArgument>(message));
 }
 
 TEST(Problem, SizesAreAtLeastOne) {
-  EXPECT_NO_THROW(validate(small_problem()));
+  EXPECT_NO_THROW(validate(legal_problem()));
   const std::string required = " given; at least 1 is required";
-  expect_refused([](Problem& p) { p.batch = 0; }, "problem: batch 0" + required);
-  expect_refused([](Problem& p) { p.heads = 0; }, "problem: heads 0" + required);
-  expect_refused([](Problem& p) { p.kv_heads = -3; }, "problem: kv_heads -3" + required);
-  expect_refused([](Problem& p) { p.head_dim = 0; }, "problem: head_dim 0" + required);
-  expect_refused([](Problem& p) { p.value_dim = -1; }, "problem: value_dim -1" + required);
-  expect_refused([](Problem& p) { p.layout.stripe = 0; }, "problem: stripe 0" + required);
-  expect_refused([](Problem& p) { p.world = 0; }, "problem: world 0 given; 1 to 16384 is required");
-  expect_refused([](Problem& p) { p.world = 2'000'000'000; },
+  expect_change_refused([](Problem& p) { p.batch = 0; }, "problem: batch 0" + required);
+  expect_change_refused([](Problem& p) { p.heads = 0; }, "problem: heads 0" + required);
+  expect_change_refused([](Problem& p) { p.kv_heads = -3; }, "problem: kv_heads -3" + required);
+  expect_change_refused([](Problem& p) { p.head_dim = 0; }, "problem: head_dim 0" + required);
+  expect_change_refused([](Problem& p) { p.value_dim = -1; }, "problem: value_dim -1" + required);
+  expect_change_refused([](Problem& p) { p.layout.stripe = 0; }, "problem: stripe 0" + required);
+  expect_change_refused([](Problem& p) { p.world = 0; }, "problem: world 0 given; 1 to 16384 is required");
+  expect_change_refused([](Problem& p) { p.world = 2'000'000'000; },
                  "problem: world 2000000000 given; 1 to 16384 is required");
 }
 
 TEST(Problem, LengthsMayBeZeroAndShorterThanTheWorld) {
-  Problem problem = small_problem();
+  Problem problem = legal_problem();
   for (const Lengths lengths : {Lengths{0, 0}, Lengths{0, 5}, Lengths{5, 0}, Lengths{1, 2}}) {
     problem.mask = full_mask(lengths);
     EXPECT_NO_THROW(validate(problem)) << lengths.q << " queries, " << lengths.kv << " keys";
@@ -52,7 +52,7 @@ TEST(Problem, LengthsMayBeZeroAndShorterThanTheWorld) {
 
 TEST(Problem, HeadsAreAMultipleOfKvHeads) {
   const auto refused = [](int heads, int kv_heads, const std::string& nearest) {
-    expect_refused(
+    expect_change_refused(
         [&](Problem& p) {
           p.heads = heads;
           p.kv_heads = kv_heads;
@@ -67,7 +67,7 @@ TEST(Problem, HeadsAreAMultipleOfKvHeads) {
   refused(7, 2, "1 or 7");
   refused(4, 8, "4");
   refused(2147483647, 1073741824, "1 or 2147483647");
-  Problem problem = small_problem();
+  Problem problem = legal_problem();
   for (const int kv_heads : {1, 2, 3, 6}) {
     problem.kv_heads = kv_heads;
     EXPECT_NO_THROW(validate(problem)) << kv_heads << " kv_heads";
@@ -75,25 +75,25 @@ TEST(Problem, HeadsAreAMultipleOfKvHeads) {
 }
 
 TEST(Problem, BytesAndPairsFitIn62Bits) {
-  expect_refused(
+  expect_change_refused(
       [](Problem& p) { p.batch = std::numeric_limits<std::int64_t>::max(); },
       "problem: world x batch x heads x dim x tokens x bytes = 4 x 9223372036854775807 x 6 "
       "x 64 x 16 x 8; a product below 2^62 is required");
-  expect_refused(
+  expect_change_refused(
       [](Problem& p) {
         p.mask = causal_mask({std::int64_t{1} << 31, std::int64_t{1} << 31}, Align::Start);
       },
       "problem: batch x heads x visible pairs = 1 x 6 x 2305843010287435776; a product below 2^62 "
       "is "
       "required");
-  Problem most = small_problem();
+  Problem most = legal_problem();
   most.mask = full_mask({std::int64_t{1} << 31, std::int64_t{1} << 30});
   most.heads = most.kv_heads = 1;
   EXPECT_NO_THROW(validate(most)) << "2^61 pairs";
   most.heads = most.kv_heads = 2;
   EXPECT_THROW(validate(most), InvalidArgument) << "2^62 pairs";
   // A trillion tokens are legal, if not all see all.
-  Problem problem = small_problem();
+  Problem problem = legal_problem();
   problem.mask =
       window_mask({std::int64_t{1} << 40, std::int64_t{1} << 40}, {4096, 0}, Align::Start);
   EXPECT_NO_THROW(validate(problem));

@@ -18,7 +18,7 @@ namespace {
 
 using testing::ThrowsMessage;
 
-Problem small_problem(int world, int heads = 8) {
+Problem problem_of(int world, int heads = 8) {
   return {.world = world,
           .heads = heads,
           .kv_heads = 2,
@@ -76,7 +76,7 @@ TEST(ParseStrategy, RefusesWhatItDoesNotUnderstand) {
   }
 }
 
-void expect_refused(const Problem& problem, const std::string& strategy,
+void expect_strategy_refused(const Problem& problem, const std::string& strategy,
                     const std::string& message) {
   EXPECT_THAT([&] { Planner(problem, parse_strategy(strategy)); },
               ThrowsMessage<InvalidArgument>(message))
@@ -89,14 +89,14 @@ void expect_refused(const Problem& problem, const std::string& strategy,
 TEST(Planner, RefusesKeysThatAreNoWaysOverHeads) {
   const std::string whole = " given; a whole number from 1 to 2147483647 is required";
   for (const std::string u : {"0", "-2", "two", "2.5", "99999999999999999999", "0x2", "+2"}) {
-    expect_refused(small_problem(4), "usp:u=" + u,
+    expect_strategy_refused(problem_of(4), "usp:u=" + u,
                    fmt::format("strategy usp: u: '{}'{}", u, whole));
   }
 }
 
 TEST(Planner, RefusesWaysThatDoNotDivideTheWorld) {
   const auto refused = [](int world, int u, int nearest) {
-    expect_refused(small_problem(world, 64), fmt::format("usp:u={}", u),
+    expect_strategy_refused(problem_of(world, 64), fmt::format("usp:u={}", u),
                    fmt::format("usp: u={} with world {}; u must divide world; nearest: u={}", u,
                                world, nearest));
   };
@@ -110,7 +110,7 @@ TEST(Planner, RefusesWaysThatDoNotDivideTheWorld) {
 
 TEST(Planner, RefusesMoreWaysThanHeads) {
   const auto refused = [](int world, const std::string& strategy, int u, int nearest) {
-    expect_refused(small_problem(world, 6), strategy,
+    expect_strategy_refused(problem_of(world, 6), strategy,
                    fmt::format("strategy: {} spreads heads {} ways but there are 6 query heads; u "
                                "must not exceed the heads; nearest: usp:u={}",
                                strategy, u, nearest));
@@ -125,7 +125,7 @@ TEST(Planner, RefusesMoreWaysThanHeads) {
 TEST(Planner, NearestChoicesAreLegal) {
   for (int world = 1; world <= 24; ++world) {
     for (int u = 1; u <= 24; ++u) {
-      const Problem problem = small_problem(world, 6);
+      const Problem problem = problem_of(world, 6);
       std::string strategy = fmt::format("usp:u={}", u);
       for (int tries = 0; !strategy.empty(); ++tries) {
         ASSERT_LE(tries, 2) << "world " << world << ", u " << u << ": " << strategy;
@@ -142,25 +142,25 @@ TEST(Planner, NearestChoicesAreLegal) {
 }
 
 TEST(Planner, RefusesProblemsAndWorldsThatCannotBePlanned) {
-  Problem problem = small_problem(4);
+  Problem problem = problem_of(4);
   problem.kv_heads = 3;
-  expect_refused(problem, "ring",
+  expect_strategy_refused(problem, "ring",
                  "problem: 8 heads and 3 kv_heads given; heads that are a multiple of kv_heads are "
                  "required; nearest kv_heads: 2 or 4");
   EXPECT_THAT(
-      [] { Planner(small_problem(1 << 20), parse_strategy("ring")); },
+      [] { Planner(problem_of(1 << 20), parse_strategy("ring")); },
       ThrowsMessage<InvalidArgument>("problem: world 1048576 given; 1 to 16384 is required"));
-  EXPECT_THAT([] { make_plan(small_problem(1025), parse_strategy("ring"), Pass::Forward); },
+  EXPECT_THAT([] { make_plan(problem_of(1025), parse_strategy("ring"), Pass::Forward); },
               ThrowsMessage<InvalidArgument>(
                   "plan: world 1025; the programs of at most 1024 ranks can be made together"));
-  EXPECT_THAT([] { Planner(small_problem(2), {.name = "usp", .keys = {}}); },
+  EXPECT_THAT([] { Planner(problem_of(2), {.name = "usp", .keys = {}}); },
               ThrowsMessage<InvalidArgument>(
                   "strategy: usp needs the key 'u'; write usp:u=U[,inner=ulysses|ring]"))
       << "keys made by hand are checked too";
 }
 
 TEST(Planner, HasOneProgramPerRank) {
-  const Planner planner(small_problem(3), parse_strategy("ring"));
+  const Planner planner(problem_of(3), parse_strategy("ring"));
   for (const Rank rank : {-1, 3, 2147483647}) {
     EXPECT_THAT([&] { planner.program(Pass::Forward, rank); },
                 ThrowsMessage<InvalidArgument>(
@@ -172,7 +172,7 @@ TEST(Planner, MakesTheProgramsOfThePlan) {
   for (const int world : {1, 2, 3, 4, 8}) {
     for (const std::string strategy : {"ring", "allgather", "ulysses", "usp:u=2"}) {
       if (strategy == "usp:u=2" && world % 2 != 0) continue;
-      const Problem problem = small_problem(world);
+      const Problem problem = problem_of(world);
       const Planner planner(problem, parse_strategy(strategy));
       EXPECT_EQ(planner.problem(), problem);
       EXPECT_EQ(planner.strategy(), parse_strategy(strategy));
@@ -193,7 +193,7 @@ TEST(Planner, MakesTheProgramsOfThePlan) {
 }
 
 TEST(Planner, MayBeSharedByThreadsAndCopied) {
-  const Problem problem = small_problem(8);
+  const Problem problem = problem_of(8);
   const Plan plan = make_plan(problem, parse_strategy("usp:u=4"), Pass::Backward);
   std::vector<RankProgram> programs(8);
   {

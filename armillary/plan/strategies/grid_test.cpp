@@ -21,7 +21,7 @@
 namespace armillary::plan {
 namespace {
 
-constexpr int kWorlds[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16};
+constexpr int kGridWorlds[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16};
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr unsigned kSlower = 8;
@@ -164,7 +164,7 @@ TEST_P(GridTest, PlansAreExact) {
   fmt::print("{} problems\n", all.size());
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, GridTest, testing::ValuesIn(kWorlds),
+INSTANTIATE_TEST_SUITE_P(Worlds, GridTest, testing::ValuesIn(kGridWorlds),
                          testing::PrintToStringParamName());
 
 TEST(Grid, PlacesAreANumberingOfTheRanks) {

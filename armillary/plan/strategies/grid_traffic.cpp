@@ -6,7 +6,7 @@
 namespace armillary::plan {
 namespace {
 
-std::int64_t count(const std::vector<bool>& hops) {
+std::int64_t count_hops(const std::vector<bool>& hops) {
   return std::count(hops.begin(), hops.end(), true);
 }
 
@@ -109,8 +109,8 @@ std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Need
     const auto needed = [&](int i) { return needs.row_needs(i, static_cast<int>(kv)); };
     const std::int64_t width =
         blocks.kv[kv].tokens() * costs.all_kv_heads() * (costs.d() + costs.e());
-    bytes += width * costs.word() * count(column.spread_hops(holder.i, needed));
-    if (!forward) bytes += width * costs.sum() * count(column.collect_hops(holder.i, needed));
+    bytes += width * costs.word() * count_hops(column.spread_hops(holder.i, needed));
+    if (!forward) bytes += width * costs.sum() * count_hops(column.collect_hops(holder.i, needed));
     const bool moves = holder.i != owner.i || holder.j != owner.j;
     if (moves && needs.kv_used(static_cast<int>(kv))) bytes += width * costs.word();
   }
@@ -123,8 +123,8 @@ std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Need
                                    : (costs.d() + costs.e()) * costs.word() + 2 * costs.statistic();
     const std::int64_t home =
         forward ? costs.e() * costs.sum() + costs.statistic() : costs.d() * costs.sum();
-    bytes += width * there * count(row.spread_hops(origin, needed));
-    bytes += width * home * count(sums.collect_hops(origin, needed));
+    bytes += width * there * count_hops(row.spread_hops(origin, needed));
+    bytes += width * home * count_hops(sums.collect_hops(origin, needed));
   }
   return bytes;
 }

@@ -77,10 +77,10 @@ inline View whole(const Plan& plan, Rank rank, int id) {
   return {id, tile.heads, tile.blocks};
 }
 
-using Slip = std::function<void(Plan&)>;
+using Breakage = std::function<void(Plan&)>;
 
 /// Expects that the plan is exact, and that after the slip this is the first diagnostic.
-inline void expect_first(Plan plan, const Slip& slip, const Diagnostic& expected) {
+inline void expect_first(Plan plan, const Breakage& slip, const Diagnostic& expected) {
   ASSERT_EQ(verify(plan), std::vector<Diagnostic>{}) << "before it is broken";
   slip(plan);
   const std::vector<Diagnostic> found = verify(plan);
@@ -88,7 +88,7 @@ inline void expect_first(Plan plan, const Slip& slip, const Diagnostic& expected
   EXPECT_EQ(found[0], expected);
 }
 
-inline void expect_first_forward(const Slip& slip, const Diagnostic& expected) {
+inline void expect_first_forward(const Breakage& slip, const Diagnostic& expected) {
   expect_first(ring_forward(), slip, expected);
 }
 

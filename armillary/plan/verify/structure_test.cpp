@@ -12,7 +12,7 @@
 namespace armillary::plan {
 namespace {
 
-void expect_blocks(const Slip& slip, const std::string& message) {
+void expect_blocks(const Breakage& slip, const std::string& message) {
   expect_first_forward(slip, {-1, -1, "blocks", message});
 }
 
@@ -53,7 +53,7 @@ TEST(VerifyBlocks, HaveRunsWithinTheTokens) {
   refused({.begin = 1, .count = 1, .step = 1, .width = kMost});
 }
 
-void expect_form(const Slip& slip, Rank rank, int op, const std::string& message) {
+void expect_form(const Breakage& slip, Rank rank, int op, const std::string& message) {
   expect_first_forward(slip, {rank, op, "form", message});
 }
 
