@@ -20,7 +20,6 @@ namespace {
 using plan::Interval;
 using plan::Mask;
 
-
 Results dealt(const Sequences& x, const Mask& mask, const Deal& deal, const Features& features) {
   return dealt_attention(reference(), x, mask, deal, features.score, features.sinks_H);
 }

@@ -19,7 +19,6 @@ namespace {
 using plan::Interval;
 using plan::Mask;
 
-
 class MaskTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(MaskTest, EqualsOneSoftmaxHoweverItIsDealtOut) {

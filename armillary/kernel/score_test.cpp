@@ -16,7 +16,6 @@ std::string score_error(const Score& score) {
   return error_of([&] { check_score("attend", score, 4); });
 }
 
-
 TEST(Score, IsPlainWithoutFeatures) {
   EXPECT_TRUE(Score{}.plain());
   EXPECT_TRUE((Score{.scale = 3, .dropout = {.p = 0, .seed = 4, .step = 5}}.plain()));

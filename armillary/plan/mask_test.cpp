@@ -16,7 +16,6 @@
 namespace armillary::plan {
 namespace {
 
-
 bool holds(const Band& band, std::int64_t q, std::int64_t k) {
   return band.q.begin <= q && q < band.q.end && band.k.begin <= k && k < band.k.end &&
          band.lo <= k - q && k - q <= band.hi;

@@ -22,7 +22,8 @@ Problem legal_problem() {
           .layout = {.kind = Layout::Kind::Zigzag}};
 }
 
-void expect_change_refused(const std::function<void(Problem&)>& change, const std::string& message) {
+void expect_change_refused(const std::function<void(Problem&)>& change,
+                           const std::string& message) {
   Problem problem = legal_problem();
   change(problem);
   EXPECT_THAT([&] { validate(problem); }, ThrowsMessage<InvalidArgument>(message));
@@ -37,9 +38,10 @@ TEST(Problem, SizesAreAtLeastOne) {
   expect_change_refused([](Problem& p) { p.head_dim = 0; }, "problem: head_dim 0" + required);
   expect_change_refused([](Problem& p) { p.value_dim = -1; }, "problem: value_dim -1" + required);
   expect_change_refused([](Problem& p) { p.layout.stripe = 0; }, "problem: stripe 0" + required);
-  expect_change_refused([](Problem& p) { p.world = 0; }, "problem: world 0 given; 1 to 16384 is required");
+  expect_change_refused([](Problem& p) { p.world = 0; },
+                        "problem: world 0 given; 1 to 16384 is required");
   expect_change_refused([](Problem& p) { p.world = 2'000'000'000; },
-                 "problem: world 2000000000 given; 1 to 16384 is required");
+                        "problem: world 2000000000 given; 1 to 16384 is required");
 }
 
 TEST(Problem, LengthsMayBeZeroAndShorterThanTheWorld) {

@@ -77,7 +77,7 @@ TEST(ParseStrategy, RefusesWhatItDoesNotUnderstand) {
 }
 
 void expect_strategy_refused(const Problem& problem, const std::string& strategy,
-                    const std::string& message) {
+                             const std::string& message) {
   EXPECT_THAT([&] { Planner(problem, parse_strategy(strategy)); },
               ThrowsMessage<InvalidArgument>(message))
       << strategy;
@@ -90,15 +90,16 @@ TEST(Planner, RefusesKeysThatAreNoWaysOverHeads) {
   const std::string whole = " given; a whole number from 1 to 2147483647 is required";
   for (const std::string u : {"0", "-2", "two", "2.5", "99999999999999999999", "0x2", "+2"}) {
     expect_strategy_refused(problem_of(4), "usp:u=" + u,
-                   fmt::format("strategy usp: u: '{}'{}", u, whole));
+                            fmt::format("strategy usp: u: '{}'{}", u, whole));
   }
 }
 
 TEST(Planner, RefusesWaysThatDoNotDivideTheWorld) {
   const auto refused = [](int world, int u, int nearest) {
-    expect_strategy_refused(problem_of(world, 64), fmt::format("usp:u={}", u),
-                   fmt::format("usp: u={} with world {}; u must divide world; nearest: u={}", u,
-                               world, nearest));
+    expect_strategy_refused(
+        problem_of(world, 64), fmt::format("usp:u={}", u),
+        fmt::format("usp: u={} with world {}; u must divide world; nearest: u={}", u, world,
+                    nearest));
   };
   refused(4, 3, 2);
   refused(8, 7, 8);
@@ -110,10 +111,11 @@ TEST(Planner, RefusesWaysThatDoNotDivideTheWorld) {
 
 TEST(Planner, RefusesMoreWaysThanHeads) {
   const auto refused = [](int world, const std::string& strategy, int u, int nearest) {
-    expect_strategy_refused(problem_of(world, 6), strategy,
-                   fmt::format("strategy: {} spreads heads {} ways but there are 6 query heads; u "
-                               "must not exceed the heads; nearest: usp:u={}",
-                               strategy, u, nearest));
+    expect_strategy_refused(
+        problem_of(world, 6), strategy,
+        fmt::format("strategy: {} spreads heads {} ways but there are 6 query heads; u "
+                    "must not exceed the heads; nearest: usp:u={}",
+                    strategy, u, nearest));
   };
   refused(8, "ulysses", 8, 4);
   refused(13, "ulysses", 13, 1);
@@ -144,9 +146,10 @@ TEST(Planner, NearestChoicesAreLegal) {
 TEST(Planner, RefusesProblemsAndWorldsThatCannotBePlanned) {
   Problem problem = problem_of(4);
   problem.kv_heads = 3;
-  expect_strategy_refused(problem, "ring",
-                 "problem: 8 heads and 3 kv_heads given; heads that are a multiple of kv_heads are "
-                 "required; nearest kv_heads: 2 or 4");
+  expect_strategy_refused(
+      problem, "ring",
+      "problem: 8 heads and 3 kv_heads given; heads that are a multiple of kv_heads are "
+      "required; nearest kv_heads: 2 or 4");
   EXPECT_THAT(
       [] { Planner(problem_of(1 << 20), parse_strategy("ring")); },
       ThrowsMessage<InvalidArgument>("problem: world 1048576 given; 1 to 16384 is required"));
