@@ -13,6 +13,24 @@
 namespace armillary::kernel {
 namespace {
 
+void expect_inside(const char* where, const char* name, const plan::Runs& runs,
+                   std::int64_t length) {
+  for (const plan::Run& run : runs) {
+    if (run.begin < 0 || run.last() >= length) {
+      fail<InvalidArgument>("{}: {} hold positions {} to {}; the mask has positions 0 to {}", where,
+                            name, run.begin, run.last(), length - 1);
+    }
+  }
+}
+
+void check_pairs(const char* where, const Pairs& pairs) {
+  if (pairs.mask == nullptr) {
+    fail<InvalidArgument>("{}: no mask; one over all positions is required", where);
+  }
+  expect_inside(where, "q_runs", pairs.q_runs, pairs.mask->q_len());
+  expect_inside(where, "k_runs", pairs.k_runs, pairs.mask->kv_len());
+}
+
 /// Checks the tensors of one call; errors begin with the name of the call.
 class Checker {
  public:
@@ -35,15 +53,6 @@ class Checker {
     if (given.dim() != 4) {
       fail<InvalidArgument>("{}: {} has shape [{}]; 4 dims are required", where_, name,
                             fmt::join(given.sizes(), ", "));
-    }
-  }
-
-  void expect_inside(const char* name, const plan::Runs& runs, std::int64_t length) const {
-    for (const plan::Run& run : runs) {
-      if (run.begin < 0 || run.last() >= length) {
-        fail<InvalidArgument>("{}: {} hold positions {} to {}; the mask has positions 0 to {}",
-                              where_, name, run.begin, run.last(), length - 1);
-      }
     }
   }
 
@@ -76,16 +85,12 @@ Checker check(const char* where, const Pairs& pairs, const Inputs& inputs) {
   checker.expect_4d("q_BLHD", q);
   checker.expect_4d("k_BLGD", k);
   checker.expect_4d("v_BLGE", v);
-  if (pairs.mask == nullptr) {
-    fail<InvalidArgument>("{}: no mask; one over all positions is required", where);
-  }
   const std::int64_t keys = tokens(pairs.k_runs);
   const at::ScalarType dtype = q.scalar_type();
   checker.expect("q_BLHD", q, {q.size(0), tokens(pairs.q_runs), q.size(2), q.size(3)}, dtype);
   checker.expect("k_BLGD", k, {q.size(0), keys, k.size(2), q.size(3)}, dtype);
   checker.expect("v_BLGE", v, {q.size(0), keys, k.size(2), v.size(3)}, dtype);
-  checker.expect_inside("q_runs", pairs.q_runs, pairs.mask->q_len());
-  checker.expect_inside("k_runs", pairs.k_runs, pairs.mask->kv_len());
+  check_pairs(where, pairs);
   checker.expect_heads(pairs.heads, q.size(2), k.size(2));
   check_score(where, score, q.size(2) == 0 ? 0 : pairs.heads.first_q_head + q.size(2));
   return checker;
@@ -120,6 +125,11 @@ plan::Interval HeadMap::q_heads_of(std::int64_t kv_head, std::int64_t heads) con
   const std::int64_t begin = (first_kv_head + kv_head) * group_size - first_q_head;
   return {std::clamp<std::int64_t>(begin, 0, heads),
           std::clamp<std::int64_t>(begin + group_size, 0, heads)};
+}
+
+std::shared_ptr<const Prepared> Kernel::prepare(const Pairs& pairs) const {
+  check_pairs("prepare", pairs);
+  return run_prepare(pairs);
 }
 
 void Kernel::attend(const Pairs& pairs, const Inputs& inputs, Partial& carry) const {

@@ -19,6 +19,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "armillary/kernel/merge.h"
 #include "armillary/kernel/score.h"
@@ -42,6 +43,12 @@ struct HeadMap {
   plan::Interval q_heads_of(std::int64_t kv_head, std::int64_t heads) const;
 };
 
+/// What a kernel makes of pairs before it sees a tensor; only that kernel can read it.
+class Prepared {
+ public:
+  virtual ~Prepared() = default;
+};
+
 /// The (query, key) pairs of a call: fixed by the plan, the same in every layer and every step.
 /// What a score needs of positions and heads it finds here.
 struct Pairs {
@@ -49,6 +56,8 @@ struct Pairs {
   plan::Runs k_runs;                 ///< The same for the rows of K and V.
   const plan::Mask* mask = nullptr;  ///< Over all positions; required, outlives the call.
   HeadMap heads;
+  /// Of `Kernel::prepare` for the same runs and mask, or null: then each call prepares for itself.
+  std::shared_ptr<const Prepared> prepared = nullptr;
 };
 
 struct Inputs {
@@ -95,6 +104,11 @@ class Kernel {
   /// a feature they do not know is refused, never left out.
   virtual bool plain_only() const { return true; }
 
+  /// What calls with these runs and this mask share, for `Pairs::prepared`; null if nothing. Heads
+  /// do not matter; the mask must outlive the result.
+  /// @throws InvalidArgument if there is no mask or positions lie outside of it.
+  std::shared_ptr<const Prepared> prepare(const Pairs& pairs) const;
+
   /// Merges attention over these keys into `carry`, which holds the keys of earlier calls, and the
   /// largest visible score of each head into `carry.max_logit_H`, if there is one.
   /// No key may come twice. Cost: 2 (D + E) flops a visible pair and query head.
@@ -109,6 +123,7 @@ class Kernel {
                    InputGrads& grads) const;
 
  private:
+  virtual std::shared_ptr<const Prepared> run_prepare(const Pairs&) const { return nullptr; }
   virtual void run_attend(const Pairs& pairs, const Inputs& inputs, Partial& carry) const = 0;
   virtual void run_attend_grad(const Pairs& pairs, const Inputs& inputs,
                                const OutputGrads& upstream, InputGrads& grads) const = 0;

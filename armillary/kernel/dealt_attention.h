@@ -14,12 +14,36 @@
 #include <vector>
 
 #include "armillary/kernel/block_attention.h"
+#include "armillary/kernel/cpu/isa.h"
+#include "armillary/kernel/cpu_kernel.h"
 #include "armillary/kernel/naive_attention.h"
+#include "armillary/kernel/reference.h"
 
 namespace armillary::kernel {
 
 inline constexpr double kInf = std::numeric_limits<double>::infinity();
 inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+/// A kernel under test, by name: "reference", or an instruction set of the CPU kernel.
+class KernelTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    for (const cpu::Tiles* isa : cpu::all_isas()) {
+      if (isa->name == GetParam() && !cpu::runs_here(*isa)) {
+        GTEST_SKIP() << "[SKIP] this CPU has no " << GetParam();
+      }
+    }
+  }
+  const Kernel& kernel() const {
+    return GetParam() == "reference" ? reference() : cpu_kernel(GetParam());
+  }
+};
+
+inline std::vector<std::string> kernel_names() {
+  std::vector<std::string> names = {"reference"};
+  for (const cpu::Tiles* isa : cpu::all_isas()) names.emplace_back(isa->name);
+  return names;
+}
 
 /// Bounds of design.md section 6: only the order of sums differs from one softmax over all keys,
 /// which costs some 10 to 50 roundings of 2^-53 or 2^-24 here.

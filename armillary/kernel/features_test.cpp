@@ -1,4 +1,4 @@
-// The features of score.h, and sinks, in the reference kernel: against one softmax over all keys,
+// The features of score.h, and sinks, in every kernel: against one softmax over all keys,
 // against PyTorch's own attention, against finite differences, and the rules of every kernel again.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -20,9 +20,17 @@ namespace {
 using plan::Interval;
 using plan::Mask;
 
-Results dealt(const Sequences& x, const Mask& mask, const Deal& deal, const Features& features) {
-  return dealt_attention(reference(), x, mask, deal, features.score, features.sinks_H);
-}
+
+class FeatureRules : public KernelTest {
+ protected:
+  Results dealt(const Sequences& x, const Mask& mask, const Deal& deal,
+                const Features& features) const {
+    return dealt_attention(kernel(), x, mask, deal, features.score, features.sinks_H);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Kernels, FeatureRules, testing::ValuesIn(kernel_names()),
+                         [](const auto& test) { return test.param; });
 
 Results naive(const Sequences& x, const Mask& mask, const Features& features) {
   return naive_attention(x, mask, features.score, features.sinks_H);
@@ -34,7 +42,7 @@ Deal one_deal(const Mask& mask, std::int64_t heads) {
           .q_heads = {{0, heads}}};
 }
 
-TEST(Features, AloneAndTogetherEqualOneSoftmaxHoweverDealtOut) {
+TEST_P(FeatureRules, AloneAndTogetherEqualOneSoftmaxHoweverDealtOut) {
   constexpr std::int64_t kLength = 37;
   std::uint64_t seed = 100;
   for (const std::string text : {"causal", "documents:20,17,within=full",
@@ -63,7 +71,7 @@ TEST(Features, AloneAndTogetherEqualOneSoftmaxHoweverDealtOut) {
 }
 
 // Cross-attention, head dims up to 256, value dims of their own, empty sides.
-TEST(Features, LengthsAndHeadDimsMayDiffer) {
+TEST_P(FeatureRules, LengthsAndHeadDimsMayDiffer) {
   for (const auto& [lengths, align] : std::vector<std::pair<plan::Lengths, plan::Align>>{
            {{.q = 9, .kv = 30}, plan::Align::End},
            {{.q = 30, .kv = 9}, plan::Align::End},  // The first 21 queries see nothing.
@@ -86,7 +94,7 @@ TEST(Features, LengthsAndHeadDimsMayDiffer) {
 }
 
 // Many patches a call, whole and partial ones.
-TEST(Features, LongSequences) {
+TEST_P(FeatureRules, LongSequences) {
   const Mask mask = plan::parse_mask("window:left=700,right=0", {.q = 1300, .kv = 1300});
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
     const Sequences x =
@@ -128,7 +136,7 @@ Results torch_attention(const Sequences& x, const Mask& mask, const Features& fe
   return {out.detach(), {}, q.grad(), k.grad(), v.grad(), sinks.grad()};
 }
 
-TEST(Features, SlopesAndSinksEqualPyTorch) {
+TEST_P(FeatureRules, SlopesAndSinksEqualPyTorch) {
   const Mask mask = plan::parse_mask("causal", {.q = 60, .kv = 60});
   const Features features = features_of(kAlibi + kSinks, 4, 0.3);
   const Sequences x = random_sequences({.heads = 4, .kv_heads = 4}, mask, at::kDouble, 31);
@@ -142,7 +150,7 @@ TEST(Features, SlopesAndSinksEqualPyTorch) {
 }
 
 // Section 6 of the design, with features: error against fp64 <= 2.5 x that of PyTorch in the dtype.
-TEST(Features, Bf16IsAsGoodAsPyTorch) {
+TEST_P(FeatureRules, Bf16IsAsGoodAsPyTorch) {
   const Mask mask = plan::parse_mask("causal", {.q = 200, .kv = 200});
   const Features features = features_of(kAlibi + kSinks, 2, 0.2);
   const Sequences x =
@@ -166,7 +174,7 @@ TEST(Features, Bf16IsAsGoodAsPyTorch) {
 }
 
 // Central differences of sum(out * dout) in every element of q, k, v and sinks, in fp64.
-TEST(Features, GradientsEqualFiniteDifferences) {
+TEST_P(FeatureRules, GradientsEqualFiniteDifferences) {
   const Mask mask = plan::parse_mask("window:left=3,right=1", {.q = 6, .kv = 6});
   for (const unsigned set : feature_sets()) {
     Features features = features_of(set, 2, 0.6);
@@ -198,7 +206,7 @@ TEST(Features, GradientsEqualFiniteDifferences) {
   }
 }
 
-TEST(Features, DropoutLeavesTheLogSumExpAlone) {
+TEST_P(FeatureRules, DropoutLeavesTheLogSumExpAlone) {
   const Mask mask = plan::parse_mask("causal", {.q = 40, .kv = 40});
   const Sequences x = random_sequences({}, mask, at::kFloat, 43);
   const Results without = dealt(x, mask, one_deal(mask, 1), features_of(0, 1, 0.3));
@@ -208,7 +216,7 @@ TEST(Features, DropoutLeavesTheLogSumExpAlone) {
 }
 
 // Rule 2. All that a row without keys has is its sink.
-TEST(Features, RowsWithoutKeysAreZero) {
+TEST_P(FeatureRules, RowsWithoutKeysAreZero) {
   const Mask mask(8, 8, {{.q = {0, 3}, .k = {0, 8}}, {.q = {5, 8}, .k = {2, 4}}});
   const Sequences x = random_sequences({.heads = 2, .kv_heads = 1}, mask, at::kFloat, 7);
   for (const unsigned set : feature_sets()) {
@@ -222,7 +230,7 @@ TEST(Features, RowsWithoutKeysAreZero) {
   }
 }
 
-TEST(Features, NothingVisibleGivesNoGradientAndNoMaximum) {
+TEST_P(FeatureRules, NothingVisibleGivesNoGradientAndNoMaximum) {
   const Mask mask(4, 4, {});
   const Sequences x = random_sequences({.heads = 2, .kv_heads = 1}, mask, at::kFloat, 7);
   const Results y = dealt(x, mask, one_deal(mask, 2), features_of(kAllFeatures, 2, 1));
@@ -234,7 +242,7 @@ TEST(Features, NothingVisibleGivesNoGradientAndNoMaximum) {
 
 // Rule 3. Query 3, key 7 (also as a value) and dout 9 are wild; documents of 5 tokens and causality
 // say what can see them.
-TEST(Features, NanAndInfinityReachOnlyWhatSeesThem) {
+TEST_P(FeatureRules, NanAndInfinityReachOnlyWhatSeesThem) {
   const Mask mask = plan::parse_mask("documents:5,5,5", {.q = 15, .kv = 15});
   const Features features = features_of(kAllFeatures, 2, 1);
   const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, at::kDouble, 13);
@@ -276,7 +284,7 @@ TEST(Features, NanAndInfinityReachOnlyWhatSeesThem) {
 }
 
 // Rule 4. Products of 1e4 under a softcap of 30; a distance of 10 million tokens.
-TEST(Features, LargeScoresDoNotOverflow) {
+TEST_P(FeatureRules, LargeScoresDoNotOverflow) {
   const Mask mask = plan::full_mask({.q = 2, .kv = 3});
   Sequences x = random_sequences({.head_dim = 2}, mask, at::kFloat, 17);
   x.q_BSHD = at::tensor({100, 1, -100, 1}, at::kFloat).view({1, 2, 1, 2});
@@ -300,12 +308,12 @@ TEST(Features, LargeScoresDoNotOverflow) {
                     .heads = {}};
   Partial carry{at::zeros({1, 1, 1, 1}), at::zeros({1, 1, 1})};
   clear(carry);
-  reference().attend(pairs,
-                     {at::zeros({1, 1, 1, 1}),
-                      at::zeros({1, 2, 1, 1}),
-                      at::tensor({9.0, 3.0}, at::kFloat).view({1, 2, 1, 1}),
-                      {.alibi_slopes_H = at::ones({1})}},
-                     carry);
+  kernel().attend(pairs,
+                  {at::zeros({1, 1, 1, 1}),
+                   at::zeros({1, 2, 1, 1}),
+                   at::tensor({9.0, 3.0}, at::kFloat).view({1, 2, 1, 1}),
+                   {.alibi_slopes_H = at::ones({1})}},
+                  carry);
   EXPECT_EQ(carry.out_BLHE.item<float>(), 3);
   EXPECT_EQ(carry.lse_BLH.item<float>(), 0);
 }
@@ -331,7 +339,7 @@ TEST(Features, PairsThatNoBandTouchesCostNothing) {
 }
 
 // Rule 6.
-TEST(Features, SameCallGivesTheSameBits) {
+TEST_P(FeatureRules, SameCallGivesTheSameBits) {
   const Mask mask = plan::parse_mask("causal", {.q = 700, .kv = 700});
   const Sequences x = random_sequences({.heads = 2, .kv_heads = 1}, mask, at::kFloat, 19);
   const Features features = features_of(kAllFeatures, 2, 1);

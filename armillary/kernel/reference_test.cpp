@@ -19,11 +19,15 @@ namespace {
 using plan::Interval;
 using plan::Mask;
 
-class MaskTest : public testing::TestWithParam<std::string> {};
 
-TEST_P(MaskTest, EqualsOneSoftmaxHoweverItIsDealtOut) {
+using Rules = KernelTest;
+
+INSTANTIATE_TEST_SUITE_P(Kernels, Rules, testing::ValuesIn(kernel_names()),
+                         [](const auto& test) { return test.param; });
+
+void expect_equal_to_one_softmax(const Kernel& kernel, const std::string& text) {
   constexpr std::int64_t kLength = 37;
-  const Mask mask = plan::parse_mask(GetParam(), {.q = kLength, .kv = kLength});
+  const Mask mask = plan::parse_mask(text, {.q = kLength, .kv = kLength});
   std::uint64_t seed = 0;
   for (const HeadCase& heads : head_cases()) {
     for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
@@ -36,7 +40,7 @@ TEST_P(MaskTest, EqualsOneSoftmaxHoweverItIsDealtOut) {
       const Results required = naive_attention(x, mask, 0.3);
       for (Deal deal : deals(kLength)) {
         deal.q_heads = heads.ranges;
-        expect_near(dealt_attention(reference(), x, mask, deal, 0.3), required, tolerance(dtype),
+        expect_near(dealt_attention(kernel, x, mask, deal, 0.3), required, tolerance(dtype),
                     fmt::format("{} of {} heads, {}, seed {}", heads.heads, heads.kv_heads,
                                 c10::toString(dtype), seed));
       }
@@ -44,14 +48,18 @@ TEST_P(MaskTest, EqualsOneSoftmaxHoweverItIsDealtOut) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Masks, MaskTest,
-                         testing::Values("full", "causal", "window:left=5,right=2", "prefix:9",
-                                         "block_causal:8", "documents:10,0,3,24",
-                                         "documents:20,17,within=full",
-                                         // Queries 20 to 24 see no key, keys 30 to 36 no query.
-                                         "bands:0-20/0-30/-40..3;25-37/10-20/..;25-37/0-5/.."));
+TEST_P(Rules, EqualsOneSoftmaxHoweverItIsDealtOut) {
+  for (const std::string text :
+       {"full", "causal", "window:left=5,right=2", "prefix:9", "block_causal:8",
+        "documents:10,0,3,24", "documents:20,17,within=full",
+        // Queries 20 to 24 see no key, keys 30 to 36 no query.
+        "bands:0-20/0-30/-40..3;25-37/10-20/..;25-37/0-5/.."}) {
+    SCOPED_TRACE(text);
+    expect_equal_to_one_softmax(kernel(), text);
+  }
+}
 
-TEST(Reference, QueriesAndKeysOfDifferentLengths) {
+TEST_P(Rules, QueriesAndKeysOfDifferentLengths) {
   for (const auto& [lengths, align] : std::vector<std::pair<plan::Lengths, plan::Align>>{
            {{.q = 9, .kv = 30}, plan::Align::End},
            {{.q = 30, .kv = 9}, plan::Align::End},  // The first 21 queries see nothing.
@@ -65,20 +73,20 @@ TEST(Reference, QueriesAndKeysOfDifferentLengths) {
     const Deal deal{.q_blocks = {run(0, lengths.q)},
                     .k_blocks = {run(lengths.kv / 2, lengths.kv), run(0, lengths.kv / 2)},
                     .q_heads = {{0, 2}}};
-    expect_near(dealt_attention(reference(), x, mask, deal, 0.3), naive_attention(x, mask, 0.3),
-                1e-12, fmt::format("{} queries, {} keys", lengths.q, lengths.kv));
+    expect_near(dealt_attention(kernel(), x, mask, deal, 0.3), naive_attention(x, mask, 0.3), 1e-12,
+                fmt::format("{} queries, {} keys", lengths.q, lengths.kv));
   }
 }
 
-TEST(Reference, ZeroBatch) {
+TEST_P(Rules, ZeroBatch) {
   const Mask mask = plan::full_mask({.q = 4, .kv = 4});
   const Sequences x = random_sequences({.batch = 0}, mask, at::kFloat, 3);
   const Deal deal{.q_blocks = {run(0, 4)}, .k_blocks = {run(0, 4)}, .q_heads = {{0, 1}}};
-  EXPECT_EQ(dealt_attention(reference(), x, mask, deal, 1).out_BSHE.numel(), 0);
+  EXPECT_EQ(dealt_attention(kernel(), x, mask, deal, 1).out_BSHE.numel(), 0);
 }
 
 // Many patches a call, whole and partial ones, for more query heads than one.
-TEST(Reference, LongSequences) {
+TEST_P(Rules, LongSequences) {
   for (const std::string text : {"causal", "window:left=700,right=0", "documents:900,30,370"}) {
     const Mask mask = plan::parse_mask(text, {.q = 1300, .kv = 1300});
     for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
@@ -88,7 +96,7 @@ TEST(Reference, LongSequences) {
           .q_blocks = {{plan::run_of({0, 300}), plan::run_of({1000, 1300})}, run(300, 1000)},
           .k_blocks = {stripe(1, 2, 1300), stripe(0, 2, 1300)},
           .q_heads = {{0, 3}}};
-      expect_near(dealt_attention(reference(), x, mask, deal, 0.25), naive_attention(x, mask, 0.25),
+      expect_near(dealt_attention(kernel(), x, mask, deal, 0.25), naive_attention(x, mask, 0.25),
                   tolerance(dtype), fmt::format("{} {}", text, c10::toString(dtype)));
     }
   }
@@ -109,7 +117,7 @@ Results torch_attention(const Sequences& x, const Mask& mask, double scale) {
 }
 
 // Section 6 of the design: error against fp64 <= 2.5 x that of one-device attention in the dtype.
-TEST(Reference, HalfPrecisionIsAsGoodAsOneDeviceAttention) {
+TEST_P(Rules, HalfPrecisionIsAsGoodAsOneDeviceAttention) {
   const Mask mask = plan::parse_mask("causal", {.q = 300, .kv = 300});
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     const Sequences x = random_sequences(
@@ -117,7 +125,7 @@ TEST(Reference, HalfPrecisionIsAsGoodAsOneDeviceAttention) {
     const Deal deal{.q_blocks = {run(0, 300)},
                     .k_blocks = {run(200, 300), run(0, 100), run(100, 200)},
                     .q_heads = {{0, 2}}};
-    Results given = dealt_attention(reference(), x, mask, deal, 0.2);
+    Results given = dealt_attention(kernel(), x, mask, deal, 0.2);
     for (at::Tensor* grad : {&given.dq_BSHD, &given.dk_BSGD, &given.dv_BSGE}) {
       *grad = grad->to(dtype);  // As the plan's last copy does.
     }
@@ -137,11 +145,11 @@ TEST(Reference, HalfPrecisionIsAsGoodAsOneDeviceAttention) {
 }
 
 // Rule 2 of the header.
-TEST(Reference, RowsWithoutKeysAreZero) {
+TEST_P(Rules, RowsWithoutKeysAreZero) {
   const Mask mask(8, 8, {{.q = {0, 3}, .k = {0, 8}}, {.q = {5, 8}, .k = {2, 4}}});
   const Sequences x = random_sequences({}, mask, at::kFloat, 7);
   const Deal deal{.q_blocks = {run(0, 8)}, .k_blocks = {run(0, 8)}, .q_heads = {{0, 1}}};
-  const Results y = dealt_attention(reference(), x, mask, deal, 1);
+  const Results y = dealt_attention(kernel(), x, mask, deal, 1);
   EXPECT_TRUE(at::equal(y.out_BSHE.slice(1, 3, 5), at::zeros({1, 2, 1, 8}))) << y.out_BSHE;
   EXPECT_TRUE(at::equal(y.lse_BSH.slice(1, 3, 5), at::full({1, 2, 1}, -kInf))) << y.lse_BSH;
   EXPECT_TRUE(at::equal(y.dq_BSHD.slice(1, 3, 5), at::zeros({1, 2, 1, 8}))) << y.dq_BSHD;
@@ -149,7 +157,7 @@ TEST(Reference, RowsWithoutKeysAreZero) {
 
 // Rule 3. Query 3, key 7 (also as a value) and dout 9 are wild; documents of 5 tokens and causality
 // say what can see them.
-TEST(Reference, NanAndInfinityReachOnlyWhatSeesThem) {
+TEST_P(Rules, NanAndInfinityReachOnlyWhatSeesThem) {
   const Mask mask = plan::parse_mask("documents:5,5,5", {.q = 15, .kv = 15});
   const Deal deal{.q_blocks = {run(0, 15)}, .k_blocks = {run(0, 15)}, .q_heads = {{0, 2}}};
   const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, at::kDouble, 13);
@@ -166,7 +174,7 @@ TEST(Reference, NanAndInfinityReachOnlyWhatSeesThem) {
     // What comes out equals the tame result but for the given rows, which are not finite.
     const auto expect = [&](const char* what, const Sequences& x, at::Tensor Results::*field,
                             Interval rows) {
-      const at::Tensor given = dealt_attention(reference(), x, mask, deal, 1).*field;
+      const at::Tensor given = dealt_attention(kernel(), x, mask, deal, 1).*field;
       EXPECT_LE(relative_error(tame_but(given, rows), tame_but(required.*field, rows)), 1e-12)
           << what << " with " << wild;
       const at::Tensor rest = given.slice(1, rows.begin, rows.end).flatten(2);
@@ -193,7 +201,7 @@ TEST(Reference, NanAndInfinityReachOnlyWhatSeesThem) {
 
 // Rule 4. Scores of 1e4, 1e4 - 1 and -1e4, exact in fp32: weights 0.73, 0.27 and 0. An fp32 lse of
 // 1e4 is off by up to 2^-11, and so are weights made from it: in merges and in the gradient.
-TEST(Reference, LargeScoresDoNotOverflow) {
+TEST_P(Rules, LargeScoresDoNotOverflow) {
   const Mask mask = plan::full_mask({.q = 2, .kv = 3});
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
     const double of_lse = dtype == at::kDouble ? 1e-11 : 2e-3;
@@ -202,11 +210,11 @@ TEST(Reference, LargeScoresDoNotOverflow) {
     x.k_BSGD = at::tensor({100, 0, 100, -1, -100, 0}, dtype).view({1, 3, 1, 2});
     const Results required = naive_attention(x, mask, 1);
     Deal deal{.q_blocks = {run(0, 2)}, .k_blocks = {run(0, 3)}, .q_heads = {{0, 1}}};
-    const Results whole = dealt_attention(reference(), x, mask, deal, 1);
+    const Results whole = dealt_attention(kernel(), x, mask, deal, 1);
     EXPECT_LE(relative_error(whole.out_BSHE, required.out_BSHE), tolerance(dtype));
     expect_near(whole, required, of_lse, "one block");
     deal.k_blocks = {run(2, 3), run(0, 1), run(1, 2)};
-    expect_near(dealt_attention(reference(), x, mask, deal, 1), required, of_lse, "three blocks");
+    expect_near(dealt_attention(kernel(), x, mask, deal, 1), required, of_lse, "three blocks");
   }
 }
 
@@ -232,25 +240,25 @@ TEST(Reference, PairsThatNoBandTouchesCostNothing) {
 }
 
 // Rule 6.
-TEST(Reference, SameCallGivesTheSameBits) {
+TEST_P(Rules, SameCallGivesTheSameBits) {
   const Mask mask = plan::parse_mask("causal", {.q = 700, .kv = 700});
   const Sequences x = random_sequences({.heads = 2, .kv_heads = 1}, mask, at::kFloat, 19);
   const Deal deal{.q_blocks = {run(0, 700)}, .k_blocks = {run(0, 700)}, .q_heads = {{0, 2}}};
-  for_each_result(dealt_attention(reference(), x, mask, deal, 1),
-                  dealt_attention(reference(), x, mask, deal, 1),
+  for_each_result(dealt_attention(kernel(), x, mask, deal, 1),
+                  dealt_attention(kernel(), x, mask, deal, 1),
                   [](const char* name, const at::Tensor& a, const at::Tensor& b) {
                     EXPECT_TRUE(at::equal(a, b)) << name;
                   });
 }
 
-TEST(Reference, RecordsNoAutograd) {
+TEST_P(Rules, RecordsNoAutograd) {
   const Mask mask = plan::full_mask({.q = 2, .kv = 2});
   const Sequences x = random_sequences({}, mask, at::kFloat, 23);
   const Inputs inputs{x.q_BSHD.clone().requires_grad_(), x.k_BSGD, x.v_BSGE, {}};
   Partial carry{at::zeros({1, 2, 1, 8}), at::zeros({1, 2, 1})};
   clear(carry);
-  reference().attend({.q_runs = run(0, 2), .k_runs = run(0, 2), .mask = &mask, .heads = {}}, inputs,
-                     carry);
+  kernel().attend({.q_runs = run(0, 2), .k_runs = run(0, 2), .mask = &mask, .heads = {}}, inputs,
+                  carry);
   EXPECT_FALSE(carry.out_BLHE.requires_grad());
 }
 

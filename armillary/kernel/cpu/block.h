@@ -1,0 +1,102 @@
+// block.h: block attention on a CPU, without tensors: pointers, strides and a schedule.
+//
+// The contract is that of kernel::Kernel (block_attention.h), of which kernel::cpu_kernel() is the
+// adapter.
+//
+//   Schedule (mask, positions) --.
+//   Tiles (instruction set) -----+--> attend, attend_grad
+//   Team (threads) --------------'
+//
+// Strides are in elements; elements of a row are neighbours. Results are the same bits for any
+// number of threads: a block of queries (forward) or keys (backward) is one task, and sums of
+// several tasks are taken in the order of the blocks.
+//
+// Memory beyond the arguments, per calling thread, kept for the next call: packed keys (forward) or
+// queries (backward) of at most kPackedFloats floats, and below 1 MiB for each thread.
+#pragma once
+
+#include <cstdint>
+
+#include "armillary/kernel/cpu/schedule.h"
+#include "armillary/kernel/cpu/tiles.h"
+#include "armillary/kernel/dropout.h"
+
+namespace armillary::kernel::cpu {
+
+/// What is packed at once: 8 MiB, a share of the last cache level.
+inline constexpr std::int64_t kPackedFloats = std::int64_t{1} << 21;
+
+/// [batch, rows, heads, width] by strides.
+struct Input {
+  const void* data = nullptr;
+  std::int64_t batch = 0;
+  std::int64_t row = 0;
+  std::int64_t head = 0;
+};
+struct Output {
+  float* data = nullptr;
+  std::int64_t batch = 0;
+  std::int64_t row = 0;
+  std::int64_t head = 0;
+};
+
+/// Threads that work on a call: `run(threads, work, context)` calls work(context) `threads` times,
+/// on as many threads as it likes, in any order, and returns when all have returned.
+struct Team {
+  int threads = 1;
+  void (*run)(int threads, void (*work)(void*), void* context) = nullptr;
+};
+
+/// What both passes are told of a call.
+struct Call {
+  const Tiles* isa = nullptr;
+  const Schedule* schedule = nullptr;
+  Team team;
+  Element element = Element::Float32;  ///< Of q, k, v and dout.
+  std::int64_t batch = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  int head_dim = 0;   ///< 1 to kMaxDim
+  int value_dim = 0;  ///< the same
+  // HeadMap, and score.h
+  std::int64_t first_q_head = 0;
+  std::int64_t first_kv_head = 0;
+  std::int64_t group_size = 1;
+  double scale = 1;
+  double softcap = 0;               ///< 0 is none.
+  const float* slopes_H = nullptr;  ///< Of global heads.
+  Dropout dropout;
+  Input q;
+  Input k;
+  Input v;
+};
+
+inline constexpr int kMaxDim = 256;
+
+struct Carry {
+  Output out;
+  Output lse;                    ///< Rows of one element.
+  float* max_logit_H = nullptr;  ///< May be null.
+};
+
+struct Upstream {
+  Input dout;
+  Output lse;  ///< Read only.
+  Output delta;
+};
+
+struct Grads {
+  Output dq;
+  Output dk;
+  Output dv;
+};
+
+/// kernel::Kernel::attend and attend_grad. Require a schedule made for the block sizes of the pass
+/// and set: `schedule_limits`.
+void attend(const Call& call, const Carry& carry);
+void attend_grad(const Call& call, const Upstream& upstream, const Grads& grads);
+
+PatchLimits forward_limits(const Tiles& isa);
+PatchLimits backward_limits(const Tiles& isa);
+
+}  // namespace armillary::kernel::cpu

@@ -1,0 +1,52 @@
+// math.h: exp and tanh of vectors.
+#pragma once
+
+#include "armillary/kernel/cpu/simd.h"
+
+namespace armillary::kernel::cpu::ARMILLARY_ISA {
+
+/// exp(x) within 1 ulp where the result is normal, and 0 below 2^-126.5 (x = -87.7): also for -inf.
+/// NaN stays. For x <= 88 only, which is what softmax asks for; `exp_any` takes more.
+///
+///   n = round(x / ln 2),  r = x - n ln 2 in two parts,  exp(x) = 2^n p(r)
+///
+/// p is the polynomial of degree 6 with p(0) = p'(0) = 1 of least relative error, 2^-28.
+ARMILLARY_INLINE Float exp(Float x) {
+  constexpr float kMagic = 0x1.8p23f + 127;  // the last 8 bits of z = x / ln 2 + kMagic are n + 127
+  x = max(all(-88.0f), x);                   // n = -127, of which the exponent is 0: 2^n becomes 0
+  const Float z = fma(x, all(1.44269504f), all(kMagic));
+  const Float n = sub(z, all(kMagic));
+  Float r = fnma(n, all(0x1.62e4p-1f), x);
+  r = fnma(n, all(0x1.7f7d1cp-20f), r);
+  Float p = all(0x1.6a23d0p-10f);
+  p = fma(p, r, all(0x1.123a20p-7f));
+  p = fma(p, r, all(0x1.5558f2p-5f));
+  p = fma(p, r, all(0x1.555492p-3f));
+  p = fma(p, r, all(0x1.fffffcp-2f));
+  p = fma(p, r, all(1.0f));
+  p = fma(p, r, all(1.0f));
+  return mul(p, exponent(z));
+}
+
+/// The same for any x: inf above 88.7.
+ARMILLARY_INLINE Float exp_any(Float x) {
+  return exp(min(all(89.0f), x));  // n = 128, of which the exponent is that of inf
+}
+
+/// tanh(x), relative error below 4 ulp.
+ARMILLARY_INLINE Float tanh(Float x) {
+  const Float magnitude = abs(x);
+  // Small ones by their odd series (Cephes tanhf), as 1 - exp(-2 |x|) cancels there.
+  const Float square = mul(x, x);
+  Float p = all(-5.70498872745e-3f);
+  p = fma(p, square, all(2.06390887954e-2f));
+  p = fma(p, square, all(-5.37397155531e-2f));
+  p = fma(p, square, all(1.33314422036e-1f));
+  p = fma(p, square, all(-3.33332819422e-1f));
+  const Float small = fma(mul(p, square), x, x);
+  const Float e = exp(mul(magnitude, all(-2.0f)));
+  const Float large = sign_of(x, div(sub(all(1.0f), e), add(all(1.0f), e)));
+  return if_less(magnitude, all(0.625f), small, large);
+}
+
+}  // namespace armillary::kernel::cpu::ARMILLARY_ISA

@@ -1,0 +1,182 @@
+// pack.h: rows of a tensor, whatever their dtype and stride, as packed blocks (tiles.h).
+#pragma once
+
+#include "armillary/kernel/cpu/simd.h"
+
+namespace armillary::kernel::cpu::ARMILLARY_ISA {
+
+/// 0 as long as every x that was given to `see` is finite, else NaN.
+struct Finite {
+  Float zero = all(0.0f);
+  ARMILLARY_INLINE void see(Float x) { zero = fma(x, all(0.0f), zero); }
+  bool yes() const { return sum(zero) == 0; }
+};
+
+template <class E>
+bool pack_columns_of(const Rows& rows, float scale, int padded, float* packed) {
+  Finite finite;
+  const int count = static_cast<int>(rows.count);
+  for (int begin = 0; begin < rows.width; begin += kPanel, packed += padded * kPanel) {
+    const int columns = rows.width - begin < kPanel ? rows.width - begin : kPanel;
+    for (int r = 0; r < count; ++r) {
+      const E* from = static_cast<const E*>(rows.data) + r * rows.stride + begin;
+      float* to = packed + r * kPanel;
+      for (int c = 0; c < kPanel; c += kWidth) {
+        Float x = all(0.0f);
+        if (c + kWidth <= columns) {
+          x = load(from + c);
+        } else if (c < columns) {
+          x = load_part(from + c, columns - c);
+        }
+        finite.see(x);
+        store(to + c, mul(x, all(scale)));
+      }
+    }
+    for (int i = count * kPanel; i < padded * kPanel; i += kWidth) store(packed + i, all(0.0f));
+  }
+  return finite.yes();
+}
+
+#if defined(__AVX2__)
+
+ARMILLARY_INLINE __m256 load8(const float* x) {
+  return _mm256_loadu_ps(x);
+}
+ARMILLARY_INLINE __m256 load8(const Bf16* x) {
+  const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+ARMILLARY_INLINE __m256 load8(const Fp16* x) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+}
+
+/// Columns of 8 x 8 elements; `kPanel` floats from one to the next.
+template <class E>
+ARMILLARY_INLINE void transpose8(const E* from, std::int64_t stride, float* to, __m256& finite) {
+  __m256 a[8];
+  __m256 b[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    a[i] = load8(from + i * stride);
+    finite = _mm256_fmadd_ps(a[i], _mm256_setzero_ps(), finite);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+    b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    a[i] = _mm256_shuffle_ps(b[i], b[i + 2], 0x44);
+    a[i + 1] = _mm256_shuffle_ps(b[i], b[i + 2], 0xee);
+    a[i + 2] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+    a[i + 3] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    _mm256_storeu_ps(to + i * kPanel, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
+    _mm256_storeu_ps(to + (i + 4) * kPanel, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+  }
+}
+
+constexpr int kCorner = 8;
+struct FiniteCorner {
+  __m256 zero = _mm256_setzero_ps();
+  bool yes() const {
+    return _mm256_movemask_ps(_mm256_cmp_ps(zero, _mm256_setzero_ps(), _CMP_NEQ_UQ)) == 0;
+  }
+};
+template <class E>
+ARMILLARY_INLINE void transpose(const E* from, std::int64_t stride, float* to,
+                                FiniteCorner& finite) {
+  transpose8(from, stride, to, finite.zero);
+}
+
+#else
+
+constexpr int kCorner = 4;
+using FiniteCorner = Finite;
+template <class E>
+ARMILLARY_INLINE void transpose(const E* from, std::int64_t stride, float* to,
+                                FiniteCorner& finite) {
+  for (int r = 0; r < 4; ++r) {
+    const Float x = load(from + r * stride);
+    finite.see(x);
+    for (int c = 0; c < 4; ++c) to[c * kPanel + r] = x[c];
+  }
+}
+
+#endif
+
+template <class E>
+bool pack_transposed_of(const Rows& rows, float* packed) {
+  FiniteCorner finite;
+  for (std::int64_t first = 0; first < rows.count; first += kPanel, packed += rows.width * kPanel) {
+    for (int r = 0; r < kPanel; r += kCorner) {
+      const std::int64_t left = rows.count - first - r;
+      const E* from = static_cast<const E*>(rows.data) + (first + r) * rows.stride;
+      for (int c = 0; c < rows.width; c += kCorner) {
+        const int columns = rows.width - c;
+        float* const to = packed + c * kPanel + r;
+        if (left >= kCorner && columns >= kCorner) {
+          transpose(from + c, rows.stride, to, finite);
+          continue;
+        }
+        // The corner of a tile that ends here: elements beyond it are zero.
+        E part[kCorner * kCorner] = {};
+        float turned[kCorner * kPanel];
+        for (int i = 0; i < kCorner && i < left; ++i) {
+          for (int j = 0; j < kCorner && j < columns; ++j) {
+            part[i * kCorner + j] = from[i * rows.stride + c + j];
+          }
+        }
+        transpose(part, kCorner, turned, finite);
+        for (int j = 0; j < kCorner && j < columns; ++j) {
+          for (int i = 0; i < kCorner; ++i) to[j * kPanel + i] = turned[j * kPanel + i];
+        }
+      }
+    }
+  }
+  return finite.yes();
+}
+
+inline bool pack_columns(const Rows& rows, float scale, int padded, float* packed) {
+  switch (rows.element) {
+    case Element::Float32:
+      return pack_columns_of<float>(rows, scale, padded, packed);
+    case Element::BFloat16:
+      return pack_columns_of<Bf16>(rows, scale, padded, packed);
+    default:
+      return pack_columns_of<Fp16>(rows, scale, padded, packed);
+  }
+}
+
+inline bool pack_transposed(const Rows& rows, float* packed) {
+  switch (rows.element) {
+    case Element::Float32:
+      return pack_transposed_of<float>(rows, packed);
+    case Element::BFloat16:
+      return pack_transposed_of<Bf16>(rows, packed);
+    default:
+      return pack_transposed_of<Fp16>(rows, packed);
+  }
+}
+
+/// rows of `grad` += factor * packed columns
+inline void add_columns(const float* packed, int padded, int rows, int width, float factor,
+                        float* grad, std::int64_t stride) {
+  for (int begin = 0; begin < width; begin += kPanel, packed += padded * kPanel) {
+    const int columns = width - begin < kPanel ? width - begin : kPanel;
+    for (int r = 0; r < rows; ++r) {
+      const float* const from = packed + r * kPanel;
+      float* const to = grad + r * stride + begin;
+      int c = 0;
+      for (; c + kWidth <= columns; c += kWidth) {
+        store(to + c, fma(load(from + c), all(factor), load(to + c)));
+      }
+      for (; c < columns; ++c) to[c] += factor * from[c];
+    }
+  }
+}
+
+}  // namespace armillary::kernel::cpu::ARMILLARY_ISA

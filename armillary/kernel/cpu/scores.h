@@ -1,0 +1,100 @@
+// scores.h: what both passes do to the scores of a tile: which of them exist, and score.h in
+// numbers.
+#pragma once
+
+#include "armillary/kernel/cpu/features.h"
+#include "armillary/kernel/cpu/math.h"
+#include "armillary/kernel/cpu/micro.h"
+
+namespace armillary::kernel::cpu::ARMILLARY_ISA {
+
+constexpr float kInf = __builtin_inff();
+
+/// Keys [begin, end) that a group of query rows sees, and the panels that hold them.
+struct Span {
+  int begin = 0;
+  int end = 0;
+  bool empty() const { return end <= begin; }
+  int first() const { return begin / kPanel * kPanel; }
+  int last() const { return (end + kPanel - 1) / kPanel * kPanel; }
+  bool touches(int panel) const { return panel < end && panel + kPanel > begin; }
+};
+
+/// One span for each group of `kRows` rows.
+inline void find_spans(const TilePairs& pairs, Span* spans) {
+  const int groups = (pairs.q_rows + kRows - 1) / kRows;
+  for (int g = 0; g < groups; ++g) {
+    spans[g] = pairs.ranges == nullptr ? Span{0, pairs.k_rows} : Span{pairs.k_rows, 0};
+  }
+  for (int i = 0; pairs.ranges != nullptr && i < pairs.range_count; ++i) {
+    const RowRange& range = pairs.ranges[i];
+    Span& span = spans[range.row / kRows];
+    if (range.begin < span.begin) span.begin = range.begin;
+    if (range.end > span.end) span.end = range.end;
+  }
+}
+
+/// Walks the ranges of a tile row by row; rows must be asked for in ascending order.
+class HiddenKeys {
+ public:
+  explicit HiddenKeys(const TilePairs& pairs)
+      : pairs_(pairs), next_(pairs.ranges), end_(pairs.ranges + pairs.range_count) {}
+
+  /// Sets what `row` does not see of [first, last) to `value`.
+  ARMILLARY_INLINE void fill(int row, int first, int last, float value, float* x) {
+    int seen = first;
+    if (pairs_.ranges == nullptr) {
+      seen = pairs_.k_rows;
+    } else {
+      for (; next_ != end_ && next_->row <= row; ++next_) {
+        if (next_->row < row) continue;
+        for (; seen < next_->begin; ++seen) x[seen] = value;
+        seen = next_->end;
+      }
+    }
+    for (; seen < last; ++seen) x[seen] = value;
+  }
+
+ private:
+  const TilePairs& pairs_;
+  const RowRange* next_;
+  const RowRange* end_;
+};
+
+/// products = A B^T for the panels that the spans touch, A in columns and B transposed.
+template <int kLd>
+inline void multiply_panels(const TilePairs& pairs, const Span* spans, const float* a,
+                            const float* b, int width, float* products) {
+  const int groups = (pairs.q_rows + kRows - 1) / kRows;
+  for (int panel = 0; panel < pairs.k_rows; panel += kPanel) {
+    for (int g = 0; g < groups; ++g) {
+      if (!spans[g].touches(panel)) continue;
+      Block<kVecs> c;
+      clear<kVecs>(c);
+      multiply_columns<kVecs>(c, a + g * kRows * kPanel, groups * kRows,
+                              b + static_cast<std::ptrdiff_t>(panel) * width, width);
+      put<kVecs>(c, products + g * kRows * kLd + panel, kLd);
+    }
+  }
+}
+
+/// Softcap and slope of one query: scores x[0, count) of the keys from `first` on. `grad`, if not
+/// null, gets d score / d (scale <q, k>).
+inline void bend(const TileScore& score, int row, int first, int count, float* x, float* grad) {
+  if (score.softcap != 0) {
+    for (int i = 0; i < count; i += kWidth) {
+      const Float y = tanh(load(x + i));
+      if (grad != nullptr) store(grad + i, fnma(y, y, all(1.0f)));
+      store(x + i, mul(y, all(score.softcap)));
+    }
+  }
+  if (score.slope != 0) {
+    const std::int64_t q = score.q_positions[row] + score.shift;
+    for (int i = 0; i < count; ++i) {
+      const std::int64_t distance = score.k_positions[first + i] - q;
+      x[i] -= score.slope * static_cast<float>(distance < 0 ? -distance : distance);
+    }
+  }
+}
+
+}  // namespace armillary::kernel::cpu::ARMILLARY_ISA

@@ -1,0 +1,267 @@
+// simd.h: one vector of floats, as wide as the instruction set of the source that includes this.
+//
+// Included by one source per instruction set, below `#define ARMILLARY_ISA name`; everything that
+// is compiled with the flags of a set lives in a namespace of its own, and no template of the
+// standard library is used there: a linker may keep any copy of an inline function, also one that
+// the CPU at hand cannot run.
+#pragma once
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "armillary/kernel/cpu/tiles.h"
+
+#define ARMILLARY_INLINE inline __attribute__((always_inline))
+#define ARMILLARY_LAMBDA __attribute__((always_inline))
+
+namespace armillary::kernel::cpu::ARMILLARY_ISA {
+
+#if defined(__AVX512F__)
+
+using Float = __m512;
+using Int = __m512i;
+constexpr int kWidth = 16;  ///< Floats of a vector.
+constexpr int kVecs = 4;    ///< Vectors of a row of the micro-kernel; 6 x 4 of 32 registers add up.
+
+ARMILLARY_INLINE Float load(const float* x) {
+  return _mm512_loadu_ps(x);
+}
+ARMILLARY_INLINE void store(float* x, Float a) {
+  _mm512_storeu_ps(x, a);
+}
+ARMILLARY_INLINE Float all(float x) {
+  return _mm512_set1_ps(x);
+}
+ARMILLARY_INLINE Float add(Float a, Float b) {
+  return _mm512_add_ps(a, b);
+}
+ARMILLARY_INLINE Float sub(Float a, Float b) {
+  return _mm512_sub_ps(a, b);
+}
+ARMILLARY_INLINE Float mul(Float a, Float b) {
+  return _mm512_mul_ps(a, b);
+}
+ARMILLARY_INLINE Float div(Float a, Float b) {
+  return _mm512_div_ps(a, b);
+}
+ARMILLARY_INLINE Float fma(Float a, Float b, Float c) {
+  return _mm512_fmadd_ps(a, b, c);
+}
+ARMILLARY_INLINE Float fnma(Float a, Float b, Float c) {
+  return _mm512_fnmadd_ps(a, b, c);
+}
+ARMILLARY_INLINE Float max(Float a, Float b) {
+  return _mm512_max_ps(a, b);
+}
+ARMILLARY_INLINE Float min(Float a, Float b) {
+  return _mm512_min_ps(a, b);
+}
+ARMILLARY_INLINE Float exponent(Float z) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(z), 23));
+}
+ARMILLARY_INLINE Float abs(Float a) {
+  return _mm512_castsi512_ps(
+      _mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(0x7fffffff)));
+}
+ARMILLARY_INLINE Float sign_of(Float a, Float magnitude) {
+  const Int sign = _mm512_set1_epi32(static_cast<int>(0x80000000u));
+  return _mm512_castsi512_ps(_mm512_or_si512(_mm512_and_si512(_mm512_castps_si512(a), sign),
+                                             _mm512_castps_si512(magnitude)));
+}
+ARMILLARY_INLINE Float if_less(Float a, Float b, Float then, Float otherwise) {
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), otherwise, then);
+}
+ARMILLARY_INLINE float sum(Float a) {
+  return _mm512_reduce_add_ps(a);
+}
+ARMILLARY_INLINE float top(Float a) {
+  return _mm512_reduce_max_ps(a);
+}
+
+ARMILLARY_INLINE Float load(const Bf16* x) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+ARMILLARY_INLINE Float load(const Fp16* x) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+}
+
+#elif defined(__AVX2__)
+
+using Float = __m256;
+using Int = __m256i;
+constexpr int kWidth = 8;
+constexpr int kVecs = 2;  // 6 x 2 of 16 registers
+
+ARMILLARY_INLINE Float load(const float* x) {
+  return _mm256_loadu_ps(x);
+}
+ARMILLARY_INLINE void store(float* x, Float a) {
+  _mm256_storeu_ps(x, a);
+}
+ARMILLARY_INLINE Float all(float x) {
+  return _mm256_set1_ps(x);
+}
+ARMILLARY_INLINE Float add(Float a, Float b) {
+  return _mm256_add_ps(a, b);
+}
+ARMILLARY_INLINE Float sub(Float a, Float b) {
+  return _mm256_sub_ps(a, b);
+}
+ARMILLARY_INLINE Float mul(Float a, Float b) {
+  return _mm256_mul_ps(a, b);
+}
+ARMILLARY_INLINE Float div(Float a, Float b) {
+  return _mm256_div_ps(a, b);
+}
+ARMILLARY_INLINE Float fma(Float a, Float b, Float c) {
+  return _mm256_fmadd_ps(a, b, c);
+}
+ARMILLARY_INLINE Float fnma(Float a, Float b, Float c) {
+  return _mm256_fnmadd_ps(a, b, c);
+}
+ARMILLARY_INLINE Float max(Float a, Float b) {
+  return _mm256_max_ps(a, b);
+}
+ARMILLARY_INLINE Float min(Float a, Float b) {
+  return _mm256_min_ps(a, b);
+}
+ARMILLARY_INLINE Float exponent(Float z) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(z), 23));
+}
+ARMILLARY_INLINE Float abs(Float a) {
+  return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a);
+}
+ARMILLARY_INLINE Float sign_of(Float a, Float magnitude) {
+  return _mm256_or_ps(_mm256_and_ps(_mm256_set1_ps(-0.0f), a), magnitude);
+}
+ARMILLARY_INLINE Float if_less(Float a, Float b, Float then, Float otherwise) {
+  return _mm256_blendv_ps(otherwise, then, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+ARMILLARY_INLINE float sum(Float a) {
+  __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+ARMILLARY_INLINE float top(Float a) {
+  __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
+
+ARMILLARY_INLINE Float load(const Bf16* x) {
+  const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+ARMILLARY_INLINE Float load(const Fp16* x) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+}
+
+#else  // portable: vectors of GCC and Clang, whatever the machine has for them
+
+using Float = float __attribute__((vector_size(16)));
+using Int = std::int32_t __attribute__((vector_size(16)));
+constexpr int kWidth = 4;
+constexpr int kVecs = 2;
+
+ARMILLARY_INLINE Float load(const float* x) {
+  Float a;
+  __builtin_memcpy(&a, x, sizeof a);
+  return a;
+}
+ARMILLARY_INLINE void store(float* x, Float a) {
+  __builtin_memcpy(x, &a, sizeof a);
+}
+ARMILLARY_INLINE Float all(float x) {
+  return Float{x, x, x, x};
+}
+ARMILLARY_INLINE Float add(Float a, Float b) {
+  return a + b;
+}
+ARMILLARY_INLINE Float sub(Float a, Float b) {
+  return a - b;
+}
+ARMILLARY_INLINE Float mul(Float a, Float b) {
+  return a * b;
+}
+ARMILLARY_INLINE Float div(Float a, Float b) {
+  return a / b;
+}
+ARMILLARY_INLINE Float fma(Float a, Float b, Float c) {
+  return a * b + c;
+}
+ARMILLARY_INLINE Float fnma(Float a, Float b, Float c) {
+  return c - a * b;
+}
+ARMILLARY_INLINE Float if_less(Float a, Float b, Float then, Float otherwise) {
+  const Int less = a < b;
+  return (Float)((less & (Int)then) | (~less & (Int)otherwise));
+}
+// As on x86: the second operand if one is NaN.
+ARMILLARY_INLINE Float max(Float a, Float b) {
+  return if_less(b, a, a, b);
+}
+ARMILLARY_INLINE Float min(Float a, Float b) {
+  return if_less(a, b, a, b);
+}
+ARMILLARY_INLINE Float exponent(Float z) {
+  return (Float)((Int)z << 23);
+}
+ARMILLARY_INLINE Float abs(Float a) {
+  return (Float)((Int)a & 0x7fffffff);
+}
+ARMILLARY_INLINE Float sign_of(Float a, Float magnitude) {
+  return (Float)(((Int)a & static_cast<std::int32_t>(0x80000000u)) | (Int)magnitude);
+}
+ARMILLARY_INLINE float sum(Float a) {
+  return (a[0] + a[2]) + (a[1] + a[3]);
+}
+ARMILLARY_INLINE float top(Float a) {
+  const float x = a[0] > a[2] ? a[0] : a[2];
+  const float y = a[1] > a[3] ? a[1] : a[3];
+  return x > y ? x : y;
+}
+
+ARMILLARY_INLINE Float load(const Bf16* x) {
+  const Int bits = {x[0].bits << 16, x[1].bits << 16, x[2].bits << 16, x[3].bits << 16};
+  return (Float)bits;
+}
+ARMILLARY_INLINE float widen(Fp16 x) {
+  const std::uint32_t sign = (x.bits & 0x8000u) << 16;
+  const std::uint32_t rest = x.bits & 0x7fffu;
+  // 2^112 moves the exponent from the bias of 15 to that of 127, subnormals included.
+  std::uint32_t bits = rest << 13;
+  float value;
+  __builtin_memcpy(&value, &bits, sizeof value);
+  value *= 0x1p112f;
+  if (rest >= 0x7c00u) {
+    bits |= 0x7f800000u;
+  } else {
+    __builtin_memcpy(&bits, &value, sizeof bits);
+  }
+  bits |= sign;
+  __builtin_memcpy(&value, &bits, sizeof value);
+  return value;
+}
+ARMILLARY_INLINE Float load(const Fp16* x) {
+  return Float{widen(x[0]), widen(x[1]), widen(x[2]), widen(x[3])};
+}
+
+#endif
+
+constexpr int kRows = 6;                ///< Rows of the micro-kernel.
+constexpr int kPanel = kVecs * kWidth;  ///< Its columns.
+
+/// The first `n` < kWidth elements, then zeros.
+template <class Element>
+ARMILLARY_INLINE Float load_part(const Element* x, int n) {
+  Element padded[kWidth] = {};
+  for (int i = 0; i < n; ++i) padded[i] = x[i];
+  return load(padded);
+}
+
+}  // namespace armillary::kernel::cpu::ARMILLARY_ISA

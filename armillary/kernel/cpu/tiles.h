@@ -1,0 +1,140 @@
+// tiles.h: what a kernel of one instruction set is given: a block of queries against a block of
+// keys, both packed. Plain data between the drivers (forward.cpp, backward.cpp), compiled once, and
+// the tiles, compiled once per instruction set.
+//
+// Packed blocks, W = panel width of the set:
+//
+//   columns      [X / W][rows][W]   Q, V, K and dO, cut into panels of W columns
+//   transposed   [rows / W][X][W]   K^T and V^T, cut into panels of W keys
+//
+// The last panel is W wide too; what it lacks is zero.
+#pragma once
+
+#include <cstdint>
+
+namespace armillary::kernel {
+class DropoutStream;
+}
+
+namespace armillary::kernel::cpu {
+
+enum class Element : std::uint8_t { Float32, BFloat16, Float16 };
+
+struct Bf16 {
+  std::uint16_t bits;
+};
+struct Fp16 {
+  std::uint16_t bits;
+};
+
+/// Rows of a tensor, one head of one batch entry; elements of a row are neighbours.
+struct Rows {
+  const void* data = nullptr;
+  Element element = Element::Float32;
+  std::int64_t stride = 0;  ///< Elements from row to row.
+  std::int64_t count = 0;
+  int width = 0;
+};
+
+/// Keys [begin, end) of a block that query `row` of a block sees.
+struct RowRange {
+  std::int16_t row = 0;
+  std::int16_t begin = 0;
+  std::int16_t end = 0;
+};
+
+/// What of score.h a head has; positions are those of the blocks.
+struct TileScore {
+  float softcap = 0;       ///< 0 is none; else packed queries are scaled by 1 / softcap too.
+  float slope = 0;         ///< 0 is none.
+  std::int64_t shift = 0;  ///< kv_len - q_len
+  const std::int64_t* q_positions = nullptr;
+  const std::int64_t* k_positions = nullptr;
+  const DropoutStream* dropout = nullptr;
+  bool plain() const { return softcap == 0 && slope == 0 && dropout == nullptr; }
+};
+
+/// The pairs of a block of queries and a block of keys.
+struct TilePairs {
+  int q_rows = 0;
+  int k_rows = 0;
+  const RowRange* ranges = nullptr;  ///< By row; null if every pair is visible.
+  int range_count = 0;
+  bool wild = false;  ///< A NaN or Inf is in what was packed: hidden pairs must not be multiplied.
+};
+
+struct ForwardTile {
+  TilePairs pairs;
+  TileScore score;
+  int head_dim = 0;
+  int value_dim = 0;
+  const float* q = nullptr;  ///< columns, times the scale
+  const float* k = nullptr;  ///< transposed
+  const float* v = nullptr;  ///< columns
+  float* scores = nullptr;   ///< scratch: q rows x (k rows + pad)
+  // The state of the queries: out is not divided by the sum.
+  float* out = nullptr;  ///< columns
+  float* max = nullptr;
+  float* sum = nullptr;
+  float* max_logit = nullptr;  ///< raised to the largest score of the tile, if not null
+};
+
+struct BackwardTile {
+  TilePairs pairs;
+  TileScore score;
+  int head_dim = 0;
+  int value_dim = 0;
+  float scale = 0;
+  const float* q = nullptr;     ///< columns, times the scale
+  const float* dout = nullptr;  ///< columns
+  const float* lse = nullptr;   ///< inf in rows that are padding
+  const float* delta = nullptr;
+  const float* k_transposed = nullptr;
+  const float* v_transposed = nullptr;
+  const float* k = nullptr;  ///< columns
+  float* weights = nullptr;  ///< scratch: P, then P with dropout
+  float* dscores = nullptr;  ///< scratch: dP, then dS
+  float* dk = nullptr;       ///< columns; sums of dS^T Q
+  float* dv = nullptr;       ///< columns; sums of P^T dO
+  float* dq = nullptr;       ///< rows of the gradient itself
+  std::int64_t dq_stride = 0;
+};
+
+/// The functions and sizes of one instruction set.
+struct Tiles {
+  const char* name = nullptr;
+  int panel = 0;           ///< W
+  int row_group = 0;       ///< Rows of blocks are padded to a multiple of it.
+  int forward_q_rows = 0;  ///< Largest blocks.
+  int forward_k_rows = 0;
+  int forward_ld = 0;  ///< Floats from row to row of ForwardTile::scores.
+  int backward_q_rows = 0;
+  int backward_k_rows = 0;
+  int backward_ld = 0;  ///< The same of BackwardTile.
+
+  /// Packs; `padded` rows, those after the last are zero. True if all is finite.
+  bool (*pack_columns)(const Rows& rows, float scale, int padded, float* packed) = nullptr;
+  bool (*pack_transposed)(const Rows& rows, float* packed) = nullptr;
+
+  /// Merges the keys of a tile into the state of its queries.
+  void (*forward)(const ForwardTile& tile) = nullptr;
+  /// Writes the state of `rows` queries as out / sum and max + log sum; rows of sum 0 stay.
+  void (*write)(const ForwardTile& tile, float* out, std::int64_t out_stride, float* lse,
+                std::int64_t lse_stride) = nullptr;
+
+  /// `scores` first: P and dS of a tile, and what they add to dk and dv; then dq.
+  void (*backward)(const BackwardTile& tile) = nullptr;
+  void (*backward_dq)(const BackwardTile& tile) = nullptr;
+  /// rows of `grad` += factor * packed columns
+  void (*add_columns)(const float* packed, int padded, int rows, int width, float factor,
+                      float* grad, std::int64_t stride) = nullptr;
+
+  void (*exp)(const float* x, float* y, int count) = nullptr;   ///< For tests of accuracy.
+  void (*tanh)(const float* x, float* y, int count) = nullptr;  ///< The same.
+};
+
+inline int round_up(int x, int unit) {
+  return (x + unit - 1) / unit * unit;
+}
+
+}  // namespace armillary::kernel::cpu

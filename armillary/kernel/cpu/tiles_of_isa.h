@@ -1,0 +1,32 @@
+// tiles_of_isa.h: the whole of one instruction set, for its one source.
+#pragma once
+
+#include "armillary/kernel/cpu/forward_tile.h"
+#include "armillary/kernel/cpu/pack.h"
+
+namespace armillary::kernel::cpu::ARMILLARY_ISA {
+
+inline void exp_all(const float* x, float* y, int count) {
+  for (int i = 0; i < count; i += kWidth) store(y + i, exp_any(load(x + i)));
+}
+
+inline void tanh_all(const float* x, float* y, int count) {
+  for (int i = 0; i < count; i += kWidth) store(y + i, tanh(load(x + i)));
+}
+
+extern const Tiles kTiles;
+const Tiles kTiles = {.name = ARMILLARY_ISA_NAME,
+                      .panel = kPanel,
+                      .row_group = kRows,
+                      .forward_q_rows = kForwardQ,
+                      .forward_k_rows = kForwardK,
+                      .forward_ld = kForwardLd,
+                      .pack_columns = pack_columns,
+                      .pack_transposed = pack_transposed,
+                      .forward = forward,
+                      .write = write,
+                      .add_columns = add_columns,
+                      .exp = exp_all,
+                      .tanh = tanh_all};
+
+}  // namespace armillary::kernel::cpu::ARMILLARY_ISA

@@ -1,0 +1,248 @@
+#include "armillary/kernel/cpu_kernel.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/kernel/cpu/block.h"
+#include "armillary/kernel/cpu/isa.h"
+#include "armillary/kernel/reference.h"
+
+namespace armillary::kernel {
+namespace {
+
+void run_on_intra_op_threads(int threads, void (*work)(void*), void* context) {
+  at::parallel_for(0, threads, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) work(context);
+  });
+}
+
+cpu::Team intra_op_team() {
+  const bool nested = at::in_parallel_region();
+  return {.threads = nested ? 1 : at::get_num_threads(), .run = run_on_intra_op_threads};
+}
+
+/// Two schedules, each made when it is first asked for: a plan's op runs one pass only.
+class Schedules final : public Prepared {
+ public:
+  Schedules(const cpu::Tiles& isa, const Pairs& pairs)
+      : isa_(isa), mask_(*pairs.mask), q_runs_(pairs.q_runs), k_runs_(pairs.k_runs) {}
+
+  const cpu::Schedule& forward() const {
+    std::call_once(forward_once_, [&] {
+      forward_ = cpu::make_schedule(mask_, q_runs_, k_runs_, cpu::forward_limits(isa_));
+    });
+    return forward_;
+  }
+  const cpu::Schedule& backward() const {
+    std::call_once(backward_once_, [&] {
+      backward_ = cpu::make_schedule(mask_, q_runs_, k_runs_, cpu::backward_limits(isa_));
+    });
+    return backward_;
+  }
+
+ private:
+  const cpu::Tiles& isa_;
+  const plan::Mask& mask_;
+  plan::Runs q_runs_;
+  plan::Runs k_runs_;
+  mutable std::once_flag forward_once_;
+  mutable std::once_flag backward_once_;
+  mutable cpu::Schedule forward_;
+  mutable cpu::Schedule backward_;
+};
+
+void check_dim(const char* where, const char* what, std::int64_t dim) {
+  if (dim < 1 || dim > cpu::kMaxDim) {
+    fail<InvalidArgument>("{}: {} dim {}; 1 to {} is required", where, what, dim, cpu::kMaxDim);
+  }
+}
+
+/// Whether two elements may share their memory: dims, by stride, must not reach into each other.
+bool overlaps(const at::Tensor& x) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> dims;
+  for (std::int64_t i = 0; i < x.dim(); ++i) {
+    if (x.size(i) == 0) return false;
+    if (x.size(i) > 1) dims.emplace_back(x.stride(i), x.size(i));
+  }
+  std::sort(dims.begin(), dims.end());
+  std::int64_t reach = 0;
+  for (const auto& [stride, size] : dims) {
+    if (stride <= reach) return true;
+    reach += stride * (size - 1);
+  }
+  return false;
+}
+
+void check_output(const char* where, const char* name, const at::Tensor& x) {
+  if (overlaps(x)) {
+    fail<InvalidArgument>(
+        "{}: {} has shape [{}] and strides [{}]; elements that do not share memory are required",
+        where, name, fmt::join(x.sizes(), ", "), fmt::join(x.strides(), ", "));
+  }
+}
+
+bool has_rows(const at::Tensor& x) {
+  return x.size(-1) <= 1 || x.stride(-1) == 1;
+}
+
+cpu::Input input_of(const at::Tensor& x_BLHX) {
+  return {.data = x_BLHX.const_data_ptr(),
+          .batch = x_BLHX.stride(0),
+          .row = x_BLHX.stride(1),
+          .head = x_BLHX.stride(2)};
+}
+
+cpu::Output output_of(const at::Tensor& x) {
+  return {.data = x.mutable_data_ptr<float>(),
+          .batch = x.stride(0),
+          .row = x.stride(1),
+          .head = x.stride(2)};
+}
+
+/// A tensor that a call updates; one whose elements are not neighbours is updated as a copy.
+class Updated {
+ public:
+  explicit Updated(const at::Tensor& x) : x_(x), rows_(has_rows(x) ? x : x.contiguous()) {}
+  cpu::Output output() const { return output_of(rows_); }
+  void write_back() const {
+    if (!rows_.is_same(x_)) x_.copy_(rows_);
+  }
+
+ private:
+  const at::Tensor& x_;
+  at::Tensor rows_;
+};
+
+/// Keeps the rows that a call reads alive.
+struct Readable {
+  at::Tensor q;
+  at::Tensor k;
+  at::Tensor v;
+  at::Tensor slopes_H;
+};
+
+at::Tensor readable(const at::Tensor& x) {
+  return has_rows(x) ? x : x.contiguous();
+}
+
+Readable readable(const Inputs& inputs) {
+  Readable rows{readable(inputs.q_BLHD), readable(inputs.k_BLGD), readable(inputs.v_BLGE), {}};
+  if (inputs.score.alibi_slopes_H.defined())
+    rows.slopes_H = inputs.score.alibi_slopes_H.contiguous();
+  return rows;
+}
+
+cpu::Element element_of(at::ScalarType dtype) {
+  if (dtype == at::kBFloat16) return cpu::Element::BFloat16;
+  return dtype == at::kHalf ? cpu::Element::Float16 : cpu::Element::Float32;
+}
+
+cpu::Call call_of(const cpu::Tiles& isa, const cpu::Schedule& schedule, const HeadMap& heads,
+                  const Readable& rows, const Score& score) {
+  return {.isa = &isa,
+          .schedule = &schedule,
+          .team = intra_op_team(),
+          .element = element_of(rows.q.scalar_type()),
+          .batch = rows.q.size(0),
+          .heads = rows.q.size(2),
+          .kv_heads = rows.k.size(2),
+          .head_dim = static_cast<int>(rows.q.size(3)),
+          .value_dim = static_cast<int>(rows.v.size(3)),
+          .first_q_head = heads.first_q_head,
+          .first_kv_head = heads.first_kv_head,
+          .group_size = heads.group_size,
+          .scale = score.scale,
+          .softcap = score.softcap.value_or(0),
+          .slopes_H = rows.slopes_H.defined() ? rows.slopes_H.const_data_ptr<float>() : nullptr,
+          .dropout = score.dropout,
+          .q = input_of(rows.q),
+          .k = input_of(rows.k),
+          .v = input_of(rows.v)};
+}
+
+class CpuKernel final : public Kernel {
+ public:
+  explicit CpuKernel(const cpu::Tiles& isa) : isa_(isa) {}
+  bool plain_only() const override { return false; }
+
+ private:
+  std::shared_ptr<const Prepared> run_prepare(const Pairs& pairs) const override {
+    return std::make_shared<Schedules>(isa_, pairs);
+  }
+
+  /// What `pairs` brings, or what is made for this call.
+  std::shared_ptr<const Schedules> schedules(const Pairs& pairs) const {
+    auto given = std::dynamic_pointer_cast<const Schedules>(pairs.prepared);
+    return given ? given : std::make_shared<const Schedules>(isa_, pairs);
+  }
+
+  void check(const char* where, const Inputs& inputs) const {
+    if (!inputs.q_BLHD.is_cpu()) {
+      fail<InvalidArgument>("{}: q_BLHD is on {}; the kernel of CPUs requires cpu", where,
+                            inputs.q_BLHD.device().str());
+    }
+    check_dim(where, "head", inputs.q_BLHD.size(3));
+    check_dim(where, "value", inputs.v_BLGE.size(3));
+  }
+
+  void run_attend(const Pairs& pairs, const Inputs& inputs, Partial& carry) const override {
+    check("attend", inputs);
+    check_output("attend", "carry.out_BLHE", carry.out_BLHE);
+    check_output("attend", "carry.lse_BLH", carry.lse_BLH);
+    if (inputs.q_BLHD.scalar_type() == at::kDouble) {
+      return reference().attend(pairs, inputs, carry);
+    }
+    const c10::NoGradGuard no_grad;
+    const Readable rows = readable(inputs);
+    const Updated out(carry.out_BLHE);
+    at::Tensor max_H;
+    if (carry.max_logit_H.defined()) max_H = carry.max_logit_H.contiguous();
+    const auto schedule = schedules(pairs);
+    cpu::attend(call_of(isa_, schedule->forward(), pairs.heads, rows, inputs.score),
+                {.out = out.output(),
+                 .lse = output_of(carry.lse_BLH),
+                 .max_logit_H = max_H.defined() ? max_H.mutable_data_ptr<float>() : nullptr});
+    out.write_back();
+    if (max_H.defined() && !max_H.is_same(carry.max_logit_H)) carry.max_logit_H.copy_(max_H);
+  }
+
+  void run_attend_grad(const Pairs& pairs, const Inputs& inputs, const OutputGrads& upstream,
+                       InputGrads& grads) const override {
+    check("attend_grad", inputs);
+    check_output("attend_grad", "dq_BLHD", grads.dq_BLHD);
+    check_output("attend_grad", "dk_BLGD", grads.dk_BLGD);
+    check_output("attend_grad", "dv_BLGE", grads.dv_BLGE);
+    return reference().attend_grad(pairs, inputs, upstream, grads);
+  }
+
+  const cpu::Tiles& isa_;
+};
+
+}  // namespace
+
+const Kernel& cpu_kernel() {
+  return cpu_kernel(cpu::current_isa().name);
+}
+
+const Kernel& cpu_kernel(std::string_view isa) {
+  static const std::vector<CpuKernel> kernels = [] {
+    std::vector<CpuKernel> all;
+    for (const cpu::Tiles* tiles : cpu::all_isas()) all.emplace_back(*tiles);
+    return all;
+  }();
+  const cpu::Tiles& wanted = cpu::isa_named(isa);
+  const auto isas = cpu::all_isas();
+  return kernels[static_cast<std::size_t>(std::find(isas.begin(), isas.end(), &wanted) -
+                                          isas.begin())];
+}
+
+}  // namespace armillary::kernel
