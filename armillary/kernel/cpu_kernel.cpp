@@ -221,7 +221,24 @@ class CpuKernel final : public Kernel {
     check_output("attend_grad", "dq_BLHD", grads.dq_BLHD);
     check_output("attend_grad", "dk_BLGD", grads.dk_BLGD);
     check_output("attend_grad", "dv_BLGE", grads.dv_BLGE);
-    return reference().attend_grad(pairs, inputs, upstream, grads);
+    if (inputs.q_BLHD.scalar_type() == at::kDouble) {
+      return reference().attend_grad(pairs, inputs, upstream, grads);
+    }
+    const c10::NoGradGuard no_grad;
+    const Readable rows = readable(inputs);
+    const at::Tensor dout = readable(upstream.dout_BLHE);
+    const Updated dq(grads.dq_BLHD);
+    const Updated dk(grads.dk_BLGD);
+    const Updated dv(grads.dv_BLGE);
+    const auto schedule = schedules(pairs);
+    cpu::attend_grad(call_of(isa_, schedule->backward(), pairs.heads, rows, inputs.score),
+                     {.dout = input_of(dout),
+                      .lse = output_of(upstream.lse_BLH),
+                      .delta = output_of(upstream.delta_BLH)},
+                     {.dq = dq.output(), .dk = dk.output(), .dv = dv.output()});
+    dq.write_back();
+    dk.write_back();
+    dv.write_back();
   }
 
   const cpu::Tiles& isa_;

@@ -1,6 +1,7 @@
 // tiles_of_isa.h: the whole of one instruction set, for its one source.
 #pragma once
 
+#include "armillary/kernel/cpu/backward_tile.h"
 #include "armillary/kernel/cpu/forward_tile.h"
 #include "armillary/kernel/cpu/pack.h"
 
@@ -21,10 +22,15 @@ const Tiles kTiles = {.name = ARMILLARY_ISA_NAME,
                       .forward_q_rows = kForwardQ,
                       .forward_k_rows = kForwardK,
                       .forward_ld = kForwardLd,
+                      .backward_q_rows = kBackwardQ,
+                      .backward_k_rows = kBackwardK,
+                      .backward_ld = kBackwardLd,
                       .pack_columns = pack_columns,
                       .pack_transposed = pack_transposed,
                       .forward = forward,
                       .write = write,
+                      .backward = backward,
+                      .backward_dq = backward_dq,
                       .add_columns = add_columns,
                       .exp = exp_all,
                       .tanh = tanh_all};

@@ -1,0 +1,210 @@
+// backward_tile.h: the gradient of a tile (Dao et al. 2022, arXiv:2205.14135, algorithm 4).
+//
+//   P  = exp(S - lse)              dV += P^T dO
+//   dS = P (dO V^T - delta)        dK += dS^T Q        dQ += scale dS K
+//
+// dk and dv are private to the caller; dq is the gradient itself and has a call of its own, so that
+// the driver can order those of several tiles.
+#pragma once
+
+#include "armillary/kernel/cpu/scores.h"
+
+namespace armillary::kernel::cpu::ARMILLARY_ISA {
+
+#ifndef BQ
+#define BQ 96
+#define BK 96
+#endif
+constexpr int kBackwardQ = BQ;
+constexpr int kBackwardK = kPanel > 16 ? 192 : BK;
+constexpr int kBackwardLd = kBackwardK + 16;
+constexpr int kBackwardGroups = (kBackwardQ + kRows - 1) / kRows;
+
+/// Query groups [begin, end) that have to do with some keys.
+struct Groups {
+  int begin = 0;
+  int end = 0;
+};
+
+inline Groups groups_of(const TilePairs& pairs, const Span* spans, int first_key, int last_key) {
+  const int groups = (pairs.q_rows + kRows - 1) / kRows;
+  Groups found{groups, 0};
+  for (int g = 0; g < groups; ++g) {
+    if (spans[g].begin >= last_key || spans[g].end <= first_key) continue;
+    if (g < found.begin) found.begin = g;
+    found.end = g + 1;
+  }
+  return found;
+}
+
+/// sums += weights^T X over the query rows; sums and X in columns.
+inline void add_transposed(const TilePairs& pairs, const Span* spans, const float* weights,
+                           const float* x, int width, float* sums) {
+  const int q_rows = (pairs.q_rows + kRows - 1) / kRows * kRows;
+  const int k_rows = (pairs.k_rows + kRows - 1) / kRows * kRows;
+  for (int begin = 0; begin < width; begin += kPanel, x += q_rows * kPanel) {
+    with_vecs(width - begin, [&](auto vecs) ARMILLARY_LAMBDA {
+      constexpr int kCount = decltype(vecs)::kCount;
+      for (int k = 0; k < k_rows; k += kRows, sums += kRows * kPanel) {
+        const Groups groups = groups_of(pairs, spans, k, k + kRows);
+        if (groups.end <= groups.begin) continue;
+        const int row = groups.begin * kRows;
+        Block<kCount> c;
+        get<kCount>(c, sums, kPanel);
+        multiply_add<kCount, 1, kBackwardLd>(c, weights + row * kBackwardLd + k, x + row * kPanel,
+                                             groups.end * kRows - row);
+        put<kCount>(c, sums, kPanel);
+      }
+    });
+  }
+}
+
+/// Rows of P and dS from those of S and dP; `count` keys from `first` on, of which `real` exist.
+inline void weigh_row(const BackwardTile& t, int row, int first, int count, int real) {
+  float* const p = t.weights + row * kBackwardLd + first;
+  float* const ds = t.dscores + row * kBackwardLd + first;
+  const Float lse = all(t.lse[row]);
+  const Float delta = all(t.delta[row]);
+  if (t.score.plain() || row >= t.pairs.q_rows) {
+    for (int i = 0; i < count; i += kWidth) {
+      const Float weight = exp_any(sub(load(p + i), lse));
+      store(p + i, weight);
+      store(ds + i, mul(weight, sub(load(ds + i), delta)));
+    }
+    return;
+  }
+  float bent[kBackwardK];
+  float factors[kBackwardK];
+  for (int i = 0; i < count; ++i) bent[i] = factors[i] = 1;
+  bend(t.score, row, first, real, p, bent);
+  if (t.score.dropout != nullptr) fill_dropout(t.score, row, first, real, factors);
+  for (int i = 0; i < count; i += kWidth) {
+    const Float weight = exp_any(sub(load(p + i), lse));
+    const Float factor = load(factors + i);
+    const Float slope = mul(weight, sub(mul(load(ds + i), factor), delta));
+    store(p + i, mul(weight, factor));
+    store(ds + i, mul(slope, load(bent + i)));
+  }
+}
+
+/// P and dS, 0 for pairs that are hidden, within padding or in panels that were left out.
+inline void weigh(const BackwardTile& t, const Span* spans) {
+  const int padded = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
+  const int width = (t.pairs.k_rows + kPanel - 1) / kPanel * kPanel;
+  HiddenKeys hidden_weights(t.pairs);
+  HiddenKeys hidden_dscores(t.pairs);
+  for (int row = 0; row < padded; ++row) {
+    const Span& span = spans[row / kRows];
+    float* const p = t.weights + row * kBackwardLd;
+    float* const ds = t.dscores + row * kBackwardLd;
+    const int first = span.empty() ? width : span.first();
+    const int last = span.empty() ? width : span.last();
+    const int real = last < t.pairs.k_rows ? last : t.pairs.k_rows;
+    if (!span.empty()) weigh_row(t, row, first, last - first, real - first);
+    for (int i = 0; i < first; ++i) p[i] = ds[i] = 0;
+    for (int i = last; i < width; ++i) p[i] = ds[i] = 0;
+    hidden_weights.fill(row, first, last, 0, p);
+    hidden_dscores.fill(row, first, last, 0, ds);
+  }
+}
+
+/// Calls visit(row, key) for every visible pair of a tile.
+template <class Visit>
+ARMILLARY_INLINE void for_each_pair(const TilePairs& pairs, Visit visit) {
+  if (pairs.ranges == nullptr) {
+    for (int row = 0; row < pairs.q_rows; ++row) {
+      for (int k = 0; k < pairs.k_rows; ++k) visit(row, k);
+    }
+    return;
+  }
+  for (int i = 0; i < pairs.range_count; ++i) {
+    const RowRange& range = pairs.ranges[i];
+    for (int k = range.begin; k < range.end; ++k) visit(range.row, k);
+  }
+}
+
+/// Element (row, column) of packed columns of so many rows.
+ARMILLARY_INLINE int in_columns(int rows, int row, int column) {
+  return (column / kPanel * rows + row) * kPanel + column % kPanel;
+}
+
+inline void backward(const BackwardTile& t) {
+  Span spans[kBackwardGroups];
+  find_spans(t.pairs, spans);
+  multiply_panels<kBackwardLd>(t.pairs, spans, t.q, t.k_transposed, t.head_dim, t.weights);
+  multiply_panels<kBackwardLd>(t.pairs, spans, t.dout, t.v_transposed, t.value_dim, t.dscores);
+  weigh(t, spans);
+  if (!t.pairs.wild) {
+    add_transposed(t.pairs, spans, t.weights, t.dout, t.value_dim, t.dv);
+    add_transposed(t.pairs, spans, t.dscores, t.q, t.head_dim, t.dk);
+    return;
+  }
+  const int q_rows = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
+  const int k_rows = (t.pairs.k_rows + kRows - 1) / kRows * kRows;
+  for_each_pair(t.pairs, [&](int row, int k) {
+    const int at = row * kBackwardLd + k;
+    for (int e = 0; e < t.value_dim; ++e) {
+      t.dv[in_columns(k_rows, k, e)] += t.weights[at] * t.dout[in_columns(q_rows, row, e)];
+    }
+    for (int d = 0; d < t.head_dim; ++d) {
+      t.dk[in_columns(k_rows, k, d)] += t.dscores[at] * t.q[in_columns(q_rows, row, d)];
+    }
+  });
+}
+
+/// Adds scale * c to rows of the gradient, of which `rows` and `columns` exist.
+template <int V>
+ARMILLARY_INLINE void add_rows(const Block<V>& c, float scale, float* grad, std::int64_t stride,
+                               int rows, int columns) {
+  if (rows == kRows && columns >= V * kWidth) {
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) {
+        float* const x = grad + r * stride + v * kWidth;
+        store(x, fma(c[r][v], all(scale), load(x)));
+      }
+    }
+    return;
+  }
+  float part[kRows * kPanel];
+  put<V>(c, part, kPanel);
+  if (columns > V * kWidth) columns = V * kWidth;
+  for (int r = 0; r < rows; ++r) {
+    for (int i = 0; i < columns; ++i) grad[r * stride + i] += scale * part[r * kPanel + i];
+  }
+}
+
+inline void backward_dq(const BackwardTile& t) {
+  const int k_rows = (t.pairs.k_rows + kPanel - 1) / kPanel * kPanel;
+  if (t.pairs.wild) {
+    for_each_pair(t.pairs, [&](int row, int k) {
+      const float ds = t.scale * t.dscores[row * kBackwardLd + k];
+      for (int d = 0; d < t.head_dim; ++d) {
+        t.dq[row * t.dq_stride + d] += ds * t.k[in_columns(k_rows, k, d)];
+      }
+    });
+    return;
+  }
+  Span spans[kBackwardGroups];
+  find_spans(t.pairs, spans);
+  for (int begin = 0; begin < t.head_dim; begin += kPanel) {
+    const float* const k = t.k + static_cast<std::ptrdiff_t>(begin) * k_rows;
+    with_vecs(t.head_dim - begin, [&](auto vecs) ARMILLARY_LAMBDA {
+      constexpr int kCount = decltype(vecs)::kCount;
+      for (int row = 0; row < t.pairs.q_rows; row += kRows) {
+        const Span& span = spans[row / kRows];
+        if (span.empty()) continue;
+        const int rows = t.pairs.q_rows - row < kRows ? t.pairs.q_rows - row : kRows;
+        Block<kCount> c;
+        clear<kCount>(c);
+        multiply_add<kCount, kBackwardLd, 1>(c, t.dscores + row * kBackwardLd + span.first(),
+                                             k + span.first() * kPanel, span.end - span.first());
+        add_rows<kCount>(c, t.scale, t.dq + row * t.dq_stride + begin, t.dq_stride, rows,
+                         t.head_dim - begin);
+      }
+    });
+  }
+}
+
+}  // namespace armillary::kernel::cpu::ARMILLARY_ISA
