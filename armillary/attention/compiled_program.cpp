@@ -128,23 +128,49 @@ std::vector<std::vector<Batch>> batches_of(const plan::RankProgram& program,
   return lanes;
 }
 
+/// The kernel calls of an op that attends: every segment of queries against every one of keys.
+std::vector<KernelCall> calls_of(const CompiledProgram& compiled, std::size_t op) {
+  const plan::OpKind kind = compiled.program.ops[op].kind;
+  if (kind != plan::OpKind::Attend && kind != plan::OpKind::AttendGrad) return {};
+  const LocatedView& q = compiled.views[op][0];
+  const LocatedView& k = compiled.views[op][1];
+  std::vector<KernelCall> calls;
+  for (std::size_t i = 0; i < q.segments.size(); ++i) {
+    for (std::size_t j = 0; j < k.segments.size(); ++j) {
+      kernel::Pairs pairs{.q_runs = q.segments[i].positions,
+                          .k_runs = k.segments[j].positions,
+                          .mask = &compiled.problem.mask,
+                          .heads = {.first_q_head = q.first_global_head,
+                                    .first_kv_head = k.first_global_head,
+                                    .group_size = compiled.problem.group_size()}};
+      if (pairs.mask->empty(pairs.q_runs, pairs.k_runs)) continue;
+      pairs.prepared = compiled.kernel->prepare(pairs);
+      calls.push_back({i, j, std::move(pairs)});
+    }
+  }
+  return calls;
+}
+
 }  // namespace
 
 std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner, plan::Pass pass,
-                                               plan::Rank rank) {
-  CompiledProgram compiled{.problem = planner.problem(),
-                           .program = planner.program(pass, rank),
-                           .shapes = {},
-                           .views = {},
-                           .lanes = {}};
+                                               plan::Rank rank, const kernel::Kernel& kernel) {
+  auto result = std::make_shared<CompiledProgram>();
+  CompiledProgram& compiled = *result;
+  compiled.problem = planner.problem();
+  compiled.program = planner.program(pass, rank);
+  compiled.kernel = &kernel;
   for (const Tile& tile : compiled.program.tiles) {
     compiled.shapes.push_back(shape_of(planner.problem(), planner.blocks(), tile));
   }
   for (const Op& op : compiled.program.ops) {
     compiled.views.push_back(locate_all(planner.blocks(), compiled.program, op));
   }
+  for (std::size_t op = 0; op < compiled.program.ops.size(); ++op) {
+    compiled.calls.push_back(calls_of(compiled, op));
+  }
   compiled.lanes = batches_of(compiled.program, compiled.views);
-  return std::make_shared<const CompiledProgram>(std::move(compiled));
+  return result;
 }
 
 namespace {
@@ -154,14 +180,14 @@ namespace {
 class Cache {
  public:
   CompiledAttention get(const plan::Problem& problem, const plan::Strategy& strategy,
-                        plan::Rank rank) {
-    const std::shared_ptr<Entry> entry = find(problem, strategy);
+                        plan::Rank rank, const kernel::Kernel& kernel) {
+    const std::shared_ptr<Entry> entry = find(problem, strategy, kernel);
     const std::lock_guard lock(entry->mutex);
     if (!entry->planner) entry->planner.emplace(problem, strategy);
     CompiledAttention& programs = entry->programs[rank];
     if (!programs.forward) {
-      programs.forward = compile(*entry->planner, plan::Pass::Forward, rank);
-      programs.backward = compile(*entry->planner, plan::Pass::Backward, rank);
+      programs.forward = compile(*entry->planner, plan::Pass::Forward, rank, kernel);
+      programs.backward = compile(*entry->planner, plan::Pass::Backward, rank, kernel);
     }
     return programs;
   }
@@ -170,20 +196,25 @@ class Cache {
   struct Entry {
     plan::Problem problem;
     plan::Strategy strategy;
+    const kernel::Kernel* kernel = nullptr;
     std::mutex mutex;
     std::optional<plan::Planner> planner;
     std::map<plan::Rank, CompiledAttention> programs;
   };
 
-  std::shared_ptr<Entry> find(const plan::Problem& problem, const plan::Strategy& strategy) {
+  std::shared_ptr<Entry> find(const plan::Problem& problem, const plan::Strategy& strategy,
+                              const kernel::Kernel& kernel) {
     constexpr std::size_t kMostEntries = 32;
     const std::lock_guard lock(mutex_);
     for (const std::shared_ptr<Entry>& entry : entries_) {
-      if (entry->problem == problem && entry->strategy == strategy) return entry;
+      if (entry->kernel == &kernel && entry->problem == problem && entry->strategy == strategy) {
+        return entry;
+      }
     }
     auto entry = std::make_shared<Entry>();
     entry->problem = problem;
     entry->strategy = strategy;
+    entry->kernel = &kernel;
     entries_.push_front(entry);
     if (entries_.size() > kMostEntries) entries_.pop_back();
     return entry;
@@ -196,9 +227,9 @@ class Cache {
 }  // namespace
 
 CompiledAttention compile_cached(const plan::Problem& problem, const plan::Strategy& strategy,
-                                 plan::Rank rank) {
+                                 plan::Rank rank, const kernel::Kernel& kernel) {
   static Cache cache;
-  return cache.get(problem, strategy, rank);
+  return cache.get(problem, strategy, rank, kernel);
 }
 
 }  // namespace armillary::attention

@@ -39,7 +39,14 @@ struct Batch {
   std::vector<int> inputs;  ///< Tiles of the caller: those it feeds must be there before it starts.
 };
 
-/// Immutable; threads may share it.
+/// One kernel call of an attend or attend_grad: a segment of queries against a segment of keys.
+struct KernelCall {
+  std::size_t q_segment = 0;
+  std::size_t kv_segment = 0;
+  kernel::Pairs pairs;
+};
+
+/// Immutable; threads may share it. Stays where it is: `calls` point to the mask of `problem`.
 struct CompiledProgram {
   plan::Problem problem;
   plan::RankProgram program;
@@ -48,11 +55,13 @@ struct CompiledProgram {
   /// Of the ops, one per operand; a `delta` has one more, the Lse of its rows: what the gradient of
   /// sinks reads beside it.
   std::vector<std::vector<LocatedView>> views;
-  std::vector<std::vector<Batch>> lanes;  ///< Batches in order, one list per lane; 0 computes.
+  const kernel::Kernel* kernel = nullptr;      ///< For which `calls` are prepared.
+  std::vector<std::vector<KernelCall>> calls;  ///< Of the ops; none for those that do not attend.
+  std::vector<std::vector<Batch>> lanes;       ///< Batches in order, one list per lane; 0 computes.
 };
 
 std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner, plan::Pass pass,
-                                               plan::Rank rank);
+                                               plan::Rank rank, const kernel::Kernel& kernel);
 
 /// Both passes of one rank.
 struct CompiledAttention {
@@ -60,10 +69,10 @@ struct CompiledAttention {
   std::shared_ptr<const CompiledProgram> backward;
 };
 
-/// Compiles, or finds what was compiled for an equal problem and strategy before. Keeps the most
-/// recent ones for the whole process. Threads: any; ranks that are threads share the planning.
+/// Compiles, or finds what was compiled for an equal problem, strategy and kernel before. Keeps the
+/// most recent ones for the whole process. Threads: any; ranks that are threads share the planning.
 /// @throws InvalidArgument if the strategy cannot solve the problem.
 CompiledAttention compile_cached(const plan::Problem& problem, const plan::Strategy& strategy,
-                                 plan::Rank rank);
+                                 plan::Rank rank, const kernel::Kernel& kernel);
 
 }  // namespace armillary::attention

@@ -53,7 +53,6 @@ Execution::Execution(std::shared_ptr<const CompiledProgram> compiled, comm::Comm
       awaited_(compiled_->program.tiles.size(), false),
       complete_(compiled_->program.ops.size(), false),
       next_(compiled_->lanes.size(), 0) {
-  ARMILLARY_CHECK(options_.kernel != nullptr);
   if (comm.rank() != compiled_->program.rank || comm.world() != compiled_->problem.world) {
     fail<InvalidArgument>(
         "executor: the program is rank {} of {}, the communicator rank {} of {}; they must agree",
@@ -313,37 +312,21 @@ void Execution::finish_rows(int op, std::size_t segment) {
                  heads_of(options_.sinks_H, compiled_->views[op][0]));
 }
 
-kernel::Pairs Execution::pairs(int op, std::size_t q_segment, std::size_t kv_segment) const {
-  const LocatedView& q = compiled_->views[op][0];
-  const LocatedView& k = compiled_->views[op][1];
-  return {.q_runs = q.segments[q_segment].positions,
-          .k_runs = k.segments[kv_segment].positions,
-          .mask = &compiled_->problem.mask,
-          .heads = {.first_q_head = q.first_global_head,
-                    .first_kv_head = k.first_global_head,
-                    .group_size = compiled_->problem.group_size()}};
-}
-
 void Execution::attend(int op) {
-  const std::vector<LocatedView>& views = compiled_->views[op];
-  for (std::size_t i = 0; i < views[0].segments.size(); ++i) {
-    for (std::size_t j = 0; j < views[1].segments.size(); ++j) {
-      kernel::Partial carry{part(op, 3, i), part(op, 4, i), heads_of(max_logit_H_, views[0])};
-      options_.kernel->attend(
-          pairs(op, i, j), {part(op, 0, i), part(op, 1, j), part(op, 2, j), options_.score}, carry);
-    }
+  const LocatedView& queries = compiled_->views[op][0];
+  for (const auto& [i, j, pairs] : compiled_->calls[op]) {
+    kernel::Partial carry{part(op, 3, i), part(op, 4, i), heads_of(max_logit_H_, queries)};
+    compiled_->kernel->attend(
+        pairs, {part(op, 0, i), part(op, 1, j), part(op, 2, j), options_.score}, carry);
   }
 }
 
 void Execution::attend_grad(int op) {
-  const std::vector<LocatedView>& views = compiled_->views[op];
-  for (std::size_t i = 0; i < views[0].segments.size(); ++i) {
-    for (std::size_t j = 0; j < views[1].segments.size(); ++j) {
-      kernel::InputGrads grads{part(op, 6, i), part(op, 7, j), part(op, 8, j)};
-      options_.kernel->attend_grad(pairs(op, i, j),
+  for (const auto& [i, j, pairs] : compiled_->calls[op]) {
+    kernel::InputGrads grads{part(op, 6, i), part(op, 7, j), part(op, 8, j)};
+    compiled_->kernel->attend_grad(pairs,
                                    {part(op, 0, i), part(op, 1, j), part(op, 2, j), options_.score},
                                    {part(op, 3, i), part(op, 4, i), part(op, 5, i)}, grads);
-    }
   }
 }
 

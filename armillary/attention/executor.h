@@ -27,8 +27,7 @@
 namespace armillary::attention {
 
 struct ExecutionOptions {
-  const kernel::Kernel* kernel = nullptr;  ///< Required.
-  kernel::Score score;                     ///< Slopes are those of all query heads.
+  kernel::Score score;  ///< Slopes are those of all query heads.
   /// Attention sinks: one logit for each of all query heads, in the accumulator dtype. They join in
   /// the plan's `finish`, and get their gradient at its `delta`: once for every row.
   at::Tensor sinks_H = {};
@@ -97,7 +96,6 @@ class Execution {
   void attend(int op);
   void attend_grad(int op);
   at::Tensor part(int op, std::size_t operand, std::size_t segment) const;
-  kernel::Pairs pairs(int op, std::size_t q_segment, std::size_t kv_segment) const;
   std::vector<comm::Strided> strided(int op) const;
   int tile_of(const std::vector<int>& role, plan::Tensor tensor) const;
 

@@ -9,6 +9,7 @@
 
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
+#include "armillary/kernel/cpu_kernel.h"
 #include "armillary/kernel/reference.h"
 #include "armillary/plan/strategies/every_strategy.h"
 
@@ -30,8 +31,14 @@ plan::Problem causal_problem(int world, std::int64_t tokens) {
           .layout = plan::parse_layout("zigzag")};
 }
 
+CompiledAttention compiled_for(const plan::Problem& problem, const plan::Strategy& strategy,
+                               plan::Rank rank,
+                               const kernel::Kernel& kernel = kernel::cpu_kernel()) {
+  return compile_cached(problem, strategy, rank, kernel);
+}
+
 ExecutionOptions options() {
-  return {.kernel = &kernel::reference(), .score = {0.35}};
+  return {.score = {0.35}};
 }
 
 /// Random values in the shape that the program's tile of `tensor` has.
@@ -71,7 +78,7 @@ TEST(Execution, MovesExactlyTheBytesOfItsPlan) {
       const plan::Strategy strategy = plan::parse_strategy(name);
       const plan::Planner planner(problem, strategy);
       comm::run_ranks(world, [&](comm::Communicator& comm) {
-        const CompiledAttention programs = compile_cached(problem, strategy, comm.rank());
+        const CompiledAttention programs = compiled_for(problem, strategy, comm.rank());
         const Execution forward = run_forward(programs, comm);
         const Execution backward = run_backward(programs, forward, comm);
         for (const auto& [pass, moved] : {std::pair(Pass::Forward, forward.moved()),
@@ -97,7 +104,7 @@ TEST(Execution, SameBitsWhateverTheTiming) {
       comm::run_ranks(4,
                       [&](comm::Communicator& comm) {
                         const CompiledAttention programs =
-                            compile_cached(problem, plan::parse_strategy(name), comm.rank());
+                            compiled_for(problem, plan::parse_strategy(name), comm.rank());
                         const Execution forward = run_forward(programs, comm);
                         const Execution backward = run_backward(programs, forward, comm);
                         all[comm.rank() * 4] = forward.output(Tensor::Out);
@@ -121,7 +128,7 @@ TEST(Execution, SendsKeysBeforeQueriesAreThere) {
   const plan::Problem problem = causal_problem(2, 16);
   comm::run_ranks(2, [&](comm::Communicator& comm) {
     const CompiledAttention programs =
-        compile_cached(problem, plan::parse_strategy("ring"), comm.rank());
+        compiled_for(problem, plan::parse_strategy("ring"), comm.rank());
     Execution run(programs.forward, comm, options());
     run.feed(Tensor::K, random_tile(*programs.forward, Tensor::K, 1));
     EXPECT_EQ(run.moved().sent_bytes, 0);
@@ -138,7 +145,7 @@ TEST(Execution, SinksGetTheirGradientInWhateverOrderInputsCome) {
     const plan::Problem problem = causal_problem(2, 16);
     comm::run_ranks(2, [&](comm::Communicator& comm) {
       const CompiledAttention programs =
-          compile_cached(problem, plan::parse_strategy(name), comm.rank());
+          compiled_for(problem, plan::parse_strategy(name), comm.rank());
       ExecutionOptions with = options();
       with.sinks_H = at::tensor({0.5f, 1.0f, -1.0f, 3.0f});
       const Execution forward = run_forward(programs, comm);
@@ -174,7 +181,7 @@ void expect_error(const std::function<void()>& action, const std::string& part) 
 
 TEST(Execution, RefusesWhatItDoesNotWaitFor) {
   const plan::Problem problem = causal_problem(1, 16);
-  const CompiledAttention programs = compile_cached(problem, plan::parse_strategy("ring"), 0);
+  const CompiledAttention programs = compiled_for(problem, plan::parse_strategy("ring"), 0);
   const auto with_run = [&](const std::function<void(Execution&)>& body) {
     comm::run_ranks(1, [&](comm::Communicator& comm) {
       Execution run(programs.forward, comm, options());
@@ -211,7 +218,7 @@ TEST(Execution, RefusesWhatItDoesNotWaitFor) {
 
 TEST(Execution, RefusesSinksThatDoNotFit) {
   const CompiledAttention programs =
-      compile_cached(causal_problem(1, 16), plan::parse_strategy("ring"), 0);
+      compiled_for(causal_problem(1, 16), plan::parse_strategy("ring"), 0);
   for (const at::Tensor& sinks_H : {at::zeros({3}), at::zeros({4}, at::kDouble)}) {
     expect_error<InvalidArgument>(
         [&] {
@@ -234,7 +241,7 @@ TEST(Execution, APeerThatNeverComesEndsInADeadline) {
             3,
             [&](comm::Communicator& comm) {
               if (comm.rank() == 1) return;
-              run_forward(compile_cached(problem, plan::parse_strategy("ring"), comm.rank()), comm);
+              run_forward(compiled_for(problem, plan::parse_strategy("ring"), comm.rank()), comm);
             },
             {.timeout_s = 0.2});
       },
@@ -254,16 +261,15 @@ class FailingKernel : public kernel::Kernel {
 
 TEST(Execution, AFailureOnOneRankEndsAllWithItsReason) {
   const plan::Problem problem = causal_problem(4, 32);
-  const FailingKernel broken;
+  static const FailingKernel broken;  // what is compiled for it is kept
   const auto begin = std::chrono::steady_clock::now();
   expect_error<std::runtime_error>(
       [&] {
         comm::run_ranks(4, [&](comm::Communicator& comm) {
+          const kernel::Kernel& kernel = comm.rank() == 2 ? broken : kernel::cpu_kernel();
           const CompiledAttention programs =
-              compile_cached(problem, plan::parse_strategy("ring"), comm.rank());
-          ExecutionOptions with = options();
-          if (comm.rank() == 2) with.kernel = &broken;
-          Execution run(programs.forward, comm, with);
+              compiled_for(problem, plan::parse_strategy("ring"), comm.rank(), kernel);
+          Execution run(programs.forward, comm, options());
           for (const Tensor tensor : {Tensor::K, Tensor::V, Tensor::Q}) {
             run.feed(tensor, random_tile(*programs.forward, tensor, 5));
           }
@@ -278,10 +284,12 @@ TEST(Execution, AFailureOnOneRankEndsAllWithItsReason) {
 TEST(CompileCached, SharesProgramsOfEqualProblems) {
   const plan::Problem problem = causal_problem(2, 40);
   const plan::Strategy ring = plan::parse_strategy("ring");
-  EXPECT_EQ(compile_cached(problem, ring, 1).forward, compile_cached(problem, ring, 1).forward);
-  EXPECT_NE(compile_cached(problem, ring, 0).forward, compile_cached(problem, ring, 1).forward);
-  EXPECT_NE(compile_cached(causal_problem(2, 41), ring, 1).forward,
-            compile_cached(problem, ring, 1).forward);
+  EXPECT_EQ(compiled_for(problem, ring, 1).forward, compiled_for(problem, ring, 1).forward);
+  EXPECT_NE(compiled_for(problem, ring, 0).forward, compiled_for(problem, ring, 1).forward);
+  EXPECT_NE(compiled_for(causal_problem(2, 41), ring, 1).forward,
+            compiled_for(problem, ring, 1).forward);
+  EXPECT_NE(compiled_for(problem, ring, 1, kernel::reference()).forward,
+            compiled_for(problem, ring, 1).forward);
 }
 
 }  // namespace

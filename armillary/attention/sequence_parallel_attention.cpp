@@ -11,7 +11,7 @@
 #include "armillary/attention/executor.h"
 #include "armillary/comm/collectives.h"
 #include "armillary/core/error.h"
-#include "armillary/kernel/reference.h"
+#include "armillary/kernel/cpu_kernel.h"
 
 namespace armillary::attention {
 namespace {
@@ -192,10 +192,10 @@ c10::intrusive_ptr<Call> prepare(const at::Tensor& q_BLHD, const at::Tensor& k_B
                               .return_lse = return_lse,
                               .wire = options.wire};
   auto call = c10::make_intrusive<Call>();
-  call->programs = compile_cached(problem, plan::parse_strategy(options.strategy), comm.rank());
+  call->programs = compile_cached(problem, plan::parse_strategy(options.strategy), comm.rank(),
+                                  kernel::cpu_kernel());
   call->comm = &comm;
-  call->options = {.kernel = &kernel::reference(),
-                   .score = score_of(options, problem.heads, problem.head_dim),
+  call->options = {.score = score_of(options, problem.heads, problem.head_dim),
                    .max_logit = options.return_max_logit,
                    .timeout_s = options.timeout_s};
   const CompiledProgram& forward = *call->programs.forward;
