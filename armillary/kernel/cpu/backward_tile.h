@@ -11,12 +11,10 @@
 
 namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
-#ifndef BQ
-#define BQ 96
-#define BK 96
-#endif
-constexpr int kBackwardQ = BQ;
-constexpr int kBackwardK = kPanel > 16 ? 192 : BK;
+// Measured: more keys than queries, as what is packed and summed for the keys is used again and
+// again.
+constexpr int kBackwardQ = 48;
+constexpr int kBackwardK = 192;
 constexpr int kBackwardLd = kBackwardK + 16;
 constexpr int kBackwardGroups = (kBackwardQ + kRows - 1) / kRows;
 
@@ -59,6 +57,18 @@ inline void add_transposed(const TilePairs& pairs, const Span* spans, const floa
   }
 }
 
+/// p = exp(p - lse) and ds = p (ds - delta) of N vectors.
+template <int N>
+ARMILLARY_INLINE void weigh_plain(float* p, float* ds, Float lse, Float delta) {
+  Float weights[N];
+  for (int v = 0; v < N; ++v) weights[v] = sub(load(p + v * kWidth), lse);
+  exp_any(weights);
+  for (int v = 0; v < N; ++v) store(p + v * kWidth, weights[v]);
+  for (int v = 0; v < N; ++v) {
+    store(ds + v * kWidth, mul(weights[v], sub(load(ds + v * kWidth), delta)));
+  }
+}
+
 /// Rows of P and dS from those of S and dP; `count` keys from `first` on, of which `real` exist.
 inline void weigh_row(const BackwardTile& t, int row, int first, int count, int real) {
   float* const p = t.weights + row * kBackwardLd + first;
@@ -66,11 +76,9 @@ inline void weigh_row(const BackwardTile& t, int row, int first, int count, int 
   const Float lse = all(t.lse[row]);
   const Float delta = all(t.delta[row]);
   if (t.score.plain() || row >= t.pairs.q_rows) {
-    for (int i = 0; i < count; i += kWidth) {
-      const Float weight = exp_any(sub(load(p + i), lse));
-      store(p + i, weight);
-      store(ds + i, mul(weight, sub(load(ds + i), delta)));
-    }
+    int i = 0;
+    for (; i + 4 * kWidth <= count; i += 4 * kWidth) weigh_plain<4>(p + i, ds + i, lse, delta);
+    for (; i < count; i += kWidth) weigh_plain<1>(p + i, ds + i, lse, delta);
     return;
   }
   float bent[kBackwardK];
@@ -79,10 +87,11 @@ inline void weigh_row(const BackwardTile& t, int row, int first, int count, int 
   bend(t.score, row, first, real, p, bent);
   if (t.score.dropout != nullptr) fill_dropout(t.score, row, first, real, factors);
   for (int i = 0; i < count; i += kWidth) {
-    const Float weight = exp_any(sub(load(p + i), lse));
+    Float weight[1] = {sub(load(p + i), lse)};
+    exp_any(weight);
     const Float factor = load(factors + i);
-    const Float slope = mul(weight, sub(mul(load(ds + i), factor), delta));
-    store(p + i, mul(weight, factor));
+    const Float slope = mul(weight[0], sub(mul(load(ds + i), factor), delta));
+    store(p + i, mul(weight[0], factor));
     store(ds + i, mul(slope, load(bent + i)));
   }
 }

@@ -14,42 +14,98 @@ constexpr int kForwardK = 256;
 constexpr int kForwardLd = kForwardK + 16;  // rows of a power of two would share their cache sets
 constexpr int kForwardGroups = kForwardQ / kRows;
 
-/// weights = exp(scores - max) in place, where `max` and `sum` first take the scores in. Returns
-/// what the sum and output of before must be multiplied with.
-ARMILLARY_INLINE float softmax(float* scores, int count, float& max, float& sum, float* max_logit) {
-  Float tops[2] = {all(-kInf), all(-kInf)};
-  for (int i = 0; i < count; i += 2 * kWidth) {
-    tops[0] = cpu::ARMILLARY_ISA::max(tops[0], load(scores + i));
-    tops[1] = cpu::ARMILLARY_ISA::max(tops[1], load(scores + i + kWidth));
+constexpr int kAtOnce = 4;  ///< Vectors of exp side by side.
+
+/// x = exp(x - base) of N vectors, and their sums.
+template <int N>
+ARMILLARY_INLINE void weigh(float* x, Float base, Float* sums) {
+  Float weights[N];
+  for (int v = 0; v < N; ++v) weights[v] = sub(load(x + v * kWidth), base);
+  exp(weights);
+  for (int v = 0; v < N; ++v) store(x + v * kWidth, weights[v]);
+  for (int v = 0; v < N; ++v) sums[v] = add(sums[v], weights[v]);
+}
+
+ARMILLARY_INLINE float largest_of(const float* x, int count) {
+  Float tops[kAtOnce];
+  for (Float& lane : tops) lane = all(-kInf);
+  int i = 0;
+  for (; i + kAtOnce * kWidth <= count; i += kAtOnce * kWidth) {
+    for (int v = 0; v < kAtOnce; ++v) tops[v] = max(tops[v], load(x + i + v * kWidth));
   }
-  const float largest = top(cpu::ARMILLARY_ISA::max(tops[0], tops[1]));
-  const float before = max;
-  float correction = 1;
-  if (largest > before) {  // not if NaN: it stays
-    max = largest;
-    if (before != -kInf) {
-      float lanes[kWidth];
-      store(lanes, exp(all(before - largest)));
-      correction = lanes[0];
+  for (; i < count; i += kWidth) tops[0] = max(tops[0], load(x + i));
+  for (int v = 1; v < kAtOnce; ++v) tops[0] = max(tops[0], tops[v]);
+  return top(tops[0]);
+}
+
+/// x = exp(x - base), whose sum is returned.
+ARMILLARY_INLINE float weigh_row(float* x, int count, float base) {
+  Float sums[kAtOnce];
+  for (Float& lane : sums) lane = all(0.0f);
+  int i = 0;
+  for (; i + kAtOnce * kWidth <= count; i += kAtOnce * kWidth) {
+    weigh<kAtOnce>(x + i, all(base), sums);
+  }
+  for (; i < count; i += kWidth) weigh<1>(x + i, all(base), sums);
+  for (int v = 1; v < kAtOnce; ++v) sums[0] = add(sums[0], sums[v]);
+  return sum(sums[0]);
+}
+
+/// Takes `largest` into the maximum of a row, and scales its sum and output to the new one.
+ARMILLARY_INLINE void raise_max(const ForwardTile& t, int row, float largest) {
+  const float before = t.max[row];
+  if (!(largest > before)) return;  // also if it is NaN: it stays
+  t.max[row] = largest;
+  if (before == -kInf) return;  // nothing there yet
+  float lanes[kWidth];
+  store(lanes, exp(all(before - largest)));
+  const float correction = lanes[0];
+  t.sum[row] *= correction;
+  const int padded = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
+  for (int begin = 0; begin < t.value_dim; begin += kPanel) {
+    float* const out = t.out + begin * padded + row * kPanel;
+    for (int i = 0; i < kPanel; i += kWidth) store(out + i, mul(load(out + i), all(correction)));
+  }
+}
+
+ARMILLARY_INLINE void raise_max_logit(float& max_logit, float largest, float max, float sum) {
+  // Only a score that is NaN, or an infinite one, makes the sum NaN.
+  const bool nan = sum != sum && max == max && max != kInf;
+  if (nan || largest > max_logit) max_logit = nan ? sum : largest;
+}
+
+/// Scores become weights, and the state is made ready for them. One thing for all rows, then the
+/// next: what a row waits for, another fills.
+inline void softmax(const ForwardTile& t, const Span* spans) {
+  float largest[kForwardQ];
+  HiddenKeys hidden(t.pairs);
+  for (int row = 0; row < t.pairs.q_rows; ++row) {
+    const Span& span = spans[row / kRows];
+    const int first = span.first();
+    float* const scores = t.scores + row * kForwardLd;
+    if (!t.score.plain() && !span.empty())
+      bend(t.score, row, first, span.real(t.pairs) - first, scores + first, nullptr);
+    hidden.fill(row, first, span.last(), -kInf, scores);
+    largest[row] = largest_of(scores + first, span.last() - first);
+  }
+  for (int row = 0; row < t.pairs.q_rows; ++row) raise_max(t, row, largest[row]);
+  for (int row = 0; row < t.pairs.q_rows; ++row) {
+    const Span& span = spans[row / kRows];
+    if (span.empty()) continue;
+    const int first = span.first();
+    float* const scores = t.scores + row * kForwardLd + first;
+    // Without a key, here and before, the maximum is -inf, and so is every score.
+    const float base = t.max[row] == -kInf ? 0 : t.max[row];
+    const float sum = weigh_row(scores, span.last() - first, base);
+    t.sum[row] += sum;
+    if (t.max_logit != nullptr) raise_max_logit(*t.max_logit, largest[row], t.max[row], sum);
+    if (t.score.dropout != nullptr) {
+      float factors[kForwardK];
+      const int real = span.real(t.pairs) - first;
+      fill_dropout(t.score, row, first, real, factors);
+      for (int i = 0; i < real; ++i) scores[i] *= factors[i];
     }
   }
-  const Float base = all(max == -kInf ? 0 : max);  // a row that sees no key here nor before
-  Float sums[2] = {all(0.0f), all(0.0f)};
-  for (int i = 0; i < count; i += 2 * kWidth) {
-    for (int v = 0; v < 2; ++v) {
-      const Float weight = exp(sub(load(scores + i + v * kWidth), base));
-      store(scores + i + v * kWidth, weight);
-      sums[v] = add(sums[v], weight);
-    }
-  }
-  const float seen = cpu::ARMILLARY_ISA::sum(add(sums[0], sums[1]));
-  sum = sum * correction + seen;
-  if (max_logit != nullptr) {
-    // Only a score that is NaN, or an infinite one, makes the sum NaN.
-    const bool nan = seen != seen && max == max && max != kInf;
-    if (nan || largest > *max_logit) *max_logit = nan ? seen : largest;
-  }
-  return correction;
 }
 
 /// out += weights V without touching hidden pairs, where 0 * NaN would.
@@ -100,36 +156,7 @@ inline void forward(const ForwardTile& t) {
   Span spans[kForwardGroups];
   find_spans(t.pairs, spans);
   multiply_panels<kForwardLd>(t.pairs, spans, t.q, t.k, t.head_dim, t.scores);
-
-  const int padded = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
-  HiddenKeys hidden(t.pairs);
-  for (int row = 0; row < t.pairs.q_rows; ++row) {
-    const Span& span = spans[row / kRows];
-    if (span.empty()) continue;
-    float* const scores = t.scores + row * kForwardLd;
-    const int first = span.first();
-    const int count = span.last() - first;
-    if (!t.score.plain()) {
-      const int real = (span.last() < t.pairs.k_rows ? span.last() : t.pairs.k_rows) - first;
-      bend(t.score, row, first, real, scores + first, nullptr);
-    }
-    hidden.fill(row, first, span.last(), -kInf, scores);
-    const float correction = softmax(scores + first, count, t.max[row], t.sum[row], t.max_logit);
-    if (correction != 1) {
-      for (int begin = 0; begin < t.value_dim; begin += kPanel) {
-        float* const out = t.out + begin * padded + row * kPanel;
-        for (int i = 0; i < kPanel; i += kWidth) {
-          store(out + i, mul(load(out + i), all(correction)));
-        }
-      }
-    }
-    if (t.score.dropout != nullptr) {
-      float factors[kForwardK];
-      const int real = (span.last() < t.pairs.k_rows ? span.last() : t.pairs.k_rows) - first;
-      fill_dropout(t.score, row, first, real, factors);
-      for (int i = 0; i < real; ++i) scores[first + i] *= factors[i];
-    }
-  }
+  softmax(t, spans);
   if (t.pairs.wild) {
     add_values_exactly(t);
   } else {

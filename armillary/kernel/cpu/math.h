@@ -11,26 +11,41 @@ namespace armillary::kernel::cpu::ARMILLARY_ISA {
 ///   n = round(x / ln 2),  r = x - n ln 2 in two parts,  exp(x) = 2^n p(r)
 ///
 /// p is the polynomial of degree 6 with p(0) = p'(0) = 1 of least relative error, 2^-28.
-ARMILLARY_INLINE Float exp(Float x) {
+///
+/// `N` vectors side by side: the chain of one is long, and a CPU holds too few of its operations to
+/// fill its pipes from the next.
+template <int N>
+ARMILLARY_INLINE void exp(Float (&x)[N]) {
   constexpr float kMagic = 0x1.8p23f + 127;  // the last 8 bits of z = x / ln 2 + kMagic are n + 127
-  x = max(all(-88.0f), x);                   // n = -127, of which the exponent is 0: 2^n becomes 0
-  const Float z = fma(x, all(1.44269504f), all(kMagic));
-  const Float n = sub(z, all(kMagic));
-  Float r = fnma(n, all(0x1.62e4p-1f), x);
-  r = fnma(n, all(0x1.7f7d1cp-20f), r);
-  Float p = all(0x1.6a23d0p-10f);
-  p = fma(p, r, all(0x1.123a20p-7f));
-  p = fma(p, r, all(0x1.5558f2p-5f));
-  p = fma(p, r, all(0x1.555492p-3f));
-  p = fma(p, r, all(0x1.fffffcp-2f));
-  p = fma(p, r, all(1.0f));
-  p = fma(p, r, all(1.0f));
-  return mul(p, exponent(z));
+  Float z[N];
+  Float p[N];
+#define ARMILLARY_EACH _Pragma("GCC unroll 8") for (int i = 0; i < N; ++i)
+  ARMILLARY_EACH x[i] = max(all(-88.0f), x[i]);  // n = -127, of which the exponent is 0: so is 2^n
+  ARMILLARY_EACH z[i] = fma(x[i], all(1.44269504f), all(kMagic));
+  ARMILLARY_EACH p[i] = sub(z[i], all(kMagic));  // n
+  ARMILLARY_EACH x[i] = fnma(p[i], all(0x1.62e4p-1f), x[i]);
+  ARMILLARY_EACH x[i] = fnma(p[i], all(0x1.7f7d1cp-20f), x[i]);  // r
+  ARMILLARY_EACH p[i] = fma(x[i], all(0x1.6a23d0p-10f), all(0x1.123a20p-7f));
+  ARMILLARY_EACH p[i] = fma(p[i], x[i], all(0x1.5558f2p-5f));
+  ARMILLARY_EACH p[i] = fma(p[i], x[i], all(0x1.555492p-3f));
+  ARMILLARY_EACH p[i] = fma(p[i], x[i], all(0x1.fffffcp-2f));
+  ARMILLARY_EACH p[i] = fma(p[i], x[i], all(1.0f));
+  ARMILLARY_EACH p[i] = fma(p[i], x[i], all(1.0f));
+  ARMILLARY_EACH x[i] = mul(p[i], exponent(z[i]));
+#undef ARMILLARY_EACH
 }
 
 /// The same for any x: inf above 88.7.
-ARMILLARY_INLINE Float exp_any(Float x) {
-  return exp(min(all(89.0f), x));  // n = 128, of which the exponent is that of inf
+template <int N>
+ARMILLARY_INLINE void exp_any(Float (&x)[N]) {
+  for (int i = 0; i < N; ++i) x[i] = min(all(89.0f), x[i]);  // n = 128, its exponent that of inf
+  exp(x);
+}
+
+ARMILLARY_INLINE Float exp(Float x) {
+  Float one[1] = {x};
+  exp(one);
+  return one[0];
 }
 
 /// tanh(x), relative error below 4 ulp.

@@ -15,8 +15,10 @@ struct Span {
   int begin = 0;
   int end = 0;
   bool empty() const { return end <= begin; }
-  int first() const { return begin / kPanel * kPanel; }
-  int last() const { return (end + kPanel - 1) / kPanel * kPanel; }
+  int first() const { return empty() ? 0 : begin / kPanel * kPanel; }
+  int last() const { return empty() ? 0 : (end + kPanel - 1) / kPanel * kPanel; }
+  /// Keys before the end of the last panel that exist.
+  int real(const TilePairs& pairs) const { return last() < pairs.k_rows ? last() : pairs.k_rows; }
   bool touches(int panel) const { return panel < end && panel + kPanel > begin; }
 };
 
@@ -69,10 +71,10 @@ inline void multiply_panels(const TilePairs& pairs, const Span* spans, const flo
   for (int panel = 0; panel < pairs.k_rows; panel += kPanel) {
     for (int g = 0; g < groups; ++g) {
       if (!spans[g].touches(panel)) continue;
+      const float* const b_panel = b + static_cast<std::ptrdiff_t>(panel) * width;
       Block<kVecs> c;
       clear<kVecs>(c);
-      multiply_columns<kVecs>(c, a + g * kRows * kPanel, groups * kRows,
-                              b + static_cast<std::ptrdiff_t>(panel) * width, width);
+      multiply_columns<kVecs>(c, a + g * kRows * kPanel, groups * kRows, b_panel, width);
       put<kVecs>(c, products + g * kRows * kLd + panel, kLd);
     }
   }

@@ -8,7 +8,11 @@
 namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
 inline void exp_all(const float* x, float* y, int count) {
-  for (int i = 0; i < count; i += kWidth) store(y + i, exp_any(load(x + i)));
+  for (int i = 0; i < count; i += kWidth) {
+    Float values[1] = {load(x + i)};
+    exp_any(values);
+    store(y + i, values[0]);
+  }
 }
 
 inline void tanh_all(const float* x, float* y, int count) {
