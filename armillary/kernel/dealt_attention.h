@@ -37,6 +37,12 @@ class KernelTest : public testing::TestWithParam<std::string> {
   const Kernel& kernel() const {
     return GetParam() == "reference" ? reference() : cpu_kernel(GetParam());
   }
+  /// The CPU kernel hands fp64 on to the reference, which is tested there.
+  std::vector<at::ScalarType> dtypes() const {
+    if (GetParam() == "reference") return {at::kDouble, at::kFloat};
+    return {at::kFloat};
+  }
+  at::ScalarType dtype() const { return dtypes().front(); }
 };
 
 inline std::vector<std::string> kernel_names() {

@@ -51,7 +51,8 @@ TEST_P(FeatureRules, AloneAndTogetherEqualOneSoftmaxHoweverDealtOut) {
     const Mask mask = plan::parse_mask(text, {.q = kLength, .kv = kLength});
     for (const unsigned set : feature_sets()) {
       for (const HeadCase& heads : head_cases()) {
-        const at::ScalarType dtype = ++seed % 2 == 0 ? at::kDouble : at::kFloat;
+        const std::vector<at::ScalarType> all_dtypes = dtypes();
+        const at::ScalarType dtype = all_dtypes[++seed % all_dtypes.size()];
         const Sequences x = random_sequences({.batch = 2,
                                               .heads = heads.heads,
                                               .kv_heads = heads.kv_heads,
@@ -81,11 +82,12 @@ TEST_P(FeatureRules, LengthsAndHeadDimsMayDiffer) {
     const Mask mask = plan::causal_mask(lengths, align);
     for (const auto& [head_dim, value_dim] : {std::pair(256, 3), std::pair(64, 256)}) {
       const Sequences x = random_sequences(
-          {.heads = 2, .kv_heads = 1, .head_dim = head_dim, .value_dim = value_dim}, mask,
-          at::kDouble, 3);
+          {.heads = 2, .kv_heads = 1, .head_dim = head_dim, .value_dim = value_dim}, mask, dtype(),
+          3);
       for (const unsigned set : {0u, kAllFeatures}) {
         const Features features = features_of(set, 2, 1 / std::sqrt(head_dim));
-        expect_near(dealt(x, mask, one_deal(mask, 2), features), naive(x, mask, features), 1e-12,
+        expect_near(dealt(x, mask, one_deal(mask, 2), features), naive(x, mask, features),
+                    tolerance(dtype()),
                     fmt::format("{} queries, {} keys, dims {} and {}, {}", lengths.q, lengths.kv,
                                 head_dim, value_dim, describe_features(set)));
       }
@@ -96,7 +98,7 @@ TEST_P(FeatureRules, LengthsAndHeadDimsMayDiffer) {
 // Many patches a call, whole and partial ones.
 TEST_P(FeatureRules, LongSequences) {
   const Mask mask = plan::parse_mask("window:left=700,right=0", {.q = 1300, .kv = 1300});
-  for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+  for (const at::ScalarType dtype : dtypes()) {
     const Sequences x =
         random_sequences({.heads = 3, .kv_heads = 1, .head_dim = 16}, mask, dtype, 5);
     const Features features = features_of(kAllFeatures, 3, 0.25);
@@ -139,14 +141,14 @@ Results torch_attention(const Sequences& x, const Mask& mask, const Features& fe
 TEST_P(FeatureRules, SlopesAndSinksEqualPyTorch) {
   const Mask mask = plan::parse_mask("causal", {.q = 60, .kv = 60});
   const Features features = features_of(kAlibi + kSinks, 4, 0.3);
-  const Sequences x = random_sequences({.heads = 4, .kv_heads = 4}, mask, at::kDouble, 31);
+  const Sequences x = random_sequences({.heads = 4, .kv_heads = 4}, mask, dtype(), 31);
   const Results torch = torch_attention(x, mask, features);
   const Results given = dealt(x, mask, one_deal(mask, 4), features);
-  EXPECT_LE(relative_error(given.out_BSHE, torch.out_BSHE), 1e-12);
-  EXPECT_LE(relative_error(given.dq_BSHD, torch.dq_BSHD), 1e-12);
-  EXPECT_LE(relative_error(given.dk_BSGD, torch.dk_BSGD), 1e-12);
-  EXPECT_LE(relative_error(given.dv_BSGE, torch.dv_BSGE), 1e-12);
-  EXPECT_LE(relative_error(given.dsinks_H, torch.dsinks_H), 1e-12);
+  EXPECT_LE(relative_error(given.out_BSHE, torch.out_BSHE), tolerance(dtype()));
+  EXPECT_LE(relative_error(given.dq_BSHD, torch.dq_BSHD), tolerance(dtype()));
+  EXPECT_LE(relative_error(given.dk_BSGD, torch.dk_BSGD), tolerance(dtype()));
+  EXPECT_LE(relative_error(given.dv_BSGE, torch.dv_BSGE), tolerance(dtype()));
+  EXPECT_LE(relative_error(given.dsinks_H, torch.dsinks_H), tolerance(dtype()));
 }
 
 // Section 6 of the design, with features: error against fp64 <= 2.5 x that of PyTorch in the dtype.
@@ -175,6 +177,7 @@ TEST_P(FeatureRules, Bf16IsAsGoodAsPyTorch) {
 
 // Central differences of sum(out * dout) in every element of q, k, v and sinks, in fp64.
 TEST_P(FeatureRules, GradientsEqualFiniteDifferences) {
+  if (dtype() != at::kDouble) GTEST_SKIP() << "[SKIP] differences are taken in fp64";
   const Mask mask = plan::parse_mask("window:left=3,right=1", {.q = 6, .kv = 6});
   for (const unsigned set : feature_sets()) {
     Features features = features_of(set, 2, 0.6);
@@ -245,7 +248,7 @@ TEST_P(FeatureRules, NothingVisibleGivesNoGradientAndNoMaximum) {
 TEST_P(FeatureRules, NanAndInfinityReachOnlyWhatSeesThem) {
   const Mask mask = plan::parse_mask("documents:5,5,5", {.q = 15, .kv = 15});
   const Features features = features_of(kAllFeatures, 2, 1);
-  const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, at::kDouble, 13);
+  const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype(), 13);
   const Results required = naive(tame, mask, features);
   for (const double wild : {kNan, kInf, -kInf}) {
     const auto with = [&](const at::Tensor& x, std::int64_t row) {
@@ -259,7 +262,8 @@ TEST_P(FeatureRules, NanAndInfinityReachOnlyWhatSeesThem) {
     const auto expect = [&](const char* what, const Sequences& x, at::Tensor Results::*field,
                             Interval rows) {
       const at::Tensor given = dealt(x, mask, one_deal(mask, 2), features).*field;
-      EXPECT_LE(relative_error(tame_but(given, rows), tame_but(required.*field, rows)), 1e-12)
+      EXPECT_LE(relative_error(tame_but(given, rows), tame_but(required.*field, rows)),
+                tolerance(dtype()))
           << what << " with " << wild;
       const at::Tensor rest = given.slice(1, rows.begin, rows.end).flatten(2);
       EXPECT_FALSE(rest.isfinite().all(2).any().item<bool>()) << what << " with " << wild;

@@ -25,12 +25,13 @@ using Rules = KernelTest;
 INSTANTIATE_TEST_SUITE_P(Kernels, Rules, testing::ValuesIn(kernel_names()),
                          [](const auto& test) { return test.param; });
 
-void expect_equal_to_one_softmax(const Kernel& kernel, const std::string& text) {
+void expect_equal_to_one_softmax(const Kernel& kernel, const std::vector<at::ScalarType>& dtypes,
+                                 const std::string& text) {
   constexpr std::int64_t kLength = 37;
   const Mask mask = plan::parse_mask(text, {.q = kLength, .kv = kLength});
   std::uint64_t seed = 0;
   for (const HeadCase& heads : head_cases()) {
-    for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+    for (const at::ScalarType dtype : dtypes) {
       const Sequences x = random_sequences({.batch = 2,
                                             .heads = heads.heads,
                                             .kv_heads = heads.kv_heads,
@@ -55,7 +56,7 @@ TEST_P(Rules, EqualsOneSoftmaxHoweverItIsDealtOut) {
         // Queries 20 to 24 see no key, keys 30 to 36 no query.
         "bands:0-20/0-30/-40..3;25-37/10-20/..;25-37/0-5/.."}) {
     SCOPED_TRACE(text);
-    expect_equal_to_one_softmax(kernel(), text);
+    expect_equal_to_one_softmax(kernel(), dtypes(), text);
   }
 }
 
@@ -69,12 +70,12 @@ TEST_P(Rules, QueriesAndKeysOfDifferentLengths) {
            {{.q = 1, .kv = 1}, plan::Align::Start},
            {{.q = 0, .kv = 0}, plan::Align::Start}}) {
     const Mask mask = plan::causal_mask(lengths, align);
-    const Sequences x = random_sequences({.heads = 2, .kv_heads = 1}, mask, at::kDouble, 3);
+    const Sequences x = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype(), 3);
     const Deal deal{.q_blocks = {run(0, lengths.q)},
                     .k_blocks = {run(lengths.kv / 2, lengths.kv), run(0, lengths.kv / 2)},
                     .q_heads = {{0, 2}}};
-    expect_near(dealt_attention(kernel(), x, mask, deal, 0.3), naive_attention(x, mask, 0.3), 1e-12,
-                fmt::format("{} queries, {} keys", lengths.q, lengths.kv));
+    expect_near(dealt_attention(kernel(), x, mask, deal, 0.3), naive_attention(x, mask, 0.3),
+                tolerance(dtype()), fmt::format("{} queries, {} keys", lengths.q, lengths.kv));
   }
 }
 
@@ -89,7 +90,7 @@ TEST_P(Rules, ZeroBatch) {
 TEST_P(Rules, LongSequences) {
   for (const std::string text : {"causal", "window:left=700,right=0", "documents:900,30,370"}) {
     const Mask mask = plan::parse_mask(text, {.q = 1300, .kv = 1300});
-    for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+    for (const at::ScalarType dtype : dtypes()) {
       const Sequences x =
           random_sequences({.heads = 3, .kv_heads = 1, .head_dim = 16}, mask, dtype, 5);
       const Deal deal{
@@ -160,7 +161,7 @@ TEST_P(Rules, RowsWithoutKeysAreZero) {
 TEST_P(Rules, NanAndInfinityReachOnlyWhatSeesThem) {
   const Mask mask = plan::parse_mask("documents:5,5,5", {.q = 15, .kv = 15});
   const Deal deal{.q_blocks = {run(0, 15)}, .k_blocks = {run(0, 15)}, .q_heads = {{0, 2}}};
-  const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, at::kDouble, 13);
+  const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype(), 13);
   const Results required = naive_attention(tame, mask, 1);
   for (const double wild : {kNan, kInf, -kInf}) {
     const auto with = [&](const at::Tensor& x, std::int64_t row) {
@@ -175,7 +176,8 @@ TEST_P(Rules, NanAndInfinityReachOnlyWhatSeesThem) {
     const auto expect = [&](const char* what, const Sequences& x, at::Tensor Results::*field,
                             Interval rows) {
       const at::Tensor given = dealt_attention(kernel(), x, mask, deal, 1).*field;
-      EXPECT_LE(relative_error(tame_but(given, rows), tame_but(required.*field, rows)), 1e-12)
+      EXPECT_LE(relative_error(tame_but(given, rows), tame_but(required.*field, rows)),
+                tolerance(dtype()))
           << what << " with " << wild;
       const at::Tensor rest = given.slice(1, rows.begin, rows.end).flatten(2);
       EXPECT_FALSE(rest.isfinite().all(2).any().item<bool>()) << what << " with " << wild;
@@ -203,7 +205,7 @@ TEST_P(Rules, NanAndInfinityReachOnlyWhatSeesThem) {
 // 1e4 is off by up to 2^-11, and so are weights made from it: in merges and in the gradient.
 TEST_P(Rules, LargeScoresDoNotOverflow) {
   const Mask mask = plan::full_mask({.q = 2, .kv = 3});
-  for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+  for (const at::ScalarType dtype : dtypes()) {
     const double of_lse = dtype == at::kDouble ? 1e-11 : 2e-3;
     Sequences x = random_sequences({.head_dim = 2}, mask, dtype, 17);
     x.q_BSHD = at::tensor({100, 1, -100, 1}, dtype).view({1, 2, 1, 2});

@@ -1,0 +1,316 @@
+// What the CPU kernel promises beyond the rules of every kernel (reference_test.cpp,
+// features_test.cpp): accuracy against fp64 and against PyTorch, the same bits for any number of
+// threads, and its errors.
+#include "armillary/kernel/cpu_kernel.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/kernel/cpu/isa.h"
+#include "armillary/kernel/dealt_attention.h"
+#include "armillary/kernel/feature_sets.h"
+
+namespace armillary::kernel {
+namespace {
+
+using plan::Mask;
+
+class CpuKernel : public KernelTest {
+ protected:
+  const cpu::Tiles& isa() const { return cpu::isa_named(GetParam()); }
+};
+
+std::vector<std::string> isa_names() {
+  std::vector<std::string> names = kernel_names();
+  names.erase(names.begin());
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, CpuKernel, testing::ValuesIn(isa_names()),
+                         [](const auto& test) { return test.param; });
+
+/// Runs with so many intra-op threads.
+class Threads {
+ public:
+  explicit Threads(int threads) : before_(at::get_num_threads()) { at::set_num_threads(threads); }
+  ~Threads() { at::set_num_threads(before_); }
+
+ private:
+  int before_;
+};
+
+Sequences to_double(Sequences x) {
+  for (at::Tensor* t : {&x.q_BSHD, &x.k_BSGD, &x.v_BSGE, &x.dout_BSHE}) *t = t->to(at::kDouble);
+  return x;
+}
+
+/// One call over everything.
+Deal whole(const Mask& mask, std::int64_t heads) {
+  return {.q_blocks = {run(0, mask.q_len())},
+          .k_blocks = {run(0, mask.kv_len())},
+          .q_heads = {{0, heads}}};
+}
+
+// Several blocks, ragged ends, dims that fill no panel; more than is packed at once, which is 4096
+// keys (forward) or queries (backward) of two dims of 256.
+TEST_P(CpuKernel, EqualsTheReferenceInFp64) {
+  struct Case {
+    plan::Lengths lengths;
+    std::string mask;
+    std::int64_t batch, heads, kv_heads, head_dim, value_dim;
+  };
+  for (const auto& [lengths, text, batch, heads, kv_heads, head_dim, value_dim] :
+       std::vector<Case>{{{601, 601}, "causal", 2, 3, 1, 72, 40},
+                         {{517, 517}, "documents:100,3,200,214", 1, 2, 2, 64, 64},
+                         {{700, 700}, "window:left=130,right=7", 1, 2, 1, 128, 128},
+                         {{523, 523}, "block_causal:50", 1, 1, 1, 136, 24},
+                         {{1, 300}, "full", 3, 4, 2, 80, 100},
+                         {{9001, 61}, "full", 1, 1, 1, 256, 256},
+                         {{61, 9001}, "full", 1, 1, 1, 256, 256}}) {
+    const Mask mask = plan::parse_mask(text, lengths);
+    const Sequences x = random_sequences({.batch = batch,
+                                          .heads = heads,
+                                          .kv_heads = kv_heads,
+                                          .head_dim = head_dim,
+                                          .value_dim = value_dim},
+                                         mask, at::kFloat, 3);
+    const Deal deal = whole(mask, heads);
+    const double scale = 1 / std::sqrt(head_dim);
+    const Threads two(2);
+    expect_near(dealt_attention(kernel(), x, mask, deal, scale),
+                dealt_attention(reference(), to_double(x), mask, deal, scale), 1e-5,
+                fmt::format("{}, {} x {}", text, lengths.q, lengths.kv));
+  }
+}
+
+TEST_P(CpuKernel, TheSameBitsForAnyNumberOfThreads) {
+  const Mask mask = plan::parse_mask("documents:400,300,220", {.q = 920, .kv = 920});
+  for (const unsigned set : {0u, kAllFeatures}) {
+    const Features features = features_of(set, 3, 0.2);
+    const Sequences x = random_sequences({.batch = 2, .heads = 3, .kv_heads = 1, .head_dim = 24},
+                                         mask, at::kFloat, 19);
+    const auto with = [&](int threads) {
+      const Threads guard(threads);
+      return dealt_attention(kernel(), x, mask, whole(mask, 3), features.score, features.sinks_H);
+    };
+    const Results one = with(1);
+    for (const int threads : {1, 2, 3}) {
+      for_each_result(with(threads), one,
+                      [&](const char* name, const at::Tensor& a, const at::Tensor& b) {
+                        EXPECT_TRUE(at::equal(a, b)) << name << ", " << threads << " threads";
+                      });
+    }
+  }
+}
+
+/// PyTorch's flash kernel of CPUs in the dtype of the inputs, gradients included.
+Results torch_flash(const Sequences& x, bool causal, double scale) {
+  const auto heads_first = [](const at::Tensor& t) { return t.transpose(1, 2); };
+  const at::Tensor q = heads_first(x.q_BSHD);
+  const at::Tensor k = heads_first(x.k_BSGD);
+  const at::Tensor v = heads_first(x.v_BSGE);
+  const auto [out, lse] =
+      at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0, causal, {}, scale);
+  const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      heads_first(x.dout_BSHE), q, k, v, out, lse, 0, causal, {}, scale);
+  return {heads_first(out), {}, heads_first(dq), heads_first(dk), heads_first(dv)};
+}
+
+TEST_P(CpuKernel, HalfPrecisionErrsNoMoreThanPyTorch) {
+  for (const std::string text : {"full", "causal"}) {
+    const Mask mask = plan::parse_mask(text, {.q = 700, .kv = 700});
+    const Sequences x = random_sequences(
+        {.heads = 2, .kv_heads = 2, .head_dim = 64, .value_dim = 64}, mask, at::kBFloat16, 11);
+    const Results torch = torch_flash(x, text == "causal", 0.125);
+    const Results exact =
+        dealt_attention(reference(), to_double(x), mask, whole(mask, 2), Score{.scale = 0.125});
+    Results given = dealt_attention(kernel(), x, mask, whole(mask, 2), 0.125);
+    for (at::Tensor* grad : {&given.dq_BSHD, &given.dk_BSGD, &given.dv_BSGE}) {
+      *grad = grad->to(at::kBFloat16);  // As the plan's last copy does.
+    }
+    const auto expect = [&](const char* name, at::Tensor Results::*field) {
+      EXPECT_LE(relative_error(given.*field, exact.*field),
+                relative_error(torch.*field, exact.*field))
+          << name << ", " << text;
+    };
+    expect("out", &Results::out_BSHE);
+    expect("dq", &Results::dq_BSHD);
+    expect("dk", &Results::dk_BSGD);
+    expect("dv", &Results::dv_BSGE);
+  }
+}
+
+TEST_P(CpuKernel, PreparedOrNotIsTheSame) {
+  const Mask mask = plan::parse_mask("causal", {.q = 300, .kv = 300});
+  const Sequences x = random_sequences({}, mask, at::kFloat, 5);
+  Pairs pairs{.q_runs = run(100, 300), .k_runs = run(0, 200), .mask = &mask, .heads = {}};
+  const Inputs inputs{x.q_BSHD.slice(1, 100, 300),
+                      x.k_BSGD.slice(1, 0, 200),
+                      x.v_BSGE.slice(1, 0, 200),
+                      {.scale = 0.3}};
+  const auto attend = [&] {
+    Partial carry{at::zeros({1, 200, 1, 8}), at::zeros({1, 200, 1})};
+    clear(carry);
+    kernel().attend(pairs, inputs, carry);
+    return carry.out_BLHE;
+  };
+  const at::Tensor fresh = attend();
+  pairs.prepared = kernel().prepare(pairs);
+  ASSERT_NE(pairs.prepared, nullptr);
+  EXPECT_TRUE(at::equal(fresh, attend()));
+  EXPECT_TRUE(at::equal(fresh, attend()));
+  EXPECT_EQ(reference().prepare(pairs), nullptr);
+}
+
+// Tensors whose elements are not neighbours, in and out.
+TEST_P(CpuKernel, AnyStrides) {
+  const Mask mask = plan::full_mask({.q = 20, .kv = 20});
+  const Sequences x = random_sequences({.heads = 2, .kv_heads = 2}, mask, at::kFloat, 5);
+  const auto turned = [](const at::Tensor& t) {
+    return t.permute({3, 2, 1, 0}).contiguous().permute({3, 2, 1, 0});
+  };
+  const Pairs pairs{.q_runs = run(0, 20), .k_runs = run(0, 20), .mask = &mask, .heads = {}};
+  const auto results = [&](const std::function<at::Tensor(const at::Tensor&)>& layout) {
+    const Inputs inputs{layout(x.q_BSHD), layout(x.k_BSGD), layout(x.v_BSGE), {.scale = 0.3}};
+    Partial carry{layout(at::zeros({1, 20, 2, 8})), layout(at::zeros({1, 20, 2, 1})).select(3, 0)};
+    clear(carry);
+    kernel().attend(pairs, inputs, carry);
+    InputGrads grads{layout(at::zeros_like(x.q_BSHD)), layout(at::zeros_like(x.k_BSGD)),
+                     layout(at::zeros_like(x.v_BSGE))};
+    kernel().attend_grad(pairs, inputs, {layout(x.dout_BSHE), carry.lse_BLH, carry.lse_BLH}, grads);
+    return std::vector<at::Tensor>{carry.out_BLHE, carry.lse_BLH, grads.dq_BLHD, grads.dk_BLGD,
+                                   grads.dv_BLGE};
+  };
+  const auto required = results([](const at::Tensor& t) { return t.clone(); });
+  const auto given = results(turned);
+  for (std::size_t i = 0; i < required.size(); ++i) {
+    EXPECT_TRUE(at::equal(given[i], required[i])) << i;
+  }
+}
+
+/// 2^x for floats next to each other is within one exponent; so is their distance.
+double ulp_error(float given, long double exact) {
+  const int exponent = std::max(std::ilogb(static_cast<float>(exact)), -126);
+  return static_cast<double>(std::abs(given - exact) / std::ldexp(1.0L, exponent - 23));
+}
+
+// Every 97th float from -87 to 88, and what lies beyond.
+TEST_P(CpuKernel, ExpErrsByLessThanTwoUlp) {
+  std::vector<float> x;
+  for (const float sign : {-1.0f, 1.0f}) {
+    const float limit = sign < 0 ? 87.0f : 88.0f;
+    for (std::uint32_t bits = 0x2f000000;; bits += 97) {
+      float value = 0;
+      std::memcpy(&value, &bits, sizeof value);
+      if (value > limit) break;
+      x.push_back(sign * value);
+    }
+  }
+  x.resize((x.size() + 15) / 16 * 16, 0);
+  std::vector<float> y(x.size());
+  isa().exp(x.data(), y.data(), static_cast<int>(x.size()));
+  double worst = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    worst = std::max(worst, ulp_error(y[i], std::exp(static_cast<long double>(x[i]))));
+  }
+  EXPECT_LE(worst, 2);
+  EXPECT_GT(worst, 0.4);  // It was measured at all.
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  std::vector<float> ends = {-kInf, kInf, -1e4f, 1e4f,
+                             -88,   0,    -0.0f, std::numeric_limits<float>::quiet_NaN()};
+  ends.resize(16, 0);
+  isa().exp(ends.data(), y.data(), 16);
+  EXPECT_EQ((std::vector<float>(y.begin(), y.begin() + 7)),
+            (std::vector<float>{0, kInf, 0, kInf, 0, 1, 1}));
+  EXPECT_TRUE(std::isnan(y[7]));
+}
+
+TEST_P(CpuKernel, TanhErrsByLessThanFourUlp) {
+  std::vector<float> x;
+  for (std::uint32_t bits = 0x20000000; bits < 0x42c80000; bits += 997) {  // to 100
+    float value = 0;
+    std::memcpy(&value, &bits, sizeof value);
+    x.push_back(x.size() % 2 == 0 ? value : -value);
+  }
+  x.resize((x.size() + 15) / 16 * 16, 0);
+  std::vector<float> y(x.size());
+  isa().tanh(x.data(), y.data(), static_cast<int>(x.size()));
+  double worst = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    worst = std::max(worst, ulp_error(y[i], std::tanh(static_cast<long double>(x[i]))));
+  }
+  EXPECT_LE(worst, 4);
+}
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string attend_error(
+    std::int64_t head_dim, std::int64_t value_dim,
+    const std::function<void(Partial&)>& spoil = [](Partial&) {}) {
+  const Mask mask = plan::full_mask({.q = 3, .kv = 5});
+  Partial carry{at::zeros({2, 3, 4, value_dim}), at::zeros({2, 3, 4})};
+  spoil(carry);
+  const Inputs inputs{at::zeros({2, 3, 4, head_dim}),
+                      at::zeros({2, 5, 4, head_dim}),
+                      at::zeros({2, 5, 4, value_dim}),
+                      {}};
+  const Pairs pairs{.q_runs = run(0, 3), .k_runs = run(0, 5), .mask = &mask, .heads = {}};
+  return error_of([&] { cpu_kernel().attend(pairs, inputs, carry); });
+}
+
+TEST(CpuKernelErrors, DimsAndStrides) {
+  EXPECT_EQ(attend_error(8, 8), "no error");
+  EXPECT_EQ(attend_error(257, 8), "attend: head dim 257; 1 to 256 is required");
+  EXPECT_EQ(attend_error(8, 300), "attend: value dim 300; 1 to 256 is required");
+  EXPECT_EQ(attend_error(0, 8), "attend: head dim 0; 1 to 256 is required");
+  EXPECT_EQ(attend_error(8, 6,
+                         [](Partial& carry) {
+                           carry.out_BLHE = at::zeros({2, 3, 1, 6}).expand({2, 3, 4, 6});
+                         }),
+            "attend: carry.out_BLHE has shape [2, 3, 4, 6] and strides [18, 6, 0, 1]; elements "
+            "that do not share memory are required");
+  EXPECT_EQ(attend_error(8, 6,
+                         [](Partial& carry) {
+                           carry.lse_BLH = at::zeros({100}).as_strided({2, 3, 4}, {4, 4, 1});
+                         }),
+            "attend: carry.lse_BLH has shape [2, 3, 4] and strides [4, 4, 1]; elements that do "
+            "not share memory are required");
+}
+
+TEST(CpuKernelErrors, InstructionSets) {
+  std::string here;
+  for (const cpu::Tiles* isa : cpu::all_isas()) {
+    if (cpu::runs_here(*isa)) here += (here.empty() ? "" : ", ") + std::string(isa->name);
+  }
+  EXPECT_EQ(error_of([] { cpu_kernel("sse9"); }),
+            "ARMILLARY_ISA: sse9; one of " + here + " is required");
+  for (const cpu::Tiles* isa : cpu::all_isas()) {
+    const std::string name = isa->name;
+    EXPECT_EQ(error_of([&] { cpu_kernel(name); }), cpu::runs_here(*isa)
+                                                       ? "no error"
+                                                       : "ARMILLARY_ISA: " + name +
+                                                             ", which this CPU has not; one of " +
+                                                             here + " is required");
+  }
+}
+
+}  // namespace
+}  // namespace armillary::kernel
