@@ -74,6 +74,7 @@ int run(int argc, char** argv) {
   add_plan(app, exit_code);
   add_verify(app, exit_code);
   add_train(app, exit_code);
+  add_bench(app, exit_code);
   try {
     check_verb(app, argc, argv);
     app.parse(argc, argv);

@@ -7,13 +7,10 @@
 #include "armillary/core/spec.h"
 
 namespace armillary::cli {
-namespace {
 
-int count(std::string_view flag, const std::string& text) {
+int parse_count(std::string_view flag, const std::string& text) {
   return static_cast<int>(parse_integer(flag, text, {1, std::numeric_limits<int>::max()}));
 }
-
-}  // namespace
 
 CLI::Validator not_empty() {
   return {[](const std::string& text) -> std::string {
@@ -57,15 +54,15 @@ void add_problem_flags(CLI::App& verb, ProblemFlags& flags) {
 plan::Problem problem(const ProblemFlags& flags) {
   const std::int64_t seq = parse_integer("--seq", flags.seq);
   const std::int64_t kv_seq = flags.kv_seq.empty() ? seq : parse_integer("--kv-seq", flags.kv_seq);
-  const int heads = count("--heads", flags.heads);
-  const int head_dim = count("--head-dim", flags.head_dim);
+  const int heads = parse_count("--heads", flags.heads);
+  const int head_dim = parse_count("--head-dim", flags.head_dim);
   plan::Problem problem{
-      .world = count("--world", flags.world),
+      .world = parse_count("--world", flags.world),
       .batch = parse_integer("--batch", flags.batch, {1}),
       .heads = heads,
-      .kv_heads = flags.kv_heads.empty() ? heads : count("--kv-heads", flags.kv_heads),
+      .kv_heads = flags.kv_heads.empty() ? heads : parse_count("--kv-heads", flags.kv_heads),
       .head_dim = head_dim,
-      .value_dim = flags.value_dim.empty() ? head_dim : count("--value-dim", flags.value_dim),
+      .value_dim = flags.value_dim.empty() ? head_dim : parse_count("--value-dim", flags.value_dim),
       .dtype = plan::parse_dtype(flags.dtype),
       .mask = plan::parse_mask(flags.mask, {seq, kv_seq}),
       .layout = plan::parse_layout(flags.layout),

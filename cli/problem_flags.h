@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "armillary/plan/strategy.h"
@@ -34,6 +35,9 @@ void add_problem_flags(CLI::App& verb, ProblemFlags& flags);
 
 /// For flags whose absence means something: they may be left out, but not be empty.
 CLI::Validator not_empty();
+
+/// A flag that counts: 1 or more. @throws InvalidArgument.
+int parse_count(std::string_view flag, const std::string& text);
 
 /// @throws InvalidArgument as the parsers do.
 plan::Problem problem(const ProblemFlags& flags);

@@ -16,7 +16,7 @@
 namespace armillary::cli {
 namespace {
 
-constexpr const char* kExamples = R"(
+constexpr const char* kTrainExamples = R"(
 Examples:
   armillary train recipes/default.toml --set training.dataset_path=src
   armillary train recipes/default.toml --set training.dataset_path=src --dry-run
@@ -87,7 +87,7 @@ void add_train(CLI::App& app, int& exit_code) {
   verb->add_flag("--dry-run", arguments->dry_run,
                  "Print parameters, plan, traffic and memory; train nothing, write nothing");
   verb->add_flag("--json", arguments->json, "One JSON object per line");
-  verb->footer(kExamples);
+  verb->footer(kTrainExamples);
   verb->callback([arguments, &exit_code] {
     run_train(*arguments);
     exit_code = kDone;

@@ -14,6 +14,8 @@ inline constexpr int kBadInput = 2;  ///< InvalidArgument, IoError, flags that d
 /// live as long as `app`.
 void add_plan(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
-void add_train(CLI::App& app, int& exit_code);  ///< Says that it needs libtorch if built without.
+// Those of a build without libtorch say that they need it.
+void add_train(CLI::App& app, int& exit_code);
+void add_bench(CLI::App& app, int& exit_code);
 
 }  // namespace armillary::cli

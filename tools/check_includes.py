@@ -31,6 +31,7 @@ MAY_USE = {
         "armillary/attention",
         "armillary/io",
     ],
+    "armillary/bench": ["armillary/core", "armillary/plan", "armillary/kernel"],
 }
 # These stand on top of the house and may use every folder of it, but nobody may use them.
 TOP = ["cli", "tests", "bench", "examples"]
