@@ -77,6 +77,7 @@ plan::Problem attention_problem(const Recipe& recipe, const plan::Mask& mask) {
       recipe.training.mixed_precision_param == "bfloat16" ? plan::Dtype::Bf16 : plan::Dtype::F32;
   problem.mask = mask;
   problem.layout = plan::parse_layout(recipe.parallelism.layout);
+  problem.wire = plan::parse_wire(recipe.parallelism.wire);
   return problem;
 }
 
@@ -122,7 +123,7 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
   return fmt::format(
       "model       {}, {} parameters\n"
       "step        {} tokens, {} visible pairs a head, {:.3f} TFLOP\n"
-      "attention   {}, layout {}, mask {}, {} ranks\n"
+      "attention   {}, layout {}, mask {}, wire {}, {} ranks\n"
       "sent a step by the busiest rank\n"
       "  forward   {}\n"
       "  backward  {}\n"
@@ -133,10 +134,10 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       recipe.model.name, estimate.size.parameters, tokens, estimate.visible_pairs,
       model_flops(recipe.model, tokens, estimate.visible_pairs) * 1e-12,
       recipe.parallelism.strategy, recipe.parallelism.layout, recipe.parallelism.mask,
-      recipe.parallelism.context_parallel_degree, largest(estimate.forward),
-      largest(estimate.backward), mib(estimate.gradient_sent_bytes), mib(memory.total()),
-      mib(memory.parameters), mib(memory.gradients), mib(memory.optimizer), mib(memory.attention),
-      mib(memory.activations));
+      recipe.parallelism.wire, recipe.parallelism.context_parallel_degree,
+      largest(estimate.forward), largest(estimate.backward), mib(estimate.gradient_sent_bytes),
+      mib(memory.total()), mib(memory.parameters), mib(memory.gradients), mib(memory.optimizer),
+      mib(memory.attention), mib(memory.activations));
 }
 
 nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
@@ -147,6 +148,7 @@ nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
           {"strategy", recipe.parallelism.strategy},
           {"layout", recipe.parallelism.layout},
           {"mask", recipe.parallelism.mask},
+          {"wire", recipe.parallelism.wire},
           {"tokens_per_step", tokens},
           {"visible_pairs", estimate.visible_pairs},
           {"flops_per_step", model_flops(recipe.model, tokens, estimate.visible_pairs)},

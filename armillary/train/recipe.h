@@ -63,6 +63,7 @@ struct Recipe {
     std::string strategy = "ring";
     std::string layout = "zigzag";
     std::string mask = "documents";
+    std::string wire = "accumulator";
   } parallelism;
   struct Comm {
     double train_timeout_seconds = 100;

@@ -82,6 +82,8 @@ std::vector<Field> fields(Recipe& r) {
       {"parallelism", "layout", &r.parallelism.layout, "as in `armillary plan --layout`"},
       {"parallelism", "mask", &r.parallelism.mask,
        "documents[:within=..] (those packed in the sequence), or as in `armillary plan --mask`"},
+      {"parallelism", "wire", &r.parallelism.wire,
+       "dtype in which partial outputs and gradients travel", Names{"accumulator", "input"}},
       {"comm", "train_timeout_seconds", &r.comm.train_timeout_seconds,
        "longest wait of a rank for another", above_zero(1e9)},
       {"metrics", "log_freq", &r.metrics.log_freq,

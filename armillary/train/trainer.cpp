@@ -125,7 +125,10 @@ class RankTrainer {
                               const at::Tensor& v_BLGD) {
       return attention::sequence_parallel_attention(
           q_BLHD, k_BLGD, v_BLGD, comm_,
-          {.mask = mask, .layout = layout, .strategy = recipe_.parallelism.strategy});
+          {.mask = mask,
+           .layout = layout,
+           .strategy = recipe_.parallelism.strategy,
+           .wire = plan::parse_wire(recipe_.parallelism.wire)});
     };
     const auto logits_BLV = model_->forward(row(gather(sequence.tokens, positions)),
                                             at::tensor(positions, at::kLong), attend);

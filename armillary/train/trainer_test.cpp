@@ -103,6 +103,18 @@ TEST(Train, MoreRanksThanTokensEqualOneRank) {
   expect_equal_to_one_rank(recipe, {{5, "ring", "zigzag"}});
 }
 
+/// Rounding what travels is seen, and is no more than rounding.
+TEST(Train, ANarrowWireIsTakenAndCostsARounding) {
+  Recipe recipe = small_recipe();
+  recipe.parallelism.context_parallel_degree = 4;
+  recipe.training.mixed_precision_param = "bfloat16";
+  const auto wide = run(recipe);
+  recipe.parallelism.wire = "input";
+  const auto narrow = run(recipe);
+  EXPECT_NE(narrow.back().loss, wide.back().loss);
+  EXPECT_NEAR(narrow.back().loss, wide.back().loss, 0.01 * wide.back().loss);
+}
+
 TEST(Train, TheSameRunTwiceIsBitwiseEqual) {
   Recipe recipe = small_recipe();
   recipe.parallelism.context_parallel_degree = 3;
