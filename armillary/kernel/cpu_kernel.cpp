@@ -1,7 +1,6 @@
 #include "armillary/kernel/cpu_kernel.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 #include <fmt/ranges.h>
 
@@ -14,21 +13,11 @@
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu/block.h"
 #include "armillary/kernel/cpu/isa.h"
+#include "armillary/kernel/cpu_views.h"
 #include "armillary/kernel/reference.h"
 
 namespace armillary::kernel {
 namespace {
-
-void run_on_intra_op_threads(int threads, void (*work)(void*), void* context) {
-  at::parallel_for(0, threads, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) work(context);
-  });
-}
-
-cpu::Team intra_op_team() {
-  const bool nested = at::in_parallel_region();
-  return {.threads = nested ? 1 : at::get_num_threads(), .run = run_on_intra_op_threads};
-}
 
 /// Two schedules, each made when it is first asked for: a plan's op runs one pass only.
 class Schedules final : public Prepared {
@@ -90,22 +79,11 @@ void check_output(const char* where, const char* name, const at::Tensor& x) {
   }
 }
 
-bool has_rows(const at::Tensor& x) {
-  return x.size(-1) <= 1 || x.stride(-1) == 1;
-}
-
 cpu::Input input_of(const at::Tensor& x_BLHX) {
   return {.data = x_BLHX.const_data_ptr(),
           .batch = x_BLHX.stride(0),
           .row = x_BLHX.stride(1),
           .head = x_BLHX.stride(2)};
-}
-
-cpu::Output output_of(const at::Tensor& x) {
-  return {.data = x.mutable_data_ptr<float>(),
-          .batch = x.stride(0),
-          .row = x.stride(1),
-          .head = x.stride(2)};
 }
 
 /// A tensor that a call updates; one whose elements are not neighbours is updated as a copy.

@@ -49,8 +49,8 @@ inline void add_transposed(const TilePairs& pairs, const Span* spans, const floa
         const int row = groups.begin * kRows;
         Block<kCount> c;
         get<kCount>(c, sums, kPanel);
-        multiply_add<kCount, 1, kBackwardLd>(c, weights + row * kBackwardLd + k, x + row * kPanel,
-                                             groups.end * kRows - row);
+        multiply_add<Product, kCount, 1, kBackwardLd>(c, weights + row * kBackwardLd + k,
+                                                      x + row * kPanel, groups.end * kRows - row);
         put<kCount>(c, sums, kPanel);
       }
     });
@@ -120,28 +120,17 @@ inline void weigh(const BackwardTile& t, const Span* spans) {
 /// Calls visit(row, key) for every visible pair of a tile.
 template <class Visit>
 ARMILLARY_INLINE void for_each_pair(const TilePairs& pairs, Visit visit) {
-  if (pairs.ranges == nullptr) {
-    for (int row = 0; row < pairs.q_rows; ++row) {
-      for (int k = 0; k < pairs.k_rows; ++k) visit(row, k);
-    }
-    return;
-  }
-  for (int i = 0; i < pairs.range_count; ++i) {
-    const RowRange& range = pairs.ranges[i];
-    for (int k = range.begin; k < range.end; ++k) visit(range.row, k);
-  }
-}
-
-/// Element (row, column) of packed columns of so many rows.
-ARMILLARY_INLINE int in_columns(int rows, int row, int column) {
-  return (column / kPanel * rows + row) * kPanel + column % kPanel;
+  for_each_range(pairs, [&](int row, int begin, int end) {
+    for (int k = begin; k < end; ++k) visit(row, k);
+  });
 }
 
 inline void backward(const BackwardTile& t) {
   Span spans[kBackwardGroups];
   find_spans(t.pairs, spans);
-  multiply_panels<kBackwardLd>(t.pairs, spans, t.q, t.k_transposed, t.head_dim, t.weights);
-  multiply_panels<kBackwardLd>(t.pairs, spans, t.dout, t.v_transposed, t.value_dim, t.dscores);
+  multiply_panels<Product, kBackwardLd>(t.pairs, spans, t.q, t.k_transposed, t.head_dim, t.weights);
+  multiply_panels<Product, kBackwardLd>(t.pairs, spans, t.dout, t.v_transposed, t.value_dim,
+                                        t.dscores);
   weigh(t, spans);
   if (!t.pairs.wild) {
     add_transposed(t.pairs, spans, t.weights, t.dout, t.value_dim, t.dv);
@@ -207,8 +196,9 @@ inline void backward_dq(const BackwardTile& t) {
         const int rows = t.pairs.q_rows - row < kRows ? t.pairs.q_rows - row : kRows;
         Block<kCount> c;
         clear<kCount>(c);
-        multiply_add<kCount, kBackwardLd, 1>(c, t.dscores + row * kBackwardLd + span.first(),
-                                             k + span.first() * kPanel, span.end - span.first());
+        multiply_add<Product, kCount, kBackwardLd, 1>(
+            c, t.dscores + row * kBackwardLd + span.first(), k + span.first() * kPanel,
+            span.end - span.first());
         add_rows<kCount>(c, t.scale, t.dq + row * t.dq_stride + begin, t.dq_stride, rows,
                          t.head_dim - begin);
       }

@@ -96,6 +96,21 @@ struct Grads {
 void attend(const Call& call, const Carry& carry);
 void attend_grad(const Call& call, const Upstream& upstream, const Grads& grads);
 
+/// Two partials of one shape, [batch, rows, heads, width]; the second is only read.
+struct MergeCall {
+  std::int64_t batch = 0;
+  std::int64_t rows = 0;
+  std::int64_t heads = 0;
+  int width = 0;
+  Output out;
+  Output lse;
+  Output other_out;
+  Output other_lse;
+};
+
+/// kernel::merge.
+void merge(const Tiles& isa, const Team& team, const MergeCall& call);
+
 PatchLimits forward_limits(const Tiles& isa);
 PatchLimits backward_limits(const Tiles& isa);
 

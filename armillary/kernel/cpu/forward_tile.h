@@ -108,25 +108,16 @@ inline void softmax(const ForwardTile& t, const Span* spans) {
   }
 }
 
-/// out += weights V without touching hidden pairs, where 0 * NaN would.
-inline void add_values_exactly(const ForwardTile& t) {
+/// out += weights V without touching hidden pairs, where 0 * NaN would; value(k, e) reads V.
+template <class Value>
+inline void add_exactly(const ForwardTile& t, Value value) {
   const int padded = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
-  const int v_rows = (t.pairs.k_rows + kPanel - 1) / kPanel * kPanel;
-  const auto add_range = [&](int row, int begin, int end) {
+  for_each_range(t.pairs, [&](int row, int begin, int end) {
     for (int e = 0; e < t.value_dim; ++e) {
-      const int panel = e / kPanel;
-      float* const x = t.out + (panel * padded + row) * kPanel + e % kPanel;
-      for (int k = begin; k < end; ++k) {
-        *x += t.scores[row * kForwardLd + k] * t.v[(panel * v_rows + k) * kPanel + e % kPanel];
-      }
+      float* const x = t.out + in_columns(padded, row, e);
+      for (int k = begin; k < end; ++k) *x += t.scores[row * kForwardLd + k] * value(k, e);
     }
-  };
-  if (t.pairs.ranges == nullptr) {
-    for (int row = 0; row < t.pairs.q_rows; ++row) add_range(row, 0, t.pairs.k_rows);
-  }
-  for (int i = 0; t.pairs.ranges != nullptr && i < t.pairs.range_count; ++i) {
-    add_range(t.pairs.ranges[i].row, t.pairs.ranges[i].begin, t.pairs.ranges[i].end);
-  }
+  });
 }
 
 /// out += weights V
@@ -144,8 +135,8 @@ inline void add_values(const ForwardTile& t, const Span* spans) {
         float* const to = out + g * kRows * kPanel;
         Block<kCount> c;
         get<kCount>(c, to, kPanel);
-        multiply_add<kCount, kForwardLd, 1>(c, t.scores + g * kRows * kForwardLd + first,
-                                            v + first * kPanel, spans[g].end - first);
+        multiply_add<Product, kCount, kForwardLd, 1>(c, t.scores + g * kRows * kForwardLd + first,
+                                                     v + first * kPanel, spans[g].end - first);
         put<kCount>(c, to, kPanel);
       }
     });
@@ -155,10 +146,11 @@ inline void add_values(const ForwardTile& t, const Span* spans) {
 inline void forward(const ForwardTile& t) {
   Span spans[kForwardGroups];
   find_spans(t.pairs, spans);
-  multiply_panels<kForwardLd>(t.pairs, spans, t.q, t.k, t.head_dim, t.scores);
+  multiply_panels<Product, kForwardLd>(t.pairs, spans, t.q, t.k, t.head_dim, t.scores);
   softmax(t, spans);
   if (t.pairs.wild) {
-    add_values_exactly(t);
+    const int v_rows = (t.pairs.k_rows + kPanel - 1) / kPanel * kPanel;
+    add_exactly(t, [&](int k, int e) { return t.v[in_columns(v_rows, k, e)]; });
   } else {
     add_values(t, spans);
   }

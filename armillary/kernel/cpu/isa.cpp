@@ -8,6 +8,9 @@
 namespace armillary::kernel::cpu {
 
 #if defined(__x86_64__)
+namespace avx512_bf16 {
+extern const Tiles kTiles;
+}
 namespace avx512 {
 extern const Tiles kTiles;
 }
@@ -18,14 +21,17 @@ extern const Tiles kTiles;
 namespace portable {
 extern const Tiles kTiles;
 }
+namespace emulated {
+extern const Tiles kTiles;
+}
 
 namespace {
 
 constexpr const Tiles* kAll[] = {
 #if defined(__x86_64__)
-    &avx512::kTiles, &avx2::kTiles,
+    &avx512_bf16::kTiles, &avx512::kTiles, &avx2::kTiles,
 #endif
-    &portable::kTiles};
+    &portable::kTiles, &emulated::kTiles};
 
 std::string names_here() {
   std::string names;
@@ -45,15 +51,13 @@ std::span<const Tiles* const> all_isas() {
 
 bool runs_here(const Tiles& isa) {
 #if defined(__x86_64__)
-  if (&isa == &avx512::kTiles) {
-    return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx2") != 0 &&
-           __builtin_cpu_supports("fma") != 0;
-  }
-  if (&isa == &avx2::kTiles) {
-    return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
-  }
+  const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") != 0;
+  if (&isa == &avx512_bf16::kTiles) return avx512 && __builtin_cpu_supports("avx512bf16") != 0;
+  if (&isa == &avx512::kTiles) return avx512;
+  if (&isa == &avx2::kTiles) return avx2;
 #endif
-  return &isa == &portable::kTiles;
+  return &isa == &portable::kTiles || &isa == &emulated::kTiles;
 }
 
 const Tiles& isa_named(std::string_view name) {

@@ -8,7 +8,8 @@
 
 namespace armillary::kernel::cpu {
 
-/// Every set that was compiled, best first: "avx512", "avx2", "portable".
+/// Every set that was compiled, best first: "avx512_bf16", "avx512", "avx2", "portable". Then
+/// "emulated", which is avx512_bf16 in portable C++: slow, and for tests on CPUs without.
 std::span<const Tiles* const> all_isas();
 
 /// Whether this CPU can run it.

@@ -18,9 +18,14 @@ ARMILLARY_INLINE void clear(Block<V>& c) {
   }
 }
 
+/// What a term adds: the product of floats.
+struct Product {
+  static ARMILLARY_INLINE Float of(Float a, Float b, Float c) { return fma(a, b, c); }
+};
+
 /// c += A B over `count` terms: element (r, i) of A at a[r * row_step + i * term_step], row i of B,
 /// of a panel, at b + i * W.
-template <int V, int kRowStep, int kTermStep>
+template <class Op, int V, int kRowStep, int kTermStep>
 ARMILLARY_INLINE void multiply_add(Block<V>& c, const float* a, const float* b, int count) {
 #pragma GCC unroll 4
   for (int i = 0; i < count; ++i) {
@@ -31,7 +36,7 @@ ARMILLARY_INLINE void multiply_add(Block<V>& c, const float* a, const float* b, 
     for (int r = 0; r < kRows; ++r) {
       const Float x = all(a[r * kRowStep]);
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) c[r][v] = fma(x, row[v], c[r][v]);
+      for (int v = 0; v < V; ++v) c[r][v] = Op::of(x, row[v], c[r][v]);
     }
     a += kTermStep;
     b += kPanel;
@@ -39,15 +44,15 @@ ARMILLARY_INLINE void multiply_add(Block<V>& c, const float* a, const float* b, 
 }
 
 /// The same with A in packed columns of `a_rows` rows, over `width` terms.
-template <int V>
+template <class Op, int V>
 ARMILLARY_INLINE void multiply_columns(Block<V>& c, const float* a, int a_rows, const float* b,
                                        int width) {
   for (; width > kPanel; width -= kPanel) {
-    multiply_add<V, kPanel, 1>(c, a, b, kPanel);
+    multiply_add<Op, V, kPanel, 1>(c, a, b, kPanel);
     a += static_cast<std::ptrdiff_t>(a_rows) * kPanel;
     b += kPanel * kPanel;
   }
-  multiply_add<V, kPanel, 1>(c, a, b, width);
+  multiply_add<Op, V, kPanel, 1>(c, a, b, width);
 }
 
 template <int V>

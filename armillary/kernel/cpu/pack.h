@@ -94,15 +94,15 @@ ARMILLARY_INLINE void transpose(const E* from, std::int64_t stride, float* to,
 
 #else
 
-constexpr int kCorner = 4;
+constexpr int kCorner = kWidth;
 using FiniteCorner = Finite;
 template <class E>
 ARMILLARY_INLINE void transpose(const E* from, std::int64_t stride, float* to,
                                 FiniteCorner& finite) {
-  for (int r = 0; r < 4; ++r) {
+  for (int r = 0; r < kCorner; ++r) {
     const Float x = load(from + r * stride);
     finite.see(x);
-    for (int c = 0; c < 4; ++c) to[c * kPanel + r] = x[c];
+    for (int c = 0; c < kCorner; ++c) to[c * kPanel + r] = x[c];
   }
 }
 

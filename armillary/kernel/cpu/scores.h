@@ -63,8 +63,24 @@ class HiddenKeys {
   const RowRange* end_;
 };
 
+/// Calls visit(row, begin, end) for all keys [begin, end) that a row sees.
+template <class Visit>
+ARMILLARY_INLINE void for_each_range(const TilePairs& pairs, Visit visit) {
+  for (int row = 0; pairs.ranges == nullptr && row < pairs.q_rows; ++row) {
+    visit(row, 0, pairs.k_rows);
+  }
+  for (int i = 0; pairs.ranges != nullptr && i < pairs.range_count; ++i) {
+    visit(pairs.ranges[i].row, pairs.ranges[i].begin, pairs.ranges[i].end);
+  }
+}
+
+/// Element (row, column) of packed columns of so many rows.
+ARMILLARY_INLINE int in_columns(int rows, int row, int column) {
+  return (column / kPanel * rows + row) * kPanel + column % kPanel;
+}
+
 /// products = A B^T for the panels that the spans touch, A in columns and B transposed.
-template <int kLd>
+template <class Op, int kLd>
 inline void multiply_panels(const TilePairs& pairs, const Span* spans, const float* a,
                             const float* b, int width, float* products) {
   const int groups = (pairs.q_rows + kRows - 1) / kRows;
@@ -74,7 +90,7 @@ inline void multiply_panels(const TilePairs& pairs, const Span* spans, const flo
       const float* const b_panel = b + static_cast<std::ptrdiff_t>(panel) * width;
       Block<kVecs> c;
       clear<kVecs>(c);
-      multiply_columns<kVecs>(c, a + g * kRows * kPanel, groups * kRows, b_panel, width);
+      multiply_columns<Op, kVecs>(c, a + g * kRows * kPanel, groups * kRows, b_panel, width);
       put<kVecs>(c, products + g * kRows * kLd + panel, kLd);
     }
   }

@@ -24,8 +24,9 @@ namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
 using Float = __m512;
 using Int = __m512i;
-constexpr int kWidth = 16;  ///< Floats of a vector.
-constexpr int kVecs = 4;    ///< Vectors of a row of the micro-kernel; 6 x 4 of 32 registers add up.
+constexpr int kWidth = 16;     ///< Floats of a vector.
+constexpr bool kFused = true;  ///< fma rounds once.
+constexpr int kVecs = 4;  ///< Vectors of a row of the micro-kernel; 6 x 4 of 32 registers add up.
 
 ARMILLARY_INLINE Float load(const float* x) {
   return _mm512_loadu_ps(x);
@@ -90,12 +91,25 @@ ARMILLARY_INLINE Float load(const Fp16* x) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
 }
 
+#if defined(__AVX512BF16__)
+#define ARMILLARY_PAIRS 1
+/// c + the products of both halves of words of two bf16.
+ARMILLARY_INLINE Float dot(Float a, Float b, Float c) {
+  return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
+}
+/// Rounds `kWidth` floats to bf16.
+ARMILLARY_INLINE void store_rounded(Bf16* x, Float a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(x), (__m256i)_mm512_cvtneps_pbh(a));
+}
+#endif
+
 #elif defined(__AVX2__)
 
 using Float = __m256;
 using Int = __m256i;
 constexpr int kWidth = 8;
 constexpr int kVecs = 2;  // 6 x 2 of 16 registers
+constexpr bool kFused = true;
 
 ARMILLARY_INLINE Float load(const float* x) {
   return _mm256_loadu_ps(x);
@@ -163,10 +177,17 @@ ARMILLARY_INLINE Float load(const Fp16* x) {
 
 #else  // portable: vectors of GCC and Clang, whatever the machine has for them
 
-using Float = float __attribute__((vector_size(16)));
-using Int = std::int32_t __attribute__((vector_size(16)));
+#if defined(ARMILLARY_EMULATED)  // the sizes and the pairs of AVX-512 with BF16, for tests
+#define ARMILLARY_PAIRS 1
+constexpr int kWidth = 16;
+constexpr int kVecs = 4;
+#else
 constexpr int kWidth = 4;
 constexpr int kVecs = 2;
+#endif
+constexpr bool kFused = false;
+using Float = float __attribute__((vector_size(4 * kWidth)));
+using Int = std::int32_t __attribute__((vector_size(4 * kWidth)));
 
 ARMILLARY_INLINE Float load(const float* x) {
   Float a;
@@ -177,7 +198,7 @@ ARMILLARY_INLINE void store(float* x, Float a) {
   __builtin_memcpy(x, &a, sizeof a);
 }
 ARMILLARY_INLINE Float all(float x) {
-  return Float{x, x, x, x};
+  return x - Float{};  // x - 0 is x, also if it is -0
 }
 ARMILLARY_INLINE Float add(Float a, Float b) {
   return a + b;
@@ -218,16 +239,19 @@ ARMILLARY_INLINE Float sign_of(Float a, Float magnitude) {
   return (Float)(((Int)a & static_cast<std::int32_t>(0x80000000u)) | (Int)magnitude);
 }
 ARMILLARY_INLINE float sum(Float a) {
-  return (a[0] + a[2]) + (a[1] + a[3]);
+  float x = 0;
+  for (int i = 0; i < kWidth; ++i) x += a[i];
+  return x;
 }
 ARMILLARY_INLINE float top(Float a) {
-  const float x = a[0] > a[2] ? a[0] : a[2];
-  const float y = a[1] > a[3] ? a[1] : a[3];
-  return x > y ? x : y;
+  float x = a[0];
+  for (int i = 1; i < kWidth; ++i) x = a[i] > x ? a[i] : x;
+  return x;
 }
 
 ARMILLARY_INLINE Float load(const Bf16* x) {
-  const Int bits = {x[0].bits << 16, x[1].bits << 16, x[2].bits << 16, x[3].bits << 16};
+  Int bits;
+  for (int i = 0; i < kWidth; ++i) bits[i] = static_cast<std::int32_t>(x[i].bits) << 16;
   return (Float)bits;
 }
 ARMILLARY_INLINE float widen(Fp16 x) {
@@ -248,8 +272,28 @@ ARMILLARY_INLINE float widen(Fp16 x) {
   return value;
 }
 ARMILLARY_INLINE Float load(const Fp16* x) {
-  return Float{widen(x[0]), widen(x[1]), widen(x[2]), widen(x[3])};
+  Float a;
+  for (int i = 0; i < kWidth; ++i) a[i] = widen(x[i]);
+  return a;
 }
+
+#if defined(ARMILLARY_PAIRS)
+ARMILLARY_INLINE Float dot(Float a, Float b, Float c) {
+  constexpr std::int32_t kHigh = static_cast<std::int32_t>(0xffff0000u);
+  c = c + (Float)((Int)a << 16) * (Float)((Int)b << 16);
+  return c + (Float)((Int)a & kHigh) * (Float)((Int)b & kHigh);
+}
+ARMILLARY_INLINE void store_rounded(Bf16* x, Float a) {
+  for (int i = 0; i < kWidth; ++i) {
+    const float value = a[i];
+    std::uint32_t bits = 0;
+    __builtin_memcpy(&bits, &value, sizeof bits);
+    const bool nan = value != value;
+    bits = nan ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1);  // ties to even
+    x[i].bits = static_cast<std::uint16_t>(bits >> 16);
+  }
+}
+#endif
 
 #endif
 

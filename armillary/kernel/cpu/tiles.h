@@ -7,7 +7,9 @@
 //   columns      [X / W][rows][W]   Q, V, K and dO, cut into panels of W columns
 //   transposed   [rows / W][X][W]   K^T and V^T, cut into panels of W keys
 //
-// The last panel is W wide too; what it lacks is zero.
+// The last panel is W wide too; what it lacks is zero. Where bf16 is multiplied as such, two of
+// them are one word in place of a float: neighbours of a row in Q and K, of a column in V
+// (pairs.h).
 #pragma once
 
 #include <cstdint>
@@ -68,6 +70,7 @@ struct ForwardTile {
   TileScore score;
   int head_dim = 0;
   int value_dim = 0;
+  float scale = 1;           ///< Of scores, for pairs: their queries are as they came.
   const float* q = nullptr;  ///< columns, times the scale
   const float* k = nullptr;  ///< transposed
   const float* v = nullptr;  ///< columns
@@ -100,6 +103,24 @@ struct BackwardTile {
   std::int64_t dq_stride = 0;
 };
 
+/// Up to kCount rows of two partials, by address.
+struct MergeRows {
+  static constexpr int kCount = 64;
+  int count = 0;
+  float* out[kCount];
+  float* lse[kCount];
+  const float* other_out[kCount];
+  const float* other_lse[kCount];
+};
+
+/// How a tile is packed, and merged into the state of its queries.
+struct ForwardFunctions {
+  bool (*pack_queries)(const Rows& rows, float scale, int padded, float* packed) = nullptr;
+  bool (*pack_keys)(const Rows& rows, float* packed) = nullptr;
+  bool (*pack_values)(const Rows& rows, float scale, int padded, float* packed) = nullptr;
+  void (*run)(const ForwardTile& tile) = nullptr;
+};
+
 /// The functions and sizes of one instruction set.
 struct Tiles {
   const char* name = nullptr;
@@ -116,8 +137,8 @@ struct Tiles {
   bool (*pack_columns)(const Rows& rows, float scale, int padded, float* packed) = nullptr;
   bool (*pack_transposed)(const Rows& rows, float* packed) = nullptr;
 
-  /// Merges the keys of a tile into the state of its queries.
-  void (*forward)(const ForwardTile& tile) = nullptr;
+  ForwardFunctions forward;        ///< Of any dtype.
+  ForwardFunctions forward_pairs;  ///< Of bf16, multiplied as such; empty if the set cannot.
   /// Writes the state of `rows` queries as out / sum and max + log sum; rows of sum 0 stay.
   void (*write)(const ForwardTile& tile, float* out, std::int64_t out_stride, float* lse,
                 std::int64_t lse_stride) = nullptr;
@@ -128,6 +149,9 @@ struct Tiles {
   /// rows of `grad` += factor * packed columns
   void (*add_columns)(const float* packed, int padded, int rows, int width, float factor,
                       float* grad, std::int64_t stride) = nullptr;
+
+  /// Merges rows of `width` elements and their log-sum-exp into others, as kernel::merge.
+  void (*merge)(const MergeRows& rows, int width) = nullptr;
 
   void (*exp)(const float* x, float* y, int count) = nullptr;   ///< For tests of accuracy.
   void (*tanh)(const float* x, float* y, int count) = nullptr;  ///< The same.

@@ -3,7 +3,9 @@
 
 #include "armillary/kernel/cpu/backward_tile.h"
 #include "armillary/kernel/cpu/forward_tile.h"
+#include "armillary/kernel/cpu/merge_rows.h"
 #include "armillary/kernel/cpu/pack.h"
+#include "armillary/kernel/cpu/pairs.h"
 
 namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
@@ -31,11 +33,21 @@ const Tiles kTiles = {.name = ARMILLARY_ISA_NAME,
                       .backward_ld = kBackwardLd,
                       .pack_columns = pack_columns,
                       .pack_transposed = pack_transposed,
-                      .forward = forward,
+                      .forward = {.pack_queries = pack_columns,
+                                  .pack_keys = pack_transposed,
+                                  .pack_values = pack_columns,
+                                  .run = forward},
+#if defined(ARMILLARY_PAIRS)
+                      .forward_pairs = {.pack_queries = pack_query_pairs,
+                                        .pack_keys = pack_key_pairs,
+                                        .pack_values = pack_value_pairs,
+                                        .run = forward_pairs},
+#endif
                       .write = write,
                       .backward = backward,
                       .backward_dq = backward_dq,
                       .add_columns = add_columns,
+                      .merge = merge,
                       .exp = exp_all,
                       .tanh = tanh_all};
 

@@ -1,0 +1,33 @@
+#include "armillary/kernel/cpu_views.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+namespace armillary::kernel {
+namespace {
+
+void run_on_intra_op_threads(int threads, void (*work)(void*), void* context) {
+  at::parallel_for(0, threads, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) work(context);
+  });
+}
+
+}  // namespace
+
+cpu::Team intra_op_team() {
+  const bool nested = at::in_parallel_region();
+  return {.threads = nested ? 1 : at::get_num_threads(), .run = run_on_intra_op_threads};
+}
+
+bool has_rows(const at::Tensor& x) {
+  return x.size(-1) <= 1 || x.stride(-1) == 1;
+}
+
+cpu::Output output_of(const at::Tensor& x) {
+  return {.data = x.mutable_data_ptr<float>(),
+          .batch = x.stride(0),
+          .row = x.stride(1),
+          .head = x.stride(2)};
+}
+
+}  // namespace armillary::kernel
