@@ -13,6 +13,7 @@
 
 #include "armillary/core/refusal.h"
 #include "armillary/kernel/dealt_attention.h"
+#include "armillary/kernel/naive_attention.h"
 
 namespace armillary::kernel {
 namespace {
@@ -115,6 +116,29 @@ RC_GTEST_PROP(Merge, IsSoftmaxOverBothSetsOfKeys, ()) {
   };
   expect_same(merged(over(0, keys_a), over(keys_a, keys_a + keys_b)), over(0, keys_a + keys_b),
               kRounding);
+}
+
+// fp32 rows have a path of their own: many of them, rows that fill no vector, sides that saw no
+// key.
+TEST(Merge, Fp32RowsEqualFp64) {
+  for (const std::int64_t width : {1, 5, 64, 131}) {
+    at::manual_seed(static_cast<std::uint64_t>(width));
+    const auto random = [&](std::int64_t first_empty) {
+      Partial partial{at::randn({2, 700, 3, width}), at::randn({2, 700, 3}) * 20};
+      partial.lse_BLH.slice(1, first_empty, first_empty + 20).fill_(-kInf);
+      partial.out_BLHE.slice(1, first_empty, first_empty + 20).zero_();
+      return partial;
+    };
+    const Partial other = random(60);
+    Partial acc = random(50);  // rows 60 to 69 are empty on both sides
+    Partial exact{acc.out_BLHE.to(at::kDouble), acc.lse_BLH.to(at::kDouble)};
+    merge(exact, {other.out_BLHE.to(at::kDouble), other.lse_BLH.to(at::kDouble)});
+    merge(acc, other);
+    EXPECT_LE(relative_error(acc.out_BLHE, exact.out_BLHE), 5e-7) << width;
+    EXPECT_TRUE(at::equal(acc.lse_BLH == -kInf, exact.lse_BLH == -kInf)) << width;
+    const auto seen = [](const at::Tensor& lse) { return lse.masked_fill(lse == -kInf, 0); };
+    EXPECT_LE(relative_error(seen(acc.lse_BLH), seen(exact.lse_BLH)), 5e-7) << width;
+  }
 }
 
 TEST(Merge, TakesViewsOfSlotsAndLeavesTheRestAlone) {
