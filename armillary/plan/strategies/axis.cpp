@@ -4,15 +4,16 @@
 #include <map>
 #include <utility>
 
-#include "armillary/core/error.h"
-
 namespace armillary::plan {
 namespace {
 
-void merge_sorted(std::vector<int>& into, const std::vector<int>& more) {
-  std::vector<int> both;
-  std::set_union(into.begin(), into.end(), more.begin(), more.end(), std::back_inserter(both));
-  into = std::move(both);
+void append(std::vector<int>& into, const std::vector<int>& more) {
+  into.insert(into.end(), more.begin(), more.end());
+}
+
+void sort_unique(std::vector<int>& blocks) {
+  std::sort(blocks.begin(), blocks.end());
+  blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
 }
 
 }  // namespace
@@ -42,13 +43,13 @@ std::vector<int> Axis::needed_of(int origin) const {
   return blocks_where(origin, [&](int block) { return options_.needs(block); });
 }
 
-const Held& Axis::holder(const std::vector<Held>& held, int origin) const {
-  for (const Held& candidate : held) {
-    if (std::count(candidate.origins.begin(), candidate.origins.end(), origin) > 0) {
-      return candidate;
-    }
+/// By member: what of `held` has its tiles.
+std::vector<int> Axis::holders(const std::vector<Held>& held) const {
+  std::vector<int> holders(options_.route->size(), -1);
+  for (std::size_t h = 0; h < held.size(); ++h) {
+    for (const int origin : held[h].origins) holders[origin] = static_cast<int>(h);
   }
-  fail<InternalError>("axis: member {} holds nothing of member {}", options_.me, origin);
+  return holders;
 }
 
 std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
@@ -68,12 +69,14 @@ std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
     arrival.heads = options_.heads;
     arrival.usable = usable;
     arrival.origins.push_back(hop.origin);
-    merge_sorted(arrival.blocks, spread_on(hop));
-    merge_sorted(arrival.needed, needed_of(hop.origin));
+    append(arrival.blocks, spread_on(hop));
+    append(arrival.needed, needed_of(hop.origin));
   }
   const bool one_call = options_.one_call && arrivals.size() == 1;
   if (one_call) join_own(arrivals.begin()->second, held[0]);
   for (auto& [step, arrival] : arrivals) {
+    sort_unique(arrival.blocks);
+    sort_unique(arrival.needed);
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       arrival.tiles.push_back(builder_.tile(tensors[t], false, options_.heads, arrival.blocks));
       if (!one_call) continue;
@@ -85,16 +88,17 @@ std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
     held.push_back(arrival);
   }
   if (one_call) held.erase(held.begin());
+  const std::vector<int> holder = holders(held);
   const Collective collective =
       options_.route->movement() == Movement::Gather ? Collective::AllGather : Collective::None;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     for (const Hop& hop : hops.out) {
-      const int tile = hop.origin == options_.me ? own_tiles[t] : holder(held, hop.origin).tiles[t];
+      const int tile = hop.origin == options_.me ? own_tiles[t] : held[holder[hop.origin]].tiles[t];
       const View view = builder_.part(tile, options_.heads, spread_on(hop));
       builder_.send(departure + hop.step, options_.lane, options_.rank(hop.peer), view, collective);
     }
     for (const Hop& hop : hops.in) {
-      const View view = builder_.part(holder(held, hop.origin).tiles[t], spread_on(hop));
+      const View view = builder_.part(held[holder[hop.origin]].tiles[t], spread_on(hop));
       builder_.recv(departure + hop.step, options_.lane, options_.rank(hop.peer), view, collective);
     }
   }
@@ -105,23 +109,23 @@ std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
 /// see nothing: they are results.
 void Axis::join_own(Held& arrival, const Held& own) const {
   arrival.origins.push_back(options_.me);
-  merge_sorted(arrival.blocks, needed_of(options_.me));
-  merge_sorted(arrival.needed, own.needed);
+  append(arrival.blocks, needed_of(options_.me));
+  append(arrival.needed, own.needed);
 }
 
 void Axis::open_sums(std::vector<Held>& held, const std::vector<Tensor>& tensors,
                      const Ready& ready) {
-  const Hops hops = options_.home->collect(options_.me, ready);
-  for (Held& entry : held) {
-    std::vector<int> blocks = entry.needed;
-    for (const Hop& hop : hops.in) {  // sums of others that only pass through
-      if (std::count(entry.origins.begin(), entry.origins.end(), hop.origin) > 0) {
-        merge_sorted(blocks, collected_on(hop));
-      }
-    }
+  const std::vector<int> holder = holders(held);
+  std::vector<std::vector<int>> blocks;
+  for (const Held& entry : held) blocks.push_back(entry.needed);
+  for (const Hop& hop : options_.home->collect(options_.me, ready).in) {
+    append(blocks[holder[hop.origin]], collected_on(hop));  // some only pass through
+  }
+  for (std::size_t h = 0; h < held.size(); ++h) {
+    sort_unique(blocks[h]);
     for (const Tensor tensor : tensors) {
-      entry.sums.push_back(builder_.tile(tensor, true, options_.heads, blocks));
-      builder_.compute(entry.usable, OpKind::Clear, {builder_.whole(entry.sums.back())});
+      held[h].sums.push_back(builder_.tile(tensor, true, options_.heads, blocks[h]));
+      builder_.compute(held[h].usable, OpKind::Clear, {builder_.whole(held[h].sums.back())});
     }
   }
 }
@@ -141,22 +145,23 @@ void Axis::combine(int step, const Held& into, const std::vector<int>& scratch) 
 }
 
 View Axis::own_sum(const std::vector<Held>& held, int tensor) const {
-  return builder_.part(holder(held, options_.me).sums[tensor], options_.blocks(options_.me));
+  return builder_.part(held[holders(held)[options_.me]].sums[tensor], options_.blocks(options_.me));
 }
 
 int Axis::collect(const std::vector<Held>& held, const Ready& ready) {
   const Hops hops = options_.home->collect(options_.me, ready);
+  const std::vector<int> holder = holders(held);
   const Collective collective =
       options_.home->movement() == Movement::Gather ? Collective::ReduceScatter : Collective::None;
   int complete = ready(options_.me, options_.me);
   for (const Hop& hop : hops.out) {
-    for (const int sum : holder(held, hop.origin).sums) {
+    for (const int sum : held[holder[hop.origin]].sums) {
       builder_.send_sum(hop.step, options_.back_lane, options_.rank(hop.peer),
                         builder_.part(sum, collected_on(hop)), collective);
     }
   }
   for (const Hop& hop : hops.in) {
-    const Held& into = holder(held, hop.origin);
+    const Held& into = held[holder[hop.origin]];
     const std::vector<int> blocks = collected_on(hop);
     std::vector<int> scratch;
     for (const int sum : into.sums) {

@@ -60,7 +60,7 @@ class Axis {
   std::vector<int> spread_on(const Hop& hop) const;
   std::vector<int> collected_on(const Hop& hop) const;
   std::vector<int> needed_of(int origin) const;
-  const Held& holder(const std::vector<Held>& held, int origin) const;
+  std::vector<int> holders(const std::vector<Held>& held) const;
   void join_own(Held& arrival, const Held& own) const;
   void combine(int step, const Held& into, const std::vector<int>& scratch);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <utility>
 
 #include "armillary/core/error.h"
 
@@ -13,10 +14,10 @@ int wrap(int member, int n) {
   return ((member % n) + n) % n;
 }
 
-void sort_by_step(Hops& hops) {
-  const auto by_step = [](const Hop& a, const Hop& b) { return a.step < b.step; };
-  std::stable_sort(hops.in.begin(), hops.in.end(), by_step);
-  std::stable_sort(hops.out.begin(), hops.out.end(), by_step);
+template <class Before>
+void sort(Hops& hops, const Before& before) {
+  std::stable_sort(hops.in.begin(), hops.in.end(), before);
+  std::stable_sort(hops.out.begin(), hops.out.end(), before);
 }
 
 }  // namespace
@@ -94,7 +95,7 @@ Hops Route::spread(int me) const {
     const int received = origin_of(me, d);
     hops.in.push_back({station.sent, received, at(received, station.from), d});
   }
-  sort_by_step(hops);
+  sort(hops, [](const Hop& a, const Hop& b) { return a.step < b.step; });
   return hops;
 }
 
@@ -107,20 +108,19 @@ int Route::last_usable() const {
 Hops Route::collect(int me, const Ready& ready) const {
   ARMILLARY_CHECK(0 <= me && me < size());
   Hops hops;
-  std::vector<int> arrived(size());
-  for (int origin = 0; origin < size(); ++origin) {
-    std::fill(arrived.begin(), arrived.end(), 0);
-    for (const int d : chain_) {
-      const int sender = at(origin, d);
-      const int next = stations_[d].next;
-      const int receiver = at(origin, next);
-      const int step = std::max(ready(sender, origin), arrived[d]) + 1;
-      arrived[next] = step;
-      if (sender == me) hops.out.push_back({step, origin, receiver, d});
-      if (receiver == me) hops.in.push_back({step, origin, sender, d});
-    }
+  std::vector<int> arrived(size());  // by distance, the same for all origins
+  for (const int d : chain_) {
+    const int next = stations_[d].next;
+    const int step = std::max(ready(at(0, d), 0), arrived[d]) + 1;
+    arrived[next] = step;
+    const int sent = origin_of(me, d);
+    hops.out.push_back({step, sent, at(sent, next), d});
+    const int received = origin_of(me, next);
+    hops.in.push_back({step, received, at(received, d), d});
   }
-  sort_by_step(hops);
+  sort(hops, [](const Hop& a, const Hop& b) {
+    return std::pair(a.step, a.origin) < std::pair(b.step, b.origin);
+  });
   return hops;
 }
 

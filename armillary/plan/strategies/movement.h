@@ -62,9 +62,9 @@ class Route {
   int usable(int member, int origin) const { return stations_[distance(origin, member)].usable; }
   int last_usable() const;
 
-  /// `ready(member, origin)` is the step in which the member finishes its own share of the result;
-  /// a hop follows in the step after its sender's share is ready and what it carries on has
-  /// arrived.
+  /// `ready(member, origin)` is the step in which the member finishes its own share of the result,
+  /// the same for all who are as far from the origin; a hop follows in the step after its sender's
+  /// share is ready and what it carries on has arrived. Cost: O(n log n).
   using Ready = std::function<int(int member, int origin)>;
   Hops collect(int me, const Ready& ready) const;
 

@@ -158,7 +158,7 @@ std::vector<Route::Ready> ready_functions(const Route& route) {
   return {[&](int member, int origin) { return route.usable(member, origin); },
           [&](int member, int origin) { return 3 + route.usable(member, origin); },
           [](int, int) { return 7; },
-          [](int member, int origin) { return (5 * member + 3 * origin) % 11; }};
+          [&](int member, int origin) { return 5 * route.usable(member, origin) % 11; }};
 }
 
 /// Follows the sums home: share[member][origin] is the set of members whose results are in it.
