@@ -1,6 +1,7 @@
 #include "armillary/plan/hazards.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace armillary::plan {
 namespace {
@@ -36,7 +37,7 @@ bool conflict(const Touch& a, const Touch& b) {
 void visit(History& history, const Touch& touch, std::vector<int>& waits) {
   if (history.tile < 0) history.tile = touch.view->tile;
   if (touch.writes && history.tile != touch.view->tile) {
-    history.before = std::move(history.now);
+    std::swap(history.before, history.now);
     history.now.clear();
     history.tile = touch.view->tile;
   }
@@ -67,15 +68,17 @@ bool overlap(const View& a, const View& b) {
 std::vector<std::vector<int>> dependencies(const RankProgram& program) {
   std::vector<std::vector<int>> waits(program.ops.size());
   std::vector<History> histories(program.slots.size());
+  std::vector<int> found;
   for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
     const Op& op = program.ops[i];
     const auto roles = operands(op.kind);
     for (std::size_t v = 0; v < op.views.size(); ++v) {
       const Touch touch{i, &op.views[v], roles[v].access != Access::Read};
-      visit(histories[program.tiles[touch.view->tile].slot], touch, waits[i]);
+      visit(histories[program.tiles[touch.view->tile].slot], touch, found);
     }
-    std::sort(waits[i].begin(), waits[i].end());
-    waits[i].erase(std::unique(waits[i].begin(), waits[i].end()), waits[i].end());
+    std::sort(found.begin(), found.end());
+    waits[i].assign(found.begin(), std::unique(found.begin(), found.end()));
+    found.clear();
   }
   return waits;
 }

@@ -1,6 +1,7 @@
 // cells.h: the symbolic contents of the slots of all ranks. Internal to verify.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "armillary/plan/verify/counted.h"
@@ -20,28 +21,65 @@ struct Spot {
   int block = 0;
   int head_class = 0;
 };
-using Spots = std::vector<Spot>;
+
+/// The cells of a view, block by block, each with its head classes. Valid until another tile is
+/// written to the slot; of a view whose tile is not in its slot there are none.
+class Spots {
+ public:
+  Spots() = default;
+  /// `cells`: of the whole tile, whose head classes are `all`; `classes`: those of the view.
+  Spots(const View& view, const Tile& tile, Cell* cells, ClassRange all, ClassRange classes)
+      : view_(&view),
+        tile_(&tile),
+        cells_(cells + classes.begin - all.begin),
+        stride_(all.end - all.begin),
+        first_class_(classes.begin),
+        classes_(classes.end - classes.begin),
+        whole_(view.blocks.size() == tile.blocks.size()) {}
+
+  int size() const { return classes_ * (view_ ? static_cast<int>(view_->blocks.size()) : 0); }
+  bool empty() const { return size() == 0; }
+  Spot operator[](int i) const {
+    const int b = i / classes_;
+    const int c = i % classes_;
+    const int block = view_->blocks[b];
+    const auto& all = tile_->blocks;
+    const auto place = whole_ ? b : std::lower_bound(all.begin(), all.end(), block) - all.begin();
+    return {cells_ + place * stride_ + c, block, first_class_ + c};
+  }
+
+ private:
+  const View* view_ = nullptr;
+  const Tile* tile_ = nullptr;
+  Cell* cells_ = nullptr;
+  int stride_ = 0;
+  int first_class_ = 0;
+  int classes_ = 0;
+  bool whole_ = false;  ///< The view shows all blocks of the tile.
+};
 
 /// The contents of one rank's slots.
 class Cells {
  public:
   Cells(const RankProgram& program, const HeadClasses& q_classes, const HeadClasses& kv_classes);
 
-  /// Cells of a view, block by block, each with its head classes. Writing opens the tile: whatever
-  /// the slot held before is gone.
+  /// Writing opens the tile: whatever the slot held before is gone.
   Spots write(const View& view);
   Spots read(const View& view);  ///< Empty if another tile is in the slot.
   void define(int tile);         ///< A tile that the caller fills.
 
  private:
+  struct Content {
+    int tile = -1;
+    std::vector<Cell> cells;  ///< By block, then by head class of the tile.
+  };
   const HeadClasses& classes(Tensor tensor) const { return is_kv(tensor) ? *kv_ : *q_; }
-  Spots at(const View& view);
+  Spots at(const View& view, Content& content) const;
 
   const RankProgram* program_;
   const HeadClasses* q_;
   const HeadClasses* kv_;
-  std::vector<int> in_slot_;              ///< Tile that is in a slot, or -1.
-  std::vector<std::vector<Cell>> tiles_;  ///< Cells of the tiles that are in a slot.
+  std::vector<Content> slots_;
 };
 
 }  // namespace armillary::plan::verifier

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace armillary::plan::verifier {
@@ -23,7 +24,7 @@ inline void put(Bits& bits, std::size_t block) {
 class Counted {
  public:
   /// Counts the blocks that are both in `a` and in `b`. Returns one that was counted before, or -1.
-  int add(int reader, const Bits& a, const Bits& b);
+  int add(int reader, std::span<const std::uint64_t> a, std::span<const std::uint64_t> b);
 
   /// Counts all that `more` counts. Returns false if both counted something already.
   bool add(const Counted& more);
@@ -34,14 +35,13 @@ class Counted {
   bool operator==(const Counted&) const = default;
 
  private:
-  struct Part {
-    int reader = 0;
-    Bits blocks;
-    bool operator==(const Part&) const = default;
-  };
-  Bits& part(int reader, std::size_t words);
+  std::size_t find(std::uint64_t reader, std::size_t words) const;
+  std::uint64_t* part(std::uint64_t reader, std::size_t words);
 
-  std::vector<Part> parts_;  ///< By reader; none is empty, so that equal sets compare equal.
+  std::size_t words_ = 0;  ///< Of a set.
+  /// For each reader, ascending, its number and the words of its set. No set is empty, so that
+  /// equal ones compare equal.
+  std::vector<std::uint64_t> parts_;
 };
 
 }  // namespace armillary::plan::verifier

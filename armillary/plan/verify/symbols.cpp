@@ -1,7 +1,6 @@
 #include "armillary/plan/verify/symbols.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "armillary/plan/verify/cells.h"
@@ -102,8 +101,10 @@ class Symbols {
   }
 
   static bool all_defined(const Spots& spots) {
-    return !spots.empty() && std::all_of(spots.begin(), spots.end(),
-                                         [](const Spot& spot) { return spot.cell->defined; });
+    for (int c = 0; c < spots.size(); ++c) {
+      if (!spots[c].cell->defined) return false;
+    }
+    return !spots.empty();
   }
 
   bool all_defined(Place at, std::initializer_list<std::size_t> views) {
@@ -111,12 +112,10 @@ class Symbols {
                        [&](std::size_t v) { return !defined(at, v).empty(); });
   }
 
+  /// `source` lies in another slot: `form` has seen to that.
   void overwrite(Place at, std::size_t v, const Spots& source) {
-    std::vector<Cell> values;
-    values.reserve(source.size());
-    for (const Spot& spot : source) values.push_back(*spot.cell);
     const Spots target = cells_[at.rank].write(view(at, v));
-    for (std::size_t c = 0; c < target.size(); ++c) *target[c].cell = std::move(values[c]);
+    for (int c = 0; c < target.size(); ++c) *target[c].cell = *source[c].cell;
   }
 
   void deliver(const Message& message) {
@@ -152,7 +151,8 @@ class Symbols {
 
   /// Writes final values, or partials that sum over nothing yet.
   void define(Place at, std::size_t v) {
-    for (const Spot& spot : cells_[at.rank].write(view(at, v))) *spot.cell = {.defined = true};
+    const Spots spots = cells_[at.rank].write(view(at, v));
+    for (int c = 0; c < spots.size(); ++c) *spots[c].cell = {.defined = true};
   }
 
   void clear(Place at) {
@@ -168,10 +168,10 @@ class Symbols {
     const Spots left = defined(at, a);
     const Spots right = defined(at, b);
     if (left.empty() || right.empty()) return false;
-    const bool same = std::equal(left.begin(), left.end(), right.begin(), right.end(),
-                                 [](const Spot& one, const Spot& other) {
-                                   return one.cell->counted == other.cell->counted;
-                                 });
+    bool same = left.size() == right.size();
+    for (int c = 0; same && c < left.size(); ++c) {
+      same = left[c].cell->counted == right[c].cell->counted;
+    }
     if (!same) {
       report_.add(at.rank, at.op, "partial", "{} and {} are over different pairs", name(at, a),
                   name(at, b));
@@ -190,7 +190,9 @@ class Symbols {
   /// Counts all visible pairs of the op in the query-side tile `v`.
   bool count_queries(Place at, std::size_t v) {
     const Bits keys = bits_of(view(at, 1).blocks, plan_.blocks.kv.size());
-    for (const Spot& spot : defined(at, v)) {
+    const Spots spots = defined(at, v);
+    for (int s = 0; s < spots.size(); ++s) {
+      const Spot spot = spots[s];
       const int kv = spot.cell->counted.add(0, sight_.of_query[spot.block], keys);
       if (!once(at, spot.block, kv)) return false;
     }
@@ -201,7 +203,9 @@ class Symbols {
   bool count_keys(Place at, std::size_t v) {
     const Bits queries = bits_of(view(at, 0).blocks, plan_.blocks.q.size());
     const ClassRange attending = q_classes_.sharing(view(at, 0).heads);
-    for (const Spot& spot : defined(at, v)) {
+    const Spots spots = defined(at, v);
+    for (int s = 0; s < spots.size(); ++s) {
+      const Spot spot = spots[s];
       const ClassRange all = readers(spot.head_class);
       const int end = std::min(all.end, attending.end);
       for (int c = std::max(all.begin, attending.begin); c < end; ++c) {
@@ -232,7 +236,7 @@ class Symbols {
                   name(at, acc), name(at, part));
       return;
     }
-    for (std::size_t c = 0; c < into.size(); ++c) {
+    for (int c = 0; c < into.size(); ++c) {
       if (into[c].cell->counted.add(from[c].cell->counted)) continue;
       report_.add(at.rank, at.op, "twice", "{} and {} share a pair", name(at, acc), name(at, part));
       return;
@@ -282,8 +286,8 @@ class Symbols {
   bool check_complete(Place at, std::size_t v) {
     const Spots spots = defined(at, v);
     const Tensor tensor = tile(at, v).tensor;
-    for (const Spot& spot : spots) {
-      const int missing = lacks(tensor, spot);
+    for (int s = 0; s < spots.size(); ++s) {
+      const int missing = lacks(tensor, spots[s]);
       if (missing < 0) continue;
       report_.add(at.rank, at.op, "complete", "{} lacks {} block {}", name(at, v),
                   is_kv(tensor) ? "query" : "key", missing);
@@ -313,8 +317,10 @@ class Symbols {
 }  // namespace
 
 HeadClasses::HeadClasses(const Plan& plan, bool kv) {
-  std::set<int> borders{0, kv ? plan.problem.kv_heads : plan.problem.heads};
-  const auto add = [&](const Heads& heads) { borders.insert({heads.begin, heads.end}); };
+  const int count = kv ? plan.problem.kv_heads : plan.problem.heads;
+  std::vector<bool> border(count + 1);
+  border[0] = border[count] = true;
+  const auto add = [&](const Heads& heads) { border[heads.begin] = border[heads.end] = true; };
   for (const RankProgram& program : plan.ranks) {
     for (const Tile& tile : program.tiles) {
       if (is_kv(tile.tensor) == kv) add(tile.heads);
@@ -325,17 +331,18 @@ HeadClasses::HeadClasses(const Plan& plan, bool kv) {
       }
     }
   }
-  borders_.assign(borders.begin(), borders.end());
+  for (int head = 0; head <= count; ++head) {
+    if (border[head]) borders_.push_back(head);
+    class_of_.push_back(static_cast<int>(borders_.size()) - 1);
+  }
 }
 
-int HeadClasses::begin(int head) const {
-  return static_cast<int>(std::lower_bound(borders_.begin(), borders_.end(), head) -
-                          borders_.begin());
+ClassRange HeadClasses::within(Heads heads) const {
+  return {class_of_[heads.begin], class_of_[heads.end]};
 }
 
 ClassRange HeadClasses::sharing(Heads heads) const {
-  const auto first = std::upper_bound(borders_.begin(), borders_.end(), heads.begin);
-  return {static_cast<int>(first - borders_.begin()) - 1, begin(heads.end)};
+  return {class_of_[heads.begin], class_of_[heads.end - 1] + 1};
 }
 
 void run_symbols(const Plan& plan, const std::vector<Event>& events, Report& report) {

@@ -27,12 +27,13 @@ struct ClassRange {
 class HeadClasses {
  public:
   HeadClasses(const Plan& plan, bool kv);
-  int begin(int head) const;  ///< Class that starts at this head. Requires a border there.
+  ClassRange within(Heads heads) const;  ///< Requires borders at both ends.
   Heads heads(int index) const { return {borders_[index], borders_[index + 1]}; }
   ClassRange sharing(Heads heads) const;  ///< Those that share a head with `heads`, not empty.
 
  private:
   std::vector<int> borders_;
+  std::vector<int> class_of_;  ///< By head, and one past the last.
 };
 
 /// Runs all events, in order, then checks that outputs and saved tiles are complete.

@@ -1,8 +1,9 @@
 #include "armillary/plan/verify/waits.h"
 
 #include <algorithm>
-#include <deque>
 #include <map>
+#include <numeric>
+#include <span>
 #include <utility>
 
 #include "armillary/plan/hazards.h"
@@ -19,41 +20,70 @@ class WaitGraph {
     int op = 0;  ///< For batches: the first op of the batch.
     int message = -1;
     bool runs = false;  ///< A compute op.
-    int waits = 0;
-    std::vector<int> followers;
+  };
+  struct Edge {
+    int before;
+    int after;
   };
 
   int add(Node node) {
-    nodes_.push_back(std::move(node));
+    nodes_.push_back(node);
     return static_cast<int>(nodes_.size()) - 1;
   }
-  void edge(int before, int after) {
-    nodes_[before].followers.push_back(after);
-    ++nodes_[after].waits;
-  }
+  void edge(int before, int after) { edges_.push_back({before, after}); }
 
-  /// Nodes in an order that respects all edges; shorter than the graph if there is a cycle.
+  /// Nodes in an order that respects all edges; shorter than the graph if there is a cycle. What
+  /// became possible last happens first: what it touches is still in the cache.
   std::vector<int> sort() {
-    std::deque<int> ready;
-    for (int n = 0; n < static_cast<int>(nodes_.size()); ++n) {
-      if (nodes_[n].waits == 0) ready.push_back(n);
+    waits_.resize(nodes_.size());
+    for (const Edge& edge : edges_) ++waits_[edge.after];
+    const Followers followers(nodes_.size(), edges_);
+    std::vector<int> ready;
+    for (int n = static_cast<int>(nodes_.size()) - 1; n >= 0; --n) {
+      if (waits_[n] == 0) ready.push_back(n);
     }
     std::vector<int> order;
+    order.reserve(nodes_.size());
     while (!ready.empty()) {
-      const int n = ready.front();
-      ready.pop_front();
+      const int n = ready.back();
+      ready.pop_back();
       order.push_back(n);
-      for (const int next : nodes_[n].followers) {
-        if (--nodes_[next].waits == 0) ready.push_back(next);
+      for (const int next : followers.of(n)) {
+        if (--waits_[next] == 0) ready.push_back(next);
       }
     }
     return order;
   }
 
   const std::vector<Node>& nodes() const { return nodes_; }
+  const std::vector<Edge>& edges() const { return edges_; }
+  /// After `sort`: does the node wait for ever?
+  bool stuck(int node) const { return waits_[node] > 0; }
 
  private:
+  /// Edges by their first node, one after the other.
+  class Followers {
+   public:
+    Followers(std::size_t nodes, const std::vector<Edge>& edges)
+        : begins_(nodes + 1), after_(edges.size()) {
+      for (const Edge& edge : edges) ++begins_[edge.before];
+      std::partial_sum(begins_.begin(), begins_.end(), begins_.begin());
+      for (auto edge = edges.rbegin(); edge != edges.rend(); ++edge) {
+        after_[--begins_[edge->before]] = edge->after;
+      }
+    }
+    std::span<const int> of(int node) const {
+      return {after_.data() + begins_[node], after_.data() + begins_[node + 1]};
+    }
+
+   private:
+    std::vector<std::size_t> begins_;
+    std::vector<int> after_;
+  };
+
   std::vector<Node> nodes_;
+  std::vector<Edge> edges_;
+  std::vector<int> waits_;
 };
 
 /// Where an op starts and ends in the graph.
@@ -120,15 +150,19 @@ class Builder {
     }
   }
 
+  /// Ops of a lane follow each other anyway, so of another lane the last one waited for is enough.
   void add_dependencies(const RankProgram& program) {
     const std::vector<std::vector<int>> waits = dependencies(program);
     const std::vector<Span>& spans = spans_.back();
     for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
-      for (const int earlier : waits[i]) {
-        if (spans[earlier].start == spans[i].start) {
-          report_.add(program.rank, i, "order", "conflicts with op {} of its own batch", earlier);
-        } else {
-          graph_.edge(spans[earlier].end, spans[i].start);
+      for (auto earlier = waits[i].begin(); earlier != waits[i].end(); ++earlier) {
+        const Lane lane = program.ops[*earlier].lane;
+        if (spans[*earlier].start == spans[i].start) {
+          report_.add(program.rank, i, "order", "conflicts with op {} of its own batch", *earlier);
+        } else if (lane != program.ops[i].lane &&
+                   std::none_of(earlier + 1, waits[i].end(),
+                                [&](int later) { return program.ops[later].lane == lane; })) {
+          graph_.edge(spans[*earlier].end, spans[i].start);
         }
       }
     }
@@ -141,20 +175,21 @@ class Builder {
 };
 
 /// Nodes of a cycle, each waiting for the next. Requires that some node never happened.
-std::vector<const WaitGraph::Node*> find_cycle(const std::vector<WaitGraph::Node>& nodes) {
-  std::vector<int> waits_for(nodes.size(), -1);  // One that did not happen, for each that did not.
+std::vector<const WaitGraph::Node*> find_cycle(const WaitGraph& graph) {
+  // One that did not happen, for each that did not.
+  std::vector<int> waits_for(graph.nodes().size(), -1);
   int at = -1;
-  for (int n = 0; n < static_cast<int>(nodes.size()); ++n) {
-    if (nodes[n].waits == 0) continue;
-    for (const int follower : nodes[n].followers) waits_for[follower] = n;
-    at = n;
+  for (const WaitGraph::Edge& edge : graph.edges()) {
+    if (!graph.stuck(edge.before)) continue;
+    waits_for[edge.after] = edge.before;
+    at = edge.before;
   }
-  std::vector<bool> seen(nodes.size());
+  std::vector<bool> seen(graph.nodes().size());
   for (; !seen[at]; at = waits_for[at]) seen[at] = true;
   std::vector<const WaitGraph::Node*> cycle;
   for (; seen[at]; at = waits_for[at]) {
     seen[at] = false;
-    cycle.push_back(&nodes[at]);
+    cycle.push_back(&graph.nodes()[at]);
   }
   return cycle;
 }
@@ -162,7 +197,7 @@ std::vector<const WaitGraph::Node*> find_cycle(const std::vector<WaitGraph::Node
 /// One diagnostic for every compute op and batch of the cycle.
 void report_cycle(const WaitGraph& graph, const Plan& plan, Report& report) {
   using Node = WaitGraph::Node;
-  std::vector<const Node*> cycle = find_cycle(graph.nodes());
+  std::vector<const Node*> cycle = find_cycle(graph);
   const auto op_of = [&](const Node* node) -> const Op& {
     return plan.ranks[node->rank].ops[node->op];
   };
@@ -199,6 +234,7 @@ std::vector<Event> order_events(const Plan& plan, const std::vector<Message>& me
     return {};
   }
   std::vector<Event> events;
+  events.reserve(order.size());
   for (const int n : order) {
     const WaitGraph::Node& node = graph.nodes()[n];
     if (node.message >= 0) {
