@@ -49,16 +49,16 @@ void print_comparison(const plan::Problem& problem) {
       "|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (const plan::Strategy& strategy : plan::legal_strategies(problem)) {
     std::string row;
-    for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
-      const Costs cost = costs(plan::make_plan(problem, strategy, pass));
-      const auto& [most, sum] = cost;
-      if (pass == plan::Pass::Forward) {
+    for (const plan::Plan& plan :
+         plan::make_plans(problem, strategy, {plan::Pass::Forward, plan::Pass::Backward})) {
+      const auto [most, sum] = costs(plan);
+      if (plan.pass == plan::Pass::Forward) {
         row = fmt::format("| {} | {} ", to_string(strategy),
                           over_mean(most.visible_pairs, sum.visible_pairs, problem.world));
       }
       row += fmt::format("| {} | {:.2f} | {} ", most.steps, most.sent_bytes / kMib,
                          over_mean(most.sent_bytes, sum.sent_bytes, problem.world));
-      if (pass == plan::Pass::Forward) {
+      if (plan.pass == plan::Pass::Forward) {
         const double mean = static_cast<double>(sum.sent_bytes) / problem.world;
         row += bound > 0 ? fmt::format("| {:.2f} ", mean / bound) : "| - ";
       }
@@ -77,8 +77,7 @@ void run(const PlanFlags& flags) {
   const plan::Problem solved = problem(flags);
   if (flags.compare) return print_comparison(solved);
   const plan::Strategy strategy = plan::parse_strategy(flags.strategy);
-  for (const plan::Pass pass : passes(flags)) {
-    const plan::Plan plan = plan::make_plan(solved, strategy, pass);
+  for (const plan::Plan& plan : plan::make_plans(solved, strategy, passes(flags))) {
     if (flags.json) {
       fmt::print("{}\n", plan::to_json(plan));
     } else {

@@ -62,8 +62,9 @@ std::string cost_table(const std::string& name) {
     const std::optional<plan::Strategy> strategy = first_legal(problem(world), name);
     if (!strategy) continue;
     table += fmt::format("| {} | `{}` |", world, to_string(*strategy));
-    for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
-      const plan::Traffic most = costs(plan::make_plan(problem(world), *strategy, pass)).most;
+    for (const plan::Plan& plan :
+         plan::make_plans(problem(world), *strategy, {plan::Pass::Forward, plan::Pass::Backward})) {
+      const plan::Traffic most = costs(plan).most;
       table += fmt::format(" {} | {} | {} |", most.steps, most.sent_bytes / kKib,
                            most.peak_slot_bytes / kKib);
     }

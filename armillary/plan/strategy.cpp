@@ -197,22 +197,30 @@ RankProgram Planner::program(Pass pass, Rank rank) const {
   return shared_->schedule->program(pass, rank);
 }
 
-Plan make_plan(const Problem& problem, const Strategy& strategy, Pass pass) {
+std::vector<Plan> make_plans(const Problem& problem, const Strategy& strategy,
+                             const std::vector<Pass>& passes) {
   constexpr int kMostTogether = 1 << 10;  // A ring of 1024 has some ten million ops: gigabytes.
   if (problem.world > kMostTogether) {
     fail<InvalidArgument>("plan: world {}; the programs of at most {} ranks can be made together",
                           problem.world, kMostTogether);
   }
   const Planner planner(problem, strategy);
-  Plan plan{.problem = problem,
-            .strategy = to_string(strategy),
-            .pass = pass,
-            .blocks = planner.blocks(),
-            .ranks = {}};
-  for (Rank rank = 0; rank < problem.world; ++rank) {
-    plan.ranks.push_back(planner.program(pass, rank));
+  std::vector<Plan> plans;
+  for (const Pass pass : passes) {
+    plans.push_back({.problem = problem,
+                     .strategy = to_string(strategy),
+                     .pass = pass,
+                     .blocks = planner.blocks(),
+                     .ranks = {}});
+    for (Rank rank = 0; rank < problem.world; ++rank) {
+      plans.back().ranks.push_back(planner.program(pass, rank));
+    }
   }
-  return plan;
+  return plans;
+}
+
+Plan make_plan(const Problem& problem, const Strategy& strategy, Pass pass) {
+  return std::move(make_plans(problem, strategy, {pass})[0]);
 }
 
 }  // namespace armillary::plan

@@ -75,7 +75,10 @@ class Planner {
   std::shared_ptr<const Shared> shared_;
 };
 
-/// The programs of all ranks. @throws InvalidArgument as Planner, and above 1024 ranks.
+/// The programs of all ranks. Of several passes, what they share is worked out once.
+/// @throws InvalidArgument as Planner, and above 1024 ranks.
+std::vector<Plan> make_plans(const Problem& problem, const Strategy& strategy,
+                             const std::vector<Pass>& passes);
 Plan make_plan(const Problem& problem, const Strategy& strategy, Pass pass);
 
 }  // namespace armillary::plan

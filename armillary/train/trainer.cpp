@@ -55,11 +55,11 @@ double unsigned_nan(double value) {
 /// Training runs on proven plans only. @throws PlanError with the first broken rule.
 void prove(const plan::Problem& problem, const std::string& strategy_text) {
   const plan::Strategy strategy = plan::parse_strategy(strategy_text);
-  const plan::Plan forward = make_plan(problem, strategy, plan::Pass::Forward);
-  const plan::Plan backward = make_plan(problem, strategy, plan::Pass::Backward);
-  std::vector<plan::Diagnostic> found = verify(forward, 1);
-  if (found.empty()) found = verify(backward, 1);
-  if (found.empty()) found = verify_saved(forward, backward, 1);
+  const std::vector<plan::Plan> plans =
+      make_plans(problem, strategy, {plan::Pass::Forward, plan::Pass::Backward});
+  std::vector<plan::Diagnostic> found = verify(plans[0], 1);
+  if (found.empty()) found = verify(plans[1], 1);
+  if (found.empty()) found = verify_saved(plans[0], plans[1], 1);
   if (!found.empty()) {
     fail<PlanError>("train: the plan of {} is wrong: rank {} op {}: {}: {}", strategy_text,
                     found[0].rank, found[0].op, found[0].rule, found[0].message);

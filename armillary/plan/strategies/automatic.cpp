@@ -1,5 +1,7 @@
 // auto:traffic: the grid of the family that sends least, for each pass.
 #include <algorithm>
+#include <array>
+#include <initializer_list>
 #include <optional>
 
 #include "armillary/plan/strategies/presets.h"
@@ -7,44 +9,57 @@
 namespace armillary::plan {
 namespace {
 
-struct Best {
+/// A grid of a pass, and what it sends.
+struct Candidate {
   std::int64_t bytes = 0;
   Grid grid;
 };
 
-/// The cut of world / u into rows and columns that sends least in a pass.
-Best best_cut(const PlanContext& context, int u, Pass pass) {
-  std::optional<Best> best;
-  const int rest = context.problem.world / u;
-  for (int rk = 1; rk <= rest; ++rk) {
-    if (rest % rk != 0) continue;
-    Grid grid{.u = u, .rq = rest / rk, .rk = rk};
-    const Needs needs(grid, context.blocks, context.areas);
-    // A gather never moves more than a ring, but holds more: it must move less to be taken.
-    for (const Movement column : {Movement::Ring, Movement::RingBack, Movement::Gather}) {
-      for (const Movement row : {Movement::Ring, Movement::Gather}) {
-        grid.column = column;
-        grid.row = row;
-        const std::int64_t bytes = sent_bytes(context.problem, context.blocks, needs, grid, pass);
-        if (!best || bytes < best->bytes) best = Best{bytes, grid};
-      }
+/// The movements of a cut that send least in a pass; the earlier of two that send as much. A gather
+/// never moves more than a ring, but holds more: it must move less to be taken.
+Candidate best_movements(const PlanContext& context, const Needs& needs, Grid grid, Pass pass) {
+  const auto least = [&](Movement Grid::*axis, std::initializer_list<Movement> movements,
+                         const auto& sent) {
+    std::optional<Candidate> best;
+    for (const Movement movement : movements) {
+      grid.*axis = movement;
+      const std::int64_t bytes = sent(context.problem, context.blocks, needs, grid, pass);
+      if (!best || bytes < best->bytes) best = Candidate{bytes, grid};
     }
-  }
-  return *best;
+    grid = best->grid;
+    return best->bytes;
+  };
+  const std::int64_t bytes =
+      sent_to_places(context.problem, context.blocks, needs, grid, pass) +
+      least(&Grid::column, {Movement::Ring, Movement::RingBack, Movement::Gather},
+            sent_on_columns) +
+      least(&Grid::row, {Movement::Ring, Movement::Gather}, sent_on_rows);
+  return {bytes, grid};
 }
 
-/// Forward and backward share u: backward starts from the head groups that forward leaves.
+/// The grid that sends least. Forward and backward share u: backward starts from the head groups
+/// that forward leaves.
 PassGrids least_traffic(const PlanContext& context) {
   std::optional<std::int64_t> least;
   PassGrids grids{Grid()};
   for (int u = 1; u <= std::min(context.problem.world, context.problem.heads); ++u) {
     if (context.problem.world % u != 0) continue;
-    const Best forward = best_cut(context, u, Pass::Forward);
-    const Best backward = best_cut(context, u, Pass::Backward);
-    const std::int64_t bytes = forward.bytes + backward.bytes;
+    const int rest = context.problem.world / u;
+    std::array<std::optional<Candidate>, 2> best;  // by pass
+    for (int rk = 1; rk <= rest; ++rk) {
+      if (rest % rk != 0) continue;
+      const Grid cut{.u = u, .rq = rest / rk, .rk = rk};
+      const Needs needs(cut, context.blocks, context.areas);
+      for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+        const Candidate found = best_movements(context, needs, cut, pass);
+        std::optional<Candidate>& known = best.at(static_cast<std::size_t>(pass));
+        if (!known || found.bytes < known->bytes) known = found;
+      }
+    }
+    const std::int64_t bytes = best[0]->bytes + best[1]->bytes;
     if (least && *least <= bytes) continue;
     least = bytes;
-    grids = PassGrids(forward.grid, backward.grid);
+    grids = PassGrids(best[0]->grid, best[1]->grid);
   }
   return grids;
 }

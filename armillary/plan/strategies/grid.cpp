@@ -97,10 +97,6 @@ const std::vector<int>& Needs::held_kv_blocks(int i, int j) const {
 
 namespace {
 
-std::int64_t count(const std::vector<bool>& hops) {
-  return std::count(hops.begin(), hops.end(), true);
-}
-
 std::vector<int> column_members(const Grid& grid, const Blocks& blocks) {
   std::vector<int> members;
   for (const Block& block : blocks.kv) {
@@ -113,24 +109,6 @@ std::vector<int> row_members(const Grid& grid, const Blocks& blocks) {
   std::vector<int> members;
   for (const Block& block : blocks.q) members.push_back(place_of(grid, block.owner).j);
   return members;
-}
-
-/// Tokens times hops of K, V, and of their sums, over all columns.
-struct ColumnHops {
-  std::int64_t out = 0;
-  std::int64_t back = 0;
-};
-
-ColumnHops column_hops(const Blocks& blocks, const Needs& needs, const Grid& grid) {
-  const Route route(grid.column, grid.rq, grid.window);
-  ColumnHops hops;
-  for (int kv = 0; kv < static_cast<int>(blocks.kv.size()); ++kv) {
-    const int origin = kv_holder(grid, place_of(grid, blocks.kv[kv].owner)).i;
-    const auto needed = [&](int i) { return needs.row_needs(i, kv); };
-    hops.out += blocks.kv[kv].tokens() * count(route.spread_hops(origin, needed));
-    hops.back += blocks.kv[kv].tokens() * count(route.collect_hops(origin, needed));
-  }
-  return hops;
 }
 
 }  // namespace
@@ -149,12 +127,8 @@ Grid with_shorter_ring(const Problem& problem, const Blocks& blocks, const Needs
   if (grid.column != Movement::Ring) return grid;
   Grid turned = grid;
   turned.column = Movement::RingBack;
-  const std::int64_t sum_bytes =
-      bytes_of(problem.narrows_sums() ? problem.dtype : accumulator(problem.dtype));
   const auto bytes = [&](const Grid& candidate) {
-    const ColumnHops hops = column_hops(blocks, needs, candidate);
-    return hops.out * bytes_of(problem.dtype) +
-           (pass == Pass::Backward ? hops.back * sum_bytes : 0);
+    return sent_on_columns(problem, blocks, needs, candidate, pass);
   };
   return bytes(turned) < bytes(grid) ? turned : grid;
 }

@@ -114,8 +114,15 @@ struct GridRoutes {
 Grid with_shorter_ring(const Problem& problem, const Blocks& blocks, const Needs& needs, Grid grid,
                        Pass pass);
 
-/// Bytes that all ranks together send in a pass, without making the plan. Tests hold it equal to
-/// what plans send. Cost: O(blocks * (rq + rk)).
+/// Bytes that all ranks together send in a pass, without making the plan: on the columns; on the
+/// rows; on the u axis and to transpose, which depends on no movement; in all. Tests hold the last
+/// equal to what plans send. Cost: O(blocks * (rq + rk)).
+std::int64_t sent_on_columns(const Problem& problem, const Blocks& blocks, const Needs& needs,
+                             const Grid& grid, Pass pass);
+std::int64_t sent_on_rows(const Problem& problem, const Blocks& blocks, const Needs& needs,
+                          const Grid& grid, Pass pass);
+std::int64_t sent_to_places(const Problem& problem, const Blocks& blocks, const Needs& needs,
+                            const Grid& grid, Pass pass);
 std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Needs& needs,
                         const Grid& grid, Pass pass);
 

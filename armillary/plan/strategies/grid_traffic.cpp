@@ -95,38 +95,61 @@ std::int64_t exchanged(const Problem& problem, const Blocks& blocks, const Needs
 
 }  // namespace
 
-std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Needs& needs,
-                        const Grid& grid, Pass pass) {
+std::int64_t sent_on_columns(const Problem& problem, const Blocks& blocks, const Needs& needs,
+                             const Grid& grid, Pass pass) {
   const Costs costs(problem, grid);
-  const Route column(grid.column, grid.rq, grid.window);
+  const Route route(grid.column, grid.rq, grid.window);
+  std::int64_t bytes = 0;
+  for (int kv = 0; kv < static_cast<int>(blocks.kv.size()); ++kv) {
+    const int origin = kv_holder(grid, place_of(grid, blocks.kv[kv].owner)).i;
+    const auto needed = [&](int i) { return needs.row_needs(i, kv); };
+    std::int64_t hops = costs.word() * count(route.spread_hops(origin, needed));
+    if (pass == Pass::Backward) hops += costs.sum() * count(route.collect_hops(origin, needed));
+    bytes += blocks.kv[kv].tokens() * costs.all_kv_heads() * (costs.d() + costs.e()) * hops;
+  }
+  return bytes;
+}
+
+std::int64_t sent_on_rows(const Problem& problem, const Blocks& blocks, const Needs& needs,
+                          const Grid& grid, Pass pass) {
+  const Costs costs(problem, grid);
   const Route row(grid.row, grid.rk);
   const Route sums(grid.home, grid.rk);
   const bool forward = pass == Pass::Forward;
-  std::int64_t bytes = grid.u == 1 ? 0 : exchanged(problem, blocks, needs, grid, costs, pass);
-  for (std::size_t kv = 0; kv < blocks.kv.size(); ++kv) {
-    const Place owner = place_of(grid, blocks.kv[kv].owner);
-    const Place holder = kv_holder(grid, owner);
-    const auto needed = [&](int i) { return needs.row_needs(i, static_cast<int>(kv)); };
-    const std::int64_t width =
-        blocks.kv[kv].tokens() * costs.all_kv_heads() * (costs.d() + costs.e());
-    bytes += width * costs.word() * count_hops(column.spread_hops(holder.i, needed));
-    if (!forward) bytes += width * costs.sum() * count_hops(column.collect_hops(holder.i, needed));
-    const bool moves = holder.i != owner.i || holder.j != owner.j;
-    if (moves && needs.kv_used(static_cast<int>(kv))) bytes += width * costs.word();
-  }
-  for (std::size_t q = 0; q < blocks.q.size(); ++q) {
+  const std::int64_t there = forward
+                                 ? costs.d() * costs.word()
+                                 : (costs.d() + costs.e()) * costs.word() + 2 * costs.statistic();
+  const std::int64_t home =
+      forward ? costs.e() * costs.sum() + costs.statistic() : costs.d() * costs.sum();
+  std::int64_t bytes = 0;
+  for (int q = 0; q < static_cast<int>(blocks.q.size()); ++q) {
     const int origin = place_of(grid, blocks.q[q].owner).j;
-    const auto needed = [&](int j) { return needs.column_needs(j, static_cast<int>(q)); };
-    const std::int64_t width = blocks.q[q].tokens() * problem.heads;
-    const std::int64_t there = forward
-                                   ? costs.d() * costs.word()
-                                   : (costs.d() + costs.e()) * costs.word() + 2 * costs.statistic();
-    const std::int64_t home =
-        forward ? costs.e() * costs.sum() + costs.statistic() : costs.d() * costs.sum();
-    bytes += width * there * count_hops(row.spread_hops(origin, needed));
-    bytes += width * home * count_hops(sums.collect_hops(origin, needed));
+    const auto needed = [&](int j) { return needs.column_needs(j, q); };
+    bytes += blocks.q[q].tokens() * problem.heads *
+             (there * count_hops(row.spread_hops(origin, needed)) +
+              home * count_hops(sums.collect_hops(origin, needed)));
   }
   return bytes;
+}
+
+std::int64_t sent_to_places(const Problem& problem, const Blocks& blocks, const Needs& needs,
+                            const Grid& grid, Pass pass) {
+  const Costs costs(problem, grid);
+  std::int64_t bytes = grid.u == 1 ? 0 : exchanged(problem, blocks, needs, grid, costs, pass);
+  for (int kv = 0; grid.transposed && kv < static_cast<int>(blocks.kv.size()); ++kv) {
+    const Place owner = place_of(grid, blocks.kv[kv].owner);
+    const Place holder = kv_holder(grid, owner);
+    if ((holder.i == owner.i && holder.j == owner.j) || !needs.kv_used(kv)) continue;
+    bytes += blocks.kv[kv].tokens() * costs.all_kv_heads() * (costs.d() + costs.e()) * costs.word();
+  }
+  return bytes;
+}
+
+std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Needs& needs,
+                        const Grid& grid, Pass pass) {
+  return sent_to_places(problem, blocks, needs, grid, pass) +
+         sent_on_columns(problem, blocks, needs, grid, pass) +
+         sent_on_rows(problem, blocks, needs, grid, pass);
 }
 
 }  // namespace armillary::plan
