@@ -56,6 +56,8 @@ void visit(History& history, const Touch& touch, std::vector<int>& waits) {
 
 bool overlap(const View& a, const View& b) {
   if (a.heads.begin >= b.heads.end || b.heads.begin >= a.heads.end) return false;
+  if (a.blocks.empty() || b.blocks.empty()) return false;
+  if (a.blocks.back() < b.blocks.front() || b.blocks.back() < a.blocks.front()) return false;
   auto left = a.blocks.begin();
   auto right = b.blocks.begin();
   while (left != a.blocks.end() && right != b.blocks.end()) {

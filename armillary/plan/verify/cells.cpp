@@ -7,6 +7,7 @@ Cells::Cells(const RankProgram& program, const HeadClasses& q_classes,
     : program_(&program), q_(&q_classes), kv_(&kv_classes), slots_(program.slots.size()) {}
 
 Spots Cells::at(const View& view, Content& content) const {
+  if (view.blocks.empty()) return {};  // an input of a rank without tokens
   const Tile& tile = program_->tiles[view.tile];
   const HeadClasses& heads = classes(tile.tensor);
   return {view, tile, content.cells.data(), heads.within(tile.heads), heads.within(view.heads)};

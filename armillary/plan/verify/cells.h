@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <vector>
 
 #include "armillary/plan/verify/counted.h"
@@ -27,7 +28,8 @@ struct Spot {
 class Spots {
  public:
   Spots() = default;
-  /// `cells`: of the whole tile, whose head classes are `all`; `classes`: those of the view.
+  /// `view`: not empty. `cells`: of the whole tile, whose head classes are `all`; `classes`: those
+  /// of the view.
   Spots(const View& view, const Tile& tile, Cell* cells, ClassRange all, ClassRange classes)
       : view_(&view),
         tile_(&tile),
@@ -35,7 +37,8 @@ class Spots {
         stride_(all.end - all.begin),
         first_class_(classes.begin),
         classes_(classes.end - classes.begin),
-        whole_(view.blocks.size() == tile.blocks.size()) {}
+        first_(place_of(view.blocks.front())),
+        in_a_row_(tile.blocks[first_ + view.blocks.size() - 1] == view.blocks.back()) {}
 
   int size() const { return classes_ * (view_ ? static_cast<int>(view_->blocks.size()) : 0); }
   bool empty() const { return size() == 0; }
@@ -43,19 +46,24 @@ class Spots {
     const int b = i / classes_;
     const int c = i % classes_;
     const int block = view_->blocks[b];
-    const auto& all = tile_->blocks;
-    const auto place = whole_ ? b : std::lower_bound(all.begin(), all.end(), block) - all.begin();
+    const std::ptrdiff_t place = in_a_row_ ? first_ + b : place_of(block);
     return {cells_ + place * stride_ + c, block, first_class_ + c};
   }
 
  private:
+  std::ptrdiff_t place_of(int block) const {
+    const std::vector<int>& all = tile_->blocks;
+    return std::lower_bound(all.begin(), all.end(), block) - all.begin();
+  }
+
   const View* view_ = nullptr;
   const Tile* tile_ = nullptr;
   Cell* cells_ = nullptr;
   int stride_ = 0;
   int first_class_ = 0;
   int classes_ = 0;
-  bool whole_ = false;  ///< The view shows all blocks of the tile.
+  std::ptrdiff_t first_ = 0;  ///< Place in the tile of the first block of the view.
+  bool in_a_row_ = false;     ///< The others follow it there.
 };
 
 /// The contents of one rank's slots.

@@ -141,10 +141,12 @@ class FormChecker {
     }
     const Tile& tile = program_.tiles[view.tile];
     const int blocks = static_cast<int>(blocks_of(plan_.blocks, tile.tensor).size());
+    const bool held =
+        view.blocks == tile.blocks || (strictly_ascending(view.blocks, blocks) &&
+                                       std::includes(tile.blocks.begin(), tile.blocks.end(),
+                                                     view.blocks.begin(), view.blocks.end()));
     const bool inside = tile.heads.contains(view.heads) && view.heads.begin < view.heads.end &&
-                        !view.blocks.empty() && strictly_ascending(view.blocks, blocks) &&
-                        std::includes(tile.blocks.begin(), tile.blocks.end(), view.blocks.begin(),
-                                      view.blocks.end());
+                        !view.blocks.empty() && held;
     if (!inside) {
       report_.add(program_.rank, i, "form", "the view {} is empty or not inside its tile",
                   describe(program_, view));

@@ -52,6 +52,26 @@ TEST(VerifySpeed, SixtyFourRanksInASecond) {
   }
 }
 
+/// With the planning, which for auto:traffic is the longer part.
+TEST(VerifySpeed, AnyStrategyOfSixtyFourRanksInTwoSeconds) {
+  if (!kRelease) GTEST_SKIP() << "times of release builds";
+  const Problem problem = make_problem(64, "balanced");  // The most blocks of all layouts.
+  for (const std::string strategy :
+       {"ring", "allgather", "allgather:slices=8", "ulysses", "usp:u=8", "double_ring:window=8",
+        "bidirectional_ring", "tokenring", "attention2d:rows=8", "startrail:c=4",
+        "grid:u=4,rq=4,rk=4", "auto:traffic"}) {
+    const std::clock_t start = std::clock();
+    const std::vector<Plan> plans =
+        make_plans(problem, parse_strategy(strategy), {Pass::Forward, Pass::Backward});
+    EXPECT_EQ(verify(plans[0]), std::vector<Diagnostic>{});
+    EXPECT_EQ(verify(plans[1]), std::vector<Diagnostic>{});
+    EXPECT_EQ(verify_saved(plans[0], plans[1]), std::vector<Diagnostic>{});
+    const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+    fmt::print("{:<20} {:.3f} s\n", strategy, seconds);
+    EXPECT_LT(seconds, 2.0) << strategy;
+  }
+}
+
 TEST(VerifySpeed, AllStrategiesOfEightRanksInASecond) {
   double seconds = 0;
   for (const std::string layout : {"contiguous", "zigzag", "striped:16", "balanced"}) {
