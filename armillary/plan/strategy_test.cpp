@@ -31,9 +31,9 @@ Problem problem_of(int world, int heads = 8) {
 TEST(ParseStrategy, ReadsWhatItPrints) {
   for (const std::string text :
        {"ring", "ring:backward=q", "allgather", "allgather:slices=2", "ulysses", "usp:u=4",
-        "usp:inner=ring,u=1", "double_ring:window=2", "bidirectional_ring", "tokenring",
-        "tokenring:nodes=2", "attention2d:rows=2", "attention2d:overlap=true,rows=2",
-        "startrail:c=2", "startrail:c=2,placement=p2p_intra",
+        "usp:backward=cheaper,u=2", "usp:inner=ring,u=1", "double_ring:window=2",
+        "bidirectional_ring", "tokenring", "tokenring:nodes=2", "attention2d:rows=2",
+        "attention2d:overlap=true,rows=2", "startrail:c=2", "startrail:c=2,placement=p2p_intra",
         "grid:col=double_ring,nest=rk-rq-u,rk=1,row=ring,rq=4,u=1,window=2", "auto:traffic"}) {
     EXPECT_EQ(to_string(parse_strategy(text)), text);
     EXPECT_EQ(parse_strategy(to_string(parse_strategy(text))), parse_strategy(text)) << text;
@@ -54,9 +54,11 @@ TEST(ParseStrategy, RefusesWhatItDoesNotUnderstand) {
       {"", "strategy: unknown name ''; " + names},
       {"flash_attention_with_a_long_name",
        "strategy: unknown name 'flash_attention_with_a_long_name'; " + names},
-      {"usp", "strategy: usp needs the key 'u'; write usp:u=U[,inner=ulysses|ring]"},
-      {"usp:v=2", "strategy: usp was given the key 'v'; its keys are u or inner"},
-      {"usp:u=2,v=2", "strategy: usp was given the key 'v'; its keys are u or inner"},
+      {"usp",
+       "strategy: usp needs the key 'u'; write "
+       "usp:u=U[,inner=ulysses|ring][,backward=kv|q|cheaper]"},
+      {"usp:v=2", "strategy: usp was given the key 'v'; its keys are u, inner or backward"},
+      {"usp:u=2,v=2", "strategy: usp was given the key 'v'; its keys are u, inner or backward"},
       {"ulysses:u=2", "strategy: ulysses was given the key 'u'; it takes no keys"},
       {"usp:u=2,u=2", "strategy: 'usp:u=2,u=2' gives the key 'u' twice; once is enough"},
       {"usp:u=2,u=4", "strategy: 'usp:u=2,u=4' gives the key 'u' twice; once is enough"},
@@ -65,7 +67,7 @@ TEST(ParseStrategy, RefusesWhatItDoesNotUnderstand) {
       {"usp:u=", "strategy: 'usp:u=' has the part 'u='; " + form},
       {"usp:=2", "strategy: 'usp:=2' has the part '=2'; " + form},
       {"usp:u=2,", "strategy: 'usp:u=2,' has the part ''; " + form},
-      {"usp:2", "strategy: usp was given the key '2'; its keys are u or inner"},
+      {"usp:2", "strategy: usp was given the key '2'; its keys are u, inner or backward"},
       {"usp:u=2,inner=rings",
        "strategy usp: inner: 'rings' is not known; ulysses or ring is required; nearest is 'ring'"},
       {"auto", "strategy: auto needs the key 'traffic'; write auto:traffic"},
@@ -156,9 +158,10 @@ TEST(Planner, RefusesProblemsAndWorldsThatCannotBePlanned) {
   EXPECT_THAT([] { make_plan(problem_of(1025), parse_strategy("ring"), Pass::Forward); },
               ThrowsMessage<InvalidArgument>(
                   "plan: world 1025; the programs of at most 1024 ranks can be made together"));
-  EXPECT_THAT([] { Planner(problem_of(2), {.name = "usp", .keys = {}}); },
-              ThrowsMessage<InvalidArgument>(
-                  "strategy: usp needs the key 'u'; write usp:u=U[,inner=ulysses|ring]"))
+  EXPECT_THAT(
+      [] { Planner(problem_of(2), {.name = "usp", .keys = {}}); },
+      ThrowsMessage<InvalidArgument>("strategy: usp needs the key 'u'; write "
+                                     "usp:u=U[,inner=ulysses|ring][,backward=kv|q|cheaper]"))
       << "keys made by hand are checked too";
 }
 
@@ -279,8 +282,8 @@ TEST(Strategies, RefuseForAFewReasonsOnly) {
 TEST(Strategies, UsageShowsKeysAndTheirValues) {
   std::vector<std::string> lines;
   for (const StrategyInfo& info : strategies()) lines.push_back(usage(info));
-  EXPECT_EQ(lines[0], "ring[:backward=kv|q]");
-  EXPECT_EQ(lines[3], "usp:u=U[,inner=ulysses|ring]");
+  EXPECT_EQ(lines[0], "ring[:backward=kv|q|cheaper]");
+  EXPECT_EQ(lines[3], "usp:u=U[,inner=ulysses|ring][,backward=kv|q|cheaper]");
   EXPECT_EQ(lines[10], "auto:traffic");
 }
 

@@ -59,7 +59,7 @@ PassGrids least_traffic(const PlanContext& context) {
     const std::int64_t bytes = best[0]->bytes + best[1]->bytes;
     if (least && *least <= bytes) continue;
     least = bytes;
-    grids = PassGrids(best[0]->grid, best[1]->grid);
+    grids = PassGrids(best[0]->grid, {best[1]->grid});
   }
   return grids;
 }

@@ -20,7 +20,10 @@ inline std::vector<std::string> every_strategy(const Problem& problem) {
         "grid:col=gather,rk=2,row=ring,rq=2,u=1",
         "grid:col=double_ring,nest=rk-rq-u,rk=2,row=bidirectional,rq=4,u=1,window=2",
         "grid:nest=rq-u-rk,rk=2,row=bidirectional,rq=2,u=2", "grid:nest=rk-u-rq,rk=3,rq=2,u=2",
-        "grid:nest=rq-rk-u,rk=4,row=ring,rq=1,u=2"}) {
+        "grid:nest=rq-rk-u,rk=4,row=ring,rq=1,u=2", "usp:backward=q,inner=ring,u=2",
+        "grid:backward=q,col=double_ring,nest=rk-rq-u,rk=2,row=bidirectional,rq=4,u=1,window=2",
+        "grid:backward=q,nest=rk-u-rq,rk=3,rq=2,u=2",
+        "grid:backward=kv,nest=rq-rk-u,rk=4,row=ring,rq=1,u=2"}) {
     try {
       check_legal(problem, parse_strategy(more));
       names.emplace_back(more);

@@ -66,7 +66,7 @@ PassGrids grids(const Problem& problem, const Strategy& strategy) {
         "grid: window={} with rq={}; col=double_ring needs a window that divides rq", grid.window,
         grid.rq);
   }
-  return grid;
+  return with_sides(grid, strategy, "cheaper");
 }
 
 }  // namespace
@@ -80,12 +80,16 @@ StrategyDefinition grid() {
                 {"row", kRows},
                 {"col", kColumns},
                 {"window", "W"},
-                {"nest", "AXES"}},
+                {"nest", "AXES"},
+                {"backward", kSides}},
        .summary = "u ways over heads, rq over queries, rk over keys; any movement on each axis",
        .paper = "ours",
        .bytes = "(2 + eps) (Dq N/P) (Rk - 1/u) + 2 max(Dk/u, d) N (1/Rk - 1/P) forward",
-       .differs = "nest names the axes from neighbouring ranks outwards. auto:traffic picks u, rq "
-                  "and rk, in each pass for itself."},
+       .differs = "nest names the axes from neighbouring ranks outwards. In backward either K, V, "
+                  "dK, dV travel on the columns and Q, dOut, Lse, Delta, dQ on the rows "
+                  "(backward=kv), or each where the other did (backward=q): by itself it is what "
+                  "sends less with these heads and this mask. auto:traffic picks u, rq and rk, in "
+                  "each pass for itself."},
       grids, [](const Problem& problem) {
         std::vector<std::map<std::string, std::string>> variants;
         for (int u = 1; u <= problem.world; ++u) {

@@ -115,12 +115,23 @@ std::vector<int> row_members(const Grid& grid, const Blocks& blocks) {
 
 GridRoutes::GridRoutes(const Grid& grid, const Blocks& blocks, const Needs& needs)
     : column(grid.column, grid.rq, grid.window),
-      row(grid.row, grid.rk),
-      home(grid.home, grid.rk),
+      row(grid.row, grid.rk, grid.window),
+      home(grid.home, grid.rk, grid.window),
       column_live(column, column, column_members(grid, blocks),
                   [&](int i, int block) { return needs.row_needs(i, block); }),
       row_live(row, home, row_members(grid, blocks),
                [&](int j, int block) { return needs.column_needs(j, block); }) {}
+
+Grid sides_exchanged(Grid grid) {
+  std::swap(grid.rq, grid.rk);
+  std::swap(grid.column, grid.row);
+  // Sums go straight home, but those of a double ring visit windows as its tiles do.
+  grid.home = grid.row == Movement::DoubleRing ? Movement::DoubleRing : Movement::Gather;
+  for (GridAxis& axis : grid.nesting) {
+    if (axis != GridAxis::Heads) axis = axis == GridAxis::Keys ? GridAxis::Queries : GridAxis::Keys;
+  }
+  return grid;
+}
 
 Grid with_shorter_ring(const Problem& problem, const Blocks& blocks, const Needs& needs, Grid grid,
                        Pass pass) {

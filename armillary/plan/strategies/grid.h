@@ -37,7 +37,7 @@ struct Grid {
   Movement column = Movement::Ring;  ///< Of K, V; sums of dK, dV come back the same way.
   Movement row = Movement::Gather;   ///< Of Q, dOut, Lse, Delta.
   Movement home = Movement::Gather;  ///< Of partial outputs and dQ, along the row.
-  int window = 1;                    ///< Of a column that is a DoubleRing.
+  int window = 1;                    ///< Of what is a DoubleRing.
   /// From the axis whose members are neighbouring ranks to the one whose members are farthest.
   std::array<GridAxis, 3> nesting{GridAxis::Heads, GridAxis::Keys, GridAxis::Queries};
   int slices = 1;           ///< K, V travel in so many slices of KV heads, one after the other.
@@ -107,6 +107,10 @@ struct GridRoutes {
   LiveBlocks column_live;
   LiveBlocks row_live;
 };
+
+/// The same ranks and links, but the queries travel where the keys did, and the reverse: rows and
+/// columns change places.
+Grid sides_exchanged(Grid grid);
 
 /// The grid with the ring of its columns turned to the side that moves fewer bytes in this pass:
 /// K, V go as far as the last member that needs them; dK, dV come home from the first one. With

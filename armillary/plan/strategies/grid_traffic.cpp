@@ -113,8 +113,8 @@ std::int64_t sent_on_columns(const Problem& problem, const Blocks& blocks, const
 std::int64_t sent_on_rows(const Problem& problem, const Blocks& blocks, const Needs& needs,
                           const Grid& grid, Pass pass) {
   const Costs costs(problem, grid);
-  const Route row(grid.row, grid.rk);
-  const Route sums(grid.home, grid.rk);
+  const Route row(grid.row, grid.rk, grid.window);
+  const Route sums(grid.home, grid.rk, grid.window);
   const bool forward = pass == Pass::Forward;
   const std::int64_t there = forward
                                  ? costs.d() * costs.word()

@@ -1,6 +1,6 @@
 #include "armillary/plan/strategies/presets.h"
 
-#include <array>
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -10,35 +10,50 @@
 namespace armillary::plan {
 namespace {
 
+/// A grid in one pass, and what its ranks share.
+struct GridPass {
+  GridPass(const PlanContext& context, const Grid& given, Pass which)
+      : context(context),
+        pass(which),
+        needs(given, context.blocks, context.areas),
+        grid(with_shorter_ring(context.problem, context.blocks, needs, given, which)),
+        routes(grid, context.blocks, needs) {}
+  RankProgram program(Rank rank) const {
+    return grid_program(context.problem, context.blocks, needs, grid, routes, pass, rank);
+  }
+  std::int64_t sent() const {
+    return sent_bytes(context.problem, context.blocks, needs, grid, pass);
+  }
+  PlanContext context;
+  Pass pass;
+  Needs needs;
+  Grid grid;
+  GridRoutes routes;
+};
+
+/// The first that sends least.
+GridPass cheapest(const PlanContext& context, const std::vector<Grid>& grids, Pass pass) {
+  std::vector<GridPass> passes;
+  for (const Grid& grid : grids) passes.emplace_back(context, grid, pass);
+  if (passes.size() == 1) return std::move(passes[0]);
+  return std::move(
+      *std::min_element(passes.begin(), passes.end(),
+                        [](const GridPass& a, const GridPass& b) { return a.sent() < b.sent(); }));
+}
+
 class GridSchedule : public Schedule {
  public:
   GridSchedule(const PlanContext& context, const PassGrids& grids)
       : forward_(context, grids.forward, Pass::Forward),
-        backward_(context, grids.backward, Pass::Backward) {}
+        backward_(cheapest(context, grids.backward, Pass::Backward)) {}
 
   RankProgram program(Pass pass, Rank rank) const override {
     return (pass == Pass::Forward ? forward_ : backward_).program(rank);
   }
 
  private:
-  struct OnePass {
-    OnePass(const PlanContext& context, const Grid& given, Pass which)
-        : context(context),
-          pass(which),
-          needs(given, context.blocks, context.areas),
-          grid(with_shorter_ring(context.problem, context.blocks, needs, given, which)),
-          routes(grid, context.blocks, needs) {}
-    RankProgram program(Rank rank) const {
-      return grid_program(context.problem, context.blocks, needs, grid, routes, pass, rank);
-    }
-    PlanContext context;
-    Pass pass;
-    Needs needs;
-    Grid grid;
-    GridRoutes routes;
-  };
-  OnePass forward_;
-  OnePass backward_;
+  GridPass forward_;
+  GridPass backward_;
 };
 
 }  // namespace
@@ -50,6 +65,14 @@ std::vector<StrategyDefinition> named_strategies() {
 
 std::unique_ptr<const Schedule> grid_schedule(const PlanContext& context, const PassGrids& grids) {
   return std::make_unique<const GridSchedule>(context, grids);
+}
+
+PassGrids with_sides(const Grid& forward, const Strategy& strategy, const std::string& otherwise) {
+  const auto given = strategy.keys.find("backward");
+  const std::string side = given == strategy.keys.end() ? otherwise : given->second;
+  if (side == "kv") return forward;
+  if (side == "q") return {forward, {sides_exchanged(forward)}};
+  return {forward, {forward, sides_exchanged(forward)}};
 }
 
 StrategyDefinition grid_strategy(

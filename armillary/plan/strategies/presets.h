@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "armillary/plan/schedule.h"
@@ -31,11 +32,18 @@ StrategyDefinition automatic();
 /// partners, where forward left them. u and the place of its axis are the same in both.
 struct PassGrids {
   PassGrids(const Grid& both)
-      : forward(both), backward(both) {}  // NOLINT(google-explicit-constructor)
-  PassGrids(const Grid& one, const Grid& other) : forward(one), backward(other) {}
+      : forward(both), backward({both}) {}  // NOLINT(google-explicit-constructor)
+  PassGrids(const Grid& one, std::vector<Grid> others)
+      : forward(one), backward(std::move(others)) {}
   Grid forward;
-  Grid backward;
+  std::vector<Grid> backward;  ///< Of several, the first that sends least with this mask is taken.
 };
+
+/// The key `backward` of a strategy that lets either side travel on its columns in backward.
+inline constexpr const char* kSides = "kv|q|cheaper";
+
+/// Backward as the key says: `kv` as forward, `q` with sides exchanged, or the cheaper of the two.
+PassGrids with_sides(const Grid& forward, const Strategy& strategy, const std::string& otherwise);
 
 /// A schedule of grids; rings are turned to the shorter side.
 std::unique_ptr<const Schedule> grid_schedule(const PlanContext& context, const PassGrids& grids);

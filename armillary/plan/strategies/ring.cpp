@@ -6,7 +6,7 @@ namespace armillary::plan {
 StrategyDefinition ring() {
   return grid_strategy(
       {.name = "ring",
-       .keys = {{"backward", "kv|q"}},
+       .keys = {{"backward", kSides}},
        .summary = "K,V walk a ring; queries stay (any layout: zigzag, striped)",
        .paper = "Liu et al. 2023, arXiv:2310.01889, section 3",
        .bytes = "2 Dk N (1 - 1/P) forward; as much again backward, and dK, dV in accumulator "
@@ -14,11 +14,10 @@ StrategyDefinition ring() {
        .differs = "Sums of dK, dV start one rank after the owner and make P - 1 hops instead of P. "
                   "Blocks that no further rank sees stop walking, and the ring turns to the side "
                   "where that saves more. LightSeq, zigzag and striped attention are this strategy "
-                  "under other layouts. backward=q lets Q, dOut, Lse, Delta walk instead of K, V."},
+                  "under other layouts. backward=q lets Q, dOut, Lse, Delta walk instead of K, V; "
+                  "cheaper takes of the two what sends less with these heads and this mask."},
       [](const Problem& problem, const Strategy& strategy) {
-        const Grid forward{.rq = problem.world};
-        if (!has(strategy, "backward", "q")) return PassGrids(forward);
-        return PassGrids(forward, {.rk = problem.world, .row = Movement::Ring});
+        return with_sides({.rq = problem.world}, strategy, "kv");
       });
 }
 

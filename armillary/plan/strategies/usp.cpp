@@ -6,14 +6,15 @@ namespace armillary::plan {
 StrategyDefinition usp() {
   return grid_strategy(
       {.name = "usp",
-       .keys = {{"u", "U", true}, {"inner", "ulysses|ring"}},
+       .keys = {{"u", "U", true}, {"inner", "ulysses|ring"}, {"backward", kSides}},
        .summary = "ulysses over u neighbours, ring over world / u groups, or the reverse",
        .paper = "Fang and Zhao 2024, arXiv:2405.07719, section 3",
        .bytes = "2 Dq N/P (1 - 1/u) + 2 max(Dk/u, d) N (1 - 1/P) forward",
        .differs =
            "Any u that divides the world and does not exceed the query heads, also above the "
            "KV heads. Load balance is the layout's (zigzag over all ranks is balanced for "
-           "every u), not the strategy's. inner=ring puts the ring on neighbouring ranks."},
+           "every u), not the strategy's. inner=ring puts the ring on neighbouring ranks. "
+           "backward as of ring."},
       [](const Problem& problem, const Strategy& strategy) {
         const int u = number(strategy, "u");
         require_divides_world(problem, strategy, "u", u);
@@ -22,7 +23,7 @@ StrategyDefinition usp() {
         if (has(strategy, "inner", "ring")) {
           grid.nesting = {GridAxis::Queries, GridAxis::Keys, GridAxis::Heads};
         }
-        return PassGrids(grid);
+        return with_sides(grid, strategy, "kv");
       },
       each_inner_divisor("u"));
 }
