@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "armillary/plan/lower_bound.h"
+#include "armillary/plan/strategies/closed_forms.h"
 #include "armillary/plan/strategies/grid_plan.h"
 #include "armillary/plan/strategy.h"
 
@@ -45,22 +46,17 @@ struct Cut {
   std::int64_t u, rq, rk;
 };
 
-/// u-axis, columns and rows of a rank, when u divides the heads, and the KV heads or the reverse.
+/// u axis, column and row of a rank. A column with its u partners is a world of its own.
 std::int64_t grid_bytes(const Problem& problem, const Cut& cut, Pass pass) {
   const Sizes s(problem);
   const auto [u, rq, rk] = cut;
-  const std::int64_t q = s.hq / u;
-  const std::int64_t k = std::max<std::int64_t>(s.hk / u, 1);
-  const std::int64_t block = u * s.n;
-  const std::int64_t kv = s.d + s.e;
+  const Problem column = full_problem(static_cast<int>(u * rq), problem.heads, problem.kv_heads);
+  const Volumes volumes(column, static_cast<int>(u), Movement::Ring);
+  const std::int64_t row = (rk - 1) * s.n * s.hq;
   if (pass == Pass::Forward) {
-    return (u - 1) * s.n * (q * kv + k * kv) * kWord + (rq - 1) * block * k * kv * kWord +
-           (rk - 1) * block * q * (s.d * kWord + (s.e + 1) * kSum);
+    return volumes.forward(0).sent + row * (s.d * kWord + (s.e + 1) * kSum);
   }
-  const std::int64_t gradients =
-      u > s.hk ? (u - 1) * s.n * kv * kSum : (u - 1) * s.n * k * kv * kWord;
-  return (u - 1) * s.n * q * kv * kWord + gradients + (rq - 1) * block * k * kv * (kWord + kSum) +
-         (rk - 1) * block * q * (kv * kWord + 2 * kSum + s.d * kSum);
+  return volumes.backward(0).sent + row * ((s.d + s.e) * kWord + 2 * kSum + s.d * kSum);
 }
 
 /// Sent and received by every rank; `except` ranks send that much less.

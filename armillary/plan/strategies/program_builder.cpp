@@ -80,16 +80,16 @@ View ProgramBuilder::part(int tile, Heads heads, std::vector<int> blocks) const 
 }
 
 void ProgramBuilder::send(int step, Lane lane, Rank peer, View view, Collective collective) {
-  add({.kind = OpKind::Send,
-       .lane = lane,
-       .step = step,
-       .peer = peer,
-       .collective = collective,
-       .views = {std::move(view)}});
+  message(OpKind::Send, step, lane, peer, std::move(view), collective);
 }
 
 void ProgramBuilder::recv(int step, Lane lane, Rank peer, View view, Collective collective) {
-  add({.kind = OpKind::Recv,
+  message(OpKind::Recv, step, lane, peer, std::move(view), collective);
+}
+
+void ProgramBuilder::message(OpKind kind, int step, Lane lane, Rank peer, View view,
+                             Collective collective) {
+  add({.kind = kind,
        .lane = lane,
        .step = step,
        .peer = peer,

@@ -47,6 +47,7 @@ class ProgramBuilder {
 
  private:
   int external(std::vector<int>& role, Tensor tensor, Heads heads, std::vector<int> blocks);
+  void message(OpKind kind, int step, Lane lane, Rank peer, View view, Collective collective);
   void add(Op op);
   void drop_unused_tiles();
   void place_tiles();
