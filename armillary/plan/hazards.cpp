@@ -58,8 +58,8 @@ bool overlap(const View& a, const View& b) {
   if (a.heads.begin >= b.heads.end || b.heads.begin >= a.heads.end) return false;
   if (a.blocks.empty() || b.blocks.empty()) return false;
   if (a.blocks.back() < b.blocks.front() || b.blocks.back() < a.blocks.front()) return false;
-  auto left = a.blocks.begin();
-  auto right = b.blocks.begin();
+  auto left = std::lower_bound(a.blocks.begin(), a.blocks.end(), b.blocks.front());
+  auto right = std::lower_bound(b.blocks.begin(), b.blocks.end(), a.blocks.front());
   while (left != a.blocks.end() && right != b.blocks.end()) {
     if (*left == *right) return true;
     *left < *right ? ++left : ++right;

@@ -14,6 +14,14 @@ bool strictly_ascending(const std::vector<int>& ids, int end) {
   return true;
 }
 
+/// Requires that the blocks of both ascend.
+bool includes(const Tile& tile, const View& view) {
+  const auto begin = view.blocks.empty() ? tile.blocks.begin()
+                                         : std::lower_bound(tile.blocks.begin(), tile.blocks.end(),
+                                                            view.blocks.front());
+  return std::includes(begin, tile.blocks.end(), view.blocks.begin(), view.blocks.end());
+}
+
 int heads_of(const Problem& problem, Tensor tensor) {
   return is_kv(tensor) ? problem.kv_heads : problem.heads;
 }
@@ -141,10 +149,8 @@ class FormChecker {
     }
     const Tile& tile = program_.tiles[view.tile];
     const int blocks = static_cast<int>(blocks_of(plan_.blocks, tile.tensor).size());
-    const bool held =
-        view.blocks == tile.blocks || (strictly_ascending(view.blocks, blocks) &&
-                                       std::includes(tile.blocks.begin(), tile.blocks.end(),
-                                                     view.blocks.begin(), view.blocks.end()));
+    const bool held = view.blocks == tile.blocks ||
+                      (strictly_ascending(view.blocks, blocks) && includes(tile, view));
     const bool inside = tile.heads.contains(view.heads) && view.heads.begin < view.heads.end &&
                         !view.blocks.empty() && held;
     if (!inside) {
