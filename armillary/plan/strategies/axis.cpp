@@ -117,6 +117,7 @@ void Axis::open_sums(std::vector<Held>& held, const std::vector<Tensor>& tensors
                      const Ready& ready) {
   const std::vector<int> holder = holders(held);
   std::vector<std::vector<int>> blocks;
+  blocks.reserve(held.size());
   for (const Held& entry : held) blocks.push_back(entry.needed);
   for (const Hop& hop : options_.home->collect(options_.me, ready).in) {
     append(blocks[holder[hop.origin]], collected_on(hop));  // some only pass through

@@ -34,6 +34,7 @@ struct GridPass {
 /// The first that sends least.
 GridPass cheapest(const PlanContext& context, const std::vector<Grid>& grids, Pass pass) {
   std::vector<GridPass> passes;
+  passes.reserve(grids.size());
   for (const Grid& grid : grids) passes.emplace_back(context, grid, pass);
   if (passes.size() == 1) return std::move(passes[0]);
   return std::move(
