@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "armillary/bench/kernel_rate.h"
-#include "armillary/core/names.h"
+#include "armillary/core/error.h"
 #include "armillary/core/spec.h"
 #include "armillary/plan/problem.h"
 #include "cli/problem_flags.h"
@@ -110,7 +110,11 @@ constexpr const char* kBenchExamples =
 
 void add_bench(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand("bench", "Measure parts of the program on this machine");
-  verb->require_subcommand(1);
+  verb->callback([verb] {
+    if (verb->get_subcommands().empty()) {
+      fail<InvalidArgument>("bench: what to measure is not named; kernel is required");
+    }
+  });
   verb->footer("`armillary bench kernel --help` has examples.");
   const auto flags = std::make_shared<KernelFlags>();
   CLI::App* kernel = verb->add_subcommand("kernel", "Attention of one block on one rank");

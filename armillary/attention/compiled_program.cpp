@@ -105,6 +105,23 @@ std::vector<std::int64_t> shape_of(const plan::Problem& problem, const plan::Blo
   return shape;
 }
 
+/// Joins the message of the batch to or from the same peer, or begins one. Both ends agree: the ops
+/// of a collective are in the same step and the same order on all of its ranks.
+void add_to_messages(const plan::RankProgram& program, int op, Batch& batch) {
+  const Op& added = program.ops[op];
+  if (added.collective == plan::Collective::AllToAll) {
+    for (std::vector<int>& message : batch.messages) {
+      const Op& first = program.ops[message[0]];
+      if (first.kind == added.kind && first.peer == added.peer &&
+          first.collective == added.collective) {
+        message.push_back(op);
+        return;
+      }
+    }
+  }
+  batch.messages.push_back({op});
+}
+
 std::vector<std::vector<Batch>> batches_of(const plan::RankProgram& program,
                                            const std::vector<std::vector<LocatedView>>& located) {
   const std::vector<std::vector<int>> waits = dependencies(program);
@@ -115,11 +132,12 @@ std::vector<std::vector<Batch>> batches_of(const plan::RankProgram& program,
     if (static_cast<std::size_t>(op.lane) >= lanes.size()) lanes.resize(op.lane + 1);
     std::vector<Batch>& lane = lanes[op.lane];
     if (!op.is_comm() || lane.empty() || last_step[op.lane] != op.step) {
-      lane.push_back({.lane = op.lane, .ops = {}, .waits = {}, .inputs = {}});
+      lane.push_back({.lane = op.lane, .ops = {}, .messages = {}, .waits = {}, .inputs = {}});
       last_step[op.lane] = op.step;
     }
     Batch& batch = lane.back();
     batch.ops.push_back(i);
+    if (op.is_comm()) add_to_messages(program, i, batch);
     batch.waits.insert(batch.waits.end(), waits[i].begin(), waits[i].end());
     for (const LocatedView& view : located[i]) {
       if (program.slots[program.tiles[view.tile].slot].external) batch.inputs.push_back(view.tile);

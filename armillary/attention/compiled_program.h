@@ -35,6 +35,9 @@ struct LocatedView {
 struct Batch {
   plan::Lane lane = plan::kCompute;
   std::vector<int> ops;
+  /// The ops of a comm lane by message: what an all-to-all sends to, or receives from, one peer
+  /// travels as one, such as Q, K and V of `qkv=packed`; every other op is a message of its own.
+  std::vector<std::vector<int>> messages;
   std::vector<int> waits;   ///< Ops that must be complete before it starts.
   std::vector<int> inputs;  ///< Tiles of the caller: those it feeds must be there before it starts.
 };

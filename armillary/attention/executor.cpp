@@ -181,26 +181,31 @@ void Execution::start(const Batch& batch) {
 void Execution::start_messages(const Batch& batch) {
   std::vector<std::vector<comm::Strided>> parts;
   std::vector<comm::Message> messages;
-  parts.reserve(batch.ops.size());
-  for (const int op : batch.ops) {
-    const plan::Op& action = compiled_->program.ops[op];
+  parts.reserve(batch.messages.size());
+  for (const std::vector<int>& ops : batch.messages) {
+    const plan::Op& action = compiled_->program.ops[ops[0]];
     const bool sends = action.kind == plan::OpKind::Send;
-    parts.push_back(strided(op));
+    std::vector<comm::Strided>& all = parts.emplace_back();
+    for (const int op : ops) {
+      const std::vector<comm::Strided> one = strided(op);
+      all.insert(all.end(), one.begin(), one.end());
+    }
     messages.push_back({.direction = sends ? comm::Direction::Send : comm::Direction::Receive,
                         .peer = action.peer,
                         .lane = action.lane,
-                        .parts = parts.back()});
-    (sends ? moved_.sent_bytes : moved_.received_bytes) += comm::total_bytes(parts.back());
+                        .parts = all});
+    (sends ? moved_.sent_bytes : moved_.received_bytes) += comm::total_bytes(all);
+    (sends ? moved_.sent_messages : moved_.received_messages) += 1;
   }
   for (comm::Request& request : comm_.start(messages)) requests_.push_back(std::move(request));
-  flying_.insert(flying_.end(), batch.ops.begin(), batch.ops.end());
+  for (const std::vector<int>& ops : batch.messages) flying_.push_back(&ops);
 }
 
 bool Execution::collect_done() {
   std::size_t kept = 0;
   for (std::size_t i = 0; i < flying_.size(); ++i) {
     if (comm_.done(requests_[i])) {
-      complete_[flying_[i]] = true;
+      for (const int op : *flying_[i]) complete_[op] = true;
       continue;
     }
     std::swap(flying_[kept], flying_[i]);

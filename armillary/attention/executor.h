@@ -37,10 +37,12 @@ struct ExecutionOptions {
   std::optional<double> timeout_s = {};
 };
 
-/// What a run has moved. Equal to plan::traffic of the program once it is finished.
+/// What a run has moved. Bytes are those of plan::traffic of the program once it is finished.
 struct Moved {
   std::int64_t sent_bytes = 0;
   std::int64_t received_bytes = 0;
+  std::int64_t sent_messages = 0;
+  std::int64_t received_messages = 0;
 };
 
 /// One run of one rank's program. One thread. Must not outlive the communicator.
@@ -102,11 +104,11 @@ class Execution {
   std::shared_ptr<const CompiledProgram> compiled_;
   comm::Communicator& comm_;
   ExecutionOptions options_;
-  std::vector<at::Tensor> tiles_;        ///< Whole tiles, in their slots.
-  std::vector<bool> awaited_;            ///< By tile: the caller has not fed it yet.
-  std::vector<bool> complete_;           ///< By op.
-  std::vector<std::size_t> next_;        ///< By lane: first batch that has not started.
-  std::vector<int> flying_;              ///< Sends and receives under way.
+  std::vector<at::Tensor> tiles_;                ///< Whole tiles, in their slots.
+  std::vector<bool> awaited_;                    ///< By tile: the caller has not fed it yet.
+  std::vector<bool> complete_;                   ///< By op.
+  std::vector<std::size_t> next_;                ///< By lane: first batch that has not started.
+  std::vector<const std::vector<int>*> flying_;  ///< Messages under way: their ops.
   std::vector<comm::Request> requests_;  ///< Theirs. After tiles_: dropped before the memory is.
   at::Tensor dsinks_H_;                  ///< Undefined without sinks.
   at::Tensor max_logit_H_;               ///< Undefined unless it was asked for.

@@ -250,6 +250,20 @@ TEST(Execution, APeerThatNeverComesEndsInADeadline) {
   EXPECT_LT(waited.count(), 5.0);
 }
 
+TEST(Execution, PackedQkvTakesOneMessageToEachPeerAndBack) {
+  const plan::Problem problem = causal_problem(4, 45);
+  for (const auto& [name, messages] :
+       {std::pair("ulysses", 4 * 3), std::pair("ulysses:qkv=packed", 2 * 3)}) {
+    comm::run_ranks(4, [&](comm::Communicator& comm) {
+      const CompiledAttention programs =
+          compiled_for(problem, plan::parse_strategy(name), comm.rank());
+      const Moved moved = run_forward(programs, comm).moved();
+      EXPECT_EQ(moved.sent_messages, messages) << name;
+      EXPECT_EQ(moved.received_messages, messages) << name;
+    });
+  }
+}
+
 /// A kernel that fails on one rank.
 class FailingKernel : public kernel::Kernel {
   void run_attend(const kernel::Pairs&, const kernel::Inputs&, kernel::Partial&) const override {

@@ -20,7 +20,6 @@ namespace {
 using plan::Interval;
 using plan::Mask;
 
-
 class FeatureRules : public KernelTest {
  protected:
   Results dealt(const Sequences& x, const Mask& mask, const Deal& deal,

@@ -19,7 +19,6 @@ namespace {
 using plan::Interval;
 using plan::Mask;
 
-
 using Rules = KernelTest;
 
 INSTANTIATE_TEST_SUITE_P(Kernels, Rules, testing::ValuesIn(kernel_names()),

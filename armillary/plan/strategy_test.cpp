@@ -56,10 +56,13 @@ TEST(ParseStrategy, RefusesWhatItDoesNotUnderstand) {
        "strategy: unknown name 'flash_attention_with_a_long_name'; " + names},
       {"usp",
        "strategy: usp needs the key 'u'; write "
-       "usp:u=U[,inner=ulysses|ring][,backward=kv|q|cheaper]"},
-      {"usp:v=2", "strategy: usp was given the key 'v'; its keys are u, inner or backward"},
-      {"usp:u=2,v=2", "strategy: usp was given the key 'v'; its keys are u, inner or backward"},
-      {"ulysses:u=2", "strategy: ulysses was given the key 'u'; it takes no keys"},
+       "usp:u=U[,inner=ulysses|ring][,qkv=separate|packed][,backward=kv|q|cheaper]"},
+      {"usp:v=2", "strategy: usp was given the key 'v'; its keys are u, inner, qkv or backward"},
+      {"usp:u=2,v=2",
+       "strategy: usp was given the key 'v'; its keys are u, inner, qkv or backward"},
+      {"ulysses:u=2", "strategy: ulysses was given the key 'u'; its keys are qkv"},
+      {"bidirectional_ring:u=2",
+       "strategy: bidirectional_ring was given the key 'u'; it takes no keys"},
       {"usp:u=2,u=2", "strategy: 'usp:u=2,u=2' gives the key 'u' twice; once is enough"},
       {"usp:u=2,u=4", "strategy: 'usp:u=2,u=4' gives the key 'u' twice; once is enough"},
       {"usp:", "strategy: 'usp:' ends with a colon; write NAME or NAME:key=value,..."},
@@ -67,7 +70,7 @@ TEST(ParseStrategy, RefusesWhatItDoesNotUnderstand) {
       {"usp:u=", "strategy: 'usp:u=' has the part 'u='; " + form},
       {"usp:=2", "strategy: 'usp:=2' has the part '=2'; " + form},
       {"usp:u=2,", "strategy: 'usp:u=2,' has the part ''; " + form},
-      {"usp:2", "strategy: usp was given the key '2'; its keys are u, inner or backward"},
+      {"usp:2", "strategy: usp was given the key '2'; its keys are u, inner, qkv or backward"},
       {"usp:u=2,inner=rings",
        "strategy usp: inner: 'rings' is not known; ulysses or ring is required; nearest is 'ring'"},
       {"auto", "strategy: auto needs the key 'traffic'; write auto:traffic"},
@@ -158,10 +161,10 @@ TEST(Planner, RefusesProblemsAndWorldsThatCannotBePlanned) {
   EXPECT_THAT([] { make_plan(problem_of(1025), parse_strategy("ring"), Pass::Forward); },
               ThrowsMessage<InvalidArgument>(
                   "plan: world 1025; the programs of at most 1024 ranks can be made together"));
-  EXPECT_THAT(
-      [] { Planner(problem_of(2), {.name = "usp", .keys = {}}); },
-      ThrowsMessage<InvalidArgument>("strategy: usp needs the key 'u'; write "
-                                     "usp:u=U[,inner=ulysses|ring][,backward=kv|q|cheaper]"))
+  EXPECT_THAT([] { Planner(problem_of(2), {.name = "usp", .keys = {}}); },
+              ThrowsMessage<InvalidArgument>(
+                  "strategy: usp needs the key 'u'; write "
+                  "usp:u=U[,inner=ulysses|ring][,qkv=separate|packed][,backward=kv|q|cheaper]"))
       << "keys made by hand are checked too";
 }
 
@@ -283,7 +286,7 @@ TEST(Strategies, UsageShowsKeysAndTheirValues) {
   std::vector<std::string> lines;
   for (const StrategyInfo& info : strategies()) lines.push_back(usage(info));
   EXPECT_EQ(lines[0], "ring[:backward=kv|q|cheaper]");
-  EXPECT_EQ(lines[3], "usp:u=U[,inner=ulysses|ring][,backward=kv|q|cheaper]");
+  EXPECT_EQ(lines[3], "usp:u=U[,inner=ulysses|ring][,qkv=separate|packed][,backward=kv|q|cheaper]");
   EXPECT_EQ(lines[10], "auto:traffic");
 }
 

@@ -82,15 +82,16 @@ TEST(Plan, PrintsAGrid) {
 }
 
 TEST(VerbError, VerbsThatDoNotExist) {
-  const std::string required = "plan, verify or train is required";
+  const std::string required = "plan, verify, train or bench is required";
   expect_refused({}, Eq("no verb given; " + required));
   expect_refused({"plna"}, Eq("unknown verb 'plna'; " + required + "; nearest: plan"));
   expect_refused({"Verify"}, Eq("unknown verb 'Verify'; " + required + "; nearest: verify"));
   expect_refused({"simulate"}, Eq("unknown verb 'simulate'; " + required));
   expect_refused({""}, Eq("unknown verb ''; " + required));
-  expect_refused({"--world", "4"},
-                 Eq("flag '--world' before the verb; plan, verify or train is required first, or "
-                    "--help"));
+  expect_refused(
+      {"--world", "4"},
+      Eq("flag '--world' before the verb; plan, verify, train or bench is required first, or "
+         "--help"));
   expect_refused({"plan", "verify"}, Eq("The following argument was not expected: verify"));
 }
 

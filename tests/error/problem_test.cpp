@@ -131,8 +131,10 @@ TEST(ProblemError, Strategies) {
         "bidirectional_ring, "
         "tokenring, attention2d, startrail, grid or auto; nearest: ring"},
        {{"--strategy", "usp"},
-        "strategy: usp needs the key 'u'; write usp:u=U[,inner=ulysses|ring][,backward=kv|q|cheaper]"},
-       {{"--strategy", "usp:v=2"}, "strategy: usp was given the key 'v'; its keys are u, inner or backward"},
+        "strategy: usp needs the key 'u'; write "
+        "usp:u=U[,inner=ulysses|ring][,qkv=separate|packed][,backward=kv|q|cheaper]"},
+       {{"--strategy", "usp:v=2"},
+        "strategy: usp was given the key 'v'; its keys are u, inner, qkv or backward"},
        {{"--strategy", "usp:u=2,u=2"},
         "strategy: 'usp:u=2,u=2' gives the key 'u' twice; once is enough"},
        {{"--strategy", "usp:u=0"}, std::string("strategy usp: u: '0'") + kWhole},

@@ -43,6 +43,7 @@ struct Grid {
   int slices = 1;           ///< K, V travel in so many slices of KV heads, one after the other.
   bool transposed = false;  ///< K, V first go to the rank whose place read by rows is theirs.
   bool rows_last = false;   ///< Rows leave when the columns are there: fewer tiles alive at once.
+  bool packed = false;      ///< Q, K, V trade tokens for heads together, in one all-to-all.
   bool one_call = false;    ///< What is gathered is attended to in one call, own tokens with it.
 };
 

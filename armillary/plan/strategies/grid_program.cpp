@@ -251,14 +251,16 @@ void GridProgram::for_each_pair(const std::vector<Held>& rows,
 }
 
 RankProgram GridProgram::forward() {
-  // Phase 1: heads for tokens. K and V first: their way is longer.
+  // Phase 1: heads for tokens. K and V first: their way is longer. Unless they are packed, each
+  // leaves when it is projected.
+  const int one = grid_.packed ? 0 : 1;
   const int k_home = home_input(Tensor::K);
   const int v_home = home_input(Tensor::V);
   const int q_home = home_input(Tensor::Q);
   const int k_own = heads_.to_grid(0, k_home);
-  const int v_own = heads_.to_grid(1, v_home);
-  const int q = heads_.to_grid(2, q_home);
-  int start = grid_.u == 1 ? 0 : 3;
+  const int v_own = heads_.to_grid(one, v_home);
+  const int q = heads_.to_grid(2 * one, q_home);
+  int start = grid_.u == 1 ? 0 : 2 * one + 1;
   const int k = transpose(start, k_own);
   const int v = transpose(start, v_own);
   if (grid_.transposed) ++start;

@@ -103,8 +103,9 @@ std::int64_t sent_on_columns(const Problem& problem, const Blocks& blocks, const
   for (int kv = 0; kv < static_cast<int>(blocks.kv.size()); ++kv) {
     const int origin = kv_holder(grid, place_of(grid, blocks.kv[kv].owner)).i;
     const auto needed = [&](int i) { return needs.row_needs(i, kv); };
-    std::int64_t hops = costs.word() * count(route.spread_hops(origin, needed));
-    if (pass == Pass::Backward) hops += costs.sum() * count(route.collect_hops(origin, needed));
+    std::int64_t hops = costs.word() * count_hops(route.spread_hops(origin, needed));
+    if (pass == Pass::Backward)
+      hops += costs.sum() * count_hops(route.collect_hops(origin, needed));
     bytes += blocks.kv[kv].tokens() * costs.all_kv_heads() * (costs.d() + costs.e()) * hops;
   }
   return bytes;

@@ -42,6 +42,9 @@ struct PassGrids {
 /// The key `backward` of a strategy that lets either side travel on its columns in backward.
 inline constexpr const char* kSides = "kv|q|cheaper";
 
+/// The key `qkv` of a strategy that trades tokens for heads.
+inline constexpr const char* kPacking = "separate|packed";
+
 /// Backward as the key says: `kv` as forward, `q` with sides exchanged, or the cheaper of the two.
 PassGrids with_sides(const Grid& forward, const Strategy& strategy, const std::string& otherwise);
 

@@ -4,6 +4,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,29 @@ std::string documents(int count, std::int64_t length) {
   std::string text = "documents:";
   for (int i = 0; i < count; ++i) text += fmt::format("{}{}", i == 0 ? "" : ",", length);
   return text;
+}
+
+/// Steps that have messages on the lane of the head exchange, before the first attention.
+std::set<int> exchanges(const RankProgram& program) {
+  std::set<int> steps;
+  for (const Op& op : program.ops) {
+    if (op.kind == OpKind::Attend) break;
+    if (op.collective == Collective::AllToAll) steps.insert(op.step);
+  }
+  return steps;
+}
+
+TEST(Traffic, PackedQkvTakesOneExchangeInsteadOfThreeForTheSameBytes) {
+  const Problem problem = make_problem(4, 64, "causal", "zigzag");
+  for (const std::string strategy : {"ulysses:qkv=", "usp:u=2,qkv="}) {
+    const Plan separate = make_plan(problem, parse_strategy(strategy + "separate"), Pass::Forward);
+    const Plan packed = make_plan(problem, parse_strategy(strategy + "packed"), Pass::Forward);
+    EXPECT_EQ(traffic_of_all(packed).sent_bytes, traffic_of_all(separate).sent_bytes);
+    for (int rank = 0; rank < problem.world; ++rank) {
+      EXPECT_EQ(exchanges(separate.ranks[rank]).size(), 3u) << strategy;
+      EXPECT_EQ(exchanges(packed.ranks[rank]), std::set<int>{0}) << strategy;
+    }
+  }
 }
 
 TEST(Traffic, DocumentsThatAreShardsSendNothing) {

@@ -7,17 +7,19 @@ namespace armillary::plan {
 StrategyDefinition ulysses() {
   return grid_strategy(
       {.name = "ulysses",
-       .keys = {},
+       .keys = {{"qkv", kPacking}},
        .summary = "all-to-all: heads for tokens and back; world <= heads",
        .paper = "Jacobs et al. 2023, arXiv:2309.14509, section 3",
        .bytes = "(2 Dq + 2 Dk) N/P (1 - 1/P) forward, the same backward",
-       .differs = "Heads need not divide by P: sizes of head groups differ by one. KV heads that "
-                  "several groups read are sent to each of them, and their gradients summed at "
-                  "home. Backward finds Q, K, V, Out where forward left them. Refused only when P "
-                  "exceeds the query heads."},
+       .differs =
+           "Heads need not divide by P: sizes of head groups differ by one. KV heads that "
+           "several groups read are sent to each of them, and their gradients summed at "
+           "home. Each of K, V, Q leaves when it is projected, or all three in one all-to-all "
+           "(qkv=packed). Backward finds Q, K, V, Out where forward left them. Refused only "
+           "when P exceeds the query heads."},
       [](const Problem& problem, const Strategy& strategy) {
         require_heads(problem, problem.world, strategy);
-        return PassGrids({.u = problem.world});
+        return PassGrids({.u = problem.world, .packed = has(strategy, "qkv", "packed")});
       });
 }
 

@@ -6,7 +6,8 @@ namespace armillary::plan {
 StrategyDefinition usp() {
   return grid_strategy(
       {.name = "usp",
-       .keys = {{"u", "U", true}, {"inner", "ulysses|ring"}, {"backward", kSides}},
+       .keys =
+           {{"u", "U", true}, {"inner", "ulysses|ring"}, {"qkv", kPacking}, {"backward", kSides}},
        .summary = "ulysses over u neighbours, ring over world / u groups, or the reverse",
        .paper = "Fang and Zhao 2024, arXiv:2405.07719, section 3",
        .bytes = "2 Dq N/P (1 - 1/u) + 2 max(Dk/u, d) N (1 - 1/P) forward",
@@ -14,12 +15,12 @@ StrategyDefinition usp() {
            "Any u that divides the world and does not exceed the query heads, also above the "
            "KV heads. Load balance is the layout's (zigzag over all ranks is balanced for "
            "every u), not the strategy's. inner=ring puts the ring on neighbouring ranks. "
-           "backward as of ring."},
+           "qkv as of ulysses, backward as of ring."},
       [](const Problem& problem, const Strategy& strategy) {
         const int u = number(strategy, "u");
         require_divides_world(problem, strategy, "u", u);
         require_heads(problem, u, strategy);
-        Grid grid{.u = u, .rq = problem.world / u};
+        Grid grid{.u = u, .rq = problem.world / u, .packed = has(strategy, "qkv", "packed")};
         if (has(strategy, "inner", "ring")) {
           grid.nesting = {GridAxis::Queries, GridAxis::Keys, GridAxis::Heads};
         }
