@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <mutex>
 #include <utility>
@@ -57,16 +58,17 @@ void check_dim(const char* where, const char* what, std::int64_t dim) {
 
 /// Whether two elements may share their memory: dims, by stride, must not reach into each other.
 bool overlaps(const at::Tensor& x) {
-  std::vector<std::pair<std::int64_t, std::int64_t>> dims;
+  std::array<std::pair<std::int64_t, std::int64_t>, 4> dims;  // no vector: a call allocates nothing
+  auto* end = dims.begin();
   for (std::int64_t i = 0; i < x.dim(); ++i) {
     if (x.size(i) == 0) return false;
-    if (x.size(i) > 1) dims.emplace_back(x.stride(i), x.size(i));
+    if (x.size(i) > 1) *end++ = {x.stride(i), x.size(i)};
   }
-  std::sort(dims.begin(), dims.end());
+  std::sort(dims.begin(), end);
   std::int64_t reach = 0;
-  for (const auto& [stride, size] : dims) {
-    if (stride <= reach) return true;
-    reach += stride * (size - 1);
+  for (const auto* dim = dims.begin(); dim != end; ++dim) {
+    if (dim->first <= reach) return true;
+    reach += dim->first * (dim->second - 1);
   }
   return false;
 }

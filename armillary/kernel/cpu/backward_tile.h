@@ -77,7 +77,9 @@ inline void weigh_row(const BackwardTile& t, int row, int first, int count, int 
   const Float delta = all(t.delta[row]);
   if (t.score.plain() || row >= t.pairs.q_rows) {
     int i = 0;
-    for (; i + 4 * kWidth <= count; i += 4 * kWidth) weigh_plain<4>(p + i, ds + i, lse, delta);
+    for (; i + kAtOnce * kWidth <= count; i += kAtOnce * kWidth) {
+      weigh_plain<kAtOnce>(p + i, ds + i, lse, delta);
+    }
     for (; i < count; i += kWidth) weigh_plain<1>(p + i, ds + i, lse, delta);
     return;
   }

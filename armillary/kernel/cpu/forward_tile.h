@@ -14,8 +14,6 @@ constexpr int kForwardK = 256;
 constexpr int kForwardLd = kForwardK + 16;  // rows of a power of two would share their cache sets
 constexpr int kForwardGroups = kForwardQ / kRows;
 
-constexpr int kAtOnce = 4;  ///< Vectors of exp side by side.
-
 /// x = exp(x - base) of N vectors, and their sums.
 template <int N>
 ARMILLARY_INLINE void weigh(float* x, Float base, Float* sums) {

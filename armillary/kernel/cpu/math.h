@@ -5,6 +5,9 @@
 
 namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
+/// Vectors of exp side by side; with 16 registers, a fourth costs more than it brings (measured).
+constexpr int kAtOnce = kVecs == 4 ? 4 : 3;
+
 /// exp(x) within 2 ulp where the result is normal, and 0 below 2^-126.5 (x = -87.7): also for -inf.
 /// NaN stays. For x <= 88 only, which is what softmax asks for; `exp_any` takes more.
 ///

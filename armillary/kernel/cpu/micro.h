@@ -27,7 +27,7 @@ struct Product {
 /// of a panel, at b + i * W.
 template <class Op, int V, int kRowStep, int kTermStep>
 ARMILLARY_INLINE void multiply_add(Block<V>& c, const float* a, const float* b, int count) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int i = 0; i < count; ++i) {
     Float row[V];
 #pragma GCC unroll 4
