@@ -2,10 +2,10 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/SmallVector.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <mutex>
 #include <utility>
@@ -58,17 +58,16 @@ void check_dim(const char* where, const char* what, std::int64_t dim) {
 
 /// Whether two elements may share their memory: dims, by stride, must not reach into each other.
 bool overlaps(const at::Tensor& x) {
-  std::array<std::pair<std::int64_t, std::int64_t>, 4> dims;  // no vector: a call allocates nothing
-  auto* end = dims.begin();
+  c10::SmallVector<std::pair<std::int64_t, std::int64_t>, 4> dims;  // a call allocates nothing
   for (std::int64_t i = 0; i < x.dim(); ++i) {
     if (x.size(i) == 0) return false;
-    if (x.size(i) > 1) *end++ = {x.stride(i), x.size(i)};
+    if (x.size(i) > 1) dims.emplace_back(x.stride(i), x.size(i));
   }
-  std::sort(dims.begin(), end);
+  std::sort(dims.begin(), dims.end());
   std::int64_t reach = 0;
-  for (const auto* dim = dims.begin(); dim != end; ++dim) {
-    if (dim->first <= reach) return true;
-    reach += dim->first * (dim->second - 1);
+  for (const auto& [stride, size] : dims) {
+    if (stride <= reach) return true;
+    reach += stride * (size - 1);
   }
   return false;
 }
@@ -126,11 +125,18 @@ cpu::Element element_of(at::ScalarType dtype) {
   return dtype == at::kHalf ? cpu::Element::Float16 : cpu::Element::Float32;
 }
 
+/// As if every pair were visible.
+double flops_at_most(const Readable& rows) {
+  const auto pairs = static_cast<double>(rows.q.size(0) * rows.q.size(1) * rows.q.size(2)) *
+                     static_cast<double>(rows.k.size(1));
+  return 2 * pairs * static_cast<double>(rows.q.size(3) + rows.v.size(3));
+}
+
 cpu::Call call_of(const cpu::Tiles& isa, const cpu::Schedule& schedule, const HeadMap& heads,
                   const Readable& rows, const Score& score) {
   return {.isa = &isa,
           .schedule = &schedule,
-          .team = intra_op_team(),
+          .team = intra_op_team(flops_at_most(rows)),
           .element = element_of(rows.q.scalar_type()),
           .batch = rows.q.size(0),
           .heads = rows.q.size(2),

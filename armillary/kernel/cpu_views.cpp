@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+
 namespace armillary::kernel {
 namespace {
 
@@ -14,9 +16,12 @@ void run_on_intra_op_threads(int threads, void (*work)(void*), void* context) {
 
 }  // namespace
 
-cpu::Team intra_op_team() {
-  const bool nested = at::in_parallel_region();
-  return {.threads = nested ? 1 : at::get_num_threads(), .run = run_on_intra_op_threads};
+cpu::Team intra_op_team(double flops) {
+  // To wake a thread takes some 10 us, the time of a MFLOP; to make one, ten times that.
+  constexpr double kFlopsAThread = 1 << 21;
+  if (at::in_parallel_region() || flops < 2 * kFlopsAThread) return {.threads = 1};
+  const int busy = static_cast<int>(std::min<double>(flops / kFlopsAThread, at::get_num_threads()));
+  return {.threads = busy, .run = run_on_intra_op_threads};
 }
 
 bool has_rows(const at::Tensor& x) {

@@ -7,8 +7,9 @@
 
 namespace armillary::kernel {
 
-/// ATen's intra-op threads of the calling thread; one within a parallel region of ATen.
-cpu::Team intra_op_team();
+/// ATen's intra-op threads of the calling thread, as many as `flops` of work keep busy; one within
+/// a parallel region of ATen.
+cpu::Team intra_op_team(double flops);
 
 /// Whether elements of a row are neighbours.
 bool has_rows(const at::Tensor& x);

@@ -37,7 +37,7 @@ bool are_rows(const Partial& a, const Partial& b) {
 
 void merge_rows(const Partial& acc, const Partial& other) {
   const at::Tensor& out = acc.out_BLHE;
-  cpu::merge(cpu::current_isa(), intra_op_team(),
+  cpu::merge(cpu::current_isa(), intra_op_team(4.0 * static_cast<double>(out.numel())),
              {.batch = out.size(0),
               .rows = out.size(1),
               .heads = out.size(2),
