@@ -98,12 +98,14 @@ void add_plan(CLI::App& app, int& exit_code) {
       verb->add_flag("--json", flags->json, "The plan as JSON, one object per pass and line");
   CLI::Option* const list =
       verb->add_flag("--list", flags->list, "All strategies with their keys")->excludes(json);
-  CLI::Option* const compare = verb->add_flag("--compare", flags->compare,
-                                              "A table of all strategies that solve the problem")
-                                   ->excludes(json)
-                                   ->excludes(list)
-                                   ->excludes("--strategy")
-                                   ->excludes("--pass");
+  CLI::Option* const compare =
+      verb->add_flag("--compare", flags->compare,
+                     "A table of the strategies that solve the problem, with the\n"
+                     "usual values of their keys")
+          ->excludes(json)
+          ->excludes(list)
+          ->excludes("--strategy")
+          ->excludes("--pass");
   verb->add_flag("--document", flags->document,
                  "All strategies with pictures of their plans, as docs/strategies.md")
       ->excludes(json)

@@ -23,7 +23,8 @@ to rank 3), `kv0<r1` (receive), `q2*kv1` (attend); `o` is a partial output with 
 0 and 1. Blocks 2r and 2r + 1 are the early and the late piece of rank r. Tables count the rank that has most: *sent* is what
 it sends, *slots* the buffers it needs beside inputs, outputs and what forward leaves for backward.
 
-In formulas of bytes, in words per rank and full mask: N tokens, P ranks, d the dim of a head, Dq = query heads x d, Dk = KV heads x d,
+Formulas of bytes count words per rank with a full mask, and a sum as one word: that is `--wire input`; by default a partial sum of a
+bf16 problem takes two. N tokens, P ranks, d the dim of a head, Dq = query heads x d, Dk = KV heads x d,
 eps = 2/d for the log-sum-exp, u, Rq = R and Rk = C the ways over heads, queries and keys.
 )";
 

@@ -114,30 +114,6 @@ at::Tensor first_kv_head(const at::Tensor& x_BLHX, std::int64_t heads_of_it) {
   return x_BLHX.narrow(2, 0, heads_of_it).to(at::kDouble);
 }
 
-/// Largest error of the first KV head's group, against the reference in fp64.
-double error_of(const Block& ours, plan::Pass pass, const kernel::Pairs& pairs,
-                const kernel::Inputs& inputs, const at::Tensor& dout_BLHE) {
-  const std::int64_t group = inputs.q_BLHD.size(2) / inputs.k_BLGD.size(2);
-  Block exact(kernel::reference(), pairs,
-              {.q_BLHD = first_kv_head(inputs.q_BLHD, group),
-               .k_BLGD = first_kv_head(inputs.k_BLGD, 1),
-               .v_BLGE = first_kv_head(inputs.v_BLGE, 1),
-               .score = inputs.score},
-              first_kv_head(dout_BLHE, group));
-  exact.forward();
-  if (pass == plan::Pass::Backward) exact.backward();
-  const std::vector<at::Tensor> required = exact.results(pass);
-  const std::vector<at::Tensor> given = ours.results(pass);
-  double worst = 0;
-  for (std::size_t i = 0; i < required.size(); ++i) {
-    const at::Tensor part = first_kv_head(given[i], required[i].size(2));
-    const double error = (part - required[i]).abs().max().item<double>();
-    worst = std::max(worst, error / required[i].abs().max().item<double>());
-    if (std::isnan(error)) worst = error;
-  }
-  return worst;
-}
-
 /// What a result may be off by and still be timed: coarse, for the tests are where accuracy is
 /// held.
 double tolerance(plan::Dtype dtype) {
@@ -159,71 +135,111 @@ at::ScalarType scalar_type(plan::Dtype dtype) {
       "bench: dtype fp64; fp32, bf16 or fp16 is required, of which there is a kernel");
 }
 
-}  // namespace
-
-KernelRate measure_kernel(const KernelCase& given, double seconds, bool with_sdpa) {
-  const c10::NoGradGuard no_grad;
+void check(const KernelCase& given) {
   if (given.tokens < 1 || given.world < 1 || given.heads < 1 || given.kv_heads < 1 ||
       given.heads % given.kv_heads != 0) {
     fail<InvalidArgument>(
         "bench: {} tokens, world {}, {} heads, {} KV heads; at least 1 each, heads a multiple of "
-        "KV "
-        "heads, are required",
+        "KV heads, are required",
         given.tokens, given.world, given.heads, given.kv_heads);
   }
   if (given.threads < 1) {
     fail<InvalidArgument>("bench: {} threads; at least 1 is required", given.threads);
   }
-  const std::string isa(kernel::cpu::current_isa().name);
-  const std::int64_t all = given.tokens * given.world;
-  const plan::Mask mask = plan::parse_mask(given.mask, {all, all});
-  const plan::Shards shards = plan::shards(plan::parse_layout(given.layout), mask, given.world);
-  const kernel::Pairs pairs{.q_runs = shards.q[0],
-                            .k_runs = shards.kv[0],
-                            .mask = &mask,
-                            .heads = {.group_size = given.heads / given.kv_heads}};
-  at::Generator generator = at::detail::createCPUGenerator(7);
-  const auto random = [&](std::int64_t rows, std::int64_t heads) {
-    return at::randn({1, rows, heads, given.head_dim}, generator).to(scalar_type(given.dtype));
-  };
-  const std::int64_t q_rows = plan::tokens(pairs.q_runs);
-  const std::int64_t k_rows = plan::tokens(pairs.k_runs);
-  const kernel::Inputs inputs{
-      .q_BLHD = random(q_rows, given.heads),
-      .k_BLGD = random(k_rows, given.kv_heads),
-      .v_BLGE = random(k_rows, given.kv_heads),
-      .score = {.scale = 1 / std::sqrt(static_cast<double>(given.head_dim))}};
-  const at::Tensor dout = random(q_rows, given.heads);
+}
 
+/// The pairs of a case, and random tensors for them.
+struct Work {
+  explicit Work(const KernelCase& given)
+      : mask(plan::parse_mask(given.mask,
+                              {given.tokens * given.world, given.tokens * given.world})) {
+    const plan::Shards shards = plan::shards(plan::parse_layout(given.layout), mask, given.world);
+    pairs = {.q_runs = shards.q[0],
+             .k_runs = shards.kv[0],
+             .mask = &mask,
+             .heads = {.group_size = given.heads / given.kv_heads}};
+    at::Generator generator = at::detail::createCPUGenerator(7);
+    const at::ScalarType dtype = scalar_type(given.dtype);
+    const auto random = [&](std::int64_t rows, std::int64_t heads) {
+      return at::randn({1, rows, heads, given.head_dim}, generator).to(dtype);
+    };
+    const std::int64_t q_rows = plan::tokens(pairs.q_runs);
+    const std::int64_t k_rows = plan::tokens(pairs.k_runs);
+    inputs = {.q_BLHD = random(q_rows, given.heads),
+              .k_BLGD = random(k_rows, given.kv_heads),
+              .v_BLGE = random(k_rows, given.kv_heads),
+              .score = {.scale = 1 / std::sqrt(static_cast<double>(given.head_dim))}};
+    dout_BLHE = random(q_rows, given.heads);
+  }
+  Work(const Work&) = delete;  // pairs point to the mask
+  Work& operator=(const Work&) = delete;
+
+  plan::Mask mask;
+  kernel::Pairs pairs;
+  kernel::Inputs inputs;
+  at::Tensor dout_BLHE;
+};
+
+/// Largest error of the first KV head's group, against the reference in fp64.
+double error_of(const Block& ours, plan::Pass pass, const Work& work) {
+  const kernel::Inputs& inputs = work.inputs;
+  const std::int64_t group = inputs.q_BLHD.size(2) / inputs.k_BLGD.size(2);
+  Block exact(kernel::reference(), work.pairs,
+              {.q_BLHD = first_kv_head(inputs.q_BLHD, group),
+               .k_BLGD = first_kv_head(inputs.k_BLGD, 1),
+               .v_BLGE = first_kv_head(inputs.v_BLGE, 1),
+               .score = inputs.score},
+              first_kv_head(work.dout_BLHE, group));
+  exact.forward();
+  if (pass == plan::Pass::Backward) exact.backward();
+  const std::vector<at::Tensor> required = exact.results(pass);
+  const std::vector<at::Tensor> given = ours.results(pass);
+  double worst = 0;
+  for (std::size_t i = 0; i < required.size(); ++i) {
+    const at::Tensor part = first_kv_head(given[i], required[i].size(2));
+    const double error = (part - required[i]).abs().max().item<double>();
+    worst = std::max(worst, error / required[i].abs().max().item<double>());
+    if (std::isnan(error)) worst = error;
+  }
+  return worst;
+}
+
+}  // namespace
+
+KernelRate measure_kernel(const KernelCase& given, double seconds, bool with_sdpa) {
+  const c10::NoGradGuard no_grad;
+  check(given);
+  const std::string isa(kernel::cpu::current_isa().name);
+  const Work work(given);
   at::set_num_threads(given.threads);
   const bool forward = given.pass == plan::Pass::Forward;
-  Block ours(kernel::cpu_kernel(), pairs, inputs, dout);
+  const auto run = [&](auto& attention) { forward ? attention.forward() : attention.backward(); };
+  Block ours(kernel::cpu_kernel(), work.pairs, work.inputs, work.dout_BLHE);
   ours.forward();
   if (!forward) ours.backward();
-  KernelRate rate{.isa = isa, .max_error = error_of(ours, given.pass, pairs, inputs, dout)};
+  KernelRate rate{.isa = isa, .max_error = error_of(ours, given.pass, work)};
   if (!(rate.max_error <= tolerance(given.dtype))) {
     fail<Error>("bench: the kernel is wrong by {:.3g}; nothing was timed", rate.max_error);
   }
   std::optional<Sdpa> sdpa;
   if (with_sdpa && given.world == 1 && (given.mask == "causal" || given.mask == "full")) {
-    sdpa.emplace(inputs, dout, given.mask == "causal");
+    sdpa.emplace(work.inputs, work.dout_BLHE, given.mask == "causal");
     sdpa->forward();
     if (!forward) sdpa->backward();
   }
 
   const double flops = (forward ? 4.0 : 10.0) * static_cast<double>(given.head_dim * given.heads) *
-                       static_cast<double>(mask.area(pairs.q_runs, pairs.k_runs));
+                       static_cast<double>(work.mask.area(work.pairs.q_runs, work.pairs.k_runs));
   std::vector<double> rates, peaks, sdpa_rates;
   for (double spent = 0; spent < seconds || rates.size() < 3;) {
     spent += seconds_of([&] { peaks.push_back(peak_gflops(isa, given.threads, 0.02)); });
-    const double own = seconds_of([&] { forward ? ours.forward() : ours.backward(); });
+    const double own = seconds_of([&] { run(ours); });
     rates.push_back(flops / own / 1e9);
     spent += own;
-    if (sdpa) {
-      const double theirs = seconds_of([&] { forward ? sdpa->forward() : sdpa->backward(); });
-      sdpa_rates.push_back(flops / theirs / 1e9);
-      spent += theirs;
-    }
+    if (!sdpa) continue;
+    const double theirs = seconds_of([&] { run(*sdpa); });
+    sdpa_rates.push_back(flops / theirs / 1e9);
+    spent += theirs;
   }
   rate.gflops = median(rates);
   rate.peak_gflops = median(peaks);

@@ -129,6 +129,22 @@ TEST(Planner, RefusesMoreWaysThanHeads) {
 }
 
 /// The nearest legal choice that a refusal names is legal.
+TEST(Planner, OnlyADoubleRingHasAWindow) {
+  expect_strategy_refused(problem_of(4), "grid:u=1,rq=4,rk=1,window=2",
+                          "grid: window=2 with col=ring; only col=double_ring has a window");
+  expect_strategy_refused(
+      problem_of(4), "grid:u=1,rq=4,rk=1,col=double_ring",
+      "grid: col=double_ring without window; one that divides rq=4 is required");
+}
+
+TEST(Planner, MoreSlicesThanKvHeadsAreAsManyAsThose) {
+  const Problem problem = problem_of(4);
+  const auto ops = [&](const char* strategy) {
+    return make_plan(problem, parse_strategy(strategy), Pass::Backward).ranks[1].ops;
+  };
+  EXPECT_EQ(ops("allgather:slices=2147483647"), ops("allgather:slices=2"));
+}
+
 TEST(Planner, NearestChoicesAreLegal) {
   for (int world = 1; world <= 24; ++world) {
     for (int u = 1; u <= 24; ++u) {

@@ -5,7 +5,7 @@
 
 namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
-/// Vectors of exp side by side; with 16 registers, a fourth costs more than it brings (measured).
+/// Vectors of exp side by side: enough of them hide the latency of a polynomial.
 constexpr int kAtOnce = kVecs == 4 ? 4 : 3;
 
 /// exp(x) within 2 ulp where the result is normal, and 0 below 2^-126.5 (x = -87.7): also for -inf.

@@ -1,4 +1,6 @@
 // All-gather attention: every rank gathers K, V, then attends without waiting again.
+#include <algorithm>
+
 #include "armillary/plan/strategies/presets.h"
 
 namespace armillary::plan {
@@ -12,11 +14,13 @@ StrategyDefinition allgather() {
        .bytes = "as ring",
        .differs = "A rank receives only blocks that its queries see; attention to its own keys "
                   "overlaps the gather. slices=S gathers the KV heads in S slices, one while the "
-                  "one before is attended to, so that two slices are in memory, not all heads."},
+                  "one before is attended to, so that two slices are in memory, not all heads; "
+                  "above the KV "
+                  "heads, S is their number."},
       [](const Problem& problem, const Strategy& strategy) {
         return PassGrids({.rq = problem.world,
                           .column = Movement::Gather,
-                          .slices = number(strategy, "slices")});
+                          .slices = std::min(number(strategy, "slices"), problem.kv_heads)});
       },
       [](const Problem& problem) {
         std::vector<std::map<std::string, std::string>> variants(1);

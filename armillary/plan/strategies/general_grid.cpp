@@ -42,6 +42,27 @@ std::array<GridAxis, 3> nesting(const Strategy& strategy) {
   return axes;
 }
 
+/// Of a double ring, which needs one; nothing else has one.
+int window(const Strategy& strategy, const Grid& grid) {
+  const bool given = strategy.keys.contains("window");
+  if (grid.column != Movement::DoubleRing) {
+    if (!given) return 1;
+    fail<InvalidArgument>("grid: window={} with col={}; only col=double_ring has a window",
+                          number(strategy, "window"), to_string(grid.column));
+  }
+  if (!given) {
+    fail<InvalidArgument>(
+        "grid: col=double_ring without window; one that divides rq={} is required", grid.rq);
+  }
+  const int window = number(strategy, "window");
+  if (grid.rq % window != 0) {
+    fail<InvalidArgument>(
+        "grid: window={} with rq={}; col=double_ring needs a window that divides rq", window,
+        grid.rq);
+  }
+  return window;
+}
+
 PassGrids grids(const Problem& problem, const Strategy& strategy) {
   Grid grid{.u = number(strategy, "u"),
             .rq = number(strategy, "rq"),
@@ -60,12 +81,7 @@ PassGrids grids(const Problem& problem, const Strategy& strategy) {
         rest > 0 ? rest : problem.world);
   }
   require_heads(problem, grid.u, strategy);
-  grid.window = number(strategy, "window", grid.column == Movement::DoubleRing ? 0 : 1);
-  if (grid.column == Movement::DoubleRing && (grid.window < 1 || grid.rq % grid.window != 0)) {
-    fail<InvalidArgument>(
-        "grid: window={} with rq={}; col=double_ring needs a window that divides rq", grid.window,
-        grid.rq);
-  }
+  grid.window = window(strategy, grid);
   return with_sides(grid, strategy, "cheaper");
 }
 
