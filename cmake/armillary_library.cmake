@@ -4,15 +4,15 @@
 #   armillary_library(kernel USES core plan TORCH)    the same, with libtorch
 #   armillary_cross_test(equivalence USES train)      armillary_equivalence_test, of tests/equivalence/
 #
-# Sources are found by name: x.cpp belongs to the library, x_test.cpp to the folder's one test program,
-# x_bench.cpp to bench/. no_x.cpp is the stand-in of x.cpp, same signatures, for builds without part x:
+# Sources are found by name: x.cpp belongs to the library, x_test.cpp to the folder's one test program.
+# no_x.cpp is the stand-in of x.cpp, same signatures, for builds without part x:
 # exactly one of the two is linked, so callers need no #ifdef.
 
 # armillary_sources(<out> [PRESENT <part>...]): the library sources below the current folder.
 function(armillary_sources out)
   cmake_parse_arguments(arg "" "" "PRESENT" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
   foreach(source ${sources})
     if(source MATCHES "^(.*)/no_([^/]+)\\.cpp$")
       if(CMAKE_MATCH_2 IN_LIST arg_PRESENT)
