@@ -74,7 +74,7 @@ def name(line):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("program")
-    parser.add_argument("--quick", action="store_true", help="fewer cells, under 2 minutes")
+    parser.add_argument("--quick", action="store_true", help="fewer cells")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     args = parser.parse_args()
