@@ -44,6 +44,11 @@ target_include_directories(armillary_torch INTERFACE
 target_compile_definitions(armillary_torch INTERFACE FMT_HEADER_ONLY=1 _GLIBCXX_USE_CXX11_ABI=${ARMILLARY_TORCH_CXX11_ABI})
 set(lib ${ARMILLARY_TORCH_ROOT}/lib)
 target_link_libraries(armillary_torch INTERFACE ${lib}/libtorch.so ${lib}/libtorch_cpu.so ${lib}/libc10.so)
+# Its threads: at::parallel_for is a header, and without OpenMP runs everything on the calling thread. A wheel brings its
+# own libgomp, which must be the only one in the process.
+target_compile_options(armillary_torch INTERFACE -fopenmp)
+file(GLOB gomp ${lib}/libgomp*.so.1)
+target_link_libraries(armillary_torch INTERFACE $<IF:$<BOOL:${gomp}>,${gomp},-fopenmp>)
 if(EXISTS ${lib}/libtorch_cuda.so)
   # Kernels register themselves when the library is loaded, so keep it although no symbol of it is used.
   target_link_libraries(armillary_torch INTERFACE

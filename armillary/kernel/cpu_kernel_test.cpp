@@ -9,16 +9,20 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <cstring>
 #include <functional>
 #include <limits>
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu/isa.h"
+#include "armillary/kernel/cpu_views.h"
 #include "armillary/kernel/dealt_attention.h"
 #include "armillary/kernel/feature_sets.h"
 
@@ -96,6 +100,35 @@ TEST_P(CpuKernel, EqualsTheReferenceInFp64) {
     const Threads two(2);
     expect_near(dealt_attention(kernel(), x, mask, deal, scale), exact.at(name), 1e-5, name);
   }
+}
+
+/// Work that is over when two threads are in it at once.
+struct Meeting {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int present = 0;
+  bool met = false;
+
+  static void join(void* meeting) {
+    auto& self = *static_cast<Meeting*>(meeting);
+    std::unique_lock lock(self.mutex);
+    if (++self.present == 2) {
+      self.met = true;
+      self.changed.notify_all();
+    }
+    self.changed.wait_for(lock, std::chrono::seconds(5), [&] { return self.met; });
+    --self.present;
+  }
+};
+
+TEST(IntraOpTeam, IsAsManyThreadsAsTheWorkIsWorth) {
+  const Threads two(2);
+  EXPECT_EQ(intra_op_team(1e5).threads, 1);
+  const cpu::Team team = intra_op_team(1e9);
+  ASSERT_EQ(team.threads, 2);
+  Meeting meeting;
+  team.run(team.threads, &Meeting::join, &meeting);
+  EXPECT_TRUE(meeting.met) << "both shares ran on one thread";
 }
 
 TEST_P(CpuKernel, TheSameBitsForAnyNumberOfThreads) {
