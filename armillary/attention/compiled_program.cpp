@@ -122,6 +122,20 @@ void add_to_messages(const plan::RankProgram& program, int op, Batch& batch) {
   batch.messages.push_back({op});
 }
 
+bool touches(const Op& op, int tile) {
+  return std::any_of(op.views.begin(), op.views.end(),
+                     [&](const View& view) { return view.tile == tile; });
+}
+
+/// A `finish` merges sinks into the partial that it reads: messages with it must have left.
+void add_users(const plan::RankProgram& program, int finish, std::vector<int>& waits) {
+  for (int i = 0; i < finish; ++i) {
+    const Op& op = program.ops[i];
+    const Op& last = program.ops[finish];
+    if (touches(op, last.views[2].tile) || touches(op, last.views[3].tile)) waits.push_back(i);
+  }
+}
+
 std::vector<std::vector<Batch>> batches_of(const plan::RankProgram& program,
                                            const std::vector<std::vector<LocatedView>>& located) {
   const std::vector<std::vector<int>> waits = dependencies(program);
@@ -139,11 +153,55 @@ std::vector<std::vector<Batch>> batches_of(const plan::RankProgram& program,
     batch.ops.push_back(i);
     if (op.is_comm()) add_to_messages(program, i, batch);
     batch.waits.insert(batch.waits.end(), waits[i].begin(), waits[i].end());
+    if (op.kind == plan::OpKind::Finish) add_users(program, i, batch.waits);
     for (const LocatedView& view : located[i]) {
       if (program.slots[program.tiles[view.tile].slot].external) batch.inputs.push_back(view.tile);
     }
   }
   return lanes;
+}
+
+bool is_whole(const plan::RankProgram& program, const View& view) {
+  const Tile& tile = program.tiles[view.tile];
+  return view.heads == tile.heads && view.blocks == tile.blocks;
+}
+
+/// Lets `from` live in `to`, if op `i` moves all of it there unchanged, nothing else touches `to`
+/// and nothing `from` afterwards.
+void take_home(CompiledProgram& compiled, std::size_t i, const View& to, const View& from) {
+  const plan::RankProgram& program = compiled.program;
+  const Tile& source = program.tiles[from.tile];
+  const Tile& target = program.tiles[to.tile];
+  if (!compiled.callers[to.tile] || compiled.callers[from.tile]) return;
+  if (!is_whole(program, to) || !is_whole(program, from)) return;
+  if (source.heads != target.heads || source.blocks != target.blocks ||
+      dtype_of(compiled.problem, source) != dtype_of(compiled.problem, target)) {
+    return;
+  }
+  for (std::size_t j = 0; j < program.ops.size(); ++j) {
+    if (j == i) continue;
+    if (touches(program.ops[j], to.tile) || (j > i && touches(program.ops[j], from.tile))) return;
+  }
+  compiled.home[from.tile] = to.tile;
+}
+
+void find_homes(CompiledProgram& compiled) {
+  const plan::RankProgram& program = compiled.program;
+  compiled.callers.assign(program.tiles.size(), false);
+  for (const auto* role : {&program.inputs, &program.outputs, &program.saved}) {
+    for (const int tile : *role) compiled.callers[tile] = true;
+  }
+  for (std::size_t t = 0; t < program.tiles.size(); ++t) {
+    compiled.home.push_back(static_cast<int>(t));
+  }
+  for (std::size_t i = 0; i < program.ops.size(); ++i) {
+    const std::vector<View>& views = program.ops[i].views;
+    if (program.ops[i].kind == plan::OpKind::Copy) take_home(compiled, i, views[0], views[1]);
+    if (program.ops[i].kind == plan::OpKind::Finish) {
+      take_home(compiled, i, views[0], views[2]);
+      take_home(compiled, i, views[1], views[3]);
+    }
+  }
 }
 
 /// The kernel calls of an op that attends: every segment of queries against every one of keys.
@@ -181,6 +239,7 @@ std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner, pla
   for (const Tile& tile : compiled.program.tiles) {
     compiled.shapes.push_back(shape_of(planner.problem(), planner.blocks(), tile));
   }
+  find_homes(compiled);
   for (const Op& op : compiled.program.ops) {
     compiled.views.push_back(locate_all(planner.blocks(), compiled.program, op));
   }

@@ -55,6 +55,12 @@ struct CompiledProgram {
   plan::RankProgram program;
   std::vector<std::vector<std::int64_t>>
       shapes;  ///< Of the tiles: {B, L, heads, dim} or {B, L, heads}.
+  /// Of the tiles: whether it comes from or goes to the caller (inputs, outputs, saved), and so has
+  /// memory of its own in every run.
+  std::vector<bool> callers;
+  /// Of the tiles: where it lives: itself, or the caller's tile that takes over all it ends as, in
+  /// the same dtype and place. The `copy` or `finish` that does it has nothing to move then.
+  std::vector<int> home;
   /// Of the ops, one per operand; a `delta` has one more, the Lse of its rows: what the gradient of
   /// sinks reads beside it.
   std::vector<std::vector<LocatedView>> views;

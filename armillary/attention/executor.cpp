@@ -6,26 +6,15 @@
 #include <algorithm>
 #include <exception>
 #include <limits>
+#include <numeric>
+#include <span>
 #include <utility>
 
+#include "armillary/attention/dtypes.h"
 #include "armillary/core/error.h"
 
 namespace armillary::attention {
 namespace {
-
-at::ScalarType scalar_type(plan::Dtype dtype) {
-  switch (dtype) {
-    case plan::Dtype::F64:
-      return at::kDouble;
-    case plan::Dtype::F32:
-      return at::kFloat;
-    case plan::Dtype::Bf16:
-      return at::kBFloat16;
-    case plan::Dtype::F16:
-      return at::kHalf;
-  }
-  fail<InternalError>("executor: dtype {}", static_cast<int>(dtype));
-}
 
 std::string text_of(at::IntArrayRef shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
@@ -42,17 +31,32 @@ void or_abort(comm::Communicator& comm, const Action& action) {
   }
 }
 
+/// Whether a token's heads and dims lie one after the other: rows of one message and one kernel.
+bool has_token_rows(const at::Tensor& x) {
+  std::int64_t stride = 1;
+  for (std::int64_t i = x.dim() - 1; i >= 2; --i) {
+    if (x.size(i) > 1 && x.stride(i) != stride) return false;
+    stride *= x.size(i);
+  }
+  return x.size(1) <= 1 || x.stride(1) >= stride;
+}
+
 }  // namespace
 
 Execution::Execution(std::shared_ptr<const CompiledProgram> compiled, comm::Communicator& comm,
                      ExecutionOptions options)
     : compiled_(std::move(compiled)),
-      comm_(comm),
-      options_(std::move(options)),
+      comm_(&comm),
       tiles_(compiled_->program.tiles.size()),
+      operands_(*compiled_),
       awaited_(compiled_->program.tiles.size(), false),
       complete_(compiled_->program.ops.size(), false),
       next_(compiled_->lanes.size(), 0) {
+  allocate_slots();
+  restart(comm, std::move(options));
+}
+
+void Execution::restart(comm::Communicator& comm, ExecutionOptions options) {
   if (comm.rank() != compiled_->program.rank || comm.world() != compiled_->problem.world) {
     fail<InvalidArgument>(
         "executor: the program is rank {} of {}, the communicator rank {} of {}; they must agree",
@@ -60,40 +64,83 @@ Execution::Execution(std::shared_ptr<const CompiledProgram> compiled, comm::Comm
   }
   const std::int64_t heads = compiled_->problem.heads;
   const at::ScalarType acc = scalar_type(accumulator(compiled_->problem.dtype));
-  if (options_.sinks_H.defined()) {
-    if (options_.sinks_H.sizes() != at::IntArrayRef{heads} ||
-        options_.sinks_H.scalar_type() != acc) {
-      fail<InvalidArgument>("executor: sinks_H is {} {}; {} [{}] is required",
-                            at::toString(options_.sinks_H.scalar_type()),
-                            text_of(options_.sinks_H.sizes()), at::toString(acc), heads);
-    }
-    dsinks_H_ = at::zeros({heads}, at::kDouble);
+  if (options.sinks_H.defined() &&
+      (options.sinks_H.sizes() != at::IntArrayRef{heads} || options.sinks_H.scalar_type() != acc)) {
+    fail<InvalidArgument>("executor: sinks_H is {} {}; {} [{}] is required",
+                          at::toString(options.sinks_H.scalar_type()),
+                          text_of(options.sinks_H.sizes()), at::toString(acc), heads);
   }
+  release();
+  comm_ = &comm;
+  options_ = std::move(options);
+  moved_ = {};
+  dsinks_H_ = options_.sinks_H.defined() ? at::zeros({heads}, at::kDouble) : at::Tensor();
+  max_logit_H_ = at::Tensor();
   if (options_.max_logit) {
     max_logit_H_ = at::full({heads}, -std::numeric_limits<double>::infinity(), acc);
   }
-  allocate();
-}
-
-/// One buffer per slot; external slots hold one tile each, which is a tensor of its own.
-void Execution::allocate() {
+  std::fill(complete_.begin(), complete_.end(), false);
+  std::fill(next_.begin(), next_.end(), 0);
   const plan::RankProgram& program = compiled_->program;
   const bool backward = tile_of(program.inputs, plan::Tensor::DOut) >= 0;
+  std::fill(awaited_.begin(), awaited_.end(), false);
   for (const int tile : program.inputs) awaited_[tile] = true;
   for (const int tile : program.saved) awaited_[tile] = awaited_[tile] || backward;
-  std::vector<at::Tensor> slots(program.slots.size());
+}
+
+void Execution::release() {
+  ARMILLARY_CHECK(flying_.empty());
+  placed_ = false;
+  for (std::size_t t = 0; t < tiles_.size(); ++t) {
+    if (!compiled_->callers[compiled_->home[t]]) continue;
+    tiles_[t] = at::Tensor();
+    operands_.drop(static_cast<int>(t));
+  }
+}
+
+/// One piece of memory for all slots; tiles that live in a caller's tile need none of it.
+void Execution::allocate_slots() {
+  const plan::RankProgram& program = compiled_->program;
+  constexpr std::int64_t kAlignment = 64;
+  std::vector<std::int64_t> bytes(program.slots.size(), 0);
   for (std::size_t t = 0; t < program.tiles.size(); ++t) {
+    if (compiled_->callers[compiled_->home[t]]) continue;
+    const plan::Dtype dtype = dtype_of(compiled_->problem, program.tiles[t]);
+    const std::int64_t size = c10::multiply_integers(compiled_->shapes[t]) * plan::bytes_of(dtype);
+    std::int64_t& slot = bytes[program.tiles[t].slot];
+    slot = std::max(slot, (size + kAlignment - 1) / kAlignment * kAlignment);
+  }
+  std::vector<std::int64_t> begins(bytes.size());
+  std::exclusive_scan(bytes.begin(), bytes.end(), begins.begin(), std::int64_t{0});
+  const at::Tensor memory = at::empty({std::reduce(bytes.begin(), bytes.end())}, at::kByte);
+  for (std::size_t t = 0; t < program.tiles.size(); ++t) {
+    if (compiled_->callers[compiled_->home[t]]) continue;
     const plan::Tile& tile = program.tiles[t];
     const plan::Dtype dtype = dtype_of(compiled_->problem, tile);
-    const std::vector<std::int64_t>& shape = compiled_->shapes[t];
-    if (program.slots[tile.slot].external) {
-      if (!awaited_[t]) tiles_[t] = at::empty(shape, scalar_type(dtype));
-      continue;
-    }
-    at::Tensor& slot = slots[tile.slot];
-    if (!slot.defined()) slot = at::empty({program.slots[tile.slot].bytes}, at::kByte);
-    const std::int64_t bytes = c10::multiply_integers(shape) * plan::bytes_of(dtype);
-    tiles_[t] = slot.narrow(0, 0, bytes).view(scalar_type(dtype)).view(shape);
+    const std::int64_t size = c10::multiply_integers(compiled_->shapes[t]) * plan::bytes_of(dtype);
+    set_tile(static_cast<int>(t), memory.narrow(0, begins[tile.slot], size)
+                                      .view(scalar_type(dtype))
+                                      .view(compiled_->shapes[t]));
+  }
+}
+
+void Execution::set_tile(int tile, const at::Tensor& memory) {
+  tiles_[tile] = memory;
+  operands_.point(tile, memory);
+}
+
+/// Memory for results that the caller has not placed, and for the tiles that live in results.
+void Execution::place_results() {
+  if (placed_) return;
+  placed_ = true;
+  const auto count = static_cast<int>(tiles_.size());
+  for (int t = 0; t < count; ++t) {
+    if (!compiled_->callers[t] || awaited_[t] || tiles_[t].defined()) continue;
+    const plan::Dtype dtype = dtype_of(compiled_->problem, compiled_->program.tiles[t]);
+    set_tile(t, at::empty(compiled_->shapes[t], scalar_type(dtype)));
+  }
+  for (int t = 0; t < count; ++t) {
+    if (compiled_->home[t] != t) set_tile(t, tiles_[compiled_->home[t]]);
   }
 }
 
@@ -104,29 +151,60 @@ int Execution::tile_of(const std::vector<int>& role, plan::Tensor tensor) const 
   return -1;
 }
 
+void Execution::check_fits(plan::Tensor tensor, int tile, const at::Tensor& given) const {
+  const at::ScalarType dtype =
+      scalar_type(dtype_of(compiled_->problem, compiled_->program.tiles[tile]));
+  if (given.sizes() != at::IntArrayRef(compiled_->shapes[tile]) || given.scalar_type() != dtype) {
+    fail<InvalidArgument>("executor: {} is {} of {}; rank {} needs {} of {}", to_string(tensor),
+                          at::toString(given.scalar_type()), text_of(given.sizes()), comm_->rank(),
+                          at::toString(dtype), text_of(compiled_->shapes[tile]));
+  }
+}
+
+void Execution::place_output(plan::Tensor tensor, const at::Tensor& memory) {
+  place(compiled_->program.outputs, tensor, memory);
+}
+
+void Execution::place_saved(plan::Tensor tensor, const at::Tensor& memory) {
+  place(compiled_->program.saved, tensor, memory);
+}
+
+void Execution::place(const std::vector<int>& role, plan::Tensor tensor, const at::Tensor& memory) {
+  or_abort(*comm_, [&] {
+    const int tile = tile_of(role, tensor);
+    if (tile < 0 || awaited_[tile] || placed_) {
+      fail<InvalidArgument>(
+          "executor: memory for {} was given; a result of this pass is required, before feed()",
+          to_string(tensor));
+    }
+    check_fits(tensor, tile, memory);
+    if (!memory.is_contiguous()) {
+      fail<InvalidArgument>("executor: memory for {} has strides {}; contiguous is required",
+                            to_string(tensor), text_of(memory.strides()));
+    }
+    set_tile(tile, memory);
+  });
+}
+
 void Execution::feed(plan::Tensor tensor, const at::Tensor& value) {
-  or_abort(comm_, [&] {
+  or_abort(*comm_, [&] {
     int tile = tile_of(compiled_->program.inputs, tensor);
     if (tile < 0) tile = tile_of(compiled_->program.saved, tensor);
     if (tile < 0 || !awaited_[tile]) {
       fail<InvalidArgument>("executor: {} was fed; this pass does not wait for it",
                             to_string(tensor));
     }
-    const at::ScalarType dtype =
-        scalar_type(dtype_of(compiled_->problem, compiled_->program.tiles[tile]));
-    if (value.sizes() != at::IntArrayRef(compiled_->shapes[tile]) || value.scalar_type() != dtype) {
-      fail<InvalidArgument>("executor: {} is {} of {}; rank {} needs {} of {}", to_string(tensor),
-                            at::toString(value.scalar_type()), text_of(value.sizes()), comm_.rank(),
-                            at::toString(dtype), text_of(compiled_->shapes[tile]));
-    }
-    tiles_[tile] = value.detach().contiguous();
+    check_fits(tensor, tile, value);
+    place_results();
+    set_tile(tile, has_token_rows(value) ? value : value.contiguous());
     awaited_[tile] = false;
   });
   advance();
 }
 
 void Execution::advance() {
-  or_abort(comm_, [&] {
+  or_abort(*comm_, [&] {
+    place_results();
     while (start_ready() || collect_done()) {
     }
   });
@@ -134,7 +212,7 @@ void Execution::advance() {
 
 void Execution::finish() {
   advance();
-  or_abort(comm_, [&] {
+  or_abort(*comm_, [&] {
     while (!finished()) {
       wait_for_any();
       while (start_ready() || collect_done()) {
@@ -179,32 +257,35 @@ void Execution::start(const Batch& batch) {
 }
 
 void Execution::start_messages(const Batch& batch) {
-  std::vector<std::vector<comm::Strided>> parts;
-  std::vector<comm::Message> messages;
-  parts.reserve(batch.messages.size());
+  parts_.clear();
+  messages_.clear();
+  for (const std::vector<int>& ops : batch.messages) {
+    for (const int op : ops) add_parts(op);
+  }
+  std::span<const comm::Strided> parts = parts_;  // will not grow any more
   for (const std::vector<int>& ops : batch.messages) {
     const plan::Op& action = compiled_->program.ops[ops[0]];
     const bool sends = action.kind == plan::OpKind::Send;
-    std::vector<comm::Strided>& all = parts.emplace_back();
-    for (const int op : ops) {
-      const std::vector<comm::Strided> one = strided(op);
-      all.insert(all.end(), one.begin(), one.end());
-    }
-    messages.push_back({.direction = sends ? comm::Direction::Send : comm::Direction::Receive,
-                        .peer = action.peer,
-                        .lane = action.lane,
-                        .parts = all});
-    (sends ? moved_.sent_bytes : moved_.received_bytes) += comm::total_bytes(all);
+    std::size_t count = 0;
+    for (const int op : ops) count += parts_of(op);
+    messages_.push_back({.direction = sends ? comm::Direction::Send : comm::Direction::Receive,
+                         .peer = action.peer,
+                         .lane = action.lane,
+                         .parts = parts.first(count)});
+    parts = parts.subspan(count);
+    (sends ? moved_.sent_bytes : moved_.received_bytes) +=
+        comm::total_bytes(messages_.back().parts);
     (sends ? moved_.sent_messages : moved_.received_messages) += 1;
+    flying_.push_back(&ops);
   }
-  for (comm::Request& request : comm_.start(messages)) requests_.push_back(std::move(request));
-  for (const std::vector<int>& ops : batch.messages) flying_.push_back(&ops);
+  requests_.resize(flying_.size());
+  comm_->start(messages_, std::span(requests_).last(messages_.size()));
 }
 
 bool Execution::collect_done() {
   std::size_t kept = 0;
   for (std::size_t i = 0; i < flying_.size(); ++i) {
-    if (comm_.done(requests_[i])) {
+    if (comm_->done(requests_[i])) {
       for (const int op : *flying_[i]) complete_[op] = true;
       continue;
     }
@@ -220,7 +301,7 @@ bool Execution::collect_done() {
 
 void Execution::wait_for_any() {
   if (!flying_.empty()) {
-    comm_.wait_any(requests_, options_.timeout_s);
+    comm_->wait_any(requests_, options_.timeout_s);
     return;
   }
   for (std::size_t tile = 0; tile < awaited_.size(); ++tile) {
@@ -230,34 +311,39 @@ void Execution::wait_for_any() {
     }
   }
   fail<PlanError>("executor: rank {} waits for nothing that can happen; verify() the plan",
-                  comm_.rank());
+                  comm_->rank());
 }
 
-at::Tensor Execution::part(int op, std::size_t operand, std::size_t segment) const {
-  const LocatedView& view = compiled_->views[op][operand];
-  const Segment& rows = view.segments[segment];
-  return tiles_[view.tile].narrow(1, rows.begin, rows.count).narrow(2, view.first_head, view.heads);
+/// Pieces of memory of an op that sends or receives.
+std::size_t Execution::parts_of(int op) const {
+  return static_cast<std::size_t>(compiled_->problem.batch) *
+         compiled_->views[op][0].segments.size();
 }
 
 /// A view's memory, in an order that both ends of a message share however their tiles are laid out:
 /// batch entry, block, token. A row per token, or one per segment if all heads are shown.
-std::vector<comm::Strided> Execution::strided(int op) const {
-  std::vector<comm::Strided> parts;
+void Execution::add_parts(int op) {
   for (std::int64_t b = 0; b < compiled_->problem.batch; ++b) {
     for (std::size_t s = 0; s < compiled_->views[op][0].segments.size(); ++s) {
-      const at::Tensor shown = part(op, 0, s).select(0, b);
+      const at::Tensor& shown = operands_.at(op, 0, s);
       const std::int64_t size = shown.element_size();
-      const std::int64_t token_bytes = shown.stride(0) * size;
-      const std::int64_t row_bytes = shown.size(1) * (shown.dim() == 3 ? shown.size(2) : 1) * size;
-      auto* data = static_cast<std::byte*>(shown.data_ptr());
+      const std::int64_t rows = shown.size(1);
+      const std::int64_t token_bytes = shown.stride(1) * size;
+      const std::int64_t row_bytes = shown.size(2) * (shown.dim() == 4 ? shown.size(3) : 1) * size;
+      auto* const data = static_cast<std::byte*>(shown.data_ptr()) + b * shown.stride(0) * size;
       if (row_bytes == token_bytes) {
-        parts.push_back({data, 1, shown.size(0) * row_bytes, shown.size(0) * row_bytes});
+        parts_.push_back({data, 1, rows * row_bytes, rows * row_bytes});
       } else {
-        parts.push_back({data, shown.size(0), row_bytes, token_bytes});
+        parts_.push_back({data, rows, row_bytes, token_bytes});
       }
     }
   }
-  return parts;
+}
+
+/// Whether `source` lives in `target`, so that there is nothing to move.
+bool Execution::at_home(int op, std::size_t target, std::size_t source) const {
+  const std::vector<LocatedView>& views = compiled_->views[op];
+  return compiled_->home[views[source].tile] == views[target].tile;
 }
 
 void Execution::compute(int op) {
@@ -265,19 +351,18 @@ void Execution::compute(int op) {
   if (action.kind == plan::OpKind::Attend) return attend(op);
   if (action.kind == plan::OpKind::AttendGrad) return attend_grad(op);
   for (std::size_t s = 0; s < compiled_->views[op][0].segments.size(); ++s) {
-    const auto operand = [&](std::size_t v) { return part(op, v, s); };
+    const auto operand = [&](std::size_t v) -> const at::Tensor& { return operands_.at(op, v, s); };
     switch (action.kind) {
       case plan::OpKind::Merge: {
         kernel::Partial into{operand(0), operand(1)};
-        // A part that travelled in the input dtype is summed in the accumulator's.
-        kernel::merge(into, {operand(2).to(into.out_BLHE.scalar_type()), operand(3)});
+        kernel::merge(into, {operand(2), operand(3)});
         break;
       }
       case plan::OpKind::Add:
-        operand(0).add_(operand(1));
+        kernel::add(operand(0), operand(1));
         break;
       case plan::OpKind::Copy:
-        operand(0).copy_(operand(1));
+        if (!at_home(op, 0, 1)) operand(0).copy_(operand(1));
         break;
       case plan::OpKind::Clear: {
         const bool lse = compiled_->program.tiles[action.views[0].tile].tensor == plan::Tensor::Lse;
@@ -302,36 +387,37 @@ at::Tensor Execution::heads_of(const at::Tensor& x_H, const LocatedView& view) c
 }
 
 void Execution::delta(int op, std::size_t segment) {
-  at::Tensor delta_BLH = part(op, 0, segment);
-  kernel::delta(part(op, 1, segment), part(op, 2, segment), delta_BLH);
+  at::Tensor delta_BLH = operands_.at(op, 0, segment);
+  kernel::delta(operands_.at(op, 1, segment), operands_.at(op, 2, segment), delta_BLH);
   if (!options_.sinks_H.defined()) return;
   const LocatedView& rows = compiled_->views[op][0];
   at::Tensor dsinks = heads_of(dsinks_H_, rows);
-  kernel::sinks_grad(heads_of(options_.sinks_H, rows), part(op, 3, segment), delta_BLH, dsinks);
+  kernel::sinks_grad(heads_of(options_.sinks_H, rows), operands_.at(op, 3, segment), delta_BLH,
+                     dsinks);
 }
 
 void Execution::finish_rows(int op, std::size_t segment) {
-  at::Tensor out = part(op, 0, segment);
-  at::Tensor lse = part(op, 1, segment);
-  kernel::finish({part(op, 2, segment), part(op, 3, segment)}, out, lse,
-                 heads_of(options_.sinks_H, compiled_->views[op][0]));
+  at::Tensor out = operands_.at(op, 0, segment);
+  at::Tensor lse = operands_.at(op, 1, segment);
+  kernel::Partial all_keys{operands_.at(op, 2, segment), operands_.at(op, 3, segment)};
+  kernel::finish(all_keys, out, lse, heads_of(options_.sinks_H, compiled_->views[op][0]));
 }
 
 void Execution::attend(int op) {
   const LocatedView& queries = compiled_->views[op][0];
+  const auto part = [&](std::size_t v, std::size_t s) { return operands_.at(op, v, s); };
   for (const auto& [i, j, pairs] : compiled_->calls[op]) {
-    kernel::Partial carry{part(op, 3, i), part(op, 4, i), heads_of(max_logit_H_, queries)};
-    compiled_->kernel->attend(
-        pairs, {part(op, 0, i), part(op, 1, j), part(op, 2, j), options_.score}, carry);
+    kernel::Partial carry{part(3, i), part(4, i), heads_of(max_logit_H_, queries)};
+    compiled_->kernel->attend(pairs, {part(0, i), part(1, j), part(2, j), options_.score}, carry);
   }
 }
 
 void Execution::attend_grad(int op) {
+  const auto part = [&](std::size_t v, std::size_t s) { return operands_.at(op, v, s); };
   for (const auto& [i, j, pairs] : compiled_->calls[op]) {
-    kernel::InputGrads grads{part(op, 6, i), part(op, 7, j), part(op, 8, j)};
-    compiled_->kernel->attend_grad(pairs,
-                                   {part(op, 0, i), part(op, 1, j), part(op, 2, j), options_.score},
-                                   {part(op, 3, i), part(op, 4, i), part(op, 5, i)}, grads);
+    kernel::InputGrads grads{part(6, i), part(7, j), part(8, j)};
+    compiled_->kernel->attend_grad(pairs, {part(0, i), part(1, j), part(2, j), options_.score},
+                                   {part(3, i), part(4, i), part(5, i)}, grads);
   }
 }
 

@@ -11,6 +11,7 @@
 //   run.feed(Tensor::Q, q);
 //   run.finish();
 //   at::Tensor out = run.output(Tensor::Out);
+//   run.restart(comm, options);    // the next layer or step: same slots, same operands
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "armillary/attention/compiled_program.h"
+#include "armillary/attention/operands.h"
 #include "armillary/comm/communicator.h"
 #include "armillary/kernel/block_attention.h"
 
@@ -45,7 +47,12 @@ struct Moved {
   std::int64_t received_messages = 0;
 };
 
-/// One run of one rank's program. One thread. Must not outlive the communicator.
+/// Runs of one rank's program, one after the other. One thread. A run must not outlive its
+/// communicator.
+///
+/// What plans hold beside the caller's tensors, slots and the operands of ops, is made once. A run
+/// allocates its outputs and what forward saves, where the caller has not placed them, and nothing
+/// else: fp32, bf16 and fp16 on a CPU, inputs whose heads and dims are neighbours.
 ///
 /// A failure of any kind (a kernel that throws, a peer that is gone, a deadline) aborts the group,
 /// so that every rank leaves within a second with the first reason.
@@ -53,6 +60,19 @@ class Execution {
  public:
   Execution(std::shared_ptr<const CompiledProgram> compiled, comm::Communicator& comm,
             ExecutionOptions options);
+
+  /// Makes it ready for another run, of the same rank. Requires finish(), or a run that has not
+  /// begun; one that failed is over for good.
+  void restart(comm::Communicator& comm, ExecutionOptions options);
+
+  /// Lets go of the caller's tensors, results too: an execution that rests keeps its slots only.
+  void release();
+
+  /// Gives the memory of an output, or of what forward saves (an output too, or a tile of its own:
+  /// `Out` of Ulysses has other heads then): contiguous. Before the first feed().
+  /// @throws InvalidArgument as feed().
+  void place_output(plan::Tensor tensor, const at::Tensor& memory);
+  void place_saved(plan::Tensor tensor, const at::Tensor& memory);
 
   /// Gives an input (in backward: dOut, or a saved tensor), contiguous or not: [B, L, heads, dim]
   /// in the problem's dtype; Lse in its accumulator. Starts whatever it makes possible.
@@ -80,13 +100,21 @@ class Execution {
   const at::Tensor& max_logit() const { return max_logit_H_; }
 
   const Moved& moved() const { return moved_; }
+  const CompiledProgram& program() const { return *compiled_; }
 
  private:
-  void allocate();
+  void allocate_slots();
+  void place(const std::vector<int>& role, plan::Tensor tensor, const at::Tensor& memory);
+  void place_results();
+  void set_tile(int tile, const at::Tensor& memory);
+  void check_fits(plan::Tensor tensor, int tile, const at::Tensor& given) const;
+
   bool start_ready();
   bool ready(const Batch& batch) const;
   void start(const Batch& batch);
   void start_messages(const Batch& batch);
+  std::size_t parts_of(int op) const;
+  void add_parts(int op);
   bool collect_done();
   void wait_for_any();
   bool finished() const;
@@ -97,21 +125,25 @@ class Execution {
   at::Tensor heads_of(const at::Tensor& x_H, const LocatedView& view) const;
   void attend(int op);
   void attend_grad(int op);
-  at::Tensor part(int op, std::size_t operand, std::size_t segment) const;
-  std::vector<comm::Strided> strided(int op) const;
+  bool at_home(int op, std::size_t target, std::size_t source) const;
   int tile_of(const std::vector<int>& role, plan::Tensor tensor) const;
 
   std::shared_ptr<const CompiledProgram> compiled_;
-  comm::Communicator& comm_;
+  comm::Communicator* comm_;
   ExecutionOptions options_;
-  std::vector<at::Tensor> tiles_;                ///< Whole tiles, in their slots.
+  std::vector<at::Tensor> tiles_;  ///< Whole tiles; undefined while a caller's is not there.
+  Operands operands_;
+  bool placed_ = false;                          ///< All results have memory.
   std::vector<bool> awaited_;                    ///< By tile: the caller has not fed it yet.
   std::vector<bool> complete_;                   ///< By op.
   std::vector<std::size_t> next_;                ///< By lane: first batch that has not started.
   std::vector<const std::vector<int>*> flying_;  ///< Messages under way: their ops.
   std::vector<comm::Request> requests_;  ///< Theirs. After tiles_: dropped before the memory is.
-  at::Tensor dsinks_H_;                  ///< Undefined without sinks.
-  at::Tensor max_logit_H_;               ///< Undefined unless it was asked for.
+  // Of the batch that starts; kept for their memory.
+  std::vector<comm::Strided> parts_;
+  std::vector<comm::Message> messages_;
+  at::Tensor dsinks_H_;     ///< Undefined without sinks.
+  at::Tensor max_logit_H_;  ///< Undefined unless it was asked for.
   Moved moved_;
 };
 

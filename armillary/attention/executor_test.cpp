@@ -124,6 +124,65 @@ TEST(Execution, SameBitsWhateverTheTiming) {
   }
 }
 
+// Slots and operands are the same memory in every run; results of one run are not those of another.
+TEST(Execution, RunsAgainWithTheSameBitsAndLeavesResultsAlone) {
+  const plan::Problem problem = causal_problem(4, 37);
+  for (const std::string& name : plan::every_strategy(problem)) {
+    comm::run_ranks(4, [&](comm::Communicator& comm) {
+      const CompiledAttention programs =
+          compiled_for(problem, plan::parse_strategy(name), comm.rank());
+      Execution run(programs.forward, comm, options());
+      std::vector<std::vector<at::Tensor>> results;
+      std::vector<at::Tensor> copies;
+      for (const int factor : {1, 2, 1}) {
+        if (!results.empty()) run.restart(comm, options());
+        for (const Tensor tensor : {Tensor::K, Tensor::V, Tensor::Q}) {
+          const at::Tensor x = random_tile(*programs.forward, tensor, static_cast<int>(tensor));
+          run.feed(tensor, x * factor);
+        }
+        run.finish();
+        results.push_back(
+            {run.output(Tensor::Out), run.saved(Tensor::Out), run.saved(Tensor::Lse)});
+        if (copies.empty()) {
+          for (const at::Tensor& result : results[0]) copies.push_back(result.clone());
+        }
+      }
+      for (std::size_t i = 0; i < copies.size(); ++i) {
+        EXPECT_TRUE(at::equal(results[0][i], copies[i])) << name << " result " << i;
+        EXPECT_TRUE(at::equal(results[2][i], copies[i])) << name << " result " << i;
+        EXPECT_FALSE(results[1][i].numel() > 0 && at::equal(results[1][i], copies[i])) << name;
+      }
+    });
+  }
+}
+
+// Q, K and V as one projection makes them, side by side: they are neither copied nor mistaken.
+TEST(Execution, TakesViewsOfAPackedProjection) {
+  plan::Problem problem = causal_problem(2, 24);
+  problem.kv_heads = problem.heads;
+  for (const std::string& name : plan::every_strategy(problem)) {
+    comm::run_ranks(2, [&](comm::Communicator& comm) {
+      const CompiledAttention programs =
+          compiled_for(problem, plan::parse_strategy(name), comm.rank());
+      std::vector<at::Tensor> qkv;
+      for (const Tensor tensor : {Tensor::Q, Tensor::K, Tensor::V}) {
+        qkv.push_back(random_tile(*programs.forward, tensor, static_cast<int>(tensor)));
+      }
+      const std::vector<at::Tensor> packed = at::stack(qkv, 2).unbind(2);
+      std::vector<at::Tensor> results;
+      for (const std::vector<at::Tensor>& given : {qkv, packed}) {
+        Execution run(programs.forward, comm, options());
+        run.feed(Tensor::Q, given[0]);
+        run.feed(Tensor::K, given[1]);
+        run.feed(Tensor::V, given[2]);
+        run.finish();
+        results.push_back(run.output(Tensor::Out));
+      }
+      EXPECT_TRUE(at::equal(results[0], results[1])) << name;
+    });
+  }
+}
+
 TEST(Execution, SendsKeysBeforeQueriesAreThere) {
   const plan::Problem problem = causal_problem(2, 16);
   comm::run_ranks(2, [&](comm::Communicator& comm) {
@@ -205,6 +264,16 @@ TEST(Execution, RefusesWhatItDoesNotWaitFor) {
         });
       },
       "q was fed");
+  expect_error<InvalidArgument>(
+      [&] { with_run([&](Execution& run) { run.place_output(Tensor::Q, q); }); },
+      "memory for q was given; a result of this pass is required, before feed()");
+  expect_error<InvalidArgument>(
+      [&] { with_run([&](Execution& run) { run.place_output(Tensor::Out, q.transpose(2, 3)); }); },
+      "out is Float of [2, 16, 8, 4]");
+  const at::Tensor apart = at::empty({2, 16, 4, 16}).narrow(3, 0, 8);
+  expect_error<InvalidArgument>(
+      [&] { with_run([&](Execution& run) { run.place_output(Tensor::Out, apart); }); },
+      "memory for out has strides [1024, 64, 16, 1]; contiguous is required");
   expect_error<InvalidArgument>([&] { with_run([&](Execution& run) { run.finish(); }); },
                                 "finish() before k was fed");
   expect_error<InvalidArgument>(

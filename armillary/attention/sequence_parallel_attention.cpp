@@ -5,10 +5,12 @@
 
 #include <cmath>
 #include <exception>
+#include <memory>
 #include <span>
 #include <utility>
 
 #include "armillary/attention/executor.h"
+#include "armillary/attention/resting_executions.h"
 #include "armillary/comm/collectives.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu_kernel.h"
@@ -55,7 +57,9 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
                                const at::Tensor& k_BLGD, const at::Tensor& v_BLGE,
                                const std::optional<at::Tensor>& sinks_H,
                                const c10::intrusive_ptr<Call>& call) {
-    Execution run(call->programs.forward, *call->comm, call->options_with(sinks_H));
+    std::unique_ptr<Execution> taken = RestingExecutions::of_this_thread().take(
+        call->programs.forward, *call->comm, call->options_with(sinks_H));
+    Execution& run = *taken;
     run.feed(plan::Tensor::K, k_BLGD);
     run.feed(plan::Tensor::V, v_BLGE);
     run.feed(plan::Tensor::Q, q_BLHD);
@@ -73,6 +77,7 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     if (sinks_H) saved.push_back(*sinks_H);
     ctx->save_for_backward(saved);
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
+    RestingExecutions::of_this_thread().give_back(std::move(taken));
     return results;
   }
 
@@ -81,13 +86,18 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     const variable_list saved = ctx->get_saved_variables();
     std::optional<at::Tensor> sinks_H;
     if (saved.size() > std::size(kSaved)) sinks_H = saved.back();
-    Execution run(call->programs.backward, *call->comm, call->options_with(sinks_H));
+    std::unique_ptr<Execution> taken = RestingExecutions::of_this_thread().take(
+        call->programs.backward, *call->comm, call->options_with(sinks_H));
+    Execution& run = *taken;
     for (std::size_t i = 0; i < std::size(kSaved); ++i) run.feed(kSaved[i], saved[i]);
     run.feed(plan::Tensor::DOut, grads[0]);
     run.finish();
-    return {run.output(plan::Tensor::DQ), run.output(plan::Tensor::DK),
-            run.output(plan::Tensor::DV),
-            sinks_H ? run.sinks_grad().to(sinks_H->scalar_type()) : Variable(), Variable()};
+    variable_list results{run.output(plan::Tensor::DQ), run.output(plan::Tensor::DK),
+                          run.output(plan::Tensor::DV)};
+    results.push_back(sinks_H ? run.sinks_grad().to(sinks_H->scalar_type()) : Variable());
+    results.emplace_back();
+    RestingExecutions::of_this_thread().give_back(std::move(taken));
+    return results;
   }
 };
 

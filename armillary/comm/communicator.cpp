@@ -38,10 +38,15 @@ Request Communicator::irecv(int peer, int lane, std::span<const Strided> parts) 
 }
 
 std::vector<Request> Communicator::start(std::span<const Message> batch) {
-  for (const Message& message : batch) check(message);
   std::vector<Request> requests(batch.size());
-  do_start(batch, requests);
+  start(batch, requests);
   return requests;
+}
+
+void Communicator::start(std::span<const Message> batch, std::span<Request> requests) {
+  ARMILLARY_CHECK(requests.size() == batch.size());
+  for (const Message& message : batch) check(message);
+  do_start(batch, requests);
 }
 
 bool Communicator::done(const Request& request) {
@@ -80,9 +85,8 @@ std::string Communicator::describe(std::span<const Request> requests) const {
 }
 
 Request Communicator::start_one(const Message& message) {
-  check(message);
   Request request;
-  do_start({&message, 1}, {&request, 1});
+  start({&message, 1}, {&request, 1});
   return request;
 }
 

@@ -95,6 +95,9 @@ class Communicator {
   ///   receiver can know (MPI), it fails the group; where nobody can (NCCL), `verify` has to.
   std::vector<Request> start(std::span<const Message> batch);
 
+  /// The same into `requests`, one for each message, which allocates nothing for them.
+  void start(std::span<const Message> batch, std::span<Request> requests);
+
   /// Whether the message is over: a receive's memory is filled, a send's memory may be written
   /// again. Moves things along, so polling it is enough to make progress. A done request stays
   /// done, also after a failure. Cost: one atomic load (local), one MPI_Test, one event query

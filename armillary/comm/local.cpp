@@ -10,6 +10,7 @@
 #include <exception>
 #include <limits>
 #include <map>
+#include <memory_resource>
 #include <mutex>
 #include <random>
 #include <system_error>
@@ -36,11 +37,12 @@ class LocalGroup;
 
 class LocalPending : public Pending {
  public:
-  LocalPending(LocalGroup& group, int rank, const Message& message)
+  LocalPending(LocalGroup& group, int rank, const Message& message,
+               std::pmr::memory_resource* memory)
       : Pending(message, total_bytes(message.parts)),
         group_(group),
         rank_(rank),
-        parts_(message.parts.begin(), message.parts.end()) {}
+        parts_(message.parts.begin(), message.parts.end(), memory) {}
   ~LocalPending() override;
 
   int rank() const { return rank_; }
@@ -54,7 +56,7 @@ class LocalPending : public Pending {
  private:
   LocalGroup& group_;
   int rank_;
-  std::vector<Strided> parts_;
+  std::pmr::vector<Strided> parts_;
   std::atomic<std::uint64_t> place_{0};
 };
 
@@ -76,8 +78,10 @@ std::size_t first_done(std::span<const Request> requests) {
 /// Messages of one lane from one rank to another that are not over. A null pointer was withdrawn:
 /// nothing behind it can match any more.
 struct Queue {
-  std::deque<LocalPending*> sends;
-  std::deque<LocalPending*> receives;
+  explicit Queue(std::pmr::memory_resource* memory) : sends(memory), receives(memory) {}
+
+  std::pmr::deque<LocalPending*> sends;
+  std::pmr::deque<LocalPending*> receives;
   std::optional<Clock::time_point> due;  ///< Set while both fronts are there: when to copy.
   bool copying = false;
   std::minstd_rand random;  ///< Of the delays of a shuffled group.
@@ -88,7 +92,9 @@ class LocalGroup {
  public:
   LocalGroup(int world, const LocalOptions& options) : options_(options), ranks_(world) {}
 
-  void start(int rank, std::span<const Message> batch, std::span<Request> requests);
+  /// `memory` is the rank's, for what lives as long as a request.
+  void start(int rank, std::span<const Message> batch, std::span<Request> requests,
+             std::pmr::memory_resource* memory);
   bool done(int rank, const LocalPending& request);
   /// `describe` makes the text of a missed deadline.
   std::size_t wait_any(int rank, std::span<const Request> requests, double timeout_s,
@@ -120,7 +126,8 @@ class LocalGroup {
 
   const LocalOptions options_;
   std::mutex mutex_;
-  std::map<std::array<int, 3>, Queue> queues_;  ///< By sender, receiver, lane.
+  std::pmr::unsynchronized_pool_resource memory_;  ///< Of the queues, which soon need no more.
+  std::map<std::array<int, 3>, Queue> queues_;     ///< By sender, receiver, lane.
   std::vector<Rank> ranks_;
   std::uint64_t messages_done_ = 0;
   std::optional<std::string> failure_;
@@ -136,7 +143,7 @@ Queue& LocalGroup::queue_of(const LocalPending& request) {
   const bool send = request.direction() == Direction::Send;
   const int sender = send ? request.rank() : request.peer();
   const int receiver = send ? request.peer() : request.rank();
-  const auto [found, added] = queues_.try_emplace({sender, receiver, request.lane()});
+  const auto [found, added] = queues_.try_emplace({sender, receiver, request.lane()}, &memory_);
   if (added && shuffled()) {
     std::seed_seq seed{*options_.shuffle_seed, *options_.shuffle_seed >> 32, std::uint64_t(sender),
                        std::uint64_t(receiver), std::uint64_t(request.lane())};
@@ -225,25 +232,25 @@ Clock::time_point LocalGroup::next_due() const {
   return next;
 }
 
-void LocalGroup::start(int rank, std::span<const Message> batch, std::span<Request> requests) {
-  std::vector<LocalPending*> started;
+void LocalGroup::start(int rank, std::span<const Message> batch, std::span<Request> requests,
+                       std::pmr::memory_resource* memory) {
+  std::pmr::vector<LocalPending*> started(memory);
   for (std::size_t i = 0; i < batch.size(); ++i) {
-    auto request = std::make_shared<LocalPending>(*this, rank, batch[i]);
+    auto request = std::allocate_shared<LocalPending>(
+        std::pmr::polymorphic_allocator<LocalPending>(memory), *this, rank, batch[i], memory);
     started.push_back(request.get());
     requests[i] = std::move(request);
   }
   Lock lock(mutex_);
   throw_if_failed(lock, rank);
-  std::vector<Queue*> touched;
   for (LocalPending* request : started) {
     Queue& queue = queue_of(*request);
     (request->direction() == Direction::Send ? queue.sends : queue.receives).push_back(request);
     match(queue);
-    touched.push_back(&queue);
   }
   if (shuffled()) return;
   // After all are in their queues, so that peers need not wait for our copies.
-  for (Queue* queue : touched) copy_due(lock, rank, *queue);
+  for (LocalPending* request : started) copy_due(lock, rank, queue_of(*request));
   throw_if_failed(lock, rank);
 }
 
@@ -339,7 +346,7 @@ class LocalCommunicator : public Communicator {
 
  private:
   void do_start(std::span<const Message> batch, std::span<Request> requests) override {
-    group_.start(rank(), batch, requests);
+    group_.start(rank(), batch, requests, &memory_);
   }
   bool do_done(const Pending& request) override {
     return group_.done(rank(), static_cast<const LocalPending&>(request));
@@ -349,6 +356,7 @@ class LocalCommunicator : public Communicator {
   }
 
   LocalGroup& group_;
+  std::pmr::unsynchronized_pool_resource memory_;  ///< Of messages under way.
 };
 
 std::string text_of(const std::exception_ptr& error) {

@@ -5,10 +5,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <limits>
-#include <vector>
+#include <array>
+#include <cmath>
 
 #include "armillary/core/error.h"
+#include "armillary/kernel/cpu/isa.h"
+#include "armillary/kernel/cpu_views.h"
 
 namespace armillary::kernel {
 namespace {
@@ -36,9 +38,9 @@ class Checker {
  public:
   Checker(const char* where, const at::Tensor& q_BLHD) : where_(where), device_(q_BLHD.device()) {}
 
-  void expect(const char* name, const at::Tensor& given, const std::vector<std::int64_t>& shape,
+  void expect(const char* name, const at::Tensor& given, at::IntArrayRef shape,
               at::ScalarType dtype) const {
-    if (given.sizes() != at::IntArrayRef(shape) || given.scalar_type() != dtype) {
+    if (given.sizes() != shape || given.scalar_type() != dtype) {
       fail<InvalidArgument>("{}: {} is {} [{}]; {} [{}] is required", where_, name,
                             c10::toString(given.scalar_type()), fmt::join(given.sizes(), ", "),
                             c10::toString(dtype), fmt::join(shape, ", "));
@@ -96,6 +98,27 @@ Checker check(const char* where, const Pairs& pairs, const Inputs& inputs) {
   return checker;
 }
 
+/// dsink -= exp(sink - lse) delta
+template <class T>
+void subtract_sink_grads(const at::Tensor& sinks_H, const at::Tensor& lse_BLH,
+                         const at::Tensor& delta_BLH, const at::Tensor& dsinks_H) {
+  const auto sinks = sinks_H.accessor<const T, 1>();
+  const auto lse = lse_BLH.accessor<const T, 3>();
+  const auto delta = delta_BLH.accessor<const T, 3>();
+  auto dsinks = dsinks_H.accessor<double, 1>();
+  for (std::int64_t h = 0; h < sinks.size(0); ++h) {
+    double sum = 0;
+    for (std::int64_t b = 0; b < lse.size(0); ++b) {
+      for (std::int64_t l = 0; l < lse.size(1); ++l) {
+        // A sink of -inf weighs nothing, also where no key was seen: -inf - -inf is NaN.
+        if (std::isinf(lse[b][l][h]) && lse[b][l][h] < 0) continue;
+        sum += std::exp(double{sinks[h]} - double{lse[b][l][h]}) * double{delta[b][l][h]};
+      }
+    }
+    dsinks[h] -= sum;
+  }
+}
+
 void expect_known(const char* where, const Kernel& kernel, const Score& score, bool tracks_max) {
   if (kernel.plain_only() && (!score.plain() || tracks_max)) {
     fail<InvalidArgument>(
@@ -151,26 +174,36 @@ void Kernel::attend_grad(const Pairs& pairs, const Inputs& inputs, const OutputG
   const auto& [q, k, v, score] = inputs;
   const at::ScalarType acc = accumulator(q.scalar_type());
   expect_known("attend_grad", *this, score, false);
-  const std::vector<std::int64_t> rows = {q.size(0), q.size(1), q.size(2)};
+  const std::array<std::int64_t, 3> rows = {q.size(0), q.size(1), q.size(2)};
   checker.expect("dout_BLHE", upstream.dout_BLHE, {rows[0], rows[1], rows[2], v.size(3)},
                  q.scalar_type());
   checker.expect("lse_BLH", upstream.lse_BLH, rows, acc);
   checker.expect("delta_BLH", upstream.delta_BLH, rows, acc);
-  checker.expect("dq_BLHD", grads.dq_BLHD, q.sizes().vec(), acc);
-  checker.expect("dk_BLGD", grads.dk_BLGD, k.sizes().vec(), acc);
-  checker.expect("dv_BLGE", grads.dv_BLGE, v.sizes().vec(), acc);
+  checker.expect("dq_BLHD", grads.dq_BLHD, q.sizes(), acc);
+  checker.expect("dk_BLGD", grads.dk_BLGD, k.sizes(), acc);
+  checker.expect("dv_BLGE", grads.dv_BLGE, v.sizes(), acc);
   run_attend_grad(pairs, inputs, upstream, grads);
 }
 
 void delta(const at::Tensor& dout_BLHE, const at::Tensor& out_BLHE, at::Tensor& delta_BLH) {
   const c10::NoGradGuard no_grad;
-  if (dout_BLHE.sizes() != out_BLHE.sizes() || dout_BLHE.dim() != delta_BLH.dim() + 1 ||
+  if (dout_BLHE.sizes() != out_BLHE.sizes() || dout_BLHE.scalar_type() != out_BLHE.scalar_type() ||
+      dout_BLHE.dim() != delta_BLH.dim() + 1 ||
       delta_BLH.sizes() != dout_BLHE.sizes().slice(0, delta_BLH.dim())) {
     fail<InvalidArgument>(
-        "delta: dout [{}], out [{}], delta [{}]; one shape, delta without its last dim, "
+        "delta: dout [{}], out [{}], delta [{}]; one shape and dtype, delta without its last dim, "
         "is required",
         fmt::join(dout_BLHE.sizes(), ", "), fmt::join(out_BLHE.sizes(), ", "),
         fmt::join(delta_BLH.sizes(), ", "));
+  }
+  if (is_block(dout_BLHE) && is_block(out_BLHE) && delta_BLH.scalar_type() == at::kFloat) {
+    cpu::delta(cpu::current_isa(), intra_op_team(2.0 * static_cast<double>(out_BLHE.numel())),
+               {.shape = shape_of(out_BLHE),
+                .dout = input_of(dout_BLHE),
+                .out = input_of(out_BLHE),
+                .element = element_of(out_BLHE.scalar_type()),
+                .delta = output_of(delta_BLH)});
+    return;
   }
   const at::ScalarType acc = delta_BLH.scalar_type();
   delta_BLH.copy_((dout_BLHE.to(acc) * out_BLHE.to(acc)).sum(-1));
@@ -187,10 +220,11 @@ void sinks_grad(const at::Tensor& sinks_H, const at::Tensor& lse_BLH, const at::
         fmt::join(sinks_H.sizes(), ", "), fmt::join(lse_BLH.sizes(), ", "),
         fmt::join(delta_BLH.sizes(), ", "), fmt::join(dsinks_H.sizes(), ", "));
   }
-  // A sink of -inf weighs nothing, also where no key was seen: -inf - -inf is NaN.
-  const double none = -std::numeric_limits<double>::infinity();
-  const at::Tensor weight_BLH = (sinks_H - lse_BLH).masked_fill_(lse_BLH == none, none).exp_();
-  dsinks_H.sub_((weight_BLH * delta_BLH).sum({0, 1}, /*keepdim=*/false, at::kDouble));
+  if (lse_BLH.scalar_type() == at::kDouble) {
+    subtract_sink_grads<double>(sinks_H, lse_BLH, delta_BLH, dsinks_H);
+  } else {
+    subtract_sink_grads<float>(sinks_H, lse_BLH, delta_BLH, dsinks_H);
+  }
 }
 
 }  // namespace armillary::kernel

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "armillary/core/refusal.h"
+#include "armillary/kernel/naive_attention.h"
 
 namespace armillary::kernel {
 namespace {
@@ -150,10 +151,25 @@ TEST(Delta, IsTheRowSumInAccumulators) {
   delta(dout, out, sum);
   const at::Tensor required = (dout.to(at::kDouble) * out.to(at::kDouble)).sum(-1);
   EXPECT_TRUE(at::allclose(sum.to(at::kDouble), required, 1e-6)) << sum << required;
-  EXPECT_EQ(
-      error_of([&] { delta(dout, out.select(3, 0), sum); }),
-      "delta: dout [1, 2, 1, 3], out [1, 2, 1], delta [1, 2, 1]; one shape, delta without its "
-      "last dim, is required");
+  EXPECT_EQ(error_of([&] { delta(dout, out.select(3, 0), sum); }),
+            "delta: dout [1, 2, 1, 3], out [1, 2, 1], delta [1, 2, 1]; one shape and dtype, delta "
+            "without its "
+            "last dim, is required");
+}
+
+TEST(Delta, RowsOfAnyDtypeAndStrideEqualFp64) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const std::int64_t width : {1, 5, 64, 131}) {
+      at::manual_seed(static_cast<std::uint64_t>(width));
+      const at::Tensor dout = at::randn({2, 70, 5, width}).to(dtype).narrow(2, 1, 3);
+      const at::Tensor out = at::randn({2, 70, 3, width}).to(dtype);
+      at::Tensor got = at::empty({2, 70, 3});
+      at::Tensor exact = at::empty({2, 70, 3}, at::kDouble);
+      delta(dout, out, got);
+      delta(dout.to(at::kDouble), out.to(at::kDouble), exact);
+      EXPECT_LE(relative_error(got, exact), 1e-6) << dtype << " " << width;
+    }
+  }
 }
 
 // Two rows of delta 2 and -8 whose sink weighs 1/2 and 1/4: the gradient is -(1 - 2).

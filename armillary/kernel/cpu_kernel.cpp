@@ -80,13 +80,6 @@ void check_output(const char* where, const char* name, const at::Tensor& x) {
   }
 }
 
-cpu::Input input_of(const at::Tensor& x_BLHX) {
-  return {.data = x_BLHX.const_data_ptr(),
-          .batch = x_BLHX.stride(0),
-          .row = x_BLHX.stride(1),
-          .head = x_BLHX.stride(2)};
-}
-
 /// A tensor that a call updates; one whose elements are not neighbours is updated as a copy.
 class Updated {
  public:
@@ -118,11 +111,6 @@ Readable readable(const Inputs& inputs) {
   if (inputs.score.alibi_slopes_H.defined())
     rows.slopes_H = inputs.score.alibi_slopes_H.contiguous();
   return rows;
-}
-
-cpu::Element element_of(at::ScalarType dtype) {
-  if (dtype == at::kBFloat16) return cpu::Element::BFloat16;
-  return dtype == at::kHalf ? cpu::Element::Float16 : cpu::Element::Float32;
 }
 
 /// As if every pair were visible.

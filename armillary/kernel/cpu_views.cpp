@@ -28,6 +28,29 @@ bool has_rows(const at::Tensor& x) {
   return x.size(-1) <= 1 || x.stride(-1) == 1;
 }
 
+cpu::Element element_of(at::ScalarType dtype) {
+  if (dtype == at::kBFloat16) return cpu::Element::BFloat16;
+  return dtype == at::kHalf ? cpu::Element::Float16 : cpu::Element::Float32;
+}
+
+bool is_block(const at::Tensor& x) {
+  return x.is_cpu() && x.dim() == 4 && x.scalar_type() != at::kDouble && has_rows(x);
+}
+
+cpu::RowShape shape_of(const at::Tensor& x_BLHE) {
+  return {.batch = x_BLHE.size(0),
+          .rows = x_BLHE.size(1),
+          .heads = x_BLHE.size(2),
+          .width = static_cast<int>(x_BLHE.size(3))};
+}
+
+cpu::Input input_of(const at::Tensor& x_BLHE) {
+  return {.data = x_BLHE.const_data_ptr(),
+          .batch = x_BLHE.stride(0),
+          .row = x_BLHE.stride(1),
+          .head = x_BLHE.stride(2)};
+}
+
 cpu::Output output_of(const at::Tensor& x) {
   return {.data = x.mutable_data_ptr<float>(),
           .batch = x.stride(0),

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "armillary/core/error.h"
+#include "armillary/kernel/block_attention.h"
 #include "armillary/kernel/cpu/isa.h"
 #include "armillary/kernel/cpu_views.h"
 
@@ -27,25 +28,71 @@ at::Tensor lead(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).masked_fill_(a == b, 0);
 }
 
-/// Whether both are fp32 rows of the CPU: one pass over memory does it then, in place of three.
-bool are_rows(const Partial& a, const Partial& b) {
-  const at::Tensor& out = a.out_BLHE;
-  return out.is_cpu() && out.scalar_type() == at::kFloat && out.dim() == 4 && has_rows(out) &&
-         has_rows(b.out_BLHE) && a.lse_BLH.scalar_type() == at::kFloat &&
-         b.lse_BLH.scalar_type() == at::kFloat && b.out_BLHE.is_cpu();
+void expect_alike_but_last(const char* where, const char* what, const at::Tensor& given,
+                           const at::Tensor& x) {
+  if (x.dim() == 0 || given.sizes() != x.sizes().slice(0, x.dim() - 1)) {
+    fail<InvalidArgument>("{}: {} has shape [{}]; [{}] without its last dim is required", where,
+                          what, fmt::join(given.sizes(), ", "), fmt::join(x.sizes(), ", "));
+  }
 }
 
-void merge_rows(const Partial& acc, const Partial& other) {
+/// Sums are accumulators; what is added to them may have travelled in the input dtype.
+void expect_addable(const char* where, const at::Tensor& sum, const at::Tensor& part) {
+  const at::ScalarType dtype = part.scalar_type();
+  if (dtype != sum.scalar_type() && accumulator(dtype) != sum.scalar_type()) {
+    fail<InvalidArgument>("{}: {} into {}; one dtype, or bf16 or fp16 into Float, is required",
+                          where, c10::toString(dtype), c10::toString(sum.scalar_type()));
+  }
+}
+
+/// Whether one pass over memory does it, in place of several of ATen's.
+bool are_blocks(const at::Tensor& sum, const at::Tensor& part) {
+  return is_block(sum) && sum.scalar_type() == at::kFloat && is_block(part);
+}
+
+cpu::Team team_of(const at::Tensor& x, double flops_each) {
+  return intra_op_team(flops_each * static_cast<double>(x.numel()));
+}
+
+void merge_rows(const Partial& acc, const at::Tensor& other_out, const at::Tensor& other_lse) {
   const at::Tensor& out = acc.out_BLHE;
-  cpu::merge(cpu::current_isa(), intra_op_team(4.0 * static_cast<double>(out.numel())),
-             {.batch = out.size(0),
-              .rows = out.size(1),
-              .heads = out.size(2),
-              .width = static_cast<int>(out.size(3)),
+  cpu::merge(cpu::current_isa(), team_of(out, 4.0),
+             {.shape = shape_of(out),
               .out = output_of(out),
               .lse = output_of(acc.lse_BLH),
-              .other_out = output_of(other.out_BLHE),
-              .other_lse = output_of(other.lse_BLH)});
+              .other_out = input_of(other_out),
+              .other_element = element_of(other_out.scalar_type()),
+              .other_lse = output_of(other_lse)});
+}
+
+/// As a key of that score whose value is 0.
+void merge_sinks(Partial& partial, const at::Tensor& sinks_H) {
+  const at::Tensor& lse = partial.lse_BLH;
+  if (lse.dim() == 0 || sinks_H.sizes() != lse.sizes().slice(lse.dim() - 1) ||
+      sinks_H.scalar_type() != lse.scalar_type()) {
+    fail<InvalidArgument>("finish: sinks are {} [{}]; {}, one per head of lse [{}], is required",
+                          c10::toString(sinks_H.scalar_type()), fmt::join(sinks_H.sizes(), ", "),
+                          c10::toString(lse.scalar_type()), fmt::join(lse.sizes(), ", "));
+  }
+  at::Tensor& out = partial.out_BLHE;
+  if (is_block(out) && out.size(3) <= cpu::kMaxDim) {
+    static constexpr float kNoValue[cpu::kMaxDim] = {};
+    cpu::merge(
+        cpu::current_isa(), team_of(out, 4.0),
+        {.shape = shape_of(out),
+         .out = output_of(out),
+         .lse = output_of(lse),
+         .other_out = {.data = kNoValue},
+         .other_lse = {.data = sinks_H.mutable_data_ptr<float>(), .head = sinks_H.stride(0)}});
+    return;
+  }
+  const at::Tensor nothing = at::zeros({1}, out.options());
+  merge(partial, {nothing.expand(out.sizes()), sinks_H.expand(lse.sizes())});
+}
+
+bool shares_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.const_data_ptr() == b.const_data_ptr() && a.scalar_type() == b.scalar_type() &&
+         a.strides() == b.strides();
 }
 
 }  // namespace
@@ -60,39 +107,42 @@ void merge(Partial& acc, const Partial& other) {
   const c10::NoGradGuard no_grad;
   expect_alike("merge", "other.out", other.out_BLHE, acc.out_BLHE);
   expect_alike("merge", "other.lse", other.lse_BLH, acc.lse_BLH);
-  expect_alike("merge", "acc.lse", acc.lse_BLH, acc.out_BLHE.select(-1, 0));
-  if (acc.out_BLHE.scalar_type() != other.out_BLHE.scalar_type()) {
-    fail<InvalidArgument>("merge: partials of {} and {}; one dtype is required",
-                          c10::toString(acc.out_BLHE.scalar_type()),
-                          c10::toString(other.out_BLHE.scalar_type()));
+  expect_alike_but_last("merge", "acc.lse", acc.lse_BLH, acc.out_BLHE);
+  expect_addable("merge", acc.out_BLHE, other.out_BLHE);
+  if (are_blocks(acc.out_BLHE, other.out_BLHE)) {
+    return merge_rows(acc, other.out_BLHE, other.lse_BLH);
   }
-  if (are_rows(acc, other)) return merge_rows(acc, other);
   const at::Tensor& a = acc.lse_BLH;
   const at::Tensor& b = other.lse_BLH;
   const at::Tensor distance = lead(a, b).unsqueeze(-1);
-  acc.out_BLHE.mul_(at::sigmoid(distance)).addcmul_(other.out_BLHE, at::sigmoid(-distance));
+  acc.out_BLHE.mul_(at::sigmoid(distance))
+      .addcmul_(other.out_BLHE.to(acc.out_BLHE.scalar_type()), at::sigmoid(-distance));
   acc.lse_BLH.copy_(at::logaddexp(a, b));
 }
 
-void finish(const Partial& partial, at::Tensor& out_BLHE, at::Tensor& lse_BLH,
+void add(const at::Tensor& sum, const at::Tensor& part) {
+  const c10::NoGradGuard no_grad;
+  expect_alike("add", "part", part, sum);
+  expect_addable("add", sum, part);
+  if (!are_blocks(sum, part)) {
+    sum.add_(part);
+    return;
+  }
+  cpu::add(cpu::current_isa(), team_of(sum, 1.0),
+           {.shape = shape_of(sum),
+            .sum = output_of(sum),
+            .part = input_of(part),
+            .part_element = element_of(part.scalar_type())});
+}
+
+void finish(Partial& partial, at::Tensor& out_BLHE, at::Tensor& lse_BLH,
             const at::Tensor& sinks_H) {
   const c10::NoGradGuard no_grad;
   expect_alike("finish", "out", out_BLHE, partial.out_BLHE);
   expect_alike("finish", "lse", lse_BLH, partial.lse_BLH);
-  if (!sinks_H.defined()) {
-    out_BLHE.copy_(partial.out_BLHE);
-    lse_BLH.copy_(partial.lse_BLH);
-    return;
-  }
-  const at::Tensor& lse = partial.lse_BLH;
-  if (lse.dim() == 0 || sinks_H.sizes() != lse.sizes().slice(lse.dim() - 1) ||
-      sinks_H.scalar_type() != lse.scalar_type()) {
-    fail<InvalidArgument>("finish: sinks are {} [{}]; {}, one per head of lse [{}], is required",
-                          c10::toString(sinks_H.scalar_type()), fmt::join(sinks_H.sizes(), ", "),
-                          c10::toString(lse.scalar_type()), fmt::join(lse.sizes(), ", "));
-  }
-  out_BLHE.copy_(partial.out_BLHE * at::sigmoid(lead(lse, sinks_H)).unsqueeze(-1));
-  lse_BLH.copy_(at::logaddexp(lse, sinks_H));
+  if (sinks_H.defined()) merge_sinks(partial, sinks_H);
+  if (!shares_memory(out_BLHE, partial.out_BLHE)) out_BLHE.copy_(partial.out_BLHE);
+  if (!shares_memory(lse_BLH, partial.lse_BLH)) lse_BLH.copy_(partial.lse_BLH);
 }
 
 }  // namespace armillary::kernel

@@ -33,11 +33,15 @@ void clear(Partial& partial);
 /// (1) The order of sides and of several merges matters up to rounding only; (2) a side that saw no
 /// key changes nothing, to the bit; (3) two such sides give (0, -inf), never NaN; (4) a NaN or Inf
 /// stays in its row. merge_test.cpp has one test for each.
-/// Paper: Milakov & Gimelshein 2018, arXiv:1805.02867, section 3.1.
-/// Cost: 4 B L H E flops. fp32 rows on a CPU: reads both sides once, writes `acc` once, at the
-/// speed of memory; else `acc` is written twice. Threads: ATen's intra-op threads. @throws
-/// InvalidArgument if shapes or dtypes differ.
+/// `other.out_BLHE` may be bf16 or fp16 where `acc` is fp32: a part that travelled in the input
+/// dtype. Paper: Milakov & Gimelshein 2018, arXiv:1805.02867, section 3.1. Cost: 4 B L H E flops.
+/// fp32 rows on a CPU: reads both sides once, writes `acc` once, at the speed of memory, without an
+/// allocation; else `acc` is written twice. Threads: ATen's intra-op threads. @throws
+/// InvalidArgument if shapes differ, or dtypes do otherwise.
 void merge(Partial& acc, const Partial& other);
+
+/// Adds a part of a gradient to its sum. Dtypes, cost, threads and errors as `merge`.
+void add(const at::Tensor& sum, const at::Tensor& part);
 
 /// Writes a partial over all keys as the result: `out_BLHE` in the input dtype (one rounding),
 /// `lse_BLH` in the accumulator dtype.
@@ -49,8 +53,9 @@ void merge(Partial& acc, const Partial& other);
 ///   lse' = log(exp(lse) + exp(sink))        out' = out exp(lse - lse')
 ///
 /// so a row that saw no key is (0, sink). Here and nowhere else, so that a sink counts once however
-/// many partials there were. @throws InvalidArgument if shapes or dtypes differ.
-void finish(const Partial& partial, at::Tensor& out_BLHE, at::Tensor& lse_BLH,
+/// many partials there were. They are merged into `partial` itself, whose memory may be the
+/// result's. @throws InvalidArgument if shapes or dtypes differ.
+void finish(Partial& partial, at::Tensor& out_BLHE, at::Tensor& lse_BLH,
             const at::Tensor& sinks_H = {});
 
 }  // namespace armillary::kernel

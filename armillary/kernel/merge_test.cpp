@@ -141,6 +141,24 @@ TEST(Merge, Fp32RowsEqualFp64) {
   }
 }
 
+// Parts that travelled in the input dtype; views with gaps; rows that fill no vector.
+TEST(Merge, PartsOfTheInputDtypeAreWidenedExactly) {
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    for (const std::int64_t width : {1, 5, 64, 131}) {
+      at::manual_seed(static_cast<std::uint64_t>(width));
+      const at::Tensor part = at::randn({2, 70, 5, width}).to(dtype).narrow(2, 1, 3);
+      const Partial acc{at::randn({2, 70, 3, width}), at::randn({2, 70, 3})};
+      const at::Tensor lse = at::randn({2, 70, 3});
+      const Partial narrow = merged(acc, {part, lse});
+      const Partial wide = merged(acc, {part.to(at::kFloat), lse});
+      EXPECT_TRUE(at::equal(narrow.out_BLHE, wide.out_BLHE)) << dtype << " " << width;
+      const at::Tensor sum = acc.out_BLHE.clone();
+      kernel::add(sum, part);
+      EXPECT_TRUE(at::equal(sum, acc.out_BLHE + part.to(at::kFloat))) << dtype << " " << width;
+    }
+  }
+}
+
 TEST(Merge, TakesViewsOfSlotsAndLeavesTheRestAlone) {
   const at::Tensor slot = at::full({1, 4, 3, 2}, 7.0);
   const at::Tensor lse = at::full({1, 4, 3}, 7.0);
@@ -152,7 +170,7 @@ TEST(Merge, TakesViewsOfSlotsAndLeavesTheRestAlone) {
 }
 
 TEST(Merge, FinishRoundsOnceToTheInputDtype) {
-  const Partial partial{at::full({1, 1, 1, 2}, 1.00390625), at::full({1, 1, 1}, 0.1)};
+  Partial partial{at::full({1, 1, 1, 2}, 1.00390625), at::full({1, 1, 1}, 0.1)};
   at::Tensor out = at::empty({1, 1, 1, 2}, at::kBFloat16);
   at::Tensor lse = at::empty({1, 1, 1}, at::kFloat);
   finish(partial, out, lse);
@@ -161,8 +179,9 @@ TEST(Merge, FinishRoundsOnceToTheInputDtype) {
 }
 
 Partial finished(const Partial& partial, const at::Tensor& sinks_H) {
+  Partial all_keys = copy(partial);
   Partial result = copy(partial);
-  finish(partial, result.out_BLHE, result.lse_BLH, sinks_H);
+  finish(all_keys, result.out_BLHE, result.lse_BLH, sinks_H);
   return result;
 }
 
@@ -215,7 +234,12 @@ TEST(Merge, RefusesWhatDoesNotFit) {
   EXPECT_EQ(error_of([&] {
               merge(acc, nothing_seen({1, 2, 1, 4}, at::kDouble));
             }),
-            "merge: partials of Float and Double; one dtype is required");
+            "merge: Double into Float; one dtype, or bf16 or fp16 into Float, is required");
+  const at::Tensor sum = at::zeros({1, 2, 1, 4}, at::kDouble);
+  EXPECT_EQ(error_of([&] { kernel::add(sum, sum.to(at::kHalf)); }),
+            "add: Half into Double; one dtype, or bf16 or fp16 into Float, is required");
+  EXPECT_EQ(error_of([&] { kernel::add(sum, sum.slice(1, 1)); }),
+            "add: part has shape [1, 1, 1, 4]; [1, 2, 1, 4] is required");
   at::Tensor out = at::empty({1, 2, 1, 5});
   at::Tensor lse = at::empty({1, 2, 1});
   EXPECT_EQ(error_of([&] { finish(acc, out, lse); }),

@@ -96,20 +96,43 @@ struct Grads {
 void attend(const Call& call, const Carry& carry);
 void attend_grad(const Call& call, const Upstream& upstream, const Grads& grads);
 
-/// Two partials of one shape, [batch, rows, heads, width]; the second is only read.
-struct MergeCall {
+/// Of all tensors of a row op; log-sum-exps and deltas have rows of one element.
+struct RowShape {
   std::int64_t batch = 0;
   std::int64_t rows = 0;
   std::int64_t heads = 0;
   int width = 0;
-  Output out;
-  Output lse;
-  Output other_out;
-  Output other_lse;
 };
 
-/// kernel::merge.
+/// kernel::merge; the other side is only read.
+struct MergeCall {
+  RowShape shape;
+  Output out;
+  Output lse;
+  Input other_out;
+  Element other_element = Element::Float32;
+  Output other_lse;
+};
 void merge(const Tiles& isa, const Team& team, const MergeCall& call);
+
+/// kernel::add.
+struct AddCall {
+  RowShape shape;
+  Output sum;
+  Input part;
+  Element part_element = Element::Float32;
+};
+void add(const Tiles& isa, const Team& team, const AddCall& call);
+
+/// kernel::delta.
+struct DeltaCall {
+  RowShape shape;
+  Input dout;
+  Input out;
+  Element element = Element::Float32;  ///< Of both.
+  Output delta;
+};
+void delta(const Tiles& isa, const Team& team, const DeltaCall& call);
 
 PatchLimits forward_limits(const Tiles& isa);
 PatchLimits backward_limits(const Tiles& isa);

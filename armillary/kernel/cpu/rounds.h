@@ -70,19 +70,23 @@ inline std::int64_t largest_group(const Call& call) {
   return std::min(call.group_size, call.heads);
 }
 
+inline float* at(const Output& output, std::int64_t batch, std::int64_t head, std::int64_t row) {
+  return output.data + batch * output.batch + head * output.head + row * output.row;
+}
+
+inline const void* at(const Input& input, Element element, std::int64_t batch, std::int64_t head,
+                      std::int64_t row) {
+  const std::int64_t elements = batch * input.batch + head * input.head + row * input.row;
+  return static_cast<const char*>(input.data) + elements * bytes_of(element);
+}
+
 inline Rows rows_of(const Call& call, const Input& input, std::int64_t batch, std::int64_t head,
                     plan::Interval rows, int width) {
-  const std::int64_t size = call.element == Element::Float32 ? 4 : 2;
-  const std::int64_t begin = batch * input.batch + head * input.head + rows.begin * input.row;
-  return {.data = static_cast<const char*>(input.data) + begin * size,
+  return {.data = at(input, call.element, batch, head, rows.begin),
           .element = call.element,
           .stride = input.row,
           .count = rows.end - rows.begin,
           .width = width};
-}
-
-inline float* at(const Output& output, std::int64_t batch, std::int64_t head, std::int64_t row) {
-  return output.data + batch * output.batch + head * output.head + row * output.row;
 }
 
 /// What a tile needs of score.h, but for the dropout stream.

@@ -21,6 +21,14 @@ class DropoutStream;
 namespace armillary::kernel::cpu {
 
 enum class Element : std::uint8_t { Float32, BFloat16, Float16 };
+inline constexpr int kElements = 3;
+
+inline std::size_t index_of(Element element) {
+  return static_cast<std::size_t>(element);
+}
+inline std::int64_t bytes_of(Element element) {
+  return element == Element::Float32 ? 4 : 2;
+}
 
 struct Bf16 {
   std::uint16_t bits;
@@ -103,14 +111,27 @@ struct BackwardTile {
   std::int64_t dq_stride = 0;
 };
 
-/// Up to kCount rows of two partials, by address.
+/// Up to kCount rows of two partials, by address; and the same of other row ops.
 struct MergeRows {
   static constexpr int kCount = 64;
   int count = 0;
   float* out[kCount];
   float* lse[kCount];
-  const float* other_out[kCount];
+  const void* other_out[kCount];
   const float* other_lse[kCount];
+};
+struct AddRows {
+  static constexpr int kCount = 64;
+  int count = 0;
+  float* sum[kCount];
+  const void* part[kCount];
+};
+struct DeltaRows {
+  static constexpr int kCount = 64;
+  int count = 0;
+  const void* dout[kCount];
+  const void* out[kCount];
+  float* delta[kCount];
 };
 
 /// How a tile is packed, and merged into the state of its queries.
@@ -150,8 +171,10 @@ struct Tiles {
   void (*add_columns)(const float* packed, int padded, int rows, int width, float factor,
                       float* grad, std::int64_t stride) = nullptr;
 
-  /// Merges rows of `width` elements and their log-sum-exp into others, as kernel::merge.
-  void (*merge)(const MergeRows& rows, int width) = nullptr;
+  /// kernel::merge, add and delta of rows of `width` elements; by the dtype of what is only read.
+  void (*merge[kElements])(const MergeRows& rows, int width) = {};
+  void (*add[kElements])(const AddRows& rows, int width) = {};
+  void (*delta[kElements])(const DeltaRows& rows, int width) = {};
 
   void (*exp)(const float* x, float* y, int count) = nullptr;   ///< For tests of accuracy.
   void (*tanh)(const float* x, float* y, int count) = nullptr;  ///< The same.

@@ -3,9 +3,9 @@
 
 #include "armillary/kernel/cpu/backward_tile.h"
 #include "armillary/kernel/cpu/forward_tile.h"
-#include "armillary/kernel/cpu/merge_rows.h"
 #include "armillary/kernel/cpu/pack.h"
 #include "armillary/kernel/cpu/pairs.h"
+#include "armillary/kernel/cpu/row_ops.h"
 
 namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
@@ -47,7 +47,9 @@ const Tiles kTiles = {.name = ARMILLARY_ISA_NAME,
                       .backward = backward,
                       .backward_dq = backward_dq,
                       .add_columns = add_columns,
-                      .merge = merge,
+                      .merge = {merge_of<float>, merge_of<Bf16>, merge_of<Fp16>},
+                      .add = {add_of<float>, add_of<Bf16>, add_of<Fp16>},
+                      .delta = {delta_of<float>, delta_of<Bf16>, delta_of<Fp16>},
                       .exp = exp_all,
                       .tanh = tanh_all};
 

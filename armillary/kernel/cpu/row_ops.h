@@ -1,4 +1,4 @@
-// merge_rows.h: the merge of two partials, row by row: as fast as memory.
+// row_ops.h: what is done to tiles row by row, as fast as memory: merge, add, delta.
 #pragma once
 
 #include "armillary/kernel/cpu/math.h"
@@ -29,15 +29,21 @@ inline void weigh_sides(const float* a, const float* b, float* weight_a, float* 
   store(lse, add(if_less(x, y, y, x), log1p(e)));
 }
 
-inline void merge_row(float* out, const float* other, float weight, float other_weight, int width) {
+template <class E>
+void merge_row(float* out, const E* other, float weight, float other_weight, int width) {
   int i = 0;
   for (; i + kWidth <= width; i += kWidth) {
     store(out + i, fma(load(other + i), all(other_weight), mul(load(out + i), all(weight))));
   }
-  for (; i < width; ++i) out[i] = out[i] * weight + other[i] * other_weight;
+  if (i == width) return;
+  float last[kWidth];
+  store(last, fma(load_part(other + i, width - i), all(other_weight),
+                  mul(load_part(out + i, width - i), all(weight))));
+  for (int j = i; j < width; ++j) out[j] = last[j - i];
 }
 
-inline void merge(const MergeRows& rows, int width) {
+template <class E>
+void merge_of(const MergeRows& rows, int width) {
   constexpr int kCount = MergeRows::kCount;
   float a[kCount] = {};
   float b[kCount] = {};
@@ -53,7 +59,36 @@ inline void merge(const MergeRows& rows, int width) {
   }
   for (int i = 0; i < rows.count; ++i) {
     *rows.lse[i] = lse[i];
-    merge_row(rows.out[i], rows.other_out[i], weight_a[i], weight_b[i], width);
+    merge_row(rows.out[i], static_cast<const E*>(rows.other_out[i]), weight_a[i], weight_b[i],
+              width);
+  }
+}
+
+template <class E>
+void add_of(const AddRows& rows, int width) {
+  for (int r = 0; r < rows.count; ++r) {
+    float* const sum = rows.sum[r];
+    const E* const part = static_cast<const E*>(rows.part[r]);
+    int i = 0;
+    for (; i + kWidth <= width; i += kWidth) store(sum + i, add(load(sum + i), load(part + i)));
+    if (i == width) continue;
+    float last[kWidth];
+    store(last, add(load_part(sum + i, width - i), load_part(part + i, width - i)));
+    for (int j = i; j < width; ++j) sum[j] = last[j - i];
+  }
+}
+
+template <class E>
+void delta_of(const DeltaRows& rows, int width) {
+  for (int r = 0; r < rows.count; ++r) {
+    const E* const dout = static_cast<const E*>(rows.dout[r]);
+    const E* const out = static_cast<const E*>(rows.out[r]);
+    Float total = all(0.0f);
+    int i = 0;
+    for (; i + kWidth <= width; i += kWidth) total = fma(load(dout + i), load(out + i), total);
+    if (i < width)
+      total = fma(load_part(dout + i, width - i), load_part(out + i, width - i), total);
+    *rows.delta[r] = sum(total);
   }
 }
 

@@ -1,0 +1,49 @@
+#include "armillary/attention/operands.h"
+
+#include <ATen/ATen.h>
+
+#include "armillary/attention/dtypes.h"
+
+namespace armillary::attention {
+
+Operands::Operands(const CompiledProgram& compiled) : of_tile_(compiled.program.tiles.size()) {
+  for (const std::vector<LocatedView>& views : compiled.views) {
+    std::vector<std::vector<Part>>& operands = parts_.emplace_back();
+    for (const LocatedView& view : views) {
+      const plan::Tile& tile = compiled.program.tiles[view.tile];
+      const at::ScalarType dtype = scalar_type(dtype_of(compiled.problem, tile));
+      std::vector<Part>& parts = operands.emplace_back();
+      parts.reserve(view.segments.size());  // of_tile_ points to its elements
+      for (const Segment& segment : view.segments) {
+        parts.push_back({at::empty({0}, dtype), &view, &segment});
+        of_tile_[view.tile].push_back(&parts.back());
+      }
+    }
+  }
+}
+
+void Operands::point(int tile, const at::Tensor& memory) {
+  c10::SmallVector<std::int64_t, 4> sizes(memory.sizes());
+  for (Part* part : of_tile_[tile]) {
+    sizes[1] = part->segment->count;
+    sizes[2] = part->view->heads;
+    const std::int64_t first =
+        part->segment->begin * memory.stride(1) + part->view->first_head * memory.stride(2);
+    // narrow() would make a tensor.
+    c10::TensorImpl* const tensor = part->tensor.unsafeGetTensorImpl();
+    tensor->set_storage_keep_dtype(memory.storage());
+    tensor->set_sizes_and_strides(sizes, memory.strides(), memory.storage_offset() + first);
+  }
+}
+
+void Operands::drop(int tile) {
+  static const c10::Storage nothing = at::empty({0}, at::kByte).storage();
+  for (Part* part : of_tile_[tile]) {
+    c10::TensorImpl* const tensor = part->tensor.unsafeGetTensorImpl();
+    tensor->set_sizes_contiguous({0});
+    tensor->set_storage_offset(0);
+    tensor->set_storage_keep_dtype(nothing);
+  }
+}
+
+}  // namespace armillary::attention

@@ -1,0 +1,41 @@
+// operands.h: the operands of all ops of a program as tensors, made once and pointed at memory for
+// each run: a run makes no tensor.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "armillary/attention/compiled_program.h"
+
+namespace armillary::attention {
+
+/// Holds tensors without memory until `point` gives it. One thread.
+class Operands {
+ public:
+  /// `compiled` must stay where it is.
+  explicit Operands(const CompiledProgram& compiled);
+
+  /// Lets every operand that shows some of `tile` show it in `memory`: [B, L, heads, dim] or
+  /// [B, L, heads] by any strides.
+  void point(int tile, const at::Tensor& memory);
+
+  /// Drops the memory of `tile`.
+  void drop(int tile);
+
+  /// [B, tokens of the segment, heads of the view, dim]
+  const at::Tensor& at(int op, std::size_t operand, std::size_t segment) const {
+    return parts_[static_cast<std::size_t>(op)][operand][segment].tensor;
+  }
+
+ private:
+  struct Part {
+    at::Tensor tensor;
+    const LocatedView* view = nullptr;
+    const Segment* segment = nullptr;
+  };
+  std::vector<std::vector<std::vector<Part>>> parts_;  ///< By op, operand, segment.
+  std::vector<std::vector<Part*>> of_tile_;
+};
+
+}  // namespace armillary::attention

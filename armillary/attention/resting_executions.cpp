@@ -1,0 +1,35 @@
+#include "armillary/attention/resting_executions.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace armillary::attention {
+
+RestingExecutions& RestingExecutions::of_this_thread() {
+  thread_local RestingExecutions executions;
+  return executions;
+}
+
+std::unique_ptr<Execution> RestingExecutions::take(
+    const std::shared_ptr<const CompiledProgram>& program, comm::Communicator& comm,
+    ExecutionOptions options) {
+  const auto found = std::find_if(resting_.begin(), resting_.end(), [&](const auto& execution) {
+    return &execution->program() == program.get();
+  });
+  if (found == resting_.end()) {
+    return std::make_unique<Execution>(program, comm, std::move(options));
+  }
+  std::unique_ptr<Execution> execution = std::move(*found);
+  resting_.erase(found);
+  execution->restart(comm, std::move(options));
+  return execution;
+}
+
+void RestingExecutions::give_back(std::unique_ptr<Execution> execution) {
+  constexpr std::size_t kMost = 4;  // two passes of two problems, such as two kinds of layers
+  execution->release();
+  if (resting_.size() == kMost) resting_.erase(resting_.begin());
+  resting_.push_back(std::move(execution));
+}
+
+}  // namespace armillary::attention

@@ -1,0 +1,29 @@
+// resting_executions.h: executions between two runs, so that the layers and steps of a model share
+// slots and operands.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "armillary/attention/executor.h"
+
+namespace armillary::attention {
+
+/// Those of one thread, a rank's own. The one that was used longest ago goes first: packed
+/// documents bring a new program every step.
+class RestingExecutions {
+ public:
+  static RestingExecutions& of_this_thread();
+
+  /// One that rests, made ready, or a new one.
+  std::unique_ptr<Execution> take(const std::shared_ptr<const CompiledProgram>& program,
+                                  comm::Communicator& comm, ExecutionOptions options);
+
+  /// Keeps one that has finished. One that failed must not come back.
+  void give_back(std::unique_ptr<Execution> execution);
+
+ private:
+  std::vector<std::unique_ptr<Execution>> resting_;
+};
+
+}  // namespace armillary::attention

@@ -1,0 +1,204 @@
+// What a step of attention allocates once it is warm: nothing.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "armillary/attention/dtypes.h"
+#include "armillary/attention/executor.h"
+#include "armillary/comm/local.h"
+#include "armillary/kernel/cpu_kernel.h"
+#include "armillary/plan/strategies/every_strategy.h"
+
+namespace {
+
+thread_local std::int64_t allocations = 0;
+
+}  // namespace
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kCounts = false;  // sanitizers bring an allocator of their own
+#else
+constexpr bool kCounts = true;
+
+// All others end in these, operator new too.
+extern "C" {
+// NOLINTBEGIN(readability-identifier-naming,bugprone-reserved-identifier): glibc's names
+void* __libc_malloc(std::size_t bytes);
+void* __libc_calloc(std::size_t count, std::size_t bytes);
+void* __libc_realloc(void* memory, std::size_t bytes);
+void* __libc_memalign(std::size_t alignment, std::size_t bytes);
+// NOLINTEND(readability-identifier-naming,bugprone-reserved-identifier)
+
+void* malloc(std::size_t bytes) {
+  ++allocations;
+  return __libc_malloc(bytes);
+}
+void* calloc(std::size_t count, std::size_t bytes) {
+  ++allocations;
+  return __libc_calloc(count, bytes);
+}
+void* realloc(void* memory, std::size_t bytes) {
+  ++allocations;
+  return __libc_realloc(memory, bytes);
+}
+void* memalign(std::size_t alignment, std::size_t bytes) {
+  ++allocations;
+  return __libc_memalign(alignment, bytes);
+}
+void* aligned_alloc(std::size_t alignment, std::size_t bytes) {
+  return memalign(alignment, bytes);
+}
+int posix_memalign(void** memory, std::size_t alignment, std::size_t bytes) {
+  *memory = memalign(alignment, bytes);
+  return *memory == nullptr ? 12 : 0;  // ENOMEM
+}
+}
+#endif
+
+namespace armillary::attention {
+namespace {
+
+using plan::Tensor;
+
+/// Memory for some of what goes in or comes out of a program, by tile.
+class Tiles {
+ public:
+  Tiles(const CompiledProgram& compiled, const std::vector<int>& role) {
+    for (const int t : role) {
+      const plan::Tile& tile = compiled.program.tiles[t];
+      const at::ScalarType dtype = scalar_type(dtype_of(compiled.problem, tile));
+      tensors_.emplace_back(tile.tensor, at::randn(compiled.shapes[t]).to(dtype));
+    }
+  }
+  auto begin() const { return tensors_.begin(); }
+  auto end() const { return tensors_.end(); }
+
+ private:
+  std::vector<std::pair<Tensor, at::Tensor>> tensors_;
+};
+
+std::vector<int> without(std::vector<int> role, const std::vector<int>& other) {
+  std::erase_if(role, [&](int tile) { return std::ranges::count(other, tile) > 0; });
+  return role;
+}
+
+/// The caller's side of one rank.
+class Caller {
+ public:
+  Caller(const CompiledAttention& programs, comm::Communicator& comm, ExecutionOptions options)
+      : comm_(comm),
+        options_(std::move(options)),
+        forward_(programs.forward, comm, options_),
+        backward_(programs.backward, comm, options_),
+        inputs_(*programs.forward, programs.forward->program.inputs),
+        outputs_(*programs.forward, programs.forward->program.outputs),
+        saved_(*programs.forward,
+               without(without(programs.forward->program.saved, programs.forward->program.inputs),
+                       programs.forward->program.outputs)),
+        upstream_(*programs.backward, programs.backward->program.inputs),
+        grads_(*programs.backward, programs.backward->program.outputs) {}
+
+  void step() {
+    forward_.restart(comm_, options_);
+    for (const auto& [tensor, memory] : outputs_) forward_.place_output(tensor, memory);
+    for (const auto& [tensor, memory] : saved_) forward_.place_saved(tensor, memory);
+    for (const auto& [tensor, value] : inputs_) forward_.feed(tensor, value);
+    forward_.finish();
+    backward_.restart(comm_, options_);
+    for (const auto& [tensor, memory] : grads_) backward_.place_output(tensor, memory);
+    for (const Tensor tensor : {Tensor::Q, Tensor::K, Tensor::V, Tensor::Out, Tensor::Lse}) {
+      backward_.feed(tensor, forward_.saved(tensor));
+    }
+    for (const auto& [tensor, value] : upstream_) backward_.feed(tensor, value);
+    backward_.finish();
+  }
+
+ private:
+  comm::Communicator& comm_;
+  ExecutionOptions options_;
+  Execution forward_;
+  Execution backward_;
+  Tiles inputs_;
+  Tiles outputs_;
+  Tiles saved_;
+  Tiles upstream_;
+  Tiles grads_;
+};
+
+/// Of the rank that allocates most, in a warm step. The least of several: that a pool of messages
+/// grows when more of them are under way than ever before is a late warm-up.
+std::int64_t allocations_of_a_step(const plan::Problem& problem, const std::string& strategy,
+                                   const ExecutionOptions& options) {
+  std::int64_t most = 0;
+  std::mutex mutex;
+  comm::run_ranks(problem.world, [&](comm::Communicator& comm) {
+    Caller caller(
+        compile_cached(problem, plan::parse_strategy(strategy), comm.rank(), kernel::cpu_kernel()),
+        comm, options);
+    for (int warm_up = 0; warm_up < 5; ++warm_up) caller.step();
+    std::int64_t least = std::numeric_limits<std::int64_t>::max();
+    for (int step = 0; step < 5; ++step) {
+      const std::int64_t before = allocations;
+      caller.step();
+      least = std::min(least, allocations - before);
+    }
+    const std::lock_guard lock(mutex);
+    most = std::max(most, least);
+  });
+  return most;
+}
+
+plan::Problem problem_of(int world, plan::Dtype dtype, plan::Wire wire) {
+  return {.world = world,
+          .batch = 2,
+          .heads = 4,
+          .kv_heads = 2,
+          .head_dim = 16,
+          .value_dim = 16,
+          .dtype = dtype,
+          .mask = plan::parse_mask("causal", {200, 200}),
+          .layout = plan::parse_layout("zigzag"),
+          .wire = wire};
+}
+
+TEST(Allocation, TheCounterCounts) {
+  if (!kCounts) GTEST_SKIP() << "[SKIP] a sanitizer's allocator";
+  const std::int64_t before = allocations;
+  const at::Tensor x = at::empty({3});
+  EXPECT_GT(allocations, before);
+}
+
+TEST(Allocation, AWarmStepOfAnyStrategyAllocatesNothing) {
+  if (!kCounts) GTEST_SKIP() << "[SKIP] a sanitizer's allocator";
+  for (const int world : {1, 2, 4}) {
+    for (const auto& [dtype, wire] : {std::pair(plan::Dtype::F32, plan::Wire::Accumulator),
+                                      std::pair(plan::Dtype::Bf16, plan::Wire::Input)}) {
+      const plan::Problem problem = problem_of(world, dtype, wire);
+      for (const std::string& strategy : plan::every_strategy(problem)) {
+        EXPECT_EQ(allocations_of_a_step(problem, strategy, {.score = {0.25}}), 0)
+            << strategy << " on " << world << " ranks";
+      }
+    }
+  }
+}
+
+TEST(Allocation, NorDoFeatures) {
+  if (!kCounts) GTEST_SKIP() << "[SKIP] a sanitizer's allocator";
+  const plan::Problem problem = problem_of(2, plan::Dtype::F32, plan::Wire::Accumulator);
+  const kernel::Score score{.scale = 0.25,
+                            .softcap = 20.0,
+                            .alibi_slopes_H = at::tensor({0.1f, 0.2f, 0.3f, 0.4f}),
+                            .dropout = {.p = 0.1, .seed = 3}};
+  EXPECT_EQ(allocations_of_a_step(problem, "ring", {.score = score}), 0);
+}
+
+}  // namespace
+}  // namespace armillary::attention
