@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "armillary/plan/json.h"
 #include "armillary/plan/lower_bound.h"
@@ -17,12 +20,17 @@ struct PlanFlags : ProblemFlags {
   bool json = false;
   bool list = false;
   bool compare = false;
+  std::string ranks_per_node;
   bool document = false;
 };
 
 void print_list() {
+  std::size_t width = 0;
   for (const plan::StrategyInfo& info : plan::strategies()) {
-    fmt::print("{:<52} {:<75} {}\n", usage(info), info.summary, info.paper);
+    width = std::max(width, usage(info).size());
+  }
+  for (const plan::StrategyInfo& info : plan::strategies()) {
+    fmt::print("{:<{}}  {}; {}\n", usage(info), width, info.summary, info.paper);
   }
 }
 
@@ -39,43 +47,83 @@ std::string over_mean(std::int64_t most, std::int64_t sum, int world) {
   return fmt::format("{:.2f}", static_cast<double>(most) * world / static_cast<double>(sum));
 }
 
-/// A Markdown table of all strategies that solve the problem: steps, and MiB on the busiest rank.
-void print_comparison(const plan::Problem& problem) {
-  constexpr double kMib = 1 << 20;
+constexpr double kMib = 1 << 20;
+
+/// On the rank that sends most of them.
+std::int64_t most_between_nodes(const plan::Plan& plan, int ranks_per_node) {
+  std::int64_t most = 0;
+  for (const plan::RankProgram& program : plan.ranks) {
+    most = std::max(most,
+                    plan::sent_between_nodes(plan.problem, plan.blocks, program, ranks_per_node));
+  }
+  return most;
+}
+
+/// A row of the comparison, without its end.
+std::string compared(const plan::Problem& problem, const plan::Strategy& strategy,
+                     std::optional<int> ranks_per_node) {
   const double bound = plan::forward_lower_bound(problem);
-  fmt::print(
-      "| strategy | work max/mean | steps | sent MiB | max/mean | x bound | slots MiB "
-      "| backward: steps | sent MiB | max/mean | slots MiB |\n"
-      "|---|---|---|---|---|---|---|---|---|---|---|\n");
-  for (const plan::Strategy& strategy : plan::legal_strategies(problem)) {
-    std::string row;
-    for (const plan::Plan& plan :
-         plan::make_plans(problem, strategy, {plan::Pass::Forward, plan::Pass::Backward})) {
-      const auto [most, sum] = costs(plan);
-      if (plan.pass == plan::Pass::Forward) {
-        row = fmt::format("| {} | {} ", to_string(strategy),
-                          over_mean(most.visible_pairs, sum.visible_pairs, problem.world));
-      }
-      row += fmt::format("| {} | {:.2f} | {} ", most.steps, most.sent_bytes / kMib,
-                         over_mean(most.sent_bytes, sum.sent_bytes, problem.world));
-      if (plan.pass == plan::Pass::Forward) {
-        const double mean = static_cast<double>(sum.sent_bytes) / problem.world;
-        row += bound > 0 ? fmt::format("| {:.2f} ", mean / bound) : "| - ";
-      }
-      row += fmt::format("| {:.2f} ", most.peak_slot_bytes / kMib);
+  std::string row = fmt::format("| {} ", to_string(strategy));
+  std::string between_nodes;
+  for (const plan::Plan& plan :
+       plan::make_plans(problem, strategy, {plan::Pass::Forward, plan::Pass::Backward})) {
+    const bool forward = plan.pass == plan::Pass::Forward;
+    const auto [most, sum] = costs(plan);
+    if (forward) {
+      row += fmt::format("| {} ", over_mean(most.visible_pairs, sum.visible_pairs, problem.world));
     }
+    row += fmt::format("| {} | {:.2f} | {} ", most.steps, most.sent_bytes / kMib,
+                       over_mean(most.sent_bytes, sum.sent_bytes, problem.world));
+    if (forward) {
+      const double mean = static_cast<double>(sum.sent_bytes) / problem.world;
+      row += bound > 0 ? fmt::format("| {:.2f} ", mean / bound) : "| - ";
+    }
+    row += fmt::format("| {:.2f} ", most.peak_slot_bytes / kMib);
+    if (ranks_per_node) {
+      between_nodes += fmt::format("| {:.2f} ", most_between_nodes(plan, *ranks_per_node) / kMib);
+    }
+  }
+  return row + between_nodes;
+}
+
+/// A Markdown table of all strategies that solve the problem: steps, and MiB on the busiest rank.
+void print_comparison(const plan::Problem& problem, std::optional<int> ranks_per_node) {
+  bool first = true;
+  for (const plan::Strategy& strategy : plan::legal_strategies(problem)) {
+    const std::string row =
+        compared(problem, strategy, ranks_per_node);  // throws before any output
+    if (first) {
+      fmt::print(
+          "| strategy | work max/mean | steps | sent MiB | max/mean | x bound | slots MiB "
+          "| backward: steps | sent MiB | max/mean | slots MiB {}|\n"
+          "|---|---|---|---|---|---|---|---|---|---|---|{}\n",
+          ranks_per_node ? "| between nodes MiB | backward " : "",
+          ranks_per_node ? "---|---|" : "");
+    }
+    first = false;
     fmt::print("{}|\n", row);
   }
   fmt::print(
       "\nsent, slots: on the busiest rank. x bound: mean sent forward, over the least that any "
       "strategy can receive\nwith a full mask; other masks can go below.\n");
+  if (ranks_per_node) {
+    fmt::print(
+        "between nodes: sent to ranks of other nodes of {} neighbours, by the busiest rank.\n",
+        *ranks_per_node);
+  }
 }
 
 void run(const PlanFlags& flags) {
   if (flags.list) return print_list();
   if (flags.document) return fmt::print("{}", strategies_document());
   const plan::Problem solved = problem(flags);
-  if (flags.compare) return print_comparison(solved);
+  if (flags.compare) {
+    std::optional<int> ranks_per_node;
+    if (!flags.ranks_per_node.empty()) {
+      ranks_per_node = parse_count("--ranks-per-node", flags.ranks_per_node);
+    }
+    return print_comparison(solved, ranks_per_node);
+  }
   const plan::Strategy strategy = plan::parse_strategy(flags.strategy);
   for (const plan::Plan& plan : plan::make_plans(solved, strategy, passes(flags))) {
     if (flags.json) {
@@ -106,6 +154,10 @@ void add_plan(CLI::App& app, int& exit_code) {
           ->excludes(list)
           ->excludes("--strategy")
           ->excludes("--pass");
+  verb->add_option("--ranks-per-node", flags->ranks_per_node,
+                   "With --compare: also the bytes that leave nodes of so many neighbours")
+      ->needs(compare)
+      ->check(not_empty());
   verb->add_flag("--document", flags->document,
                  "All strategies with pictures of their plans, as docs/strategies.md")
       ->excludes(json)
@@ -116,6 +168,7 @@ void add_plan(CLI::App& app, int& exit_code) {
       "  armillary plan --strategy ring --world 4 --seq 64 --mask causal --layout zigzag\n"
       "  armillary plan --strategy usp:u=2 --world 8 --heads 32 --kv-heads 8 --pass backward\n"
       "  armillary plan --compare --world 8 --seq 65536 --heads 32 --kv-heads 8\n"
+      "  armillary plan --compare --world 16 --heads 32 --ranks-per-node 8\n"
       "  armillary plan --strategy allgather --mask documents:1000,3096 --json > plan.json");
   verb->callback([flags, &exit_code] {
     run(*flags);

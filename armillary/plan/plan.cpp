@@ -170,4 +170,16 @@ Traffic traffic(const Problem& problem, const Blocks& blocks, const RankProgram&
   return result;
 }
 
+std::int64_t sent_between_nodes(const Problem& problem, const Blocks& blocks,
+                                const RankProgram& program, int ranks_per_node) {
+  std::int64_t bytes = 0;
+  for (const Op& op : program.ops) {
+    if (op.kind != OpKind::Send || op.peer / ranks_per_node == program.rank / ranks_per_node) {
+      continue;
+    }
+    bytes += bytes_of(problem, blocks, program.tiles[op.views[0].tile], op.views[0]);
+  }
+  return bytes;
+}
+
 }  // namespace armillary::plan

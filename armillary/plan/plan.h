@@ -155,4 +155,9 @@ struct Traffic {
 };
 Traffic traffic(const Problem& problem, const Blocks& blocks, const RankProgram& program);
 
+/// Bytes that a program sends to ranks of other nodes, where each `ranks_per_node` neighbours are a
+/// node; the last may have fewer. Requires ranks_per_node >= 1.
+std::int64_t sent_between_nodes(const Problem& problem, const Blocks& blocks,
+                                const RankProgram& program, int ranks_per_node);
+
 }  // namespace armillary::plan

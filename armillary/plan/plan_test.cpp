@@ -134,6 +134,15 @@ TEST(Traffic, CountsBytesSlotsPairsAndSteps) {
   EXPECT_EQ(one.steps, 3) << "rows of the grid: 0, 4 and 9";
 }
 
+TEST(Traffic, BetweenNodesIsWhatGoesToAnotherOne) {
+  const auto sent = [](int ranks_per_node) {
+    return sent_between_nodes(two_rank_problem(Dtype::Bf16), small_blocks(), small_program(),
+                              ranks_per_node);
+  };
+  EXPECT_EQ(sent(1), 7 * 4 * 3 * 8 * 2 + 7 * 5 * 6 * 16 * 4) << "rank 0 to rank 1: another node";
+  EXPECT_EQ(sent(2), 0) << "the same node";
+}
+
 TEST(Traffic, OfNothingIsZero) {
   const Traffic one = traffic(two_rank_problem(Dtype::Bf16), small_blocks(), {});
   EXPECT_EQ(one.sent_bytes, 0);

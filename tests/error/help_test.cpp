@@ -74,6 +74,15 @@ TEST(Plan, ListsAndComparesStrategies) {
   }
 }
 
+// 2 neighbours are a node: with Ulysses inside, only K, V of the ring leave it.
+TEST(Plan, ComparesWhatLeavesNodes) {
+  const Result table = run({"plan", "--compare", "--world", "4", "--ranks-per-node", "2"});
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.out, HasSubstr("| between nodes MiB | backward |"));
+  const Result together = run({"plan", "--compare", "--world", "4", "--ranks-per-node", "4"});
+  EXPECT_THAT(together.out, HasSubstr("| 0.00 | 0.00 |\n"));
+}
+
 TEST(Plan, PrintsAGrid) {
   const Result result = run({"plan", "--world", "2", "--seq", "8", "--mask", "full"});
   EXPECT_EQ(result.code, 0) << result.err;
@@ -98,6 +107,16 @@ TEST(VerbError, VerbsThatDoNotExist) {
 TEST(VerbError, FlagsThatDoNotGoTogether) {
   expect_refused({"plan", "--list", "--json"}, Eq("--json excludes --list"));
   expect_refused({"plan", "--compare", "--strategy", "ring"}, Eq("--strategy excludes --compare"));
+  expect_refused({"plan", "--ranks-per-node", "2"}, Eq("--ranks-per-node requires --compare"));
+  expect_refused({"plan", "--compare", "--ranks-per-node", "0"},
+                 HasSubstr("--ranks-per-node: '0' given"));
+}
+
+TEST(VerbError, AWorldThatIsTooLargeToCompareGivesNoTable) {
+  const Result refused = run({"plan", "--compare", "--world", "3000"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_EQ(refused.out, "");
+  EXPECT_THAT(refused.err, HasSubstr("at most 1024 ranks"));
 }
 
 /// What was not written was not done.

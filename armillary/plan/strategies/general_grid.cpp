@@ -63,6 +63,15 @@ int window(const Strategy& strategy, const Grid& grid) {
   return window;
 }
 
+/// {u, rq, rk} with what was given of the cut, as far as it divides the world: u first, then rk.
+std::array<int, 3> nearest_cut(int world, const Grid& given) {
+  const int u = world % given.u == 0 ? given.u : 1;
+  const int rest = world / u;
+  if (rest % given.rk == 0) return {u, rest / given.rk, given.rk};
+  if (rest % given.rq == 0) return {u, given.rq, rest / given.rq};
+  return {u, rest, 1};
+}
+
 PassGrids grids(const Problem& problem, const Strategy& strategy) {
   Grid grid{.u = number(strategy, "u"),
             .rq = number(strategy, "rq"),
@@ -72,13 +81,11 @@ PassGrids grids(const Problem& problem, const Strategy& strategy) {
             .nesting = nesting(strategy)};
   const std::int64_t product = std::int64_t{grid.u} * grid.rq;
   if (product > problem.world || product * grid.rk != problem.world) {
-    const int rest = problem.world % grid.u == 0 ? problem.world / grid.u : 0;
+    const auto [u, rq, rk] = nearest_cut(problem.world, grid);
     fail<InvalidArgument>(
         "grid: u={} x rq={} x rk={} with world {}; a product of {} is required; nearest: "
-        "u={},rq={},"
-        "rk=1",
-        grid.u, grid.rq, grid.rk, problem.world, problem.world, rest > 0 ? grid.u : 1,
-        rest > 0 ? rest : problem.world);
+        "u={},rq={},rk={}",
+        grid.u, grid.rq, grid.rk, problem.world, problem.world, u, rq, rk);
   }
   require_heads(problem, grid.u, strategy);
   grid.window = window(strategy, grid);
