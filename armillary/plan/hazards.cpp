@@ -1,7 +1,7 @@
 #include "armillary/plan/hazards.h"
 
 #include <algorithm>
-#include <utility>
+#include <iterator>
 
 namespace armillary::plan {
 namespace {
@@ -10,13 +10,15 @@ struct Touch {
   int op;
   const View* view;
   bool writes;
+  bool waited_for = false;  ///< By a later touch of the same tile.
 };
 
 /// What happened to a slot: to the tile that is in it, and to the one before.
 struct History {
   int tile = -1;
   std::vector<Touch> before;
-  std::vector<Touch> now;
+  std::vector<Touch> reads;
+  std::vector<Touch> writes;
 };
 
 bool covers(const View& outer, const View& inner) {
@@ -32,24 +34,43 @@ bool conflict(const Touch& a, const Touch& b) {
   return a.view->tile != b.view->tile || overlap(*a.view, *b.view);
 }
 
-/// Adds what `touch` must wait for, and notes it. Whoever waits for a write that covers an older
+/// Another tile takes the slot: it waits for what nobody of the one before waited for, and so for
+/// all of that one.
+void replace_tile(History& history, int tile) {
+  history.before.clear();
+  for (std::vector<Touch>* touches : {&history.reads, &history.writes}) {
+    std::copy_if(touches->begin(), touches->end(), std::back_inserter(history.before),
+                 [](const Touch& touch) { return !touch.waited_for; });
+    touches->clear();
+  }
+  history.tile = tile;
+}
+
+/// Adds those of `olds` that `touch` must wait for. Whoever waits for a write that covers an older
 /// touch need not wait for the older one too.
+void wait_for(std::vector<Touch>& olds, const Touch& touch, std::vector<int>& waits) {
+  for (Touch& old : olds) {
+    if (!conflict(old, touch)) continue;
+    waits.push_back(old.op);
+    old.waited_for = true;
+  }
+  if (!touch.writes) return;
+  std::erase_if(olds, [&](const Touch& old) {
+    return old.op != touch.op && old.view->tile == touch.view->tile &&
+           covers(*touch.view, *old.view);
+  });
+}
+
+/// Adds what `touch` must wait for, and notes it.
 void visit(History& history, const Touch& touch, std::vector<int>& waits) {
   if (history.tile < 0) history.tile = touch.view->tile;
-  if (touch.writes && history.tile != touch.view->tile) {
-    std::swap(history.before, history.now);
-    history.now.clear();
-    history.tile = touch.view->tile;
-  }
+  if (touch.writes && history.tile != touch.view->tile) replace_tile(history, touch.view->tile);
+  wait_for(history.writes, touch, waits);
   if (touch.writes) {
+    wait_for(history.reads, touch, waits);
     for (const Touch& old : history.before) waits.push_back(old.op);
   }
-  std::erase_if(history.now, [&](const Touch& old) {
-    if (!conflict(old, touch)) return false;
-    waits.push_back(old.op);
-    return touch.writes && old.view->tile == touch.view->tile && covers(*touch.view, *old.view);
-  });
-  history.now.push_back(touch);
+  (touch.writes ? history.writes : history.reads).push_back(touch);
 }
 
 }  // namespace

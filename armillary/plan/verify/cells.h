@@ -43,8 +43,8 @@ class Spots {
   int size() const { return classes_ * (view_ ? static_cast<int>(view_->blocks.size()) : 0); }
   bool empty() const { return size() == 0; }
   Spot operator[](int i) const {
-    const int b = i / classes_;
-    const int c = i % classes_;
+    const int b = classes_ == 1 ? i : i / classes_;  // a division per cell shows in large plans
+    const int c = i - b * classes_;
     const int block = view_->blocks[b];
     const std::ptrdiff_t place = in_a_row_ ? first_ + b : place_of(block);
     return {cells_ + place * stride_ + c, block, first_class_ + c};
