@@ -29,11 +29,23 @@ Runs contiguous(std::int64_t length, int world, int rank) {
   return runs;
 }
 
+/// Begin of a piece of zigzag. One token more in the middle is as much work as another query as it
+/// is as another key: a rank that has it is at most 1.6 % above the mean, from 64 tokens a rank on.
+/// At the begin or the end it would be twice that, for those that keep keys or queries.
+std::int64_t zigzag_begin(std::int64_t length, std::int64_t world, std::int64_t piece) {
+  const std::int64_t left = length % (2 * world);
+  const std::int64_t lower = std::clamp(left - world, std::int64_t{0}, piece);
+  const std::int64_t upper = std::clamp(piece - world, std::int64_t{0}, left);
+  return length / (2 * world) * piece + lower + upper;
+}
+
 Runs zigzag(std::int64_t length, int world, int rank) {
-  const std::int64_t pieces = std::int64_t{2} * world;
   Runs runs;
-  append_piece(runs, length, pieces, rank);
-  append_piece(runs, length, pieces, pieces - 1 - rank);
+  for (const int piece : {rank, 2 * world - 1 - rank}) {
+    const Interval tokens = {zigzag_begin(length, world, piece),
+                             zigzag_begin(length, world, std::int64_t{piece} + 1)};
+    if (!tokens.empty()) runs.push_back(run_of(tokens));
+  }
   return runs;
 }
 

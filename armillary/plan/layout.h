@@ -5,7 +5,8 @@
 //
 //   contiguous    rank i owns [i*N/P, (i+1)*N/P)
 //   zigzag        2P pieces, rank i owns pieces i and 2P-1-i, so that causal work is equal on every
-//                 rank (Megatron; USP, Algorithm 2)
+//                 rank (Megatron; USP, Algorithm 2). Tokens left over make pieces one longer, from
+//                 the middle one on and then from the first one on
 //   striped:W     stripes of W tokens dealt in turn (Striped Attention; Attention2D's cyclic)
 //   balanced      pieces dealt out by mask area, 16 to every rank, or one token each where the
 //                 sequence is shorter: work is equal to a few percent, unless a piece

@@ -77,6 +77,8 @@ TEST(Layout, TokensLiveWhereTheNameSays) {
             (std::vector<int>{0, 0, 1, 1, 1, 2, 2, 3, 3, 3}));
   EXPECT_EQ(owners(parse_layout("zigzag"), 10, 2),
             (std::vector<int>{0, 0, 1, 1, 1, 1, 1, 0, 0, 0}));
+  EXPECT_EQ(owners(parse_layout("zigzag"), 11, 2),
+            (std::vector<int>{0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0}));
   EXPECT_EQ(owners(parse_layout("striped"), 7, 3), (std::vector<int>{0, 1, 2, 0, 1, 2, 0}));
   for (const int world : kLayoutWorlds) {
     for (const std::int64_t length : kLengths) {
@@ -130,25 +132,44 @@ TEST(Layout, ZigzagAndBalancedShareCausalWorkEqually) {
   }
 }
 
+/// Whatever is left over when the tokens are shared out, from 64 a rank on.
+TEST(Layout, CausalWorkIsEqualForLengthsThatDoNotDivide) {
+  for (const int world : {2, 3, 4, 5, 7, 8, 13, 16, 64}) {
+    for (std::int64_t left = 0; left <= std::int64_t{2} * world; ++left) {
+      const std::int64_t n = std::int64_t{64} * world + left;
+      const Mask mask = causal_mask({n, n}, Align::Start);
+      for (const char* layout : {"zigzag", "striped"}) {
+        const std::vector<Runs> dealt = shards(parse_layout(layout), mask, world).q;
+        EXPECT_LE(imbalance(mask, dealt), 1.02) << layout << ' ' << n << " tokens, " << world;
+        for (const Runs& runs : dealt) {
+          EXPECT_LE(std::abs(tokens(runs) * world - n), world) << layout << ' ' << n;
+        }
+      }
+    }
+  }
+}
+
 RC_GTEST_PROP(BalancedLayout, SharesWorkOfPackedDocuments, ()) {
   const int world = *rc::gen::element(2, 3, 4, 5, 8, 13, 16, 64).as("world");
   const std::int64_t share = *rc::gen::element(256, 1000, 4096).as("tokens per rank");
+  const auto left_over = *rc::gen::inRange(0, 2 * world).as("tokens left over");
   const auto longest = *rc::gen::inRange<std::int64_t>(share / 64, share).as("longest document");
   std::vector<std::int64_t> documents;
-  std::int64_t left = share * world;
+  const std::int64_t all = share * world + left_over;
+  std::int64_t left = all;
   while (left > 0) {
     const auto length = *rc::gen::resize(100, rc::gen::inRange<std::int64_t>(1, longest + 1));
     documents.push_back(std::min(left, length));
     left -= documents.back();
   }
-  const Lengths lengths = {share * world, share * world};
+  const Lengths lengths = {all, all};
   for (const Within& within : {Within(Causal{}), Within(Full{})}) {
     const Mask mask = documents_mask(lengths, documents, within);
     const std::vector<Runs> dealt = shards(parse_layout("balanced"), mask, world).q;
     RC_ASSERT(imbalance(mask, dealt) <= 1.05);
     for (const Runs& runs : dealt) {
       RC_ASSERT(runs.size() == 16u);
-      RC_ASSERT(std::abs(tokens(runs) - share) <= 16);
+      RC_ASSERT(std::abs(tokens(runs) * world - all) <= std::int64_t{16} * world);
     }
   }
 }
