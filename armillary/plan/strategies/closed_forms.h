@@ -26,48 +26,54 @@ class Volumes {
 
   /// Q, K, V to the head groups and Out back; K, V of the rest of the column by ring or gather.
   Volume forward(Rank rank) const {
-    const std::int64_t word = bytes_of(problem_.dtype);
-    const Place place = place_of({.u = u_}, rank);
-    const std::int64_t n = tokens_of(rank);
-    const std::int64_t others = block(rank) - n;
-    const std::int64_t q = heads(place.h).count();
-    const std::int64_t k = kv(place.h).count();
-    const std::int64_t d = problem_.head_dim;
-    const std::int64_t e = problem_.value_dim;
-    Volume volume;
-    volume.received = word * (others * (q * d + k * (d + e)) + n * (problem_.heads - q) * e);
-    volume.sent =
-        word * (n * ((problem_.heads - q) * d + (all_kv() - k) * (d + e)) + others * q * e);
-    return add(volume, column(rank, word * k * (d + e)));
+    const Share s = share(rank);
+    const std::int64_t kv = s.d + s.e;
+    const Volume heads{
+        .sent = s.n * (s.other_q * s.d + (all_kv() - s.k) * kv) + s.others * s.q * s.e,
+        .received = s.others * (s.q * s.d + s.k * kv) + s.n * s.other_q * s.e};
+    return add({s.word * heads.sent, s.word * heads.received}, column(rank, s.word * s.k * kv));
   }
 
   /// Q, K, V stay where forward left them: dOut in, dQ, dK, dV out; on the column K, V again and
   /// dK, dV back, these in accumulator precision. A KV head read by several groups is summed at
   /// home, in accumulator precision.
   Volume backward(Rank rank) const {
-    const std::int64_t word = bytes_of(problem_.dtype);
-    const std::int64_t sum = bytes_of(accumulator(problem_.dtype));
-    const Place place = place_of({.u = u_}, rank);
-    const std::int64_t n = tokens_of(rank);
-    const std::int64_t others = block(rank) - n;
-    const std::int64_t q = heads(place.h).count();
-    const std::int64_t k = kv(place.h).count();
-    const std::int64_t d = problem_.head_dim;
-    const std::int64_t e = problem_.value_dim;
-    Volume volume;
-    volume.received = word * (others * q * e + n * (problem_.heads - q) * d);
-    volume.sent = word * (n * (problem_.heads - q) * e + others * q * d);
+    const Share s = share(rank);
+    const std::int64_t kv = s.d + s.e;
+    Volume volume{.sent = s.word * (s.n * s.other_q * s.e + s.others * s.q * s.d),
+                  .received = s.word * (s.others * s.q * s.e + s.n * s.other_q * s.d)};
     for (int h = 0; h < u_; ++h) {
-      for (int head = kv(h).begin; head < kv(h).end; ++head) {
-        const std::int64_t bytes = (d + e) * (readers(head) > 1 ? sum : word);
-        if (h == place.h) volume.sent += others * bytes;
-        if (h != place.h) volume.received += n * bytes;
+      for (int head = kv_heads(h).begin; head < kv_heads(h).end; ++head) {
+        const std::int64_t bytes = kv * (readers(head) > 1 ? s.sum : s.word);
+        if (h == s.h) volume.sent += s.others * bytes;
+        if (h != s.h) volume.received += s.n * bytes;
       }
     }
-    return add(volume, column(rank, word * k * (d + e), sum * k * (d + e)));
+    return add(volume, column(rank, s.word * s.k * kv, s.sum * s.k * kv));
   }
 
  private:
+  /// What a rank has: tokens, its own and those of its u partners; query heads of its group, of the
+  /// others, and KV heads.
+  struct Share {
+    int h;
+    std::int64_t word, sum, d, e, n, others, q, other_q, k;
+  };
+  Share share(Rank rank) const {
+    const int h = place_of({.u = u_}, rank).h;
+    const std::int64_t q = heads(h).count();
+    return {.h = h,
+            .word = bytes_of(problem_.dtype),
+            .sum = bytes_of(accumulator(problem_.dtype)),
+            .d = problem_.head_dim,
+            .e = problem_.value_dim,
+            .n = tokens_of(rank),
+            .others = block(rank) - tokens_of(rank),
+            .q = q,
+            .other_q = problem_.heads - q,
+            .k = kv_heads(h).count()};
+  }
+
   /// Tiles of other members of the column in, sums for them out; and the mirror image.
   Volume column(Rank rank, std::int64_t in_bytes, std::int64_t back_bytes = 0) const {
     std::int64_t all = 0;
@@ -95,15 +101,15 @@ class Volumes {
     return total;
   }
   Heads heads(int h) const { return head_group(problem_, {.u = u_}, h); }
-  Heads kv(int h) const { return kv_heads_of(problem_, heads(h)); }
+  Heads kv_heads(int h) const { return kv_heads_of(problem_, heads(h)); }
   std::int64_t all_kv() const {
     std::int64_t total = 0;
-    for (int h = 0; h < u_; ++h) total += kv(h).count();
+    for (int h = 0; h < u_; ++h) total += kv_heads(h).count();
     return total;
   }
   int readers(int head) const {
     int count = 0;
-    for (int h = 0; h < u_; ++h) count += kv(h).contains({head, head + 1}) ? 1 : 0;
+    for (int h = 0; h < u_; ++h) count += kv_heads(h).contains({head, head + 1}) ? 1 : 0;
     return count;
   }
 
