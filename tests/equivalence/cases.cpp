@@ -101,7 +101,7 @@ std::vector<Case> feature_cases() {
   constexpr std::pair<int, int> kHeads[] = {{4, 4}, {4, 2}, {6, 3}, {4, 1}};
   std::vector<Case> cases;
   for (const unsigned set : kernel::feature_sets()) {
-    for (const int world : {1, 2, 3, 4}) {
+    for (const int world : {1, 2, 3, 4, 7, 8, 9, 13, 16}) {
       for (const auto& [heads, kv_heads] : kHeads) {
         const plan::Problem any{.world = world, .heads = heads, .kv_heads = kv_heads};
         for (const std::string& strategy : plan::every_strategy(any)) {

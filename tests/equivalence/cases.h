@@ -30,7 +30,7 @@ std::string to_string(const Case& c);
 /// out.
 std::vector<Case> all_cases();
 
-/// Every set of features (each alone, each pair, all) x strategies x worlds 1 to 4 x contiguous and
+/// Every set of features (each alone, each pair, all) x strategies x worlds x contiguous and
 /// zigzag x MHA, GQA and MQA x dtypes x a few masks, self-attention and cross-attention.
 std::vector<Case> feature_cases();
 

@@ -35,8 +35,7 @@ std::vector<int> Axis::spread_on(const Hop& hop) const {
 }
 
 std::vector<int> Axis::collected_on(const Hop& hop) const {
-  return blocks_where(hop.origin,
-                      [&](int block) { return options_.live->collect(block, hop.distance); });
+  return blocks_where(hop.origin, [&](int block) { return options_.live->collect(block, hop); });
 }
 
 std::vector<int> Axis::needed_of(int origin) const {
@@ -164,15 +163,17 @@ int Axis::collect(const std::vector<Held>& held, const Ready& ready) {
   for (const Hop& hop : hops.in) {
     const Held& into = held[holder[hop.origin]];
     const std::vector<int> blocks = collected_on(hop);
+    const int step = std::max(hop.step, ready(options_.me, hop.origin));
+    // The same for every member, whatever it receives: what follows is sent in that step by all.
+    if (hop.origin == options_.me) complete = std::max(complete, step);
+    if (blocks.empty()) continue;
     std::vector<int> scratch;
     for (const int sum : into.sums) {
       scratch.push_back(builder_.arriving_sum(builder_[sum].tensor, options_.heads, blocks));
       builder_.recv(hop.step, options_.back_lane, options_.rank(hop.peer),
                     builder_.whole(scratch.back()), collective);
     }
-    const int step = std::max(hop.step, ready(options_.me, hop.origin));
     combine(step, into, scratch);
-    if (hop.origin == options_.me) complete = std::max(complete, step);
   }
   return complete;
 }

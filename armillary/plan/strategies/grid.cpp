@@ -133,15 +133,28 @@ Grid sides_exchanged(Grid grid) {
   return grid;
 }
 
-Grid with_shorter_ring(const Problem& problem, const Blocks& blocks, const Needs& needs, Grid grid,
-                       Pass pass) {
-  if (grid.column != Movement::Ring) return grid;
-  Grid turned = grid;
-  turned.column = Movement::RingBack;
-  const auto bytes = [&](const Grid& candidate) {
-    return sent_on_columns(problem, blocks, needs, candidate, pass);
-  };
-  return bytes(turned) < bytes(grid) ? turned : grid;
+Grid with_shorter_rings(const Problem& problem, const Blocks& blocks, const Needs& needs,
+                        const Grid& grid, Pass pass) {
+  Grid shorter = grid;
+  if (grid.column == Movement::Ring) {
+    shorter.column = shorter_ring([&](Movement way) {
+      Grid turned = grid;
+      turned.column = way;
+      return sent_on_columns(problem, blocks, needs, turned, pass);
+    });
+  }
+  if (grid.row == Movement::Ring) {
+    const auto turn = [](Grid& turned, Movement way) {
+      turned.row = way;
+      if (turned.home == Movement::Ring) turned.home = way;  // sums walk behind the tiles
+    };
+    turn(shorter, shorter_ring([&](Movement way) {
+           Grid turned = grid;
+           turn(turned, way);
+           return sent_on_rows(problem, blocks, needs, turned, pass);
+         }));
+  }
+  return shorter;
 }
 
 }  // namespace armillary::plan

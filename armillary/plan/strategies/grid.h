@@ -113,11 +113,11 @@ struct GridRoutes {
 /// columns change places.
 Grid sides_exchanged(Grid grid);
 
-/// The grid with the ring of its columns turned to the side that moves fewer bytes in this pass:
-/// K, V go as far as the last member that needs them; dK, dV come home from the first one. With
-/// zigzag and a causal mask a quarter less than with a full mask. Cost: O(blocks * rq).
-Grid with_shorter_ring(const Problem& problem, const Blocks& blocks, const Needs& needs, Grid grid,
-                       Pass pass);
+/// The grid with the rings of its columns and rows turned, each to the side that moves fewer bytes
+/// in this pass: tiles go as far as the last member that needs them. With zigzag and a causal mask
+/// a ring moves a quarter less than with a full mask. Cost: O(blocks * (rq + rk)).
+Grid with_shorter_rings(const Problem& problem, const Blocks& blocks, const Needs& needs,
+                        const Grid& grid, Pass pass);
 
 /// Bytes that all ranks together send in a pass, without making the plan: on the columns; on the
 /// rows; on the u axis and to transpose, which depends on no movement; in all. Tests hold the last

@@ -1,14 +1,8 @@
 // grid_traffic.cpp: bytes of a grid, counted block by block without making its plan.
-#include <algorithm>
-
 #include "armillary/plan/strategies/grid.h"
 
 namespace armillary::plan {
 namespace {
-
-std::int64_t count_hops(const std::vector<bool>& hops) {
-  return std::count(hops.begin(), hops.end(), true);
-}
 
 /// Heads and bytes of a grid: what a token costs.
 class Costs {

@@ -112,40 +112,19 @@ Hops Route::collect(int me, const Ready& ready) const {
   for (const int d : chain_) {
     const int next = stations_[d].next;
     const int step = std::max(ready(at(0, d), 0), arrived[d]) + 1;
-    arrived[next] = step;
     const int sent = origin_of(me, d);
-    hops.out.push_back({step, sent, at(sent, next), d});
+    hops.out.push_back({step, sent, sent, d, true});
+    hops.in.push_back({step, me, at(me, d), d, true});
+    if (next == 0) continue;
+    arrived[next] = step;
+    hops.out.push_back({step, sent, at(sent, next), d, false});
     const int received = origin_of(me, next);
-    hops.in.push_back({step, received, at(received, d), d});
+    hops.in.push_back({step, received, at(received, d), d, false});
   }
   sort(hops, [](const Hop& a, const Hop& b) {
     return std::pair(a.step, a.origin) < std::pair(b.step, b.origin);
   });
   return hops;
-}
-
-std::vector<int> Route::fed_by(const Hop& hop) const {
-  std::vector<bool> fed(size());
-  fed[hop.distance] = true;
-  std::vector<int> members;
-  for (const int d : chain_) {
-    if (fed[stations_[d].from]) fed[d] = true;
-    if (fed[d]) members.push_back(at(hop.origin, d));
-  }
-  return members;
-}
-
-std::vector<int> Route::carried_by(const Hop& hop) const {
-  std::vector<bool> carried(size());
-  carried[hop.distance] = true;
-  for (auto d = chain_.rbegin(); d != chain_.rend(); ++d) {
-    if (stations_[*d].next != 0 && carried[stations_[*d].next]) carried[*d] = true;
-  }
-  std::vector<int> members;
-  for (const int d : chain_) {
-    if (carried[d]) members.push_back(at(hop.origin, d));
-  }
-  return members;
 }
 
 std::vector<bool> Route::spread_hops(int origin, const Needs& needs) const {
@@ -158,30 +137,51 @@ std::vector<bool> Route::spread_hops(int origin, const Needs& needs) const {
   return made;
 }
 
-std::vector<bool> Route::collect_hops(int origin, const Needs& needs) const {
-  std::vector<bool> made(size());
-  for (const int d : chain_) {
-    made[d] = made[d] || needs(at(origin, d));
-    if (made[d]) made[stations_[d].next] = true;
+Route::SumHops Route::collect_hops(int origin, const Needs& needs) const {
+  SumHops made{std::vector<bool>(size()), std::vector<bool>(size())};
+  std::vector<bool> followed(size());  // by someone further on who adds to the sum
+  for (auto d = chain_.rbegin(); d != chain_.rend(); ++d) {
+    const int next = stations_[*d].next;
+    followed[*d] = next != 0 && (followed[next] || needs(at(origin, next)));
   }
-  made[0] = false;
+  std::vector<bool> begun(size());
+  for (const int d : chain_) {
+    if (!begun[d] && !needs(at(origin, d))) continue;
+    (followed[d] ? made.on : made.home)[d] = true;
+    if (followed[d]) begun[stations_[d].next] = true;
+  }
   return made;
+}
+
+std::int64_t count_hops(const std::vector<bool>& hops) {
+  return std::count(hops.begin(), hops.end(), true);
+}
+
+std::int64_t count_hops(const Route::SumHops& hops) {
+  return count_hops(hops.on) + count_hops(hops.home);
+}
+
+Movement shorter_ring(const std::function<std::int64_t(Movement)>& bytes) {
+  return bytes(Movement::RingBack) < bytes(Movement::Ring) ? Movement::RingBack : Movement::Ring;
 }
 
 LiveBlocks::LiveBlocks(const Route& spread, const Route& collect, const std::vector<int>& origins,
                        const std::function<bool(int member, int block)>& needs)
     : members_(spread.size()),
       spread_(origins.size() * members_),
-      collect_(origins.size() * members_) {
+      on_(spread_.size()),
+      home_(spread_.size()) {
   for (std::size_t block = 0; block < origins.size(); ++block) {
     if (origins[block] < 0) continue;
     const auto needed = [&](int member) { return needs(member, static_cast<int>(block)); };
-    const std::vector<bool> out = spread.spread_hops(origins[block], needed);
-    const std::vector<bool> home = collect.collect_hops(origins[block], needed);
-    std::copy(out.begin(), out.end(),
-              spread_.begin() + static_cast<std::ptrdiff_t>(block * members_));
-    std::copy(home.begin(), home.end(),
-              collect_.begin() + static_cast<std::ptrdiff_t>(block * members_));
+    const auto at = static_cast<std::ptrdiff_t>(block * members_);
+    const auto put = [at](const std::vector<bool>& hops, std::vector<bool>& all) {
+      std::copy(hops.begin(), hops.end(), all.begin() + at);
+    };
+    put(spread.spread_hops(origins[block], needed), spread_);
+    const Route::SumHops sums = collect.collect_hops(origins[block], needed);
+    put(sums.on, on_);
+    put(sums.home, home_);
   }
 }
 

@@ -2,17 +2,18 @@
 //
 // An axis has n members. Each member is the origin of a tile that all others may need: `spread`
 // says on which hops it travels. Results computed from it go back to the origin: `collect` says on
-// which. Every hop names the members it is for, so that whatever nobody needs is left out hop by
-// hop (a block travels a hop only if one of these members needs it), by each rank alone, without a
-// global pass.
+// which. Whatever nobody needs is left out hop by hop, by each rank alone, without a global pass: a
+// tile goes only as far as someone needs it, and a sum walks only from the first member that adds
+// to it to the last, from where it goes straight home.
 //
 //   Gather         every origin sends straight to every other member; results come straight back.
 //   Ring           tiles move from member to member + 1; results walk behind them: the member after
 //                  the origin starts a sum, each one adds its own, and the member before the origin
-//                  brings it home (n - 1 hops, where accumulators that start at the origin make n).
+//                  brings it home (n - 1 hops, where accumulators that start at the origin make n);
+//                  under a window that ends on the next member, that one does: 1 hop.
 //   RingBack       the same from member to member - 1.
 //   Bidirectional  tiles walk both ways at once, half of the ring each: n / 2 steps. Sums walk
-//                  behind them and go home from the two ends.
+//                  behind them and go home from both sides.
 //   DoubleRing     rings of `window` neighbours inside a ring of windows: a tile visits its own
 //                  window, hops once to the same place of the next one, and so on. That hop is sent
 //                  a whole window of steps before it is needed. Sums visit members in that order.
@@ -35,9 +36,10 @@ std::string_view to_string(Movement movement);  ///< `gather`, `ring`, `ring_bac
 /// One hop as seen by the member that sends (peer = receiver) or receives (peer = sender) it.
 struct Hop {
   int step = 0;
-  int origin = 0;    ///< Member whose tile, or whose result, moves.
-  int peer = 0;      ///< Member at the other end.
-  int distance = 0;  ///< Of the member it goes to (spread) or comes from (collect).
+  int origin = 0;     ///< Member whose tile, or whose result, moves.
+  int peer = 0;       ///< Member at the other end.
+  int distance = 0;   ///< Of the member it goes to (spread) or comes from (collect).
+  bool home = false;  ///< Of collect: straight to the origin, not on to the next that adds to it.
 };
 
 /// Hops of one member, in order of steps. Both ends of a hop give it the same step.
@@ -64,19 +66,22 @@ class Route {
 
   /// `ready(member, origin)` is the step in which the member finishes its own share of the result,
   /// the same for all who are as far from the origin; a hop follows in the step after its sender's
-  /// share is ready and what it carries on has arrived. Cost: O(n log n).
+  /// share is ready and what it carries on has arrived. A member may have to send a sum on or home:
+  /// both are listed, for collect_hops() to choose from. Cost: O(n log n).
   using Ready = std::function<int(int member, int origin)>;
   Hops collect(int me, const Ready& ready) const;
 
-  /// Members that a hop of spread() feeds; whose results a hop of collect() carries.
-  std::vector<int> fed_by(const Hop& hop) const;
-  std::vector<int> carried_by(const Hop& hop) const;
-
-  /// By distance: does a tile of `origin` make the hop if only some members need it; does the sum
-  /// of their results make it on its way home? Cost: O(n).
+  /// By distance: does a tile of `origin` make the hop if only some members need it? Cost: O(n).
   using Needs = std::function<bool(int member)>;
   std::vector<bool> spread_hops(int origin, const Needs& needs) const;
-  std::vector<bool> collect_hops(int origin, const Needs& needs) const;
+
+  /// By distance: does the sum of what these members made of the tile go on from there, does it go
+  /// home? One of the two where it is made, from the first of them to the last. Cost: O(n).
+  struct SumHops {
+    std::vector<bool> on;
+    std::vector<bool> home;
+  };
+  SumHops collect_hops(int origin, const Needs& needs) const;
 
  private:
   /// A member at some distance from the origin of a tile.
@@ -97,6 +102,12 @@ class Route {
   std::vector<int> chain_;         ///< Distances but 0, each after those whose sums it carries on.
 };
 
+std::int64_t count_hops(const std::vector<bool>& hops);
+std::int64_t count_hops(const Route::SumHops& hops);
+
+/// Ring, or RingBack if `bytes` says that all moves together are fewer that way.
+Movement shorter_ring(const std::function<std::int64_t(Movement)>& bytes);
+
 /// Which blocks travel on which hops of an axis: those that somebody needs. Immutable.
 class LiveBlocks {
  public:
@@ -106,7 +117,9 @@ class LiveBlocks {
              const std::function<bool(int member, int block)>& needs);
 
   bool spread(int block, int distance) const { return spread_[index(block, distance)]; }
-  bool collect(int block, int distance) const { return collect_[index(block, distance)]; }
+  bool collect(int block, const Hop& hop) const {
+    return (hop.home ? home_ : on_)[index(block, hop.distance)];
+  }
 
  private:
   std::size_t index(int block, int distance) const {
@@ -114,7 +127,8 @@ class LiveBlocks {
   }
   std::size_t members_;
   std::vector<bool> spread_;
-  std::vector<bool> collect_;
+  std::vector<bool> on_;
+  std::vector<bool> home_;
 };
 
 }  // namespace armillary::plan

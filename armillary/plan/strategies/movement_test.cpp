@@ -21,20 +21,19 @@ struct Message {
   int origin;
   int from;
   int to;
-  std::vector<int> members;
-  auto key() const { return std::tie(step, origin, from, to, members); }
+  auto key() const { return std::tie(step, origin, from, to); }
   bool operator<(const Message& other) const { return key() < other.key(); }
   bool operator==(const Message& other) const { return key() == other.key(); }
 };
 
 std::ostream& operator<<(std::ostream& out, const Message& message) {
   return out << "step " << message.step << ", origin " << message.origin << ": " << message.from
-             << " -> " << message.to << " for " << testing::PrintToString(message.members);
+             << " -> " << message.to;
 }
 
-/// Hops of all members, in the order of steps. Both ends of a hop must agree on it.
+/// Hops of all members that are kept, in the order of steps. Both ends of a hop must agree on it.
 std::vector<Message> messages(int n, const std::function<Hops(int me)>& hops_of,
-                              const std::function<std::vector<int>(const Hop&)>& members_of) {
+                              const std::function<bool(const Hop&)>& keep) {
   std::vector<Message> sent;
   std::vector<Message> received;
   for (int me = 0; me < n; ++me) {
@@ -45,10 +44,10 @@ std::vector<Message> messages(int n, const std::function<Hops(int me)>& hops_of,
       }
     }
     for (const Hop& hop : hops.out) {
-      sent.push_back({hop.step, hop.origin, me, hop.peer, members_of(hop)});
+      if (keep(hop)) sent.push_back({hop.step, hop.origin, me, hop.peer});
     }
     for (const Hop& hop : hops.in) {
-      received.push_back({hop.step, hop.origin, hop.peer, me, members_of(hop)});
+      if (keep(hop)) received.push_back({hop.step, hop.origin, hop.peer, me});
     }
   }
   std::sort(sent.begin(), sent.end());
@@ -57,11 +56,41 @@ std::vector<Message> messages(int n, const std::function<Hops(int me)>& hops_of,
   return sent;
 }
 
-std::set<int> to_set(const std::vector<int>& members) {
-  std::set<int> set(members.begin(), members.end());
-  EXPECT_EQ(set.size(), members.size())
-      << "a member is named twice: " << testing::PrintToString(members);
-  return set;
+/// Does the member need the tile of the origin?
+using Need = std::function<bool(int member, int origin)>;
+
+/// What masks make of it: all, none, a window to either side, later ones, some of them.
+std::vector<Need> needs_of(int n) {
+  return {[](int, int) { return true; },
+          [](int, int) { return false; },
+          [n](int member, int origin) { return member == (origin + 1) % n; },
+          [n](int member, int origin) { return (member + 2) % n == origin; },
+          [](int member, int origin) { return member > origin; },
+          [n](int member, int origin) { return (member * 7 + origin * 5) % (n + 1) < n / 2; }};
+}
+
+std::vector<Message> spread_messages(const Route& route, const Need& need) {
+  return messages(
+      route.size(), [&](int me) { return route.spread(me); },
+      [&](const Hop& hop) -> bool {
+        return route.spread_hops(
+            hop.origin, [&](int member) { return need(member, hop.origin); })[hop.distance];
+      });
+}
+
+std::vector<Message> collect_messages(const Route& route, const Route::Ready& ready,
+                                      const Need& need) {
+  return messages(
+      route.size(), [&](int me) { return route.collect(me, ready); },
+      [&](const Hop& hop) -> bool {
+        const Route::SumHops made =
+            route.collect_hops(hop.origin, [&](int member) { return need(member, hop.origin); });
+        return (hop.home ? made.home : made.on)[hop.distance];
+      });
+}
+
+bool everybody(int, int) {
+  return true;
 }
 
 using ForEachCase = std::function<void(const Route& route)>;
@@ -100,9 +129,7 @@ Holds follow(const std::vector<Message>& hops, int n) {
 TEST(Spread, EveryMemberReceivesEveryForeignTileOnce) {
   for_each_case([](const Route& route) {
     const int n = route.size();
-    const std::vector<Message> hops = messages(
-        n, [&](int me) { return route.spread(me); },
-        [&](const Hop& hop) { return route.fed_by(hop); });
+    const std::vector<Message> hops = spread_messages(route, everybody);
     EXPECT_EQ(hops.size(), static_cast<std::size_t>(n) * (n - 1));
     const Holds holds = follow(hops, n);
     for (int member = 0; member < n; ++member) {
@@ -118,20 +145,21 @@ TEST(Spread, EveryMemberReceivesEveryForeignTileOnce) {
   });
 }
 
-/// A hop feeds its receiver and all to whom the receiver passes the tile on.
-TEST(Spread, MembersAreThoseFedByTheHop) {
+/// A tile makes a hop if its receiver needs it, or one to whom the receiver passes it on.
+TEST(Spread, TilesGoWhereSomeoneNeedsThem) {
   for_each_case([](const Route& route) {
     const int n = route.size();
-    const std::vector<Message> hops = messages(
-        n, [&](int me) { return route.spread(me); },
-        [&](const Hop& hop) { return route.fed_by(hop); });
-    std::map<std::pair<int, int>, std::set<int>> fed;  // By origin and receiver.
-    for (auto hop = hops.rbegin(); hop != hops.rend(); ++hop) {
-      std::set<int>& by_this = fed[{hop->origin, hop->to}];
-      by_this.insert(hop->to);
-      EXPECT_EQ(to_set(hop->members), by_this) << *hop;
-      EXPECT_EQ(by_this.count(hop->origin), 0u) << *hop << ": goes back to its origin";
-      fed[{hop->origin, hop->from}].insert(by_this.begin(), by_this.end());
+    for (const Need& need : needs_of(n)) {
+      std::vector<std::vector<bool>> wanted(n, std::vector<bool>(n));  // By receiver and origin.
+      std::vector<Message> required;
+      const std::vector<Message> all = spread_messages(route, everybody);
+      for (auto hop = all.rbegin(); hop != all.rend(); ++hop) {
+        if (!need(hop->to, hop->origin) && !wanted[hop->to][hop->origin]) continue;
+        wanted[hop->from][hop->origin] = true;
+        required.push_back(*hop);
+      }
+      std::reverse(required.begin(), required.end());
+      EXPECT_EQ(spread_messages(route, need), required);
     }
   });
 }
@@ -162,22 +190,24 @@ std::vector<Route::Ready> ready_functions(const Route& route) {
 }
 
 /// Follows the sums home: share[member][origin] is the set of members whose results are in it.
-void check_collect(const std::vector<Message>& hops, int n,
-                   const std::function<int(int, int)>& ready) {
+void check_collect(const std::vector<Message>& hops, int n, const Route::Ready& ready,
+                   const Need& need) {
   std::vector<std::vector<std::set<int>>> share(n, std::vector<std::set<int>>(n));
-  std::vector<std::vector<int>> last(n, std::vector<int>(n, -1));  // Step of the last arrival.
   std::vector<std::vector<bool>> gone(n, std::vector<bool>(n));
   for (int member = 0; member < n; ++member) {
-    for (int origin = 0; origin < n; ++origin) share[member][origin] = {member};
+    for (int origin = 0; origin < n; ++origin) {
+      if (member == origin || need(member, origin)) share[member][origin] = {member};
+    }
   }
+  std::vector<std::vector<int>> last(n, std::vector<int>(n, -1));  // Step of the last arrival.
   for (const Message& hop : hops) {
     EXPECT_NE(hop.from, hop.origin) << hop << ": leaves its home";
     EXPECT_FALSE(gone[hop.from][hop.origin]) << hop << ": this share was sent before";
     gone[hop.from][hop.origin] = true;
     EXPECT_FALSE(gone[hop.to][hop.origin]) << hop << ": arrives after the receiver's share left";
-    EXPECT_EQ(hop.step, std::max(ready(hop.from, hop.origin), last[hop.from][hop.origin]) + 1)
-        << hop << ": not the step after what it carries is ready";
-    EXPECT_EQ(to_set(hop.members), share[hop.from][hop.origin]) << hop << ": carries others";
+    EXPECT_GT(hop.step, ready(hop.from, hop.origin)) << hop << ": sent before it is ready";
+    EXPECT_GT(hop.step, last[hop.from][hop.origin]) << hop << ": what it carries on comes later";
+    EXPECT_FALSE(share[hop.from][hop.origin].empty()) << hop << ": carries nothing";
     for (const int member : share[hop.from][hop.origin]) {
       EXPECT_TRUE(share[hop.to][hop.origin].insert(member).second)
           << hop << ": member " << member << " is counted twice";
@@ -185,8 +215,10 @@ void check_collect(const std::vector<Message>& hops, int n,
     last[hop.to][hop.origin] = std::max(last[hop.to][hop.origin], hop.step);
   }
   for (int origin = 0; origin < n; ++origin) {
-    EXPECT_EQ(share[origin][origin].size(), static_cast<std::size_t>(n))
-        << "the result of origin " << origin << " is not whole at home";
+    for (int member = 0; member < n; ++member) {
+      EXPECT_EQ(share[origin][origin].contains(member), member == origin || need(member, origin))
+          << "member " << member << " in the result of origin " << origin;
+    }
   }
 }
 
@@ -195,12 +227,13 @@ TEST(Collect, BringsEveryShareHomeOnce) {
     const int n = route.size();
     const auto functions = ready_functions(route);
     for (std::size_t f = 0; f < functions.size(); ++f) {
-      SCOPED_TRACE(testing::Message() << "ready function " << f);
-      const std::vector<Message> hops = messages(
-          n, [&](int me) { return route.collect(me, functions[f]); },
-          [&](const Hop& hop) { return route.carried_by(hop); });
-      EXPECT_EQ(hops.size(), static_cast<std::size_t>(n) * (n - 1));
-      check_collect(hops, n, functions[f]);
+      for (std::size_t m = 0; m < needs_of(n).size(); ++m) {
+        SCOPED_TRACE(testing::Message() << "ready function " << f << ", needs " << m);
+        const Need need = needs_of(n)[m];
+        check_collect(collect_messages(route, functions[f], need), n, functions[f], need);
+      }
+      EXPECT_EQ(collect_messages(route, functions[f], everybody).size(),
+                static_cast<std::size_t>(n) * (n - 1));
     }
   });
 }
@@ -210,13 +243,22 @@ TEST(Collect, BringsEveryShareHomeOnce) {
 TEST(Collect, RingSumsWalkBehindTheTiles) {
   const Route ring(Movement::Ring, 3);
   const auto ready = [&](int member, int origin) { return ring.usable(member, origin); };
-  const std::vector<Message> hops = messages(
-      3, [&](int me) { return ring.collect(me, ready); },
-      [&](const Hop& hop) { return ring.carried_by(hop); });
-  const std::vector<Message> expected{{2, 0, 1, 2, {1}},    {2, 1, 2, 0, {2}},
-                                      {2, 2, 0, 1, {0}},    {3, 0, 2, 0, {1, 2}},
-                                      {3, 1, 0, 1, {2, 0}}, {3, 2, 1, 2, {0, 1}}};
-  EXPECT_EQ(hops, expected);
+  const std::vector<Message> expected{{2, 0, 1, 2}, {2, 1, 2, 0}, {2, 2, 0, 1},
+                                      {3, 0, 2, 0}, {3, 1, 0, 1}, {3, 2, 1, 2}};
+  EXPECT_EQ(collect_messages(ring, ready, everybody), expected);
+}
+
+/// And where only members 2 and 3 of six add to the sum of origin 0: 2 begins it, 3 brings it home.
+TEST(Collect, SumsGoHomeFromTheLastThatAdds) {
+  for (const Movement movement : {Movement::Ring, Movement::Bidirectional}) {
+    const Route route(movement, 6);
+    const auto ready = [&](int member, int origin) { return route.usable(member, origin); };
+    const auto need = [](int member, int origin) {
+      return origin == 0 && (member == 2 || member == 3);
+    };
+    const std::vector<Message> expected{{3, 0, 2, 3}, {4, 0, 3, 0}};
+    EXPECT_EQ(collect_messages(route, ready, need), expected) << to_string(movement);
+  }
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ struct GridPass {
       : context(context),
         pass(which),
         needs(given, context.blocks, context.areas),
-        grid(with_shorter_ring(context.problem, context.blocks, needs, given, which)),
+        grid(with_shorter_rings(context.problem, context.blocks, needs, given, which)),
         routes(grid, context.blocks, needs) {}
   RankProgram program(Rank rank) const {
     return grid_program(context.problem, context.blocks, needs, grid, routes, pass, rank);

@@ -12,8 +12,10 @@ StrategyDefinition ring() {
        .bytes = "2 Dk N (1 - 1/P) forward; as much again backward, and dK, dV in accumulator "
                 "precision. backward=q: (3 + 4/d) Dq N (1 - 1/P)",
        .differs = "Sums of dK, dV start one rank after the owner and make P - 1 hops instead of P. "
-                  "Blocks that no further rank sees stop walking, and the ring turns to the side "
-                  "where that saves more. LightSeq, zigzag and striped attention are this strategy "
+                  "Blocks that no further rank sees stop walking, their sums go straight home from "
+                  "there, and the ring turns to the side where that saves more: a quarter of both "
+                  "passes with zigzag and a causal mask, all but the halo under a window that "
+                  "looks one way. LightSeq, zigzag and striped attention are this strategy "
                   "under other layouts. backward=q lets Q, dOut, Lse, Delta walk instead of K, V; "
                   "cheaper takes of the two what sends less with these heads and this mask."},
       [](const Problem& problem, const Strategy& strategy) {

@@ -132,7 +132,8 @@ struct Shared {
         q(of, given.blocks.q),
         kv(of, given.blocks.kv),
         team_route(Movement::Gather, of.c),
-        ring_route(Movement::Ring, of.group_size()) {
+        ring_routes{Route(Movement::Ring, of.group_size()),
+                    Route(Movement::Ring, of.group_size())} {
     for (int i = 0; i < static_cast<int>(given.blocks.q.size()); ++i) {
       for (int j = 0; j < static_cast<int>(given.blocks.kv.size()); ++j) {
         if (!given.areas.visible(i, j)) continue;
@@ -140,14 +141,59 @@ struct Shared {
         kv.meet(j, q.team_of(i));
       }
     }
+    for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+      const auto bytes = [&](Movement way) { return sent_on_rings(pass, way); };
+      ring_routes.at(static_cast<std::size_t>(pass)) =
+          Route(shorter_ring(bytes), teams.group_size());
+    }
   }
+  const Side& walks(Pass pass) const { return pass == Pass::Forward ? kv : q; }
+  const Side& stays(Pass pass) const { return pass == Pass::Forward ? q : kv; }
+  const Route& ring_route(Pass pass) const {
+    return ring_routes.at(static_cast<std::size_t>(pass));
+  }
+  std::int64_t sent_on_rings(Pass pass, Movement way) const;
+
   PlanContext context;
   Teams teams;
   Side q;
   Side kv;
   Route team_route;
-  Route ring_route;
+  std::array<Route, 2> ring_routes;  ///< By pass.
 };
+
+/// Forward K, V walk; backward Q and what its gradient needs, and dQ behind them.
+std::vector<Tensor> walkers(Pass pass) {
+  if (pass == Pass::Forward) return {Tensor::K, Tensor::V};
+  return {Tensor::Q, Tensor::DOut, Tensor::Lse, Tensor::Delta};
+}
+
+/// Bytes that all rings together move if they go this way.
+std::int64_t Shared::sent_on_rings(Pass pass, Movement way) const {
+  const Problem& problem = context.problem;
+  const auto token = [&](Tensor tensor, bool sum) {
+    const Tile tile{.tensor = tensor, .partial = sum, .narrow = sum && problem.narrows_sums()};
+    return (is_kv(tensor) ? problem.kv_heads : problem.heads) * dim_of(problem, tensor) *
+           bytes_of(dtype_of(problem, tile));
+  };
+  std::int64_t there = 0;
+  for (const Tensor tensor : walkers(pass)) there += token(tensor, false);
+  const std::int64_t home = pass == Pass::Forward ? 0 : token(Tensor::DQ, true);
+  const std::vector<Block>& blocks = pass == Pass::Forward ? context.blocks.kv : context.blocks.q;
+  const Route route(way, teams.group_size());
+  std::int64_t bytes = 0;
+  for (int b = 0; b < static_cast<int>(blocks.size()); ++b) {
+    for (int group = 0; group < teams.c; ++group) {
+      const int origin = walks(pass).team_of(b) / teams.c;
+      const auto met = [&](int x) {
+        return walks(pass).meets_team(b, group * teams.group_size() + x);
+      };
+      bytes += blocks[b].tokens() * (there * count_hops(route.spread_hops(origin, met)) +
+                                     home * count_hops(route.collect_hops(origin, met)));
+    }
+  }
+  return bytes;
+}
 
 /// One rank in one pass: a side that stays with its team and a side that walks.
 class TeamProgram {
@@ -156,14 +202,15 @@ class TeamProgram {
       : shared_(shared),
         teams_(shared.teams),
         me_(shared.teams.place(rank)),
-        stay_(pass == Pass::Forward ? shared.q : shared.kv),
-        walk_(pass == Pass::Forward ? shared.kv : shared.q),
+        stay_(shared.stays(pass)),
+        walk_(shared.walks(pass)),
+        ring_route_(shared.ring_route(pass)),
         builder_(shared.context.problem, shared.context.blocks, rank),
         stay_live_(shared.team_route, shared.team_route, stay_.members_of(me_.team),
                    [this](int a, int block) { return stay_.meets_members(block, a); }),
         walk_live_(shared.team_route, shared.team_route, walk_.members_of(me_.team),
                    [this](int a, int block) { return walk_.meets_group(block, a); }),
-        ring_live_(shared.ring_route, shared.ring_route, walk_.seeded_to(me_.member),
+        ring_live_(ring_route_, ring_route_, walk_.seeded_to(me_.member),
                    [this](int x, int block) {
                      const int group = me_.team / teams_.group_size();
                      return walk_.meets_team(block, group * teams_.group_size() + x);
@@ -200,6 +247,7 @@ class TeamProgram {
   Place2 me_;
   const Side& stay_;
   const Side& walk_;
+  const Route& ring_route_;
   ProgramBuilder builder_;
   LiveBlocks stay_live_;
   LiveBlocks walk_live_;
@@ -242,8 +290,8 @@ Axis::Options TeamProgram::ring_options(Heads heads) {
   const int group = me_.team / teams_.group_size();
   const int first = group * teams_.group_size();
   return {
-      .route = &shared_.ring_route,
-      .home = &shared_.ring_route,
+      .route = &ring_route_,
+      .home = &ring_route_,
       .me = me_.team % teams_.group_size(),
       .lane = kWalkLane,
       .back_lane = kWalkBackLane,
@@ -329,9 +377,9 @@ RankProgram TeamProgram::forward() {
   const int k = hop(1, k_team[0].tiles[0]);
   const int v = hop(2, v_team[0].tiles[0]);
 
-  const int last = start + shared_.ring_route.last_usable();
+  const int last = start + ring_route_.last_usable();
   const auto ready = [last](int, int) { return last; };
-  const std::vector<Held> ring = ring_.spread({Tensor::K, Tensor::V}, {k, v}, start, start);
+  const std::vector<Held> ring = ring_.spread(walkers(Pass::Forward), {k, v}, start, start);
   stay_team_.open_sums(rows, {Tensor::Out, Tensor::Lse}, ready);
   const Held& q = rows[0];
   for_each_arrival(ring, [&](const Held& held, const std::vector<int>& q_blocks,
@@ -367,17 +415,17 @@ RankProgram TeamProgram::backward() {
                    {builder_.whole(delta), builder_.whole(dout), builder_.whole(out)});
   const int start = teams_.c == 1 ? 1 : 3;
   std::vector<Held> stay = stay_team_.spread({Tensor::K, Tensor::V}, {k_home, v_home}, 0, 0);
-  const std::vector<Tensor> walkers{Tensor::Q, Tensor::DOut, Tensor::Lse, Tensor::Delta};
-  std::vector<Held> team = walk_team_.spread(walkers, {q_home, dout, lse, delta}, 0, 1);
+  const std::vector<Tensor> walking = walkers(Pass::Backward);
+  std::vector<Held> team = walk_team_.spread(walking, {q_home, dout, lse, delta}, 0, 1);
   std::vector<int> tiles;
   for (const int tile : team[0].tiles) tiles.push_back(hop(2, tile));
 
-  const int last = start + shared_.ring_route.last_usable();
+  const int last = start + ring_route_.last_usable();
   const auto stay_ready = [last](int, int) { return last; };
   const auto ring_ready = [&, start](int member, int origin) {
-    return start + shared_.ring_route.usable(member, origin);
+    return start + ring_route_.usable(member, origin);
   };
-  std::vector<Held> ring = ring_.spread(walkers, tiles, start, start);
+  std::vector<Held> ring = ring_.spread(walking, tiles, start, start);
   ring_.open_sums(ring, {Tensor::DQ}, ring_ready);
   stay_team_.open_sums(stay, {Tensor::DK, Tensor::DV}, stay_ready);
   const Held& kv = stay[0];
@@ -441,11 +489,13 @@ StrategyDefinition startrail() {
                .paper = "StarTrail (WallFacer), arXiv:2407.00611, sections 3 and 4",
                .bytes = "4 N H (C - 1)/P in teams, 2 N H C/P first hop, 2 N H (1/C - C/P) on rings "
                         "forward, H = Dq = Dk",
-               .differs = "lse starts at -inf, and the last ring step sends nothing. Backward also "
-                          "moves dOut, Lse and Delta, which the paper leaves out. The team's "
-                          "gather of K, V is redundant (2 N H C/P words): `grid` at rk=C is the "
-                          "same without it. placement says what lies on neighbouring ranks: teams "
-                          "(collect_intra) or rings (p2p_intra)."},
+               .differs =
+                   "lse starts at -inf, and the last ring step sends nothing. Sub-rings turn "
+                   "to the side that sends less with the mask. Backward also moves dOut, Lse and "
+                   "Delta, which the paper leaves out. The team's "
+                   "gather of K, V is redundant (2 N H C/P words): `grid` at rk=C is the "
+                   "same without it. placement says what lies on neighbouring ranks: teams "
+                   "(collect_intra) or rings (p2p_intra)."},
       .check = [](const Problem& problem,
                   const Strategy& strategy) { teams_of(problem, strategy); },
       .schedule =

@@ -13,7 +13,8 @@ StrategyDefinition tokenring() {
        .differs =
            "The backward pass is ours: Q, dOut, Lse, Delta walk, dQ goes straight back, K, V, "
            "dK, dV stay. Finished queries stop walking by pruning, under any mask and "
-           "layout. Between nodes a rank keeps the queries of its node instead of sending "
+           "layout, and the ring turns to the side where that saves more. Between nodes a rank "
+           "keeps the queries of its node instead of sending "
            "them round once per K, V it meets."},
       [](const Problem& problem, const Strategy& strategy) {
         const int nodes = number(strategy, "nodes");
