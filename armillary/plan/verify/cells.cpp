@@ -10,7 +10,7 @@ Spots Cells::at(const View& view, Content& content) const {
   if (view.blocks.empty()) return {};  // an input of a rank without tokens
   const Tile& tile = program_->tiles[view.tile];
   const HeadClasses& heads = classes(tile.tensor);
-  return {view, tile, content.cells.data(), heads.within(tile.heads), heads.within(view.heads)};
+  return {view, tile, content, heads.within(tile.heads), heads.within(view.heads)};
 }
 
 Spots Cells::write(const View& view) {
@@ -19,7 +19,9 @@ Spots Cells::write(const View& view) {
   if (content.tile != view.tile) {
     content.tile = view.tile;
     const ClassRange heads = classes(tile.tensor).within(tile.heads);
-    content.cells.assign(tile.blocks.size() * (heads.end - heads.begin), {});
+    const std::size_t cells = tile.blocks.size() * (heads.end - heads.begin);
+    content.defined.assign(cells, 0);
+    content.counted.assign(tile.partial ? cells : 0, {});
   }
   return at(view, content);
 }
@@ -32,8 +34,7 @@ Spots Cells::read(const View& view) {
 void Cells::define(int tile) {
   const Tile& whole = program_->tiles[tile];
   const View view{.tile = tile, .heads = whole.heads, .blocks = whole.blocks};
-  const Spots spots = write(view);
-  for (int c = 0; c < spots.size(); ++c) spots[c].cell->defined = true;
+  write(view).define();
 }
 
 }  // namespace armillary::plan::verifier

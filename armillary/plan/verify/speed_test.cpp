@@ -77,6 +77,9 @@ TEST(VerifySpeed, AnyStrategyOfSixtyFourRanksInTwoSeconds) {
         "grid:u=4,rq=4,rk=4", "auto:traffic"}) {
     EXPECT_LT(seconds_to_plan_and_verify(problem, strategy, kBoth), 2.0) << strategy;
   }
+  Problem many_slices = make_problem(64, "zigzag");  // A million ops.
+  many_slices.kv_heads = 64;
+  EXPECT_LT(seconds_to_plan_and_verify(many_slices, "allgather:slices=16", kBoth), 2.0);
 }
 
 /// Rings in one pass: their backward is 13 million ops.

@@ -95,16 +95,9 @@ class Symbols {
   /// Cells of a view that must all be there; empty, with a diagnostic, if they are not.
   Spots defined(Place at, std::size_t v) {
     Spots spots = cells_[at.rank].read(view(at, v));
-    if (all_defined(spots)) return spots;
+    if (spots.all_defined()) return spots;
     report_.add(at.rank, at.op, "undefined", "{} is not there, or not all of it", name(at, v));
     return {};
-  }
-
-  static bool all_defined(const Spots& spots) {
-    for (int c = 0; c < spots.size(); ++c) {
-      if (!spots[c].cell->defined) return false;
-    }
-    return !spots.empty();
   }
 
   bool all_defined(Place at, std::initializer_list<std::size_t> views) {
@@ -114,8 +107,7 @@ class Symbols {
 
   /// `source` lies in another slot: `form` has seen to that.
   void overwrite(Place at, std::size_t v, const Spots& source) {
-    const Spots target = cells_[at.rank].write(view(at, v));
-    for (int c = 0; c < target.size(); ++c) *target[c].cell = *source[c].cell;
+    cells_[at.rank].write(view(at, v)).copy(source);
   }
 
   void deliver(const Message& message) {
@@ -149,11 +141,7 @@ class Symbols {
     }
   }
 
-  /// Writes final values, or partials that sum over nothing yet.
-  void define(Place at, std::size_t v) {
-    const Spots spots = cells_[at.rank].write(view(at, v));
-    for (int c = 0; c < spots.size(); ++c) *spots[c].cell = {.defined = true};
-  }
+  void define(Place at, std::size_t v) { cells_[at.rank].write(view(at, v)).define(); }
 
   void clear(Place at) {
     if (!tile(at, 0).partial) {
@@ -170,7 +158,7 @@ class Symbols {
     if (left.empty() || right.empty()) return false;
     bool same = left.size() == right.size();
     for (int c = 0; same && c < left.size(); ++c) {
-      same = left[c].cell->counted == right[c].cell->counted;
+      same = left.counted(c) == right.counted(c);
     }
     if (!same) {
       report_.add(at.rank, at.op, "partial", "{} and {} are over different pairs", name(at, a),
@@ -192,9 +180,9 @@ class Symbols {
     const Bits keys = bits_of(view(at, 1).blocks, plan_.blocks.kv.size());
     const Spots spots = defined(at, v);
     for (int s = 0; s < spots.size(); ++s) {
-      const Spot spot = spots[s];
-      const int kv = spot.cell->counted.add(0, sight_.of_query[spot.block], keys);
-      if (!once(at, spot.block, kv)) return false;
+      const int q = spots.block(s);
+      const int kv = spots.counted(s).add(0, sight_.of_query[q], keys);
+      if (!once(at, q, kv)) return false;
     }
     return true;
   }
@@ -205,12 +193,12 @@ class Symbols {
     const ClassRange attending = q_classes_.sharing(view(at, 0).heads);
     const Spots spots = defined(at, v);
     for (int s = 0; s < spots.size(); ++s) {
-      const Spot spot = spots[s];
-      const ClassRange all = readers(spot.head_class);
+      const int kv = spots.block(s);
+      const ClassRange all = readers(spots.head_class(s));
       const int end = std::min(all.end, attending.end);
       for (int c = std::max(all.begin, attending.begin); c < end; ++c) {
-        const int q = spot.cell->counted.add(c, sight_.of_key[spot.block], queries);
-        if (!once(at, q, spot.block)) return false;
+        const int q = spots.counted(s).add(c, sight_.of_key[kv], queries);
+        if (!once(at, q, kv)) return false;
       }
     }
     return true;
@@ -237,7 +225,7 @@ class Symbols {
       return;
     }
     for (int c = 0; c < into.size(); ++c) {
-      if (into[c].cell->counted.add(from[c].cell->counted)) continue;
+      if (into.counted(c).add(from.counted(c))) continue;
       report_.add(at.rank, at.op, "twice", "{} and {} share a pair", name(at, acc), name(at, part));
       return;
     }
@@ -272,12 +260,12 @@ class Symbols {
   }
 
   /// A block of the other side that a partial result still lacks, or -1.
-  int lacks(Tensor tensor, const Spot& spot) const {
-    const Counted& counted = spot.cell->counted;
-    if (!is_kv(tensor)) return counted.missing(0, sight_.of_query[spot.block]);
-    const ClassRange all = readers(spot.head_class);
+  int lacks(Tensor tensor, const Spots& spots, int s) const {
+    const Counted& counted = spots.counted(s);
+    if (!is_kv(tensor)) return counted.missing(0, sight_.of_query[spots.block(s)]);
+    const ClassRange all = readers(spots.head_class(s));
     for (int c = all.begin; c < all.end; ++c) {
-      const int missing = counted.missing(c, sight_.of_key[spot.block]);
+      const int missing = counted.missing(c, sight_.of_key[spots.block(s)]);
       if (missing >= 0) return missing;
     }
     return -1;
@@ -287,7 +275,7 @@ class Symbols {
     const Spots spots = defined(at, v);
     const Tensor tensor = tile(at, v).tensor;
     for (int s = 0; s < spots.size(); ++s) {
-      const int missing = lacks(tensor, spots[s]);
+      const int missing = lacks(tensor, spots, s);
       if (missing < 0) continue;
       report_.add(at.rank, at.op, "complete", "{} lacks {} block {}", name(at, v),
                   is_kv(tensor) ? "query" : "key", missing);
@@ -300,7 +288,7 @@ class Symbols {
     const Tile& tile = program.tiles[id];
     if (tile.blocks.empty() || tile.heads.count() == 0) return;
     const View view{.tile = id, .heads = tile.heads, .blocks = tile.blocks};
-    if (!all_defined(cells_[program.rank].read(view))) {
+    if (!cells_[program.rank].read(view).all_defined()) {
       report_.add(program.rank, -1, "complete", "{} is not whole at the end",
                   describe(program, view));
     }
