@@ -31,6 +31,9 @@ std::string nearest_flag(const CLI::App& app, const std::string& message) {
   std::vector<std::string> flags;
   for (const CLI::App* verb : app.get_subcommands()) {
     for (const CLI::Option* option : verb->get_options()) flags.push_back(option->get_name());
+    for (const CLI::App* part : verb->get_subcommands()) {
+      for (const CLI::Option* option : part->get_options()) flags.push_back(option->get_name());
+    }
   }
   const std::string nearest = nearest_name(given, flags);
   return nearest.empty() ? "" : "; nearest: " + nearest;

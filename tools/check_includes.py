@@ -31,7 +31,13 @@ MAY_USE = {
         "armillary/attention",
         "armillary/io",
     ],
-    "armillary/bench": ["armillary/core", "armillary/plan", "armillary/kernel"],
+    "armillary/bench": [
+        "armillary/core",
+        "armillary/plan",
+        "armillary/comm",
+        "armillary/kernel",
+        "armillary/attention",
+    ],
 }
 # These stand on top of the house and may use every folder of it, but nobody may use them.
 TOP = ["cli", "tests", "bench", "examples"]

@@ -80,7 +80,7 @@ command_test() {
     build_targets release "test_${only[0]}"
     run_ctest release -L "^${only[0]}\$"
   else
-    build_targets release all tests
+    build_targets release all tests bench
     say "testing everything (release)"
     run_ctest release
     test_python

@@ -4,7 +4,7 @@
 # /usr/include or /usr/local/include, so that what was installed another way counts too.
 
 readonly TORCH_VERSION=2.13.0 TORCH_LEAST=2.11
-readonly RUFF_VERSION=0.17.5
+readonly RUFF_VERSION=0.17.5 YUNCHANG_VERSION=0.6.4
 
 requirements() {  # PART
   case $1 in
@@ -109,6 +109,16 @@ setup_python_tool() {  # NAME REQUIREMENT
   pip_install "$2" || die "setup: pip could not install $2"
 }
 
+# What others offer, to be measured beside ours. Without its dependencies: they want CUDA. It is not required: a peer
+# that is not there is a row that says so.
+setup_peers() {
+  [ -z "${ARMILLARY_PYTHON:-}" ] || return 0
+  compgen -G ".venv/lib/python3*/site-packages/yunchang-$YUNCHANG_VERSION*" >/dev/null && return
+  make_venv
+  say "installing yunchang $YUNCHANG_VERSION into .venv (pip)"
+  pip_install --no-deps "yunchang==$YUNCHANG_VERSION" || say "pip could not install it; it will not be measured"
+}
+
 setup_python() {  # PART...
   local part
   for part in "$@"; do
@@ -116,6 +126,7 @@ setup_python() {  # PART...
       build) setup_torch ;;
       test) setup_python_tool pytest pytest ;;
       lint) setup_python_tool ruff "ruff==$RUFF_VERSION" ;;
+      bench) setup_peers ;;
     esac
   done
 }

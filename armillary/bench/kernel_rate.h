@@ -4,9 +4,12 @@
 // input dtype; ours clears its accumulators and makes delta within the time.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "armillary/bench/rounds.h"
 #include "armillary/plan/plan.h"
 
 namespace armillary::bench {
@@ -23,24 +26,36 @@ struct KernelCase {
   int world = 1;
   plan::Pass pass = plan::Pass::Forward;
   int threads = 1;
+  bool sdpa = false;  ///< PyTorch's flash kernel too, where it knows the mask: full and causal.
 };
 
-/// Rates are medians over rounds, GFLOP/s of visible pairs: forward 4 D, backward 10 D flops a pair
-/// and query head.
-struct KernelRate {
+/// What is known before anything is timed.
+struct KernelFacts {
   std::string isa;
-  double gflops = 0;
-  double peak_gflops = 0;  ///< Of as many threads; fp32.
-  /// Largest difference to fp64 over the largest value, of the output or the worst gradient; of the
-  /// first KV head and its query heads.
+  /// Of visible pairs: forward 4 D, backward 10 D a pair and query head.
+  double flops = 0;
+  /// Largest difference to fp64 over the largest value, of the output and, in backward, the worst
+  /// gradient; of the first KV head and its query heads.
   double max_error = 0;
-  std::optional<double> sdpa_gflops = {};  ///< PyTorch's flash kernel, full and causal masks only.
-  int rounds = 0;
+  std::optional<double> sdpa_max_error = {};
 };
 
-/// Measures for about `seconds` after the check; at least 3 rounds. Sets the intra-op threads of
-/// the calling thread. @throws InvalidArgument for a case that no kernel takes; Error if the result
-/// is wrong: nothing is timed then.
-KernelRate measure_kernel(const KernelCase& given, double seconds, bool with_sdpa);
+/// Sides, all in GFLOP/s: "kernel", "peak" of as many threads (peak.h), and perhaps "sdpa". One
+/// thread calls; its intra-op threads are set.
+class KernelRate {
+ public:
+  /// Makes everything, runs it once and checks the results. @throws InvalidArgument for a case that
+  /// no kernel takes; Error if our result is wrong.
+  explicit KernelRate(const KernelCase& given);
+  ~KernelRate();
+
+  const KernelFacts& facts() const { return facts_; }
+  std::vector<Side> sides();
+
+ private:
+  struct Work;
+  std::unique_ptr<Work> work_;
+  KernelFacts facts_;
+};
 
 }  // namespace armillary::bench

@@ -1,9 +1,12 @@
 #include "armillary/bench/peak.h"
 
-#include <atomic>
+#include <algorithm>
+#include <barrier>
 #include <chrono>
 #include <cstdint>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "armillary/core/error.h"
@@ -14,9 +17,10 @@ namespace {
 using Burn = void (*)(std::int64_t rounds);
 
 struct Unit {
-  std::string_view isa;
-  Burn burn;
-  double flops_a_round;
+  std::string_view isa;  ///< The first letters of its name.
+  bool bf16 = false;     ///< Multiplies pairs of bf16 into fp32.
+  Burn burn = nullptr;
+  double flops_a_round = 0;
 };
 
 // Registers are named in assembly: g++ 12 spills an array of accumulators. Enough of them that no
@@ -32,6 +36,7 @@ struct Unit {
 #define ARMILLARY_FMA_Y(n) "vfmadd231ps %%ymm14,%%ymm15,%%ymm" #n "\n\t"
 #define ARMILLARY_ZERO_Z(n) "vpxorq %%zmm" #n ",%%zmm" #n ",%%zmm" #n "\n\t"
 #define ARMILLARY_FMA_Z(n) "vfmadd231ps %%zmm30,%%zmm31,%%zmm" #n "\n\t"
+#define ARMILLARY_DOT_Z(n) "vdpbf16ps %%zmm30,%%zmm31,%%zmm" #n "\n\t"
 
 __attribute__((target("avx2,fma"))) void burn_avx2(std::int64_t rounds) {
   asm volatile(ARMILLARY_ZERO_Y(14) ARMILLARY_ZERO_Y(15) ARMILLARY_EACH_OF_12(ARMILLARY_ZERO_Y)::
@@ -47,6 +52,16 @@ __attribute__((target("avx512f"))) void burn_avx512(std::int64_t rounds) {
                    : ARMILLARY_EACH_OF_24(ARMILLARY_CLOBBER) "xmm30", "xmm31");
   for (std::int64_t i = 0; i < rounds; ++i) {
     asm volatile(ARMILLARY_EACH_OF_24(ARMILLARY_FMA_Z)::
+                     : ARMILLARY_EACH_OF_24(ARMILLARY_CLOBBER) "xmm30", "xmm31");
+  }
+}
+
+// A pair of products a lane: vdpbf16ps.
+__attribute__((target("avx512f,avx512bf16"))) void burn_avx512_bf16(std::int64_t rounds) {
+  asm volatile(ARMILLARY_ZERO_Z(30) ARMILLARY_ZERO_Z(31) ARMILLARY_EACH_OF_24(ARMILLARY_ZERO_Z)::
+                   : ARMILLARY_EACH_OF_24(ARMILLARY_CLOBBER) "xmm30", "xmm31");
+  for (std::int64_t i = 0; i < rounds; ++i) {
+    asm volatile(ARMILLARY_EACH_OF_24(ARMILLARY_DOT_Z)::
                      : ARMILLARY_EACH_OF_24(ARMILLARY_CLOBBER) "xmm30", "xmm31");
   }
 }
@@ -67,39 +82,69 @@ void burn_portable(std::int64_t rounds) {
 
 constexpr Unit kUnits[] = {
 #if defined(__x86_64__)
-    {"avx512", burn_avx512, 24.0 * 32},
-    {"avx2", burn_avx2, 12.0 * 16},
+    {"avx512_bf16", true, burn_avx512_bf16, 24.0 * 64},
+    {"avx512", false, burn_avx512, 24.0 * 32},
+    {"avx2", false, burn_avx2, 12.0 * 16},
 #endif
-    {"portable", burn_portable, 8.0 * 8},
+    {"portable", false, burn_portable, 8.0 * 8},
 };
 
-const Unit& unit_of(std::string_view isa) {
+const Unit& unit_of(std::string_view isa, plan::Dtype dtype) {
   for (const Unit& unit : kUnits) {
+    if (unit.bf16 && dtype != plan::Dtype::Bf16) continue;
     if (isa.substr(0, unit.isa.size()) == unit.isa) return unit;
   }
   fail<InvalidArgument>("peak: instruction set {}; avx512, avx2 or portable is required", isa);
 }
 
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+struct Window {
+  Clock::time_point begin;
+  Clock::time_point end;
+};
+
 }  // namespace
 
-double peak_gflops(std::string_view isa, int threads, double seconds) {
-  using Clock = std::chrono::steady_clock;
-  const Unit& unit = unit_of(isa);
-  constexpr std::int64_t kRounds = 100'000;
-  std::atomic<std::int64_t> done = 0;
+double peak_gflops(std::string_view isa, plan::Dtype dtype, int threads, double seconds) {
+  if (threads < 1) fail<InvalidArgument>("peak: {} threads; at least 1 is required", threads);
+  const Unit& unit = unit_of(isa, dtype);
+  constexpr std::int64_t kRounds = 400'000;  // about a millisecond
+  const double flops = static_cast<double>(kRounds) * unit.flops_a_round * threads;
   const Clock::time_point begin = Clock::now();
-  const auto work = [&] {
-    while (std::chrono::duration<double>(Clock::now() - begin).count() < seconds) {
+  std::vector<Window> windows(threads);
+  double best = 0;
+  bool over = false;
+  const auto judge = [&]() noexcept {
+    const auto [first, last] = std::pair(
+        std::min_element(windows.begin(), windows.end(),
+                         [](const Window& a, const Window& b) { return a.begin < b.begin; }),
+        std::max_element(windows.begin(), windows.end(),
+                         [](const Window& a, const Window& b) { return a.end < b.end; }));
+    best = std::max(best, flops / seconds_between(first->begin, last->end) / 1e9);
+    over = seconds_between(begin, Clock::now()) >= seconds;
+  };
+  std::barrier together(threads);
+  std::barrier judged(threads, judge);
+  const auto work = [&](int i) {
+    while (!over) {
+      together.arrive_and_wait();
+      windows[i].begin = Clock::now();
       unit.burn(kRounds);
-      done += kRounds;
+      windows[i].end = Clock::now();
+      judged.arrive_and_wait();
     }
   };
-  std::vector<std::jthread> others;
-  for (int i = 1; i < threads; ++i) others.emplace_back(work);
-  work();
-  others.clear();
-  const double elapsed = std::chrono::duration<double>(Clock::now() - begin).count();
-  return static_cast<double>(done.load()) * unit.flops_a_round / elapsed / 1e9;
+  {
+    std::vector<std::jthread> others;
+    for (int i = 1; i < threads; ++i) others.emplace_back(work, i);
+    work(0);
+  }
+  return best;
 }
 
 }  // namespace armillary::bench

@@ -4,12 +4,19 @@
 
 #include <string_view>
 
+#include "armillary/plan/problem.h"
+
 namespace armillary::bench {
 
-/// Multiply-adds in fp32 that `threads` threads finish a second, in GFLOP/s (2 an element): nothing
-/// but independent vector FMAs in registers, of the widest set up to `isa` ("avx512", "avx2",
-/// "portable", as kernel/cpu/isa.h names them). Takes about `seconds`. Requires a set that this CPU
-/// has.
-double peak_gflops(std::string_view isa, int threads, double seconds);
+/// Most multiply-adds that `threads` threads finish a second, in GFLOP/s (2 an element): nothing
+/// but independent vector multiply-adds in registers, of the widest set up to `isa` ("avx512_bf16",
+/// "avx512", "avx2", "portable", as kernel/cpu/isa.h names them); of fp32, or of bf16 if `dtype` is
+/// and the set has instructions for it.
+///
+/// The best of windows of about a millisecond in which all threads run from begin to end: a thread
+/// that starts late, or a neighbour that takes a core, spoils a window and not the result. Takes
+/// about `seconds`, at least one window. Requires a set that this CPU has. @throws InvalidArgument
+/// for a name that is not one of them, and below 1 thread.
+double peak_gflops(std::string_view isa, plan::Dtype dtype, int threads, double seconds);
 
 }  // namespace armillary::bench

@@ -1,36 +1,134 @@
-// Bad input to `armillary bench`: refused before anything is measured.
+// `armillary bench`: bad input is refused before anything is measured, and every bench measures in
+// its smallest size.
+#include <nlohmann/json.hpp>
+#include <sstream>
+
 #include "tests/error/program.h"
 
 namespace armillary::error {
 namespace {
 
+using testing::Contains;
+using testing::Eq;
 using testing::HasSubstr;
 using testing::StartsWith;
+using Json = nlohmann::json;
 
-bool has_bench() {
-  return run({"bench", "--help"}).out.find("built without") == std::string::npos;
+class Bench : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (run({"bench", "--help"}).out.find("built without") != std::string::npos) {
+      GTEST_SKIP() << "[SKIP] the program was built without libtorch";
+    }
+  }
+
+  static void expect_bench_refused(const std::string& bench, const std::vector<std::string>& flags,
+                                   const std::string& message) {
+    std::vector<std::string> arguments{"bench", bench};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    expect_refused(arguments, StartsWith(message));
+  }
+
+  /// The JSON lines of a bench that runs its fewest rounds.
+  static std::vector<Json> measure(std::vector<std::string> arguments,
+                                   const std::string& input = "") {
+    arguments.insert(arguments.begin(), "bench");
+    const Result result = run(arguments, input);
+    EXPECT_EQ(result.code, 0) << result.err;
+    std::vector<Json> lines;
+    std::istringstream out(result.out);
+    for (std::string line; std::getline(out, line);) lines.push_back(Json::parse(line));
+    return lines;
+  }
+
+  static void expect_above_zero(const Json& line, const std::vector<std::string>& keys) {
+    for (const std::string& key : keys) {
+      EXPECT_GT(line.value(key, 0.0), 0) << key << " of " << line.dump();
+    }
+  }
+};
+
+using BenchError = Bench;
+
+TEST_F(BenchError, BenchesThatThereAreNot) {
+  expect_refused({"bench"},
+                 Eq("bench: what to measure is not named; kernel, layer or merge is required"));
+  expect_refused({"bench", "kernl"}, Eq("bench: 'kernl' is not known; kernel, layer or merge is "
+                                        "required; nearest is 'kernel'"));
+  expect_refused({"bench", "kernel", "--token", "8"}, HasSubstr("nearest: --tokens"));
 }
 
-void expect_kernel_refused(const std::vector<std::string>& flags, const std::string& message) {
-  std::vector<std::string> arguments{"bench", "kernel"};
-  arguments.insert(arguments.end(), flags.begin(), flags.end());
-  expect_refused(arguments, StartsWith(message));
+TEST_F(BenchError, KernelsThatThereAreNot) {
+  expect_bench_refused("kernel", {"--head-dim", "257", "--tokens", "64"},
+                       "attend: head dim 257; 1 to 256 is required");
+  expect_bench_refused("kernel", {"--head-dim", "0"}, "--head-dim: '0' given");
+  expect_bench_refused("kernel", {"--tokens", "-1"}, "--tokens: '-1' given");
+  expect_bench_refused("kernel", {"--threads", "0"}, "--threads: '0' given");
+  expect_bench_refused("kernel", {"--seconds", "-1"}, "--seconds: '-1' given");
+  expect_bench_refused("kernel", {"--dtype", "fp64"},
+                       "bench: dtype fp64; fp32, bf16 or fp16 is required");
+  expect_bench_refused("kernel", {"--dtype", "int8"}, "dtype: 'int8' is not known");
+  expect_bench_refused("kernel", {"--mask", "causl"}, "mask: 'causl' is not known");
+  expect_bench_refused("kernel", {"--pass", "both"}, "--pass: 'both' is not known");
+  expect_bench_refused("kernel", {"--heads", "6", "--kv-heads", "4"},
+                       "bench: 4096 tokens, world 1, 6 heads, 4 KV heads;");
 }
 
-TEST(BenchError, KernelsThatThereAreNot) {
-  if (!has_bench()) GTEST_SKIP() << "[SKIP] the program was built without libtorch";
-  expect_refused({"bench"}, testing::Eq("bench: what to measure is not named; kernel is required"));
-  expect_refused({"bench", "kernl"}, HasSubstr("kernl"));
-  expect_kernel_refused({"--head-dim", "257", "--tokens", "64"},
-                        "attend: head dim 257; 1 to 256 is required");
-  expect_kernel_refused({"--head-dim", "0"}, "--head-dim: '0' given");
-  expect_kernel_refused({"--threads", "0"}, "--threads: '0' given");
-  expect_kernel_refused({"--dtype", "fp64"}, "bench: dtype fp64; fp32, bf16 or fp16 is required");
-  expect_kernel_refused({"--dtype", "int8"}, "dtype: 'int8' is not known");
-  expect_kernel_refused({"--mask", "causl"}, "mask: 'causl' is not known");
-  expect_kernel_refused({"--pass", "both"}, "--pass: 'both' is not known");
-  expect_kernel_refused({"--heads", "6", "--kv-heads", "4"},
-                        "bench: 4096 tokens, world 1, 6 heads, 4 KV heads;");
+TEST_F(BenchError, LayersAndMergesThatThereAreNot) {
+  expect_bench_refused("layer", {"--tokens", "0"}, "--tokens: '0' given");
+  expect_bench_refused("layer", {"--world", "0"}, "--world: '0' given");
+  expect_bench_refused("layer", {"--dtype", "fp64"}, "bench: dtype fp64;");
+  expect_bench_refused("layer", {"--strategy", "rong"}, "strategy: unknown name 'rong'");
+  expect_bench_refused("layer", {"--strategy", "ulysses", "--heads", "1"},
+                       "strategy: ulysses spreads heads 2 ways");
+  expect_bench_refused("layer", {"--layout", "zigzack"}, "layout: 'zigzack' is not known");
+  expect_bench_refused("merge", {"--tokens", "0"}, "--tokens: '0' given");
+  expect_bench_refused("merge", {"--threads", "0"}, "--threads: '0' given");
+}
+
+TEST_F(Bench, KernelMeasures) {
+  const auto lines = measure({"kernel", "--tokens", "64", "--heads", "2", "--pass", "backward",
+                              "--sdpa", "--seconds", "0", "--json"});
+  ASSERT_EQ(lines.size(), 1U);
+  expect_above_zero(lines[0], {"flops", "gflops", "peak_gflops", "of_peak", "max_error",
+                               "sdpa_gflops", "over_sdpa", "sdpa_max_error"});
+  EXPECT_EQ(lines[0]["rounds"], 3);
+  EXPECT_LT(lines[0]["max_error"], 1e-5);
+  EXPECT_LT(lines[0]["sdpa_max_error"], 1e-5);
+}
+
+TEST_F(Bench, LayerMeasuresEveryStrategyAndPass) {
+  const auto lines =
+      measure({"layer", "--tokens", "32", "--heads", "2", "--head-dim", "8", "--strategy", "ring",
+               "--strategy", "ulysses", "--seconds", "0", "--json"});
+  ASSERT_EQ(lines.size(), 4U);
+  for (const Json& line : lines) {
+    expect_above_zero(line, {"seconds", "kernel_seconds", "one_rank_seconds", "efficiency",
+                             "busy_rank_seconds", "efficiency_busy", "gflops", "ops", "max_error"});
+    EXPECT_LT(line["max_error"], 1e-5);
+  }
+  EXPECT_EQ(lines[1]["strategy"], "ring");
+  EXPECT_EQ(lines[1]["pass"], "forward+backward");
+}
+
+TEST_F(Bench, MergeMeasures) {
+  const auto lines = measure({"merge", "--tokens", "64", "--seconds", "0", "--json"});
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0]["what"], "merge");
+  EXPECT_EQ(lines[1]["what"], "add");
+  for (const Json& line : lines) expect_above_zero(line, {"gbytes_per_s", "of_memory"});
+}
+
+TEST_F(Bench, SidesRunOnRequest) {
+  const auto lines = measure({"kernel", "--tokens", "64", "--on-request"}, "kernel\npeak\n");
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_THAT(lines[0]["sides"], Contains("kernel"));
+  EXPECT_EQ(lines[1]["side"], "kernel");
+  EXPECT_EQ(lines[2]["side"], "peak");
+  expect_above_zero(lines[1], {"value"});
+  const Result unknown = run({"bench", "kernel", "--tokens", "64", "--on-request"}, "kernal\n");
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("side: 'kernal' is not known"));
 }
 
 }  // namespace

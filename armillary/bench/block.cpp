@@ -1,0 +1,119 @@
+#include "armillary/bench/block.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "armillary/core/error.h"
+#include "armillary/kernel/reference.h"
+
+namespace armillary::bench {
+namespace {
+
+at::Tensor first_heads(const at::Tensor& x_BLHX, std::int64_t heads) {
+  return x_BLHX.narrow(2, 0, heads).to(at::kDouble);
+}
+
+}  // namespace
+
+Block::Block(const kernel::Kernel& kernel, const kernel::Pairs& pairs, kernel::Inputs inputs,
+             at::Tensor dout_BLHE)
+    : kernel_(kernel), pairs_(pairs), inputs_(std::move(inputs)), dout_(std::move(dout_BLHE)) {
+  pairs_.prepared = kernel.prepare(pairs_);
+  const auto acc = at::TensorOptions(kernel::accumulator(dout_.scalar_type()));
+  carry_ = {at::empty(dout_.sizes(), acc), at::empty(dout_.sizes().slice(0, 3), acc)};
+  out_ = at::empty_like(dout_);
+  lse_ = at::empty_like(carry_.lse_BLH);
+  delta_ = at::empty_like(lse_);
+  sums_ = {at::empty(inputs_.q_BLHD.sizes(), acc), at::empty(inputs_.k_BLGD.sizes(), acc),
+           at::empty(inputs_.v_BLGE.sizes(), acc)};
+  grads_ = {at::empty_like(inputs_.q_BLHD), at::empty_like(inputs_.k_BLGD),
+            at::empty_like(inputs_.v_BLGE)};
+}
+
+void Block::forward() {
+  kernel::clear(carry_);
+  kernel_.attend(pairs_, inputs_, carry_);
+  kernel::finish(carry_, out_, lse_);
+}
+
+void Block::backward() {
+  for (const at::Tensor& sum : {sums_.dq_BLHD, sums_.dk_BLGD, sums_.dv_BLGE}) sum.zero_();
+  kernel::delta(dout_, out_, delta_);
+  kernel_.attend_grad(pairs_, inputs_, {dout_, lse_, delta_}, sums_);
+  grads_[0].copy_(sums_.dq_BLHD);
+  grads_[1].copy_(sums_.dk_BLGD);
+  grads_[2].copy_(sums_.dv_BLGE);
+}
+
+std::vector<at::Tensor> Block::results(bool backward) const {
+  std::vector<at::Tensor> results{out_};
+  if (backward) results.insert(results.end(), grads_.begin(), grads_.end());
+  return results;
+}
+
+at::ScalarType scalar_type(plan::Dtype dtype) {
+  switch (dtype) {
+    case plan::Dtype::F32:
+      return at::kFloat;
+    case plan::Dtype::Bf16:
+      return at::kBFloat16;
+    case plan::Dtype::F16:
+      return at::kHalf;
+    case plan::Dtype::F64:
+      break;
+  }
+  fail<InvalidArgument>(
+      "bench: dtype fp64; fp32, bf16 or fp16 is required, of which there is a kernel");
+}
+
+Sample sample(plan::Dtype dtype, std::int64_t q_tokens, std::int64_t k_tokens, std::int64_t heads,
+              std::int64_t kv_heads, std::int64_t head_dim) {
+  at::Generator generator = at::detail::createCPUGenerator(7);
+  const auto random = [&](std::int64_t tokens, std::int64_t of_heads) {
+    return at::randn({1, tokens, of_heads, head_dim}, generator).to(scalar_type(dtype));
+  };
+  Sample made;  // one after the other: arguments would be made in any order
+  made.q_BLHD = random(q_tokens, heads);
+  made.k_BLGD = random(k_tokens, kv_heads);
+  made.v_BLGD = random(k_tokens, kv_heads);
+  made.dout_BLHD = random(q_tokens, heads);
+  return made;
+}
+
+std::vector<at::Tensor> exact_first_head(const kernel::Pairs& pairs, const kernel::Inputs& inputs,
+                                         const at::Tensor& dout_BLHE, bool backward) {
+  const std::int64_t group = inputs.q_BLHD.size(2) / inputs.k_BLGD.size(2);
+  Block exact(kernel::reference(), pairs,
+              {.q_BLHD = first_heads(inputs.q_BLHD, group),
+               .k_BLGD = first_heads(inputs.k_BLGD, 1),
+               .v_BLGE = first_heads(inputs.v_BLGE, 1),
+               .score = inputs.score},
+              first_heads(dout_BLHE, group));
+  exact.forward();
+  if (backward) exact.backward();
+  return exact.results(backward);
+}
+
+double error_of(const std::vector<at::Tensor>& given, const std::vector<at::Tensor>& exact) {
+  double worst = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    const at::Tensor part = first_heads(given[i], exact[i].size(2));
+    const double error =
+        (part - exact[i]).abs().max().item<double>() / exact[i].abs().max().item<double>();
+    worst = std::isnan(error) || std::isnan(worst) ? std::nan("") : std::max(worst, error);
+  }
+  return worst;
+}
+
+void require_right(std::string_view what, double error, plan::Dtype dtype) {
+  const double bound = dtype == plan::Dtype::F32 ? 1e-5 : 0.05;
+  if (!(error <= bound)) {
+    fail<Error>("bench: {} is wrong by {:.3g}, at most {:.0g} is required; nothing was timed", what,
+                error, bound);
+  }
+}
+
+}  // namespace armillary::bench

@@ -1,0 +1,222 @@
+#include "armillary/bench/layer.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "armillary/kernel/cpu_kernel.h"
+
+namespace armillary::bench {
+namespace {
+
+/// Counts the buffers that ATen allocates on the thread that holds its guard.
+class AllocationCounter : public c10::MemoryReportingInfoBase {
+ public:
+  bool memoryProfilingEnabled() const override { return true; }
+  void reportMemoryUsage(void* /*memory*/, std::int64_t bytes, std::size_t /*allocated*/,
+                         std::size_t /*reserved*/, c10::Device /*device*/) override {
+    if (bytes > 0) ++count_;
+  }
+  std::int64_t count() const { return count_; }
+
+ private:
+  std::int64_t count_ = 0;
+};
+
+at::Tensor as_tensor(const std::vector<std::int64_t>& values) {
+  return at::tensor(values, at::kLong);
+}
+
+double scale_of(const plan::Problem& problem) {
+  return 1 / std::sqrt(static_cast<double>(problem.head_dim));
+}
+
+}  // namespace
+
+int repeats_for(double seconds) {
+  return static_cast<int>(std::clamp(0.02 / seconds, 1.0, 1000.0));
+}
+
+std::int64_t most_ops(const plan::Problem& problem, const std::string& strategy, bool backward) {
+  const plan::Planner planner(problem, plan::parse_strategy(strategy));
+  std::size_t most = 0;
+  for (plan::Rank rank = 0; rank < problem.world; ++rank) {
+    std::size_t ops = planner.program(plan::Pass::Forward, rank).ops.size();
+    if (backward) ops += planner.program(plan::Pass::Backward, rank).ops.size();
+    most = std::max(most, ops);
+  }
+  return static_cast<std::int64_t>(most);
+}
+
+Layer::Layer(const plan::Problem& problem, const std::string& strategy, const Sample& whole)
+    : options_{.mask = problem.mask, .layout = problem.layout, .strategy = strategy},
+      ranks_(problem.world) {
+  for (const plan::Runs& runs : plan::shards(problem.layout, problem.mask, problem.world).q) {
+    rows_.push_back(as_tensor(plan::positions(runs)));
+    const auto mine = [&](const at::Tensor& x) { return x.index_select(1, rows_.back()); };
+    parts_.push_back(
+        {mine(whole.q_BLHD), mine(whole.k_BLGD), mine(whole.v_BLGD), mine(whole.dout_BLHD)});
+  }
+}
+
+std::vector<at::Tensor> Layer::step(comm::Communicator& comm, bool backward) {
+  const Sample& mine = parts_[comm.rank()];
+  if (!backward) {
+    const c10::NoGradGuard no_grad;
+    return {attention::sequence_parallel_attention(mine.q_BLHD, mine.k_BLGD, mine.v_BLGD, comm,
+                                                   options_)};
+  }
+  std::vector<at::Tensor> inputs;
+  for (const at::Tensor& x : {mine.q_BLHD, mine.k_BLGD, mine.v_BLGD}) {
+    inputs.push_back(x.detach().requires_grad_(true));
+  }
+  std::vector<at::Tensor> results{
+      attention::sequence_parallel_attention(inputs[0], inputs[1], inputs[2], comm, options_)};
+  for (at::Tensor& grad : torch::autograd::grad(results, inputs, {mine.dout_BLHD})) {
+    results.push_back(std::move(grad));
+  }
+  return results;
+}
+
+std::vector<at::Tensor> Layer::first_run() {
+  std::vector<std::vector<at::Tensor>> parts(rows_.size());
+  ranks_.run([&](comm::Communicator& comm) { parts[comm.rank()] = step(comm, true); });
+  std::vector<at::Tensor> results;
+  const at::Tensor all_rows = at::cat(rows_);
+  for (std::size_t i = 0; i < parts[0].size(); ++i) {
+    std::vector<at::Tensor> of_ranks;
+    for (const std::vector<at::Tensor>& part : parts) of_ranks.push_back(part[i].detach());
+    const at::Tensor joined = at::cat(of_ranks, 1);
+    results.push_back(at::empty_like(joined).index_copy_(1, all_rows, joined));
+  }
+  for (const bool backward : {false, true}) repeats_[backward ? 1 : 0] = repeats_for(run(backward));
+  return results;
+}
+
+void Layer::start(bool backward) {
+  running_ = repeats_[backward ? 1 : 0];
+  ranks_.start([this, backward](comm::Communicator& comm) {
+    for (int i = 0; i < running_; ++i) step(comm, backward);
+  });
+}
+
+double Layer::wait() {
+  return ranks_.wait() / running_;
+}
+
+std::int64_t Layer::allocations(bool backward) {
+  std::vector<std::int64_t> counts(rows_.size());
+  ranks_.run([&](comm::Communicator& comm) {
+    const auto counter = std::make_shared<AllocationCounter>();
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, counter);
+    step(comm, backward);
+    counts[comm.rank()] = counter->count();
+  });
+  return *std::max_element(counts.begin(), counts.end());
+}
+
+/// Of one rank, each with tensors of its own.
+struct LayerKernels::Calls {
+  struct Call {
+    kernel::Pairs pairs;
+    kernel::Inputs inputs;
+    kernel::Partial carry;
+    kernel::OutputGrads upstream;
+    kernel::InputGrads grads;
+  };
+  std::vector<Call> forward;
+  std::vector<Call> backward;
+
+  /// The calls of a program, on the rows of the sample that the views of its ops stand for.
+  static std::vector<Call> of(const plan::Planner& planner, const plan::RankProgram& program,
+                              const plan::Mask& mask, const Sample& whole) {
+    std::vector<Call> calls;
+    for (const plan::Op& op : program.ops) {
+      if (op.kind != plan::OpKind::Attend && op.kind != plan::OpKind::AttendGrad) continue;
+      calls.push_back(one(planner, op, mask, whole));
+    }
+    return calls;
+  }
+
+  static Call one(const plan::Planner& planner, const plan::Op& op, const plan::Mask& mask,
+                  const Sample& whole) {
+    const plan::Problem& problem = planner.problem();
+    const auto runs_of = [](const std::vector<plan::Block>& blocks, const plan::View& view) {
+      plan::Runs runs;
+      for (const int id : view.blocks) {
+        runs.insert(runs.end(), blocks[id].runs.begin(), blocks[id].runs.end());
+      }
+      return runs;
+    };
+    const plan::View& queries = op.views[0];
+    const plan::View& keys = op.views[1];
+    Call call;
+    call.pairs = {.q_runs = runs_of(planner.blocks().q, queries),
+                  .k_runs = runs_of(planner.blocks().kv, keys),
+                  .mask = &mask,
+                  .heads = {queries.heads.begin, keys.heads.begin, problem.group_size()}};
+    call.pairs.prepared = kernel::cpu_kernel().prepare(call.pairs);
+    const at::Tensor q_rows = as_tensor(plan::positions(call.pairs.q_runs));
+    const at::Tensor k_rows = as_tensor(plan::positions(call.pairs.k_runs));
+    const auto part = [](const at::Tensor& x, const at::Tensor& rows, const plan::Heads& heads) {
+      return x.index_select(1, rows).narrow(2, heads.begin, heads.count()).contiguous();
+    };
+    call.inputs = {.q_BLHD = part(whole.q_BLHD, q_rows, queries.heads),
+                   .k_BLGD = part(whole.k_BLGD, k_rows, keys.heads),
+                   .v_BLGE = part(whole.v_BLGD, k_rows, keys.heads),
+                   .score = {.scale = scale_of(problem)}};
+    const auto acc = at::TensorOptions(kernel::accumulator(whole.q_BLHD.scalar_type()));
+    const at::IntArrayRef shape = call.inputs.q_BLHD.sizes();
+    call.carry = {at::empty(shape, acc), at::empty(shape.slice(0, 3), acc)};
+    kernel::clear(call.carry);
+    kernel::cpu_kernel().attend(call.pairs, call.inputs, call.carry);
+    if (op.kind == plan::OpKind::Attend) return call;
+    call.upstream = {part(whole.dout_BLHD, q_rows, queries.heads), call.carry.lse_BLH,
+                     at::zeros(shape.slice(0, 3), acc)};
+    call.grads = {at::zeros(shape, acc), at::zeros(call.inputs.k_BLGD.sizes(), acc),
+                  at::zeros(call.inputs.v_BLGE.sizes(), acc)};
+    return call;
+  }
+
+  void run(bool both) {
+    const kernel::Kernel& kernel = kernel::cpu_kernel();
+    for (Call& call : forward) kernel.attend(call.pairs, call.inputs, call.carry);
+    if (!both) return;
+    for (Call& call : backward) {
+      kernel.attend_grad(call.pairs, call.inputs, call.upstream, call.grads);
+    }
+  }
+};
+
+LayerKernels::LayerKernels(const plan::Problem& problem, const std::string& strategy,
+                           const Sample& whole)
+    : mask_(problem.mask), ranks_(problem.world) {
+  const plan::Planner planner(problem, plan::parse_strategy(strategy));
+  for (plan::Rank rank = 0; rank < problem.world; ++rank) {
+    of_rank_.push_back(std::make_unique<Calls>());
+    const auto calls = [&](plan::Pass pass) {
+      return Calls::of(planner, planner.program(pass, rank), mask_, whole);
+    };
+    of_rank_.back()->forward = calls(plan::Pass::Forward);
+    of_rank_.back()->backward = calls(plan::Pass::Backward);
+  }
+  for (const bool backward : {false, true}) repeats_[backward ? 1 : 0] = repeats_for(run(backward));
+}
+
+LayerKernels::~LayerKernels() = default;
+
+double LayerKernels::run(bool backward) {
+  const int repeats = repeats_[backward ? 1 : 0];
+  const double seconds = ranks_.run([&](comm::Communicator& comm) {
+    for (int i = 0; i < repeats; ++i) of_rank_[comm.rank()]->run(backward);
+  });
+  return seconds / repeats;
+}
+
+}  // namespace armillary::bench

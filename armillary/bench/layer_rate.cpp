@@ -1,0 +1,132 @@
+#include "armillary/bench/layer_rate.h"
+
+#include <c10/core/GradMode.h>
+
+#include <cmath>
+#include <list>
+#include <map>
+#include <utility>
+
+#include "armillary/bench/layer.h"
+#include "armillary/bench/peak.h"
+#include "armillary/core/error.h"
+#include "armillary/kernel/cpu/isa.h"
+
+namespace armillary::bench {
+namespace {
+
+plan::Problem problem_of(const LayerCase& given, int world) {
+  if (given.tokens < 1 || given.world < 1) {
+    fail<InvalidArgument>("bench: {} tokens a rank, world {}; at least 1 each is required",
+                          given.tokens, given.world);
+  }
+  const std::int64_t tokens = given.tokens * given.world;
+  scalar_type(given.dtype);  // refuses what has no kernel
+  plan::Problem problem{.world = world,
+                        .heads = static_cast<int>(given.heads),
+                        .kv_heads = static_cast<int>(given.kv_heads),
+                        .head_dim = static_cast<int>(given.head_dim),
+                        .value_dim = static_cast<int>(given.head_dim),
+                        .dtype = given.dtype,
+                        .mask = plan::parse_mask(given.mask, {tokens, tokens}),
+                        .layout = plan::parse_layout(given.layout)};
+  plan::validate(problem);
+  return problem;
+}
+
+/// Output and gradients of the first KV head in fp64, over the whole sequence.
+std::vector<at::Tensor> exact_of(const plan::Problem& problem, const Sample& whole) {
+  const c10::NoGradGuard no_grad;
+  const plan::Runs all{plan::run_of({0, problem.mask.q_len()})};
+  const kernel::Pairs pairs{.q_runs = all,
+                            .k_runs = all,
+                            .mask = &problem.mask,
+                            .heads = {.group_size = problem.group_size()}};
+  const kernel::Inputs inputs{
+      .q_BLHD = whole.q_BLHD,
+      .k_BLGD = whole.k_BLGD,
+      .v_BLGE = whole.v_BLGD,
+      .score = {.scale = 1 / std::sqrt(static_cast<double>(problem.head_dim))}};
+  return exact_first_head(pairs, inputs, whole.dout_BLHD, true);
+}
+
+}  // namespace
+
+struct LayerRate::Contest {
+  LayerCase given;
+  plan::Problem problem;
+  std::list<Layer> alone;               ///< World 1, one for every rank; the first is one_rank.
+  std::map<std::string, Layer> spread;  ///< By strategy.
+  std::map<std::string, LayerKernels> kernels;  ///< By strategy.
+
+  double busy(bool backward) {
+    for (Layer& layer : alone) layer.start(backward);
+    double sum = 0;
+    for (Layer& layer : alone) sum += layer.wait();
+    return sum / static_cast<double>(alone.size());
+  }
+};
+
+LayerRate::LayerRate(const LayerCase& given)
+    : contest_(std::make_unique<Contest>(
+          Contest{.given = given, .problem = problem_of(given, given.world)})),
+      isa_(kernel::cpu::current_isa().name) {
+  Contest& contest = *contest_;
+  const plan::Problem& problem = contest.problem;
+  for (const std::string& strategy : given.strategies) {
+    plan::check_legal(problem, plan::parse_strategy(strategy));
+  }
+  const Sample whole = sample(given.dtype, problem.mask.q_len(), problem.mask.kv_len(), given.heads,
+                              given.kv_heads, given.head_dim);
+  const std::vector<at::Tensor> exact = exact_of(problem, whole);
+  const plan::Problem on_one = problem_of(given, 1);
+  for (int i = 0; i < given.world; ++i) {
+    const double error =
+        error_of(contest.alone.emplace_back(on_one, "ring", whole).first_run(), exact);
+    require_right("one rank", error, given.dtype);
+  }
+  for (const std::string& strategy : given.strategies) {
+    Layer& layer = contest.spread.try_emplace(strategy, problem, strategy, whole).first->second;
+    LayerFacts facts{.strategy = strategy, .max_error = error_of(layer.first_run(), exact)};
+    require_right(strategy, facts.max_error, given.dtype);
+    for (const bool backward : {false, true}) {
+      facts.ops[backward ? 1 : 0] = most_ops(problem, strategy, backward);
+      facts.allocations[backward ? 1 : 0] = layer.allocations(backward);
+    }
+    facts_.push_back(facts);
+    if (given.kernels) contest.kernels.try_emplace(strategy, problem, strategy, whole);
+  }
+}
+
+LayerRate::~LayerRate() = default;
+
+double LayerRate::flops(bool backward) const {
+  const plan::Problem& problem = contest_->problem;
+  return (backward ? 14.0 : 4.0) * problem.head_dim * problem.heads *
+         static_cast<double>(problem.mask.area());
+}
+
+std::vector<Side> LayerRate::sides() {
+  Contest& contest = *contest_;
+  std::vector<Side> sides{{"peak", [this, &contest] {
+                             return peak_gflops(isa_, contest.given.dtype, contest.given.world,
+                                                0.02);
+                           }}};
+  for (const bool backward : {false, true}) {
+    const std::string pass = kPassNames[backward ? 1 : 0];
+    sides.push_back(
+        {"one_rank " + pass, [&contest, backward] { return contest.alone.front().run(backward); }});
+    sides.push_back({"busy_rank " + pass, [&contest, backward] { return contest.busy(backward); }});
+    for (auto& [strategy, layer] : contest.spread) {
+      sides.push_back(
+          {strategy + " " + pass, [&layer = layer, backward] { return layer.run(backward); }});
+    }
+    for (auto& [strategy, kernels] : contest.kernels) {
+      sides.push_back({strategy + " kernels " + pass,
+                       [&kernels = kernels, backward] { return kernels.run(backward); }});
+    }
+  }
+  return sides;
+}
+
+}  // namespace armillary::bench

@@ -1,0 +1,106 @@
+#include "armillary/bench/merge_rate.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+
+#include <cstring>
+
+#include "armillary/bench/block.h"
+#include "armillary/core/error.h"
+#include "armillary/kernel/cpu/isa.h"
+#include "armillary/kernel/merge.h"
+
+namespace armillary::bench {
+
+struct MergeRate::Buffers {
+  kernel::Partial acc;
+  kernel::Partial part;
+  int threads = 1;
+
+  std::int64_t bytes() const { return static_cast<std::int64_t>(acc.out_BLHE.nbytes()); }
+
+  /// Every thread has a piece of its own, of whole cache lines.
+  template <class Work>
+  void on_pieces(const Work& work) const {
+    constexpr std::int64_t kLine = 16;
+    auto* to = acc.out_BLHE.data_ptr<float>();
+    const auto* from = part.out_BLHE.const_data_ptr<float>();
+    const std::int64_t lines = acc.out_BLHE.numel() / kLine;
+    at::parallel_for(0, lines, (lines + threads - 1) / threads,
+                     [&](std::int64_t begin, std::int64_t end) {
+                       work(to + begin * kLine, from + begin * kLine, (end - begin) * kLine);
+                     });
+  }
+};
+
+namespace {
+
+void check_merge(const MergeCase& given) {
+  if (given.tokens < 1 || given.heads < 1 || given.head_dim < 1 || given.threads < 1) {
+    fail<InvalidArgument>(
+        "bench: {} tokens, {} heads, head dim {}, {} threads; at least 1 each is required",
+        given.tokens, given.heads, given.head_dim, given.threads);
+  }
+}
+
+kernel::Partial random_partial(const MergeCase& given, at::Generator& generator) {
+  return {at::randn({1, given.tokens, given.heads, given.head_dim}, generator),
+          at::randn({1, given.tokens, given.heads}, generator)};
+}
+
+/// A copy in fp64 of the first tokens.
+kernel::Partial first_in_fp64(const kernel::Partial& partial) {
+  const auto first = [](const at::Tensor& x) {
+    return x.narrow(1, 0, std::min<std::int64_t>(x.size(1), 1024)).to(at::kDouble);
+  };
+  return {first(partial.out_BLHE), first(partial.lse_BLH)};
+}
+
+}  // namespace
+
+MergeRate::MergeRate(const MergeCase& given)
+    : buffers_(std::make_unique<Buffers>()), isa_(kernel::cpu::current_isa().name) {
+  const c10::NoGradGuard no_grad;
+  check_merge(given);
+  at::set_num_threads(given.threads);
+  at::Generator generator = at::detail::createCPUGenerator(7);
+  *buffers_ = {random_partial(given, generator), random_partial(given, generator), given.threads};
+  kernel::Partial exact = first_in_fp64(buffers_->acc);
+  kernel::merge(exact, first_in_fp64(buffers_->part));
+  kernel::merge(buffers_->acc, buffers_->part);
+  const kernel::Partial merged = first_in_fp64(buffers_->acc);
+  max_error_ = error_of({merged.out_BLHE, merged.lse_BLH}, {exact.out_BLHE, exact.lse_BLH});
+  require_right("merge", max_error_, plan::Dtype::F32);
+}
+
+MergeRate::~MergeRate() = default;
+
+std::int64_t MergeRate::tensor_bytes() const {
+  return buffers_->bytes();
+}
+
+std::vector<Side> MergeRate::sides() {
+  Buffers& buffers = *buffers_;
+  const auto rate = [&buffers](double tensors, const std::function<void()>& work) {
+    return tensors * static_cast<double>(buffers.bytes()) / seconds_of(work) / 1e9;
+  };
+  const auto loop = [](float* to, const float* from, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
+  };
+  const auto copy = [](float* to, const float* from, std::int64_t count) {
+    std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
+  };
+  return {{"merge",
+           [=, &buffers] { return rate(3, [&] { kernel::merge(buffers.acc, buffers.part); }); }},
+          {"loop", [=, &buffers] { return rate(3, [&] { buffers.on_pieces(loop); }); }},
+          {"add",
+           [=, &buffers] {
+             const c10::NoGradGuard no_grad;
+             return rate(3, [&] { buffers.acc.out_BLHE.add_(buffers.part.out_BLHE); });
+           }},
+          {"memcpy", [=, &buffers] { return rate(2, [&] { buffers.on_pieces(copy); }); }}};
+}
+
+}  // namespace armillary::bench

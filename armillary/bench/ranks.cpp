@@ -1,0 +1,71 @@
+#include "armillary/bench/ranks.h"
+
+#include <ATen/Parallel.h>
+
+#include <utility>
+
+#include "armillary/bench/rounds.h"
+#include "armillary/comm/collectives.h"
+#include "armillary/comm/local.h"
+#include "armillary/core/error.h"
+
+namespace armillary::bench {
+
+Ranks::Ranks(int world) {
+  if (world < 1) fail<InvalidArgument>("bench: world {}; at least 1 is required", world);
+  group_ = std::jthread([this, world] {
+    try {
+      // Ranks wait for the slowest, whose kernels may take long.
+      comm::run_ranks(world, [this](comm::Communicator& comm) { serve(comm); }, {.timeout_s = 600});
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      error_ = std::current_exception();
+    }
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+    changed_.notify_all();
+  });
+}
+
+Ranks::~Ranks() {
+  start({});
+}
+
+void Ranks::start(Work work) {
+  const std::lock_guard lock(mutex_);
+  work_ = std::move(work);
+  ++started_;
+  changed_.notify_all();
+}
+
+double Ranks::wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return done_ == started_ || over_; });
+  if (error_) std::rethrow_exception(error_);
+  return seconds_;
+}
+
+void Ranks::serve(comm::Communicator& comm) {
+  at::set_num_threads(1);  // ranks are the threads
+  for (int next = 1;; ++next) {
+    Work work;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return started_ >= next; });
+      if (!work_) return;
+      work = work_;
+    }
+    comm::barrier(comm);
+    const double seconds = seconds_of([&] {
+      work(comm);
+      comm::barrier(comm);
+    });
+    if (comm.rank() != 0) continue;
+    const std::lock_guard lock(mutex_);
+    seconds_ = seconds;
+    done_ = next;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace armillary::bench

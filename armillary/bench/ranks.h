@@ -1,0 +1,52 @@
+// ranks.h: ranks as threads that stay from one round to the next, as a trainer's stay from step to
+// step: what a rank keeps for itself is warm when it is timed.
+#pragma once
+
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "armillary/comm/communicator.h"
+
+namespace armillary::bench {
+
+/// A group of ranks with one computing thread each. One thread calls.
+class Ranks {
+ public:
+  using Work = std::function<void(comm::Communicator&)>;
+
+  /// @throws InvalidArgument if world < 1.
+  explicit Ranks(int world);
+  ~Ranks();
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+
+  /// Starts `work` on every rank. Requires that what was started before was waited for.
+  void start(Work work);
+
+  /// Seconds from when all ranks were ready to when all had done it, by the clock of rank 0.
+  /// @throws what a rank threw; the group is of no use then.
+  double wait();
+
+  double run(Work work) {
+    start(std::move(work));
+    return wait();
+  }
+
+ private:
+  void serve(comm::Communicator& comm);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Work work_;           ///< Empty: the ranks are to end.
+  int started_ = 0;     ///< How many works were given,
+  int done_ = 0;        ///< and how many of them rank 0 has seen the end of.
+  double seconds_ = 0;  ///< Of the last of them.
+  bool over_ = false;   ///< No rank runs any more.
+  std::exception_ptr error_;
+  std::jthread group_;  ///< Last: it uses all of the above.
+};
+
+}  // namespace armillary::bench

@@ -1,0 +1,130 @@
+#include "armillary/bench/report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace armillary::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// What a layer and its strategies are called by in all lines.
+Json layer_case(const LayerCase& given, const LayerRate& rate) {
+  return {{"bench", "layer"},           {"isa", rate.isa()},      {"dtype", to_string(given.dtype)},
+          {"head_dim", given.head_dim}, {"tokens", given.tokens}, {"heads", given.heads},
+          {"kv_heads", given.kv_heads}, {"mask", given.mask},     {"layout", given.layout},
+          {"world", given.world}};
+}
+
+}  // namespace
+
+Json facts_json(const KernelCase& given, const KernelRate& rate) {
+  Json line{{"bench", "kernel"},
+            {"isa", rate.facts().isa},
+            {"dtype", to_string(given.dtype)},
+            {"head_dim", given.head_dim},
+            {"tokens", given.tokens},
+            {"heads", given.heads},
+            {"kv_heads", given.kv_heads},
+            {"mask", given.mask},
+            {"layout", given.layout},
+            {"world", given.world},
+            {"pass", to_string(given.pass)},
+            {"threads", given.threads},
+            {"flops", rate.facts().flops},
+            {"max_error", rate.facts().max_error}};
+  if (rate.facts().sdpa_max_error) line["sdpa_max_error"] = *rate.facts().sdpa_max_error;
+  return line;
+}
+
+std::vector<Json> report(const KernelCase& given, const KernelRate& rate, const Rounds& rounds) {
+  Json line = facts_json(given, rate);
+  const double gflops = rounds.medians.at("kernel");
+  const double peak = rounds.medians.at("peak");
+  line.update({{"rounds", rounds.count},
+               {"gflops", gflops},
+               {"peak_gflops", peak},
+               {"of_peak", gflops / peak}});
+  if (const auto sdpa = rounds.medians.find("sdpa"); sdpa != rounds.medians.end()) {
+    line.update({{"sdpa_gflops", sdpa->second}, {"over_sdpa", gflops / sdpa->second}});
+  }
+  return {line};
+}
+
+Json facts_json(const LayerCase& given, const LayerRate& rate) {
+  Json line = layer_case(given, rate);
+  line["flops"] = {{kPassNames[0], rate.flops(false)}, {kPassNames[1], rate.flops(true)}};
+  for (const LayerFacts& facts : rate.facts()) {
+    line["max_error"][facts.strategy] = facts.max_error;
+  }
+  return line;
+}
+
+std::vector<Json> report(const LayerCase& given, const LayerRate& rate, const Rounds& rounds) {
+  std::vector<Json> lines;
+  const double peak = rounds.medians.at("peak");
+  for (const LayerFacts& facts : rate.facts()) {
+    for (const int both : {0, 1}) {
+      const std::string pass = kPassNames[both];
+      const double seconds = rounds.medians.at(facts.strategy + " " + pass);
+      const double one = rounds.medians.at("one_rank " + pass);
+      const double busy = rounds.medians.at("busy_rank " + pass);
+      const double gflops = rate.flops(both != 0) / seconds / 1e9;
+      Json line = layer_case(given, rate);
+      line.update({{"strategy", facts.strategy},
+                   {"pass", pass},
+                   {"rounds", rounds.count},
+                   {"seconds", seconds},
+                   {"gflops", gflops},
+                   {"peak_gflops", peak},
+                   {"of_peak", gflops / peak},
+                   {"one_rank_seconds", one},
+                   {"efficiency", one / given.world / seconds},
+                   {"busy_rank_seconds", busy},
+                   {"efficiency_busy", busy / given.world / seconds}});
+      const auto kernels = rounds.medians.find(facts.strategy + " kernels " + pass);
+      if (kernels != rounds.medians.end()) {
+        const double over = 1e6 * (seconds - kernels->second);
+        line.update({{"kernel_seconds", kernels->second},
+                     {"over_kernels_us", over},
+                     {"us_an_op", over / static_cast<double>(facts.ops[both])}});
+      }
+      line.update({{"ops", facts.ops[both]},
+                   {"allocations", facts.allocations[both]},
+                   {"max_error", facts.max_error}});
+      lines.push_back(line);
+    }
+  }
+  return lines;
+}
+
+Json facts_json(const MergeCase& given, const MergeRate& rate) {
+  return {{"bench", "merge"},
+          {"isa", rate.isa()},
+          {"tokens", given.tokens},
+          {"heads", given.heads},
+          {"head_dim", given.head_dim},
+          {"threads", given.threads},
+          {"tensor_bytes", rate.tensor_bytes()},
+          {"max_error", rate.max_error()}};
+}
+
+std::vector<Json> report(const MergeCase& given, const MergeRate& rate, const Rounds& rounds) {
+  const auto& medians = rounds.medians;
+  const double memory = std::max(medians.at("loop"), medians.at("memcpy"));
+  std::vector<Json> lines;
+  for (const char* what : {"merge", "add"}) {
+    Json line = facts_json(given, rate);
+    line.update({{"what", what},
+                 {"rounds", rounds.count},
+                 {"gbytes_per_s", medians.at(what)},
+                 {"loop_gbytes_per_s", medians.at("loop")},
+                 {"memcpy_gbytes_per_s", medians.at("memcpy")},
+                 {"of_memory", medians.at(what) / memory}});
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+}  // namespace armillary::bench

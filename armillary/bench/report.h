@@ -1,0 +1,27 @@
+// report.h: what was measured, as JSON: one object a result, numbers with all their digits, units
+// in the names.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <vector>
+
+#include "armillary/bench/kernel_rate.h"
+#include "armillary/bench/layer_rate.h"
+#include "armillary/bench/merge_rate.h"
+
+namespace armillary::bench {
+
+/// What is known before anything is timed: the case, the instruction set, errors.
+nlohmann::ordered_json facts_json(const KernelCase& given, const KernelRate& rate);
+nlohmann::ordered_json facts_json(const LayerCase& given, const LayerRate& rate);
+nlohmann::ordered_json facts_json(const MergeCase& given, const MergeRate& rate);
+
+/// The results: one line; of a layer, one for every strategy and pass.
+std::vector<nlohmann::ordered_json> report(const KernelCase& given, const KernelRate& rate,
+                                           const Rounds& rounds);
+std::vector<nlohmann::ordered_json> report(const LayerCase& given, const LayerRate& rate,
+                                           const Rounds& rounds);
+std::vector<nlohmann::ordered_json> report(const MergeCase& given, const MergeRate& rate,
+                                           const Rounds& rounds);
+
+}  // namespace armillary::bench

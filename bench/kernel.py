@@ -1,0 +1,178 @@
+"""The attention kernel of one rank: ours, PyTorch's flash kernel, compiled flex_attention and the peak of
+the cores.
+
+Every cell is checked against fp64 before it is timed; then all take turns. Rates are GFLOP/s of visible
+pairs. PyTorch's flash kernel knows full and causal masks only, flex_attention has no backward on CPUs."""
+
+import argparse
+import itertools
+import json
+
+from bench.contest import (
+    Budget,
+    Contender,
+    RefusedError,
+    Table,
+    add_flags,
+    at_least_one,
+    number,
+    peer,
+    percent,
+    program,
+    seconds_of,
+    take_turns,
+)
+
+DOCUMENTS = (512, 1536, 700, 1348)  # 4,096 tokens, one after the other
+PASSES = ("forward", "backward")
+
+
+def documents(tokens):
+    return "documents:" + ",".join(map(str, DOCUMENTS * (tokens // sum(DOCUMENTS))))
+
+
+def cell(**given):
+    """A cell with what it does not say itself."""
+    defaults = {
+        "dtype": "fp32",
+        "head_dim": 128,
+        "tokens": 4096,
+        "heads": 8,
+        "mask": "causal",
+        "layout": "contiguous",
+        "world": 1,
+        "pass": "forward",
+        "threads": 1,
+    }
+    return defaults | given
+
+
+def dense_cells(args):
+    """Full and causal masks, which all of them know."""
+    for tokens, dim, dtype, threads, direction, mask in itertools.product(
+        (4096,) if args.quick else (1024, 4096, 16384),
+        (128,) if args.quick else (128, 64),
+        ("fp32", "bf16"),
+        args.threads,
+        PASSES,
+        ("causal",) if args.quick else ("full", "causal"),
+    ):
+        slow = (
+            dtype == "bf16" and direction == "backward"
+        )  # PyTorch's: at 8 GFLOP/s without BF16 instructions
+        yield cell(
+            tokens=min(tokens, 1024 if args.quick else 4096) if slow else tokens,
+            head_dim=dim,
+            dtype=dtype,
+            threads=threads,
+            mask=mask,
+            **{"pass": direction},
+        )
+
+
+def sparse_cells(args):
+    """Masks that leave most of the square out: by visible pairs."""
+    tokens = 4096 if args.quick else 16384
+    for mask, dtype, direction in itertools.product(
+        ("window:left=1023,right=0", documents(tokens)),
+        ("fp32",) if args.quick else ("fp32", "bf16"),
+        ("forward",) if args.quick else PASSES,
+    ):
+        yield cell(tokens=tokens, mask=mask, dtype=dtype, **{"pass": direction})
+
+
+def strided_cells(args):
+    """Blocks as layouts cut them, against a contiguous one of the same size."""
+    for layout, direction in itertools.product(
+        ("contiguous", "zigzag", "striped"), ("forward",) if args.quick else PASSES
+    ):
+        yield cell(mask="full", layout=layout, world=4, **{"pass": direction})
+
+
+def flags_of(wanted):
+    return [part for key, value in wanted.items() for part in ("--" + key.replace("_", "-"), value)]
+
+
+def measure(wanted, flex, seconds):
+    """One row: the facts of the cell, medians, and reasons for what is missing."""
+    with Contender(program("kernel", "--sdpa", *flags_of(wanted))) as ours:
+        row = dict(ours.facts)
+        runs = {side: (lambda side=side: ours.run(side)) for side in row.pop("sides")}
+        row["reasons"] = {} if "sdpa" in runs else {"sdpa": "no such mask"}
+        if wanted["pass"] == "backward":
+            row["reasons"]["flex"] = "no backward"
+        elif wanted["world"] > 1:
+            row["reasons"]["flex"] = "not asked"
+        elif isinstance(flex, RefusedError):
+            row["reasons"]["flex"] = str(flex)
+        else:
+            side = json.dumps({key: wanted[key] for key in wanted if key not in ("layout", "world", "pass")})
+            try:
+                row["flex_max_error"] = flex.run("error " + side)
+                runs["flex"] = lambda: row["flops"] / flex.run(side) / 1e9
+            except RefusedError as refused:
+                row["reasons"]["flex"] = str(refused)
+        medians, reasons, row["rounds"] = take_turns(runs, seconds)
+    row["reasons"] |= reasons
+    row["gflops"], row["peak_gflops"] = medians["kernel"], medians["peak"]
+    row["of_peak"] = row["gflops"] / row["peak_gflops"]
+    for other in ("sdpa", "flex"):
+        if other in medians:
+            row[other + "_gflops"] = medians[other]
+            row["over_" + other] = row["gflops"] / medians[other]
+        else:
+            row["reasons"]["over_" + other] = row["reasons"].pop(other)
+    return row
+
+
+def name(row):
+    text = "documents of 512 to 1,536" if row["mask"].startswith("documents") else row["mask"]
+    return text + (f", {row['layout']} of {row['world']}" if row["world"] > 1 else "")
+
+
+COLUMNS = {
+    "isa": lambda row: row["isa"],
+    "dtype": lambda row: row["dtype"],
+    "d": lambda row: row["head_dim"],
+    "tokens": lambda row: f"{row['tokens']:,}",
+    "mask": name,
+    "pass": lambda row: row["pass"],
+    "threads": lambda row: row["threads"],
+    "GFLOP/s": number("gflops", "{:.1f}"),
+    "peak": number("peak_gflops", "{:.1f}"),
+    "of peak": percent("of_peak"),
+    "over PyTorch": number("over_sdpa", "{:.2f}"),
+    "over flex": number("over_flex", "{:.2f}"),
+    "error": number("max_error", "{:.1e}"),
+    "PyTorch's": number("sdpa_max_error", "{:.1e}"),
+}
+
+
+def main():
+    parser = add_flags(argparse.ArgumentParser(prog="./dev bench kernel", description=__doc__))
+    parser.add_argument("--threads", type=at_least_one, nargs="+", default=[1, 2])
+    parser.add_argument(
+        "--tokens", type=at_least_one, help="one small dense cell of this length, to try it out"
+    )
+    args = parser.parse_args()
+    cells = itertools.chain(dense_cells(args), sparse_cells(args), strided_cells(args))
+    if args.tokens:
+        cells = [cell(tokens=args.tokens, heads=1, threads=args.threads[0])]
+    table = Table(args.json, COLUMNS)
+    budget = Budget(args.quick)
+    try:
+        flex = Contender(peer("flex"))
+    except RefusedError as refused:
+        flex = refused
+    try:
+        for wanted in budget.of(cells):
+            no_time = args.quick and (wanted["threads"] > 1 or budget.left_s() < 20)
+            compiled = RefusedError("not with --quick") if no_time else flex
+            table.add(measure(wanted, compiled, seconds_of(args, 0, 3)))
+    finally:
+        if isinstance(flex, Contender):
+            flex.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""The GPT of `armillary train` in plain PyTorch on one process: a peer of bench/train.py.
+
+Pre-norm with RMSNorm, rotary positions, GELU, no biases; same names, same start from the same seed, AdamW.
+A side is "step": one step of training, whose value has seconds, loss, grad_norm and the most memory that
+was ever held."""
+
+import argparse
+import pathlib
+import resource
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from bench.peers.protocol import claim_stdout, serve
+
+SEPARATOR = 256  # ends a document; a token is a byte else
+
+
+def rotate(x_BHLD, cos, sin):
+    first, second = x_BHLD.chunk(2, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads = heads
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(dim, dim, bias=False) for _ in range(4))
+
+    def forward(self, x_BLE, cos, sin):
+        q, k, v = (
+            w(x_BLE).unflatten(2, (self.heads, -1)).transpose(1, 2) for w in (self.wq, self.wk, self.wv)
+        )
+        q, k = (rotate(x.float(), cos, sin).to(v.dtype) for x in (q, k))
+        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.wo(out.transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.w1 = nn.Linear(dim, 4 * dim, bias=False)
+        self.w2 = nn.Linear(4 * dim, dim, bias=False)
+
+    def forward(self, x_BLE):
+        return self.w2(functional.gelu(self.w1(x_BLE)))
+
+
+class Block(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.attention_norm, self.ffn_norm = nn.RMSNorm(dim, 1e-5), nn.RMSNorm(dim, 1e-5)
+        self.attention, self.feed_forward = Attention(dim, heads), FeedForward(dim)
+
+    def forward(self, x_BLE, cos, sin):
+        x_BLE = x_BLE + self.attention(self.attention_norm(x_BLE), cos, sin)
+        return x_BLE + self.feed_forward(self.ffn_norm(x_BLE))
+
+
+class Gpt(nn.Module):
+    def __init__(self, dim, layers, heads):
+        super().__init__()
+        self.tok_embeddings = nn.Embedding(SEPARATOR + 1, dim)
+        self.layers = nn.ModuleList(Block(dim, heads) for _ in range(layers))
+        self.norm = nn.RMSNorm(dim, 1e-5)
+        self.output = nn.Linear(dim, SEPARATOR + 1, bias=False)
+        self.head_dim = dim // heads
+
+    @torch.no_grad()
+    def initialize(self, seed):
+        """In the order and with the deviations of GptImpl::initialize."""
+        generator = torch.Generator().manual_seed(seed)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 1:
+                continue
+            residual = name.endswith(("wo.weight", "w2.weight"))
+            deviation = 0.02 / (2 * len(self.layers)) ** 0.5 if residual else 0.02
+            parameter.normal_(0, 1 if name == "tok_embeddings.weight" else deviation, generator=generator)
+
+    def forward(self, tokens_BL):
+        exponents = torch.arange(0, self.head_dim, 2, dtype=torch.float64) / self.head_dim
+        angles = torch.outer(torch.arange(tokens_BL.size(1), dtype=torch.float64), 10000**-exponents)
+        cos, sin = angles.cos().float(), angles.sin().float()
+        x_BLE = self.tok_embeddings(tokens_BL)
+        for layer in self.layers:
+            x_BLE = layer(x_BLE, cos, sin)
+        return self.output(self.norm(x_BLE))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--text", type=pathlib.Path, required=True, help="one document: the only sequence")
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"))
+    args = parser.parse_args()
+    answers = claim_stdout()
+    torch.set_num_threads(args.threads)
+    model = Gpt(args.dim, args.layers, args.heads)
+    model.initialize(0)
+    adamw = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
+    tokens = torch.tensor([*args.text.read_bytes(), SEPARATOR])
+
+    def step(_):
+        begin = time.perf_counter()
+        with torch.autocast("cpu", torch.bfloat16, enabled=args.dtype == "bf16"):
+            logits = model(tokens[None, :-1])
+        loss = functional.cross_entropy(logits.flatten(0, 1).float(), tokens[1:])
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        adamw.step()
+        adamw.zero_grad(set_to_none=True)
+        return {
+            "seconds": time.perf_counter() - begin,
+            "loss": float(loss.detach()),
+            "grad_norm": float(norm),
+            "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+
+    serve(answers, {"sides": ["step"], "torch": torch.__version__}, step)
+
+
+if __name__ == "__main__":
+    main()

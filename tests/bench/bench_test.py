@@ -1,0 +1,143 @@
+"""Every benchmark runs in its smallest size and says what it promises; contenders that fail are said to."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from bench import contest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+def run(name, *flags, env=None):
+    return subprocess.run(
+        [sys.executable, "-m", f"bench.{name}", *map(str, flags)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | (env or {}),
+    )
+
+
+def rows(name, *flags):
+    done = run(name, "--json", "--seconds", 0, *flags)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def _program():
+    if not contest.PROGRAM.is_file():
+        pytest.skip("[SKIP] build/bin/armillary is not built: ./dev build")
+
+
+def test_kernel():
+    (row,) = rows("kernel", "--tokens", 128, "--threads", 1)
+    assert row["gflops"] > 0
+    assert row["of_peak"] == row["gflops"] / row["peak_gflops"]
+    assert row["over_sdpa"] == row["gflops"] / row["sdpa_gflops"]
+    assert row["over_flex"] == row["gflops"] / row["flex_gflops"]
+    assert max(row["max_error"], row["sdpa_max_error"], row["flex_max_error"]) < 1e-5
+
+
+def test_merge():
+    found = rows("merge", "--quick", "--tokens", 64, "--threads", 1)
+    assert [row["what"] for row in found] == ["merge", "add"]
+
+
+def test_layer():
+    found = rows("layer", "--quick", "--tokens", 16, "--heads", 2)
+    assert [(row["world"], row["pass"]) for row in found] == [
+        (world, direction) for world in (1, 2) for direction in ("forward", "forward+backward")
+    ]
+
+
+def test_strategies():
+    found = rows("strategies", "--quick", "--tokens", 16, "--heads", 2, "--head-dim", 16)
+    ours = {row["who"] for row in found if row["ours"]}
+    others = {row["who"] for row in found if not row["ours"]}
+    assert ours == {
+        "ring",
+        "usp:u=2",
+        "ulysses",
+        "grid:u=1,rq=1,rk=2",
+        "allgather",
+        "startrail:c=1",
+        "tokenring",
+    }
+    assert {"plain zigzag ring", "plain Ulysses", "PyTorch context parallel, ring"} <= others
+    for row in found:
+        assert row["who"].startswith("yunchang") or row["max_error"] < 1e-5, row
+        assert "seconds" in row or row["reasons"]["seconds"], row
+        assert not row["ours"] or row["over_best_other"] > 0, row
+
+
+def test_train():
+    found = rows("train", "--quick", "--tokens", 64, "--dim", 64, "--layers", 1, "--dtype", "fp32")
+    assert {row["who"] for row in found} >= {"ours, 2 ranks", "PyTorch, 2 threads"}
+    first = [row["first_grad_norm"] for row in found if "first_grad_norm" in row]
+    assert max(first) - min(first) < 1e-3 * min(first)
+
+
+def test_verify():
+    if not (ROOT / "build" / "bin" / "verify_bench").is_file():
+        pytest.skip("[SKIP] build/bin/verify_bench is not built: Google Benchmark is required for it")
+    found = rows("verify", "--quick", "--world", 8)
+    assert {(row["what"], row["pass"]) for row in found} == {
+        (what, direction) for what in ("plan", "verify") for direction in ("forward", "backward")
+    }
+    assert all(row["ms"] > 0 for row in found)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["merge", "--tokens", "0"], "'0' given; a whole number of at least 1 is required"),
+        (["strategies", "--heads", "-2"], "'-2' given; a whole number of at least 1 is required"),
+        (["kernel", "--threads", "many"], "'many' given; a whole number of at least 1 is required"),
+        (["verify", "--world", "9"], "invalid choice"),
+    ],
+)
+def test_sizes_that_cannot_be(flags, message):
+    done = run(*flags)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_benchmark_that_there_is_not():
+    done = subprocess.run(["./dev", "bench", "kernl"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "bench: 'kernl'; kernel merge layer" in done.stderr
+    assert "nearest: kernel" in done.stderr
+
+
+def peer_script(tmp_path, text):
+    path = tmp_path / "peer.py"
+    path.write_text(text, encoding="utf-8")
+    return [sys.executable, str(path)]
+
+
+def test_a_peer_that_is_not_installed(tmp_path):
+    with pytest.raises(contest.RefusedError, match="not installed: 'no_such_module'"):
+        contest.Contender(peer_script(tmp_path, "import no_such_module"))
+
+
+def test_a_peer_that_hangs_is_ended(tmp_path):
+    script = "import subprocess, time\nsubprocess.Popen(['sleep', '60'])\ntime.sleep(60)"
+    with pytest.raises(contest.RefusedError, match="no answer within 1 s"):
+        contest.Contender(peer_script(tmp_path, script), timeout_s=1)
+
+
+def test_a_side_that_fails_has_a_reason_and_the_others_go_on():
+    def refuse():
+        raise contest.RefusedError("not today")
+
+    values = iter([3.0, 1.0, 2.0])
+    medians, reasons, rounds = contest.take_turns({"a": lambda: next(values), "b": refuse}, 0)
+    assert (medians, reasons, rounds) == ({"a": 2.0}, {"b": "not today"}, 3)
