@@ -22,7 +22,11 @@ PROGRAM = ROOT / "build" / "bin" / "armillary"
 
 
 class RefusedError(Exception):
-    """A contender cannot do what it was asked; the text is its reason."""
+    """A contender cannot do what it was asked: the reason, and the exit code if it ended."""
+
+    def __init__(self, reason, code=1):
+        super().__init__(reason)
+        self.code = code
 
 
 class Contender:
@@ -63,9 +67,9 @@ class Contender:
             if stdout in ready:
                 part = os.read(stdout, 65536)
                 if not part:
-                    raise RefusedError(
-                        last_line(complaint + self._rest_of_stderr()) or "it ended without an answer"
-                    )
+                    complaint += self._rest_of_stderr()
+                    reason = last_line(complaint) or "it ended without an answer"
+                    raise RefusedError(reason, self.process.poll())
                 self.buffer += part
         line, _, self.buffer = self.buffer.partition(b"\n")
         return line
@@ -126,15 +130,32 @@ def peer(name, *flags):
     return [sys.executable, "-m", f"bench.peers.{name}", *(str(flag) for flag in flags)]
 
 
-def results(command, timeout_s=600):
-    """The JSON lines of a program that takes its own turns. @raises RefusedError with its reason."""
+def output(command, timeout_s=600):
+    """What a program prints. @raises RefusedError with its reason."""
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=timeout_s)
     except subprocess.TimeoutExpired as late:
         raise RefusedError(f"not done within {timeout_s} s") from late
     if done.returncode != 0:
-        raise RefusedError(last_line(done.stderr) or f"exit code {done.returncode}")
-    return [json.loads(line) for line in done.stdout.splitlines()]
+        raise RefusedError(last_line(done.stderr) or f"exit code {done.returncode}", done.returncode)
+    return done.stdout
+
+
+def results(command, timeout_s=600):
+    """The JSON lines of a program that takes its own turns."""
+    return [json.loads(line) for line in output(command, timeout_s).splitlines()]
+
+
+def run(main):
+    """Runs a benchmark's main(): what ends it is one line on standard error, bad input exit code 2."""
+    try:
+        main()
+    except RefusedError as refused:
+        print(f"bench: {refused}", file=sys.stderr)
+        sys.exit(2 if refused.code == 2 else 1)
+    except FileNotFoundError as missing:
+        print(f"bench: {missing.filename} is not there; it is required: ./dev build", file=sys.stderr)
+        sys.exit(1)
 
 
 def take_turns(runs, seconds, least=3):

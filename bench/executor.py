@@ -6,7 +6,7 @@ ranks, so a core for each is needed: with fewer, waiting for a turn is counted t
 
 import argparse
 
-from bench.contest import Budget, Table, add_flags, number, program, results, seconds_of
+from bench.contest import Budget, Table, add_flags, number, program, results, run, seconds_of
 
 TINY = ["--tokens", 16, "--heads", 2, "--head-dim", 8]
 LAYER = ["--tokens", 128, "--heads", 8, "--head-dim", 128]
@@ -40,4 +40,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -19,6 +19,7 @@ from bench.contest import (
     peer,
     percent,
     program,
+    run,
     seconds_of,
     take_turns,
 )
@@ -175,4 +176,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -15,6 +15,7 @@ from bench.contest import (
     percent,
     program,
     results,
+    run,
     seconds_of,
 )
 
@@ -55,4 +56,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -2,7 +2,7 @@
 
 import argparse
 
-from bench.contest import Table, add_flags, at_least_one, number, percent, program, results, seconds_of
+from bench.contest import Table, add_flags, at_least_one, number, percent, program, results, run, seconds_of
 
 COLUMNS = {
     "isa": lambda row: row["isa"],
@@ -33,4 +33,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -19,6 +19,7 @@ from bench.contest import (
     peer,
     percent,
     program,
+    run,
     seconds_of,
     take_turns,
 )
@@ -127,7 +128,7 @@ def main():
     parser.add_argument("--head-dim", type=at_least_one, default=128)
     parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"))
     args = parser.parse_args()
-    lengths = args.tokens or ([1024, 2048] if args.quick else [1024, 2048, 8192])
+    lengths = args.tokens or ([1024] if args.quick else [1024, 2048, 8192])
     budget = Budget(args.quick)
     table = Table(args.json, COLUMNS)
     for tokens in budget.of(lengths):
@@ -136,4 +137,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

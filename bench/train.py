@@ -10,7 +10,6 @@ import argparse
 import json
 import pathlib
 import statistics
-import subprocess
 import tempfile
 import time
 
@@ -23,9 +22,10 @@ from bench.contest import (
     Table,
     add_flags,
     at_least_one,
-    last_line,
     number,
+    output,
     peer,
+    run,
     seconds_of,
 )
 
@@ -77,13 +77,7 @@ def run_ours(args, settings, dtype, tokens, steps, folder, text):
     command = [str(PROGRAM), "train", str(ROOT / "recipes" / "default.toml"), "--json"]
     for value in values:
         command += ["--set", value]
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=7200)
-    except subprocess.TimeoutExpired as late:
-        raise RefusedError("not done within two hours") from late
-    if done.returncode != 0:
-        raise RefusedError(last_line(done.stderr) or f"exit code {done.returncode}")
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    lines = [json.loads(line) for line in output(command, 7200).splitlines()]
     world = int(settings[0].rpartition("=")[2])
     return [
         {
@@ -103,9 +97,9 @@ def require_same(first, dtype):
     for name, step in first.items():
         for key in ("loss", "grad_norm"):
             if abs(step[key] - first[PLAIN][key]) > bound * abs(first[PLAIN][key]):
-                raise SystemExit(
-                    f"bench: {key} of {name} is {step[key]}, of {PLAIN} {first[PLAIN][key]}; within "
-                    f"{bound} of it is required; nothing is compared"
+                raise RefusedError(
+                    f"{key} of {name} is {step[key]}, of {PLAIN} {first[PLAIN][key]}; within {bound} of it "
+                    "is required; nothing is compared"
                 )
 
 
@@ -204,4 +198,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -4,9 +4,8 @@ Causal, zigzag, 1,024 tokens a rank, 64 query and 8 KV heads, d = 128, bf16."""
 
 import argparse
 import json
-import subprocess
 
-from bench.contest import ROOT, RefusedError, Table, add_flags, last_line, number, seconds_of
+from bench.contest import ROOT, Table, add_flags, number, output, run, seconds_of
 
 WORLDS = (8, 64, 1024)
 COLUMNS = {
@@ -19,10 +18,10 @@ COLUMNS = {
 }
 
 
-def timing(run):
-    if run.get("error_occurred"):
-        return {"reasons": {"ms": run["error_message"]}, "rounds": 0}
-    return {"ms": run["real_time"], "rounds": run["iterations"]}
+def timing(timed):
+    if timed.get("error_occurred"):
+        return {"reasons": {"ms": timed["error_message"]}, "rounds": 0}
+    return {"ms": timed["real_time"], "rounds": timed["iterations"]}
 
 
 def measure(world, least_s):
@@ -33,18 +32,15 @@ def measure(world, least_s):
         f"--benchmark_min_time={least_s}",
         "--benchmark_format=json",
     ]
-    done = subprocess.run(command, capture_output=True, timeout=1800)
-    if done.returncode != 0:
-        raise RefusedError(last_line(done.stderr) or f"exit code {done.returncode}")
-    for run in json.loads(done.stdout)["benchmarks"]:
-        strategy, direction = run["label"].split()
+    for timed in json.loads(output(command, 1800))["benchmarks"]:
+        strategy, direction = timed["label"].split()
         yield {
             "bench": "verify",
             "strategy": strategy,
             "world": world,
             "pass": direction,
-            "what": run["name"].split("/")[0],
-            **timing(run),
+            "what": timed["name"].split("/")[0],
+            **timing(timed),
         }
 
 
@@ -60,4 +56,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

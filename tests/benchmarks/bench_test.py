@@ -110,6 +110,12 @@ def test_sizes_that_cannot_be(flags, message):
     assert done.stdout == ""
 
 
+def test_what_our_program_refuses_is_refused():
+    done = run("layer", "--quick", "--tokens", 16, "--heads", 100000000000)
+    assert done.returncode == 2
+    assert done.stderr.startswith("bench: --heads: '100000000000' given")
+
+
 def test_a_benchmark_that_there_is_not():
     done = subprocess.run(["./dev", "bench", "kernl"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
