@@ -15,6 +15,7 @@ from bench.contest import (
     Table,
     add_flags,
     at_least_one,
+    cpu_multiplies_bf16,
     number,
     peer,
     percent,
@@ -32,13 +33,13 @@ def documents(tokens):
     return "documents:" + ",".join(map(str, DOCUMENTS * (tokens // sum(DOCUMENTS))))
 
 
-def cell(**given):
+def cell(args, **given):
     """A cell with what it does not say itself."""
     defaults = {
         "dtype": "fp32",
         "head_dim": 128,
         "tokens": 4096,
-        "heads": 8,
+        "heads": args.heads,
         "mask": "causal",
         "layout": "contiguous",
         "world": 1,
@@ -51,55 +52,69 @@ def cell(**given):
 def dense_cells(args):
     """Full and causal masks, which all of them know."""
     for tokens, dim, dtype, threads, direction, mask in itertools.product(
-        (4096,) if args.quick else (1024, 4096, 16384),
-        (128,) if args.quick else (128, 64),
-        ("fp32", "bf16"),
+        args.tokens or ([4096] if args.quick else [1024, 4096, 16384]),
+        args.head_dim or ([128] if args.quick else [128, 64]),
+        args.dtype,
         args.threads,
-        PASSES,
+        args.direction,
         ("causal",) if args.quick else ("full", "causal"),
     ):
-        slow = (
-            dtype == "bf16" and direction == "backward"
-        )  # PyTorch's: at 8 GFLOP/s without BF16 instructions
-        yield cell(
-            tokens=min(tokens, 1024 if args.quick else 4096) if slow else tokens,
-            head_dim=dim,
-            dtype=dtype,
-            threads=threads,
-            mask=mask,
-            **{"pass": direction},
-        )
+        if args.quick and slow(dtype, direction):
+            tokens = min(tokens, 1024)
+        found = {"tokens": tokens, "head_dim": dim, "dtype": dtype, "threads": threads, "mask": mask}
+        yield cell(args, **found, **{"pass": direction})
+
+
+def slow(dtype, direction):
+    """What PyTorch does at 8 GFLOP/s."""
+    return dtype == "bf16" and direction == "backward" and not cpu_multiplies_bf16()
 
 
 def sparse_cells(args):
     """Masks that leave most of the square out: by visible pairs."""
     tokens = 4096 if args.quick else 16384
-    for mask, dtype, direction in itertools.product(
+    for mask, dtype, threads, direction in itertools.product(
         ("window:left=1023,right=0", documents(tokens)),
-        ("fp32",) if args.quick else ("fp32", "bf16"),
-        ("forward",) if args.quick else PASSES,
+        ("fp32",) if args.quick else args.dtype,
+        (1,) if args.quick else args.threads,
+        ("forward",) if args.quick else args.direction,
     ):
-        yield cell(tokens=tokens, mask=mask, dtype=dtype, **{"pass": direction})
+        yield cell(args, tokens=tokens, mask=mask, dtype=dtype, threads=threads, **{"pass": direction})
 
 
 def strided_cells(args):
     """Blocks as layouts cut them, against a contiguous one of the same size."""
     for layout, direction in itertools.product(
-        ("contiguous", "zigzag", "striped"), ("forward",) if args.quick else PASSES
+        ("contiguous", "zigzag", "striped"), ("forward",) if args.quick else args.direction
     ):
-        yield cell(mask="full", layout=layout, world=4, **{"pass": direction})
+        yield cell(args, mask="full", layout=layout, world=4, **{"pass": direction})
+
+
+CELLS = {"dense": dense_cells, "sparse": sparse_cells, "strided": strided_cells}
 
 
 def flags_of(wanted):
     return [part for key, value in wanted.items() for part in ("--" + key.replace("_", "-"), value)]
 
 
+def why_no_sdpa(wanted):
+    if wanted["world"] > 1:
+        return "not asked"
+    if wanted["mask"] not in ("full", "causal"):
+        return "no such mask"
+    if slow(wanted["dtype"], wanted["pass"]) and wanted["tokens"] > 4096:
+        return "too slow"
+    return None
+
+
 def measure(wanted, flex, seconds):
     """One row: the facts of the cell, medians, and reasons for what is missing."""
-    with Contender(program("kernel", "--sdpa", *flags_of(wanted))) as ours:
+    no_sdpa = why_no_sdpa(wanted)
+    asked = [] if no_sdpa else ["--sdpa"]
+    with Contender(program("kernel", *asked, *flags_of(wanted)), timeout_s=1800) as ours:
         row = dict(ours.facts)
         runs = {side: (lambda side=side: ours.run(side)) for side in row.pop("sides")}
-        row["reasons"] = {} if "sdpa" in runs else {"sdpa": "no such mask"}
+        row["reasons"] = {"sdpa": no_sdpa} if no_sdpa else {}
         if wanted["pass"] == "backward":
             row["reasons"]["flex"] = "no backward"
         elif wanted["world"] > 1:
@@ -151,14 +166,15 @@ COLUMNS = {
 
 def main():
     parser = add_flags(argparse.ArgumentParser(prog="./dev bench kernel", description=__doc__))
+    parser.add_argument("--cells", nargs="+", default=list(CELLS), choices=CELLS, help="which [all]")
+    parser.add_argument("--tokens", type=at_least_one, nargs="+", help="of dense cells [1024 4096 16384]")
+    parser.add_argument("--head-dim", type=at_least_one, nargs="+", help="of dense cells [128 64]")
+    parser.add_argument("--heads", type=at_least_one, default=8)
+    parser.add_argument("--dtype", nargs="+", default=["fp32", "bf16"], choices=("fp32", "bf16"))
     parser.add_argument("--threads", type=at_least_one, nargs="+", default=[1, 2])
-    parser.add_argument(
-        "--tokens", type=at_least_one, help="one small dense cell of this length, to try it out"
-    )
+    parser.add_argument("--pass", dest="direction", nargs="+", default=list(PASSES), choices=PASSES)
     args = parser.parse_args()
-    cells = itertools.chain(dense_cells(args), sparse_cells(args), strided_cells(args))
-    if args.tokens:
-        cells = [cell(tokens=args.tokens, heads=1, threads=args.threads[0])]
+    cells = [wanted for kind in args.cells for wanted in CELLS[kind](args)]
     table = Table(args.json, COLUMNS)
     budget = Budget(args.quick)
     try:

@@ -22,6 +22,7 @@ from bench.contest import (
     Table,
     add_flags,
     at_least_one,
+    cpu_multiplies_bf16,
     number,
     output,
     peer,
@@ -39,13 +40,6 @@ OURS = {
 }
 PLAIN = "PyTorch, 2 threads"
 OURS_ALONE = 65536  # of tokens: from here on a step takes PyTorch a quarter of an hour
-
-
-def cpu_multiplies_bf16():
-    """Without such instructions PyTorch multiplies bf16 at 1 GFLOP/s: a step would take hours."""
-    cpuinfo = pathlib.Path("/proc/cpuinfo")
-    flags = cpuinfo.read_text(encoding="utf-8") if cpuinfo.is_file() else ""
-    return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
 def write_text(folder, tokens):

@@ -2,7 +2,7 @@
 //
 //   sides, in GB/s of bytes read and written:
 //     "merge"    kernel::merge of two partials         reads both, writes one
-//     "add"      acc += part of two gradients          the same traffic
+//     "add"      kernel::add of two gradients          the same traffic
 //     "loop"     a[i] += b[i] over plain memory        the same traffic
 //     "memcpy"   of plain memory                       reads one, writes one
 //
