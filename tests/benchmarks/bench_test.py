@@ -135,6 +135,17 @@ def test_a_peer_that_is_not_installed(tmp_path):
         contest.Contender(peer_script(tmp_path, "import no_such_module"))
 
 
+def test_a_library_that_is_not_installed(tmp_path, monkeypatch):
+    absent = "raise ModuleNotFoundError('No module named yunchang', name='yunchang')\n"
+    (tmp_path / "yunchang.py").write_text(absent, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    shape = ["--tokens", 16, "--heads", 2, "--head-dim", 16]
+    with contest.Contender(contest.peer("gloo_attention", *shape), timeout_s=120) as gloo:
+        with pytest.raises(contest.RefusedError, match="not installed: yunchang"):
+            gloo.run("yunchang ring forward")
+        assert gloo.run("plain zigzag ring error") < 1e-5  # and the others go on
+
+
 def test_a_peer_that_hangs_is_ended(tmp_path):
     script = "import subprocess, time\nsubprocess.Popen(['sleep', '60'])\ntime.sleep(60)"
     with pytest.raises(contest.RefusedError, match="no answer within 1 s"):
