@@ -179,7 +179,7 @@ def take_turns(runs, seconds, least=3):
 class Budget:
     """The two minutes of --quick: what does not fit any more is left out, and said so."""
 
-    QUICK_S = 75  # a cell that begins then still ends in time
+    QUICK_S = 85  # a cell that begins then still ends in time
 
     def __init__(self, quick):
         self.end = time.monotonic() + (self.QUICK_S if quick else float("inf"))

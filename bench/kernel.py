@@ -175,6 +175,7 @@ def main():
     parser.add_argument("--pass", dest="direction", nargs="+", default=list(PASSES), choices=PASSES)
     args = parser.parse_args()
     cells = [wanted for kind in args.cells for wanted in CELLS[kind](args)]
+    cells.sort(key=lambda wanted: wanted["threads"])  # where time is short, one thread is what remains
     table = Table(args.json, COLUMNS)
     budget = Budget(args.quick)
     try:
