@@ -222,7 +222,7 @@ def number(key, form="{:.3g}", scale=1):
     def text(row):
         if row.get(key) is not None:
             return form.format(scale * row[key])
-        return row.get("reasons", {}).get(key, "-")
+        return row.get("reasons", {}).get(key, "-").partition(";")[0]
 
     return text
 
