@@ -51,7 +51,7 @@ def main():
         shape = ["--tokens", tokens, "--heads", args.heads, "--dtype", dtype, "--world", world]
         of_world = chosen if world > 1 else []
         seconds = ["--seconds", seconds_of(args, 4, 20)]
-        for row in results(program("layer", *shape, *of_world, *seconds, on_request=False), 1800):
+        for row in results(program("layer", *shape, *of_world, *seconds, on_request=False), 3600):
             table.add(row)
 
 

@@ -44,13 +44,13 @@ def measure(args, tokens, seconds):
     """The rows of one length: one for every strategy, peer and pass."""
     shape = shape_of(args, tokens)
     chosen = [part for strategy in STRATEGIES for part in ("--strategy", strategy)]
-    with Contender(program("layer", "--no-kernels", *shape, *chosen)) as ours:
-        facts, others = ours.facts, peer("gloo_attention", *shape)
+    with Contender(program("layer", "--no-kernels", *shape, *chosen), timeout_s=3600) as ours:
+        facts, others = ours.facts, peer("gloo_attention", "--timeout", 3600, *shape)
         errors, reasons = dict(facts["max_error"]), {}
         runs = {side: (lambda side=side: ours.run(side)) for side in facts["sides"]}
         peers = []
         try:
-            with Contender(others) as gloo:
+            with Contender(others, timeout_s=3600) as gloo:
                 for side in gloo.facts["sides"]:
                     method = side.rpartition(" ")[0]
                     peers += [method] if method not in peers else []

@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "armillary/bench/block.h"
@@ -81,6 +82,11 @@ MergeRate::MergeRate(const MergeCase& given)
   const kernel::Partial merged = first_in_fp64(buffers_->acc);
   max_error_ = error_of({merged.out_BLHE, merged.lse_BLH}, {exact.out_BLHE, exact.lse_BLH});
   require_right("merge", max_error_, plan::Dtype::F32);
+  const at::Tensor sum = merged.out_BLHE + first_in_fp64(buffers_->part).out_BLHE;
+  kernel::add(buffers_->acc.out_BLHE, buffers_->part.out_BLHE);
+  const double of_add = error_of({first_in_fp64(buffers_->acc).out_BLHE}, {sum});
+  require_right("add", of_add, plan::Dtype::F32);
+  max_error_ = std::max(max_error_, of_add);
 }
 
 MergeRate::~MergeRate() = default;

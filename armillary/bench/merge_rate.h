@@ -29,7 +29,7 @@ struct MergeCase {
 /// One thread calls; its intra-op threads are set.
 class MergeRate {
  public:
-  /// Makes everything and checks merge against fp64. @throws InvalidArgument for sizes below 1;
+  /// Makes everything and checks both against fp64. @throws InvalidArgument for sizes below 1;
   /// Error if a result is wrong.
   explicit MergeRate(const MergeCase& given);
   ~MergeRate();
