@@ -31,9 +31,12 @@ Candidate best_movements(const PlanContext& context, const Needs& needs, Grid gr
   };
   const std::int64_t bytes =
       sent_to_places(context.problem, context.blocks, needs, grid, pass) +
-      least(&Grid::column, {Movement::Ring, Movement::RingBack, Movement::Gather},
+      least(&Grid::column,
+            {Movement::Ring, Movement::RingBack, Movement::Bidirectional, Movement::Gather},
             sent_on_columns) +
-      least(&Grid::row, {Movement::Ring, Movement::RingBack, Movement::Gather}, sent_on_rows);
+      least(&Grid::row,
+            {Movement::Ring, Movement::RingBack, Movement::Bidirectional, Movement::Gather},
+            sent_on_rows);
   return {bytes, grid};
 }
 

@@ -114,8 +114,10 @@ struct GridRoutes {
 Grid sides_exchanged(Grid grid);
 
 /// The grid with the rings of its columns and rows turned, each to the side that moves fewer bytes
-/// in this pass: tiles go as far as the last member that needs them. With zigzag and a causal mask
-/// a ring moves a quarter less than with a full mask. Cost: O(blocks * (rq + rk)).
+/// in this pass, or to both: tiles go as far as the last member that needs them. With zigzag and a
+/// causal mask a ring moves a quarter less than with a full mask; where ranks need those next to
+/// them on either side (a window that looks both ways, a document on two ranks) walking both ways
+/// moves what is needed and no more. Cost: O(blocks * (rq + rk)).
 Grid with_shorter_rings(const Problem& problem, const Blocks& blocks, const Needs& needs,
                         const Grid& grid, Pass pass);
 

@@ -162,7 +162,15 @@ std::int64_t count_hops(const Route::SumHops& hops) {
 }
 
 Movement shorter_ring(const std::function<std::int64_t(Movement)>& bytes) {
-  return bytes(Movement::RingBack) < bytes(Movement::Ring) ? Movement::RingBack : Movement::Ring;
+  Movement shortest = Movement::Ring;
+  std::int64_t least = bytes(shortest);
+  for (const Movement way : {Movement::RingBack, Movement::Bidirectional}) {
+    const std::int64_t moved = bytes(way);
+    if (moved >= least) continue;
+    shortest = way;
+    least = moved;
+  }
+  return shortest;
 }
 
 LiveBlocks::LiveBlocks(const Route& spread, const Route& collect, const std::vector<int>& origins,

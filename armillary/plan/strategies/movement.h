@@ -105,7 +105,7 @@ class Route {
 std::int64_t count_hops(const std::vector<bool>& hops);
 std::int64_t count_hops(const Route::SumHops& hops);
 
-/// Ring, or RingBack if `bytes` says that all moves together are fewer that way.
+/// Ring, or if `bytes` says that all moves together are fewer that way, RingBack or Bidirectional.
 Movement shorter_ring(const std::function<std::int64_t(Movement)>& bytes);
 
 /// Which blocks travel on which hops of an axis: those that somebody needs. Immutable.

@@ -168,7 +168,8 @@ TEST(Traffic, AWindowMovesItsHalo) {
       check("ring", window);
       check("allgather", window);
     }
-    for (const Window& window : {Window{7, 3}, Window{20, 20}}) {
+    for (const Window& window : {Window{7, 3}, Window{20, 20}, Window{25, 30}}) {
+      check("ring", window);
       check("bidirectional_ring", window);
       check("allgather", window);
     }
@@ -200,6 +201,8 @@ TEST(Traffic, AWindowBringsBackTheSumsOfItsHalo) {
     }
     check("ring", {0, 33});
     check("allgather", {0, 33});
+    check("ring", {7, 3});
+    check("ring", {25, 30});
     check("bidirectional_ring", {7, 3});
     check("allgather", {25, 41});
   }
@@ -244,6 +247,8 @@ TEST(Traffic, ARingWalksToWhereItIsNeeded) {
     EXPECT_EQ(way(zigzag, pass), RingBack) << "late pieces are seen by ranks below";
   }
   EXPECT_EQ(way(make_problem(8, 0, "full"), Pass::Forward), Ring) << "nothing to move";
+  const Problem both_ways = make_problem(8, 256, "documents:100,156,within=full");
+  EXPECT_EQ(way(both_ways, Pass::Forward), Bidirectional) << "a document ends inside a rank";
 }
 
 /// Whatever the mask: the way that is chosen moves no more than the other.
@@ -260,8 +265,8 @@ RC_GTEST_PROP(TrafficOfRings, IsLeast, ()) {
   const auto bytes = [&](Movement movement) {
     return traffic_of_all(plan_of(problem, {.rq = world, .column = movement}, pass)).sent_bytes;
   };
-  RC_ASSERT(bytes(way(problem, pass)) ==
-            std::min(bytes(Movement::Ring), bytes(Movement::RingBack)));
+  RC_ASSERT(bytes(way(problem, pass)) == std::min({bytes(Movement::Ring), bytes(Movement::RingBack),
+                                                   bytes(Movement::Bidirectional)}));
 }
 
 /// Visible pairs of the rank that has most, relative to the mean.
