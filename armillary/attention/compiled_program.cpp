@@ -9,6 +9,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/plan/hazards.h"
+#include "armillary/plan/replay.h"
 
 namespace armillary::attention {
 namespace {
@@ -231,10 +232,16 @@ std::vector<KernelCall> calls_of(const CompiledProgram& compiled, std::size_t op
 
 std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner, plan::Pass pass,
                                                plan::Rank rank, const kernel::Kernel& kernel) {
+  return compile(planner, planner.program(pass, rank), kernel);
+}
+
+std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner,
+                                               plan::RankProgram program,
+                                               const kernel::Kernel& kernel) {
   auto result = std::make_shared<CompiledProgram>();
   CompiledProgram& compiled = *result;
   compiled.problem = planner.problem();
-  compiled.program = planner.program(pass, rank);
+  compiled.program = std::move(program);
   compiled.kernel = &kernel;
   for (const Tile& tile : compiled.program.tiles) {
     compiled.shapes.push_back(shape_of(planner.problem(), planner.blocks(), tile));
@@ -265,6 +272,7 @@ class Cache {
     if (!programs.forward) {
       programs.forward = compile(*entry->planner, plan::Pass::Forward, rank, kernel);
       programs.backward = compile(*entry->planner, plan::Pass::Backward, rank, kernel);
+      programs.replay = compile(*entry->planner, plan::replay(programs.forward->program), kernel);
     }
     return programs;
   }

@@ -71,11 +71,15 @@ struct CompiledProgram {
 
 std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner, plan::Pass pass,
                                                plan::Rank rank, const kernel::Kernel& kernel);
+std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner,
+                                               plan::RankProgram program,
+                                               const kernel::Kernel& kernel);
 
-/// Both passes of one rank.
+/// The passes of one rank.
 struct CompiledAttention {
   std::shared_ptr<const CompiledProgram> forward;
   std::shared_ptr<const CompiledProgram> backward;
+  std::shared_ptr<const CompiledProgram> replay;  ///< plan::replay of forward.
 };
 
 /// Compiles, or finds what was compiled for an equal problem, strategy and kernel before. Keeps the

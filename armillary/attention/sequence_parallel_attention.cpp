@@ -27,6 +27,7 @@ struct Call : torch::CustomClassHolder {
   CompiledAttention programs;
   comm::Communicator* comm = nullptr;
   ExecutionOptions options;  ///< Without sinks: a parameter, which the graph holds.
+  KeptAttention kept;        ///< Of a replay.
 
   ExecutionOptions options_with(const std::optional<at::Tensor>& sinks_H) const {
     ExecutionOptions with = options;
@@ -51,19 +52,35 @@ at::Tensor max_over_ranks(const at::Tensor& mine_H, comm::Communicator& comm) {
 constexpr plan::Tensor kSaved[] = {plan::Tensor::Q, plan::Tensor::K, plan::Tensor::V,
                                    plan::Tensor::Out, plan::Tensor::Lse};
 
+/// Forward, or the replay of what was kept.
+std::unique_ptr<Execution> run_forward(const Call& call, const at::Tensor& q_BLHD,
+                                       const at::Tensor& k_BLGD, const at::Tensor& v_BLGE,
+                                       const std::optional<at::Tensor>& sinks_H) {
+  const bool replays = call.kept.out.defined();
+  std::unique_ptr<Execution> taken = RestingExecutions::of_this_thread().take(
+      replays ? call.programs.replay : call.programs.forward, *call.comm,
+      call.options_with(sinks_H));
+  Execution& run = *taken;
+  run.feed(plan::Tensor::K, k_BLGD);
+  run.feed(plan::Tensor::V, v_BLGE);
+  run.feed(plan::Tensor::Q, q_BLHD);
+  if (replays) {
+    // Detached: what is fed may become the output, which gets a graph that holds `kept`.
+    run.feed(plan::Tensor::Out, call.kept.out.detach());
+    run.feed(plan::Tensor::Lse, call.kept.lse.detach());
+  }
+  run.finish();
+  return taken;
+}
+
 class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& q_BLHD,
                                const at::Tensor& k_BLGD, const at::Tensor& v_BLGE,
                                const std::optional<at::Tensor>& sinks_H,
                                const c10::intrusive_ptr<Call>& call) {
-    std::unique_ptr<Execution> taken = RestingExecutions::of_this_thread().take(
-        call->programs.forward, *call->comm, call->options_with(sinks_H));
-    Execution& run = *taken;
-    run.feed(plan::Tensor::K, k_BLGD);
-    run.feed(plan::Tensor::V, v_BLGE);
-    run.feed(plan::Tensor::Q, q_BLHD);
-    run.finish();
+    std::unique_ptr<Execution> taken = run_forward(*call, q_BLHD, k_BLGD, v_BLGE, sinks_H);
+    const Execution& run = *taken;
     variable_list results{run.output(plan::Tensor::Out)};
     if (call->programs.forward->problem.return_lse) {
       results.push_back(run.output(plan::Tensor::Lse));
@@ -249,6 +266,34 @@ AttentionResult sequence_parallel_attention_lse(const at::Tensor& q_BLHD, const 
   const variable_list results =
       AttentionFunction::apply(q_BLHD, k_BLGD, v_BLGE, sinks_of(options), call);
   return {results[0], results[1], options.return_max_logit ? results[2] : at::Tensor()};
+}
+
+KeepResult sequence_parallel_attention_keep(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                                            const at::Tensor& v_BLGE, comm::Communicator& comm,
+                                            const AttentionOptions& options) {
+  const at::NoGradGuard no_grad;
+  const auto call = make_call(q_BLHD, k_BLGD, v_BLGE, comm, options, false);
+  std::unique_ptr<Execution> run = run_forward(*call, q_BLHD, k_BLGD, v_BLGE, sinks_of(options));
+  KeepResult result{run->output(plan::Tensor::Out),
+                    {run->saved(plan::Tensor::Out), run->saved(plan::Tensor::Lse)}};
+  RestingExecutions::of_this_thread().give_back(std::move(run));
+  return result;
+}
+
+at::Tensor sequence_parallel_attention_replay(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                                              const at::Tensor& v_BLGE, const KeptAttention& kept,
+                                              comm::Communicator& comm,
+                                              const AttentionOptions& options) {
+  const auto call = make_call(q_BLHD, k_BLGD, v_BLGE, comm, options, false);
+  if (!kept.out.defined() || !kept.lse.defined()) {
+    const std::string reason =
+        "attention: nothing was kept for the replay; what sequence_parallel_attention_keep gives "
+        "is required";
+    comm.abort(reason);
+    fail<InvalidArgument>("{}", reason);
+  }
+  call->kept = kept;
+  return AttentionFunction::apply(q_BLHD, k_BLGD, v_BLGE, sinks_of(options), call)[0];
 }
 
 }  // namespace armillary::attention

@@ -88,4 +88,30 @@ AttentionResult sequence_parallel_attention_lse(const at::Tensor& q_BLHD, const 
                                                 const at::Tensor& v_BLGE, comm::Communicator& comm,
                                                 const AttentionOptions& options);
 
+/// What a layer that is recomputed in backward keeps of its attention: out and log-sum-exp as the
+/// strategy's backward finds them (by head group, where heads are traded for tokens). No graph.
+struct KeptAttention {
+  at::Tensor out;
+  at::Tensor lse;
+};
+
+/// Attention of a layer whose activations are not kept (DistFlashAttn, arXiv:2310.03294; StarTrail,
+/// arXiv:2407.00611). `sequence_parallel_attention_keep`: the output of
+/// sequence_parallel_attention, bit for bit, with no graph. `sequence_parallel_attention_replay`,
+/// with the same q, k, v and options: the same output again, differentiable, bit for bit as
+/// sequence_parallel_attention is. It attends to nothing; it sends only what trades heads for
+/// tokens, so in most strategies nothing. Collective, as the other calls. @throws InvalidArgument
+/// also if `kept` is of another call.
+struct KeepResult {
+  at::Tensor out_BLHE;
+  KeptAttention kept;
+};
+KeepResult sequence_parallel_attention_keep(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                                            const at::Tensor& v_BLGE, comm::Communicator& comm,
+                                            const AttentionOptions& options);
+at::Tensor sequence_parallel_attention_replay(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                                              const at::Tensor& v_BLGE, const KeptAttention& kept,
+                                              comm::Communicator& comm,
+                                              const AttentionOptions& options);
+
 }  // namespace armillary::attention

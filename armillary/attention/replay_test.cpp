@@ -1,0 +1,187 @@
+// replay_test.cpp: a layer that kept attention's output does not attend again in recomputation.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "armillary/attention/executor.h"
+#include "armillary/attention/sequence_parallel_attention.h"
+#include "armillary/comm/local.h"
+#include "armillary/core/error.h"
+#include "armillary/kernel/cpu_kernel.h"
+
+namespace armillary::attention {
+namespace {
+
+struct Spread {
+  int world;
+  const char* strategy;
+};
+constexpr Spread kSpreads[] = {{1, "ring"},          {2, "ring"},
+                               {4, "ring"},          {2, "ulysses"},
+                               {4, "ulysses"},       {4, "ulysses:qkv=packed"},
+                               {2, "usp:u=2"},       {4, "usp:u=2"},
+                               {4, "startrail:c=2"}, {4, "attention2d:rows=2"},
+                               {3, "tokenring"},     {4, "grid:u=2,rq=1,rk=2"}};
+constexpr std::int64_t kTokens = 29;
+
+AttentionOptions causal_options(const char* strategy) {
+  return {.mask = plan::parse_mask("causal", {kTokens, kTokens}),
+          .layout = plan::parse_layout("zigzag"),
+          .strategy = strategy};
+}
+
+struct Leaves {
+  at::Tensor q, k, v, sinks;
+
+  Leaves(const comm::Communicator& comm, const AttentionOptions& options, at::ScalarType dtype) {
+    const auto owned = plan::shards(options.layout, options.mask, comm.world());
+    const std::int64_t tokens = plan::tokens(owned.q[comm.rank()]);
+    const auto leaf = [&](std::int64_t heads, std::int64_t dim, std::uint64_t seed) {
+      at::Generator generator = at::detail::createCPUGenerator(seed + 10 * comm.rank());
+      return at::randn({2, tokens, heads, dim}, generator).to(dtype).requires_grad_(true);
+    };
+    q = leaf(4, 8, 1);
+    k = leaf(4, 8, 2);
+    v = leaf(4, 16, 3);
+    sinks = at::linspace(-1, 1, 4, at::kFloat).requires_grad_(true);
+  }
+  std::vector<at::Tensor> grads() const { return {q.grad(), k.grad(), v.grad(), sinks.grad()}; }
+};
+
+void expect_same_bits(const at::Tensor& given, const at::Tensor& required,
+                      const std::string& where) {
+  EXPECT_TRUE(at::equal(given, required))
+      << where << ": differs by "
+      << (given.to(at::kDouble) - required.to(at::kDouble)).abs().max().item<double>();
+}
+
+TEST(AttentionReplay, OutputAndGradientsAreThoseOfTheCallItselfBitForBit) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const auto& [world, strategy] : kSpreads) {
+      const std::string where = std::string(strategy) + " on " + std::to_string(world);
+      comm::run_ranks(world, [&](comm::Communicator& comm) {
+        AttentionOptions options = causal_options(strategy);
+        const Leaves plain(comm, options, dtype);
+        options.sinks_H = plain.sinks;
+        const at::Tensor required =
+            sequence_parallel_attention(plain.q, plain.k, plain.v, comm, options);
+        const at::Tensor dout = required.detach().sin();
+        required.backward(dout);
+
+        const Leaves again(comm, options, dtype);
+        options.sinks_H = again.sinks;
+        const KeepResult first =
+            sequence_parallel_attention_keep(again.q, again.k, again.v, comm, options);
+        EXPECT_FALSE(first.out_BLHE.requires_grad()) << where;
+        expect_same_bits(first.out_BLHE, required, where + " keep");
+        const at::Tensor given = sequence_parallel_attention_replay(again.q, again.k, again.v,
+                                                                    first.kept, comm, options);
+        expect_same_bits(given, required, where + " replay");
+        given.backward(dout);
+        for (std::size_t i = 0; i < 4; ++i) {
+          expect_same_bits(again.grads()[i], plain.grads()[i],
+                           where + " gradient " + std::to_string(i));
+        }
+      });
+    }
+  }
+}
+
+/// The CPU kernel, with the pairs that it attends forward counted.
+class CountingKernel : public kernel::Kernel {
+ public:
+  bool plain_only() const override { return false; }
+  std::int64_t take() const { return pairs_.exchange(0); }
+
+ private:
+  std::shared_ptr<const kernel::Prepared> run_prepare(const kernel::Pairs& pairs) const override {
+    return kernel::cpu_kernel().prepare(pairs);
+  }
+  void run_attend(const kernel::Pairs& pairs, const kernel::Inputs& inputs,
+                  kernel::Partial& carry) const override {
+    pairs_ += pairs.mask->area(pairs.q_runs, pairs.k_runs);
+    kernel::cpu_kernel().attend(pairs, inputs, carry);
+  }
+  void run_attend_grad(const kernel::Pairs& pairs, const kernel::Inputs& inputs,
+                       const kernel::OutputGrads& upstream,
+                       kernel::InputGrads& grads) const override {
+    kernel::cpu_kernel().attend_grad(pairs, inputs, upstream, grads);
+  }
+
+  mutable std::atomic<std::int64_t> pairs_ = 0;
+};
+
+TEST(AttentionReplay, AttendsToNoPairAndSendsOnlyWhatTradesHeads) {
+  static const CountingKernel counting;  // outlives the cache of programs
+  for (const auto& [world, strategy] : kSpreads) {
+    const AttentionOptions options = causal_options(strategy);
+    const plan::Problem problem{.world = world,
+                                .batch = 2,
+                                .heads = 4,
+                                .kv_heads = 4,
+                                .head_dim = 8,
+                                .value_dim = 16,
+                                .dtype = plan::Dtype::F32,
+                                .mask = options.mask,
+                                .layout = options.layout};
+    std::atomic<std::int64_t> forward_bytes = 0;
+    std::atomic<std::int64_t> replay_bytes = 0;
+    const auto run = [&](bool replays) {
+      comm::run_ranks(world, [&, s = strategy](comm::Communicator& comm) {
+        const auto programs =
+            compile_cached(problem, plan::parse_strategy(s), comm.rank(), counting);
+        const Leaves leaves(comm, options, at::kFloat);
+        Execution execution(replays ? programs.replay : programs.forward, comm, {.score = {0.3}});
+        execution.feed(plan::Tensor::K, leaves.k);
+        execution.feed(plan::Tensor::V, leaves.v);
+        execution.feed(plan::Tensor::Q, leaves.q);
+        if (replays) {
+          const CompiledProgram& program = *programs.replay;
+          for (const int tile : program.program.saved) {
+            const plan::Tensor tensor = program.program.tiles[tile].tensor;
+            if (tensor == plan::Tensor::Out || tensor == plan::Tensor::Lse) {
+              execution.feed(tensor, at::zeros(program.shapes[tile]));
+            }
+          }
+        }
+        execution.finish();
+        (replays ? replay_bytes : forward_bytes) += execution.moved().sent_bytes;
+      });
+      return counting.take();
+    };
+    EXPECT_GT(run(false), 0) << strategy;
+    EXPECT_EQ(run(true), 0) << strategy << " on " << world << " attends again";
+    const std::string name = strategy;
+    if (name.starts_with("ulysses")) {
+      EXPECT_EQ(replay_bytes, forward_bytes) << strategy << ": all that it sends trades heads";
+    } else if (name.starts_with("ring") || name.starts_with("startrail") || name == "tokenring") {
+      EXPECT_EQ(replay_bytes, 0) << strategy << " on " << world;
+    } else if (world > 2) {
+      EXPECT_LT(replay_bytes, forward_bytes) << strategy << " on " << world;
+    }
+  }
+}
+
+TEST(AttentionReplay, RefusesWhatWasNotKept) {
+  const AttentionOptions options = causal_options("ring");
+  const auto replay = [&](const KeptAttention& kept) {
+    comm::run_ranks(1, [&](comm::Communicator& comm) {
+      const Leaves leaves(comm, options, at::kFloat);
+      sequence_parallel_attention_replay(leaves.q, leaves.k, leaves.v, kept, comm, options);
+    });
+  };
+  EXPECT_THAT([&] { replay({}); },
+              testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("nothing was kept")));
+  EXPECT_THAT(
+      [&] {
+        replay({at::zeros({2, 3, 4, 16}), at::zeros({2, 3, 4})});
+      },
+      testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("out is Float")));
+}
+
+}  // namespace
+}  // namespace armillary::attention
