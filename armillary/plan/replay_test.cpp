@@ -115,7 +115,8 @@ TEST(Replay, AttendsToNothing) {
 /// Only a trade of heads, or of K and V for those of another place, is made again.
 TEST(Replay, SendsWhatBroughtInputsToTheirPlace) {
   const Problem problem = replayed_problem(4);
-  for (const char* strategy : {"ring", "allgather", "tokenring", "startrail:c=2", "bidirectional_ring"}) {
+  for (const char* strategy :
+       {"ring", "allgather", "tokenring", "startrail:c=2", "bidirectional_ring"}) {
     EXPECT_EQ(sent_bytes(replay_of(problem, strategy)), 0) << strategy;
   }
   const auto forward_bytes = [&](const char* strategy) {

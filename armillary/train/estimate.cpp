@@ -3,20 +3,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
+#include "armillary/plan/replay.h"
 #include "armillary/plan/strategy.h"
+#include "armillary/train/machine.h"
 
 namespace armillary::train {
 namespace {
-
-/// What autograd keeps of one layer for one token, in the activation dtype: x, norm(x), attention's
-/// q, k, v and out, h, norm(h), and the feed-forward before and after GELU.
-std::int64_t saved_values_per_token(const Recipe::Model& model) {
-  const std::int64_t kv_dim = model.kv_heads() * model.head_dim();
-  return 4 * model.dim + (2 * model.dim + 2 * kv_dim) + 2 * model.ffn_dim();
-}
 
 std::int64_t most_tokens_of_a_rank(const plan::Problem& problem) {
   std::int64_t most = 0;
@@ -26,21 +21,51 @@ std::int64_t most_tokens_of_a_rank(const plan::Problem& problem) {
   return most;
 }
 
-std::int64_t activation_bytes(const Recipe& recipe, const plan::Problem& problem) {
-  const std::int64_t value_bytes = plan::bytes_of(problem.dtype);
-  const std::int64_t layers =
-      recipe.model.n_layers * saved_values_per_token(recipe.model) * value_bytes;
-  const std::int64_t logits = kVocabSize * (value_bytes + 4);  // and their fp32 log-softmax
-  return most_tokens_of_a_rank(problem) * (layers + logits);
+/// Bytes for one token of the parts of a step that live at the same time.
+struct TokenBytes {
+  std::int64_t layer = 0;     ///< Autograd, of a layer: see models/gpt.h.
+  std::int64_t input = 0;     ///< Of a layer.
+  std::int64_t output = 0;    ///< Attention's out and log-sum-exp.
+  std::int64_t backward = 0;  ///< The most that the backward of a layer makes: its feed-forward.
+  std::int64_t loss = 0;      ///< Features, their gradient, and that once more, scaled.
+};
+
+TokenBytes token_bytes(const Recipe& recipe, std::int64_t value_bytes) {
+  const Recipe::Model& model = recipe.model;
+  const std::int64_t kv_dim = model.kv_heads() * model.head_dim();
+  const std::int64_t lse = 4 * model.n_heads;
+  // gelu(x), its gradient and x's; where bf16 is multiplied as fp32 the first two are there twice.
+  const std::int64_t wide = value_bytes < 4 && !cpu_multiplies_bf16() ? 8 : 0;
+  return {.layer = value_bytes * (6 * model.dim + 2 * kv_dim + model.ffn_dim()) + lse + 8,
+          .input = value_bytes * model.dim,
+          .output = value_bytes * model.dim + lse,
+          .backward = (3 * value_bytes + wide) * model.ffn_dim() + 2 * value_bytes * model.dim,
+          .loss = 3 * value_bytes * model.dim};
+}
+
+std::int64_t activation_bytes(const Recipe& recipe, Recompute policy,
+                              const plan::Problem& problem) {
+  const TokenBytes token = token_bytes(recipe, plan::bytes_of(problem.dtype));
+  const std::int64_t tokens = most_tokens_of_a_rank(problem);
+  std::int64_t kept = token.layer;
+  std::int64_t again = 0;  // of the layer that backward is at
+  if (policy != Recompute::None) {
+    kept = token.input + (policy == Recompute::AttentionOutput ? token.output : 0);
+    again = token.layer - kept;
+  }
+  // Logits, their log-softmax and its gradient, in fp32 or wider than they are.
+  const std::int64_t logits = std::min(tokens, recipe.training.loss_chunk_tokens) * kVocabSize * 12;
+  return tokens * recipe.model.n_layers * kept +
+         std::max(tokens * (again + token.backward), tokens * token.loss + logits);
 }
 
 /// Adds one sequence's plan to the traffic of its pass; returns the largest slots of a rank.
-std::int64_t add_pass(PassTraffic& pass, const plan::Planner& planner, plan::Pass which,
-                      std::int64_t layers) {
+std::int64_t add_pass(PassTraffic& pass, const plan::Planner& planner, std::int64_t layers,
+                      const std::function<plan::RankProgram(plan::Rank)>& program) {
+  pass.sent_bytes_per_rank.resize(static_cast<std::size_t>(planner.problem().world));
   std::int64_t peak = 0;
   for (plan::Rank rank = 0; rank < planner.problem().world; ++rank) {
-    const plan::Traffic moved =
-        plan::traffic(planner.problem(), planner.blocks(), planner.program(which, rank));
+    const plan::Traffic moved = plan::traffic(planner.problem(), planner.blocks(), program(rank));
     pass.sent_bytes_per_rank[static_cast<std::size_t>(rank)] += layers * moved.sent_bytes;
     pass.steps = std::max(pass.steps, moved.steps);
     peak = std::max(peak, moved.peak_slot_bytes);
@@ -48,15 +73,70 @@ std::int64_t add_pass(PassTraffic& pass, const plan::Planner& planner, plan::Pas
   return peak;
 }
 
+/// Adds one sequence's plan to all that counts plans.
+void add_plan(Estimate& result, const Recipe& recipe, const plan::Planner& planner) {
+  const std::int64_t layers = recipe.model.n_layers;
+  const auto program_of = [&](plan::Pass pass) {
+    return [&planner, pass](plan::Rank rank) { return planner.program(pass, rank); };
+  };
+  const auto forward = program_of(plan::Pass::Forward);
+  const auto slots =
+      std::max(add_pass(result.forward, planner, layers, forward),
+               add_pass(result.backward, planner, layers, program_of(plan::Pass::Backward)));
+  result.memory.attention = std::max(result.memory.attention, slots);
+  for (PolicyCost& cost : result.policies) {
+    cost.activation_bytes =
+        std::max(cost.activation_bytes, activation_bytes(recipe, cost.policy, planner.problem()));
+    if (cost.policy == Recompute::Full) add_pass(cost.more_sent, planner, layers, forward);
+    if (cost.policy == Recompute::AttentionOutput) {
+      add_pass(cost.more_sent, planner, layers,
+               [&](plan::Rank rank) { return plan::replay(forward(rank)); });
+    }
+  }
+}
+
+template <class... Factors>
+double product(Factors... factors) {
+  return (static_cast<double>(factors) * ...);
+}
+
+/// Forward of the layers again: their matrices, and attention unless its output is kept.
+double flops_again(const Recipe::Model& model, Recompute policy, std::int64_t tokens,
+                   std::int64_t visible_pairs) {
+  if (policy == Recompute::None) return 0;
+  const std::int64_t matrices = gpt_size(model).matmul_parameters - kVocabSize * model.dim;
+  const double attention =
+      product(4, model.n_layers, model.n_heads, model.head_dim(), visible_pairs);
+  return product(2, matrices, tokens) + (policy == Recompute::Full ? attention : 0);
+}
+
+std::int64_t tokens_of_step(const Recipe& recipe) {
+  return recipe.training.seq_len * recipe.training.local_batch_size;
+}
+
 double mib(std::int64_t bytes) {
   return static_cast<double>(bytes) / (1024.0 * 1024.0);
 }
 
+std::int64_t most_sent(const PassTraffic& pass) {
+  return *std::max_element(pass.sent_bytes_per_rank.begin(), pass.sent_bytes_per_rank.end());
+}
+
 std::string largest(const PassTraffic& pass) {
-  return fmt::format(
-      "{:.2f} MiB in {} steps a layer",
-      mib(*std::max_element(pass.sent_bytes_per_rank.begin(), pass.sent_bytes_per_rank.end())),
-      pass.steps);
+  return fmt::format("{:.2f} MiB in {} steps a layer", mib(most_sent(pass)), pass.steps);
+}
+
+/// A line for each policy; the recipe's is marked.
+std::string describe_policies(const Recipe& recipe, const Estimate& estimate) {
+  std::string text = "recomputation: activations, and more work and traffic a step than none\n";
+  for (const PolicyCost& cost : estimate.policies) {
+    const std::string& name = recompute_names()[static_cast<std::size_t>(cost.policy)];
+    text += fmt::format("{} {:<16}  {:>10.2f} MiB  {:>8.3f} TFLOP  {:>10.2f} MiB sent\n",
+                        name == recipe.activation_checkpoint.mode ? '*' : ' ', name,
+                        mib(cost.activation_bytes), cost.more_flops * 1e-12,
+                        mib(most_sent(cost.more_sent)));
+  }
+  return text;
 }
 
 nlohmann::json to_json(const PassTraffic& pass) {
@@ -93,33 +173,33 @@ Estimate estimate(const Recipe& recipe, const PackedText& text) {
   result.memory.optimizer = 8 * result.size.parameters;
   const std::int64_t world = recipe.parallelism.context_parallel_degree;
   result.gradient_sent_bytes = result.memory.gradients * 2 * (world - 1) / world;
-  for (PassTraffic* pass : {&result.forward, &result.backward}) {
-    pass->sent_bytes_per_rank.assign(static_cast<std::size_t>(world), 0);
+  for (const std::string& name : recompute_names()) {
+    result.policies.push_back({.policy = parse_recompute(name)});
+    result.policies.back().more_sent.sent_bytes_per_rank.resize(static_cast<std::size_t>(world));
   }
   const auto strategy = plan::parse_strategy(recipe.parallelism.strategy);
   for (std::int64_t i = 0; i < recipe.training.local_batch_size; ++i) {
     const plan::Mask mask = sequence_mask(recipe.parallelism.mask, text.at(i).documents);
-    const plan::Planner planner(attention_problem(recipe, mask), strategy);
+    add_plan(result, recipe, plan::Planner(attention_problem(recipe, mask), strategy));
     result.visible_pairs += mask.area();
-    const std::int64_t layers = recipe.model.n_layers;
-    const auto slots = std::max(add_pass(result.forward, planner, plan::Pass::Forward, layers),
-                                add_pass(result.backward, planner, plan::Pass::Backward, layers));
-    result.memory.attention = std::max(result.memory.attention, slots);
-    result.memory.activations =
-        std::max(result.memory.activations, activation_bytes(recipe, planner.problem()));
   }
+  for (PolicyCost& cost : result.policies) {
+    cost.more_flops =
+        flops_again(recipe.model, cost.policy, tokens_of_step(recipe), result.visible_pairs);
+  }
+  const Recompute chosen = parse_recompute(recipe.activation_checkpoint.mode);
+  result.memory.activations = result.policies[static_cast<std::size_t>(chosen)].activation_bytes;
   return result;
 }
 
 double model_flops(const Recipe::Model& model, std::int64_t tokens, std::int64_t visible_pairs) {
-  const auto product = [](auto... factors) { return (static_cast<double>(factors) * ...); };
   return product(6, gpt_size(model).matmul_parameters, tokens) +
          product(12, model.n_layers, model.n_heads, model.head_dim(), visible_pairs);
 }
 
 std::string describe(const Recipe& recipe, const Estimate& estimate) {
   const MemoryBytes& memory = estimate.memory;
-  const std::int64_t tokens = recipe.training.seq_len * recipe.training.local_batch_size;
+  const std::int64_t tokens = tokens_of_step(recipe);
   return fmt::format(
       "model       {}, {} parameters\n"
       "step        {} tokens, {} visible pairs a head, {:.3f} TFLOP\n"
@@ -130,19 +210,26 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       "  gradients {:.2f} MiB\n"
       "memory of the largest rank: {:.2f} MiB\n"
       "  parameters {:.2f}, gradients {:.2f}, AdamW {:.2f}, attention slots {:.2f}, activations "
-      "about {:.2f} MiB\n",
+      "about {:.2f} MiB\n{}",
       recipe.model.name, estimate.size.parameters, tokens, estimate.visible_pairs,
       model_flops(recipe.model, tokens, estimate.visible_pairs) * 1e-12,
       recipe.parallelism.strategy, recipe.parallelism.layout, recipe.parallelism.mask,
       recipe.parallelism.wire, recipe.parallelism.context_parallel_degree,
       largest(estimate.forward), largest(estimate.backward), mib(estimate.gradient_sent_bytes),
       mib(memory.total()), mib(memory.parameters), mib(memory.gradients), mib(memory.optimizer),
-      mib(memory.attention), mib(memory.activations));
+      mib(memory.attention), mib(memory.activations), describe_policies(recipe, estimate));
 }
 
 nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
   const MemoryBytes& memory = estimate.memory;
-  const std::int64_t tokens = recipe.training.seq_len * recipe.training.local_batch_size;
+  const std::int64_t tokens = tokens_of_step(recipe);
+  nlohmann::json policies = nlohmann::json::array();
+  for (const PolicyCost& cost : estimate.policies) {
+    policies.push_back({{"mode", recompute_names()[static_cast<std::size_t>(cost.policy)]},
+                        {"activation_bytes", cost.activation_bytes},
+                        {"more_flops", cost.more_flops},
+                        {"more_sent_bytes_per_rank", cost.more_sent.sent_bytes_per_rank}});
+  }
   return {{"parameters", estimate.size.parameters},
           {"world", recipe.parallelism.context_parallel_degree},
           {"strategy", recipe.parallelism.strategy},
@@ -155,6 +242,8 @@ nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
           {"forward", to_json(estimate.forward)},
           {"backward", to_json(estimate.backward)},
           {"gradient_sent_bytes", estimate.gradient_sent_bytes},
+          {"activation_checkpoint",
+           {{"mode", recipe.activation_checkpoint.mode}, {"policies", policies}}},
           {"memory_bytes",
            {{"parameters", memory.parameters},
             {"gradients", memory.gradients},

@@ -9,6 +9,7 @@
 #include "armillary/plan/problem.h"
 #include "armillary/train/data.h"
 #include "armillary/train/models/gpt_size.h"
+#include "armillary/train/models/recompute.h"
 #include "armillary/train/recipe.h"
 
 namespace armillary::train {
@@ -23,7 +24,7 @@ struct MemoryBytes {
   std::int64_t gradients = 0;
   std::int64_t optimizer = 0;
   std::int64_t attention = 0;    ///< Largest slots of one layer's plan, forward or backward.
-  std::int64_t activations = 0;  ///< About what autograd keeps from forward to backward.
+  std::int64_t activations = 0;  ///< About; of the recipe's policy, as in PolicyCost.
   std::int64_t total() const;
 };
 
@@ -33,11 +34,23 @@ struct PassTraffic {
   int steps = 0;  ///< Of the plan of one layer; the most of all sequences.
 };
 
+/// What a policy of recomputation holds, and what it does and sends beyond `none`.
+struct PolicyCost {
+  Recompute policy = Recompute::None;
+  /// Of one sequence on the rank with most tokens: what is kept from forward to backward, and the
+  /// most that loss or the backward of one layer holds beside it. Within a quarter of what a run
+  /// allocates (estimate_test.cpp).
+  std::int64_t activation_bytes = 0;
+  double more_flops = 0;  ///< In step 1, over all ranks.
+  PassTraffic more_sent;
+};
+
 struct Estimate {
   GptSize size;
   MemoryBytes memory;
   PassTraffic forward;
   PassTraffic backward;
+  std::vector<PolicyCost> policies;      ///< All, in the order of recompute_names.
   std::int64_t gradient_sent_bytes = 0;  ///< Per rank and step, to sum the gradients.
   std::int64_t visible_pairs = 0;        ///< (query, key) pairs of one head in step 1.
 };

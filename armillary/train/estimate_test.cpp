@@ -1,5 +1,6 @@
 #include "armillary/train/estimate.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +9,8 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/train/counting_allocator.h"
+#include "armillary/train/trainer.h"
 
 namespace armillary::train {
 namespace {
@@ -66,6 +69,65 @@ TEST(Estimate, CountsAllSequencesOfTheStep) {
   EXPECT_EQ(two.forward.steps, one.forward.steps);
 }
 
+const PolicyCost& cost_of(const Estimate& estimate, Recompute policy) {
+  return estimate.policies.at(static_cast<std::size_t>(policy));
+}
+
+TEST(Estimate, PoliciesCostWhatTheyDoAndSendAgain) {
+  for (const char* strategy : {"ring", "ulysses", "usp:u=2"}) {
+    Recipe recipe = recipe_of(4, strategy, "full");
+    recipe.model.n_kv_heads = 4;
+    const Estimate result = estimate(recipe, text());
+    const auto& none = cost_of(result, Recompute::None);
+    const auto& full = cost_of(result, Recompute::Full);
+    const auto& output = cost_of(result, Recompute::AttentionOutput);
+    EXPECT_EQ(none.more_flops, 0);
+    EXPECT_EQ(none.more_sent.sent_bytes_per_rank, std::vector<std::int64_t>(4, 0));
+    // Attention forward: 2 products of D = 16 for each of 4 heads in 3 layers.
+    EXPECT_DOUBLE_EQ(full.more_flops - output.more_flops, 2.0 * 2 * 16 * 4 * 3 * 48 * 48);
+    const std::int64_t matrices = result.size.matmul_parameters - kVocabSize * recipe.model.dim;
+    EXPECT_DOUBLE_EQ(output.more_flops, 2.0 * 48 * static_cast<double>(matrices));
+    EXPECT_EQ(full.more_sent.sent_bytes_per_rank, result.forward.sent_bytes_per_rank);
+    const std::int64_t sent = output.more_sent.sent_bytes_per_rank[0];
+    if (std::string(strategy) == "ring") {
+      EXPECT_EQ(sent, 0);
+    } else if (std::string(strategy) == "ulysses") {
+      EXPECT_EQ(sent, result.forward.sent_bytes_per_rank[0]);
+    } else {
+      EXPECT_GT(sent, 0);
+      EXPECT_LT(sent, result.forward.sent_bytes_per_rank[0]);
+    }
+    EXPECT_EQ(result.memory.activations, none.activation_bytes);
+    recipe.activation_checkpoint.mode = "full";
+    EXPECT_EQ(estimate(recipe, text()).memory.activations, full.activation_bytes);
+  }
+}
+
+/// The estimate against what the tensors of a training run hold at most.
+TEST(Estimate, MemoryIsThatOfARunWithinAQuarter) {
+  const PackedText packed({std::string(5000, 'a')}, {.seq_len = 2048, .seed = 0});
+  CountingAllocator& memory = CountingAllocator::instance();
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    for (const std::string& mode : recompute_names()) {
+      Recipe recipe = recipe_of(2, "ring", "window:left=64,right=0");
+      recipe.model.dim = 96;
+      recipe.model.n_layers = 6;
+      recipe.training.seq_len = 2048;
+      recipe.training.steps = 2;
+      recipe.training.mixed_precision_param = dtype;
+      recipe.training.loss_chunk_tokens = 128;
+      recipe.activation_checkpoint.mode = mode;
+      const auto expected = static_cast<double>(2 * estimate(recipe, packed).memory.total());
+      const auto measured = static_cast<double>(
+          memory.peak_bytes([&] { train(recipe, packed, [](const StepMetrics&) {}); }));
+      fmt::print("{:<8} {:<16} estimate {:.1f} MiB, run {:.1f} MiB, ratio {:.2f}\n", dtype, mode,
+                 expected / (1 << 20), measured / (1 << 20), measured / expected);
+      EXPECT_LT(measured, 1.25 * expected) << dtype << ' ' << mode;
+      EXPECT_GT(measured, 0.8 * expected) << dtype << ' ' << mode;
+    }
+  }
+}
+
 TEST(Estimate, WhatTheStrategyCannotDoIsRefused) {
   EXPECT_THAT([] { estimate(recipe_of(8, "ulysses", "causal"), text()); },
               ThrowsMessage<InvalidArgument>(HasSubstr("ulysses")));
@@ -88,6 +150,10 @@ TEST(Estimate, IsWrittenForReadersAndPrograms) {
   EXPECT_EQ(json.at("world"), 4);
   EXPECT_EQ(json.at("forward").at("sent_bytes_per_rank").size(), 4U);
   EXPECT_EQ(json.at("memory_bytes").at("total"), result.memory.total());
+  EXPECT_THAT(describe(recipe, result), HasSubstr("* none "));
+  EXPECT_THAT(describe(recipe, result), HasSubstr("  attention_output "));
+  EXPECT_EQ(json.at("activation_checkpoint").at("policies").size(), recompute_names().size());
+  EXPECT_EQ(json.at("activation_checkpoint").at("policies").at(1).at("mode"), "full");
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "armillary/train/optimizer.h"
 
 #include <ATen/Functions.h>
-#include <torch/optim/adamw.h>
 
 #include <cmath>
 #include <cstddef>
@@ -11,27 +10,28 @@
 
 namespace armillary::train {
 
-Optimizer::Optimizer(std::vector<at::Tensor> parameters, const Recipe::Optimizer& options) {
+Optimizer::Optimizer(std::vector<at::Tensor> parameters, const Recipe::Optimizer& options)
+    : options_(options), parameters_(std::move(parameters)) {
   std::int64_t total = 0;
-  for (const at::Tensor& parameter : parameters) {
+  for (const at::Tensor& parameter : parameters_) {
     ARMILLARY_CHECK(parameter.scalar_type() == at::kFloat);
     total += parameter.numel();
   }
   gradients_ = at::zeros({total}, at::kFloat);
+  const at::Tensor means = at::zeros_like(gradients_);
+  const at::Tensor squares = at::zeros_like(gradients_);
   std::int64_t begin = 0;
-  for (at::Tensor& parameter : parameters) {
-    parameter.mutable_grad() =
-        gradients_.narrow(0, begin, parameter.numel()).view(parameter.sizes());
+  for (at::Tensor& parameter : parameters_) {
+    const auto part = [&](const at::Tensor& flat) {
+      return flat.narrow(0, begin, parameter.numel()).view(parameter.sizes());
+    };
+    parameter_gradients_.push_back(part(gradients_));
+    means_.push_back(part(means));
+    squares_.push_back(part(squares));
+    parameter.mutable_grad() = parameter_gradients_.back();
     begin += parameter.numel();
   }
-  adamw_ = std::make_unique<torch::optim::AdamW>(std::move(parameters),
-                                                 torch::optim::AdamWOptions(options.lr)
-                                                     .betas({options.beta1, options.beta2})
-                                                     .eps(options.eps)
-                                                     .weight_decay(options.weight_decay));
 }
-
-Optimizer::~Optimizer() = default;
 
 void Optimizer::zero_gradients() {
   gradients_.zero_();
@@ -51,8 +51,12 @@ double Optimizer::clip(double max_norm) {
 }
 
 void Optimizer::step(double lr) {
-  adamw_->param_groups().front().options().set_lr(lr);
-  adamw_->step();
+  const at::NoGradGuard no_grad;
+  const at::Tensor step = at::full({}, static_cast<double>(++steps_), at::kFloat);
+  at::_fused_adamw_(parameters_, parameter_gradients_, means_, squares_, /*max_exp_avg_sqs=*/{},
+                    std::vector<at::Tensor>(parameters_.size(), step), lr, options_.beta1,
+                    options_.beta2, options_.weight_decay, options_.eps, /*amsgrad=*/false,
+                    /*maximize=*/false);
 }
 
 }  // namespace armillary::train

@@ -5,15 +5,11 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <memory>
+#include <cstdint>
 #include <span>
 #include <vector>
 
 #include "armillary/train/recipe.h"
-
-namespace torch::optim {
-class AdamW;
-}
 
 namespace armillary::train {
 
@@ -25,7 +21,6 @@ class Optimizer {
   Optimizer(std::vector<at::Tensor> parameters, const Recipe::Optimizer& options);
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
-  ~Optimizer();
 
   void zero_gradients();
 
@@ -37,12 +32,19 @@ class Optimizer {
   /// gradients.
   double clip(double max_norm);
 
-  /// One step of AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2) at this rate.
+  /// One step of AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2) at this rate, in
+  /// one pass over memory.
   void step(double lr);
 
  private:
+  Recipe::Optimizer options_;
+  std::vector<at::Tensor> parameters_;
   at::Tensor gradients_;
-  std::unique_ptr<torch::optim::AdamW> adamw_;
+  // By parameter: views of one flat buffer each.
+  std::vector<at::Tensor> parameter_gradients_;
+  std::vector<at::Tensor> means_;
+  std::vector<at::Tensor> squares_;
+  std::int64_t steps_ = 0;
 };
 
 }  // namespace armillary::train

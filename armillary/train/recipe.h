@@ -42,8 +42,12 @@ struct Recipe {
     std::int64_t steps = 100;
     double max_norm = 1.0;
     std::string mixed_precision_param = "float32";
+    std::int64_t loss_chunk_tokens = 1024;
     std::int64_t seed = 0;
   } training;
+  struct ActivationCheckpoint {
+    std::string mode = "none";
+  } activation_checkpoint;
   struct Optimizer {
     std::string name = "AdamW";
     double lr = 3e-3;

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "armillary/train/models/recompute.h"
+
 namespace armillary::train {
 namespace {
 
@@ -62,7 +64,12 @@ std::vector<Field> fields(Recipe& r) {
       {"training", "mixed_precision_param", &r.training.mixed_precision_param,
        "dtype of multiplications and activations; parameters and AdamW stay float32",
        Names{"float32", "bfloat16"}},
+      {"training", "loss_chunk_tokens", &r.training.loss_chunk_tokens,
+       "tokens of a rank whose logits exist at once", size},
       {"training", "seed", &r.training.seed, "of initial weights and order of data", at_least(0)},
+      {"activation_checkpoint", "mode", &r.activation_checkpoint.mode,
+       "what backward makes again of a layer: nothing, all, or all but attention's output",
+       recompute_names()},
       {"optimizer", "name", &r.optimizer.name, "AdamW", Names{"AdamW"}},
       {"optimizer", "lr", &r.optimizer.lr, "peak learning rate", above_zero()},
       {"optimizer", "beta1", &r.optimizer.beta1, "decay of the mean", below_one()},

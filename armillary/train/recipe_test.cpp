@@ -63,6 +63,18 @@ TEST(Recipe, UnknownNamesAreRefusedWithTheNearest) {
                  "linear, sqrt or cosine is required", "nearest: cosine");
 }
 
+TEST(Recipe, MemoryKeysAreRefusedLikeAllOthers) {
+  EXPECT_EQ(with("activation_checkpoint.mode=attention_output").activation_checkpoint.mode,
+            "attention_output");
+  expect_refused("[activation_checkpoint]\nmode = \"attention_outputs\"\n",
+                 "activation_checkpoint.mode 'attention_outputs'",
+                 "none, full or attention_output is required", "nearest: attention_output");
+  expect_refused("[activation_checkpoint]\nmode = \"ful\"\n", "nearest: full");
+  expect_refused("[activation_checkpoints]\n", "nearest: activation_checkpoint");
+  expect_refused("[training]\nloss_chunk_tokens = 0\n",
+                 "training.loss_chunk_tokens = 0; a value between 1 and");
+}
+
 TEST(Recipe, WrongTypesAreRefused) {
   expect_refused("[training]\nsteps = \"10\"\n",
                  "r.toml:2: training.steps is a string; an integer is required");

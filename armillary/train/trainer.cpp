@@ -23,6 +23,7 @@
 #include "armillary/train/machine.h"
 #include "armillary/train/matmul_peak.h"
 #include "armillary/train/models/gpt.h"
+#include "armillary/train/models/recompute.h"
 #include "armillary/train/optimizer.h"
 
 namespace armillary::train {
@@ -42,7 +43,9 @@ at::ScalarType product_dtype(const Recipe& recipe) {
 }
 
 Gpt make_model(const Recipe& recipe) {
-  Gpt model(GptOptions(recipe.model).dtype(compute_dtype(recipe)));
+  Gpt model(GptOptions(recipe.model)
+                .dtype(compute_dtype(recipe))
+                .recompute(parse_recompute(recipe.activation_checkpoint.mode)));
   model->initialize(recipe.training.seed);
   return model;
 }
@@ -121,23 +124,40 @@ class RankTrainer {
     const plan::Layout layout = plan::parse_layout(recipe_.parallelism.layout);
     const auto shards = plan::shards(layout, mask, comm_.world());
     const auto positions = plan::positions(shards.q[static_cast<std::size_t>(comm_.rank())]);
-    const Attend attend = [&](const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
-                              const at::Tensor& v_BLGD) {
-      return attention::sequence_parallel_attention(
-          q_BLHD, k_BLGD, v_BLGD, comm_,
-          {.mask = mask,
-           .layout = layout,
-           .strategy = recipe_.parallelism.strategy,
-           .wire = plan::parse_wire(recipe_.parallelism.wire)});
-    };
-    const auto logits_BLV = model_->forward(row(gather(sequence.tokens, positions)),
-                                            at::tensor(positions, at::kLong), attend);
-    const auto nll_L = at::cross_entropy_loss(logits_BLV.flatten(0, 1).to(at::kFloat),
-                                              at::tensor(gather(sequence.labels, positions)),
-                                              /*weight=*/{}, at::Reduction::None, kIgnoredLabel);
-    const auto loss = nll_L.sum(at::kDouble) / targets;
+    const auto loss =
+        model_->loss(row(gather(sequence.tokens, positions)), at::tensor(positions, at::kLong),
+                     row(gather(sequence.labels, positions)),
+                     attends_over({.mask = mask,
+                                   .layout = layout,
+                                   .strategy = recipe_.parallelism.strategy,
+                                   .wire = plan::parse_wire(recipe_.parallelism.wire)}),
+                     recipe_.training.loss_chunk_tokens) /
+        targets;
     loss.backward();
     return loss.item<double>();
+  }
+
+  /// The model's attention over all ranks.
+  Attends attends_over(const attention::AttentionOptions& options) {
+    using attention::KeptAttention;
+    const auto attend = [this, options](const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                                        const at::Tensor& v_BLGD) {
+      return attention::sequence_parallel_attention(q_BLHD, k_BLGD, v_BLGD, comm_, options);
+    };
+    const auto replay = [this, options](const KeptAttention& kept) {
+      return [this, options, kept](const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                                   const at::Tensor& v_BLGD) {
+        return attention::sequence_parallel_attention_replay(q_BLHD, k_BLGD, v_BLGD, kept, comm_,
+                                                             options);
+      };
+    };
+    const auto keep = [this, options, replay](const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                                              const at::Tensor& v_BLGD) {
+      auto [out_BLHD, kept] =
+          attention::sequence_parallel_attention_keep(q_BLHD, k_BLGD, v_BLGD, comm_, options);
+      return KeptOutput{out_BLHD, replay(kept)};
+    };
+    return {attend, keep};
   }
 
   /// Sums the gradients in place and the loss.

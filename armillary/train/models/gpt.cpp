@@ -5,37 +5,53 @@
 #include <torch/nn/modules/container/modulelist.h>
 
 #include <cmath>
+#include <memory>
 #include <string>
 
+#include "armillary/core/error.h"
 #include "armillary/train/data.h"
+#include "armillary/train/models/cross_entropy.h"
+#include "armillary/train/models/row_ops.h"
 
 namespace armillary::train {
 namespace {
-
-/// x times the transposed matrix, in x's dtype.
-at::Tensor project(const at::Tensor& x, const at::Tensor& weight, bool native_bf16) {
-  if (x.scalar_type() == at::kFloat) return at::linear(x, weight);
-  const at::Tensor rounded = weight.to(x.scalar_type());
-  if (native_bf16) return at::linear(x, rounded);
-  return at::linear(x.to(at::kFloat), rounded.to(at::kFloat)).to(x.scalar_type());
-}
 
 Rotation rotation_at(const at::Tensor& positions_L, std::int64_t head_dim, double theta) {
   const auto exponents = at::arange(0, head_dim, 2, at::kDouble) / static_cast<double>(head_dim);
   const auto frequencies = at::pow(theta, -exponents);
   // fp64 until here: at position 10^6 an fp32 angle would be wrong by a sixteenth of a radian.
-  const auto angles =
-      at::outer(positions_L.to(at::kDouble), frequencies).view({1, -1, 1, head_dim / 2});
+  const auto angles = at::outer(positions_L.to(at::kDouble), frequencies);
   return {angles.cos().to(at::kFloat), angles.sin().to(at::kFloat)};
 }
 
-/// Turns the pairs (x_i, x_{i + D/2}) by their angles.
-at::Tensor rotate(const at::Tensor& x_BLHD, const Rotation& rotation) {
-  const auto halves = x_BLHD.to(at::kFloat).chunk(2, -1);
-  return at::cat({halves[0] * rotation.cos - halves[1] * rotation.sin,
-                  halves[1] * rotation.cos + halves[0] * rotation.sin},
-                 -1)
-      .to(x_BLHD.scalar_type());
+/// A layer's output under its policy.
+at::Tensor run(Block& layer, Recompute policy, const at::Tensor& x_BLE, const Rotation& rotation,
+               const Attends& attends) {
+  if (policy == Recompute::None) return layer->forward(x_BLE, rotation, attends.attend);
+  // Backward calls it when the caller's attends and rotation may be gone.
+  const auto with = [layer, rotation](Attend attend) {
+    return [layer, rotation, attend = std::move(attend)](const at::Tensor& x) mutable {
+      return layer->forward(x, rotation, attend);
+    };
+  };
+  if (policy == Recompute::Full) {
+    const Layer again = with(attends.attend);
+    return recomputed(x_BLE, layer->parameters(), again, again);
+  }
+  ARMILLARY_CHECK(attends.keep);
+  const auto replay = std::make_shared<Attend>();
+  const Attend first = [keep = attends.keep, replay](const at::Tensor& q_BLHD,
+                                                     const at::Tensor& k_BLGD,
+                                                     const at::Tensor& v_BLGD) {
+    KeptOutput kept = keep(q_BLHD, k_BLGD, v_BLGD);
+    *replay = std::move(kept.again);
+    return kept.out_BLHD;
+  };
+  const Attend again = [replay](const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                                const at::Tensor& v_BLGD) {
+    return (*replay)(q_BLHD, k_BLGD, v_BLGD);
+  };
+  return recomputed(x_BLE, layer->parameters(), with(first), with(again));
 }
 
 }  // namespace
@@ -51,49 +67,38 @@ RmsNormImpl::RmsNormImpl(const GptOptions& options) : eps_(options.norm_eps()) {
 }
 
 at::Tensor RmsNormImpl::forward(const at::Tensor& x_BLE) {
-  return at::rms_norm(x_BLE.to(at::kFloat), weight_.sizes(), weight_, eps_).to(x_BLE.scalar_type());
-}
-
-ProjectionImpl::ProjectionImpl(std::int64_t in, std::int64_t out, bool native_bf16)
-    : native_bf16_(native_bf16), weight_(register_parameter("weight", at::zeros({out, in}))) {}
-
-at::Tensor ProjectionImpl::forward(const at::Tensor& x) {
-  return project(x, weight_, native_bf16_);
+  return rms_norm(x_BLE, weight_, eps_);
 }
 
 AttentionImpl::AttentionImpl(const GptOptions& options)
     : head_dim_(options.dim() / options.n_heads()),
-      wq_(options.dim(), options.dim(), options.native_bf16()),
-      wk_(options.dim(), options.n_kv_heads() * head_dim_, options.native_bf16()),
-      wv_(options.dim(), options.n_kv_heads() * head_dim_, options.native_bf16()),
-      wo_(options.dim(), options.dim(), options.native_bf16()) {
-  register_module("wq", wq_);
-  register_module("wk", wk_);
-  register_module("wv", wv_);
-  register_module("wo", wo_);
-}
+      product_{.native_bf16 = options.native_bf16()},
+      wq_(register_module("wq", Projection(options.dim(), options.dim()))),
+      wk_(register_module("wk", Projection(options.dim(), options.n_kv_heads() * head_dim_))),
+      wv_(register_module("wv", Projection(options.dim(), options.n_kv_heads() * head_dim_))),
+      wo_(register_module("wo", Projection(options.dim(), options.dim()))) {}
 
 at::Tensor AttentionImpl::forward(const at::Tensor& x_BLE, const Rotation& rotation,
                                   const Attend& attend) {
-  const auto heads = [&](Projection& w) {
-    return w->forward(x_BLE).view(
-        {x_BLE.size(0), x_BLE.size(1), w->out_dim() / head_dim_, head_dim_});
+  const auto qkv = project(x_BLE, {wq_->weight(), wk_->weight(), wv_->weight()}, product_);
+  const auto heads = [&](const at::Tensor& x) {
+    return x.view({x.size(0), x.size(1), x.size(2) / head_dim_, head_dim_});
   };
-  const auto q_BLHD = rotate(heads(wq_), rotation);
-  const auto k_BLGD = rotate(heads(wk_), rotation);
-  const auto v_BLGD = heads(wv_);
-  return wo_->forward(attend(q_BLHD, k_BLGD, v_BLGD).flatten(2));
+  const auto q_BLHD = rotate(heads(qkv[0]), rotation.cos_LC, rotation.sin_LC);
+  const auto k_BLGD = rotate(heads(qkv[1]), rotation.cos_LC, rotation.sin_LC);
+  const auto v_BLGD = heads(qkv[2]);
+  return project(attend(q_BLHD, k_BLGD, v_BLGD).flatten(2), wo_->weight(), product_);
 }
 
 FeedForwardImpl::FeedForwardImpl(const GptOptions& options)
-    : w1_(options.dim(), options.hidden_dim(), options.native_bf16()),
-      w2_(options.hidden_dim(), options.dim(), options.native_bf16()) {
-  register_module("w1", w1_);
-  register_module("w2", w2_);
-}
+    : product_{.native_bf16 = options.native_bf16()},
+      w1_(register_module("w1", Projection(options.dim(), options.hidden_dim()))),
+      w2_(register_module("w2", Projection(options.hidden_dim(), options.dim()))) {}
 
 at::Tensor FeedForwardImpl::forward(const at::Tensor& x_BLE) {
-  return w2_->forward(at::gelu(w1_->forward(x_BLE)));
+  ProductOptions of_gelu = product_;
+  of_gelu.gelu = true;
+  return project(project(x_BLE, w1_->weight(), product_), w2_->weight(), of_gelu);
 }
 
 BlockImpl::BlockImpl(const GptOptions& options)
@@ -120,8 +125,7 @@ GptImpl::GptImpl(const GptOptions& options)
   }
   norm_ = register_module("norm", RmsNorm(options));
   if (!options.tied()) {
-    output_ = register_module(
-        "output", Projection(options.dim(), options.vocab_size(), options.native_bf16()));
+    output_ = register_module("output", Projection(options.dim(), options.vocab_size()));
   }
 }
 
@@ -141,15 +145,33 @@ void GptImpl::initialize(std::int64_t seed) {
   }
 }
 
-at::Tensor GptImpl::forward(const at::Tensor& tokens_BL, const at::Tensor& positions_L,
-                            const Attend& attend) {
+at::Tensor GptImpl::features(const at::Tensor& tokens_BL, const at::Tensor& positions_L,
+                             const Attends& attends) {
   const Rotation rotation =
       rotation_at(positions_L, options_.dim() / options_.n_heads(), options_.rope_theta());
   at::Tensor x_BLE = tok_embeddings_->forward(tokens_BL).to(options_.dtype());
-  for (Block& layer : layers_) x_BLE = layer->forward(x_BLE, rotation, attend);
-  x_BLE = norm_->forward(x_BLE);
-  return options_.tied() ? project(x_BLE, tok_embeddings_->weight, options_.native_bf16())
-                         : output_->forward(x_BLE);
+  for (Block& layer : layers_) x_BLE = run(layer, options_.recompute(), x_BLE, rotation, attends);
+  return norm_->forward(x_BLE);
+}
+
+const at::Tensor& GptImpl::output_weight() const {
+  return options_.tied() ? tok_embeddings_->weight : output_->weight();
+}
+
+at::Tensor GptImpl::forward(const at::Tensor& tokens_BL, const at::Tensor& positions_L,
+                            const Attends& attends) {
+  return project(features(tokens_BL, positions_L, attends), output_weight(),
+                 {.native_bf16 = options_.native_bf16()});
+}
+
+at::Tensor GptImpl::loss(const at::Tensor& tokens_BL, const at::Tensor& positions_L,
+                         const at::Tensor& labels_BL, const Attends& attends,
+                         std::int64_t chunk_tokens) {
+  return cross_entropy(features(tokens_BL, positions_L, attends).flatten(0, 1), output_weight(),
+                       labels_BL.flatten(),
+                       {.chunk_tokens = chunk_tokens,
+                        .ignored_label = kIgnoredLabel,
+                        .native_bf16 = options_.native_bf16()});
 }
 
 }  // namespace armillary::train

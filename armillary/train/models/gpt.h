@@ -11,6 +11,9 @@
 // Dtypes. Parameters are fp32. With dtype bf16 the matrices are rounded to bf16 where they are
 // used, and activations are bf16; norms and rotations compute in fp32 and round their result.
 //
+// Memory. Of a layer, autograd keeps x, norm(x), q, k, v, out, h, norm(h) and the feed-forward
+// before GELU; with a policy of recompute.h less.
+//
 //   B batch, L tokens of this rank, E dim, H query heads, G KV heads, D head dim, V vocabulary
 #pragma once
 
@@ -18,11 +21,15 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/pimpl.h>
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "armillary/train/machine.h"
+#include "armillary/train/models/project.h"
+#include "armillary/train/models/recompute.h"
 #include "armillary/train/recipe.h"
 
 namespace armillary::train {
@@ -30,6 +37,24 @@ namespace armillary::train {
 /// out_BLHD of softmax attention over the whole sequence, for this rank's q_BLHD, k_BLGD, v_BLGD.
 /// Differentiable; the same dtype in and out.
 using Attend = std::function<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&)>;
+
+/// The same without a graph, and an Attend that gives that output again, differentiable, for the
+/// same q, k, v, and attends to nothing.
+struct KeptOutput {
+  at::Tensor out_BLHD;
+  Attend again;
+};
+using AttendAndKeep =
+    std::function<KeptOutput(const at::Tensor&, const at::Tensor&, const at::Tensor&)>;
+
+/// Attention as the layers of a model call it.
+struct Attends {
+  template <std::invocable<const at::Tensor&, const at::Tensor&, const at::Tensor&> Function>
+  Attends(Function attend, AttendAndKeep keep = {})  // NOLINT: a function alone is enough
+      : attend(std::move(attend)), keep(std::move(keep)) {}
+  Attend attend;
+  AttendAndKeep keep;  ///< Required by Recompute::AttentionOutput.
+};
 
 struct GptOptions {
   GptOptions() = default;
@@ -46,12 +71,13 @@ struct GptOptions {
   TORCH_ARG(bool, tied) = false;
   TORCH_ARG(at::ScalarType, dtype) = at::kFloat;  ///< kFloat or kBFloat16.
   TORCH_ARG(bool, native_bf16) = cpu_multiplies_bf16();
+  TORCH_ARG(Recompute, recompute) = Recompute::None;
 };
 
-/// cos and sin of the rotation of each pair of dims at each position, fp32, [1, L, 1, D/2].
+/// cos and sin of the rotation of each pair of dims at each position, fp32, [L, D/2].
 struct Rotation {
-  at::Tensor cos;
-  at::Tensor sin;
+  at::Tensor cos_LC;
+  at::Tensor sin_LC;
 };
 
 class RmsNormImpl : public torch::nn::Module {
@@ -65,15 +91,14 @@ class RmsNormImpl : public torch::nn::Module {
 };
 TORCH_MODULE(RmsNorm);
 
-/// A matrix [out, in] that multiplies every token; no bias.
+/// A matrix [out, in] that multiplies every token (project.h); no bias.
 class ProjectionImpl : public torch::nn::Module {
  public:
-  ProjectionImpl(std::int64_t in, std::int64_t out, bool native_bf16);
-  at::Tensor forward(const at::Tensor& x);
-  std::int64_t out_dim() const { return weight_.size(0); }
+  ProjectionImpl(std::int64_t in, std::int64_t out)
+      : weight_(register_parameter("weight", at::zeros({out, in}))) {}
+  const at::Tensor& weight() const { return weight_; }
 
  private:
-  bool native_bf16_;
   at::Tensor weight_;
 };
 TORCH_MODULE(Projection);
@@ -85,6 +110,7 @@ class AttentionImpl : public torch::nn::Module {
 
  private:
   std::int64_t head_dim_;
+  ProductOptions product_;
   Projection wq_, wk_, wv_, wo_;
 };
 TORCH_MODULE(Attention);
@@ -95,6 +121,7 @@ class FeedForwardImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& x_BLE);
 
  private:
+  ProductOptions product_;
   Projection w1_, w2_;
 };
 TORCH_MODULE(FeedForward);
@@ -123,9 +150,19 @@ class GptImpl : public torch::nn::Module {
   /// tokens_BL int64; positions_L int64: the place of each token in the whole sequence, in whatever
   /// order this rank keeps them. Returns logits_BLV in `dtype`. L may be 0.
   at::Tensor forward(const at::Tensor& tokens_BL, const at::Tensor& positions_L,
-                     const Attend& attend);
+                     const Attends& attends);
+
+  /// Sum over the tokens of -log of the probability of their label, fp64; labels_BL int64,
+  /// kIgnoredLabel counts nothing. That of `forward` and at::cross_entropy_loss, up to the order of
+  /// sums, with the logits of `chunk_tokens` tokens at a time (cross_entropy.h).
+  at::Tensor loss(const at::Tensor& tokens_BL, const at::Tensor& positions_L,
+                  const at::Tensor& labels_BL, const Attends& attends, std::int64_t chunk_tokens);
 
  private:
+  at::Tensor features(const at::Tensor& tokens_BL, const at::Tensor& positions_L,
+                      const Attends& attends);
+  const at::Tensor& output_weight() const;
+
   GptOptions options_;
   torch::nn::Embedding tok_embeddings_;
   std::vector<Block> layers_;

@@ -1,0 +1,96 @@
+#include "armillary/train/models/cross_entropy.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+#include "armillary/core/error.h"
+
+namespace armillary::train {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+/// The sums of one chunk after the other.
+class ChunkedLoss {
+ public:
+  ChunkedLoss(const at::Tensor& x_NE, const at::Tensor& weight_VE,
+              const CrossEntropyOptions& options, bool with_gradients)
+      : options_(options),
+        rounded_VE_(weight_VE.to(x_NE.scalar_type())),
+        with_gradients_(with_gradients) {
+    if (!with_gradients) return;
+    dx_NE = at::empty_like(x_NE);
+    dweight_VE = at::zeros_like(weight_VE);
+  }
+
+  void add(std::int64_t begin, const at::Tensor& x_CE, const at::Tensor& labels_C) {
+    const at::ScalarType dtype = x_CE.scalar_type();
+    at::Tensor log_p_CV = multiply(x_CE, rounded_VE_.t(), options_.native_bf16).to(dtype);
+    if (dtype == at::kBFloat16) log_p_CV = log_p_CV.to(at::kFloat);
+    log_p_CV = at::log_softmax(log_p_CV, 1);
+
+    const at::Tensor counts_C1 = labels_C.ne(options_.ignored_label).unsqueeze(1);
+    const at::Tensor column_C1 = labels_C.unsqueeze(1).masked_fill(counts_C1.logical_not(), 0);
+    const at::Tensor label_log_p_C1 = log_p_CV.gather(1, column_C1);
+    loss -= label_log_p_C1.masked_fill(counts_C1.logical_not(), 0).sum(at::kDouble);
+    if (!with_gradients_) return;
+
+    // softmax - onehot, in place
+    at::Tensor dlogits_CV = log_p_CV.exp_();
+    dlogits_CV.scatter_add_(1, column_C1, at::full_like(column_C1, -1, dlogits_CV.options()));
+    dlogits_CV.mul_(counts_C1);
+    dlogits_CV = dlogits_CV.to(dtype);
+    dx_NE.narrow(0, begin, x_CE.size(0))
+        .copy_(multiply(dlogits_CV, rounded_VE_, options_.native_bf16));
+    add_product(dweight_VE, dlogits_CV.t(), x_CE, options_.native_bf16);
+  }
+
+  at::Tensor loss = at::zeros({}, at::kDouble);
+  at::Tensor dx_NE;
+  at::Tensor dweight_VE;
+
+ private:
+  CrossEntropyOptions options_;
+  at::Tensor rounded_VE_;
+  bool with_gradients_;
+};
+
+class CrossEntropyFunction : public torch::autograd::Function<CrossEntropyFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_NE,
+                            const at::Tensor& weight_VE, const at::Tensor& labels_N,
+                            const CrossEntropyOptions& options, bool with_gradients) {
+    ChunkedLoss sums(x_NE, weight_VE, options, with_gradients);
+    for (std::int64_t begin = 0; begin < x_NE.size(0); begin += options.chunk_tokens) {
+      const std::int64_t count = std::min(options.chunk_tokens, x_NE.size(0) - begin);
+      sums.add(begin, x_NE.narrow(0, begin, count), labels_N.narrow(0, begin, count));
+    }
+    if (with_gradients) ctx->save_for_backward({sums.dx_NE, sums.dweight_VE});
+    return sums.loss;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list gradients = ctx->get_saved_variables();
+    return {gradients[0] * grads[0], gradients[1] * grads[0], Variable(), Variable(), Variable()};
+  }
+};
+
+}  // namespace
+
+at::Tensor cross_entropy(const at::Tensor& x_NE, const at::Tensor& weight_VE,
+                         const at::Tensor& labels_N, const CrossEntropyOptions& options) {
+  if (options.chunk_tokens < 1) {
+    fail<InvalidArgument>("cross_entropy: chunks of {} tokens; at least 1 is required",
+                          options.chunk_tokens);
+  }
+  const bool with_gradients =
+      at::GradMode::is_enabled() && (x_NE.requires_grad() || weight_VE.requires_grad());
+  return CrossEntropyFunction::apply(x_NE, weight_VE, labels_N, options, with_gradients);
+}
+
+}  // namespace armillary::train

@@ -1,0 +1,76 @@
+#include "armillary/train/models/recompute.h"
+
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+#include "armillary/core/error.h"
+#include "armillary/core/names.h"
+
+namespace armillary::train {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct Again : torch::CustomClassHolder {
+  Layer layer;
+};
+
+class RecomputedFunction : public torch::autograd::Function<RecomputedFunction> {
+ public:
+  // Functions run without a graph, so `first` leaves none.
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList parameters,
+                            const Layer& first, const c10::intrusive_ptr<Again>& again) {
+    variable_list saved{x};
+    saved.insert(saved.end(), parameters.begin(), parameters.end());
+    ctx->save_for_backward(saved);
+    ctx->saved_data["again"] = c10::IValue::make_capsule(again);
+    return first(x);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto again =
+        c10::static_intrusive_pointer_cast<Again>(ctx->saved_data["again"].toCapsule());
+    variable_list inputs = ctx->get_saved_variables();
+    inputs[0] = inputs[0].detach().requires_grad_(true);
+    variable_list outputs;
+    {
+      const at::AutoGradMode with_graph(true);
+      outputs = {again->layer(inputs[0])};
+    }
+    variable_list results =
+        torch::autograd::grad(outputs, inputs, grads, /*retain_graph=*/std::nullopt,
+                              /*create_graph=*/false, /*allow_unused=*/true);
+    results.resize(results.size() + 2);  // `first` and `again`
+    return results;
+  }
+};
+
+}  // namespace
+
+const std::vector<std::string>& recompute_names() {
+  static const std::vector<std::string> names{"none", "full", "attention_output"};
+  return names;
+}
+
+Recompute parse_recompute(const std::string& name) {
+  const std::vector<std::string>& names = recompute_names();
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) {
+    const std::string nearest = nearest_name(name, names);
+    fail<InvalidArgument>("recompute: policy '{}' is not known; {} is required{}", name,
+                          list_names(names), nearest.empty() ? "" : "; nearest: " + nearest);
+  }
+  return static_cast<Recompute>(found - names.begin());
+}
+
+at::Tensor recomputed(const at::Tensor& x, const std::vector<at::Tensor>& parameters,
+                      const Layer& first, const Layer& again) {
+  auto holder = c10::make_intrusive<Again>();
+  holder->layer = again;
+  return RecomputedFunction::apply(x, at::TensorList(parameters), first, holder);
+}
+
+}  // namespace armillary::train

@@ -1,0 +1,19 @@
+// row_ops.h: what a transformer does to every token beside products, each in one pass over memory.
+//
+// fp32 and bf16; all is computed in fp32 and rounded once. Differentiable; backward keeps the input
+// (and a number per row), where ATen's compositions keep several copies of it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace armillary::train {
+
+/// x / sqrt(mean(x^2) + eps) * weight over the last dim (Zhang & Sennrich 2019, arXiv:1910.07467).
+/// weight_E fp32.
+at::Tensor rms_norm(const at::Tensor& x_BLE, const at::Tensor& weight_E, double eps);
+
+/// Turns the pairs (x_i, x_{i + D/2}) of each token by its angles (RoFormer, arXiv:2104.09864).
+/// cos and sin: fp32 [L, D/2], constants.
+at::Tensor rotate(const at::Tensor& x_BLHD, const at::Tensor& cos_LC, const at::Tensor& sin_LC);
+
+}  // namespace armillary::train

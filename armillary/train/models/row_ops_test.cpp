@@ -1,0 +1,111 @@
+// row_ops_test.cpp: row_ops.h and project.h against ATen's compositions.
+#include "armillary/train/models/row_ops.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "armillary/train/counting_allocator.h"
+#include "armillary/train/models/project.h"
+
+namespace armillary::train {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+using Function = std::function<at::Tensor(const Tensors&)>;
+
+at::Tensor random(at::IntArrayRef shape, std::uint64_t seed) {
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  return at::randn(shape, generator, at::kFloat);
+}
+
+/// Output and gradients of `function` at `values`, x (the first) in `dtype`.
+Tensors run_at(const Function& function, const Tensors& values, at::ScalarType dtype) {
+  Tensors leaves;
+  for (const at::Tensor& value : values) {
+    const bool x = leaves.empty() || dtype == at::kDouble;
+    leaves.push_back(value.to(x ? dtype : at::kFloat).clone().requires_grad_(true));
+  }
+  const at::Tensor y = function(leaves);
+  y.backward(random(y.sizes(), 99).to(y.scalar_type()));
+  Tensors results{y.detach()};
+  for (const at::Tensor& leaf : leaves) results.push_back(leaf.grad());
+  return results;
+}
+
+/// `ours` in fp32 and bf16 against `theirs` in fp64, at the values that bf16 has.
+void expect_close(const Function& ours, const Function& theirs, const Tensors& values,
+                  const std::string& where) {
+  for (const auto& [dtype, bound] : {std::pair(at::kFloat, 1e-5), std::pair(at::kBFloat16, 0.03)}) {
+    const Tensors given = run_at(ours, values, dtype);
+    const Tensors required = run_at(theirs, values, at::kDouble);
+    for (std::size_t i = 0; i < given.size(); ++i) {
+      const at::Tensor error = (given[i].to(at::kDouble) - required[i]).abs().max();
+      EXPECT_LE(error.item<double>(), bound * required[i].abs().max().item<double>())
+          << where << ' ' << dtype << " result " << i;
+    }
+    EXPECT_EQ(given[0].scalar_type(), dtype) << where;
+    for (std::size_t i = 2; i < given.size(); ++i) {
+      EXPECT_EQ(given[i].scalar_type(), at::kFloat) << where << ": gradient of a parameter";
+    }
+  }
+}
+
+TEST(RowOps, RmsNormIsATensInValueAndGradients) {
+  for (const std::int64_t dim : {2, 16, 37, 128}) {
+    expect_close([](const Tensors& t) { return rms_norm(t[0], t[1], 1e-5); },
+                 [&](const Tensors& t) { return at::rms_norm(t[0], {dim}, t[1], 1e-5); },
+                 {random({2, 9, dim}, 1), random({dim}, 2)}, "dim " + std::to_string(dim));
+  }
+}
+
+TEST(RowOps, RotateTurnsPairs) {
+  const at::Tensor angles_LC = random({7, 3}, 3);
+  const auto theirs = [&](const Tensors& t) {
+    const at::Tensor cos = angles_LC.to(at::kDouble).cos().view({1, 7, 1, 3});
+    const at::Tensor sin = angles_LC.to(at::kDouble).sin().view({1, 7, 1, 3});
+    const auto halves = t[0].chunk(2, -1);
+    return at::cat({halves[0] * cos - halves[1] * sin, halves[1] * cos + halves[0] * sin}, -1);
+  };
+  expect_close([&](const Tensors& t) { return rotate(t[0], angles_LC.cos(), angles_LC.sin()); },
+               theirs, {random({2, 7, 4, 6}, 4)}, "rotate");
+}
+
+TEST(Project, IsALinearLayerOfOneOrSeveralMatrices) {
+  const Tensors values{random({2, 9, 32}, 1), random({16, 32}, 2), random({8, 32}, 3)};
+  for (const bool gelu : {false, true}) {
+    for (const bool native : {false, true}) {
+      const ProductOptions options{.native_bf16 = native, .gelu = gelu};
+      expect_close(
+          [&](const Tensors& t) {
+            const Tensors y = project(t[0], {t[1], t[2]}, options);
+            return at::cat({y[0], y[1]}, -1);
+          },
+          [&](const Tensors& t) {
+            const at::Tensor a = gelu ? at::gelu(t[0]) : t[0];
+            return at::cat({at::linear(a, t[1]), at::linear(a, t[2])}, -1);
+          },
+          values, fmt::format("gelu {} native {}", gelu, native));
+    }
+  }
+}
+
+/// Beside the result: nothing of fp32 stays of a bf16 product, nothing of gelu(x).
+TEST(Project, KeepsItsInputAlone) {
+  CountingAllocator& memory = CountingAllocator::instance();
+  const at::Tensor weight = random({64, 64}, 2).requires_grad_(true);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor x = random({512, 64}, 1).to(dtype).requires_grad_(true);
+    const std::int64_t before = memory.live_bytes();
+    const at::Tensor y = project(x, weight, {.native_bf16 = false, .gelu = true});
+    EXPECT_EQ(memory.live_bytes() - before, static_cast<std::int64_t>(y.nbytes())) << dtype;
+  }
+}
+
+}  // namespace
+}  // namespace armillary::train
