@@ -61,10 +61,11 @@ void expect_same_bits(const at::Tensor& given, const at::Tensor& required,
 
 TEST(AttentionReplay, OutputAndGradientsAreThoseOfTheCallItselfBitForBit) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    for (const auto& [world, strategy] : kSpreads) {
-      const std::string where = std::string(strategy) + " on " + std::to_string(world);
-      comm::run_ranks(world, [&](comm::Communicator& comm) {
-        AttentionOptions options = causal_options(strategy);
+    for (const Spread& spread : kSpreads) {
+      const std::string where =
+          std::string(spread.strategy) + " on " + std::to_string(spread.world);
+      comm::run_ranks(spread.world, [&](comm::Communicator& comm) {
+        AttentionOptions options = causal_options(spread.strategy);
         const Leaves plain(comm, options, dtype);
         options.sinks_H = plain.sinks;
         const at::Tensor required =
@@ -117,8 +118,10 @@ class CountingKernel : public kernel::Kernel {
 
 TEST(AttentionReplay, AttendsToNoPairAndSendsOnlyWhatTradesHeads) {
   static const CountingKernel counting;  // outlives the cache of programs
-  for (const auto& [world, strategy] : kSpreads) {
-    const AttentionOptions options = causal_options(strategy);
+  for (const Spread& spread : kSpreads) {
+    const int world = spread.world;
+    const char* strategy = spread.strategy;
+    const AttentionOptions options = causal_options(spread.strategy);
     const plan::Problem problem{.world = world,
                                 .batch = 2,
                                 .heads = 4,
@@ -131,9 +134,9 @@ TEST(AttentionReplay, AttendsToNoPairAndSendsOnlyWhatTradesHeads) {
     std::atomic<std::int64_t> forward_bytes = 0;
     std::atomic<std::int64_t> replay_bytes = 0;
     const auto run = [&](bool replays) {
-      comm::run_ranks(world, [&, s = strategy](comm::Communicator& comm) {
+      comm::run_ranks(world, [&](comm::Communicator& comm) {
         const auto programs =
-            compile_cached(problem, plan::parse_strategy(s), comm.rank(), counting);
+            compile_cached(problem, plan::parse_strategy(strategy), comm.rank(), counting);
         const Leaves leaves(comm, options, at::kFloat);
         Execution execution(replays ? programs.replay : programs.forward, comm, {.score = {0.3}});
         execution.feed(plan::Tensor::K, leaves.k);

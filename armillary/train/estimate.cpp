@@ -34,12 +34,13 @@ TokenBytes token_bytes(const Recipe& recipe, std::int64_t value_bytes) {
   const Recipe::Model& model = recipe.model;
   const std::int64_t kv_dim = model.kv_heads() * model.head_dim();
   const std::int64_t lse = 4 * model.n_heads;
-  // gelu(x), its gradient and x's; where bf16 is multiplied as fp32 the first two are there twice.
-  const std::int64_t wide = value_bytes < 4 && !cpu_multiplies_bf16() ? 8 : 0;
-  return {.layer = value_bytes * (6 * model.dim + 2 * kv_dim + model.ffn_dim()) + lse + 8,
+  // gelu(x), or the gradient of what it is of: as fp32 beside it where bf16 is multiplied so.
+  const std::int64_t wide = value_bytes < 4 && !cpu_multiplies_bf16() ? 4 : 0;
+  return {.layer = value_bytes * (4 * model.dim + 2 * kv_dim + model.ffn_dim()) + lse + 8,
           .input = value_bytes * model.dim,
           .output = value_bytes * model.dim + lse,
-          .backward = (3 * value_bytes + wide) * model.ffn_dim() + 2 * value_bytes * model.dim,
+          .backward =
+              (value_bytes + wide) * (model.ffn_dim() + model.dim) + 2 * value_bytes * model.dim,
           .loss = 3 * value_bytes * model.dim};
 }
 

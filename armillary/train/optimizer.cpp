@@ -1,6 +1,7 @@
 #include "armillary/train/optimizer.h"
 
 #include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 #include <cstddef>

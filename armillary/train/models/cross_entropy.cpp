@@ -34,16 +34,17 @@ class ChunkedLoss {
     if (dtype == at::kBFloat16) log_p_CV = log_p_CV.to(at::kFloat);
     log_p_CV = at::log_softmax(log_p_CV, 1);
 
-    const at::Tensor counts_C1 = labels_C.ne(options_.ignored_label).unsqueeze(1);
-    const at::Tensor column_C1 = labels_C.unsqueeze(1).masked_fill(counts_C1.logical_not(), 0);
-    const at::Tensor label_log_p_C1 = log_p_CV.gather(1, column_C1);
-    loss -= label_log_p_C1.masked_fill(counts_C1.logical_not(), 0).sum(at::kDouble);
+    // O: one column
+    const at::Tensor counts_CO = labels_C.ne(options_.ignored_label).unsqueeze(1);
+    const at::Tensor column_CO = labels_C.unsqueeze(1).masked_fill(counts_CO.logical_not(), 0);
+    const at::Tensor label_log_p_CO = log_p_CV.gather(1, column_CO);
+    loss -= label_log_p_CO.masked_fill(counts_CO.logical_not(), 0).sum(at::kDouble);
     if (!with_gradients_) return;
 
     // softmax - onehot, in place
     at::Tensor dlogits_CV = log_p_CV.exp_();
-    dlogits_CV.scatter_add_(1, column_C1, at::full_like(column_C1, -1, dlogits_CV.options()));
-    dlogits_CV.mul_(counts_C1);
+    dlogits_CV.scatter_add_(1, column_CO, at::full_like(column_CO, -1, dlogits_CV.options()));
+    dlogits_CV.mul_(counts_CO);
     dlogits_CV = dlogits_CV.to(dtype);
     dx_NE.narrow(0, begin, x_CE.size(0))
         .copy_(multiply(dlogits_CV, rounded_VE_, options_.native_bf16));

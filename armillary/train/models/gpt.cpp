@@ -78,9 +78,10 @@ AttentionImpl::AttentionImpl(const GptOptions& options)
       wv_(register_module("wv", Projection(options.dim(), options.n_kv_heads() * head_dim_))),
       wo_(register_module("wo", Projection(options.dim(), options.dim()))) {}
 
-at::Tensor AttentionImpl::forward(const at::Tensor& x_BLE, const Rotation& rotation,
-                                  const Attend& attend) {
-  const auto qkv = project(x_BLE, {wq_->weight(), wk_->weight(), wv_->weight()}, product_);
+at::Tensor AttentionImpl::forward(const at::Tensor& x_BLE, const RmsNorm& norm,
+                                  const Rotation& rotation, const Attend& attend) {
+  const auto qkv =
+      project(x_BLE, {wq_->weight(), wk_->weight(), wv_->weight()}, norm->before(product_));
   const auto heads = [&](const at::Tensor& x) {
     return x.view({x.size(0), x.size(1), x.size(2) / head_dim_, head_dim_});
   };
@@ -95,10 +96,10 @@ FeedForwardImpl::FeedForwardImpl(const GptOptions& options)
       w1_(register_module("w1", Projection(options.dim(), options.hidden_dim()))),
       w2_(register_module("w2", Projection(options.hidden_dim(), options.dim()))) {}
 
-at::Tensor FeedForwardImpl::forward(const at::Tensor& x_BLE) {
+at::Tensor FeedForwardImpl::forward(const at::Tensor& x_BLE, const RmsNorm& norm) {
   ProductOptions of_gelu = product_;
   of_gelu.gelu = true;
-  return project(project(x_BLE, w1_->weight(), product_), w2_->weight(), of_gelu);
+  return project(project(x_BLE, w1_->weight(), norm->before(product_)), w2_->weight(), of_gelu);
 }
 
 BlockImpl::BlockImpl(const GptOptions& options)
@@ -109,8 +110,8 @@ BlockImpl::BlockImpl(const GptOptions& options)
 
 at::Tensor BlockImpl::forward(const at::Tensor& x_BLE, const Rotation& rotation,
                               const Attend& attend) {
-  const auto h_BLE = x_BLE + attention_->forward(attention_norm_->forward(x_BLE), rotation, attend);
-  return h_BLE + feed_forward_->forward(ffn_norm_->forward(h_BLE));
+  const auto h_BLE = x_BLE + attention_->forward(x_BLE, attention_norm_, rotation, attend);
+  return h_BLE + feed_forward_->forward(h_BLE, ffn_norm_);
 }
 
 GptImpl::GptImpl(const GptOptions& options)

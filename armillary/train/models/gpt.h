@@ -84,6 +84,12 @@ class RmsNormImpl : public torch::nn::Module {
  public:
   explicit RmsNormImpl(const GptOptions& options);
   at::Tensor forward(const at::Tensor& x_BLE);
+  /// For products of the norm of what they are given.
+  ProductOptions before(ProductOptions product) const {
+    product.norm_weight = weight_;
+    product.norm_eps = eps_;
+    return product;
+  }
 
  private:
   double eps_;
@@ -106,7 +112,9 @@ TORCH_MODULE(Projection);
 class AttentionImpl : public torch::nn::Module {
  public:
   explicit AttentionImpl(const GptOptions& options);
-  at::Tensor forward(const at::Tensor& x_BLE, const Rotation& rotation, const Attend& attend);
+  /// Of norm(x).
+  at::Tensor forward(const at::Tensor& x_BLE, const RmsNorm& norm, const Rotation& rotation,
+                     const Attend& attend);
 
  private:
   std::int64_t head_dim_;
@@ -118,7 +126,7 @@ TORCH_MODULE(Attention);
 class FeedForwardImpl : public torch::nn::Module {
  public:
   explicit FeedForwardImpl(const GptOptions& options);
-  at::Tensor forward(const at::Tensor& x_BLE);
+  at::Tensor forward(const at::Tensor& x_BLE, const RmsNorm& norm);  ///< Of norm(x).
 
  private:
   ProductOptions product_;

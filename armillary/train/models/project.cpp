@@ -3,6 +3,10 @@
 #include <ATen/Functions.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <optional>
+
+#include "armillary/train/models/row_ops.h"
+
 namespace armillary::train {
 namespace {
 
@@ -16,58 +20,82 @@ at::ScalarType product_dtype(at::ScalarType dtype, bool native_bf16) {
 
 /// The weight as `dtype` has it, in the dtype that is multiplied.
 at::Tensor operand(const at::Tensor& weight, at::ScalarType dtype, bool native_bf16) {
-  return weight.to(dtype).to(product_dtype(dtype, native_bf16));
+  if (dtype == at::kBFloat16 && !native_bf16) return rounded_to_bf16(weight);
+  return weight.to(dtype);
 }
 
 at::Tensor rows(const at::Tensor& x) {
   return x.reshape({-1, x.size(-1)});
 }
 
+struct Product : torch::CustomClassHolder {
+  ProductOptions options;  ///< Without norm_weight: a parameter, which the graph holds.
+  at::Tensor inverse_N;    ///< Of the norm, if there is one.
+
+  /// What is multiplied: x, or what is made of it.
+  at::Tensor factor(const at::Tensor& x, const at::Tensor& norm_weight) const {
+    at::Tensor made = x;
+    if (options.gelu) made = at::gelu(x);
+    if (inverse_N.defined()) made = normed(x, norm_weight, inverse_N);
+    return rows(made).to(product_dtype(x.scalar_type(), options.native_bf16));
+  }
+};
+
 class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
  public:
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList weights,
-                               bool native_bf16, bool gelu) {
-    variable_list saved{x};
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& given,
+                               const std::optional<at::Tensor>& norm_weight, at::TensorList weights,
+                               const c10::intrusive_ptr<Product>& product) {
+    const at::Tensor x = given.contiguous();
+    variable_list saved{x, norm_weight.value_or(at::Tensor())};
     saved.insert(saved.end(), weights.begin(), weights.end());
     ctx->save_for_backward(saved);
-    ctx->saved_data["native_bf16"] = native_bf16;
-    ctx->saved_data["gelu"] = gelu;
-    const at::ScalarType product = product_dtype(x.scalar_type(), native_bf16);
-    const at::Tensor a = rows(gelu ? at::gelu(x) : x).to(product);
+    ctx->saved_data["product"] = c10::IValue::make_capsule(product);
+    if (norm_weight) product->inverse_N = inverse_rms(x, product->options.norm_eps);
+    const at::Tensor a = product->factor(x, saved[1]);
     std::vector<std::int64_t> shape = x.sizes().vec();
     variable_list results;
     for (const at::Tensor& weight : weights) {
       shape.back() = weight.size(0);
-      results.push_back(at::mm(a, operand(weight, x.scalar_type(), native_bf16).t())
-                            .to(x.scalar_type())
-                            .view(shape));
+      const at::Tensor w = operand(weight, x.scalar_type(), product->options.native_bf16);
+      results.push_back(at::mm(a, w.t()).to(x.scalar_type()).view(shape));
     }
     return results;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
-    const bool native_bf16 = ctx->saved_data["native_bf16"].toBool();
-    const bool gelu = ctx->saved_data["gelu"].toBool();
+    const auto product =
+        c10::static_intrusive_pointer_cast<Product>(ctx->saved_data["product"].toCapsule());
     const at::Tensor& x = saved[0];
-    const at::ScalarType product = product_dtype(x.scalar_type(), native_bf16);
-    const at::Tensor a = rows(gelu ? at::gelu(x) : x).to(product);
-    variable_list results{{}};
-    at::Tensor dx;
-    for (std::size_t i = 0; i < grads.size(); ++i) {
-      const at::Tensor& weight = saved[i + 1];
-      const at::Tensor dy = rows(grads[i]).to(product);
-      const at::Tensor w = operand(weight, x.scalar_type(), native_bf16);
-      if (dx.defined()) {
-        at::addmm_out(dx, dx, dy, w);
-      } else {
-        dx = at::mm(dy, w);
+    variable_list dys;
+    variable_list dweights;
+    {
+      const at::Tensor a = product->factor(x, saved[1]);
+      for (std::size_t i = 0; i < grads.size(); ++i) {
+        dys.push_back(rows(grads[i]).to(a.scalar_type()));
+        dweights.push_back(at::mm(dys[i].t(), a).to(saved[i + 2].scalar_type()));
       }
-      results.push_back(at::mm(dy.t(), a).to(weight.scalar_type()));
     }
+    at::Tensor dx;
+    for (std::size_t i = 0; i < dys.size(); ++i) {
+      const at::Tensor w = operand(saved[i + 2], x.scalar_type(), product->options.native_bf16);
+      if (dx.defined()) {
+        at::addmm_out(dx, dx, dys[i], w);
+      } else {
+        dx = at::mm(dys[i], w);
+      }
+    }
+    dys.clear();
     dx = dx.view(x.sizes()).to(x.scalar_type());
-    results[0] = gelu ? at::gelu_backward(dx, x) : dx;
-    results.resize(results.size() + 2);  // the two flags
+    variable_list results{dx, {}};
+    if (product->options.gelu) at::gelu_backward_out(dx, dx, x);
+    if (saved[1].defined()) {
+      const NormGrads of = norm_grads(dx, x, saved[1], product->inverse_N);
+      results = {of.dx_BLE, of.dweight_E};
+    }
+    results.insert(results.end(), dweights.begin(), dweights.end());
+    results.emplace_back();  // the options
     return results;
   }
 };
@@ -76,7 +104,12 @@ class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
 
 std::vector<at::Tensor> project(const at::Tensor& x, const std::vector<at::Tensor>& weights,
                                 const ProductOptions& options) {
-  return ProjectFunction::apply(x, at::TensorList(weights), options.native_bf16, options.gelu);
+  auto product = c10::make_intrusive<Product>();
+  product->options = options;
+  product->options.norm_weight.reset();
+  const auto norm_weight =
+      options.norm_weight.defined() ? std::optional(options.norm_weight) : std::nullopt;
+  return ProjectFunction::apply(x, norm_weight, at::TensorList(weights), product);
 }
 
 at::Tensor project(const at::Tensor& x, const at::Tensor& weight, const ProductOptions& options) {

@@ -7,7 +7,8 @@
 // (docs/performance.md), so there the bf16 values are multiplied as fp32: the same products, which
 // are exact in fp32, in sums of another order. Gradients of weights are fp32 in either case.
 //
-// Backward keeps x and the parameters, nothing in between: bf16 stays bf16, and GELU is made again.
+// Backward keeps x and the parameters, nothing in between: bf16 stays bf16, and GELU and norm are
+// made again.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +21,10 @@ namespace armillary::train {
 /// machine.h); no effect on other dtypes.
 struct ProductOptions {
   bool native_bf16 = false;
-  bool gelu = false;  ///< Of gelu(x) instead of x; x alone is kept.
+  // Of what is made from x; backward keeps x and makes it again. One of the two at most.
+  bool gelu = false;            ///< gelu(x).
+  at::Tensor norm_weight = {};  ///< If defined: rms_norm(x, norm_weight, norm_eps) (row_ops.h).
+  double norm_eps = 0;
 };
 
 at::Tensor project(const at::Tensor& x, const at::Tensor& weight, const ProductOptions& options);

@@ -45,57 +45,15 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& given_BLE,
                             const at::Tensor& weight_E, double eps) {
     const at::Tensor x_BLE = given_BLE.contiguous();
-    const std::int64_t dim = weight_E.size(0);
-    const std::int64_t rows = x_BLE.numel() / dim;
-    at::Tensor y_BLE = at::empty_like(x_BLE);
-    at::Tensor inverse_N = at::empty({rows}, at::kFloat);
-    const auto* weight = weight_E.const_data_ptr<float>();
-    auto* inverse = inverse_N.data_ptr<float>();
-    for_element_type(x_BLE, [&](auto type) {
-      using T = decltype(type);
-      for (std::int64_t row = 0; row < rows; ++row) {
-        const T* x = x_BLE.const_data_ptr<T>() + row * dim;
-        T* y = y_BLE.mutable_data_ptr<T>() + row * dim;
-        const auto value = [&](std::int64_t i) { return static_cast<float>(x[i]); };
-        const float squares = sum_of(dim, [&](std::int64_t i) { return value(i) * value(i); });
-        const double mean = static_cast<double>(squares) / static_cast<double>(dim);
-        inverse[row] = static_cast<float>(1 / std::sqrt(mean + eps));
-        for (std::int64_t i = 0; i < dim; ++i) {
-          y[i] = static_cast<T>(value(i) * inverse[row] * weight[i]);
-        }
-      }
-    });
+    const at::Tensor inverse_N = inverse_rms(x_BLE, eps);
     ctx->save_for_backward({x_BLE, weight_E, inverse_N});
-    return y_BLE;
+    return normed(x_BLE, weight_E, inverse_N);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor& x_BLE = saved[0];
-    const at::Tensor dy_BLE = grads[0].contiguous();
-    const std::int64_t dim = saved[1].size(0);
-    const auto* weight = saved[1].const_data_ptr<float>();
-    const auto* inverse = saved[2].const_data_ptr<float>();
-    at::Tensor dx_BLE = at::empty_like(x_BLE);
-    std::vector<double> dweight(static_cast<std::size_t>(dim));
-    for_element_type(x_BLE, [&](auto type) {
-      using T = decltype(type);
-      for (std::int64_t row = 0; row < saved[2].size(0); ++row) {
-        const T* x = x_BLE.const_data_ptr<T>() + row * dim;
-        const T* dy = dy_BLE.const_data_ptr<T>() + row * dim;
-        T* dx = dx_BLE.mutable_data_ptr<T>() + row * dim;
-        const float r = inverse[row];
-        const auto unit = [&](std::int64_t i) { return static_cast<float>(x[i]) * r; };
-        const auto grad = [&](std::int64_t i) { return static_cast<float>(dy[i]) * weight[i]; };
-        const float along = sum_of(dim, [&](std::int64_t i) { return grad(i) * unit(i); }) /
-                            static_cast<float>(dim);
-        for (std::int64_t i = 0; i < dim; ++i) {
-          dx[i] = static_cast<T>(r * (grad(i) - along * unit(i)));
-          dweight[i] += static_cast<double>(static_cast<float>(dy[i]) * unit(i));
-        }
-      }
-    });
-    return {dx_BLE, at::tensor(dweight, at::kFloat), Variable()};
+    const NormGrads of = norm_grads(grads[0].contiguous(), saved[0], saved[1], saved[2]);
+    return {of.dx_BLE, of.dweight_E, Variable()};
   }
 };
 
@@ -143,6 +101,82 @@ class RotateFunction : public torch::autograd::Function<RotateFunction> {
 };
 
 }  // namespace
+
+at::Tensor inverse_rms(const at::Tensor& x_BLE, double eps) {
+  const std::int64_t dim = x_BLE.size(-1);
+  at::Tensor inverse_N = at::empty({x_BLE.numel() / dim}, at::kFloat);
+  auto* inverse = inverse_N.data_ptr<float>();
+  for_element_type(x_BLE, [&](auto type) {
+    using T = decltype(type);
+    for (std::int64_t row = 0; row < inverse_N.size(0); ++row) {
+      const T* x = x_BLE.const_data_ptr<T>() + row * dim;
+      const float squares = sum_of(dim, [&](std::int64_t i) {
+        const auto value = static_cast<float>(x[i]);
+        return value * value;
+      });
+      inverse[row] = static_cast<float>(
+          1 / std::sqrt(static_cast<double>(squares) / static_cast<double>(dim) + eps));
+    }
+  });
+  return inverse_N;
+}
+
+at::Tensor normed(const at::Tensor& x_BLE, const at::Tensor& weight_E,
+                  const at::Tensor& inverse_N) {
+  const std::int64_t dim = x_BLE.size(-1);
+  const auto* weight = weight_E.const_data_ptr<float>();
+  const auto* inverse = inverse_N.const_data_ptr<float>();
+  at::Tensor y_BLE = at::empty_like(x_BLE);
+  for_element_type(x_BLE, [&](auto type) {
+    using T = decltype(type);
+    for (std::int64_t row = 0; row < inverse_N.size(0); ++row) {
+      const T* x = x_BLE.const_data_ptr<T>() + row * dim;
+      T* y = y_BLE.mutable_data_ptr<T>() + row * dim;
+      for (std::int64_t i = 0; i < dim; ++i) {
+        y[i] = static_cast<T>(static_cast<float>(x[i]) * inverse[row] * weight[i]);
+      }
+    }
+  });
+  return y_BLE;
+}
+
+NormGrads norm_grads(const at::Tensor& dy_BLE, const at::Tensor& x_BLE, const at::Tensor& weight_E,
+                     const at::Tensor& inverse_N) {
+  const std::int64_t dim = x_BLE.size(-1);
+  const auto* weight = weight_E.const_data_ptr<float>();
+  const auto* inverse = inverse_N.const_data_ptr<float>();
+  at::Tensor dx_BLE = at::empty_like(x_BLE);
+  std::vector<double> dweight(static_cast<std::size_t>(dim));
+  for_element_type(x_BLE, [&](auto type) {
+    using T = decltype(type);
+    for (std::int64_t row = 0; row < inverse_N.size(0); ++row) {
+      const T* x = x_BLE.const_data_ptr<T>() + row * dim;
+      const T* dy = dy_BLE.const_data_ptr<T>() + row * dim;
+      T* dx = dx_BLE.mutable_data_ptr<T>() + row * dim;
+      const float r = inverse[row];
+      const auto unit = [&](std::int64_t i) { return static_cast<float>(x[i]) * r; };
+      const auto grad = [&](std::int64_t i) { return static_cast<float>(dy[i]) * weight[i]; };
+      const float along =
+          sum_of(dim, [&](std::int64_t i) { return grad(i) * unit(i); }) / static_cast<float>(dim);
+      for (std::int64_t i = 0; i < dim; ++i) {
+        dx[i] = static_cast<T>(r * (grad(i) - along * unit(i)));
+        dweight[i] += static_cast<double>(static_cast<float>(dy[i]) * unit(i));
+      }
+    }
+  });
+  return {dx_BLE, at::tensor(dweight, at::kFloat)};
+}
+
+at::Tensor rounded_to_bf16(const at::Tensor& x) {
+  const at::Tensor from = x.contiguous();
+  at::Tensor to = at::empty_like(from);
+  const auto* source = from.const_data_ptr<float>();
+  auto* target = to.data_ptr<float>();
+  for (std::int64_t i = 0; i < from.numel(); ++i) {
+    target[i] = static_cast<float>(at::BFloat16(source[i]));
+  }
+  return to;
+}
 
 at::Tensor rms_norm(const at::Tensor& x_BLE, const at::Tensor& weight_E, double eps) {
   return RmsNormFunction::apply(x_BLE, weight_E, eps);

@@ -12,6 +12,19 @@ namespace armillary::train {
 /// weight_E fp32.
 at::Tensor rms_norm(const at::Tensor& x_BLE, const at::Tensor& weight_E, double eps);
 
+/// Its parts, without a graph, for what keeps x alone and makes norm(x) again. x contiguous.
+at::Tensor inverse_rms(const at::Tensor& x_BLE, double eps);  ///< fp32, one for each row.
+at::Tensor normed(const at::Tensor& x_BLE, const at::Tensor& weight_E, const at::Tensor& inverse_N);
+struct NormGrads {
+  at::Tensor dx_BLE;
+  at::Tensor dweight_E;
+};
+NormGrads norm_grads(const at::Tensor& dy_BLE, const at::Tensor& x_BLE, const at::Tensor& weight_E,
+                     const at::Tensor& inverse_N);
+
+/// The fp32 values of x rounded to bf16, still as fp32.
+at::Tensor rounded_to_bf16(const at::Tensor& x);
+
 /// Turns the pairs (x_i, x_{i + D/2}) of each token by its angles (RoFormer, arXiv:2104.09864).
 /// cos and sin: fp32 [L, D/2], constants.
 at::Tensor rotate(const at::Tensor& x_BLHD, const at::Tensor& cos_LC, const at::Tensor& sin_LC);

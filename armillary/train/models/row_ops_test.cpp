@@ -95,6 +95,15 @@ TEST(Project, IsALinearLayerOfOneOrSeveralMatrices) {
   }
 }
 
+TEST(Project, OfANormIsTheProductOfTheNorm) {
+  expect_close(
+      [](const Tensors& t) {
+        return project(t[0], t[1], {.native_bf16 = false, .norm_weight = t[2], .norm_eps = 1e-5});
+      },
+      [](const Tensors& t) { return at::linear(at::rms_norm(t[0], {32}, t[2], 1e-5), t[1]); },
+      {random({2, 9, 32}, 1), random({16, 32}, 2), random({32}, 3)}, "norm");
+}
+
 /// Beside the result: nothing of fp32 stays of a bf16 product, nothing of gelu(x).
 TEST(Project, KeepsItsInputAlone) {
   CountingAllocator& memory = CountingAllocator::instance();
