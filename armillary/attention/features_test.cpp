@@ -17,6 +17,7 @@
 #include "armillary/kernel/feature_sets.h"
 #include "armillary/kernel/naive_attention.h"
 #include "armillary/plan/strategies/every_strategy.h"
+#include "tests/finite_differences.h"
 #include "tests/tolerance.h"
 
 namespace armillary::attention {
@@ -103,18 +104,7 @@ TEST(Features, GradientsEqualFiniteDifferences) {
     for (const auto& [input, gradient] :
          {std::pair(x.q_BSHD, given.dq_BSHD), std::pair(x.k_BSGD, given.dk_BSGD),
           std::pair(x.v_BSGE, given.dv_BSGE), std::pair(options.sinks_H, given.dsinks_H)}) {
-      constexpr double kStep = 1e-5;
-      auto* values = input.data_ptr<double>();
-      for (std::int64_t i = 0; i < input.numel(); ++i) {
-        const double before = values[i];
-        values[i] = before + kStep;
-        const double above = loss();
-        values[i] = before - kStep;
-        const double below = loss();
-        values[i] = before;
-        EXPECT_NEAR(gradient.flatten()[i].item<double>(), (above - below) / (2 * kStep), 1e-8)
-            << world.strategy << " element " << i;
-      }
+      expect_finite_differences(input, gradient, loss, world.strategy);
     }
   }
 }

@@ -12,6 +12,7 @@
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/naive_attention.h"
+#include "tests/finite_differences.h"
 #include "tests/tolerance.h"
 
 namespace armillary::attention {
@@ -73,18 +74,7 @@ TEST(SequenceParallelAttention, GradientsEqualFiniteDifferences) {
     for (const auto& [input, gradient] :
          {std::pair(whole.q_BSHD, given.dq_BSHD), std::pair(whole.k_BSGD, given.dk_BSGD),
           std::pair(whole.v_BSGE, given.dv_BSGE)}) {
-      constexpr double kStep = 1e-5;
-      auto* values = input.data_ptr<double>();
-      for (std::int64_t i = 0; i < input.numel(); ++i) {
-        const double before = values[i];
-        values[i] = before + kStep;
-        const double above = loss();
-        values[i] = before - kStep;
-        const double below = loss();
-        values[i] = before;
-        EXPECT_NEAR(gradient.flatten()[i].item<double>(), (above - below) / (2 * kStep), 1e-8)
-            << strategy << " element " << i;
-      }
+      expect_finite_differences(input, gradient, loss, strategy);
     }
   }
 }

@@ -13,6 +13,7 @@
 #include "armillary/kernel/dealt_attention.h"
 #include "armillary/kernel/feature_sets.h"
 #include "armillary/kernel/reference.h"
+#include "tests/finite_differences.h"
 
 namespace armillary::kernel {
 namespace {
@@ -192,18 +193,7 @@ TEST_P(FeatureRules, GradientsEqualFiniteDifferences) {
         {x.q_BSHD, given.dq_BSHD}, {x.k_BSGD, given.dk_BSGD}, {x.v_BSGE, given.dv_BSGE}};
     if (features.sinks_H.defined()) leaves.emplace_back(features.sinks_H, given.dsinks_H);
     for (const auto& [input, gradient] : leaves) {
-      constexpr double kStep = 1e-5;
-      auto* values = input.data_ptr<double>();
-      for (std::int64_t i = 0; i < input.numel(); ++i) {
-        const double before = values[i];
-        values[i] = before + kStep;
-        const double above = loss();
-        values[i] = before - kStep;
-        const double below = loss();
-        values[i] = before;
-        EXPECT_NEAR(gradient.flatten()[i].item<double>(), (above - below) / (2 * kStep), 1e-8)
-            << describe_features(set) << ", element " << i;
-      }
+      expect_finite_differences(input, gradient, loss, describe_features(set));
     }
   }
 }
