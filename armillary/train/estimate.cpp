@@ -34,8 +34,9 @@ TokenBytes token_bytes(const Recipe& recipe, std::int64_t value_bytes) {
   const Recipe::Model& model = recipe.model;
   const std::int64_t kv_dim = model.kv_heads() * model.head_dim();
   const std::int64_t lse = 4 * model.n_heads;
-  // gelu(x), or the gradient of what it is of: as fp32 beside it where bf16 is multiplied so.
-  const std::int64_t wide = value_bytes < 4 && !cpu_multiplies_bf16() ? 4 : 0;
+  // gelu(x), or the gradient of what it is of; where bf16 is multiplied as fp32, x and that as
+  // fp32.
+  const std::int64_t wide = value_bytes < 4 && !cpu_multiplies_bf16() ? 6 : 0;
   return {.layer = value_bytes * (4 * model.dim + 2 * kv_dim + model.ffn_dim()) + lse + 8,
           .input = value_bytes * model.dim,
           .output = value_bytes * model.dim + lse,
@@ -81,9 +82,8 @@ void add_plan(Estimate& result, const Recipe& recipe, const plan::Planner& plann
     return [&planner, pass](plan::Rank rank) { return planner.program(pass, rank); };
   };
   const auto forward = program_of(plan::Pass::Forward);
-  const auto slots =
-      std::max(add_pass(result.forward, planner, layers, forward),
-               add_pass(result.backward, planner, layers, program_of(plan::Pass::Backward)));
+  const auto slots = add_pass(result.forward, planner, layers, forward) +
+                     add_pass(result.backward, planner, layers, program_of(plan::Pass::Backward));
   result.memory.attention = std::max(result.memory.attention, slots);
   for (PolicyCost& cost : result.policies) {
     cost.activation_bytes =

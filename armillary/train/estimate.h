@@ -23,7 +23,7 @@ struct MemoryBytes {
   std::int64_t parameters = 0;
   std::int64_t gradients = 0;
   std::int64_t optimizer = 0;
-  std::int64_t attention = 0;    ///< Largest slots of one layer's plan, forward or backward.
+  std::int64_t attention = 0;    ///< Slots of one layer's plan, forward and backward.
   std::int64_t activations = 0;  ///< About; of the recipe's policy, as in PolicyCost.
   std::int64_t total() const;
 };
