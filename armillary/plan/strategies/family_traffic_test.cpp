@@ -18,6 +18,12 @@
 namespace armillary::plan {
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__)
+constexpr int kWorlds[] = {4, 8, 16};  // the same code, ten times slower
+#else
+constexpr int kWorlds[] = {4, 8, 16, 64};
+#endif
+
 constexpr std::int64_t kWord = 2;  ///< bf16.
 constexpr std::int64_t kSum = 4;
 
@@ -79,7 +85,7 @@ void expect_bytes(const Problem& problem, const std::string& strategy, Pass pass
 
 TEST(FamilyTraffic, GridsRingsAndTokenRingSendTheirClosedForms) {
   for (const auto& [heads, kv_heads] : {std::pair(8, 8), std::pair(8, 2), std::pair(8, 1)}) {
-    for (const int world : {4, 8, 16, 64}) {
+    for (const int world : kWorlds) {
       const Problem problem = full_problem(world, heads, kv_heads);
       const auto check = [&](const std::string& strategy, const Cut& cut) {
         for (const Pass pass : {Pass::Forward, Pass::Backward}) {
@@ -105,7 +111,7 @@ TEST(FamilyTraffic, GridsSendTheirClosedFormsWithEitherSideOnTheColumns) {
   int exchanged = 0;
   int kept = 0;
   for (const auto& [heads, kv_heads] : {std::pair(8, 8), std::pair(8, 2), std::pair(8, 1)}) {
-    for (const int world : {4, 8, 16, 64}) {
+    for (const int world : kWorlds) {
       const Problem problem = full_problem(world, heads, kv_heads);
       const auto check = [&](const std::string& strategy, const Cut& cut) {
         const std::int64_t forward = grid_bytes(problem, cut, Pass::Forward);
