@@ -29,7 +29,8 @@ void add_problem_flags(CLI::App& verb, ProblemFlags& flags) {
   };
   add("--strategy", flags.strategy,
       "NAME[:key=value,..]; `armillary plan --list` shows all [ring]");
-  add("--world", flags.world, "Ranks that share the sequence, up to 16384; plans of up to 1024 are printed [4]");
+  add("--world", flags.world,
+      "Ranks that share the sequence, up to 16384; plans of up to 1024 are printed [4]");
   add("--seq", flags.seq, "Queries in the whole sequence [4096]");
   add("--kv-seq", flags.kv_seq, "Keys [as many as queries]");
   add("--heads", flags.heads, "Query heads [8]");
