@@ -77,7 +77,7 @@ def uses_torch(path):
 
 def lint(tidy, build, path):
     """(exit status, findings, seconds) of clang-tidy on one file."""
-    # clang brings no omp.h: torch's headers then take their serial path, which reads the same.
+    # clang brings no omp.h; without it, torch's headers take their serial path.
     command = [tidy, "-p", str(build), "--quiet", "--extra-arg=-fno-openmp", str(path)]
     if uses_torch(path):
         command += ["--checks=" + ",".join(TORCH_CHECKS), "--extra-arg=-fdelayed-template-parsing"]
@@ -108,8 +108,9 @@ def main():
         path = pathlib.Path(entry["file"])
         if not path.is_file() or not path.is_relative_to(ROOT) or (wanted and path not in wanted):
             continue
-        # The object's name and place say nothing about the findings.
-        command = [word for word in shlex.split(entry["command"]) if not word.endswith(".o")]
+        # The object's name and place say nothing about the findings, nor does what `lint` takes away.
+        words = shlex.split(entry["command"])
+        command = [word for word in words if not word.endswith(".o") and word != "-fopenmp"]
         key = key_of(path, [word.replace(str(ROOT), ".") for word in command], version)
         if not (CACHE / key).exists():
             todo.append((path, key))
