@@ -107,6 +107,17 @@ def why_no_sdpa(wanted):
     return None
 
 
+def flex_side(wanted, flex):
+    """What flex_attention is asked to run. @raises RefusedError if there is nothing to ask."""
+    if wanted["pass"] == "backward":
+        raise RefusedError("no backward")
+    if wanted["world"] > 1:
+        raise RefusedError("not asked")
+    if isinstance(flex, RefusedError):
+        raise flex
+    return json.dumps({key: wanted[key] for key in wanted if key not in ("layout", "world", "pass")})
+
+
 def measure(wanted, flex, seconds):
     """One row: the facts of the cell, medians, and reasons for what is missing."""
     no_sdpa = why_no_sdpa(wanted)
@@ -115,21 +126,16 @@ def measure(wanted, flex, seconds):
         row = dict(ours.facts)
         runs = {side: (lambda side=side: ours.run(side)) for side in row.pop("sides")}
         row["reasons"] = {"sdpa": no_sdpa} if no_sdpa else {}
-        if wanted["pass"] == "backward":
-            row["reasons"]["flex"] = "no backward"
-        elif wanted["world"] > 1:
-            row["reasons"]["flex"] = "not asked"
-        elif isinstance(flex, RefusedError):
-            row["reasons"]["flex"] = str(flex)
-        else:
-            side = json.dumps({key: wanted[key] for key in wanted if key not in ("layout", "world", "pass")})
-            try:
-                row["flex_max_error"] = flex.run("error " + side)
-                runs["flex"] = lambda: row["flops"] / flex.run(side) / 1e9
-            except RefusedError as refused:
-                row["reasons"]["flex"] = str(refused)
+        try:
+            side = flex_side(wanted, flex)
+            row["flex_max_error"] = flex.run("error " + side)
+            runs["flex"] = lambda: row["flops"] / flex.run(side) / 1e9
+        except RefusedError as refused:
+            row["reasons"]["flex"] = str(refused)
         medians, reasons, row["rounds"] = take_turns(runs, seconds)
     row["reasons"] |= reasons
+    if "kernel" in reasons:
+        raise RefusedError(reasons["kernel"])
     row["gflops"], row["peak_gflops"] = medians["kernel"], medians["peak"]
     row["of_peak"] = row["gflops"] / row["peak_gflops"]
     for other in ("sdpa", "flex"):
