@@ -64,6 +64,7 @@ struct Recipe {
   } lr_scheduler;
   struct Parallelism {
     std::int64_t context_parallel_degree = 1;
+    std::int64_t threads_per_rank = 1;
     std::string strategy = "ring";
     std::string layout = "zigzag";
     std::string mask = "documents";

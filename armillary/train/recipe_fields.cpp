@@ -85,6 +85,8 @@ std::vector<Field> fields(Recipe& r) {
        between(0, 1)},
       {"parallelism", "context_parallel_degree", &r.parallelism.context_parallel_degree,
        "ranks that share each sequence; threads of one process", between(1, kMaxThreads)},
+      {"parallelism", "threads_per_rank", &r.parallelism.threads_per_rank,
+       "threads that work for each rank", between(1, kMaxThreads)},
       {"parallelism", "strategy", &r.parallelism.strategy, "as in `armillary plan --strategy`"},
       {"parallelism", "layout", &r.parallelism.layout, "as in `armillary plan --layout`"},
       {"parallelism", "mask", &r.parallelism.mask,

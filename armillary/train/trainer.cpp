@@ -192,7 +192,7 @@ void train(const Recipe& recipe, const PackedText& text,
            const std::function<void(const StepMetrics&)>& on_step) {
   validate(recipe);
   const auto body = [&](comm::Communicator& comm) {
-    at::set_num_threads(1);  // ranks are the threads
+    at::set_num_threads(static_cast<int>(recipe.parallelism.threads_per_rank));
     RankTrainer trainer(comm, recipe, text);
     for (std::int64_t step = 1; step <= recipe.training.steps; ++step) {
       const StepMetrics metrics = trainer.step(step);

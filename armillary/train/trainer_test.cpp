@@ -115,6 +115,16 @@ TEST(Train, ANarrowWireIsTakenAndCostsARounding) {
   EXPECT_NEAR(narrow.back().loss, wide.back().loss, 0.01 * wide.back().loss);
 }
 
+TEST(Train, SeveralThreadsOfARankTrainTheSame) {
+  Recipe recipe = small_recipe();
+  recipe.parallelism.context_parallel_degree = 2;
+  const auto one = run(recipe);
+  recipe.parallelism.threads_per_rank = 2;
+  const auto two = run(recipe);
+  EXPECT_NEAR(two.back().loss, one.back().loss, 1e-5 * one.back().loss);
+  EXPECT_NEAR(two.back().grad_norm, one.back().grad_norm, 1e-4 * one.back().grad_norm);
+}
+
 TEST(Train, TheSameRunTwiceIsBitwiseEqual) {
   Recipe recipe = small_recipe();
   recipe.parallelism.context_parallel_degree = 3;
