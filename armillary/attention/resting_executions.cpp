@@ -26,7 +26,8 @@ std::unique_ptr<Execution> RestingExecutions::take(
 }
 
 void RestingExecutions::give_back(std::unique_ptr<Execution> execution) {
-  constexpr std::size_t kMost = 6;  // forward, replay, backward of two problems: two kinds of layers
+  constexpr std::size_t kMost =
+      6;  // forward, replay, backward of two problems: two kinds of layers
   execution->release();
   if (resting_.size() == kMost) resting_.erase(resting_.begin());
   resting_.push_back(std::move(execution));
