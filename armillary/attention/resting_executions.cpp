@@ -26,8 +26,7 @@ std::unique_ptr<Execution> RestingExecutions::take(
 }
 
 void RestingExecutions::give_back(std::unique_ptr<Execution> execution) {
-  constexpr std::size_t kMost =
-      6;  // forward, replay, backward of two problems: two kinds of layers
+  constexpr std::size_t kMost = 6;  // two kinds of layers: forward, replay and backward of each
   execution->release();
   if (resting_.size() == kMost) resting_.erase(resting_.begin());
   resting_.push_back(std::move(execution));
