@@ -128,15 +128,6 @@ bool touches(const Op& op, int tile) {
                      [&](const View& view) { return view.tile == tile; });
 }
 
-/// A `finish` merges sinks into the partial that it reads: messages with it must have left.
-void add_users(const plan::RankProgram& program, int finish, std::vector<int>& waits) {
-  for (int i = 0; i < finish; ++i) {
-    const Op& op = program.ops[i];
-    const Op& last = program.ops[finish];
-    if (touches(op, last.views[2].tile) || touches(op, last.views[3].tile)) waits.push_back(i);
-  }
-}
-
 std::vector<std::vector<Batch>> batches_of(const plan::RankProgram& program,
                                            const std::vector<std::vector<LocatedView>>& located) {
   const std::vector<std::vector<int>> waits = dependencies(program);
@@ -154,7 +145,6 @@ std::vector<std::vector<Batch>> batches_of(const plan::RankProgram& program,
     batch.ops.push_back(i);
     if (op.is_comm()) add_to_messages(program, i, batch);
     batch.waits.insert(batch.waits.end(), waits[i].begin(), waits[i].end());
-    if (op.kind == plan::OpKind::Finish) add_users(program, i, batch.waits);
     for (const LocatedView& view : located[i]) {
       if (program.slots[program.tiles[view.tile].slot].external) batch.inputs.push_back(view.tile);
     }

@@ -399,8 +399,8 @@ void Execution::delta(int op, std::size_t segment) {
 void Execution::finish_rows(int op, std::size_t segment) {
   at::Tensor out = operands_.at(op, 0, segment);
   at::Tensor lse = operands_.at(op, 1, segment);
-  kernel::Partial all_keys{operands_.at(op, 2, segment), operands_.at(op, 3, segment)};
-  kernel::finish(all_keys, out, lse, heads_of(options_.sinks_H, compiled_->views[op][0]));
+  kernel::finish({operands_.at(op, 2, segment), operands_.at(op, 3, segment)}, out, lse,
+                 heads_of(options_.sinks_H, compiled_->views[op][0]));
 }
 
 void Execution::attend(int op) {

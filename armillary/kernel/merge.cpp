@@ -135,14 +135,20 @@ void add(const at::Tensor& sum, const at::Tensor& part) {
             .part_element = element_of(part.scalar_type())});
 }
 
-void finish(Partial& partial, at::Tensor& out_BLHE, at::Tensor& lse_BLH,
+void finish(const Partial& partial, at::Tensor& out_BLHE, at::Tensor& lse_BLH,
             const at::Tensor& sinks_H) {
   const c10::NoGradGuard no_grad;
   expect_alike("finish", "out", out_BLHE, partial.out_BLHE);
   expect_alike("finish", "lse", lse_BLH, partial.lse_BLH);
-  if (sinks_H.defined()) merge_sinks(partial, sinks_H);
+  if (sinks_H.defined() && out_BLHE.scalar_type() != partial.out_BLHE.scalar_type()) {
+    Partial with_sinks{partial.out_BLHE.clone(), partial.lse_BLH.clone()};  // to be rounded once
+    merge_sinks(with_sinks, sinks_H);
+    return finish(with_sinks, out_BLHE, lse_BLH);
+  }
   if (!shares_memory(out_BLHE, partial.out_BLHE)) out_BLHE.copy_(partial.out_BLHE);
   if (!shares_memory(lse_BLH, partial.lse_BLH)) lse_BLH.copy_(partial.lse_BLH);
+  Partial result{out_BLHE, lse_BLH};
+  if (sinks_H.defined()) merge_sinks(result, sinks_H);
 }
 
 }  // namespace armillary::kernel

@@ -170,7 +170,7 @@ TEST(Merge, TakesViewsOfSlotsAndLeavesTheRestAlone) {
 }
 
 TEST(Merge, FinishRoundsOnceToTheInputDtype) {
-  Partial partial{at::full({1, 1, 1, 2}, 1.00390625), at::full({1, 1, 1}, 0.1)};
+  const Partial partial{at::full({1, 1, 1, 2}, 1.00390625), at::full({1, 1, 1}, 0.1)};
   at::Tensor out = at::empty({1, 1, 1, 2}, at::kBFloat16);
   at::Tensor lse = at::empty({1, 1, 1}, at::kFloat);
   finish(partial, out, lse);
@@ -179,9 +179,8 @@ TEST(Merge, FinishRoundsOnceToTheInputDtype) {
 }
 
 Partial finished(const Partial& partial, const at::Tensor& sinks_H) {
-  Partial all_keys = copy(partial);
   Partial result = copy(partial);
-  finish(all_keys, result.out_BLHE, result.lse_BLH, sinks_H);
+  finish(partial, result.out_BLHE, result.lse_BLH, sinks_H);
   return result;
 }
 
@@ -202,6 +201,26 @@ RC_GTEST_PROP(Finish, ASinkIsAKeyWithoutAValue, ()) {
   const Partial sink{at::zeros(shape, at::kDouble),
                      sinks_H.expand(at::IntArrayRef(shape).slice(0, 3)).contiguous()};
   expect_same(finished(partial, sinks_H), merged(partial, sink), kRounding);
+}
+
+// The plan says that finishing reads the partial: others may read it afterwards. In its own memory,
+// the result is the same.
+TEST(Finish, LeavesThePartialAloneUnlessItIsTheResult) {
+  const at::Tensor sinks_H = at::tensor({0.5f, 2.0f});
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const Partial partial{at::randn({1, 3, 2, 8}), at::randn({1, 3, 2})};
+    const Partial before = copy(partial);
+    at::Tensor out = at::empty({1, 3, 2, 8}, dtype);
+    at::Tensor lse = at::empty({1, 3, 2});
+    finish(partial, out, lse, sinks_H);
+    EXPECT_TRUE(at::equal(partial.out_BLHE, before.out_BLHE)) << dtype;
+    EXPECT_TRUE(at::equal(partial.lse_BLH, before.lse_BLH)) << dtype;
+    Partial in_place = copy(partial);
+    at::Tensor out_too = dtype == at::kFloat ? in_place.out_BLHE : at::empty_like(out);
+    finish(in_place, out_too, in_place.lse_BLH, sinks_H);
+    EXPECT_TRUE(at::equal(out_too, out)) << dtype;
+    EXPECT_TRUE(at::equal(in_place.lse_BLH, lse)) << dtype;
+  }
 }
 
 TEST(Finish, ARowThatSawNoKeyHasTheSinkAsItsLse) {
