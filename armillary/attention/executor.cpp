@@ -44,7 +44,7 @@ bool has_token_rows(const at::Tensor& x) {
 }  // namespace
 
 Execution::Execution(std::shared_ptr<const CompiledProgram> compiled, comm::Communicator& comm,
-                     ExecutionOptions options)
+                     ExecutionOptions options, const at::Tensor& slots)
     : compiled_(std::move(compiled)),
       comm_(&comm),
       tiles_(compiled_->program.tiles.size()),
@@ -52,11 +52,12 @@ Execution::Execution(std::shared_ptr<const CompiledProgram> compiled, comm::Comm
       awaited_(compiled_->program.tiles.size(), false),
       complete_(compiled_->program.ops.size(), false),
       next_(compiled_->lanes.size(), 0) {
-  allocate_slots();
+  place_slots(slots);
   restart(comm, std::move(options));
 }
 
-void Execution::restart(comm::Communicator& comm, ExecutionOptions options) {
+void Execution::restart(comm::Communicator& comm, ExecutionOptions options,
+                        const at::Tensor& slots) {
   if (comm.rank() != compiled_->program.rank || comm.world() != compiled_->problem.world) {
     fail<InvalidArgument>(
         "executor: the program is rank {} of {}, the communicator rank {} of {}; they must agree",
@@ -70,7 +71,11 @@ void Execution::restart(comm::Communicator& comm, ExecutionOptions options) {
                           at::toString(options.sinks_H.scalar_type()),
                           text_of(options.sinks_H.sizes()), at::toString(acc), heads);
   }
-  release();
+  release_tiles();
+  take_slots(slots);
+  for (std::size_t t = 0; t < tiles_.size(); ++t) {
+    if (in_slot(t)) operands_.move(static_cast<int>(t), slots_.storage());
+  }
   comm_ = &comm;
   options_ = std::move(options);
   moved_ = {};
@@ -88,39 +93,56 @@ void Execution::restart(comm::Communicator& comm, ExecutionOptions options) {
   for (const int tile : program.saved) awaited_[tile] = awaited_[tile] || backward;
 }
 
-void Execution::release() {
+void Execution::release_tiles() {
   ARMILLARY_CHECK(flying_.empty());
   placed_ = false;
   for (std::size_t t = 0; t < tiles_.size(); ++t) {
-    if (!compiled_->callers[compiled_->home[t]]) continue;
+    if (in_slot(t)) continue;
     tiles_[t] = at::Tensor();
     operands_.drop(static_cast<int>(t));
   }
 }
 
-/// One piece of memory for all slots; tiles that live in a caller's tile need none of it.
-void Execution::allocate_slots() {
+at::Tensor Execution::release() {
+  release_tiles();
+  for (std::size_t t = 0; t < tiles_.size(); ++t) operands_.drop(static_cast<int>(t));
+  return std::exchange(slots_, at::Tensor());
+}
+
+/// Where in the memory of the slots every tile lies: one piece for all; tiles that live in a
+/// caller's tile need none of it.
+void Execution::place_slots(const at::Tensor& given) {
   const plan::RankProgram& program = compiled_->program;
   constexpr std::int64_t kAlignment = 64;
+  const auto bytes_of_tile = [&](std::size_t t) {
+    const plan::Dtype dtype = dtype_of(compiled_->problem, program.tiles[t]);
+    return c10::multiply_integers(compiled_->shapes[t]) * plan::bytes_of(dtype);
+  };
   std::vector<std::int64_t> bytes(program.slots.size(), 0);
   for (std::size_t t = 0; t < program.tiles.size(); ++t) {
-    if (compiled_->callers[compiled_->home[t]]) continue;
-    const plan::Dtype dtype = dtype_of(compiled_->problem, program.tiles[t]);
-    const std::int64_t size = c10::multiply_integers(compiled_->shapes[t]) * plan::bytes_of(dtype);
+    if (!in_slot(t)) continue;
     std::int64_t& slot = bytes[program.tiles[t].slot];
-    slot = std::max(slot, (size + kAlignment - 1) / kAlignment * kAlignment);
+    slot = std::max(slot, (bytes_of_tile(t) + kAlignment - 1) / kAlignment * kAlignment);
   }
   std::vector<std::int64_t> begins(bytes.size());
   std::exclusive_scan(bytes.begin(), bytes.end(), begins.begin(), std::int64_t{0});
-  const at::Tensor memory = at::empty({std::reduce(bytes.begin(), bytes.end())}, at::kByte);
+  slot_bytes_ = std::reduce(bytes.begin(), bytes.end());
+  take_slots(given);
   for (std::size_t t = 0; t < program.tiles.size(); ++t) {
-    if (compiled_->callers[compiled_->home[t]]) continue;
+    if (!in_slot(t)) continue;
     const plan::Tile& tile = program.tiles[t];
-    const plan::Dtype dtype = dtype_of(compiled_->problem, tile);
-    const std::int64_t size = c10::multiply_integers(compiled_->shapes[t]) * plan::bytes_of(dtype);
-    set_tile(static_cast<int>(t), memory.narrow(0, begins[tile.slot], size)
-                                      .view(scalar_type(dtype))
-                                      .view(compiled_->shapes[t]));
+    operands_.point(static_cast<int>(t), slots_.narrow(0, begins[tile.slot], bytes_of_tile(t))
+                                             .view(scalar_type(dtype_of(compiled_->problem, tile)))
+                                             .view(compiled_->shapes[t]));
+  }
+}
+
+/// Those that were given, if they are enough; else those that it has, or new ones.
+void Execution::take_slots(const at::Tensor& given) {
+  if (given.defined() && given.numel() >= slot_bytes_) {
+    slots_ = given;
+  } else if (!slots_.defined()) {
+    slots_ = at::empty({slot_bytes_}, at::kByte);
   }
 }
 

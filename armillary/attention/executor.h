@@ -58,15 +58,17 @@ struct Moved {
 /// so that every rank leaves within a second with the first reason.
 class Execution {
  public:
+  /// `slots` is memory for all slots, of release(); if there is too little, it is allocated.
   Execution(std::shared_ptr<const CompiledProgram> compiled, comm::Communicator& comm,
-            ExecutionOptions options);
+            ExecutionOptions options, const at::Tensor& slots = {});
 
   /// Makes it ready for another run, of the same rank. Requires finish(), or a run that has not
   /// begun; one that failed is over for good.
-  void restart(comm::Communicator& comm, ExecutionOptions options);
+  void restart(comm::Communicator& comm, ExecutionOptions options, const at::Tensor& slots = {});
 
-  /// Lets go of the caller's tensors, results too: an execution that rests keeps its slots only.
-  void release();
+  /// Lets go of the caller's tensors, results too, and of the memory of the slots, for another
+  /// execution to use until this one runs again.
+  at::Tensor release();
 
   /// Gives the memory of an output, or of what forward saves (an output too, or a tile of its own:
   /// `Out` of Ulysses has other heads then): contiguous. Before the first feed().
@@ -101,9 +103,13 @@ class Execution {
 
   const Moved& moved() const { return moved_; }
   const CompiledProgram& program() const { return *compiled_; }
+  const at::Tensor& slots() const { return slots_; }  ///< Bytes; undefined at rest.
 
  private:
-  void allocate_slots();
+  void place_slots(const at::Tensor& given);
+  void take_slots(const at::Tensor& given);
+  void release_tiles();
+  bool in_slot(std::size_t tile) const { return !compiled_->callers[compiled_->home[tile]]; }
   void place(const std::vector<int>& role, plan::Tensor tensor, const at::Tensor& memory);
   void place_results();
   void set_tile(int tile, const at::Tensor& memory);
@@ -131,8 +137,10 @@ class Execution {
   std::shared_ptr<const CompiledProgram> compiled_;
   comm::Communicator* comm_;
   ExecutionOptions options_;
-  std::vector<at::Tensor> tiles_;  ///< Whole tiles; undefined while a caller's is not there.
+  std::vector<at::Tensor> tiles_;  ///< Those of the caller; undefined while they are not there.
   Operands operands_;
+  std::int64_t slot_bytes_ = 0;
+  at::Tensor slots_;                             ///< Undefined at rest.
   bool placed_ = false;                          ///< All results have memory.
   std::vector<bool> awaited_;                    ///< By tile: the caller has not fed it yet.
   std::vector<bool> complete_;                   ///< By op.

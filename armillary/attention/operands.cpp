@@ -38,11 +38,12 @@ void Operands::point(int tile, const at::Tensor& memory) {
 
 void Operands::drop(int tile) {
   static const c10::Storage nothing = at::empty({0}, at::kByte).storage();
+  move(tile, nothing);
+}
+
+void Operands::move(int tile, const c10::Storage& memory) {
   for (Part* part : of_tile_[tile]) {
-    c10::TensorImpl* const tensor = part->tensor.unsafeGetTensorImpl();
-    tensor->set_sizes_contiguous({0});
-    tensor->set_storage_offset(0);
-    tensor->set_storage_keep_dtype(nothing);
+    part->tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(memory);
   }
 }
 

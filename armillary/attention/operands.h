@@ -20,7 +20,10 @@ class Operands {
   /// [B, L, heads] by any strides.
   void point(int tile, const at::Tensor& memory);
 
-  /// Drops the memory of `tile`.
+  /// The same places, in other memory.
+  void move(int tile, const c10::Storage& memory);
+
+  /// Lets go of the memory of `tile`.
   void drop(int tile);
 
   /// [B, tokens of the segment, heads of the view, dim]

@@ -24,6 +24,7 @@ class RestingExecutions {
 
  private:
   std::vector<std::unique_ptr<Execution>> resting_;
+  at::Tensor slots_;  ///< Undefined while an execution has them.
 };
 
 }  // namespace armillary::attention

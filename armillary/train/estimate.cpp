@@ -82,8 +82,9 @@ void add_plan(Estimate& result, const Recipe& recipe, const plan::Planner& plann
     return [&planner, pass](plan::Rank rank) { return planner.program(pass, rank); };
   };
   const auto forward = program_of(plan::Pass::Forward);
-  const auto slots = add_pass(result.forward, planner, layers, forward) +
-                     add_pass(result.backward, planner, layers, program_of(plan::Pass::Backward));
+  const auto slots =
+      std::max(add_pass(result.forward, planner, layers, forward),
+               add_pass(result.backward, planner, layers, program_of(plan::Pass::Backward)));
   result.memory.attention = std::max(result.memory.attention, slots);
   for (PolicyCost& cost : result.policies) {
     cost.activation_bytes =

@@ -1,0 +1,79 @@
+#include "armillary/attention/resting_executions.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "armillary/comm/local.h"
+#include "armillary/kernel/cpu_kernel.h"
+
+namespace armillary::attention {
+namespace {
+
+plan::Problem masked_problem(std::int64_t tokens, const std::string& mask) {
+  return {.world = 2,
+          .heads = 2,
+          .kv_heads = 2,
+          .head_dim = 8,
+          .value_dim = 8,
+          .dtype = plan::Dtype::F32,
+          .mask = plan::parse_mask(mask, {tokens, tokens}),
+          .layout = plan::parse_layout("contiguous")};
+}
+
+at::Tensor run_once(RestingExecutions& resting, const CompiledAttention& programs,
+                    comm::Communicator& comm, std::set<const void*>& slots) {
+  auto execution = resting.take(programs.forward, comm, {.score = {0.35}});
+  slots.insert(execution->slots().const_data_ptr());
+  for (const plan::Tensor tensor : {plan::Tensor::K, plan::Tensor::V, plan::Tensor::Q}) {
+    at::Generator generator =
+        at::detail::createCPUGenerator(10 * static_cast<std::uint64_t>(tensor) + comm.rank());
+    execution->feed(tensor, at::randn(programs.forward->shapes[0], generator));
+  }
+  execution->finish();
+  at::Tensor out = execution->output(plan::Tensor::Out);
+  resting.give_back(std::move(execution));
+  return out;
+}
+
+// A step of packed documents has its own mask, and so its own program: none may keep slots.
+TEST(RestingExecutions, ProgramsTakeTurnsInTheSameSlots) {
+  comm::run_ranks(2, [](comm::Communicator& comm) {
+    RestingExecutions resting;
+    std::set<const void*> slots;
+    const auto compiled = [&](const std::string& mask) {
+      return compile_cached(masked_problem(40, mask), plan::parse_strategy("ring"), comm.rank(),
+                            kernel::cpu_kernel());
+    };
+    const CompiledAttention full = compiled("full");
+    const at::Tensor first = run_once(resting, full, comm, slots);
+    const at::Tensor copy = first.clone();
+    for (int length = 1; length < 10; ++length) {
+      run_once(resting,
+               compiled("documents:" + std::to_string(length) + "," + std::to_string(40 - length)),
+               comm, slots);
+    }
+    EXPECT_EQ(slots.size(), 1U) << "a full mask needs the most";
+    EXPECT_TRUE(at::equal(first, copy)) << "results are the caller's";
+    EXPECT_TRUE(at::equal(run_once(resting, full, comm, slots), copy));
+  });
+}
+
+TEST(RestingExecutions, SlotsGrowWithTheLargestProgram) {
+  comm::run_ranks(2, [](comm::Communicator& comm) {
+    RestingExecutions resting;
+    std::set<const void*> slots;
+    for (const std::int64_t tokens : {16, 64, 16}) {
+      run_once(resting,
+               compile_cached(masked_problem(tokens, "full"), plan::parse_strategy("ring"),
+                              comm.rank(), kernel::cpu_kernel()),
+               comm, slots);
+    }
+    EXPECT_EQ(slots.size(), 2U);
+  });
+}
+
+}  // namespace
+}  // namespace armillary::attention
