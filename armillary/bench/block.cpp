@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "armillary/attention/dtypes.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/reference.h"
 
@@ -54,26 +55,19 @@ std::vector<at::Tensor> Block::results(bool backward) const {
   return results;
 }
 
-at::ScalarType scalar_type(plan::Dtype dtype) {
-  switch (dtype) {
-    case plan::Dtype::F32:
-      return at::kFloat;
-    case plan::Dtype::Bf16:
-      return at::kBFloat16;
-    case plan::Dtype::F16:
-      return at::kHalf;
-    case plan::Dtype::F64:
-      break;
+at::ScalarType kernel_dtype(plan::Dtype dtype) {
+  if (dtype == plan::Dtype::F64) {
+    fail<InvalidArgument>(
+        "bench: dtype fp64; fp32, bf16 or fp16 is required, of which there is a kernel");
   }
-  fail<InvalidArgument>(
-      "bench: dtype fp64; fp32, bf16 or fp16 is required, of which there is a kernel");
+  return attention::scalar_type(dtype);
 }
 
 Sample sample(plan::Dtype dtype, std::int64_t q_tokens, std::int64_t k_tokens, std::int64_t heads,
               std::int64_t kv_heads, std::int64_t head_dim) {
   at::Generator generator = at::detail::createCPUGenerator(7);
   const auto random = [&](std::int64_t tokens, std::int64_t of_heads) {
-    return at::randn({1, tokens, of_heads, head_dim}, generator).to(scalar_type(dtype));
+    return at::randn({1, tokens, of_heads, head_dim}, generator).to(kernel_dtype(dtype));
   };
   Sample made;  // one after the other: arguments would be made in any order
   made.q_BLHD = random(q_tokens, heads);

@@ -35,7 +35,8 @@ class Block {
   std::vector<at::Tensor> grads_;
 };
 
-at::ScalarType scalar_type(plan::Dtype dtype);
+/// @throws InvalidArgument for fp64, of which there is no kernel to time.
+at::ScalarType kernel_dtype(plan::Dtype dtype);
 
 /// Random tensors of an attention over `tokens`, [1, tokens, heads, dim] in `dtype`: the same in
 /// every call.

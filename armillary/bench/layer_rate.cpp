@@ -21,7 +21,7 @@ plan::Problem problem_of(const LayerCase& given, int world) {
                           given.tokens, given.world);
   }
   const std::int64_t tokens = given.tokens * given.world;
-  scalar_type(given.dtype);  // refuses what has no kernel
+  kernel_dtype(given.dtype);  // refuses what has no kernel
   plan::Problem problem{.world = world,
                         .heads = static_cast<int>(given.heads),
                         .kv_heads = static_cast<int>(given.kv_heads),
