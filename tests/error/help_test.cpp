@@ -124,9 +124,9 @@ TEST(Output, ThatCannotBeWrittenIsAFailure) {
   if (access("/dev/full", W_OK) != 0) GTEST_SKIP() << "[SKIP] no /dev/full";
   const Folder folder;
   for (const std::string arguments : {"plan", "plan --json --seq 100000 --world 64", "verify"}) {
-    const int status = std::system(fmt::format("{} {} >/dev/full 2>{}", quoted(ARMILLARY_PROGRAM),
-                                               arguments, quoted(folder.path("err")))
-                                       .c_str());
+    const int status = std::system(
+        fmt::format("'{}' {} >/dev/full 2>'{}'", ARMILLARY_PROGRAM, arguments, folder.path("err"))
+            .c_str());
     ASSERT_TRUE(WIFEXITED(status)) << arguments;
     EXPECT_EQ(WEXITSTATUS(status), 1) << arguments;
     EXPECT_THAT(folder.read("err"), testing::StartsWith("armillary: ")) << arguments;

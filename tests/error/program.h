@@ -1,18 +1,24 @@
-// program.h: runs the real program as a child process.
+// program.h: runs command lines of the program, each in a process of its own.
 #pragma once
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <system_error>
 #include <vector>
+
+#include "cli/program.h"
 
 namespace armillary::error {
 
@@ -49,22 +55,40 @@ struct Result {
   std::string err;
 };
 
-inline std::string quoted(const std::string& text) {
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);
-  return quoted + "'";
+inline void redirect(int stream, const std::string& path, int flags) {
+  const int file = open(path.c_str(), flags | O_CLOEXEC, 0600);
+  if (file < 0 || dup2(file, stream) < 0) std::_Exit(125);
 }
 
-/// `input` is what the program reads from standard input. Stops it, with code 124, after a minute:
-/// what is refused is refused at once.
+[[noreturn]] inline void be_the_program(const std::vector<std::string>& arguments,
+                                        const Folder& folder) {
+  redirect(STDIN_FILENO, folder.path("in"), O_RDONLY);
+  redirect(STDOUT_FILENO, folder.path("out"), O_WRONLY | O_CREAT);
+  redirect(STDERR_FILENO, folder.path("err"), O_WRONLY | O_CREAT);
+  alarm(60);
+  std::vector<const char*> argv{"armillary"};
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  const int argc = static_cast<int>(argv.size());
+  argv.push_back(nullptr);
+  const int code = cli::run_program(argc, argv.data());
+  std::fflush(nullptr);
+  std::_Exit(code);
+}
+
+/// What the program does with `arguments` and `input` on standard input, in a fork of this process:
+/// started anew for each, it would spend a quarter of a second on loading libtorch. Ends it, with
+/// code -1, after a minute: what is refused is refused at once.
 inline Result run(const std::vector<std::string>& arguments, const std::string& input = "") {
   const Folder folder;
   folder.write("in", input);
-  std::string command = "timeout 60 " + quoted(ARMILLARY_PROGRAM);
-  for (const std::string& argument : arguments) command += " " + quoted(argument);
-  command += fmt::format(" <{} >{} 2>{}", quoted(folder.path("in")), quoted(folder.path("out")),
-                         quoted(folder.path("err")));
-  const int status = std::system(command.c_str());
+  std::fflush(nullptr);  // or the child would print what this process has not yet printed
+  const pid_t child = fork();
+  if (child < 0) throw std::system_error(errno, std::generic_category(), "fork");
+  if (child == 0) be_the_program(arguments, folder);
+  int status = 0;
+  if (waitpid(child, &status, 0) != child) {
+    throw std::system_error(errno, std::generic_category(), "waitpid");
+  }
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, folder.read("out"), folder.read("err")};
 }
 

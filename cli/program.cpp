@@ -1,0 +1,106 @@
+#include "cli/program.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <new>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/core/names.h"
+#include "cli/verbs.h"
+
+namespace armillary::cli {
+namespace {
+
+/// Says it in one line, whatever control characters the user's text has; libtorch adds frames on
+/// lines of their own.
+int complain(int code, std::string_view message) {
+  std::string line(code == kFailed ? message.substr(0, message.find('\n')) : message);
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < ' ') c = ' ';
+  }
+  fmt::print(stderr, "armillary: {}\n", line);
+  return code;
+}
+
+/// The flag that was most likely meant by an argument that CLI11 does not know.
+std::string nearest_flag(const CLI::App& app, const std::string& message) {
+  const std::string given = message.substr(message.rfind(' ') + 1);
+  std::vector<std::string> flags;
+  for (const CLI::App* verb : app.get_subcommands()) {
+    for (const CLI::Option* option : verb->get_options()) flags.push_back(option->get_name());
+    for (const CLI::App* part : verb->get_subcommands()) {
+      for (const CLI::Option* option : part->get_options()) flags.push_back(option->get_name());
+    }
+  }
+  const std::string nearest = nearest_name(given, flags);
+  return nearest.empty() ? "" : "; nearest: " + nearest;
+}
+
+/// CLI11 reports a verb that does not exist as one argument too many, and a flag before the verb as
+/// a verb that is missing.
+void check_verb(const CLI::App& app, int argc, const char* const* argv) {
+  const std::string_view given = argc >= 2 ? argv[1] : "";
+  if (given == "-h" || given == "--help" || given == "--version") return;
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands({})) {
+    if (argc >= 2 && verb->get_name() == given) return;
+    verbs.push_back(verb->get_name());
+  }
+  if (argc < 2) fail<InvalidArgument>("no verb given; {} is required", list_names(verbs));
+  if (given.substr(0, 1) == "-") {
+    fail<InvalidArgument>("flag '{}' before the verb; {} is required first, or --help", given,
+                          list_names(verbs));
+  }
+  const std::string nearest = nearest_name(given, verbs);
+  fail<InvalidArgument>("unknown verb '{}'; {} is required{}", given, list_names(verbs),
+                        nearest.empty() ? "" : "; nearest: " + nearest);
+}
+
+/// What was printed is there only once it is written.
+void flush_output() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    fail<Error>("standard output cannot be written: {}", std::strerror(errno));
+  }
+}
+
+}  // namespace
+
+int run_program(int argc, const char* const* argv) {
+  CLI::App app("Exact sequence-parallel attention: plans, proofs, and runs.", "armillary");
+  int exit_code = kDone;
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "armillary " ARMILLARY_VERSION);
+  app.footer(
+      "Exit codes: 0 done, 1 a run failed or a plan is wrong, 2 bad input.\n"
+      "`armillary VERB --help` has examples.");
+  add_plan(app, exit_code);
+  add_verify(app, exit_code);
+  add_train(app, exit_code);
+  add_bench(app, exit_code);
+  try {
+    check_verb(app, argc, argv);
+    app.parse(argc, argv);
+    flush_output();
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const CLI::ExtrasError& error) {
+    return complain(kBadInput, error.what() + nearest_flag(app, error.what()));
+  } catch (const CLI::ParseError& error) {
+    return complain(kBadInput, error.what());
+  } catch (const InvalidArgument& error) {
+    return complain(kBadInput, error.what());
+  } catch (const IoError& error) {
+    return complain(kBadInput, error.what());
+  } catch (const std::bad_alloc&) {
+    return complain(kFailed, "out of memory");
+  } catch (const std::exception& error) {
+    return complain(kFailed, error.what());
+  }
+  return exit_code;
+}
+
+}  // namespace armillary::cli
