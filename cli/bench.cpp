@@ -148,6 +148,13 @@ struct Bench {
     app->add_flag("--on-request", flags->on_request,
                   "Run what a line of standard input names, and answer with its value");
   }
+  template <class Rate, class Case>
+  void measures(Case (*case_of)(const BenchFlags&), int& exit_code) const {
+    app->callback([given = flags, case_of, &exit_code] {
+      measure<Rate>(case_of(*given), *given);
+      exit_code = kDone;
+    });
+  }
 };
 
 void add_kernel(CLI::App& verb, int& exit_code) {
@@ -172,10 +179,7 @@ void add_kernel(CLI::App& verb, int& exit_code) {
       "  armillary bench kernel --dtype bf16 --tokens 4096 --mask causal --pass backward --sdpa\n"
       "  armillary bench kernel --mask window:left=1023,right=0 --tokens 16384 --json\n"
       "  armillary bench kernel --layout zigzag --world 4 --tokens 4096\n");
-  bench.app->callback([flags = bench.flags, &exit_code] {
-    measure<bench::KernelRate>(kernel_case(*flags), *flags);
-    exit_code = kDone;
-  });
+  bench.measures<bench::KernelRate>(kernel_case, exit_code);
 }
 
 void add_layer(CLI::App& verb, int& exit_code) {
@@ -202,10 +206,7 @@ void add_layer(CLI::App& verb, int& exit_code) {
       "\nExamples:\n"
       "  armillary bench layer --tokens 2048 --strategy ring --strategy usp:u=2 --json\n"
       "  armillary bench layer --tokens 16 --heads 1 --head-dim 8\n");
-  bench.app->callback([flags = bench.flags, &exit_code] {
-    measure<bench::LayerRate>(layer_case(*flags), *flags);
-    exit_code = kDone;
-  });
+  bench.measures<bench::LayerRate>(layer_case, exit_code);
 }
 
 void add_merge(CLI::App& verb, int& exit_code) {
@@ -219,10 +220,7 @@ void add_merge(CLI::App& verb, int& exit_code) {
       "and written.\n"
       "\nExamples:\n"
       "  armillary bench merge --threads 2\n");
-  bench.app->callback([flags = bench.flags, &exit_code] {
-    measure<bench::MergeRate>(merge_case(*flags), *flags);
-    exit_code = kDone;
-  });
+  bench.measures<bench::MergeRate>(merge_case, exit_code);
 }
 
 }  // namespace

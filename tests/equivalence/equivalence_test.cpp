@@ -43,11 +43,11 @@ void expect_exact(std::vector<Case> cases, std::size_t sample) {
 }
 
 TEST(Equivalence, SampledGrid) {
-  expect_exact(all_cases(), 1500);
+  expect_exact(all_cases(), 1000);
 }
 
 TEST(Equivalence, SampledFeatures) {
-  expect_exact(feature_cases(), 800);
+  expect_exact(feature_cases(), 600);
 }
 
 }  // namespace

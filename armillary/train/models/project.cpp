@@ -20,8 +20,10 @@ at::ScalarType product_dtype(at::ScalarType dtype, bool native_bf16) {
 
 /// The weight as `dtype` has it, in the dtype that is multiplied.
 at::Tensor operand(const at::Tensor& weight, at::ScalarType dtype, bool native_bf16) {
-  if (dtype == at::kBFloat16 && !native_bf16) return rounded_to_bf16(weight);
-  return weight.to(dtype);
+  if (dtype != at::kBFloat16 || native_bf16) return weight.to(dtype);
+  at::Tensor rounded = weight.clone();
+  round_to_bf16_(rounded);
+  return rounded;
 }
 
 at::Tensor rows(const at::Tensor& x) {
@@ -39,7 +41,7 @@ struct Product : torch::CustomClassHolder {
     if (!options.gelu) return rows(x).to(dtype);
     // In the dtype of products: ATen's GELU of bf16 takes twice as long as of fp32.
     at::Tensor made = at::gelu(x.to(dtype));
-    if (dtype != x.scalar_type()) made = rounded_to_bf16(made);
+    if (dtype != x.scalar_type()) round_to_bf16_(made);
     return rows(made);
   }
 };

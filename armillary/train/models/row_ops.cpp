@@ -3,11 +3,10 @@
 #include <ATen/Functions.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <array>
-#include <cmath>
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/train/models/row_loops.h"
 
 namespace armillary::train {
 namespace {
@@ -24,20 +23,9 @@ void for_element_type(const at::Tensor& x, const Action& action) {
   action(at::BFloat16());
 }
 
-/// The sum of term(i), i < n. Many lanes: without permission to reorder a sum no compiler makes a
-/// vector of it.
-template <class Term>
-float sum_of(std::int64_t n, const Term& term) {
-  constexpr std::int64_t kLanes = 16;
-  std::array<float, kLanes> lanes{};
-  std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (std::int64_t j = 0; j < kLanes; ++j) lanes[j] += term(i + j);
-  }
-  for (; i < n; ++i) lanes[i % kLanes] += term(i);
-  float sum = 0;
-  for (const float lane : lanes) sum += lane;
-  return sum;
+RowsShape rows_of(const at::Tensor& x_BLE) {
+  const std::int64_t dim = x_BLE.size(-1);
+  return {dim == 0 ? 0 : x_BLE.numel() / dim, dim};
 }
 
 class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
@@ -67,20 +55,13 @@ at::Tensor turned(const at::Tensor& given_BLHD, const at::Tensor& cos_LC, const 
   const std::int64_t half = cos_LC.size(1);
   for_element_type(x_BLHD, [&](auto type) {
     using T = decltype(type);
-    const T* x = x_BLHD.const_data_ptr<T>();
-    T* y = y_BLHD.mutable_data_ptr<T>();
-    for (std::int64_t row = 0; row < x_BLHD.size(0) * tokens * heads; ++row, x += 2 * half) {
-      const std::int64_t token = row / heads % tokens;
-      const float* cos = cos_LC.const_data_ptr<float>() + token * half;
-      const float* sin = sin_LC.const_data_ptr<float>() + token * half;
-      for (std::int64_t i = 0; i < half; ++i) {
-        const auto a = static_cast<float>(x[i]);
-        const auto b = static_cast<float>(x[i + half]);
-        const float turn = direction * sin[i];
-        y[i] = static_cast<T>(a * cos[i] - b * turn);
-        y[i + half] = static_cast<T>(b * cos[i] + a * turn);
-      }
-      y += 2 * half;
+    const std::int64_t row = heads * 2 * half;
+    for (std::int64_t i = 0; i < x_BLHD.size(0) * tokens; ++i) {
+      const std::int64_t angles = i % tokens * half;
+      rotate_row<T>({heads, 2 * half}, x_BLHD.const_data_ptr<T>() + i * row,
+                    cos_LC.const_data_ptr<float>() + angles,
+                    sin_LC.const_data_ptr<float>() + angles, direction,
+                    y_BLHD.mutable_data_ptr<T>() + i * row);
     }
   });
   return y_BLHD;
@@ -103,79 +84,42 @@ class RotateFunction : public torch::autograd::Function<RotateFunction> {
 }  // namespace
 
 at::Tensor inverse_rms(const at::Tensor& x_BLE, double eps) {
-  const std::int64_t dim = x_BLE.size(-1);
-  at::Tensor inverse_N = at::empty({x_BLE.numel() / dim}, at::kFloat);
-  auto* inverse = inverse_N.data_ptr<float>();
+  const RowsShape shape = rows_of(x_BLE);
+  at::Tensor inverse_N = at::empty({shape.rows}, at::kFloat);
   for_element_type(x_BLE, [&](auto type) {
     using T = decltype(type);
-    for (std::int64_t row = 0; row < inverse_N.size(0); ++row) {
-      const T* x = x_BLE.const_data_ptr<T>() + row * dim;
-      const float squares = sum_of(dim, [&](std::int64_t i) {
-        const auto value = static_cast<float>(x[i]);
-        return value * value;
-      });
-      inverse[row] = static_cast<float>(
-          1 / std::sqrt(static_cast<double>(squares) / static_cast<double>(dim) + eps));
-    }
+    inverse_rms_rows(shape, x_BLE.const_data_ptr<T>(), eps, inverse_N.mutable_data_ptr<float>());
   });
   return inverse_N;
 }
 
 at::Tensor normed(const at::Tensor& x_BLE, const at::Tensor& weight_E,
                   const at::Tensor& inverse_N) {
-  const std::int64_t dim = x_BLE.size(-1);
-  const auto* weight = weight_E.const_data_ptr<float>();
-  const auto* inverse = inverse_N.const_data_ptr<float>();
   at::Tensor y_BLE = at::empty_like(x_BLE);
   for_element_type(x_BLE, [&](auto type) {
     using T = decltype(type);
-    for (std::int64_t row = 0; row < inverse_N.size(0); ++row) {
-      const T* x = x_BLE.const_data_ptr<T>() + row * dim;
-      T* y = y_BLE.mutable_data_ptr<T>() + row * dim;
-      for (std::int64_t i = 0; i < dim; ++i) {
-        y[i] = static_cast<T>(static_cast<float>(x[i]) * inverse[row] * weight[i]);
-      }
-    }
+    norm_rows(rows_of(x_BLE), x_BLE.const_data_ptr<T>(), inverse_N.const_data_ptr<float>(),
+              weight_E.const_data_ptr<float>(), y_BLE.mutable_data_ptr<T>());
   });
   return y_BLE;
 }
 
 NormGrads norm_grads(const at::Tensor& dy_BLE, const at::Tensor& x_BLE, const at::Tensor& weight_E,
                      const at::Tensor& inverse_N) {
-  const std::int64_t dim = x_BLE.size(-1);
-  const auto* weight = weight_E.const_data_ptr<float>();
-  const auto* inverse = inverse_N.const_data_ptr<float>();
   at::Tensor dx_BLE = at::empty_like(x_BLE);
-  std::vector<double> dweight(static_cast<std::size_t>(dim));
+  std::vector<double> dweight(static_cast<std::size_t>(x_BLE.size(-1)));
   for_element_type(x_BLE, [&](auto type) {
     using T = decltype(type);
-    for (std::int64_t row = 0; row < inverse_N.size(0); ++row) {
-      const T* x = x_BLE.const_data_ptr<T>() + row * dim;
-      const T* dy = dy_BLE.const_data_ptr<T>() + row * dim;
-      T* dx = dx_BLE.mutable_data_ptr<T>() + row * dim;
-      const float r = inverse[row];
-      const auto unit = [&](std::int64_t i) { return static_cast<float>(x[i]) * r; };
-      const auto grad = [&](std::int64_t i) { return static_cast<float>(dy[i]) * weight[i]; };
-      const float along =
-          sum_of(dim, [&](std::int64_t i) { return grad(i) * unit(i); }) / static_cast<float>(dim);
-      for (std::int64_t i = 0; i < dim; ++i) {
-        dx[i] = static_cast<T>(r * (grad(i) - along * unit(i)));
-        dweight[i] += static_cast<double>(static_cast<float>(dy[i]) * unit(i));
-      }
-    }
+    norm_grad_rows(rows_of(x_BLE), dy_BLE.const_data_ptr<T>(), x_BLE.const_data_ptr<T>(),
+                   inverse_N.const_data_ptr<float>(), weight_E.const_data_ptr<float>(),
+                   dx_BLE.mutable_data_ptr<T>(), dweight.data());
   });
   return {dx_BLE, at::tensor(dweight, at::kFloat)};
 }
 
-at::Tensor rounded_to_bf16(const at::Tensor& x) {
-  const at::Tensor from = x.contiguous();
-  at::Tensor to = at::empty_like(from);
-  const auto* source = from.const_data_ptr<float>();
-  auto* target = to.data_ptr<float>();
-  for (std::int64_t i = 0; i < from.numel(); ++i) {
-    target[i] = static_cast<float>(at::BFloat16(source[i]));
-  }
-  return to;
+void round_to_bf16_(at::Tensor& x) {
+  ARMILLARY_CHECK(x.is_contiguous() && x.scalar_type() == at::kFloat);
+  round_to_bf16(x.numel(), x.mutable_data_ptr<float>());
 }
 
 at::Tensor rms_norm(const at::Tensor& x_BLE, const at::Tensor& weight_E, double eps) {
