@@ -17,8 +17,6 @@
 namespace armillary::equivalence {
 namespace {
 
-constexpr int kWorlds[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16};
-
 /// Masks over equal lengths; documents of uneven lengths that add up, one of them empty.
 std::vector<std::string> masks_for(std::int64_t length) {
   std::vector<std::string> masks{"full",
@@ -65,28 +63,24 @@ std::string to_string(const Errors& e) {
                      e.dk, e.dv, e.dsinks, e.max_logit);
 }
 
-std::vector<Case> all_cases() {
+std::vector<Case> grid_cases(int world) {
   constexpr std::pair<int, int> kHeads[] = {{4, 4}, {4, 2}, {4, 1}, {6, 3}};
   std::vector<Case> cases;
-  for (const int world : kWorlds) {
-    for (const auto& [heads, kv_heads] : kHeads) {
-      const plan::Problem any{.world = world, .heads = heads, .kv_heads = kv_heads};
-      for (const std::string& strategy : plan::every_strategy(any)) {
-        for (const std::int64_t length :
-             {0, 1, std::max(world - 1, 0), world, 2 * world + 7, 257}) {
-          for (const char* layout :
-               {"contiguous", "zigzag", "striped:1", "striped:3", "balanced"}) {
-            for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
-              const Case model{strategy, layout, "", world, length, length, heads, kv_heads, dtype};
-              for (const std::string& mask : masks_for(length)) {
-                cases.push_back(model);
-                cases.back().mask = mask;
-              }
-              for (const char* mask : {"full", "causal:align=end", "causal:align=start"}) {
-                cases.push_back(model);
-                cases.back().mask = mask;
-                cases.back().kv_len = length + 11;
-              }
+  for (const auto& [heads, kv_heads] : kHeads) {
+    const plan::Problem any{.world = world, .heads = heads, .kv_heads = kv_heads};
+    for (const std::string& strategy : plan::every_strategy(any)) {
+      for (const std::int64_t length : {0, 1, std::max(world - 1, 0), world, 2 * world + 7, 257}) {
+        for (const char* layout : {"contiguous", "zigzag", "striped:1", "striped:3", "balanced"}) {
+          for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+            const Case model{strategy, layout, "", world, length, length, heads, kv_heads, dtype};
+            for (const std::string& mask : masks_for(length)) {
+              cases.push_back(model);
+              cases.back().mask = mask;
+            }
+            for (const char* mask : {"full", "causal:align=end", "causal:align=start"}) {
+              cases.push_back(model);
+              cases.back().mask = mask;
+              cases.back().kv_len = length + 11;
             }
           }
         }
@@ -96,29 +90,27 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-std::vector<Case> feature_cases() {
+std::vector<Case> feature_cases(int world) {
   constexpr std::int64_t kLength = 29;
   constexpr std::pair<int, int> kHeads[] = {{4, 4}, {4, 2}, {6, 3}, {4, 1}};
   std::vector<Case> cases;
   for (const unsigned set : kernel::feature_sets()) {
-    for (const int world : {1, 2, 3, 4, 7, 8, 9, 13, 16}) {
-      for (const auto& [heads, kv_heads] : kHeads) {
-        const plan::Problem any{.world = world, .heads = heads, .kv_heads = kv_heads};
-        for (const std::string& strategy : plan::every_strategy(any)) {
-          for (const char* layout : {"contiguous", "zigzag"}) {
-            for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
-              const Case model{strategy, layout, "",       world, kLength,
-                               kLength,  heads,  kv_heads, dtype, set};
-              for (const char* mask : {"full", "causal", "window:left=5,right=2",
-                                       "documents:11,0,6,12", "bands:0-14/0-14/-2..1"}) {
-                cases.push_back(model);
-                cases.back().mask = mask;
-              }
-              for (const char* mask : {"full", "causal:align=end", "causal:align=start"}) {
-                cases.push_back(model);
-                cases.back().mask = mask;
-                cases.back().kv_len = kLength + 11;
-              }
+    for (const auto& [heads, kv_heads] : kHeads) {
+      const plan::Problem any{.world = world, .heads = heads, .kv_heads = kv_heads};
+      for (const std::string& strategy : plan::every_strategy(any)) {
+        for (const char* layout : {"contiguous", "zigzag"}) {
+          for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+            const Case model{strategy, layout, "",       world, kLength,
+                             kLength,  heads,  kv_heads, dtype, set};
+            for (const char* mask : {"full", "causal", "window:left=5,right=2",
+                                     "documents:11,0,6,12", "bands:0-14/0-14/-2..1"}) {
+              cases.push_back(model);
+              cases.back().mask = mask;
+            }
+            for (const char* mask : {"full", "causal:align=end", "causal:align=start"}) {
+              cases.push_back(model);
+              cases.back().mask = mask;
+              cases.back().kv_len = kLength + 11;
             }
           }
         }

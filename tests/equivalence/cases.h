@@ -25,14 +25,13 @@ struct Case {
 };
 std::string to_string(const Case& c);
 
-/// Everything of issue-sized grids: strategies x layouts x masks x worlds x lengths x heads x
-/// dtypes. Illegal combinations (usp whose u does not divide, more head groups than heads) are left
-/// out.
-std::vector<Case> all_cases();
+/// Strategies x layouts x masks x lengths x heads x dtypes on `world` ranks. Illegal combinations
+/// (usp whose u does not divide, more head groups than heads) are left out.
+std::vector<Case> grid_cases(int world);
 
-/// Every set of features (each alone, each pair, all) x strategies x worlds x contiguous and
-/// zigzag x MHA, GQA and MQA x dtypes x a few masks, self-attention and cross-attention.
-std::vector<Case> feature_cases();
+/// Every set of features (each alone, each pair, all) x strategies x contiguous and zigzag x MHA,
+/// GQA and MQA x dtypes x a few masks, self-attention and cross-attention.
+std::vector<Case> feature_cases(int world);
 
 /// Largest relative max-norm errors against one-device attention. Sinks: the sum of all ranks'
 /// shares. The largest logit: NaN if ranks differ in a bit.

@@ -42,13 +42,19 @@ void expect_exact(std::vector<Case> cases, std::size_t sample) {
              cases.size(), whole, worst_fp64, kFp64Bound, worst_fp32, kFp32Bound);
 }
 
-TEST(Equivalence, SampledGrid) {
-  expect_exact(all_cases(), 1000);
+class Equivalence : public testing::TestWithParam<int> {};
+
+TEST_P(Equivalence, Grid) {
+  expect_exact(grid_cases(GetParam()), 80);
 }
 
-TEST(Equivalence, SampledFeatures) {
-  expect_exact(feature_cases(), 600);
+TEST_P(Equivalence, Features) {
+  expect_exact(feature_cases(GetParam()), 50);
 }
+
+INSTANTIATE_TEST_SUITE_P(Worlds, Equivalence,
+                         testing::Values(1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16),
+                         testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace armillary::equivalence
