@@ -1,7 +1,6 @@
 // auto:traffic: the grid of the family that sends least, for each pass.
 #include <algorithm>
 #include <array>
-#include <initializer_list>
 #include <optional>
 
 #include "armillary/plan/strategies/presets.h"
@@ -9,36 +8,11 @@
 namespace armillary::plan {
 namespace {
 
-/// A grid of a pass, and what it sends.
+/// A grid of a pass, and what it sends: the same with any movements.
 struct Candidate {
   std::int64_t bytes = 0;
   Grid grid;
 };
-
-/// The movements of a cut that send least in a pass; the earlier of two that send as much. A gather
-/// never moves more than a ring, but holds more: it must move less to be taken.
-Candidate best_movements(const PlanContext& context, const Needs& needs, Grid grid, Pass pass) {
-  const auto least = [&](Movement Grid::*axis, std::initializer_list<Movement> movements,
-                         const auto& sent) {
-    std::optional<Candidate> best;
-    for (const Movement movement : movements) {
-      grid.*axis = movement;
-      const std::int64_t bytes = sent(context.problem, context.blocks, needs, grid, pass);
-      if (!best || bytes < best->bytes) best = Candidate{bytes, grid};
-    }
-    grid = best->grid;
-    return best->bytes;
-  };
-  const std::int64_t bytes =
-      sent_to_places(context.problem, context.blocks, needs, grid, pass) +
-      least(&Grid::column,
-            {Movement::Ring, Movement::RingBack, Movement::Bidirectional, Movement::Gather},
-            sent_on_columns) +
-      least(&Grid::row,
-            {Movement::Ring, Movement::RingBack, Movement::Bidirectional, Movement::Gather},
-            sent_on_rows);
-  return {bytes, grid};
-}
 
 /// The grid that sends least. Forward and backward share u: backward starts from the head groups
 /// that forward leaves.
@@ -51,12 +25,12 @@ PassGrids least_traffic(const PlanContext& context) {
     std::array<std::optional<Candidate>, 2> best;  // by pass
     for (int rk = 1; rk <= rest; ++rk) {
       if (rest % rk != 0) continue;
-      const Grid cut{.u = u, .rq = rest / rk, .rk = rk};
+      const Grid cut{.u = u, .rq = rest / rk, .rk = rk, .row = Movement::Ring};
       const Needs needs(cut, context.blocks, context.areas);
       for (const Pass pass : {Pass::Forward, Pass::Backward}) {
-        const Candidate found = best_movements(context, needs, cut, pass);
+        const std::int64_t bytes = sent_bytes(context.problem, context.blocks, needs, cut, pass);
         std::optional<Candidate>& known = best.at(static_cast<std::size_t>(pass));
-        if (!known || found.bytes < known->bytes) known = found;
+        if (!known || bytes < known->bytes) known = Candidate{bytes, cut};
       }
     }
     const std::int64_t bytes = best[0]->bytes + best[1]->bytes;

@@ -28,18 +28,14 @@ std::vector<int> Axis::blocks_where(int origin, const Keep& keep) const {
   return blocks;
 }
 
-/// Blocks that travel on a hop of spread, or of collect; those that this member needs itself.
-std::vector<int> Axis::spread_on(const Hop& hop) const {
-  return blocks_where(hop.origin,
-                      [&](int block) { return options_.live->spread(block, hop.distance); });
-}
-
-std::vector<int> Axis::collected_on(const Hop& hop) const {
-  return blocks_where(hop.origin, [&](int block) { return options_.live->collect(block, hop); });
+std::vector<int> Axis::moving_on(const Hop& hop) const {
+  return blocks_where(hop.origin, [&](int block) {
+    return makes(hop, [&](int member) { return options_.needs(member, block); });
+  });
 }
 
 std::vector<int> Axis::needed_of(int origin) const {
-  return blocks_where(origin, [&](int block) { return options_.needs(block); });
+  return blocks_where(origin, [&](int block) { return options_.needs(options_.me, block); });
 }
 
 /// By member: what of `held` has its tiles.
@@ -58,28 +54,32 @@ std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
   std::vector<Held> held{{.heads = options_.heads,
                           .origins = {options_.me},
                           .blocks = own,
-                          .needed = own,
                           .tiles = own_tiles,
                           .usable = own_usable}};
   std::map<int, Held> arrivals;  // by step: what becomes usable together is one tile
-  for (const Hop& hop : hops.in) {
-    const int usable = departure + options_.route->usable(options_.me, hop.origin);
+  for (int origin = 0; origin < options_.route->size(); ++origin) {
+    if (origin == options_.me) continue;
+    const int usable = departure + options_.route->usable(options_.me, origin);
     Held& arrival = arrivals[usable];
     arrival.heads = options_.heads;
     arrival.usable = usable;
-    arrival.origins.push_back(hop.origin);
-    append(arrival.blocks, spread_on(hop));
-    append(arrival.needed, needed_of(hop.origin));
+    arrival.origins.push_back(origin);
+    append(arrival.blocks, needed_of(origin));
   }
   const bool one_call = options_.one_call && arrivals.size() == 1;
-  if (one_call) join_own(arrivals.begin()->second, held[0]);
+  const std::vector<int> mine = one_call ? needed_of(options_.me) : std::vector<int>{};
   for (auto& [step, arrival] : arrivals) {
+    std::vector<int> blocks = arrival.blocks;
+    append(blocks, mine);
+    if (one_call) {  // sums are of all own blocks, also of those that see nothing: they are results
+      arrival.origins.push_back(options_.me);
+      append(arrival.blocks, own);
+    }
+    sort_unique(blocks);
     sort_unique(arrival.blocks);
-    sort_unique(arrival.needed);
     for (std::size_t t = 0; t < tensors.size(); ++t) {
-      arrival.tiles.push_back(builder_.tile(tensors[t], false, options_.heads, arrival.blocks));
+      arrival.tiles.push_back(builder_.tile(tensors[t], false, options_.heads, blocks));
       if (!one_call) continue;
-      const std::vector<int> mine = needed_of(options_.me);
       builder_.compute(departure, OpKind::Copy,
                        {builder_.part(arrival.tiles[t], mine),
                         builder_.part(own_tiles[t], options_.heads, mine)});
@@ -93,39 +93,22 @@ std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     for (const Hop& hop : hops.out) {
       const int tile = hop.origin == options_.me ? own_tiles[t] : held[holder[hop.origin]].tiles[t];
-      const View view = builder_.part(tile, options_.heads, spread_on(hop));
+      const View view = builder_.part(tile, options_.heads, moving_on(hop));
       builder_.send(departure + hop.step, options_.lane, options_.rank(hop.peer), view, collective);
     }
     for (const Hop& hop : hops.in) {
-      const View view = builder_.part(held[holder[hop.origin]].tiles[t], spread_on(hop));
+      const View view = builder_.part(held[holder[hop.origin]].tiles[t], moving_on(hop));
       builder_.recv(departure + hop.step, options_.lane, options_.rank(hop.peer), view, collective);
     }
   }
   return held;
 }
 
-/// Own blocks into the tile of those that arrive. Sums are of all own blocks, also of those that
-/// see nothing: they are results.
-void Axis::join_own(Held& arrival, const Held& own) const {
-  arrival.origins.push_back(options_.me);
-  append(arrival.blocks, needed_of(options_.me));
-  append(arrival.needed, own.needed);
-}
-
-void Axis::open_sums(std::vector<Held>& held, const std::vector<Tensor>& tensors,
-                     const Ready& ready) {
-  const std::vector<int> holder = holders(held);
-  std::vector<std::vector<int>> blocks;
-  blocks.reserve(held.size());
-  for (const Held& entry : held) blocks.push_back(entry.needed);
-  for (const Hop& hop : options_.home->collect(options_.me, ready).in) {
-    append(blocks[holder[hop.origin]], collected_on(hop));  // some only pass through
-  }
-  for (std::size_t h = 0; h < held.size(); ++h) {
-    sort_unique(blocks[h]);
+void Axis::open_sums(std::vector<Held>& held, const std::vector<Tensor>& tensors) {
+  for (Held& entry : held) {
     for (const Tensor tensor : tensors) {
-      held[h].sums.push_back(builder_.tile(tensor, true, options_.heads, blocks[h]));
-      builder_.compute(held[h].usable, OpKind::Clear, {builder_.whole(held[h].sums.back())});
+      entry.sums.push_back(builder_.tile(tensor, true, options_.heads, entry.blocks));
+      builder_.compute(entry.usable, OpKind::Clear, {builder_.whole(entry.sums.back())});
     }
   }
 }
@@ -157,12 +140,12 @@ int Axis::collect(const std::vector<Held>& held, const Ready& ready) {
   for (const Hop& hop : hops.out) {
     for (const int sum : held[holder[hop.origin]].sums) {
       builder_.send_sum(hop.step, options_.back_lane, options_.rank(hop.peer),
-                        builder_.part(sum, collected_on(hop)), collective);
+                        builder_.part(sum, moving_on(hop)), collective);
     }
   }
   for (const Hop& hop : hops.in) {
     const Held& into = held[holder[hop.origin]];
-    const std::vector<int> blocks = collected_on(hop);
+    const std::vector<int> blocks = moving_on(hop);
     const int step = std::max(hop.step, ready(options_.me, hop.origin));
     // The same for every member, whatever it receives: what follows is sent in that step by all.
     if (hop.origin == options_.me) complete = std::max(complete, step);

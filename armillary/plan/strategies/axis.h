@@ -13,8 +13,7 @@ namespace armillary::plan {
 struct Held {
   Heads heads;               ///< Of the tiles, or the part of them that is meant.
   std::vector<int> origins;  ///< Members they come from.
-  std::vector<int> blocks;   ///< What arrived: needed here or further on.
-  std::vector<int> needed;   ///< What this rank itself needs.
+  std::vector<int> blocks;   ///< What this rank needs of them; all of its own.
   std::vector<int> tiles;    ///< One per tensor that travels.
   std::vector<int> sums;     ///< One per tensor that comes back.
   int usable = 0;            ///< First step that may compute with the tiles.
@@ -33,8 +32,7 @@ class Axis {
     bool one_call = false;  ///< Of a gather: own tiles are copied among those that arrive.
     std::function<Rank(int member)> rank;
     std::function<std::vector<int>(int origin)> blocks;
-    const LiveBlocks* live = nullptr;      ///< By block id. Outlives the axis.
-    std::function<bool(int block)> needs;  ///< Does this member itself?
+    std::function<bool(int member, int block)> needs;
   };
   Axis(ProgramBuilder& builder, Options options);
 
@@ -43,25 +41,23 @@ class Axis {
   std::vector<Held> spread(const std::vector<Tensor>& tensors, const std::vector<int>& own_tiles,
                            int own_usable, int departure);
 
-  /// Adds cleared partial tiles for the results of what is held. `ready` as in movement.h.
-  using Ready = std::function<int(int member, int origin)>;
-  void open_sums(std::vector<Held>& held, const std::vector<Tensor>& tensors, const Ready& ready);
+  /// Adds cleared partial tiles for the results of what is held.
+  void open_sums(std::vector<Held>& held, const std::vector<Tensor>& tensors);
 
   /// The part of a sum that is the rank's own.
   View own_sum(const std::vector<Held>& held, int tensor) const;
 
   /// Emits the hops that bring the sums home, and their merge or addition. Returns the step in
-  /// which the own sum is complete.
+  /// which the own sum is complete. `ready` as in movement.h.
+  using Ready = Route::Ready;
   int collect(const std::vector<Held>& held, const Ready& ready);
 
  private:
   template <class Keep>
   std::vector<int> blocks_where(int origin, const Keep& keep) const;
-  std::vector<int> spread_on(const Hop& hop) const;
-  std::vector<int> collected_on(const Hop& hop) const;
+  std::vector<int> moving_on(const Hop& hop) const;
   std::vector<int> needed_of(int origin) const;
   std::vector<int> holders(const std::vector<Held>& held) const;
-  void join_own(Held& arrival, const Held& own) const;
   void combine(int step, const Held& into, const std::vector<int>& scratch);
 
   ProgramBuilder& builder_;

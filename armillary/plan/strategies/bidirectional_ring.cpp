@@ -13,8 +13,7 @@ StrategyDefinition bidirectional_ring() {
        .differs =
            "Ring attention uses one direction of every link; here each tile goes P/2 ranks "
            "one way and the rest the other. Sums of dK, dV walk behind the tiles and go home "
-           "from the last rank of either side that adds to them: a window that looks both ways "
-           "moves its halo only."},
+           "from both sides."},
       [](const Problem& problem, const Strategy&) {
         return PassGrids({.rq = problem.world, .column = Movement::Bidirectional});
       });

@@ -12,8 +12,9 @@ StrategyDefinition double_ring() {
        .bytes = "as ring; only 1 hop in W leaves the window",
        .differs = "The hop to the next window is sent W steps before it is needed, so that slow "
                   "links have a whole inner ring of time. Sums of dK, dV visit ranks in the same "
-                  "order, P - 1 hops, fewer where the mask lets them go home early. Any W that "
-                  "divides the world."},
+                  "order. Past ranks that need nothing of a block its owner sends it on, "
+                  "so a window mask moves its halo as on ring, not twice at the ends of windows. "
+                  "Any W that divides the world."},
       [](const Problem& problem, const Strategy& strategy) {
         const int window = number(strategy, "window");
         require_divides_world(problem, strategy, "window", window);

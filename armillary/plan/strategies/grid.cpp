@@ -95,32 +95,10 @@ const std::vector<int>& Needs::held_kv_blocks(int i, int j) const {
   return kv_blocks(source.i, source.j);
 }
 
-namespace {
-
-std::vector<int> column_members(const Grid& grid, const Blocks& blocks) {
-  std::vector<int> members;
-  for (const Block& block : blocks.kv) {
-    members.push_back(kv_holder(grid, place_of(grid, block.owner)).i);
-  }
-  return members;
-}
-
-std::vector<int> row_members(const Grid& grid, const Blocks& blocks) {
-  std::vector<int> members;
-  for (const Block& block : blocks.q) members.push_back(place_of(grid, block.owner).j);
-  return members;
-}
-
-}  // namespace
-
-GridRoutes::GridRoutes(const Grid& grid, const Blocks& blocks, const Needs& needs)
+GridRoutes::GridRoutes(const Grid& grid)
     : column(grid.column, grid.rq, grid.window),
       row(grid.row, grid.rk, grid.window),
-      home(grid.home, grid.rk, grid.window),
-      column_live(column, column, column_members(grid, blocks),
-                  [&](int i, int block) { return needs.row_needs(i, block); }),
-      row_live(row, home, row_members(grid, blocks),
-               [&](int j, int block) { return needs.column_needs(j, block); }) {}
+      home(grid.home, grid.rk, grid.window) {}
 
 Grid sides_exchanged(Grid grid) {
   std::swap(grid.rq, grid.rk);
@@ -133,26 +111,32 @@ Grid sides_exchanged(Grid grid) {
   return grid;
 }
 
-Grid with_shorter_rings(const Problem& problem, const Blocks& blocks, const Needs& needs,
-                        const Grid& grid, Pass pass) {
+Grid with_shorter_rings(const Blocks& blocks, const Needs& needs, const Grid& grid) {
   Grid shorter = grid;
   if (grid.column == Movement::Ring) {
-    shorter.column = shorter_ring([&](Movement way) {
-      Grid turned = grid;
-      turned.column = way;
-      return sent_on_columns(problem, blocks, needs, turned, pass);
-    });
+    const auto reach = [&](const Route& route) {
+      std::int64_t passed = 0;
+      for (int kv = 0; kv < static_cast<int>(blocks.kv.size()); ++kv) {
+        const Place holder = kv_holder(grid, place_of(grid, blocks.kv[kv].owner));
+        passed += blocks.kv[kv].tokens() *
+                  route.reach(holder.i, [&](int i) { return needs.row_needs(i, kv); });
+      }
+      return passed;
+    };
+    shorter.column = shorter_ring(reach, grid.rq);
   }
   if (grid.row == Movement::Ring) {
-    const auto turn = [](Grid& turned, Movement way) {
-      turned.row = way;
-      if (turned.home == Movement::Ring) turned.home = way;  // sums walk behind the tiles
+    const auto reach = [&](const Route& route) {
+      std::int64_t passed = 0;
+      for (int q = 0; q < static_cast<int>(blocks.q.size()); ++q) {
+        const Place owner = place_of(grid, blocks.q[q].owner);
+        passed += blocks.q[q].tokens() *
+                  route.reach(owner.j, [&](int j) { return needs.column_needs(j, q); });
+      }
+      return passed;
     };
-    turn(shorter, shorter_ring([&](Movement way) {
-           Grid turned = grid;
-           turn(turned, way);
-           return sent_on_rows(problem, blocks, needs, turned, pass);
-         }));
+    shorter.row = shorter_ring(reach, grid.rk);
+    if (grid.home == Movement::Ring) shorter.home = shorter.row;  // sums walk behind the tiles
   }
   return shorter;
 }

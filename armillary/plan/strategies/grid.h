@@ -99,37 +99,25 @@ class Needs {
   std::vector<bool> row_needs_, column_needs_, kv_used_, q_used_;
 };
 
-/// The ways that tiles and sums of one grid take, and which blocks go there.
+/// The ways that tiles and sums of one grid take.
 struct GridRoutes {
-  GridRoutes(const Grid& grid, const Blocks& blocks, const Needs& needs);
+  explicit GridRoutes(const Grid& grid);
   Route column;
   Route row;
   Route home;
-  LiveBlocks column_live;
-  LiveBlocks row_live;
 };
 
 /// The same ranks and links, but the queries travel where the keys did, and the reverse: rows and
 /// columns change places.
 Grid sides_exchanged(Grid grid);
 
-/// The grid with the rings of its columns and rows turned, each to the side that moves fewer bytes
-/// in this pass, or to both: tiles go as far as the last member that needs them. With zigzag and a
-/// causal mask a ring moves a quarter less than with a full mask; where ranks need those next to
-/// them on either side (a window that looks both ways, a document on two ranks) walking both ways
-/// moves what is needed and no more. Cost: O(blocks * (rq + rk)).
-Grid with_shorter_rings(const Problem& problem, const Blocks& blocks, const Needs& needs,
-                        const Grid& grid, Pass pass);
+/// The grid with the rings of its columns and rows turned, each to the side on which tiles pass
+/// fewer members on their way to those who need them, or to both: with zigzag and a causal mask
+/// back, with a window that looks both ways to both sides. Cost: O(blocks * (rq + rk)).
+Grid with_shorter_rings(const Blocks& blocks, const Needs& needs, const Grid& grid);
 
-/// Bytes that all ranks together send in a pass, without making the plan: on the columns; on the
-/// rows; on the u axis and to transpose, which depends on no movement; in all. Tests hold the last
-/// equal to what plans send. Cost: O(blocks * (rq + rk)).
-std::int64_t sent_on_columns(const Problem& problem, const Blocks& blocks, const Needs& needs,
-                             const Grid& grid, Pass pass);
-std::int64_t sent_on_rows(const Problem& problem, const Blocks& blocks, const Needs& needs,
-                          const Grid& grid, Pass pass);
-std::int64_t sent_to_places(const Problem& problem, const Blocks& blocks, const Needs& needs,
-                            const Grid& grid, Pass pass);
+/// Bytes that all ranks together send in a pass, without making the plan, whatever the movements.
+/// Tests hold it equal to what plans send. Cost: O(blocks * (rq + rk)).
 std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Needs& needs,
                         const Grid& grid, Pass pass);
 

@@ -104,8 +104,7 @@ Axis::Options GridProgram::column_options(Heads kv_heads) {
                         .one_call = grid_.one_call};
   options.rank = [this](int i) { return rank_of(grid_, Place{place_.h, i, place_.j}); };
   options.blocks = [this](int i) { return std::cref(needs_.held_kv_blocks(i, place_.j)); };
-  options.live = &routes_.column_live;
-  options.needs = [this](int block) { return needs_.row_needs(place_.i, block); };
+  options.needs = [this](int i, int block) { return needs_.row_needs(i, block); };
   return options;
 }
 
@@ -119,8 +118,7 @@ Axis::Options GridProgram::row_options() {
                         .one_call = grid_.one_call};
   options.rank = [this](int j) { return rank_of(grid_, Place{place_.h, place_.i, j}); };
   options.blocks = [this](int j) { return std::cref(needs_.q_blocks(place_.i, j)); };
-  options.live = &routes_.row_live;
-  options.needs = [this](int block) { return needs_.column_needs(place_.j, block); };
+  options.needs = [this](int j, int block) { return needs_.column_needs(j, block); };
   return options;
 }
 
@@ -232,13 +230,13 @@ void GridProgram::for_each_pair(const std::vector<Held>& rows,
                   .row = row,
                   .column = column,
                   .q_heads = q_heads_of(column.heads)};
-        for (const int q : row.needed) {
-          if (std::any_of(column.needed.begin(), column.needed.end(),
+        for (const int q : row.blocks) {
+          if (std::any_of(column.blocks.begin(), column.blocks.end(),
                           [&](int kv) { return needs_.visible(q, kv); })) {
             pair.q_blocks.push_back(q);
           }
         }
-        for (const int kv : column.needed) {
+        for (const int kv : column.blocks) {
           if (std::any_of(pair.q_blocks.begin(), pair.q_blocks.end(),
                           [&](int q) { return needs_.visible(q, kv); })) {
             pair.kv_blocks.push_back(kv);
@@ -271,7 +269,7 @@ RankProgram GridProgram::forward() {
   schedule(start, row_departure);
   spread_columns({k, v}, start);
   std::vector<Held> rows = row_.spread({Tensor::Q}, {q}, start, row_departure);
-  row_.open_sums(rows, {Tensor::Out, Tensor::Lse}, row_ready_);
+  row_.open_sums(rows, {Tensor::Out, Tensor::Lse});
   for_each_pair(rows, [&](const Pair& pair) {
     const auto q_view = [&](int tile) { return builder_.part(tile, pair.q_heads, pair.q_blocks); };
     const auto kv_view = [&](int tile) {
@@ -327,9 +325,9 @@ RankProgram GridProgram::backward() {
   spread_columns({k, v}, start);
   std::vector<Held> rows = row_.spread({Tensor::Q, Tensor::DOut, Tensor::Lse, Tensor::Delta},
                                        {q, dout, lse, delta}, start, row_departure);
-  row_.open_sums(rows, {Tensor::DQ}, row_ready_);
+  row_.open_sums(rows, {Tensor::DQ});
   for (Slice& slice : slices_) {
-    slice.axis.open_sums(slice.held, {Tensor::DK, Tensor::DV}, column_ready_);
+    slice.axis.open_sums(slice.held, {Tensor::DK, Tensor::DV});
   }
   for_each_pair(rows, [&](const Pair& pair) {
     const auto q_view = [&](int tile) { return builder_.part(tile, pair.q_heads, pair.q_blocks); };

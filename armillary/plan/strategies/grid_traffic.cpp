@@ -87,49 +87,48 @@ std::int64_t exchanged(const Problem& problem, const Blocks& blocks, const Needs
   return bytes;
 }
 
-}  // namespace
+/// Members 0 .. n - 1 but the origin that need it.
+template <class Needs>
+std::int64_t others_who_need(int n, int origin, const Needs& needs) {
+  std::int64_t count = 0;
+  for (int member = 0; member < n; ++member) count += member != origin && needs(member) ? 1 : 0;
+  return count;
+}
 
-std::int64_t sent_on_columns(const Problem& problem, const Blocks& blocks, const Needs& needs,
-                             const Grid& grid, Pass pass) {
-  const Costs costs(problem, grid);
-  const Route route(grid.column, grid.rq, grid.window);
+/// K, V to those who need them; backward as many sums of dK, dV.
+std::int64_t sent_on_columns(const Blocks& blocks, const Needs& needs, const Grid& grid,
+                             const Costs& costs, Pass pass) {
+  const std::int64_t word = costs.word() + (pass == Pass::Backward ? costs.sum() : 0);
   std::int64_t bytes = 0;
   for (int kv = 0; kv < static_cast<int>(blocks.kv.size()); ++kv) {
     const int origin = kv_holder(grid, place_of(grid, blocks.kv[kv].owner)).i;
-    const auto needed = [&](int i) { return needs.row_needs(i, kv); };
-    std::int64_t hops = costs.word() * count_hops(route.spread_hops(origin, needed));
-    if (pass == Pass::Backward)
-      hops += costs.sum() * count_hops(route.collect_hops(origin, needed));
-    bytes += blocks.kv[kv].tokens() * costs.all_kv_heads() * (costs.d() + costs.e()) * hops;
+    const std::int64_t hops =
+        others_who_need(grid.rq, origin, [&](int i) { return needs.row_needs(i, kv); });
+    bytes += blocks.kv[kv].tokens() * costs.all_kv_heads() * (costs.d() + costs.e()) * word * hops;
   }
   return bytes;
 }
 
+/// Q, or Q, dOut, Lse and Delta, and as many partial outputs or sums of dQ.
 std::int64_t sent_on_rows(const Problem& problem, const Blocks& blocks, const Needs& needs,
-                          const Grid& grid, Pass pass) {
-  const Costs costs(problem, grid);
-  const Route row(grid.row, grid.rk, grid.window);
-  const Route sums(grid.home, grid.rk, grid.window);
-  const bool forward = pass == Pass::Forward;
-  const std::int64_t there = forward
-                                 ? costs.d() * costs.word()
-                                 : (costs.d() + costs.e()) * costs.word() + 2 * costs.statistic();
-  const std::int64_t home =
-      forward ? costs.e() * costs.sum() + costs.statistic() : costs.d() * costs.sum();
+                          const Grid& grid, const Costs& costs, Pass pass) {
+  const std::int64_t both_ways =
+      pass == Pass::Forward ? costs.d() * costs.word() + costs.e() * costs.sum() + costs.statistic()
+                            : (costs.d() + costs.e()) * costs.word() + 2 * costs.statistic() +
+                                  costs.d() * costs.sum();
   std::int64_t bytes = 0;
   for (int q = 0; q < static_cast<int>(blocks.q.size()); ++q) {
     const int origin = place_of(grid, blocks.q[q].owner).j;
-    const auto needed = [&](int j) { return needs.column_needs(j, q); };
-    bytes += blocks.q[q].tokens() * problem.heads *
-             (there * count_hops(row.spread_hops(origin, needed)) +
-              home * count_hops(sums.collect_hops(origin, needed)));
+    const std::int64_t hops =
+        others_who_need(grid.rk, origin, [&](int j) { return needs.column_needs(j, q); });
+    bytes += blocks.q[q].tokens() * problem.heads * both_ways * hops;
   }
   return bytes;
 }
 
+/// On the u axis, and to transpose.
 std::int64_t sent_to_places(const Problem& problem, const Blocks& blocks, const Needs& needs,
-                            const Grid& grid, Pass pass) {
-  const Costs costs(problem, grid);
+                            const Grid& grid, const Costs& costs, Pass pass) {
   std::int64_t bytes = grid.u == 1 ? 0 : exchanged(problem, blocks, needs, grid, costs, pass);
   for (int kv = 0; grid.transposed && kv < static_cast<int>(blocks.kv.size()); ++kv) {
     const Place owner = place_of(grid, blocks.kv[kv].owner);
@@ -140,11 +139,14 @@ std::int64_t sent_to_places(const Problem& problem, const Blocks& blocks, const 
   return bytes;
 }
 
+}  // namespace
+
 std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Needs& needs,
                         const Grid& grid, Pass pass) {
-  return sent_to_places(problem, blocks, needs, grid, pass) +
-         sent_on_columns(problem, blocks, needs, grid, pass) +
-         sent_on_rows(problem, blocks, needs, grid, pass);
+  const Costs costs(problem, grid);
+  return sent_to_places(problem, blocks, needs, grid, costs, pass) +
+         sent_on_columns(blocks, needs, grid, costs, pass) +
+         sent_on_rows(problem, blocks, needs, grid, costs, pass);
 }
 
 }  // namespace armillary::plan

@@ -90,10 +90,23 @@ Hops Route::spread(int me) const {
   Hops hops;
   for (int d = 1; d < size(); ++d) {
     const Station& station = stations_[d];
-    const int sent = origin_of(me, station.from);
-    hops.out.push_back({station.sent, sent, at(sent, d), d});
-    const int received = origin_of(me, d);
-    hops.in.push_back({station.sent, received, at(received, station.from), d});
+    const auto hop = [&](int origin, bool straight) {
+      return Hop{.step = station.sent,
+                 .origin = origin,
+                 .member = at(origin, d),
+                 .beside = station.from == 0 ? -1 : at(origin, station.from),
+                 .straight = straight};
+    };
+    const auto add = [&](int from, bool straight) {
+      Hop out = hop(origin_of(me, from), straight);
+      out.peer = out.member;
+      hops.out.push_back(out);
+      Hop in = hop(origin_of(me, d), straight);
+      in.peer = straight ? in.origin : in.beside;
+      hops.in.push_back(in);
+    };
+    add(0, true);
+    if (station.from != 0) add(station.from, false);
   }
   sort(hops, [](const Hop& a, const Hop& b) { return a.step < b.step; });
   return hops;
@@ -112,14 +125,22 @@ Hops Route::collect(int me, const Ready& ready) const {
   for (const int d : chain_) {
     const int next = stations_[d].next;
     const int step = std::max(ready(at(0, d), 0), arrived[d]) + 1;
+    const auto hop = [&](int origin, int peer, bool straight) {
+      return Hop{.step = step,
+                 .origin = origin,
+                 .peer = peer,
+                 .member = at(origin, d),
+                 .beside = next == 0 ? -1 : at(origin, next),
+                 .straight = straight};
+    };
     const int sent = origin_of(me, d);
-    hops.out.push_back({step, sent, sent, d, true});
-    hops.in.push_back({step, me, at(me, d), d, true});
+    hops.out.push_back(hop(sent, sent, true));
+    hops.in.push_back(hop(me, at(me, d), true));
     if (next == 0) continue;
     arrived[next] = step;
-    hops.out.push_back({step, sent, at(sent, next), d, false});
+    hops.out.push_back(hop(sent, at(sent, next), false));
     const int received = origin_of(me, next);
-    hops.in.push_back({step, received, at(received, d), d, false});
+    hops.in.push_back(hop(received, at(received, d), false));
   }
   sort(hops, [](const Hop& a, const Hop& b) {
     return std::pair(a.step, a.origin) < std::pair(b.step, b.origin);
@@ -127,70 +148,16 @@ Hops Route::collect(int me, const Ready& ready) const {
   return hops;
 }
 
-std::vector<bool> Route::spread_hops(int origin, const Needs& needs) const {
-  std::vector<bool> made(size());
-  for (auto d = chain_.rbegin(); d != chain_.rend(); ++d) {
-    made[*d] = made[*d] || needs(at(origin, *d));
-    if (made[*d]) made[stations_[*d].from] = true;
-  }
-  made[0] = false;
-  return made;
-}
-
-Route::SumHops Route::collect_hops(int origin, const Needs& needs) const {
-  SumHops made{std::vector<bool>(size()), std::vector<bool>(size())};
-  std::vector<bool> followed(size());  // by someone further on who adds to the sum
-  for (auto d = chain_.rbegin(); d != chain_.rend(); ++d) {
-    const int next = stations_[*d].next;
-    followed[*d] = next != 0 && (followed[next] || needs(at(origin, next)));
-  }
-  std::vector<bool> begun(size());
-  for (const int d : chain_) {
-    if (!begun[d] && !needs(at(origin, d))) continue;
-    (followed[d] ? made.on : made.home)[d] = true;
-    if (followed[d]) begun[stations_[d].next] = true;
-  }
-  return made;
-}
-
-std::int64_t count_hops(const std::vector<bool>& hops) {
-  return std::count(hops.begin(), hops.end(), true);
-}
-
-std::int64_t count_hops(const Route::SumHops& hops) {
-  return count_hops(hops.on) + count_hops(hops.home);
-}
-
-Movement shorter_ring(const std::function<std::int64_t(Movement)>& bytes) {
+Movement shorter_ring(const std::function<std::int64_t(const Route&)>& reach, int n) {
   Movement shortest = Movement::Ring;
-  std::int64_t least = bytes(shortest);
+  std::int64_t least = reach(Route(shortest, n));
   for (const Movement way : {Movement::RingBack, Movement::Bidirectional}) {
-    const std::int64_t moved = bytes(way);
-    if (moved >= least) continue;
+    const std::int64_t passed = reach(Route(way, n));
+    if (passed >= least) continue;
     shortest = way;
-    least = moved;
+    least = passed;
   }
   return shortest;
-}
-
-LiveBlocks::LiveBlocks(const Route& spread, const Route& collect, const std::vector<int>& origins,
-                       const std::function<bool(int member, int block)>& needs)
-    : members_(spread.size()),
-      spread_(origins.size() * members_),
-      on_(spread_.size()),
-      home_(spread_.size()) {
-  for (std::size_t block = 0; block < origins.size(); ++block) {
-    if (origins[block] < 0) continue;
-    const auto needed = [&](int member) { return needs(member, static_cast<int>(block)); };
-    const auto at = static_cast<std::ptrdiff_t>(block * members_);
-    const auto put = [at](const std::vector<bool>& hops, std::vector<bool>& all) {
-      std::copy(hops.begin(), hops.end(), all.begin() + at);
-    };
-    put(spread.spread_hops(origins[block], needed), spread_);
-    const Route::SumHops sums = collect.collect_hops(origins[block], needed);
-    put(sums.on, on_);
-    put(sums.home, home_);
-  }
 }
 
 }  // namespace armillary::plan

@@ -1,22 +1,25 @@
 // movement.h: how tiles travel along one axis of the grid.
 //
-// An axis has n members. Each member is the origin of a tile that all others may need: `spread`
-// says on which hops it travels. Results computed from it go back to the origin: `collect` says on
-// which. Whatever nobody needs is left out hop by hop, by each rank alone, without a global pass: a
-// tile goes only as far as someone needs it, and a sum walks only from the first member that adds
-// to it to the last, from where it goes straight home.
+// An axis has n members. Each member is the origin of a tile that others may need: `spread` says on
+// which hops it travels. Results computed from it go back to the origin: `collect` says on which.
 //
 //   Gather         every origin sends straight to every other member; results come straight back.
 //   Ring           tiles move from member to member + 1; results walk behind them: the member after
 //                  the origin starts a sum, each one adds its own, and the member before the origin
-//                  brings it home (n - 1 hops, where accumulators that start at the origin make n);
-//                  under a window that ends on the next member, that one does: 1 hop.
+//                  brings it home (n - 1 hops, where accumulators that start at the origin make n).
 //   RingBack       the same from member to member - 1.
 //   Bidirectional  tiles walk both ways at once, half of the ring each: n / 2 steps. Sums walk
 //                  behind them and go home from both sides.
 //   DoubleRing     rings of `window` neighbours inside a ring of windows: a tile visits its own
 //                  window, hops once to the same place of the next one, and so on. That hop is sent
 //                  a whole window of steps before it is needed. Sums visit members in that order.
+//
+// Nobody is sent what it does not need, only to pass it on (`makes`): behind a member that needs
+// nothing of a tile the origin itself goes on, in the step in which the tile would have been passed
+// on, and a sum that the next member does not add to goes straight home. So a movement says who
+// talks to whom and when, and the mask alone how much: one hop for each member that needs the tile,
+// whatever the movement. Each rank sees that for itself, without a global pass, and holds no tile
+// longer for it: origins have theirs anyway.
 //
 // All members do the same, moved by their place, so one table says it all: for each distance from
 // the origin where the tile comes from, when, and where the sum goes on to.
@@ -36,11 +39,18 @@ std::string_view to_string(Movement movement);  ///< `gather`, `ring`, `ring_bac
 /// One hop as seen by the member that sends (peer = receiver) or receives (peer = sender) it.
 struct Hop {
   int step = 0;
-  int origin = 0;     ///< Member whose tile, or whose result, moves.
-  int peer = 0;       ///< Member at the other end.
-  int distance = 0;   ///< Of the member it goes to (spread) or comes from (collect).
-  bool home = false;  ///< Of collect: straight to the origin, not on to the next that adds to it.
+  int origin = 0;         ///< Member whose tile, or whose result, moves.
+  int peer = 0;           ///< Member at the other end.
+  int member = 0;         ///< Of spread: it goes there. Of collect: it comes from there.
+  int beside = -1;        ///< The one before (spread) or after (collect) it; -1: the origin.
+  bool straight = false;  ///< From or to the origin, not the one beside.
 };
+
+/// Does a block of the origin make the hop, where `needs(member)` says who needs it?
+template <class Needs>
+bool makes(const Hop& hop, const Needs& needs) {
+  return needs(hop.member) && hop.straight == (hop.beside < 0 || !needs(hop.beside));
+}
 
 /// Hops of one member, in order of steps. Both ends of a hop give it the same step.
 struct Hops {
@@ -57,7 +67,9 @@ class Route {
   Movement movement() const { return movement_; }
   int size() const { return static_cast<int>(stations_.size()); }
 
-  /// Steps count from 0. Requires 0 <= me < n, as all below.
+  /// Steps count from 0. A member that is not beside the origin is listed twice, with a hop from
+  /// the one before it and one straight from the origin: `makes` chooses. Requires 0 <= me < n, as
+  /// all below.
   Hops spread(int me) const;
 
   /// Steps until the tile of `origin` can be used by `member`: 0 for its own.
@@ -66,22 +78,23 @@ class Route {
 
   /// `ready(member, origin)` is the step in which the member finishes its own share of the result,
   /// the same for all who are as far from the origin; a hop follows in the step after its sender's
-  /// share is ready and what it carries on has arrived. A member may have to send a sum on or home:
-  /// both are listed, for collect_hops() to choose from. Cost: O(n log n).
+  /// share is ready and what it carries on has arrived. Listed twice where a sum may go on or home.
+  /// Cost: O(n log n).
   using Ready = std::function<int(int member, int origin)>;
   Hops collect(int me, const Ready& ready) const;
 
-  /// By distance: does a tile of `origin` make the hop if only some members need it? Cost: O(n).
-  using Needs = std::function<bool(int member)>;
-  std::vector<bool> spread_hops(int origin, const Needs& needs) const;
-
-  /// By distance: does the sum of what these members made of the tile go on from there, does it go
-  /// home? One of the two where it is made, from the first of them to the last. Cost: O(n).
-  struct SumHops {
-    std::vector<bool> on;
-    std::vector<bool> home;
-  };
-  SumHops collect_hops(int origin, const Needs& needs) const;
+  /// Members that a tile of `origin` passes on its ways to those who need it, them included.
+  template <class Needs>
+  int reach(int origin, const Needs& needs) const {
+    std::vector<bool> passed(size());
+    int count = 0;
+    for (auto d = chain_.rbegin(); d != chain_.rend(); ++d) {
+      if (!passed[*d] && !needs(at(origin, *d))) continue;
+      passed[stations_[*d].from] = true;
+      ++count;
+    }
+    return count;
+  }
 
  private:
   /// A member at some distance from the origin of a tile.
@@ -102,33 +115,7 @@ class Route {
   std::vector<int> chain_;         ///< Distances but 0, each after those whose sums it carries on.
 };
 
-std::int64_t count_hops(const std::vector<bool>& hops);
-std::int64_t count_hops(const Route::SumHops& hops);
-
-/// Ring, or if `bytes` says that all moves together are fewer that way, RingBack or Bidirectional.
-Movement shorter_ring(const std::function<std::int64_t(Movement)>& bytes);
-
-/// Which blocks travel on which hops of an axis: those that somebody needs. Immutable.
-class LiveBlocks {
- public:
-  /// `origins`: the member that each block begins at, -1 for blocks of other axes.
-  /// Cost: O(blocks * n).
-  LiveBlocks(const Route& spread, const Route& collect, const std::vector<int>& origins,
-             const std::function<bool(int member, int block)>& needs);
-
-  bool spread(int block, int distance) const { return spread_[index(block, distance)]; }
-  bool collect(int block, const Hop& hop) const {
-    return (hop.home ? home_ : on_)[index(block, hop.distance)];
-  }
-
- private:
-  std::size_t index(int block, int distance) const {
-    return static_cast<std::size_t>(block) * members_ + distance;
-  }
-  std::size_t members_;
-  std::vector<bool> spread_;
-  std::vector<bool> on_;
-  std::vector<bool> home_;
-};
+/// Ring, or if `reach` says that tiles pass fewer members that way, RingBack or Bidirectional.
+Movement shorter_ring(const std::function<std::int64_t(const Route&)>& reach, int n);
 
 }  // namespace armillary::plan

@@ -72,9 +72,8 @@ std::vector<Need> needs_of(int n) {
 std::vector<Message> spread_messages(const Route& route, const Need& need) {
   return messages(
       route.size(), [&](int me) { return route.spread(me); },
-      [&](const Hop& hop) -> bool {
-        return route.spread_hops(
-            hop.origin, [&](int member) { return need(member, hop.origin); })[hop.distance];
+      [&](const Hop& hop) {
+        return makes(hop, [&](int member) { return need(member, hop.origin); });
       });
 }
 
@@ -82,10 +81,8 @@ std::vector<Message> collect_messages(const Route& route, const Route::Ready& re
                                       const Need& need) {
   return messages(
       route.size(), [&](int me) { return route.collect(me, ready); },
-      [&](const Hop& hop) -> bool {
-        const Route::SumHops made =
-            route.collect_hops(hop.origin, [&](int member) { return need(member, hop.origin); });
-        return (hop.home ? made.home : made.on)[hop.distance];
+      [&](const Hop& hop) {
+        return makes(hop, [&](int member) { return need(member, hop.origin); });
       });
 }
 
@@ -145,37 +142,49 @@ TEST(Spread, EveryMemberReceivesEveryForeignTileOnce) {
   });
 }
 
-/// A tile makes a hop if its receiver needs it, or one to whom the receiver passes it on.
-TEST(Spread, TilesGoWhereSomeoneNeedsThem) {
+/// Each once, in time, from the origin or from one who needs the tile too, and to nobody else.
+TEST(Spread, TilesGoOnlyToThoseWhoNeedThem) {
   for_each_case([](const Route& route) {
     const int n = route.size();
     for (const Need& need : needs_of(n)) {
-      std::vector<std::vector<bool>> wanted(n, std::vector<bool>(n));  // By receiver and origin.
-      std::vector<Message> required;
-      const std::vector<Message> all = spread_messages(route, everybody);
-      for (auto hop = all.rbegin(); hop != all.rend(); ++hop) {
-        if (!need(hop->to, hop->origin) && !wanted[hop->to][hop->origin]) continue;
-        wanted[hop->from][hop->origin] = true;
-        required.push_back(*hop);
+      const Holds holds = follow(spread_messages(route, need), n);
+      for (int member = 0; member < n; ++member) {
+        for (int origin = 0; origin < n; ++origin) {
+          const bool held = holds[member].contains(origin);
+          EXPECT_EQ(held, member == origin || need(member, origin)) << member << ' ' << origin;
+          if (!held) continue;
+          EXPECT_LE(holds[member].at(origin), route.usable(member, origin));
+        }
       }
-      std::reverse(required.begin(), required.end());
-      EXPECT_EQ(spread_messages(route, need), required);
     }
   });
 }
 
+/// Worked example of movement.h: of a ring of five, members 1 and 4 need the tile of member 0.
+TEST(Spread, OriginsSendPastThoseWhoNeedNothing) {
+  const auto need = [](int member, int origin) {
+    return origin == 0 && (member == 1 || member == 4);
+  };
+  const Route ring(Movement::Ring, 5);
+  EXPECT_EQ(spread_messages(ring, need), (std::vector<Message>{{0, 0, 0, 1}, {3, 0, 0, 4}}));
+  EXPECT_EQ(ring.reach(0, [&](int member) { return need(member, 0); }), 4);
+  const auto ready = [&](int member, int origin) { return ring.usable(member, origin); };
+  EXPECT_EQ(collect_messages(ring, ready, need),
+            (std::vector<Message>{{2, 0, 1, 0}, {5, 0, 4, 0}}));
+}
+
+/// Where everybody needs everything.
 TEST(Spread, RingTalksToNeighboursOnlyAndGatherTakesOneStep) {
   for (const int n : kSizes) {
-    for (int me = 0; me < n; ++me) {
-      const Hops ring = Route(Movement::Ring, n).spread(me);
-      for (const Hop& hop : ring.out) EXPECT_EQ(hop.peer, (me + 1) % n);
-      for (const Hop& hop : ring.in) EXPECT_EQ(hop.peer, (me + n - 1) % n);
-      const Hops back = Route(Movement::RingBack, n).spread(me);
-      for (const Hop& hop : back.out) EXPECT_EQ(hop.peer, (me + n - 1) % n);
-      for (const Hop& hop : back.in) EXPECT_EQ(hop.peer, (me + 1) % n);
-      const Hops gather = Route(Movement::Gather, n).spread(me);
-      for (const Hop& hop : gather.out) EXPECT_EQ(hop.origin, me);
-      for (const Hop& hop : gather.in) EXPECT_EQ(hop.step, 0);
+    for (const Message& hop : spread_messages(Route(Movement::Ring, n), everybody)) {
+      EXPECT_EQ(hop.to, (hop.from + 1) % n) << hop;
+    }
+    for (const Message& hop : spread_messages(Route(Movement::RingBack, n), everybody)) {
+      EXPECT_EQ(hop.from, (hop.to + 1) % n) << hop;
+    }
+    for (const Message& hop : spread_messages(Route(Movement::Gather, n), everybody)) {
+      EXPECT_EQ(hop.from, hop.origin) << hop;
+      EXPECT_EQ(hop.step, 0) << hop;
     }
   }
 }

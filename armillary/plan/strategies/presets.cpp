@@ -16,8 +16,8 @@ struct GridPass {
       : context(context),
         pass(which),
         needs(given, context.blocks, context.areas),
-        grid(with_shorter_rings(context.problem, context.blocks, needs, given, which)),
-        routes(grid, context.blocks, needs) {}
+        grid(with_shorter_rings(context.blocks, needs, given)),
+        routes(grid) {}
   RankProgram program(Rank rank) const {
     return grid_program(context.problem, context.blocks, needs, grid, routes, pass, rank);
   }

@@ -12,10 +12,11 @@ StrategyDefinition ring() {
        .bytes = "2 Dk N (1 - 1/P) forward; as much again backward, and dK, dV in accumulator "
                 "precision. backward=q: (3 + 4/d) Dq N (1 - 1/P)",
        .differs = "Sums of dK, dV start one rank after the owner and make P - 1 hops instead of P. "
-                  "Blocks that no further rank sees stop walking, their sums go straight home from "
-                  "there, and the ring turns to the side where that saves more, or walks both "
-                  "ways: a quarter less in both passes with zigzag and a causal mask, only the "
-                  "halo under a window. LightSeq, zigzag and striped attention are this strategy "
+                  "Blocks go only to ranks that see them, past the others straight from their "
+                  "owner, and sums straight home where the next rank adds nothing: a quarter less "
+                  "in both passes with zigzag and a causal mask, only the halo under a window. The "
+                  "ring turns to the side where blocks pass fewer ranks, or walks both ways. "
+                  "LightSeq, zigzag and striped attention are this strategy "
                   "under other layouts. backward=q lets Q, dOut, Lse, Delta walk instead of K, V; "
                   "cheaper takes of the two what sends less with these heads and this mask."},
       [](const Problem& problem, const Strategy& strategy) {

@@ -44,7 +44,8 @@ StrategyDefinition startrail() {
                         "forward, H = Dq = Dk",
                .differs =
                    "lse starts at -inf, and the last ring step sends nothing. Sub-rings turn "
-                   "to the side that sends less with the mask. Backward also moves dOut, Lse and "
+                   "to the side where tiles pass fewer ranks with the mask. Backward also moves "
+                   "dOut, Lse and "
                    "Delta, which the paper leaves out. The team's "
                    "gather of K, V is redundant (2 N H C/P words): `grid` at rk=C is the "
                    "same without it. placement says what lies on neighbouring ranks: teams "

@@ -24,15 +24,6 @@ class TeamProgram {
         walk_(shared.walks(pass)),
         ring_route_(shared.ring_route(pass)),
         builder_(shared.context.problem, shared.context.blocks, rank),
-        stay_live_(shared.team_route, shared.team_route, stay_.members_of(me_.team),
-                   [this](int a, int block) { return stay_.meets_members(block, a); }),
-        walk_live_(shared.team_route, shared.team_route, walk_.members_of(me_.team),
-                   [this](int a, int block) { return walk_.meets_group(block, a); }),
-        ring_live_(ring_route_, ring_route_, walk_.seeded_to(me_.member),
-                   [this](int x, int block) {
-                     const int group = me_.team / teams_.group_size();
-                     return walk_.meets_team(block, group * teams_.group_size() + x);
-                   }),
         stay_team_(builder_, stay_options(heads(pass == Pass::Forward ? Tensor::Q : Tensor::K))),
         walk_team_(builder_, walk_options(heads(pass == Pass::Forward ? Tensor::K : Tensor::Q))),
         ring_(builder_, ring_options(heads(pass == Pass::Forward ? Tensor::K : Tensor::Q))) {}
@@ -67,9 +58,6 @@ class TeamProgram {
   const TeamSide& walk_;
   const Route& ring_route_;
   ProgramBuilder builder_;
-  LiveBlocks stay_live_;
-  LiveBlocks walk_live_;
-  LiveBlocks ring_live_;
   Axis stay_team_;
   Axis walk_team_;
   Axis ring_;
@@ -91,15 +79,13 @@ Axis::Options TeamProgram::stay_options(Heads heads) {
               [this](int a) {
                 return stay_.of({me_.team, a});
               },
-          .live = &stay_live_,
-          .needs = [this](int block) { return stay_.meets_members(block, me_.member); }};
+          .needs = [this](int a, int block) { return stay_.meets_members(block, a); }};
 }
 
 Axis::Options TeamProgram::walk_options(Heads heads) {
   Axis::Options options = stay_options(heads);
   options.blocks = [this](int a) { return walk_.of({me_.team, a}); };
-  options.live = &walk_live_;
-  options.needs = [this](int block) { return walk_.meets_group(block, me_.member); };
+  options.needs = [this](int a, int block) { return walk_.meets_group(block, a); };
   return options;
 }
 
@@ -119,8 +105,7 @@ Axis::Options TeamProgram::ring_options(Heads heads) {
             return teams_.rank({first + x, me_.member});
           },
       .blocks = [this, group](int x) { return walk_.walking(x * teams_.c + me_.member, group); },
-      .live = &ring_live_,
-      .needs = [this](int block) { return walk_.meets_team(block, me_.team); }};
+      .needs = [this, first](int x, int block) { return walk_.meets_team(block, first + x); }};
 }
 
 /// The team's tile to the group that this member seeds; returns the tile that the ring begins with.
@@ -167,12 +152,12 @@ void TeamProgram::for_each_arrival(const std::vector<Held>& ring, const Attend& 
     std::vector<int> stay;
     std::vector<int> walk;
     for (const int s : stay_.of_team(me_.team)) {
-      if (std::any_of(held.needed.begin(), held.needed.end(),
+      if (std::any_of(held.blocks.begin(), held.blocks.end(),
                       [&](int w) { return visible(s, w); })) {
         stay.push_back(s);
       }
     }
-    for (const int w : held.needed) {
+    for (const int w : held.blocks) {
       if (std::any_of(stay.begin(), stay.end(), [&](int s) { return visible(s, w); })) {
         walk.push_back(w);
       }
@@ -198,7 +183,7 @@ RankProgram TeamProgram::forward() {
   const int last = start + ring_route_.last_usable();
   const auto ready = [last](int, int) { return last; };
   const std::vector<Held> ring = ring_.spread(walkers(Pass::Forward), {k, v}, start, start);
-  stay_team_.open_sums(rows, {Tensor::Out, Tensor::Lse}, ready);
+  stay_team_.open_sums(rows, {Tensor::Out, Tensor::Lse});
   const Held& q = rows[0];
   for_each_arrival(ring, [&](const Held& held, const std::vector<int>& q_blocks,
                              const std::vector<int>& kv_blocks) {
@@ -244,8 +229,8 @@ RankProgram TeamProgram::backward() {
     return start + ring_route_.usable(member, origin);
   };
   std::vector<Held> ring = ring_.spread(walking, tiles, start, start);
-  ring_.open_sums(ring, {Tensor::DQ}, ring_ready);
-  stay_team_.open_sums(stay, {Tensor::DK, Tensor::DV}, stay_ready);
+  ring_.open_sums(ring, {Tensor::DQ});
+  stay_team_.open_sums(stay, {Tensor::DK, Tensor::DV});
   const Held& kv = stay[0];
   for_each_arrival(ring, [&](const Held& held, const std::vector<int>& kv_blocks,
                              const std::vector<int>& q_blocks) {
@@ -260,7 +245,7 @@ RankProgram TeamProgram::backward() {
   // dQ: along the ring, back over the hop, and over the team. dK, dV: over the team.
   const int back = ring_.collect(ring, ring_ready) + 1;
   const auto walk_ready = [back](int, int) { return back; };
-  walk_team_.open_sums(team, {Tensor::DQ}, walk_ready);
+  walk_team_.open_sums(team, {Tensor::DQ});
   hop_back(back, ring_.own_sum(ring, 0), team[0].sums[0]);
   const int dq_step = walk_team_.collect(team, walk_ready);
   const int kv_step = stay_team_.collect(stay, stay_ready);

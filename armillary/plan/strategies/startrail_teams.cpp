@@ -17,8 +17,9 @@ TeamContext::TeamContext(const PlanContext& given, const Teams& of)
     }
   }
   for (const Pass pass : {Pass::Forward, Pass::Backward}) {
-    const auto bytes = [&](Movement way) { return sent_on_rings(pass, way); };
-    ring_routes.at(static_cast<std::size_t>(pass)) = Route(shorter_ring(bytes), teams.group_size());
+    const auto reach = [&](const Route& route) { return reach_on_rings(pass, route); };
+    const int n = teams.group_size();
+    ring_routes.at(static_cast<std::size_t>(pass)) = Route(shorter_ring(reach, n), n);
   }
 }
 
@@ -27,30 +28,17 @@ std::vector<Tensor> walkers(Pass pass) {
   return {Tensor::Q, Tensor::DOut, Tensor::Lse, Tensor::Delta};
 }
 
-std::int64_t TeamContext::sent_on_rings(Pass pass, Movement way) const {
-  const Problem& problem = context.problem;
-  const auto token = [&](Tensor tensor, bool sum) {
-    const Tile tile{.tensor = tensor, .partial = sum, .narrow = sum && problem.narrows_sums()};
-    return (is_kv(tensor) ? problem.kv_heads : problem.heads) * dim_of(problem, tensor) *
-           bytes_of(dtype_of(problem, tile));
-  };
-  std::int64_t there = 0;
-  for (const Tensor tensor : walkers(pass)) there += token(tensor, false);
-  const std::int64_t home = pass == Pass::Forward ? 0 : token(Tensor::DQ, true);
+std::int64_t TeamContext::reach_on_rings(Pass pass, const Route& route) const {
+  const TeamSide& side = walks(pass);
   const std::vector<Block>& blocks = pass == Pass::Forward ? context.blocks.kv : context.blocks.q;
-  const Route route(way, teams.group_size());
-  std::int64_t bytes = 0;
+  std::int64_t passed = 0;
   for (int b = 0; b < static_cast<int>(blocks.size()); ++b) {
     for (int group = 0; group < teams.c; ++group) {
-      const int origin = walks(pass).team_of(b) / teams.c;
-      const auto met = [&](int x) {
-        return walks(pass).meets_team(b, group * teams.group_size() + x);
-      };
-      bytes += blocks[b].tokens() * (there * count_hops(route.spread_hops(origin, met)) +
-                                     home * count_hops(route.collect_hops(origin, met)));
+      const auto met = [&](int x) { return side.meets_team(b, group * teams.group_size() + x); };
+      passed += blocks[b].tokens() * route.reach(side.team_of(b) / teams.c, met);
     }
   }
-  return bytes;
+  return passed;
 }
 
 }  // namespace armillary::plan

@@ -70,20 +70,6 @@ class TeamSide {
   std::vector<int> of(TeamPlace place) const {
     return filter(owned_[place.team], [&](int b) { return owner_[b] == place; });
   }
-  /// By block: its owner's number in the team; the ring member that begins with it, in the rings of
-  /// equal members `member`. -1 for blocks of others.
-  std::vector<int> members_of(int team) const {
-    std::vector<int> members;
-    for (const TeamPlace& owner : owner_) members.push_back(owner.team == team ? owner.member : -1);
-    return members;
-  }
-  std::vector<int> seeded_to(int member) const {
-    std::vector<int> members;
-    for (const TeamPlace& owner : owner_) {
-      members.push_back(owner.team % teams_.c == member ? owner.team / teams_.c : -1);
-    }
-    return members;
-  }
   bool meets_team(int block, int team) const { return meets_[index(block, team)]; }
   /// Any team of the group; any team whose keys (queries in backward) come to these members.
   bool meets_group(int block, int group) const {
@@ -139,8 +125,8 @@ struct TeamContext {
   std::array<Route, 2> ring_routes;  ///< By pass.
 
  private:
-  /// Bytes that all rings together move if they go this way.
-  std::int64_t sent_on_rings(Pass pass, Movement way) const;
+  /// Tokens times the members they pass if all rings go this way.
+  std::int64_t reach_on_rings(Pass pass, const Route& route) const;
 };
 
 /// Forward K, V walk; backward Q and what its gradient needs, and dQ behind them.

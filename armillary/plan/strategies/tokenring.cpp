@@ -12,8 +12,8 @@ StrategyDefinition tokenring() {
        .bytes = "(2 + eps) Dq N (1 - 1/P) forward, (3 + 4/d) Dq N (1 - 1/P) backward",
        .differs =
            "The backward pass is ours: Q, dOut, Lse, Delta walk, dQ goes straight back, K, V, "
-           "dK, dV stay. Finished queries stop walking by pruning, under any mask and "
-           "layout, and the ring turns to the side where that saves more. Between nodes a rank "
+           "dK, dV stay. Queries go only to ranks that have keys for them, under any mask "
+           "and layout, and the ring turns to the side where they pass fewer. Between nodes a rank "
            "keeps the queries of its node instead of sending "
            "them round once per K, V it meets."},
       [](const Problem& problem, const Strategy& strategy) {

@@ -156,55 +156,64 @@ void check_window(const std::string& strategy, int world, const Window& window, 
   }
 }
 
-TEST(Traffic, AWindowMovesItsHalo) {
+/// All that let K, V travel and keep the queries where they are.
+std::vector<std::string> movers_of_keys(int world) {
+  std::vector<std::string> names{"ring", "allgather", "allgather:slices=2", "bidirectional_ring"};
+  for (int w = 1; w <= world; ++w) {
+    if (world % w == 0) names.push_back(fmt::format("double_ring:window={}", w));
+  }
+  return names;
+}
+
+/// To one side, to both, and to both further than half of the ring.
+constexpr Window kWindows[] = {{0, 0},   {7, 0},   {50, 0},  {0, 7},   {0, 33},  {7, 3},
+                               {20, 20}, {25, 30}, {25, 41}, {90, 90}, {50, 110}};
+
+TEST(Traffic, AWindowMovesItsHaloAndNoMore) {
   for (const int world : {5, 8, 64}) {
-    const auto check = [&](const std::string& strategy, const Window& window) {
-      check_window(strategy, world, window, Pass::Forward, [&](std::int64_t r) {
-        return halo(r, world, window.left, window.right) * kKvBytes;
-      });
-    };
-    for (const Window& window :
-         {Window{7, 0}, Window{50, 0}, Window{0, 7}, Window{0, 33}, Window{0, 0}}) {
-      check("ring", window);
-      check("allgather", window);
+    for (const std::string& strategy : movers_of_keys(world)) {
+      for (const Window& window : kWindows) {
+        check_window(strategy, world, window, Pass::Forward, [&](std::int64_t r) {
+          return halo(r, world, window.left, window.right) * kKvBytes;
+        });
+      }
     }
-    for (const Window& window : {Window{7, 3}, Window{20, 20}, Window{25, 30}}) {
-      check("ring", window);
-      check("bidirectional_ring", window);
-      check("allgather", window);
-    }
-    check("allgather", {25, 41});
   }
 }
 
-/// Backward: the halo again; and sums of the own tokens that others see, from the last rank that
-/// does, and where a window reaches further than the next rank, of those that pass on the way
-/// there. In all, a sum moves as often as its K, V: (w + a) (d + e) a token of the halo and head.
+/// Backward: the halo again, and as many sums: (w + a) (d + e) a token of the halo and head. Those
+/// of a gather come straight home, so a rank receives as many as others see of it.
 TEST(Traffic, AWindowBringsBackTheSumsOfItsHalo) {
   for (const int world : {5, 8, 64}) {
-    const auto check = [&](const std::string& strategy, const Window& window) {
-      check_window(strategy, world, window, Pass::Backward, [&](std::int64_t r) {
-        const auto [left, right] = window;
-        const auto nearest = [&, left = left, right = right](std::int64_t rank) {
-          return halo(rank, world, std::min<std::int64_t>(left, 20),
-                      std::min<std::int64_t>(right, 20));
-        };
-        const std::int64_t seen = halo(r, world, left, right);
-        const std::int64_t sums = strategy == "ring" ? nearest(world - 1 - r) + seen - nearest(r)
-                                                     : halo(world - 1 - r, world, left, right);
-        return seen * kKvBytes + sums * kSumBytes;
+    for (const Window& window : kWindows) {
+      check_window("allgather", world, window, Pass::Backward, [&](std::int64_t r) {
+        return halo(r, world, window.left, window.right) * kKvBytes +
+               halo(world - 1 - r, world, window.left, window.right) * kSumBytes;
       });
-    };
-    for (const Window& window : {Window{7, 0}, Window{20, 0}, Window{50, 0}, Window{0, 0}}) {
-      check("ring", window);
-      check("allgather", window);
+      std::int64_t all = 0;
+      for (int r = 0; r < world; ++r) all += halo(r, world, window.left, window.right);
+      const std::string mask = fmt::format("window:left={},right={}", window.left, window.right);
+      const Problem problem = make_problem(world, std::int64_t{20} * world, mask);
+      for (const std::string& strategy : movers_of_keys(world)) {
+        EXPECT_EQ(sent_by_all(problem, strategy, Pass::Backward), all * (kKvBytes + kSumBytes))
+            << strategy << ", " << mask << ", " << world;
+      }
     }
-    check("ring", {0, 33});
-    check("allgather", {0, 33});
-    check("ring", {7, 3});
-    check("ring", {25, 30});
-    check("bidirectional_ring", {7, 3});
-    check("allgather", {25, 41});
+  }
+}
+
+/// Where queries travel the halo is of queries, to the other side: Q out; Out and Lse home.
+TEST(Traffic, AWindowMovesTheHaloOfQueriesWhereTheyTravel) {
+  constexpr std::int64_t kQBytes = std::int64_t{4} * (2 * kHeadDim + 4 * (kValueDim + 1));
+  for (const int world : {5, 8}) {
+    for (const Window& window : kWindows) {
+      std::int64_t all = 0;
+      for (int r = 0; r < world; ++r) all += halo(r, world, window.right, window.left);
+      const std::string mask = fmt::format("window:left={},right={}", window.left, window.right);
+      const Problem problem = make_problem(world, std::int64_t{20} * world, mask);
+      EXPECT_EQ(sent_by_all(problem, "tokenring", Pass::Forward), all * kQBytes)
+          << mask << ", " << world;
+    }
   }
 }
 
@@ -228,11 +237,11 @@ TEST(Traffic, CausalMasksSaveAQuarterUnderZigzagAndAHalfUnderContiguous) {
   }
 }
 
-Movement way(const Problem& problem, Pass pass) {
+Movement way(const Problem& problem) {
   const Grid grid{.rq = problem.world, .column = Movement::Ring};
   const Blocks blocks = make_blocks(problem);
   const BlockAreas areas(problem.mask, blocks);
-  return with_shorter_rings(problem, blocks, Needs(grid, blocks, areas), grid, pass).column;
+  return with_shorter_rings(blocks, Needs(grid, blocks, areas), grid).column;
 }
 
 TEST(Traffic, ARingWalksToWhereItIsNeeded) {
@@ -240,20 +249,19 @@ TEST(Traffic, ARingWalksToWhereItIsNeeded) {
   const Problem full = make_problem(8, 256, "full");
   const Problem contiguous = make_problem(8, 256, "causal");
   const Problem zigzag = make_problem(8, 256, "causal", "zigzag");
-  EXPECT_EQ(way(full, Pass::Forward), Ring) << "as good as back";
-  EXPECT_EQ(way(full, Pass::Backward), Ring) << "as good as back";
-  for (const Pass pass : {Pass::Forward, Pass::Backward}) {
-    EXPECT_EQ(way(contiguous, pass), Ring) << "later ranks see earlier ones";
-    EXPECT_EQ(way(zigzag, pass), RingBack) << "late pieces are seen by ranks below";
-  }
-  EXPECT_EQ(way(make_problem(8, 0, "full"), Pass::Forward), Ring) << "nothing to move";
+  EXPECT_EQ(way(full), Ring) << "as good as back";
+  EXPECT_EQ(way(contiguous), Ring) << "later ranks see earlier ones";
+  EXPECT_EQ(way(zigzag), RingBack) << "late pieces are seen by ranks below";
+  EXPECT_EQ(way(make_problem(8, 0, "full")), Ring) << "nothing to move";
   const Problem both_ways = make_problem(8, 256, "documents:100,156,within=full");
-  EXPECT_EQ(way(both_ways, Pass::Forward), Bidirectional) << "a document ends inside a rank";
+  EXPECT_EQ(way(both_ways), Bidirectional) << "a document ends inside a rank";
 }
 
-/// Whatever the mask: the way that is chosen moves no more than the other.
-RC_GTEST_PROP(TrafficOfRings, IsLeast, ()) {
-  const int world = *rc::gen::element(2, 3, 5, 8).as("world");
+/// Whatever the mask, however many ranks on the way need nothing: tiles and sums make no more hops
+/// than a gather's.
+RC_GTEST_PROP(TrafficOfMovements, IsThatOfAGather, ()) {
+  using enum Movement;
+  const int world = *rc::gen::element(2, 3, 6, 8).as("world");
   const std::string layout =
       *rc::gen::element<std::string>("contiguous", "zigzag", "striped:3", "balanced");
   const std::string mask = *rc::gen::element<std::string>(
@@ -262,11 +270,15 @@ RC_GTEST_PROP(TrafficOfRings, IsLeast, ()) {
   Problem problem = make_problem(world, 90, mask, layout);
   problem.dtype = *rc::gen::element(Dtype::Bf16, Dtype::F32);
   const Pass pass = *rc::gen::element(Pass::Forward, Pass::Backward);
-  const auto bytes = [&](Movement movement) {
-    return traffic_of_all(plan_of(problem, {.rq = world, .column = movement}, pass)).sent_bytes;
+  const Movement movement = *rc::gen::element(Ring, RingBack, Bidirectional, DoubleRing);
+  const auto bytes = [&](const Grid& grid) {
+    return traffic_of_all(plan_of(problem, grid, pass)).sent_bytes;
   };
-  RC_ASSERT(bytes(way(problem, pass)) == std::min({bytes(Movement::Ring), bytes(Movement::RingBack),
-                                                   bytes(Movement::Bidirectional)}));
+  const int window = world % 2 == 0 ? 2 : world;
+  RC_ASSERT(bytes({.rq = world, .column = movement, .window = window}) ==
+            bytes({.rq = world, .column = Gather}));
+  RC_ASSERT(bytes({.rk = world, .row = movement, .home = movement, .window = window}) ==
+            bytes({.rk = world, .row = Gather, .home = Gather}));
 }
 
 /// Visible pairs of the rank that has most, relative to the mean.
