@@ -42,7 +42,9 @@ struct Grid {
   std::array<GridAxis, 3> nesting{GridAxis::Heads, GridAxis::Keys, GridAxis::Queries};
   int slices = 1;           ///< K, V travel in so many slices of KV heads, one after the other.
   bool transposed = false;  ///< K, V first go to the rank whose place read by rows is theirs.
-  bool rows_last = false;   ///< Rows leave when the columns are there: fewer tiles alive at once.
+  /// Rows leave when the columns are there: fewer tiles alive at once. In backward the last to
+  /// arrive meets the columns tile by tile, so that sums of dK, dV leave while others are computed.
+  bool rows_last = false;
   bool packed = false;      ///< Q, K, V trade tokens for heads together, in one all-to-all.
   bool one_call = false;    ///< What is gathered is attended to in one call, own tokens with it.
 };

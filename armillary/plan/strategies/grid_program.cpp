@@ -73,8 +73,9 @@ class GridProgram {
   int transpose(int step, int tile);
   void transpose_home(int step, const View& sum, int home);
 
-  void schedule(int start, int row_departure);
+  void schedule(int start, int row_departure, Pass pass);
   int last_column(int start) const;
+  int turn(int usable) const;
   void spread_columns(const std::vector<int>& tiles, int start);
   void for_each_pair(const std::vector<Held>& rows, const std::function<void(const Pair&)>& attend);
   void finish_forward(int step, const std::vector<Held>& rows);
@@ -92,6 +93,9 @@ class GridProgram {
   Axis::Ready row_ready_;  ///< Step in which a member has attended to all keys with a row tile.
   /// Step in which it has met a tile of the first slice with all queries; each slice is one later.
   Axis::Ready column_ready_;
+  /// Steps between the first and the last tile of the column that the last row tile meets.
+  int last_meeting_ = 0;
+  int last_row_ = 0;  ///< Step in which the last row tile is usable.
 };
 
 Axis::Options GridProgram::column_options(Heads kv_heads) {
@@ -196,20 +200,31 @@ int GridProgram::last_column(int start) const {
 
 /// Fixes, for all members alike, when tiles have met all that they meet. `start`: first step that
 /// computes; tiles of the columns leave then, those of the rows at `row_departure`.
-void GridProgram::schedule(int start, int row_departure) {
+void GridProgram::schedule(int start, int row_departure, Pass pass) {
   const int last_column = this->last_column(start);
-  const int last_row = grid_.rk == 1 ? start : row_departure + routes_.row.last_usable();
+  last_row_ = grid_.rk == 1 ? start : row_departure + routes_.row.last_usable();
+  const bool tile_by_tile = grid_.rows_last && grid_.rk > 1 && pass == Pass::Backward;
+  last_meeting_ = tile_by_tile ? routes_.column.last_usable() : 0;
   // In one call, a gather's own tiles wait for the others.
   const auto arrival = [one_call = grid_.one_call](const Route& route, int member, int origin) {
     return one_call ? route.last_usable() : route.usable(member, origin);
   };
   row_ready_ = [=, this](int member, int origin) {
     const int arrived = arrival(routes_.row, member, origin);
-    return std::max(arrived == 0 ? start : row_departure + arrived, last_column);
+    const bool last = arrived == routes_.row.last_usable();
+    return std::max(arrived == 0 ? start : row_departure + arrived, last_column) +
+           (last ? last_meeting_ : 0);
   };
   column_ready_ = [=, this](int member, int origin) {
-    return std::max(start + arrival(routes_.column, member, origin), last_row);
+    return std::max(start + arrival(routes_.column, member, origin),
+                    last_row_ + turn(routes_.column.usable(member, origin)));
   };
+}
+
+/// Steps after it is there in which the last row tile meets a tile of the column, usable so long
+/// after the start: in the order in which sums leave, those of the own keys last.
+int GridProgram::turn(int usable) const {
+  return std::min(usable == 0 ? last_meeting_ : usable - 1, last_meeting_);
 }
 
 void GridProgram::spread_columns(const std::vector<int>& tiles, int start) {
@@ -226,7 +241,9 @@ void GridProgram::for_each_pair(const std::vector<Held>& rows,
   for (const Held& row : rows) {
     for (const Slice& slice : slices_) {
       for (const Held& column : slice.held) {
-        Pair pair{.step = std::max(row.usable, column.usable),
+        const int usable = routes_.column.usable(place_.i, column.origins.front());
+        Pair pair{.step = std::max(row.usable, column.usable) +
+                          (row.usable == last_row_ ? turn(usable) : 0),
                   .row = row,
                   .column = column,
                   .q_heads = q_heads_of(column.heads)};
@@ -266,7 +283,7 @@ RankProgram GridProgram::forward() {
 
   // Phase 2: everything new meets everything held.
   const int row_departure = grid_.rows_last ? last_column(start) : start;
-  schedule(start, row_departure);
+  schedule(start, row_departure, Pass::Forward);
   spread_columns({k, v}, start);
   std::vector<Held> rows = row_.spread({Tensor::Q}, {q}, start, row_departure);
   row_.open_sums(rows, {Tensor::Out, Tensor::Lse});
@@ -321,7 +338,7 @@ RankProgram GridProgram::backward() {
   // Phase 2: everything new meets everything held. Delta is made in the first step, so rows leave
   // after it.
   const int row_departure = std::max(start + 1, grid_.rows_last ? last_column(start) : 0);
-  schedule(start, row_departure);
+  schedule(start, row_departure, Pass::Backward);
   spread_columns({k, v}, start);
   std::vector<Held> rows = row_.spread({Tensor::Q, Tensor::DOut, Tensor::Lse, Tensor::Delta},
                                        {q, dout, lse, delta}, start, row_departure);
