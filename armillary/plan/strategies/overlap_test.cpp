@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "armillary/plan/hazards.h"
@@ -65,6 +67,24 @@ TEST(Overlap, Attention2dScattersSumsOfKeysWhileTheLastQueriesAreComputed) {
         const Sums sums = sums_sent(program, Tensor::DK, OpKind::AttendGrad);
         EXPECT_EQ(sums.early, rows - 1) << strategy << ", rank " << program.rank;
         EXPECT_EQ(sums.late, 0) << strategy << ", rank " << program.rank;
+      }
+    }
+  }
+}
+
+/// What arrives last meets what the team gathered member by member, own tokens last.
+TEST(Overlap, StarTrailScattersPartialsWhileTheLastKeysAreComputed) {
+  for (const auto& [world, c] :
+       {std::pair(4, 2), std::pair(8, 2), std::pair(9, 3), std::pair(16, 4), std::pair(18, 3)}) {
+    const std::string strategy = "startrail:c=" + std::to_string(c);
+    const Problem problem = full_problem(world);
+    for (const auto& [pass, tensor, attention] :
+         {std::tuple(Pass::Forward, Tensor::Out, OpKind::Attend),
+          std::tuple(Pass::Backward, Tensor::DK, OpKind::AttendGrad)}) {
+      for (const RankProgram& program : make_plan(problem, parse_strategy(strategy), pass).ranks) {
+        const Sums sums = sums_sent(program, tensor, attention);
+        EXPECT_EQ(sums.early, c - 1) << strategy << ' ' << to_string(pass) << ' ' << program.rank;
+        EXPECT_EQ(sums.late, 0) << strategy << ' ' << to_string(pass) << ' ' << program.rank;
       }
     }
   }

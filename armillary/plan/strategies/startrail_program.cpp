@@ -48,7 +48,8 @@ class TeamProgram {
   int hop(int step, int team_tile);
   void hop_back(int step, const View& ring_sum, int team_sum);
   template <class Attend>
-  void for_each_arrival(const std::vector<Held>& ring, const Attend& attend) const;
+  void for_each_arrival(const std::vector<Held>& ring, int last, const Attend& attend) const;
+  int turn(int member, int owner) const;
   bool visible(int stay_block, int walk_block) const;
 
   const TeamContext& shared_;
@@ -145,24 +146,34 @@ bool TeamProgram::visible(int stay_block, int walk_block) const {
                               : areas.visible(walk_block, stay_block);
 }
 
-/// What walks meets all that stays: `attend(held, stay blocks, walk blocks)`, those that see any.
+/// Turn, from 0, in which what arrives last meets the tokens of a member of the team: in the order
+/// in which their sums leave, own tokens last.
+int TeamProgram::turn(int member, int owner) const {
+  return (member - owner + teams_.c - 1) % teams_.c;
+}
+
+/// What walks meets all that stays: `attend(step, held, stay blocks, walk blocks)`, those that see
+/// any. What arrives last, in step `last`, meets it in C turns: sums leave while others are made.
 template <class Attend>
-void TeamProgram::for_each_arrival(const std::vector<Held>& ring, const Attend& attend) const {
+void TeamProgram::for_each_arrival(const std::vector<Held>& ring, int last,
+                                   const Attend& attend) const {
   for (const Held& held : ring) {
-    std::vector<int> stay;
-    std::vector<int> walk;
+    std::vector<std::vector<int>> stays(held.usable == last ? teams_.c : 1);
     for (const int s : stay_.of_team(me_.team)) {
       if (std::any_of(held.blocks.begin(), held.blocks.end(),
                       [&](int w) { return visible(s, w); })) {
-        stay.push_back(s);
+        stays[stays.size() == 1 ? 0 : turn(me_.member, stay_.member_of(s))].push_back(s);
       }
     }
-    for (const int w : held.blocks) {
-      if (std::any_of(stay.begin(), stay.end(), [&](int s) { return visible(s, w); })) {
-        walk.push_back(w);
+    for (int t = 0; t < static_cast<int>(stays.size()); ++t) {
+      std::vector<int> walk;
+      for (const int w : held.blocks) {
+        if (std::any_of(stays[t].begin(), stays[t].end(), [&](int s) { return visible(s, w); })) {
+          walk.push_back(w);
+        }
       }
+      attend(held.usable + t, held, stays[t], walk);
     }
-    attend(held, stay, walk);
   }
 }
 
@@ -181,17 +192,20 @@ RankProgram TeamProgram::forward() {
   const int v = hop(2, v_team[0].tiles[0]);
 
   const int last = start + ring_route_.last_usable();
-  const auto ready = [last](int, int) { return last; };
+  const auto ready = [=, this](int member, int owner) { return last + turn(member, owner); };
   const std::vector<Held> ring = ring_.spread(walkers(Pass::Forward), {k, v}, start, start);
   stay_team_.open_sums(rows, {Tensor::Out, Tensor::Lse});
   const Held& q = rows[0];
-  for_each_arrival(ring, [&](const Held& held, const std::vector<int>& q_blocks,
-                             const std::vector<int>& kv_blocks) {
-    builder_.compute(held.usable, OpKind::Attend,
-                     {builder_.part(q.tiles[0], q_blocks), builder_.part(held.tiles[0], kv_blocks),
-                      builder_.part(held.tiles[1], kv_blocks), builder_.part(q.sums[0], q_blocks),
-                      builder_.part(q.sums[1], q_blocks)});
-  });
+  for_each_arrival(
+      ring, last,
+      [&](int step, const Held& held, const std::vector<int>& q_blocks,
+          const std::vector<int>& kv_blocks) {
+        builder_.compute(
+            step, OpKind::Attend,
+            {builder_.part(q.tiles[0], q_blocks), builder_.part(held.tiles[0], kv_blocks),
+             builder_.part(held.tiles[1], kv_blocks), builder_.part(q.sums[0], q_blocks),
+             builder_.part(q.sums[1], q_blocks)});
+      });
 
   const int complete = stay_team_.collect(rows, ready);
   const int out = output(Tensor::Out);
@@ -224,23 +238,26 @@ RankProgram TeamProgram::backward() {
   for (const int tile : team[0].tiles) tiles.push_back(hop(2, tile));
 
   const int last = start + ring_route_.last_usable();
-  const auto stay_ready = [last](int, int) { return last; };
-  const auto ring_ready = [&, start](int member, int origin) {
-    return start + ring_route_.usable(member, origin);
+  const auto stay_ready = [=, this](int member, int owner) { return last + turn(member, owner); };
+  const auto ring_ready = [=, this](int member, int origin) {
+    const int met = start + ring_route_.usable(member, origin);
+    return met == last ? last + teams_.c - 1 : met;
   };
   std::vector<Held> ring = ring_.spread(walking, tiles, start, start);
   ring_.open_sums(ring, {Tensor::DQ});
   stay_team_.open_sums(stay, {Tensor::DK, Tensor::DV});
   const Held& kv = stay[0];
-  for_each_arrival(ring, [&](const Held& held, const std::vector<int>& kv_blocks,
-                             const std::vector<int>& q_blocks) {
-    const auto q_view = [&](int tile) { return builder_.part(tile, q_blocks); };
-    const auto kv_view = [&](int tile) { return builder_.part(tile, kv_blocks); };
-    builder_.compute(held.usable, OpKind::AttendGrad,
-                     {q_view(held.tiles[0]), kv_view(kv.tiles[0]), kv_view(kv.tiles[1]),
-                      q_view(held.tiles[1]), q_view(held.tiles[2]), q_view(held.tiles[3]),
-                      q_view(held.sums[0]), kv_view(kv.sums[0]), kv_view(kv.sums[1])});
-  });
+  for_each_arrival(ring, last,
+                   [&](int step, const Held& held, const std::vector<int>& kv_blocks,
+                       const std::vector<int>& q_blocks) {
+                     const auto q_view = [&](int tile) { return builder_.part(tile, q_blocks); };
+                     const auto kv_view = [&](int tile) { return builder_.part(tile, kv_blocks); };
+                     builder_.compute(
+                         step, OpKind::AttendGrad,
+                         {q_view(held.tiles[0]), kv_view(kv.tiles[0]), kv_view(kv.tiles[1]),
+                          q_view(held.tiles[1]), q_view(held.tiles[2]), q_view(held.tiles[3]),
+                          q_view(held.sums[0]), kv_view(kv.sums[0]), kv_view(kv.sums[1])});
+                   });
 
   // dQ: along the ring, back over the hop, and over the team. dK, dV: over the team.
   const int back = ring_.collect(ring, ring_ready) + 1;

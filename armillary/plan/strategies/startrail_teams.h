@@ -5,7 +5,8 @@
 //   1. team   every member gathers its team's Q, K, V
 //   2. hop    K, V of (t, a) to (a G + t / C, t mod C): one member seeds one group   (Algorithm 2)
 //   3. ring   K, V walk among equal members of a group: G steps                      (Algorithm 3)
-//   4. team   partial outputs are reduce-scattered
+//   4. team   partial outputs are reduce-scattered: what the ring brought last meets the queries of
+//             one member after the other, so that partials leave while others are computed
 //
 // After 3, member a of every team has seen the keys of all teams t = a (mod C). Backward changes
 // the sides: K, V stay with the team, and Q, dOut, Lse, Delta hop and walk; dQ walks behind them,
@@ -65,6 +66,7 @@ class TeamSide {
   }
   void meet(int block, int team) { meets_[index(block, team)] = true; }
   int team_of(int block) const { return owner_[block].team; }
+  int member_of(int block) const { return owner_[block].member; }
 
   const std::vector<int>& of_team(int team) const { return owned_[team]; }
   std::vector<int> of(TeamPlace place) const {
