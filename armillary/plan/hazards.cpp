@@ -62,7 +62,7 @@ void wait_for(std::vector<Touch>& olds, const Touch& touch, std::vector<int>& wa
 }
 
 /// Adds what `touch` must wait for, and notes it.
-void visit(History& history, const Touch& touch, std::vector<int>& waits) {
+void touch_slot(History& history, const Touch& touch, std::vector<int>& waits) {
   if (history.tile < 0) history.tile = touch.view->tile;
   if (touch.writes && history.tile != touch.view->tile) replace_tile(history, touch.view->tile);
   wait_for(history.writes, touch, waits);
@@ -88,21 +88,29 @@ bool overlap(const View& a, const View& b) {
   return false;
 }
 
-std::vector<std::vector<int>> dependencies(const RankProgram& program) {
-  std::vector<std::vector<int>> waits(program.ops.size());
+void for_each_dependencies(const RankProgram& program, const Dependencies& visit) {
   std::vector<History> histories(program.slots.size());
   std::vector<int> found;
   for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
     const Op& op = program.ops[i];
     const auto roles = operands(op.kind);
+    found.clear();
     for (std::size_t v = 0; v < op.views.size(); ++v) {
       const Touch touch{i, &op.views[v], roles[v].access != Access::Read};
-      visit(histories[program.tiles[touch.view->tile].slot], touch, found);
+      touch_slot(histories[program.tiles[touch.view->tile].slot], touch, found);
     }
     std::sort(found.begin(), found.end());
-    waits[i].assign(found.begin(), std::unique(found.begin(), found.end()));
-    found.clear();
+    found.erase(std::unique(found.begin(), found.end()), found.end());
+    visit(i, found);
   }
+}
+
+std::vector<std::vector<int>> dependencies(const RankProgram& program) {
+  std::vector<std::vector<int>> waits;
+  waits.reserve(program.ops.size());
+  for_each_dependencies(program, [&](int, std::span<const int> found) {
+    waits.emplace_back(found.begin(), found.end());
+  });
   return waits;
 }
 

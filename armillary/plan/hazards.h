@@ -4,6 +4,8 @@
 // The verifier, the executor and (later) the simulator use this one answer.
 #pragma once
 
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "armillary/plan/plan.h"
@@ -18,5 +20,9 @@ bool overlap(const View& a, const View& b);
 /// writes and they touch overlapping views of one tile, or different tiles of one slot. Requires a
 /// program that passes the `form` rules of verify.h.
 std::vector<std::vector<int>> dependencies(const RankProgram& program);
+
+/// The same, one op after the other, for programs of which nobody keeps the answer.
+using Dependencies = std::function<void(int op, std::span<const int> waits)>;
+void for_each_dependencies(const RankProgram& program, const Dependencies& visit);
 
 }  // namespace armillary::plan

@@ -34,6 +34,13 @@ std::vector<int> Axis::moving_on(const Hop& hop) const {
   });
 }
 
+std::vector<std::vector<int>> Axis::moving_on(const std::vector<Hop>& hops) const {
+  std::vector<std::vector<int>> blocks;
+  blocks.reserve(hops.size());
+  for (const Hop& hop : hops) blocks.push_back(moving_on(hop));
+  return blocks;
+}
+
 std::vector<int> Axis::needed_of(int origin) const {
   return blocks_where(origin, [&](int block) { return options_.needs(options_.me, block); });
 }
@@ -90,15 +97,21 @@ std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
   const std::vector<int> holder = holders(held);
   const Collective collective =
       options_.route->movement() == Movement::Gather ? Collective::AllGather : Collective::None;
+  const std::vector<std::vector<int>> out = moving_on(hops.out);
+  const std::vector<std::vector<int>> in = moving_on(hops.in);
   for (std::size_t t = 0; t < tensors.size(); ++t) {
-    for (const Hop& hop : hops.out) {
+    for (std::size_t h = 0; h < out.size(); ++h) {
+      const Hop& hop = hops.out[h];
+      if (out[h].empty()) continue;
       const int tile = hop.origin == options_.me ? own_tiles[t] : held[holder[hop.origin]].tiles[t];
-      const View view = builder_.part(tile, options_.heads, moving_on(hop));
-      builder_.send(departure + hop.step, options_.lane, options_.rank(hop.peer), view, collective);
+      builder_.send(departure + hop.step, options_.lane, options_.rank(hop.peer),
+                    builder_.part(tile, options_.heads, out[h]), collective);
     }
-    for (const Hop& hop : hops.in) {
-      const View view = builder_.part(held[holder[hop.origin]].tiles[t], moving_on(hop));
-      builder_.recv(departure + hop.step, options_.lane, options_.rank(hop.peer), view, collective);
+    for (std::size_t h = 0; h < in.size(); ++h) {
+      const Hop& hop = hops.in[h];
+      if (in[h].empty()) continue;
+      builder_.recv(departure + hop.step, options_.lane, options_.rank(hop.peer),
+                    builder_.part(held[holder[hop.origin]].tiles[t], in[h]), collective);
     }
   }
   return held;

@@ -56,6 +56,7 @@ class Axis {
   template <class Keep>
   std::vector<int> blocks_where(int origin, const Keep& keep) const;
   std::vector<int> moving_on(const Hop& hop) const;
+  std::vector<std::vector<int>> moving_on(const std::vector<Hop>& hops) const;
   std::vector<int> needed_of(int origin) const;
   std::vector<int> holders(const std::vector<Held>& held) const;
   void combine(int step, const Held& into, const std::vector<int>& scratch);

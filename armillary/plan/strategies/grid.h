@@ -45,8 +45,8 @@ struct Grid {
   /// Rows leave when the columns are there: fewer tiles alive at once. In backward the last to
   /// arrive meets the columns tile by tile, so that sums of dK, dV leave while others are computed.
   bool rows_last = false;
-  bool packed = false;      ///< Q, K, V trade tokens for heads together, in one all-to-all.
-  bool one_call = false;    ///< What is gathered is attended to in one call, own tokens with it.
+  bool packed = false;    ///< Q, K, V trade tokens for heads together, in one all-to-all.
+  bool one_call = false;  ///< What is gathered is attended to in one call, own tokens with it.
 };
 
 /// Place of a rank in the grid.

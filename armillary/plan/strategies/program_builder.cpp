@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "armillary/core/error.h"
@@ -89,12 +90,9 @@ void ProgramBuilder::recv(int step, Lane lane, Rank peer, View view, Collective 
 
 void ProgramBuilder::message(OpKind kind, int step, Lane lane, Rank peer, View view,
                              Collective collective) {
-  add({.kind = kind,
-       .lane = lane,
-       .step = step,
-       .peer = peer,
-       .collective = collective,
-       .views = {std::move(view)}});
+  Op op{.kind = kind, .lane = lane, .step = step, .peer = peer, .collective = collective};
+  op.views.push_back(std::move(view));
+  add(std::move(op));
 }
 
 void ProgramBuilder::compute(int step, OpKind kind, std::vector<View> views) {
@@ -130,12 +128,27 @@ void ProgramBuilder::add(Op op) {
 
 RankProgram ProgramBuilder::finish() {
   for (Op& copy : narrowings_) add(std::move(copy));
-  std::stable_sort(program_.ops.begin(), program_.ops.end(), [](const Op& a, const Op& b) {
-    return std::pair(a.step, a.lane == kCompute) < std::pair(b.step, b.lane == kCompute);
-  });
+  sort_ops();
   drop_unused_tiles();
   place_tiles();
   return std::move(program_);
+}
+
+/// By step, in each messages before compute, else as they were added. There are few steps for many
+/// ops, so places are counted.
+void ProgramBuilder::sort_ops() {
+  const auto row = [](const Op& op) {
+    return 2 * static_cast<std::size_t>(op.step) + (op.lane == kCompute ? 1 : 0);
+  };
+  std::vector<std::size_t> begins;
+  for (const Op& op : program_.ops) {
+    if (begins.size() < row(op) + 2) begins.resize(row(op) + 2);
+    ++begins[row(op) + 1];
+  }
+  std::partial_sum(begins.begin(), begins.end(), begins.begin());
+  std::vector<Op> sorted(program_.ops.size());
+  for (Op& op : program_.ops) sorted[begins[row(op)]++] = std::move(op);
+  program_.ops = std::move(sorted);
 }
 
 /// A tile that pruning left without ops takes no place; the others are numbered again.

@@ -49,6 +49,7 @@ class ProgramBuilder {
   int external(std::vector<int>& role, Tensor tensor, Heads heads, std::vector<int> blocks);
   void message(OpKind kind, int step, Lane lane, Rank peer, View view, Collective collective);
   void add(Op op);
+  void sort_ops();
   void drop_unused_tiles();
   void place_tiles();
 

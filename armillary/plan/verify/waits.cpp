@@ -152,20 +152,19 @@ class Builder {
 
   /// Ops of a lane follow each other anyway, so of another lane the last one waited for is enough.
   void add_dependencies(const RankProgram& program) {
-    const std::vector<std::vector<int>> waits = dependencies(program);
     const std::vector<Span>& spans = spans_.back();
-    for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
-      for (auto earlier = waits[i].begin(); earlier != waits[i].end(); ++earlier) {
+    for_each_dependencies(program, [&](int i, std::span<const int> waits) {
+      for (auto earlier = waits.begin(); earlier != waits.end(); ++earlier) {
         const Lane lane = program.ops[*earlier].lane;
         if (spans[*earlier].start == spans[i].start) {
           report_.add(program.rank, i, "order", "conflicts with op {} of its own batch", *earlier);
         } else if (lane != program.ops[i].lane &&
-                   std::none_of(earlier + 1, waits[i].end(),
+                   std::none_of(earlier + 1, waits.end(),
                                 [&](int later) { return program.ops[later].lane == lane; })) {
           graph_.edge(spans[*earlier].end, spans[i].start);
         }
       }
-    }
+    });
   }
 
   const Plan& plan_;
