@@ -40,7 +40,7 @@ double scale_of(const plan::Problem& problem) {
 }  // namespace
 
 int repeats_for(double seconds) {
-  return static_cast<int>(std::clamp(0.02 / seconds, 1.0, 1000.0));
+  return static_cast<int>(std::clamp(0.002 / seconds, 1.0, 1000.0));
 }
 
 std::int64_t most_ops(const plan::Problem& problem, const std::string& strategy, bool backward) {
@@ -101,9 +101,11 @@ std::vector<at::Tensor> Layer::first_run() {
 
 void Layer::start(bool backward) {
   running_ = repeats_[backward ? 1 : 0];
-  ranks_.start([this, backward](comm::Communicator& comm) {
-    for (int i = 0; i < running_; ++i) step(comm, backward);
-  });
+  ranks_.start(
+      [this, backward](comm::Communicator& comm) {
+        for (int i = 0; i < running_; ++i) step(comm, backward);
+      },
+      [this, backward](comm::Communicator& comm) { step(comm, backward); });
 }
 
 double Layer::wait() {
@@ -213,9 +215,11 @@ LayerKernels::~LayerKernels() = default;
 
 double LayerKernels::run(bool backward) {
   const int repeats = repeats_[backward ? 1 : 0];
-  const double seconds = ranks_.run([&](comm::Communicator& comm) {
-    for (int i = 0; i < repeats; ++i) of_rank_[comm.rank()]->run(backward);
-  });
+  const double seconds = ranks_.run(
+      [&](comm::Communicator& comm) {
+        for (int i = 0; i < repeats; ++i) of_rank_[comm.rank()]->run(backward);
+      },
+      [&](comm::Communicator& comm) { of_rank_[comm.rank()]->run(backward); });
   return seconds / repeats;
 }
 

@@ -65,7 +65,8 @@ class LayerKernels {
 /// Most ops of a rank in the programs of one layer.
 std::int64_t most_ops(const plan::Problem& problem, const std::string& strategy, bool backward);
 
-/// How often to repeat what takes `seconds`, so that clocks and barriers do not show.
+/// How often to repeat what takes `seconds` in a turn: so often that clocks and barriers do not
+/// show, so rarely that many turns pass between two switches of the system.
 int repeats_for(double seconds);
 
 }  // namespace armillary::bench

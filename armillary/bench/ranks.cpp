@@ -31,9 +31,10 @@ Ranks::~Ranks() {
   start({});
 }
 
-void Ranks::start(Work work) {
+void Ranks::start(Work work, Work warm_up) {
   const std::lock_guard lock(mutex_);
   work_ = std::move(work);
+  warm_up_ = std::move(warm_up);
   ++started_;
   changed_.notify_all();
 }
@@ -49,12 +50,15 @@ void Ranks::serve(comm::Communicator& comm) {
   at::set_num_threads(1);  // ranks are the threads
   for (int next = 1;; ++next) {
     Work work;
+    Work warm_up;
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return started_ >= next; });
       if (!work_) return;
       work = work_;
+      warm_up = warm_up_;
     }
+    if (warm_up) warm_up(comm);
     comm::barrier(comm);
     const double seconds = seconds_of([&] {
       work(comm);

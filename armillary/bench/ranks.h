@@ -23,15 +23,16 @@ class Ranks {
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
 
-  /// Starts `work` on every rank. Requires that what was started before was waited for.
-  void start(Work work);
+  /// Starts `work` on every rank, after `warm_up`, which is not timed. Requires that what was
+  /// started before was waited for.
+  void start(Work work, Work warm_up = {});
 
   /// Seconds from when all ranks were ready to when all had done it, by the clock of rank 0.
   /// @throws what a rank threw; the group is of no use then.
   double wait();
 
-  double run(Work work) {
-    start(std::move(work));
+  double run(Work work, Work warm_up = {}) {
+    start(std::move(work), std::move(warm_up));
     return wait();
   }
 
@@ -40,7 +41,8 @@ class Ranks {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  Work work_;           ///< Empty: the ranks are to end.
+  Work work_;  ///< Empty: the ranks are to end.
+  Work warm_up_;
   int started_ = 0;     ///< How many works were given,
   int done_ = 0;        ///< and how many of them rank 0 has seen the end of.
   double seconds_ = 0;  ///< Of the last of them.

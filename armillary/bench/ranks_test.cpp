@@ -30,6 +30,19 @@ TEST(Ranks, TheTimeIsThatOfTheSlowest) {
   EXPECT_GE(seconds, 0.02);
 }
 
+TEST(Ranks, WarmUpComesFirstAndIsNotTimed) {
+  Ranks ranks(2);
+  std::array<std::string, 2> order;
+  const double seconds = ranks.run([&](comm::Communicator& comm) { order[comm.rank()] += 'w'; },
+                                   [&](comm::Communicator& comm) {
+                                     order[comm.rank()] += 'u';
+                                     const timespec pause{.tv_sec = 0, .tv_nsec = 500'000'000};
+                                     nanosleep(&pause, nullptr);
+                                   });
+  EXPECT_THAT(order, testing::Each("uw"));
+  EXPECT_LT(seconds, 0.5);
+}
+
 TEST(Ranks, AFailureIsTheCallers) {
   Ranks ranks(2);
   const auto fails = [](comm::Communicator& comm) {

@@ -83,11 +83,13 @@ std::vector<Json> report(const LayerCase& given, const LayerRate& rate, const Ro
                    {"efficiency", one / given.world / seconds},
                    {"busy_rank_seconds", busy},
                    {"efficiency_busy", busy / given.world / seconds}});
-      const auto kernels = rounds.medians.find(facts.strategy + " kernels " + pass);
-      if (kernels != rounds.medians.end()) {
-        const double over = 1e6 * (seconds - kernels->second);
-        line.update({{"kernel_seconds", kernels->second},
+      const std::string kernels = facts.strategy + " kernels " + pass;
+      if (rounds.medians.contains(kernels)) {
+        const double over = 1e6 * (seconds - rounds.medians.at(kernels));
+        const double least = rounds.leasts.at(facts.strategy + " " + pass);
+        line.update({{"kernel_seconds", rounds.medians.at(kernels)},
                      {"over_kernels_us", over},
+                     {"least_over_kernels_us", 1e6 * (least - rounds.leasts.at(kernels))},
                      {"us_an_op", over / static_cast<double>(facts.ops[both])}});
       }
       line.update({{"ops", facts.ops[both]},

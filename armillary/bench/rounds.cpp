@@ -24,7 +24,10 @@ Rounds take_turns(std::span<const Side> sides, double seconds) {
       for (const Side& side : sides) values[side.name].push_back(side.run());
     });
   }
-  for (const auto& [name, of_side] : values) rounds.medians[name] = median(of_side);
+  for (const auto& [name, of_side] : values) {
+    rounds.medians[name] = median(of_side);
+    rounds.leasts[name] = *std::min_element(of_side.begin(), of_side.end());
+  }
   return rounds;
 }
 

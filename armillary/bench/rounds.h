@@ -26,6 +26,7 @@ double median(std::vector<double> values);
 struct Rounds {
   int count = 0;
   std::map<std::string, double> medians;  ///< By the name of the side.
+  std::map<std::string, double> leasts;   ///< Likewise: the least value of a round.
 };
 
 /// Runs every side once a round, for about `seconds`; at least 3 rounds.

@@ -15,6 +15,7 @@ TEST(Rounds, SidesTakeTurns) {
   EXPECT_EQ(turns, "ababab");
   EXPECT_EQ(rounds.count, 3);
   EXPECT_THAT(rounds.medians, testing::ElementsAre(testing::Pair("a", 2), testing::Pair("b", 7)));
+  EXPECT_THAT(rounds.leasts, testing::ElementsAre(testing::Pair("a", 1), testing::Pair("b", 7)));
 }
 
 TEST(Rounds, GoOnUntilTheTimeIsOver) {
