@@ -72,6 +72,10 @@ void Communicator::wait_all(std::span<const Request> requests, std::optional<dou
   for (const Request& request : requests) wait(request, timeout_s);
 }
 
+void Communicator::give_back(const Request& request) {
+  if (request && !request->borrowed().empty()) do_give_back(*request);
+}
+
 std::string Communicator::describe(std::span<const Request> requests) const {
   std::string text;
   for (const Request& request : requests) {

@@ -33,6 +33,12 @@ struct Message {
   int peer = -1;
   int lane = 0;
   std::span<const Strided> parts;
+  /// Allows a loan: ranks that share memory need not copy then, others ignore it. Of a send: the
+  /// memory stays as it is until the request is done, which may be long after it was received. Of a
+  /// receive: the caller reads the bytes where `Pending::borrowed` says, and gives them back.
+  bool loan = false;
+  /// Of a send that allows a loan: keeps its memory alive, also if this rank fails and leaves.
+  std::shared_ptr<const void> owner = {};
 };
 
 /// A message under way. Each implementation derives its own.
@@ -48,6 +54,10 @@ class Pending {
   int peer() const { return peer_; }
   int lane() const { return lane_; }
   std::int64_t bytes() const { return bytes_; }
+
+  /// Of a receive that is done: the sender's parts, as many and each of as many bytes as those of
+  /// the receive, if they were lent; none if the bytes were copied. May be read until given back.
+  virtual std::span<const Strided> borrowed() const { return {}; }
 
  private:
   Direction direction_;
@@ -71,7 +81,7 @@ using Request = std::shared_ptr<const Pending>;
 ///
 /// @throws of all methods after the group failed: CommError "rank R failed: <first reason>", within
 /// a second of the failure, also out of a wait that has begun. Then no rank touches this rank's
-/// memory.
+/// memory, but to read what it lent.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -115,6 +125,11 @@ class Communicator {
   /// Returns when all are done. The timeout is for each: it restarts when one is done.
   void wait_all(std::span<const Request> requests, std::optional<double> timeout_s = {});
 
+  /// Ends the reading of what a receive borrowed, and so its send; nothing if it borrowed nothing.
+  /// Without it the last handle does. @throws CommError if the group has failed: the sender may
+  /// have written there before.
+  void give_back(const Request& request);
+
   /// Fails the group: from any thread, does not wait, does not throw. Only the first abort of a
   /// group counts; its reason and rank are what every rank then throws.
   virtual void abort(const std::string& reason) noexcept = 0;
@@ -130,6 +145,7 @@ class Communicator {
   virtual void do_start(std::span<const Message> batch, std::span<Request> requests) = 0;
   virtual bool do_done(const Pending& request) = 0;
   virtual std::size_t do_wait_any(std::span<const Request> requests, double timeout_s) = 0;
+  virtual void do_give_back(const Pending& /*request*/) {}  ///< Only of what borrows.
 
   Request start_one(const Message& message);
   void check(const Message& message) const;

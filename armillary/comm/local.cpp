@@ -42,11 +42,27 @@ class LocalPending : public Pending {
       : Pending(message, total_bytes(message.parts)),
         group_(group),
         rank_(rank),
-        parts_(message.parts.begin(), message.parts.end(), memory) {}
+        parts_(message.parts.begin(), message.parts.end(), memory),
+        loan_(message.loan && bytes() > 0),
+        owner_(message.owner) {}
   ~LocalPending() override;
 
   int rank() const { return rank_; }
   std::span<const Strided> parts() const { return parts_; }
+  std::span<const Strided> borrowed() const override {
+    return borrows_ ? parts() : std::span<const Strided>();
+  }
+
+  // Under the group's lock, as all that follows a match.
+
+  /// Whether `receive` can read this send's memory instead of a copy.
+  bool fits(const LocalPending& receive) const;
+  void lend_to(LocalPending& receive);
+  /// Of a send: whether a receive borrows from it now.
+  bool lends() const { return direction() == Direction::Send && other_ != nullptr; }
+  /// Of either side: ends the loan, and returns the other, or null if that has gone before.
+  LocalPending* end_loan();
+
   bool done() const { return place() > 0; }
   /// Place, from 1, in the order in which the group's messages ended; 0 before this one has.
   std::uint64_t place() const { return place_.load(std::memory_order_acquire); }
@@ -56,9 +72,34 @@ class LocalPending : public Pending {
  private:
   LocalGroup& group_;
   int rank_;
-  std::pmr::vector<Strided> parts_;
+  std::pmr::vector<Strided> parts_;  ///< Of a receive that borrows: the sender's.
+  bool loan_;
+  bool borrows_ = false;           ///< Of a receive; set before it is done.
+  LocalPending* other_ = nullptr;  ///< Of a loan.
+  std::shared_ptr<const void> owner_;
   std::atomic<std::uint64_t> place_{0};
 };
+
+bool LocalPending::fits(const LocalPending& receive) const {
+  const auto bytes = [](const Strided& part) { return part.rows * part.row_bytes; };
+  return loan_ && receive.loan_ &&
+         std::ranges::equal(parts_, receive.parts_, std::equal_to<>(), bytes, bytes);
+}
+
+void LocalPending::lend_to(LocalPending& receive) {
+  // Into memory it has: this may be the sender's thread.
+  std::copy(parts_.begin(), parts_.end(), receive.parts_.begin());
+  receive.owner_ = owner_;
+  receive.borrows_ = true;
+  receive.other_ = this;
+  other_ = &receive;
+}
+
+LocalPending* LocalPending::end_loan() {
+  LocalPending* const other = std::exchange(other_, nullptr);
+  if (other) other->other_ = nullptr;
+  return other;
+}
 
 /// Index of the request that was done first, or requests.size() if none is. Not the lowest index:
 /// a rank that looks late would see the order that a shuffled group made as if it had not.
@@ -100,6 +141,9 @@ class LocalGroup {
   std::size_t wait_any(int rank, std::span<const Request> requests, double timeout_s,
                        const std::function<std::string()>& describe);
   void withdraw(LocalPending* request);
+  /// Of a receive that borrows; the second time nothing.
+  void give_back(LocalPending& receive);
+  void throw_if_failed(int rank);
   void abort(int rank, const std::string& reason);
 
   /// Rank that failed first, or nothing.
@@ -116,7 +160,9 @@ class LocalGroup {
   Queue& queue_of(const LocalPending& request);
   void match(Queue& queue);
   bool is_due(const Queue& queue) const;
-  void copy_front(Lock& lock, int rank, Queue& queue);
+  void pass_front(Lock& lock, int rank, Queue& queue);
+  void copy(Lock& lock, const LocalPending& send, const LocalPending& receive, Queue& queue);
+  void set_done(LocalPending& request);
   void copy_due(Lock& lock, int rank, Queue& queue);
   void copy_all_due(Lock& lock, int rank);
   Clock::time_point next_due() const;
@@ -136,7 +182,11 @@ class LocalGroup {
 };
 
 LocalPending::~LocalPending() {
-  if (!done()) group_.withdraw(this);
+  if (!done()) {
+    group_.withdraw(this);
+  } else if (borrows_) {
+    group_.give_back(*this);
+  }
 }
 
 Queue& LocalGroup::queue_of(const LocalPending& request) {
@@ -172,12 +222,10 @@ bool LocalGroup::is_due(const Queue& queue) const {
   return queue.due && !queue.copying && !failure_ && (!shuffled() || *queue.due <= Clock::now());
 }
 
-/// Copies the message at the front of a queue that is due.
-void LocalGroup::copy_front(Lock& lock, int rank, Queue& queue) {
+/// Lends or copies the message at the front of a queue that is due.
+void LocalGroup::pass_front(Lock& lock, int rank, Queue& queue) {
   LocalPending& send = *queue.sends.front();
   LocalPending& receive = *queue.receives.front();
-  Rank& sender = ranks_[send.rank()];
-  Rank& receiver = ranks_[receive.rank()];
   if (send.bytes() != receive.bytes()) {
     fail_group(
         rank, fmt::format("rank {} sends {} bytes to rank {} on lane {}, which receives {} "
@@ -185,6 +233,24 @@ void LocalGroup::copy_front(Lock& lock, int rank, Queue& queue) {
                           send.rank(), send.bytes(), receive.rank(), send.lane(), receive.bytes()));
     return;
   }
+  const bool lends = send.fits(receive);
+  if (!lends) copy(lock, send, receive, queue);
+  queue.sends.pop_front();
+  queue.receives.pop_front();
+  queue.due.reset();
+  if (lends) {
+    send.lend_to(receive);
+  } else {
+    set_done(send);
+  }
+  set_done(receive);
+  match(queue);
+}
+
+void LocalGroup::copy(Lock& lock, const LocalPending& send, const LocalPending& receive,
+                      Queue& queue) {
+  Rank& sender = ranks_[send.rank()];
+  Rank& receiver = ranks_[receive.rank()];
   queue.copying = true;
   ++sender.copies;
   ++receiver.copies;
@@ -194,21 +260,28 @@ void LocalGroup::copy_front(Lock& lock, int rank, Queue& queue) {
   queue.copying = false;
   --sender.copies;
   --receiver.copies;
-  queue.sends.pop_front();
-  queue.receives.pop_front();
-  queue.due.reset();
-  ++messages_done_;
-  send.set_done(messages_done_);
-  receive.set_done(messages_done_);
-  sender.wake.notify_all();
-  receiver.wake.notify_all();
-  match(queue);
+}
+
+void LocalGroup::set_done(LocalPending& request) {
+  Rank& rank = ranks_[request.rank()];
+  request.set_done(++messages_done_);
+  rank.wake.notify_all();
+}
+
+void LocalGroup::give_back(LocalPending& receive) {
+  const Lock lock(mutex_);
+  if (LocalPending* const send = receive.end_loan()) set_done(*send);
+}
+
+void LocalGroup::throw_if_failed(int rank) {
+  Lock lock(mutex_);
+  throw_if_failed(lock, rank);
 }
 
 /// Copies what is due, for `rank`, which also goes on with what comes due meanwhile: whoever finds
 /// the queue copying leaves it alone, so that messages of a queue end in order.
 void LocalGroup::copy_due(Lock& lock, int rank, Queue& queue) {
-  while (is_due(queue)) copy_front(lock, rank, queue);
+  while (is_due(queue)) pass_front(lock, rank, queue);
 }
 
 /// In the order of their times, also when several have passed.
@@ -219,7 +292,7 @@ void LocalGroup::copy_all_due(Lock& lock, int rank) {
       if (is_due(queue) && (!next || *queue.due < *next->due)) next = &queue;
     }
     if (!next) return;
-    copy_front(lock, rank, *next);
+    pass_front(lock, rank, *next);
   }
 }
 
@@ -293,12 +366,16 @@ void LocalGroup::withdraw(LocalPending* request) {
   Lock lock(mutex_);
   wait_for_copies(lock, request->rank());
   if (request->done()) return;
-  Queue& queue = queue_of(*request);
-  auto& side = request->direction() == Direction::Send ? queue.sends : queue.receives;
-  const auto place = std::find(side.begin(), side.end(), request);
-  if (place == side.end()) return;  // Refused before it was queued.
-  if (place == side.begin()) queue.due.reset();
-  *place = nullptr;
+  if (request->lends()) {
+    request->end_loan();
+  } else {
+    Queue& queue = queue_of(*request);
+    auto& side = request->direction() == Direction::Send ? queue.sends : queue.receives;
+    const auto place = std::find(side.begin(), side.end(), request);
+    if (place == side.end()) return;  // Refused before it was queued.
+    if (place == side.begin()) queue.due.reset();
+    *place = nullptr;
+  }
   // An unwinding rank has an error that says more; run_ranks() will abort with it.
   if (std::uncaught_exceptions() == 0) {
     fail_group(
@@ -350,6 +427,11 @@ class LocalCommunicator : public Communicator {
   }
   bool do_done(const Pending& request) override {
     return group_.done(rank(), static_cast<const LocalPending&>(request));
+  }
+  void do_give_back(const Pending& request) override {
+    // What it borrows is const to its holder, not to the group.
+    group_.give_back(const_cast<LocalPending&>(static_cast<const LocalPending&>(request)));
+    group_.throw_if_failed(rank());
   }
   std::size_t do_wait_any(std::span<const Request> requests, double timeout_s) override {
     return group_.wait_any(rank(), requests, timeout_s, [&] { return describe(requests); });

@@ -2,7 +2,7 @@
 //
 // Whichever side of a message comes second copies straight from the sender's memory into the
 // receiver's: no staging buffer, no other copy, no thread besides the ranks'. Copies run outside
-// the lock, so any number of pairs copy at once.
+// the lock, so any number of pairs copy at once. Where both sides allow a loan nothing is copied.
 //
 //   rank 0   isend --> [queue 0 -> 1, lane 2]           done
 //   rank 1                     irecv --> memcpy --> done
@@ -36,8 +36,8 @@ struct LocalOptions {
 ///
 /// A rank that leaves while others expect messages from it is noticed by their timeouts.
 ///
-/// Cost: a message takes a few short sections under one lock of the group, and one copy. One of 8
-/// bytes takes a few microseconds, most of it the waking of a thread.
+/// Cost: a message takes a few short sections under one lock of the group, and one copy or none.
+/// One of 8 bytes takes a few microseconds, most of it the waking of a thread.
 /// @throws InvalidArgument if world < 1, or an option is out of range.
 void run_ranks(int world, const std::function<void(Communicator&)>& body,
                const LocalOptions& options = {});

@@ -191,6 +191,36 @@ TEST_P(CommunicatorConformance, ShapesMayDiffer) {
   });
 }
 
+TEST_P(CommunicatorConformance, LoansAreReadWhereTheyAreAndGivenBack) {
+  for (const bool both : {true, false}) {
+    run(2, [&](Communicator& comm) {
+      for (int round = 0; round < 50; ++round) {
+        const auto values =
+            std::make_shared<std::vector<int>>(numbers(1000, comm.rank() == 0 ? round : -1));
+        const Strided part = whole(std::span(*values));
+        const Message message{.direction = comm.rank() == 0 ? Direction::Send : Direction::Receive,
+                              .peer = 1 - comm.rank(),
+                              .lane = round % 2,
+                              .parts = {&part, 1},
+                              .loan = both || comm.rank() == 1,
+                              .owner = values};
+        const Request request = comm.start({&message, 1})[0];
+        comm.wait(request);
+        if (comm.rank() == 0) {
+          std::fill(values->begin(), values->end(), -2);  // It is ours again.
+          continue;
+        }
+        const auto where = request->borrowed().empty() ? message.parts : request->borrowed();
+        std::vector<int> got(1000);
+        const Strided copy = whole(std::span(got));
+        copy_strided(where, {&copy, 1});
+        comm.give_back(request);
+        EXPECT_EQ(got, numbers(1000, round));
+      }
+    });
+  }
+}
+
 TEST_P(CommunicatorConformance, BothDirectionsAtOnce) {
   constexpr int kCount = 300000;
   run(2, [](Communicator& comm) {
