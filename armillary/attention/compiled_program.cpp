@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "armillary/attention/loans.h"
 #include "armillary/core/error.h"
 #include "armillary/plan/hazards.h"
 #include "armillary/plan/replay.h"
@@ -244,6 +245,7 @@ std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner,
     compiled.calls.push_back(calls_of(compiled, op));
   }
   compiled.lanes = batches_of(compiled.program, compiled.views);
+  find_loans(compiled);
   return result;
 }
 

@@ -67,6 +67,9 @@ struct CompiledProgram {
   const kernel::Kernel* kernel = nullptr;      ///< For which `calls` are prepared.
   std::vector<std::vector<KernelCall>> calls;  ///< Of the ops; none for those that do not attend.
   std::vector<std::vector<Batch>> lanes;       ///< Batches in order, one list per lane; 0 computes.
+  /// Of the ops: whether a send may lend its memory, or a receive borrow the sender's (loans.h).
+  std::vector<bool> loan;
+  std::vector<std::vector<int>> readers;  ///< Of a receive that may borrow: who reads its tile.
 };
 
 std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner, plan::Pass pass,

@@ -51,7 +51,8 @@ Execution::Execution(std::shared_ptr<const CompiledProgram> compiled, comm::Comm
       operands_(*compiled_),
       awaited_(compiled_->program.tiles.size(), false),
       complete_(compiled_->program.ops.size(), false),
-      next_(compiled_->lanes.size(), 0) {
+      next_(compiled_->lanes.size(), 0),
+      loans_(*compiled_) {
   place_slots(slots);
   restart(comm, std::move(options));
 }
@@ -96,6 +97,7 @@ void Execution::restart(comm::Communicator& comm, ExecutionOptions options,
 void Execution::release_tiles() {
   ARMILLARY_CHECK(flying_.empty());
   placed_ = false;
+  loans_.release();
   for (std::size_t t = 0; t < tiles_.size(); ++t) {
     if (in_slot(t)) continue;
     tiles_[t] = at::Tensor();
@@ -227,9 +229,13 @@ void Execution::feed(plan::Tensor tensor, const at::Tensor& value) {
 void Execution::advance() {
   or_abort(*comm_, [&] {
     place_results();
-    while (start_ready() || collect_done()) {
-    }
+    advance_all();
   });
+}
+
+/// As far as it goes without waiting.
+void Execution::advance_all() {
+  while (start_ready() || collect_done()) loans_.give_back_read(complete_, *comm_, operands_);
 }
 
 void Execution::finish() {
@@ -237,8 +243,7 @@ void Execution::finish() {
   or_abort(*comm_, [&] {
     while (!finished()) {
       wait_for_any();
-      while (start_ready() || collect_done()) {
-      }
+      advance_all();
     }
   });
 }
@@ -294,6 +299,8 @@ void Execution::start_messages(const Batch& batch) {
                          .peer = action.peer,
                          .lane = action.lane,
                          .parts = parts.first(count)});
+    const int tile = compiled_->views[ops[0]][0].tile;
+    loans_.allow(ops[0], in_slot(tile) ? slots_ : tiles_[tile], messages_.back());
     parts = parts.subspan(count);
     (sends ? moved_.sent_bytes : moved_.received_bytes) +=
         comm::total_bytes(messages_.back().parts);
@@ -302,6 +309,7 @@ void Execution::start_messages(const Batch& batch) {
   }
   requests_.resize(flying_.size());
   comm_->start(messages_, std::span(requests_).last(messages_.size()));
+  messages_.clear();  // they own what is lent
 }
 
 bool Execution::collect_done() {
@@ -309,6 +317,7 @@ bool Execution::collect_done() {
   for (std::size_t i = 0; i < flying_.size(); ++i) {
     if (comm_->done(requests_[i])) {
       for (const int op : *flying_[i]) complete_[op] = true;
+      moved_.borrowed_bytes += loans_.borrow(flying_[i]->front(), requests_[i], operands_);
       continue;
     }
     std::swap(flying_[kept], flying_[i]);

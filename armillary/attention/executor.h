@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "armillary/attention/compiled_program.h"
+#include "armillary/attention/loans.h"
 #include "armillary/attention/operands.h"
 #include "armillary/comm/communicator.h"
 #include "armillary/kernel/block_attention.h"
@@ -45,6 +46,7 @@ struct Moved {
   std::int64_t received_bytes = 0;
   std::int64_t sent_messages = 0;
   std::int64_t received_messages = 0;
+  std::int64_t borrowed_bytes = 0;  ///< Of those received: read where the sender has them.
 };
 
 /// Runs of one rank's program, one after the other. One thread. A run must not outlive its
@@ -84,8 +86,8 @@ class Execution {
   /// Starts what can start and returns without waiting.
   void advance();
 
-  /// Runs to the end. @throws InvalidArgument if an input was not fed; CommError as the
-  /// communicator.
+  /// Runs to the end, also of what peers read in this rank's memory (loans.h). @throws
+  /// InvalidArgument if an input was not fed; CommError as the communicator.
   void finish();
 
   /// An output, or a tensor that forward saves for backward. Requires finish().
@@ -115,6 +117,7 @@ class Execution {
   void set_tile(int tile, const at::Tensor& memory);
   void check_fits(plan::Tensor tensor, int tile, const at::Tensor& given) const;
 
+  void advance_all();
   bool start_ready();
   bool ready(const Batch& batch) const;
   void start(const Batch& batch);
@@ -147,6 +150,7 @@ class Execution {
   std::vector<std::size_t> next_;                ///< By lane: first batch that has not started.
   std::vector<const std::vector<int>*> flying_;  ///< Messages under way: their ops.
   std::vector<comm::Request> requests_;  ///< Theirs. After tiles_: dropped before the memory is.
+  Loans loans_;                          ///< After operands_ and tiles_, likewise.
   // Of the batch that starts; kept for their memory.
   std::vector<comm::Strided> parts_;
   std::vector<comm::Message> messages_;

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
+#include <mutex>
 #include <stdexcept>
 
 #include "armillary/comm/local.h"
@@ -92,6 +94,49 @@ TEST(Execution, MovesExactlyTheBytesOfItsPlan) {
       });
     }
   }
+}
+
+/// Bytes of a forward and a backward pass that were received, and of those that were not copied.
+struct Borrowed {
+  std::int64_t received = 0;
+  std::int64_t borrowed = 0;
+};
+
+std::array<Borrowed, 2> borrowed_by(const plan::Problem& problem, const std::string& strategy) {
+  std::array<Borrowed, 2> sums;
+  std::mutex mutex;
+  comm::run_ranks(problem.world, [&](comm::Communicator& comm) {
+    const CompiledAttention programs =
+        compiled_for(problem, plan::parse_strategy(strategy), comm.rank());
+    const Execution forward = run_forward(programs, comm);
+    const Execution backward = run_backward(programs, forward, comm);
+    const std::lock_guard lock(mutex);
+    for (const auto& [sum, run] : {std::pair(&sums[0], &forward), std::pair(&sums[1], &backward)}) {
+      sum->received += run->moved().received_bytes;
+      sum->borrowed += run->moved().borrowed_bytes;
+    }
+  });
+  return sums;
+}
+
+TEST(Execution, BorrowsWhatNobodyWritesOverBeforeTheEnd) {
+  plan::Problem problem = causal_problem(2, 64);
+  problem.mask = plan::parse_mask("full", {64, 64});
+  for (const std::string strategy : {"ring", "tokenring", "allgather"}) {
+    const Borrowed forward = borrowed_by(problem, strategy)[0];
+    EXPECT_GT(forward.received, 0) << strategy;
+    EXPECT_EQ(forward.borrowed, forward.received) << strategy;
+  }
+  EXPECT_GT(borrowed_by(problem, "ring")[1].borrowed, 0);
+}
+
+// The first hop is of the caller's K and V, the third of a slot that is not used again; the second
+// passes on what is borrowed.
+TEST(Execution, BorrowsTwoOfThreeHopsOfARing) {
+  plan::Problem problem = causal_problem(4, 64);
+  problem.mask = plan::parse_mask("full", {64, 64});
+  const Borrowed forward = borrowed_by(problem, "ring")[0];
+  EXPECT_EQ(3 * forward.borrowed, 2 * forward.received);
 }
 
 TEST(Execution, SameBitsWhateverTheTiming) {

@@ -1,0 +1,174 @@
+#include "armillary/attention/loans.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "armillary/attention/dtypes.h"
+
+namespace armillary::attention {
+namespace {
+
+using plan::Op;
+
+bool is_one_piece(const LocatedView& view) {
+  return view.segments.size() == 1;
+}
+
+bool may_lend(const CompiledProgram& compiled, int op, const std::vector<bool>& waited_for) {
+  const LocatedView& sent = compiled.views[op][0];
+  // What lives in a caller's tile may be written over as that tile, which no wait tells.
+  return !waited_for[op] && is_one_piece(sent) && compiled.home[sent.tile] == sent.tile;
+}
+
+/// Whether the memory of the tile is this op's and its readers' alone.
+bool may_borrow(const CompiledProgram& compiled, int op) {
+  const plan::RankProgram& program = compiled.program;
+  const plan::View& received = program.ops[op].views[0];
+  const plan::Tile& tile = program.tiles[received.tile];
+  if (!is_one_piece(compiled.views[op][0]) || received.heads != tile.heads ||
+      received.blocks != tile.blocks || compiled.callers[received.tile] ||
+      compiled.home[received.tile] != received.tile) {
+    return false;
+  }
+  for (std::size_t other = 0; other < program.ops.size(); ++other) {
+    const Op& action = program.ops[other];
+    for (std::size_t v = 0; v < action.views.size(); ++v) {
+      const bool writes = operands(action.kind)[v].access != plan::Access::Read;
+      if (writes && action.views[v].tile == received.tile && static_cast<int>(other) != op) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+std::vector<int> readers_of(const CompiledProgram& compiled, int op) {
+  std::vector<int> readers;
+  for (int other = 0; other < static_cast<int>(compiled.views.size()); ++other) {
+    const bool reads = std::ranges::any_of(compiled.views[other], [&](const LocatedView& view) {
+      return view.tile == compiled.views[op][0].tile;
+    });
+    if (reads && other != op) readers.push_back(other);
+  }
+  return readers;
+}
+
+}  // namespace
+
+void find_loans(CompiledProgram& compiled) {
+  const std::size_t ops = compiled.program.ops.size();
+  compiled.loan.assign(ops, false);
+  compiled.readers.resize(ops);
+  std::vector<bool> waited_for(ops, false);
+  for (const std::vector<Batch>& lane : compiled.lanes) {
+    for (const Batch& batch : lane) {
+      for (const int op : batch.waits) waited_for[op] = true;
+    }
+  }
+  for (const std::vector<Batch>& lane : compiled.lanes) {
+    for (const Batch& batch : lane) {
+      for (const std::vector<int>& message : batch.messages) {
+        if (message.size() > 1) continue;
+        const int op = message[0];
+        const bool sends = compiled.program.ops[op].kind == plan::OpKind::Send;
+        compiled.loan[op] = sends ? may_lend(compiled, op, waited_for) : may_borrow(compiled, op);
+        if (!sends && compiled.loan[op]) compiled.readers[op] = readers_of(compiled, op);
+      }
+    }
+  }
+}
+
+Loans::Loans(const CompiledProgram& compiled)
+    : compiled_(compiled), tiles_(compiled.program.tiles.size()) {
+  std::size_t borrowers = 0;
+  for (std::size_t op = 0; op < compiled.loan.size(); ++op) {
+    if (!compiled.loan[op]) continue;
+    const int number = compiled.views[op][0].tile;
+    Tile& tile = tiles_[number];
+    if (compiled.program.ops[op].kind == plan::OpKind::Send) {
+      tile.owner = std::make_shared<at::Tensor>();
+      continue;
+    }
+    ++borrowers;
+    const plan::Dtype dtype = dtype_of(compiled.problem, compiled.program.tiles[number]);
+    tile.shown = at::empty({0}, scalar_type(dtype));
+    tile.memory = tile.shown.storage();
+  }
+  borrowed_.reserve(borrowers);
+}
+
+void Loans::allow(int op, const at::Tensor& memory, comm::Message& message) {
+  Tile& tile = tiles_[compiled_.views[op][0].tile];
+  message.loan = compiled_.loan[op] && !tile.borrowed;
+  if (!message.loan || message.direction == comm::Direction::Receive) return;
+  *tile.owner = memory;
+  message.owner = tile.owner;
+}
+
+void Loans::show(int tile, const c10::Storage& memory, at::IntArrayRef strides, std::int64_t begin,
+                 Operands& operands) {
+  const at::Tensor& shown = tiles_[tile].shown;
+  shown.unsafeGetTensorImpl()->set_storage_keep_dtype(memory);
+  shown.unsafeGetTensorImpl()->set_sizes_and_strides(compiled_.shapes[tile], strides, begin);
+  operands.point(tile, shown);
+}
+
+std::int64_t Loans::borrow(int op, const comm::Request& request, Operands& operands) {
+  const std::span<const comm::Strided> parts = request->borrowed();
+  if (parts.empty()) return 0;
+  const int number = compiled_.views[op][0].tile;
+  Tile& tile = tiles_[number];
+  const std::vector<std::int64_t>& shape = compiled_.shapes[number];
+  const std::int64_t element = tile.shown.element_size();
+  // A part is a batch entry; its tokens are one row if they touch.
+  const std::int64_t width = c10::multiply_integers(shape.begin() + 2, shape.end());
+  const std::int64_t token = parts[0].rows == 1 ? width : parts[0].stride_bytes / element;
+  const std::int64_t batch =
+      parts.size() == 1 ? shape[1] * token : (parts[1].data - parts[0].data) / element;
+  c10::SmallVector<std::int64_t, 4> strides{batch, token};
+  if (shape.size() == 4) strides.push_back(shape[3]);
+  strides.push_back(1);
+  tile.memory.set_nbytes(static_cast<std::size_t>(
+      ((shape[0] - 1) * batch + (shape[1] - 1) * token + width) * element));
+  tile.memory.set_data_ptr_noswap(at::DataPtr(parts[0].data, at::kCPU));
+  tile.borrowed = true;
+  const at::Tensor& own = operands.at(op, 0, 0);
+  borrowed_.push_back({op, request, own.storage(), own.storage_offset()});
+  show(number, tile.memory, strides, 0, operands);
+  return request->bytes();
+}
+
+void Loans::give_back_read(const std::vector<bool>& complete, comm::Communicator& comm,
+                           Operands& operands) {
+  const auto is_read = [&](const Borrowed& loan) {
+    return std::ranges::all_of(compiled_.readers[loan.op], [&](int op) { return complete[op]; });
+  };
+  for (std::size_t i = 0; i < borrowed_.size();) {
+    if (!is_read(borrowed_[i])) {
+      ++i;
+      continue;
+    }
+    const Borrowed loan = std::move(borrowed_[i]);
+    borrowed_.erase(borrowed_.begin() + static_cast<std::ptrdiff_t>(i));
+    const int number = compiled_.views[loan.op][0].tile;
+    Tile& tile = tiles_[number];
+    const std::vector<std::int64_t>& shape = compiled_.shapes[number];
+    c10::SmallVector<std::int64_t, 4> strides(shape.size(), 1);
+    for (std::size_t d = shape.size() - 1; d-- > 0;) strides[d] = strides[d + 1] * shape[d + 1];
+    show(number, loan.own, strides, loan.own_begin, operands);
+    tile.shown.unsafeGetTensorImpl()->set_storage_keep_dtype(tile.memory);
+    tile.memory.set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+    tile.borrowed = false;
+    comm.give_back(loan.request);
+  }
+}
+
+void Loans::release() {
+  for (Tile& tile : tiles_) {
+    if (tile.owner) *tile.owner = at::Tensor();
+  }
+}
+
+}  // namespace armillary::attention
