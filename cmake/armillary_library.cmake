@@ -55,6 +55,13 @@ function(armillary_library name)
 
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp)
   armillary_test(${name} SOURCES ${tests} LIBS ${target})
+  if(arg_TORCH)
+    foreach(part ${target} armillary_${name}_test)
+      if(TARGET ${part})  # each of its unity units reads libtorch's headers, for 15 s or more
+        set_target_properties(${part} PROPERTIES UNITY_BUILD_BATCH_SIZE 16)
+      endif()
+    endforeach()
+  endif()
 endfunction()
 
 # armillary_test(<name> SOURCES <file>... LIBS <target>... [SHARDS <n>]): test program armillary_<name>_test,

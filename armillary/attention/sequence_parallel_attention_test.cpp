@@ -13,6 +13,7 @@
 #include "armillary/core/error.h"
 #include "armillary/kernel/naive_attention.h"
 #include "tests/finite_differences.h"
+#include "tests/sanitized.h"
 #include "tests/tolerance.h"
 
 namespace armillary::attention {
@@ -108,6 +109,7 @@ kernel::Results one_device(const kernel::Sequences& whole) {
 /// Rounding errors of bf16 stay near those of one-device bf16 attention, and do not grow with the
 /// world. Each row: a strategy for 2 ranks and the same for 16.
 TEST(SequenceParallelAttention, Bf16ErrorIsThatOfOneDevice) {
+  if (kSanitized) GTEST_SKIP() << "[SKIP] about rounding, not about memory or threads";
   constexpr std::int64_t kTokens = 512;
   const plan::Mask mask = plan::parse_mask("causal", {kTokens, kTokens});
   const kernel::Sequences whole =

@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "armillary/bench/rounds.h"
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
@@ -46,6 +45,14 @@ double Ranks::wait() {
   return seconds_;
 }
 
+/// Of the first rank that is there: rank 0 may be the last to wake.
+void Ranks::note_start(int work) {
+  const std::lock_guard lock(mutex_);
+  if (begun_ == work) return;
+  begun_ = work;
+  begin_ = Clock::now();
+}
+
 void Ranks::serve(comm::Communicator& comm) {
   at::set_num_threads(1);  // ranks are the threads
   for (int next = 1;; ++next) {
@@ -60,13 +67,12 @@ void Ranks::serve(comm::Communicator& comm) {
     }
     if (warm_up) warm_up(comm);
     comm::barrier(comm);
-    const double seconds = seconds_of([&] {
-      work(comm);
-      comm::barrier(comm);
-    });
+    note_start(next);
+    work(comm);
+    comm::barrier(comm);
     if (comm.rank() != 0) continue;
     const std::lock_guard lock(mutex_);
-    seconds_ = seconds;
+    seconds_ = std::chrono::duration<double>(Clock::now() - begin_).count();
     done_ = next;
     changed_.notify_all();
   }

@@ -2,6 +2,7 @@
 // step: what a rank keeps for itself is warm when it is timed.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <functional>
@@ -27,7 +28,7 @@ class Ranks {
   /// started before was waited for.
   void start(Work work, Work warm_up = {});
 
-  /// Seconds from when all ranks were ready to when all had done it, by the clock of rank 0.
+  /// Seconds from when the first rank began, all being ready, to when all had done it.
   /// @throws what a rank threw; the group is of no use then.
   double wait();
 
@@ -37,16 +38,20 @@ class Ranks {
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+  void note_start(int work);
   void serve(comm::Communicator& comm);
 
   std::mutex mutex_;
   std::condition_variable changed_;
   Work work_;  ///< Empty: the ranks are to end.
   Work warm_up_;
-  int started_ = 0;     ///< How many works were given,
-  int done_ = 0;        ///< and how many of them rank 0 has seen the end of.
-  double seconds_ = 0;  ///< Of the last of them.
-  bool over_ = false;   ///< No rank runs any more.
+  int started_ = 0;          ///< How many works were given,
+  int done_ = 0;             ///< and how many of them rank 0 has seen the end of.
+  int begun_ = 0;            ///< How many of them a rank began,
+  Clock::time_point begin_;  ///< and when the last.
+  double seconds_ = 0;       ///< Of the last of them.
+  bool over_ = false;        ///< No rank runs any more.
   std::exception_ptr error_;
   std::jthread group_;  ///< Last: it uses all of the above.
 };

@@ -16,6 +16,7 @@
 #include "armillary/comm/local.h"
 #include "armillary/kernel/cpu_kernel.h"
 #include "armillary/plan/strategies/every_strategy.h"
+#include "tests/sanitized.h"
 
 namespace {
 
@@ -23,10 +24,8 @@ thread_local std::int64_t allocations = 0;
 
 }  // namespace
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kCounts = false;  // sanitizers bring an allocator of their own
-#else
-constexpr bool kCounts = true;
+#if !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)  // they have an allocator of their own
 
 // All others end in these, operator new too.
 extern "C" {
@@ -170,14 +169,14 @@ plan::Problem problem_of(int world, plan::Dtype dtype, plan::Wire wire) {
 }
 
 TEST(Allocation, TheCounterCounts) {
-  if (!kCounts) GTEST_SKIP() << "[SKIP] a sanitizer's allocator";
+  if (kSanitized) GTEST_SKIP() << "[SKIP] a sanitizer's allocator";
   const std::int64_t before = allocations;
   const at::Tensor x = at::empty({3});
   EXPECT_GT(allocations, before);
 }
 
 TEST(Allocation, AWarmStepOfAnyStrategyAllocatesNothing) {
-  if (!kCounts) GTEST_SKIP() << "[SKIP] a sanitizer's allocator";
+  if (kSanitized) GTEST_SKIP() << "[SKIP] a sanitizer's allocator";
   for (const int world : {1, 2, 4}) {
     for (const auto& [dtype, wire] : {std::pair(plan::Dtype::F32, plan::Wire::Accumulator),
                                       std::pair(plan::Dtype::Bf16, plan::Wire::Input)}) {
@@ -191,7 +190,7 @@ TEST(Allocation, AWarmStepOfAnyStrategyAllocatesNothing) {
 }
 
 TEST(Allocation, NorDoFeatures) {
-  if (!kCounts) GTEST_SKIP() << "[SKIP] a sanitizer's allocator";
+  if (kSanitized) GTEST_SKIP() << "[SKIP] a sanitizer's allocator";
   const plan::Problem problem = problem_of(2, plan::Dtype::F32, plan::Wire::Accumulator);
   const kernel::Score score{.scale = 0.25,
                             .softcap = 20.0,

@@ -14,15 +14,13 @@
 #include "armillary/plan/strategies/closed_forms.h"
 #include "armillary/plan/strategies/grid_plan.h"
 #include "armillary/plan/strategy.h"
+#include "tests/sanitized.h"
 
 namespace armillary::plan {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__)
-constexpr int kWorlds[] = {4, 8, 16};  // the same code, ten times slower
-#else
-constexpr int kWorlds[] = {4, 8, 16, 64};
-#endif
+const std::vector<int> kWorlds =
+    kSanitized ? std::vector<int>{4, 8, 16} : std::vector<int>{4, 8, 16, 64};
 
 constexpr std::int64_t kWord = 2;  ///< bf16.
 constexpr std::int64_t kSum = 4;

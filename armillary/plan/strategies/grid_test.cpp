@@ -17,17 +17,14 @@
 #include "armillary/plan/strategies/grid_plan.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/plan/verify/broken_plan.h"
+#include "tests/sanitized.h"
 
 namespace armillary::plan {
 namespace {
 
 constexpr int kGridWorlds[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16};
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr unsigned kSlower = 8;
-#else
-constexpr unsigned kSlower = 1;
-#endif
+constexpr unsigned kSlower = kSanitized ? 8 : 1;
 
 struct HeadCounts {
   int q;

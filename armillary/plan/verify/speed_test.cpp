@@ -8,12 +8,13 @@
 
 #include "armillary/plan/hazards.h"
 #include "armillary/plan/verify/broken_plan.h"
+#include "tests/sanitized.h"
 
 namespace armillary::plan {
 namespace {
 
-#if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-constexpr bool kRelease = true;
+#if defined(NDEBUG)
+constexpr bool kRelease = !kSanitized;
 #else
 constexpr bool kRelease = false;
 #endif
