@@ -62,7 +62,8 @@ std::int64_t most_between_nodes(const plan::Plan& plan, int ranks_per_node) {
 /// A row of the comparison, without its end.
 std::string compared(const plan::Problem& problem, const plan::Strategy& strategy,
                      std::optional<int> ranks_per_node) {
-  const double bound = plan::forward_lower_bound(problem);
+  const bool has_bound = problem.mask.q_len() == problem.mask.kv_len();
+  const double bound = has_bound ? plan::forward_lower_bound(problem) : 0;
   std::string row = fmt::format("| {} ", to_string(strategy));
   std::string between_nodes;
   for (const plan::Plan& plan :
@@ -105,7 +106,8 @@ void print_comparison(const plan::Problem& problem, std::optional<int> ranks_per
   }
   fmt::print(
       "\nsent, slots: on the busiest rank. x bound: mean sent forward, over the least that any "
-      "strategy can receive\nwith a full mask; other masks can go below.\n");
+      "strategy can receive\nwith a full mask and as many queries as keys; other masks can go "
+      "below.\n");
   if (ranks_per_node) {
     fmt::print(
         "between nodes: sent to ranks of other nodes of {} neighbours, by the busiest rank.\n",

@@ -26,6 +26,11 @@ it sends, *slots* the buffers it needs beside inputs, outputs and what forward l
 Formulas of bytes count words per rank with a full mask, and a sum as one word: that is `--wire input`; by default a partial sum of a
 bf16 problem takes two. N tokens, P ranks, d the dim of a head, Dq = query heads x d, Dk = KV heads x d,
 eps = 2/d for the log-sum-exp, u, Rq = R and Rk = C the ways over heads, queries and keys.
+
+A mask takes away what nobody needs: keys that a rank's queries do not see, and queries that see none of its keys. With a sliding window
+`ring`, `allgather`, `double_ring` and `bidirectional_ring` move the halo, with packed documents that are shards nothing. It does not take away
+what a strategy moves by its cut, whatever the mask: heads for tokens (`ulysses`, `usp`), a team's gather (`startrail` with c > 1), transposes
+and rows (`attention2d`). `auto:traffic` counts that and takes the ring where it is less.
 )";
 
 plan::Problem problem(int world) {

@@ -149,8 +149,8 @@ class Execution {
   std::vector<bool> complete_;                   ///< By op.
   std::vector<std::size_t> next_;                ///< By lane: first batch that has not started.
   std::vector<const std::vector<int>*> flying_;  ///< Messages under way: their ops.
-  std::vector<comm::Request> requests_;  ///< Theirs. After tiles_: dropped before the memory is.
-  Loans loans_;                          ///< After operands_ and tiles_, likewise.
+  Loans loans_;  ///< After operands_ and tiles_: given back before the memory is gone.
+  std::vector<comm::Request> requests_;  ///< Of what flies. Dropped first: it may pass on a loan.
   // Of the batch that starts; kept for their memory.
   std::vector<comm::Strided> parts_;
   std::vector<comm::Message> messages_;

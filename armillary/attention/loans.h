@@ -4,9 +4,11 @@
 //   rank 1   recv --> operands point there --> attend, merge, ... --> gives back
 //
 // A plan needs no word for it. A send may lend if no op waits for it: then nothing is written over
-// its memory before the run ends, and the end of the run waits for its reader. So nobody waits for
-// a loan who does not wait for the message, and no plan that was free of deadlocks gets one. A
-// receive may borrow if nobody else writes its tile. What is borrowed is copied on, not lent on.
+// its memory before the run ends. Only the end of a run waits for a loan: until the peer has
+// computed with the tile, where it would not wait for a copy; under the same deadline, which must
+// be longer than a peer computes between two messages in any case. No op waits, so no plan that was
+// free of deadlocks gets one. A receive may borrow if nobody else writes its tile. What is borrowed
+// is copied on, not lent on.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -4,16 +4,17 @@
 #include <cmath>
 #include <limits>
 
+#include "armillary/core/error.h"
+
 namespace armillary::plan {
 
 double forward_lower_bound(const Problem& problem) {
   const double world = problem.world;
   const double group = problem.group_size();
-  const double tokens = std::sqrt(static_cast<double>(problem.mask.q_len()) *
-                                  static_cast<double>(problem.mask.kv_len()));
-  const double token_bytes = tokens * static_cast<double>(problem.batch) *
-                             (problem.head_dim + problem.value_dim) *
-                             static_cast<double>(bytes_of(problem.dtype));
+  ARMILLARY_CHECK(problem.mask.q_len() == problem.mask.kv_len());
+  const double token_bytes =
+      static_cast<double>(problem.mask.q_len()) * static_cast<double>(problem.batch) *
+      (problem.head_dim + problem.value_dim) * static_cast<double>(bytes_of(problem.dtype));
   if (problem.world == 1) return 0;
   if (world < group) return problem.kv_heads * token_bytes * (1 - 1 / world);
   double least = std::numeric_limits<double>::infinity();

@@ -11,6 +11,7 @@ namespace armillary::plan {
 /// A rank that computes for k whole KV groups and a rectangle of one more needs the sides of these,
 /// less what it owns. The least is taken over k. With fewer ranks than query heads per KV head, a
 /// ring is the best there is. A mask that hides pairs can be served with less.
+/// Requires as many queries as keys: shards of unequal lengths make another problem of it.
 double forward_lower_bound(const Problem& problem);
 
 }  // namespace armillary::plan

@@ -134,7 +134,10 @@ TEST(Planner, OnlyADoubleRingHasAWindow) {
                           "grid: window=2 with col=ring; only col=double_ring has a window");
   expect_strategy_refused(
       problem_of(4), "grid:u=1,rq=4,rk=1,col=double_ring",
-      "grid: col=double_ring without window; one that divides rq=4 is required");
+      "grid: col=double_ring without window; one that divides rq=4 is required, such as window=2");
+  expect_strategy_refused(problem_of(4), "grid:u=1,rq=4,rk=1,col=double_ring,window=3",
+                          "grid: window=3 with rq=4; col=double_ring needs a window that divides "
+                          "rq; nearest: window=2");
 }
 
 TEST(Planner, MoreSlicesThanKvHeadsAreAsManyAsThose) {

@@ -119,6 +119,20 @@ TEST(VerbError, AWorldThatIsTooLargeToCompareGivesNoTable) {
   EXPECT_THAT(refused.err, HasSubstr("at most 1024 ranks"));
 }
 
+/// The lower bound is of one length.
+TEST(Compare, HasNoBoundWhereQueriesAndKeysDiffer) {
+  const std::vector<std::string> common{"plan", "--compare", "--world", "4", "--mask", "full"};
+  const auto table = [&](const std::string& kv_len) {
+    std::vector<std::string> arguments = common;
+    arguments.insert(arguments.end(), {"--seq", "64", "--kv-seq", kv_len});
+    const Result result = run(arguments);
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.out;
+  };
+  EXPECT_THAT(table("64"), testing::Not(HasSubstr("| - |")));
+  EXPECT_THAT(table("6400"), HasSubstr("| - |"));
+}
+
 /// What was not written was not done.
 TEST(Output, ThatCannotBeWrittenIsAFailure) {
   if (access("/dev/full", W_OK) != 0) GTEST_SKIP() << "[SKIP] no /dev/full";

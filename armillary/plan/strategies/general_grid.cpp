@@ -1,9 +1,11 @@
 // The general grid u x Rq x Rk: any cut, any movement along each axis, any nesting of the axes.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <set>
 #include <string_view>
 
+#include "armillary/core/checked.h"
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
 #include "armillary/plan/strategies/presets.h"
@@ -52,13 +54,16 @@ int window(const Strategy& strategy, const Grid& grid) {
   }
   if (!given) {
     fail<InvalidArgument>(
-        "grid: col=double_ring without window; one that divides rq={} is required", grid.rq);
+        "grid: col=double_ring without window; one that divides rq={} is required, such as "
+        "window={}",
+        grid.rq, nearest_divisor(grid.rq, static_cast<int>(std::sqrt(grid.rq))));
   }
   const int window = number(strategy, "window");
   if (grid.rq % window != 0) {
     fail<InvalidArgument>(
-        "grid: window={} with rq={}; col=double_ring needs a window that divides rq", window,
-        grid.rq);
+        "grid: window={} with rq={}; col=double_ring needs a window that divides rq; nearest: "
+        "window={}",
+        window, grid.rq, nearest_divisor(grid.rq, window));
   }
   return window;
 }

@@ -22,7 +22,7 @@ at::ScalarType product_dtype(at::ScalarType dtype, bool native_bf16) {
 at::Tensor operand(const at::Tensor& weight, at::ScalarType dtype, bool native_bf16) {
   if (dtype != at::kBFloat16 || native_bf16) return weight.to(dtype);
   at::Tensor rounded = weight.clone();
-  round_to_bf16_(rounded);
+  round_to_bf16(rounded);
   return rounded;
 }
 
@@ -41,7 +41,7 @@ struct Product : torch::CustomClassHolder {
     if (!options.gelu) return rows(x).to(dtype);
     // In the dtype of products: ATen's GELU of bf16 takes twice as long as of fp32.
     at::Tensor made = at::gelu(x.to(dtype));
-    if (dtype != x.scalar_type()) round_to_bf16_(made);
+    if (dtype != x.scalar_type()) round_to_bf16(made);
     return rows(made);
   }
 };

@@ -117,7 +117,7 @@ NormGrads norm_grads(const at::Tensor& dy_BLE, const at::Tensor& x_BLE, const at
   return {dx_BLE, at::tensor(dweight, at::kFloat)};
 }
 
-void round_to_bf16_(at::Tensor& x) {
+void round_to_bf16(at::Tensor& x) {
   ARMILLARY_CHECK(x.is_contiguous() && x.scalar_type() == at::kFloat);
   round_to_bf16(x.numel(), x.mutable_data_ptr<float>());
 }

@@ -23,7 +23,7 @@ NormGrads norm_grads(const at::Tensor& dy_BLE, const at::Tensor& x_BLE, const at
                      const at::Tensor& inverse_N);
 
 /// The values of x, contiguous and fp32, become the nearest that bf16 has.
-void round_to_bf16_(at::Tensor& x);
+void round_to_bf16(at::Tensor& x);
 
 /// Turns the pairs (x_i, x_{i + D/2}) of each token by its angles (RoFormer, arXiv:2104.09864).
 /// cos and sin: fp32 [L, D/2], constants.
