@@ -62,6 +62,7 @@ StrategyDefinition startrail() {
             std::vector<std::map<std::string, std::string>> variants;
             for (int c = 2; c * c <= problem.world; ++c) {
               variants.push_back({{"c", std::to_string(c)}});
+              variants.push_back({{"c", std::to_string(c)}, {"placement", "p2p_intra"}});
             }
             return variants;
           }};

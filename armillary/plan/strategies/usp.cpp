@@ -26,7 +26,14 @@ StrategyDefinition usp() {
         }
         return with_sides(grid, strategy, "kv");
       },
-      each_inner_divisor("u"));
+      [](const Problem& problem) {
+        std::vector<std::map<std::string, std::string>> variants;
+        for (const int u : inner_divisors(problem.world)) {
+          variants.push_back({{"u", std::to_string(u)}});
+          variants.push_back({{"u", std::to_string(u)}, {"inner", "ring"}});
+        }
+        return variants;
+      });
 }
 
 }  // namespace armillary::plan
