@@ -3,14 +3,13 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "armillary/attention/dtypes.h"
 
 namespace armillary::attention {
 namespace {
-
-using plan::Op;
 
 bool is_one_piece(const LocatedView& view) {
   return view.segments.size() == 1;
@@ -22,37 +21,32 @@ bool may_lend(const CompiledProgram& compiled, int op, const std::vector<bool>& 
   return !waited_for[op] && is_one_piece(sent) && compiled.home[sent.tile] == sent.tile;
 }
 
-/// Whether the memory of the tile is this op's and its readers' alone.
-bool may_borrow(const CompiledProgram& compiled, int op) {
-  const plan::RankProgram& program = compiled.program;
-  const plan::View& received = program.ops[op].views[0];
-  const plan::Tile& tile = program.tiles[received.tile];
-  if (!is_one_piece(compiled.views[op][0]) || received.heads != tile.heads ||
-      received.blocks != tile.blocks || compiled.callers[received.tile] ||
-      compiled.home[received.tile] != received.tile) {
-    return false;
-  }
-  for (std::size_t other = 0; other < program.ops.size(); ++other) {
-    const Op& action = program.ops[other];
-    for (std::size_t v = 0; v < action.views.size(); ++v) {
-      const bool writes = operands(action.kind)[v].access != plan::Access::Read;
-      if (writes && action.views[v].tile == received.tile && static_cast<int>(other) != op) {
-        return false;
-      }
+/// By tile: how many ops write its memory, and all that use it.
+struct Uses {
+  int writers = 0;
+  std::vector<int> ops;
+};
+
+std::vector<Uses> uses_of(const CompiledProgram& compiled) {
+  std::vector<Uses> uses(compiled.program.tiles.size());
+  for (int op = 0; op < static_cast<int>(compiled.views.size()); ++op) {
+    const auto roles = operands(compiled.program.ops[op].kind);
+    for (std::size_t v = 0; v < compiled.views[op].size(); ++v) {
+      Uses& of = uses[compiled.views[op][v].tile];
+      if (roles[v].access != plan::Access::Read) ++of.writers;
+      if (of.ops.empty() || of.ops.back() != op) of.ops.push_back(op);
     }
   }
-  return true;
+  return uses;
 }
 
-std::vector<int> readers_of(const CompiledProgram& compiled, int op) {
-  std::vector<int> readers;
-  for (int other = 0; other < static_cast<int>(compiled.views.size()); ++other) {
-    const bool reads = std::ranges::any_of(compiled.views[other], [&](const LocatedView& view) {
-      return view.tile == compiled.views[op][0].tile;
-    });
-    if (reads && other != op) readers.push_back(other);
-  }
-  return readers;
+/// Whether the whole tile is this op's and its readers' alone.
+bool may_borrow(const CompiledProgram& compiled, int op, const Uses& uses) {
+  const plan::View& received = compiled.program.ops[op].views[0];
+  const plan::Tile& tile = compiled.program.tiles[received.tile];
+  return is_one_piece(compiled.views[op][0]) && received.heads == tile.heads &&
+         received.blocks == tile.blocks && !compiled.callers[received.tile] &&
+         compiled.home[received.tile] == received.tile && uses.writers == 1;
 }
 
 }  // namespace
@@ -61,6 +55,7 @@ void find_loans(CompiledProgram& compiled) {
   const std::size_t ops = compiled.program.ops.size();
   compiled.loan.assign(ops, false);
   compiled.readers.resize(ops);
+  const std::vector<Uses> uses = uses_of(compiled);
   std::vector<bool> waited_for(ops, false);
   for (const std::vector<Batch>& lane : compiled.lanes) {
     for (const Batch& batch : lane) {
@@ -72,9 +67,13 @@ void find_loans(CompiledProgram& compiled) {
       for (const std::vector<int>& message : batch.messages) {
         if (message.size() > 1) continue;
         const int op = message[0];
+        const Uses& of = uses[compiled.views[op][0].tile];
         const bool sends = compiled.program.ops[op].kind == plan::OpKind::Send;
-        compiled.loan[op] = sends ? may_lend(compiled, op, waited_for) : may_borrow(compiled, op);
-        if (!sends && compiled.loan[op]) compiled.readers[op] = readers_of(compiled, op);
+        compiled.loan[op] =
+            sends ? may_lend(compiled, op, waited_for) : may_borrow(compiled, op, of);
+        if (sends || !compiled.loan[op]) continue;
+        std::ranges::copy_if(of.ops, std::back_inserter(compiled.readers[op]),
+                             [op](int other) { return other != op; });
       }
     }
   }
