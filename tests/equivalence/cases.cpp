@@ -36,6 +36,19 @@ std::vector<std::string> masks_for(std::int64_t length) {
   return masks;
 }
 
+/// `model` under each of the masks, and as cross-attention to 11 more keys.
+void add_masks(std::vector<Case>& cases, const Case& model, const std::vector<std::string>& masks) {
+  for (const std::string& mask : masks) {
+    cases.push_back(model);
+    cases.back().mask = mask;
+  }
+  for (const char* mask : {"full", "causal:align=end", "causal:align=start"}) {
+    cases.push_back(model);
+    cases.back().mask = mask;
+    cases.back().kv_len = model.kv_len + 11;
+  }
+}
+
 /// Rows of `global` that a rank owns, in its memory order.
 at::Tensor shard(const at::Tensor& global_BSHD, const plan::Runs& runs) {
   return global_BSHD.index_select(1, at::tensor(plan::positions(runs), at::kLong)).contiguous();
@@ -73,15 +86,7 @@ std::vector<Case> grid_cases(int world) {
         for (const char* layout : {"contiguous", "zigzag", "striped:1", "striped:3", "balanced"}) {
           for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
             const Case model{strategy, layout, "", world, length, length, heads, kv_heads, dtype};
-            for (const std::string& mask : masks_for(length)) {
-              cases.push_back(model);
-              cases.back().mask = mask;
-            }
-            for (const char* mask : {"full", "causal:align=end", "causal:align=start"}) {
-              cases.push_back(model);
-              cases.back().mask = mask;
-              cases.back().kv_len = length + 11;
-            }
+            add_masks(cases, model, masks_for(length));
           }
         }
       }
@@ -102,16 +107,9 @@ std::vector<Case> feature_cases(int world) {
           for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
             const Case model{strategy, layout, "",       world, kLength,
                              kLength,  heads,  kv_heads, dtype, set};
-            for (const char* mask : {"full", "causal", "window:left=5,right=2",
-                                     "documents:11,0,6,12", "bands:0-14/0-14/-2..1"}) {
-              cases.push_back(model);
-              cases.back().mask = mask;
-            }
-            for (const char* mask : {"full", "causal:align=end", "causal:align=start"}) {
-              cases.push_back(model);
-              cases.back().mask = mask;
-              cases.back().kv_len = kLength + 11;
-            }
+            add_masks(cases, model,
+                      {"full", "causal", "window:left=5,right=2", "documents:11,0,6,12",
+                       "bands:0-14/0-14/-2..1"});
           }
         }
       }
