@@ -17,6 +17,7 @@
 namespace armillary::comm {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 struct Oddity {  // Not a std::exception.
@@ -253,7 +254,8 @@ TEST(RunRanks, ALoanThatIsNotGivenBackEndsInADeadline) {
     over = true;
   };
   EXPECT_THAT(error_text(2, body),
-              HasSubstr("rank 0 sends 12 bytes to rank 1 on lane 0 not done after 0.05"));
+              AllOf(HasSubstr("rank 0 sends 12 bytes to rank 1 on lane 0 not done after 0.05"),
+                    HasSubstr("; rank 1 has the 12 bytes of lane 0 and reads them in place")));
 }
 
 void check_withdrawn_message_stops_its_queue(const LocalOptions& options) {

@@ -1,0 +1,72 @@
+#include "armillary/comm/local_pending.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include "armillary/comm/local_group.h"
+
+namespace armillary::comm {
+
+LocalPending::LocalPending(LocalGroup& group, int rank, const Message& message,
+                           std::pmr::memory_resource* memory)
+    : Pending(message, total_bytes(message.parts)),
+      group_(group),
+      rank_(rank),
+      parts_(message.parts.begin(), message.parts.end(), memory),
+      loan_(message.loan && bytes() > 0),
+      owner_(message.owner) {}
+
+LocalPending::~LocalPending() {
+  if (!done()) {
+    group_.withdraw(this);
+  } else if (borrows_) {
+    group_.give_back(*this);
+  }
+}
+
+bool LocalPending::fits(const LocalPending& receive) const {
+  const auto bytes = [](const Strided& part) { return part.rows * part.row_bytes; };
+  return loan_ && receive.loan_ &&
+         std::ranges::equal(parts_, receive.parts_, std::equal_to<>(), bytes, bytes);
+}
+
+void LocalPending::lend_to(LocalPending& receive) {
+  // Into memory it has: this may be the sender's thread.
+  std::copy(parts_.begin(), parts_.end(), receive.parts_.begin());
+  receive.owner_ = owner_;
+  receive.borrows_ = true;
+  receive.other_ = this;
+  other_ = &receive;
+}
+
+LocalPending* LocalPending::end_loan() {
+  LocalPending* const other = std::exchange(other_, nullptr);
+  if (other) other->other_ = nullptr;
+  return other;
+}
+std::size_t first_done(std::span<const Request> requests) {
+  std::size_t first = requests.size();
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (!requests[i]) continue;
+    const std::uint64_t place = static_cast<const LocalPending&>(*requests[i]).place();
+    if (place == 0 || place >= least) continue;
+    first = i;
+    least = place;
+  }
+  return first;
+}
+
+std::string loans_text(std::span<const Request> requests) {
+  std::string text;
+  for (const Request& request : requests) {
+    if (!request || !static_cast<const LocalPending&>(*request).lends()) continue;
+    text += fmt::format("; rank {} has the {} bytes of lane {} and reads them in place",
+                        request->peer(), request->bytes(), request->lane());
+  }
+  return text;
+}
+
+}  // namespace armillary::comm
