@@ -5,18 +5,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "armillary/kernel/dealt_attention.h"
 #include "armillary/kernel/naive_attention.h"
+#include "armillary/kernel/wild_values.h"
 
 namespace armillary::kernel {
 namespace {
 
-using plan::Interval;
 using plan::Mask;
 
 using Rules = KernelTest;
@@ -155,49 +153,14 @@ TEST_P(Rules, RowsWithoutKeysAreZero) {
   EXPECT_TRUE(at::equal(y.dq_BSHD.slice(1, 3, 5), at::zeros({1, 2, 1, 8}))) << y.dq_BSHD;
 }
 
-// Rule 3. Query 3, key 7 (also as a value) and dout 9 are wild; documents of 5 tokens and causality
-// say what can see them.
+// Rule 3.
 TEST_P(Rules, NanAndInfinityReachOnlyWhatSeesThem) {
-  const Mask mask = plan::parse_mask("documents:5,5,5", {.q = 15, .kv = 15});
+  const Mask mask = mask_of_wild_values();
   const Deal deal{.q_blocks = {run(0, 15)}, .k_blocks = {run(0, 15)}, .q_heads = {{0, 2}}};
   const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype(), 13);
-  const Results required = naive_attention(tame, mask, 1);
-  for (const double wild : {kNan, kInf, -kInf}) {
-    const auto with = [&](const at::Tensor& x, std::int64_t row) {
-      at::Tensor copy = x.clone();
-      copy.select(1, row).fill_(wild);
-      return copy;
-    };
-    const auto tame_but = [](const at::Tensor& x, Interval rows) {
-      return at::cat({x.slice(1, 0, rows.begin), x.slice(1, rows.end)}, 1);
-    };
-    // What comes out equals the tame result but for the given rows, which are not finite.
-    const auto expect = [&](const char* what, const Sequences& x, at::Tensor Results::*field,
-                            Interval rows) {
-      const at::Tensor given = dealt_attention(kernel(), x, mask, deal, 1).*field;
-      EXPECT_LE(relative_error(tame_but(given, rows), tame_but(required.*field, rows)),
-                tolerance(dtype()))
-          << what << " with " << wild;
-      const at::Tensor rest = given.slice(1, rows.begin, rows.end).flatten(2);
-      EXPECT_FALSE(rest.isfinite().all(2).any().item<bool>()) << what << " with " << wild;
-    };
-    Sequences x = tame;
-    x.v_BSGE = with(tame.v_BSGE, 7);
-    expect("out of a wild value", x, &Results::out_BSHE, {7, 10});
-    x = tame;
-    x.dout_BSHE = with(tame.dout_BSHE, 9);
-    expect("dv of a wild dout", x, &Results::dv_BSGE, {5, 10});
-    expect("dq of a wild dout", x, &Results::dq_BSHD, {9, 10});
-    if (!std::isnan(wild)) continue;  // An infinite query or key may make a weight of exactly 0.
-    x = tame;
-    x.q_BSHD = with(tame.q_BSHD, 3);
-    expect("out of a wild query", x, &Results::out_BSHE, {3, 4});
-    expect("dk of a wild query", x, &Results::dk_BSGD, {0, 4});
-    x = tame;
-    x.k_BSGD = with(tame.k_BSGD, 7);
-    expect("out of a wild key", x, &Results::out_BSHE, {7, 10});
-    expect("dq of a wild key", x, &Results::dq_BSHD, {7, 10});
-  }
+  expect_wild_values_stay(tame, naive_attention(tame, mask, 1), [&](const Sequences& x) {
+    return dealt_attention(kernel(), x, mask, deal, 1);
+  });
 }
 
 // Rule 4. Scores of 1e4, 1e4 - 1 and -1e4, exact in fp32: weights 0.73, 0.27 and 0. An fp32 lse of
