@@ -10,6 +10,7 @@
 #include "armillary/bench/peak.h"
 #include "armillary/bench/sdpa.h"
 #include "armillary/core/error.h"
+#include "armillary/core/threads.h"
 #include "armillary/kernel/cpu/isa.h"
 #include "armillary/kernel/cpu_kernel.h"
 #include "armillary/plan/layout.h"
@@ -25,8 +26,8 @@ void check(const KernelCase& given) {
         "KV heads, are required",
         given.tokens, given.world, given.heads, given.kv_heads);
   }
-  if (given.threads < 1) {
-    fail<InvalidArgument>("bench: {} threads; at least 1 is required", given.threads);
+  if (given.threads < 1 || given.threads > kMaxThreads) {
+    fail<InvalidArgument>("bench: {} threads; 1 to {} is required", given.threads, kMaxThreads);
   }
 }
 

@@ -10,15 +10,17 @@
 #include "armillary/bench/layer.h"
 #include "armillary/bench/peak.h"
 #include "armillary/core/error.h"
+#include "armillary/core/threads.h"
 #include "armillary/kernel/cpu/isa.h"
 
 namespace armillary::bench {
 namespace {
 
 plan::Problem problem_of(const LayerCase& given, int world) {
-  if (given.tokens < 1 || given.world < 1) {
-    fail<InvalidArgument>("bench: {} tokens a rank, world {}; at least 1 each is required",
-                          given.tokens, given.world);
+  if (given.tokens < 1 || given.world < 1 || given.world > kMaxThreads) {
+    fail<InvalidArgument>(
+        "bench: {} tokens a rank, world {}; at least 1 each, at most {} ranks, are required",
+        given.tokens, given.world, kMaxThreads);
   }
   const std::int64_t tokens = given.tokens * given.world;
   kernel_dtype(given.dtype);  // refuses what has no kernel

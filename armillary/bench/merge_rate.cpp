@@ -10,6 +10,7 @@
 
 #include "armillary/bench/block.h"
 #include "armillary/core/error.h"
+#include "armillary/core/threads.h"
 #include "armillary/kernel/cpu/isa.h"
 #include "armillary/kernel/merge.h"
 
@@ -47,10 +48,13 @@ void add_rows(float* to, const float* from, std::int64_t count) {
 }
 
 void check_merge(const MergeCase& given) {
-  if (given.tokens < 1 || given.heads < 1 || given.head_dim < 1 || given.threads < 1) {
+  if (given.tokens < 1 || given.heads < 1 || given.head_dim < 1 || given.threads < 1 ||
+      given.threads > kMaxThreads) {
     fail<InvalidArgument>(
-        "bench: {} tokens, {} heads, head dim {}, {} threads; at least 1 each is required",
-        given.tokens, given.heads, given.head_dim, given.threads);
+        "bench: {} tokens, {} heads, head dim {}, {} threads; at least 1 each, at most {} threads, "
+        "are "
+        "required",
+        given.tokens, given.heads, given.head_dim, given.threads, kMaxThreads);
   }
 }
 

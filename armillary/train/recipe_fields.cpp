@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "armillary/core/threads.h"
 #include "armillary/train/models/recompute.h"
 
 namespace armillary::train {
@@ -27,9 +28,8 @@ Range below_one() {
   return {0, std::nextafter(1.0, 0.0), "at least 0 and below 1"};
 }
 
-// Heads and widths are `int` in plans; threads of one process are not a cluster.
+// Heads and widths are `int` in plans.
 constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
-constexpr std::int64_t kMaxThreads = 1024;
 constexpr std::int64_t kMaxLayers = 4096;
 constexpr std::int64_t kMaxBatch = 4096;
 

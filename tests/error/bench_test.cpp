@@ -64,6 +64,8 @@ TEST_F(BenchError, KernelsThatThereAreNot) {
   expect_bench_refused("kernel", {"--head-dim", "0"}, "--head-dim: '0' given");
   expect_bench_refused("kernel", {"--tokens", "-1"}, "--tokens: '-1' given");
   expect_bench_refused("kernel", {"--threads", "0"}, "--threads: '0' given");
+  expect_bench_refused("kernel", {"--threads", "100000"},
+                       "bench: 100000 threads; 1 to 1024 is required");
   expect_bench_refused("kernel", {"--seconds", "-1"}, "--seconds: '-1' given");
   expect_bench_refused("kernel", {"--dtype", "fp64"},
                        "bench: dtype fp64; fp32, bf16 or fp16 is required");
@@ -83,7 +85,13 @@ TEST_F(BenchError, LayersAndMergesThatThereAreNot) {
                        "strategy: ulysses spreads heads 2 ways");
   expect_bench_refused("layer", {"--layout", "zigzack"}, "layout: 'zigzack' is not known");
   expect_bench_refused("merge", {"--tokens", "0"}, "--tokens: '0' given");
+  expect_bench_refused(
+      "layer", {"--world", "2000"},
+      "bench: 1024 tokens a rank, world 2000; at least 1 each, at most 1024 ranks, are");
   expect_bench_refused("merge", {"--threads", "0"}, "--threads: '0' given");
+  expect_bench_refused(
+      "merge", {"--threads", "2000"},
+      "bench: 16384 tokens, 8 heads, head dim 128, 2000 threads; at least 1 each, at ");
 }
 
 TEST_F(Bench, KernelMeasures) {
