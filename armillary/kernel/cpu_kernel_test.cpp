@@ -190,6 +190,51 @@ TEST_P(CpuKernel, HalfPrecisionErrsNoMoreThanPyTorch) {
   }
 }
 
+/// Gradients of a scale of 1 where every score is 0 and P = dS = 1 + 2^-10: of queries (1, 0, ..)
+/// and keys (0, 1, 0, ..), values of 0 and dO of 1.
+InputGrads grads_of_equal_weights(const Kernel& kernel, const Mask& mask, std::int64_t head_dim,
+                                  std::int64_t stride) {
+  const auto unit = [&](std::int64_t rows, std::int64_t one) {
+    at::Tensor x = at::zeros({1, rows, 1, stride}, at::kBFloat16).narrow(3, 0, head_dim);
+    x.select(3, one).fill_(1);
+    return x;
+  };
+  const Inputs inputs{unit(mask.q_len(), 0),
+                      unit(mask.kv_len(), 1),
+                      at::zeros({1, mask.kv_len(), 1, 2}, at::kBFloat16),
+                      {.scale = 1}};
+  const at::Tensor dout = at::ones({1, mask.q_len(), 1, 2}, at::kBFloat16);
+  const at::Tensor lse = at::full({1, mask.q_len(), 1}, -std::log1p(0x1p-10), at::kFloat);
+  const auto zeros = [](const at::Tensor& x) { return at::zeros(x.sizes(), at::kFloat); };
+  InputGrads grads{zeros(inputs.q_BLHD), zeros(inputs.k_BLGD), zeros(inputs.v_BLGE)};
+  kernel.attend_grad(
+      {.q_runs = run(0, mask.q_len()), .k_runs = run(0, mask.kv_len()), .mask = &mask, .heads = {}},
+      inputs, {dout, lse, at::full_like(lse, -1)}, grads);
+  return grads;
+}
+
+// bf16 has no 1 + 2^-10: as a factor it is 1. Nor has it 257 or 301, which only fp32 sums can be.
+TEST_P(CpuKernel, GradientsInPairsRoundFactorsAndNotSums) {
+  const bool has_pairs = isa().pairs.backward != nullptr;
+  EXPECT_EQ(has_pairs, GetParam() == "avx512_bf16" || GetParam() == "emulated");
+  const Mask mask = plan::full_mask({.q = 257, .kv = 301});
+  for (const auto& [head_dim, stride] : {std::pair(2, 2), std::pair(3, 4), std::pair(4, 5)}) {
+    const InputGrads grads = grads_of_equal_weights(kernel(), mask, head_dim, stride);
+    // Rows that begin within a word are multiplied as floats.
+    const bool in_pairs = has_pairs && head_dim % 2 == 0 && stride % 2 == 0;
+    const std::string where = fmt::format("{} of {}", head_dim, stride);
+    const auto expect = [&](const char* name, const at::Tensor& given, double terms) {
+      const double required = in_pairs ? terms : terms * (1 + 0x1p-10);
+      const double bound = in_pairs ? 0 : 1e-5;
+      EXPECT_LE(relative_error(given, at::full_like(given, required, at::kDouble)), bound)
+          << name << ", " << where;
+    };
+    expect("dq", grads.dq_BLHD.select(3, 1), 301);
+    expect("dk", grads.dk_BLGD.select(3, 0), 257);
+    expect("dv", grads.dv_BLGE, 257);
+  }
+}
+
 TEST_P(CpuKernel, PreparedOrNotIsTheSame) {
   const Mask mask = plan::parse_mask("causal", {.q = 300, .kv = 300});
   const Sequences x = random_sequences({}, mask, at::kFloat, 5);
