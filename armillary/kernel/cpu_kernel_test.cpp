@@ -82,25 +82,31 @@ TEST_P(CpuKernel, EqualsTheReferenceInFp64) {
                          {{517, 517}, "documents:100,3,200,214", 1, 2, 2, 64, 64},
                          {{700, 700}, "window:left=130,right=7", 1, 2, 1, 128, 128},
                          {{523, 523}, "block_causal:50", 1, 1, 1, 136, 24},
+                         {{51, 195}, "causal:align=end", 1, 2, 1, 34, 66},
+                         {{51, 195}, "causal:align=end", 1, 2, 1, 34, 33},
                          {{1, 300}, "full", 3, 4, 2, 80, 100},
                          {{kLong, 61}, "full", 1, 1, 1, 256, 256},
                          {{61, kLong}, "full", 1, 1, 1, 256, 256}}) {
     const Mask mask = plan::parse_mask(text, lengths);
-    const Sequences x = random_sequences({.batch = batch,
-                                          .heads = heads,
-                                          .kv_heads = kv_heads,
-                                          .head_dim = head_dim,
-                                          .value_dim = value_dim},
-                                         mask, at::kFloat, 3);
-    const Deal deal = whole(mask, heads);
-    const double scale = 1 / std::sqrt(head_dim);
-    const std::string name = fmt::format("{}, {} x {}", text, lengths.q, lengths.kv);
-    static std::map<std::string, Results> exact;  // once for all instruction sets
-    if (!exact.contains(name)) {
-      exact.emplace(name, dealt_attention(reference(), to_double(x), mask, deal, scale));
+    for (const at::ScalarType dtype : dtypes()) {
+      const Sequences x = random_sequences({.batch = batch,
+                                            .heads = heads,
+                                            .kv_heads = kv_heads,
+                                            .head_dim = head_dim,
+                                            .value_dim = value_dim},
+                                           mask, dtype, 3);
+      const Deal deal = whole(mask, heads);
+      const double scale = 1 / std::sqrt(head_dim);
+      const std::string name = fmt::format("{}, {} x {}, dims {} and {}, {}", text, lengths.q,
+                                           lengths.kv, head_dim, value_dim, c10::toString(dtype));
+      static std::map<std::string, Results> exact;  // once for all instruction sets
+      if (!exact.contains(name)) {
+        exact.emplace(name, dealt_attention(reference(), to_double(x), mask, deal, scale));
+      }
+      const Threads two(2);
+      expect_near(dealt_attention(kernel(), x, mask, deal, scale), exact.at(name), tolerance(dtype),
+                  name);
     }
-    const Threads two(2);
-    expect_near(dealt_attention(kernel(), x, mask, deal, scale), exact.at(name), 1e-5, name);
   }
 }
 
@@ -135,20 +141,22 @@ TEST(IntraOpTeam, IsAsManyThreadsAsTheWorkIsWorth) {
 
 TEST_P(CpuKernel, TheSameBitsForAnyNumberOfThreads) {
   const Mask mask = plan::parse_mask("documents:400,300,220", {.q = 920, .kv = 920});
-  for (const unsigned set : {0u, kAllFeatures}) {
+  for (const auto& [set, dtype] : {std::pair(0u, at::kFloat), std::pair(kAllFeatures, at::kFloat),
+                                   std::pair(kAllFeatures, at::kBFloat16)}) {
     const Features features = features_of(set, 3, 0.2);
-    const Sequences x = random_sequences({.batch = 2, .heads = 3, .kv_heads = 1, .head_dim = 24},
-                                         mask, at::kFloat, 19);
+    const Sequences x =
+        random_sequences({.batch = 2, .heads = 3, .kv_heads = 1, .head_dim = 24}, mask, dtype, 19);
+    const std::string where = c10::toString(dtype);
     const auto with = [&](int threads) {
       const Threads guard(threads);
       return dealt_attention(kernel(), x, mask, whole(mask, 3), features.score, features.sinks_H);
     };
     const Results one = with(1);
     for (const int threads : {1, 2, 3}) {
-      for_each_result(with(threads), one,
-                      [&](const char* name, const at::Tensor& a, const at::Tensor& b) {
-                        EXPECT_TRUE(at::equal(a, b)) << name << ", " << threads << " threads";
-                      });
+      for_each_result(
+          with(threads), one, [&](const char* name, const at::Tensor& a, const at::Tensor& b) {
+            EXPECT_TRUE(at::equal(a, b)) << name << ", " << threads << " threads, " << where;
+          });
     }
   }
 }

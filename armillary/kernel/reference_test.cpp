@@ -28,15 +28,17 @@ void expect_equal_to_one_softmax(const Kernel& kernel, const std::vector<at::Sca
                                  const std::string& text) {
   constexpr std::int64_t kLength = 37;
   const Mask mask = plan::parse_mask(text, {.q = kLength, .kv = kLength});
+  constexpr std::int64_t kValueDims[] = {5, 6};
   std::uint64_t seed = 0;
   for (const HeadCase& heads : head_cases()) {
     for (const at::ScalarType dtype : dtypes) {
+      ++seed;
       const Sequences x = random_sequences({.batch = 2,
                                             .heads = heads.heads,
                                             .kv_heads = heads.kv_heads,
                                             .head_dim = 8,
-                                            .value_dim = 5},
-                                           mask, dtype, ++seed);
+                                            .value_dim = kValueDims[seed / 2 % 2]},
+                                           mask, dtype, seed);
       const Results required = naive_attention(x, mask, 0.3);
       for (Deal deal : deals(kLength)) {
         deal.q_heads = heads.ranges;
@@ -157,10 +159,10 @@ TEST_P(Rules, RowsWithoutKeysAreZero) {
 
 // Rule 3. Query 3, key 7 (also as a value) and dout 9 are wild; documents of 5 tokens and causality
 // say what can see them.
-TEST_P(Rules, NanAndInfinityReachOnlyWhatSeesThem) {
+void expect_contained(const Kernel& kernel, at::ScalarType dtype) {
   const Mask mask = plan::parse_mask("documents:5,5,5", {.q = 15, .kv = 15});
   const Deal deal{.q_blocks = {run(0, 15)}, .k_blocks = {run(0, 15)}, .q_heads = {{0, 2}}};
-  const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype(), 13);
+  const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype, 13);
   const Results required = naive_attention(tame, mask, 1);
   for (const double wild : {kNan, kInf, -kInf}) {
     const auto with = [&](const at::Tensor& x, std::int64_t row) {
@@ -174,12 +176,13 @@ TEST_P(Rules, NanAndInfinityReachOnlyWhatSeesThem) {
     // What comes out equals the tame result but for the given rows, which are not finite.
     const auto expect = [&](const char* what, const Sequences& x, at::Tensor Results::*field,
                             Interval rows) {
-      const at::Tensor given = dealt_attention(kernel(), x, mask, deal, 1).*field;
+      const at::Tensor given = dealt_attention(kernel, x, mask, deal, 1).*field;
       EXPECT_LE(relative_error(tame_but(given, rows), tame_but(required.*field, rows)),
-                tolerance(dtype()))
-          << what << " with " << wild;
+                tolerance(dtype))
+          << what << " with " << wild << ", " << c10::toString(dtype);
       const at::Tensor rest = given.slice(1, rows.begin, rows.end).flatten(2);
-      EXPECT_FALSE(rest.isfinite().all(2).any().item<bool>()) << what << " with " << wild;
+      EXPECT_FALSE(rest.isfinite().all(2).any().item<bool>())
+          << what << " with " << wild << ", " << c10::toString(dtype);
     };
     Sequences x = tame;
     x.v_BSGE = with(tame.v_BSGE, 7);
@@ -200,11 +203,16 @@ TEST_P(Rules, NanAndInfinityReachOnlyWhatSeesThem) {
   }
 }
 
+TEST_P(Rules, NanAndInfinityReachOnlyWhatSeesThem) {
+  for (const at::ScalarType dtype : dtypes()) expect_contained(kernel(), dtype);
+}
+
 // Rule 4. Scores of 1e4, 1e4 - 1 and -1e4, exact in fp32: weights 0.73, 0.27 and 0. An fp32 lse of
 // 1e4 is off by up to 2^-11, and so are weights made from it: in merges and in the gradient.
 TEST_P(Rules, LargeScoresDoNotOverflow) {
   const Mask mask = plan::full_mask({.q = 2, .kv = 3});
   for (const at::ScalarType dtype : dtypes()) {
+    if (dtype == at::kBFloat16) continue;  // dq is a hundredth of terms that cancel
     const double of_lse = dtype == at::kDouble ? 1e-11 : 2e-3;
     Sequences x = random_sequences({.head_dim = 2}, mask, dtype, 17);
     x.q_BSHD = at::tensor({100, 1, -100, 1}, dtype).view({1, 2, 1, 2});
