@@ -82,25 +82,31 @@ TEST_P(CpuKernel, EqualsTheReferenceInFp64) {
                          {{517, 517}, "documents:100,3,200,214", 1, 2, 2, 64, 64},
                          {{700, 700}, "window:left=130,right=7", 1, 2, 1, 128, 128},
                          {{523, 523}, "block_causal:50", 1, 1, 1, 136, 24},
+                         {{51, 195}, "causal:align=end", 1, 2, 1, 34, 66},
+                         {{51, 195}, "causal:align=end", 1, 2, 1, 34, 33},
                          {{1, 300}, "full", 3, 4, 2, 80, 100},
                          {{kLong, 61}, "full", 1, 1, 1, 256, 256},
                          {{61, kLong}, "full", 1, 1, 1, 256, 256}}) {
     const Mask mask = plan::parse_mask(text, lengths);
-    const Sequences x = random_sequences({.batch = batch,
-                                          .heads = heads,
-                                          .kv_heads = kv_heads,
-                                          .head_dim = head_dim,
-                                          .value_dim = value_dim},
-                                         mask, at::kFloat, 3);
-    const Deal deal = whole(mask, heads);
-    const double scale = 1 / std::sqrt(head_dim);
-    const std::string name = fmt::format("{}, {} x {}", text, lengths.q, lengths.kv);
-    static std::map<std::string, Results> exact;  // once for all instruction sets
-    if (!exact.contains(name)) {
-      exact.emplace(name, dealt_attention(reference(), to_double(x), mask, deal, scale));
+    for (const at::ScalarType dtype : dtypes()) {
+      const Sequences x = random_sequences({.batch = batch,
+                                            .heads = heads,
+                                            .kv_heads = kv_heads,
+                                            .head_dim = head_dim,
+                                            .value_dim = value_dim},
+                                           mask, dtype, 3);
+      const Deal deal = whole(mask, heads);
+      const double scale = 1 / std::sqrt(head_dim);
+      const std::string name = fmt::format("{}, {} x {}, dims {} and {}, {}", text, lengths.q,
+                                           lengths.kv, head_dim, value_dim, c10::toString(dtype));
+      static std::map<std::string, Results> exact;  // once for all instruction sets
+      if (!exact.contains(name)) {
+        exact.emplace(name, dealt_attention(reference(), to_double(x), mask, deal, scale));
+      }
+      const Threads two(2);
+      expect_near(dealt_attention(kernel(), x, mask, deal, scale), exact.at(name), tolerance(dtype),
+                  name);
     }
-    const Threads two(2);
-    expect_near(dealt_attention(kernel(), x, mask, deal, scale), exact.at(name), 1e-5, name);
   }
 }
 
@@ -135,20 +141,22 @@ TEST(IntraOpTeam, IsAsManyThreadsAsTheWorkIsWorth) {
 
 TEST_P(CpuKernel, TheSameBitsForAnyNumberOfThreads) {
   const Mask mask = plan::parse_mask("documents:400,300,220", {.q = 920, .kv = 920});
-  for (const unsigned set : {0u, kAllFeatures}) {
+  for (const auto& [set, dtype] : {std::pair(0u, at::kFloat), std::pair(kAllFeatures, at::kFloat),
+                                   std::pair(kAllFeatures, at::kBFloat16)}) {
     const Features features = features_of(set, 3, 0.2);
-    const Sequences x = random_sequences({.batch = 2, .heads = 3, .kv_heads = 1, .head_dim = 24},
-                                         mask, at::kFloat, 19);
+    const Sequences x =
+        random_sequences({.batch = 2, .heads = 3, .kv_heads = 1, .head_dim = 24}, mask, dtype, 19);
+    const std::string where = c10::toString(dtype);
     const auto with = [&](int threads) {
       const Threads guard(threads);
       return dealt_attention(kernel(), x, mask, whole(mask, 3), features.score, features.sinks_H);
     };
     const Results one = with(1);
     for (const int threads : {1, 2, 3}) {
-      for_each_result(with(threads), one,
-                      [&](const char* name, const at::Tensor& a, const at::Tensor& b) {
-                        EXPECT_TRUE(at::equal(a, b)) << name << ", " << threads << " threads";
-                      });
+      for_each_result(
+          with(threads), one, [&](const char* name, const at::Tensor& a, const at::Tensor& b) {
+            EXPECT_TRUE(at::equal(a, b)) << name << ", " << threads << " threads, " << where;
+          });
     }
   }
 }
@@ -187,6 +195,51 @@ TEST_P(CpuKernel, HalfPrecisionErrsNoMoreThanPyTorch) {
     expect("dq", &Results::dq_BSHD);
     expect("dk", &Results::dk_BSGD);
     expect("dv", &Results::dv_BSGE);
+  }
+}
+
+/// Gradients of a scale of 1 where every score is 0 and P = dS = 1 + 2^-10: of queries (1, 0, ..)
+/// and keys (0, 1, 0, ..), values of 0 and dO of 1.
+InputGrads grads_of_equal_weights(const Kernel& kernel, const Mask& mask, std::int64_t head_dim,
+                                  std::int64_t stride) {
+  const auto unit = [&](std::int64_t rows, std::int64_t one) {
+    at::Tensor x = at::zeros({1, rows, 1, stride}, at::kBFloat16).narrow(3, 0, head_dim);
+    x.select(3, one).fill_(1);
+    return x;
+  };
+  const Inputs inputs{unit(mask.q_len(), 0),
+                      unit(mask.kv_len(), 1),
+                      at::zeros({1, mask.kv_len(), 1, 2}, at::kBFloat16),
+                      {.scale = 1}};
+  const at::Tensor dout = at::ones({1, mask.q_len(), 1, 2}, at::kBFloat16);
+  const at::Tensor lse = at::full({1, mask.q_len(), 1}, -std::log1p(0x1p-10), at::kFloat);
+  const auto zeros = [](const at::Tensor& x) { return at::zeros(x.sizes(), at::kFloat); };
+  InputGrads grads{zeros(inputs.q_BLHD), zeros(inputs.k_BLGD), zeros(inputs.v_BLGE)};
+  kernel.attend_grad(
+      {.q_runs = run(0, mask.q_len()), .k_runs = run(0, mask.kv_len()), .mask = &mask, .heads = {}},
+      inputs, {dout, lse, at::full_like(lse, -1)}, grads);
+  return grads;
+}
+
+// bf16 has no 1 + 2^-10: as a factor it is 1. Nor has it 257 or 301, which only fp32 sums can be.
+TEST_P(CpuKernel, GradientsInPairsRoundFactorsAndNotSums) {
+  const bool has_pairs = isa().pairs.backward != nullptr;
+  EXPECT_EQ(has_pairs, GetParam() == "avx512_bf16" || GetParam() == "emulated");
+  const Mask mask = plan::full_mask({.q = 257, .kv = 301});
+  for (const auto& [head_dim, stride] : {std::pair(2, 2), std::pair(3, 4), std::pair(4, 5)}) {
+    const InputGrads grads = grads_of_equal_weights(kernel(), mask, head_dim, stride);
+    // Rows that begin within a word are multiplied as floats.
+    const bool in_pairs = has_pairs && head_dim % 2 == 0 && stride % 2 == 0;
+    const std::string where = fmt::format("{} of {}", head_dim, stride);
+    const auto expect = [&](const char* name, const at::Tensor& given, double terms) {
+      const double required = in_pairs ? terms : terms * (1 + 0x1p-10);
+      const double bound = in_pairs ? 0 : 1e-5;
+      EXPECT_LE(relative_error(given, at::full_like(given, required, at::kDouble)), bound)
+          << name << ", " << where;
+    };
+    expect("dq", grads.dq_BLHD.select(3, 1), 301);
+    expect("dk", grads.dk_BLGD.select(3, 0), 257);
+    expect("dv", grads.dv_BLGE, 257);
   }
 }
 

@@ -43,6 +43,7 @@ Deal one_deal(const Mask& mask, std::int64_t heads) {
 
 TEST_P(FeatureRules, AloneAndTogetherEqualOneSoftmaxHoweverDealtOut) {
   constexpr std::int64_t kLength = 37;
+  constexpr std::int64_t kValueDims[] = {5, 6};
   std::uint64_t seed = 100;
   for (const std::string text : {"causal", "documents:20,17,within=full",
                                  // Queries 20 to 24 see no key, keys 30 to 36 no query.
@@ -56,7 +57,7 @@ TEST_P(FeatureRules, AloneAndTogetherEqualOneSoftmaxHoweverDealtOut) {
                                               .heads = heads.heads,
                                               .kv_heads = heads.kv_heads,
                                               .head_dim = 8,
-                                              .value_dim = 5},
+                                              .value_dim = kValueDims[seed / 2 % 2]},
                                              mask, dtype, seed);
         const Features features = features_of(set, heads.heads, 0.3, seed);
         std::vector<Deal> all = deals(kLength);
@@ -235,10 +236,13 @@ TEST_P(FeatureRules, NothingVisibleGivesNoGradientAndNoMaximum) {
 TEST_P(FeatureRules, NanAndInfinityReachOnlyWhatSeesThem) {
   const Mask mask = mask_of_wild_values();
   const Features features = features_of(kAllFeatures, 2, 1);
-  const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype(), 13);
-  expect_wild_values_stay(tame, naive(tame, mask, features), [&](const Sequences& x) {
-    return dealt(x, mask, one_deal(mask, 2), features);
-  });
+  for (const at::ScalarType dtype : dtypes()) {
+    SCOPED_TRACE(c10::toString(dtype));
+    const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype, 13);
+    expect_wild_values_stay(tame, naive(tame, mask, features), [&](const Sequences& x) {
+      return dealt(x, mask, one_deal(mask, 2), features);
+    });
+  }
 }
 
 // Rule 4. Products of 1e4 under a softcap of 30; a distance of 10 million tokens.

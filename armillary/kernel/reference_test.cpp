@@ -26,15 +26,17 @@ void expect_equal_to_one_softmax(const Kernel& kernel, const std::vector<at::Sca
                                  const std::string& text) {
   constexpr std::int64_t kLength = 37;
   const Mask mask = plan::parse_mask(text, {.q = kLength, .kv = kLength});
+  constexpr std::int64_t kValueDims[] = {5, 6};
   std::uint64_t seed = 0;
   for (const HeadCase& heads : head_cases()) {
     for (const at::ScalarType dtype : dtypes) {
+      ++seed;
       const Sequences x = random_sequences({.batch = 2,
                                             .heads = heads.heads,
                                             .kv_heads = heads.kv_heads,
                                             .head_dim = 8,
-                                            .value_dim = 5},
-                                           mask, dtype, ++seed);
+                                            .value_dim = kValueDims[seed / 2 % 2]},
+                                           mask, dtype, seed);
       const Results required = naive_attention(x, mask, 0.3);
       for (Deal deal : deals(kLength)) {
         deal.q_heads = heads.ranges;
@@ -157,10 +159,13 @@ TEST_P(Rules, RowsWithoutKeysAreZero) {
 TEST_P(Rules, NanAndInfinityReachOnlyWhatSeesThem) {
   const Mask mask = mask_of_wild_values();
   const Deal deal{.q_blocks = {run(0, 15)}, .k_blocks = {run(0, 15)}, .q_heads = {{0, 2}}};
-  const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype(), 13);
-  expect_wild_values_stay(tame, naive_attention(tame, mask, 1), [&](const Sequences& x) {
-    return dealt_attention(kernel(), x, mask, deal, 1);
-  });
+  for (const at::ScalarType dtype : dtypes()) {
+    SCOPED_TRACE(c10::toString(dtype));
+    const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype, 13);
+    expect_wild_values_stay(tame, naive_attention(tame, mask, 1), [&](const Sequences& x) {
+      return dealt_attention(kernel(), x, mask, deal, 1);
+    });
+  }
 }
 
 // Rule 4. Scores of 1e4, 1e4 - 1 and -1e4, exact in fp32: weights 0.73, 0.27 and 0. An fp32 lse of
@@ -168,6 +173,7 @@ TEST_P(Rules, NanAndInfinityReachOnlyWhatSeesThem) {
 TEST_P(Rules, LargeScoresDoNotOverflow) {
   const Mask mask = plan::full_mask({.q = 2, .kv = 3});
   for (const at::ScalarType dtype : dtypes()) {
+    if (dtype == at::kBFloat16) continue;  // dq is a hundredth of terms that cancel
     const double of_lse = dtype == at::kDouble ? 1e-11 : 2e-3;
     Sequences x = random_sequences({.head_dim = 2}, mask, dtype, 17);
     x.q_BSHD = at::tensor({100, 1, -100, 1}, dtype).view({1, 2, 1, 2});

@@ -8,26 +8,60 @@
 namespace armillary::kernel::cpu {
 namespace {
 
+const Products& backward_products(const Call& call) {
+  return products_of(call, has_words(call.k, call.head_dim) && has_words(call.v, call.value_dim));
+}
+
+/// Where a packed block of queries has its parts, in floats from its begin.
+struct QueryLayout {
+  explicit QueryLayout(const Call& call) {
+    const Products& products = backward_products(call);
+    const int rows = round_up(call.schedule->largest_q, call.isa->row_group);
+    const auto add = [&](int height, int width) {
+      const std::int64_t begin = floats;
+      floats += std::int64_t{height} * width;
+      return begin;
+    };
+    // Q and dO once for sums over their elements, and once, if that differs, for sums over rows.
+    const auto columns = [&](int dim) {
+      return add(rows, round_up(dim / products.terms, call.isa->panel));
+    };
+    const auto values = [&](int dim, std::int64_t same) {
+      if (products.pack_values == products.pack_queries) return same;
+      return add(rows / products.terms, round_up(dim, call.isa->panel));
+    };
+    q = columns(call.head_dim);
+    q_values = values(call.head_dim, q);
+    dout = columns(call.value_dim);
+    dout_values = values(call.value_dim, dout);
+    lse = add(rows, 1);
+    delta = add(rows, 1);
+  }
+
+  std::int64_t q;
+  std::int64_t q_values;
+  std::int64_t dout;
+  std::int64_t dout_values;
+  std::int64_t lse;
+  std::int64_t delta;
+  std::int64_t floats = 0;
+};
+
 /// Queries of a round, packed once for all key blocks: for each KV head, query head of its group
-/// and block: Q and dO in columns, log-sum-exp and delta. And whose turn it is to add to dq.
+/// and block: Q, dO, log-sum-exp and delta. And whose turn it is to add to dq.
 class PackedQueries {
  public:
   PackedQueries(const Call& call, const Upstream& upstream, const Round& round)
       : call_(call),
         upstream_(upstream),
         round_(round),
-        rows_(padded_rows(call)),
+        layout_(call),
         group_(largest_group(call)) {
     thread_local Scratch scratch;
     const std::int64_t blocks = round.heads * group_ * round.blocks;
-    data_ = scratch.floats(static_cast<std::size_t>(blocks * (block_floats(call) + 2)));
-    wild_ = data_ + blocks * block_floats(call);
+    data_ = scratch.floats(static_cast<std::size_t>(blocks * (layout_.floats + 2)));
+    wild_ = data_ + blocks * layout_.floats;
     turns_ = reinterpret_cast<std::int32_t*>(wild_ + blocks);
-  }
-
-  static std::int64_t block_floats(const Call& call) {
-    return std::int64_t{padded_rows(call)} *
-           (width(call, call.head_dim) + width(call, call.value_dim) + 2);
   }
 
   std::int64_t count() const { return round_.heads * group_ * round_.blocks; }
@@ -44,16 +78,15 @@ class PackedQueries {
             ->q_rows[static_cast<std::size_t>(round_.first_block + number % round_.blocks)];
     const auto count = static_cast<int>(rows.end - rows.begin);
     const int padded = round_up(count, call_.isa->row_group);
-    BackwardTile tile;
-    point(number, tile);
+    float* const block = data_ + number * layout_.floats;
     const bool q_finite =
-        call_.isa->pack_columns(rows_of(call_, call_.q, batch, head, rows, call_.head_dim),
-                                q_scale(call_), padded, const_cast<float*>(tile.q));
+        pack_both(rows_of(call_, call_.q, batch, head, rows, call_.head_dim), q_scale(call_),
+                  padded, block + layout_.q, block + layout_.q_values);
     const bool dout_finite =
-        call_.isa->pack_columns(rows_of(call_, upstream_.dout, batch, head, rows, call_.value_dim),
-                                1, padded, const_cast<float*>(tile.dout));
-    auto* const lse = const_cast<float*>(tile.lse);
-    auto* const delta = const_cast<float*>(tile.delta);
+        pack_both(rows_of(call_, upstream_.dout, batch, head, rows, call_.value_dim), 1, padded,
+                  block + layout_.dout, block + layout_.dout_values);
+    float* const lse = block + layout_.lse;
+    float* const delta = block + layout_.delta;
     for (int row = 0; row < padded; ++row) {
       const bool real = row < count;
       lse[row] = real ? *at(upstream_.lse, batch, head, rows.begin + row)
@@ -71,10 +104,13 @@ class PackedQueries {
   bool wild(std::int64_t number) const { return wild_[number] != 0; }
 
   void point(std::int64_t number, BackwardTile& tile) const {
-    tile.q = data_ + number * block_floats(call_);
-    tile.dout = tile.q + std::int64_t{rows_} * width(call_, call_.head_dim);
-    tile.lse = tile.dout + std::int64_t{rows_} * width(call_, call_.value_dim);
-    tile.delta = tile.lse + rows_;
+    const float* const block = data_ + number * layout_.floats;
+    tile.q = block + layout_.q;
+    tile.q_values = block + layout_.q_values;
+    tile.dout = block + layout_.dout;
+    tile.dout_values = block + layout_.dout_values;
+    tile.lse = block + layout_.lse;
+    tile.delta = block + layout_.delta;
   }
 
   /// Waits until the dq of a block has the sums of the first `turn` of its key blocks.
@@ -89,15 +125,17 @@ class PackedQueries {
   }
 
  private:
-  static int padded_rows(const Call& call) {
-    return round_up(call.schedule->largest_q, call.isa->row_group);
+  bool pack_both(const Rows& rows, float scale, int padded, float* columns, float* values) const {
+    const Products& products = backward_products(call_);
+    const bool finite = products.pack_queries(rows, scale, padded, columns);
+    if (values != columns) products.pack_values(rows, scale, padded, values);
+    return finite;
   }
-  static int width(const Call& call, int dim) { return round_up(dim, call.isa->panel); }
 
   const Call& call_;
   const Upstream& upstream_;
   const Round& round_;
-  int rows_;
+  QueryLayout layout_;
   std::int64_t group_;
   float* data_ = nullptr;
   float* wild_ = nullptr;
@@ -116,11 +154,18 @@ std::span<const std::int32_t> pairs_of(const Schedule& schedule, const Round& ro
   return {begin, std::lower_bound(begin, last, round.first_block + round.blocks, below)};
 }
 
+/// What sums of dS^T Q lack: packed queries are times scale / softcap, or, in pairs, as they came.
+float dk_factor(const Call& call) {
+  if (backward_products(call).terms > 1) return static_cast<float>(call.scale);
+  return call.softcap == 0 ? 1 : static_cast<float>(call.softcap);
+}
+
 /// One block of keys of one KV head against the queries of a round.
 void attend_grad_block(const Call& call, const Grads& grads, const Round& round,
                        const PackedQueries& queries, std::int64_t head_of_round,
                        std::size_t k_block) {
   const Tiles& isa = *call.isa;
+  const Products& products = backward_products(call);
   const Schedule& schedule = *call.schedule;
   const std::int64_t batch = (round.first_head + head_of_round) / call.kv_heads;
   const std::int64_t kv_head = (round.first_head + head_of_round) % call.kv_heads;
@@ -150,9 +195,9 @@ void attend_grad_block(const Call& call, const Grads& grads, const Round& round,
 
   const Rows k_rows = rows_of(call, call.k, batch, kv_head, rows, call.head_dim);
   const Rows v_rows = rows_of(call, call.v, batch, kv_head, rows, call.value_dim);
-  const bool k_finite = isa.pack_transposed(k_rows, memory + k_transposed);
-  const bool v_finite = isa.pack_transposed(v_rows, memory + v_transposed);
-  isa.pack_columns(k_rows, 1, panels, memory + k);
+  const bool k_finite = products.pack_keys(k_rows, memory + k_transposed);
+  const bool v_finite = products.pack_keys(v_rows, memory + v_transposed);
+  products.pack_values(k_rows, 1, panels, memory + k);
   std::fill(memory + dk,
             memory + dv + static_cast<std::size_t>(groups) * static_cast<std::size_t>(e_width),
             0.0f);
@@ -160,9 +205,10 @@ void attend_grad_block(const Call& call, const Grads& grads, const Round& round,
   BackwardTile tile{.head_dim = call.head_dim,
                     .value_dim = call.value_dim,
                     .scale = static_cast<float>(call.scale),
+                    .score_scale = q_scale(call),
                     .k_transposed = memory + k_transposed,
                     .v_transposed = memory + v_transposed,
-                    .k = memory + k,
+                    .k_values = memory + k,
                     .weights = memory + weights,
                     .dscores = memory + dscores,
                     .dk = memory + dk,
@@ -182,16 +228,14 @@ void attend_grad_block(const Call& call, const Grads& grads, const Round& round,
       if (stream) tile.score.dropout = &*stream;
       queries.point(packed, tile);
       tile.dq = at(grads.dq, batch, head, schedule.q_rows[q_block].begin);
-      isa.backward(tile);
+      products.backward(tile);
       const std::int32_t turn = number - schedule.first_of_q[q_block];
       queries.wait_for_turn(packed, turn);
-      isa.backward_dq(tile);
+      products.backward_dq(tile);
       queries.end_turn(packed, turn);
     }
   }
-  // Packed queries are times scale / softcap.
-  const float dk_factor = call.softcap == 0 ? 1 : static_cast<float>(call.softcap);
-  isa.add_columns(memory + dk, groups, count, call.head_dim, dk_factor,
+  isa.add_columns(memory + dk, groups, count, call.head_dim, dk_factor(call),
                   at(grads.dk, batch, kv_head, rows.begin), grads.dk.row);
   isa.add_columns(memory + dv, groups, count, call.value_dim, 1,
                   at(grads.dv, batch, kv_head, rows.begin), grads.dv.row);
@@ -208,7 +252,7 @@ void attend_grad(const Call& call, const Upstream& upstream, const Grads& grads)
   if (schedule.pairs.empty() || call.heads == 0) return;
   const auto q_blocks = static_cast<std::int64_t>(schedule.q_rows.size());
   const auto k_blocks = static_cast<std::int64_t>(schedule.k_rows.size());
-  const std::int64_t block_floats = PackedQueries::block_floats(call) * largest_group(call);
+  const std::int64_t block_floats = QueryLayout(call).floats * largest_group(call);
   for_each_round(call.batch * call.kv_heads, q_blocks, block_floats, [&](const Round& round) {
     PackedQueries queries(call, upstream, round);
     deal_out(call.team, queries.count(), [&](std::int64_t i) { queries.pack(i); });

@@ -35,12 +35,14 @@ inline Groups groups_of(const TilePairs& pairs, const Span* spans, int first_key
   return found;
 }
 
-/// sums += weights^T X over the query rows; sums and X in columns.
+/// sums += weights^T X over the query rows; sums and X in columns. Words of several rows are in the
+/// first of them.
+template <class Op>
 inline void add_transposed(const TilePairs& pairs, const Span* spans, const float* weights,
                            const float* x, int width, float* sums) {
   const int q_rows = (pairs.q_rows + kRows - 1) / kRows * kRows;
   const int k_rows = (pairs.k_rows + kRows - 1) / kRows * kRows;
-  for (int begin = 0; begin < width; begin += kPanel, x += q_rows * kPanel) {
+  for (int begin = 0; begin < width; begin += kPanel, x += q_rows / Op::kTerms * kPanel) {
     with_vecs(width - begin, [&](auto vecs) ARMILLARY_LAMBDA {
       constexpr int kCount = decltype(vecs)::kCount;
       for (int k = 0; k < k_rows; k += kRows, sums += kRows * kPanel) {
@@ -49,8 +51,9 @@ inline void add_transposed(const TilePairs& pairs, const Span* spans, const floa
         const int row = groups.begin * kRows;
         Block<kCount> c;
         get<kCount>(c, sums, kPanel);
-        multiply_add<Product, kCount, 1, kBackwardLd>(c, weights + row * kBackwardLd + k,
-                                                      x + row * kPanel, groups.end * kRows - row);
+        multiply_add<Op, kCount, 1, Op::kTerms * kBackwardLd>(
+            c, weights + row * kBackwardLd + k, x + row / Op::kTerms * kPanel,
+            (groups.end * kRows - row) / Op::kTerms);
         put<kCount>(c, sums, kPanel);
       }
     });
@@ -127,29 +130,39 @@ ARMILLARY_INLINE void for_each_pair(const TilePairs& pairs, Visit visit) {
   });
 }
 
-inline void backward(const BackwardTile& t) {
-  Span spans[kBackwardGroups];
-  find_spans(t.pairs, spans);
-  multiply_panels<Product, kBackwardLd>(t.pairs, spans, t.q, t.k_transposed, t.head_dim, t.weights);
-  multiply_panels<Product, kBackwardLd>(t.pairs, spans, t.dout, t.v_transposed, t.value_dim,
-                                        t.dscores);
+/// P and dS as floats.
+template <class Op>
+inline void find_weights(const BackwardTile& t, const Span* spans) {
+  multiply_panels<Op, kBackwardLd>(t.pairs, spans, {t.q, t.k_transposed, t.head_dim, t.score_scale},
+                                   t.weights);
+  multiply_panels<Op, kBackwardLd>(t.pairs, spans, {t.dout, t.v_transposed, t.value_dim},
+                                   t.dscores);
   weigh(t, spans);
-  if (!t.pairs.wild) {
-    add_transposed(t.pairs, spans, t.weights, t.dout, t.value_dim, t.dv);
-    add_transposed(t.pairs, spans, t.dscores, t.q, t.head_dim, t.dk);
-    return;
-  }
+}
+
+/// What a tile adds to dv and dk without touching hidden pairs; P and dS are floats.
+template <class Op>
+inline void add_exactly(const BackwardTile& t) {
   const int q_rows = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
   const int k_rows = (t.pairs.k_rows + kRows - 1) / kRows * kRows;
   for_each_pair(t.pairs, [&](int row, int k) {
     const int at = row * kBackwardLd + k;
     for (int e = 0; e < t.value_dim; ++e) {
-      t.dv[in_columns(k_rows, k, e)] += t.weights[at] * t.dout[in_columns(q_rows, row, e)];
+      t.dv[in_columns(k_rows, k, e)] += t.weights[at] * Op::at(t.dout_values, q_rows, row, e);
     }
     for (int d = 0; d < t.head_dim; ++d) {
-      t.dk[in_columns(k_rows, k, d)] += t.dscores[at] * t.q[in_columns(q_rows, row, d)];
+      t.dk[in_columns(k_rows, k, d)] += t.dscores[at] * Op::at(t.q_values, q_rows, row, d);
     }
   });
+}
+
+inline void backward(const BackwardTile& t) {
+  Span spans[kBackwardGroups];
+  find_spans(t.pairs, spans);
+  find_weights<Product>(t, spans);
+  if (t.pairs.wild) return add_exactly<Product>(t);
+  add_transposed<Product>(t.pairs, spans, t.weights, t.dout_values, t.value_dim, t.dv);
+  add_transposed<Product>(t.pairs, spans, t.dscores, t.q_values, t.head_dim, t.dk);
 }
 
 /// Adds scale * c to rows of the gradient, of which `rows` and `columns` exist.
@@ -175,13 +188,14 @@ ARMILLARY_INLINE void add_rows(const Block<V>& c, float scale, float* grad, std:
   }
 }
 
+template <class Op>
 inline void backward_dq(const BackwardTile& t) {
   const int k_rows = (t.pairs.k_rows + kPanel - 1) / kPanel * kPanel;
   if (t.pairs.wild) {
     for_each_pair(t.pairs, [&](int row, int k) {
       const float ds = t.scale * t.dscores[row * kBackwardLd + k];
       for (int d = 0; d < t.head_dim; ++d) {
-        t.dq[row * t.dq_stride + d] += ds * t.k[in_columns(k_rows, k, d)];
+        t.dq[row * t.dq_stride + d] += ds * Op::at(t.k_values, k_rows, k, d);
       }
     });
     return;
@@ -189,7 +203,7 @@ inline void backward_dq(const BackwardTile& t) {
   Span spans[kBackwardGroups];
   find_spans(t.pairs, spans);
   for (int begin = 0; begin < t.head_dim; begin += kPanel) {
-    const float* const k = t.k + static_cast<std::ptrdiff_t>(begin) * k_rows;
+    const float* const k = t.k_values + static_cast<std::ptrdiff_t>(begin) * k_rows / Op::kTerms;
     with_vecs(t.head_dim - begin, [&](auto vecs) ARMILLARY_LAMBDA {
       constexpr int kCount = decltype(vecs)::kCount;
       for (int row = 0; row < t.pairs.q_rows; row += kRows) {
@@ -198,9 +212,9 @@ inline void backward_dq(const BackwardTile& t) {
         const int rows = t.pairs.q_rows - row < kRows ? t.pairs.q_rows - row : kRows;
         Block<kCount> c;
         clear<kCount>(c);
-        multiply_add<Product, kCount, kBackwardLd, 1>(
-            c, t.dscores + row * kBackwardLd + span.first(), k + span.first() * kPanel,
-            span.end - span.first());
+        const Words words = words_of<Op>(span);
+        multiply_add<Op, kCount, kBackwardLd, 1>(c, t.dscores + row * kBackwardLd + words.first,
+                                                 k + words.first * kPanel, words.count);
         add_rows<kCount>(c, t.scale, t.dq + row * t.dq_stride + begin, t.dq_stride, rows,
                          t.head_dim - begin);
       }

@@ -11,16 +11,8 @@ namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
-/// Whether rows of bf16 can be read as words of two.
-bool has_pairs(const Input& input, int width) {
-  const std::int64_t elements = input.batch | input.row | input.head | width;
-  return elements % 2 == 0 && reinterpret_cast<std::uintptr_t>(input.data) % 4 == 0;
-}
-
-const ForwardFunctions& functions_of(const Call& call) {
-  const bool pairs = call.isa->forward_pairs.run != nullptr && call.element == Element::BFloat16 &&
-                     has_pairs(call.q, call.head_dim) && has_pairs(call.k, call.head_dim);
-  return pairs ? call.isa->forward_pairs : call.isa->forward;
+const Products& forward_products(const Call& call) {
+  return products_of(call, has_words(call.k, call.head_dim));
 }
 
 /// Packed keys of a round: for each head and block, K transposed, then V in columns.
@@ -28,7 +20,7 @@ class PackedKeys {
  public:
   PackedKeys(const Call& call, const Round& round)
       : call_(call),
-        functions_(functions_of(call)),
+        products_(forward_products(call)),
         round_(round),
         rows_(round_up(call.schedule->largest_k, call.isa->panel)),
         v_width_(round_up(call.value_dim, call.isa->panel)) {
@@ -53,10 +45,10 @@ class PackedKeys {
     const int padded = round_up(static_cast<int>(rows.end - rows.begin), call_.isa->panel);
     float* const k = data_ + number * block_floats();
     const bool k_finite =
-        functions_.pack_keys(rows_of(call_, call_.k, batch, head, rows, call_.head_dim), k);
+        products_.pack_keys(rows_of(call_, call_.k, batch, head, rows, call_.head_dim), k);
     const bool v_finite =
-        functions_.pack_values(rows_of(call_, call_.v, batch, head, rows, call_.value_dim), 1,
-                               padded, k + std::int64_t{rows_} * call_.head_dim);
+        products_.pack_values(rows_of(call_, call_.v, batch, head, rows, call_.value_dim), 1,
+                              padded, k + std::int64_t{rows_} * call_.head_dim);
     wild_[number] = k_finite && v_finite ? 0 : 1;
   }
 
@@ -69,7 +61,7 @@ class PackedKeys {
 
  private:
   const Call& call_;
-  const ForwardFunctions& functions_;
+  const Products& products_;
   const Round& round_;
   int rows_;
   int v_width_;
@@ -89,7 +81,7 @@ void raise(float& shared, float seen) {
 void attend_block(const Call& call, const Carry& carry, const Round& round, const PackedKeys& keys,
                   std::int64_t head_of_round, std::int64_t head, std::size_t q_block) {
   const Tiles& isa = *call.isa;
-  const ForwardFunctions& functions = functions_of(call);
+  const Products& products = forward_products(call);
   const Schedule& schedule = *call.schedule;
   const auto by_k = [](const BlockPair& pair, std::int64_t k) { return pair.k < k; };
   const BlockPair* const first = schedule.pairs.data() + schedule.first_of_q[q_block];
@@ -131,14 +123,14 @@ void attend_block(const Call& call, const Carry& carry, const Round& round, cons
   if (carry.max_logit_H != nullptr) tile.max_logit = &max_logit;
 
   tile.scale = q_scale(call);
-  functions.pack_queries(rows_of(call, call.q, batch, head, rows, call.head_dim), tile.scale,
-                         padded, memory + q);
+  products.pack_queries(rows_of(call, call.q, batch, head, rows, call.head_dim), tile.scale, padded,
+                        memory + q);
   const Rows before{.data = at(carry.out, batch, head, rows.begin),
                     .element = Element::Float32,
                     .stride = carry.out.row,
                     .count = count,
                     .width = call.value_dim};
-  isa.pack_columns(before, 1, padded, tile.out);
+  isa.floats.pack_values(before, 1, padded, tile.out);
   for (int row = 0; row < count; ++row) {
     tile.max[row] = *at(carry.lse, batch, head, rows.begin + row);
     tile.sum[row] = tile.max[row] == kNone ? 0 : 1;
@@ -148,7 +140,7 @@ void attend_block(const Call& call, const Carry& carry, const Round& round, cons
     tile.score.k_positions =
         schedule.k_positions.data() + schedule.k_rows[static_cast<std::size_t>(pair->k)].begin;
     keys.point(head_of_round, pair->k, tile);
-    functions.run(tile);
+    products.forward(tile);
   }
   tile.pairs.q_rows = count;
   isa.write(tile, at(carry.out, batch, head, rows.begin), carry.out.row,

@@ -106,35 +106,39 @@ inline void softmax(const ForwardTile& t, const Span* spans) {
   }
 }
 
-/// out += weights V without touching hidden pairs, where 0 * NaN would; value(k, e) reads V.
-template <class Value>
-inline void add_exactly(const ForwardTile& t, Value value) {
+/// out += weights V without touching hidden pairs, where 0 * NaN would; the weights are floats.
+template <class Op>
+inline void add_exactly(const ForwardTile& t) {
   const int padded = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
+  const int v_rows = (t.pairs.k_rows + kPanel - 1) / kPanel * kPanel;
   for_each_range(t.pairs, [&](int row, int begin, int end) {
     for (int e = 0; e < t.value_dim; ++e) {
       float* const x = t.out + in_columns(padded, row, e);
-      for (int k = begin; k < end; ++k) *x += t.scores[row * kForwardLd + k] * value(k, e);
+      for (int k = begin; k < end; ++k) {
+        *x += t.scores[row * kForwardLd + k] * Op::at(t.v, v_rows, k, e);
+      }
     }
   });
 }
 
 /// out += weights V
+template <class Op>
 inline void add_values(const ForwardTile& t, const Span* spans) {
   const int groups = (t.pairs.q_rows + kRows - 1) / kRows;
-  const int v_rows = (t.pairs.k_rows + kPanel - 1) / kPanel * kPanel;
+  const int v_words = (t.pairs.k_rows + kPanel - 1) / kPanel * kPanel / Op::kTerms;
   for (int begin = 0; begin < t.value_dim; begin += kPanel) {
-    const float* const v = t.v + static_cast<std::ptrdiff_t>(begin) * v_rows;
+    const float* const v = t.v + static_cast<std::ptrdiff_t>(begin) * v_words;
     float* const out = t.out + begin * groups * kRows;
     with_vecs(t.value_dim - begin, [&](auto vecs) ARMILLARY_LAMBDA {
       constexpr int kCount = decltype(vecs)::kCount;
       for (int g = 0; g < groups; ++g) {
         if (spans[g].empty()) continue;
-        const int first = spans[g].first();
+        const Words words = words_of<Op>(spans[g]);
         float* const to = out + g * kRows * kPanel;
         Block<kCount> c;
         get<kCount>(c, to, kPanel);
-        multiply_add<Product, kCount, kForwardLd, 1>(c, t.scores + g * kRows * kForwardLd + first,
-                                                     v + first * kPanel, spans[g].end - first);
+        multiply_add<Op, kCount, kForwardLd, 1>(c, t.scores + g * kRows * kForwardLd + words.first,
+                                                v + words.first * kPanel, words.count);
         put<kCount>(c, to, kPanel);
       }
     });
@@ -144,14 +148,10 @@ inline void add_values(const ForwardTile& t, const Span* spans) {
 inline void forward(const ForwardTile& t) {
   Span spans[kForwardGroups];
   find_spans(t.pairs, spans);
-  multiply_panels<Product, kForwardLd>(t.pairs, spans, t.q, t.k, t.head_dim, t.scores);
+  multiply_panels<Product, kForwardLd>(t.pairs, spans, {t.q, t.k, t.head_dim}, t.scores);
   softmax(t, spans);
-  if (t.pairs.wild) {
-    const int v_rows = (t.pairs.k_rows + kPanel - 1) / kPanel * kPanel;
-    add_exactly(t, [&](int k, int e) { return t.v[in_columns(v_rows, k, e)]; });
-  } else {
-    add_values(t, spans);
-  }
+  if (t.pairs.wild) return add_exactly<Product>(t);
+  add_values<Product>(t, spans);
 }
 
 inline void write(const ForwardTile& t, float* out, std::int64_t out_stride, float* lse,

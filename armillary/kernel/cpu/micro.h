@@ -18,14 +18,25 @@ ARMILLARY_INLINE void clear(Block<V>& c) {
   }
 }
 
-/// What a term adds: the product of floats.
+/// Element (row, column) of packed columns of so many rows.
+ARMILLARY_INLINE int in_columns(int rows, int row, int column) {
+  return (column / kPanel * rows + row) * kPanel + column % kPanel;
+}
+
+/// Words that are floats: one term each. Words of two are PairProduct (pairs.h).
 struct Product {
+  static constexpr int kTerms = 1;  ///< Terms of a word.
+  /// What a word adds.
   static ARMILLARY_INLINE Float of(Float a, Float b, Float c) { return fma(a, b, c); }
+  /// Element (row, column) of packed values of so many rows.
+  static ARMILLARY_INLINE float at(const float* values, int rows, int row, int column) {
+    return values[in_columns(rows, row, column)];
+  }
 };
 
-/// c += A B over `count` terms: element (r, i) of A at a[r * row_step + i * term_step], row i of B,
+/// c += A B over `count` words: word (r, i) of A at a[r * row_step + i * word_step], row i of B,
 /// of a panel, at b + i * W.
-template <class Op, int V, int kRowStep, int kTermStep>
+template <class Op, int V, int kRowStep, int kWordStep>
 ARMILLARY_INLINE void multiply_add(Block<V>& c, const float* a, const float* b, int count) {
 #pragma GCC unroll 8
   for (int i = 0; i < count; ++i) {
@@ -38,12 +49,12 @@ ARMILLARY_INLINE void multiply_add(Block<V>& c, const float* a, const float* b, 
 #pragma GCC unroll 4
       for (int v = 0; v < V; ++v) c[r][v] = Op::of(x, row[v], c[r][v]);
     }
-    a += kTermStep;
+    a += kWordStep;
     b += kPanel;
   }
 }
 
-/// The same with A in packed columns of `a_rows` rows, over `width` terms.
+/// The same with A in packed columns of `a_rows` rows, over `width` words.
 template <class Op, int V>
 ARMILLARY_INLINE void multiply_columns(Block<V>& c, const float* a, int a_rows, const float* b,
                                        int width) {
@@ -53,6 +64,15 @@ ARMILLARY_INLINE void multiply_columns(Block<V>& c, const float* a, int a_rows, 
     b += kPanel * kPanel;
   }
   multiply_add<Op, V, kPanel, 1>(c, a, b, width);
+}
+
+template <int V>
+ARMILLARY_INLINE void multiply_by(Block<V>& c, float factor) {
+#pragma GCC unroll 6
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) c[r][v] = mul(c[r][v], all(factor));
+  }
 }
 
 template <int V>

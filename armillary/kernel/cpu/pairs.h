@@ -1,18 +1,30 @@
-// pairs.h: the forward tile where bf16 is multiplied as such, two terms at once (vdpbf16ps).
+// pairs.h: bf16 multiplied as such, two terms at once (vdpbf16ps), and packed for it.
 //
 // A word holds two bf16 in place of a float, so blocks, panels and steps are those of floats at
-// half the terms: neighbours along D in Q and K, keys 2 i and 2 i + 1 in the weights and V. Weights
-// are rounded to bf16 once they have been summed; sums and products are fp32.
+// half the terms. Of a sum over D or E they are neighbours of a row, of a sum over rows those of
+// rows 2 i and 2 i + 1. What is computed (weights, their gradients) is fp32, and rounded to bf16
+// once, as a factor of the next product; products and sums are fp32.
 #pragma once
 
-#include "armillary/kernel/cpu/forward_tile.h"
+#include "armillary/kernel/cpu/micro.h"
+#include "armillary/kernel/cpu/pack.h"
 
 #if defined(ARMILLARY_PAIRS)
 
 namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
+/// Words of two bf16, as Product.
 struct PairProduct {
+  static constexpr int kTerms = 2;
   static ARMILLARY_INLINE Float of(Float a, Float b, Float c) { return dot(a, b, c); }
+  static ARMILLARY_INLINE float at(const float* values, int rows, int row, int column) {
+    std::uint32_t word = 0;
+    __builtin_memcpy(&word, values + in_columns(rows / 2, row / 2, column), sizeof word);
+    word = row % 2 == 0 ? word << 16 : word & 0xffff0000u;
+    float value = 0;
+    __builtin_memcpy(&value, &word, sizeof value);
+    return value;
+  }
 };
 
 ARMILLARY_INLINE const Bf16* row_of(const Rows& rows, std::int64_t row) {
@@ -27,6 +39,12 @@ inline bool finite(const Rows& rows) {
     for (int i = 0; i < rows.width; ++i) wild |= (x[i].bits & kExponent) == kExponent ? 1u : 0u;
   }
   return wild == 0;
+}
+
+/// Elements [begin, end) of a row to bf16 in place: the k-th float becomes the k-th half word.
+ARMILLARY_INLINE void round_row(float* row, int begin, int end) {
+  auto* const halves = reinterpret_cast<Bf16*>(row);
+  for (int k = begin; k < end; k += kWidth) store_rounded(halves + k, load(row + k));
 }
 
 /// Columns of words; not scaled.
@@ -67,86 +85,6 @@ inline bool pack_value_pairs(const Rows& rows, float /*scale*/, int padded, floa
     }
   }
   return finite(rows);
-}
-
-/// scores = scale Q K^T
-inline void multiply_pairs(const ForwardTile& t, const Span* spans) {
-  const int groups = (t.pairs.q_rows + kRows - 1) / kRows;
-  const int width = t.head_dim / 2;
-  for (int panel = 0; panel < t.pairs.k_rows; panel += kPanel) {
-    for (int g = 0; g < groups; ++g) {
-      if (!spans[g].touches(panel)) continue;
-      Block<kVecs> c;
-      clear<kVecs>(c);
-      multiply_columns<PairProduct, kVecs>(c, t.q + g * kRows * kPanel, groups * kRows,
-                                           t.k + static_cast<std::ptrdiff_t>(panel) * width, width);
-#pragma GCC unroll 6
-      for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-        for (int v = 0; v < kVecs; ++v) c[r][v] = mul(c[r][v], all(t.scale));
-      }
-      put<kVecs>(c, t.scores + g * kRows * kForwardLd + panel, kForwardLd);
-    }
-  }
-}
-
-/// Weights of a row to bf16 in place: key k moves to the k-th half word.
-inline void round_weights(const ForwardTile& t, const Span* spans) {
-  const int padded = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
-  for (int row = 0; row < padded; ++row) {
-    float* const weights = t.scores + row * kForwardLd;
-    auto* const halves = reinterpret_cast<Bf16*>(weights);
-    const Span& span = spans[row / kRows];
-    for (int k = span.first(); k < span.last(); k += kWidth) {
-      store_rounded(halves + k, load(weights + k));
-    }
-  }
-}
-
-inline void add_value_pairs(const ForwardTile& t, const Span* spans) {
-  const int groups = (t.pairs.q_rows + kRows - 1) / kRows;
-  const int v_words = (t.pairs.k_rows + kPanel - 1) / kPanel * kPanel / 2;
-  for (int begin = 0; begin < t.value_dim; begin += kPanel) {
-    const float* const v = t.v + static_cast<std::ptrdiff_t>(begin) * v_words;
-    float* const out = t.out + begin * groups * kRows;
-    with_vecs(t.value_dim - begin, [&](auto vecs) ARMILLARY_LAMBDA {
-      constexpr int kCount = decltype(vecs)::kCount;
-      for (int g = 0; g < groups; ++g) {
-        if (spans[g].empty()) continue;
-        const int first = spans[g].first() / 2;
-        float* const to = out + g * kRows * kPanel;
-        Block<kCount> c;
-        get<kCount>(c, to, kPanel);
-        multiply_add<PairProduct, kCount, kForwardLd, 1>(
-            c, t.scores + g * kRows * kForwardLd + first, v + first * kPanel,
-            (spans[g].end + 1) / 2 - first);
-        put<kCount>(c, to, kPanel);
-      }
-    });
-  }
-}
-
-/// out += weights V without touching hidden pairs; the weights are floats still.
-inline void add_value_pairs_exactly(const ForwardTile& t) {
-  const int v_words = (t.pairs.k_rows + kPanel - 1) / kPanel * kPanel / 2;
-  const auto* const words = reinterpret_cast<const Bf16*>(t.v);
-  add_exactly(t, [&](int k, int e) ARMILLARY_LAMBDA {
-    const int word = (e / kPanel * v_words + k / 2) * kPanel + e % kPanel;
-    const std::uint32_t bits = static_cast<std::uint32_t>(words[2 * word + k % 2].bits) << 16;
-    float value;
-    __builtin_memcpy(&value, &bits, sizeof value);
-    return value;
-  });
-}
-
-inline void forward_pairs(const ForwardTile& t) {
-  Span spans[kForwardGroups];
-  find_spans(t.pairs, spans);
-  multiply_pairs(t, spans);
-  softmax(t, spans);
-  if (t.pairs.wild) return add_value_pairs_exactly(t);
-  round_weights(t, spans);
-  add_value_pairs(t, spans);
 }
 
 }  // namespace armillary::kernel::cpu::ARMILLARY_ISA

@@ -89,6 +89,20 @@ inline Rows rows_of(const Call& call, const Input& input, std::int64_t batch, st
           .width = width};
 }
 
+/// Whether rows of bf16 can be read as words of two.
+inline bool has_words(const Input& input, int width) {
+  const std::int64_t elements = input.batch | input.row | input.head | width;
+  return elements % 2 == 0 && reinterpret_cast<std::uintptr_t>(input.data) % 4 == 0;
+}
+
+/// How the tiles of a call are multiplied: in pairs where the set and the dtype have them, and what
+/// is packed word by word, which are the keys of a product, has words.
+inline const Products& products_of(const Call& call, bool words) {
+  const bool pairs =
+      words && call.isa->pairs.forward != nullptr && call.element == Element::BFloat16;
+  return pairs ? call.isa->pairs : call.isa->floats;
+}
+
 /// What a tile needs of score.h, but for the dropout stream.
 inline TileScore score_of(const Call& call, std::int64_t head, plan::Interval q_rows) {
   TileScore score{.softcap = static_cast<float>(call.softcap), .shift = call.schedule->shift};

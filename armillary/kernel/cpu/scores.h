@@ -22,6 +22,17 @@ struct Span {
   bool touches(int panel) const { return panel < end && panel + kPanel > begin; }
 };
 
+/// Where a product over the keys of a span begins, and over how many words it goes.
+struct Words {
+  int first = 0;
+  int count = 0;
+};
+template <class Op>
+ARMILLARY_INLINE Words words_of(const Span& span) {
+  const int first = span.first() / Op::kTerms;
+  return {first, (span.end + Op::kTerms - 1) / Op::kTerms - first};
+}
+
 /// One span for each group of `kRows` rows.
 inline void find_spans(const TilePairs& pairs, Span* spans) {
   const int groups = (pairs.q_rows + kRows - 1) / kRows;
@@ -74,23 +85,29 @@ ARMILLARY_INLINE void for_each_range(const TilePairs& pairs, Visit visit) {
   }
 }
 
-/// Element (row, column) of packed columns of so many rows.
-ARMILLARY_INLINE int in_columns(int rows, int row, int column) {
-  return (column / kPanel * rows + row) * kPanel + column % kPanel;
-}
+/// A in columns and B transposed, of so many elements a row; `scale` is for pairs only.
+struct Factors {
+  const float* a = nullptr;
+  const float* b = nullptr;
+  int elements = 0;
+  float scale = 1;
+};
 
-/// products = A B^T for the panels that the spans touch, A in columns and B transposed.
+/// products = scale A B^T for the panels that the spans touch.
 template <class Op, int kLd>
-inline void multiply_panels(const TilePairs& pairs, const Span* spans, const float* a,
-                            const float* b, int width, float* products) {
+inline void multiply_panels(const TilePairs& pairs, const Span* spans, const Factors& factors,
+                            float* products) {
   const int groups = (pairs.q_rows + kRows - 1) / kRows;
+  const int width = factors.elements / Op::kTerms;
   for (int panel = 0; panel < pairs.k_rows; panel += kPanel) {
     for (int g = 0; g < groups; ++g) {
       if (!spans[g].touches(panel)) continue;
-      const float* const b_panel = b + static_cast<std::ptrdiff_t>(panel) * width;
+      const float* const a = factors.a + g * kRows * kPanel;
+      const float* const b = factors.b + static_cast<std::ptrdiff_t>(panel) * width;
       Block<kVecs> c;
       clear<kVecs>(c);
-      multiply_columns<Op, kVecs>(c, a + g * kRows * kPanel, groups * kRows, b_panel, width);
+      multiply_columns<Op, kVecs>(c, a, groups * kRows, b, width);
+      if constexpr (Op::kTerms > 1) multiply_by<kVecs>(c, factors.scale);
       put<kVecs>(c, products + g * kRows * kLd + panel, kLd);
     }
   }

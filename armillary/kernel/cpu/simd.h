@@ -101,6 +101,14 @@ ARMILLARY_INLINE Float dot(Float a, Float b, Float c) {
 ARMILLARY_INLINE void store_rounded(Bf16* x, Float a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(x), (__m256i)_mm512_cvtneps_pbh(a));
 }
+/// Words of two rows: bf16 of `even` in their lower halves, of `odd` in their upper ones.
+ARMILLARY_INLINE void store_words(float* x, Float even, Float odd) {
+  const Int halves = (Int)_mm512_cvtne2ps_pbh(odd, even);  // 16 of even, then 16 of odd
+  const Int lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const Int upper = _mm512_add_epi32(lanes, _mm512_set1_epi32(kWidth));
+  const Int order = _mm512_or_si512(lanes, _mm512_slli_epi32(upper, 16));
+  _mm512_storeu_si512(x, _mm512_permutexvar_epi16(order, halves));
+}
 #endif
 
 #elif defined(__AVX2__)
@@ -283,15 +291,24 @@ ARMILLARY_INLINE Float dot(Float a, Float b, Float c) {
   c = c + (Float)((Int)a << 16) * (Float)((Int)b << 16);
   return c + (Float)((Int)a & kHigh) * (Float)((Int)b & kHigh);
 }
+ARMILLARY_INLINE std::uint16_t rounded(float x) {
+  std::uint32_t bits = 0;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  const bool nan = x != x;
+  bits = nan ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1);  // ties to even
+  return static_cast<std::uint16_t>(bits >> 16);
+}
 ARMILLARY_INLINE void store_rounded(Bf16* x, Float a) {
+  std::uint16_t halves[kWidth];
+  for (int i = 0; i < kWidth; ++i) halves[i] = rounded(a[i]);
+  __builtin_memcpy(x, halves, sizeof halves);
+}
+ARMILLARY_INLINE void store_words(float* x, Float even, Float odd) {
+  std::uint32_t words[kWidth];
   for (int i = 0; i < kWidth; ++i) {
-    const float value = a[i];
-    std::uint32_t bits = 0;
-    __builtin_memcpy(&bits, &value, sizeof bits);
-    const bool nan = value != value;
-    bits = nan ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1);  // ties to even
-    x[i].bits = static_cast<std::uint16_t>(bits >> 16);
+    words[i] = rounded(even[i]) | static_cast<std::uint32_t>(rounded(odd[i])) << 16;
   }
+  __builtin_memcpy(x, words, sizeof words);
 }
 #endif
 

@@ -7,9 +7,9 @@
 //   columns      [X / W][rows][W]   Q, V, K and dO, cut into panels of W columns
 //   transposed   [rows / W][X][W]   K^T and V^T, cut into panels of W keys
 //
-// The last panel is W wide too; what it lacks is zero. Where bf16 is multiplied as such, two of
-// them are one word in place of a float: neighbours of a row in Q and K, of a column in V
-// (pairs.h).
+// The last panel is W wide too; what it lacks is zero. Where bf16 is multiplied as such, two terms
+// of a sum are one word in place of a float (pairs.h): neighbours of a row where the sum is over D
+// or E, and of a column where it is over rows, in V forward and in Q, dO and K for the gradients.
 #pragma once
 
 #include <cstdint>
@@ -78,7 +78,7 @@ struct ForwardTile {
   TileScore score;
   int head_dim = 0;
   int value_dim = 0;
-  float scale = 1;           ///< Of scores, for pairs: their queries are as they came.
+  float scale = 1;           ///< Of scores, for pairs: those queries are as they came.
   const float* q = nullptr;  ///< columns, times the scale
   const float* k = nullptr;  ///< transposed
   const float* v = nullptr;  ///< columns
@@ -95,14 +95,19 @@ struct BackwardTile {
   TileScore score;
   int head_dim = 0;
   int value_dim = 0;
-  float scale = 0;
-  const float* q = nullptr;     ///< columns, times the scale
-  const float* dout = nullptr;  ///< columns
-  const float* lse = nullptr;   ///< inf in rows that are padding
+  float scale = 0;        ///< Of dq.
+  float score_scale = 1;  ///< Of scores, for pairs: those queries are as they came.
+  // Factors of S and dP, summed over D and E.
+  const float* q = nullptr;             ///< columns, times the scale
+  const float* dout = nullptr;          ///< columns
+  const float* k_transposed = nullptr;  ///< transposed
+  const float* v_transposed = nullptr;  ///< transposed
+  // Factors of dK, dV and dQ, summed over rows; of floats, the first two are those above.
+  const float* q_values = nullptr;     ///< columns
+  const float* dout_values = nullptr;  ///< columns
+  const float* k_values = nullptr;     ///< columns
+  const float* lse = nullptr;          ///< inf in rows that are padding
   const float* delta = nullptr;
-  const float* k_transposed = nullptr;
-  const float* v_transposed = nullptr;
-  const float* k = nullptr;  ///< columns
   float* weights = nullptr;  ///< scratch: P, then P with dropout
   float* dscores = nullptr;  ///< scratch: dP, then dS
   float* dk = nullptr;       ///< columns; sums of dS^T Q
@@ -134,12 +139,20 @@ struct DeltaRows {
   float* delta[kCount];
 };
 
-/// How a tile is packed, and merged into the state of its queries.
-struct ForwardFunctions {
+/// How tiles are multiplied, and packed for it. Packing pads to `padded` rows with zeros, and is
+/// true if all is finite.
+struct Products {
+  int terms = 1;  ///< Of a word: 1 of floats, 2 of bf16. Only queries of floats are scaled.
+  /// Columns and transposed: what is summed over elements of a row. For backward also dO and V.
   bool (*pack_queries)(const Rows& rows, float scale, int padded, float* packed) = nullptr;
   bool (*pack_keys)(const Rows& rows, float* packed) = nullptr;
+  /// Columns: what is summed over rows.
   bool (*pack_values)(const Rows& rows, float scale, int padded, float* packed) = nullptr;
-  void (*run)(const ForwardTile& tile) = nullptr;
+  /// Merges a tile into the state of its queries.
+  void (*forward)(const ForwardTile& tile) = nullptr;
+  /// P and dS of a tile, and what they add to dk and dv; then dq.
+  void (*backward)(const BackwardTile& tile) = nullptr;
+  void (*backward_dq)(const BackwardTile& tile) = nullptr;
 };
 
 /// The functions and sizes of one instruction set.
@@ -154,19 +167,12 @@ struct Tiles {
   int backward_k_rows = 0;
   int backward_ld = 0;  ///< The same of BackwardTile.
 
-  /// Packs; `padded` rows, those after the last are zero. True if all is finite.
-  bool (*pack_columns)(const Rows& rows, float scale, int padded, float* packed) = nullptr;
-  bool (*pack_transposed)(const Rows& rows, float* packed) = nullptr;
-
-  ForwardFunctions forward;        ///< Of any dtype.
-  ForwardFunctions forward_pairs;  ///< Of bf16, multiplied as such; empty if the set cannot.
+  Products floats;  ///< Of any dtype.
+  Products pairs;   ///< Of bf16, multiplied as such; empty if the set cannot.
   /// Writes the state of `rows` queries as out / sum and max + log sum; rows of sum 0 stay.
   void (*write)(const ForwardTile& tile, float* out, std::int64_t out_stride, float* lse,
                 std::int64_t lse_stride) = nullptr;
 
-  /// `scores` first: P and dS of a tile, and what they add to dk and dv; then dq.
-  void (*backward)(const BackwardTile& tile) = nullptr;
-  void (*backward_dq)(const BackwardTile& tile) = nullptr;
   /// rows of `grad` += factor * packed columns
   void (*add_columns)(const float* packed, int padded, int rows, int width, float factor,
                       float* grad, std::int64_t stride) = nullptr;

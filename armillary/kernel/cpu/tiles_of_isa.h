@@ -1,10 +1,11 @@
 // tiles_of_isa.h: the whole of one instruction set, for its one source.
 #pragma once
 
+#include "armillary/kernel/cpu/backward_pairs.h"
 #include "armillary/kernel/cpu/backward_tile.h"
+#include "armillary/kernel/cpu/forward_pairs.h"
 #include "armillary/kernel/cpu/forward_tile.h"
 #include "armillary/kernel/cpu/pack.h"
-#include "armillary/kernel/cpu/pairs.h"
 #include "armillary/kernel/cpu/row_ops.h"
 
 namespace armillary::kernel::cpu::ARMILLARY_ISA {
@@ -31,21 +32,23 @@ const Tiles kTiles = {.name = ARMILLARY_ISA_NAME,
                       .backward_q_rows = kBackwardQ,
                       .backward_k_rows = kBackwardK,
                       .backward_ld = kBackwardLd,
-                      .pack_columns = pack_columns,
-                      .pack_transposed = pack_transposed,
-                      .forward = {.pack_queries = pack_columns,
-                                  .pack_keys = pack_transposed,
-                                  .pack_values = pack_columns,
-                                  .run = forward},
+                      .floats = {.terms = Product::kTerms,
+                                 .pack_queries = pack_columns,
+                                 .pack_keys = pack_transposed,
+                                 .pack_values = pack_columns,
+                                 .forward = forward,
+                                 .backward = backward,
+                                 .backward_dq = backward_dq<Product>},
 #if defined(ARMILLARY_PAIRS)
-                      .forward_pairs = {.pack_queries = pack_query_pairs,
-                                        .pack_keys = pack_key_pairs,
-                                        .pack_values = pack_value_pairs,
-                                        .run = forward_pairs},
+                      .pairs = {.terms = PairProduct::kTerms,
+                                .pack_queries = pack_query_pairs,
+                                .pack_keys = pack_key_pairs,
+                                .pack_values = pack_value_pairs,
+                                .forward = forward_pairs,
+                                .backward = backward_pairs,
+                                .backward_dq = backward_dq<PairProduct>},
 #endif
                       .write = write,
-                      .backward = backward,
-                      .backward_dq = backward_dq,
                       .add_columns = add_columns,
                       .merge = {merge_of<float>, merge_of<Bf16>, merge_of<Fp16>},
                       .add = {add_of<float>, add_of<Bf16>, add_of<Fp16>},
