@@ -30,7 +30,7 @@ Sight sight_of(const Plan& plan) {
   return sight;
 }
 
-Bits bits_of(const std::vector<int>& blocks, std::size_t count) {
+Bits bits_of(const BlockIds& blocks, std::size_t count) {
   Bits bits(words_for(count));
   for (const int block : blocks) put(bits, block);
   return bits;
