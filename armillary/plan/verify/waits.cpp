@@ -34,6 +34,10 @@ class WaitGraph {
     return static_cast<int>(nodes_.size()) - 1;
   }
   void edge(int before, int after) { edges_.push_back({before, after}); }
+  void reserve(std::size_t nodes, std::size_t edges) {
+    nodes_.reserve(nodes);
+    edges_.reserve(edges);
+  }
 
   /// Another graph beside this one. Returns the place of its first node.
   int add(const WaitGraph& other) {
@@ -151,18 +155,24 @@ class RankWaits {
     }
   }
 
-  /// Ops of a lane follow each other anyway, so of another lane the last one waited for is enough.
+  /// Ops of a lane follow each other anyway: of another lane the last one waited for is enough, and
+  /// that only if no op before it in its own lane waits for as much.
   void add_dependencies() {
+    std::map<std::pair<Lane, Lane>, int>
+        reached;  // Of a lane, the last op of another that it waits for.
     for_each_dependencies(program_, [&](int i, std::span<const int> waits) {
-      for (auto earlier = waits.begin(); earlier != waits.end(); ++earlier) {
+      const Lane own = program_.ops[i].lane;
+      for (const int earlier : waits) {
+        if (spans_[earlier].start != spans_[i].start) continue;
+        report_.add(program_.rank, i, "order", "conflicts with op {} of its own batch", earlier);
+      }
+      for (auto earlier = waits.rbegin(); earlier != waits.rend(); ++earlier) {
         const Lane lane = program_.ops[*earlier].lane;
-        if (spans_[*earlier].start == spans_[i].start) {
-          report_.add(program_.rank, i, "order", "conflicts with op {} of its own batch", *earlier);
-        } else if (lane != program_.ops[i].lane &&
-                   std::none_of(earlier + 1, waits.end(),
-                                [&](int later) { return program_.ops[later].lane == lane; })) {
-          graph_.edge(spans_[*earlier].end, spans_[i].start);
-        }
+        if (lane == own) continue;
+        int& last = reached.try_emplace({own, lane}, -1).first->second;
+        if (*earlier <= last) continue;
+        last = *earlier;
+        graph_.edge(spans_[*earlier].end, spans_[i].start);
       }
     });
   }
@@ -179,7 +189,14 @@ WaitGraph wait_graph(const Plan& plan, const std::vector<Message>& messages, Rep
   for_each_rank(plan.problem.world, [&](Rank rank) {
     ranks[rank] = std::make_unique<const RankWaits>(plan.ranks[rank], report.limit());
   });
+  std::size_t nodes = messages.size();
+  std::size_t edges = 4 * messages.size();
+  for (const auto& waits : ranks) {
+    nodes += waits->graph().nodes().size();
+    edges += waits->graph().edges().size();
+  }
   WaitGraph graph;
+  graph.reserve(nodes, edges);
   std::vector<int> first_nodes;
   for (const auto& waits : ranks) {
     first_nodes.push_back(graph.add(waits->graph()));
