@@ -13,6 +13,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
+#include "armillary/plan/each_rank.h"
 #include "armillary/plan/json.h"
 #include "armillary/plan/mutate.h"
 #include "armillary/plan/text.h"
@@ -92,10 +93,15 @@ nlohmann::ordered_json report(const plan::Plan& plan,
   std::size_t ops = 0;
   const bool readable =
       diagnostics.empty() || (diagnostics[0].rule != "form" && diagnostics[0].rule != "blocks");
-  for (const plan::RankProgram& program : plan.ranks) {
-    ops += program.ops.size();
-    if (!readable) continue;  // sizes of a malformed plan mean nothing
-    const plan::Traffic one = plan::traffic(plan.problem, plan.blocks, program);
+  std::vector<plan::Traffic> traffic;
+  if (readable) {  // sizes of a malformed plan mean nothing
+    traffic.resize(plan.ranks.size());
+    plan::for_each_rank(plan.problem.world, [&](plan::Rank rank) {
+      traffic[rank] = plan::traffic(plan.problem, plan.blocks, plan.ranks[rank]);
+    });
+  }
+  for (const plan::RankProgram& program : plan.ranks) ops += program.ops.size();
+  for (const plan::Traffic& one : traffic) {
     const std::int64_t values[] = {one.sent_bytes, one.received_bytes, one.peak_slot_bytes,
                                    one.visible_pairs};
     for (int i = 0; i < 4; ++i) line[kPerRank[i]].push_back(values[i]);

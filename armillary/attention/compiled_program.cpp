@@ -187,7 +187,7 @@ void find_homes(CompiledProgram& compiled) {
     compiled.home.push_back(static_cast<int>(t));
   }
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
-    const std::vector<View>& views = program.ops[i].views;
+    const plan::Views& views = program.ops[i].views;
     if (program.ops[i].kind == plan::OpKind::Copy) take_home(compiled, i, views[0], views[1]);
     if (program.ops[i].kind == plan::OpKind::Finish) {
       take_home(compiled, i, views[0], views[2]);

@@ -6,8 +6,19 @@
 namespace armillary::plan {
 namespace {
 
+/// With what tells most touches apart, so that few of their views are looked at.
 struct Touch {
+  Touch(int op, const View& view, bool writes)
+      : op(op),
+        tile(view.tile),
+        first_block(view.blocks.front()),
+        last_block(view.blocks.back()),
+        view(&view),
+        writes(writes) {}
   int op;
+  int tile;
+  int first_block;
+  int last_block;
   const View* view;
   bool writes;
   bool waited_for = false;  ///< By a later touch of the same tile.
@@ -31,7 +42,9 @@ bool covers(const View& outer, const View& inner) {
 /// replaced must not slip in before its replacement.
 bool conflict(const Touch& a, const Touch& b) {
   if (a.op == b.op || !(a.writes || b.writes)) return false;
-  return a.view->tile != b.view->tile || overlap(*a.view, *b.view);
+  if (a.tile != b.tile) return true;
+  return a.first_block <= b.last_block && b.first_block <= a.last_block &&
+         overlap(*a.view, *b.view);
 }
 
 /// Another tile takes the slot: it waits for what nobody of the one before waited for, and so for
@@ -56,15 +69,15 @@ void wait_for(std::vector<Touch>& olds, const Touch& touch, std::vector<int>& wa
   }
   if (!touch.writes) return;
   std::erase_if(olds, [&](const Touch& old) {
-    return old.op != touch.op && old.view->tile == touch.view->tile &&
-           covers(*touch.view, *old.view);
+    return old.op != touch.op && old.tile == touch.tile && touch.first_block <= old.first_block &&
+           old.last_block <= touch.last_block && covers(*touch.view, *old.view);
   });
 }
 
 /// Adds what `touch` must wait for, and notes it.
 void touch_slot(History& history, const Touch& touch, std::vector<int>& waits) {
-  if (history.tile < 0) history.tile = touch.view->tile;
-  if (touch.writes && history.tile != touch.view->tile) replace_tile(history, touch.view->tile);
+  if (history.tile < 0) history.tile = touch.tile;
+  if (touch.writes && history.tile != touch.tile) replace_tile(history, touch.tile);
   wait_for(history.writes, touch, waits);
   if (touch.writes) {
     wait_for(history.reads, touch, waits);
@@ -96,8 +109,8 @@ void for_each_dependencies(const RankProgram& program, const Dependencies& visit
     const auto roles = operands(op.kind);
     found.clear();
     for (std::size_t v = 0; v < op.views.size(); ++v) {
-      const Touch touch{i, &op.views[v], roles[v].access != Access::Read};
-      touch_slot(histories[program.tiles[touch.view->tile].slot], touch, found);
+      const Touch touch(i, op.views[v], roles[v].access != Access::Read);
+      touch_slot(histories[program.tiles[touch.tile].slot], touch, found);
     }
     std::sort(found.begin(), found.end());
     found.erase(std::unique(found.begin(), found.end()), found.end());

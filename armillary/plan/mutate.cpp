@@ -15,8 +15,8 @@ std::size_t at(int index) {
   return static_cast<std::size_t>(index);
 }
 
-template <class T>
-bool contains(const std::vector<T>& values, const T& value) {
+template <class Values>
+bool contains(const Values& values, typename Values::value_type value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 

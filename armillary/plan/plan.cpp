@@ -36,14 +36,14 @@ constexpr std::array<Operand, 4> kFinish{
     {{"out", Write}, {"lse", Write}, {"part_out", Read}, {"part_lse", Read}}};
 
 std::int64_t bytes(const Problem& problem, const Blocks& blocks, const Tile& tile, Heads heads,
-                   const std::vector<int>& ids) {
+                   const BlockIds& ids) {
   return checked_product("plan: bytes of a tile",
                          {problem.batch, tokens_of(blocks, tile.tensor, ids), heads.count(),
                           dim_of(problem, tile.tensor), bytes_of(dtype_of(problem, tile))});
 }
 
 /// The tokens of some blocks in as few runs as sorting gives.
-Runs joined(const std::vector<Block>& table, const std::vector<int>& ids) {
+Runs joined(const std::vector<Block>& table, const BlockIds& ids) {
   Runs runs;
   for (const int id : ids) runs.insert(runs.end(), table[id].runs.begin(), table[id].runs.end());
   std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.begin < b.begin; });
@@ -132,7 +132,7 @@ const std::vector<Block>& blocks_of(const Blocks& blocks, Tensor tensor) {
   return is_kv(tensor) ? blocks.kv : blocks.q;
 }
 
-std::int64_t tokens_of(const Blocks& blocks, Tensor tensor, const std::vector<int>& ids) {
+std::int64_t tokens_of(const Blocks& blocks, Tensor tensor, const BlockIds& ids) {
   const std::vector<Block>& table = blocks_of(blocks, tensor);
   std::int64_t total = 0;
   for (const int id : ids) total += table[id].tokens();
@@ -152,7 +152,7 @@ Traffic traffic(const Problem& problem, const Blocks& blocks, const RankProgram&
   Traffic result;
   std::set<int> steps;
   for (const Op& op : program.ops) {
-    steps.insert(op.step);
+    steps.insert(steps.end(), op.step);  // ops mostly ascend
     if (op.is_comm()) {
       const View& view = op.views[0];
       (op.kind == OpKind::Send ? result.sent_bytes : result.received_bytes) +=

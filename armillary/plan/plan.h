@@ -51,7 +51,7 @@ struct Tile {
   /// and Delta always in accumulator precision).
   bool partial = false;
   Heads heads;
-  std::vector<int> blocks;  ///< Ids in Blocks::q or Blocks::kv, ascending by owner.
+  BlockIds blocks;  ///< Ascending.
   int slot = -1;
   /// A partial as it travels under Wire::Input: rounded to the input dtype. Only copied to, sent,
   /// received, and merged or added from.
@@ -63,9 +63,10 @@ struct Tile {
 struct View {
   int tile = -1;
   Heads heads;
-  std::vector<int> blocks;
+  BlockIds blocks;
   bool operator==(const View&) const = default;
 };
+using Views = SmallVector<View, 1>;
 
 enum class OpKind : std::uint8_t {
   Send,        ///< src -> peer
@@ -108,7 +109,7 @@ struct Op {
   int step = 0;    ///< Batch of a send or receive; row of the printed grid for all ops.
   Rank peer = -1;  ///< Send and Recv only.
   Collective collective = Collective::None;
-  std::vector<View> views;  ///< One per operand, in the order of `operands(kind)`.
+  Views views;  ///< One per operand, in the order of `operands(kind)`.
   bool operator==(const Op&) const = default;
 
   bool is_comm() const { return kind == OpKind::Send || kind == OpKind::Recv; }
@@ -140,7 +141,7 @@ struct Plan {
 Dtype dtype_of(const Problem& problem, const Tile& tile);
 std::int64_t dim_of(const Problem& problem, Tensor tensor);  ///< 1 for Lse and Delta.
 const std::vector<Block>& blocks_of(const Blocks& blocks, Tensor tensor);
-std::int64_t tokens_of(const Blocks& blocks, Tensor tensor, const std::vector<int>& ids);
+std::int64_t tokens_of(const Blocks& blocks, Tensor tensor, const BlockIds& ids);
 std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const Tile& tile);
 std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const Tile& tile,
                       const View& view);

@@ -28,7 +28,7 @@ class Schedule {
  public:
   virtual ~Schedule() = default;
 
-  /// Cost: O(steps of the rank), whatever the world.
+  /// Called by several threads at once. Cost: O(steps of the rank), whatever the world.
   virtual RankProgram program(Pass pass, Rank rank) const = 0;
 };
 

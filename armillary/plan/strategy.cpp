@@ -9,6 +9,7 @@
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
+#include "armillary/plan/each_rank.h"
 #include "armillary/plan/schedule.h"
 #include "armillary/plan/strategies/presets.h"
 
@@ -212,9 +213,9 @@ std::vector<Plan> make_plans(const Problem& problem, const Strategy& strategy,
                      .pass = pass,
                      .blocks = planner.blocks(),
                      .ranks = {}});
-    for (Rank rank = 0; rank < problem.world; ++rank) {
-      plans.back().ranks.push_back(planner.program(pass, rank));
-    }
+    plans.back().ranks.resize(problem.world);
+    for_each_rank(problem.world,
+                  [&](Rank rank) { plans.back().ranks[rank] = planner.program(pass, rank); });
   }
   return plans;
 }

@@ -75,7 +75,8 @@ class Planner {
   std::shared_ptr<const Shared> shared_;
 };
 
-/// The programs of all ranks. Of several passes, what they share is worked out once.
+/// The programs of all ranks, made on all cores. Of several passes, what they share is worked out
+/// once.
 /// @throws InvalidArgument as Planner, and above 1024 ranks.
 std::vector<Plan> make_plans(const Problem& problem, const Strategy& strategy,
                              const std::vector<Pass>& passes);

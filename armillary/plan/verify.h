@@ -42,7 +42,8 @@ struct Diagnostic {
 
 /// Empty result == the plan is exact attention. Reports at most `limit` diagnostics, first causes
 /// first: structure (blocks, form, match, order), then the run on symbols. Requires limit >= 1; any
-/// plan may be given, also one that was read from a file.
+/// plan may be given, also one that was read from a file. What concerns a rank alone is looked at
+/// on all cores; the answer is the same for any number of them.
 /// @throws InvalidArgument if the problem itself is malformed (`validate`).
 /// Cost: O(ops * blocks per view * blocks / 64); 64 ranks of a ring in tens of milliseconds,
 /// 1,024 in less than a minute.

@@ -254,7 +254,7 @@ class Player {
   }
 
   void compute(int r, const Op& op) {
-    const std::vector<View>& views = op.views;
+    const plan::Views& views = op.views;
     switch (op.kind) {
       case OpKind::Attend:
         return attend(r, op, 3);

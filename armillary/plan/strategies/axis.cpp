@@ -127,7 +127,7 @@ void Axis::open_sums(std::vector<Held>& held, const std::vector<Tensor>& tensors
 }
 
 void Axis::combine(int step, const Held& into, const std::vector<int>& scratch) {
-  const std::vector<int>& blocks = builder_[scratch[0]].blocks;
+  const BlockIds& blocks = builder_[scratch[0]].blocks;
   if (builder_[scratch[0]].tensor == Tensor::Out) {
     builder_.compute(step, OpKind::Merge,
                      {builder_.part(into.sums[0], blocks), builder_.part(into.sums[1], blocks),

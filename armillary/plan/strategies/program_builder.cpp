@@ -10,6 +10,10 @@
 namespace armillary::plan {
 namespace {
 
+bool is_empty(const View& view) {
+  return view.blocks.empty() || view.heads.count() == 0;
+}
+
 /// Steps of the first and the last op that touches a tile.
 struct Lifetime {
   int first = std::numeric_limits<int>::max();
@@ -36,14 +40,13 @@ ProgramBuilder::ProgramBuilder(const Problem& problem, const Blocks& blocks, Ran
   program_.rank = rank;
 }
 
-int ProgramBuilder::tile(Tensor tensor, bool partial, Heads heads, std::vector<int> blocks) {
+int ProgramBuilder::tile(Tensor tensor, bool partial, Heads heads, BlockIds blocks) {
   program_.tiles.push_back(
       {.tensor = tensor, .partial = partial, .heads = heads, .blocks = std::move(blocks)});
   return static_cast<int>(program_.tiles.size()) - 1;
 }
 
-int ProgramBuilder::external(std::vector<int>& role, Tensor tensor, Heads heads,
-                             std::vector<int> blocks) {
+int ProgramBuilder::external(std::vector<int>& role, Tensor tensor, Heads heads, BlockIds blocks) {
   const int id = tile(tensor, false, heads, std::move(blocks));
   program_.tiles[id].slot = static_cast<int>(program_.slots.size());
   program_.slots.push_back(
@@ -52,15 +55,15 @@ int ProgramBuilder::external(std::vector<int>& role, Tensor tensor, Heads heads,
   return id;
 }
 
-int ProgramBuilder::input(Tensor tensor, Heads heads, std::vector<int> blocks) {
+int ProgramBuilder::input(Tensor tensor, Heads heads, BlockIds blocks) {
   return external(program_.inputs, tensor, heads, std::move(blocks));
 }
 
-int ProgramBuilder::output(Tensor tensor, Heads heads, std::vector<int> blocks) {
+int ProgramBuilder::output(Tensor tensor, Heads heads, BlockIds blocks) {
   return external(program_.outputs, tensor, heads, std::move(blocks));
 }
 
-int ProgramBuilder::saved(Tensor tensor, Heads heads, std::vector<int> blocks) {
+int ProgramBuilder::saved(Tensor tensor, Heads heads, BlockIds blocks) {
   return external(program_.saved, tensor, heads, std::move(blocks));
 }
 
@@ -72,11 +75,11 @@ View ProgramBuilder::whole(int tile) const {
   return {.tile = tile, .heads = program_.tiles[tile].heads, .blocks = program_.tiles[tile].blocks};
 }
 
-View ProgramBuilder::part(int tile, std::vector<int> blocks) const {
+View ProgramBuilder::part(int tile, BlockIds blocks) const {
   return part(tile, program_.tiles[tile].heads, std::move(blocks));
 }
 
-View ProgramBuilder::part(int tile, Heads heads, std::vector<int> blocks) const {
+View ProgramBuilder::part(int tile, Heads heads, BlockIds blocks) const {
   return {.tile = tile, .heads = heads, .blocks = std::move(blocks)};
 }
 
@@ -90,17 +93,18 @@ void ProgramBuilder::recv(int step, Lane lane, Rank peer, View view, Collective 
 
 void ProgramBuilder::message(OpKind kind, int step, Lane lane, Rank peer, View view,
                              Collective collective) {
-  Op op{.kind = kind, .lane = lane, .step = step, .peer = peer, .collective = collective};
-  op.views.push_back(std::move(view));
-  add(std::move(op));
+  if (is_empty(view)) return;
+  program_.ops.push_back(
+      {.kind = kind, .lane = lane, .step = step, .peer = peer, .collective = collective});
+  program_.ops.back().views.push_back(std::move(view));
 }
 
-void ProgramBuilder::compute(int step, OpKind kind, std::vector<View> views) {
+void ProgramBuilder::compute(int step, OpKind kind, Views views) {
   ARMILLARY_CHECK(views.size() == operands(kind).size());
   add({.kind = kind, .lane = kCompute, .step = step, .views = std::move(views)});
 }
 
-int ProgramBuilder::arriving_sum(Tensor tensor, Heads heads, std::vector<int> blocks) {
+int ProgramBuilder::arriving_sum(Tensor tensor, Heads heads, BlockIds blocks) {
   const int id = tile(tensor, true, heads, std::move(blocks));
   program_.tiles[id].narrow = problem_.narrows_sums() && tensor != Tensor::Lse;
   return id;
@@ -120,9 +124,7 @@ void ProgramBuilder::send_sum(int step, Lane lane, Rank peer, View sum, Collecti
 }
 
 void ProgramBuilder::add(Op op) {
-  for (const View& view : op.views) {
-    if (view.blocks.empty() || view.heads.count() == 0) return;
-  }
+  if (std::any_of(op.views.begin(), op.views.end(), is_empty)) return;
   program_.ops.push_back(std::move(op));
 }
 

@@ -18,35 +18,35 @@ class ProgramBuilder {
   ProgramBuilder(const Problem& problem, const Blocks& blocks, Rank rank);
 
   /// A new tile that lives between its first and its last use. Returns its id.
-  int tile(Tensor tensor, bool partial, Heads heads, std::vector<int> blocks);
-  int input(Tensor tensor, Heads heads, std::vector<int> blocks);
-  int output(Tensor tensor, Heads heads, std::vector<int> blocks);
+  int tile(Tensor tensor, bool partial, Heads heads, BlockIds blocks);
+  int input(Tensor tensor, Heads heads, BlockIds blocks);
+  int output(Tensor tensor, Heads heads, BlockIds blocks);
   /// Forward: keeps an existing tile to the end, for backward. Order of calls is the order of
   /// `saved`.
   void save(int tile);
   /// Backward: a tile that forward saved.
-  int saved(Tensor tensor, Heads heads, std::vector<int> blocks);
+  int saved(Tensor tensor, Heads heads, BlockIds blocks);
 
   View whole(int tile) const;
-  View part(int tile, std::vector<int> blocks) const;
-  View part(int tile, Heads heads, std::vector<int> blocks) const;
+  View part(int tile, BlockIds blocks) const;
+  View part(int tile, Heads heads, BlockIds blocks) const;
   const Tile& operator[](int tile) const { return program_.tiles[tile]; }
 
   /// Adds an op, unless one of its views is empty.
   void send(int step, Lane lane, Rank peer, View view, Collective collective = Collective::None);
   void recv(int step, Lane lane, Rank peer, View view, Collective collective = Collective::None);
-  void compute(int step, OpKind kind, std::vector<View> views);
+  void compute(int step, OpKind kind, Views views);
 
   /// Sums on the wire (Wire). A tile for a sum that arrives; a sum that is complete in the step
   /// before it leaves.
-  int arriving_sum(Tensor tensor, Heads heads, std::vector<int> blocks);
+  int arriving_sum(Tensor tensor, Heads heads, BlockIds blocks);
   void send_sum(int step, Lane lane, Rank peer, View sum, Collective collective = Collective::None);
 
   /// Orders the ops, places the tiles. The builder is spent.
   RankProgram finish();
 
  private:
-  int external(std::vector<int>& role, Tensor tensor, Heads heads, std::vector<int> blocks);
+  int external(std::vector<int>& role, Tensor tensor, Heads heads, BlockIds blocks);
   void message(OpKind kind, int step, Lane lane, Rank peer, View view, Collective collective);
   void add(Op op);
   void sort_ops();

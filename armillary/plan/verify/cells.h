@@ -65,7 +65,7 @@ class Spots {
 
  private:
   std::ptrdiff_t place_of(int block) const {
-    const std::vector<int>& all = tile_->blocks;
+    const BlockIds& all = tile_->blocks;
     return std::lower_bound(all.begin(), all.end(), block) - all.begin();
   }
   int partial_size() const { return empty() || !tile_->partial ? 0 : size(); }

@@ -7,7 +7,7 @@
 namespace armillary::plan::verifier {
 namespace {
 
-bool strictly_ascending(const std::vector<int>& ids, int end) {
+bool strictly_ascending(const BlockIds& ids, int end) {
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < (i == 0 ? 0 : ids[i - 1] + 1) || ids[i] >= end) return false;
   }

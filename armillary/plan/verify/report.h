@@ -22,6 +22,13 @@ class Report {
     diagnostics_.push_back(
         {rank, op, std::move(rule), fmt::format(format, std::forward<Args>(args)...)});
   }
+  /// What was found elsewhere, after all that was found so far.
+  void add(const Report& found) {
+    for (const Diagnostic& diagnostic : found.diagnostics_) {
+      if (!full()) diagnostics_.push_back(diagnostic);
+    }
+  }
+  int limit() const { return limit_; }
   bool full() const { return static_cast<int>(diagnostics_.size()) >= limit_; }
   bool empty() const { return diagnostics_.empty(); }
   std::vector<Diagnostic> take() { return std::move(diagnostics_); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "armillary/plan/each_rank.h"
 #include "armillary/plan/verify/cells.h"
 
 namespace armillary::plan::verifier {
@@ -30,7 +31,7 @@ Sight sight_of(const Plan& plan) {
   return sight;
 }
 
-Bits bits_of(const std::vector<int>& blocks, std::size_t count) {
+Bits bits_of(const BlockIds& blocks, std::size_t count) {
   Bits bits(words_for(count));
   for (const int block : blocks) put(bits, block);
   return bits;
@@ -306,10 +307,12 @@ class Symbols {
 
 HeadClasses::HeadClasses(const Plan& plan, bool kv) {
   const int count = kv ? plan.problem.kv_heads : plan.problem.heads;
-  std::vector<bool> border(count + 1);
-  border[0] = border[count] = true;
-  const auto add = [&](const Heads& heads) { border[heads.begin] = border[heads.end] = true; };
-  for (const RankProgram& program : plan.ranks) {
+  std::vector<std::vector<bool>> borders(plan.ranks.size(), std::vector<bool>(count + 1));
+  for_each_rank(plan.problem.world, [&](Rank rank) {
+    const RankProgram& program = plan.ranks[rank];
+    std::vector<bool>& border = borders[rank];
+    border[0] = border[count] = true;
+    const auto add = [&](const Heads& heads) { border[heads.begin] = border[heads.end] = true; };
     for (const Tile& tile : program.tiles) {
       if (is_kv(tile.tensor) == kv) add(tile.heads);
     }
@@ -318,9 +321,10 @@ HeadClasses::HeadClasses(const Plan& plan, bool kv) {
         if (is_kv(program.tiles[view.tile].tensor) == kv) add(view.heads);
       }
     }
-  }
+  });
   for (int head = 0; head <= count; ++head) {
-    if (border[head]) borders_.push_back(head);
+    const auto has = [&](const std::vector<bool>& border) -> bool { return border[head]; };
+    if (std::any_of(borders.begin(), borders.end(), has)) borders_.push_back(head);
     class_of_.push_back(static_cast<int>(borders_.size()) - 1);
   }
 }

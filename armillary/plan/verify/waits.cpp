@@ -2,23 +2,26 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <span>
 #include <utility>
 
+#include "armillary/plan/each_rank.h"
 #include "armillary/plan/hazards.h"
 
 namespace armillary::plan::verifier {
 namespace {
 
-/// Graph of things that happen. A compute op is one node; a batch is two, its start and its end; a
-/// message is one, between the starts and the ends of the batches at its two ends.
+/// Graph of things that happen. A compute op is one node; a batch is two, its start and its end;
+/// messages from one batch to another are one, between the starts and the ends of the two.
 class WaitGraph {
  public:
   struct Node {
     Rank rank = 0;
     int op = 0;  ///< For batches: the first op of the batch.
-    int message = -1;
+    int first_message = 0;
+    int messages = 0;
     bool runs = false;  ///< A compute op.
   };
   struct Edge {
@@ -31,6 +34,18 @@ class WaitGraph {
     return static_cast<int>(nodes_.size()) - 1;
   }
   void edge(int before, int after) { edges_.push_back({before, after}); }
+  void reserve(std::size_t nodes, std::size_t edges) {
+    nodes_.reserve(nodes);
+    edges_.reserve(edges);
+  }
+
+  /// Another graph beside this one. Returns the place of its first node.
+  int add(const WaitGraph& other) {
+    const int first = static_cast<int>(nodes_.size());
+    nodes_.insert(nodes_.end(), other.nodes_.begin(), other.nodes_.end());
+    for (const Edge& e : other.edges_) edge(first + e.before, first + e.after);
+    return first;
+  }
 
   /// Nodes in an order that respects all edges; shorter than the graph if there is a cycle. What
   /// became possible last happens first: what it touches is still in the cache.
@@ -90,6 +105,7 @@ class WaitGraph {
 struct Span {
   int start = -1;
   int end = -1;
+  bool operator==(const Span&) const = default;
 };
 
 struct Batch {
@@ -97,81 +113,118 @@ struct Batch {
   Span span;
 };
 
-class Builder {
+/// What one rank does, and in which order.
+class RankWaits {
  public:
-  Builder(const Plan& plan, Report& report) : plan_(plan), report_(report) {}
-
-  WaitGraph build(const std::vector<Message>& messages) {
-    for (const RankProgram& program : plan_.ranks) {
-      spans_.emplace_back();
-      add_ops(program);
-      add_dependencies(program);
-    }
-    for (int m = 0; m < static_cast<int>(messages.size()); ++m) {
-      const Message& message = messages[m];
-      const Span& send = spans_[message.from][message.send];
-      const Span& recv = spans_[message.to][message.recv];
-      const int node = graph_.add({.rank = message.to, .op = message.recv, .message = m});
-      graph_.edge(send.start, node);
-      graph_.edge(recv.start, node);
-      graph_.edge(node, send.end);
-      graph_.edge(node, recv.end);
-    }
-    return std::move(graph_);
+  RankWaits(const RankProgram& program, int limit) : program_(program), report_(limit) {
+    add_ops();
+    add_dependencies();
   }
+  const WaitGraph& graph() const { return graph_; }
+  const Report& report() const { return report_; }
+  const Span& span(int op) const { return spans_[op]; }
 
  private:
-  void add_ops(const RankProgram& program) {
+  void add_ops() {
     std::map<Lane, Batch> last;
     int last_compute = -1;
-    for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
-      const Op& op = program.ops[i];
+    spans_.reserve(program_.ops.size());
+    for (int i = 0; i < static_cast<int>(program_.ops.size()); ++i) {
+      const Op& op = program_.ops[i];
       if (!op.is_comm()) {
-        const int node = graph_.add({.rank = program.rank, .op = i, .runs = true});
+        const int node = graph_.add({.rank = program_.rank, .op = i, .runs = true});
         if (last_compute >= 0) graph_.edge(last_compute, node);
         last_compute = node;
-        spans_.back().push_back({node, node});
+        spans_.push_back({node, node});
         continue;
       }
       const auto before = last.find(op.lane);
       const bool first = before == last.end();
       if (!first && before->second.step > op.step) {
-        report_.add(program.rank, i, "order", "lane {} goes back from step {} to {}", op.lane,
+        report_.add(program_.rank, i, "order", "lane {} goes back from step {} to {}", op.lane,
                     before->second.step, op.step);
       }
       if (first || before->second.step != op.step) {
-        const Span span{graph_.add({.rank = program.rank, .op = i}),
-                        graph_.add({.rank = program.rank, .op = i})};
+        const Span span{graph_.add({.rank = program_.rank, .op = i}),
+                        graph_.add({.rank = program_.rank, .op = i})};
         graph_.edge(span.start, span.end);
         if (!first) graph_.edge(before->second.span.end, span.start);
         last[op.lane] = {op.step, span};
       }
-      spans_.back().push_back(last[op.lane].span);
+      spans_.push_back(last[op.lane].span);
     }
   }
 
-  /// Ops of a lane follow each other anyway, so of another lane the last one waited for is enough.
-  void add_dependencies(const RankProgram& program) {
-    const std::vector<Span>& spans = spans_.back();
-    for_each_dependencies(program, [&](int i, std::span<const int> waits) {
-      for (auto earlier = waits.begin(); earlier != waits.end(); ++earlier) {
-        const Lane lane = program.ops[*earlier].lane;
-        if (spans[*earlier].start == spans[i].start) {
-          report_.add(program.rank, i, "order", "conflicts with op {} of its own batch", *earlier);
-        } else if (lane != program.ops[i].lane &&
-                   std::none_of(earlier + 1, waits.end(),
-                                [&](int later) { return program.ops[later].lane == lane; })) {
-          graph_.edge(spans[*earlier].end, spans[i].start);
-        }
+  /// Ops of a lane follow each other anyway: of another lane the last one waited for is enough, and
+  /// that only if no op before it in its own lane waits for as much.
+  void add_dependencies() {
+    std::map<std::pair<Lane, Lane>, int>
+        reached;  // Of a lane, the last op of another that it waits for.
+    for_each_dependencies(program_, [&](int i, std::span<const int> waits) {
+      const Lane own = program_.ops[i].lane;
+      for (const int earlier : waits) {
+        if (spans_[earlier].start != spans_[i].start) continue;
+        report_.add(program_.rank, i, "order", "conflicts with op {} of its own batch", earlier);
+      }
+      for (auto earlier = waits.rbegin(); earlier != waits.rend(); ++earlier) {
+        const Lane lane = program_.ops[*earlier].lane;
+        if (lane == own) continue;
+        int& last = reached.try_emplace({own, lane}, -1).first->second;
+        if (*earlier <= last) continue;
+        last = *earlier;
+        graph_.edge(spans_[*earlier].end, spans_[i].start);
       }
     });
   }
 
-  const Plan& plan_;
-  Report& report_;
+  const RankProgram& program_;
+  Report report_;
   WaitGraph graph_;
-  std::vector<std::vector<Span>> spans_;
+  std::vector<Span> spans_;
 };
+
+/// What all ranks do. Reports what is wrong with a rank on its own.
+WaitGraph wait_graph(const Plan& plan, const std::vector<Message>& messages, Report& report) {
+  std::vector<std::unique_ptr<const RankWaits>> ranks(plan.ranks.size());
+  for_each_rank(plan.problem.world, [&](Rank rank) {
+    ranks[rank] = std::make_unique<const RankWaits>(plan.ranks[rank], report.limit());
+  });
+  std::size_t nodes = messages.size();
+  std::size_t edges = 4 * messages.size();
+  for (const auto& waits : ranks) {
+    nodes += waits->graph().nodes().size();
+    edges += waits->graph().edges().size();
+  }
+  WaitGraph graph;
+  graph.reserve(nodes, edges);
+  std::vector<int> first_nodes;
+  for (const auto& waits : ranks) {
+    first_nodes.push_back(graph.add(waits->graph()));
+    report.add(waits->report());
+  }
+  const auto span_of = [&](Rank rank, int op) {
+    const Span& span = ranks[rank]->span(op);
+    return Span{first_nodes[rank] + span.start, first_nodes[rank] + span.end};
+  };
+  const int count = static_cast<int>(messages.size());
+  for (int first = 0, end = 0; first < count; first = end) {
+    const Span send = span_of(messages[first].from, messages[first].send);
+    const Span recv = span_of(messages[first].to, messages[first].recv);
+    while (end < count && span_of(messages[end].from, messages[end].send) == send &&
+           span_of(messages[end].to, messages[end].recv) == recv) {
+      ++end;
+    }
+    const int node = graph.add({.rank = messages[first].to,
+                                .op = messages[end - 1].recv,
+                                .first_message = first,
+                                .messages = end - first});
+    graph.edge(send.start, node);
+    graph.edge(recv.start, node);
+    graph.edge(node, send.end);
+    graph.edge(node, recv.end);
+  }
+  return graph;
+}
 
 /// Nodes of a cycle, each waiting for the next. Requires that some node never happened.
 std::vector<const WaitGraph::Node*> find_cycle(const WaitGraph& graph) {
@@ -225,7 +278,7 @@ void report_cycle(const WaitGraph& graph, const Plan& plan, Report& report) {
 
 std::vector<Event> order_events(const Plan& plan, const std::vector<Message>& messages,
                                 Report& report) {
-  WaitGraph graph = Builder(plan, report).build(messages);
+  WaitGraph graph = wait_graph(plan, messages, report);
   if (!report.empty()) return {};
   const std::vector<int> order = graph.sort();
   if (order.size() < graph.nodes().size()) {
@@ -233,14 +286,13 @@ std::vector<Event> order_events(const Plan& plan, const std::vector<Message>& me
     return {};
   }
   std::vector<Event> events;
-  events.reserve(order.size());
+  events.reserve(order.size() + messages.size());
   for (const int n : order) {
     const WaitGraph::Node& node = graph.nodes()[n];
-    if (node.message >= 0) {
-      events.push_back({.is_message = true, .message = messages[node.message]});
-    } else if (node.runs) {
-      events.push_back({.rank = node.rank, .op = node.op});
+    for (int m = 0; m < node.messages; ++m) {
+      events.push_back({.is_message = true, .message = messages[node.first_message + m]});
     }
+    if (node.runs) events.push_back({.rank = node.rank, .op = node.op});
   }
   return events;
 }
