@@ -5,6 +5,7 @@
 
 #include "armillary/attention/executor.h"
 #include "armillary/core/error.h"
+#include "armillary/kernel/merge.h"
 
 namespace armillary::attention {
 

@@ -52,8 +52,7 @@ void check_merge(const MergeCase& given) {
       given.threads > kMaxThreads) {
     fail<InvalidArgument>(
         "bench: {} tokens, {} heads, head dim {}, {} threads; at least 1 each, at most {} threads, "
-        "are "
-        "required",
+        "are required",
         given.tokens, given.heads, given.head_dim, given.threads, kMaxThreads);
   }
 }

@@ -4,7 +4,9 @@
 #include <barrier>
 #include <chrono>
 #include <cstdint>
+#include <future>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -139,9 +141,22 @@ double peak_gflops(std::string_view isa, plan::Dtype dtype, int threads, double 
       judged.arrive_and_wait();
     }
   };
+  // Nobody waits at a barrier before all are there.
+  std::promise<bool> complete;
+  const std::shared_future<bool> begins = complete.get_future().share();
   {
     std::vector<std::jthread> others;
-    for (int i = 1; i < threads; ++i) others.emplace_back(work, i);
+    try {
+      for (int i = 1; i < threads; ++i) {
+        others.emplace_back([&, i] {
+          if (begins.get()) work(i);
+        });
+      }
+    } catch (const std::system_error& error) {
+      complete.set_value(false);
+      fail<Error>("peak: thread {} of {}: {}", others.size() + 1, threads, error.what());
+    }
+    complete.set_value(true);
     work(0);
   }
   return best;

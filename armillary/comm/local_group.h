@@ -1,9 +1,8 @@
 // local_group.h: what the ranks of one run_ranks() share: queues of messages, and the one failure.
 // Internal to local.h.
 //
-//   queue 0 -> 1, lane 2    sends     [s0] s1    the fronts match; who finds them due passes them
-//   on,
-//                           receives  [r0]       by a loan or a copy, and then the next
+//   queue 0 -> 1, lane 2     sends     [s0] s1     the fronts match; who finds them
+//                            receives  [r0]        due lends or copies, then the next
 #pragma once
 
 #include <array>

@@ -46,6 +46,7 @@ LocalPending* LocalPending::end_loan() {
   if (other) other->other_ = nullptr;
   return other;
 }
+
 std::size_t first_done(std::span<const Request> requests) {
   std::size_t first = requests.size();
   std::uint64_t least = std::numeric_limits<std::uint64_t>::max();

@@ -19,6 +19,7 @@ namespace armillary::comm {
 
 class LocalGroup;
 
+/// Of the group's queues, until it is matched; then its owner's alone, or of a loan's two ends.
 class LocalPending : public Pending {
  public:
   LocalPending(LocalGroup& group, int rank, const Message& message,

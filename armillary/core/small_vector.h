@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <iterator>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -39,7 +40,10 @@ class SmallVector {
       : few_(other.few_),
         few_count_(other.few_count_),
         many_(other.many_ ? std::make_unique<std::vector<T>>(*other.many_) : nullptr) {}
-  SmallVector(SmallVector&&) noexcept = default;
+  SmallVector(SmallVector&& other) noexcept
+      : few_(std::move(other.few_)),
+        few_count_(std::exchange(other.few_count_, 0)),
+        many_(std::move(other.many_)) {}
   SmallVector& operator=(SmallVector other) noexcept {
     few_ = std::move(other.few_);
     few_count_ = other.few_count_;
@@ -69,7 +73,10 @@ class SmallVector {
       few_[few_count_++] = std::move(value);
       return;
     }
-    if (!many_) many_ = std::make_unique<std::vector<T>>(few_.begin(), few_.end());
+    if (!many_) {
+      many_ = std::make_unique<std::vector<T>>(std::move_iterator(few_.begin()),
+                                               std::move_iterator(few_.end()));
+    }
     few_count_ = 0;
     many_->push_back(std::move(value));
   }
@@ -77,7 +84,7 @@ class SmallVector {
     if (many_) {
       many_->pop_back();
     } else {
-      --few_count_;
+      few_[--few_count_] = T();
     }
   }
   void erase(T* at) {

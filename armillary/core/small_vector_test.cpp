@@ -95,6 +95,7 @@ TEST(SmallVector, MovesAndSwaps) {
     EXPECT_EQ(contents(to), values(count));
     from = std::move(to);
     EXPECT_EQ(contents(from), values(count));
+    EXPECT_TRUE(to.empty());
   }
 }
 

@@ -3,7 +3,8 @@
 
 namespace armillary {
 
-/// Of ranks, or of one rank: threads of one process are not a cluster, and stacks take its memory.
+/// Most ranks, and most threads of a rank. Threads of one process are not a cluster: more than
+/// cores only take turns, and each has a stack.
 inline constexpr int kMaxThreads = 1024;
 
 }  // namespace armillary

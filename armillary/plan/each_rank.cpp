@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -25,7 +26,11 @@ void for_each_rank(int world, const std::function<void(Rank rank)>& work) {
   };
   {
     std::vector<std::jthread> others;
-    for (int i = 1; i < threads; ++i) others.emplace_back(work_on);
+    try {
+      for (int i = 1; i < threads; ++i) others.emplace_back(work_on);
+    } catch (const std::system_error&) {
+      // Where no more threads can be had, those that there are do all of it.
+    }
     work_on();
   }
   for (const std::exception_ptr& failure : failures) {

@@ -1,12 +1,17 @@
 #include "armillary/plan/each_rank.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <cstdlib>
+#include <fstream>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "tests/sanitized.h"
 
 namespace armillary::plan {
 namespace {
@@ -23,6 +28,24 @@ TEST(EachRank, OfFewStartsNoThread) {
   std::vector<std::thread::id> threads(8);
   for_each_rank(8, [&](Rank rank) { threads[rank] = std::this_thread::get_id(); });
   EXPECT_EQ(std::set(threads.begin(), threads.end()), std::set{std::this_thread::get_id()});
+}
+
+/// Leaves this process room for less than a stack. Exits with 0 if all ranks were worked on.
+void work_without_threads() {
+  constexpr rlim_t kRoom = 1 << 20;
+  rlim_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t bytes = pages * 4096 + kRoom;
+  const rlimit limit{.rlim_cur = bytes, .rlim_max = bytes};
+  if (setrlimit(RLIMIT_AS, &limit) != 0) std::exit(2);
+  std::vector<int> calls(64);
+  for_each_rank(64, [&](Rank rank) { ++calls[rank]; });
+  std::exit(calls == std::vector<int>(64, 1) ? 0 : 1);
+}
+
+TEST(EachRank, IsWorkedOnWhereNoThreadCanStart) {
+  if (kSanitized) GTEST_SKIP() << "[SKIP] sanitizers need the memory";
+  EXPECT_EXIT(work_without_threads(), testing::ExitedWithCode(0), "");
 }
 
 TEST(EachRank, PassesOnTheFailureOfTheLowest) {

@@ -105,6 +105,14 @@ TEST_F(Bench, KernelMeasures) {
   EXPECT_LT(lines[0]["sdpa_max_error"], 1e-5);
 }
 
+/// Its gradients of Q and K are zero: what rounding leaves is no error.
+TEST_F(Bench, KernelMeasuresOneToken) {
+  const auto lines = measure({"kernel", "--tokens", "1", "--heads", "1", "--head-dim", "2",
+                              "--pass", "backward", "--seconds", "0", "--json"});
+  ASSERT_EQ(lines.size(), 1U);
+  expect_above_zero(lines[0], {"gflops"});
+}
+
 TEST_F(Bench, LayerMeasuresEveryStrategyAndPass) {
   const auto lines =
       measure({"layer", "--tokens", "32", "--heads", "2", "--head-dim", "8", "--strategy", "ring",

@@ -27,7 +27,7 @@ struct QueryLayout {
       return add(rows, round_up(dim / products.terms, call.isa->panel));
     };
     const auto values = [&](int dim, std::int64_t same) {
-      if (products.pack_values == products.pack_queries) return same;
+      if (products.terms == 1) return same;
       return add(rows / products.terms, round_up(dim, call.isa->panel));
     };
     q = columns(call.head_dim);

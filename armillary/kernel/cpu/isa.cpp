@@ -53,7 +53,10 @@ bool runs_here(const Tiles& isa) {
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") != 0;
-  if (&isa == &avx512_bf16::kTiles) return avx512 && __builtin_cpu_supports("avx512bf16") != 0;
+  if (&isa == &avx512_bf16::kTiles) {
+    return avx512 && __builtin_cpu_supports("avx512bw") != 0 &&
+           __builtin_cpu_supports("avx512bf16") != 0;
+  }
   if (&isa == &avx512::kTiles) return avx512;
   if (&isa == &avx2::kTiles) return avx2;
 #endif

@@ -107,7 +107,7 @@ inline void multiply_panels(const TilePairs& pairs, const Span* spans, const Fac
       Block<kVecs> c;
       clear<kVecs>(c);
       multiply_columns<Op, kVecs>(c, a, groups * kRows, b, width);
-      if constexpr (Op::kTerms > 1) multiply_by<kVecs>(c, factors.scale);
+      if (Op::kTerms > 1 && factors.scale != 1) multiply_by<kVecs>(c, factors.scale);
       put<kVecs>(c, products + g * kRows * kLd + panel, kLd);
     }
   }

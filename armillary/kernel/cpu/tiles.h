@@ -98,7 +98,7 @@ struct BackwardTile {
   float scale = 0;        ///< Of dq.
   float score_scale = 1;  ///< Of scores, for pairs: those queries are as they came.
   // Factors of S and dP, summed over D and E.
-  const float* q = nullptr;             ///< columns, times the scale
+  const float* q = nullptr;             ///< columns; of floats, times the scale
   const float* dout = nullptr;          ///< columns
   const float* k_transposed = nullptr;  ///< transposed
   const float* v_transposed = nullptr;  ///< transposed
@@ -108,8 +108,8 @@ struct BackwardTile {
   const float* k_values = nullptr;     ///< columns
   const float* lse = nullptr;          ///< inf in rows that are padding
   const float* delta = nullptr;
-  float* weights = nullptr;  ///< scratch: P, then P with dropout
-  float* dscores = nullptr;  ///< scratch: dP, then dS
+  float* weights = nullptr;  ///< scratch: P, then P with dropout; of pairs, then words of P and dS
+  float* dscores = nullptr;  ///< scratch: dP, then dS; of pairs, then its words
   float* dk = nullptr;       ///< columns; sums of dS^T Q
   float* dv = nullptr;       ///< columns; sums of P^T dO
   float* dq = nullptr;       ///< rows of the gradient itself

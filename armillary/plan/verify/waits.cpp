@@ -121,6 +121,7 @@ class RankWaits {
     add_dependencies();
   }
   const WaitGraph& graph() const { return graph_; }
+  WaitGraph take_graph() { return std::move(graph_); }
   const Report& report() const { return report_; }
   const Span& span(int op) const { return spans_[op]; }
 
@@ -158,8 +159,8 @@ class RankWaits {
   /// Ops of a lane follow each other anyway: of another lane the last one waited for is enough, and
   /// that only if no op before it in its own lane waits for as much.
   void add_dependencies() {
-    std::map<std::pair<Lane, Lane>, int>
-        reached;  // Of a lane, the last op of another that it waits for.
+    // Of a lane, the last op of another that it waits for.
+    std::map<std::pair<Lane, Lane>, int> reached;
     for_each_dependencies(program_, [&](int i, std::span<const int> waits) {
       const Lane own = program_.ops[i].lane;
       for (const int earlier : waits) {
@@ -185,9 +186,9 @@ class RankWaits {
 
 /// What all ranks do. Reports what is wrong with a rank on its own.
 WaitGraph wait_graph(const Plan& plan, const std::vector<Message>& messages, Report& report) {
-  std::vector<std::unique_ptr<const RankWaits>> ranks(plan.ranks.size());
+  std::vector<std::unique_ptr<RankWaits>> ranks(plan.ranks.size());
   for_each_rank(plan.problem.world, [&](Rank rank) {
-    ranks[rank] = std::make_unique<const RankWaits>(plan.ranks[rank], report.limit());
+    ranks[rank] = std::make_unique<RankWaits>(plan.ranks[rank], report.limit());
   });
   std::size_t nodes = messages.size();
   std::size_t edges = 4 * messages.size();
@@ -199,7 +200,7 @@ WaitGraph wait_graph(const Plan& plan, const std::vector<Message>& messages, Rep
   graph.reserve(nodes, edges);
   std::vector<int> first_nodes;
   for (const auto& waits : ranks) {
-    first_nodes.push_back(graph.add(waits->graph()));
+    first_nodes.push_back(graph.add(waits->take_graph()));
     report.add(waits->report());
   }
   const auto span_of = [&](Rank rank, int op) {
