@@ -1,7 +1,8 @@
 // wild_values.h: NaN and infinities reach the rows that see them and no other. Tests only.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
