@@ -95,7 +95,7 @@ TEST(SmallVector, MovesAndSwaps) {
     EXPECT_EQ(contents(to), values(count));
     from = std::move(to);
     EXPECT_EQ(contents(from), values(count));
-    EXPECT_TRUE(to.empty());
+    EXPECT_TRUE(to.empty());  // NOLINT(bugprone-use-after-move): as of a std::vector
   }
 }
 

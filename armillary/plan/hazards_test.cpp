@@ -23,7 +23,7 @@ class HazardsTest : public testing::Test {
 
   static View all(int tile) { return {tile, {0, 4}, {0, 1, 2, 3}}; }
   static View heads(int tile, int begin, int end) { return {tile, {begin, end}, {0, 1, 2, 3}}; }
-  static View blocks(int tile, std::vector<int> ids) { return {tile, {0, 4}, std::move(ids)}; }
+  static View blocks(int tile, const std::vector<int>& ids) { return {tile, {0, 4}, ids}; }
 
   void read(View view) { program_.ops.push_back({.kind = OpKind::Send, .views = {view}}); }
   void write(View view) { program_.ops.push_back({.kind = OpKind::Recv, .views = {view}}); }

@@ -106,8 +106,8 @@ RankProgram small_program() {
                    {.tensor = Tensor::V, .heads = {0, 3}, .blocks = {0, 1}, .slot = 2},
                    {.tensor = Tensor::Out, .partial = true, .heads = {0, 6}, .blocks = {0, 1}},
                    {.tensor = Tensor::Lse, .partial = true, .heads = {0, 6}, .blocks = {0, 1}}};
-  const auto view = [](int tile, int heads, std::vector<int> blocks) {
-    return View{tile, {0, heads}, std::move(blocks)};
+  const auto view = [](int tile, int heads, const std::vector<int>& blocks) {
+    return View{tile, {0, heads}, blocks};
   };
   program.ops = {
       {.kind = OpKind::Send, .lane = 1, .step = 0, .peer = 1, .views = {view(1, 3, {0})}},

@@ -15,7 +15,6 @@ HeadExchange::HeadExchange(ProgramBuilder& builder, const Problem& problem, cons
       blocks_(blocks),
       needs_(needs),
       grid_(grid),
-      rank_(rank),
       place_(place_of(grid, rank)) {}
 
 Heads HeadExchange::group_heads(Tensor tensor, int h) const {

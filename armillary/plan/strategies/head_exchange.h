@@ -54,7 +54,6 @@ class HeadExchange {
   const Blocks& blocks_;
   const Needs& needs_;
   Grid grid_;
-  Rank rank_;
   Place place_;
 };
 
