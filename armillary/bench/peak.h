@@ -15,8 +15,8 @@ namespace armillary::bench {
 ///
 /// The best of windows of about a millisecond in which all threads run from begin to end: a thread
 /// that starts late, or a neighbour that takes a core, spoils a window and not the result. Takes
-/// about `seconds`, at least one window. Requires a set that this CPU has. @throws InvalidArgument
-/// for a name that is not one of them, and below 1 thread.
+/// about `seconds`, at least one window and, of several threads, 0.15 s. Requires a set that this
+/// CPU has. @throws InvalidArgument for a name that is not one of them, and below 1 thread.
 double peak_gflops(std::string_view isa, plan::Dtype dtype, int threads, double seconds);
 
 }  // namespace armillary::bench
