@@ -51,11 +51,6 @@ inline std::vector<std::string> kernel_names() {
   return names;
 }
 
-/// 5 or 6, in a rhythm that dtypes and heads do not have: an odd dim has no words of two bf16.
-inline std::int64_t value_dim_of(std::uint64_t seed) {
-  return seed % 5 % 2 == 0 ? 5 : 6;
-}
-
 /// Bounds of design.md section 6: only the order of sums differs from one softmax over all keys,
 /// which costs some 10 to 50 roundings of 2^-53 or 2^-24 here. In bf16 weights, outputs and dS are
 /// rounded by up to 2^-9 each, and what is left of terms that cancel (dP - delta, the sinks' sum
@@ -227,6 +222,18 @@ struct HeadCase {
   std::int64_t kv_heads;
   std::vector<plan::Interval> ranges;
 };
+
+/// Of two batch entries. The value dim is 5 or 6, in a rhythm that dtypes and heads do not have: an
+/// odd one has no words of two bf16.
+inline Sequences sequences_of(const HeadCase& heads, const plan::Mask& mask, at::ScalarType dtype,
+                              std::uint64_t seed) {
+  return random_sequences({.batch = 2,
+                           .heads = heads.heads,
+                           .kv_heads = heads.kv_heads,
+                           .head_dim = 8,
+                           .value_dim = seed % 5 % 2 == 0 ? 5 : 6},
+                          mask, dtype, seed);
+}
 
 // Multi-head, grouped and multi-query attention; ranges that cut a group, and ranges of uneven
 // size.

@@ -52,12 +52,7 @@ TEST_P(FeatureRules, AloneAndTogetherEqualOneSoftmaxHoweverDealtOut) {
       for (const HeadCase& heads : head_cases()) {
         ++seed;
         for (const at::ScalarType dtype : dtypes()) {
-          const Sequences x = random_sequences({.batch = 2,
-                                                .heads = heads.heads,
-                                                .kv_heads = heads.kv_heads,
-                                                .head_dim = 8,
-                                                .value_dim = value_dim_of(seed)},
-                                               mask, dtype, seed);
+          const Sequences x = sequences_of(heads, mask, dtype, seed);
           const Features features = features_of(set, heads.heads, 0.3, seed);
           std::vector<Deal> all = deals(kLength);
           Deal& deal = all[seed % all.size()];

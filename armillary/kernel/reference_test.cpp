@@ -30,12 +30,7 @@ void expect_equal_to_one_softmax(const Kernel& kernel, const std::vector<at::Sca
   for (const HeadCase& heads : head_cases()) {
     for (const at::ScalarType dtype : dtypes) {
       ++seed;
-      const Sequences x = random_sequences({.batch = 2,
-                                            .heads = heads.heads,
-                                            .kv_heads = heads.kv_heads,
-                                            .head_dim = 8,
-                                            .value_dim = value_dim_of(seed)},
-                                           mask, dtype, seed);
+      const Sequences x = sequences_of(heads, mask, dtype, seed);
       const Results required = naive_attention(x, mask, 0.3);
       for (Deal deal : deals(kLength)) {
         deal.q_heads = heads.ranges;

@@ -83,8 +83,8 @@ TEST(VerifySpeed, AnyStrategyOfSixtyFourRanksInTwoSeconds) {
 }
 
 /// The most ops that 64 ranks have: a slice for every KV head. On a quiet machine of two cores each
-/// pass takes less than two seconds; these are the seconds of both cores, on a machine half as
-/// fast.
+/// pass takes two seconds at most, by the median; these are the seconds of both cores, on a machine
+/// half as fast.
 TEST(VerifySpeed, SixtyFourSlicesOfSixtyFourRanks) {
   if (!kRelease) GTEST_SKIP() << "times of release builds";
   Problem problem = make_problem(64, "zigzag");
