@@ -12,9 +12,9 @@
 namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
 // Measured: more keys than queries, as what is packed and summed for the keys is used again and
-// again.
-constexpr int kBackwardQ = 48;
-constexpr int kBackwardK = 192;
+// again. CPUs with AVX-512 have a second cache of 1 MiB and more, others may have a quarter of it.
+constexpr int kBackwardQ = kPanel > 16 ? 96 : 48;
+constexpr int kBackwardK = kPanel > 16 ? 384 : 192;
 constexpr int kBackwardLd = kBackwardK + 16;
 constexpr int kBackwardGroups = (kBackwardQ + kRows - 1) / kRows;
 

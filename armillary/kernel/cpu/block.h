@@ -12,7 +12,7 @@
 // several tasks are taken in the order of the blocks.
 //
 // Memory beyond the arguments, per calling thread, kept for the next call: packed keys (forward) or
-// queries (backward) of at most kPackedFloats floats, and below 2 MiB for each thread.
+// queries (backward) of at most kPackedFloats floats, and below 3 MiB for each thread.
 #pragma once
 
 #include <cstdint>

@@ -101,7 +101,8 @@ void attend_block(const Call& call, const Carry& carry, const Round& round, cons
   };
   const std::size_t q = array(round_up(call.head_dim, isa.panel));
   const std::size_t out = array(round_up(call.value_dim, isa.panel));
-  const std::size_t scores = array(isa.forward_ld);
+  const std::size_t scores =
+      carver.reserve(static_cast<std::size_t>(isa.row_group) * isa.forward_ld);
   const std::size_t max = array(1);
   const std::size_t sum = array(1);
   thread_local Scratch scratch;
@@ -130,10 +131,16 @@ void attend_block(const Call& call, const Carry& carry, const Round& round, cons
                     .stride = carry.out.row,
                     .count = count,
                     .width = call.value_dim};
-  isa.floats.pack_values(before, 1, padded, tile.out);
+  bool fresh = true;
   for (int row = 0; row < count; ++row) {
     tile.max[row] = *at(carry.lse, batch, head, rows.begin + row);
     tile.sum[row] = tile.max[row] == kNone ? 0 : 1;
+    fresh = fresh && tile.sum[row] == 0;
+  }
+  if (fresh) {  // All of it is 0: it need not be read.
+    std::fill_n(tile.out, padded * round_up(call.value_dim, isa.panel), 0.0f);
+  } else {
+    isa.floats.pack_values(before, 1, padded, tile.out);
   }
   for (const BlockPair* pair = begin; pair != end; ++pair) {
     tile.pairs = schedule.tile_pairs(*pair);

@@ -8,23 +8,45 @@
 
 namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
-inline void round_weights(const ForwardTile& t, const Span* spans) {
-  const int padded = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
-  for (int row = 0; row < padded; ++row) {
-    const Span& span = spans[row / kRows];
-    round_row(t.scores + row * kForwardLd, span.first(), span.last());
+/// Weights that are rounded to bf16 at once, of scores without their scale, which is above 0.
+struct RoundedWeights {
+  float scale = 1;
+  ARMILLARY_INLINE float operator()(float* row, int first, int last, float base) const {
+    constexpr float kLog2E = 1.44269504f;
+    auto* const halves = reinterpret_cast<Bf16*>(row);
+    Float sums[kVecs];
+    for (Float& lane : sums) lane = all(0.0f);
+    for (int k = first; k < last; k += kPanel) {
+      Float weights[kVecs];
+      for (int v = 0; v < kVecs; ++v) {
+        weights[v] = fma(load(row + k + v * kWidth), all(scale * kLog2E), all(-base * kLog2E));
+      }
+      exp2_to_round(weights);
+      for (int v = 0; v < kVecs; ++v) sums[v] = add(sums[v], weights[v]);
+      for (int v = 0; v < kVecs; v += 2) {
+        store_rounded(halves + k + v * kWidth, weights[v], weights[v + 1]);
+      }
+    }
+    for (int v = 1; v < kVecs; ++v) sums[0] = add(sums[0], sums[v]);
+    return sum(sums[0]);
   }
-}
+};
 
 inline void forward_pairs(const ForwardTile& t) {
-  Span spans[kForwardGroups];
-  find_spans(t.pairs, spans);
-  multiply_panels<PairProduct, kForwardLd>(t.pairs, spans, {t.q, t.k, t.head_dim, t.scale},
-                                           t.scores);
-  softmax(t, spans);
-  if (t.pairs.wild) return add_exactly<PairProduct>(t);
-  round_weights(t, spans);
-  add_values<PairProduct>(t, spans);
+  const bool at_once = t.score.plain() && !t.pairs.wild && t.scale > 0;
+  for_each_group(t, [&](const Group& group, HiddenKeys& hidden) ARMILLARY_LAMBDA {
+    score_group<PairProduct>(t, group, at_once ? 1 : t.scale);
+    if (at_once) {
+      softmax(t, group, hidden, RoundedWeights{t.scale});
+    } else {
+      softmax(t, group, hidden, FloatWeights());
+      if (t.pairs.wild) return add_exactly<PairProduct>(t, group);
+      for (int row = 0; row < kRows; ++row) {
+        round_row(t.scores + row * kForwardLd, group.span.first(), group.span.last());
+      }
+    }
+    add_values<PairProduct>(t, group);
+  });
 }
 
 }  // namespace armillary::kernel::cpu::ARMILLARY_ISA

@@ -10,7 +10,7 @@
 namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
 constexpr int kForwardQ = kPanel > 16 ? 96 : 48;
-constexpr int kForwardK = 256;
+constexpr int kForwardK = kPanel > 16 ? 512 : 256;
 constexpr int kForwardLd = kForwardK + 16;  // rows of a power of two would share their cache sets
 constexpr int kForwardGroups = kForwardQ / kRows;
 
@@ -49,6 +49,15 @@ ARMILLARY_INLINE float weigh_row(float* x, int count, float base) {
   return sum(sums[0]);
 }
 
+/// How scores become weights, for softmax: floats in place of floats.
+struct FloatWeights {
+  float scale = 1;  ///< What the scores lack.
+  /// [first, last) of a row, whose sum is returned.
+  ARMILLARY_INLINE float operator()(float* row, int first, int last, float base) const {
+    return weigh_row(row + first, last - first, base);
+  }
+};
+
 /// Takes `largest` into the maximum of a row, and scales its sum and output to the new one.
 ARMILLARY_INLINE void raise_max(const ForwardTile& t, int row, float largest) {
   const float before = t.max[row];
@@ -72,86 +81,115 @@ ARMILLARY_INLINE void raise_max_logit(float& max_logit, float largest, float max
   if (nan || largest > max_logit) max_logit = nan ? sum : largest;
 }
 
-/// Scores become weights, and the state is made ready for them. One thing for all rows, then the
-/// next: what a row waits for, another fills.
-inline void softmax(const ForwardTile& t, const Span* spans) {
-  float largest[kForwardQ];
-  HiddenKeys hidden(t.pairs);
-  for (int row = 0; row < t.pairs.q_rows; ++row) {
-    const Span& span = spans[row / kRows];
-    const int first = span.first();
-    float* const scores = t.scores + row * kForwardLd;
-    if (!t.score.plain() && !span.empty())
-      bend(t.score, row, first, span.real(t.pairs) - first, scores + first, nullptr);
-    hidden.fill(row, first, span.last(), -kInf, scores);
-    largest[row] = largest_of(scores + first, span.last() - first);
+/// Six query rows of a tile, which are attended one group after the other: their scores stay in the
+/// first cache, K and V stream from the second.
+struct Group {
+  int begin = 0;  ///< rows [begin, end) of the tile
+  int end = 0;
+  Span span;
+};
+
+/// scores = scale Q K^T for the panels that the group sees.
+template <class Op>
+ARMILLARY_INLINE void score_group(const ForwardTile& t, const Group& group, float scale) {
+  const int padded = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
+  const Factors factors{t.q + group.begin * kPanel, t.k, t.head_dim, scale};
+  for (int panel = group.span.first(); panel < group.span.last(); panel += kPanel) {
+    multiply_panel<Op, kForwardLd>(factors, padded, panel, t.scores + panel);
   }
-  for (int row = 0; row < t.pairs.q_rows; ++row) raise_max(t, row, largest[row]);
-  for (int row = 0; row < t.pairs.q_rows; ++row) {
-    const Span& span = spans[row / kRows];
-    if (span.empty()) continue;
-    const int first = span.first();
-    float* const scores = t.scores + row * kForwardLd + first;
+}
+
+/// Scores become weights by `weigh`, and the state is made ready for them. One thing for all rows,
+/// then the next: what a row waits for, another fills.
+template <class Weigh>
+ARMILLARY_INLINE void softmax(const ForwardTile& t, const Group& group, HiddenKeys& hidden,
+                              const Weigh& weigh) {
+  const int first = group.span.first();
+  const int last = group.span.last();
+  const int real = group.span.real(t.pairs) - first;
+  float largest[kRows];
+  for (int row = group.begin; row < group.end; ++row) {
+    float* const scores = t.scores + (row - group.begin) * kForwardLd;
+    if (!t.score.plain()) bend(t.score, row, first, real, scores + first, nullptr);
+    hidden.fill(row, first, last, -kInf, scores);
+    largest[row - group.begin] = weigh.scale * largest_of(scores + first, last - first);
+  }
+  for (int row = group.begin; row < group.end; ++row) raise_max(t, row, largest[row - group.begin]);
+  for (int row = group.begin; row < group.end; ++row) {
+    float* const scores = t.scores + (row - group.begin) * kForwardLd;
     // Without a key, here and before, the maximum is -inf, and so is every score.
     const float base = t.max[row] == -kInf ? 0 : t.max[row];
-    const float sum = weigh_row(scores, span.last() - first, base);
+    const float sum = weigh(scores, first, last, base);
     t.sum[row] += sum;
-    if (t.max_logit != nullptr) raise_max_logit(*t.max_logit, largest[row], t.max[row], sum);
+    if (t.max_logit != nullptr) {
+      raise_max_logit(*t.max_logit, largest[row - group.begin], t.max[row], sum);
+    }
     if (t.score.dropout != nullptr) {
       float factors[kForwardK];
-      const int real = span.real(t.pairs) - first;
       fill_dropout(t.score, row, first, real, factors);
-      for (int i = 0; i < real; ++i) scores[i] *= factors[i];
+      for (int i = 0; i < real; ++i) scores[first + i] *= factors[i];
     }
   }
 }
 
 /// out += weights V without touching hidden pairs, where 0 * NaN would; the weights are floats.
 template <class Op>
-inline void add_exactly(const ForwardTile& t) {
+inline void add_exactly(const ForwardTile& t, const Group& group) {
   const int padded = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
   const int v_rows = (t.pairs.k_rows + kPanel - 1) / kPanel * kPanel;
   for_each_range(t.pairs, [&](int row, int begin, int end) {
+    if (row < group.begin || row >= group.end) return;
+    const float* const weights = t.scores + (row - group.begin) * kForwardLd;
     for (int e = 0; e < t.value_dim; ++e) {
       float* const x = t.out + in_columns(padded, row, e);
-      for (int k = begin; k < end; ++k) {
-        *x += t.scores[row * kForwardLd + k] * Op::at(t.v, v_rows, k, e);
-      }
+      for (int k = begin; k < end; ++k) *x += weights[k] * Op::at(t.v, v_rows, k, e);
     }
   });
 }
 
 /// out += weights V
 template <class Op>
-inline void add_values(const ForwardTile& t, const Span* spans) {
-  const int groups = (t.pairs.q_rows + kRows - 1) / kRows;
+ARMILLARY_INLINE void add_values(const ForwardTile& t, const Group& group) {
+  const int padded = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
   const int v_words = (t.pairs.k_rows + kPanel - 1) / kPanel * kPanel / Op::kTerms;
+  const Words words = words_of<Op>(group.span);
   for (int begin = 0; begin < t.value_dim; begin += kPanel) {
     const float* const v = t.v + static_cast<std::ptrdiff_t>(begin) * v_words;
-    float* const out = t.out + begin * groups * kRows;
+    float* const out = t.out + begin * padded + group.begin * kPanel;
     with_vecs(t.value_dim - begin, [&](auto vecs) ARMILLARY_LAMBDA {
       constexpr int kCount = decltype(vecs)::kCount;
-      for (int g = 0; g < groups; ++g) {
-        if (spans[g].empty()) continue;
-        const Words words = words_of<Op>(spans[g]);
-        float* const to = out + g * kRows * kPanel;
-        Block<kCount> c;
-        get<kCount>(c, to, kPanel);
-        multiply_add<Op, kCount, kForwardLd, 1>(c, t.scores + g * kRows * kForwardLd + words.first,
-                                                v + words.first * kPanel, words.count);
-        put<kCount>(c, to, kPanel);
-      }
+      Block<kCount> c;
+      get<kCount>(c, out, kPanel);
+      multiply_add<Op, kCount, kForwardLd, 1>(c, t.scores + words.first, v + words.first * kPanel,
+                                              words.count);
+      put<kCount>(c, out, kPanel);
     });
   }
 }
 
-inline void forward(const ForwardTile& t) {
+/// Calls attend(group, hidden) for every group that sees a key.
+template <class Attend>
+ARMILLARY_INLINE void for_each_group(const ForwardTile& t, Attend attend) {
   Span spans[kForwardGroups];
   find_spans(t.pairs, spans);
-  multiply_panels<Product, kForwardLd>(t.pairs, spans, {t.q, t.k, t.head_dim}, t.scores);
-  softmax(t, spans);
-  if (t.pairs.wild) return add_exactly<Product>(t);
-  add_values<Product>(t, spans);
+  HiddenKeys hidden(t.pairs);
+  for (int begin = 0; begin < t.pairs.q_rows; begin += kRows) {
+    const int end = begin + kRows < t.pairs.q_rows ? begin + kRows : t.pairs.q_rows;
+    const Group group{begin, end, spans[begin / kRows]};
+    if (!group.span.empty()) attend(group, hidden);
+  }
+}
+
+inline void forward(const ForwardTile& t) {
+  for_each_group(t, [&](const Group& group, HiddenKeys& hidden) ARMILLARY_LAMBDA {
+    score_group<Product>(t, group, 1);
+    softmax(t, group, hidden, FloatWeights());
+    if (t.pairs.wild) {
+      add_exactly<Product>(t, group);
+    } else {
+      add_values<Product>(t, group);
+    }
+  });
 }
 
 inline void write(const ForwardTile& t, float* out, std::int64_t out_stride, float* lse,

@@ -8,7 +8,37 @@ namespace armillary::kernel::cpu::ARMILLARY_ISA {
 /// Vectors of exp side by side: enough of them hide the latency of a polynomial.
 constexpr int kAtOnce = kVecs == 4 ? 4 : 3;
 
-/// exp(x) within 2 ulp where the result is normal, and 0 below 2^-126.5 (x = -87.7): also for -inf.
+#define ARMILLARY_EACH _Pragma("GCC unroll 8") for (int i = 0; i < N; ++i)
+
+/// The integers n nearest x unit, and 2^n as a factor. `N` vectors side by side: the chain of one
+/// is long, and a CPU holds too few of its operations to fill its pipes from the next.
+template <int N>
+struct Powers {
+#if defined(ARMILLARY_SCALES)
+  ARMILLARY_INLINE void take(Float (&x)[N], float unit) {
+    ARMILLARY_EACH n[i] = nearest(mul(x[i], all(unit)));
+  }
+  /// x = p 2^n
+  ARMILLARY_INLINE void give(const Float (&p)[N], Float (&x)[N]) const {
+    ARMILLARY_EACH x[i] = scale_by_power(p[i], n[i]);
+  }
+#else
+  static constexpr float kMagic = 0x1.8p23f + 127;  // the last 8 bits of z are n + 127
+  ARMILLARY_INLINE void take(Float (&x)[N], float unit) {
+    // At least n = -127, of which the exponent is 0: so is 2^n.
+    ARMILLARY_EACH x[i] = max(all(-127 / unit), x[i]);
+    ARMILLARY_EACH z[i] = fma(x[i], all(unit), all(kMagic));
+    ARMILLARY_EACH n[i] = sub(z[i], all(kMagic));
+  }
+  ARMILLARY_INLINE void give(const Float (&p)[N], Float (&x)[N]) const {
+    ARMILLARY_EACH x[i] = mul(p[i], exponent(z[i]));
+  }
+  Float z[N];
+#endif
+  Float n[N];
+};
+
+/// exp(x) within 2 ulp where the result is normal. Below that it is subnormal or 0, and 0 of -inf.
 /// NaN stays. For x <= 88 only, which is what softmax asks for; `exp_any` takes more.
 ///
 ///   n = round(x / ln 2),  r = x - n ln 2 in two parts,  exp(x) = 2^n p(r)
@@ -16,20 +46,13 @@ constexpr int kAtOnce = kVecs == 4 ? 4 : 3;
 /// p is a polynomial of degree 5 with p(0) = 1: of those near the one of least relative error, the
 /// one of least error with its coefficients and every step rounded, 1.90 ulp.
 /// Where fma rounds twice, one of degree 6 makes up for it.
-///
-/// `N` vectors side by side: the chain of one is long, and a CPU holds too few of its operations to
-/// fill its pipes from the next.
 template <int N>
 ARMILLARY_INLINE void exp(Float (&x)[N]) {
-  constexpr float kMagic = 0x1.8p23f + 127;  // the last 8 bits of z = x / ln 2 + kMagic are n + 127
-  Float z[N];
   Float p[N];
-#define ARMILLARY_EACH _Pragma("GCC unroll 8") for (int i = 0; i < N; ++i)
-  ARMILLARY_EACH x[i] = max(all(-88.0f), x[i]);  // n = -127, of which the exponent is 0: so is 2^n
-  ARMILLARY_EACH z[i] = fma(x[i], all(1.44269504f), all(kMagic));
-  ARMILLARY_EACH p[i] = sub(z[i], all(kMagic));  // n
-  ARMILLARY_EACH x[i] = fnma(p[i], all(0x1.62e4p-1f), x[i]);
-  ARMILLARY_EACH x[i] = fnma(p[i], all(0x1.7f7d1cp-20f), x[i]);  // r
+  Powers<N> powers;
+  powers.take(x, 1.44269504f);
+  ARMILLARY_EACH x[i] = fnma(powers.n[i], all(0x1.62e4p-1f), x[i]);
+  ARMILLARY_EACH x[i] = fnma(powers.n[i], all(0x1.7f7d1cp-20f), x[i]);  // r
   if constexpr (kFused) {
     ARMILLARY_EACH p[i] = fma(x[i], all(0x1.0fc93ap-7f), all(0x1.5739d6p-5f));
     ARMILLARY_EACH p[i] = fma(p[i], x[i], all(0x1.555a44p-3f));
@@ -43,16 +66,33 @@ ARMILLARY_INLINE void exp(Float (&x)[N]) {
     ARMILLARY_EACH p[i] = fma(p[i], x[i], all(1.0f));
   }
   ARMILLARY_EACH p[i] = fma(p[i], x[i], all(1.0f));
-  ARMILLARY_EACH x[i] = mul(p[i], exponent(z[i]));
-#undef ARMILLARY_EACH
+  powers.give(p, x);
 }
 
 /// The same for any x: inf above 88.7.
 template <int N>
 ARMILLARY_INLINE void exp_any(Float (&x)[N]) {
-  for (int i = 0; i < N; ++i) x[i] = min(all(89.0f), x[i]);  // n = 128, its exponent that of inf
+  // n = 128, the exponent of inf; scaling by powers finds it by itself.
+  if constexpr (!kScales) ARMILLARY_EACH x[i] = min(all(89.0f), x[i]);
   exp(x);
 }
+
+/// 2^x within 2^-18, for what is rounded to bf16 (2^-9) at once; else as exp.
+template <int N>
+ARMILLARY_INLINE void exp2_to_round(Float (&x)[N]) {
+  Float p[N];
+  Powers<N> powers;
+  powers.take(x, 1);
+  ARMILLARY_EACH x[i] = sub(x[i], powers.n[i]);
+  // The polynomial of degree 4 of least relative error for |x| <= 1/2.
+  ARMILLARY_EACH p[i] = fma(x[i], all(0x1.3997d6p-7f), all(0x1.ca1440p-5f));
+  ARMILLARY_EACH p[i] = fma(p[i], x[i], all(0x1.ec06dap-3f));
+  ARMILLARY_EACH p[i] = fma(p[i], x[i], all(0x1.62e0dcp-1f));
+  ARMILLARY_EACH p[i] = fma(p[i], x[i], all(0x1.ffffe8p-1f));
+  powers.give(p, x);
+}
+
+#undef ARMILLARY_EACH
 
 ARMILLARY_INLINE Float exp(Float x) {
   Float one[1] = {x};

@@ -41,10 +41,13 @@ inline bool finite(const Rows& rows) {
   return wild == 0;
 }
 
-/// Elements [begin, end) of a row to bf16 in place: the k-th float becomes the k-th half word.
+/// Elements [begin, end) of a row to bf16 in place: the k-th float becomes the k-th half word. Both
+/// ends are those of panels.
 ARMILLARY_INLINE void round_row(float* row, int begin, int end) {
   auto* const halves = reinterpret_cast<Bf16*>(row);
-  for (int k = begin; k < end; k += kWidth) store_rounded(halves + k, load(row + k));
+  for (int k = begin; k < end; k += 2 * kWidth) {
+    store_rounded(halves + k, load(row + k), load(row + k + kWidth));
+  }
 }
 
 /// Columns of words; not scaled.
@@ -52,7 +55,9 @@ inline bool pack_query_pairs(const Rows& rows, float /*scale*/, int padded, floa
   constexpr int kColumns = 2 * kPanel;
   for (int begin = 0; begin < rows.width; begin += kColumns, packed += padded * kPanel) {
     const int columns = rows.width - begin < kColumns ? rows.width - begin : kColumns;
-    __builtin_memset(packed, 0, sizeof(float) * static_cast<std::size_t>(padded) * kPanel);
+    if (columns < kColumns || rows.count < padded) {
+      __builtin_memset(packed, 0, sizeof(float) * static_cast<std::size_t>(padded) * kPanel);
+    }
     for (int r = 0; r < rows.count; ++r) {
       __builtin_memcpy(packed + r * kPanel, row_of(rows, r) + begin,
                        sizeof(Bf16) * static_cast<std::size_t>(columns));

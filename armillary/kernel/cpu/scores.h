@@ -93,22 +93,31 @@ struct Factors {
   float scale = 1;
 };
 
+/// products = scale A B^T of six rows from A's first, of `a_rows`, and the panel of B that begins
+/// with row `panel`.
+template <class Op, int kLd>
+ARMILLARY_INLINE void multiply_panel(const Factors& factors, int a_rows, int panel,
+                                     float* products) {
+  const int width = factors.elements / Op::kTerms;
+  Block<kVecs> c;
+  clear<kVecs>(c);
+  multiply_columns<Op, kVecs>(c, factors.a, a_rows,
+                              factors.b + static_cast<std::ptrdiff_t>(panel) * width, width);
+  if (Op::kTerms > 1 && factors.scale != 1) multiply_by<kVecs>(c, factors.scale);
+  put<kVecs>(c, products, kLd);
+}
+
 /// products = scale A B^T for the panels that the spans touch.
 template <class Op, int kLd>
 inline void multiply_panels(const TilePairs& pairs, const Span* spans, const Factors& factors,
                             float* products) {
   const int groups = (pairs.q_rows + kRows - 1) / kRows;
-  const int width = factors.elements / Op::kTerms;
   for (int panel = 0; panel < pairs.k_rows; panel += kPanel) {
     for (int g = 0; g < groups; ++g) {
       if (!spans[g].touches(panel)) continue;
-      const float* const a = factors.a + g * kRows * kPanel;
-      const float* const b = factors.b + static_cast<std::ptrdiff_t>(panel) * width;
-      Block<kVecs> c;
-      clear<kVecs>(c);
-      multiply_columns<Op, kVecs>(c, a, groups * kRows, b, width);
-      if (Op::kTerms > 1 && factors.scale != 1) multiply_by<kVecs>(c, factors.scale);
-      put<kVecs>(c, products + g * kRows * kLd + panel, kLd);
+      Factors of_group = factors;
+      of_group.a += g * kRows * kPanel;
+      multiply_panel<Op, kLd>(of_group, groups * kRows, panel, products + g * kRows * kLd + panel);
     }
   }
 }

@@ -61,8 +61,13 @@ ARMILLARY_INLINE Float max(Float a, Float b) {
 ARMILLARY_INLINE Float min(Float a, Float b) {
   return _mm512_min_ps(a, b);
 }
-ARMILLARY_INLINE Float exponent(Float z) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(z), 23));
+#define ARMILLARY_SCALES 1  // nearest and scale_by_power are one instruction each
+ARMILLARY_INLINE Float nearest(Float x) {
+  return _mm512_roundscale_ps(x, 0);
+}
+/// x 2^n; n = -inf makes 0 and n = inf makes inf, also of NaN.
+ARMILLARY_INLINE Float scale_by_power(Float x, Float n) {
+  return _mm512_scalef_ps(x, n);
 }
 ARMILLARY_INLINE Float abs(Float a) {
   return _mm512_castsi512_ps(
@@ -97,9 +102,9 @@ ARMILLARY_INLINE Float load(const Fp16* x) {
 ARMILLARY_INLINE Float dot(Float a, Float b, Float c) {
   return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
 }
-/// Rounds `kWidth` floats to bf16.
-ARMILLARY_INLINE void store_rounded(Bf16* x, Float a) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(x), (__m256i)_mm512_cvtneps_pbh(a));
+/// Rounds 2 `kWidth` floats to bf16, those of `a` first.
+ARMILLARY_INLINE void store_rounded(Bf16* x, Float a, Float b) {
+  _mm512_storeu_si512(x, (Int)_mm512_cvtne2ps_pbh(b, a));
 }
 /// Words of two rows: bf16 of `even` in their lower halves, of `odd` in their upper ones.
 ARMILLARY_INLINE void store_words(float* x, Float even, Float odd) {
@@ -298,9 +303,10 @@ ARMILLARY_INLINE std::uint16_t rounded(float x) {
   bits = nan ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1);  // ties to even
   return static_cast<std::uint16_t>(bits >> 16);
 }
-ARMILLARY_INLINE void store_rounded(Bf16* x, Float a) {
-  std::uint16_t halves[kWidth];
+ARMILLARY_INLINE void store_rounded(Bf16* x, Float a, Float b) {
+  std::uint16_t halves[2 * kWidth];
   for (int i = 0; i < kWidth; ++i) halves[i] = rounded(a[i]);
+  for (int i = 0; i < kWidth; ++i) halves[kWidth + i] = rounded(b[i]);
   __builtin_memcpy(x, halves, sizeof halves);
 }
 ARMILLARY_INLINE void store_words(float* x, Float even, Float odd) {
@@ -314,6 +320,11 @@ ARMILLARY_INLINE void store_words(float* x, Float even, Float odd) {
 
 #endif
 
+#if defined(ARMILLARY_SCALES)
+constexpr bool kScales = true;
+#else
+constexpr bool kScales = false;
+#endif
 constexpr int kRows = 6;                ///< Rows of the micro-kernel.
 constexpr int kPanel = kVecs * kWidth;  ///< Its columns.
 

@@ -82,7 +82,7 @@ struct ForwardTile {
   const float* q = nullptr;  ///< columns, times the scale
   const float* k = nullptr;  ///< transposed
   const float* v = nullptr;  ///< columns
-  float* scores = nullptr;   ///< scratch: q rows x (k rows + pad)
+  float* scores = nullptr;   ///< scratch: a row group x (k rows + pad)
   // The state of the queries: out is not divided by the sum.
   float* out = nullptr;  ///< columns
   float* max = nullptr;
