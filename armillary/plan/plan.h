@@ -25,6 +25,8 @@
 #include <string_view>
 #include <vector>
 
+#include "armillary/core/small_vector.h"
+#include "armillary/plan/block_ids.h"
 #include "armillary/plan/blocks.h"
 #include "armillary/plan/problem.h"
 
@@ -51,7 +53,7 @@ struct Tile {
   /// and Delta always in accumulator precision).
   bool partial = false;
   Heads heads;
-  BlockIds blocks;  ///< Ascending.
+  BlockIds blocks;  ///< Places in Blocks::q or Blocks::kv, ascending.
   int slot = -1;
   /// A partial as it travels under Wire::Input: rounded to the input dtype. Only copied to, sent,
   /// received, and merged or added from.

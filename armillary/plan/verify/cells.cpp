@@ -2,15 +2,30 @@
 
 namespace armillary::plan::verifier {
 
-Cells::Cells(const RankProgram& program, const HeadClasses& q_classes,
-             const HeadClasses& kv_classes)
-    : program_(&program), q_(&q_classes), kv_(&kv_classes), slots_(program.slots.size()) {}
+Spots::Spots(const View& view, const Tile& tile, const Side& side, Content& content)
+    : content_(&content) {
+  const std::span<const IdRun> runs = tile.blocks.runs();
+  const ClassRange all = side.heads.within(tile.heads);
+  const ClassRange heads = side.heads.within(view.heads);
+  auto of_tile = runs.begin();
+  for (const IdRun& run : view.blocks.runs()) {
+    of_tile = std::lower_bound(of_tile, runs.end(), run.last,
+                               [](const IdRun& held, int last) { return held.last < last; });
+    const ClassRange blocks = side.blocks.within(run);
+    int row = content.firsts[of_tile - runs.begin()] +
+              (blocks.begin - side.blocks.within(*of_tile).begin) * all.count();
+    for (int b = blocks.begin; b < blocks.end; ++b, row += all.count()) {
+      for (int h = heads.begin; h < heads.end; ++h) spots_.push_back({row + h - all.begin, b, h});
+    }
+  }
+}
+
+Cells::Cells(const RankProgram& program, const Sides& sides)
+    : program_(&program), sides_(&sides), slots_(program.slots.size()) {}
 
 Spots Cells::at(const View& view, Content& content) const {
-  if (view.blocks.empty()) return {};  // an input of a rank without tokens
   const Tile& tile = program_->tiles[view.tile];
-  const HeadClasses& heads = classes(tile.tensor);
-  return {view, tile, content, heads.within(tile.heads), heads.within(view.heads)};
+  return {view, tile, sides_->of(tile.tensor), content};
 }
 
 Spots Cells::write(const View& view) {
@@ -18,8 +33,14 @@ Spots Cells::write(const View& view) {
   Content& content = slots_[tile.slot];
   if (content.tile != view.tile) {
     content.tile = view.tile;
-    const ClassRange heads = classes(tile.tensor).within(tile.heads);
-    const std::size_t cells = tile.blocks.size() * (heads.end - heads.begin);
+    const Side& side = sides_->of(tile.tensor);
+    const int heads = side.heads.within(tile.heads).count();
+    int cells = 0;
+    content.firsts.clear();
+    for (const IdRun& run : tile.blocks.runs()) {
+      content.firsts.push_back(cells);
+      cells += side.blocks.within(run).count() * heads;
+    }
     content.defined.assign(cells, 0);
     content.counted.assign(tile.partial ? cells : 0, {});
   }

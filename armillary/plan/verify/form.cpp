@@ -7,21 +7,6 @@
 namespace armillary::plan::verifier {
 namespace {
 
-bool strictly_ascending(const BlockIds& ids, int end) {
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] < (i == 0 ? 0 : ids[i - 1] + 1) || ids[i] >= end) return false;
-  }
-  return true;
-}
-
-/// Requires that the blocks of both ascend.
-bool includes(const Tile& tile, const View& view) {
-  const auto begin = view.blocks.empty() ? tile.blocks.begin()
-                                         : std::lower_bound(tile.blocks.begin(), tile.blocks.end(),
-                                                            view.blocks.front());
-  return std::includes(begin, tile.blocks.end(), view.blocks.begin(), view.blocks.end());
-}
-
 int heads_of(const Problem& problem, Tensor tensor) {
   return is_kv(tensor) ? problem.kv_heads : problem.heads;
 }
@@ -102,7 +87,7 @@ class FormChecker {
     if (tile.heads.begin < 0 || tile.heads.begin > tile.heads.end || tile.heads.end > heads) {
       report_.add(program_.rank, -1, "form", "tile {} has heads {}-{} of {}", id, tile.heads.begin,
                   tile.heads.end, heads);
-    } else if (!strictly_ascending(tile.blocks, blocks)) {
+    } else if (!ascend_below(tile.blocks, blocks)) {
       report_.add(program_.rank, -1, "form", "tile {} lists blocks that do not ascend below {}", id,
                   blocks);
     } else if (tile.slot < 0 || tile.slot >= static_cast<int>(program_.slots.size())) {
@@ -150,7 +135,7 @@ class FormChecker {
     const Tile& tile = program_.tiles[view.tile];
     const int blocks = static_cast<int>(blocks_of(plan_.blocks, tile.tensor).size());
     const bool held = view.blocks == tile.blocks ||
-                      (strictly_ascending(view.blocks, blocks) && includes(tile, view));
+                      (ascend_below(view.blocks, blocks) && includes(tile.blocks, view.blocks));
     const bool inside = tile.heads.contains(view.heads) && view.heads.begin < view.heads.end &&
                         !view.blocks.empty() && held;
     if (!inside) {
