@@ -60,16 +60,16 @@ void replace_tile(History& history, int tile) {
 /// Adds those of `olds` that `touch` must wait for. Whoever waits for a write that covers an older
 /// touch need not wait for the older one too.
 void wait_for(std::vector<Touch>& olds, const Touch& touch, std::vector<int>& waits) {
+  auto kept = olds.begin();
   for (Touch& old : olds) {
-    if (!conflict(old, touch)) continue;
-    waits.push_back(old.op);
-    old.waited_for = true;
+    if (conflict(old, touch)) {
+      waits.push_back(old.op);
+      old.waited_for = true;
+      if (touch.writes && old.tile == touch.tile && covers(*touch.view, *old.view)) continue;
+    }
+    *kept++ = old;
   }
-  if (!touch.writes) return;
-  std::erase_if(olds, [&](const Touch& old) {
-    return old.op != touch.op && old.tile == touch.tile && touch.first_block <= old.first_block &&
-           old.last_block <= touch.last_block && covers(*touch.view, *old.view);
-  });
+  olds.erase(kept, olds.end());
 }
 
 /// Adds what `touch` must wait for, and notes it.
