@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <span>
 
+#include "armillary/plan/each_rank.h"
 #include "armillary/plan/verify/structure.h"
 
 namespace armillary::plan::verifier {
@@ -23,20 +25,27 @@ struct Expect {
 };
 
 /// Operand types of the ops whose operands differ; empty for those that take any tile.
-std::vector<Expect> expected(OpKind kind) {
+std::span<const Expect> expected(OpKind kind) {
   using enum Tensor;
+  static constexpr Expect kAttend[] = {
+      {Q, false}, {K, false}, {V, false}, {Out, true}, {Lse, true}};
+  static constexpr Expect kAttendGrad[] = {{Q, false},    {K, false},   {V, false},
+                                           {DOut, false}, {Lse, false}, {Delta, false},
+                                           {DQ, true},    {DK, true},   {DV, true}};
+  static constexpr Expect kMerge[] = {{Out, true}, {Lse, true}, {Out, true}, {Lse, true}};
+  static constexpr Expect kDelta[] = {{Delta, false}, {DOut, false}, {Out, false}};
+  static constexpr Expect kFinish[] = {{Out, false}, {Lse, false}, {Out, true}, {Lse, true}};
   switch (kind) {
     case OpKind::Attend:
-      return {{Q, false}, {K, false}, {V, false}, {Out, true}, {Lse, true}};
+      return kAttend;
     case OpKind::AttendGrad:
-      return {{Q, false},     {K, false}, {V, false}, {DOut, false}, {Lse, false},
-              {Delta, false}, {DQ, true}, {DK, true}, {DV, true}};
+      return kAttendGrad;
     case OpKind::Merge:
-      return {{Out, true}, {Lse, true}, {Out, true}, {Lse, true}};
+      return kMerge;
     case OpKind::Delta:
-      return {{Delta, false}, {DOut, false}, {Out, false}};
+      return kDelta;
     case OpKind::Finish:
-      return {{Out, false}, {Lse, false}, {Out, true}, {Lse, true}};
+      return kFinish;
     default:
       return {};
   }
@@ -163,7 +172,7 @@ class FormChecker {
     if (op.lane != kCompute) {
       report_.add(program_.rank, i, "form", "{} on comm lane {}", to_string(op.kind), op.lane);
     }
-    const std::vector<Expect> types = expected(op.kind);
+    const std::span<const Expect> types = expected(op.kind);
     for (std::size_t v = 0; v < types.size(); ++v) {
       if (tile(op.views[v]).tensor != types[v].tensor ||
           tile(op.views[v]).partial != types[v].partial) {
@@ -242,13 +251,16 @@ void check_form(const Plan& plan, Report& report) {
     report.add(-1, -1, "form", "{} programs for a world of {}", plan.ranks.size(),
                plan.problem.world);
   }
-  for (Rank rank = 0; rank < static_cast<Rank>(plan.ranks.size()); ++rank) {
+  const int count = static_cast<int>(plan.ranks.size());
+  std::vector<Report> of_rank(count, Report(report.limit()));
+  for_each_rank(count, [&](Rank rank) {
     if (plan.ranks[rank].rank != rank) {
-      report.add(rank, -1, "form", "the program at place {} says it is rank {}", rank,
-                 plan.ranks[rank].rank);
+      of_rank[rank].add(rank, -1, "form", "the program at place {} says it is rank {}", rank,
+                        plan.ranks[rank].rank);
     }
-    FormChecker(plan, plan.ranks[rank], report).check();
-  }
+    FormChecker(plan, plan.ranks[rank], of_rank[rank]).check();
+  });
+  for (const Report& found : of_rank) report.add(found);
 }
 
 }  // namespace armillary::plan::verifier
