@@ -2,26 +2,21 @@
 
 namespace armillary::plan::verifier {
 
-Spots::Spots(const View& view, const Tile& tile, const Side& side, Content& content)
-    : content_(&content) {
-  const std::span<const IdRun> runs = tile.blocks.runs();
-  const ClassRange all = side.heads.within(tile.heads);
-  const ClassRange heads = side.heads.within(view.heads);
-  auto of_tile = runs.begin();
-  for (const IdRun& run : view.blocks.runs()) {
-    of_tile = std::lower_bound(of_tile, runs.end(), run.last,
-                               [](const IdRun& held, int last) { return held.last < last; });
-    const ClassRange blocks = side.blocks.within(run);
-    int row = content.firsts[of_tile - runs.begin()] +
-              (blocks.begin - side.blocks.within(*of_tile).begin) * all.count();
-    for (int b = blocks.begin; b < blocks.end; ++b, row += all.count()) {
-      for (int h = heads.begin; h < heads.end; ++h) spots_.push_back({row + h - all.begin, b, h});
-    }
+void Spots::define() const {
+  for (const Spot& spot : *this) {
+    content_->defined[spot.cell] = 1;
+    if (!counted().empty()) counted().clear(spot.cell);
   }
 }
 
-Cells::Cells(const RankProgram& program, const Sides& sides)
-    : program_(&program), sides_(&sides), slots_(program.slots.size()) {}
+void Spots::copy(const Spots& source) const {
+  Iterator from = source.begin();
+  for (const Spot& spot : *this) {
+    content_->defined[spot.cell] = 1;
+    if (!counted().empty()) counted().copy(spot.cell, source.counted(), (*from).cell);
+    ++from;
+  }
+}
 
 Spots Cells::at(const View& view, Content& content) const {
   const Tile& tile = program_->tiles[view.tile];
@@ -42,7 +37,8 @@ Spots Cells::write(const View& view) {
       cells += side.blocks.within(run).count() * heads;
     }
     content.defined.assign(cells, 0);
-    content.counted.assign(tile.partial ? cells : 0, {});
+    const Side& other = is_kv(tile.tensor) ? sides_->q : sides_->kv;
+    content.counted.reset(tile.partial ? cells : 0, words_for(other.blocks.count()));
   }
   return at(view, content);
 }

@@ -3,9 +3,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
+#include <span>
 #include <vector>
 
-#include "armillary/core/small_vector.h"
 #include "armillary/plan/verify/classes.h"
 #include "armillary/plan/verify/counted.h"
 
@@ -16,65 +17,114 @@ namespace armillary::plan::verifier {
 struct Content {
   int tile = -1;
   std::vector<char> defined;
-  std::vector<Counted> counted;  ///< Of partial tiles.
-  std::vector<int> firsts;       ///< Of each run of the tile's blocks, its first cell.
+  Counted counted;          ///< Of partial tiles.
+  std::vector<int> firsts;  ///< Of each run of the tile's blocks, its first cell.
 };
 
 /// The cells of a view, block class by block class, each with its head classes. Valid until another
 /// tile is written to the slot; of a view whose tile is not in its slot there are none.
 class Spots {
  public:
+  struct Spot {
+    int cell;
+    int block_class;
+    int head_class;
+  };
+  class Iterator;
+
   Spots() = default;
-  Spots(const View& view, const Tile& tile, const Side& side, Content& content);
+  Spots(const View& view, const Tile& tile, const Side& side, Content& content)
+      : content_(&content),
+        blocks_(&side.blocks),
+        runs_(view.blocks.runs()),
+        tile_runs_(tile.blocks.runs()),
+        all_heads_(side.heads.within(tile.heads)),
+        heads_(side.heads.within(view.heads)) {}
 
-  int size() const { return static_cast<int>(spots_.size()); }
-  bool empty() const { return spots_.empty(); }
-  int block_class(int i) const { return spots_[i].block_class; }
-  int head_class(int i) const { return spots_[i].head_class; }
-  Counted& counted(int i) const { return content_->counted[spots_[i].cell]; }  ///< If partial.
+  Iterator begin() const;
+  std::default_sentinel_t end() const { return {}; }
+  bool empty() const { return runs_.empty(); }
+  Counted& counted() const { return content_->counted; }  ///< Of the cells of a partial tile.
 
-  /// False if there are none.
-  bool all_defined() const {
-    const auto is_defined = [this](const Spot& spot) { return content_->defined[spot.cell] != 0; };
-    return !empty() && std::all_of(spots_.begin(), spots_.end(), is_defined);
-  }
-
-  /// Final values, or partials that sum over nothing yet.
-  void define() const {
-    mark();
-    for (int i = 0; i < partial_size(); ++i) counted(i) = {};
-  }
-
+  bool all_defined() const;  ///< False if there are none.
+  void define() const;       ///< Final values, or partials that sum over nothing yet.
   /// Of a view of as many cells that are all defined, and as partial.
-  void copy(const Spots& source) const {
-    mark();
-    for (int i = 0; i < partial_size(); ++i) counted(i) = source.counted(i);
+  void copy(const Spots& source) const;
+
+ private:
+  Content* content_ = nullptr;
+  const Classes* blocks_ = nullptr;
+  std::span<const IdRun> runs_;       ///< Of the view.
+  std::span<const IdRun> tile_runs_;  ///< Each of the others lies in one of these.
+  ClassRange all_heads_;
+  ClassRange heads_;
+};
+
+class Spots::Iterator {
+ public:
+  explicit Iterator(const Spots& spots)
+      : spots_(spots), run_(spots.runs_.begin()), tile_run_(spots.tile_runs_.begin()) {
+    if (run_ != spots.runs_.end()) enter_run();
+  }
+  Spot operator*() const { return {row_ + head_ - spots_.all_heads_.begin, block_, head_}; }
+  bool operator==(std::default_sentinel_t) const { return run_ == spots_.runs_.end(); }
+  Iterator& operator++() {
+    if (++head_ < spots_.heads_.end) return *this;
+    head_ = spots_.heads_.begin;
+    row_ += spots_.all_heads_.count();
+    if (++block_ < end_block_) return *this;
+    if (++run_ != spots_.runs_.end()) enter_run();
+    return *this;
   }
 
  private:
-  struct Spot {
-    int cell = 0;
-    int block_class = 0;
-    int head_class = 0;
-  };
-  int partial_size() const { return empty() || content_->counted.empty() ? 0 : size(); }
-  void mark() const {
-    for (const Spot& spot : spots_) content_->defined[spot.cell] = 1;
+  void enter_run() {
+    if (tile_run_->last < run_->last) {
+      tile_run_ = std::lower_bound(tile_run_, spots_.tile_runs_.end(), run_->last,
+                                   [](const IdRun& held, int last) { return held.last < last; });
+    }
+    const ClassRange blocks = spots_.blocks_->within(*run_);
+    const int before = blocks.begin - spots_.blocks_->within(*tile_run_).begin;
+    head_ = spots_.heads_.begin;
+    block_ = blocks.begin;
+    end_block_ = blocks.end;
+    row_ = spots_.content_->firsts[tile_run_ - spots_.tile_runs_.begin()] +
+           before * spots_.all_heads_.count();
   }
 
-  Content* content_ = nullptr;
-  SmallVector<Spot, 2> spots_;
+  const Spots& spots_;
+  std::span<const IdRun>::iterator run_;
+  std::span<const IdRun>::iterator tile_run_;
+  int row_ = 0;  ///< Cell of the block class and the first head class of the tile.
+  int block_ = 0;
+  int end_block_ = 0;  ///< Of the run.
+  int head_ = 0;
 };
+
+inline Spots::Iterator Spots::begin() const {
+  return Iterator(*this);
+}
+
+inline bool Spots::all_defined() const {
+  for (const Spot& spot : *this) {
+    if (content_->defined[spot.cell] == 0) return false;
+  }
+  return !empty();
+}
 
 /// The contents of one rank's slots.
 class Cells {
  public:
-  Cells(const RankProgram& program, const Sides& sides);
+  Cells(const RankProgram& program, const Sides& sides)
+      : program_(&program), sides_(&sides), slots_(program.slots.size()) {}
 
   /// Writing opens the tile: whatever the slot held before is gone.
   Spots write(const View& view);
   Spots read(const View& view);  ///< Empty if another tile is in the slot.
   void define(int tile);         ///< A tile that the caller fills.
+  void prefetch(const View& view) const {
+    __builtin_prefetch(&slots_[program_->tiles[view.tile].slot]);
+  }
 
  private:
   Spots at(const View& view, Content& content) const;

@@ -8,6 +8,12 @@
 namespace armillary::plan::verifier {
 namespace {
 
+void unite(std::vector<char>& borders, const std::vector<char>& more) {
+  for (std::size_t i = 0; i < borders.size(); ++i) {
+    if (more[i] != 0) borders[i] = 1;
+  }
+}
+
 /// Where the tiles and views of a rank begin and end.
 struct Borders {
   std::vector<char> heads;
@@ -18,8 +24,8 @@ struct Borders {
     for (const IdRun& run : ids.runs()) blocks[run.first] = blocks[run.last + 1] = 1;
   }
   void add(const Borders& more) {
-    for (std::size_t i = 0; i < heads.size(); ++i) heads[i] |= more.heads[i];
-    for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] |= more.blocks[i];
+    unite(heads, more.heads);
+    unite(blocks, more.blocks);
   }
 };
 

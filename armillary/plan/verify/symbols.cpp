@@ -62,8 +62,12 @@ Bits bits_of(const BlockIds& blocks, const Classes& classes) {
 
 class Symbols {
  public:
-  Symbols(const Plan& plan, Report& report)
-      : plan_(plan), report_(report), sides_(sides_of(plan)), sight_(plan, sides_) {
+  Symbols(const Plan& plan, const std::vector<Message>& messages, Report& report)
+      : plan_(plan),
+        messages_(messages),
+        report_(report),
+        sides_(sides_of(plan)),
+        sight_(plan, sides_) {
     for (const RankProgram& program : plan.ranks) {
       cells_.emplace_back(program, sides_);
       for (const int tile : program.inputs) cells_.back().define(tile);
@@ -74,10 +78,12 @@ class Symbols {
   }
 
   void run(const std::vector<Event>& events) {
-    for (const Event& event : events) {
+    for (std::size_t i = 0; i < events.size(); ++i) {
       if (report_.full()) return;
-      if (event.is_message) {
-        deliver(event.message);
+      look_ahead(events, i);
+      const Event& event = events[i];
+      if (event.message >= 0) {
+        deliver(messages_[event.message]);
       } else {
         compute(event.rank, event.op);
       }
@@ -95,6 +101,8 @@ class Symbols {
   }
 
  private:
+  using Spot = Spots::Spot;
+
   /// What an op works on: the views of op `op` of `rank`.
   struct Place {
     Rank rank;
@@ -104,6 +112,37 @@ class Symbols {
   const View& view(Place at, std::size_t v) const { return program(at).ops[at.op].views[v]; }
   const Tile& tile(Place at, std::size_t v) const { return program(at).tiles[view(at, v).tile]; }
   std::string name(Place at, std::size_t v) const { return describe(program(at), view(at, v)); }
+
+  template <class Visit>
+  void for_each_op(const Event& event, const Visit& visit) const {
+    if (event.message < 0) return visit({event.rank, event.op});
+    const Message& message = messages_[event.message];
+    visit({message.from, message.send});
+    visit({message.to, message.recv});
+  }
+
+  /// Events follow waits, not memory: nearly every look at an op, its views, their tiles and slots
+  /// is a cache miss. So those of the next events are asked for, one thing after the other.
+  void look_ahead(const std::vector<Event>& events, std::size_t i) const {
+    constexpr std::size_t kAhead = 10;
+    const auto at = [&](std::size_t turns, const auto& visit) {
+      if (i + turns * kAhead < events.size()) for_each_op(events[i + turns * kAhead], visit);
+    };
+    if (i + 5 * kAhead < events.size()) {
+      const Event& far = events[i + 5 * kAhead];
+      if (far.message >= 0) __builtin_prefetch(&messages_[far.message]);
+    }
+    at(4, [&](Place op) { __builtin_prefetch(&program(op).ops[op.op].views); });
+    at(3, [&](Place op) { __builtin_prefetch(program(op).ops[op.op].views.data()); });
+    at(2, [&](Place op) {
+      for (const View& view : program(op).ops[op.op].views) {
+        __builtin_prefetch(&program(op).tiles[view.tile]);
+      }
+    });
+    at(1, [&](Place op) {
+      for (const View& view : program(op).ops[op.op].views) cells_[op.rank].prefetch(view);
+    });
+  }
 
   /// Classes of query heads that read a class of KV heads.
   ClassRange readers(int kv_class) const {
@@ -176,9 +215,11 @@ class Symbols {
     const Spots left = defined(at, a);
     const Spots right = defined(at, b);
     if (left.empty() || right.empty()) return false;
-    bool same = left.size() == right.size();
-    for (int c = 0; same && c < left.size(); ++c) {
-      same = left.counted(c) == right.counted(c);
+    bool same = true;
+    auto other = right.begin();
+    for (const Spot& spot : left) {
+      same = same && left.counted().equal(spot.cell, right.counted(), (*other).cell);
+      ++other;
     }
     if (!same) {
       report_.add(at.rank, at.op, "partial", "{} and {} are over different pairs", name(at, a),
@@ -200,9 +241,9 @@ class Symbols {
   bool count_queries(Place at, std::size_t v) {
     const Bits keys = bits_of(view(at, 1).blocks, sides_.kv.blocks);
     const Spots spots = defined(at, v);
-    for (int s = 0; s < spots.size(); ++s) {
-      const int q = spots.block_class(s);
-      const int kv = spots.counted(s).add(0, sight_.of_query(q), keys);
+    for (const Spot& spot : spots) {
+      const int q = spot.block_class;
+      const int kv = spots.counted().add(spot.cell, 0, sight_.of_query(q), keys);
       if (!once(at, q, kv)) return false;
     }
     return true;
@@ -213,12 +254,12 @@ class Symbols {
     const Bits queries = bits_of(view(at, 0).blocks, sides_.q.blocks);
     const ClassRange attending = sides_.q.heads.sharing(view(at, 0).heads);
     const Spots spots = defined(at, v);
-    for (int s = 0; s < spots.size(); ++s) {
-      const int kv = spots.block_class(s);
-      const ClassRange all = readers(spots.head_class(s));
+    for (const Spot& spot : spots) {
+      const int kv = spot.block_class;
+      const ClassRange all = readers(spot.head_class);
       const int end = std::min(all.end, attending.end);
       for (int c = std::max(all.begin, attending.begin); c < end; ++c) {
-        const int q = spots.counted(s).add(c, sight_.of_key(kv), queries);
+        const int q = spots.counted().add(spot.cell, c - all.begin, sight_.of_key(kv), queries);
         if (!once(at, q, kv)) return false;
       }
     }
@@ -227,12 +268,17 @@ class Symbols {
 
   void attend(Place at) {
     if (!all_defined(at, {0, 1, 2}) || !same_sets(at, 3, 4)) return;
-    if (count_queries(at, 3)) count_queries(at, 4);
+    if (count_queries(at, 3)) repeat(at, 4, 3);
   }
 
   void attend_grad(Place at) {
     if (!all_defined(at, {0, 1, 2, 3, 4, 5, 6}) || !same_sets(at, 7, 8)) return;
-    if (count_queries(at, 6) && count_keys(at, 7)) count_keys(at, 8);
+    if (count_queries(at, 6) && count_keys(at, 7)) repeat(at, 8, 7);
+  }
+
+  /// Counts in tile `v` what was counted in `like`, whose sets were the same.
+  void repeat(Place at, std::size_t v, std::size_t like) {
+    overwrite(at, v, cells_[at.rank].read(view(at, like)));
   }
 
   /// acc += part, over disjoint sets.
@@ -245,10 +291,14 @@ class Symbols {
                   name(at, acc), name(at, part));
       return;
     }
-    for (int c = 0; c < into.size(); ++c) {
-      if (into.counted(c).add(from.counted(c))) continue;
-      report_.add(at.rank, at.op, "twice", "{} and {} share a pair", name(at, acc), name(at, part));
-      return;
+    auto more = from.begin();
+    for (const Spot& spot : into) {
+      if (!into.counted().add(spot.cell, from.counted(), (*more).cell)) {
+        report_.add(at.rank, at.op, "twice", "{} and {} share a pair", name(at, acc),
+                    name(at, part));
+        return;
+      }
+      ++more;
     }
   }
 
@@ -281,16 +331,15 @@ class Symbols {
   }
 
   /// A block of the other side that a partial result still lacks, or -1.
-  int lacks(Tensor tensor, const Spots& spots, int s) const {
-    const Counted& counted = spots.counted(s);
-    const int own = spots.block_class(s);
+  int lacks(Tensor tensor, const Spot& spot, const Counted& counted) const {
+    const int own = spot.block_class;
     if (!is_kv(tensor)) {
-      const int missing = counted.missing(0, sight_.of_query(own));
+      const int missing = counted.missing(spot.cell, 0, sight_.of_query(own));
       return missing < 0 ? -1 : sight_.first(own, missing).kv;
     }
-    const ClassRange all = readers(spots.head_class(s));
+    const ClassRange all = readers(spot.head_class);
     for (int c = all.begin; c < all.end; ++c) {
-      const int missing = counted.missing(c, sight_.of_key(own));
+      const int missing = counted.missing(spot.cell, c - all.begin, sight_.of_key(own));
       if (missing >= 0) return sight_.first(missing, own).q;
     }
     return -1;
@@ -299,8 +348,8 @@ class Symbols {
   bool check_complete(Place at, std::size_t v) {
     const Spots spots = defined(at, v);
     const Tensor tensor = tile(at, v).tensor;
-    for (int s = 0; s < spots.size(); ++s) {
-      const int missing = lacks(tensor, spots, s);
+    for (const Spot& spot : spots) {
+      const int missing = lacks(tensor, spot, spots.counted());
       if (missing < 0) continue;
       report_.add(at.rank, at.op, "complete", "{} lacks {} block {}", name(at, v),
                   is_kv(tensor) ? "query" : "key", missing);
@@ -320,6 +369,7 @@ class Symbols {
   }
 
   const Plan& plan_;
+  const std::vector<Message>& messages_;
   Report& report_;
   Sides sides_;
   Sight sight_;
@@ -328,9 +378,11 @@ class Symbols {
 
 }  // namespace
 
-void run_symbols(const Plan& plan, const std::vector<Event>& events, Report& report) {
-  Symbols symbols(plan, report);
+void run_symbols(const Plan& plan, const std::vector<Message>& messages,
+                 const std::vector<Event>& events, Report& report) {
+  Symbols symbols(plan, messages, report);
   symbols.run(events);
+
   if (report.empty()) symbols.check_results();
 }
 

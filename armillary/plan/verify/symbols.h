@@ -18,6 +18,7 @@ namespace armillary::plan::verifier {
 
 /// Runs all events, in order, then checks that outputs and saved tiles are complete.
 /// Requires a plan that passes the other rules.
-void run_symbols(const Plan& plan, const std::vector<Event>& events, Report& report);
+void run_symbols(const Plan& plan, const std::vector<Message>& messages,
+                 const std::vector<Event>& events, Report& report);
 
 }  // namespace armillary::plan::verifier
