@@ -204,6 +204,7 @@ void ProgramBuilder::place_tiles() {
   }
   std::stable_sort(order.begin(), order.end(),
                    [&](int a, int b) { return lives[a].first < lives[b].first; });
+  const TokenCounts counts(blocks_);
   std::map<Tensor, SlotPool> pools;
   for (const int id : order) {
     Tile& tile = program_.tiles[id];
@@ -215,7 +216,7 @@ void ProgramBuilder::place_tiles() {
     }
     pool.take(tile.slot, lives[id].last);
     std::int64_t& bytes = program_.slots[tile.slot].bytes;
-    bytes = std::max(bytes, bytes_of(problem_, blocks_, tile));
+    bytes = std::max(bytes, bytes_of(problem_, counts, tile));
   }
 }
 

@@ -59,8 +59,9 @@ bool may_be_narrow(OpKind kind, std::size_t operand) {
 
 class FormChecker {
  public:
-  FormChecker(const Plan& plan, const RankProgram& program, Report& report)
-      : plan_(plan), program_(program), report_(report) {}
+  FormChecker(const Plan& plan, const TokenCounts& counts, const RankProgram& program,
+              Report& report)
+      : plan_(plan), counts_(counts), program_(program), report_(report) {}
 
   void check() {
     check_slots();
@@ -109,9 +110,9 @@ class FormChecker {
                (!tile.partial || tile.tensor == Tensor::Lse || !plan_.problem.narrows_sums())) {
       report_.add(program_.rank, -1, "form", "tile {}: {} cannot be narrow", id,
                   to_string(tile.tensor));
-    } else if (bytes_of(plan_.problem, plan_.blocks, tile) > program_.slots[tile.slot].bytes) {
+    } else if (bytes_of(plan_.problem, counts_, tile) > program_.slots[tile.slot].bytes) {
       report_.add(program_.rank, -1, "form", "tile {} of {} bytes does not fit its slot of {}", id,
-                  bytes_of(plan_.problem, plan_.blocks, tile), program_.slots[tile.slot].bytes);
+                  bytes_of(plan_.problem, counts_, tile), program_.slots[tile.slot].bytes);
     }
   }
 
@@ -232,6 +233,7 @@ class FormChecker {
   }
 
   const Plan& plan_;
+  const TokenCounts& counts_;
   const RankProgram& program_;
   Report& report_;
 };
@@ -252,13 +254,14 @@ void check_form(const Plan& plan, Report& report) {
                plan.problem.world);
   }
   const int count = static_cast<int>(plan.ranks.size());
+  const TokenCounts counts(plan.blocks);
   std::vector<Report> of_rank(count, Report(report.limit()));
   for_each_rank(count, [&](Rank rank) {
     if (plan.ranks[rank].rank != rank) {
       of_rank[rank].add(rank, -1, "form", "the program at place {} says it is rank {}", rank,
                         plan.ranks[rank].rank);
     }
-    FormChecker(plan, plan.ranks[rank], of_rank[rank]).check();
+    FormChecker(plan, counts, plan.ranks[rank], of_rank[rank]).check();
   });
   for (const Report& found : of_rank) report.add(found);
 }
