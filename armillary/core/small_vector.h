@@ -30,32 +30,28 @@ class SmallVector {
   SmallVector(const std::vector<T>& values) : SmallVector(values.begin(), values.end()) {}
   template <class Iterator>
   SmallVector(Iterator begin, Iterator end) {
-    if (end - begin > static_cast<std::ptrdiff_t>(N)) {
-      many_ = std::make_unique<std::vector<T>>(begin, end);
-    } else {
-      few_count_ = static_cast<std::uint32_t>(std::copy(begin, end, few_.begin()) - few_.begin());
-    }
+    reserve(static_cast<std::size_t>(end - begin));
+    count_ = static_cast<std::uint32_t>(std::copy(begin, end, data()) - data());
   }
-  SmallVector(const SmallVector& other)
-      : few_(other.few_),
-        few_count_(other.few_count_),
-        many_(other.many_ ? std::make_unique<std::vector<T>>(*other.many_) : nullptr) {}
+  SmallVector(const SmallVector& other) : SmallVector(other.begin(), other.end()) {}
   SmallVector(SmallVector&& other) noexcept
       : few_(std::move(other.few_)),
-        few_count_(std::exchange(other.few_count_, 0)),
+        count_(std::exchange(other.count_, 0)),
+        capacity_(std::exchange(other.capacity_, N)),
         many_(std::move(other.many_)) {}
   SmallVector& operator=(SmallVector other) noexcept {
     few_ = std::move(other.few_);
-    few_count_ = other.few_count_;
+    count_ = other.count_;
+    capacity_ = other.capacity_;
     many_ = std::move(other.many_);
     return *this;
   }
   ~SmallVector() = default;
 
-  std::size_t size() const { return many_ ? many_->size() : few_count_; }
-  bool empty() const { return size() == 0; }
-  T* data() { return many_ ? many_->data() : few_.data(); }
-  const T* data() const { return many_ ? many_->data() : few_.data(); }
+  std::size_t size() const { return count_; }
+  bool empty() const { return count_ == 0; }
+  T* data() { return many_ ? many_.get() : few_.data(); }
+  const T* data() const { return many_ ? many_.get() : few_.data(); }
   T* begin() { return data(); }
   T* end() { return data() + size(); }
   const T* begin() const { return data(); }
@@ -69,24 +65,10 @@ class SmallVector {
   }
 
   void push_back(T value) {
-    if (!many_ && few_count_ < N) {
-      few_[few_count_++] = std::move(value);
-      return;
-    }
-    if (!many_) {
-      many_ = std::make_unique<std::vector<T>>(std::move_iterator(few_.begin()),
-                                               std::move_iterator(few_.end()));
-    }
-    few_count_ = 0;
-    many_->push_back(std::move(value));
+    if (count_ == capacity_) reserve(std::size_t{2} * capacity_);
+    data()[count_++] = std::move(value);
   }
-  void pop_back() {
-    if (many_) {
-      many_->pop_back();
-    } else {
-      few_[--few_count_] = T();
-    }
-  }
+  void pop_back() { data()[--count_] = T(); }
   void erase(T* at) {
     std::move(at + 1, end(), at);
     pop_back();
@@ -94,10 +76,19 @@ class SmallVector {
   void clear() { *this = {}; }
 
  private:
-  // Elements are in `many_`, or without it, the first `few_count_` of `few_`.
+  void reserve(std::size_t capacity) {
+    if (capacity <= capacity_) return;
+    auto more = std::make_unique<T[]>(capacity);
+    std::move(begin(), end(), more.get());
+    many_ = std::move(more);
+    capacity_ = static_cast<std::uint32_t>(capacity);
+  }
+
+  // Elements are the first `count_` of `many_`, or without it of `few_`.
   std::array<T, N> few_{};
-  std::uint32_t few_count_ = 0;
-  std::unique_ptr<std::vector<T>> many_;
+  std::uint32_t count_ = 0;
+  std::uint32_t capacity_ = N;
+  std::unique_ptr<T[]> many_;
 };
 
 }  // namespace armillary

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "armillary/core/error.h"
+#include "armillary/plan/each_rank.h"
 
 namespace armillary::plan {
 namespace {
@@ -120,10 +121,10 @@ BlockAreas::BlockAreas(const Mask& mask, const Blocks& blocks) : kv_count_(block
         blocks.q.size(), blocks.kv.size());
   }
   areas_.resize(blocks.q.size() * blocks.kv.size());
-  std::size_t index = 0;
-  for (const Block& q : blocks.q) {
-    for (const Block& kv : blocks.kv) areas_[index++] = mask.area(q.runs, kv.runs);
-  }
+  for_each_rank(static_cast<int>(blocks.q.size()), [&](int q) {  // rows are as independent as ranks
+    std::int64_t* area = &areas_[static_cast<std::size_t>(q) * kv_count_];
+    for (const Block& kv : blocks.kv) *area++ = mask.area(blocks.q[q].runs, kv.runs);
+  });
 }
 
 }  // namespace armillary::plan

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "armillary/core/small_vector.h"
 #include "armillary/plan/problem.h"
 
 namespace armillary::plan {
@@ -28,10 +27,6 @@ struct Blocks {
   std::vector<Block> kv;
   bool operator==(const Blocks&) const = default;
 };
-
-/// Ids of blocks, their places in Blocks::q or Blocks::kv. Most lists are of the block or two that
-/// a rank owns.
-using BlockIds = SmallVector<int, 3>;
 
 /// Cost: O((world + cuts) * bands near a block), no loop over tokens.
 Blocks make_blocks(const Problem& problem);

@@ -33,9 +33,7 @@ struct History {
 };
 
 bool covers(const View& outer, const View& inner) {
-  return outer.heads.contains(inner.heads) &&
-         std::includes(outer.blocks.begin(), outer.blocks.end(), inner.blocks.begin(),
-                       inner.blocks.end());
+  return outer.heads.contains(inner.heads) && includes(outer.blocks, inner.blocks);
 }
 
 /// Touches of two tiles of one slot conflict whatever their views: a read of a tile that was
@@ -62,16 +60,16 @@ void replace_tile(History& history, int tile) {
 /// Adds those of `olds` that `touch` must wait for. Whoever waits for a write that covers an older
 /// touch need not wait for the older one too.
 void wait_for(std::vector<Touch>& olds, const Touch& touch, std::vector<int>& waits) {
+  auto kept = olds.begin();
   for (Touch& old : olds) {
-    if (!conflict(old, touch)) continue;
-    waits.push_back(old.op);
-    old.waited_for = true;
+    if (conflict(old, touch)) {
+      waits.push_back(old.op);
+      old.waited_for = true;
+      if (touch.writes && old.tile == touch.tile && covers(*touch.view, *old.view)) continue;
+    }
+    *kept++ = old;
   }
-  if (!touch.writes) return;
-  std::erase_if(olds, [&](const Touch& old) {
-    return old.op != touch.op && old.tile == touch.tile && touch.first_block <= old.first_block &&
-           old.last_block <= touch.last_block && covers(*touch.view, *old.view);
-  });
+  olds.erase(kept, olds.end());
 }
 
 /// Adds what `touch` must wait for, and notes it.
@@ -90,15 +88,7 @@ void touch_slot(History& history, const Touch& touch, std::vector<int>& waits) {
 
 bool overlap(const View& a, const View& b) {
   if (a.heads.begin >= b.heads.end || b.heads.begin >= a.heads.end) return false;
-  if (a.blocks.empty() || b.blocks.empty()) return false;
-  if (a.blocks.back() < b.blocks.front() || b.blocks.back() < a.blocks.front()) return false;
-  auto left = std::lower_bound(a.blocks.begin(), a.blocks.end(), b.blocks.front());
-  auto right = std::lower_bound(b.blocks.begin(), b.blocks.end(), a.blocks.front());
-  while (left != a.blocks.end() && right != b.blocks.end()) {
-    if (*left == *right) return true;
-    *left < *right ? ++left : ++right;
-  }
-  return false;
+  return meet(a.blocks, b.blocks);
 }
 
 void for_each_dependencies(const RankProgram& program, const Dependencies& visit) {

@@ -133,14 +133,16 @@ class Enumeration {
 };
 
 void change_view(View& view, const Mutation& mutation) {
-  const auto block = std::find(view.blocks.begin(), view.blocks.end(), mutation.block);
+  std::vector<int> blocks(view.blocks.begin(), view.blocks.end());
   switch (mutation.slip) {
     case Slip::FewerBlocks:
-      if (block != view.blocks.end()) view.blocks.erase(block);
+      std::erase(blocks, mutation.block);
+      view.blocks = blocks;
       break;
     case Slip::OtherBlock:
-      if (block != view.blocks.end()) *block = mutation.to;
-      std::sort(view.blocks.begin(), view.blocks.end());
+      std::replace(blocks.begin(), blocks.end(), mutation.block, mutation.to);
+      std::sort(blocks.begin(), blocks.end());
+      view.blocks = blocks;
       break;
     case Slip::FewerHeads:
       if (mutation.to == 0) ++view.heads.begin;

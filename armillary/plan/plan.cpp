@@ -35,11 +35,16 @@ constexpr std::array<Operand, 3> kDelta{{{"delta", Write}, {"dout", Read}, {"out
 constexpr std::array<Operand, 4> kFinish{
     {{"out", Write}, {"lse", Write}, {"part_out", Read}, {"part_lse", Read}}};
 
-std::int64_t bytes(const Problem& problem, const Blocks& blocks, const Tile& tile, Heads heads,
-                   const BlockIds& ids) {
+std::int64_t bytes(const Problem& problem, const Tile& tile, Heads heads, std::int64_t tokens) {
   return checked_product("plan: bytes of a tile",
-                         {problem.batch, tokens_of(blocks, tile.tensor, ids), heads.count(),
-                          dim_of(problem, tile.tensor), bytes_of(dtype_of(problem, tile))});
+                         {problem.batch, tokens, heads.count(), dim_of(problem, tile.tensor),
+                          bytes_of(dtype_of(problem, tile))});
+}
+
+std::vector<std::int64_t> tokens_before(const std::vector<Block>& blocks) {
+  std::vector<std::int64_t> before{0};
+  for (const Block& block : blocks) before.push_back(before.back() + block.tokens());
+  return before;
 }
 
 /// The tokens of some blocks in as few runs as sorting gives.
@@ -140,12 +145,26 @@ std::int64_t tokens_of(const Blocks& blocks, Tensor tensor, const BlockIds& ids)
 }
 
 std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const Tile& tile) {
-  return bytes(problem, blocks, tile, tile.heads, tile.blocks);
+  return bytes(problem, tile, tile.heads, tokens_of(blocks, tile.tensor, tile.blocks));
 }
 
 std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const Tile& tile,
                       const View& view) {
-  return bytes(problem, blocks, tile, view.heads, view.blocks);
+  return bytes(problem, tile, view.heads, tokens_of(blocks, tile.tensor, view.blocks));
+}
+
+TokenCounts::TokenCounts(const Blocks& blocks)
+    : before_q_(tokens_before(blocks.q)), before_kv_(tokens_before(blocks.kv)) {}
+
+std::int64_t TokenCounts::of(Tensor tensor, const BlockIds& ids) const {
+  const std::vector<std::int64_t>& before = is_kv(tensor) ? before_kv_ : before_q_;
+  std::int64_t total = 0;
+  for (const IdRun& run : ids.runs()) total += before[run.last + 1] - before[run.first];
+  return total;
+}
+
+std::int64_t bytes_of(const Problem& problem, const TokenCounts& counts, const Tile& tile) {
+  return bytes(problem, tile, tile.heads, counts.of(tile.tensor, tile.blocks));
 }
 
 Traffic traffic(const Problem& problem, const Blocks& blocks, const RankProgram& program) {

@@ -25,6 +25,8 @@
 #include <string_view>
 #include <vector>
 
+#include "armillary/core/small_vector.h"
+#include "armillary/plan/block_ids.h"
 #include "armillary/plan/blocks.h"
 #include "armillary/plan/problem.h"
 
@@ -51,7 +53,7 @@ struct Tile {
   /// and Delta always in accumulator precision).
   bool partial = false;
   Heads heads;
-  BlockIds blocks;  ///< Ascending.
+  BlockIds blocks;  ///< Places in Blocks::q or Blocks::kv, ascending.
   int slot = -1;
   /// A partial as it travels under Wire::Input: rounded to the input dtype. Only copied to, sent,
   /// received, and merged or added from.
@@ -143,6 +145,18 @@ std::int64_t dim_of(const Problem& problem, Tensor tensor);  ///< 1 for Lse and 
 const std::vector<Block>& blocks_of(const Blocks& blocks, Tensor tensor);
 std::int64_t tokens_of(const Blocks& blocks, Tensor tensor, const BlockIds& ids);
 std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const Tile& tile);
+
+/// Tokens of all blocks, added up, for who asks of many tiles: O(runs) each, however many blocks.
+class TokenCounts {
+ public:
+  explicit TokenCounts(const Blocks& blocks);
+  std::int64_t of(Tensor tensor, const BlockIds& ids) const;
+
+ private:
+  std::vector<std::int64_t> before_q_;  ///< Of the blocks before each, and of all.
+  std::vector<std::int64_t> before_kv_;
+};
+std::int64_t bytes_of(const Problem& problem, const TokenCounts& counts, const Tile& tile);
 std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const Tile& tile,
                       const View& view);
 

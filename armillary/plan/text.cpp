@@ -60,7 +60,7 @@ Noun noun(const Plan& plan, Rank rank, const View& view) {
   if (tile.partial && tile.tensor == Tensor::Out) name = "po";
   if (tile.partial && tile.tensor == Tensor::Lse) name = "plse";
   const int heads = is_kv(tile.tensor) ? plan.problem.kv_heads : plan.problem.heads;
-  std::string part = list(view.blocks);
+  std::string part = list(std::vector<int>(view.blocks.begin(), view.blocks.end()));
   if (view.heads != Heads{0, heads}) {
     part += fmt::format("[{}:{}]", view.heads.begin, view.heads.end);
   }

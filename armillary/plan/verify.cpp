@@ -21,7 +21,7 @@ std::vector<Diagnostic> verify(const Plan& plan, int limit) {
   if (!report.empty()) return report.take();
   const std::vector<verifier::Event> events = verifier::order_events(plan, messages, report);
   if (!report.empty()) return report.take();
-  verifier::run_symbols(plan, events, report);
+  verifier::run_symbols(plan, messages, events, report);
   return report.take();
 }
 

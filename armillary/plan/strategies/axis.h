@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "armillary/plan/strategies/movement.h"
@@ -13,13 +14,14 @@ namespace armillary::plan {
 struct Held {
   Heads heads;               ///< Of the tiles, or the part of them that is meant.
   std::vector<int> origins;  ///< Members they come from.
-  std::vector<int> blocks;   ///< What this rank needs of them; all of its own.
+  BlockIds blocks;           ///< What this rank needs of them; all of its own.
   std::vector<int> tiles;    ///< One per tensor that travels.
   std::vector<int> sums;     ///< One per tensor that comes back.
   int usable = 0;            ///< First step that may compute with the tiles.
 };
 
-/// One axis seen by one of its members.
+/// One axis seen by one of its members. What moves on which hop is found once: it is the same for
+/// all that travels, whatever its heads.
 class Axis {
  public:
   struct Options {
@@ -28,7 +30,6 @@ class Axis {
     int me = 0;
     Lane lane = 1;          ///< Of the tiles.
     Lane back_lane = 2;     ///< Of the sums.
-    Heads heads;            ///< Of tiles and sums.
     bool one_call = false;  ///< Of a gather: own tiles are copied among those that arrive.
     std::function<Rank(int member)> rank;
     std::function<std::vector<int>(int origin)> blocks;
@@ -36,10 +37,10 @@ class Axis {
   };
   Axis(ProgramBuilder& builder, Options options);
 
-  /// Emits the hops of `tensors`, whose own tiles can be sent from step `departure` on and computed
-  /// with from step `own_usable` on. First element: the rank's own.
+  /// Emits the hops of some heads of `tensors`, whose own tiles can be sent from step `departure`
+  /// on and computed with from step `own_usable` on. First element: the rank's own.
   std::vector<Held> spread(const std::vector<Tensor>& tensors, const std::vector<int>& own_tiles,
-                           int own_usable, int departure);
+                           Heads heads, int own_usable, int departure);
 
   /// Adds cleared partial tiles for the results of what is held.
   void open_sums(std::vector<Held>& held, const std::vector<Tensor>& tensors);
@@ -51,18 +52,41 @@ class Axis {
   /// which the own sum is complete. `ready` as in movement.h.
   using Ready = Route::Ready;
   int collect(const std::vector<Held>& held, const Ready& ready);
+  /// The same of slices of heads, each ready one step after the one before. Returns the step of the
+  /// last.
+  int collect(std::span<const std::vector<Held>> slices, const Ready& ready);
 
  private:
+  /// A hop and the blocks that make it.
+  struct Move {
+    Hop hop;
+    BlockIds blocks;
+  };
+  /// What becomes usable together, so many steps after the departure: one tile of each tensor.
+  struct Arrival {
+    int usable = 0;
+    std::vector<int> origins;
+    BlockIds blocks;       ///< Of sums.
+    BlockIds tile_blocks;  ///< Of tiles.
+  };
+
   template <class Keep>
   std::vector<int> blocks_where(int origin, const Keep& keep) const;
-  std::vector<int> moving_on(const Hop& hop) const;
-  std::vector<std::vector<int>> moving_on(const std::vector<Hop>& hops) const;
+  std::vector<Move> moves(const std::vector<Hop>& hops) const;
   std::vector<int> needed_of(int origin) const;
+  void find_arrivals();
   std::vector<int> holders(const std::vector<Held>& held) const;
+  int collect(const std::vector<Held>& held, const std::vector<Move>& out,
+              const std::vector<Move>& in, const Ready& ready, int later);
   void combine(int step, const Held& into, const std::vector<int>& scratch);
 
   ProgramBuilder& builder_;
   Options options_;
+  std::vector<Move> out_;
+  std::vector<Move> in_;
+  std::vector<Arrival> arrivals_;
+  bool one_call_ = false;  ///< Own tiles are copied into those of the only arrival:
+  BlockIds own_needed_;    ///< what is needed of them.
 };
 
 }  // namespace armillary::plan

@@ -17,21 +17,19 @@ constexpr Lane kColumnBackLane = 2;
 constexpr Lane kRowLane = 3;
 constexpr Lane kRowBackLane = 4;
 
-/// K, V of some KV heads, or their gradients, on a column.
-struct Slice {
-  Axis axis;
-  std::vector<Held> held;
+/// Of a tile of the row and one of the column, the blocks that see one of the other.
+struct Seen {
+  BlockIds q_blocks;
+  BlockIds kv_blocks;
 };
 
-/// Called for tiles that see each other, with the blocks of each that see one of the other and the
-/// query heads that read the column's KV heads.
+/// Called for tiles that see each other, with the query heads that read the column's KV heads.
 struct Pair {
   int step;
   const Held& row;
   const Held& column;
   Heads q_heads;
-  std::vector<int> q_blocks;
-  std::vector<int> kv_blocks;
+  const Seen& seen;
 };
 
 /// What forward and backward of one rank share.
@@ -46,19 +44,16 @@ class GridProgram {
         place_(place_of(grid, rank)),
         builder_(problem, blocks, rank),
         heads_(builder_, problem, blocks, needs, grid, rank),
-        row_(builder_, row_options()) {
+        row_(builder_, row_options()),
+        column_(builder_, column_options()) {
     ARMILLARY_CHECK(grid.u == 1 || !grid.transposed);
-    const Heads kv = heads_.group_heads(Tensor::K, place_.h);
-    for (int s = 0; s < grid.slices; ++s) {
-      slices_.push_back({Axis(builder_, column_options(head_slice(kv, grid.slices, s))), {}});
-    }
   }
 
   RankProgram forward();
   RankProgram backward();
 
  private:
-  Axis::Options column_options(Heads kv_heads);
+  Axis::Options column_options();
   Axis::Options row_options();
   int home_input(Tensor tensor) {
     return builder_.input(tensor, heads_.all_heads(tensor), heads_.own_blocks(tensor));
@@ -77,6 +72,9 @@ class GridProgram {
   int last_column(int start) const;
   int turn(int usable) const;
   void spread_columns(const std::vector<int>& tiles, int start);
+  std::vector<Held> spread_row(const std::vector<Tensor>& tensors, const std::vector<int>& tiles,
+                               int start, int departure);
+  Seen seen(const Held& row, const Held& column) const;
   void for_each_pair(const std::vector<Held>& rows, const std::function<void(const Pair&)>& attend);
   void finish_forward(int step, const std::vector<Held>& rows);
   void finish_backward(int row_step, int column_step, const std::vector<Held>& rows);
@@ -89,7 +87,8 @@ class GridProgram {
   ProgramBuilder builder_;
   HeadExchange heads_;
   Axis row_;
-  std::vector<Slice> slices_;
+  Axis column_;
+  std::vector<std::vector<Held>> slices_;  ///< Of KV heads, on the column.
   Axis::Ready row_ready_;  ///< Step in which a member has attended to all keys with a row tile.
   /// Step in which it has met a tile of the first slice with all queries; each slice is one later.
   Axis::Ready column_ready_;
@@ -98,13 +97,12 @@ class GridProgram {
   int last_row_ = 0;  ///< Step in which the last row tile is usable.
 };
 
-Axis::Options GridProgram::column_options(Heads kv_heads) {
+Axis::Options GridProgram::column_options() {
   Axis::Options options{.route = &routes_.column,
                         .home = &routes_.column,
                         .me = place_.i,
                         .lane = kColumnLane,
                         .back_lane = kColumnBackLane,
-                        .heads = kv_heads,
                         .one_call = grid_.one_call};
   options.rank = [this](int i) { return rank_of(grid_, Place{place_.h, i, place_.j}); };
   options.blocks = [this](int i) { return std::cref(needs_.held_kv_blocks(i, place_.j)); };
@@ -118,7 +116,6 @@ Axis::Options GridProgram::row_options() {
                         .me = place_.j,
                         .lane = kRowLane,
                         .back_lane = kRowBackLane,
-                        .heads = heads_.group_heads(Tensor::Q, place_.h),
                         .one_call = grid_.one_call};
   options.rank = [this](int j) { return rank_of(grid_, Place{place_.h, place_.i, j}); };
   options.blocks = [this](int j) { return std::cref(needs_.q_blocks(place_.i, j)); };
@@ -195,7 +192,7 @@ void GridProgram::transpose_home(int step, const View& sum, int home) {
 }
 
 int GridProgram::last_column(int start) const {
-  return start + static_cast<int>(slices_.size()) - 1 + routes_.column.last_usable();
+  return start + grid_.slices - 1 + routes_.column.last_usable();
 }
 
 /// Fixes, for all members alike, when tiles have met all that they meet. `start`: first step that
@@ -228,38 +225,52 @@ int GridProgram::turn(int usable) const {
 }
 
 void GridProgram::spread_columns(const std::vector<int>& tiles, int start) {
-  int departure = start;
-  for (Slice& slice : slices_) {
-    slice.held = slice.axis.spread({Tensor::K, Tensor::V}, tiles, departure, departure);
-    ++departure;
+  const Heads kv = heads_.group_heads(Tensor::K, place_.h);
+  for (int s = 0; s < grid_.slices; ++s) {
+    slices_.push_back(column_.spread({Tensor::K, Tensor::V}, tiles, head_slice(kv, grid_.slices, s),
+                                     start + s, start + s));
   }
+}
+
+std::vector<Held> GridProgram::spread_row(const std::vector<Tensor>& tensors,
+                                          const std::vector<int>& tiles, int start, int departure) {
+  return row_.spread(tensors, tiles, heads_.group_heads(Tensor::Q, place_.h), start, departure);
+}
+
+Seen GridProgram::seen(const Held& row, const Held& column) const {
+  Seen seen;
+  const auto sees = [this](int q, int kv) { return needs_.visible(q, kv); };
+  for (const int q : row.blocks) {
+    if (std::any_of(column.blocks.begin(), column.blocks.end(),
+                    [&](int kv) { return sees(q, kv); })) {
+      seen.q_blocks.push_back(q);
+    }
+  }
+  for (const int kv : column.blocks) {
+    if (std::any_of(seen.q_blocks.begin(), seen.q_blocks.end(),
+                    [&](int q) { return sees(q, kv); })) {
+      seen.kv_blocks.push_back(kv);
+    }
+  }
+  return seen;
 }
 
 /// Every pair of tiles that see each other, in the step in which both are there.
 void GridProgram::for_each_pair(const std::vector<Held>& rows,
                                 const std::function<void(const Pair&)>& attend) {
   for (const Held& row : rows) {
-    for (const Slice& slice : slices_) {
-      for (const Held& column : slice.held) {
+    std::vector<Seen> of_column;  // slices differ in their heads alone
+    for (const Held& column : slices_[0]) of_column.push_back(seen(row, column));
+    for (const std::vector<Held>& slice : slices_) {
+      for (std::size_t c = 0; c < slice.size(); ++c) {
+        const Held& column = slice[c];
         const int usable = routes_.column.usable(place_.i, column.origins.front());
-        Pair pair{.step = std::max(row.usable, column.usable) +
-                          (row.usable == last_row_ ? turn(usable) : 0),
-                  .row = row,
-                  .column = column,
-                  .q_heads = q_heads_of(column.heads)};
-        for (const int q : row.blocks) {
-          if (std::any_of(column.blocks.begin(), column.blocks.end(),
-                          [&](int kv) { return needs_.visible(q, kv); })) {
-            pair.q_blocks.push_back(q);
-          }
-        }
-        for (const int kv : column.blocks) {
-          if (std::any_of(pair.q_blocks.begin(), pair.q_blocks.end(),
-                          [&](int q) { return needs_.visible(q, kv); })) {
-            pair.kv_blocks.push_back(kv);
-          }
-        }
-        attend(pair);
+        attend({.step = std::max(row.usable, column.usable) +
+                        (row.usable == last_row_ ? turn(usable) : 0),
+                .row = row,
+                .column = column,
+                .q_heads = q_heads_of(column.heads),
+                .seen = of_column[c]});
       }
     }
   }
@@ -285,12 +296,14 @@ RankProgram GridProgram::forward() {
   const int row_departure = grid_.rows_last ? last_column(start) : start;
   schedule(start, row_departure, Pass::Forward);
   spread_columns({k, v}, start);
-  std::vector<Held> rows = row_.spread({Tensor::Q}, {q}, start, row_departure);
+  std::vector<Held> rows = spread_row({Tensor::Q}, {q}, start, row_departure);
   row_.open_sums(rows, {Tensor::Out, Tensor::Lse});
   for_each_pair(rows, [&](const Pair& pair) {
-    const auto q_view = [&](int tile) { return builder_.part(tile, pair.q_heads, pair.q_blocks); };
+    const auto q_view = [&](int tile) {
+      return builder_.part(tile, pair.q_heads, pair.seen.q_blocks);
+    };
     const auto kv_view = [&](int tile) {
-      return builder_.part(tile, pair.column.heads, pair.kv_blocks);
+      return builder_.part(tile, pair.column.heads, pair.seen.kv_blocks);
     };
     builder_.compute(
         pair.step, OpKind::Attend,
@@ -340,16 +353,16 @@ RankProgram GridProgram::backward() {
   const int row_departure = std::max(start + 1, grid_.rows_last ? last_column(start) : 0);
   schedule(start, row_departure, Pass::Backward);
   spread_columns({k, v}, start);
-  std::vector<Held> rows = row_.spread({Tensor::Q, Tensor::DOut, Tensor::Lse, Tensor::Delta},
-                                       {q, dout, lse, delta}, start, row_departure);
+  std::vector<Held> rows = spread_row({Tensor::Q, Tensor::DOut, Tensor::Lse, Tensor::Delta},
+                                      {q, dout, lse, delta}, start, row_departure);
   row_.open_sums(rows, {Tensor::DQ});
-  for (Slice& slice : slices_) {
-    slice.axis.open_sums(slice.held, {Tensor::DK, Tensor::DV});
-  }
+  for (std::vector<Held>& slice : slices_) column_.open_sums(slice, {Tensor::DK, Tensor::DV});
   for_each_pair(rows, [&](const Pair& pair) {
-    const auto q_view = [&](int tile) { return builder_.part(tile, pair.q_heads, pair.q_blocks); };
+    const auto q_view = [&](int tile) {
+      return builder_.part(tile, pair.q_heads, pair.seen.q_blocks);
+    };
     const auto kv_view = [&](int tile) {
-      return builder_.part(tile, pair.column.heads, pair.kv_blocks);
+      return builder_.part(tile, pair.column.heads, pair.seen.kv_blocks);
     };
     builder_.compute(
         pair.step, OpKind::AttendGrad,
@@ -360,12 +373,7 @@ RankProgram GridProgram::backward() {
 
   // Phase 3: sums go home along rows and columns. Phase 4: tokens for heads.
   const int row_step = row_.collect(rows, row_ready_);
-  int column_step = 0;
-  for (int s = 0; s < static_cast<int>(slices_.size()); ++s) {
-    Slice& slice = slices_[s];
-    const auto ready = [&](int member, int origin) { return column_ready_(member, origin) + s; };
-    column_step = std::max(column_step, slice.axis.collect(slice.held, ready));
-  }
+  const int column_step = column_.collect(slices_, column_ready_);
   finish_backward(row_step, column_step, rows);
   return builder_.finish();
 }
@@ -376,9 +384,9 @@ void GridProgram::finish_backward(int row_step, int column_step, const std::vect
   const View dq_sum = row_.own_sum(rows, 0);
   if (grid_.u == 1) {
     builder_.compute(row_step, OpKind::Copy, {builder_.whole(dq_home), dq_sum});
-    for (const Slice& slice : slices_) {
+    for (const std::vector<Held>& slice : slices_) {
       for (int t = 0; t < 2; ++t) {
-        transpose_home(column_step, slice.axis.own_sum(slice.held, t), kv_home[t]);
+        transpose_home(column_step, column_.own_sum(slice, t), kv_home[t]);
       }
     }
     return;
@@ -389,7 +397,7 @@ void GridProgram::finish_backward(int row_step, int column_step, const std::vect
   heads_.to_home(last + 1, dq, dq_home);
   for (int t = 0; t < 2; ++t) {
     std::vector<View> sums;
-    for (const Slice& slice : slices_) sums.push_back(slice.axis.own_sum(slice.held, t));
+    for (const std::vector<Held>& slice : slices_) sums.push_back(column_.own_sum(slice, t));
     heads_.gradients_to_home(last + 1, sums, kv_home[t]);
   }
 }

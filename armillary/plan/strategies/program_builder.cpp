@@ -1,8 +1,11 @@
 #include "armillary/plan/strategies/program_builder.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
+#include <queue>
 #include <utility>
 
 #include "armillary/core/error.h"
@@ -32,6 +35,27 @@ std::vector<Lifetime> lifetimes(const RankProgram& program) {
   for (const int tile : program.saved) lives[tile].last = std::numeric_limits<int>::max();
   return lives;
 }
+
+/// The slots of one tensor. Asked for steps that do not decrease.
+class SlotPool {
+ public:
+  /// The first slot whose tile is dead before `step`, or -1. It is the caller's.
+  int free_before(int step) {
+    for (; !busy_.empty() && busy_.top().first < step; busy_.pop()) free_.push(busy_.top().second);
+    if (free_.empty()) return -1;
+    const int slot = free_.top();
+    free_.pop();
+    return slot;
+  }
+  void take(int slot, int until) { busy_.push({until, slot}); }
+
+ private:
+  template <class T>
+  using LeastFirst = std::priority_queue<T, std::vector<T>, std::greater<>>;
+
+  LeastFirst<std::pair<int, int>> busy_;  ///< The last step of its tile, and the slot.
+  LeastFirst<int> free_;
+};
 
 }  // namespace
 
@@ -180,25 +204,19 @@ void ProgramBuilder::place_tiles() {
   }
   std::stable_sort(order.begin(), order.end(),
                    [&](int a, int b) { return lives[a].first < lives[b].first; });
-  struct Use {
-    Tensor tensor;
-    int slot;
-    int until;
-  };
-  std::vector<Use> uses;
+  const TokenCounts counts(blocks_);
+  std::map<Tensor, SlotPool> pools;
   for (const int id : order) {
     Tile& tile = program_.tiles[id];
-    const std::int64_t bytes = bytes_of(problem_, blocks_, tile);
-    auto use = std::find_if(uses.begin(), uses.end(), [&](const Use& candidate) {
-      return candidate.tensor == tile.tensor && candidate.until < lives[id].first;
-    });
-    if (use == uses.end()) {
-      use = uses.insert(use, {tile.tensor, static_cast<int>(program_.slots.size()), 0});
+    SlotPool& pool = pools[tile.tensor];
+    tile.slot = pool.free_before(lives[id].first);
+    if (tile.slot < 0) {
+      tile.slot = static_cast<int>(program_.slots.size());
       program_.slots.push_back({});
     }
-    use->until = lives[id].last;
-    tile.slot = use->slot;
-    program_.slots[tile.slot].bytes = std::max(program_.slots[tile.slot].bytes, bytes);
+    pool.take(tile.slot, lives[id].last);
+    std::int64_t& bytes = program_.slots[tile.slot].bytes;
+    bytes = std::max(bytes, bytes_of(problem_, counts, tile));
   }
 }
 

@@ -24,9 +24,9 @@ class TeamProgram {
         walk_(shared.walks(pass)),
         ring_route_(shared.ring_route(pass)),
         builder_(shared.context.problem, shared.context.blocks, rank),
-        stay_team_(builder_, stay_options(heads(pass == Pass::Forward ? Tensor::Q : Tensor::K))),
-        walk_team_(builder_, walk_options(heads(pass == Pass::Forward ? Tensor::K : Tensor::Q))),
-        ring_(builder_, ring_options(heads(pass == Pass::Forward ? Tensor::K : Tensor::Q))) {}
+        stay_team_(builder_, stay_options()),
+        walk_team_(builder_, walk_options()),
+        ring_(builder_, ring_options()) {}
 
   RankProgram forward();
   RankProgram backward();
@@ -42,9 +42,14 @@ class TeamProgram {
   int input(Tensor tensor) { return builder_.input(tensor, heads(tensor), own(tensor)); }
   int output(Tensor tensor) { return builder_.output(tensor, heads(tensor), own(tensor)); }
   int saved(Tensor tensor) { return builder_.saved(tensor, heads(tensor), own(tensor)); }
-  Axis::Options stay_options(Heads heads);
-  Axis::Options walk_options(Heads heads);
-  Axis::Options ring_options(Heads heads);
+  Axis::Options stay_options();
+  Axis::Options walk_options();
+  Axis::Options ring_options();
+  /// All heads of what travels.
+  std::vector<Held> spread(Axis& axis, const std::vector<Tensor>& tensors,
+                           const std::vector<int>& tiles, int own_usable, int departure) const {
+    return axis.spread(tensors, tiles, heads(tensors[0]), own_usable, departure);
+  }
   int hop(int step, int team_tile);
   void hop_back(int step, const View& ring_sum, int team_sum);
   template <class Attend>
@@ -64,13 +69,12 @@ class TeamProgram {
   Axis ring_;
 };
 
-Axis::Options TeamProgram::stay_options(Heads heads) {
+Axis::Options TeamProgram::stay_options() {
   return {.route = &shared_.team_route,
           .home = &shared_.team_route,
           .me = me_.member,
           .lane = kTeamLane,
           .back_lane = kTeamBackLane,
-          .heads = heads,
           .one_call = true,
           .rank =
               [this](int a) {
@@ -83,15 +87,15 @@ Axis::Options TeamProgram::stay_options(Heads heads) {
           .needs = [this](int a, int block) { return stay_.meets_members(block, a); }};
 }
 
-Axis::Options TeamProgram::walk_options(Heads heads) {
-  Axis::Options options = stay_options(heads);
+Axis::Options TeamProgram::walk_options() {
+  Axis::Options options = stay_options();
   options.blocks = [this](int a) { return walk_.of({me_.team, a}); };
   options.needs = [this](int a, int block) { return walk_.meets_group(block, a); };
   return options;
 }
 
 /// Member x of the ring holds, when it begins, the tiles of team x C + (my member number).
-Axis::Options TeamProgram::ring_options(Heads heads) {
+Axis::Options TeamProgram::ring_options() {
   const int group = me_.team / teams_.group_size();
   const int first = group * teams_.group_size();
   return {
@@ -100,7 +104,6 @@ Axis::Options TeamProgram::ring_options(Heads heads) {
       .me = me_.team % teams_.group_size(),
       .lane = kWalkLane,
       .back_lane = kWalkBackLane,
-      .heads = heads,
       .rank =
           [this, first](int x) {
             return teams_.rank({first + x, me_.member});
@@ -185,15 +188,15 @@ RankProgram TeamProgram::forward() {
   // Each gather can begin when its projection is ready; K first, its way is longest.
   const bool alone = teams_.c == 1;
   const int start = alone ? 0 : 3;
-  const std::vector<Held> k_team = walk_team_.spread({Tensor::K}, {k_home}, 0, 0);
-  const std::vector<Held> v_team = walk_team_.spread({Tensor::V}, {v_home}, 0, alone ? 0 : 1);
-  std::vector<Held> rows = stay_team_.spread({Tensor::Q}, {q_home}, 0, alone ? 0 : 2);
+  const std::vector<Held> k_team = spread(walk_team_, {Tensor::K}, {k_home}, 0, 0);
+  const std::vector<Held> v_team = spread(walk_team_, {Tensor::V}, {v_home}, 0, alone ? 0 : 1);
+  std::vector<Held> rows = spread(stay_team_, {Tensor::Q}, {q_home}, 0, alone ? 0 : 2);
   const int k = hop(1, k_team[0].tiles[0]);
   const int v = hop(2, v_team[0].tiles[0]);
 
   const int last = start + ring_route_.last_usable();
   const auto ready = [=, this](int member, int owner) { return last + turn(member, owner); };
-  const std::vector<Held> ring = ring_.spread(walkers(Pass::Forward), {k, v}, start, start);
+  const std::vector<Held> ring = spread(ring_, walkers(Pass::Forward), {k, v}, start, start);
   stay_team_.open_sums(rows, {Tensor::Out, Tensor::Lse});
   const Held& q = rows[0];
   for_each_arrival(
@@ -231,9 +234,9 @@ RankProgram TeamProgram::backward() {
   builder_.compute(0, OpKind::Delta,
                    {builder_.whole(delta), builder_.whole(dout), builder_.whole(out)});
   const int start = teams_.c == 1 ? 1 : 3;
-  std::vector<Held> stay = stay_team_.spread({Tensor::K, Tensor::V}, {k_home, v_home}, 0, 0);
+  std::vector<Held> stay = spread(stay_team_, {Tensor::K, Tensor::V}, {k_home, v_home}, 0, 0);
   const std::vector<Tensor> walking = walkers(Pass::Backward);
-  std::vector<Held> team = walk_team_.spread(walking, {q_home, dout, lse, delta}, 0, 1);
+  std::vector<Held> team = spread(walk_team_, walking, {q_home, dout, lse, delta}, 0, 1);
   std::vector<int> tiles;
   for (const int tile : team[0].tiles) tiles.push_back(hop(2, tile));
 
@@ -243,7 +246,7 @@ RankProgram TeamProgram::backward() {
     const int met = start + ring_route_.usable(member, origin);
     return met == last ? last + teams_.c - 1 : met;
   };
-  std::vector<Held> ring = ring_.spread(walking, tiles, start, start);
+  std::vector<Held> ring = spread(ring_, walking, tiles, start, start);
   ring_.open_sums(ring, {Tensor::DQ});
   stay_team_.open_sums(stay, {Tensor::DK, Tensor::DV});
   const Held& kv = stay[0];

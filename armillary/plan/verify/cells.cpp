@@ -2,15 +2,25 @@
 
 namespace armillary::plan::verifier {
 
-Cells::Cells(const RankProgram& program, const HeadClasses& q_classes,
-             const HeadClasses& kv_classes)
-    : program_(&program), q_(&q_classes), kv_(&kv_classes), slots_(program.slots.size()) {}
+void Spots::define() const {
+  for (const Spot& spot : *this) {
+    content_->defined[spot.cell] = 1;
+    if (!counted().empty()) counted().clear(spot.cell);
+  }
+}
+
+void Spots::copy(const Spots& source) const {
+  Iterator from = source.begin();
+  for (const Spot& spot : *this) {
+    content_->defined[spot.cell] = 1;
+    if (!counted().empty()) counted().copy(spot.cell, source.counted(), (*from).cell);
+    ++from;
+  }
+}
 
 Spots Cells::at(const View& view, Content& content) const {
-  if (view.blocks.empty()) return {};  // an input of a rank without tokens
   const Tile& tile = program_->tiles[view.tile];
-  const HeadClasses& heads = classes(tile.tensor);
-  return {view, tile, content, heads.within(tile.heads), heads.within(view.heads)};
+  return {view, tile, sides_->of(tile.tensor), content};
 }
 
 Spots Cells::write(const View& view) {
@@ -18,10 +28,17 @@ Spots Cells::write(const View& view) {
   Content& content = slots_[tile.slot];
   if (content.tile != view.tile) {
     content.tile = view.tile;
-    const ClassRange heads = classes(tile.tensor).within(tile.heads);
-    const std::size_t cells = tile.blocks.size() * (heads.end - heads.begin);
+    const Side& side = sides_->of(tile.tensor);
+    const int heads = side.heads.within(tile.heads).count();
+    int cells = 0;
+    content.firsts.clear();
+    for (const IdRun& run : tile.blocks.runs()) {
+      content.firsts.push_back(cells);
+      cells += side.blocks.within(run).count() * heads;
+    }
     content.defined.assign(cells, 0);
-    content.counted.assign(tile.partial ? cells : 0, {});
+    const Side& other = is_kv(tile.tensor) ? sides_->q : sides_->kv;
+    content.counted.reset(tile.partial ? cells : 0, words_for(other.blocks.count()));
   }
   return at(view, content);
 }

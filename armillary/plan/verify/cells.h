@@ -3,116 +3,134 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
+#include <span>
 #include <vector>
 
+#include "armillary/plan/verify/classes.h"
 #include "armillary/plan/verify/counted.h"
-#include "armillary/plan/verify/symbols.h"
 
 namespace armillary::plan::verifier {
 
-/// What the slots know of a tile, by block, then by head class of the tile. Most tiles are final:
-/// a byte for each cell is what a large plan can afford.
+/// What the slots know of a tile, by block class, then by head class of the tile. Most tiles are
+/// final: a byte for each cell is what a large plan can afford.
 struct Content {
   int tile = -1;
   std::vector<char> defined;
-  std::vector<Counted> counted;  ///< Of partial tiles.
+  Counted counted;          ///< Of partial tiles.
+  std::vector<int> firsts;  ///< Of each run of the tile's blocks, its first cell.
 };
 
-/// The cells of a view, block by block, each with its head classes. Valid until another tile is
-/// written to the slot; of a view whose tile is not in its slot there are none.
+/// The cells of a view, block class by block class, each with its head classes. Valid until another
+/// tile is written to the slot; of a view whose tile is not in its slot there are none.
 class Spots {
  public:
+  struct Spot {
+    int cell;
+    int block_class;
+    int head_class;
+  };
+  class Iterator;
+
   Spots() = default;
-  /// `view`: not empty. `content`: of the whole tile, whose head classes are `all`; `classes`:
-  /// those of the view.
-  Spots(const View& view, const Tile& tile, Content& content, ClassRange all, ClassRange classes)
-      : view_(&view),
-        tile_(&tile),
-        content_(&content),
-        offset_(classes.begin - all.begin),
-        stride_(all.end - all.begin),
-        first_class_(classes.begin),
-        classes_(classes.end - classes.begin),
-        first_(place_of(view.blocks.front())),
-        in_a_row_(tile.blocks[first_ + view.blocks.size() - 1] == view.blocks.back()) {}
+  Spots(const View& view, const Tile& tile, const Side& side, Content& content)
+      : content_(&content),
+        blocks_(&side.blocks),
+        runs_(view.blocks.runs()),
+        tile_runs_(tile.blocks.runs()),
+        all_heads_(side.heads.within(tile.heads)),
+        heads_(side.heads.within(view.heads)) {}
 
-  int size() const { return classes_ * (view_ ? static_cast<int>(view_->blocks.size()) : 0); }
-  bool empty() const { return size() == 0; }
-  int block(int i) const { return view_->blocks[i / classes_]; }
-  int head_class(int i) const { return first_class_ + i % classes_; }
-  Counted& counted(int i) const { return content_->counted[cell(i)]; }  ///< Of a partial tile.
+  Iterator begin() const;
+  std::default_sentinel_t end() const { return {}; }
+  bool empty() const { return runs_.empty(); }
+  Counted& counted() const { return content_->counted; }  ///< Of the cells of a partial tile.
 
-  /// False if there are none.
-  bool all_defined() const {
-    if (dense()) return std::find(first_cell(), first_cell() + size(), 0) == first_cell() + size();
-    for (int i = 0; i < size(); ++i) {
-      if (!content_->defined[cell(i)]) return false;
-    }
-    return !empty();
-  }
-
-  /// Final values, or partials that sum over nothing yet.
-  void define() const {
-    mark();
-    for (int i = 0; i < partial_size(); ++i) counted(i) = {};
-  }
-
+  bool all_defined() const;  ///< False if there are none.
+  void define() const;       ///< Final values, or partials that sum over nothing yet.
   /// Of a view of as many cells that are all defined, and as partial.
-  void copy(const Spots& source) const {
-    mark();
-    for (int i = 0; i < partial_size(); ++i) counted(i) = source.counted(i);
+  void copy(const Spots& source) const;
+
+ private:
+  Content* content_ = nullptr;
+  const Classes* blocks_ = nullptr;
+  std::span<const IdRun> runs_;       ///< Of the view.
+  std::span<const IdRun> tile_runs_;  ///< Each of the others lies in one of these.
+  ClassRange all_heads_;
+  ClassRange heads_;
+};
+
+class Spots::Iterator {
+ public:
+  explicit Iterator(const Spots& spots)
+      : spots_(spots), run_(spots.runs_.begin()), tile_run_(spots.tile_runs_.begin()) {
+    if (run_ != spots.runs_.end()) enter_run();
+  }
+  Spot operator*() const { return {row_ + head_ - spots_.all_heads_.begin, block_, head_}; }
+  bool operator==(std::default_sentinel_t) const { return run_ == spots_.runs_.end(); }
+  Iterator& operator++() {
+    if (++head_ < spots_.heads_.end) return *this;
+    head_ = spots_.heads_.begin;
+    row_ += spots_.all_heads_.count();
+    if (++block_ < end_block_) return *this;
+    if (++run_ != spots_.runs_.end()) enter_run();
+    return *this;
   }
 
  private:
-  std::ptrdiff_t place_of(int block) const {
-    const BlockIds& all = tile_->blocks;
-    return std::lower_bound(all.begin(), all.end(), block) - all.begin();
-  }
-  int partial_size() const { return empty() || !tile_->partial ? 0 : size(); }
-  std::ptrdiff_t cell(int i) const {
-    const int b = i / classes_;
-    const std::ptrdiff_t place = in_a_row_ ? first_ + b : place_of(view_->blocks[b]);
-    return place * stride_ + offset_ + i % classes_;
-  }
-  /// Do the cells lie side by side?
-  bool dense() const { return in_a_row_ && stride_ == classes_; }
-  char* first_cell() const { return content_->defined.data() + first_ * stride_; }
-  void mark() const {
-    if (dense()) {
-      std::fill_n(first_cell(), size(), 1);
-      return;
+  void enter_run() {
+    if (tile_run_->last < run_->last) {
+      tile_run_ = std::lower_bound(tile_run_, spots_.tile_runs_.end(), run_->last,
+                                   [](const IdRun& held, int last) { return held.last < last; });
     }
-    for (int i = 0; i < size(); ++i) content_->defined[cell(i)] = 1;
+    const ClassRange blocks = spots_.blocks_->within(*run_);
+    const int before = blocks.begin - spots_.blocks_->within(*tile_run_).begin;
+    head_ = spots_.heads_.begin;
+    block_ = blocks.begin;
+    end_block_ = blocks.end;
+    row_ = spots_.content_->firsts[tile_run_ - spots_.tile_runs_.begin()] +
+           before * spots_.all_heads_.count();
   }
 
-  const View* view_ = nullptr;
-  const Tile* tile_ = nullptr;
-  Content* content_ = nullptr;
-  int offset_ = 0;  ///< Of the view's head classes in those of the tile.
-  int stride_ = 0;
-  int first_class_ = 0;
-  int classes_ = 0;
-  std::ptrdiff_t first_ = 0;  ///< Place in the tile of the first block of the view.
-  bool in_a_row_ = false;     ///< The others follow it there.
+  const Spots& spots_;
+  std::span<const IdRun>::iterator run_;
+  std::span<const IdRun>::iterator tile_run_;
+  int row_ = 0;  ///< Cell of the block class and the first head class of the tile.
+  int block_ = 0;
+  int end_block_ = 0;  ///< Of the run.
+  int head_ = 0;
 };
+
+inline Spots::Iterator Spots::begin() const {
+  return Iterator(*this);
+}
+
+inline bool Spots::all_defined() const {
+  for (const Spot& spot : *this) {
+    if (content_->defined[spot.cell] == 0) return false;
+  }
+  return !empty();
+}
 
 /// The contents of one rank's slots.
 class Cells {
  public:
-  Cells(const RankProgram& program, const HeadClasses& q_classes, const HeadClasses& kv_classes);
+  Cells(const RankProgram& program, const Sides& sides)
+      : program_(&program), sides_(&sides), slots_(program.slots.size()) {}
 
   /// Writing opens the tile: whatever the slot held before is gone.
   Spots write(const View& view);
   Spots read(const View& view);  ///< Empty if another tile is in the slot.
   void define(int tile);         ///< A tile that the caller fills.
+  void prefetch(const View& view) const {
+    __builtin_prefetch(&slots_[program_->tiles[view.tile].slot]);
+  }
 
  private:
-  const HeadClasses& classes(Tensor tensor) const { return is_kv(tensor) ? *kv_ : *q_; }
   Spots at(const View& view, Content& content) const;
 
   const RankProgram* program_;
-  const HeadClasses* q_;
-  const HeadClasses* kv_;
+  const Sides* sides_;
   std::vector<Content> slots_;
 };
 

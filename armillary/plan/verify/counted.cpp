@@ -1,58 +1,99 @@
 #include "armillary/plan/verify/counted.h"
 
+#include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace armillary::plan::verifier {
 namespace {
+
+using Set = std::span<const std::uint64_t>;
 
 int first_of(std::uint64_t bits, std::size_t word) {
   return static_cast<int>(word * 64) + std::countr_zero(bits);
 }
 
+bool counts_nothing(Set set) {
+  return std::all_of(set.begin(), set.end(), [](std::uint64_t word) { return word == 0; });
+}
+
 }  // namespace
 
-/// Where the part of a reader begins, or would.
-std::size_t Counted::find(std::uint64_t reader, std::size_t words) const {
-  std::size_t at = 0;
-  while (at < parts_.size() && parts_[at] < reader) at += words + 1;
-  return at;
+void Counted::reset(int cells, std::size_t words) {
+  cells_ = static_cast<std::size_t>(cells);
+  words_ = words;
+  for (std::vector<std::uint64_t>& sets : by_reader_) sets.clear();
 }
 
-std::uint64_t* Counted::part(std::uint64_t reader, std::size_t words) {
-  const std::size_t at = find(reader, words);
-  if (at == parts_.size() || parts_[at] != reader) {
-    words_ = words;
-    parts_.insert(parts_.begin() + static_cast<std::ptrdiff_t>(at), words + 1, 0);
-    parts_[at] = reader;
-  }
-  return &parts_[at + 1];
+std::span<std::uint64_t> Counted::set(int cell, std::size_t reader) {
+  if (by_reader_.size() <= reader) by_reader_.resize(reader + 1);
+  std::vector<std::uint64_t>& sets = by_reader_[reader];
+  if (sets.empty()) sets.resize(cells_ * words_);
+  return {&sets[cell * words_], words_};
 }
 
-int Counted::add(int reader, std::span<const std::uint64_t> a, std::span<const std::uint64_t> b) {
-  std::uint64_t* blocks = nullptr;
-  for (std::size_t w = 0; w < a.size(); ++w) {
+Set Counted::set(int cell, std::size_t reader) const {
+  if (reader >= by_reader_.size() || by_reader_[reader].empty()) return {};
+  return {&by_reader_[reader][cell * words_], words_};
+}
+
+int Counted::add(int cell, int reader, const Bits& a, const Bits& b) {
+  const std::span<std::uint64_t> blocks = set(cell, static_cast<std::size_t>(reader));
+  for (std::size_t w = 0; w < words_; ++w) {
     const std::uint64_t added = a[w] & b[w];
-    if (added == 0) continue;
-    if (blocks == nullptr) blocks = part(static_cast<std::uint64_t>(reader), a.size());
     if ((blocks[w] & added) != 0) return first_of(blocks[w] & added, w);
     blocks[w] |= added;
   }
   return -1;
 }
 
-bool Counted::add(const Counted& more) {
-  for (std::size_t at = 0; at < more.parts_.size(); at += more.words_ + 1) {
-    const std::span blocks(&more.parts_[at + 1], more.words_);
-    if (add(static_cast<int>(more.parts_[at]), blocks, blocks) >= 0) return false;
+bool Counted::add(int cell, const Counted& other, int its_cell) {
+  for (std::size_t reader = 0; reader < other.by_reader_.size(); ++reader) {
+    const Set more = other.set(its_cell, reader);
+    if (more.empty()) continue;
+    const std::span<std::uint64_t> blocks = set(cell, reader);
+    for (std::size_t w = 0; w < words_; ++w) {
+      if ((blocks[w] & more[w]) != 0) return false;
+      blocks[w] |= more[w];
+    }
   }
   return true;
 }
 
-int Counted::missing(int reader, const Bits& required) const {
-  const std::size_t at = find(static_cast<std::uint64_t>(reader), required.size());
-  const bool any = at < parts_.size() && parts_[at] == static_cast<std::uint64_t>(reader);
+void Counted::clear(int cell) {
+  for (std::size_t reader = 0; reader < by_reader_.size(); ++reader) {
+    if (!by_reader_[reader].empty()) std::ranges::fill(set(cell, reader), 0);
+  }
+}
+
+void Counted::copy(int cell, const Counted& other, int its_cell) {
+  const std::size_t readers = std::max(by_reader_.size(), other.by_reader_.size());
+  for (std::size_t reader = 0; reader < readers; ++reader) {
+    const Set source = other.set(its_cell, reader);
+    if (!source.empty()) {
+      std::ranges::copy(source, set(cell, reader).begin());
+    } else if (!std::as_const(*this).set(cell, reader).empty()) {
+      std::ranges::fill(set(cell, reader), 0);
+    }
+  }
+}
+
+bool Counted::equal(int cell, const Counted& other, int its_cell) const {
+  const std::size_t readers = std::max(by_reader_.size(), other.by_reader_.size());
+  for (std::size_t reader = 0; reader < readers; ++reader) {
+    const Set a = set(cell, reader);
+    const Set b = other.set(its_cell, reader);
+    const bool same = a.empty() || b.empty() ? counts_nothing(a) && counts_nothing(b)
+                                             : std::equal(a.begin(), a.end(), b.begin());
+    if (!same) return false;
+  }
+  return true;
+}
+
+int Counted::missing(int cell, int reader, const Bits& required) const {
+  const Set blocks = set(cell, static_cast<std::size_t>(reader));
   for (std::size_t w = 0; w < required.size(); ++w) {
-    const std::uint64_t lacking = required[w] & ~(any ? parts_[at + 1 + w] : 0);
+    const std::uint64_t lacking = required[w] & ~(blocks.empty() ? 0 : blocks[w]);
     if (lacking != 0) return first_of(lacking, w);
   }
   return -1;

@@ -1,26 +1,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <span>
 
+#include "armillary/plan/each_rank.h"
 #include "armillary/plan/verify/structure.h"
 
 namespace armillary::plan::verifier {
 namespace {
-
-bool strictly_ascending(const BlockIds& ids, int end) {
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] < (i == 0 ? 0 : ids[i - 1] + 1) || ids[i] >= end) return false;
-  }
-  return true;
-}
-
-/// Requires that the blocks of both ascend.
-bool includes(const Tile& tile, const View& view) {
-  const auto begin = view.blocks.empty() ? tile.blocks.begin()
-                                         : std::lower_bound(tile.blocks.begin(), tile.blocks.end(),
-                                                            view.blocks.front());
-  return std::includes(begin, tile.blocks.end(), view.blocks.begin(), view.blocks.end());
-}
 
 int heads_of(const Problem& problem, Tensor tensor) {
   return is_kv(tensor) ? problem.kv_heads : problem.heads;
@@ -38,20 +25,27 @@ struct Expect {
 };
 
 /// Operand types of the ops whose operands differ; empty for those that take any tile.
-std::vector<Expect> expected(OpKind kind) {
+std::span<const Expect> expected(OpKind kind) {
   using enum Tensor;
+  static constexpr Expect kAttend[] = {
+      {Q, false}, {K, false}, {V, false}, {Out, true}, {Lse, true}};
+  static constexpr Expect kAttendGrad[] = {{Q, false},    {K, false},   {V, false},
+                                           {DOut, false}, {Lse, false}, {Delta, false},
+                                           {DQ, true},    {DK, true},   {DV, true}};
+  static constexpr Expect kMerge[] = {{Out, true}, {Lse, true}, {Out, true}, {Lse, true}};
+  static constexpr Expect kDelta[] = {{Delta, false}, {DOut, false}, {Out, false}};
+  static constexpr Expect kFinish[] = {{Out, false}, {Lse, false}, {Out, true}, {Lse, true}};
   switch (kind) {
     case OpKind::Attend:
-      return {{Q, false}, {K, false}, {V, false}, {Out, true}, {Lse, true}};
+      return kAttend;
     case OpKind::AttendGrad:
-      return {{Q, false},     {K, false}, {V, false}, {DOut, false}, {Lse, false},
-              {Delta, false}, {DQ, true}, {DK, true}, {DV, true}};
+      return kAttendGrad;
     case OpKind::Merge:
-      return {{Out, true}, {Lse, true}, {Out, true}, {Lse, true}};
+      return kMerge;
     case OpKind::Delta:
-      return {{Delta, false}, {DOut, false}, {Out, false}};
+      return kDelta;
     case OpKind::Finish:
-      return {{Out, false}, {Lse, false}, {Out, true}, {Lse, true}};
+      return kFinish;
     default:
       return {};
   }
@@ -65,8 +59,9 @@ bool may_be_narrow(OpKind kind, std::size_t operand) {
 
 class FormChecker {
  public:
-  FormChecker(const Plan& plan, const RankProgram& program, Report& report)
-      : plan_(plan), program_(program), report_(report) {}
+  FormChecker(const Plan& plan, const TokenCounts& counts, const RankProgram& program,
+              Report& report)
+      : plan_(plan), counts_(counts), program_(program), report_(report) {}
 
   void check() {
     check_slots();
@@ -102,7 +97,7 @@ class FormChecker {
     if (tile.heads.begin < 0 || tile.heads.begin > tile.heads.end || tile.heads.end > heads) {
       report_.add(program_.rank, -1, "form", "tile {} has heads {}-{} of {}", id, tile.heads.begin,
                   tile.heads.end, heads);
-    } else if (!strictly_ascending(tile.blocks, blocks)) {
+    } else if (!ascend_below(tile.blocks, blocks)) {
       report_.add(program_.rank, -1, "form", "tile {} lists blocks that do not ascend below {}", id,
                   blocks);
     } else if (tile.slot < 0 || tile.slot >= static_cast<int>(program_.slots.size())) {
@@ -115,9 +110,9 @@ class FormChecker {
                (!tile.partial || tile.tensor == Tensor::Lse || !plan_.problem.narrows_sums())) {
       report_.add(program_.rank, -1, "form", "tile {}: {} cannot be narrow", id,
                   to_string(tile.tensor));
-    } else if (bytes_of(plan_.problem, plan_.blocks, tile) > program_.slots[tile.slot].bytes) {
+    } else if (bytes_of(plan_.problem, counts_, tile) > program_.slots[tile.slot].bytes) {
       report_.add(program_.rank, -1, "form", "tile {} of {} bytes does not fit its slot of {}", id,
-                  bytes_of(plan_.problem, plan_.blocks, tile), program_.slots[tile.slot].bytes);
+                  bytes_of(plan_.problem, counts_, tile), program_.slots[tile.slot].bytes);
     }
   }
 
@@ -150,7 +145,7 @@ class FormChecker {
     const Tile& tile = program_.tiles[view.tile];
     const int blocks = static_cast<int>(blocks_of(plan_.blocks, tile.tensor).size());
     const bool held = view.blocks == tile.blocks ||
-                      (strictly_ascending(view.blocks, blocks) && includes(tile, view));
+                      (ascend_below(view.blocks, blocks) && includes(tile.blocks, view.blocks));
     const bool inside = tile.heads.contains(view.heads) && view.heads.begin < view.heads.end &&
                         !view.blocks.empty() && held;
     if (!inside) {
@@ -178,7 +173,7 @@ class FormChecker {
     if (op.lane != kCompute) {
       report_.add(program_.rank, i, "form", "{} on comm lane {}", to_string(op.kind), op.lane);
     }
-    const std::vector<Expect> types = expected(op.kind);
+    const std::span<const Expect> types = expected(op.kind);
     for (std::size_t v = 0; v < types.size(); ++v) {
       if (tile(op.views[v]).tensor != types[v].tensor ||
           tile(op.views[v]).partial != types[v].partial) {
@@ -238,6 +233,7 @@ class FormChecker {
   }
 
   const Plan& plan_;
+  const TokenCounts& counts_;
   const RankProgram& program_;
   Report& report_;
 };
@@ -257,13 +253,17 @@ void check_form(const Plan& plan, Report& report) {
     report.add(-1, -1, "form", "{} programs for a world of {}", plan.ranks.size(),
                plan.problem.world);
   }
-  for (Rank rank = 0; rank < static_cast<Rank>(plan.ranks.size()); ++rank) {
+  const int count = static_cast<int>(plan.ranks.size());
+  const TokenCounts counts(plan.blocks);
+  std::vector<Report> of_rank(count, Report(report.limit()));
+  for_each_rank(count, [&](Rank rank) {
     if (plan.ranks[rank].rank != rank) {
-      report.add(rank, -1, "form", "the program at place {} says it is rank {}", rank,
-                 plan.ranks[rank].rank);
+      of_rank[rank].add(rank, -1, "form", "the program at place {} says it is rank {}", rank,
+                        plan.ranks[rank].rank);
     }
-    FormChecker(plan, plan.ranks[rank], report).check();
-  }
+    FormChecker(plan, counts, plan.ranks[rank], of_rank[rank]).check();
+  });
+  for (const Report& found : of_rank) report.add(found);
 }
 
 }  // namespace armillary::plan::verifier

@@ -1,6 +1,7 @@
 #include <algorithm>
+#include <numeric>
+#include <optional>
 #include <span>
-#include <tuple>
 #include <vector>
 
 #include "armillary/plan/each_rank.h"
@@ -9,47 +10,48 @@
 namespace armillary::plan::verifier {
 namespace {
 
-/// One end of the messages of a rank.
+/// One end of a message.
 struct End {
-  Rank peer = 0;
   Lane lane = 0;
   int op = 0;
-  bool operator<(const End& other) const {
-    return std::tie(peer, lane, op) < std::tie(other.peer, other.lane, other.op);
-  }
 };
 
-/// Those of a rank, by peer, then lane, then program order.
-struct Ends {
-  std::vector<End> sends;
-  std::vector<End> recvs;
-};
+/// Ends of one rank with one peer, by lane, or those in one lane.
+using Channel = std::span<const End>;
 
-Ends ends_of(const RankProgram& program) {
-  Ends ends;
-  for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
-    const Op& op = program.ops[i];
-    if (op.kind == OpKind::Send) ends.sends.push_back({op.peer, op.lane, i});
-    if (op.kind == OpKind::Recv) ends.recvs.push_back({op.peer, op.lane, i});
+/// The sends or the receives of a rank: by peer, then lane, then program order.
+class Ends {
+ public:
+  Ends(const RankProgram& program, OpKind kind, int world) : begins_(world + 1) {
+    for (const Op& op : program.ops) {
+      if (op.kind == kind) ++begins_[op.peer];
+    }
+    std::partial_sum(begins_.begin(), begins_.end(), begins_.begin());
+    ends_.resize(begins_.back());
+    for (int i = static_cast<int>(program.ops.size()) - 1; i >= 0; --i) {
+      const Op& op = program.ops[i];
+      if (op.kind == kind) ends_[--begins_[op.peer]] = {op.lane, i};
+    }
+    for (int peer = 0; peer < world; ++peer) {
+      std::stable_sort(ends_.begin() + begins_[peer], ends_.begin() + begins_[peer + 1],
+                       [](const End& a, const End& b) { return a.lane < b.lane; });
+    }
   }
-  std::sort(ends.sends.begin(), ends.sends.end());
-  std::sort(ends.recvs.begin(), ends.recvs.end());
-  return ends;
-}
+  std::size_t size() const { return ends_.size(); }
+  Channel with(Rank peer) const {
+    return Channel(ends_).subspan(begins_[peer], begins_[peer + 1] - begins_[peer]);
+  }
+
+ private:
+  std::vector<int> begins_;  ///< Of each peer.
+  std::vector<End> ends_;
+};
 
 bool equal(const RankProgram& a, const View& left, const RankProgram& b, const View& right) {
   const Tile& l = a.tiles[left.tile];
   const Tile& r = b.tiles[right.tile];
   return l.tensor == r.tensor && l.partial == r.partial && l.narrow == r.narrow &&
          left.heads == right.heads && left.blocks == right.blocks;
-}
-
-/// Ends of one rank with one peer, by lane, or those in one lane.
-using Channel = std::span<const End>;
-
-Channel with_peer(const std::vector<End>& ends, Rank peer) {
-  return {std::lower_bound(ends.begin(), ends.end(), End{.peer = peer}),
-          std::lower_bound(ends.begin(), ends.end(), End{.peer = peer + 1})};
 }
 
 /// Takes those of the lane away from the front.
@@ -98,19 +100,22 @@ void match_lane(const Plan& plan, Rank from, Rank to, Channel sends, Channel rec
 
 std::vector<Message> match_messages(const Plan& plan, Report& report) {
   const int world = static_cast<int>(plan.ranks.size());
-  std::vector<Ends> ends(world);
-  for_each_rank(world, [&](Rank rank) { ends[rank] = ends_of(plan.ranks[rank]); });
+  std::vector<std::optional<Ends>> sends(world);
+  std::vector<std::optional<Ends>> recvs(world);
+  for_each_rank(world, [&](Rank rank) {
+    sends[rank].emplace(plan.ranks[rank], OpKind::Send, world);
+    recvs[rank].emplace(plan.ranks[rank], OpKind::Recv, world);
+  });
   std::vector<Sent> sent(world, {.messages = {}, .report = Report(report.limit())});
   for_each_rank(world, [&](Rank from) {
-    sent[from].messages.reserve(ends[from].sends.size());
+    sent[from].messages.reserve(sends[from]->size());
     for (Rank to = 0; to < world; ++to) {
-      Channel sends = with_peer(ends[from].sends, to);
-      Channel recvs = with_peer(ends[to].recvs, from);
-      while (!sends.empty() || !recvs.empty()) {
-        const Lane lane = recvs.empty() || (!sends.empty() && sends[0].lane < recvs[0].lane)
-                              ? sends[0].lane
-                              : recvs[0].lane;
-        match_lane(plan, from, to, take_lane(sends, lane), take_lane(recvs, lane), sent[from]);
+      Channel out = sends[from]->with(to);
+      Channel in = recvs[to]->with(from);
+      while (!out.empty() || !in.empty()) {
+        const Lane lane =
+            in.empty() || (!out.empty() && out[0].lane < in[0].lane) ? out[0].lane : in[0].lane;
+        match_lane(plan, from, to, take_lane(out, lane), take_lane(in, lane), sent[from]);
       }
     }
   });

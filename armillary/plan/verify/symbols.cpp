@@ -3,50 +3,73 @@
 #include <algorithm>
 #include <utility>
 
-#include "armillary/plan/each_rank.h"
 #include "armillary/plan/verify/cells.h"
 
 namespace armillary::plan::verifier {
 namespace {
 
-/// Which blocks see each other: for every query block its key blocks, and the other way round.
-struct Sight {
-  std::vector<Bits> of_query;
-  std::vector<Bits> of_key;
-};
-
-Sight sight_of(const Plan& plan) {
-  const BlockAreas areas(plan.problem.mask, plan.blocks);
-  const std::size_t q_count = plan.blocks.q.size();
-  const std::size_t kv_count = plan.blocks.kv.size();
-  Sight sight{std::vector<Bits>(q_count, Bits(words_for(kv_count))),
-              std::vector<Bits>(kv_count, Bits(words_for(q_count)))};
-  for (std::size_t q = 0; q < q_count; ++q) {
-    for (std::size_t kv = 0; kv < kv_count; ++kv) {
-      if (!areas.visible(static_cast<int>(q), static_cast<int>(kv))) continue;
-      put(sight.of_query[q], kv);
-      put(sight.of_key[kv], q);
+/// Which block classes see each other: those of which any two blocks do. What counts one pair of
+/// two classes counts all of theirs.
+class Sight {
+ public:
+  Sight(const Plan& plan, const Sides& sides)
+      : areas_(plan.problem.mask, plan.blocks),
+        sides_(sides),
+        of_query_(sides.q.blocks.count(), Bits(words_for(sides.kv.blocks.count()))),
+        of_key_(sides.kv.blocks.count(), Bits(words_for(sides.q.blocks.count()))) {
+    for (int q = 0; q < sides.q.blocks.count(); ++q) {
+      for (int kv = 0; kv < sides.kv.blocks.count(); ++kv) {
+        if (first(q, kv).q < 0) continue;
+        put(of_query_[q], kv);
+        put(of_key_[kv], q);
+      }
     }
   }
-  return sight;
-}
+  const Bits& of_query(int q_class) const { return of_query_[q_class]; }
+  const Bits& of_key(int kv_class) const { return of_key_[kv_class]; }
 
-Bits bits_of(const BlockIds& blocks, std::size_t count) {
-  Bits bits(words_for(count));
-  for (const int block : blocks) put(bits, block);
+  /// The first two blocks of the classes that see each other, or -1 and -1.
+  struct Pair {
+    int q = -1;
+    int kv = -1;
+  };
+  Pair first(int q_class, int kv_class) const {
+    const Classes& queries = sides_.q.blocks;
+    const Classes& keys = sides_.kv.blocks;
+    for (int q = queries.begin(q_class); q < queries.end(q_class); ++q) {
+      for (int kv = keys.begin(kv_class); kv < keys.end(kv_class); ++kv) {
+        if (areas_.visible(q, kv)) return {q, kv};
+      }
+    }
+    return {};
+  }
+
+ private:
+  BlockAreas areas_;
+  const Sides& sides_;
+  std::vector<Bits> of_query_;
+  std::vector<Bits> of_key_;
+};
+
+Bits bits_of(const BlockIds& blocks, const Classes& classes) {
+  Bits bits(words_for(classes.count()));
+  for (const IdRun& run : blocks.runs()) {
+    const ClassRange range = classes.within(run);
+    for (int c = range.begin; c < range.end; ++c) put(bits, c);
+  }
   return bits;
 }
 
 class Symbols {
  public:
-  Symbols(const Plan& plan, Report& report)
+  Symbols(const Plan& plan, const std::vector<Message>& messages, Report& report)
       : plan_(plan),
+        messages_(messages),
         report_(report),
-        q_classes_(plan, false),
-        kv_classes_(plan, true),
-        sight_(sight_of(plan)) {
+        sides_(sides_of(plan)),
+        sight_(plan, sides_) {
     for (const RankProgram& program : plan.ranks) {
-      cells_.emplace_back(program, q_classes_, kv_classes_);
+      cells_.emplace_back(program, sides_);
       for (const int tile : program.inputs) cells_.back().define(tile);
       if (plan.pass == Pass::Backward) {
         for (const int tile : program.saved) cells_.back().define(tile);
@@ -55,10 +78,12 @@ class Symbols {
   }
 
   void run(const std::vector<Event>& events) {
-    for (const Event& event : events) {
+    for (std::size_t i = 0; i < events.size(); ++i) {
       if (report_.full()) return;
-      if (event.is_message) {
-        deliver(event.message);
+      look_ahead(events, i);
+      const Event& event = events[i];
+      if (event.message >= 0) {
+        deliver(messages_[event.message]);
       } else {
         compute(event.rank, event.op);
       }
@@ -76,6 +101,8 @@ class Symbols {
   }
 
  private:
+  using Spot = Spots::Spot;
+
   /// What an op works on: the views of op `op` of `rank`.
   struct Place {
     Rank rank;
@@ -86,11 +113,42 @@ class Symbols {
   const Tile& tile(Place at, std::size_t v) const { return program(at).tiles[view(at, v).tile]; }
   std::string name(Place at, std::size_t v) const { return describe(program(at), view(at, v)); }
 
+  template <class Visit>
+  void for_each_op(const Event& event, const Visit& visit) const {
+    if (event.message < 0) return visit({event.rank, event.op});
+    const Message& message = messages_[event.message];
+    visit({message.from, message.send});
+    visit({message.to, message.recv});
+  }
+
+  /// Events follow waits, not memory: nearly every look at an op, its views, their tiles and slots
+  /// is a cache miss. So those of the next events are asked for, one thing after the other.
+  void look_ahead(const std::vector<Event>& events, std::size_t i) const {
+    constexpr std::size_t kAhead = 10;
+    const auto at = [&](std::size_t turns, const auto& visit) {
+      if (i + turns * kAhead < events.size()) for_each_op(events[i + turns * kAhead], visit);
+    };
+    if (i + 5 * kAhead < events.size()) {
+      const Event& far = events[i + 5 * kAhead];
+      if (far.message >= 0) __builtin_prefetch(&messages_[far.message]);
+    }
+    at(4, [&](Place op) { __builtin_prefetch(&program(op).ops[op.op].views); });
+    at(3, [&](Place op) { __builtin_prefetch(program(op).ops[op.op].views.data()); });
+    at(2, [&](Place op) {
+      for (const View& view : program(op).ops[op.op].views) {
+        __builtin_prefetch(&program(op).tiles[view.tile]);
+      }
+    });
+    at(1, [&](Place op) {
+      for (const View& view : program(op).ops[op.op].views) cells_[op.rank].prefetch(view);
+    });
+  }
+
   /// Classes of query heads that read a class of KV heads.
   ClassRange readers(int kv_class) const {
-    const Heads heads = kv_classes_.heads(kv_class);
+    const Classes& classes = sides_.kv.heads;
     const int group = plan_.problem.group_size();
-    return q_classes_.sharing({heads.begin * group, heads.end * group});
+    return sides_.q.heads.sharing({classes.begin(kv_class) * group, classes.end(kv_class) * group});
   }
 
   /// Cells of a view that must all be there; empty, with a diagnostic, if they are not.
@@ -157,9 +215,11 @@ class Symbols {
     const Spots left = defined(at, a);
     const Spots right = defined(at, b);
     if (left.empty() || right.empty()) return false;
-    bool same = left.size() == right.size();
-    for (int c = 0; same && c < left.size(); ++c) {
-      same = left.counted(c) == right.counted(c);
+    bool same = true;
+    auto other = right.begin();
+    for (const Spot& spot : left) {
+      same = same && left.counted().equal(spot.cell, right.counted(), (*other).cell);
+      ++other;
     }
     if (!same) {
       report_.add(at.rank, at.op, "partial", "{} and {} are over different pairs", name(at, a),
@@ -168,21 +228,22 @@ class Symbols {
     return same;
   }
 
-  /// Reports a pair that a set had already.
-  bool once(Place at, int q, int kv) {
-    if (q < 0 || kv < 0) return true;
-    report_.add(at.rank, at.op, "twice", "query block {} and key block {} are counted twice", q,
-                kv);
+  /// Reports a pair of block classes that a set had already.
+  bool once(Place at, int q_class, int kv_class) {
+    if (q_class < 0 || kv_class < 0) return true;
+    const Sight::Pair pair = sight_.first(q_class, kv_class);
+    report_.add(at.rank, at.op, "twice", "query block {} and key block {} are counted twice",
+                pair.q, pair.kv);
     return false;
   }
 
   /// Counts all visible pairs of the op in the query-side tile `v`.
   bool count_queries(Place at, std::size_t v) {
-    const Bits keys = bits_of(view(at, 1).blocks, plan_.blocks.kv.size());
+    const Bits keys = bits_of(view(at, 1).blocks, sides_.kv.blocks);
     const Spots spots = defined(at, v);
-    for (int s = 0; s < spots.size(); ++s) {
-      const int q = spots.block(s);
-      const int kv = spots.counted(s).add(0, sight_.of_query[q], keys);
+    for (const Spot& spot : spots) {
+      const int q = spot.block_class;
+      const int kv = spots.counted().add(spot.cell, 0, sight_.of_query(q), keys);
       if (!once(at, q, kv)) return false;
     }
     return true;
@@ -190,15 +251,15 @@ class Symbols {
 
   /// Counts all visible pairs of the op in the key-side tile `v`, under each KV head that is read.
   bool count_keys(Place at, std::size_t v) {
-    const Bits queries = bits_of(view(at, 0).blocks, plan_.blocks.q.size());
-    const ClassRange attending = q_classes_.sharing(view(at, 0).heads);
+    const Bits queries = bits_of(view(at, 0).blocks, sides_.q.blocks);
+    const ClassRange attending = sides_.q.heads.sharing(view(at, 0).heads);
     const Spots spots = defined(at, v);
-    for (int s = 0; s < spots.size(); ++s) {
-      const int kv = spots.block(s);
-      const ClassRange all = readers(spots.head_class(s));
+    for (const Spot& spot : spots) {
+      const int kv = spot.block_class;
+      const ClassRange all = readers(spot.head_class);
       const int end = std::min(all.end, attending.end);
       for (int c = std::max(all.begin, attending.begin); c < end; ++c) {
-        const int q = spots.counted(s).add(c, sight_.of_key[kv], queries);
+        const int q = spots.counted().add(spot.cell, c - all.begin, sight_.of_key(kv), queries);
         if (!once(at, q, kv)) return false;
       }
     }
@@ -207,12 +268,17 @@ class Symbols {
 
   void attend(Place at) {
     if (!all_defined(at, {0, 1, 2}) || !same_sets(at, 3, 4)) return;
-    if (count_queries(at, 3)) count_queries(at, 4);
+    if (count_queries(at, 3)) repeat(at, 4, 3);
   }
 
   void attend_grad(Place at) {
     if (!all_defined(at, {0, 1, 2, 3, 4, 5, 6}) || !same_sets(at, 7, 8)) return;
-    if (count_queries(at, 6) && count_keys(at, 7)) count_keys(at, 8);
+    if (count_queries(at, 6) && count_keys(at, 7)) repeat(at, 8, 7);
+  }
+
+  /// Counts in tile `v` what was counted in `like`, whose sets were the same.
+  void repeat(Place at, std::size_t v, std::size_t like) {
+    overwrite(at, v, cells_[at.rank].read(view(at, like)));
   }
 
   /// acc += part, over disjoint sets.
@@ -225,10 +291,14 @@ class Symbols {
                   name(at, acc), name(at, part));
       return;
     }
-    for (int c = 0; c < into.size(); ++c) {
-      if (into.counted(c).add(from.counted(c))) continue;
-      report_.add(at.rank, at.op, "twice", "{} and {} share a pair", name(at, acc), name(at, part));
-      return;
+    auto more = from.begin();
+    for (const Spot& spot : into) {
+      if (!into.counted().add(spot.cell, from.counted(), (*more).cell)) {
+        report_.add(at.rank, at.op, "twice", "{} and {} share a pair", name(at, acc),
+                    name(at, part));
+        return;
+      }
+      ++more;
     }
   }
 
@@ -261,13 +331,16 @@ class Symbols {
   }
 
   /// A block of the other side that a partial result still lacks, or -1.
-  int lacks(Tensor tensor, const Spots& spots, int s) const {
-    const Counted& counted = spots.counted(s);
-    if (!is_kv(tensor)) return counted.missing(0, sight_.of_query[spots.block(s)]);
-    const ClassRange all = readers(spots.head_class(s));
+  int lacks(Tensor tensor, const Spot& spot, const Counted& counted) const {
+    const int own = spot.block_class;
+    if (!is_kv(tensor)) {
+      const int missing = counted.missing(spot.cell, 0, sight_.of_query(own));
+      return missing < 0 ? -1 : sight_.first(own, missing).kv;
+    }
+    const ClassRange all = readers(spot.head_class);
     for (int c = all.begin; c < all.end; ++c) {
-      const int missing = counted.missing(c, sight_.of_key[spots.block(s)]);
-      if (missing >= 0) return missing;
+      const int missing = counted.missing(spot.cell, c - all.begin, sight_.of_key(own));
+      if (missing >= 0) return sight_.first(missing, own).q;
     }
     return -1;
   }
@@ -275,8 +348,8 @@ class Symbols {
   bool check_complete(Place at, std::size_t v) {
     const Spots spots = defined(at, v);
     const Tensor tensor = tile(at, v).tensor;
-    for (int s = 0; s < spots.size(); ++s) {
-      const int missing = lacks(tensor, spots, s);
+    for (const Spot& spot : spots) {
+      const int missing = lacks(tensor, spot, spots.counted());
       if (missing < 0) continue;
       report_.add(at.rank, at.op, "complete", "{} lacks {} block {}", name(at, v),
                   is_kv(tensor) ? "query" : "key", missing);
@@ -296,50 +369,20 @@ class Symbols {
   }
 
   const Plan& plan_;
+  const std::vector<Message>& messages_;
   Report& report_;
-  HeadClasses q_classes_;
-  HeadClasses kv_classes_;
+  Sides sides_;
   Sight sight_;
   std::vector<Cells> cells_;
 };
 
 }  // namespace
 
-HeadClasses::HeadClasses(const Plan& plan, bool kv) {
-  const int count = kv ? plan.problem.kv_heads : plan.problem.heads;
-  std::vector<std::vector<bool>> borders(plan.ranks.size(), std::vector<bool>(count + 1));
-  for_each_rank(plan.problem.world, [&](Rank rank) {
-    const RankProgram& program = plan.ranks[rank];
-    std::vector<bool>& border = borders[rank];
-    border[0] = border[count] = true;
-    const auto add = [&](const Heads& heads) { border[heads.begin] = border[heads.end] = true; };
-    for (const Tile& tile : program.tiles) {
-      if (is_kv(tile.tensor) == kv) add(tile.heads);
-    }
-    for (const Op& op : program.ops) {
-      for (const View& view : op.views) {
-        if (is_kv(program.tiles[view.tile].tensor) == kv) add(view.heads);
-      }
-    }
-  });
-  for (int head = 0; head <= count; ++head) {
-    const auto has = [&](const std::vector<bool>& border) -> bool { return border[head]; };
-    if (std::any_of(borders.begin(), borders.end(), has)) borders_.push_back(head);
-    class_of_.push_back(static_cast<int>(borders_.size()) - 1);
-  }
-}
-
-ClassRange HeadClasses::within(Heads heads) const {
-  return {class_of_[heads.begin], class_of_[heads.end]};
-}
-
-ClassRange HeadClasses::sharing(Heads heads) const {
-  return {class_of_[heads.begin], class_of_[heads.end - 1] + 1};
-}
-
-void run_symbols(const Plan& plan, const std::vector<Event>& events, Report& report) {
-  Symbols symbols(plan, report);
+void run_symbols(const Plan& plan, const std::vector<Message>& messages,
+                 const std::vector<Event>& events, Report& report) {
+  Symbols symbols(plan, messages, report);
   symbols.run(events);
+
   if (report.empty()) symbols.check_results();
 }
 

@@ -54,7 +54,7 @@ TEST(VerifyUndefined, AlsoWhereLanesCouldRunAhead) {
     std::vector<Op>& mine = ops(p, 2);
     const auto is_k_of = [&](const Op& op, OpKind kind, Rank rank, int block) {
       const Tile& moved = p.ranks[rank].tiles[op.views[0].tile];
-      return op.kind == kind && moved.tensor == Tensor::K && op.views[0].blocks[0] == block;
+      return op.kind == kind && moved.tensor == Tensor::K && op.views[0].blocks.front() == block;
     };
     const auto send = std::find_if(mine.begin(), mine.end(),
                                    [&](const Op& op) { return is_k_of(op, OpKind::Send, 2, 1); });

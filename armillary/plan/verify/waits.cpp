@@ -291,7 +291,7 @@ std::vector<Event> order_events(const Plan& plan, const std::vector<Message>& me
   for (const int n : order) {
     const WaitGraph::Node& node = graph.nodes()[n];
     for (int m = 0; m < node.messages; ++m) {
-      events.push_back({.is_message = true, .message = messages[node.first_message + m]});
+      events.push_back({.message = node.first_message + m});
     }
     if (node.runs) events.push_back({.rank = node.rank, .op = node.op});
   }

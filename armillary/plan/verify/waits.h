@@ -9,10 +9,9 @@ namespace armillary::plan::verifier {
 
 /// Something that happens: a compute op of a rank, or a message (both ends at once).
 struct Event {
-  bool is_message = false;
-  Rank rank = 0;  ///< Compute op.
+  int message = -1;  ///< Its place in the messages; -1: a compute op.
+  Rank rank = 0;     ///< Compute op.
   int op = 0;
-  Message message;
 };
 
 /// All events in an order that respects every wait, assuming the worst of the machine: no

@@ -1,0 +1,73 @@
+#include "armillary/plan/block_ids.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+namespace armillary::plan {
+namespace {
+
+/// Is `id` the one that continues the run?
+bool continues(const IdRun& run, int id) {
+  return run.last != std::numeric_limits<int>::max() && id == run.last + 1;
+}
+
+}  // namespace
+
+BlockIds::BlockIds(std::initializer_list<int> ids) {
+  for (const int id : ids) push_back(id);
+}
+
+BlockIds::BlockIds(const std::vector<int>& ids) {
+  for (const int id : ids) push_back(id);
+}
+
+void BlockIds::push_back(int id) {
+  if (!many_ && one_.size() == 0) {
+    one_ = {id, id};
+    return;
+  }
+  IdRun& last = many_ ? many_->back() : one_;
+  if (continues(last, id)) {
+    last.last = id;
+    return;
+  }
+  if (!many_) many_ = std::make_unique<std::vector<IdRun>>(1, one_);
+  many_->push_back({id, id});
+}
+
+std::size_t BlockIds::size() const {
+  std::size_t count = 0;
+  for (const IdRun& run : runs()) count += run.size();
+  return count;
+}
+
+bool ascend_below(const BlockIds& ids, int end) {
+  std::int64_t before = -1;
+  for (const IdRun& run : ids.runs()) {
+    if (run.first <= before || run.last >= end) return false;
+    before = run.last;
+  }
+  return true;
+}
+
+bool includes(const BlockIds& all, const BlockIds& some) {
+  const auto outer = all.runs();
+  auto at = outer.begin();
+  return std::all_of(some.runs().begin(), some.runs().end(), [&](const IdRun& run) {
+    at = std::find_if(at, outer.end(), [&](const IdRun& other) { return run.last <= other.last; });
+    return at != outer.end() && at->first <= run.first;
+  });
+}
+
+bool meet(const BlockIds& a, const BlockIds& b) {
+  auto left = a.runs().begin();
+  auto right = b.runs().begin();
+  while (left != a.runs().end() && right != b.runs().end()) {
+    if (left->first <= right->last && right->first <= left->last) return true;
+    left->last < right->last ? ++left : ++right;
+  }
+  return false;
+}
+
+}  // namespace armillary::plan

@@ -1,0 +1,70 @@
+#include "armillary/plan/verify/classes.h"
+
+#include <array>
+#include <utility>
+
+#include "armillary/plan/each_rank.h"
+
+namespace armillary::plan::verifier {
+namespace {
+
+void unite(std::vector<char>& borders, const std::vector<char>& more) {
+  for (std::size_t i = 0; i < borders.size(); ++i) {
+    if (more[i] != 0) borders[i] = 1;
+  }
+}
+
+/// Where the tiles and views of a rank begin and end.
+struct Borders {
+  std::vector<char> heads;
+  std::vector<char> blocks;
+
+  void add(const Heads& range, const BlockIds& ids) {
+    heads[range.begin] = heads[range.end] = 1;
+    for (const IdRun& run : ids.runs()) blocks[run.first] = blocks[run.last + 1] = 1;
+  }
+  void add(const Borders& more) {
+    unite(heads, more.heads);
+    unite(blocks, more.blocks);
+  }
+};
+
+}  // namespace
+
+Classes::Classes(const std::vector<char>& borders) {
+  const int n = static_cast<int>(borders.size()) - 1;
+  for (int i = 0; i <= n; ++i) {
+    if (borders[i] != 0 || i == 0 || i == n) begins_.push_back(i);
+    class_of_.push_back(static_cast<int>(begins_.size()) - 1);
+  }
+}
+
+Sides sides_of(const Plan& plan) {
+  using Both = std::array<Borders, 2>;
+  const Both none{Borders{std::vector<char>(plan.problem.heads + 1),
+                          std::vector<char>(plan.blocks.q.size() + 1)},
+                  Borders{std::vector<char>(plan.problem.kv_heads + 1),
+                          std::vector<char>(plan.blocks.kv.size() + 1)}};
+  std::vector<Both> of_rank(plan.ranks.size());
+  for_each_rank(plan.problem.world, [&](Rank rank) {
+    const RankProgram& program = plan.ranks[rank];
+    Both borders = none;
+    for (const Tile& tile : program.tiles) {
+      borders[is_kv(tile.tensor) ? 1 : 0].add(tile.heads, tile.blocks);
+    }
+    for (const Op& op : program.ops) {
+      for (const View& view : op.views) {
+        borders[is_kv(program.tiles[view.tile].tensor) ? 1 : 0].add(view.heads, view.blocks);
+      }
+    }
+    of_rank[rank] = std::move(borders);
+  });
+  Both all = none;
+  for (const Both& borders : of_rank) {
+    for (const std::size_t side : {0, 1}) all[side].add(borders[side]);
+  }
+  return {.q = {Classes(all[0].heads), Classes(all[0].blocks)},
+          .kv = {Classes(all[1].heads), Classes(all[1].blocks)}};
+}
+
+}  // namespace armillary::plan::verifier
