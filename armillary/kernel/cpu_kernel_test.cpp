@@ -330,6 +330,35 @@ TEST_P(CpuKernel, ExpErrsByLessThanTwoUlp) {
   EXPECT_TRUE(std::isnan(y[7]));
 }
 
+// Every 97th float from -126 to 1: what it rounds to in bf16 is then as good as that of exp.
+TEST_P(CpuKernel, Exp2OfWeightsErrsByLessThanBf16CanTell) {
+  if (isa().exp2_to_round == nullptr) GTEST_SKIP() << "[SKIP] no pairs of bf16 in " << isa().name;
+  std::vector<float> x;
+  for (std::uint32_t bits = 0x2f000000; bits < 0x42fc0000; bits += 97) {
+    float value = 0;
+    std::memcpy(&value, &bits, sizeof value);
+    x.push_back(-value);
+    if (value <= 1) x.push_back(value);
+  }
+  x.resize((x.size() + 15) / 16 * 16, 0);
+  std::vector<float> y(x.size());
+  isa().exp2_to_round(x.data(), y.data(), static_cast<int>(x.size()));
+  double worst = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double exact = std::exp2(static_cast<double>(x[i]));
+    worst = std::max(worst, std::abs(y[i] / exact - 1));
+  }
+  EXPECT_LE(worst, 0x1p-18);
+  EXPECT_GT(worst, 0x1p-20);  // It was measured at all.
+  std::vector<float> ends(16, -std::numeric_limits<float>::infinity());
+  ends[1] = -1000;
+  ends[2] = std::numeric_limits<float>::quiet_NaN();
+  isa().exp2_to_round(ends.data(), y.data(), 16);
+  EXPECT_EQ(y[0], 0);
+  EXPECT_EQ(y[1], 0);
+  EXPECT_TRUE(std::isnan(y[2]));
+}
+
 TEST_P(CpuKernel, TanhErrsByLessThanFourUlp) {
   std::vector<float> x;
   for (std::uint32_t bits = 0x20000000; bits < 0x42c80000; bits += 997) {  // to 100

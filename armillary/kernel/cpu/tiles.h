@@ -182,8 +182,9 @@ struct Tiles {
   void (*add[kElements])(const AddRows& rows, int width) = {};
   void (*delta[kElements])(const DeltaRows& rows, int width) = {};
 
-  void (*exp)(const float* x, float* y, int count) = nullptr;   ///< For tests of accuracy.
-  void (*tanh)(const float* x, float* y, int count) = nullptr;  ///< The same.
+  void (*exp)(const float* x, float* y, int count) = nullptr;            ///< For tests of accuracy.
+  void (*tanh)(const float* x, float* y, int count) = nullptr;           ///< The same.
+  void (*exp2_to_round)(const float* x, float* y, int count) = nullptr;  ///< Of sets with pairs.
 };
 
 inline int round_up(int x, int unit) {

@@ -22,6 +22,14 @@ inline void tanh_all(const float* x, float* y, int count) {
   for (int i = 0; i < count; i += kWidth) store(y + i, tanh(load(x + i)));
 }
 
+inline void exp2_to_round_all(const float* x, float* y, int count) {
+  for (int i = 0; i < count; i += kWidth) {
+    Float values[1] = {load(x + i)};
+    exp2_to_round(values);
+    store(y + i, values[0]);
+  }
+}
+
 extern const Tiles kTiles;
 const Tiles kTiles = {.name = ARMILLARY_ISA_NAME,
                       .panel = kPanel,
@@ -54,6 +62,10 @@ const Tiles kTiles = {.name = ARMILLARY_ISA_NAME,
                       .add = {add_of<float>, add_of<Bf16>, add_of<Fp16>},
                       .delta = {delta_of<float>, delta_of<Bf16>, delta_of<Fp16>},
                       .exp = exp_all,
-                      .tanh = tanh_all};
+                      .tanh = tanh_all,
+#if defined(ARMILLARY_PAIRS)
+                      .exp2_to_round = exp2_to_round_all
+#endif
+};
 
 }  // namespace armillary::kernel::cpu::ARMILLARY_ISA
