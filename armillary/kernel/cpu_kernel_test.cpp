@@ -320,14 +320,18 @@ TEST_P(CpuKernel, ExpErrsByLessThanTwoUlp) {
   EXPECT_LE(worst, 2);
   EXPECT_GT(worst, 0.4);  // It was measured at all.
   constexpr float kInf = std::numeric_limits<float>::infinity();
-  std::vector<float> ends = {-kInf, kInf, -1e4f, 1e4f,
-                             -88,   0,    -0.0f, std::numeric_limits<float>::quiet_NaN()};
+  constexpr float kMost = std::numeric_limits<float>::max();
+  std::vector<float> ends = {std::numeric_limits<float>::quiet_NaN(), -88, 0, -0.0f};
   ends.resize(16, 0);
   isa().exp(ends.data(), y.data(), 16);
-  EXPECT_LT(std::exchange(y[4], 0.0f), std::numeric_limits<float>::min());  // or subnormal
-  EXPECT_EQ((std::vector<float>(y.begin(), y.begin() + 7)),
-            (std::vector<float>{0, kInf, 0, kInf, 0, 1, 1}));
-  EXPECT_TRUE(std::isnan(y[7]));
+  EXPECT_TRUE(std::isnan(y[0]));
+  EXPECT_LT(y[1], std::numeric_limits<float>::min()) << "subnormal or 0";
+  EXPECT_EQ(y[2], 1);
+  EXPECT_EQ(y[3], 1);
+  ends = {1e4f, 1e9f, 1e16f, 1e17f, 1e18f, 1e20f, kMost, kInf};
+  for (std::size_t i = 0; i < 8; ++i) ends.push_back(-ends[i]);
+  isa().exp(ends.data(), y.data(), 16);
+  for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(y[i], i < 8 ? kInf : 0) << ends[i];
 }
 
 // Every 97th float from -126 to 1: what it rounds to in bf16 is then as good as that of exp.
@@ -350,13 +354,12 @@ TEST_P(CpuKernel, Exp2OfWeightsErrsByLessThanBf16CanTell) {
   }
   EXPECT_LE(worst, 0x1p-18);
   EXPECT_GT(worst, 0x1p-20);  // It was measured at all.
-  std::vector<float> ends(16, -std::numeric_limits<float>::infinity());
-  ends[1] = -1000;
-  ends[2] = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> ends = {-1000, -1e9f, -1e18f, std::numeric_limits<float>::lowest()};
+  ends.resize(15, -std::numeric_limits<float>::infinity());
+  ends.push_back(std::numeric_limits<float>::quiet_NaN());
   isa().exp2_to_round(ends.data(), y.data(), 16);
-  EXPECT_EQ(y[0], 0);
-  EXPECT_EQ(y[1], 0);
-  EXPECT_TRUE(std::isnan(y[2]));
+  for (std::size_t i = 0; i < 15; ++i) EXPECT_EQ(y[i], 0) << ends[i];
+  EXPECT_TRUE(std::isnan(y[15]));
 }
 
 TEST_P(CpuKernel, TanhErrsByLessThanFourUlp) {
@@ -374,6 +377,38 @@ TEST_P(CpuKernel, TanhErrsByLessThanFourUlp) {
     worst = std::max(worst, ulp_error(y[i], std::tanh(static_cast<long double>(x[i]))));
   }
   EXPECT_LE(worst, 4);
+  std::vector<float> ends = {1e3f,
+                             1e9f,
+                             1e17f,
+                             1e20f,
+                             std::numeric_limits<float>::max(),
+                             std::numeric_limits<float>::infinity()};
+  ends.resize(8, 100);
+  for (std::size_t i = 0; i < 8; ++i) ends.push_back(-ends[i]);
+  isa().tanh(ends.data(), y.data(), 16);
+  for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(y[i], i < 8 ? 1 : -1) << ends[i];
+}
+
+// Scores of -3 to 3 times a power of two, which are exact in any dtype, and grow from block to
+// block: the weights of the largest are equal, all others 0.
+TEST_P(CpuKernel, HugeScoresAreExact) {
+  const Mask mask = plan::parse_mask("full", {.q = 30, .kv = 1200});
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int exponent : {12, 15, 30, 52, 100}) {
+      Sequences x = random_sequences({.heads = 1, .kv_heads = 1, .head_dim = 16}, mask, dtype, 5);
+      x.q_BSHD.zero_().select(3, 0).fill_(std::ldexp(1.0, exponent));
+      x.k_BSGD.select(3, 0).copy_(
+          (at::arange(1200) * 7).floor_divide(1200).sub(3).view({1, -1, 1}));
+      const auto with = [&](const Kernel& kernel, const Sequences& sequences) {
+        return dealt_attention(kernel, sequences, mask, whole(mask, 1), Score{.scale = 0.5});
+      };
+      const Results given = with(kernel(), x);
+      const Results exact = with(reference(), to_double(x));
+      const double bound = dtype == at::kFloat ? 1e-6 : 0x1p-8;
+      EXPECT_LE(relative_error(given.out_BSHE, exact.out_BSHE), bound) << dtype << ", " << exponent;
+      EXPECT_LE(relative_error(given.lse_BSH, exact.lse_BSH), 1e-6) << dtype << ", " << exponent;
+    }
+  }
 }
 
 std::string error_of(const std::function<void()>& call) {

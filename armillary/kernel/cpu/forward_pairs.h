@@ -13,6 +13,9 @@ struct RoundedWeights {
   float scale = 1;
   ARMILLARY_INLINE float operator()(float* row, int first, int last, float base) const {
     constexpr float kLog2E = 1.44269504f;
+    // Above it, base log2(e) would be rounded by more than bf16 can tell.
+    constexpr float kLargestBase = 0x1p10f;
+    if (!(__builtin_fabsf(base) < kLargestBase)) return weigh_first(row, first, last, base);
     auto* const halves = reinterpret_cast<Bf16*>(row);
     Float sums[kVecs];
     for (Float& lane : sums) lane = all(0.0f);
@@ -29,6 +32,15 @@ struct RoundedWeights {
     }
     for (int v = 1; v < kVecs; ++v) sums[0] = add(sums[0], sums[v]);
     return sum(sums[0]);
+  }
+
+ private:
+  /// The same one thing after the other: of scores and base the difference is taken as it is.
+  float weigh_first(float* row, int first, int last, float base) const {
+    for (int k = first; k < last; k += kWidth) store(row + k, mul(load(row + k), all(scale)));
+    const float total = weigh_row(row + first, last - first, base);
+    round_row(row, first, last);
+    return total;
   }
 };
 

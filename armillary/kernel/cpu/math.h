@@ -10,12 +10,14 @@ constexpr int kAtOnce = kVecs == 4 ? 4 : 3;
 
 #define ARMILLARY_EACH _Pragma("GCC unroll 8") for (int i = 0; i < N; ++i)
 
-/// The integers n nearest x unit, and 2^n as a factor. `N` vectors side by side: the chain of one
+/// The integers n nearest x unit, and 2^n as a factor; x is raised to where 2^n is 0, so that what
+/// a polynomial makes of the rest is finite. `N` vectors side by side: the chain of one
 /// is long, and a CPU holds too few of its operations to fill its pipes from the next.
 template <int N>
 struct Powers {
 #if defined(ARMILLARY_SCALES)
   ARMILLARY_INLINE void take(Float (&x)[N], float unit) {
+    ARMILLARY_EACH x[i] = max(all(-160 / unit), x[i]);
     ARMILLARY_EACH n[i] = nearest(mul(x[i], all(unit)));
   }
   /// x = p 2^n
@@ -25,8 +27,7 @@ struct Powers {
 #else
   static constexpr float kMagic = 0x1.8p23f + 127;  // the last 8 bits of z are n + 127
   ARMILLARY_INLINE void take(Float (&x)[N], float unit) {
-    // At least n = -127, of which the exponent is 0: so is 2^n.
-    ARMILLARY_EACH x[i] = max(all(-127 / unit), x[i]);
+    ARMILLARY_EACH x[i] = max(all(-127 / unit), x[i]);  // the exponent of 2^-127 is 0: so is it
     ARMILLARY_EACH z[i] = fma(x[i], all(unit), all(kMagic));
     ARMILLARY_EACH n[i] = sub(z[i], all(kMagic));
   }
@@ -72,12 +73,11 @@ ARMILLARY_INLINE void exp(Float (&x)[N]) {
 /// The same for any x: inf above 88.7.
 template <int N>
 ARMILLARY_INLINE void exp_any(Float (&x)[N]) {
-  // n = 128, the exponent of inf; scaling by powers finds it by itself.
-  if constexpr (!kScales) ARMILLARY_EACH x[i] = min(all(89.0f), x[i]);
+  ARMILLARY_EACH x[i] = min(all(89.0f), x[i]);  // n = 128, its exponent that of inf
   exp(x);
 }
 
-/// 2^x within 2^-18, for what is rounded to bf16 (2^-9) at once; else as exp.
+/// 2^x within 2^-18, also of 0, for what is rounded to bf16 (2^-9) at once; else as exp.
 template <int N>
 ARMILLARY_INLINE void exp2_to_round(Float (&x)[N]) {
   Float p[N];

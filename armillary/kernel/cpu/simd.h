@@ -65,7 +65,7 @@ ARMILLARY_INLINE Float min(Float a, Float b) {
 ARMILLARY_INLINE Float nearest(Float x) {
   return _mm512_roundscale_ps(x, 0);
 }
-/// x 2^n; n = -inf makes 0 and n = inf makes inf, also of NaN.
+/// x 2^n; an infinite x stays so.
 ARMILLARY_INLINE Float scale_by_power(Float x, Float n) {
   return _mm512_scalef_ps(x, n);
 }
@@ -320,11 +320,6 @@ ARMILLARY_INLINE void store_words(float* x, Float even, Float odd) {
 
 #endif
 
-#if defined(ARMILLARY_SCALES)
-constexpr bool kScales = true;
-#else
-constexpr bool kScales = false;
-#endif
 constexpr int kRows = 6;                ///< Rows of the micro-kernel.
 constexpr int kPanel = kVecs * kWidth;  ///< Its columns.
 

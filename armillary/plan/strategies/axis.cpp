@@ -69,8 +69,7 @@ void Axis::find_arrivals() {
   for (auto& [usable, parts] : by_step) {
     std::vector<int> tile_blocks = parts.blocks;
     append(tile_blocks, mine);
-    if (one_call_) {  // sums are of all own blocks, also of those that see nothing: they are
-                      // results
+    if (one_call_) {  // Sums are of all own blocks, also of those that see nothing: results.
       parts.origins.push_back(options_.me);
       append(parts.blocks, options_.blocks(options_.me));
     }

@@ -20,6 +20,7 @@ void Spots::copy(const Spots& source) const {
 
 Spots Cells::at(const View& view, Content& content) const {
   const Tile& tile = program_->tiles[view.tile];
+  if (view.heads.count() == 0) return {};
   return {view, tile, sides_->of(tile.tensor), content};
 }
 

@@ -82,6 +82,14 @@ TEST(VerifyCells, AreThoseOfTheViewAlone) {
   EXPECT_TRUE(cells.read(whole).all_defined());
 }
 
+TEST(VerifyCells, OfNoHeadsThereAreNone) {
+  OneTile one;
+  one.program.tiles[2].heads = {0, 0};
+  Cells cells(one.program, one.sides);
+  cells.define(2);
+  EXPECT_TRUE(cells.read({.tile = 2, .heads = {0, 0}, .blocks = {0, 1}}).empty());
+}
+
 TEST(VerifyCells, AnotherTileOfTheSlotReplacesThem) {
   const OneTile one;
   Cells cells(one.program, one.sides);
