@@ -382,7 +382,6 @@ void run_symbols(const Plan& plan, const std::vector<Message>& messages,
                  const std::vector<Event>& events, Report& report) {
   Symbols symbols(plan, messages, report);
   symbols.run(events);
-
   if (report.empty()) symbols.check_results();
 }
 
