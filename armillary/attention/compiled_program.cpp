@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "armillary/attention/at_once.h"
 #include "armillary/attention/loans.h"
 #include "armillary/core/error.h"
 #include "armillary/plan/hazards.h"
@@ -130,8 +131,8 @@ bool touches(const Op& op, int tile) {
 }
 
 std::vector<std::vector<Batch>> batches_of(const plan::RankProgram& program,
-                                           const std::vector<std::vector<LocatedView>>& located) {
-  const std::vector<std::vector<int>> waits = dependencies(program);
+                                           const std::vector<std::vector<LocatedView>>& located,
+                                           const std::vector<std::vector<int>>& waits) {
   std::vector<std::vector<Batch>> lanes(1);
   std::map<plan::Lane, int> last_step;
   for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
@@ -244,7 +245,9 @@ std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner,
   for (std::size_t op = 0; op < compiled.program.ops.size(); ++op) {
     compiled.calls.push_back(calls_of(compiled, op));
   }
-  compiled.lanes = batches_of(compiled.program, compiled.views);
+  const std::vector<std::vector<int>> waits = dependencies(compiled.program);
+  find_at_once(compiled, waits);
+  compiled.lanes = batches_of(compiled.program, compiled.views, waits);
   find_loans(compiled);
   return result;
 }

@@ -49,6 +49,12 @@ struct KernelCall {
   kernel::Pairs pairs;
 };
 
+/// An operand of an op that is written.
+struct ResultView {
+  int op = -1;
+  std::size_t operand = 0;
+};
+
 /// Immutable; threads may share it. Stays where it is: `calls` point to the mask of `problem`.
 struct CompiledProgram {
   plan::Problem problem;
@@ -59,14 +65,20 @@ struct CompiledProgram {
   /// memory of its own in every run.
   std::vector<bool> callers;
   /// Of the tiles: where it lives: itself, or the caller's tile that takes over all it ends as, in
-  /// the same dtype and place. The `copy` or `finish` that does it has nothing to move then.
+  /// the same dtype and place. The `copy` or `finish` that does it has nothing to move then. Or
+  /// nowhere: a sum that is not made (at_once.h).
   std::vector<int> home;
+  static constexpr int kNowhere = -1;
   /// Of the ops, one per operand; a `delta` has one more, the Lse of its rows: what the gradient of
   /// sinks reads beside it.
   std::vector<std::vector<LocatedView>> views;
   const kernel::Kernel* kernel = nullptr;      ///< For which `calls` are prepared.
   std::vector<std::vector<KernelCall>> calls;  ///< Of the ops; none for those that do not attend.
-  std::vector<std::vector<Batch>> lanes;       ///< Batches in order, one list per lane; 0 computes.
+  /// Of the ops: what one that attends writes at once, in place of its sums: out and lse, or dq, dk
+  /// and dv; empty for others (at_once.h).
+  std::vector<std::vector<ResultView>> at_once;
+  std::vector<bool> part_of_other;        ///< Of the ops: done by one that attends at once.
+  std::vector<std::vector<Batch>> lanes;  ///< Batches in order, one list per lane; 0 computes.
   /// Of the ops: whether a send may lend its memory, or a receive borrow the sender's (loans.h).
   std::vector<bool> loan;
   std::vector<std::vector<int>> readers;  ///< Of a receive that may borrow: who reads its tile.

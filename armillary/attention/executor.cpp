@@ -164,7 +164,8 @@ void Execution::place_results() {
     set_tile(t, at::empty(compiled_->shapes[t], scalar_type(dtype)));
   }
   for (int t = 0; t < count; ++t) {
-    if (compiled_->home[t] != t) set_tile(t, tiles_[compiled_->home[t]]);
+    const int home = compiled_->home[t];
+    if (home != t && home != CompiledProgram::kNowhere) set_tile(t, tiles_[home]);
   }
 }
 

@@ -111,7 +111,10 @@ class Execution {
   void place_slots(const at::Tensor& given);
   void take_slots(const at::Tensor& given);
   void release_tiles();
-  bool in_slot(std::size_t tile) const { return !compiled_->callers[compiled_->home[tile]]; }
+  bool in_slot(std::size_t tile) const {
+    const int home = compiled_->home[tile];
+    return home != CompiledProgram::kNowhere && !compiled_->callers[home];
+  }
   void place(const std::vector<int>& role, plan::Tensor tensor, const at::Tensor& memory);
   void place_results();
   void set_tile(int tile, const at::Tensor& memory);
@@ -132,6 +135,7 @@ class Execution {
   void delta(int op, std::size_t segment);
   void finish_rows(int op, std::size_t segment);
   at::Tensor heads_of(const at::Tensor& x_H, const LocatedView& view) const;
+  const at::Tensor& written(const ResultView& result) const;
   void attend(int op);
   void attend_grad(int op);
   bool at_home(int op, std::size_t target, std::size_t source) const;

@@ -17,6 +17,7 @@ bool Execution::at_home(int op, std::size_t target, std::size_t source) const {
 
 void Execution::compute(int op) {
   const plan::Op& action = compiled_->program.ops[op];
+  if (compiled_->part_of_other[op]) return;
   if (action.kind == plan::OpKind::Attend) return attend(op);
   if (action.kind == plan::OpKind::AttendGrad) return attend_grad(op);
   for (std::size_t s = 0; s < compiled_->views[op][0].segments.size(); ++s) {
@@ -72,9 +73,22 @@ void Execution::finish_rows(int op, std::size_t segment) {
                  heads_of(options_.sinks_H, compiled_->views[op][0]));
 }
 
+/// Of one segment.
+const at::Tensor& Execution::written(const ResultView& result) const {
+  return operands_.at(result.op, result.operand, 0);
+}
+
 void Execution::attend(int op) {
   const LocatedView& queries = compiled_->views[op][0];
   const auto part = [&](std::size_t v, std::size_t s) { return operands_.at(op, v, s); };
+  if (const std::vector<ResultView>& at_once = compiled_->at_once[op]; !at_once.empty()) {
+    kernel::Result result{written(at_once[0]), written(at_once[1]),
+                          heads_of(max_logit_H_, queries)};
+    compiled_->kernel->attend_all(compiled_->calls[op][0].pairs,
+                                  {part(0, 0), part(1, 0), part(2, 0), options_.score},
+                                  heads_of(options_.sinks_H, queries), result);
+    return;
+  }
   for (const auto& [i, j, pairs] : compiled_->calls[op]) {
     kernel::Partial carry{part(3, i), part(4, i), heads_of(max_logit_H_, queries)};
     compiled_->kernel->attend(pairs, {part(0, i), part(1, j), part(2, j), options_.score}, carry);
@@ -83,6 +97,13 @@ void Execution::attend(int op) {
 
 void Execution::attend_grad(int op) {
   const auto part = [&](std::size_t v, std::size_t s) { return operands_.at(op, v, s); };
+  if (const std::vector<ResultView>& at_once = compiled_->at_once[op]; !at_once.empty()) {
+    kernel::InputGrads grads{written(at_once[0]), written(at_once[1]), written(at_once[2])};
+    compiled_->kernel->attend_grad_all(compiled_->calls[op][0].pairs,
+                                       {part(0, 0), part(1, 0), part(2, 0), options_.score},
+                                       {part(3, 0), part(4, 0), part(5, 0)}, grads);
+    return;
+  }
   for (const auto& [i, j, pairs] : compiled_->calls[op]) {
     kernel::InputGrads grads{part(6, i), part(7, j), part(8, j)};
     compiled_->kernel->attend_grad(pairs, {part(0, i), part(1, j), part(2, j), options_.score},

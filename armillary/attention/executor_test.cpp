@@ -4,10 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <mutex>
 #include <stdexcept>
+#include <tuple>
 
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
@@ -117,6 +119,36 @@ std::array<Borrowed, 2> borrowed_by(const plan::Problem& problem, const std::str
     }
   });
   return sums;
+}
+
+/// How many ops of a pass attend at once.
+int at_once(const CompiledProgram& compiled) {
+  return static_cast<int>(std::count_if(compiled.at_once.begin(), compiled.at_once.end(),
+                                        [](const auto& results) { return !results.empty(); }));
+}
+
+// Where a rank sees all keys in one call, and only there. It has no sums in its slots then.
+TEST(Execution, AttendsAtOnceWhereOneCallSeesAllKeys) {
+  for (const auto& [world, strategy, layout, required] :
+       {std::tuple(1, "ring", "zigzag", 1), std::tuple(2, "ulysses", "zigzag", 1),
+        std::tuple(2, "ulysses", "contiguous", 1), std::tuple(2, "ring", "contiguous", 0),
+        std::tuple(2, "tokenring", "zigzag", 0)}) {
+    plan::Problem problem = causal_problem(world, 16);
+    problem.layout = plan::parse_layout(layout);
+    for (const plan::Dtype dtype : {plan::Dtype::F32, plan::Dtype::Bf16}) {
+      problem.dtype = dtype;
+      const CompiledAttention programs =
+          compiled_for(problem, plan::parse_strategy(strategy), world - 1);
+      EXPECT_EQ(at_once(*programs.forward), required) << strategy << ", " << layout;
+      EXPECT_EQ(at_once(*programs.backward), required) << strategy << ", " << layout;
+    }
+    comm::run_ranks(world, [&](comm::Communicator& comm) {
+      const auto mine = compiled_for(problem, plan::parse_strategy(strategy), comm.rank());
+      const Execution run(mine.backward, comm, options());
+      if (world > 1) return;
+      EXPECT_EQ(run.slots().numel(), 2 * 4 * 16 * 4) << "delta alone";
+    });
+  }
 }
 
 TEST(Execution, BorrowsWhatNobodyWritesOverBeforeTheEnd) {

@@ -24,35 +24,24 @@ Block::Block(const kernel::Kernel& kernel, const kernel::Pairs& pairs, kernel::I
     : kernel_(kernel), pairs_(pairs), inputs_(std::move(inputs)), dout_(std::move(dout_BLHE)) {
   pairs_.prepared = kernel.prepare(pairs_);
   const auto acc = at::TensorOptions(kernel::accumulator(dout_.scalar_type()));
-  carry_ = {at::empty(dout_.sizes(), acc), at::empty(dout_.sizes().slice(0, 3), acc)};
-  out_ = at::empty_like(dout_);
-  lse_ = at::empty_like(carry_.lse_BLH);
-  delta_ = at::empty_like(lse_);
-  sums_ = {at::empty(inputs_.q_BLHD.sizes(), acc), at::empty(inputs_.k_BLGD.sizes(), acc),
-           at::empty(inputs_.v_BLGE.sizes(), acc)};
+  result_ = {at::empty_like(dout_), at::empty(dout_.sizes().slice(0, 3), acc)};
+  delta_ = at::empty_like(result_.lse_BLH);
   grads_ = {at::empty_like(inputs_.q_BLHD), at::empty_like(inputs_.k_BLGD),
             at::empty_like(inputs_.v_BLGE)};
 }
 
 void Block::forward() {
-  kernel::clear(carry_);
-  kernel_.attend(pairs_, inputs_, carry_);
-  kernel::finish(carry_, out_, lse_);
+  kernel_.attend_all(pairs_, inputs_, {}, result_);
 }
 
 void Block::backward() {
-  for (const at::Tensor& sum : {sums_.dq_BLHD, sums_.dk_BLGD, sums_.dv_BLGE}) sum.zero_();
-  kernel::delta(dout_, out_, delta_);
-  kernel_.attend_grad(pairs_, inputs_, {dout_, lse_, delta_}, sums_);
-  grads_[0].copy_(sums_.dq_BLHD);
-  grads_[1].copy_(sums_.dk_BLGD);
-  grads_[2].copy_(sums_.dv_BLGE);
+  kernel::delta(dout_, result_.out_BLHE, delta_);
+  kernel_.attend_grad_all(pairs_, inputs_, {dout_, result_.lse_BLH, delta_}, grads_);
 }
 
 std::vector<at::Tensor> Block::results(bool backward) const {
-  std::vector<at::Tensor> results{out_};
-  if (backward) results.insert(results.end(), grads_.begin(), grads_.end());
-  return results;
+  if (!backward) return {result_.out_BLHE};
+  return {result_.out_BLHE, grads_.dq_BLHD, grads_.dk_BLGD, grads_.dv_BLGE};
 }
 
 at::ScalarType kernel_dtype(plan::Dtype dtype) {

@@ -29,10 +29,9 @@ class Block {
   const kernel::Kernel& kernel_;
   kernel::Pairs pairs_;
   kernel::Inputs inputs_;
-  at::Tensor dout_, out_, lse_, delta_;
-  kernel::Partial carry_;
-  kernel::InputGrads sums_;
-  std::vector<at::Tensor> grads_;
+  at::Tensor dout_, delta_;
+  kernel::Result result_;
+  kernel::InputGrads grads_;
 };
 
 /// @throws InvalidArgument for fp64, of which there is no kernel to time.

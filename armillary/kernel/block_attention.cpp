@@ -119,6 +119,32 @@ void subtract_sink_grads(const at::Tensor& sinks_H, const at::Tensor& lse_BLH,
   }
 }
 
+/// Of what a call writes for its queries, in this dtype but for what is always an accumulator.
+void expect_rows(const Checker& checker, const std::array<const char*, 3>& names,
+                 const Inputs& inputs, at::ScalarType dtype, const Result& given) {
+  const at::Tensor& q = inputs.q_BLHD;
+  const at::ScalarType acc = accumulator(q.scalar_type());
+  checker.expect(names[0], given.out_BLHE, {q.size(0), q.size(1), q.size(2), inputs.v_BLGE.size(3)},
+                 dtype);
+  checker.expect(names[1], given.lse_BLH, {q.size(0), q.size(1), q.size(2)}, acc);
+  if (!given.max_logit_H.defined()) return;
+  checker.expect(names[2], given.max_logit_H, {q.size(2)}, acc);
+}
+
+void expect_grads(const Checker& checker, const Inputs& inputs, const OutputGrads& upstream,
+                  at::ScalarType dtype, const InputGrads& grads) {
+  const auto& [q, k, v, score] = inputs;
+  const at::ScalarType acc = accumulator(q.scalar_type());
+  const std::array<std::int64_t, 3> rows = {q.size(0), q.size(1), q.size(2)};
+  checker.expect("dout_BLHE", upstream.dout_BLHE, {rows[0], rows[1], rows[2], v.size(3)},
+                 q.scalar_type());
+  checker.expect("lse_BLH", upstream.lse_BLH, rows, acc);
+  checker.expect("delta_BLH", upstream.delta_BLH, rows, acc);
+  checker.expect("dq_BLHD", grads.dq_BLHD, q.sizes(), dtype);
+  checker.expect("dk_BLGD", grads.dk_BLGD, k.sizes(), dtype);
+  checker.expect("dv_BLGE", grads.dv_BLGE, v.sizes(), dtype);
+}
+
 void expect_known(const char* where, const Kernel& kernel, const Score& score, bool tracks_max) {
   if (kernel.plain_only() && (!score.plain() || tracks_max)) {
     fail<InvalidArgument>(
@@ -157,32 +183,64 @@ std::shared_ptr<const Prepared> Kernel::prepare(const Pairs& pairs) const {
 
 void Kernel::attend(const Pairs& pairs, const Inputs& inputs, Partial& carry) const {
   const Checker checker = check("attend", pairs, inputs);
-  const at::Tensor& q = inputs.q_BLHD;
-  const at::ScalarType acc = accumulator(q.scalar_type());
-  checker.expect("carry.out_BLHE", carry.out_BLHE,
-                 {q.size(0), q.size(1), q.size(2), inputs.v_BLGE.size(3)}, acc);
-  checker.expect("carry.lse_BLH", carry.lse_BLH, {q.size(0), q.size(1), q.size(2)}, acc);
-  const bool tracks_max = carry.max_logit_H.defined();
-  if (tracks_max) checker.expect("carry.max_logit_H", carry.max_logit_H, {q.size(2)}, acc);
-  expect_known("attend", *this, inputs.score, tracks_max);
+  expect_rows(checker, {"carry.out_BLHE", "carry.lse_BLH", "carry.max_logit_H"}, inputs,
+              accumulator(inputs.q_BLHD.scalar_type()),
+              {carry.out_BLHE, carry.lse_BLH, carry.max_logit_H});
+  expect_known("attend", *this, inputs.score, carry.max_logit_H.defined());
   run_attend(pairs, inputs, carry);
+}
+
+void Kernel::attend_all(const Pairs& pairs, const Inputs& inputs, const at::Tensor& sinks_H,
+                        Result& result) const {
+  const Checker checker = check("attend_all", pairs, inputs);
+  const at::Tensor& q = inputs.q_BLHD;
+  expect_rows(checker, {"result.out_BLHE", "result.lse_BLH", "result.max_logit_H"}, inputs,
+              q.scalar_type(), result);
+  if (sinks_H.defined()) {
+    checker.expect("sinks_H", sinks_H, {q.size(2)}, accumulator(q.scalar_type()));
+  }
+  expect_known("attend_all", *this, inputs.score, result.max_logit_H.defined());
+  run_attend_all(pairs, inputs, sinks_H, result);
+}
+
+void Kernel::run_attend_all(const Pairs& pairs, const Inputs& inputs, const at::Tensor& sinks_H,
+                            Result& result) const {
+  const c10::NoGradGuard no_grad;
+  const at::ScalarType acc = accumulator(inputs.q_BLHD.scalar_type());
+  const bool rounds = result.out_BLHE.scalar_type() != acc;
+  Partial carry{rounds ? at::empty(result.out_BLHE.sizes(), acc) : result.out_BLHE, result.lse_BLH,
+                result.max_logit_H};
+  clear(carry);
+  run_attend(pairs, inputs, carry);
+  finish(carry, result.out_BLHE, result.lse_BLH, sinks_H);
 }
 
 void Kernel::attend_grad(const Pairs& pairs, const Inputs& inputs, const OutputGrads& upstream,
                          InputGrads& grads) const {
   const Checker checker = check("attend_grad", pairs, inputs);
-  const auto& [q, k, v, score] = inputs;
-  const at::ScalarType acc = accumulator(q.scalar_type());
-  expect_known("attend_grad", *this, score, false);
-  const std::array<std::int64_t, 3> rows = {q.size(0), q.size(1), q.size(2)};
-  checker.expect("dout_BLHE", upstream.dout_BLHE, {rows[0], rows[1], rows[2], v.size(3)},
-                 q.scalar_type());
-  checker.expect("lse_BLH", upstream.lse_BLH, rows, acc);
-  checker.expect("delta_BLH", upstream.delta_BLH, rows, acc);
-  checker.expect("dq_BLHD", grads.dq_BLHD, q.sizes(), acc);
-  checker.expect("dk_BLGD", grads.dk_BLGD, k.sizes(), acc);
-  checker.expect("dv_BLGE", grads.dv_BLGE, v.sizes(), acc);
+  expect_known("attend_grad", *this, inputs.score, false);
+  expect_grads(checker, inputs, upstream, accumulator(inputs.q_BLHD.scalar_type()), grads);
   run_attend_grad(pairs, inputs, upstream, grads);
+}
+
+void Kernel::attend_grad_all(const Pairs& pairs, const Inputs& inputs, const OutputGrads& upstream,
+                             InputGrads& grads) const {
+  const Checker checker = check("attend_grad_all", pairs, inputs);
+  expect_known("attend_grad_all", *this, inputs.score, false);
+  expect_grads(checker, inputs, upstream, inputs.q_BLHD.scalar_type(), grads);
+  run_attend_grad_all(pairs, inputs, upstream, grads);
+}
+
+void Kernel::run_attend_grad_all(const Pairs& pairs, const Inputs& inputs,
+                                 const OutputGrads& upstream, InputGrads& grads) const {
+  const c10::NoGradGuard no_grad;
+  const auto acc = at::TensorOptions(accumulator(inputs.q_BLHD.scalar_type()));
+  InputGrads sums{at::zeros(grads.dq_BLHD.sizes(), acc), at::zeros(grads.dk_BLGD.sizes(), acc),
+                  at::zeros(grads.dv_BLGE.sizes(), acc)};
+  run_attend_grad(pairs, inputs, upstream, sums);
+  grads.dq_BLHD.copy_(sums.dq_BLHD);
+  grads.dk_BLGD.copy_(sums.dk_BLGD);
+  grads.dv_BLGE.copy_(sums.dv_BLGE);
 }
 
 void delta(const at::Tensor& dout_BLHE, const at::Tensor& out_BLHE, at::Tensor& delta_BLH) {

@@ -9,6 +9,9 @@
 //                                         |
 //   q, k, v, dout --------attend_grad-----+--> adds to dq_BLHD, dk_BLGD, dv_BLGE
 //
+// Where one call sees all keys of its queries, attend_all makes the result at once, and where one
+// call has all of a gradient, attend_grad_all: nothing is cleared before or rounded after.
+//
 // Letters of shapes: B batch, L local tokens (queries and keys have their own count), H query
 // heads, G KV heads, D head dim of Q and K, E value dim. Any of them but D and E may be 0, and
 // tensors may be strided views, such as a range of heads of a slot. dtypes of q, k, v, dout: fp64,
@@ -74,7 +77,15 @@ struct OutputGrads {
   at::Tensor delta_BLH;  ///< From `delta`.
 };
 
-/// Gradients that calls add to; accumulators that the caller has cleared.
+/// What `finish` makes of a partial over all keys.
+struct Result {
+  at::Tensor out_BLHE;          ///< Input dtype.
+  at::Tensor lse_BLH;           ///< Accumulators.
+  at::Tensor max_logit_H = {};  ///< As of Partial.
+};
+
+/// Gradients: of attend_grad accumulators that the caller has cleared and calls add to, of
+/// attend_grad_all in the input dtype.
 struct InputGrads {
   at::Tensor dq_BLHD;
   at::Tensor dk_BLGD;
@@ -121,6 +132,24 @@ class Kernel {
   /// pair and query head. @throws InvalidArgument as `attend`.
   void attend_grad(const Pairs& pairs, const Inputs& inputs, const OutputGrads& upstream,
                    InputGrads& grads) const;
+
+  /// clear, `attend` and `finish` (merge.h) in one, for queries of which no other call sees a key:
+  /// writes every row of the result, rounded once. `sinks_H` as of `finish`; may be undefined.
+  /// The result must not share memory with the inputs. @throws InvalidArgument as they do.
+  void attend_all(const Pairs& pairs, const Inputs& inputs, const at::Tensor& sinks_H,
+                  Result& result) const;
+
+  /// The same of gradients to which no other call adds: writes all of `grads`, in the input dtype,
+  /// rounded once. @throws InvalidArgument as `attend_grad`.
+  void attend_grad_all(const Pairs& pairs, const Inputs& inputs, const OutputGrads& upstream,
+                       InputGrads& grads) const;
+
+ protected:
+  // By the calls above, with sums of their own, unless a kernel knows better.
+  virtual void run_attend_all(const Pairs& pairs, const Inputs& inputs, const at::Tensor& sinks_H,
+                              Result& result) const;
+  virtual void run_attend_grad_all(const Pairs& pairs, const Inputs& inputs,
+                                   const OutputGrads& upstream, InputGrads& grads) const;
 
  private:
   virtual std::shared_ptr<const Prepared> run_prepare(const Pairs&) const { return nullptr; }

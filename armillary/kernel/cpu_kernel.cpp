@@ -80,6 +80,12 @@ void check_output(const char* where, const char* name, const at::Tensor& x) {
   }
 }
 
+void check_grads(const char* where, const InputGrads& grads) {
+  check_output(where, "dq_BLHD", grads.dq_BLHD);
+  check_output(where, "dk_BLGD", grads.dk_BLGD);
+  check_output(where, "dv_BLGE", grads.dv_BLGE);
+}
+
 /// A tensor that a call updates; one whose elements are not neighbours is updated as a copy.
 class Updated {
  public:
@@ -93,6 +99,28 @@ class Updated {
   const at::Tensor& x_;
   at::Tensor rows_;
 };
+
+/// An fp32 tensor of one dim, or an undefined one; copied if elements are not neighbours.
+class Raised {
+ public:
+  explicit Raised(const at::Tensor& x_H) : x_H_(x_H) {
+    if (x_H.defined()) rows_H_ = x_H.contiguous();
+  }
+  ~Raised() {
+    if (x_H_.defined() && !rows_H_.is_same(x_H_)) x_H_.copy_(rows_H_);
+  }
+  float* data() const { return x_H_.defined() ? rows_H_.mutable_data_ptr<float>() : nullptr; }
+
+ private:
+  const at::Tensor& x_H_;
+  at::Tensor rows_H_;
+};
+
+cpu::Upstream upstream_of(const at::Tensor& dout_BLHE, const OutputGrads& upstream) {
+  return {.dout = input_of(dout_BLHE),
+          .lse = output_of(upstream.lse_BLH),
+          .delta = output_of(upstream.delta_BLH)};
+}
 
 /// Keeps the rows that a call reads alive.
 struct Readable {
@@ -178,23 +206,18 @@ class CpuKernel final : public Kernel {
     const c10::NoGradGuard no_grad;
     const Readable rows = readable(inputs);
     const Updated out(carry.out_BLHE);
-    at::Tensor max_H;
-    if (carry.max_logit_H.defined()) max_H = carry.max_logit_H.contiguous();
+    const Raised max_logit(carry.max_logit_H);
     const auto schedule = schedules(pairs);
-    cpu::attend(call_of(isa_, schedule->forward(), pairs.heads, rows, inputs.score),
-                {.out = out.output(),
-                 .lse = output_of(carry.lse_BLH),
-                 .max_logit_H = max_H.defined() ? max_H.mutable_data_ptr<float>() : nullptr});
+    cpu::attend(
+        call_of(isa_, schedule->forward(), pairs.heads, rows, inputs.score),
+        {.out = out.output(), .lse = output_of(carry.lse_BLH), .max_logit_H = max_logit.data()});
     out.write_back();
-    if (max_H.defined() && !max_H.is_same(carry.max_logit_H)) carry.max_logit_H.copy_(max_H);
   }
 
   void run_attend_grad(const Pairs& pairs, const Inputs& inputs, const OutputGrads& upstream,
                        InputGrads& grads) const override {
     check("attend_grad", inputs);
-    check_output("attend_grad", "dq_BLHD", grads.dq_BLHD);
-    check_output("attend_grad", "dk_BLGD", grads.dk_BLGD);
-    check_output("attend_grad", "dv_BLGE", grads.dv_BLGE);
+    check_grads("attend_grad", grads);
     if (inputs.q_BLHD.scalar_type() == at::kDouble) {
       return reference().attend_grad(pairs, inputs, upstream, grads);
     }
@@ -206,13 +229,52 @@ class CpuKernel final : public Kernel {
     const Updated dv(grads.dv_BLGE);
     const auto schedule = schedules(pairs);
     cpu::attend_grad(call_of(isa_, schedule->backward(), pairs.heads, rows, inputs.score),
-                     {.dout = input_of(dout),
-                      .lse = output_of(upstream.lse_BLH),
-                      .delta = output_of(upstream.delta_BLH)},
+                     upstream_of(dout, upstream),
                      {.dq = dq.output(), .dk = dk.output(), .dv = dv.output()});
     dq.write_back();
     dk.write_back();
     dv.write_back();
+  }
+
+  void run_attend_all(const Pairs& pairs, const Inputs& inputs, const at::Tensor& sinks_H,
+                      Result& result) const override {
+    check("attend_all", inputs);
+    check_output("attend_all", "result.out_BLHE", result.out_BLHE);
+    check_output("attend_all", "result.lse_BLH", result.lse_BLH);
+    if (inputs.q_BLHD.scalar_type() == at::kDouble || !has_rows(result.out_BLHE)) {
+      return Kernel::run_attend_all(pairs, inputs, sinks_H, result);
+    }
+    const c10::NoGradGuard no_grad;
+    const Readable rows = readable(inputs);
+    at::Tensor sinks;
+    if (sinks_H.defined()) sinks = sinks_H.contiguous();
+    const Raised max_logit(result.max_logit_H);
+    const auto schedule = schedules(pairs);
+    cpu::attend_all(call_of(isa_, schedule->forward(), pairs.heads, rows, inputs.score),
+                    {.out = result_of(result.out_BLHE),
+                     .lse = output_of(result.lse_BLH),
+                     .sinks_H = sinks.defined() ? sinks.const_data_ptr<float>() : nullptr,
+                     .max_logit_H = max_logit.data()});
+  }
+
+  void run_attend_grad_all(const Pairs& pairs, const Inputs& inputs, const OutputGrads& upstream,
+                           InputGrads& grads) const override {
+    check("attend_grad_all", inputs);
+    check_grads("attend_grad_all", grads);
+    const bool by_rows =
+        has_rows(grads.dq_BLHD) && has_rows(grads.dk_BLGD) && has_rows(grads.dv_BLGE);
+    if (inputs.q_BLHD.scalar_type() == at::kDouble || !by_rows) {
+      return Kernel::run_attend_grad_all(pairs, inputs, upstream, grads);
+    }
+    const c10::NoGradGuard no_grad;
+    const Readable rows = readable(inputs);
+    const at::Tensor dout = readable(upstream.dout_BLHE);
+    const auto schedule = schedules(pairs);
+    cpu::attend_grad_all(call_of(isa_, schedule->backward(), pairs.heads, rows, inputs.score),
+                         upstream_of(dout, upstream),
+                         {.dq = result_of(grads.dq_BLHD),
+                          .dk = result_of(grads.dk_BLGD),
+                          .dv = result_of(grads.dv_BLGE)});
   }
 
   const cpu::Tiles& isa_;

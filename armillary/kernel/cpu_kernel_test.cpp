@@ -18,6 +18,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -63,10 +64,11 @@ Sequences to_double(Sequences x) {
 }
 
 /// One call over everything.
-Deal whole(const Mask& mask, std::int64_t heads) {
+Deal whole(const Mask& mask, std::int64_t heads, bool all = false) {
   return {.q_blocks = {run(0, mask.q_len())},
           .k_blocks = {run(0, mask.kv_len())},
-          .q_heads = {{0, heads}}};
+          .q_heads = {{0, heads}},
+          .all = all};
 }
 
 // Several blocks, ragged ends, dims that fill no panel; more than is packed at once, which is 4096
@@ -87,7 +89,8 @@ TEST_P(CpuKernel, EqualsTheReferenceInFp64) {
                          {{51, 195}, "causal:align=end", 1, 2, 1, 34, 33},
                          {{1, 300}, "full", 3, 4, 2, 80, 100},
                          {{kLong, 61}, "full", 1, 1, 1, 256, 256},
-                         {{61, kLong}, "full", 1, 1, 1, 256, 256}}) {
+                         {{61, kLong}, "full", 1, 1, 1, 256, 256},
+                         {{kLong, kLong}, "window:left=40,right=9", 1, 2, 1, 256, 256}}) {
     const Mask mask = plan::parse_mask(text, lengths);
     for (const at::ScalarType dtype : dtypes()) {
       const Sequences x = random_sequences({.batch = batch,
@@ -96,17 +99,19 @@ TEST_P(CpuKernel, EqualsTheReferenceInFp64) {
                                             .head_dim = head_dim,
                                             .value_dim = value_dim},
                                            mask, dtype, 3);
-      const Deal deal = whole(mask, heads);
       const double scale = 1 / std::sqrt(head_dim);
       const std::string name = fmt::format("{}, {} x {}, dims {} and {}, {}", text, lengths.q,
                                            lengths.kv, head_dim, value_dim, c10::toString(dtype));
       static std::map<std::string, Results> exact;  // once for all instruction sets
       if (!exact.contains(name)) {
-        exact.emplace(name, dealt_attention(reference(), to_double(x), mask, deal, scale));
+        exact.emplace(name,
+                      dealt_attention(reference(), to_double(x), mask, whole(mask, heads), scale));
       }
       const Threads two(2);
-      expect_near(dealt_attention(kernel(), x, mask, deal, scale), exact.at(name), tolerance(dtype),
-                  name);
+      for (const bool all : {false, true}) {
+        expect_near(dealt_attention(kernel(), x, mask, whole(mask, heads, all), scale),
+                    exact.at(name), tolerance(dtype), name + (all ? ", at once" : ""));
+      }
     }
   }
 }
@@ -142,15 +147,18 @@ TEST(IntraOpTeam, IsAsManyThreadsAsTheWorkIsWorth) {
 
 TEST_P(CpuKernel, TheSameBitsForAnyNumberOfThreads) {
   const Mask mask = plan::parse_mask("documents:400,300,220", {.q = 920, .kv = 920});
-  for (const auto& [set, dtype] : {std::pair(0u, at::kFloat), std::pair(kAllFeatures, at::kFloat),
-                                   std::pair(kAllFeatures, at::kBFloat16)}) {
+  for (const auto& [set, dtype, all] :
+       {std::tuple(0u, at::kFloat, false), std::tuple(kAllFeatures, at::kFloat, true),
+        std::tuple(kAllFeatures, at::kBFloat16, false),
+        std::tuple(kAllFeatures, at::kBFloat16, true)}) {
     const Features features = features_of(set, 3, 0.2);
     const Sequences x =
         random_sequences({.batch = 2, .heads = 3, .kv_heads = 1, .head_dim = 24}, mask, dtype, 19);
     const std::string where = c10::toString(dtype);
+    const Deal deal = whole(mask, 3, all);
     const auto with = [&](int threads) {
       const Threads guard(threads);
-      return dealt_attention(kernel(), x, mask, whole(mask, 3), features.score, features.sinks_H);
+      return dealt_attention(kernel(), x, mask, deal, features.score, features.sinks_H);
     };
     const Results one = with(1);
     for (const int threads : {1, 2, 3}) {
@@ -159,6 +167,44 @@ TEST_P(CpuKernel, TheSameBitsForAnyNumberOfThreads) {
             EXPECT_TRUE(at::equal(a, b)) << name << ", " << threads << " threads, " << where;
           });
     }
+  }
+}
+
+// Rounding comes last: what is rounded is, to the bit, what the calls one by one would have
+// rounded.
+TEST_P(CpuKernel, AtOnceIsOneByOneRounded) {
+  const Mask mask = plan::parse_mask("documents:400,300,220,within=causal", {.q = 920, .kv = 920});
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const Sequences x =
+        random_sequences({.batch = 2, .heads = 3, .kv_heads = 1, .head_dim = 24}, mask, dtype, 19);
+    const Results all = dealt_attention(kernel(), x, mask, whole(mask, 3, true), 0.2);
+    const Results one_by_one = dealt_attention(kernel(), x, mask, whole(mask, 3), 0.2);
+    for_each_result(all, one_by_one,
+                    [&](const char* name, const at::Tensor& a, const at::Tensor& b) {
+                      EXPECT_TRUE(at::equal(a, b.to(dtype).to(b.scalar_type())) || at::equal(a, b))
+                          << name << ", " << dtype;
+                    });
+  }
+}
+
+// Every 9973rd float of both signs, all specials among them.
+TEST_P(CpuKernel, RoundsAsPyTorchDoes) {
+  std::vector<float> x = {0x1p-133f, 0x1.8p-133f, 0x1p-24f, 0x1p-25f, 65519.99f, 65520.0f};
+  for (std::uint64_t bits = 0; bits < std::uint64_t{1} << 32; bits += 9973) {
+    const auto word = static_cast<std::uint32_t>(bits);
+    float value = 0;
+    std::memcpy(&value, &word, sizeof value);
+    x.push_back(value);
+  }
+  const auto count = static_cast<int>(x.size());
+  const at::Tensor given = at::from_blob(x.data(), {count}, at::kFloat);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const at::Tensor rounded = at::zeros({count}, dtype);
+    isa().write_rows[cpu::index_of(element_of(dtype))](x.data(), 0, 1, count,
+                                                       rounded.mutable_data_ptr(), 0);
+    const at::Tensor required = given.to(dtype);
+    EXPECT_TRUE(at::equal(rounded.isnan(), required.isnan())) << dtype;
+    EXPECT_TRUE(at::equal(rounded.nan_to_num(0), required.nan_to_num(0))) << dtype;
   }
 }
 
@@ -183,10 +229,7 @@ TEST_P(CpuKernel, HalfPrecisionErrsNoMoreThanPyTorch) {
     const Results torch = torch_flash(x, text == "causal", 0.125);
     const Results exact =
         dealt_attention(reference(), to_double(x), mask, whole(mask, 2), Score{.scale = 0.125});
-    Results given = dealt_attention(kernel(), x, mask, whole(mask, 2), 0.125);
-    for (at::Tensor* grad : {&given.dq_BSHD, &given.dk_BSGD, &given.dv_BSGE}) {
-      *grad = grad->to(at::kBFloat16);  // As the plan's last copy does.
-    }
+    const Results given = dealt_attention(kernel(), x, mask, whole(mask, 2, true), 0.125);
     const auto expect = [&](const char* name, at::Tensor Results::*field) {
       EXPECT_LE(relative_error(given.*field, exact.*field),
                 relative_error(torch.*field, exact.*field))

@@ -51,6 +51,14 @@ cpu::Input input_of(const at::Tensor& x_BLHE) {
           .head = x_BLHE.stride(2)};
 }
 
+cpu::Result result_of(const at::Tensor& x_BLHE) {
+  return {.data = x_BLHE.mutable_data_ptr(),
+          .element = element_of(x_BLHE.scalar_type()),
+          .batch = x_BLHE.stride(0),
+          .row = x_BLHE.stride(1),
+          .head = x_BLHE.stride(2)};
+}
+
 cpu::Output output_of(const at::Tensor& x) {
   return {.data = x.mutable_data_ptr<float>(),
           .batch = x.stride(0),

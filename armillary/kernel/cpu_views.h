@@ -22,6 +22,9 @@ cpu::Element element_of(at::ScalarType dtype);
 cpu::RowShape shape_of(const at::Tensor& x_BLHE);
 cpu::Input input_of(const at::Tensor& x_BLHE);
 
+/// A tensor [B, L, H, E] that is only written.
+cpu::Result result_of(const at::Tensor& x_BLHE);
+
 /// An fp32 tensor [B, L, H] or [B, L, H, E].
 cpu::Output output_of(const at::Tensor& x);
 

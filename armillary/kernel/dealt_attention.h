@@ -2,8 +2,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -66,6 +66,7 @@ struct Deal {
   std::vector<plan::Runs> q_blocks;
   std::vector<plan::Runs> k_blocks;
   std::vector<plan::Interval> q_heads;
+  bool all = false;  ///< By attend_all and attend_grad_all. Requires one block of keys.
 };
 
 /// The same numbers as a view into the middle of a larger tensor full of NaN.
@@ -116,16 +117,21 @@ inline void deal_block(const Kernel& kernel, const Sequences& x, const plan::Mas
   const auto acc = at::TensorOptions(accumulator(dout.scalar_type()));
 
   const at::Tensor max_H = results.max_logit_H.slice(0, heads.begin, heads.end);
-  Partial carry{in_slot(at::zeros(dout.sizes(), acc)),
-                in_slot(at::zeros(dout.sizes().slice(0, 3), acc)), max_H};
-  clear(carry);
-  for (const plan::Runs& k_runs : deal.k_blocks)
-    kernel.attend(pairs(k_runs), inputs(k_runs), carry);
-  at::Tensor out = at::empty_like(dout);
-  at::Tensor lse = at::empty_like(carry.lse_BLH);
   at::Tensor sinks;
   if (sinks_H.defined()) sinks = sinks_H.slice(0, heads.begin, heads.end).to(acc.dtype());
-  finish(carry, out, lse, sinks);
+  at::Tensor out = in_slot(at::full_like(dout, kNan));
+  at::Tensor lse = in_slot(at::full(dout.sizes().slice(0, 3), kNan, acc));
+  if (deal.all) {
+    Result result{out, lse, max_H};
+    kernel.attend_all(pairs(deal.k_blocks[0]), inputs(deal.k_blocks[0]), sinks, result);
+  } else {
+    Partial carry{in_slot(at::zeros(out.sizes(), acc)), in_slot(at::zeros(lse.sizes(), acc)),
+                  max_H};
+    clear(carry);
+    for (const plan::Runs& k_runs : deal.k_blocks)
+      kernel.attend(pairs(k_runs), inputs(k_runs), carry);
+    finish(carry, out, lse, sinks);
+  }
   at::Tensor delta_BLH = in_slot(at::zeros_like(lse));
   delta(dout, out, delta_BLH);
   at::Tensor dsinks = results.dsinks_H.slice(0, heads.begin, heads.end);
@@ -135,13 +141,18 @@ inline void deal_block(const Kernel& kernel, const Sequences& x, const plan::Mas
 
   for (const plan::Runs& k_runs : deal.k_blocks) {
     const Inputs in = inputs(k_runs);
-    InputGrads grads{in_slot(at::zeros(in.q_BLHD.sizes(), acc)),
-                     in_slot(at::zeros(in.k_BLGD.sizes(), acc)),
-                     in_slot(at::zeros(in.v_BLGE.sizes(), acc))};
-    kernel.attend_grad(pairs(k_runs), in, {dout, lse, delta_BLH}, grads);
-    add_part(results.dq_BSHD, q_runs, heads, grads.dq_BLHD);
-    add_part(results.dk_BSGD, k_runs, kv_heads, grads.dk_BLGD);
-    add_part(results.dv_BSGE, k_runs, kv_heads, grads.dv_BLGE);
+    const auto grad_of = [&](const at::Tensor& x) {
+      return in_slot(deal.all ? at::full_like(x, kNan) : at::zeros(x.sizes(), acc));
+    };
+    InputGrads grads{grad_of(in.q_BLHD), grad_of(in.k_BLGD), grad_of(in.v_BLGE)};
+    if (deal.all) {
+      kernel.attend_grad_all(pairs(k_runs), in, {dout, lse, delta_BLH}, grads);
+    } else {
+      kernel.attend_grad(pairs(k_runs), in, {dout, lse, delta_BLH}, grads);
+    }
+    add_part(results.dq_BSHD, q_runs, heads, grads.dq_BLHD.to(acc.dtype()));
+    add_part(results.dk_BSGD, k_runs, kv_heads, grads.dk_BLGD.to(acc.dtype()));
+    add_part(results.dv_BSGE, k_runs, kv_heads, grads.dv_BLGE.to(acc.dtype()));
   }
 }
 
@@ -207,6 +218,8 @@ inline std::vector<Deal> deals(std::int64_t length) {
   const plan::Runs wide = {{.begin = 1, .count = 2, .step = 7, .width = 4}};  // 1-4 and 8-11
   const plan::Runs rest = {plan::run_of({12, length}), plan::run_of({0, 1}), plan::run_of({5, 8})};
   return {{.q_blocks = {all}, .k_blocks = {all}, .q_heads = {}},
+          {.q_blocks = {all}, .k_blocks = {all}, .q_heads = {}, .all = true},
+          {.q_blocks = {wide, rest}, .k_blocks = {all}, .q_heads = {}, .all = true},
           {.q_blocks = {middle, ends}, .k_blocks = {ends, middle}, .q_heads = {}},
           {.q_blocks = {ends, middle},
            .k_blocks = {middle, run(0, third), run(2 * third, length)},

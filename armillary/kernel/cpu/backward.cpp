@@ -1,158 +1,11 @@
-#include <limits>
 #include <optional>
-#include <thread>
 
 #include "armillary/kernel/cpu/block.h"
+#include "armillary/kernel/cpu/packed_queries.h"
 #include "armillary/kernel/cpu/rounds.h"
 
 namespace armillary::kernel::cpu {
 namespace {
-
-const Products& backward_products(const Call& call) {
-  return products_of(call, has_words(call.k, call.head_dim) && has_words(call.v, call.value_dim));
-}
-
-/// Where a packed block of queries has its parts, in floats from its begin.
-struct QueryLayout {
-  explicit QueryLayout(const Call& call) {
-    const Products& products = backward_products(call);
-    const int rows = round_up(call.schedule->largest_q, call.isa->row_group);
-    const auto add = [&](int height, int width) {
-      const std::int64_t begin = floats;
-      floats += std::int64_t{height} * width;
-      return begin;
-    };
-    // Q and dO once for sums over their elements, and once, if that differs, for sums over rows.
-    const auto columns = [&](int dim) {
-      return add(rows, round_up(dim / products.terms, call.isa->panel));
-    };
-    const auto values = [&](int dim, std::int64_t same) {
-      if (products.terms == 1) return same;
-      return add(rows / products.terms, round_up(dim, call.isa->panel));
-    };
-    q = columns(call.head_dim);
-    q_values = values(call.head_dim, q);
-    dout = columns(call.value_dim);
-    dout_values = values(call.value_dim, dout);
-    lse = add(rows, 1);
-    delta = add(rows, 1);
-  }
-
-  std::int64_t q;
-  std::int64_t q_values;
-  std::int64_t dout;
-  std::int64_t dout_values;
-  std::int64_t lse;
-  std::int64_t delta;
-  std::int64_t floats = 0;
-};
-
-/// Queries of a round, packed once for all key blocks: for each KV head, query head of its group
-/// and block: Q, dO, log-sum-exp and delta. And whose turn it is to add to dq.
-class PackedQueries {
- public:
-  PackedQueries(const Call& call, const Upstream& upstream, const Round& round)
-      : call_(call),
-        upstream_(upstream),
-        round_(round),
-        layout_(call),
-        group_(largest_group(call)) {
-    thread_local Scratch scratch;
-    const std::int64_t blocks = round.heads * group_ * round.blocks;
-    data_ = scratch.floats(static_cast<std::size_t>(blocks * (layout_.floats + 2)));
-    wild_ = data_ + blocks * layout_.floats;
-    turns_ = reinterpret_cast<std::int32_t*>(wild_ + blocks);
-  }
-
-  std::int64_t count() const { return round_.heads * group_ * round_.blocks; }
-
-  void pack(std::int64_t number) {
-    const std::int64_t pair = round_.first_head + number / (group_ * round_.blocks);
-    const std::int64_t batch = pair / call_.kv_heads;
-    const plan::Interval heads = q_heads_of(call_, pair % call_.kv_heads);
-    const std::int64_t head = heads.begin + number / round_.blocks % group_;
-    turns_[number] = 0;
-    if (head >= heads.end) return;
-    const plan::Interval rows =
-        call_.schedule
-            ->q_rows[static_cast<std::size_t>(round_.first_block + number % round_.blocks)];
-    const auto count = static_cast<int>(rows.end - rows.begin);
-    const int padded = round_up(count, call_.isa->row_group);
-    float* const block = data_ + number * layout_.floats;
-    const bool q_finite =
-        pack_both(rows_of(call_, call_.q, batch, head, rows, call_.head_dim), q_scale(call_),
-                  padded, block + layout_.q, block + layout_.q_values);
-    const bool dout_finite =
-        pack_both(rows_of(call_, upstream_.dout, batch, head, rows, call_.value_dim), 1, padded,
-                  block + layout_.dout, block + layout_.dout_values);
-    float* const lse = block + layout_.lse;
-    float* const delta = block + layout_.delta;
-    for (int row = 0; row < padded; ++row) {
-      const bool real = row < count;
-      lse[row] = real ? *at(upstream_.lse, batch, head, rows.begin + row)
-                      : std::numeric_limits<float>::infinity();
-      delta[row] = real ? *at(upstream_.delta, batch, head, rows.begin + row) : 0;
-    }
-    wild_[number] = q_finite && dout_finite ? 0 : 1;
-  }
-
-  std::int64_t number(std::int64_t head_of_round, std::int64_t head_of_group,
-                      std::int64_t block) const {
-    return (head_of_round * group_ + head_of_group) * round_.blocks + block - round_.first_block;
-  }
-
-  bool wild(std::int64_t number) const { return wild_[number] != 0; }
-
-  void point(std::int64_t number, BackwardTile& tile) const {
-    const float* const block = data_ + number * layout_.floats;
-    tile.q = block + layout_.q;
-    tile.q_values = block + layout_.q_values;
-    tile.dout = block + layout_.dout;
-    tile.dout_values = block + layout_.dout_values;
-    tile.lse = block + layout_.lse;
-    tile.delta = block + layout_.delta;
-  }
-
-  /// Waits until the dq of a block has the sums of the first `turn` of its key blocks.
-  void wait_for_turn(std::int64_t number, std::int32_t turn) const {
-    const std::atomic_ref<std::int32_t> done(turns_[number]);
-    for (int spins = 0; done.load(std::memory_order_acquire) != turn; ++spins) {
-      if (spins > 1000) std::this_thread::yield();
-    }
-  }
-  void end_turn(std::int64_t number, std::int32_t turn) const {
-    std::atomic_ref<std::int32_t>(turns_[number]).store(turn + 1, std::memory_order_release);
-  }
-
- private:
-  bool pack_both(const Rows& rows, float scale, int padded, float* columns, float* values) const {
-    const Products& products = backward_products(call_);
-    const bool finite = products.pack_queries(rows, scale, padded, columns);
-    if (values != columns) products.pack_values(rows, scale, padded, values);
-    return finite;
-  }
-
-  const Call& call_;
-  const Upstream& upstream_;
-  const Round& round_;
-  QueryLayout layout_;
-  std::int64_t group_;
-  float* data_ = nullptr;
-  float* wild_ = nullptr;
-  std::int32_t* turns_ = nullptr;
-};
-
-/// Numbers of the pairs of a key block whose queries are in the round.
-std::span<const std::int32_t> pairs_of(const Schedule& schedule, const Round& round,
-                                       std::size_t k_block) {
-  const std::int32_t* const first = schedule.by_k.data() + schedule.first_of_k[k_block];
-  const std::int32_t* const last = schedule.by_k.data() + schedule.first_of_k[k_block + 1];
-  const auto below = [&](std::int32_t pair, std::int64_t q) {
-    return schedule.pairs[static_cast<std::size_t>(pair)].q < q;
-  };
-  const auto* const begin = std::lower_bound(first, last, round.first_block, below);
-  return {begin, std::lower_bound(begin, last, round.first_block + round.blocks, below)};
-}
 
 /// What sums of dS^T Q lack: packed queries are times scale / softcap, or, in pairs, as they came.
 float dk_factor(const Call& call) {
@@ -160,85 +13,261 @@ float dk_factor(const Call& call) {
   return call.softcap == 0 ? 1 : static_cast<float>(call.softcap);
 }
 
+/// What becomes of gradients.
+struct GradTarget {
+  bool all = false;  ///< They begin with nothing, and end as the results.
+  AllGrads results;  ///< Of `all`.
+  /// What calls add to; of `all`, what is added up before it is written: the results themselves if
+  /// they are fp32, else rows of dq of the round's query heads, and rows of dk and dv of the
+  /// round's others, if a head takes several rounds.
+  Grads sums;
+  bool rounded = false;  ///< The latter.
+};
+
+constexpr float kZeros[kMaxDim] = {};
+
 /// One block of keys of one KV head against the queries of a round.
-void attend_grad_block(const Call& call, const Grads& grads, const Round& round,
-                       const PackedQueries& queries, std::int64_t head_of_round,
-                       std::size_t k_block) {
-  const Tiles& isa = *call.isa;
-  const Products& products = backward_products(call);
-  const Schedule& schedule = *call.schedule;
-  const std::int64_t batch = (round.first_head + head_of_round) / call.kv_heads;
-  const std::int64_t kv_head = (round.first_head + head_of_round) % call.kv_heads;
-  const plan::Interval heads = q_heads_of(call, kv_head);
-  const std::span<const std::int32_t> pairs = pairs_of(schedule, round, k_block);
-  if (heads.empty() || pairs.empty()) return;
+class KeyBlock {
+ public:
+  KeyBlock(const Call& call, const GradTarget& target, const Round& round,
+           const PackedQueries& queries, std::int64_t head_of_round, std::int64_t k_block)
+      : call_(call),
+        target_(target),
+        round_(round),
+        queries_(queries),
+        head_of_round_(head_of_round),
+        batch_((round.first_head + head_of_round) / call.kv_heads),
+        kv_head_((round.first_head + head_of_round) % call.kv_heads),
+        heads_(q_heads_of(call, kv_head_)),
+        pairs_(pairs_of_k(*call.schedule, k_block,
+                          {round.first_block, round.first_block + round.blocks})),
+        turn_(turn_of_keys(k_block)),
+        rows_(call.schedule->k_rows[static_cast<std::size_t>(k_block)]),
+        first_row_(target.rounded
+                       ? call.schedule->k_rows[static_cast<std::size_t>(round.others.begin)].begin
+                       : 0) {}
 
-  const plan::Interval rows = schedule.k_rows[k_block];
-  const auto count = static_cast<int>(rows.end - rows.begin);
-  const int panels = round_up(count, isa.panel);
-  const int groups = round_up(count, isa.row_group);
-  Carver carver;
-  const auto array = [&](int height, int width) {
-    return carver.reserve(static_cast<std::size_t>(height) * static_cast<std::size_t>(width));
-  };
-  const int d_width = round_up(call.head_dim, isa.panel);
-  const int e_width = round_up(call.value_dim, isa.panel);
-  const std::size_t k_transposed = array(panels, call.head_dim);
-  const std::size_t v_transposed = array(panels, call.value_dim);
-  const std::size_t k = array(panels, d_width);
-  const std::size_t dk = array(groups, d_width);
-  const std::size_t dv = array(groups, e_width);
-  const std::size_t weights = array(isa.backward_q_rows, isa.backward_ld);
-  const std::size_t dscores = array(isa.backward_q_rows, isa.backward_ld);
-  thread_local Scratch scratch;
-  float* const memory = scratch.floats(carver.size());
+  void run() {
+    if (turn_.idle && !begins()) return;
+    reserve();
+    if (!turn_.idle) attend();
+    settle(dk_, call_.head_dim, dk_factor(call_), target_.sums.dk, target_.results.dk);
+    settle(dv_, call_.value_dim, 1, target_.sums.dv, target_.results.dv);
+  }
 
-  const Rows k_rows = rows_of(call, call.k, batch, kv_head, rows, call.head_dim);
-  const Rows v_rows = rows_of(call, call.v, batch, kv_head, rows, call.value_dim);
-  const bool k_finite = products.pack_keys(k_rows, memory + k_transposed);
-  const bool v_finite = products.pack_keys(v_rows, memory + v_transposed);
-  products.pack_values(k_rows, 1, panels, memory + k);
-  std::fill(memory + dk,
-            memory + dv + static_cast<std::size_t>(groups) * static_cast<std::size_t>(e_width),
-            0.0f);
+ private:
+  bool begins() const { return target_.all && turn_.first; }
+  bool ends() const { return target_.all && turn_.last; }
+  int count() const { return static_cast<int>(rows_.end - rows_.begin); }
+  int panels() const { return round_up(count(), call_.isa->panel); }
+  int groups() const { return round_up(count(), call_.isa->row_group); }
 
-  BackwardTile tile{.head_dim = call.head_dim,
-                    .value_dim = call.value_dim,
-                    .scale = static_cast<float>(call.scale),
-                    .score_scale = q_scale(call),
-                    .k_transposed = memory + k_transposed,
-                    .v_transposed = memory + v_transposed,
-                    .k_values = memory + k,
-                    .weights = memory + weights,
-                    .dscores = memory + dscores,
-                    .dk = memory + dk,
-                    .dv = memory + dv,
-                    .dq_stride = grads.dq.row};
-  for (std::int64_t head = heads.begin; head < heads.end; ++head) {
-    std::optional<DropoutStream> stream;
-    if (call.dropout.on()) stream.emplace(call.dropout, batch, call.first_q_head + head);
-    for (const std::int32_t number : pairs) {
-      const BlockPair& pair = schedule.pairs[static_cast<std::size_t>(number)];
-      const auto q_block = static_cast<std::size_t>(pair.q);
-      const std::int64_t packed = queries.number(head_of_round, head - heads.begin, pair.q);
-      tile.pairs = schedule.tile_pairs(pair);
-      tile.pairs.wild = !k_finite || !v_finite || queries.wild(packed);
-      tile.score = score_of(call, head, schedule.q_rows[q_block]);
-      tile.score.k_positions = schedule.k_positions.data() + rows.begin;
-      if (stream) tile.score.dropout = &*stream;
-      queries.point(packed, tile);
-      tile.dq = at(grads.dq, batch, head, schedule.q_rows[q_block].begin);
-      products.backward(tile);
-      const std::int32_t turn = number - schedule.first_of_q[q_block];
-      queries.wait_for_turn(packed, turn);
-      products.backward_dq(tile);
-      queries.end_turn(packed, turn);
+  Turn turn_of_keys(std::int64_t k_block) const {
+    const Schedule& schedule = *call_.schedule;
+    const bool first_blocks = round_.first_block == 0;
+    if (heads_.empty()) return {first_blocks, first_blocks, true};
+    const auto k = static_cast<std::size_t>(k_block);
+    const std::int32_t* const by_k = schedule.by_k.data();
+    return turn_of(pairs_, by_k + schedule.first_of_k[k], by_k + schedule.first_of_k[k + 1],
+                   first_blocks);
+  }
+
+  void reserve() {
+    const Tiles& isa = *call_.isa;
+    Carver carver;
+    const auto array = [&](int height, int width) {
+      return carver.reserve(static_cast<std::size_t>(height) * static_cast<std::size_t>(width));
+    };
+    const int d_width = round_up(call_.head_dim, isa.panel);
+    const int e_width = round_up(call_.value_dim, isa.panel);
+    const std::size_t k_transposed = array(panels(), call_.head_dim);
+    const std::size_t v_transposed = array(panels(), call_.value_dim);
+    const std::size_t k = array(panels(), d_width);
+    const std::size_t dk = array(groups(), d_width);
+    const std::size_t dv = array(groups(), e_width);
+    const std::size_t weights = array(isa.backward_q_rows, isa.backward_ld);
+    const std::size_t dscores = array(isa.backward_q_rows, isa.backward_ld);
+    thread_local Scratch scratch;
+    float* const memory = scratch.floats(carver.size());
+    k_transposed_ = memory + k_transposed;
+    v_transposed_ = memory + v_transposed;
+    k_values_ = memory + k;
+    dk_ = memory + dk;
+    dv_ = memory + dv;
+    weights_ = memory + weights;
+    dscores_ = memory + dscores;
+    std::fill(dk_, dv_ + static_cast<std::ptrdiff_t>(groups()) * e_width, 0.0f);
+  }
+
+  void attend() {
+    const Products& products = backward_products(call_);
+    const Schedule& schedule = *call_.schedule;
+    const Rows k_rows = rows_of(call_, call_.k, batch_, kv_head_, rows_, call_.head_dim);
+    const Rows v_rows = rows_of(call_, call_.v, batch_, kv_head_, rows_, call_.value_dim);
+    const bool k_finite = products.pack_keys(k_rows, k_transposed_);
+    const bool v_finite = products.pack_keys(v_rows, v_transposed_);
+    products.pack_values(k_rows, 1, panels(), k_values_);
+    BackwardTile tile{.head_dim = call_.head_dim,
+                      .value_dim = call_.value_dim,
+                      .scale = static_cast<float>(call_.scale),
+                      .score_scale = q_scale(call_),
+                      .k_transposed = k_transposed_,
+                      .v_transposed = v_transposed_,
+                      .k_values = k_values_,
+                      .weights = weights_,
+                      .dscores = dscores_,
+                      .dk = dk_,
+                      .dv = dv_,
+                      .dq_stride = target_.sums.dq.row};
+    for (std::int64_t head = heads_.begin; head < heads_.end; ++head) {
+      std::optional<DropoutStream> stream;
+      if (call_.dropout.on()) stream.emplace(call_.dropout, batch_, call_.first_q_head + head);
+      for (const std::int32_t number : pairs_) {
+        const BlockPair& pair = schedule.pairs[static_cast<std::size_t>(number)];
+        const std::int64_t packed = queries_.number(head_of_round_, head - heads_.begin, pair.q);
+        tile.pairs = schedule.tile_pairs(pair);
+        tile.pairs.wild = !k_finite || !v_finite || queries_.wild(packed);
+        tile.score = score_of(call_, head, schedule.q_rows[static_cast<std::size_t>(pair.q)]);
+        tile.score.k_positions = schedule.k_positions.data() + rows_.begin;
+        if (stream) tile.score.dropout = &*stream;
+        queries_.point(packed, tile);
+        products.backward(tile);
+        add_dq(tile, head, number, packed);
+      }
     }
   }
-  isa.add_columns(memory + dk, groups, count, call.head_dim, dk_factor(call),
-                  at(grads.dk, batch, kv_head, rows.begin), grads.dk.row);
-  isa.add_columns(memory + dv, groups, count, call.value_dim, 1,
-                  at(grads.dv, batch, kv_head, rows.begin), grads.dv.row);
+
+  /// In the order of key blocks.
+  void add_dq(BackwardTile& tile, std::int64_t head, std::int32_t number, std::int64_t packed) {
+    const Schedule& schedule = *call_.schedule;
+    const auto q_block =
+        static_cast<std::size_t>(schedule.pairs[static_cast<std::size_t>(number)].q);
+    const std::int64_t row = schedule.q_rows[q_block].begin;
+    const auto first_of_round = static_cast<std::int32_t>(
+        pairs_of_q(schedule, static_cast<std::int64_t>(q_block), round_.others).data() -
+        schedule.pairs.data());
+    tile.dq = target_.rounded ? at(target_.sums.dq, 0,
+                                   head_of_round_ * largest_group(call_) + head - heads_.begin, row)
+                              : at(target_.sums.dq, batch_, head, row);
+    queries_.wait_for_turn(packed, number - first_of_round);
+    const Tiles& isa = *call_.isa;
+    if (target_.all && number == schedule.first_of_q[q_block]) {
+      isa.write_rows[index_of(Element::Float32)](kZeros, 0, tile.pairs.q_rows, call_.head_dim,
+                                                 tile.dq, tile.dq_stride);
+    }
+    backward_products(call_).backward_dq(tile);
+    if (target_.rounded && number + 1 == schedule.first_of_q[q_block + 1]) {
+      const Result& dq = target_.results.dq;
+      isa.write_rows[index_of(dq.element)](tile.dq, tile.dq_stride, tile.pairs.q_rows,
+                                           call_.head_dim, at(dq, batch_, head, row), dq.row);
+    }
+    queries_.end_turn(packed, number - first_of_round);
+  }
+
+  /// Brings what the round gave, packed, to its sums or to the result.
+  void settle(const float* packed, int width, float factor, const Output& sums,
+              const Result& result) const {
+    const Tiles& isa = *call_.isa;
+    void* const to = ends() ? at(result, batch_, kv_head_, rows_.begin) : nullptr;
+    if (begins() && ends()) {
+      isa.write_columns[index_of(result.element)](packed, groups(), count(), width, factor, to,
+                                                  result.row);
+      return;
+    }
+    float* const at_rest = target_.rounded ? at(sums, 0, 0, rows_.begin - first_row_)
+                                           : at(sums, batch_, kv_head_, rows_.begin);
+    if (begins()) {
+      isa.write_columns[index_of(Element::Float32)](packed, groups(), count(), width, factor,
+                                                    at_rest, sums.row);
+    } else {
+      isa.add_columns(packed, groups(), count(), width, factor, at_rest, sums.row);
+    }
+    if (ends() && target_.rounded) {
+      isa.write_rows[index_of(result.element)](at_rest, sums.row, count(), width, to, result.row);
+    }
+  }
+
+  const Call& call_;
+  const GradTarget& target_;
+  const Round& round_;
+  const PackedQueries& queries_;
+  std::int64_t head_of_round_;
+  std::int64_t batch_;
+  std::int64_t kv_head_;
+  plan::Interval heads_;  ///< Query heads that read this KV head.
+  std::span<const std::int32_t> pairs_;
+  Turn turn_;
+  plan::Interval rows_;
+  std::int64_t first_row_;  ///< Of the sums of `rounded`.
+  // Scratch.
+  float* k_transposed_ = nullptr;
+  float* v_transposed_ = nullptr;
+  float* k_values_ = nullptr;
+  float* dk_ = nullptr;
+  float* dv_ = nullptr;
+  float* weights_ = nullptr;
+  float* dscores_ = nullptr;
+};
+
+/// dq of queries that see no key.
+void clear_dq(const Call& call, const GradTarget& target) {
+  const Schedule& schedule = *call.schedule;
+  const Result& dq = target.results.dq;
+  for (std::size_t q = 0; q < schedule.q_rows.size(); ++q) {
+    if (schedule.first_of_q[q] != schedule.first_of_q[q + 1]) continue;
+    const plan::Interval rows = schedule.q_rows[q];
+    for (std::int64_t i = 0; i < call.batch * call.heads; ++i) {
+      call.isa->write_rows[index_of(dq.element)](
+          kZeros, 0, static_cast<int>(rows.end - rows.begin), call.head_dim,
+          at(dq, i / call.heads, i % call.heads, rows.begin), dq.row);
+    }
+  }
+}
+
+/// Memory for the sums of results that are rounded, and how many others of a round that takes.
+void place_sums(const Call& call, Rounds& rounds, GradTarget& target) {
+  const Schedule& schedule = *call.schedule;
+  const std::int64_t q_rows = schedule.q_rows.empty() ? 0 : schedule.q_rows.back().end;
+  const std::int64_t heads = std::min(rounds.heads, rounds.heads_each()) * largest_group(call);
+  Carver carver;
+  const auto array = [&](std::int64_t height, int width) {
+    return carver.reserve(static_cast<std::size_t>(height * width));
+  };
+  const std::size_t dq = array(heads * q_rows, call.head_dim);
+  std::int64_t k_rows = 0;
+  if (rounds.several_a_head()) {
+    const int width = call.head_dim + call.value_dim;
+    rounds.others_each = std::max<std::int64_t>(
+        1, kRestingFloats / (std::int64_t{schedule.largest_k} * std::int64_t{width}));
+    k_rows = std::min(rounds.others_each, rounds.others) * schedule.largest_k;
+  }
+  const std::size_t dk = array(k_rows, call.head_dim);
+  const std::size_t dv = array(k_rows, call.value_dim);
+  float* const memory = resting_memory().floats(carver.size());
+  target.sums = {.dq = {.data = memory + dq, .row = call.head_dim, .head = q_rows * call.head_dim},
+                 .dk = {.data = memory + dk, .row = call.head_dim},
+                 .dv = {.data = memory + dv, .row = call.value_dim}};
+}
+
+void attend_grad_to(const Call& call, const Upstream& upstream, GradTarget target) {
+  const Schedule& schedule = *call.schedule;
+  const auto k_blocks = static_cast<std::int64_t>(schedule.k_rows.size());
+  Rounds rounds{.heads = call.batch * call.kv_heads,
+                .blocks = static_cast<std::int64_t>(schedule.q_rows.size()),
+                .block_floats = QueryLayout(call).floats * largest_group(call),
+                .others = k_blocks,
+                .others_each = k_blocks};
+  if (target.rounded) place_sums(call, rounds, target);
+  if (target.all) clear_dq(call, target);
+  for_each_round(rounds, [&](const Round& round) {
+    PackedQueries queries(call, upstream, round);
+    deal_out(call.team, queries.count(), [&](std::int64_t i) { queries.pack(i); });
+    // Ascending: a block of keys waits only for those before it, which have begun.
+    const std::int64_t blocks = round.others.end - round.others.begin;
+    deal_out(call.team, round.heads * blocks, [&](std::int64_t i) {
+      KeyBlock(call, target, round, queries, i / blocks, round.others.begin + i % blocks).run();
+    });
+  });
 }
 
 }  // namespace
@@ -248,20 +277,18 @@ PatchLimits backward_limits(const Tiles& isa) {
 }
 
 void attend_grad(const Call& call, const Upstream& upstream, const Grads& grads) {
-  const Schedule& schedule = *call.schedule;
-  if (schedule.pairs.empty() || call.heads == 0) return;
-  const auto q_blocks = static_cast<std::int64_t>(schedule.q_rows.size());
-  const auto k_blocks = static_cast<std::int64_t>(schedule.k_rows.size());
-  const std::int64_t block_floats = QueryLayout(call).floats * largest_group(call);
-  for_each_round(call.batch * call.kv_heads, q_blocks, block_floats, [&](const Round& round) {
-    PackedQueries queries(call, upstream, round);
-    deal_out(call.team, queries.count(), [&](std::int64_t i) { queries.pack(i); });
-    // Ascending: a block of keys waits only for those before it, which have begun.
-    deal_out(call.team, round.heads * k_blocks, [&](std::int64_t i) {
-      attend_grad_block(call, grads, round, queries, i / k_blocks,
-                        static_cast<std::size_t>(i % k_blocks));
-    });
-  });
+  if (call.schedule->pairs.empty() || call.heads == 0) return;
+  attend_grad_to(call, upstream, {.sums = grads});
+}
+
+void attend_grad_all(const Call& call, const Upstream& upstream, const AllGrads& results) {
+  GradTarget target{
+      .all = true, .results = results, .rounded = results.dq.element != Element::Float32};
+  if (!target.rounded) {
+    target.sums = {
+        .dq = floats_of(results.dq), .dk = floats_of(results.dk), .dv = floats_of(results.dv)};
+  }
+  attend_grad_to(call, upstream, target);
 }
 
 }  // namespace armillary::kernel::cpu

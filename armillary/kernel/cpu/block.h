@@ -12,7 +12,10 @@
 // several tasks are taken in the order of the blocks.
 //
 // Memory beyond the arguments, per calling thread, kept for the next call: packed keys (forward) or
-// queries (backward) of at most kPackedFloats floats, and below 3 MiB for each thread.
+// queries (backward) of at most kPackedFloats floats, and below 3 MiB for each thread. Results that
+// are rounded (attend_all, attend_grad_all of bf16 and fp16) have sums in fp32 beside it: where
+// what is packed of one KV head is more than that, kRestingFloats, and backward also dq of that
+// head's queries; else dq of what is packed.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +29,9 @@ namespace armillary::kernel::cpu {
 /// What is packed at once: 8 MiB, a share of the last cache level.
 inline constexpr std::int64_t kPackedFloats = std::int64_t{1} << 21;
 
+/// Sums of rows that wait for the next of several rounds: 4 MiB.
+inline constexpr std::int64_t kRestingFloats = std::int64_t{1} << 20;
+
 /// [batch, rows, heads, width] by strides.
 struct Input {
   const void* data = nullptr;
@@ -35,6 +41,15 @@ struct Input {
 };
 struct Output {
   float* data = nullptr;
+  std::int64_t batch = 0;
+  std::int64_t row = 0;
+  std::int64_t head = 0;
+};
+
+/// What is only written, rounded once.
+struct Result {
+  void* data = nullptr;
+  Element element = Element::Float32;
   std::int64_t batch = 0;
   std::int64_t row = 0;
   std::int64_t head = 0;
@@ -79,6 +94,14 @@ struct Carry {
   float* max_logit_H = nullptr;  ///< May be null.
 };
 
+/// Rows that see all their keys in one call.
+struct AllKeys {
+  Result out;
+  Output lse;                      ///< Only written.
+  const float* sinks_H = nullptr;  ///< Of the heads of the call; may be null.
+  float* max_logit_H = nullptr;    ///< May be null.
+};
+
 struct Upstream {
   Input dout;
   Output lse;  ///< Read only.
@@ -91,10 +114,19 @@ struct Grads {
   Output dv;
 };
 
-/// kernel::Kernel::attend and attend_grad. Require a schedule made for the block sizes of the pass
-/// and set: `schedule_limits`.
+/// Gradients that come from one call.
+struct AllGrads {
+  Result dq;
+  Result dk;
+  Result dv;
+};
+
+/// kernel::Kernel::attend and attend_grad, attend_all and attend_grad_all. Require a schedule made
+/// for the block sizes of the pass and set: `schedule_limits`.
 void attend(const Call& call, const Carry& carry);
+void attend_all(const Call& call, const AllKeys& results);
 void attend_grad(const Call& call, const Upstream& upstream, const Grads& grads);
+void attend_grad_all(const Call& call, const Upstream& upstream, const AllGrads& results);
 
 /// Of all tensors of a row op; log-sum-exps and deltas have rows of one element.
 struct RowShape {

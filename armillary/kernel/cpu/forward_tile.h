@@ -192,20 +192,21 @@ inline void forward(const ForwardTile& t) {
   });
 }
 
-inline void write(const ForwardTile& t, float* out, std::int64_t out_stride, float* lse,
-                  std::int64_t lse_stride) {
+/// Rows that saw no key are (0, -inf).
+template <class E>
+inline void write_of(const ForwardTile& t, void* out, std::int64_t out_stride, float* lse,
+                     std::int64_t lse_stride) {
   const int padded = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
   for (int row = 0; row < t.pairs.q_rows; ++row) {
-    if (t.sum[row] == 0) continue;
-    const float factor = 1 / t.sum[row];
-    lse[row * lse_stride] = t.max[row] + __builtin_logf(t.sum[row]);
+    const bool empty = t.sum[row] == 0;
+    const float factor = empty ? 0 : 1 / t.sum[row];
+    lse[row * lse_stride] = empty ? -kInf : t.max[row] + __builtin_logf(t.sum[row]);
+    E* const to = static_cast<E*>(out) + row * out_stride;
     for (int begin = 0; begin < t.value_dim; begin += kPanel) {
       const float* const from = t.out + begin * padded + row * kPanel;
-      float* const to = out + row * out_stride + begin;
       const int columns = t.value_dim - begin < kPanel ? t.value_dim - begin : kPanel;
-      int i = 0;
-      for (; i + kWidth <= columns; i += kWidth) store(to + i, mul(load(from + i), all(factor)));
-      for (; i < columns; ++i) to[i] = from[i] * factor;
+      store_all(to + begin, columns,
+                [&](int i) ARMILLARY_LAMBDA { return mul(load(from + i), all(factor)); });
     }
   }
 }

@@ -12,6 +12,14 @@ struct Finite {
   bool yes() const { return sum(zero) == 0; }
 };
 
+constexpr int kAhead = 16;
+ARMILLARY_INLINE void ask_for(const Rows& rows, std::int64_t row) {
+  if (row >= rows.count) return;
+  const std::int64_t size = rows.element == Element::Float32 ? 4 : 2;
+  const char* const x = static_cast<const char*>(rows.data) + row * rows.stride * size;
+  for (std::int64_t i = 0; i < rows.width * size; i += 64) __builtin_prefetch(x + i);
+}
+
 template <class E>
 bool pack_columns_of(const Rows& rows, float scale, int padded, float* packed) {
   Finite finite;
@@ -19,6 +27,7 @@ bool pack_columns_of(const Rows& rows, float scale, int padded, float* packed) {
   for (int begin = 0; begin < rows.width; begin += kPanel, packed += padded * kPanel) {
     const int columns = rows.width - begin < kPanel ? rows.width - begin : kPanel;
     for (int r = 0; r < count; ++r) {
+      if (begin == 0) ask_for(rows, r + kAhead);
       const E* from = static_cast<const E*>(rows.data) + r * rows.stride + begin;
       float* to = packed + r * kPanel;
       for (int c = 0; c < kPanel; c += kWidth) {
@@ -115,6 +124,7 @@ bool pack_transposed_of(const Rows& rows, float* packed) {
     for (int r = 0; r < kPanel; r += kCorner) {
       const std::int64_t left = rows.count - first - r;
       const E* from = static_cast<const E*>(rows.data) + (first + r) * rows.stride;
+      for (int i = 0; i < kCorner; ++i) ask_for(rows, first + r + i + kAhead);
       for (int c = 0; c < rows.width; c += kCorner) {
         const int columns = rows.width - c;
         float* const to = packed + c * kPanel + r;
@@ -176,6 +186,31 @@ inline void add_columns(const float* packed, int padded, int rows, int width, fl
       }
       for (; c < columns; ++c) to[c] += factor * from[c];
     }
+  }
+}
+
+/// rows = factor * packed columns
+template <class E>
+void write_columns_of(const float* packed, int padded, int rows, int width, float factor, void* to,
+                      std::int64_t stride) {
+  for (int begin = 0; begin < width; begin += kPanel, packed += padded * kPanel) {
+    const int columns = width - begin < kPanel ? width - begin : kPanel;
+    for (int r = 0; r < rows; ++r) {
+      const float* const from = packed + r * kPanel;
+      store_all(static_cast<E*>(to) + r * stride + begin, columns,
+                [&](int i) ARMILLARY_LAMBDA { return mul(load(from + i), all(factor)); });
+    }
+  }
+}
+
+/// rows = rows of sums, `from_stride` floats from one to the next
+template <class E>
+void write_rows_of(const float* from, std::int64_t from_stride, int rows, int width, void* to,
+                   std::int64_t stride) {
+  for (int r = 0; r < rows; ++r, from += from_stride) {
+    store_all(static_cast<E*>(to) + r * stride, width, [&](int i) ARMILLARY_LAMBDA {
+      return i + kWidth <= width ? load(from + i) : load_part(from + i, width - i);
+    });
   }
 }
 

@@ -59,6 +59,7 @@ inline bool pack_query_pairs(const Rows& rows, float /*scale*/, int padded, floa
       __builtin_memset(packed, 0, sizeof(float) * static_cast<std::size_t>(padded) * kPanel);
     }
     for (int r = 0; r < rows.count; ++r) {
+      if (begin == 0) ask_for(rows, r + kAhead);
       __builtin_memcpy(packed + r * kPanel, row_of(rows, r) + begin,
                        sizeof(Bf16) * static_cast<std::size_t>(columns));
     }
@@ -81,6 +82,10 @@ inline bool pack_value_pairs(const Rows& rows, float /*scale*/, int padded, floa
   for (int begin = 0; begin < rows.width; begin += kPanel) {
     const int columns = rows.width - begin < kPanel ? rows.width - begin : kPanel;
     for (int r = 0; r < padded; r += 2, words += kPanel) {
+      if (begin == 0) {
+        ask_for(rows, r + kAhead);
+        ask_for(rows, r + 1 + kAhead);
+      }
       const Bf16* const even = r < rows.count ? row_of(rows, r) + begin : kZeros;
       const Bf16* const odd = r + 1 < rows.count ? row_of(rows, r + 1) + begin : kZeros;
       for (int c = 0; c < columns; ++c) {

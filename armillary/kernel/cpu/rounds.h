@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <span>
 
 #include "armillary/kernel/cpu/block.h"
 #include "armillary/kernel/cpu/scratch.h"
@@ -11,31 +12,83 @@
 namespace armillary::kernel::cpu {
 
 /// Heads and blocks that are packed together: all blocks of several heads, or a part of those of
-/// one.
+/// one; and the blocks of the other side that meet them.
 struct Round {
   std::int64_t first_head = 0;  ///< Counts (batch entry, head) pairs.
   std::int64_t heads = 0;
   std::int64_t first_block = 0;
   std::int64_t blocks = 0;
+  plan::Interval others;
 };
 
-/// Calls visit(Round) until every block of every head was in one; `block_floats` each.
-template <class Visit>
-void for_each_round(std::int64_t heads, std::int64_t blocks, std::int64_t block_floats,
-                    Visit visit) {
-  if (heads == 0 || blocks == 0) return;
-  const std::int64_t fit =
-      std::clamp<std::int64_t>(kPackedFloats / block_floats, 1, heads * blocks);
-  const std::int64_t blocks_each = std::min(fit, blocks);
-  const std::int64_t heads_each = std::max<std::int64_t>(1, fit / blocks);
-  for (std::int64_t head = 0; head < heads; head += heads_each) {
-    for (std::int64_t block = 0; block < blocks; block += blocks_each) {
-      visit(Round{.first_head = head,
-                  .heads = std::min(heads_each, heads - head),
-                  .first_block = block,
-                  .blocks = std::min(blocks_each, blocks - block)});
-    }
+/// Whether a block meets the first, or the last, of all the blocks that it ever meets.
+struct Turn {
+  bool first = false;
+  bool last = false;
+  bool idle =
+      false;  ///< It meets none now. If it never does, its turn is that of the first blocks.
+};
+
+/// `now` of the entries [`first`, `last`) that are a block's.
+template <class Entry>
+Turn turn_of(std::span<const Entry> now, const Entry* first, const Entry* last, bool first_blocks) {
+  if (first == last) return {first_blocks, first_blocks, true};
+  if (now.empty()) return {false, false, true};
+  return {now.data() == first, now.data() + now.size() == last, false};
+}
+
+/// What rounds are cut from. Where a head takes several rounds, others meet all of its blocks
+/// before the next `others_each` of them come.
+struct Rounds {
+  std::int64_t heads = 0;
+  std::int64_t blocks = 0;
+  std::int64_t block_floats = 0;
+  std::int64_t others = 0;
+  std::int64_t others_each = 0;
+
+  /// Blocks that are packed at once, of all heads together.
+  std::int64_t fit() const {
+    return std::max<std::int64_t>(1, kPackedFloats / std::max<std::int64_t>(1, block_floats));
   }
+  std::int64_t heads_each() const {
+    return std::max<std::int64_t>(1, fit() / std::max<std::int64_t>(1, blocks));
+  }
+  bool several_a_head() const { return fit() < blocks; }
+};
+
+/// Calls visit(Round) until every block of every head has met all others; once, if there are none.
+template <class Visit>
+void for_each_round(const Rounds& of, Visit visit) {
+  const std::int64_t blocks_each = std::min(of.fit(), of.blocks);
+  const std::int64_t heads_each = of.heads_each();
+  const std::int64_t others_each = of.several_a_head() ? of.others_each : of.others;
+  for (std::int64_t head = 0; head < of.heads; head += heads_each) {
+    std::int64_t other = 0;
+    do {
+      std::int64_t block = 0;
+      do {
+        const std::int64_t blocks = std::min(blocks_each, of.blocks - block);
+        visit(Round{.first_head = head,
+                    .heads = std::min(heads_each, of.heads - head),
+                    .first_block = block,
+                    .blocks = blocks,
+                    .others = {other, std::min(other + others_each, of.others)}});
+        block += blocks;
+      } while (block < of.blocks);
+      other += others_each;
+    } while (other < of.others);
+  }
+}
+
+/// Memory of the calling thread, one piece for both passes: what a round packed, and sums that wait
+/// for the next round.
+inline Scratch& packed_memory() {
+  thread_local Scratch scratch;
+  return scratch;
+}
+inline Scratch& resting_memory() {
+  thread_local Scratch scratch;
+  return scratch;
 }
 
 /// Calls job(i) for 0 <= i < count, on all threads of the team; jobs begin in ascending order.
@@ -58,6 +111,30 @@ void deal_out(const Team& team, std::int64_t count, const Job& job) {
   }
 }
 
+/// Pairs of a key block with the query blocks [begin, end), by number.
+inline std::span<const std::int32_t> pairs_of_k(const Schedule& schedule, std::int64_t k_block,
+                                                plan::Interval q_blocks) {
+  const auto k = static_cast<std::size_t>(k_block);
+  const std::int32_t* const first = schedule.by_k.data() + schedule.first_of_k[k];
+  const std::int32_t* const last = schedule.by_k.data() + schedule.first_of_k[k + 1];
+  const auto below = [&](std::int32_t pair, std::int64_t q) {
+    return schedule.pairs[static_cast<std::size_t>(pair)].q < q;
+  };
+  const auto* const begin = std::lower_bound(first, last, q_blocks.begin, below);
+  return {begin, std::lower_bound(begin, last, q_blocks.end, below)};
+}
+
+/// Pairs of a query block with the key blocks [begin, end).
+inline std::span<const BlockPair> pairs_of_q(const Schedule& schedule, std::int64_t q_block,
+                                             plan::Interval k_blocks) {
+  const auto q = static_cast<std::size_t>(q_block);
+  const BlockPair* const first = schedule.pairs.data() + schedule.first_of_q[q];
+  const BlockPair* const last = schedule.pairs.data() + schedule.first_of_q[q + 1];
+  const auto below = [](const BlockPair& pair, std::int64_t k) { return pair.k < k; };
+  const BlockPair* const begin = std::lower_bound(first, last, k_blocks.begin, below);
+  return {begin, std::lower_bound(begin, last, k_blocks.end, below)};
+}
+
 /// Query heads of the view that read KV head `kv_head` of the view.
 inline plan::Interval q_heads_of(const Call& call, std::int64_t kv_head) {
   const std::int64_t begin = (call.first_kv_head + kv_head) * call.group_size - call.first_q_head;
@@ -72,6 +149,19 @@ inline std::int64_t largest_group(const Call& call) {
 
 inline float* at(const Output& output, std::int64_t batch, std::int64_t head, std::int64_t row) {
   return output.data + batch * output.batch + head * output.head + row * output.row;
+}
+
+inline void* at(const Result& result, std::int64_t batch, std::int64_t head, std::int64_t row) {
+  const std::int64_t elements = batch * result.batch + head * result.head + row * result.row;
+  return static_cast<char*>(result.data) + elements * bytes_of(result.element);
+}
+
+/// Of an fp32 result.
+inline Output floats_of(const Result& result) {
+  return {.data = static_cast<float*>(result.data),
+          .batch = result.batch,
+          .row = result.row,
+          .head = result.head};
 }
 
 inline const void* at(const Input& input, Element element, std::int64_t batch, std::int64_t head,

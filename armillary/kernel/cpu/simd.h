@@ -95,6 +95,20 @@ ARMILLARY_INLINE Float load(const Bf16* x) {
 ARMILLARY_INLINE Float load(const Fp16* x) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
 }
+// Not vcvtneps2bf16, which takes subnormal floats for zero.
+ARMILLARY_INLINE void store(Bf16* x, Float a) {
+  const Int bits = _mm512_castps_si512(a);
+  const Int odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const Int up = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+  const Int quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+  const Int rounded = _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), up, quiet);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(x),
+                      _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+}
+ARMILLARY_INLINE void store(Fp16* x, Float a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(x),
+                      _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
 
 #if defined(__AVX512BF16__)
 #define ARMILLARY_PAIRS 1
@@ -186,6 +200,21 @@ ARMILLARY_INLINE Float load(const Bf16* x) {
 }
 ARMILLARY_INLINE Float load(const Fp16* x) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+}
+ARMILLARY_INLINE void store(Bf16* x, Float a) {
+  const Int bits = _mm256_castps_si256(a);
+  const Int odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const Int up = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+  const Int quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  const Int nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+  const Int high = _mm256_srli_epi32(_mm256_blendv_epi8(up, quiet, nan), 16);
+  // Within each half of 128 bits; then the lower words of both.
+  const Int packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(high, high), 0x08);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(x), _mm256_castsi256_si128(packed));
+}
+ARMILLARY_INLINE void store(Fp16* x, Float a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(x),
+                   _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
 #else  // portable: vectors of GCC and Clang, whatever the machine has for them
@@ -290,18 +319,42 @@ ARMILLARY_INLINE Float load(const Fp16* x) {
   return a;
 }
 
-#if defined(ARMILLARY_PAIRS)
-ARMILLARY_INLINE Float dot(Float a, Float b, Float c) {
-  constexpr std::int32_t kHigh = static_cast<std::int32_t>(0xffff0000u);
-  c = c + (Float)((Int)a << 16) * (Float)((Int)b << 16);
-  return c + (Float)((Int)a & kHigh) * (Float)((Int)b & kHigh);
-}
 ARMILLARY_INLINE std::uint16_t rounded(float x) {
   std::uint32_t bits = 0;
   __builtin_memcpy(&bits, &x, sizeof bits);
   const bool nan = x != x;
   bits = nan ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1);  // ties to even
   return static_cast<std::uint16_t>(bits >> 16);
+}
+ARMILLARY_INLINE void store(Bf16* x, Float a) {
+  for (int i = 0; i < kWidth; ++i) x[i].bits = rounded(a[i]);
+}
+ARMILLARY_INLINE std::uint16_t narrowed(float x) {
+  std::uint32_t bits = 0;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  const std::uint32_t sign = bits >> 16 & 0x8000u;
+  bits &= 0x7fffffffu;
+  if (bits > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
+  if (bits >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // from 65520 on
+  if (bits < 0x38800000u) {  // below 2^-14: added to 1/2, the sum has their bits last
+    float value = 0;
+    __builtin_memcpy(&value, &bits, sizeof value);
+    value += 0.5f;
+    __builtin_memcpy(&bits, &value, sizeof bits);
+    return static_cast<std::uint16_t>(sign | (bits - 0x3f000000u));
+  }
+  bits += 0xfffu + (bits >> 13 & 1);  // ties to even
+  return static_cast<std::uint16_t>(sign | ((bits - (112u << 23)) >> 13));
+}
+ARMILLARY_INLINE void store(Fp16* x, Float a) {
+  for (int i = 0; i < kWidth; ++i) x[i].bits = narrowed(a[i]);
+}
+
+#if defined(ARMILLARY_PAIRS)
+ARMILLARY_INLINE Float dot(Float a, Float b, Float c) {
+  constexpr std::int32_t kHigh = static_cast<std::int32_t>(0xffff0000u);
+  c = c + (Float)((Int)a << 16) * (Float)((Int)b << 16);
+  return c + (Float)((Int)a & kHigh) * (Float)((Int)b & kHigh);
 }
 ARMILLARY_INLINE void store_rounded(Bf16* x, Float a, Float b) {
   std::uint16_t halves[2 * kWidth];
@@ -329,6 +382,20 @@ ARMILLARY_INLINE Float load_part(const Element* x, int n) {
   Element padded[kWidth] = {};
   for (int i = 0; i < n; ++i) padded[i] = x[i];
   return load(padded);
+}
+/// Stores the first `n` < kWidth elements.
+template <class Element>
+ARMILLARY_INLINE void store_part(Element* x, Float a, int n) {
+  Element rounded[kWidth];
+  store(rounded, a);
+  for (int i = 0; i < n; ++i) x[i] = rounded[i];
+}
+/// Stores `count` elements, in vectors and a part of one: those that `at(i)` gives for i, i + 1, ..
+template <class Element, class At>
+ARMILLARY_INLINE void store_all(Element* x, int count, const At& at) {
+  int i = 0;
+  for (; i + kWidth <= count; i += kWidth) store(x + i, at(i));
+  if (i < count) store_part(x + i, at(i), count - i);
 }
 
 }  // namespace armillary::kernel::cpu::ARMILLARY_ISA

@@ -169,10 +169,16 @@ struct Tiles {
 
   Products floats;  ///< Of any dtype.
   Products pairs;   ///< Of bf16, multiplied as such; empty if the set cannot.
-  /// Writes the state of `rows` queries as out / sum and max + log sum; rows of sum 0 stay.
-  void (*write)(const ForwardTile& tile, float* out, std::int64_t out_stride, float* lse,
-                std::int64_t lse_stride) = nullptr;
-
+  // By the dtype of what is written, which is rounded once.
+  /// Writes the state of queries as out / sum and max + log sum; (0, -inf) where nothing was seen.
+  void (*write[kElements])(const ForwardTile& tile, void* out, std::int64_t out_stride, float* lse,
+                           std::int64_t lse_stride) = {};
+  /// rows of `to` = factor * packed columns
+  void (*write_columns[kElements])(const float* packed, int padded, int rows, int width,
+                                   float factor, void* to, std::int64_t stride) = {};
+  /// rows of `to` = rows of floats
+  void (*write_rows[kElements])(const float* from, std::int64_t from_stride, int rows, int width,
+                                void* to, std::int64_t stride) = {};
   /// rows of `grad` += factor * packed columns
   void (*add_columns)(const float* packed, int padded, int rows, int width, float factor,
                       float* grad, std::int64_t stride) = nullptr;
