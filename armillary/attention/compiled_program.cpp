@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "armillary/attention/at_once.h"
+#include "armillary/attention/fused.h"
 #include "armillary/attention/loans.h"
 #include "armillary/core/error.h"
 #include "armillary/plan/hazards.h"
@@ -246,7 +246,7 @@ std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner,
     compiled.calls.push_back(calls_of(compiled, op));
   }
   const std::vector<std::vector<int>> waits = dependencies(compiled.program);
-  find_at_once(compiled, waits);
+  find_fused(compiled, waits);
   compiled.lanes = batches_of(compiled.program, compiled.views, waits);
   find_loans(compiled);
   return result;

@@ -5,6 +5,7 @@
 // is about.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -66,7 +67,7 @@ struct CompiledProgram {
   std::vector<bool> callers;
   /// Of the tiles: where it lives: itself, or the caller's tile that takes over all it ends as, in
   /// the same dtype and place. The `copy` or `finish` that does it has nothing to move then. Or
-  /// nowhere: a sum that is not made (at_once.h).
+  /// nowhere: a sum that is not made (fused.h).
   std::vector<int> home;
   static constexpr int kNowhere = -1;
   /// Of the ops, one per operand; a `delta` has one more, the Lse of its rows: what the gradient of
@@ -74,10 +75,14 @@ struct CompiledProgram {
   std::vector<std::vector<LocatedView>> views;
   const kernel::Kernel* kernel = nullptr;      ///< For which `calls` are prepared.
   std::vector<std::vector<KernelCall>> calls;  ///< Of the ops; none for those that do not attend.
-  /// Of the ops: what one that attends writes at once, in place of its sums: out and lse, or dq, dk
-  /// and dv; empty for others (at_once.h).
-  std::vector<std::vector<ResultView>> at_once;
-  std::vector<bool> part_of_other;        ///< Of the ops: done by one that attends at once.
+  // What is done by the kernel calls of ops that attend (fused.h).
+  std::vector<bool> fused;  ///< Of the ops: nothing is left to do.
+  /// Of the ops: whether the sums of queries, and of keys, have not been cleared: the one call of
+  /// the op writes them.
+  std::vector<std::array<bool, 2>> fresh;
+  /// Of the ops: what the one call of an op writes in place of its sums: out and lse, or dq, dk and
+  /// dv; empty for others.
+  std::vector<std::vector<ResultView>> results;
   std::vector<std::vector<Batch>> lanes;  ///< Batches in order, one list per lane; 0 computes.
   /// Of the ops: whether a send may lend its memory, or a receive borrow the sender's (loans.h).
   std::vector<bool> loan;

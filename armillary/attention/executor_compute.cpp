@@ -17,7 +17,7 @@ bool Execution::at_home(int op, std::size_t target, std::size_t source) const {
 
 void Execution::compute(int op) {
   const plan::Op& action = compiled_->program.ops[op];
-  if (compiled_->part_of_other[op]) return;
+  if (compiled_->fused[op]) return;
   if (action.kind == plan::OpKind::Attend) return attend(op);
   if (action.kind == plan::OpKind::AttendGrad) return attend_grad(op);
   for (std::size_t s = 0; s < compiled_->views[op][0].segments.size(); ++s) {
@@ -81,8 +81,8 @@ const at::Tensor& Execution::written(const ResultView& result) const {
 void Execution::attend(int op) {
   const LocatedView& queries = compiled_->views[op][0];
   const auto part = [&](std::size_t v, std::size_t s) { return operands_.at(op, v, s); };
-  if (const std::vector<ResultView>& at_once = compiled_->at_once[op]; !at_once.empty()) {
-    kernel::Result result{written(at_once[0]), written(at_once[1]),
+  if (const std::vector<ResultView>& results = compiled_->results[op]; !results.empty()) {
+    kernel::Result result{written(results[0]), written(results[1]),
                           heads_of(max_logit_H_, queries)};
     compiled_->kernel->attend_all(compiled_->calls[op][0].pairs,
                                   {part(0, 0), part(1, 0), part(2, 0), options_.score},
@@ -90,22 +90,24 @@ void Execution::attend(int op) {
     return;
   }
   for (const auto& [i, j, pairs] : compiled_->calls[op]) {
-    kernel::Partial carry{part(3, i), part(4, i), heads_of(max_logit_H_, queries)};
+    kernel::Partial carry{part(3, i), part(4, i), heads_of(max_logit_H_, queries),
+                          compiled_->fresh[op][0]};
     compiled_->kernel->attend(pairs, {part(0, i), part(1, j), part(2, j), options_.score}, carry);
   }
 }
 
 void Execution::attend_grad(int op) {
   const auto part = [&](std::size_t v, std::size_t s) { return operands_.at(op, v, s); };
-  if (const std::vector<ResultView>& at_once = compiled_->at_once[op]; !at_once.empty()) {
-    kernel::InputGrads grads{written(at_once[0]), written(at_once[1]), written(at_once[2])};
+  if (const std::vector<ResultView>& results = compiled_->results[op]; !results.empty()) {
+    kernel::InputGrads grads{written(results[0]), written(results[1]), written(results[2])};
     compiled_->kernel->attend_grad_all(compiled_->calls[op][0].pairs,
                                        {part(0, 0), part(1, 0), part(2, 0), options_.score},
                                        {part(3, 0), part(4, 0), part(5, 0)}, grads);
     return;
   }
   for (const auto& [i, j, pairs] : compiled_->calls[op]) {
-    kernel::InputGrads grads{part(6, i), part(7, j), part(8, j)};
+    kernel::InputGrads grads{part(6, i), part(7, j), part(8, j), compiled_->fresh[op][0],
+                             compiled_->fresh[op][1]};
     compiled_->kernel->attend_grad(pairs, {part(0, i), part(1, j), part(2, j), options_.score},
                                    {part(3, i), part(4, i), part(5, i)}, grads);
   }

@@ -123,7 +123,7 @@ std::array<Borrowed, 2> borrowed_by(const plan::Problem& problem, const std::str
 
 /// How many ops of a pass attend at once.
 int at_once(const CompiledProgram& compiled) {
-  return static_cast<int>(std::count_if(compiled.at_once.begin(), compiled.at_once.end(),
+  return static_cast<int>(std::count_if(compiled.results.begin(), compiled.results.end(),
                                         [](const auto& results) { return !results.empty(); }));
 }
 
@@ -148,6 +148,21 @@ TEST(Execution, AttendsAtOnceWhereOneCallSeesAllKeys) {
       if (world > 1) return;
       EXPECT_EQ(run.slots().numel(), 2 * 4 * 16 * 4) << "delta alone";
     });
+  }
+}
+
+// Of a ring only what one call writes first: on rank 1 of 2, causal, zigzag, every sum.
+TEST(Execution, ClearsNothingThatAKernelWritesFirst) {
+  const CompiledAttention programs =
+      compiled_for(causal_problem(2, 16), plan::parse_strategy("ring"), 1);
+  for (const auto& compiled : {programs.forward, programs.backward}) {
+    int clears = 0;
+    for (std::size_t i = 0; i < compiled->program.ops.size(); ++i) {
+      if (compiled->program.ops[i].kind != plan::OpKind::Clear) continue;
+      ++clears;
+      EXPECT_TRUE(compiled->fused[i]) << i;
+    }
+    EXPECT_GT(clears, 1);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu/isa.h"
@@ -181,6 +182,18 @@ std::shared_ptr<const Prepared> Kernel::prepare(const Pairs& pairs) const {
   return run_prepare(pairs);
 }
 
+void clear_fresh(Partial& partial) {
+  if (std::exchange(partial.fresh, false)) clear(partial);
+}
+
+void clear_fresh(InputGrads& grads) {
+  if (std::exchange(grads.dq_fresh, false)) grads.dq_BLHD.zero_();
+  if (std::exchange(grads.dkv_fresh, false)) {
+    grads.dk_BLGD.zero_();
+    grads.dv_BLGE.zero_();
+  }
+}
+
 void Kernel::attend(const Pairs& pairs, const Inputs& inputs, Partial& carry) const {
   const Checker checker = check("attend", pairs, inputs);
   expect_rows(checker, {"carry.out_BLHE", "carry.lse_BLH", "carry.max_logit_H"}, inputs,
@@ -188,6 +201,7 @@ void Kernel::attend(const Pairs& pairs, const Inputs& inputs, Partial& carry) co
               {carry.out_BLHE, carry.lse_BLH, carry.max_logit_H});
   expect_known("attend", *this, inputs.score, carry.max_logit_H.defined());
   run_attend(pairs, inputs, carry);
+  carry.fresh = false;
 }
 
 void Kernel::attend_all(const Pairs& pairs, const Inputs& inputs, const at::Tensor& sinks_H,
@@ -209,8 +223,7 @@ void Kernel::run_attend_all(const Pairs& pairs, const Inputs& inputs, const at::
   const at::ScalarType acc = accumulator(inputs.q_BLHD.scalar_type());
   const bool rounds = result.out_BLHE.scalar_type() != acc;
   Partial carry{rounds ? at::empty(result.out_BLHE.sizes(), acc) : result.out_BLHE, result.lse_BLH,
-                result.max_logit_H};
-  clear(carry);
+                result.max_logit_H, /*fresh=*/true};
   run_attend(pairs, inputs, carry);
   finish(carry, result.out_BLHE, result.lse_BLH, sinks_H);
 }
@@ -221,6 +234,7 @@ void Kernel::attend_grad(const Pairs& pairs, const Inputs& inputs, const OutputG
   expect_known("attend_grad", *this, inputs.score, false);
   expect_grads(checker, inputs, upstream, accumulator(inputs.q_BLHD.scalar_type()), grads);
   run_attend_grad(pairs, inputs, upstream, grads);
+  grads.dq_fresh = grads.dkv_fresh = false;
 }
 
 void Kernel::attend_grad_all(const Pairs& pairs, const Inputs& inputs, const OutputGrads& upstream,
@@ -235,8 +249,8 @@ void Kernel::run_attend_grad_all(const Pairs& pairs, const Inputs& inputs,
                                  const OutputGrads& upstream, InputGrads& grads) const {
   const c10::NoGradGuard no_grad;
   const auto acc = at::TensorOptions(accumulator(inputs.q_BLHD.scalar_type()));
-  InputGrads sums{at::zeros(grads.dq_BLHD.sizes(), acc), at::zeros(grads.dk_BLGD.sizes(), acc),
-                  at::zeros(grads.dv_BLGE.sizes(), acc)};
+  InputGrads sums{at::empty(grads.dq_BLHD.sizes(), acc), at::empty(grads.dk_BLGD.sizes(), acc),
+                  at::empty(grads.dv_BLGE.sizes(), acc), /*dq_fresh=*/true, /*dkv_fresh=*/true};
   run_attend_grad(pairs, inputs, upstream, sums);
   grads.dq_BLHD.copy_(sums.dq_BLHD);
   grads.dk_BLGD.copy_(sums.dk_BLGD);

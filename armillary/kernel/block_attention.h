@@ -84,13 +84,20 @@ struct Result {
   at::Tensor max_logit_H = {};  ///< As of Partial.
 };
 
-/// Gradients: of attend_grad accumulators that the caller has cleared and calls add to, of
-/// attend_grad_all in the input dtype.
+/// Gradients: of attend_grad accumulators that calls add to, of attend_grad_all in the input dtype.
 struct InputGrads {
   at::Tensor dq_BLHD;
   at::Tensor dk_BLGD;
   at::Tensor dv_BLGE;
+  /// As if they had been cleared: attend_grad() then writes all of dq, or of dk and dv, and makes
+  /// this false.
+  bool dq_fresh = false;
+  bool dkv_fresh = false;
 };
+
+/// For kernels: clears what is fresh, which is it no more.
+void clear_fresh(Partial& partial);
+void clear_fresh(InputGrads& grads);
 
 /// A way to compute attention. Rules for every kernel, one test each in reference_test.cpp:
 ///

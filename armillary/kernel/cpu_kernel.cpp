@@ -204,13 +204,16 @@ class CpuKernel final : public Kernel {
       return reference().attend(pairs, inputs, carry);
     }
     const c10::NoGradGuard no_grad;
+    const auto schedule = schedules(pairs);
+    if (schedule->forward().pairs.empty()) return clear_fresh(carry);
     const Readable rows = readable(inputs);
     const Updated out(carry.out_BLHE);
     const Raised max_logit(carry.max_logit_H);
-    const auto schedule = schedules(pairs);
-    cpu::attend(
-        call_of(isa_, schedule->forward(), pairs.heads, rows, inputs.score),
-        {.out = out.output(), .lse = output_of(carry.lse_BLH), .max_logit_H = max_logit.data()});
+    cpu::attend(call_of(isa_, schedule->forward(), pairs.heads, rows, inputs.score),
+                {.out = out.output(),
+                 .lse = output_of(carry.lse_BLH),
+                 .max_logit_H = max_logit.data(),
+                 .fresh = carry.fresh});
     out.write_back();
   }
 
@@ -222,15 +225,20 @@ class CpuKernel final : public Kernel {
       return reference().attend_grad(pairs, inputs, upstream, grads);
     }
     const c10::NoGradGuard no_grad;
+    const auto schedule = schedules(pairs);
+    if (schedule->backward().pairs.empty()) return clear_fresh(grads);
     const Readable rows = readable(inputs);
     const at::Tensor dout = readable(upstream.dout_BLHE);
     const Updated dq(grads.dq_BLHD);
     const Updated dk(grads.dk_BLGD);
     const Updated dv(grads.dv_BLGE);
-    const auto schedule = schedules(pairs);
     cpu::attend_grad(call_of(isa_, schedule->backward(), pairs.heads, rows, inputs.score),
                      upstream_of(dout, upstream),
-                     {.dq = dq.output(), .dk = dk.output(), .dv = dv.output()});
+                     {.dq = dq.output(),
+                      .dk = dk.output(),
+                      .dv = dv.output(),
+                      .dq_fresh = grads.dq_fresh,
+                      .dkv_fresh = grads.dkv_fresh});
     dq.write_back();
     dk.write_back();
     dv.write_back();
@@ -241,7 +249,9 @@ class CpuKernel final : public Kernel {
     check("attend_all", inputs);
     check_output("attend_all", "result.out_BLHE", result.out_BLHE);
     check_output("attend_all", "result.lse_BLH", result.lse_BLH);
-    if (inputs.q_BLHD.scalar_type() == at::kDouble || !has_rows(result.out_BLHE)) {
+    const auto schedule = schedules(pairs);
+    if (inputs.q_BLHD.scalar_type() == at::kDouble || !has_rows(result.out_BLHE) ||
+        schedule->forward().pairs.empty()) {
       return Kernel::run_attend_all(pairs, inputs, sinks_H, result);
     }
     const c10::NoGradGuard no_grad;
@@ -249,7 +259,6 @@ class CpuKernel final : public Kernel {
     at::Tensor sinks;
     if (sinks_H.defined()) sinks = sinks_H.contiguous();
     const Raised max_logit(result.max_logit_H);
-    const auto schedule = schedules(pairs);
     cpu::attend_all(call_of(isa_, schedule->forward(), pairs.heads, rows, inputs.score),
                     {.out = result_of(result.out_BLHE),
                      .lse = output_of(result.lse_BLH),
@@ -263,13 +272,14 @@ class CpuKernel final : public Kernel {
     check_grads("attend_grad_all", grads);
     const bool by_rows =
         has_rows(grads.dq_BLHD) && has_rows(grads.dk_BLGD) && has_rows(grads.dv_BLGE);
-    if (inputs.q_BLHD.scalar_type() == at::kDouble || !by_rows) {
+    const auto schedule = schedules(pairs);
+    if (inputs.q_BLHD.scalar_type() == at::kDouble || !by_rows ||
+        schedule->backward().pairs.empty()) {
       return Kernel::run_attend_grad_all(pairs, inputs, upstream, grads);
     }
     const c10::NoGradGuard no_grad;
     const Readable rows = readable(inputs);
     const at::Tensor dout = readable(upstream.dout_BLHE);
-    const auto schedule = schedules(pairs);
     cpu::attend_grad_all(call_of(isa_, schedule->backward(), pairs.heads, rows, inputs.score),
                          upstream_of(dout, upstream),
                          {.dq = result_of(grads.dq_BLHD),

@@ -125,9 +125,10 @@ inline void deal_block(const Kernel& kernel, const Sequences& x, const plan::Mas
     Result result{out, lse, max_H};
     kernel.attend_all(pairs(deal.k_blocks[0]), inputs(deal.k_blocks[0]), sinks, result);
   } else {
-    Partial carry{in_slot(at::zeros(out.sizes(), acc)), in_slot(at::zeros(lse.sizes(), acc)),
-                  max_H};
-    clear(carry);
+    const bool fresh = deal.k_blocks.size() > 1;  // else cleared
+    Partial carry{in_slot(at::full(out.sizes(), kNan, acc)), in_slot(at::full_like(lse, kNan)),
+                  max_H, fresh};
+    if (!fresh) clear(carry);
     for (const plan::Runs& k_runs : deal.k_blocks)
       kernel.attend(pairs(k_runs), inputs(k_runs), carry);
     finish(carry, out, lse, sinks);
@@ -139,12 +140,17 @@ inline void deal_block(const Kernel& kernel, const Sequences& x, const plan::Mas
   add_part(results.out_BSHE, q_runs, heads, out.to(acc.dtype()));
   add_part(results.lse_BSH, q_runs, heads, lse);
 
-  for (const plan::Runs& k_runs : deal.k_blocks) {
+  for (std::size_t i = 0; i < deal.k_blocks.size(); ++i) {
+    const plan::Runs& k_runs = deal.k_blocks[i];
     const Inputs in = inputs(k_runs);
-    const auto grad_of = [&](const at::Tensor& x) {
-      return in_slot(deal.all ? at::full_like(x, kNan) : at::zeros(x.sizes(), acc));
+    const bool dq_fresh = i % 2 == 1;
+    const bool dkv_fresh = i % 3 == 1;
+    const auto grad_of = [&](const at::Tensor& x, bool fresh) {
+      if (deal.all) return in_slot(at::full_like(x, kNan));
+      return in_slot(at::full(x.sizes(), fresh ? kNan : 0.0, acc));
     };
-    InputGrads grads{grad_of(in.q_BLHD), grad_of(in.k_BLGD), grad_of(in.v_BLGE)};
+    InputGrads grads{grad_of(in.q_BLHD, dq_fresh), grad_of(in.k_BLGD, dkv_fresh),
+                     grad_of(in.v_BLGE, dkv_fresh), dq_fresh, dkv_fresh};
     if (deal.all) {
       kernel.attend_grad_all(pairs(k_runs), in, {dout, lse, delta_BLH}, grads);
     } else {

@@ -20,6 +20,9 @@ struct Partial {
   /// If defined, attend() raises it to the largest score it sees of each query head of the view;
   /// accumulators, -inf at first. Left alone by everything else in this header.
   at::Tensor max_logit_H = {};
+  /// As if it had been cleared, whatever is in its memory: attend() then writes every row of out
+  /// and lse, and makes this false.
+  bool fresh = false;
 };
 
 /// Sets every row to (0, -inf): no key seen yet.

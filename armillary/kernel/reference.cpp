@@ -263,6 +263,7 @@ class Reference final : public Kernel {
  private:
   void run_attend(const Pairs& pairs, const Inputs& inputs, Partial& carry) const override {
     const c10::NoGradGuard no_grad;
+    clear_fresh(carry);
     for_each_piece(pairs, inputs, [&](const Piece& piece) {
       at::Tensor p_MN =
           scores(piece, inputs.score, piece.q_side(inputs.q_BLHD), piece.k_side(inputs.k_BLGD));
@@ -288,6 +289,7 @@ class Reference final : public Kernel {
   void run_attend_grad(const Pairs& pairs, const Inputs& inputs, const OutputGrads& upstream,
                        InputGrads& grads) const override {
     const c10::NoGradGuard no_grad;
+    clear_fresh(grads);
     const double scale = inputs.score.scale;
     for_each_piece(pairs, inputs, [&](const Piece& piece) {
       const at::Tensor q_MD = piece.q_side(inputs.q_BLHD);

@@ -67,8 +67,14 @@ TEST_P(Rules, QueriesAndKeysOfDifferentLengths) {
     const Deal deal{.q_blocks = {run(0, lengths.q)},
                     .k_blocks = {run(lengths.kv / 2, lengths.kv), run(0, lengths.kv / 2)},
                     .q_heads = {{0, 2}}};
-    expect_near(dealt_attention(kernel(), x, mask, deal, 0.3), naive_attention(x, mask, 0.3),
-                tolerance(dtype()), fmt::format("{} queries, {} keys", lengths.q, lengths.kv));
+    const Deal all{.q_blocks = {run(0, lengths.q)},
+                   .k_blocks = {run(0, lengths.kv)},
+                   .q_heads = {{0, 2}},
+                   .all = true};
+    for (const Deal& dealt : {deal, all}) {
+      expect_near(dealt_attention(kernel(), x, mask, dealt, 0.3), naive_attention(x, mask, 0.3),
+                  tolerance(dtype()), fmt::format("{} queries, {} keys", lengths.q, lengths.kv));
+    }
   }
 }
 

@@ -15,12 +15,12 @@ float dk_factor(const Call& call) {
 
 /// What becomes of gradients.
 struct GradTarget {
-  bool all = false;  ///< They begin with nothing, and end as the results.
-  AllGrads results;  ///< Of `all`.
-  /// What calls add to; of `all`, what is added up before it is written: the results themselves if
+  /// What calls add to. Of `ends`, what is added up before it is written: the results themselves if
   /// they are fp32, else rows of dq of the round's query heads, and rows of dk and dv of the
   /// round's others, if a head takes several rounds.
   Grads sums;
+  bool ends = false;     ///< They end as the results.
+  AllGrads results;      ///< Of `ends`; and always where dq goes.
   bool rounded = false;  ///< The latter.
 };
 
@@ -56,8 +56,8 @@ class KeyBlock {
   }
 
  private:
-  bool begins() const { return target_.all && turn_.first; }
-  bool ends() const { return target_.all && turn_.last; }
+  bool begins() const { return target_.sums.dkv_fresh && turn_.first; }
+  bool ends() const { return target_.ends && turn_.last; }
   int count() const { return static_cast<int>(rows_.end - rows_.begin); }
   int panels() const { return round_up(count(), call_.isa->panel); }
   int groups() const { return round_up(count(), call_.isa->row_group); }
@@ -151,7 +151,7 @@ class KeyBlock {
                               : at(target_.sums.dq, batch_, head, row);
     queries_.wait_for_turn(packed, number - first_of_round);
     const Tiles& isa = *call_.isa;
-    if (target_.all && number == schedule.first_of_q[q_block]) {
+    if (target_.sums.dq_fresh && number == schedule.first_of_q[q_block]) {
       isa.write_rows[index_of(Element::Float32)](kZeros, 0, tile.pairs.q_rows, call_.head_dim,
                                                  tile.dq, tile.dq_stride);
     }
@@ -227,7 +227,7 @@ void clear_dq(const Call& call, const GradTarget& target) {
 /// Memory for the sums of results that are rounded, and how many others of a round that takes.
 void place_sums(const Call& call, Rounds& rounds, GradTarget& target) {
   const Schedule& schedule = *call.schedule;
-  const std::int64_t q_rows = schedule.q_rows.empty() ? 0 : schedule.q_rows.back().end;
+  const std::int64_t q_rows = schedule.q_rows.back().end;
   const std::int64_t heads = std::min(rounds.heads, rounds.heads_each()) * largest_group(call);
   Carver carver;
   const auto array = [&](std::int64_t height, int width) {
@@ -246,7 +246,9 @@ void place_sums(const Call& call, Rounds& rounds, GradTarget& target) {
   float* const memory = resting_memory().floats(carver.size());
   target.sums = {.dq = {.data = memory + dq, .row = call.head_dim, .head = q_rows * call.head_dim},
                  .dk = {.data = memory + dk, .row = call.head_dim},
-                 .dv = {.data = memory + dv, .row = call.value_dim}};
+                 .dv = {.data = memory + dv, .row = call.value_dim},
+                 .dq_fresh = true,
+                 .dkv_fresh = true};
 }
 
 void attend_grad_to(const Call& call, const Upstream& upstream, GradTarget target) {
@@ -258,7 +260,7 @@ void attend_grad_to(const Call& call, const Upstream& upstream, GradTarget targe
                 .others = k_blocks,
                 .others_each = k_blocks};
   if (target.rounded) place_sums(call, rounds, target);
-  if (target.all) clear_dq(call, target);
+  if (target.sums.dq_fresh) clear_dq(call, target);
   for_each_round(rounds, [&](const Round& round) {
     PackedQueries queries(call, upstream, round);
     deal_out(call.team, queries.count(), [&](std::int64_t i) { queries.pack(i); });
@@ -277,17 +279,17 @@ PatchLimits backward_limits(const Tiles& isa) {
 }
 
 void attend_grad(const Call& call, const Upstream& upstream, const Grads& grads) {
-  if (call.schedule->pairs.empty() || call.heads == 0) return;
-  attend_grad_to(call, upstream, {.sums = grads});
+  attend_grad_to(call, upstream, {.sums = grads, .results = {.dq = result_of(grads.dq)}});
 }
 
 void attend_grad_all(const Call& call, const Upstream& upstream, const AllGrads& results) {
   GradTarget target{
-      .all = true, .results = results, .rounded = results.dq.element != Element::Float32};
+      .ends = true, .results = results, .rounded = results.dq.element != Element::Float32};
   if (!target.rounded) {
     target.sums = {
         .dq = floats_of(results.dq), .dk = floats_of(results.dk), .dv = floats_of(results.dv)};
   }
+  target.sums.dq_fresh = target.sums.dkv_fresh = true;
   attend_grad_to(call, upstream, target);
 }
 

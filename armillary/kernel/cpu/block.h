@@ -92,6 +92,7 @@ struct Carry {
   Output out;
   Output lse;                    ///< Rows of one element.
   float* max_logit_H = nullptr;  ///< May be null.
+  bool fresh = false;            ///< As of kernel::Partial.
 };
 
 /// Rows that see all their keys in one call.
@@ -112,6 +113,8 @@ struct Grads {
   Output dq;
   Output dk;
   Output dv;
+  bool dq_fresh = false;  ///< As of kernel::InputGrads.
+  bool dkv_fresh = false;
 };
 
 /// Gradients that come from one call.
@@ -122,7 +125,7 @@ struct AllGrads {
 };
 
 /// kernel::Kernel::attend and attend_grad, attend_all and attend_grad_all. Require a schedule made
-/// for the block sizes of the pass and set: `schedule_limits`.
+/// for the block sizes of the pass and set, of which a pair is visible.
 void attend(const Call& call, const Carry& carry);
 void attend_all(const Call& call, const AllKeys& results);
 void attend_grad(const Call& call, const Upstream& upstream, const Grads& grads);

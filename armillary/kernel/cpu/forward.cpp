@@ -22,9 +22,10 @@ void raise(float& shared, float seen) {
 
 /// What becomes of queries.
 struct QueryTarget {
-  bool all = false;  ///< They begin with nothing seen but a sink, and end as the result.
-  Result result;     ///< Of `all`.
-  Output sums;       ///< Of rounds: what they begin with and, but for the last of `all`, end as.
+  bool begins = false;  ///< With nothing seen but a sink, in place of what `sums` and `lse` hold.
+  bool ends = false;    ///< As the result.
+  Result result;        ///< Of `ends`.
+  Output sums;          ///< What rounds begin with and end as, but for the first and the last.
   /// `sums` has the rows of the round's others only, of the query heads of one KV head.
   bool sums_of_others = false;
   Output lse;
@@ -53,8 +54,8 @@ void attend_block(const Call& call, const QueryTarget& target, const Round& roun
   const auto q = static_cast<std::size_t>(q_block);
   const Turn turn = turn_of(pairs, all_pairs + schedule.first_of_q[q],
                             all_pairs + schedule.first_of_q[q + 1], round.first_block == 0);
-  const bool begins = target.all && turn.first;
-  const bool ends = target.all && turn.last;
+  const bool begins = target.begins && turn.first;
+  const bool ends = target.ends && turn.last;
   if (turn.idle && !begins) return;
 
   const std::int64_t batch = (round.first_head + head_of_round) / call.kv_heads;
@@ -176,12 +177,15 @@ PatchLimits forward_limits(const Tiles& isa) {
 }
 
 void attend(const Call& call, const Carry& carry) {
-  if (call.schedule->pairs.empty() || call.heads == 0) return;
-  attend_to(call, {.sums = carry.out, .lse = carry.lse, .max_logit_H = carry.max_logit_H});
+  attend_to(call, {.begins = carry.fresh,
+                   .sums = carry.out,
+                   .lse = carry.lse,
+                   .max_logit_H = carry.max_logit_H});
 }
 
 void attend_all(const Call& call, const AllKeys& results) {
-  QueryTarget target{.all = true,
+  QueryTarget target{.begins = true,
+                     .ends = true,
                      .result = results.out,
                      .lse = results.lse,
                      .sinks_H = results.sinks_H,

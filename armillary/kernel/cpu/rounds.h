@@ -50,33 +50,26 @@ struct Rounds {
   std::int64_t fit() const {
     return std::max<std::int64_t>(1, kPackedFloats / std::max<std::int64_t>(1, block_floats));
   }
-  std::int64_t heads_each() const {
-    return std::max<std::int64_t>(1, fit() / std::max<std::int64_t>(1, blocks));
-  }
+  std::int64_t heads_each() const { return std::max<std::int64_t>(1, fit() / blocks); }
   bool several_a_head() const { return fit() < blocks; }
 };
 
-/// Calls visit(Round) until every block of every head has met all others; once, if there are none.
+/// Calls visit(Round) until every block of every head has met all others.
 template <class Visit>
 void for_each_round(const Rounds& of, Visit visit) {
   const std::int64_t blocks_each = std::min(of.fit(), of.blocks);
   const std::int64_t heads_each = of.heads_each();
   const std::int64_t others_each = of.several_a_head() ? of.others_each : of.others;
   for (std::int64_t head = 0; head < of.heads; head += heads_each) {
-    std::int64_t other = 0;
-    do {
-      std::int64_t block = 0;
-      do {
-        const std::int64_t blocks = std::min(blocks_each, of.blocks - block);
+    for (std::int64_t other = 0; other < of.others; other += others_each) {
+      for (std::int64_t block = 0; block < of.blocks; block += blocks_each) {
         visit(Round{.first_head = head,
                     .heads = std::min(heads_each, of.heads - head),
                     .first_block = block,
-                    .blocks = blocks,
+                    .blocks = std::min(blocks_each, of.blocks - block),
                     .others = {other, std::min(other + others_each, of.others)}});
-        block += blocks;
-      } while (block < of.blocks);
-      other += others_each;
-    } while (other < of.others);
+      }
+    }
   }
 }
 
@@ -162,6 +155,10 @@ inline Output floats_of(const Result& result) {
           .batch = result.batch,
           .row = result.row,
           .head = result.head};
+}
+
+inline Result result_of(const Output& output) {
+  return {.data = output.data, .batch = output.batch, .row = output.row, .head = output.head};
 }
 
 inline const void* at(const Input& input, Element element, std::int64_t batch, std::int64_t head,
