@@ -104,7 +104,7 @@ std::vector<Side> KernelRate::sides() {
   };
   std::vector<Side> sides{
       {"peak",
-       [this] { return peak_gflops(facts_.isa, work_->given.dtype, work_->given.threads, 0.02); }},
+       [this] { return peak_gflops(facts_.isa, work_->given.dtype, work_->given.threads, 0.1); }},
       {"kernel", [this, rate] { return rate(*work_->ours); }}};
   if (work_->sdpa) sides.push_back({"sdpa", [this, rate] { return rate(*work_->sdpa); }});
   return sides;

@@ -7,9 +7,11 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
+#include "armillary/attention/compiled_program.h"
 #include "armillary/kernel/cpu_kernel.h"
 
 namespace armillary::bench {
@@ -129,8 +131,21 @@ struct LayerKernels::Calls {
     kernel::Pairs pairs;
     kernel::Inputs inputs;
     kernel::Partial carry;
+    kernel::Result result;
     kernel::OutputGrads upstream;
     kernel::InputGrads grads;
+    // As the executor calls it (attention/fused.h).
+    std::array<bool, 2> fresh = {};
+    bool all = false;
+
+    void write_at_once() {
+      all = true;
+      result = {at::empty(carry.out_BLHE.sizes(), inputs.q_BLHD.options()), carry.lse_BLH};
+      if (!upstream.dout_BLHE.defined()) return;
+      upstream.lse_BLH = carry.lse_BLH.clone();
+      grads = {at::empty_like(inputs.q_BLHD), at::empty_like(inputs.k_BLGD),
+               at::empty_like(inputs.v_BLGE)};
+    }
   };
   std::vector<Call> forward;
   std::vector<Call> backward;
@@ -138,10 +153,14 @@ struct LayerKernels::Calls {
   /// The calls of a program, on the rows of the sample that the views of its ops stand for.
   static std::vector<Call> of(const plan::Planner& planner, const plan::RankProgram& program,
                               const plan::Mask& mask, const Sample& whole) {
+    const auto compiled = attention::compile(planner, program, kernel::cpu_kernel());
     std::vector<Call> calls;
-    for (const plan::Op& op : program.ops) {
+    for (std::size_t i = 0; i < program.ops.size(); ++i) {
+      const plan::Op& op = program.ops[i];
       if (op.kind != plan::OpKind::Attend && op.kind != plan::OpKind::AttendGrad) continue;
       calls.push_back(one(planner, op, mask, whole));
+      calls.back().fresh = compiled->fresh[i];
+      if (!compiled->results[i].empty()) calls.back().write_at_once();
     }
     return calls;
   }
@@ -188,9 +207,22 @@ struct LayerKernels::Calls {
 
   void run(bool both) {
     const kernel::Kernel& kernel = kernel::cpu_kernel();
-    for (Call& call : forward) kernel.attend(call.pairs, call.inputs, call.carry);
+    for (Call& call : forward) {
+      if (call.all) {
+        kernel.attend_all(call.pairs, call.inputs, {}, call.result);
+        continue;
+      }
+      call.carry.fresh = call.fresh[0];
+      kernel.attend(call.pairs, call.inputs, call.carry);
+    }
     if (!both) return;
     for (Call& call : backward) {
+      if (call.all) {
+        kernel.attend_grad_all(call.pairs, call.inputs, call.upstream, call.grads);
+        continue;
+      }
+      call.grads.dq_fresh = call.fresh[0];
+      call.grads.dkv_fresh = call.fresh[1];
       kernel.attend_grad(call.pairs, call.inputs, call.upstream, call.grads);
     }
   }

@@ -118,12 +118,12 @@ double peak_gflops(std::string_view isa, plan::Dtype dtype, int threads, double 
   constexpr std::int64_t kRounds = 400'000;  // about a millisecond
   // Threads that have just started may share a core for tens of milliseconds, and then look half as
   // fast.
-  constexpr double kSettled = 0.15;
-  if (threads > 1) seconds = std::max(seconds, kSettled);
+  const double settled = threads > 1 ? 0.15 : 0;
   const double flops = static_cast<double>(kRounds) * unit.flops_a_round * threads;
   const Clock::time_point begin = Clock::now();
   std::vector<Window> windows(threads);
-  double best = 0;
+  double burned = 0;
+  double taken = 0;
   bool over = false;
   const auto judge = [&]() noexcept {
     const auto [first, last] = std::pair(
@@ -131,8 +131,11 @@ double peak_gflops(std::string_view isa, plan::Dtype dtype, int threads, double 
                          [](const Window& a, const Window& b) { return a.begin < b.begin; }),
         std::max_element(windows.begin(), windows.end(),
                          [](const Window& a, const Window& b) { return a.end < b.end; }));
-    best = std::max(best, flops / seconds_between(first->begin, last->end) / 1e9);
-    over = seconds_between(begin, Clock::now()) >= seconds;
+    const Clock::time_point now = Clock::now();
+    over = seconds_between(begin, now) >= settled + seconds;
+    if (!over && seconds_between(begin, first->begin) < settled) return;
+    burned += flops;
+    taken += seconds_between(first->begin, last->end);
   };
   std::barrier together(threads);
   std::barrier judged(threads, judge);
@@ -163,7 +166,7 @@ double peak_gflops(std::string_view isa, plan::Dtype dtype, int threads, double 
     complete.set_value(true);
     work(0);
   }
-  return best;
+  return burned / taken / 1e9;
 }
 
 }  // namespace armillary::bench

@@ -12,6 +12,8 @@ struct Finite {
   bool yes() const { return sum(zero) == 0; }
 };
 
+/// Rows of a head are far apart in memory, so the CPU does not guess the next ones: they are asked
+/// for so many rows ahead. Measured: a third of the time of packing what is not in a cache.
 constexpr int kAhead = 16;
 ARMILLARY_INLINE void ask_for(const Rows& rows, std::int64_t row) {
   if (row >= rows.count) return;
