@@ -206,14 +206,14 @@ void Kernel::attend(const Pairs& pairs, const Inputs& inputs, Partial& carry) co
 
 void Kernel::attend_all(const Pairs& pairs, const Inputs& inputs, const at::Tensor& sinks_H,
                         Result& result) const {
-  const Checker checker = check("attend_all", pairs, inputs);
+  const Checker checker = check("attend", pairs, inputs);
   const at::Tensor& q = inputs.q_BLHD;
   expect_rows(checker, {"result.out_BLHE", "result.lse_BLH", "result.max_logit_H"}, inputs,
               q.scalar_type(), result);
   if (sinks_H.defined()) {
     checker.expect("sinks_H", sinks_H, {q.size(2)}, accumulator(q.scalar_type()));
   }
-  expect_known("attend_all", *this, inputs.score, result.max_logit_H.defined());
+  expect_known("attend", *this, inputs.score, result.max_logit_H.defined());
   run_attend_all(pairs, inputs, sinks_H, result);
 }
 
@@ -239,8 +239,8 @@ void Kernel::attend_grad(const Pairs& pairs, const Inputs& inputs, const OutputG
 
 void Kernel::attend_grad_all(const Pairs& pairs, const Inputs& inputs, const OutputGrads& upstream,
                              InputGrads& grads) const {
-  const Checker checker = check("attend_grad_all", pairs, inputs);
-  expect_known("attend_grad_all", *this, inputs.score, false);
+  const Checker checker = check("attend_grad", pairs, inputs);
+  expect_known("attend_grad", *this, inputs.score, false);
   expect_grads(checker, inputs, upstream, inputs.q_BLHD.scalar_type(), grads);
   run_attend_grad_all(pairs, inputs, upstream, grads);
 }

@@ -142,7 +142,8 @@ class Kernel {
 
   /// clear, `attend` and `finish` (merge.h) in one, for queries of which no other call sees a key:
   /// writes every row of the result, rounded once. `sinks_H` as of `finish`; may be undefined.
-  /// The result must not share memory with the inputs. @throws InvalidArgument as they do.
+  /// The result must not share memory with the inputs. @throws InvalidArgument as they do, by their
+  /// names.
   void attend_all(const Pairs& pairs, const Inputs& inputs, const at::Tensor& sinks_H,
                   Result& result) const;
 

@@ -246,9 +246,9 @@ class CpuKernel final : public Kernel {
 
   void run_attend_all(const Pairs& pairs, const Inputs& inputs, const at::Tensor& sinks_H,
                       Result& result) const override {
-    check("attend_all", inputs);
-    check_output("attend_all", "result.out_BLHE", result.out_BLHE);
-    check_output("attend_all", "result.lse_BLH", result.lse_BLH);
+    check("attend", inputs);
+    check_output("attend", "result.out_BLHE", result.out_BLHE);
+    check_output("attend", "result.lse_BLH", result.lse_BLH);
     const auto schedule = schedules(pairs);
     if (inputs.q_BLHD.scalar_type() == at::kDouble || !has_rows(result.out_BLHE) ||
         schedule->forward().pairs.empty()) {
@@ -268,8 +268,8 @@ class CpuKernel final : public Kernel {
 
   void run_attend_grad_all(const Pairs& pairs, const Inputs& inputs, const OutputGrads& upstream,
                            InputGrads& grads) const override {
-    check("attend_grad_all", inputs);
-    check_grads("attend_grad_all", grads);
+    check("attend_grad", inputs);
+    check_grads("attend_grad", grads);
     const bool by_rows =
         has_rows(grads.dq_BLHD) && has_rows(grads.dk_BLGD) && has_rows(grads.dv_BLGE);
     const auto schedule = schedules(pairs);

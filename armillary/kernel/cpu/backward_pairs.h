@@ -20,7 +20,7 @@ static_assert(kRows % 2 == 0 && kBackwardQ % 2 == 0);  // both rows of a word se
 /// P and dS to bf16. Of rows 2 i and 2 i + 1, the scratch of P then holds words of two queries,
 /// those of P and below them those of dS; that of dS holds both rows of dS in words of two keys.
 inline void round_pairs(const BackwardTile& t, const Span* spans) {
-  const int padded = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
+  const int padded = to_rows(t.pairs.q_rows);
   for (int row = 0; row < padded; row += 2) {
     const Span& span = spans[row / kRows];
     float* const p = t.weights + row * kBackwardLd;

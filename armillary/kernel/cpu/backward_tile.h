@@ -40,8 +40,8 @@ inline Groups groups_of(const TilePairs& pairs, const Span* spans, int first_key
 template <class Op>
 inline void add_transposed(const TilePairs& pairs, const Span* spans, const float* weights,
                            const float* x, int width, float* sums) {
-  const int q_rows = (pairs.q_rows + kRows - 1) / kRows * kRows;
-  const int k_rows = (pairs.k_rows + kRows - 1) / kRows * kRows;
+  const int q_rows = to_rows(pairs.q_rows);
+  const int k_rows = to_rows(pairs.k_rows);
   for (int begin = 0; begin < width; begin += kPanel, x += q_rows / Op::kTerms * kPanel) {
     with_vecs(width - begin, [&](auto vecs) ARMILLARY_LAMBDA {
       constexpr int kCount = decltype(vecs)::kCount;
@@ -103,8 +103,8 @@ inline void weigh_row(const BackwardTile& t, int row, int first, int count, int 
 
 /// P and dS, 0 for pairs that are hidden, within padding or in panels that were left out.
 inline void weigh(const BackwardTile& t, const Span* spans) {
-  const int padded = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
-  const int width = (t.pairs.k_rows + kPanel - 1) / kPanel * kPanel;
+  const int padded = to_rows(t.pairs.q_rows);
+  const int width = to_panels(t.pairs.k_rows);
   HiddenKeys hidden_weights(t.pairs);
   HiddenKeys hidden_dscores(t.pairs);
   for (int row = 0; row < padded; ++row) {
@@ -143,8 +143,8 @@ inline void find_weights(const BackwardTile& t, const Span* spans) {
 /// What a tile adds to dv and dk without touching hidden pairs; P and dS are floats.
 template <class Op>
 inline void add_exactly(const BackwardTile& t) {
-  const int q_rows = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
-  const int k_rows = (t.pairs.k_rows + kRows - 1) / kRows * kRows;
+  const int q_rows = to_rows(t.pairs.q_rows);
+  const int k_rows = to_rows(t.pairs.k_rows);
   for_each_pair(t.pairs, [&](int row, int k) {
     const int at = row * kBackwardLd + k;
     for (int e = 0; e < t.value_dim; ++e) {
@@ -190,7 +190,7 @@ ARMILLARY_INLINE void add_rows(const Block<V>& c, float scale, float* grad, std:
 
 template <class Op>
 inline void backward_dq(const BackwardTile& t) {
-  const int k_rows = (t.pairs.k_rows + kPanel - 1) / kPanel * kPanel;
+  const int k_rows = to_panels(t.pairs.k_rows);
   if (t.pairs.wild) {
     for_each_pair(t.pairs, [&](int row, int k) {
       const float ds = t.scale * t.dscores[row * kBackwardLd + k];

@@ -68,7 +68,7 @@ ARMILLARY_INLINE void raise_max(const ForwardTile& t, int row, float largest) {
   store(lanes, exp(all(before - largest)));
   const float correction = lanes[0];
   t.sum[row] *= correction;
-  const int padded = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
+  const int padded = to_rows(t.pairs.q_rows);
   for (int begin = 0; begin < t.value_dim; begin += kPanel) {
     float* const out = t.out + begin * padded + row * kPanel;
     for (int i = 0; i < kPanel; i += kWidth) store(out + i, mul(load(out + i), all(correction)));
@@ -92,7 +92,7 @@ struct Group {
 /// scores = scale Q K^T for the panels that the group sees.
 template <class Op>
 ARMILLARY_INLINE void score_group(const ForwardTile& t, const Group& group, float scale) {
-  const int padded = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
+  const int padded = to_rows(t.pairs.q_rows);
   const Factors factors{t.q + group.begin * kPanel, t.k, t.head_dim, scale};
   for (int panel = group.span.first(); panel < group.span.last(); panel += kPanel) {
     multiply_panel<Op, kForwardLd>(factors, padded, panel, t.scores + panel);
@@ -135,8 +135,8 @@ ARMILLARY_INLINE void softmax(const ForwardTile& t, const Group& group, HiddenKe
 /// out += weights V without touching hidden pairs, where 0 * NaN would; the weights are floats.
 template <class Op>
 inline void add_exactly(const ForwardTile& t, const Group& group) {
-  const int padded = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
-  const int v_rows = (t.pairs.k_rows + kPanel - 1) / kPanel * kPanel;
+  const int padded = to_rows(t.pairs.q_rows);
+  const int v_rows = to_panels(t.pairs.k_rows);
   for_each_range(t.pairs, [&](int row, int begin, int end) {
     if (row < group.begin || row >= group.end) return;
     const float* const weights = t.scores + (row - group.begin) * kForwardLd;
@@ -150,8 +150,8 @@ inline void add_exactly(const ForwardTile& t, const Group& group) {
 /// out += weights V
 template <class Op>
 ARMILLARY_INLINE void add_values(const ForwardTile& t, const Group& group) {
-  const int padded = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
-  const int v_words = (t.pairs.k_rows + kPanel - 1) / kPanel * kPanel / Op::kTerms;
+  const int padded = to_rows(t.pairs.q_rows);
+  const int v_words = to_panels(t.pairs.k_rows) / Op::kTerms;
   const Words words = words_of<Op>(group.span);
   for (int begin = 0; begin < t.value_dim; begin += kPanel) {
     const float* const v = t.v + static_cast<std::ptrdiff_t>(begin) * v_words;
@@ -196,7 +196,7 @@ inline void forward(const ForwardTile& t) {
 template <class E>
 inline void write_of(const ForwardTile& t, void* out, std::int64_t out_stride, float* lse,
                      std::int64_t lse_stride) {
-  const int padded = (t.pairs.q_rows + kRows - 1) / kRows * kRows;
+  const int padded = to_rows(t.pairs.q_rows);
   for (int row = 0; row < t.pairs.q_rows; ++row) {
     const bool empty = t.sum[row] == 0;
     const float factor = empty ? 0 : 1 / t.sum[row];

@@ -16,7 +16,7 @@ struct Span {
   int end = 0;
   bool empty() const { return end <= begin; }
   int first() const { return empty() ? 0 : begin / kPanel * kPanel; }
-  int last() const { return empty() ? 0 : (end + kPanel - 1) / kPanel * kPanel; }
+  int last() const { return empty() ? 0 : to_panels(end); }
   /// Keys before the end of the last panel that exist.
   int real(const TilePairs& pairs) const { return last() < pairs.k_rows ? last() : pairs.k_rows; }
   bool touches(int panel) const { return panel < end && panel + kPanel > begin; }

@@ -376,6 +376,14 @@ ARMILLARY_INLINE void store_words(float* x, Float even, Float odd) {
 constexpr int kRows = 6;                ///< Rows of the micro-kernel.
 constexpr int kPanel = kVecs * kWidth;  ///< Its columns.
 
+// Rounded up. Of this set: round_up of tiles.h is everybody's.
+ARMILLARY_INLINE int to_rows(int rows) {
+  return (rows + kRows - 1) / kRows * kRows;
+}
+ARMILLARY_INLINE int to_panels(int columns) {
+  return (columns + kPanel - 1) / kPanel * kPanel;
+}
+
 /// The first `n` < kWidth elements, then zeros.
 template <class Element>
 ARMILLARY_INLINE Float load_part(const Element* x, int n) {
