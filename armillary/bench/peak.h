@@ -14,9 +14,10 @@ namespace armillary::bench {
 /// and the set has instructions for it.
 ///
 /// Of all windows, of about a millisecond each, in which all threads run from begin to end: what
-/// neighbours take of the cores they take here as they do of a kernel that runs as long. Takes about
-/// `seconds`, at least one window; of several threads 0.15 s more, before which they may share a
-/// core. Requires a set that this CPU has. @throws InvalidArgument for a name that is not one of them, and below 1 thread.
+/// neighbours take of the cores they take here as they do of a kernel that runs as long. Takes
+/// about `seconds`, at least one window; of several threads 0.15 s more, before which they may
+/// share a core. Requires a set that this CPU has. @throws InvalidArgument for a name that is not
+/// one of them, and below 1 thread.
 double peak_gflops(std::string_view isa, plan::Dtype dtype, int threads, double seconds);
 
 }  // namespace armillary::bench
