@@ -94,7 +94,8 @@ void attend_block(const Call& call, const QueryTarget& target, const Round& roun
   float* const sums = begins && ends ? nullptr : sums_at(call, target, round, batch, head, rows);
   float* const lse = at(target.lse, batch, head, rows.begin);
   if (begins) {
-    const float sink = target.sinks_H == nullptr ? kNone : target.sinks_H[head];
+    float sink = kNone;
+    if (target.sinks_H != nullptr) sink = target.sinks_H[head];
     std::fill_n(tile.max, count, sink);
   } else {
     for (int row = 0; row < count; ++row) tile.max[row] = lse[row * target.lse.row];
