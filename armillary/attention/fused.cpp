@@ -35,11 +35,13 @@ class Attending {
   void fuse_results(std::size_t first, const std::vector<plan::Dtype>& dtypes) {
     std::vector<ResultView> results;
     for (std::size_t i = 0; i < dtypes.size(); ++i) {
-      const std::optional<ResultView> result = result_of(op(attend_).views[first + i]);
+      const std::optional<ResultView> result = result_of(op(attend_).views[first + i], i);
       if (!result || !may_be_written(*result, dtypes[i])) return;
       results.push_back(*result);
     }
     if (computes_between(results)) return;
+    const bool finishes = op(results[0].op).kind == OpKind::Finish;
+    if (finishes && results[0].op != results[1].op) return;
     for (std::size_t i = 0; i < dtypes.size(); ++i) {
       compiled_.home[op(attend_).views[first + i].tile] = CompiledProgram::kNowhere;
       compiled_.fused[results[i].op] = true;
@@ -75,19 +77,19 @@ class Attending {
     return std::nullopt;
   }
 
-  /// Where all of a sum goes, if nothing but what clears it, this op and what moves it touches it.
-  std::optional<ResultView> result_of(const View& sum) const {
+  /// Where all of a sum goes, if nothing but what clears it, this op and what makes it the result
+  /// `number` touches it: `finish`, which adds the sinks, of attention, `copy` of a gradient.
+  std::optional<ResultView> result_of(const View& sum, std::size_t number) const {
+    const bool attends = op(attend_).kind == OpKind::Attend;
     const std::optional<int> clear = clear_of(sum);
     std::optional<ResultView> result;
     for (int j = 0; j < static_cast<int>(compiled_.program.ops.size()); ++j) {
       const std::optional<std::size_t> v = operand(j, sum.tile);
       if (!v || j == attend_ || j == clear) continue;
-      const bool copies = op(j).kind == OpKind::Copy && *v == 1;
-      const bool finishes = op(j).kind == OpKind::Finish && *v >= 2;
-      if (j < attend_ || result || !is_whole(op(j).views[*v]) || !(copies || finishes)) {
-        return std::nullopt;
-      }
-      result = ResultView{j, copies ? 0 : *v - 2};
+      const bool makes = attends ? op(j).kind == OpKind::Finish && *v == number + 2
+                                 : op(j).kind == OpKind::Copy && *v == 1;
+      if (j < attend_ || result || !is_whole(op(j).views[*v]) || !makes) return std::nullopt;
+      result = ResultView{j, attends ? number : 0};
     }
     return result;
   }

@@ -112,7 +112,7 @@ std::vector<Side> LayerRate::sides() {
   Contest& contest = *contest_;
   std::vector<Side> sides{{"peak", [this, &contest] {
                              return peak_gflops(isa_, contest.given.dtype, contest.given.world,
-                                                0.02);
+                                                0.1);
                            }}};
   for (const bool backward : {false, true}) {
     const std::string pass = kPassNames[backward ? 1 : 0];

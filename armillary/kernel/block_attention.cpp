@@ -222,7 +222,7 @@ void Kernel::run_attend_all(const Pairs& pairs, const Inputs& inputs, const at::
   const c10::NoGradGuard no_grad;
   const at::ScalarType acc = accumulator(inputs.q_BLHD.scalar_type());
   const bool rounds = result.out_BLHE.scalar_type() != acc;
-  Partial carry{rounds ? at::empty(result.out_BLHE.sizes(), acc) : result.out_BLHE, result.lse_BLH,
+  Partial carry{rounds ? at::empty_like(result.out_BLHE, acc) : result.out_BLHE, result.lse_BLH,
                 result.max_logit_H, /*fresh=*/true};
   run_attend(pairs, inputs, carry);
   finish(carry, result.out_BLHE, result.lse_BLH, sinks_H);
@@ -248,9 +248,9 @@ void Kernel::attend_grad_all(const Pairs& pairs, const Inputs& inputs, const Out
 void Kernel::run_attend_grad_all(const Pairs& pairs, const Inputs& inputs,
                                  const OutputGrads& upstream, InputGrads& grads) const {
   const c10::NoGradGuard no_grad;
-  const auto acc = at::TensorOptions(accumulator(inputs.q_BLHD.scalar_type()));
-  InputGrads sums{at::empty(grads.dq_BLHD.sizes(), acc), at::empty(grads.dk_BLGD.sizes(), acc),
-                  at::empty(grads.dv_BLGE.sizes(), acc), /*dq_fresh=*/true, /*dkv_fresh=*/true};
+  const auto acc = accumulator(inputs.q_BLHD.scalar_type());
+  InputGrads sums{at::empty_like(grads.dq_BLHD, acc), at::empty_like(grads.dk_BLGD, acc),
+                  at::empty_like(grads.dv_BLGE, acc), /*dq_fresh=*/true, /*dkv_fresh=*/true};
   run_attend_grad(pairs, inputs, upstream, sums);
   grads.dq_BLHD.copy_(sums.dq_BLHD);
   grads.dk_BLGD.copy_(sums.dk_BLGD);

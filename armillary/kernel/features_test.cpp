@@ -307,5 +307,19 @@ TEST_P(FeatureRules, SameCallGivesTheSameBits) {
                   });
 }
 
+// Rows begin with their sink, which may be as large as what a NaN looks like.
+TEST_P(FeatureRules, ANaNScoreIsTheLargestLogitBesideAnySink) {
+  const Mask mask = plan::full_mask({.q = 9, .kv = 9});
+  const Sequences x = random_sequences({.heads = 4, .kv_heads = 4}, mask, dtype(), 3);
+  x.q_BSHD.select(1, 4).fill_(kNan);
+  const at::Tensor sinks_H = at::tensor({0.5, -kInf, kInf, kNan}, at::kFloat);
+  for (const bool all : {false, true}) {
+    const Deal deal{
+        .q_blocks = {run(0, 9)}, .k_blocks = {run(0, 9)}, .q_heads = {{0, 4}}, .all = all};
+    const Results given = dealt_attention(kernel(), x, mask, deal, Score{.scale = 0.3}, sinks_H);
+    EXPECT_TRUE(given.max_logit_H.isnan().all().item<bool>()) << given.max_logit_H << all;
+  }
+}
+
 }  // namespace
 }  // namespace armillary::kernel

@@ -55,9 +55,9 @@ void add(const at::Tensor& sum, const at::Tensor& part);
 ///
 ///   lse' = log(exp(lse) + exp(sink))        out' = out exp(lse - lse')
 ///
-/// so a row that saw no key is (0, sink). Here and nowhere else, so that a sink counts once however
-/// many partials there were. The memory of the result may be that of `partial`, which is else left
-/// alone. @throws InvalidArgument if shapes or dtypes differ.
+/// so a row that saw no key is (0, sink). Here, or in attend_all in place of it, and nowhere else,
+/// so that a sink counts once however many partials there were. The memory of the result may be
+/// that of `partial`, which is else left alone. @throws InvalidArgument if shapes or dtypes differ.
 void finish(const Partial& partial, at::Tensor& out_BLHE, at::Tensor& lse_BLH,
             const at::Tensor& sinks_H = {});
 

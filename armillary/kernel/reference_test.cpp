@@ -78,6 +78,23 @@ TEST_P(Rules, QueriesAndKeysOfDifferentLengths) {
   }
 }
 
+// More keys than are packed at once.
+TEST_P(Rules, ZeroQueryHeads) {
+  const Mask mask = plan::full_mask({.q = 4, .kv = 9001});
+  const Pairs pairs{.q_runs = run(0, 4), .k_runs = run(0, 9001), .mask = &mask, .heads = {}};
+  const at::Tensor q = at::zeros({1, 4, 0, 256}, dtype());
+  const at::Tensor k = at::ones({1, 9001, 1, 256}, dtype());
+  const auto acc = accumulator(dtype());
+  Partial carry{at::zeros({1, 4, 0, 256}, acc), at::zeros({1, 4, 0}, acc)};
+  kernel().attend(pairs, {q, k, k, {}}, carry);
+  Result result{at::zeros_like(q), at::zeros({1, 4, 0}, acc)};
+  kernel().attend_all(pairs, {q, k, k, {}}, {}, result);
+  InputGrads grads{at::zeros_like(q), at::full_like(k, kNan), at::full_like(k, kNan)};
+  kernel().attend_grad_all(pairs, {q, k, k, {}}, {q, result.lse_BLH, result.lse_BLH}, grads);
+  EXPECT_TRUE(at::equal(grads.dk_BLGD, at::zeros_like(k)));
+  EXPECT_TRUE(at::equal(grads.dv_BLGE, at::zeros_like(k)));
+}
+
 TEST_P(Rules, ZeroBatch) {
   const Mask mask = plan::full_mask({.q = 4, .kv = 4});
   const Sequences x = random_sequences({.batch = 0}, mask, at::kFloat, 3);

@@ -21,7 +21,7 @@ struct GradTarget {
   Grads sums;
   bool ends = false;     ///< They end as the results.
   AllGrads results;      ///< Of `ends`; and always where dq goes.
-  bool rounded = false;  ///< The latter.
+  bool rounded = false;  ///< `sums` are such rows.
 };
 
 constexpr float kZeros[kMaxDim] = {};

@@ -14,8 +14,8 @@
 // Memory beyond the arguments, per calling thread, kept for the next call: packed keys (forward) or
 // queries (backward) of at most kPackedFloats floats, and below 3 MiB for each thread. Results that
 // are rounded (attend_all, attend_grad_all of bf16 and fp16) have sums in fp32 beside it: where
-// what is packed of one KV head is more than that, kRestingFloats, and backward also dq of that
-// head's queries; else dq of what is packed.
+// what is packed of one KV head is more than that, about kRestingFloats (at least one block of the
+// other side), and backward also dq of that head's queries; else dq of what is packed.
 #pragma once
 
 #include <cstdint>

@@ -132,6 +132,7 @@ void attend_block(const Call& call, const QueryTarget& target, const Round& roun
 }
 
 void attend_to(const Call& call, QueryTarget target) {
+  if (call.heads == 0) return;
   const Schedule& schedule = *call.schedule;
   const std::int64_t group = largest_group(call);
   Rounds rounds{.heads = call.batch * call.kv_heads,

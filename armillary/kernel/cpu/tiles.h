@@ -112,7 +112,7 @@ struct BackwardTile {
   float* dscores = nullptr;  ///< scratch: dP, then dS; of pairs, then its words
   float* dk = nullptr;       ///< columns; sums of dS^T Q
   float* dv = nullptr;       ///< columns; sums of P^T dO
-  float* dq = nullptr;       ///< rows of the gradient itself
+  float* dq = nullptr;       ///< rows of the gradient, or of its sums, not packed
   std::int64_t dq_stride = 0;
 };
 
