@@ -4,13 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <mutex>
 #include <stdexcept>
-#include <string>
-#include <vector>
 
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
@@ -120,58 +117,6 @@ std::array<Borrowed, 2> borrowed_by(const plan::Problem& problem, const std::str
     }
   });
   return sums;
-}
-
-/// How many ops of a pass attend at once.
-int at_once(const CompiledProgram& compiled) {
-  return static_cast<int>(std::count_if(compiled.results.begin(), compiled.results.end(),
-                                        [](const auto& results) { return !results.empty(); }));
-}
-
-// Where a rank sees all keys in one call, and only there. It has no sums in its slots then.
-TEST(Execution, AttendsAtOnceWhereOneCallSeesAllKeys) {
-  struct Case {
-    int world;
-    std::string strategy;
-    std::string layout;
-    int required;
-  };
-  for (const Case& c : std::vector<Case>{{1, "ring", "zigzag", 1},
-                                         {2, "ulysses", "zigzag", 1},
-                                         {2, "ulysses", "contiguous", 1},
-                                         {2, "ring", "contiguous", 0},
-                                         {2, "tokenring", "zigzag", 0}}) {
-    plan::Problem problem = causal_problem(c.world, 16);
-    problem.layout = plan::parse_layout(c.layout);
-    const plan::Strategy strategy = plan::parse_strategy(c.strategy);
-    for (const plan::Dtype dtype : {plan::Dtype::F32, plan::Dtype::Bf16}) {
-      problem.dtype = dtype;
-      const CompiledAttention programs = compiled_for(problem, strategy, c.world - 1);
-      EXPECT_EQ(at_once(*programs.forward), c.required) << c.strategy << ", " << c.layout;
-      EXPECT_EQ(at_once(*programs.backward), c.required) << c.strategy << ", " << c.layout;
-    }
-  }
-  const plan::Problem problem = causal_problem(1, 16);
-  const auto programs = compiled_for(problem, plan::parse_strategy("ring"), 0);
-  comm::run_ranks(1, [&](comm::Communicator& comm) {
-    const Execution run(programs.backward, comm, options());
-    EXPECT_EQ(run.slots().numel(), 2 * 4 * 16 * 4) << "delta alone";
-  });
-}
-
-// Of a ring only what one call writes first: on rank 1 of 2, causal, zigzag, every sum.
-TEST(Execution, ClearsNothingThatAKernelWritesFirst) {
-  const CompiledAttention programs =
-      compiled_for(causal_problem(2, 16), plan::parse_strategy("ring"), 1);
-  for (const auto& compiled : {programs.forward, programs.backward}) {
-    int clears = 0;
-    for (std::size_t i = 0; i < compiled->program.ops.size(); ++i) {
-      if (compiled->program.ops[i].kind != plan::OpKind::Clear) continue;
-      ++clears;
-      EXPECT_TRUE(compiled->fused[i]) << i;
-    }
-    EXPECT_GT(clears, 1);
-  }
 }
 
 TEST(Execution, BorrowsWhatNobodyWritesOverBeforeTheEnd) {

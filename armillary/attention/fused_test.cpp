@@ -1,0 +1,142 @@
+// Which ops are fused; that results are right is what every other test of this folder holds.
+#include "armillary/attention/fused.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "armillary/attention/executor.h"
+#include "armillary/comm/local.h"
+#include "armillary/kernel/cpu_kernel.h"
+#include "armillary/plan/verify.h"
+
+namespace armillary::attention {
+namespace {
+
+using plan::Tensor;
+
+plan::Problem problem_of_world(int world, std::int64_t tokens) {
+  return {.world = world,
+          .batch = 2,
+          .heads = 4,
+          .kv_heads = 2,
+          .head_dim = 8,
+          .value_dim = 8,
+          .dtype = plan::Dtype::F32,
+          .mask = plan::parse_mask("causal", {tokens, tokens}),
+          .layout = plan::parse_layout("zigzag")};
+}
+
+/// How many ops of a pass attend at once.
+int at_once(const CompiledProgram& compiled) {
+  return static_cast<int>(std::count_if(compiled.results.begin(), compiled.results.end(),
+                                        [](const auto& results) { return !results.empty(); }));
+}
+
+// Where a rank sees all keys in one call, and only there. It has no sums in its slots then.
+TEST(Fused, AttendsAtOnceWhereOneCallSeesAllKeys) {
+  struct Case {
+    int world;
+    std::string strategy;
+    std::string layout;
+    int required;
+  };
+  for (const Case& c : std::vector<Case>{{1, "ring", "zigzag", 1},
+                                         {2, "ulysses", "zigzag", 1},
+                                         {2, "ulysses", "contiguous", 1},
+                                         {2, "ring", "contiguous", 0},
+                                         {2, "tokenring", "zigzag", 0}}) {
+    plan::Problem problem = problem_of_world(c.world, 16);
+    problem.layout = plan::parse_layout(c.layout);
+    const plan::Strategy strategy = plan::parse_strategy(c.strategy);
+    for (const plan::Dtype dtype : {plan::Dtype::F32, plan::Dtype::Bf16}) {
+      problem.dtype = dtype;
+      const CompiledAttention programs =
+          compile_cached(problem, strategy, c.world - 1, kernel::cpu_kernel());
+      EXPECT_EQ(at_once(*programs.forward), c.required) << c.strategy << ", " << c.layout;
+      EXPECT_EQ(at_once(*programs.backward), c.required) << c.strategy << ", " << c.layout;
+    }
+  }
+  const plan::Problem problem = problem_of_world(1, 16);
+  const auto programs =
+      compile_cached(problem, plan::parse_strategy("ring"), 0, kernel::cpu_kernel());
+  comm::run_ranks(1, [&](comm::Communicator& comm) {
+    const Execution run(programs.backward, comm, {.score = {0.35}});
+    EXPECT_EQ(run.slots().numel(), 2 * 4 * 16 * 4) << "delta alone";
+  });
+}
+
+// Of a ring only what one call writes first: on rank 1 of 2, causal, zigzag, every sum.
+TEST(Fused, ClearsNothingThatAKernelWritesFirst) {
+  const CompiledAttention programs = compile_cached(
+      problem_of_world(2, 16), plan::parse_strategy("ring"), 1, kernel::cpu_kernel());
+  for (const auto& compiled : {programs.forward, programs.backward}) {
+    int clears = 0;
+    for (std::size_t i = 0; i < compiled->program.ops.size(); ++i) {
+      if (compiled->program.ops[i].kind != plan::OpKind::Clear) continue;
+      ++clears;
+      EXPECT_TRUE(compiled->fused[i]) << i;
+    }
+    EXPECT_GT(clears, 1);
+  }
+}
+
+/// The program with its partial moved to tiles of their own before it is finished.
+plan::RankProgram with_copied_partial(plan::RankProgram program) {
+  std::vector<plan::Op> ops;
+  for (plan::Op& op : program.ops) {
+    for (std::size_t v = 2; op.kind == plan::OpKind::Finish && v < 4; ++v) {
+      plan::Tile tile = program.tiles[op.views[v].tile];
+      program.slots.push_back({program.slots[tile.slot].bytes});
+      tile.slot = static_cast<int>(program.slots.size()) - 1;
+      program.tiles.push_back(tile);
+      plan::Op copy{.kind = plan::OpKind::Copy, .step = op.step};
+      copy.views.push_back({.tile = static_cast<int>(program.tiles.size()) - 1,
+                            .heads = tile.heads,
+                            .blocks = tile.blocks});
+      copy.views.push_back(op.views[v]);
+      op.views[v] = copy.views[0];
+      ops.push_back(copy);
+    }
+    ops.push_back(op);
+  }
+  program.ops.assign(ops.begin(), ops.end());
+  return program;
+}
+
+// A sink joins where a partial becomes the result, and in no copy of it.
+TEST(Fused, SinksCountOnceWherePartialsAreCopied) {
+  const plan::Problem problem = problem_of_world(1, 16);
+  const plan::Planner planner(problem, plan::parse_strategy("ring"));
+  const auto out_of = [&](plan::RankProgram program) {
+    const plan::Plan plan{.problem = problem,
+                          .strategy = "ring",
+                          .pass = plan::Pass::Forward,
+                          .blocks = planner.blocks(),
+                          .ranks = {program}};
+    EXPECT_TRUE(plan::verify(plan).empty());
+    const auto compiled = compile(planner, std::move(program), kernel::cpu_kernel());
+    at::Tensor out;
+    comm::run_ranks(1, [&](comm::Communicator& comm) {
+      Execution run(compiled, comm,
+                    {.score = {0.35}, .sinks_H = at::linspace(-1, 2, 4, at::kFloat)});
+      at::Generator generator = at::detail::createCPUGenerator(7);
+      for (const Tensor tensor : {Tensor::K, Tensor::V, Tensor::Q}) {
+        const std::int64_t heads = tensor == Tensor::Q ? 4 : 2;
+        run.feed(tensor, at::randn({2, 16, heads, 8}, generator));
+      }
+      run.finish();
+      out = run.output(Tensor::Out).clone();
+    });
+    return out;
+  };
+  const plan::RankProgram program = planner.program(plan::Pass::Forward, 0);
+  EXPECT_TRUE(at::allclose(out_of(with_copied_partial(program)), out_of(program), 1e-5, 1e-6));
+}
+
+}  // namespace
+}  // namespace armillary::attention
