@@ -9,6 +9,7 @@
 #include <mutex>
 #include <stdexcept>
 
+#include "armillary/attention/causal_problem.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu_kernel.h"
@@ -20,18 +21,6 @@ namespace {
 
 using plan::Pass;
 using plan::Tensor;
-
-plan::Problem causal_problem(int world, std::int64_t tokens) {
-  return {.world = world,
-          .batch = 2,
-          .heads = 4,
-          .kv_heads = 2,
-          .head_dim = 8,
-          .value_dim = 8,
-          .dtype = plan::Dtype::F32,
-          .mask = plan::parse_mask("causal", {tokens, tokens}),
-          .layout = plan::parse_layout("zigzag")};
-}
 
 CompiledAttention compiled_for(const plan::Problem& problem, const plan::Strategy& strategy,
                                plan::Rank rank,

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "armillary/attention/causal_problem.h"
 #include "armillary/attention/executor.h"
 #include "armillary/comm/local.h"
 #include "armillary/kernel/cpu_kernel.h"
@@ -18,18 +19,6 @@ namespace armillary::attention {
 namespace {
 
 using plan::Tensor;
-
-plan::Problem problem_of_world(int world, std::int64_t tokens) {
-  return {.world = world,
-          .batch = 2,
-          .heads = 4,
-          .kv_heads = 2,
-          .head_dim = 8,
-          .value_dim = 8,
-          .dtype = plan::Dtype::F32,
-          .mask = plan::parse_mask("causal", {tokens, tokens}),
-          .layout = plan::parse_layout("zigzag")};
-}
 
 /// How many ops of a pass attend at once.
 int at_once(const CompiledProgram& compiled) {
@@ -50,7 +39,7 @@ TEST(Fused, AttendsAtOnceWhereOneCallSeesAllKeys) {
                                          {2, "ulysses", "contiguous", 1},
                                          {2, "ring", "contiguous", 0},
                                          {2, "tokenring", "zigzag", 0}}) {
-    plan::Problem problem = problem_of_world(c.world, 16);
+    plan::Problem problem = causal_problem(c.world, 16);
     problem.layout = plan::parse_layout(c.layout);
     const plan::Strategy strategy = plan::parse_strategy(c.strategy);
     for (const plan::Dtype dtype : {plan::Dtype::F32, plan::Dtype::Bf16}) {
@@ -61,7 +50,7 @@ TEST(Fused, AttendsAtOnceWhereOneCallSeesAllKeys) {
       EXPECT_EQ(at_once(*programs.backward), c.required) << c.strategy << ", " << c.layout;
     }
   }
-  const plan::Problem problem = problem_of_world(1, 16);
+  const plan::Problem problem = causal_problem(1, 16);
   const auto programs =
       compile_cached(problem, plan::parse_strategy("ring"), 0, kernel::cpu_kernel());
   comm::run_ranks(1, [&](comm::Communicator& comm) {
@@ -72,8 +61,8 @@ TEST(Fused, AttendsAtOnceWhereOneCallSeesAllKeys) {
 
 // Of a ring only what one call writes first: on rank 1 of 2, causal, zigzag, every sum.
 TEST(Fused, ClearsNothingThatAKernelWritesFirst) {
-  const CompiledAttention programs = compile_cached(
-      problem_of_world(2, 16), plan::parse_strategy("ring"), 1, kernel::cpu_kernel());
+  const CompiledAttention programs =
+      compile_cached(causal_problem(2, 16), plan::parse_strategy("ring"), 1, kernel::cpu_kernel());
   for (const auto& compiled : {programs.forward, programs.backward}) {
     int clears = 0;
     for (std::size_t i = 0; i < compiled->program.ops.size(); ++i) {
@@ -110,7 +99,7 @@ plan::RankProgram with_copied_partial(plan::RankProgram program) {
 
 // A sink joins where a partial becomes the result, and in no copy of it.
 TEST(Fused, SinksCountOnceWherePartialsAreCopied) {
-  const plan::Problem problem = problem_of_world(1, 16);
+  const plan::Problem problem = causal_problem(1, 16);
   const plan::Planner planner(problem, plan::parse_strategy("ring"));
   const auto out_of = [&](plan::RankProgram program) {
     const plan::Plan plan{.problem = problem,

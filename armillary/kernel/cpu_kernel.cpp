@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <mutex>
 #include <utility>
@@ -121,16 +120,6 @@ cpu::Upstream upstream_of(const at::Tensor& dout_BLHE, const OutputGrads& upstre
   return {.dout = input_of(dout_BLHE),
           .lse = output_of(upstream.lse_BLH),
           .delta = output_of(upstream.delta_BLH)};
-}
-
-/// Whether a sink, with which rows begin, would keep a NaN out of the largest logit.
-bool hides_nan(const at::Tensor& sinks_H, const Result& result) {
-  if (!sinks_H.defined() || !result.max_logit_H.defined()) return false;
-  const auto sinks = sinks_H.accessor<const float, 1>();
-  for (std::int64_t h = 0; h < sinks.size(0); ++h) {
-    if (std::isnan(sinks[h]) || sinks[h] == std::numeric_limits<float>::infinity()) return true;
-  }
-  return false;
 }
 
 /// Keeps the rows that a call reads alive.
@@ -262,7 +251,7 @@ class CpuKernel final : public Kernel {
     check_output("attend", "result.lse_BLH", result.lse_BLH);
     const auto schedule = schedules(pairs);
     if (inputs.q_BLHD.scalar_type() == at::kDouble || !has_rows(result.out_BLHE) ||
-        schedule->forward().pairs.empty() || hides_nan(sinks_H, result)) {
+        schedule->forward().pairs.empty()) {
       return Kernel::run_attend_all(pairs, inputs, sinks_H, result);
     }
     const c10::NoGradGuard no_grad;

@@ -39,12 +39,6 @@ class CpuKernel : public KernelTest {
   const cpu::Tiles& isa() const { return cpu::isa_named(GetParam()); }
 };
 
-std::vector<std::string> isa_names() {
-  std::vector<std::string> names = kernel_names();
-  names.erase(names.begin());
-  return names;
-}
-
 INSTANTIATE_TEST_SUITE_P(Isas, CpuKernel, testing::ValuesIn(isa_names()),
                          [](const auto& test) { return test.param; });
 
@@ -187,27 +181,6 @@ TEST_P(CpuKernel, AtOnceIsOneByOneRounded) {
   }
 }
 
-// Every 9973rd float of both signs, all specials among them.
-TEST_P(CpuKernel, RoundsAsPyTorchDoes) {
-  std::vector<float> x = {0x1p-133f, 0x1.8p-133f, 0x1p-24f, 0x1p-25f, 65519.99f, 65520.0f};
-  for (std::uint64_t bits = 0; bits < std::uint64_t{1} << 32; bits += 9973) {
-    const auto word = static_cast<std::uint32_t>(bits);
-    float value = 0;
-    std::memcpy(&value, &word, sizeof value);
-    x.push_back(value);
-  }
-  const auto count = static_cast<int>(x.size());
-  const at::Tensor given = at::from_blob(x.data(), {count}, at::kFloat);
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
-    const at::Tensor rounded = at::zeros({count}, dtype);
-    isa().write_rows[cpu::index_of(element_of(dtype))](x.data(), 0, 1, count,
-                                                       rounded.mutable_data_ptr(), 0);
-    const at::Tensor required = given.to(dtype);
-    EXPECT_TRUE(at::equal(rounded.isnan(), required.isnan())) << dtype;
-    EXPECT_TRUE(at::equal(rounded.nan_to_num(0), required.nan_to_num(0))) << dtype;
-  }
-}
-
 /// PyTorch's flash kernel of CPUs in the dtype of the inputs, gradients included.
 Results torch_flash(const Sequences& x, bool causal, double scale) {
   const auto heads_first = [](const at::Tensor& t) { return t.transpose(1, 2); };
@@ -333,103 +306,6 @@ TEST_P(CpuKernel, AnyStrides) {
   for (std::size_t i = 0; i < required.size(); ++i) {
     EXPECT_TRUE(at::equal(given[i], required[i])) << i;
   }
-}
-
-/// 2^x for floats next to each other is within one exponent; so is their distance.
-double ulp_error(float given, long double exact) {
-  const int exponent = std::max(std::ilogb(static_cast<float>(exact)), -126);
-  return static_cast<double>(std::abs(given - exact) / std::ldexp(1.0L, exponent - 23));
-}
-
-// Every 97th float from -87 to 88, and what lies beyond.
-TEST_P(CpuKernel, ExpErrsByLessThanTwoUlp) {
-  std::vector<float> x;
-  for (const float sign : {-1.0f, 1.0f}) {
-    const float limit = sign < 0 ? 87.0f : 88.0f;
-    for (std::uint32_t bits = 0x2f000000;; bits += 97) {
-      float value = 0;
-      std::memcpy(&value, &bits, sizeof value);
-      if (value > limit) break;
-      x.push_back(sign * value);
-    }
-  }
-  x.resize((x.size() + 15) / 16 * 16, 0);
-  std::vector<float> y(x.size());
-  isa().exp(x.data(), y.data(), static_cast<int>(x.size()));
-  double worst = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    worst = std::max(worst, ulp_error(y[i], std::exp(static_cast<long double>(x[i]))));
-  }
-  EXPECT_LE(worst, 2);
-  EXPECT_GT(worst, 0.4);  // It was measured at all.
-  constexpr float kInf = std::numeric_limits<float>::infinity();
-  constexpr float kMost = std::numeric_limits<float>::max();
-  std::vector<float> ends = {std::numeric_limits<float>::quiet_NaN(), -88, 0, -0.0f};
-  ends.resize(16, 0);
-  isa().exp(ends.data(), y.data(), 16);
-  EXPECT_TRUE(std::isnan(y[0]));
-  EXPECT_LT(y[1], std::numeric_limits<float>::min()) << "subnormal or 0";
-  EXPECT_EQ(y[2], 1);
-  EXPECT_EQ(y[3], 1);
-  ends = {1e4f, 1e9f, 1e16f, 1e17f, 1e18f, 1e20f, kMost, kInf};
-  for (std::size_t i = 0; i < 8; ++i) ends.push_back(-ends[i]);
-  isa().exp(ends.data(), y.data(), 16);
-  for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(y[i], i < 8 ? kInf : 0) << ends[i];
-}
-
-// Every 97th float from -126 to 1: what it rounds to in bf16 is then as good as that of exp.
-TEST_P(CpuKernel, Exp2OfWeightsErrsByLessThanBf16CanTell) {
-  if (isa().exp2_to_round == nullptr) GTEST_SKIP() << "[SKIP] no pairs of bf16 in " << isa().name;
-  std::vector<float> x;
-  for (std::uint32_t bits = 0x2f000000; bits < 0x42fc0000; bits += 97) {
-    float value = 0;
-    std::memcpy(&value, &bits, sizeof value);
-    x.push_back(-value);
-    if (value <= 1) x.push_back(value);
-  }
-  x.resize((x.size() + 15) / 16 * 16, 0);
-  std::vector<float> y(x.size());
-  isa().exp2_to_round(x.data(), y.data(), static_cast<int>(x.size()));
-  double worst = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    const double exact = std::exp2(static_cast<double>(x[i]));
-    worst = std::max(worst, std::abs(y[i] / exact - 1));
-  }
-  EXPECT_LE(worst, 0x1p-18);
-  EXPECT_GT(worst, 0x1p-20);  // It was measured at all.
-  std::vector<float> ends = {-1000, -1e9f, -1e18f, std::numeric_limits<float>::lowest()};
-  ends.resize(15, -std::numeric_limits<float>::infinity());
-  ends.push_back(std::numeric_limits<float>::quiet_NaN());
-  isa().exp2_to_round(ends.data(), y.data(), 16);
-  for (std::size_t i = 0; i < 15; ++i) EXPECT_EQ(y[i], 0) << ends[i];
-  EXPECT_TRUE(std::isnan(y[15]));
-}
-
-TEST_P(CpuKernel, TanhErrsByLessThanFourUlp) {
-  std::vector<float> x;
-  for (std::uint32_t bits = 0x20000000; bits < 0x42c80000; bits += 997) {  // to 100
-    float value = 0;
-    std::memcpy(&value, &bits, sizeof value);
-    x.push_back(x.size() % 2 == 0 ? value : -value);
-  }
-  x.resize((x.size() + 15) / 16 * 16, 0);
-  std::vector<float> y(x.size());
-  isa().tanh(x.data(), y.data(), static_cast<int>(x.size()));
-  double worst = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    worst = std::max(worst, ulp_error(y[i], std::tanh(static_cast<long double>(x[i]))));
-  }
-  EXPECT_LE(worst, 4);
-  std::vector<float> ends = {1e3f,
-                             1e9f,
-                             1e17f,
-                             1e20f,
-                             std::numeric_limits<float>::max(),
-                             std::numeric_limits<float>::infinity()};
-  ends.resize(8, 100);
-  for (std::size_t i = 0; i < 8; ++i) ends.push_back(-ends[i]);
-  isa().tanh(ends.data(), y.data(), 16);
-  for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(y[i], i < 8 ? 1 : -1) << ends[i];
 }
 
 // Scores of -3 to 3 times a power of two, which are exact in any dtype, and grow from block to

@@ -45,9 +45,15 @@ class KernelTest : public testing::TestWithParam<std::string> {
   at::ScalarType dtype() const { return dtypes().front(); }
 };
 
-inline std::vector<std::string> kernel_names() {
-  std::vector<std::string> names = {"reference"};
+inline std::vector<std::string> isa_names() {
+  std::vector<std::string> names;
   for (const cpu::Tiles* isa : cpu::all_isas()) names.emplace_back(isa->name);
+  return names;
+}
+
+inline std::vector<std::string> kernel_names() {
+  std::vector<std::string> names = isa_names();
+  names.insert(names.begin(), "reference");
   return names;
 }
 

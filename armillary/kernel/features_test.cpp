@@ -307,7 +307,7 @@ TEST_P(FeatureRules, SameCallGivesTheSameBits) {
                   });
 }
 
-// Rows begin with their sink, which may be as large as what a NaN looks like.
+// Also in one call, which knows the sinks.
 TEST_P(FeatureRules, ANaNScoreIsTheLargestLogitBesideAnySink) {
   const Mask mask = plan::full_mask({.q = 9, .kv = 9});
   const Sequences x = random_sequences({.heads = 4, .kv_heads = 4}, mask, dtype(), 3);

@@ -22,8 +22,8 @@ void raise(float& shared, float seen) {
 
 /// What becomes of queries.
 struct QueryTarget {
-  bool begins = false;  ///< With nothing seen but a sink, in place of what `sums` and `lse` hold.
-  bool ends = false;    ///< As the result.
+  bool begins = false;  ///< With nothing seen, in place of what `sums` and `lse` hold.
+  bool ends = false;    ///< As the result, with the sinks.
   Result result;        ///< Of `ends`.
   Output sums;          ///< What rounds begin with and end as, but for the first and the last.
   /// `sums` has the rows of the round's others only, of the query heads of one KV head.
@@ -39,6 +39,25 @@ float* sums_at(const Call& call, const QueryTarget& target, const Round& round, 
   const auto first = static_cast<std::size_t>(round.others.begin);
   const std::int64_t first_head = q_heads_of(call, round.first_head % call.kv_heads).begin;
   return at(target.sums, 0, head - first_head, rows.begin - call.schedule->q_rows[first].begin);
+}
+
+/// Another key of each row, whose value is 0: last, for the largest logit tells a NaN by the sum.
+void add_sink(const ForwardTile& tile, float sink, int padded, int columns, int panel) {
+  for (int row = 0; row < tile.pairs.q_rows; ++row) {
+    float& max = tile.max[row];
+    float& sum = tile.sum[row];
+    if (!(sink > max)) {
+      if (sink != kNone) sum += std::exp(sink - max);
+      continue;
+    }
+    const float factor = std::exp(max - sink);
+    max = sink;
+    sum = sum * factor + 1;
+    for (int begin = 0; begin < columns; begin += panel) {
+      float* const out = tile.out + begin * padded + row * panel;
+      for (int i = 0; i < panel; ++i) out[i] *= factor;
+    }
+  }
 }
 
 /// One block of queries of one head against the keys of a round.
@@ -93,16 +112,12 @@ void attend_block(const Call& call, const QueryTarget& target, const Round& roun
   tile.scale = q_scale(call);
   float* const sums = begins && ends ? nullptr : sums_at(call, target, round, batch, head, rows);
   float* const lse = at(target.lse, batch, head, rows.begin);
-  if (begins) {
-    float sink = kNone;
-    if (target.sinks_H != nullptr) sink = target.sinks_H[head];
-    std::fill_n(tile.max, count, sink);
-  } else {
-    for (int row = 0; row < count; ++row) tile.max[row] = lse[row * target.lse.row];
+  for (int row = 0; row < count; ++row) {
+    tile.max[row] = begins ? kNone : lse[row * target.lse.row];
+    tile.sum[row] = tile.max[row] == kNone ? 0 : 1;
   }
-  for (int row = 0; row < count; ++row) tile.sum[row] = tile.max[row] == kNone ? 0 : 1;
-  // Nothing seen, or a sink: all of it is 0 and need not be read.
-  if (begins || std::all_of(tile.sum, tile.sum + count, [](float sum) { return sum == 0; })) {
+  // Nothing seen: all of it is 0 and need not be read.
+  if (std::all_of(tile.sum, tile.sum + count, [](float sum) { return sum == 0; })) {
     std::fill_n(tile.out, padded * round_up(call.value_dim, isa.panel), 0.0f);
   } else {
     const Rows before{.data = sums,
@@ -123,6 +138,9 @@ void attend_block(const Call& call, const QueryTarget& target, const Round& roun
   }
   tile.pairs.q_rows = count;
   if (ends) {
+    if (target.sinks_H != nullptr) {
+      add_sink(tile, target.sinks_H[head], padded, call.value_dim, isa.panel);
+    }
     isa.write[index_of(target.result.element)](tile, at(target.result, batch, head, rows.begin),
                                                target.result.row, lse, target.lse.row);
   } else {

@@ -21,12 +21,12 @@ struct Round {
   plan::Interval others;
 };
 
-/// Whether a block meets the first, or the last, of all the blocks that it ever meets.
+/// Whether a block meets the first, or the last, of all the blocks that it ever meets. One that
+/// never meets any has its turn, idle, with the first blocks.
 struct Turn {
   bool first = false;
   bool last = false;
-  bool idle =
-      false;  ///< It meets none now. If it never does, its turn is that of the first blocks.
+  bool idle = false;  ///< It meets none now.
 };
 
 /// `now` of the entries [`first`, `last`) that are a block's.
