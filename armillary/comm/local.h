@@ -1,8 +1,9 @@
 // local.h: ranks as threads of one process.
 //
-// Whichever side of a message comes second copies straight from the sender's memory into the
-// receiver's: no staging buffer, no other copy, no thread besides the ranks'. Copies run outside
-// the lock, so any number of pairs copy at once. Where both sides allow a loan nothing is copied.
+// Whichever side of a message comes second, or a receiver that waits, copies straight from the
+// sender's memory into the receiver's: no staging buffer, no other copy, no thread besides the
+// ranks'. Copies run outside the lock, so any number of pairs copy at once. Where both sides allow
+// a loan nothing is copied.
 //
 //   rank 0   isend --> [queue 0 -> 1, lane 2]           done
 //   rank 1                     irecv --> memcpy --> done

@@ -10,9 +10,9 @@
 namespace armillary::comm {
 namespace {
 
-// A peer that runs answers within a few yields; sleeping and being woken costs more than all of
-// them.
-constexpr int kYields = 32;
+// A rank that waits first yields, for so long: a peer that runs answers meanwhile. One that sleeps
+// is woken on the core of who wakes it, and both share it then for milliseconds.
+constexpr std::chrono::microseconds kAwake(300);
 
 std::chrono::nanoseconds nanoseconds_of(double seconds) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -41,6 +41,7 @@ void LocalGroup::match(Queue& queue) {
   LocalPending* receive = queue.receives.front();
   if (!send || !receive) return;
   queue.due = Clock::time_point::min();
+  if (!send->fits(*receive)) call_to_copy(ranks_[receive->rank()]);
   if (shuffled()) {
     const double delay_s = std::uniform_real_distribution<>(0, options_.max_delay_s)(queue.random);
     queue.due = Clock::now() + nanoseconds_of(delay_s);
@@ -116,6 +117,24 @@ void LocalGroup::copy_due(Lock& lock, int rank, Queue& queue) {
   while (is_due(queue)) pass_front(lock, rank, queue);
 }
 
+/// A receiver that waits has nothing else to do, and what it copies ends up in its cache.
+void LocalGroup::call_to_copy(Rank& receiver) {
+  receiver.called.store(true, std::memory_order_relaxed);
+  receiver.wake.notify_all();
+}
+
+void LocalGroup::copy_received(Lock& lock, int rank, std::span<const Request> requests) {
+  ranks_[rank].called.store(false, std::memory_order_relaxed);
+  if (shuffled()) return;
+  for (const Request& request : requests) {
+    if (!request) continue;
+    const auto& pending = static_cast<const LocalPending&>(*request);
+    if (pending.direction() == Direction::Receive && !pending.done()) {
+      copy_due(lock, rank, queue_of(pending));
+    }
+  }
+}
+
 /// In the order of their times, also when several have passed.
 void LocalGroup::copy_all_due(Lock& lock, int rank) {
   while (shuffled()) {
@@ -154,8 +173,13 @@ void LocalGroup::start(int rank, std::span<const Message> batch, std::span<Reque
     match(queue);
   }
   if (shuffled()) return;
-  // After all are in their queues, so that peers need not wait for our copies.
-  for (LocalPending* request : started) copy_due(lock, rank, queue_of(*request));
+  // After all are in their queues, so that peers need not wait for our copies. Ours first: a peer
+  // that waits wakes meanwhile, and copies its own.
+  for (const Direction direction : {Direction::Receive, Direction::Send}) {
+    for (LocalPending* request : started) {
+      if (request->direction() == direction) copy_due(lock, rank, queue_of(*request));
+    }
+  }
   throw_if_failed(lock, rank);
 }
 
@@ -169,19 +193,29 @@ bool LocalGroup::done(int rank, const LocalPending& request) {
   return false;
 }
 
-std::size_t LocalGroup::wait_any(int rank, std::span<const Request> requests, double timeout_s,
-                                 const std::function<std::string()>& describe) {
-  for (int i = 0; i < kYields; ++i) {
+/// First of the requests that are done; requests.size() if time is over, or a copy is to be made.
+std::size_t LocalGroup::stay_awake(int rank, std::span<const Request> requests,
+                                   Clock::time_point end) const {
+  while (Clock::now() < end && !ranks_[rank].called.load(std::memory_order_relaxed)) {
     const std::size_t index = first_done(requests);
     if (index < requests.size()) return index;
     std::this_thread::yield();
   }
+  return requests.size();
+}
+
+std::size_t LocalGroup::wait_any(int rank, std::span<const Request> requests, double timeout_s,
+                                 const std::function<std::string()>& describe) {
   const Clock::time_point begin = Clock::now();
   const Clock::time_point deadline = begin + nanoseconds_of(timeout_s);
-  Lock lock(mutex_);
+  const Clock::time_point asleep = std::min(deadline, begin + kAwake);
   while (true) {
+    std::size_t index = stay_awake(rank, requests, asleep);
+    if (index < requests.size()) return index;
+    Lock lock(mutex_);
     copy_all_due(lock, rank);
-    const std::size_t index = first_done(requests);
+    copy_received(lock, rank, requests);
+    index = first_done(requests);
     if (index < requests.size()) return index;
     throw_if_failed(lock, rank);
     const Clock::time_point now = Clock::now();
@@ -189,7 +223,7 @@ std::size_t LocalGroup::wait_any(int rank, std::span<const Request> requests, do
       const double waited_s = std::chrono::duration<double>(now - begin).count();
       fail_group(rank, fmt::format("wait: {} not done after {:.3g} s{}", describe(), waited_s,
                                    loans_text(requests)));
-    } else {
+    } else if (now >= asleep) {
       ranks_[rank].wake.wait_until(lock, std::min(deadline, next_due()));
     }
   }
