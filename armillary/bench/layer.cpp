@@ -41,10 +41,6 @@ double scale_of(const plan::Problem& problem) {
 
 }  // namespace
 
-int repeats_for(double seconds) {
-  return static_cast<int>(std::clamp(0.002 / seconds, 1.0, 1000.0));
-}
-
 std::int64_t most_ops(const plan::Problem& problem, const std::string& strategy, bool backward) {
   const plan::Planner planner(problem, plan::parse_strategy(strategy));
   std::size_t most = 0;
@@ -102,16 +98,12 @@ std::vector<at::Tensor> Layer::first_run() {
 }
 
 void Layer::start(bool backward) {
-  running_ = repeats_[backward ? 1 : 0];
-  ranks_.start(
-      [this, backward](comm::Communicator& comm) {
-        for (int i = 0; i < running_; ++i) step(comm, backward);
-      },
-      [this, backward](comm::Communicator& comm) { step(comm, backward); });
+  ranks_.start([this, backward](comm::Communicator& comm) { step(comm, backward); },
+               repeats_[backward ? 1 : 0]);
 }
 
 double Layer::wait() {
-  return ranks_.wait() / running_;
+  return ranks_.wait();
 }
 
 std::int64_t Layer::allocations(bool backward) {
@@ -246,13 +238,8 @@ LayerKernels::LayerKernels(const plan::Problem& problem, const std::string& stra
 LayerKernels::~LayerKernels() = default;
 
 double LayerKernels::run(bool backward) {
-  const int repeats = repeats_[backward ? 1 : 0];
-  const double seconds = ranks_.run(
-      [&](comm::Communicator& comm) {
-        for (int i = 0; i < repeats; ++i) of_rank_[comm.rank()]->run(backward);
-      },
-      [&](comm::Communicator& comm) { of_rank_[comm.rank()]->run(backward); });
-  return seconds / repeats;
+  return ranks_.run([&](comm::Communicator& comm) { of_rank_[comm.rank()]->run(backward); },
+                    repeats_[backward ? 1 : 0]);
 }
 
 }  // namespace armillary::bench

@@ -40,9 +40,8 @@ class Layer {
   std::vector<at::Tensor> rows_;  ///< By rank: positions of its tokens.
   std::vector<Sample> parts_;     ///< By rank.
   attention::AttentionOptions options_;
-  std::array<int, 2> repeats_ = {1, 1};
-  int running_ = 1;  ///< Repeats of what was started.
-  Ranks ranks_;      ///< Last: its threads use the above.
+  std::array<Repeats, 2> repeats_;
+  Ranks ranks_;  ///< Last: its threads use the above.
 };
 
 /// The kernel calls of a layer's programs, one for every attend, without anything around them.
@@ -58,15 +57,11 @@ class LayerKernels {
   struct Calls;
   plan::Mask mask_;  ///< Pairs point to it.
   std::vector<std::unique_ptr<Calls>> of_rank_;
-  std::array<int, 2> repeats_ = {1, 1};
+  std::array<Repeats, 2> repeats_;
   Ranks ranks_;
 };
 
 /// Most ops of a rank in the programs of one layer.
 std::int64_t most_ops(const plan::Problem& problem, const std::string& strategy, bool backward);
-
-/// How often to repeat what takes `seconds` in a turn: so often that clocks and barriers do not
-/// show, so rarely that many turns pass between two switches of the system.
-int repeats_for(double seconds);
 
 }  // namespace armillary::bench

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "armillary/comm/collectives.h"
@@ -9,6 +10,18 @@
 #include "armillary/core/error.h"
 
 namespace armillary::bench {
+
+namespace {
+
+// Two threads that have just been woken may share a core. The system parts them if both compute,
+// which takes it some milliseconds; what sleeps or yields it leaves where it is.
+constexpr std::chrono::milliseconds kParting(10);
+
+}  // namespace
+
+Repeats repeats_for(double seconds) {
+  return {.untimed = 1, .timed = static_cast<int>(std::clamp(0.002 / seconds, 1.0, 1000.0))};
+}
 
 Ranks::Ranks(int world) {
   if (world < 1) fail<InvalidArgument>("bench: world {}; at least 1 is required", world);
@@ -30,10 +43,10 @@ Ranks::~Ranks() {
   start({});
 }
 
-void Ranks::start(Work work, Work warm_up) {
+void Ranks::start(Work work, Repeats repeats) {
   const std::lock_guard lock(mutex_);
   work_ = std::move(work);
-  warm_up_ = std::move(warm_up);
+  repeats_ = repeats;
   ++started_;
   changed_.notify_all();
 }
@@ -57,22 +70,24 @@ void Ranks::serve(comm::Communicator& comm) {
   at::set_num_threads(1);  // ranks are the threads
   for (int next = 1;; ++next) {
     Work work;
-    Work warm_up;
+    Repeats repeats;
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return started_ >= next; });
       if (!work_) return;
       work = work_;
-      warm_up = warm_up_;
+      repeats = repeats_;
     }
-    if (warm_up) warm_up(comm);
+    for (const Clock::time_point woken = Clock::now(); Clock::now() - woken < kParting;) {
+    }
+    for (int i = 0; i < repeats.untimed; ++i) work(comm);
     comm::barrier(comm);
     note_start(next);
-    work(comm);
+    for (int i = 0; i < repeats.timed; ++i) work(comm);
     comm::barrier(comm);
     if (comm.rank() != 0) continue;
     const std::lock_guard lock(mutex_);
-    seconds_ = std::chrono::duration<double>(Clock::now() - begin_).count();
+    seconds_ = std::chrono::duration<double>(Clock::now() - begin_).count() / repeats.timed;
     done_ = next;
     changed_.notify_all();
   }

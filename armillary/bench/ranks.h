@@ -13,6 +13,16 @@
 
 namespace armillary::bench {
 
+/// How often to do a work in one turn.
+struct Repeats {
+  int untimed = 0;  ///< First, so often.
+  int timed = 1;
+};
+
+/// For what takes `seconds`: once untimed, then so often that clocks and barriers do not show, so
+/// rarely that many turns pass between two switches of the system.
+Repeats repeats_for(double seconds);
+
 /// A group of ranks with one computing thread each. One thread calls.
 class Ranks {
  public:
@@ -24,16 +34,15 @@ class Ranks {
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
 
-  /// Starts `work` on every rank, after `warm_up`, which is not timed. Requires that what was
-  /// started before was waited for.
-  void start(Work work, Work warm_up = {});
+  /// Starts `work` on every rank. Requires that what was started before was waited for.
+  void start(Work work, Repeats repeats = {});
 
-  /// Seconds from when the first rank began, all being ready, to when all had done it.
-  /// @throws what a rank threw; the group is of no use then.
+  /// Seconds of one timed work: from when the first rank began, all being ready, to when all had
+  /// done them. @throws what a rank threw; the group is of no use then.
   double wait();
 
-  double run(Work work, Work warm_up = {}) {
-    start(std::move(work), std::move(warm_up));
+  double run(Work work, Repeats repeats = {}) {
+    start(std::move(work), repeats);
     return wait();
   }
 
@@ -45,7 +54,7 @@ class Ranks {
   std::mutex mutex_;
   std::condition_variable changed_;
   Work work_;  ///< Empty: the ranks are to end.
-  Work warm_up_;
+  Repeats repeats_;
   int started_ = 0;          ///< How many works were given,
   int done_ = 0;             ///< and how many of them rank 0 has seen the end of.
   int begun_ = 0;            ///< How many of them a rank began,

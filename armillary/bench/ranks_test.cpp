@@ -30,17 +30,36 @@ TEST(Ranks, TheTimeIsThatOfTheSlowest) {
   EXPECT_GE(seconds, 0.02);
 }
 
-TEST(Ranks, WarmUpComesFirstAndIsNotTimed) {
+TEST(Ranks, OnlyTimedRepeatsCount) {
   Ranks ranks(2);
-  std::array<std::string, 2> order;
-  const double seconds = ranks.run([&](comm::Communicator& comm) { order[comm.rank()] += 'w'; },
-                                   [&](comm::Communicator& comm) {
-                                     order[comm.rank()] += 'u';
-                                     const timespec pause{.tv_sec = 0, .tv_nsec = 500'000'000};
-                                     nanosleep(&pause, nullptr);
-                                   });
-  EXPECT_THAT(order, testing::Each("uw"));
-  EXPECT_LT(seconds, 0.5);
+  std::array<int, 2> count = {};
+  const double seconds = ranks.run(
+      [&](comm::Communicator& comm) {
+        if (++count[comm.rank()] > 2) return;
+        const timespec pause{.tv_sec = 0, .tv_nsec = 500'000'000};
+        nanosleep(&pause, nullptr);
+      },
+      {.untimed = 2, .timed = 3});
+  EXPECT_THAT(count, testing::Each(5));
+  EXPECT_LT(seconds, 0.5 / 3);
+}
+
+TEST(Ranks, TheTimeIsThatOfOne) {
+  Ranks ranks(1);
+  const double seconds = ranks.run(
+      [](comm::Communicator& /*comm*/) {
+        const timespec pause{.tv_sec = 0, .tv_nsec = 100'000'000};
+        nanosleep(&pause, nullptr);
+      },
+      {.timed = 3});
+  EXPECT_GE(seconds, 0.1);
+  EXPECT_LT(seconds, 0.3);
+}
+
+TEST(Ranks, WhatIsLongIsTimedOnce) {
+  EXPECT_EQ(repeats_for(1).timed, 1);
+  EXPECT_EQ(repeats_for(0.001).timed, 2);
+  EXPECT_EQ(repeats_for(0).timed, 1000);
 }
 
 TEST(Ranks, AFailureIsTheCallers) {
