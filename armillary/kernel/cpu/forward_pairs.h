@@ -12,29 +12,34 @@ namespace armillary::kernel::cpu::ARMILLARY_ISA {
 struct RoundedWeights {
   float scale = 1;
   ARMILLARY_INLINE float operator()(float* row, int first, int last, float base) const {
-    constexpr float kLog2E = 1.44269504f;
     // Above it, base log2(e) would be rounded by more than bf16 can tell.
     constexpr float kLargestBase = 0x1p10f;
     if (!(__builtin_fabsf(base) < kLargestBase)) return weigh_first(row, first, last, base);
-    auto* const halves = reinterpret_cast<Bf16*>(row);
     Float sums[kVecs];
     for (Float& lane : sums) lane = all(0.0f);
-    for (int k = first; k < last; k += kPanel) {
-      Float weights[kVecs];
-      for (int v = 0; v < kVecs; ++v) {
-        weights[v] = fma(load(row + k + v * kWidth), all(scale * kLog2E), all(-base * kLog2E));
-      }
-      exp2_to_round(weights);
-      for (int v = 0; v < kVecs; ++v) sums[v] = add(sums[v], weights[v]);
-      for (int v = 0; v < kVecs; v += 2) {
-        store_rounded(halves + k + v * kWidth, weights[v], weights[v + 1]);
-      }
-    }
+    int k = first;
+    for (; k + kPanel <= last; k += kPanel) weigh_some<kVecs>(row, k, base, sums);
+    for (; k < last; k += Span::kStep) weigh_some<2>(row, k, base, sums);
     for (int v = 1; v < kVecs; ++v) sums[0] = add(sums[0], sums[v]);
     return sum(sums[0]);
   }
 
  private:
+  template <int N>
+  ARMILLARY_INLINE void weigh_some(float* row, int k, float base, Float* sums) const {
+    constexpr float kLog2E = 1.44269504f;
+    auto* const halves = reinterpret_cast<Bf16*>(row);
+    Float weights[N];
+    for (int v = 0; v < N; ++v) {
+      weights[v] = fma(load(row + k + v * kWidth), all(scale * kLog2E), all(-base * kLog2E));
+    }
+    exp2_to_round(weights);
+    for (int v = 0; v < N; ++v) sums[v] = add(sums[v], weights[v]);
+    for (int v = 0; v < N; v += 2) {
+      store_rounded(halves + k + v * kWidth, weights[v], weights[v + 1]);
+    }
+  }
+
   /// The same one thing after the other: of scores and base the difference is taken as it is.
   float weigh_first(float* row, int first, int last, float base) const {
     for (int k = first; k < last; k += kWidth) store(row + k, mul(load(row + k), all(scale)));

@@ -94,8 +94,9 @@ template <class Op>
 ARMILLARY_INLINE void score_group(const ForwardTile& t, const Group& group, float scale) {
   const int padded = to_rows(t.pairs.q_rows);
   const Factors factors{t.q + group.begin * kPanel, t.k, t.head_dim, scale};
-  for (int panel = group.span.first(); panel < group.span.last(); panel += kPanel) {
-    multiply_panel<Op, kForwardLd>(factors, padded, panel, t.scores + panel);
+  const int first = group.span.begin / kPanel * kPanel;
+  for (int panel = first; panel < group.span.end; panel += kPanel) {
+    multiply_panel<Op, kForwardLd>(factors, padded, panel, group.span, t.scores);
   }
 }
 

@@ -10,14 +10,16 @@ namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
 constexpr float kInf = __builtin_inff();
 
-/// Keys [begin, end) that a group of query rows sees, and the panels that hold them.
+/// Keys [begin, end) that a group of query rows sees, and the vectors that hold them: in twos, of
+/// which bf16 makes one.
 struct Span {
+  static constexpr int kStep = 2 * kWidth;
   int begin = 0;
   int end = 0;
   bool empty() const { return end <= begin; }
-  int first() const { return empty() ? 0 : begin / kPanel * kPanel; }
-  int last() const { return empty() ? 0 : to_panels(end); }
-  /// Keys before the end of the last panel that exist.
+  int first() const { return empty() ? 0 : begin / kStep * kStep; }
+  int last() const { return empty() ? 0 : (end + kStep - 1) / kStep * kStep; }
+  /// Keys before the last that exist.
   int real(const TilePairs& pairs) const { return last() < pairs.k_rows ? last() : pairs.k_rows; }
   bool touches(int panel) const { return panel < end && panel + kPanel > begin; }
 };
@@ -93,21 +95,36 @@ struct Factors {
   float scale = 1;
 };
 
-/// products = scale A B^T of six rows from A's first, of `a_rows`, and the panel of B that begins
-/// with row `panel`.
-template <class Op, int kLd>
-ARMILLARY_INLINE void multiply_panel(const Factors& factors, int a_rows, int panel,
-                                     float* products) {
+/// products = scale A B^T of six rows from A's first, of `a_rows`, and `V` vectors of the panel of
+/// B that begins with row `panel`: those from `first` on.
+template <class Op, int V, int kLd>
+ARMILLARY_INLINE void multiply_vectors(const Factors& factors, int a_rows, int panel, int first,
+                                       float* products) {
   const int width = factors.elements / Op::kTerms;
-  Block<kVecs> c;
-  clear<kVecs>(c);
-  multiply_columns<Op, kVecs>(c, factors.a, a_rows,
-                              factors.b + static_cast<std::ptrdiff_t>(panel) * width, width);
-  if (Op::kTerms > 1 && factors.scale != 1) multiply_by<kVecs>(c, factors.scale);
-  put<kVecs>(c, products, kLd);
+  Block<V> c;
+  clear<V>(c);
+  multiply_columns<Op, V>(c, factors.a, a_rows,
+                          factors.b + static_cast<std::ptrdiff_t>(panel) * width + first, width);
+  if (Op::kTerms > 1 && factors.scale != 1) multiply_by<V>(c, factors.scale);
+  put<V>(c, products + panel + first, kLd);
 }
 
-/// products = scale A B^T for the panels that the spans touch.
+/// The same for what the span touches of a panel, in vectors.
+template <class Op, int kLd>
+ARMILLARY_INLINE void multiply_panel(const Factors& factors, int a_rows, int panel,
+                                     const Span& span, float* products) {
+  if (span.begin < panel + kWidth && span.end > panel + kPanel - kWidth) {
+    multiply_vectors<Op, kVecs, kLd>(factors, a_rows, panel, 0, products);
+    return;
+  }
+  const int first = span.begin > panel ? (span.begin - panel) / kWidth * kWidth : 0;
+  const int last = span.end < panel + kPanel ? span.end - panel : kPanel;
+  with_vecs(last - first, [&](auto vecs) ARMILLARY_LAMBDA {
+    multiply_vectors<Op, decltype(vecs)::kCount, kLd>(factors, a_rows, panel, first, products);
+  });
+}
+
+/// products = scale A B^T for what the spans touch.
 template <class Op, int kLd>
 inline void multiply_panels(const TilePairs& pairs, const Span* spans, const Factors& factors,
                             float* products) {
@@ -117,7 +134,8 @@ inline void multiply_panels(const TilePairs& pairs, const Span* spans, const Fac
       if (!spans[g].touches(panel)) continue;
       Factors of_group = factors;
       of_group.a += g * kRows * kPanel;
-      multiply_panel<Op, kLd>(of_group, groups * kRows, panel, products + g * kRows * kLd + panel);
+      multiply_panel<Op, kLd>(of_group, groups * kRows, panel, spans[g],
+                              products + g * kRows * kLd);
     }
   }
 }
