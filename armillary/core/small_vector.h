@@ -20,6 +20,8 @@ namespace armillary {
 /// Moving or copying the object, or its growing past N, moves its elements to another place.
 template <class T, std::size_t N>
 class SmallVector {
+  static_assert(N > 0);
+
  public:
   using value_type = T;
   using iterator = T*;

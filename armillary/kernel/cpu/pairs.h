@@ -32,13 +32,17 @@ ARMILLARY_INLINE const Bf16* row_of(const Rows& rows, std::int64_t row) {
 }
 
 inline bool finite(const Rows& rows) {
-  constexpr unsigned kExponent = 0x7f80;
-  unsigned wild = 0;
+  constexpr std::uint16_t kMagnitude = 0x7fff;
+  constexpr std::uint16_t kInfinite = 0x7f80;
+  std::uint16_t most = 0;
   for (std::int64_t r = 0; r < rows.count; ++r) {
     const Bf16* const x = row_of(rows, r);
-    for (int i = 0; i < rows.width; ++i) wild |= (x[i].bits & kExponent) == kExponent ? 1u : 0u;
+    for (int i = 0; i < rows.width; ++i) {
+      const auto magnitude = static_cast<std::uint16_t>(x[i].bits & kMagnitude);
+      most = magnitude > most ? magnitude : most;
+    }
   }
-  return wild == 0;
+  return most < kInfinite;
 }
 
 /// Elements [begin, end) of a row to bf16 in place: the k-th float becomes the k-th half word. Both
