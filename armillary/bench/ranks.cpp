@@ -44,6 +44,7 @@ Ranks::~Ranks() {
 }
 
 void Ranks::start(Work work, Repeats repeats) {
+  ARMILLARY_CHECK(repeats.timed > 0);
   const std::lock_guard lock(mutex_);
   work_ = std::move(work);
   repeats_ = repeats;

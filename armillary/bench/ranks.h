@@ -16,7 +16,7 @@ namespace armillary::bench {
 /// How often to do a work in one turn.
 struct Repeats {
   int untimed = 0;  ///< First, so often.
-  int timed = 1;
+  int timed = 1;    ///< At least 1.
 };
 
 /// For what takes `seconds`: once untimed, then so often that clocks and barriers do not show, so
@@ -37,8 +37,8 @@ class Ranks {
   /// Starts `work` on every rank. Requires that what was started before was waited for.
   void start(Work work, Repeats repeats = {});
 
-  /// Seconds of one timed work: from when the first rank began, all being ready, to when all had
-  /// done them. @throws what a rank threw; the group is of no use then.
+  /// Seconds from when the first rank began the timed works, all being ready, to when all had done
+  /// them, divided by their number. @throws what a rank threw; the group is of no use then.
   double wait();
 
   double run(Work work, Repeats repeats = {}) {

@@ -41,7 +41,6 @@ void LocalGroup::match(Queue& queue) {
   LocalPending* receive = queue.receives.front();
   if (!send || !receive) return;
   queue.due = Clock::time_point::min();
-  if (!send->fits(*receive)) call_to_copy(ranks_[receive->rank()]);
   if (shuffled()) {
     const double delay_s = std::uniform_real_distribution<>(0, options_.max_delay_s)(queue.random);
     queue.due = Clock::now() + nanoseconds_of(delay_s);
@@ -117,21 +116,27 @@ void LocalGroup::copy_due(Lock& lock, int rank, Queue& queue) {
   while (is_due(queue)) pass_front(lock, rank, queue);
 }
 
-/// A receiver that waits has nothing else to do, and what it copies ends up in its cache.
-void LocalGroup::call_to_copy(Rank& receiver) {
-  receiver.called.store(true, std::memory_order_relaxed);
-  receiver.wake.notify_all();
+/// Receivers of what is sent, if that is not copied at once: one that waits has nothing else to do,
+/// and what it copies ends up in its cache.
+void LocalGroup::call_receivers(std::span<LocalPending* const> started) {
+  const auto due = [&](const LocalPending* request) { return is_due(queue_of(*request)); };
+  if (std::ranges::count_if(started, due) < 2) return;
+  for (const LocalPending* request : started) {
+    if (request->direction() == Direction::Receive || !due(request)) continue;
+    Rank& receiver = ranks_[request->peer()];
+    receiver.called.store(true, std::memory_order_relaxed);
+    receiver.wake.notify_all();
+  }
 }
 
+/// Of a rank that waits: until one of the requests is done.
 void LocalGroup::copy_received(Lock& lock, int rank, std::span<const Request> requests) {
   ranks_[rank].called.store(false, std::memory_order_relaxed);
   if (shuffled()) return;
   for (const Request& request : requests) {
-    if (!request) continue;
-    const auto& pending = static_cast<const LocalPending&>(*request);
-    if (pending.direction() == Direction::Receive && !pending.done()) {
-      copy_due(lock, rank, queue_of(pending));
-    }
+    if (!request || request->direction() == Direction::Send) continue;
+    Queue& queue = queue_of(static_cast<const LocalPending&>(*request));
+    while (first_done(requests) == requests.size() && is_due(queue)) pass_front(lock, rank, queue);
   }
 }
 
@@ -175,6 +180,7 @@ void LocalGroup::start(int rank, std::span<const Message> batch, std::span<Reque
   if (shuffled()) return;
   // After all are in their queues, so that peers need not wait for our copies. Ours first: a peer
   // that waits wakes meanwhile, and copies its own.
+  call_receivers(started);
   for (const Direction direction : {Direction::Receive, Direction::Send}) {
     for (LocalPending* request : started) {
       if (request->direction() == direction) copy_due(lock, rank, queue_of(*request));
@@ -193,24 +199,25 @@ bool LocalGroup::done(int rank, const LocalPending& request) {
   return false;
 }
 
-/// First of the requests that are done; requests.size() if time is over, or a copy is to be made.
+/// First of the requests that are done; requests.size() if time is over, or a copy may be made.
 std::size_t LocalGroup::stay_awake(int rank, std::span<const Request> requests,
-                                   Clock::time_point end) const {
-  while (Clock::now() < end && !ranks_[rank].called.load(std::memory_order_relaxed)) {
+                                   Clock::time_point until) const {
+  while (true) {
     const std::size_t index = first_done(requests);
     if (index < requests.size()) return index;
+    if (ranks_[rank].called.load(std::memory_order_relaxed) || Clock::now() >= until) return index;
     std::this_thread::yield();
   }
-  return requests.size();
 }
 
 std::size_t LocalGroup::wait_any(int rank, std::span<const Request> requests, double timeout_s,
                                  const std::function<std::string()>& describe) {
   const Clock::time_point begin = Clock::now();
   const Clock::time_point deadline = begin + nanoseconds_of(timeout_s);
-  const Clock::time_point asleep = std::min(deadline, begin + kAwake);
+  // Shuffled copies are for those that wait to make, each at its time.
+  const Clock::time_point awake_until = shuffled() ? begin : std::min(deadline, begin + kAwake);
   while (true) {
-    std::size_t index = stay_awake(rank, requests, asleep);
+    std::size_t index = stay_awake(rank, requests, awake_until);
     if (index < requests.size()) return index;
     Lock lock(mutex_);
     copy_all_due(lock, rank);
@@ -223,7 +230,7 @@ std::size_t LocalGroup::wait_any(int rank, std::span<const Request> requests, do
       const double waited_s = std::chrono::duration<double>(now - begin).count();
       fail_group(rank, fmt::format("wait: {} not done after {:.3g} s{}", describe(), waited_s,
                                    loans_text(requests)));
-    } else if (now >= asleep) {
+    } else if (now >= awake_until) {
       ranks_[rank].wake.wait_until(lock, std::min(deadline, next_due()));
     }
   }

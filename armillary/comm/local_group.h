@@ -79,11 +79,12 @@ class LocalGroup {
   void copy(Lock& lock, const LocalPending& send, const LocalPending& receive, Queue& queue);
   void set_done(LocalPending& request);
   void copy_due(Lock& lock, int rank, Queue& queue);
-  static void call_to_copy(Rank& receiver);
+  void call_receivers(std::span<LocalPending* const> started);
   void copy_received(Lock& lock, int rank, std::span<const Request> requests);
   void copy_all_due(Lock& lock, int rank);
   Clock::time_point next_due() const;
-  std::size_t stay_awake(int rank, std::span<const Request> requests, Clock::time_point end) const;
+  std::size_t stay_awake(int rank, std::span<const Request> requests,
+                         Clock::time_point until) const;
   void fail_group(int rank, const std::string& reason);
   void throw_if_failed(Lock& lock, int rank);
   void wait_for_copies(Lock& lock, int rank);

@@ -5,8 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <ctime>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -380,6 +384,62 @@ TEST(RunRanks, ShuffleChangesTheOrderOfCompletion) {
   EXPECT_FALSE(std::is_sorted(first.begin(), first.end()));
   EXPECT_FALSE(std::is_sorted(second.begin(), second.end()));
   EXPECT_NE(first, second);
+}
+
+// Also with the shortest delays: what is done later is not waited for.
+TEST(RunRanks, ShuffledMessagesAreDoneOneByOne) {
+  constexpr int kLanes = 4;
+  int waits = 0;
+  int alone = 0;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    const auto exchange = [&](Communicator& comm) {
+      std::vector<Request> requests;
+      for (int lane = 0; lane < kLanes; ++lane) {
+        requests.push_back(comm.rank() == 0 ? comm.irecv(1, lane, {}) : comm.isend(0, lane, {}));
+      }
+      if (comm.rank() == 1) return comm.wait_all(requests);
+      for (int left = kLanes; left > 1; --left, ++waits) {
+        requests.erase(requests.begin() + static_cast<std::ptrdiff_t>(comm.wait_any(requests)));
+        if (!std::ranges::all_of(requests, [&](const Request& r) { return comm.done(r); })) ++alone;
+      }
+      comm.wait_all(requests);
+    };
+    run_ranks(2, exchange, {.shuffle_seed = seed});
+  }
+  EXPECT_GT(alone, waits / 10);
+}
+
+// Who waits may copy: but not while something is done.
+TEST(RunRanks, AWaitEndsWithTheFirstThatIsDone) {
+  bool early = false;
+  for (int i = 0; i < 20 && !early; ++i) {
+    run_ranks(2, [&](Communicator& comm) {
+      const bool sends = comm.rank() == 1;
+      std::array<std::vector<std::byte>, 3> memory;
+      std::array<Strided, 3> parts;
+      for (std::size_t lane = 0; lane < parts.size(); ++lane) {
+        memory[lane].resize(lane == 0 ? 8 : std::size_t{16} << 20);
+        const auto bytes = static_cast<std::int64_t>(memory[lane].size());
+        parts[lane] = {memory[lane].data(), 1, bytes, bytes};
+      }
+      std::vector<Message> batch;
+      for (int lane = 0; lane < 3; ++lane) {
+        batch.push_back({.direction = sends ? Direction::Send : Direction::Receive,
+                         .peer = 1 - comm.rank(),
+                         .lane = lane,
+                         .parts = std::span(parts).subspan(static_cast<std::size_t>(lane), 1)});
+      }
+      std::vector<Request> requests(3);
+      if (sends) {
+        const timespec pause{.tv_sec = 0, .tv_nsec = 5'000'000};
+        nanosleep(&pause, nullptr);  // the other sleeps by then
+      }
+      comm.start(batch, requests);
+      if (!sends && comm.wait_any(requests) == 0 && !comm.done(requests[2])) early = true;
+      comm.wait_all(requests);
+    });
+  }
+  EXPECT_TRUE(early);
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ inline void weigh_row(const BackwardTile& t, int row, int first, int count, int 
   }
 }
 
-/// P and dS, 0 for pairs that are hidden, within padding or in panels that were left out.
+/// P and dS, 0 for pairs that are hidden, within padding or were left out.
 inline void weigh(const BackwardTile& t, const Span* spans) {
   const int padded = to_rows(t.pairs.q_rows);
   const int width = to_panels(t.pairs.k_rows);

@@ -89,7 +89,7 @@ struct Group {
   Span span;
 };
 
-/// scores = scale Q K^T for the panels that the group sees.
+/// scores = scale Q K^T for what the group sees.
 template <class Op>
 ARMILLARY_INLINE void score_group(const ForwardTile& t, const Group& group, float scale) {
   const int padded = to_rows(t.pairs.q_rows);

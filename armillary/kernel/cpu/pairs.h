@@ -46,7 +46,7 @@ inline bool finite(const Rows& rows) {
 }
 
 /// Elements [begin, end) of a row to bf16 in place: the k-th float becomes the k-th half word. Both
-/// ends are those of panels.
+/// ends are those of steps of a Span.
 ARMILLARY_INLINE void round_row(float* row, int begin, int end) {
   auto* const halves = reinterpret_cast<Bf16*>(row);
   for (int k = begin; k < end; k += 2 * kWidth) {

@@ -11,7 +11,8 @@ namespace armillary::kernel::cpu::ARMILLARY_ISA {
 constexpr float kInf = __builtin_inff();
 
 /// Keys [begin, end) that a group of query rows sees, and the vectors that hold them: in twos, of
-/// which bf16 makes one.
+/// which bf16 makes one. One of two may hold no such key, and is not computed then: it is whatever
+/// was there, until HiddenKeys has set what no row sees.
 struct Span {
   static constexpr int kStep = 2 * kWidth;
   int begin = 0;
@@ -19,7 +20,7 @@ struct Span {
   bool empty() const { return end <= begin; }
   int first() const { return empty() ? 0 : begin / kStep * kStep; }
   int last() const { return empty() ? 0 : (end + kStep - 1) / kStep * kStep; }
-  /// Keys before the last that exist.
+  /// Keys before last() that exist.
   int real(const TilePairs& pairs) const { return last() < pairs.k_rows ? last() : pairs.k_rows; }
   bool touches(int panel) const { return panel < end && panel + kPanel > begin; }
 };
