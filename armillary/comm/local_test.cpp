@@ -394,6 +394,7 @@ TEST(RunRanks, ShuffledMessagesAreDoneOneByOne) {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     const auto exchange = [&](Communicator& comm) {
       std::vector<Request> requests;
+      requests.reserve(kLanes);
       for (int lane = 0; lane < kLanes; ++lane) {
         requests.push_back(comm.rank() == 0 ? comm.irecv(1, lane, {}) : comm.isend(0, lane, {}));
       }
@@ -423,6 +424,7 @@ TEST(RunRanks, AWaitEndsWithTheFirstThatIsDone) {
         parts[lane] = {memory[lane].data(), 1, bytes, bytes};
       }
       std::vector<Message> batch;
+      batch.reserve(3);
       for (int lane = 0; lane < 3; ++lane) {
         batch.push_back({.direction = sends ? Direction::Send : Direction::Receive,
                          .peer = 1 - comm.rank(),

@@ -113,7 +113,8 @@ void attend_block(const Call& call, const QueryTarget& target, const Round& roun
   float* const sums = begins && ends ? nullptr : sums_at(call, target, round, batch, head, rows);
   float* const lse = at(target.lse, batch, head, rows.begin);
   for (int row = 0; row < count; ++row) {
-    tile.max[row] = begins ? kNone : lse[row * target.lse.row];
+    tile.max[row] = kNone;
+    if (!begins) tile.max[row] = lse[row * target.lse.row];
     tile.sum[row] = tile.max[row] == kNone ? 0 : 1;
   }
   // Nothing seen: all of it is 0 and need not be read.
