@@ -114,10 +114,6 @@ ARMILLARY_INLINE void multiply_vectors(const Factors& factors, int a_rows, int p
 template <class Op, int kLd>
 ARMILLARY_INLINE void multiply_panel(const Factors& factors, int a_rows, int panel,
                                      const Span& span, float* products) {
-  if (span.begin < panel + kWidth && span.end > panel + kPanel - kWidth) {
-    multiply_vectors<Op, kVecs, kLd>(factors, a_rows, panel, 0, products);
-    return;
-  }
   const int first = span.begin > panel ? (span.begin - panel) / kWidth * kWidth : 0;
   const int last = span.end < panel + kPanel ? span.end - panel : kPanel;
   with_vecs(last - first, [&](auto vecs) ARMILLARY_LAMBDA {
