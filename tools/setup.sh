@@ -4,7 +4,7 @@
 # /usr/include or /usr/local/include, so that what was installed another way counts too.
 
 readonly TORCH_VERSION=2.13.0 TORCH_LEAST=2.11
-readonly RUFF_VERSION=0.17.5 YUNCHANG_VERSION=0.6.4
+readonly RUFF_VERSION=0.17.5 YUNCHANG_VERSION=0.6.4 UNIVERSALMUTATOR_VERSION=1.14.1
 
 requirements() {  # PART
   case $1 in
@@ -119,6 +119,15 @@ setup_peers() {
   pip_install --no-deps "yunchang==$YUNCHANG_VERSION" || say "pip could not install it; it will not be measured"
 }
 
+# Without its dependencies: they are for a way of drawing that is not used.
+setup_mutator() {
+  compgen -G ".venv/lib/python3*/site-packages/universalmutator-$UNIVERSALMUTATOR_VERSION*" >/dev/null && return
+  make_venv
+  say "installing universalmutator $UNIVERSALMUTATOR_VERSION into .venv (pip)"
+  pip_install --no-deps "universalmutator==$UNIVERSALMUTATOR_VERSION" ||
+    die "setup: pip could not install universalmutator==$UNIVERSALMUTATOR_VERSION"
+}
+
 setup_python() {  # PART...
   local part
   for part in "$@"; do
@@ -127,11 +136,12 @@ setup_python() {  # PART...
       test) setup_python_tool pytest pytest ;;
       lint) setup_python_tool ruff "ruff==$RUFF_VERSION" ;;
       bench) setup_peers ;;
+      mutate) setup_mutator ;;
     esac
   done
 }
 
-# setup PART...: of build (or plan: build without torch), test, lint, bench, mpi. apt and pip work at the same time.
+# setup PART...: of build (or plan: build without torch), test, lint, bench, mutate, mpi. apt and pip work at the same time.
 setup() {
   local packages apt_job=
   mapfile -t packages < <(missing_packages "$@")
