@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/kernel/dropout_by_aten.h"
 
 namespace armillary::kernel {
 namespace {
@@ -34,6 +35,34 @@ TEST(DropoutStream, IsWhatTheHeaderSays) {
         {11, 9, static_cast<std::uint32_t>(quad), static_cast<std::uint32_t>(quad >> 32)},
         {stream[0], stream[1]});
     EXPECT_EQ(DropoutStream(dropout, 3, 5).drops(q, k), words[k % 4] < 0x80000000u) << k;
+  }
+}
+
+// Every number in turn is small and above 32 bits. 2,916 entries: a word that is left out changes
+// half of those that have it.
+TEST(DropoutStream, EqualsAtensGeneratorForNumbersOfAnySize) {
+  const std::vector<std::uint64_t> seeds = {5, 0x0123456700000005, 0xfedcba9800000005};
+  const std::vector<std::uint64_t> steps = {7, 0x0000000100000007, 0x8000000000000007};
+  const std::vector<std::int64_t> places = {0, 1, 0xffffffff};
+  const std::vector<std::int64_t> queries = {3, (std::int64_t{9} << 32) + 3, std::int64_t{1} << 55};
+  const std::vector<std::int64_t> keys = {
+      0, 1, 6, 11, (std::int64_t{1} << 40) + 6, (std::int64_t{1} << 55) + 3};
+  for (const std::uint64_t seed : seeds) {
+    for (const std::uint64_t step : steps) {
+      for (const std::int64_t batch : places) {
+        for (const std::int64_t head : {std::int64_t{0}, std::int64_t{2}}) {
+          const Dropout dropout{.p = 0.4, .seed = seed, .step = step};
+          const DropoutStream stream(dropout, batch, head);
+          for (const std::int64_t q : queries) {
+            for (const std::int64_t k : keys) {
+              ASSERT_EQ(stream.drops(q, k), dropped_by_aten(dropout, batch, head, q, k))
+                  << "seed " << seed << ", step " << step << ", batch " << batch << ", head "
+                  << head << ", query " << q << ", key " << k;
+            }
+          }
+        }
+      }
+    }
   }
 }
 
@@ -92,6 +121,10 @@ TEST(DropoutStream, EverythingInTheKeyMatters) {
   EXPECT_NEAR(agreement(drops_of({.p = 0.5, .seed = 4, .step = 6}, 0, 0)), 0.5, kBound);
   EXPECT_NEAR(agreement(drops_of({.p = 0.5, .seed = 5, .step = 7}, 0, 0)), 0.5, kBound);
   EXPECT_NEAR(agreement(drops_of({.p = 0.5, .seed = 6, .step = 5}, 0, 0)), 0.5, kBound);
+  // The high words of seed and step alone.
+  constexpr std::uint64_t kHigh = std::uint64_t{1} << 32;
+  EXPECT_NEAR(agreement(drops_of({.p = 0.5, .seed = 5 + kHigh, .step = 6}, 0, 0)), 0.5, kBound);
+  EXPECT_NEAR(agreement(drops_of({.p = 0.5, .seed = 5, .step = 6 + kHigh}, 0, 0)), 0.5, kBound);
   EXPECT_NEAR(agreement(drops_of(dropout, 1, 0)), 0.5, kBound);
   EXPECT_NEAR(agreement(drops_of(dropout, 0, 1)), 0.5, kBound);
   // Query and key are not exchangeable, nor are neighbours alike.
