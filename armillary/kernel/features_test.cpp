@@ -230,13 +230,15 @@ TEST_P(FeatureRules, NothingVisibleGivesNoGradientAndNoMaximum) {
 // Rule 3.
 TEST_P(FeatureRules, NanAndInfinityReachOnlyWhatSeesThem) {
   const Mask mask = mask_of_wild_values();
-  const Features features = features_of(kAllFeatures, 2, 1);
   for (const at::ScalarType dtype : dtypes()) {
-    SCOPED_TRACE(c10::toString(dtype));
-    const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype, 13);
-    expect_wild_values_stay(tame, naive(tame, mask, features), [&](const Sequences& x) {
-      return dealt(x, mask, one_deal(mask, 2), features);
-    });
+    for (const double scale : {1.0, 0.3}) {
+      SCOPED_TRACE(fmt::format("{}, scale {}", c10::toString(dtype), scale));
+      const Features features = features_of(kAllFeatures, 2, scale);
+      const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype, 13);
+      expect_wild_values_stay(tame, naive(tame, mask, features), [&](const Sequences& x) {
+        return dealt(x, mask, one_deal(mask, 2), features);
+      });
+    }
   }
 }
 

@@ -177,11 +177,13 @@ TEST_P(Rules, NanAndInfinityReachOnlyWhatSeesThem) {
   const Mask mask = mask_of_wild_values();
   const Deal deal{.q_blocks = {run(0, 15)}, .k_blocks = {run(0, 15)}, .q_heads = {{0, 2}}};
   for (const at::ScalarType dtype : dtypes()) {
-    SCOPED_TRACE(c10::toString(dtype));
-    const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype, 13);
-    expect_wild_values_stay(tame, naive_attention(tame, mask, 1), [&](const Sequences& x) {
-      return dealt_attention(kernel(), x, mask, deal, 1);
-    });
+    for (const double scale : {1.0, 0.3}) {
+      SCOPED_TRACE(fmt::format("{}, scale {}", c10::toString(dtype), scale));
+      const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype, 13);
+      expect_wild_values_stay(tame, naive_attention(tame, mask, scale), [&](const Sequences& x) {
+        return dealt_attention(kernel(), x, mask, deal, scale);
+      });
+    }
   }
 }
 
