@@ -163,14 +163,14 @@ TEST_P(Unseen, ASinkOfMinusInfinityIsNoneInOneCall) {
   }
 }
 
-/// Query heads 2 and 3 over KV heads 0 to 2, of which they read 1; the others are NaN.
+/// Query heads 2 to 5 over KV heads 0 to 3, of which they read 1 and 2; the others are NaN.
 Sequences sequences_of_unread_heads(const Mask& mask, std::int64_t batch, std::int64_t dim,
                                     at::ScalarType dtype) {
   const Sequences x = random_sequences(
-      {.batch = batch, .heads = 2, .kv_heads = 3, .head_dim = dim, .value_dim = dim}, mask, dtype,
+      {.batch = batch, .heads = 4, .kv_heads = 4, .head_dim = dim, .value_dim = dim}, mask, dtype,
       5);
   for (const at::Tensor& t : {x.k_BSGD, x.v_BSGE}) {
-    for (const std::int64_t head : {0, 2}) t.select(2, head).fill_(kNan);
+    for (const std::int64_t head : {0, 3}) t.select(2, head).fill_(kNan);
   }
   return x;
 }
@@ -180,7 +180,7 @@ void expect_only_read_heads(const Kernel& kernel, const Sequences& x, const Mask
   const at::ScalarType dtype = x.q_BSHD.scalar_type();
   const double scale = 1 / std::sqrt(x.q_BSHD.size(3));
   Sequences read = x;
-  for (at::Tensor* t : {&read.k_BSGD, &read.v_BSGE}) *t = t->narrow(2, 1, 1);
+  for (at::Tensor* t : {&read.k_BSGD, &read.v_BSGE}) *t = t->narrow(2, 1, 2);
   const Results required = naive_attention(read, mask, scale);
   const FreshCall call(kernel, x, mask, {.first_q_head = 2, .group_size = 2}, scale);
   for (const bool all : {false, true}) {
@@ -189,12 +189,12 @@ void expect_only_read_heads(const Kernel& kernel, const Sequences& x, const Mask
     const Result out = all ? call.attend_all() : call.attend();
     EXPECT_LE(relative_error(out.out_BLHE, required.out_BSHE), tolerance(dtype)) << where;
     InputGrads given = call.grads(required, all);
-    for (const std::int64_t head : {0, 2}) {
+    for (const std::int64_t head : {0, 3}) {
       expect_all(given.dk_BLGD.select(2, head), 0, where + ": dk");
       expect_all(given.dv_BLGE.select(2, head), 0, where + ": dv");
     }
-    given.dk_BLGD = given.dk_BLGD.narrow(2, 1, 1);
-    given.dv_BLGE = given.dv_BLGE.narrow(2, 1, 1);
+    given.dk_BLGD = given.dk_BLGD.narrow(2, 1, 2);
+    given.dv_BLGE = given.dv_BLGE.narrow(2, 1, 2);
     expect_gradients(given, required, dtype, where);
   }
 }
