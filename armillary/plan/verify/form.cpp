@@ -242,7 +242,8 @@ class FormChecker {
 
 std::string describe(const RankProgram& program, const View& view) {
   const bool known = view.tile >= 0 && view.tile < static_cast<int>(program.tiles.size());
-  return fmt::format("{}{}{{{}}} heads {}-{}",
+  return fmt::format("{}{}{}{{{}}} heads {}-{}",
+                     known && program.tiles[view.tile].narrow ? "narrow " : "",
                      known && program.tiles[view.tile].partial ? "partial " : "",
                      known ? to_string(program.tiles[view.tile].tensor) : "?",
                      fmt::join(view.blocks, ","), view.heads.begin, view.heads.end);

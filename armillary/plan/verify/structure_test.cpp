@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
@@ -210,6 +211,28 @@ TEST(VerifyMatch, EverySendMeetsOneReceiveOfAnEqualView) {
       {1, 1, "match", "expects k{0} heads 0-2 but rank 0 sends k{0} heads 0-1"});
   expect_first(ring_backward(), [](Plan& p) { ops(p, 0)[13].views[0] = whole(p, 0, 7); },
                {1, 15, "match", "expects partial dk{1} heads 0-2 but rank 0 sends k{1} heads 0-2"});
+}
+
+/// Both ends of a message have the same bytes: a sum that travels rounded does not fit a receive
+/// that takes accumulators.
+TEST(VerifyMatch, BothEndsAreNarrowOrNeither) {
+  Problem problem = small_problem(2);
+  problem.dtype = Dtype::Bf16;
+  problem.wire = Wire::Input;
+  const Plan plan = make_plan(problem, {.name = "ring", .keys = {}}, Pass::Backward);
+  const std::vector<Op>& mine = plan.ranks[1].ops;
+  const auto recv = std::find_if(mine.begin(), mine.end(), [&](const Op& op) {
+    return op.kind == OpKind::Recv && plan.ranks[1].tiles[op.views[0].tile].narrow;
+  });
+  ASSERT_NE(recv, mine.end());
+  expect_first(plan,
+               [&](Plan& p) {
+                 Tile& received = tile(p, 1, recv->views[0].tile);
+                 received.narrow = false;
+                 p.ranks[1].slots[received.slot].bytes *= 2;
+               },
+               {1, static_cast<int>(recv - mine.begin()), "match",
+                "expects partial dk{1} heads 0-2 but rank 0 sends narrow partial dk{1} heads 0-2"});
 }
 
 TEST(VerifyMatch, MessagesOfALaneMatchInOrder) {

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "armillary/plan/verify/broken_plan.h"
@@ -128,6 +130,59 @@ TEST(VerifyPartial, OutAndLseSumOverTheSame) {
       [](Plan& p) { insert(p, 0, 7, {.kind = OpKind::Clear, .views = {whole(p, 0, 6)}}); },
       {0, 8, "partial",
        "partial out{0} heads 0-4 and partial lse{0} heads 0-4 are over different pairs"});
+}
+
+/// Rank 0 attends to the keys of rank 1 in partials of their own, and merges the two.
+struct MergedPlan {
+  MergedPlan() {
+    part_out = add_tile_like(plan, 0, 5);
+    part_lse = add_tile_like(plan, 0, 6);
+    ops(plan, 0)[7].views[3] = whole(plan, 0, part_out);
+    ops(plan, 0)[7].views[4] = whole(plan, 0, part_lse);
+    insert(plan, 0, 8,
+           {.kind = OpKind::Merge,
+            .step = 1,
+            .views = {whole(plan, 0, 5), whole(plan, 0, 6), whole(plan, 0, part_out),
+                      whole(plan, 0, part_lse)}});
+    for (const int id : {part_lse, part_out}) {
+      insert(plan, 0, 4, {.kind = OpKind::Clear, .views = {whole(plan, 0, id)}});
+    }
+  }
+  static constexpr int kMerge = 10;
+  Plan plan = ring_forward();
+  int part_out = -1;
+  int part_lse = -1;
+};
+
+TEST(VerifyPartial, MergedOutAndLseSumOverTheSame) {
+  const auto expect_refused = [](const Breakage& slip, int op) {
+    const std::string out = "partial out{0} heads 0-4";
+    const std::string lse = "partial lse{0} heads 0-4";
+    expect_first(MergedPlan().plan, slip,
+                 {0, op, "partial", out + " and " + lse + " are over different pairs"});
+  };
+  const MergedPlan good;
+  // What is merged, and what it is merged into, without the pairs of its lse.
+  expect_refused(
+      [&](Plan& p) {
+        const View lse = whole(p, 0, good.part_lse);
+        insert(p, 0, MergedPlan::kMerge, {.kind = OpKind::Clear, .step = 1, .views = {lse}});
+      },
+      MergedPlan::kMerge + 1);
+  expect_refused(
+      [](Plan& p) {
+        const View lse = whole(p, 0, 6);
+        insert(p, 0, MergedPlan::kMerge, {.kind = OpKind::Clear, .step = 1, .views = {lse}});
+      },
+      MergedPlan::kMerge + 1);
+  // Each out with the lse of the other: both are over all pairs after the merge, and it is wrong.
+  expect_refused(
+      [&](Plan& p) {
+        Views& merged = ops(p, 0)[MergedPlan::kMerge].views;
+        std::swap(merged[1], merged[3]);
+        ops(p, 0)[MergedPlan::kMerge + 1].views[3] = whole(p, 0, good.part_lse);
+      },
+      MergedPlan::kMerge);
 }
 
 /// A sum is rounded to the input dtype once, when it is complete: not after half of the pairs, and
