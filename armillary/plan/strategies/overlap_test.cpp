@@ -2,12 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ostream>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "armillary/plan/hazards.h"
+#include "armillary/plan/strategies/every_strategy.h"
 #include "armillary/plan/strategy.h"
 
 namespace armillary::plan {
@@ -87,6 +90,103 @@ TEST(Overlap, StarTrailScattersPartialsWhileTheLastKeysAreComputed) {
         EXPECT_EQ(sums.late, 0) << strategy << ' ' << to_string(pass) << ' ' << program.rank;
       }
     }
+  }
+}
+
+using TensorLane = std::pair<Tensor, Lane>;
+
+/// Lanes of what is sent along axes: tiles on their way out, and sums on their way home.
+struct Lanes {
+  std::set<TensorLane> out;
+  std::set<TensorLane> home;
+  bool operator==(const Lanes&) const = default;
+};
+
+std::ostream& operator<<(std::ostream& stream, const Lanes& lanes) {
+  for (const auto& [name, side] : {std::pair("out", &lanes.out), std::pair("home", &lanes.home)}) {
+    stream << name;
+    for (const auto& [tensor, lane] : *side) stream << ' ' << to_string(tensor) << ':' << lane;
+    stream << ' ';
+  }
+  return stream;
+}
+
+/// Without the exchange of heads, which is at the begin and the end.
+Lanes lanes_of(const Plan& plan) {
+  Lanes lanes;
+  for (const RankProgram& program : plan.ranks) {
+    for (const Op& op : program.ops) {
+      if (op.kind != OpKind::Send || op.collective == Collective::AllToAll) continue;
+      const Tile& tile = program.tiles[op.views[0].tile];
+      const bool result = plan.pass == Pass::Forward ? tile.partial : tile.tensor >= Tensor::DQ;
+      (result ? lanes.home : lanes.out).insert({tile.tensor, op.lane});
+    }
+  }
+  return lanes;
+}
+
+/// Results that go home never queue behind tiles that travel, whatever strategy moves them: ops of
+/// one lane keep their order, and a send that waits for a sum would hold up the tiles behind it.
+TEST(Overlap, SumsGoHomeOnLanesOfTheirOwn) {
+  int both = 0;
+  for (const int world : {2, 4, 6, 8, 9}) {
+    const Problem problem = full_problem(world);
+    for (const std::string& strategy : every_strategy(problem)) {
+      for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+        const Lanes lanes = lanes_of(make_plan(problem, parse_strategy(strategy), pass));
+        for (const auto& [tensor, lane] : lanes.home) {
+          for (const auto& [travelling, out] : lanes.out) {
+            EXPECT_NE(lane, out) << strategy << ", world " << world << ", " << to_string(pass)
+                                 << ": " << to_string(tensor) << " beside "
+                                 << to_string(travelling);
+          }
+        }
+        both += !lanes.home.empty() && !lanes.out.empty() ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(both, 50);
+}
+
+/// Nor do the two axes of a grid wait for each other: columns have lanes 1 and 2, rows 3 and 4.
+TEST(Overlap, AxesHaveLanesOfTheirOwn) {
+  using enum Tensor;
+  const std::set<TensorLane> k_and_v{{K, 1}, {V, 1}};
+  const std::set<TensorLane> columns_home{{DK, 2}, {DV, 2}};
+  const std::set<TensorLane> rows_back{{Q, 3}, {DOut, 3}, {Lse, 3}, {Delta, 3}};
+  const Lanes grid_forward{{{K, 1}, {V, 1}, {Q, 3}}, {{Out, 4}, {Lse, 4}}};
+  const Lanes grid_backward{{{K, 1}, {V, 1}, {Q, 3}, {DOut, 3}, {Lse, 3}, {Delta, 3}},
+                            {{DK, 2}, {DV, 2}, {DQ, 4}}};
+  // Of a team, the members have lanes 3 and 4, what walks 1 and 2: it does both.
+  const Lanes team_forward{{{K, 1}, {V, 1}, {K, 3}, {V, 3}, {Q, 3}}, {{Out, 4}, {Lse, 4}}};
+  const Lanes team_backward{{{Q, 1},
+                             {DOut, 1},
+                             {Lse, 1},
+                             {Delta, 1},
+                             {Q, 3},
+                             {DOut, 3},
+                             {Lse, 3},
+                             {Delta, 3},
+                             {K, 3},
+                             {V, 3}},
+                            {{DQ, 2}, {DQ, 4}, {DK, 4}, {DV, 4}}};
+  const std::tuple<const char*, Lanes, Lanes> expected[] = {
+      {"ring", {k_and_v, {}}, {k_and_v, columns_home}},
+      {"allgather", {k_and_v, {}}, {k_and_v, columns_home}},
+      {"bidirectional_ring", {k_and_v, {}}, {k_and_v, columns_home}},
+      {"double_ring:window=4", {k_and_v, {}}, {k_and_v, columns_home}},
+      {"ring:backward=q", {k_and_v, {}}, {rows_back, {{DQ, 4}}}},
+      {"tokenring", {{{Q, 3}}, {{Out, 4}, {Lse, 4}}}, {rows_back, {{DQ, 4}}}},
+      {"attention2d:rows=4", grid_forward, grid_backward},
+      {"attention2d:overlap=true,rows=4", grid_forward, grid_backward},
+      {"grid:u=1,rq=4,rk=2", grid_forward, grid_backward},
+      {"startrail:c=2", team_forward, team_backward}};
+  for (const auto& [strategy, forward, backward] : expected) {
+    const auto lanes = [&, name = strategy](Pass pass) {
+      return lanes_of(make_plan(full_problem(8), parse_strategy(name), pass));
+    };
+    EXPECT_EQ(lanes(Pass::Forward), forward) << strategy;
+    EXPECT_EQ(lanes(Pass::Backward), backward) << strategy;
   }
 }
 

@@ -1,0 +1,280 @@
+// steps_and_slots_test.cpp: how many steps and slots a plan has, by formula, for a full mask.
+//
+// Nothing here is in bytes: a hop, a departure or a freed slot that comes a step late costs time or
+// memory and no other test need see it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "armillary/plan/strategies/grid_plan.h"
+#include "armillary/plan/strategy.h"
+
+namespace armillary::plan {
+namespace {
+
+constexpr int kLineWorlds[] = {1, 2, 3, 4, 5, 7, 8, 13};
+
+Problem problem_of_world(int world) {
+  const std::int64_t length = std::int64_t{6} * world;
+  return {.world = world,
+          .heads = 16,
+          .kv_heads = 16,
+          .head_dim = 4,
+          .value_dim = 4,
+          .mask = full_mask({length, length}),
+          .layout = {}};
+}
+
+/// Rows of the printed grid, gaps counted.
+int steps_of(const Plan& plan) {
+  int last = -1;
+  for (const RankProgram& program : plan.ranks) {
+    for (const Op& op : program.ops) last = std::max(last, op.step);
+  }
+  return last + 1;
+}
+
+int steps_of(int world, const std::string& strategy, Pass pass) {
+  return steps_of(make_plan(problem_of_world(world), parse_strategy(strategy), pass));
+}
+
+/// Steps from a tile's departure until all n members have it.
+int span_of(Movement movement, int n) {
+  if (movement == Movement::Gather) return std::min(n - 1, 1);
+  return movement == Movement::Bidirectional ? n / 2 : n - 1;
+}
+
+constexpr Movement kLines[] = {Movement::Gather, Movement::Ring, Movement::RingBack,
+                               Movement::Bidirectional};
+
+/// Queries stay: K and V take `span` steps, and sums of dK and dV one more.
+TEST(Steps, OfColumns) {
+  for (const int world : kLineWorlds) {
+    for (const Movement column : kLines) {
+      const Grid grid{.rq = world, .column = column};
+      const int span = span_of(column, world);
+      const Problem problem = problem_of_world(world);
+      EXPECT_EQ(steps_of(plan_of(problem, grid, Pass::Forward)), span + 1)
+          << to_string(column) << ", world " << world;
+      EXPECT_EQ(steps_of(plan_of(problem, grid, Pass::Backward)), world == 1 ? 1 : span + 2)
+          << to_string(column) << ", world " << world;
+    }
+  }
+}
+
+/// Keys stay: partials are home one step after the last queries are there. Backward leaves a step
+/// later: delta is made first.
+TEST(Steps, OfRows) {
+  for (const int world : kLineWorlds) {
+    for (const Movement row : kLines) {
+      const Grid grid{.rk = world, .row = row};
+      const int span = span_of(row, world);
+      const Problem problem = problem_of_world(world);
+      const int alone = world == 1 ? 1 : 0;
+      EXPECT_EQ(steps_of(plan_of(problem, grid, Pass::Forward)), span + 2 - alone)
+          << to_string(row) << ", world " << world;
+      EXPECT_EQ(steps_of(plan_of(problem, grid, Pass::Backward)), span + 3 - 2 * alone)
+          << to_string(row) << ", world " << world;
+    }
+  }
+}
+
+/// Both travel at once: as many steps as the longer way has.
+TEST(Steps, OfGrids) {
+  for (const auto& [rq, rk] : {std::pair(2, 2), std::pair(2, 3), std::pair(3, 2), std::pair(5, 3),
+                               std::pair(3, 5), std::pair(4, 2), std::pair(2, 7)}) {
+    const Problem problem = problem_of_world(rq * rk);
+    for (const Movement column : kLines) {
+      for (const Movement row : kLines) {
+        SCOPED_TRACE(testing::Message() << rq << " x " << rk << ", columns " << to_string(column)
+                                        << ", rows " << to_string(row));
+        const int down = span_of(column, rq);
+        const int along = span_of(row, rk);
+        const Grid grid{.rq = rq, .rk = rk, .column = column, .row = row};
+        EXPECT_EQ(steps_of(plan_of(problem, grid, Pass::Forward)), std::max(down, along) + 2);
+        const int rows_home = std::max(1 + along, down) + 1;
+        const int columns_home = 1 + along + span_of(column, rq);
+        EXPECT_EQ(steps_of(plan_of(problem, grid, Pass::Backward)),
+                  std::max(rows_home, columns_home) + 1);
+      }
+    }
+  }
+}
+
+/// Sums that walk a ring behind the queries pass the last member when it has met all keys.
+TEST(Steps, OfSumsThatWalkHome) {
+  for (const auto& [rq, rk] :
+       {std::pair(1, 2), std::pair(1, 5), std::pair(2, 2), std::pair(2, 5), std::pair(5, 2)}) {
+    const Problem problem = problem_of_world(rq * rk);
+    const Grid grid{.rq = rq, .rk = rk, .row = Movement::Ring, .home = Movement::Ring};
+    EXPECT_EQ(steps_of(plan_of(problem, grid, Pass::Forward)), std::max(1, rq - 1) + rk)
+        << rq << " x " << rk;
+  }
+}
+
+/// Q, K and V leave one after the other, each when it is projected, or together; dOut alone.
+TEST(Steps, OfTheExchangeOfHeads) {
+  for (const int world : {2, 3, 4, 5, 8, 13}) {
+    EXPECT_EQ(steps_of(world, "ulysses", Pass::Forward), 3 + 1 + 1) << world;
+    EXPECT_EQ(steps_of(world, "ulysses:qkv=packed", Pass::Forward), 1 + 1 + 1) << world;
+    EXPECT_EQ(steps_of(world, "ulysses", Pass::Backward), 1 + 1 + 1) << world;
+  }
+  for (const auto& [world, u] : {std::pair(4, 2), std::pair(6, 2), std::pair(9, 3),
+                                 std::pair(10, 2), std::pair(15, 5), std::pair(16, 4)}) {
+    const std::string strategy = "usp:u=" + std::to_string(u);
+    const int ring = world / u;
+    EXPECT_EQ(steps_of(world, strategy, Pass::Forward), 3 + ring + 1) << strategy << ' ' << world;
+    EXPECT_EQ(steps_of(world, strategy, Pass::Backward), 1 + ring + 1 + 1)
+        << strategy << ' ' << world;
+  }
+}
+
+TEST(Steps, OfNamedStrategies) {
+  for (const int world : {2, 3, 5, 8, 13}) {
+    EXPECT_EQ(steps_of(world, "ring", Pass::Forward), world);
+    EXPECT_EQ(steps_of(world, "ring", Pass::Backward), world + 1);
+    EXPECT_EQ(steps_of(world, "allgather", Pass::Forward), 2);
+    EXPECT_EQ(steps_of(world, "allgather", Pass::Backward), 3);
+    EXPECT_EQ(steps_of(world, "allgather:slices=4", Pass::Forward), 4 + 1);
+    EXPECT_EQ(steps_of(world, "allgather:slices=4", Pass::Backward), 4 + 2);
+    EXPECT_EQ(steps_of(world, "bidirectional_ring", Pass::Forward), world / 2 + 1);
+    EXPECT_EQ(steps_of(world, "bidirectional_ring", Pass::Backward), world / 2 + 2);
+    EXPECT_EQ(steps_of(world, "tokenring", Pass::Forward), world + 1);
+    EXPECT_EQ(steps_of(world, "tokenring", Pass::Backward), world + 2);
+  }
+  for (const auto& [world, window] : {std::pair(4, 2), std::pair(9, 3), std::pair(10, 5)}) {
+    const std::string strategy = "double_ring:window=" + std::to_string(window);
+    EXPECT_EQ(steps_of(world, strategy, Pass::Forward), world) << strategy;
+    EXPECT_EQ(steps_of(world, strategy, Pass::Backward), world + 1) << strategy;
+  }
+  // Transpose, gather both, attend, scatter; backward transposes last.
+  for (const auto& [rows, columns] : {std::pair(2, 2), std::pair(3, 2), std::pair(2, 5)}) {
+    const std::string rows_only = "rows=" + std::to_string(rows);
+    const int world = rows * columns;
+    EXPECT_EQ(steps_of(world, "attention2d:" + rows_only, Pass::Forward), 4) << rows_only;
+    EXPECT_EQ(steps_of(world, "attention2d:" + rows_only, Pass::Backward), 5) << rows_only;
+    // K and V walk, then Q, then the last partials go home.
+    const std::string overlap = "attention2d:overlap=true," + rows_only;
+    EXPECT_EQ(steps_of(world, overlap, Pass::Forward), 1 + (rows - 1) + (columns - 1) + 2)
+        << overlap;
+    // Queries leave when K and V are there; the last meet K and V tile by tile.
+    EXPECT_EQ(steps_of(world, overlap, Pass::Backward), (rows - 1) + (columns - 1) + (rows - 1) + 2)
+        << overlap;
+  }
+}
+
+/// Three steps of gathering and hopping; a ring of G = P / C^2; what came last meets the C members
+/// one by one. Backward brings dQ back by the ring, the hop and the team.
+TEST(Steps, OfStarTrail) {
+  for (const auto& [world, c] :
+       {std::pair(4, 2), std::pair(8, 2), std::pair(12, 2), std::pair(20, 2), std::pair(9, 3),
+        std::pair(27, 3), std::pair(16, 4)}) {
+    const std::string strategy = "startrail:c=" + std::to_string(c);
+    const int ring = world / (c * c);
+    EXPECT_EQ(steps_of(world, strategy, Pass::Forward), 3 + (ring - 1) + c) << strategy;
+    const int sums_round = ring == 1 ? 0 : ring;
+    EXPECT_EQ(steps_of(world, strategy, Pass::Backward), 3 + (c - 1) + sums_round + 3)
+        << strategy << ", world " << world;
+  }
+}
+
+/// Slots of a tensor that are not the caller's, of the rank that has most.
+int slots_of(const Plan& plan, Tensor tensor) {
+  std::size_t most = 0;
+  for (const RankProgram& program : plan.ranks) {
+    std::set<int> slots;
+    for (const Tile& tile : program.tiles) {
+      if (tile.tensor == tensor && !program.slots[tile.slot].external) slots.insert(tile.slot);
+    }
+    most = std::max(most, slots.size());
+  }
+  return static_cast<int>(most);
+}
+
+/// Tiles of others that are alive at once: one that is read and one that arrives; a gather has all
+/// in one.
+int slots_of_tiles(Movement movement, int n) {
+  return std::min(span_of(movement, n), 2);
+}
+
+/// Sums alive at once. A ring: the own, one that is made, one that leaves, one that arrives; from
+/// both sides one more arrives. A gather: the own, all others in one, and one from each.
+int slots_of_sums(Movement movement, int n) {
+  if (n == 1) return 1;
+  if (movement == Movement::Gather) return n + 1;
+  const bool two_arrive = movement == Movement::Bidirectional;
+  return std::min(n + 1, two_arrive ? 5 : 4);
+}
+
+TEST(Slots, OfColumns) {
+  for (const int world : kLineWorlds) {
+    const Problem problem = problem_of_world(world);
+    for (const Movement column : kLines) {
+      SCOPED_TRACE(testing::Message() << to_string(column) << ", world " << world);
+      const Grid grid{.rq = world, .column = column};
+      const Plan forward = plan_of(problem, grid, Pass::Forward);
+      const Plan backward = plan_of(problem, grid, Pass::Backward);
+      for (const Tensor tensor : {Tensor::K, Tensor::V}) {
+        EXPECT_EQ(slots_of(forward, tensor), slots_of_tiles(column, world));
+        EXPECT_EQ(slots_of(backward, tensor), slots_of_tiles(column, world));
+      }
+      EXPECT_EQ(slots_of(forward, Tensor::Q), 0);
+      EXPECT_EQ(slots_of(forward, Tensor::Out), 1);
+      EXPECT_EQ(slots_of(backward, Tensor::DQ), 1);
+      for (const Tensor tensor : {Tensor::DK, Tensor::DV}) {
+        EXPECT_EQ(slots_of(backward, tensor), slots_of_sums(column, world));
+      }
+    }
+  }
+}
+
+TEST(Slots, OfRows) {
+  for (const int world : kLineWorlds) {
+    const Problem problem = problem_of_world(world);
+    for (const Movement row : kLines) {
+      SCOPED_TRACE(testing::Message() << to_string(row) << ", world " << world);
+      const Grid grid{.rk = world, .row = row};
+      const Plan forward = plan_of(problem, grid, Pass::Forward);
+      const Plan backward = plan_of(problem, grid, Pass::Backward);
+      EXPECT_EQ(slots_of(forward, Tensor::Q), slots_of_tiles(row, world));
+      EXPECT_EQ(slots_of(forward, Tensor::K), 0);
+      EXPECT_EQ(slots_of(forward, Tensor::Out), slots_of_sums(row, world));
+      for (const Tensor tensor : {Tensor::Q, Tensor::DOut, Tensor::Lse}) {
+        EXPECT_EQ(slots_of(backward, tensor), slots_of_tiles(row, world)) << to_string(tensor);
+      }
+      EXPECT_EQ(slots_of(backward, Tensor::DQ), slots_of_sums(row, world));
+      EXPECT_EQ(slots_of(backward, Tensor::DK), 1);
+    }
+  }
+}
+
+/// The tile of the next window is on its way for a whole window: one slot more than in a ring.
+TEST(Slots, OfDoubleRings) {
+  for (const auto& [world, window] :
+       {std::pair(6, 2), std::pair(6, 3), std::pair(9, 3), std::pair(10, 5), std::pair(15, 3)}) {
+    const std::string strategy = "double_ring:window=" + std::to_string(window);
+    const Problem problem = problem_of_world(world);
+    const auto plan = [&](Pass pass) { return make_plan(problem, parse_strategy(strategy), pass); };
+    EXPECT_EQ(slots_of(plan(Pass::Forward), Tensor::K), 3) << strategy << ", world " << world;
+    EXPECT_EQ(slots_of(plan(Pass::Backward), Tensor::K), 3) << strategy << ", world " << world;
+    EXPECT_EQ(slots_of(plan(Pass::Backward), Tensor::DK), 4) << strategy << ", world " << world;
+  }
+}
+
+/// Two slices are in memory, not all heads.
+TEST(Slots, OfSlices) {
+  for (const int world : {2, 3, 8}) {
+    for (const int slices : {2, 3, 5, 16}) {
+      const std::string strategy = "allgather:slices=" + std::to_string(slices);
+      const Plan plan = make_plan(problem_of_world(world), parse_strategy(strategy), Pass::Forward);
+      EXPECT_EQ(slots_of(plan, Tensor::K), 2) << strategy << ", world " << world;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace armillary::plan
