@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -138,6 +139,33 @@ TEST(Gather, FollowsPositions) {
   const std::vector<std::int64_t> values = {10, 11, 12, 13};
   EXPECT_THAT(gather(values, std::vector<std::int64_t>{3, 0, 2}), ElementsAre(13, 10, 12));
   EXPECT_THAT(gather(values, std::vector<std::int64_t>{}), ElementsAre());
+}
+
+/// Two documents, cut by hand. Either may be the first.
+TEST(PackedText, TokensAreBytesAndASeparatorAfterEachDocument) {
+  const PackedText text({"ab\xFF", "c"}, {.seq_len = 5, .seed = 0});
+  ASSERT_EQ(text.tokens(), 6);
+  const Sequence s = text.at(0);
+  if (s.tokens[0] == 'a') {
+    EXPECT_THAT(s.tokens, ElementsAre('a', 'b', 255, kSeparator, 'c'));
+    EXPECT_THAT(s.labels, ElementsAre('b', 255, kSeparator, kIgnoredLabel, kSeparator));
+    EXPECT_THAT(s.documents, ElementsAre(4, 1));
+  } else {
+    EXPECT_THAT(s.tokens, ElementsAre('c', kSeparator, 'a', 'b', 255));
+    EXPECT_THAT(s.labels, ElementsAre(kSeparator, kIgnoredLabel, 'b', 255, kSeparator));
+    EXPECT_THAT(s.documents, ElementsAre(2, 3));
+  }
+  EXPECT_EQ(s.targets(), 4);
+}
+
+/// One sequence holds all documents: its tokens say their order.
+TEST(PackedText, TheSeedDecidesTheOrderOfDocumentsWithAllItsBits) {
+  std::set<std::vector<std::int64_t>> orders;
+  for (const std::int64_t seed : {0, 1, 2, 3}) {
+    orders.insert(pack(29, seed).at(0).tokens);
+    orders.insert(pack(29, seed + (std::int64_t{1} << 32)).at(0).tokens);
+  }
+  EXPECT_GE(orders.size(), 7U) << "8 draws of 120 orders";
 }
 
 }  // namespace

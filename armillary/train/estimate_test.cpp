@@ -4,11 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/plan/strategy.h"
 #include "armillary/train/counting_allocator.h"
 #include "armillary/train/trainer.h"
 
@@ -154,6 +156,98 @@ TEST(Estimate, IsWrittenForReadersAndPrograms) {
   EXPECT_THAT(describe(recipe, result), HasSubstr("  attention_output "));
   EXPECT_EQ(json.at("activation_checkpoint").at("policies").size(), recompute_names().size());
   EXPECT_EQ(json.at("activation_checkpoint").at("policies").at(1).at("mode"), "full");
+}
+
+/// Contiguous causal ring on 4 ranks: block b of K, V is sent on by every rank from b to 2.
+TEST(Estimate, TheBusiestRankIsToldAndTheStepsOfThatWithMost) {
+  Recipe recipe = recipe_of(4, "ring", "causal");
+  recipe.training.local_batch_size = 2;
+  const Estimate result = estimate(recipe, text());
+  const std::int64_t block = 2 * (48 / 4) * 2 * 16 * 4;
+  const std::int64_t all = std::int64_t{2} * 3 * block;  // sequences, layers
+  EXPECT_EQ(result.forward.sent_bytes_per_rank,
+            (std::vector<std::int64_t>{all, 2 * all, 3 * all, 0}));
+  EXPECT_EQ(result.forward.steps, 4);
+  EXPECT_EQ(result.visible_pairs, 2 * 48 * 49 / 2);
+  const std::string told = fmt::format("forward   {:.2f} MiB in 4 steps a layer",
+                                       static_cast<double>(3 * all) / (1 << 20));
+  EXPECT_THAT(describe(recipe, result), HasSubstr(told));
+  EXPECT_THAT(describe(recipe, result), HasSubstr("96 tokens, 2352 visible pairs a head"));
+  const nlohmann::json json = to_json(recipe, result);
+  EXPECT_EQ(json.at("tokens_per_step"), 96);
+  // A layer: wq, wo 64 x 64, wk, wv 32 x 64, w1, w2 256 x 64; and the output, 257 x 64.
+  const double matrices = 3 * (2 * 64 * 64 + 2 * 32 * 64 + 2 * 256 * 64) + 257 * 64;
+  EXPECT_DOUBLE_EQ(json.at("flops_per_step"), 6 * matrices * 96 + 12.0 * 3 * 4 * 16 * 2352);
+}
+
+/// Packed documents of lengths that the sequence says: pairs of each alone.
+TEST(Estimate, PairsOfDocumentsAreTheirTriangles) {
+  const PackedText packed({std::string(47, 'a'), std::string(47, 'b')}, {.seq_len = 72, .seed = 0});
+  Recipe recipe = recipe_of(2, "ring", "documents");
+  recipe.training.seq_len = 72;
+  EXPECT_EQ(estimate(recipe, packed).visible_pairs, 48 * 49 / 2 + 24 * 25 / 2);
+}
+
+/// Slots of the rank that needs most in one pass.
+std::int64_t slots_of(const Recipe& recipe, plan::Pass pass) {
+  const plan::Mask mask = plan::parse_mask(recipe.parallelism.mask, {48, 48});
+  const plan::Planner planner(attention_problem(recipe, mask),
+                              plan::parse_strategy(recipe.parallelism.strategy));
+  std::int64_t most = 0;
+  for (plan::Rank rank = 0; rank < 4; ++rank) {
+    const plan::RankProgram program = planner.program(pass, rank);
+    most =
+        std::max(most, plan::traffic(planner.problem(), planner.blocks(), program).peak_slot_bytes);
+  }
+  return most;
+}
+
+TEST(Estimate, SlotsAreThoseOfThePassThatNeedsMore) {
+  Recipe recipe = recipe_of(4, "ring", "full");
+  EXPECT_LT(slots_of(recipe, plan::Pass::Forward), slots_of(recipe, plan::Pass::Backward));
+  EXPECT_EQ(estimate(recipe, text()).memory.attention, slots_of(recipe, plan::Pass::Backward));
+  recipe = recipe_of(4, "grid:rk=2,rq=2,u=1", "documents:10,14,24");
+  recipe.model.n_kv_heads = 1;
+  EXPECT_GT(slots_of(recipe, plan::Pass::Forward), slots_of(recipe, plan::Pass::Backward));
+  EXPECT_EQ(estimate(recipe, text()).memory.attention, slots_of(recipe, plan::Pass::Forward));
+}
+
+/// A sequence of one document, and one of many small ones that need little: in either order.
+TEST(Estimate, SlotsAndStepsAreThoseOfTheSequenceThatNeedsMost) {
+  std::vector<std::string> documents(17, "ab");
+  documents[0] = std::string(47, 'a');
+  documents.emplace_back("z");
+  Recipe recipe = recipe_of(4, "ring", "documents");
+  recipe.training.local_batch_size = 2;
+  int found[2] = {};
+  for (std::int64_t seed = 0; seed < 500; ++seed) {
+    const PackedText packed(documents, {.seq_len = 48, .seed = seed});
+    const std::size_t first = packed.at(0).documents.size();
+    const std::size_t second = packed.at(1).documents.size();
+    if (std::min(first, second) > 1 || ++found[first > 1 ? 1 : 0] > 1) continue;
+    const Estimate result = estimate(recipe, packed);
+    EXPECT_EQ(result.forward.steps, 4) << first << " documents, then " << second;
+    recipe.parallelism.mask = "causal";  // that of one document
+    const Estimate most = estimate(recipe, packed);
+    recipe.parallelism.mask = "documents";
+    EXPECT_EQ(result.memory.attention, most.memory.attention)
+        << first << " documents, then " << second;
+  }
+  EXPECT_GT(found[0], 0);
+  EXPECT_GT(found[1], 0);
+}
+
+TEST(Estimate, DtypeAndWireAreTheRecipes) {
+  Recipe recipe = recipe_of(4, "attention2d:rows=2", "full");
+  const Estimate wide = estimate(recipe, text());
+  recipe.training.mixed_precision_param = "bfloat16";
+  const std::int64_t ring = estimate(recipe, text()).forward.sent_bytes_per_rank[0];
+  recipe.parallelism.wire = "input";
+  const std::int64_t narrow = estimate(recipe, text()).forward.sent_bytes_per_rank[0];
+  EXPECT_LT(ring, wide.forward.sent_bytes_per_rank[0]);
+  EXPECT_LT(narrow, ring) << "partial outputs travel in bf16 too";
+  recipe.parallelism.strategy = "ring";  // K and V alone travel: (P - 1) chunks in bf16
+  EXPECT_EQ(estimate(recipe, text()).forward.sent_bytes_per_rank[0], 3 * 3 * 2 * 12 * 2 * 16 * 2);
 }
 
 }  // namespace

@@ -64,5 +64,19 @@ TEST(LrFactor, NoDecay) {
       {1, 1, 1});
 }
 
+TEST(LrFactor, WhatWarmsUpDoesNotDecay) {
+  expect_near(
+      factors({.warmup_steps = 2, .decay_ratio = 1.0, .decay_type = "linear", .min_lr_factor = 0.0},
+              6),
+      {0.5, 1, 1, 0.75, 0.5, 0.25});
+}
+
+TEST(LrFactor, StepsThatDecayAreRounded) {
+  expect_near(  // 0.3 of 5 steps are 2
+      factors({.warmup_steps = 0, .decay_ratio = 0.3, .decay_type = "linear", .min_lr_factor = 0.0},
+              5),
+      {1, 1, 1, 1, 0.5});
+}
+
 }  // namespace
 }  // namespace armillary::train

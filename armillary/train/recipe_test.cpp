@@ -160,5 +160,160 @@ TEST(Recipe, DefaultRecipeIsValid) {
   EXPECT_EQ(recipe.parallelism.context_parallel_degree, 4);
 }
 
+/// Every key, with a value that no other has.
+TEST(Recipe, EveryKeyIsTheMemberOfItsName) {
+  const Recipe r = parse_recipe(R"(
+[job]
+dump_folder = "dump"
+description = "describe"
+[model]
+name = "gpt"
+dim = 2
+n_layers = 3
+n_heads = 4
+n_kv_heads = 5
+hidden_dim = 6
+norm_eps = 7
+rope_theta = 8
+enable_weight_tying = true
+[training]
+dataset_path = "path"
+dataset_extensions = "extensions"
+seq_len = 9
+local_batch_size = 10
+steps = 11
+max_norm = 12
+mixed_precision_param = "bfloat16"
+loss_chunk_tokens = 13
+seed = 14
+[activation_checkpoint]
+mode = "full"
+[optimizer]
+name = "AdamW"
+lr = 15
+beta1 = 0.16
+beta2 = 0.17
+eps = 18
+weight_decay = 19
+[lr_scheduler]
+warmup_steps = 20
+decay_ratio = 0.21
+decay_type = "sqrt"
+min_lr_factor = 0.22
+[parallelism]
+context_parallel_degree = 23
+threads_per_rank = 24
+strategy = "strategy"
+layout = "layout"
+mask = "mask"
+wire = "input"
+[comm]
+train_timeout_seconds = 25
+[metrics]
+log_freq = 26
+)",
+                                "r.toml");
+  const auto is = [](const auto& value, const auto& wanted, const char* key) {
+    EXPECT_EQ(value, wanted) << key;
+  };
+  is(r.job.dump_folder, "dump", "dump_folder");
+  is(r.job.description, "describe", "description");
+  is(r.model.dim, 2, "dim");
+  is(r.model.n_layers, 3, "n_layers");
+  is(r.model.n_heads, 4, "n_heads");
+  is(r.model.n_kv_heads, 5, "n_kv_heads");
+  is(r.model.hidden_dim, 6, "hidden_dim");
+  is(r.model.norm_eps, 7, "norm_eps");
+  is(r.model.rope_theta, 8, "rope_theta");
+  is(r.model.enable_weight_tying, true, "enable_weight_tying");
+  is(r.training.dataset_path, "path", "dataset_path");
+  is(r.training.dataset_extensions, "extensions", "dataset_extensions");
+  is(r.training.seq_len, 9, "seq_len");
+  is(r.training.local_batch_size, 10, "local_batch_size");
+  is(r.training.steps, 11, "steps");
+  is(r.training.max_norm, 12, "max_norm");
+  is(r.training.mixed_precision_param, "bfloat16", "mixed_precision_param");
+  is(r.training.loss_chunk_tokens, 13, "loss_chunk_tokens");
+  is(r.training.seed, 14, "seed");
+  is(r.activation_checkpoint.mode, "full", "mode");
+  is(r.optimizer.lr, 15, "lr");
+  is(r.optimizer.beta1, 0.16, "beta1");
+  is(r.optimizer.beta2, 0.17, "beta2");
+  is(r.optimizer.eps, 18, "eps");
+  is(r.optimizer.weight_decay, 19, "weight_decay");
+  is(r.lr_scheduler.warmup_steps, 20, "warmup_steps");
+  is(r.lr_scheduler.decay_ratio, 0.21, "decay_ratio");
+  is(r.lr_scheduler.decay_type, "sqrt", "decay_type");
+  is(r.lr_scheduler.min_lr_factor, 0.22, "min_lr_factor");
+  is(r.parallelism.context_parallel_degree, 23, "context_parallel_degree");
+  is(r.parallelism.threads_per_rank, 24, "threads_per_rank");
+  is(r.parallelism.strategy, "strategy", "strategy");
+  is(r.parallelism.layout, "layout", "layout");
+  is(r.parallelism.mask, "mask", "mask");
+  is(r.parallelism.wire, "input", "wire");
+  is(r.comm.train_timeout_seconds, 25, "train_timeout_seconds");
+  is(r.metrics.log_freq, 26, "log_freq");
+}
+
+/// The edges of all ranges.
+TEST(Recipe, EdgesAreLegalAndWhatLiesBeyondIsRefused) {
+  struct Edge {
+    const char* key;
+    const char* legal;
+    const char* refused;
+  };
+  for (const auto& [key, legal, refused] :
+       {Edge{"model.dim", "1", "0"},
+        Edge{"model.dim", "2147483647", "2147483648"},
+        Edge{"model.n_layers", "1", "0"},
+        Edge{"model.n_layers", "4096", "4097"},
+        Edge{"model.n_heads", "1", "0"},
+        Edge{"model.n_kv_heads", "0", "-1"},
+        Edge{"model.hidden_dim", "0", "-1"},
+        Edge{"model.norm_eps", "1e-300", "0"},
+        Edge{"model.rope_theta", "1e-300", "0"},
+        Edge{"training.seq_len", "1", "0"},
+        Edge{"training.local_batch_size", "1", "0"},
+        Edge{"training.local_batch_size", "4096", "4097"},
+        Edge{"training.steps", "1", "0"},
+        Edge{"training.max_norm", "inf", "0"},
+        Edge{"training.seed", "0", "-1"},
+        Edge{"training.loss_chunk_tokens", "1", "0"},
+        Edge{"optimizer.lr", "1e-300", "0"},
+        Edge{"optimizer.beta1", "0", "-1e-9"},
+        Edge{"optimizer.beta1", "0.999999", "1"},
+        Edge{"optimizer.beta2", "0", "-1e-9"},
+        Edge{"optimizer.eps", "1e-300", "0"},
+        Edge{"optimizer.weight_decay", "0", "-1e-9"},
+        Edge{"lr_scheduler.warmup_steps", "0", "-1"},
+        Edge{"lr_scheduler.decay_ratio", "0", "-1e-9"},
+        Edge{"lr_scheduler.decay_ratio", "1", "1.000001"},
+        Edge{"lr_scheduler.min_lr_factor", "0", "-1e-9"},
+        Edge{"lr_scheduler.min_lr_factor", "1", "1.000001"},
+        Edge{"parallelism.context_parallel_degree", "1024", "1025"},
+        Edge{"parallelism.threads_per_rank", "1", "0"},
+        Edge{"parallelism.threads_per_rank", "1024", "1025"},
+        Edge{"comm.train_timeout_seconds", "1e9", "1.1e9"},
+        Edge{"comm.train_timeout_seconds", "1e-300", "0"},
+        Edge{"metrics.log_freq", "1", "0"}}) {
+    const std::string setting = std::string(key) + '=';
+    EXPECT_NO_THROW(with(setting + legal)) << setting << legal;
+    const auto beyond = [text = setting + refused] { with(text); };
+    EXPECT_THAT(beyond, ThrowsMessage<InvalidArgument>(HasSubstr(std::string(key) + " = ")))
+        << setting << refused;
+  }
+}
+
+TEST(Recipe, ValidateRefusesOddWidthsAndNoFolder) {
+  expect_invalid("model.dim=129", "model.dim 129; an even number is required", "nearest: 130");
+  expect_invalid("job.dump_folder=", "job.dump_folder is empty; a folder is required");
+}
+
+TEST(Recipe, SettingsAreUtf8) {
+  EXPECT_THAT([] { with("job.description=caf\xE9"); },
+              ThrowsMessage<InvalidArgument>(
+                  "recipe: --set job.description: not UTF-8 at byte 19; UTF-8 is required"));
+}
+
 }  // namespace
 }  // namespace armillary::train

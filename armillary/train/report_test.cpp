@@ -73,5 +73,27 @@ TEST(Reporter, WritesTheRunFolder) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(Reporter, WritesTheFirstAndTheLastStepWhateverTheFrequency) {
+  const auto folder = std::filesystem::temp_directory_path() / "armillary_reporter_last_test";
+  Recipe recipe;
+  recipe.job.dump_folder = folder.string();
+  recipe.training.steps = 7;
+  recipe.metrics.log_freq = 3;
+  {
+    Reporter reporter(recipe, /*json=*/true);
+    StepMetrics metrics = kMetrics;
+    testing::internal::CaptureStdout();
+    for (metrics.step = 1; metrics.step <= 7; ++metrics.step) reporter.report(metrics);
+    testing::internal::GetCapturedStdout();
+  }
+  std::ifstream lines(folder / "metrics.jsonl");
+  std::vector<int> steps;
+  for (std::string line; std::getline(lines, line);) {
+    steps.push_back(nlohmann::json::parse(line).at("step"));
+  }
+  EXPECT_EQ(steps, (std::vector<int>{1, 3, 6, 7}));
+  std::filesystem::remove_all(folder);
+}
+
 }  // namespace
 }  // namespace armillary::train

@@ -1,14 +1,23 @@
 #include "armillary/train/trainer.h"
 
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/plan/strategies/presets.h"
 
 namespace armillary::train {
 namespace {
@@ -227,6 +236,121 @@ TEST(Train, AnExceptionOfTheObserverEndsAllRanks) {
 TEST(LoadText, APathIsRequired) {
   EXPECT_THAT([] { load_text(Recipe::Training()); },
               ThrowsMessage<InvalidArgument>(HasSubstr("training.dataset_path is empty")));
+}
+
+/// With weights of 3e8 the squares of a row overflow: its norm is 0, and so are all logits.
+TEST(Train, AGradientNormThatIsNotFiniteEndsTheRun) {
+  Recipe recipe = small_recipe();
+  recipe.optimizer.lr = 3e8;
+  recipe.lr_scheduler.warmup_steps = 0;
+  EXPECT_THAT([&] { run(recipe); }, ThrowsMessage<Error>(testing::ContainsRegex(
+                                        "loss [0-9.e+]+ and grad_norm (inf|nan) in step")));
+}
+
+/// A sequence of nothing but separators has nothing to learn, and is no error.
+TEST(Train, AStepWithoutTargetsHasNoLoss) {
+  Recipe recipe = small_recipe();
+  recipe.training.seq_len = 1;
+  recipe.training.local_batch_size = 1;
+  recipe.training.steps = 6;
+  const PackedText text({"a", "b", "c"}, {.seq_len = 1, .seed = 0});
+  std::vector<StepMetrics> steps;
+  train(recipe, text, [&](const StepMetrics& metrics) { steps.push_back(metrics); });
+  int without = 0;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const bool separator = text.at(static_cast<std::int64_t>(i)).tokens[0] == kSeparator;
+    without += separator ? 1 : 0;
+    EXPECT_EQ(steps[i].loss == 0, separator) << "step " << i + 1;
+    EXPECT_EQ(steps[i].grad_norm == 0, separator) << "step " << i + 1;
+  }
+  EXPECT_GT(without, 0);
+}
+
+TEST(Train, TheTimeoutIsTheRecipes) {
+  Recipe recipe = small_recipe();
+  recipe.parallelism.context_parallel_degree = 2;
+  recipe.training.steps = 2;
+  recipe.comm.train_timeout_seconds = 1;
+  const auto slow = [](const StepMetrics&) {
+    std::this_thread::sleep_for(std::chrono::seconds(4));
+  };
+  EXPECT_THROW(train(recipe, words(recipe.training.seq_len), slow), CommError);
+}
+
+TEST(Train, RanksHaveAsManyThreadsAsTheRecipeSays) {
+  Recipe recipe = small_recipe();
+  recipe.training.steps = 1;
+  for (const int threads : {1, 3}) {
+    recipe.parallelism.threads_per_rank = threads;
+    train(recipe, words(recipe.training.seq_len),
+          [&](const StepMetrics&) { EXPECT_EQ(at::get_num_threads(), threads); });
+  }
+}
+
+TEST(LoadText, ReadsTheExtensionsOfTheRecipeAndPacksWithItsSeed) {
+  const auto folder = std::filesystem::temp_directory_path() / "armillary_load_text_test";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  const std::vector<std::string> documents{"one", "three", "fourteen", "two"};
+  for (const char* name : {"a.py", "b.md", "c.py"}) {
+    std::ofstream(folder / name) << documents[static_cast<std::size_t>(name[0] - 'a')];
+  }
+  std::ofstream(folder / "d.so") << documents[3];
+  Recipe::Training training;
+  training.dataset_path = folder.string();
+  training.seq_len = 2;
+  training.seed = 5;
+  for (const auto& [extensions, files] :
+       {std::pair(".py", std::vector{0, 2}), std::pair(".md,.py", std::vector{0, 1, 2}),
+        std::pair("", std::vector{0, 1, 2, 3})}) {
+    training.dataset_extensions = extensions;
+    std::vector<std::string> wanted;
+    for (const int i : files) wanted.push_back(documents[static_cast<std::size_t>(i)]);
+    const PackedText required(wanted, {.seq_len = 2, .seed = 5});
+    const PackedText given = load_text(training);
+    ASSERT_EQ(given.tokens(), required.tokens()) << extensions;
+    for (std::int64_t i = 0; i < given.sequences(); ++i) {
+      EXPECT_EQ(given.at(i).tokens, required.at(i).tokens) << extensions << " sequence " << i;
+    }
+  }
+  std::filesystem::remove_all(folder);
+}
+
+/// Leaves out the first send of rank 1 in one of the passes.
+struct WithoutASend : plan::Schedule {
+  WithoutASend(std::unique_ptr<const plan::Schedule> whole, plan::Pass broken)
+      : whole(std::move(whole)), broken(broken) {}
+  plan::RankProgram program(plan::Pass pass, plan::Rank rank) const override {
+    plan::RankProgram program = whole->program(pass, rank);
+    std::vector<plan::Op>& ops = program.ops;
+    const auto sends = [](const plan::Op& op) { return op.kind == plan::OpKind::Send; };
+    if (pass == broken && rank == 1) ops.erase(std::find_if(ops.begin(), ops.end(), sends));
+    return program;
+  }
+  std::unique_ptr<const plan::Schedule> whole;
+  plan::Pass broken;
+};
+
+TEST(Train, APlanThatIsWrongDoesNotRun) {
+  for (const plan::Pass broken : {plan::Pass::Forward, plan::Pass::Backward}) {
+    const std::string name = "without_a_send_" + std::string(to_string(broken));
+    plan::StrategyDefinition wrong = plan::grid_strategy(
+        {.name = name}, [](const plan::Problem& problem, const plan::Strategy&) {
+          return plan::PassGrids{{.rq = problem.world, .column = plan::Movement::Gather}};
+        });
+    wrong.schedule = [whole = wrong.schedule, broken](const plan::PlanContext& context,
+                                                      const plan::Strategy& strategy) {
+      return std::make_unique<const WithoutASend>(whole(context, strategy), broken);
+    };
+    plan::add_strategy(wrong);
+    Recipe recipe = small_recipe();
+    recipe.parallelism.context_parallel_degree = 2;
+    recipe.parallelism.strategy = name;
+    recipe.comm.train_timeout_seconds = 5;
+    EXPECT_THAT([&] { run(recipe); },
+                ThrowsMessage<PlanError>(HasSubstr("train: the plan of " + name + " is wrong: ")))
+        << name;
+  }
 }
 
 }  // namespace

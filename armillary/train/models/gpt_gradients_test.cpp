@@ -1,0 +1,219 @@
+// gpt_gradients_test.cpp: loss and all gradients of models/gpt.h, on one rank and on several,
+// against the model of plain_gpt.h; rotary positions against angles worked by hand.
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "armillary/attention/sequence_parallel_attention.h"
+#include "armillary/comm/collectives.h"
+#include "armillary/comm/local.h"
+#include "armillary/train/data.h"
+#include "armillary/train/models/gpt.h"
+#include "armillary/train/plain_gpt.h"
+
+namespace armillary::train {
+namespace {
+
+constexpr std::int64_t kGptTokens = 30;
+constexpr const char* kThreeDocuments = "documents:11,1,18";
+
+struct GptCase {
+  const char* name;
+  int world = 1;
+  const char* strategy = "ring";
+  const char* layout = "contiguous";
+  bool tied = false;
+  std::int64_t kv_heads = 2;
+  std::int64_t hidden_dim = 48;
+  double theta = 10000;
+};
+
+Recipe::Model sizes_of(const GptCase& given) {
+  Recipe::Model sizes;
+  sizes.dim = 32;
+  sizes.n_layers = 2;
+  sizes.n_heads = 4;
+  sizes.n_kv_heads = given.kv_heads;
+  sizes.hidden_dim = given.hidden_dim;
+  sizes.rope_theta = given.theta;
+  sizes.norm_eps = 0.01;
+  sizes.enable_weight_tying = given.tied;
+  return sizes;
+}
+
+/// Weights so large that attention is far from uniform, and norms that are not 1.
+Gpt sharp_gpt(const GptCase& given) {
+  Gpt model{GptOptions(sizes_of(given))};
+  model->initialize(3);
+  const at::NoGradGuard no_grad;
+  at::Generator generator = at::detail::createCPUGenerator(4);
+  for (at::Tensor& parameter : model->parameters()) {
+    if (parameter.dim() == 2) parameter.mul_(8);
+    if (parameter.dim() == 1) parameter.uniform_(0.5, 2, generator);
+  }
+  return model;
+}
+
+at::Tensor gpt_tokens() {
+  return (at::arange(kGptTokens, at::kLong) * 37 + 11).remainder(kVocabSize);
+}
+
+at::Tensor gpt_labels() {
+  at::Tensor labels_L = (at::arange(kGptTokens, at::kLong) * 53 + 5).remainder(kVocabSize);
+  for (const std::int64_t ignored : {10, 11, 29}) labels_L[ignored].fill_(kIgnoredLabel);
+  return labels_L;
+}
+
+struct GptResults {
+  double loss = 0;
+  std::vector<at::Tensor> gradients;  ///< In the order of named_parameters.
+};
+
+/// Every rank has its tokens and a replica; loss and gradients are summed over the ranks.
+GptResults on_ranks(const GptCase& given) {
+  const plan::Mask mask = plan::parse_mask(kThreeDocuments, {kGptTokens, kGptTokens});
+  const plan::Layout layout = plan::parse_layout(given.layout);
+  std::vector<GptResults> of_rank(static_cast<std::size_t>(given.world));
+  comm::run_ranks(given.world, [&](comm::Communicator& comm) {
+    Gpt model = sharp_gpt(given);
+    const auto shards = plan::shards(layout, mask, given.world);
+    const at::Tensor positions_L =
+        at::tensor(plan::positions(shards.q[static_cast<std::size_t>(comm.rank())]), at::kLong);
+    const auto mine = [&](const at::Tensor& x_L) {
+      return x_L.index_select(0, positions_L).unsqueeze(0);
+    };
+    const Attend attend = [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+      return attention::sequence_parallel_attention(
+          q, k, v, comm, {.mask = mask, .layout = layout, .strategy = given.strategy});
+    };
+    const at::Tensor loss =
+        model->loss(mine(gpt_tokens()), positions_L, mine(gpt_labels()), attend, 7);
+    loss.backward();
+    GptResults& results = of_rank[static_cast<std::size_t>(comm.rank())];
+    results.loss = loss.item<double>();
+    comm::all_reduce_sum(comm, std::span(&results.loss, 1));
+    for (at::Tensor& parameter : model->parameters()) {
+      at::Tensor gradient =
+          parameter.grad().defined() ? parameter.grad() : at::zeros_like(parameter);
+      comm::all_reduce_sum(
+          comm, std::span(gradient.data_ptr<float>(), static_cast<std::size_t>(gradient.numel())));
+      results.gradients.push_back(gradient);
+    }
+  });
+  return of_rank.back();
+}
+
+TEST(GptGradients, AreThoseOfPlainOpsOnAnyRanks) {
+  for (const GptCase& given : {
+           GptCase{.name = "1 rank"},
+           GptCase{.name = "1 rank, tied, MQA", .tied = true, .kv_heads = 1},
+           GptCase{.name = "1 rank, defaults, other theta",
+           .kv_heads = 0,
+           .hidden_dim = 0,
+           .theta = 50},
+           GptCase{.name = "2 ranks", .world = 2, .layout = "zigzag"},
+           GptCase{.name = "3 ranks", .world = 3, .layout = "zigzag", .tied = true},
+           GptCase{.name = "4 ranks", .world = 4, .strategy = "usp:u=2", .layout = "balanced"},
+       }) {
+    const Gpt model = sharp_gpt(given);
+    PlainGpt plain(sizes_of(given), model);
+    const at::Tensor documents_L =
+        at::repeat_interleave(at::arange(3, at::kLong), at::tensor({11, 1, 18}, at::kLong));
+    const at::Tensor loss = plain.loss(gpt_tokens(), gpt_labels(), visible_within(documents_L));
+    loss.backward();
+    const GptResults results = on_ranks(given);
+    EXPECT_NEAR(results.loss, loss.item<double>(), 1e-5 * loss.item<double>()) << given.name;
+    std::size_t i = 0;
+    for (const auto& parameter : model->named_parameters()) {
+      const at::Tensor required = plain.parameters().at(parameter.key()).grad();
+      const double error =
+          (results.gradients.at(i++).to(at::kDouble) - required).abs().max().item<double>();
+      const double largest = required.abs().max().item<double>();
+      EXPECT_GT(largest, 0) << given.name << ' ' << parameter.key();
+      EXPECT_LE(error, 1e-5 * largest) << given.name << ' ' << parameter.key();
+    }
+  }
+}
+
+/// One head of 4 dims, base 100: at position p the first pair turns by p, the second by p / 10.
+TEST(GptRotation, TurnsByThePositionInTheWholeSequence) {
+  Recipe::Model sizes;
+  sizes.dim = 4;
+  sizes.n_layers = 1;
+  sizes.n_heads = 1;
+  sizes.rope_theta = 100;
+  sizes.norm_eps = 1e-30;
+  Gpt model{GptOptions(sizes)};
+  {
+    const at::NoGradGuard no_grad;
+    for (auto& parameter : model->named_parameters()) {
+      if (parameter.key().find(".attention.") != std::string::npos) {
+        parameter.value().copy_(at::eye(4));
+      }
+    }
+    // Its norm is sqrt(2) (1, 1, 0, 0).
+    model->named_parameters()["tok_embeddings.weight"].copy_(at::tensor({3.0F, 3.0F, 0.0F, 0.0F}));
+  }
+  // As rank 1 of 4 has 16 tokens in zigzag: its own, and the last but two.
+  const std::vector<std::int64_t> positions{2, 3, 12, 13, 0, 1000003};
+  bool attended = false;
+  const auto check = [&](const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                         const at::Tensor& v_BLGD) {
+    attended = true;
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      const auto p = static_cast<double>(positions[i]);
+      const double turned[] = {std::cos(p), std::cos(p / 10), std::sin(p), std::sin(p / 10)};
+      const double at_rest[] = {1, 1, 0, 0};
+      for (std::int64_t d = 0; d < 4; ++d) {
+        const std::string where = fmt::format("position {} dim {}", positions[i], d);
+        const auto value = [&](const at::Tensor& x_BLHD) {
+          return x_BLHD[0][static_cast<std::int64_t>(i)][0][d].item<double>();
+        };
+        EXPECT_NEAR(value(q_BLHD), std::sqrt(2.0) * turned[d], 1e-6) << "q " << where;
+        EXPECT_NEAR(value(k_BLGD), std::sqrt(2.0) * turned[d], 1e-6) << "k " << where;
+        EXPECT_NEAR(value(v_BLGD), std::sqrt(2.0) * at_rest[d], 1e-6) << "v " << where;
+      }
+    }
+    return q_BLHD;
+  };
+  const at::Tensor positions_L = at::tensor(positions, at::kLong);
+  model->forward(at::zeros_like(positions_L).unsqueeze(0), positions_L, check);
+  EXPECT_TRUE(attended);
+}
+
+/// Deviations of matrices of thousands of elements are those asked for, to a few percent.
+TEST(GptInitialize, DrawsTheDeviationsThatTheHeaderSays) {
+  for (const bool tied : {false, true}) {
+    Recipe::Model sizes;
+    sizes.dim = 64;
+    sizes.n_layers = 8;  // residual: 0.02 / sqrt(16)
+    sizes.enable_weight_tying = tied;
+    Gpt model{GptOptions(sizes)};
+    model->initialize(5);
+    for (const auto& parameter : model->named_parameters()) {
+      const std::string& name = parameter.key();
+      const at::Tensor& values = parameter.value();
+      if (values.dim() == 1) {
+        EXPECT_TRUE(at::equal(values, at::ones_like(values))) << name;
+        continue;
+      }
+      double wanted = 0.02;
+      if (name.find(".wo.") != std::string::npos || name.find(".w2.") != std::string::npos) {
+        wanted = 0.005;
+      }
+      if (name == "tok_embeddings.weight" && !tied) wanted = 1;
+      EXPECT_NEAR(values.std().item<double>(), wanted, 0.1 * wanted) << name << " tied " << tied;
+      EXPECT_NEAR(values.mean().item<double>(), 0, 0.1 * wanted) << name << " tied " << tied;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace armillary::train
