@@ -62,5 +62,25 @@ TEST_F(RunFilesTest, EveryLineIsOnDiskWhenWriteReturns) {
   EXPECT_EQ(contents(path), "");
 }
 
+TEST(RunFiles, ALineThatIsNotOnDiskIsAFailure) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "[SKIP] no /dev/full";
+  JsonLines lines("/dev/full");
+  EXPECT_THAT(
+      [&] {
+        lines.write({{"step", 1}});
+      },
+      ThrowsMessage<Error>(HasSubstr("write: /dev/full cannot be written any more (No ")));
+}
+
+TEST_F(RunFilesTest, AFileThatIsNotOnDiskDoesNotReplaceTheOldOne) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "[SKIP] no /dev/full";
+  const std::string path = folder_ + "/recipe.toml";
+  write_file(path, "old");
+  fs::create_symlink("/dev/full", path + ".tmp");
+  EXPECT_THAT([&] { write_file(path, "new"); },
+              ThrowsMessage<IoError>(HasSubstr(path + ".tmp cannot be written (No ")));
+  EXPECT_EQ(contents(path), "old");
+}
+
 }  // namespace
 }  // namespace armillary::io

@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "armillary/core/error.h"
 
@@ -94,6 +96,39 @@ TEST(FirstInvalidUtf8, AcceptsTheEdgesAndRefusesWhatLiesBeyond) {
   for (const char* bad : {"\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF",
                           "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE2\x82", "\xC3"}) {
     EXPECT_EQ(first_invalid_utf8(std::string("ab") + bad), 2) << bad;
+  }
+}
+
+TEST_F(TextFilesTest, LinksToNothingAndToFoldersAreNoDocuments) {
+  const std::string path = put("text/a.txt", "a");
+  fs::create_symlink(folder() + "/nowhere", folder() + "/text/dangling.txt");
+  fs::create_directory_symlink(folder() + "/text", folder() + "/text/loop.txt");
+  const auto files = read_text(folder() + "/text");
+  ASSERT_EQ(files.size(), 1U);
+  EXPECT_EQ(files[0].path, path);
+}
+
+TEST_F(TextFilesTest, FilesAreSortedBytewiseByTheirWholePath) {
+  std::vector<std::string> paths;
+  for (const char* name : {"B.txt", "a/9.txt", "a/b/1.txt", "a/b.txt", "ab.txt", "b.txt",
+                           "c/d/e.txt", "c/d/f.txt", "c/dd.txt", "z.txt"}) {
+    paths.push_back(put(name, name));
+  }
+  std::sort(paths.begin(), paths.end());
+  const auto files = read_text(folder());
+  ASSERT_EQ(files.size(), paths.size());
+  for (std::size_t i = 0; i < paths.size(); ++i) EXPECT_EQ(files[i].path, paths[i]) << i;
+}
+
+/// Cut short, and with an ASCII byte in the place of each that must follow.
+TEST(FirstInvalidUtf8, RefusesSequencesWithoutTheirRest) {
+  for (const std::string whole : {"\xC2\x80", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"}) {
+    for (std::size_t i = 1; i < whole.size(); ++i) {
+      std::string broken = whole;
+      broken[i] = 'x';
+      EXPECT_EQ(first_invalid_utf8("ab" + broken), 2) << whole << " byte " << i;
+      EXPECT_EQ(first_invalid_utf8("ab" + whole.substr(0, i)), 2) << whole << " cut at " << i;
+    }
   }
 }
 
