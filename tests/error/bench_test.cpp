@@ -11,6 +11,7 @@ namespace {
 using testing::Contains;
 using testing::Eq;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 using Json = nlohmann::json;
 
@@ -145,6 +146,26 @@ TEST_F(Bench, SidesRunOnRequest) {
   const Result unknown = run({"bench", "kernel", "--tokens", "64", "--on-request"}, "kernal\n");
   EXPECT_EQ(unknown.code, 2);
   EXPECT_THAT(unknown.err, HasSubstr("side: 'kernal' is not known"));
+}
+
+TEST_F(Bench, FlagsAreThoseOfTheCase) {
+  const auto kernel =
+      measure({"kernel",     "--tokens",  "8",      "--heads", "4",        "--kv-heads",  "2",
+               "--head-dim", "4",         "--mask", "full",    "--layout", "zigzag",      "--world",
+               "3",          "--threads", "2",      "--dtype", "bf16",     "--on-request"});
+  ASSERT_EQ(kernel.size(), 1U);
+  const Json wanted_kernel{{"tokens", 8},   {"heads", 4},      {"kv_heads", 2},
+                           {"head_dim", 4}, {"mask", "full"},  {"world", 3},
+                           {"threads", 2},  {"dtype", "bf16"}, {"layout", "zigzag"}};
+  for (const auto& [key, value] : wanted_kernel.items()) EXPECT_EQ(kernel[0][key], value) << key;
+  const auto layer = measure({"layer", "--tokens", "8", "--heads", "4", "--kv-heads", "2",
+                              "--head-dim", "4", "--mask", "full", "--layout", "striped", "--world",
+                              "3", "--no-kernels", "--on-request"});
+  ASSERT_EQ(layer.size(), 1U);
+  const Json wanted_layer{{"tokens", 8},    {"heads", 4},          {"kv_heads", 2}, {"head_dim", 4},
+                          {"mask", "full"}, {"layout", "striped"}, {"world", 3}};
+  for (const auto& [key, value] : wanted_layer.items()) EXPECT_EQ(layer[0][key], value) << key;
+  EXPECT_THAT(layer[0]["sides"].dump(), Not(HasSubstr("kernels")));
 }
 
 }  // namespace

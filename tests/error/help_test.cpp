@@ -147,5 +147,46 @@ TEST(Output, ThatCannotBeWrittenIsAFailure) {
   }
 }
 
+/// Ring on 4 ranks, causal, contiguous, fp32: a block of K and V is 2 x 256 tokens x 8 heads x 512
+/// values = 8 MiB; the ranks send 1, 2, 3 and 0 of them, and attend to 1, 3, 5 and 7 half blocks of
+/// pairs (but for the diagonal).
+TEST(Compare, OfRingIsWhatIsWorkedByHand) {
+  const auto row_of_ring = [](std::vector<std::string> more) {
+    std::vector<std::string> arguments{"plan",    "--compare", "--world",    "4",
+                                       "--seq",   "1024",      "--head-dim", "512",
+                                       "--dtype", "fp32",      "--heads",    "8"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Result result = run(arguments);
+    EXPECT_EQ(result.code, 0) << result.err;
+    const std::size_t begin = result.out.find("\n| ring |") + 1;
+    return result.out.substr(begin, result.out.find('\n', begin) - begin);
+  };
+  EXPECT_THAT(row_of_ring({}), testing::StartsWith("| ring | 1.75 | 4 | 24.00 | 2.00 |"));
+  // Nodes are {0, 1} and {2, 3}: what rank 1 sends leaves its node, and nothing else.
+  EXPECT_THAT(row_of_ring({"--ranks-per-node", "2"}), HasSubstr("| 16.00 | "));
+}
+
+TEST(Plan, SaysWhatTheBusiestRankSendsAndReceives) {
+  const Result result = run({"plan", "--world", "4", "--seq", "1024", "--head-dim", "512",
+                             "--dtype", "fp32", "--heads", "8"});
+  // Rank 2 sends 3 blocks of K and V of 8 MiB; rank 3 receives 3. Rank 0 receives none.
+  EXPECT_THAT(result.out, HasSubstr("world 4, 4 steps; most on one rank: 25165824 bytes sent, "
+                                    "25165824 received, "));
+}
+
+TEST(Help, SaysItsVersion) {
+  const Result result = run({"--version"});
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.out, testing::MatchesRegex("armillary [0-9]+\\.[0-9]+\\.[0-9]+.*\n"));
+}
+
+/// Rank 0 has 2 of 5 tokens and sends them to three; the others have one, and receive at most 4. A
+/// token's K and V are 2048 bytes.
+TEST(Plan, WhatIsReceivedIsNotWhatIsSent) {
+  const Result result =
+      run({"plan", "--strategy", "allgather", "--world", "4", "--seq", "5", "--mask", "full"});
+  EXPECT_THAT(result.out, HasSubstr("most on one rank: 12288 bytes sent, 8192 received, "));
+}
+
 }  // namespace
 }  // namespace armillary::error

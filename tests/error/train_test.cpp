@@ -110,5 +110,17 @@ TEST_F(TrainErrorTest, GoodInputIsNotRefused) {
   EXPECT_THAT(failed.err, HasSubstr("lower optimizer.lr"));
 }
 
+/// Memory is asked for before anything is allocated or written.
+TEST_F(TrainErrorTest, ModelsThatDoNotFitIntoTheMachine) {
+  expect_train_refused({path("tiny.toml"), "--set", "model.dim=1000000", "--set",
+                        "parallelism.context_parallel_degree=3"},
+                       "GiB are needed for 3 ranks, the machine has ", "lower model.dim");
+}
+
+TEST_F(TrainErrorTest, ARecipeThatIsNotLegalIsNotPrinted) {
+  expect_train_refused({path("tiny.toml"), "--set", "model.n_heads=3", "--print-config"},
+                       "model.n_heads 3 with model.dim 128");
+}
+
 }  // namespace
 }  // namespace armillary::error

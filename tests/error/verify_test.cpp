@@ -242,5 +242,44 @@ TEST(VerifyError, MutationsThatDoNotExist) {
   }
 }
 
+TEST(VerifyError, APlanThatIsWrongAlreadyIsNotBroken) {
+  const Folder folder;
+  const std::string path =
+      folder.write("plans.jsonl", replaced(plans(), "\"peer\":1", "\"peer\":0"));
+  expect_refused({"verify", "--file", path, "--break", "0"},
+                 Eq("--break: the plan is wrong already; one that verifies is required"));
+}
+
+/// Forward and backward of different problems are each judged alone, and each is exact.
+TEST(Verify, OnlyABackwardOfTheSameProblemFollowsItsForward) {
+  const std::string forward = run({"plan", "--json", "--world", "2", "--seq", "8"}).out;
+  const auto backward_of = [](const char* seq) {
+    return run({"plan", "--json", "--world", "2", "--seq", seq, "--pass", "backward"}).out;
+  };
+  const Result other = run({"verify", "--file", "-"}, forward + backward_of("16"));
+  EXPECT_EQ(other.code, 0) << other.out << other.err;
+  EXPECT_THAT(other.out, HasSubstr("given what forward saves"));
+  const Result same = run({"verify", "--file", "-"}, forward + backward_of("8"));
+  EXPECT_EQ(same.code, 0) << same.out << same.err;
+  EXPECT_THAT(same.out, testing::Not(HasSubstr("given what forward saves")));
+}
+
+/// Both are exact alone, but backward starts from tiles that are not where forward left them.
+TEST(Verify, ABackwardOfAnotherStrategyIsWrong) {
+  const std::vector<std::string> common{"plan",  "--json", "--world", "3",
+                                        "--seq", "24",     "--heads", "3"};
+  const auto plan_of = [&](const std::string& strategy, const std::string& pass) {
+    std::vector<std::string> arguments = common;
+    arguments.insert(arguments.end(), {"--strategy", strategy, "--pass", pass});
+    return run(arguments).out;
+  };
+  const std::string renamed =
+      replaced(plan_of("ulysses", "backward"), "\"strategy\":\"ulysses\"", "\"strategy\":\"ring\"");
+  EXPECT_EQ(run({"verify", "--file", "-"}, renamed).code, 0) << "alone";
+  const Result both = run({"verify", "--file", "-"}, plan_of("ring", "forward") + renamed);
+  EXPECT_EQ(both.code, 1);
+  EXPECT_THAT(both.out, HasSubstr("forward saves v{2} heads 0-3 but backward finds"));
+}
+
 }  // namespace
 }  // namespace armillary::error
