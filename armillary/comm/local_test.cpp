@@ -185,12 +185,31 @@ TEST(RunRanks, ALoanIsReadInTheMemoryOfTheSender) {
 }
 
 TEST(RunRanks, TheLastHandleGivesALoanBack) {
-  run_ranks(2, [](Communicator& comm) {
+  std::atomic<bool> borrowed = false;
+  std::atomic<bool> looked = false;
+  std::atomic<bool> ended = false;
+  run_ranks(2, [&](Communicator& comm) {
     std::vector<int> values(2);
     const Strided part = whole(std::span(values));
     const Direction direction = comm.rank() == 0 ? Direction::Send : Direction::Receive;
-    comm.wait(start_one(comm, loan_of(direction, 1 - comm.rank(), {&part, 1})));
+    Request request = start_one(comm, loan_of(direction, 1 - comm.rank(), {&part, 1}));
+    if (comm.rank() == 0) {
+      spin_until(borrowed);
+      EXPECT_FALSE(comm.done(request)) << "rank 1 still reads it";
+      looked = true;
+      comm.wait(request, 5);
+      EXPECT_TRUE(comm.done(request));
+      ended = true;
+      return;
+    }
+    comm.wait(request);
+    EXPECT_EQ(request->borrowed().size(), 1U);
+    borrowed = true;
+    spin_until(looked);
+    request.reset();
+    spin_until(ended);  // It is the handle that gives back, not the end of the rank.
   });
+  EXPECT_TRUE(ended);
 }
 
 TEST(RunRanks, WhatOneSideDoesNotLendIsCopied) {
@@ -408,6 +427,31 @@ TEST(RunRanks, ShuffledMessagesAreDoneOneByOne) {
     run_ranks(2, exchange, {.shuffle_seed = seed});
   }
   EXPECT_GT(alone, waits / 10);
+}
+
+// Not the one that is asked about first, nor the last that came.
+TEST(RunRanks, WaitAnyTellsWhatWasDoneFirst) {
+  const std::vector<std::size_t> order = {2, 0, 3, 1};
+  std::atomic<bool> asked = false;
+  run_ranks(2, [&](Communicator& comm) {
+    if (comm.rank() == 1) {
+      for (const std::size_t lane : order) comm.wait(comm.isend(0, static_cast<int>(lane), {}));
+      comm.wait(comm.isend(0, 9, {}));
+      return spin_until(asked);
+    }
+    std::vector<Request> requests(order.size() + 2);  // the last two stay empty
+    for (const std::size_t lane : order) {
+      requests[lane] = comm.irecv(1, static_cast<int>(lane), {});
+    }
+    comm.wait(comm.irecv(1, 9, {}));
+    for (const std::size_t lane : order) ASSERT_TRUE(comm.done(requests[lane])) << "lane " << lane;
+    for (const std::size_t lane : order) {
+      const std::size_t first = comm.wait_any(requests);
+      EXPECT_EQ(first, lane);
+      requests[first].reset();
+    }
+    asked = true;
+  });
 }
 
 // Who waits may copy: but not while something is done.
