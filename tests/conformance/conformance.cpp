@@ -359,6 +359,21 @@ TEST_P(CommunicatorConformance, MissedDeadlineOfWaitAnyNamesAll) {
       CommError);
 }
 
+TEST_P(CommunicatorConformance, TheTimeoutOfWaitAllIsForEach) {
+  const auto begin = Clock::now();
+  EXPECT_THROW(
+      run(2,
+          [](Communicator& comm) {
+            if (comm.rank() == 1) return comm.wait(comm.isend(0, 0, {}));
+            const std::vector<Request> requests = {comm.irecv(1, 0, {}), comm.irecv(1, 1, {})};
+            const std::string text = text_of<CommError>([&] { comm.wait_all(requests, 0.3); });
+            EXPECT_THAT(text, HasSubstr("rank 0 receives 0 bytes from rank 1 on lane 1 "
+                                        "not done after 0."));
+          }),
+      CommError);
+  EXPECT_LT(seconds_since(begin), 5);
+}
+
 TEST_P(CommunicatorConformance, AbortEndsAllWaits) {
   const auto body = [](Communicator& comm) {
     const auto begin = Clock::now();
