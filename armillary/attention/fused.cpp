@@ -77,8 +77,10 @@ class Attending {
     return std::nullopt;
   }
 
-  /// Where all of a sum goes, if nothing but what clears it, this op and what makes it the result
-  /// `number` touches it: `finish`, which adds the sinks, of attention, `copy` of a gradient.
+  /// Where all of a sum goes last, if nothing but what clears it, this op and what makes it the
+  /// result `number` touches it: `finish`, which adds the sinks, of attention, `copy` of a
+  /// gradient. An op before this one that did so would read what another op wrote before; where
+  /// several do, computes_between() finds all but the last.
   std::optional<ResultView> result_of(const View& sum, std::size_t number) const {
     const bool attends = op(attend_).kind == OpKind::Attend;
     const std::optional<int> clear = clear_of(sum);
@@ -88,7 +90,7 @@ class Attending {
       if (!v || j == attend_ || j == clear) continue;
       const bool makes = attends ? op(j).kind == OpKind::Finish && *v == number + 2
                                  : op(j).kind == OpKind::Copy && *v == 1;
-      if (j < attend_ || result || !is_whole(op(j).views[*v]) || !makes) return std::nullopt;
+      if (!is_whole(op(j).views[*v]) || !makes) return std::nullopt;
       result = ResultView{j, attends ? number : 0};
     }
     return result;

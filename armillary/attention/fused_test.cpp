@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -125,6 +126,94 @@ TEST(Fused, SinksCountOnceWherePartialsAreCopied) {
   };
   const plan::RankProgram program = planner.program(plan::Pass::Forward, 0);
   EXPECT_TRUE(at::allclose(out_of(with_copied_partial(program)), out_of(program), 1e-5, 1e-6));
+}
+
+/// How many ops of the one rank's program attend at once after it was changed by hand.
+int at_once_after(plan::Pass pass, const std::function<void(plan::RankProgram&)>& change) {
+  const plan::Planner planner(causal_problem(1, 16), plan::parse_strategy("ring"));
+  plan::RankProgram program = planner.program(pass, 0);
+  change(program);
+  return at_once(*compile(planner, std::move(program), kernel::cpu_kernel()));
+}
+
+plan::Op& first_of(plan::RankProgram& program, plan::OpKind kind) {
+  return *std::find_if(program.ops.begin(), program.ops.end(),
+                       [&](const plan::Op& op) { return op.kind == kind; });
+}
+
+/// A view of a new tile that is like another, in a slot of its own.
+plan::View another(plan::RankProgram& program, const plan::View& view) {
+  plan::Tile tile = program.tiles[view.tile];
+  program.slots.push_back({program.slots[tile.slot].bytes});
+  tile.slot = static_cast<int>(program.slots.size()) - 1;
+  program.tiles.push_back(tile);
+  return {.tile = static_cast<int>(program.tiles.size()) - 1,
+          .heads = view.heads,
+          .blocks = view.blocks};
+}
+
+/// Places ops before the first of a kind.
+void insert_before(plan::RankProgram& program, plan::OpKind kind,
+                   const std::vector<plan::Op>& added) {
+  const auto place = std::find_if(program.ops.begin(), program.ops.end(),
+                                  [&](const plan::Op& op) { return op.kind == kind; });
+  program.ops.insert(place, added.begin(), added.end());
+}
+
+TEST(Fused, MakesASumThatIsNotWhollyOneResult) {
+  using plan::OpKind;
+  using enum plan::Pass;
+  for (const plan::Pass pass : {Forward, Backward}) {
+    EXPECT_EQ(at_once_after(pass, [](plan::RankProgram&) {}), 1);
+  }
+  EXPECT_EQ(at_once_after(Backward,
+                          [](plan::RankProgram& program) {
+                            plan::Op copy = first_of(program, OpKind::Copy);
+                            copy.views[0] = another(program, copy.views[1]);
+                            insert_before(program, OpKind::Copy, {copy});
+                          }),
+            0)
+      << "a gradient that goes to two places";
+  EXPECT_EQ(at_once_after(Forward,
+                          [](plan::RankProgram& program) {
+                            plan::Op& finish = first_of(program, OpKind::Finish);
+                            finish.views[0].heads = finish.views[2].heads = {0, 2};
+                          }),
+            0)
+      << "a result of some of the heads";
+  EXPECT_EQ(at_once_after(Forward,
+                          [](plan::RankProgram& program) {
+                            first_of(program, OpKind::Clear).views[0].heads = {0, 2};
+                          }),
+            0)
+      << "a sum of which some heads were there before";
+  EXPECT_EQ(at_once_after(Forward,
+                          [](plan::RankProgram& program) {
+                            first_of(program, OpKind::Attend).views[3].heads = {0, 2};
+                          }),
+            0)
+      << "a sum of which some heads are another's";
+}
+
+// Sums of one op that become results of two others, each with a sum that is not the op's.
+TEST(Fused, FinishesOutAndLogSumExpTogetherOrNot) {
+  using plan::OpKind;
+  const auto crosswise = [](plan::RankProgram& program) {
+    const plan::Op finish = first_of(program, OpKind::Finish);
+    plan::Op other = finish;
+    std::vector<plan::Op> clears;
+    for (std::size_t v = 0; v < 4; ++v) {
+      other.views[v] = another(program, finish.views[v]);
+      if (v < 2) continue;
+      clears.push_back({.kind = OpKind::Clear, .step = first_of(program, OpKind::Clear).step});
+      clears.back().views.push_back(other.views[v]);
+    }
+    insert_before(program, OpKind::Attend, clears);
+    std::swap(other.views[1], first_of(program, OpKind::Finish).views[1]);
+    std::swap(other.views[3], first_of(program, OpKind::Finish).views[3]);
+    insert_before(program, OpKind::Finish, {other});
+  };
+  EXPECT_EQ(at_once_after(plan::Pass::Forward, crosswise), 0);
 }
 
 }  // namespace

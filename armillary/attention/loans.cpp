@@ -11,14 +11,10 @@
 namespace armillary::attention {
 namespace {
 
-bool is_one_piece(const LocatedView& view) {
-  return view.segments.size() == 1;
-}
-
 bool may_lend(const CompiledProgram& compiled, int op, const std::vector<bool>& waited_for) {
   const LocatedView& sent = compiled.views[op][0];
   // What lives in a caller's tile may be written over as that tile, which no wait tells.
-  return !waited_for[op] && is_one_piece(sent) && compiled.home[sent.tile] == sent.tile;
+  return !waited_for[op] && compiled.home[sent.tile] == sent.tile;
 }
 
 /// By tile: how many ops write its memory, and all that use it.
@@ -41,13 +37,14 @@ std::vector<Uses> uses_of(const CompiledProgram& compiled) {
   return uses;
 }
 
-/// Whether the whole tile is this op's and its readers' alone.
+/// Whether the whole tile is this op's and its readers' alone. The whole of a tile is one piece, so
+/// a send in several has more parts, and is copied.
 bool may_borrow(const CompiledProgram& compiled, int op, const Uses& uses) {
   const plan::View& received = compiled.program.ops[op].views[0];
   const plan::Tile& tile = compiled.program.tiles[received.tile];
-  return is_one_piece(compiled.views[op][0]) && received.heads == tile.heads &&
-         received.blocks == tile.blocks && !compiled.callers[received.tile] &&
-         compiled.home[received.tile] == received.tile && uses.writers == 1;
+  return received.heads == tile.heads && received.blocks == tile.blocks &&
+         !compiled.callers[received.tile] && compiled.home[received.tile] == received.tile &&
+         uses.writers == 1;
 }
 
 }  // namespace
@@ -70,9 +67,12 @@ void find_loans(CompiledProgram& compiled) {
         const int op = message[0];
         const Uses& of = uses[compiled.views[op][0].tile];
         const bool sends = compiled.program.ops[op].kind == plan::OpKind::Send;
-        compiled.loan[op] =
-            sends ? may_lend(compiled, op, waited_for) : may_borrow(compiled, op, of);
-        if (sends || !compiled.loan[op]) continue;
+        if (sends) {
+          compiled.loan[op] = may_lend(compiled, op, waited_for);
+          continue;
+        }
+        if (!may_borrow(compiled, op, of)) continue;
+        compiled.loan[op] = true;
         std::ranges::copy_if(of.ops, std::back_inserter(compiled.readers[op]),
                              [op](int other) { return other != op; });
       }
