@@ -4,13 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <exception>
 #include <limits>
 #include <numeric>
 #include <span>
 #include <utility>
 
 #include "armillary/attention/dtypes.h"
+#include "armillary/attention/or_abort.h"
 #include "armillary/core/error.h"
 
 namespace armillary::attention {
@@ -18,17 +18,6 @@ namespace {
 
 std::string text_of(at::IntArrayRef shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
-}
-
-/// Runs `action`; if it throws, the group is aborted with its reason before the error goes on.
-template <class Action>
-void or_abort(comm::Communicator& comm, const Action& action) {
-  try {
-    action();
-  } catch (const std::exception& error) {
-    comm.abort(error.what());
-    throw;
-  }
 }
 
 /// Whether a token's heads and dims lie one after the other: rows of one message and one kernel.
@@ -39,6 +28,24 @@ bool has_token_rows(const at::Tensor& x) {
     stride *= x.size(i);
   }
   return x.size(1) <= 1 || x.stride(1) >= stride;
+}
+
+/// The program is this rank's, and sinks fit it.
+void check_run(const CompiledProgram& compiled, const comm::Communicator& comm,
+               const ExecutionOptions& options) {
+  if (comm.rank() != compiled.program.rank || comm.world() != compiled.problem.world) {
+    fail<InvalidArgument>(
+        "executor: the program is rank {} of {}, the communicator rank {} of {}; they must agree",
+        compiled.program.rank, compiled.problem.world, comm.rank(), comm.world());
+  }
+  const std::int64_t heads = compiled.problem.heads;
+  const at::ScalarType acc = scalar_type(accumulator(compiled.problem.dtype));
+  if (options.sinks_H.defined() &&
+      (options.sinks_H.sizes() != at::IntArrayRef{heads} || options.sinks_H.scalar_type() != acc)) {
+    fail<InvalidArgument>("executor: sinks_H is {} {}; {} [{}] is required",
+                          at::toString(options.sinks_H.scalar_type()),
+                          text_of(options.sinks_H.sizes()), at::toString(acc), heads);
+  }
 }
 
 }  // namespace
@@ -59,19 +66,7 @@ Execution::Execution(std::shared_ptr<const CompiledProgram> compiled, comm::Comm
 
 void Execution::restart(comm::Communicator& comm, ExecutionOptions options,
                         const at::Tensor& slots) {
-  if (comm.rank() != compiled_->program.rank || comm.world() != compiled_->problem.world) {
-    fail<InvalidArgument>(
-        "executor: the program is rank {} of {}, the communicator rank {} of {}; they must agree",
-        compiled_->program.rank, compiled_->problem.world, comm.rank(), comm.world());
-  }
-  const std::int64_t heads = compiled_->problem.heads;
-  const at::ScalarType acc = scalar_type(accumulator(compiled_->problem.dtype));
-  if (options.sinks_H.defined() &&
-      (options.sinks_H.sizes() != at::IntArrayRef{heads} || options.sinks_H.scalar_type() != acc)) {
-    fail<InvalidArgument>("executor: sinks_H is {} {}; {} [{}] is required",
-                          at::toString(options.sinks_H.scalar_type()),
-                          text_of(options.sinks_H.sizes()), at::toString(acc), heads);
-  }
+  or_abort(comm, [&] { check_run(*compiled_, comm, options); });
   release_tiles();
   take_slots(slots);
   for (std::size_t t = 0; t < tiles_.size(); ++t) {
@@ -80,10 +75,12 @@ void Execution::restart(comm::Communicator& comm, ExecutionOptions options,
   comm_ = &comm;
   options_ = std::move(options);
   moved_ = {};
+  const std::int64_t heads = compiled_->problem.heads;
   dsinks_H_ = options_.sinks_H.defined() ? at::zeros({heads}, at::kDouble) : at::Tensor();
   max_logit_H_ = at::Tensor();
   if (options_.max_logit) {
-    max_logit_H_ = at::full({heads}, -std::numeric_limits<double>::infinity(), acc);
+    max_logit_H_ = at::full({heads}, -std::numeric_limits<double>::infinity(),
+                            scalar_type(accumulator(compiled_->problem.dtype)));
   }
   std::fill(complete_.begin(), complete_.end(), false);
   std::fill(next_.begin(), next_.end(), 0);

@@ -182,12 +182,61 @@ TEST(Features, SinksKeepTheirDtypeAndMayBeConstants) {
     options.sinks_H = features.sinks_H.to(at::kBFloat16).requires_grad_(true);
     sequence_parallel_attention(x, x, x, comm, options).sum().backward();
     EXPECT_EQ(options.sinks_H.grad().scalar_type(), at::kBFloat16);
-    // Backward reads the sinks again, so autograd must notice that they were changed.
+  });
+}
+
+// Backward reads the sinks again, so autograd must notice that they were changed.
+TEST(Features, SinksMustStayAsTheyAreUntilBackward) {
+  const auto body = [](comm::Communicator& comm) {
+    const kernel::Features features = kernel::features_of(kernel::kSinks, 2, 1);
+    AttentionOptions options = options_of("causal", 8, "ring", features);
+    const at::Tensor x = at::ones({1, 4, 2, 8});
     options.sinks_H = features.sinks_H.clone().requires_grad_(true);
     const at::Tensor out = sequence_parallel_attention(x, x, x, comm, options);
     options.sinks_H.detach().add_(1);
-    EXPECT_ANY_THROW(out.sum().backward());
+    EXPECT_THAT([&] { out.sum().backward(); },
+                testing::Throws<c10::Error>(testing::Property(
+                    &c10::Error::what, testing::HasSubstr("modified by an inplace operation"))));
+  };
+  EXPECT_THROW(comm::run_ranks(2, body), CommError);
+}
+
+// Backward scores by the slopes of forward, whatever the caller has made of its tensor since.
+TEST(Features, SlopesMayChangeAfterForward) {
+  const kernel::Features features = kernel::features_of(kernel::kAlibi, 2, 0.5);
+  comm::run_ranks(2, [&](comm::Communicator& comm) {
+    at::Generator generator = at::detail::createCPUGenerator(3 + comm.rank());
+    const at::Tensor x = at::randn({3, 1, 4, 2, 8}, generator);
+    const auto gradients = [&](double added) {
+      AttentionOptions options = options_of("causal", 8, "ring", features);
+      options.alibi_slopes_H = features.score.alibi_slopes_H.clone();
+      const at::Tensor qkv = x.clone().requires_grad_(true);
+      const at::Tensor out = sequence_parallel_attention(qkv[0], qkv[1], qkv[2], comm, options);
+      options.alibi_slopes_H.add_(added);
+      out.backward(x[1]);
+      return qkv.grad();
+    };
+    const at::Tensor required = gradients(0);
+    EXPECT_TRUE(at::equal(gradients(3), required)) << "rank " << comm.rank();
+    EXPECT_GT(required[0].abs().max().item<double>(), 1e-3) << "nothing to tell slopes by";
   });
+}
+
+TEST(Features, OnlyTheOutputIsDifferentiable) {
+  for (const bool sinks : {false, true}) {
+    const kernel::Features features = kernel::features_of(sinks ? kernel::kSinks : 0, 2, 0.5);
+    comm::run_ranks(2, [&](comm::Communicator& comm) {
+      AttentionOptions options = options_of("causal", 8, "ring", features);
+      options.return_max_logit = true;
+      const at::Tensor x = at::ones({1, 4, 2, 8}).requires_grad_(true);
+      const AttentionResult result = sequence_parallel_attention_lse(x, x, x, comm, options);
+      EXPECT_TRUE(result.out_BLHE.requires_grad());
+      EXPECT_FALSE(result.lse_BLH.requires_grad());
+      EXPECT_FALSE(result.max_logit_H.requires_grad());
+      result.out_BLHE.sum().backward();
+      EXPECT_TRUE(x.grad().defined());
+    });
+  }
 }
 
 TEST(Features, SameBitsWhateverTheTiming) {

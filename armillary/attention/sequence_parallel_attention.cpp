@@ -4,12 +4,12 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
-#include <exception>
 #include <memory>
 #include <span>
 #include <utility>
 
 #include "armillary/attention/executor.h"
+#include "armillary/attention/or_abort.h"
 #include "armillary/attention/resting_executions.h"
 #include "armillary/comm/collectives.h"
 #include "armillary/core/error.h"
@@ -100,11 +100,17 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto call = c10::static_intrusive_pointer_cast<Call>(ctx->saved_data["call"].toCapsule());
+    return or_abort(*call->comm, [&] { return gradients(ctx, *call, grads); });
+  }
+
+ private:
+  static variable_list gradients(AutogradContext* ctx, const Call& call,
+                                 const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
     std::optional<at::Tensor> sinks_H;
     if (saved.size() > std::size(kSaved)) sinks_H = saved.back();
     std::unique_ptr<Execution> taken = RestingExecutions::of_this_thread().take(
-        call->programs.backward, *call->comm, call->options_with(sinks_H));
+        call.programs.backward, *call.comm, call.options_with(sinks_H));
     Execution& run = *taken;
     for (std::size_t i = 0; i < std::size(kSaved); ++i) run.feed(kSaved[i], saved[i]);
     run.feed(plan::Tensor::DOut, grads[0]);
@@ -242,12 +248,7 @@ std::optional<at::Tensor> sinks_of(const AttentionOptions& options) {
 c10::intrusive_ptr<Call> make_call(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                                    const at::Tensor& v_BLGE, comm::Communicator& comm,
                                    const AttentionOptions& options, bool return_lse) {
-  try {
-    return prepare(q_BLHD, k_BLGD, v_BLGE, comm, options, return_lse);
-  } catch (const std::exception& error) {
-    comm.abort(error.what());
-    throw;
-  }
+  return or_abort(comm, [&] { return prepare(q_BLHD, k_BLGD, v_BLGE, comm, options, return_lse); });
 }
 
 }  // namespace
@@ -286,11 +287,11 @@ at::Tensor sequence_parallel_attention_replay(const at::Tensor& q_BLHD, const at
                                               const AttentionOptions& options) {
   const auto call = make_call(q_BLHD, k_BLGD, v_BLGE, comm, options, false);
   if (!kept.out.defined() || !kept.lse.defined()) {
-    const std::string reason =
-        "attention: nothing was kept for the replay; what sequence_parallel_attention_keep gives "
-        "is required";
-    comm.abort(reason);
-    fail<InvalidArgument>("{}", reason);
+    or_abort(comm, [] {
+      fail<InvalidArgument>(
+          "attention: nothing was kept for the replay; what sequence_parallel_attention_keep gives "
+          "is required");
+    });
   }
   call->kept = kept;
   return AttentionFunction::apply(q_BLHD, k_BLGD, v_BLGE, sinks_of(options), call)[0];

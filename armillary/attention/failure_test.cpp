@@ -1,0 +1,168 @@
+// A rank whose call fails, and which catches the error and stays: its peers must not wait for it
+// until a deadline.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "armillary/attention/causal_problem.h"
+#include "armillary/attention/executor.h"
+#include "armillary/attention/sequence_parallel_attention.h"
+#include "armillary/comm/local.h"
+#include "armillary/core/error.h"
+#include "armillary/kernel/cpu_kernel.h"
+
+namespace armillary::attention {
+namespace {
+
+using Body = std::function<void(comm::Communicator&)>;
+
+/// Runs `fails` on rank 1, which catches its error and stays until rank 0 has left `waits`. Expects
+/// that rank 0 hears `reason` from rank 1, long before its deadline.
+void expect_told_at_once(const Body& waits, const Body& fails, const std::string& reason) {
+  constexpr double kDeadline = 10;
+  std::atomic<bool> told = false;
+  std::string text;
+  double waited_s = 0;
+  const auto body = [&](comm::Communicator& comm) {
+    if (comm.rank() == 1) {
+      EXPECT_ANY_THROW(fails(comm)) << reason;
+      while (!told) std::this_thread::yield();
+      return;
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      waits(comm);
+    } catch (const CommError& error) {
+      text = error.what();
+    }
+    waited_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    told = true;
+  };
+  EXPECT_THROW(comm::run_ranks(2, body, {.timeout_s = kDeadline}), CommError) << reason;
+  EXPECT_THAT(text, testing::StartsWith("rank 1 failed: "));
+  EXPECT_THAT(text, testing::HasSubstr(reason));
+  EXPECT_LT(waited_s, kDeadline / 2) << reason;
+}
+
+AttentionOptions ring_options() {
+  return {.mask = plan::parse_mask("causal", {8, 8}),
+          .layout = plan::parse_layout("zigzag"),
+          .strategy = "ring"};
+}
+
+at::Tensor four_tokens() {
+  return at::ones({1, 4, 2, 8});
+}
+
+TEST(Failure, ACallThatCannotBeMadeEndsItsPeers) {
+  const auto call = [](const AttentionOptions& options, const at::Tensor& x) {
+    return [=](comm::Communicator& comm) { sequence_parallel_attention(x, x, x, comm, options); };
+  };
+  AttentionOptions bad = ring_options();
+  bad.softcap = 0;
+  expect_told_at_once(call(ring_options(), four_tokens()), call(bad, four_tokens()),
+                      "attention: softcap 0; a finite number above 0");
+  expect_told_at_once(call(ring_options(), four_tokens()),
+                      call(ring_options(), at::ones({1, 5, 2, 8})), "5 tokens on rank 1 of 2");
+  bad = ring_options();
+  bad.strategy = "rign";
+  expect_told_at_once(call(ring_options(), four_tokens()), call(bad, four_tokens()),
+                      "nearest: ring");
+}
+
+TEST(Failure, SoDoesAReplayOfNothing) {
+  const at::Tensor x = four_tokens();
+  AttentionOptions options = ring_options();
+  options.strategy = "ulysses";  // whose replay trades tokens for heads
+  const auto keep_and_replay = [&](comm::Communicator& comm, bool keeps) {
+    KeepResult first = sequence_parallel_attention_keep(x, x, x, comm, options);
+    if (!keeps) first.kept = {};
+    sequence_parallel_attention_replay(x, x, x, first.kept, comm, options);
+  };
+  expect_told_at_once([&](comm::Communicator& comm) { keep_and_replay(comm, true); },
+                      [&](comm::Communicator& comm) { keep_and_replay(comm, false); },
+                      "nothing was kept for the replay");
+}
+
+// Autograd finds that a saved tensor was changed before an execution has begun.
+TEST(Failure, SoDoesABackwardPassThatCannotBegin) {
+  const auto forward_backward = [](comm::Communicator& comm, bool spoils) {
+    AttentionOptions options = ring_options();
+    options.sinks_H = at::zeros({2}).requires_grad_(true);
+    const at::Tensor x = four_tokens();
+    const at::Tensor out = sequence_parallel_attention(x, x, x, comm, options);
+    if (spoils) options.sinks_H.detach().add_(1);
+    out.sum().backward();
+  };
+  expect_told_at_once([&](comm::Communicator& comm) { forward_backward(comm, false); },
+                      [&](comm::Communicator& comm) { forward_backward(comm, true); },
+                      "modified by an inplace operation");
+}
+
+/// A kernel that breaks.
+class BrokenKernel : public kernel::Kernel {
+  void run_attend(const kernel::Pairs&, const kernel::Inputs&, kernel::Partial&) const override {
+    throw std::runtime_error("the kernel broke");
+  }
+  void run_attend_grad(const kernel::Pairs&, const kernel::Inputs&, const kernel::OutputGrads&,
+                       kernel::InputGrads&) const override {}
+};
+
+std::shared_ptr<const CompiledProgram> forward_of(const comm::Communicator& comm,
+                                                  const kernel::Kernel& kernel) {
+  return compile_cached(causal_problem(2, 16), plan::parse_strategy("ring"), comm.rank(), kernel)
+      .forward;
+}
+
+void run_to_the_end(Execution& run) {
+  run.feed(plan::Tensor::K, at::ones({2, 8, 2, 8}));
+  run.feed(plan::Tensor::V, at::ones({2, 8, 2, 8}));
+  run.feed(plan::Tensor::Q, at::ones({2, 8, 4, 8}));
+  run.finish();
+}
+
+TEST(Failure, SoDoesAnythingThatAnExecutionThrows) {
+  const auto waits = [](comm::Communicator& comm) {
+    Execution run(forward_of(comm, kernel::cpu_kernel()), comm, {.score = {0.35}});
+    run_to_the_end(run);
+  };
+  const auto fails = [](const std::function<void(Execution&)>& action) {
+    return [action](comm::Communicator& comm) {
+      Execution run(forward_of(comm, kernel::cpu_kernel()), comm, {.score = {0.35}});
+      action(run);
+    };
+  };
+  static const BrokenKernel broken;  // what is compiled for it is kept
+  expect_told_at_once(
+      waits,
+      [](comm::Communicator& comm) {
+        Execution run(forward_of(comm, broken), comm, {.score = {0.35}});
+        run_to_the_end(run);
+      },
+      "the kernel broke");
+  const at::Tensor seven = at::ones({2, 7, 2, 8});
+  expect_told_at_once(waits, fails([&](Execution& run) { run.feed(plan::Tensor::K, seven); }),
+                      "k is Float of [2, 7, 2, 8]; rank 1 needs");
+  expect_told_at_once(waits,
+                      fails([&](Execution& run) { run.place_output(plan::Tensor::Out, seven); }),
+                      "out is Float of [2, 7, 2, 8]; rank 1 needs");
+  expect_told_at_once(waits, fails([](Execution& run) { run.finish(); }),
+                      "finish() before k was fed");
+  expect_told_at_once(
+      waits,
+      [](comm::Communicator& comm) {
+        const Execution run(forward_of(comm, kernel::cpu_kernel()), comm,
+                            {.score = {0.35}, .sinks_H = at::zeros({3})});
+      },
+      "sinks_H is Float [3]; Float [4] is required");
+}
+
+}  // namespace
+}  // namespace armillary::attention
