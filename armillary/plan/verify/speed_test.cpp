@@ -68,20 +68,6 @@ double seconds_to_plan_and_verify(const Problem& problem, const std::string& str
 
 const std::vector<Pass> kBoth{Pass::Forward, Pass::Backward};
 
-TEST(VerifySpeed, AnyStrategyOfSixtyFourRanksInTwoSeconds) {
-  if (!kRelease) GTEST_SKIP() << "times of release builds";
-  const Problem problem = make_problem(64, "balanced");  // The most blocks of all layouts.
-  for (const std::string strategy :
-       {"ring", "allgather", "allgather:slices=8", "ulysses", "usp:u=8", "double_ring:window=8",
-        "bidirectional_ring", "tokenring", "attention2d:rows=8", "startrail:c=4",
-        "grid:u=4,rq=4,rk=4", "auto:traffic"}) {
-    EXPECT_LT(seconds_to_plan_and_verify(problem, strategy, kBoth), 2.0) << strategy;
-  }
-  Problem many_slices = make_problem(64, "zigzag");  // A million ops.
-  many_slices.kv_heads = 64;
-  EXPECT_LT(seconds_to_plan_and_verify(many_slices, "allgather:slices=16", kBoth), 2.0);
-}
-
 /// The most ops that 64 ranks have: a slice for every KV head; with few and with many blocks a
 /// rank. A process that does it takes two seconds at most; these are the seconds of both cores, on
 /// a machine half as fast.
