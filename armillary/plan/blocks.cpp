@@ -67,7 +67,7 @@ void cut(const Piece& piece, const Side& side,
          std::vector<Block>& out) {
   const Interval range = piece.range();
   std::vector<std::int64_t> ends;
-  if (piece.run.step == 1 && piece.run.width == 1) {
+  if (piece.run.step == 1) {
     auto edge = std::upper_bound(cuts.begin(), cuts.end(),
                                  std::pair(range.begin, static_cast<Rank>(others.size())));
     for (; edge != cuts.end() && edge->first < range.end; ++edge) {

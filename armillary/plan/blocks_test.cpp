@@ -213,6 +213,15 @@ TEST(Blocks, DocumentsOfOneRankStayTogether) {
   }
 }
 
+/// Keys 0-3 of rank 0: its own queries see the first two, those of rank 1 all four. What the owner
+/// sees does not move, so it cuts nothing.
+TEST(Blocks, TheOwnersOwnNeedsCutNothing) {
+  const Blocks blocks =
+      make_blocks(make_problem({{4, 8}, "bands:0-2/0-2/..;2-4/0-8/.."}, "contiguous", 2));
+  EXPECT_EQ(spans(blocks.kv, 0), (std::vector<Interval>{{0, 4}}));
+  EXPECT_EQ(spans(blocks.kv, 1), (std::vector<Interval>{{4, 8}}));
+}
+
 TEST(Blocks, NoTokensNoBlocks) {
   const Blocks blocks = make_blocks(make_problem({{0, 7}, "full"}, "zigzag", 4));
   EXPECT_EQ(blocks.q.size(), 0u);

@@ -162,6 +162,15 @@ TEST_F(HazardsTest, AReadOfTheReplacedTileWaitsForTheOneThatReplacedIt) {
   EXPECT_EQ(waits(), (Waits{{}, {0}, {1}, {0, 2}}));
 }
 
+/// The same where a write covers the view of that read: views of another tile say nothing of it.
+TEST_F(HazardsTest, AReadOfAnotherTileIsNotHiddenByACoveringWrite) {
+  write(blocks(1, {0}));
+  read(blocks(0, {0}));
+  write(blocks(1, {0}));
+  write(blocks(1, {1}));
+  EXPECT_EQ(waits(), (Waits{{}, {0}, {0, 1}, {1}}));
+}
+
 /// What the caller put there need not be written first.
 TEST_F(HazardsTest, WritesNextToReadsOfAnInputDoNotWait) {
   read(blocks(2, {0}));

@@ -146,6 +146,9 @@ TEST(Json, NamesTheKeyThatIsNotKnown) {
 TEST(Json, RefusesAKeyGivenTwice) {
   EXPECT_EQ(refusal(R"("lane":1,)", R"("lane":1,"lane":2,)"),
             "parse_json: key \"lane\" is given twice in one object; once is required");
+  EXPECT_EQ(refusal(R"("ranks":)", R"("pass":"forward","ranks":)"),
+            "parse_json: key \"pass\" is given twice in one object; once is required")
+      << "other objects between";
 }
 
 TEST(Json, NamesTheValueOfAnotherType) {
@@ -168,6 +171,8 @@ TEST(Json, NamesTheValueOfAnotherType) {
 TEST(Json, RefusesNumbersThatDoNotFit) {
   EXPECT_EQ(refusal(R"("peer":3)", R"("peer":3000000000)"),
             "parse_json: ranks[0].ops[0].peer is 3000000000; an integer of 32 bits is required");
+  EXPECT_EQ(refusal(R"("peer":3)", R"("peer":-3000000000)"),
+            "parse_json: ranks[0].ops[0].peer is -3000000000; an integer of 32 bits is required");
   EXPECT_EQ(refusal(R"("bytes":64)", R"("bytes":9223372036854775808)"),
             "parse_json: ranks[0].slots[0].bytes is 9223372036854775808; an integer of 64 bits is "
             "required");

@@ -90,13 +90,14 @@ std::vector<Interval> united(std::vector<Interval> intervals) {
 Band tight(const Band& band) {
   if (band.empty()) return {};
   auto [q, k, lo, hi] = band;
-  // First what the ranges allow: then lo and hi are small enough to be added to positions.
+  // First what the ranges allow: then both lo and hi occur, in pairs that the ranges keep, and are
+  // small enough to be added to positions.
   lo = std::max(lo, k.begin - (q.end - 1));
   hi = std::min(hi, k.end - 1 - q.begin);
   if (lo > hi) return {};
   q = intersect(q, {k.begin - hi, k.end - lo});
   k = intersect(k, {q.begin + lo, q.end + hi});
-  return {q, k, std::max(lo, k.begin - (q.end - 1)), std::min(hi, k.end - 1 - q.begin)};
+  return {q, k, lo, hi};
 }
 
 Band intersect(const Band& a, const Band& b) {

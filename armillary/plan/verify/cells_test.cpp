@@ -154,5 +154,20 @@ TEST(VerifyCounted, SumsAreOfWhatNeitherSharesWithTheOther) {
   EXPECT_TRUE(b.equal(0, never, 0)) << "no reader, or one that counted nothing";
 }
 
+TEST(VerifyCounted, ACopyAndAnotherTileForgetWhatWasCounted) {
+  Counted counted;
+  Counted never;
+  counted.reset(1, 1);
+  never.reset(1, 1);
+  counted.add(0, 2, {6}, {6});
+  counted.copy(0, never, 0);
+  EXPECT_EQ(counted.missing(0, 2, {6}), 1) << "a copy of a cell that counts nothing";
+  counted.add(0, 2, {6}, {6});
+  counted.reset(3, 1);
+  for (const int cell : {0, 1, 2}) {
+    EXPECT_EQ(counted.missing(cell, 2, {6}), 1) << "cell " << cell << " of another tile";
+  }
+}
+
 }  // namespace
 }  // namespace armillary::plan::verifier

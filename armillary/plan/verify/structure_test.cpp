@@ -54,6 +54,14 @@ TEST(VerifyBlocks, HaveRunsWithinTheTokens) {
   refused({.begin = 1, .count = 1, .step = 1, .width = kMost});
 }
 
+/// One stripe has no next one: its step says nothing.
+TEST(VerifyBlocks, MayListAnIntervalAsOneWideStripe) {
+  Plan plan = ring_forward();
+  plan.blocks.kv[1].runs = {{.begin = 4, .count = 1, .step = 1, .width = 2},
+                            {.begin = 6, .count = 1, .step = 1, .width = 2}};
+  EXPECT_EQ(verify(plan), std::vector<Diagnostic>{});
+}
+
 void expect_form(const Breakage& slip, Rank rank, int op, const std::string& message) {
   expect_first_forward(slip, {rank, op, "form", message});
 }
@@ -146,7 +154,52 @@ TEST(VerifyForm, OperandsAreWhatTheOpTakes) {
                {0, 17, "form", "add of partial dk{0} heads 0-2 and partial dv{0} heads 0-2"});
 }
 
+TEST(VerifyForm, StepsCountFromZero) {
+  expect_form([](Plan& p) { ops(p, 0)[0].step = -1; }, 0, 0, "send in step -1; steps count from 0");
+}
+
+/// A plan whose sums travel in the input dtype.
+Plan narrow_plan(const std::string& strategy, Pass pass) {
+  Problem problem = small_problem(2);
+  problem.dtype = Dtype::Bf16;
+  problem.wire = Wire::Input;
+  return make_plan(problem, parse_strategy(strategy), pass);
+}
+
+TEST(VerifyForm, OnlySumsThatTravelAreNarrow) {
+  expect_first(ring_backward(), [](Plan& p) { tile(p, 0, 10).narrow = true; },
+               {0, -1, "form", "tile 10: dk cannot be narrow"});
+  const auto refused = [](int id, const std::string& message) {
+    expect_first(narrow_plan("ring", Pass::Forward), [&](Plan& p) { tile(p, 0, id).narrow = true; },
+                 {0, -1, "form", message});
+  };
+  refused(0, "tile 0: k cannot be narrow");
+  refused(6, "tile 6: lse cannot be narrow");
+}
+
+TEST(VerifyForm, NarrowSumsAreAddedToWideOnes) {
+  const Plan plan = narrow_plan("ring", Pass::Backward);
+  const std::vector<Op>& mine = plan.ranks[0].ops;
+  const auto sum =
+      std::find_if(mine.begin(), mine.end(), [](const Op& op) { return op.kind == OpKind::Add; });
+  ASSERT_NE(sum, mine.end());
+  const int i = static_cast<int>(sum - mine.begin());
+  const auto refused = [&](const Breakage& slip, const std::string& operand) {
+    expect_first(
+        plan, slip,
+        {0, i, "form", "operand " + operand + " is narrow; it must be in the accumulator"});
+  };
+  refused([&](Plan& p) { std::swap(ops(p, 0)[i].views[0], ops(p, 0)[i].views[1]); }, "acc");
+  refused([&](Plan& p) { ops(p, 0)[i].kind = OpKind::Copy; }, "src");
+}
+
 TEST(VerifyForm, NoOpWritesWhereItReads) {
+  expect_form(
+      [](Plan& p) {
+        tile(p, 0, 5).slot = tile(p, 0, 2).slot;
+        p.ranks[0].slots[tile(p, 0, 2).slot].bytes *= 2;
+      },
+      0, 6, "operands out and q share slot 2");
   expect_first(ring_backward(), [](Plan& p) { ops(p, 1)[17].views[1].tile = 10; },
                {1, 17, "form", "operands acc and part share slot 13"});
 }
@@ -169,6 +222,12 @@ TEST(VerifyBlocks, TilesOfTheCallerLieOnTheirOwners) {
         p.ranks[0].outputs = {half};
       },
       {0, -1, "blocks", "outputs: out is not all heads of the rank's own blocks"});
+}
+
+/// A sum is not a result, however complete.
+TEST(VerifyBlocks, ResultsAreFinal) {
+  expect_first(ring_backward(), [](Plan& p) { tile(p, 0, 16).partial = true; },
+               {0, -1, "blocks", "outputs: dq is not all heads of the rank's own blocks"});
 }
 
 TEST(VerifyBlocks, AreTheTokensThatTheLayoutGives) {
@@ -216,10 +275,7 @@ TEST(VerifyMatch, EverySendMeetsOneReceiveOfAnEqualView) {
 /// Both ends of a message have the same bytes: a sum that travels rounded does not fit a receive
 /// that takes accumulators.
 TEST(VerifyMatch, BothEndsAreNarrowOrNeither) {
-  Problem problem = small_problem(2);
-  problem.dtype = Dtype::Bf16;
-  problem.wire = Wire::Input;
-  const Plan plan = make_plan(problem, {.name = "ring", .keys = {}}, Pass::Backward);
+  const Plan plan = narrow_plan("ring", Pass::Backward);
   const std::vector<Op>& mine = plan.ranks[1].ops;
   const auto recv = std::find_if(mine.begin(), mine.end(), [&](const Op& op) {
     return op.kind == OpKind::Recv && plan.ranks[1].tiles[op.views[0].tile].narrow;

@@ -132,6 +132,28 @@ TEST(VerifyPartial, OutAndLseSumOverTheSame) {
        "partial out{0} heads 0-4 and partial lse{0} heads 0-4 are over different pairs"});
 }
 
+TEST(VerifyPartial, FinishedOutAndLseSumOverTheSame) {
+  expect_first_forward(
+      [](Plan& p) { insert(p, 0, 8, {.kind = OpKind::Clear, .views = {whole(p, 0, 6)}}); },
+      {0, 9, "partial",
+       "partial out{0} heads 0-4 and partial lse{0} heads 0-4 are over different pairs"});
+}
+
+/// Keys stay, and two blocks of queries are counted in their gradients one after the other.
+TEST(VerifyPartial, GradientsOfKeysAndValuesSumOverTheSame) {
+  const Plan plan = make_plan(small_problem(2), parse_strategy("tokenring"), Pass::Backward);
+  const std::vector<Op>& mine = plan.ranks[0].ops;
+  const auto is_grad = [](const Op& op) { return op.kind == OpKind::AttendGrad; };
+  const auto first = std::find_if(mine.begin(), mine.end(), is_grad);
+  const auto second = std::find_if(first + 1, mine.end(), is_grad);
+  ASSERT_NE(second, mine.end());
+  const int i = static_cast<int>(second - mine.begin());
+  const Op clear{.kind = OpKind::Clear, .step = second->step, .views = {second->views[8]}};
+  expect_first(plan, [&](Plan& p) { insert(p, 0, i, clear); },
+               {0, i + 1, "partial",
+                "partial dk{0} heads 0-2 and partial dv{0} heads 0-2 are over different pairs"});
+}
+
 /// Rank 0 attends to the keys of rank 1 in partials of their own, and merges the two.
 struct MergedPlan {
   MergedPlan() {
@@ -232,6 +254,25 @@ TEST(VerifyComplete, ForEveryHead) {
                  }
                },
                {0, 12, "complete", "partial dq{0} heads 0-4 lacks key block 1"});
+}
+
+/// Query heads of one KV head may be attended one by one, in any order: each counts for itself.
+TEST(VerifyComplete, HeadsOfAGroupAreCountedOneByOne) {
+  Plan plan = ring_backward();
+  const Op whole_op = ops(plan, 0)[8];
+  drop(plan, 0, 8);
+  const std::pair<Heads, Heads> parts[] = {{{1, 2}, {0, 1}}, {{0, 1}, {0, 1}}, {{2, 4}, {1, 2}}};
+  int at = 8;
+  for (const auto& [q_heads, kv_heads] : parts) {
+    Op part = whole_op;
+    for (View& view : part.views) {
+      view.heads = is_kv(tile(plan, 0, view.tile).tensor) ? kv_heads : q_heads;
+    }
+    insert(plan, 0, at++, part);
+  }
+  EXPECT_EQ(verify(plan), std::vector<Diagnostic>{});
+  drop(plan, 0, 9);
+  EXPECT_FALSE(verify(plan).empty()) << "without query head 0";
 }
 
 TEST(VerifyComplete, EveryResultIsWholeAtTheEnd) {
