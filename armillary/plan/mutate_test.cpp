@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "armillary/plan/strategy.h"
+#include "armillary/plan/verify/broken_plan.h"
 
 namespace armillary::plan {
 namespace {
@@ -57,6 +58,31 @@ TEST(Mutate, FindsEveryKindOfSlip) {
     for (const Mutation& mutation : mutations(plan)) ++counts[mutation.slip];
   }
   EXPECT_EQ(counts.size(), 10U);
+}
+
+/// Of the ring of two ranks in broken_plan.h: 9 ops, 9 tiles and 9 slots a rank. Operands are
+/// changed one by one, and together those of a side: both sides of two attentions, and all of
+/// finish.
+TEST(Mutate, CountsOfAWorkedPlan) {
+  std::map<Slip, int> counts;
+  for (const Mutation& mutation : mutations(ring_forward())) ++counts[mutation.slip];
+  const int messages = 4;
+  const int views = messages + 2 * 1 + 2 * 5 + 4;
+  const int groups = views + 2 * 2 + 1;
+  const std::map<Slip, int> expected_of_a_rank{
+      {Slip::Dropped, 9},
+      {Slip::Doubled, 9},
+      {Slip::Swapped, 8},           // with the next; no lane is interrupted by another
+      {Slip::OtherPeer, messages},  // itself
+      {Slip::OtherBlock, groups},   // none but the one after: a tile is a block
+      {Slip::FewerHeads, 2 * groups},
+      {Slip::OtherTile, views - 2},  // of k, v, out and lse there are two each, of q one
+      {Slip::SlotReused, 9 * 8},
+      {Slip::OtherBatch, 2 * 9}};
+  for (const auto& [slip, count] : expected_of_a_rank) {
+    EXPECT_EQ(counts[slip], 2 * count) << to_string(slip);
+  }
+  EXPECT_EQ(counts[Slip::FewerBlocks], 0);
 }
 
 TEST(Mutate, DropsAndDoublesEveryOp) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "armillary/plan/strategy.h"
 
@@ -77,6 +78,26 @@ TEST(Text, WrapsLongRowsInsideTheirColumn) {
     EXPECT_LE(end - begin, 170U) << text.substr(begin, end - begin);
     EXPECT_NE(text[end - 1], ' ') << text.substr(begin, end - begin);
   }
+}
+
+/// A column of one rank is 48 wide, to the letter: nine words of 4 are 44, ten would be 49.
+TEST(Text, FillsLinesToTheirWidth) {
+  const Op recv{.kind = OpKind::Recv, .lane = 1, .peer = 1};
+  const std::string indent(10, ' ');
+  const std::string eight = "?<r1 ?<r1 ?<r1 ?<r1 ?<r1 ?<r1 ?<r1 ?<r1";
+  Plan plan;
+  plan.ranks.resize(1);
+  plan.ranks[0].ops = std::vector<Op>(10, recv);
+  EXPECT_EQ(to_string(plan), indent + "rank 0\nstep 0    " + eight + " ?<r1\n" + indent + "?<r1\n");
+  plan.ranks[0].ops[0] = {.kind = OpKind::Clear};
+  plan.ranks[0].ops.pop_back();
+  EXPECT_EQ(to_string(plan), indent + "rank 0\nstep 0    clear(?) " + eight + "\n") << "48 fit";
+}
+
+TEST(Text, MarksTheEndForARankThatIsNotThere) {
+  const Diagnostic at{.rank = 7, .op = 0, .rule = "form", .message = "no rank 7"};
+  EXPECT_THAT(to_string(plan_of("ring", "full", Pass::Forward, 2), &at),
+              EndsWith("\nend   <-- HERE rank 7: no rank 7\n"));
 }
 
 TEST(Text, PrintsBrokenPlansToo) {
