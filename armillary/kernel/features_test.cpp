@@ -323,5 +323,22 @@ TEST_P(FeatureRules, ANaNScoreIsTheLargestLogitBesideAnySink) {
   }
 }
 
+// Whichever of several blocks of queries comes first.
+TEST_P(FeatureRules, ANaNScoreIsTheLargestLogitOfAllBlocks) {
+  const Mask mask = plan::full_mask({.q = 300, .kv = 9});
+  for (const std::int64_t row : {4, 150, 290}) {
+    const Sequences x = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype(), 3);
+    x.q_BSHD.select(1, row).select(1, 0).fill_(kNan);  // of head 0
+    for (const bool all : {false, true}) {
+      const Deal deal{
+          .q_blocks = {run(0, 300)}, .k_blocks = {run(0, 9)}, .q_heads = {{0, 2}}, .all = all};
+      const at::Tensor max_logit_H =
+          dealt_attention(kernel(), x, mask, deal, Score{.scale = 0.3}).max_logit_H;
+      EXPECT_TRUE(max_logit_H[0].isnan().item<bool>()) << "row " << row << ": " << max_logit_H;
+      EXPECT_TRUE(max_logit_H[1].isfinite().item<bool>()) << "row " << row << ": " << max_logit_H;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace armillary::kernel

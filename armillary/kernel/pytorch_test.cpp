@@ -90,7 +90,7 @@ const std::vector<Model>& models() {
       {.name = "multi-query, values of 31", .heads = 3, .kv_heads = 1, .value_dim = 31},
       {.name = "softcap", .softcap = {1.5}},
       {.name = "ALiBi", .slopes = true},
-      {.name = "sinks", .sinks = true},
+      {.name = "sinks, values of 131", .value_dim = 131, .sinks = true},
       {.name = "dropout", .dropout = 0.3},
       {.name = "all features", .softcap = {2}, .slopes = true, .sinks = true, .dropout = 0.2}};
   return all;
