@@ -153,6 +153,7 @@ def main():
     )
     parser.add_argument("--seed", type=int, default=1, help="another seed draws other mutants (1)")
     parser.add_argument("--jobs", type=positive, default=2, help="mutants at a time (2)")
+    parser.add_argument("--own", action="store_true", help="only the tests of the mutant's own folder")
     parser.add_argument(
         "--survivors", type=pathlib.Path, metavar="FILE", help="only those that survived in FILE"
     )
@@ -164,8 +165,13 @@ def main():
         return 2
     again = survivors(arguments.survivors) if arguments.survivors else None
 
-    trial = Trial(building.Build(ROOT, arguments.build.resolve()), arguments.jobs)
-    failures = trial.measure()
+    trial = Trial(building.Build(ROOT, arguments.build.resolve()), arguments.jobs, arguments.own)
+    files = (
+        {m.file for m in again}
+        if again
+        else {str(p.relative_to(ROOT)) for f in folders for p in draw.sources(ROOT, f)}
+    )
+    failures = trial.measure(files)
     if failures:
         print("mutate: tests fail without any mistake: " + "; ".join(failures), file=sys.stderr)
         return 1

@@ -71,7 +71,7 @@ def small(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trials(small):
     made = trial.Trial(building.Build(small, small / "build"), jobs=1)
-    assert made.measure() == []
+    assert made.measure(["part/clamp.cpp"]) == []
     return made
 
 
@@ -100,10 +100,10 @@ def test_a_test_that_fails_without_a_mistake_is_named(small, trials):
     kept = program.read_bytes()
     program.write_text("#!/bin/sh\nexit 3\n")
     try:
-        assert trials.measure() == ["armillary_part_test: exit code 3"]
+        assert trials.measure(["part/clamp.cpp"]) == ["armillary_part_test: exit code 3"]
     finally:
         program.write_bytes(kept)
-    assert trials.measure() == []
+    assert trials.measure(["part/clamp.cpp"]) == []
 
 
 def test_a_mutant_of_a_line_that_moved_is_found_again():

@@ -6,6 +6,7 @@ library's member that defines nothing missing is not taken.
 """
 
 import collections
+import functools
 import json
 import os
 import pathlib
@@ -19,6 +20,12 @@ SLOW_COMPILE_S = 25  # Objects that take longer are compiled again only if the o
 PATIENCE_S = 20  # Beyond five times the seconds of the tests without a mistake.
 MEMORY_BYTES = 12 << 30
 FILE_BYTES = 1 << 30
+
+
+@functools.cache
+def cpu_flags():
+    with open("/proc/cpuinfo", encoding="utf-8") as info:
+        return set(re.search(r"^flags\s*:(.*)$", info.read(), re.MULTILINE)[1].split())
 
 
 class NotCompiledError(Exception):
@@ -86,10 +93,8 @@ class Build:
 
     def runs_here(self, output):
         """False if the object is of an instruction set that this CPU does not have."""
-        with open("/proc/cpuinfo", encoding="utf-8") as info:
-            flags = set(re.search(r"^flags\s*:(.*)$", info.read(), re.MULTILINE)[1].split())
         wanted = {o[2:] for o in self.commands[output] if re.fullmatch(r"-m(avx|amx)[a-z0-9]*", o)}
-        return {w.replace("avx512bf16", "avx512_bf16") for w in wanted} <= flags
+        return {w.replace("avx512bf16", "avx512_bf16") for w in wanted} <= cpu_flags()
 
     def parts(self, program):
         """The objects of ours that a test program is linked from."""

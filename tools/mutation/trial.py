@@ -1,5 +1,6 @@
 """Runs mutants through the test programs of a build, and says what became of them."""
 
+import concurrent.futures
 import dataclasses
 import pathlib
 import threading
@@ -28,31 +29,41 @@ class Verdict:
 class Trial:
     """Runs mutants through the test programs of one build."""
 
-    def __init__(self, build, jobs):
+    def __init__(self, build, jobs, own_only=False):
         self.build = build
+        self.own_only = own_only
         self.jobs = jobs
         self.free = [build.folder / "mutants" / str(i) for i in range(jobs)]
         self.lock = threading.Lock()
         self.seconds = {}
 
-    def measure(self):
-        """Runs every test program without a mistake; returns those that fail."""
-        failures = []
-        for program in self.build.links:
-            folder = self.build.folder / "mutants" / "unchanged"
-            folder.mkdir(parents=True, exist_ok=True)
-            failed, seconds = building.run_tests(self.build.folder / "bin" / program, folder, 1800)
-            self.seconds[program] = seconds
-            print(f"unchanged    {program}: {seconds:.1f} s", flush=True)
-            if failed:
-                failures.append(f"{program}: {failed}")
-        return failures
+    def measure(self, files):
+        """Runs, without a mistake, the test programs that mutants of `files` need; returns what fails."""
+        needed = sorted({program for file in files for program in self.linking(file)})
+        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
+            return [failure for failure in pool.map(self._measure_one, needed) if failure]
+
+    def _measure_one(self, program):
+        folder = self.build.folder / "mutants" / f"unchanged_{program}"
+        folder.mkdir(parents=True, exist_ok=True)
+        failed, self.seconds[program] = building.run_tests(self.build.folder / "bin" / program, folder, 1800)
+        print(f"unchanged    {program}: {self.seconds[program]:.1f} s", flush=True)
+        return f"{program}: {failed}" if failed else None
+
+    def linking(self, file):
+        """Test programs that link `file`; with `own_only` those of its folder, if it has any."""
+        linked = [p for p in self.build.links if self.build.touched(p, file)]
+        own = self.own(file)
+        return [p for p in linked if p in own] or linked if self.own_only else linked
+
+    @staticmethod
+    def own(file):
+        return {f"armillary_{part}_test" for part in pathlib.PurePath(file).parts[:-1]}
 
     def programs(self, file):
         """Test programs that link `file`: its folder's own first, then the fastest."""
-        linked = [p for p in self.build.links if self.build.touched(p, file)]
-        own = {f"armillary_{part}_test" for part in pathlib.PurePath(file).parts[:-1]}
-        return sorted(linked, key=lambda p: (p not in own, self.seconds[p]))
+        own = self.own(file)
+        return sorted(self.linking(file), key=lambda p: (p not in own, self.seconds[p]))
 
     def run(self, mutant):
         with self.lock:
