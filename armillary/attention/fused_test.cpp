@@ -195,6 +195,60 @@ TEST(Fused, MakesASumThatIsNotWhollyOneResult) {
       << "a sum of which some heads are another's";
 }
 
+TEST(Fused, MakesASumThatIsMergedBeforeItIsFinished) {
+  using plan::OpKind;
+  const auto merge_first = [](plan::RankProgram& program) {
+    plan::Op merge = first_of(program, OpKind::Finish);
+    merge.kind = OpKind::Merge;
+    std::vector<plan::Op> clears;
+    for (std::size_t v = 0; v < 2; ++v) {
+      merge.views[v] = another(program, merge.views[v + 2]);
+      clears.push_back({.kind = OpKind::Clear, .step = first_of(program, OpKind::Clear).step});
+      clears.back().views.push_back(merge.views[v]);
+      first_of(program, OpKind::Finish).views[v + 2] = merge.views[v];
+    }
+    insert_before(program, OpKind::Attend, clears);
+    insert_before(program, OpKind::Finish, {merge});
+  };
+  EXPECT_EQ(at_once_after(plan::Pass::Forward, merge_first), 0);
+}
+
+// What the call would write when it reads its operands, not when the gradients are copied.
+TEST(Fused, MakesGradientsWhoseMemoryIsNotFreeYet) {
+  using plan::OpKind;
+  using enum plan::Pass;
+  EXPECT_EQ(at_once_after(Backward,
+                          [](plan::RankProgram& program) {
+                            const int dq = first_of(program, OpKind::Copy).views[0].tile;
+                            const int q = first_of(program, OpKind::AttendGrad).views[0].tile;
+                            program.tiles[dq].slot = program.tiles[q].slot;
+                          }),
+            0)
+      << "in place of what the call reads";
+  EXPECT_EQ(at_once_after(Backward,
+                          [](plan::RankProgram& program) {
+                            const plan::Op copy = first_of(program, OpKind::Copy);
+                            plan::Op recv{
+                                .kind = OpKind::Recv, .lane = 1, .step = copy.step, .peer = 0};
+                            recv.views.push_back(copy.views[0]);
+                            insert_before(program, OpKind::Copy, {recv});
+                          }),
+            0)
+      << "after a message";
+}
+
+TEST(Fused, MakesASumThatIsCopiedUnrounded) {
+  plan::Problem problem = causal_problem(1, 16);
+  problem.dtype = plan::Dtype::Bf16;
+  const plan::Planner planner(problem, plan::parse_strategy("ring"));
+  for (const bool unrounded : {false, true}) {
+    plan::RankProgram program = planner.program(plan::Pass::Backward, 0);
+    plan::Op& copy = first_of(program, plan::OpKind::Copy);
+    if (unrounded) copy.views[0] = another(program, copy.views[1]);
+    EXPECT_EQ(at_once(*compile(planner, program, kernel::cpu_kernel())), unrounded ? 0 : 1);
+  }
+}
+
 // Sums of one op that become results of two others, each with a sum that is not the op's.
 TEST(Fused, FinishesOutAndLogSumExpTogetherOrNot) {
   using plan::OpKind;
