@@ -128,6 +128,15 @@ TEST(Execution, BorrowsTwoOfThreeHopsOfARing) {
   EXPECT_EQ(3 * forward.borrowed, 2 * forward.received);
 }
 
+// No op waits for the second hop, but it is of what is borrowed.
+TEST(Execution, LendsNothingThatItBorrows) {
+  plan::Problem problem = causal_problem(3, 48);
+  problem.mask = plan::parse_mask("full", {48, 48});
+  const Borrowed forward = borrowed_by(problem, "ring")[0];
+  EXPECT_GT(forward.received, 0);
+  EXPECT_EQ(2 * forward.borrowed, forward.received);
+}
+
 TEST(Execution, SameBitsWhateverTheTiming) {
   const plan::Problem problem = causal_problem(4, 37);
   for (const std::string& name : plan::every_strategy(problem)) {
