@@ -164,5 +164,24 @@ TEST(Failure, SoDoesAnythingThatAnExecutionThrows) {
       "sinks_H is Float [3]; Float [4] is required");
 }
 
+TEST(Failure, TheTimeoutOfACallIsItsOwn) {
+  std::string text;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto body = [&](comm::Communicator& comm) {
+    if (comm.rank() == 1) return;
+    AttentionOptions options = ring_options();
+    options.timeout_s = 0.1;
+    const at::Tensor x = four_tokens();
+    try {
+      sequence_parallel_attention(x, x, x, comm, options);
+    } catch (const CommError& error) {
+      text = error.what();
+    }
+  };
+  EXPECT_THROW(comm::run_ranks(2, body, {.timeout_s = 10}), CommError);
+  EXPECT_THAT(text, testing::HasSubstr("not done after 0."));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
 }  // namespace
 }  // namespace armillary::attention

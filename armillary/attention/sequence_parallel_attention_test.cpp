@@ -158,12 +158,18 @@ TEST(SequenceParallelAttention, NarrowWireCostsItsRoundings) {
     const kernel::Sequences whole =
         kernel::random_sequences({1, 4, 2, 64, 64}, run.options.mask, at::kBFloat16, 3);
     const kernel::Results exact = kernel::naive_attention(whole, run.options.mask, 0.125);
-    const auto errors = [&](plan::Wire wire) {
+    const auto results = [&](plan::Wire wire) {
       run.options.wire = wire;
-      return errors_of(run(whole), exact);
+      return run(whole);
     };
-    const auto wide = errors(plan::Wire::Accumulator);
-    const auto narrow = errors(plan::Wire::Input);
+    const kernel::Results unrounded = results(plan::Wire::Accumulator);
+    const kernel::Results rounded = results(plan::Wire::Input);
+    EXPECT_FALSE(at::equal(unrounded.out_BSHE, rounded.out_BSHE) &&
+                 at::equal(unrounded.dq_BSHD, rounded.dq_BSHD) &&
+                 at::equal(unrounded.dk_BSGD, rounded.dk_BSGD))
+        << strategy << ": the same bits, so nothing was rounded";
+    const auto wide = errors_of(unrounded, exact);
+    const auto narrow = errors_of(rounded, exact);
     fmt::print("{:<20}", strategy);
     for (std::size_t i = 0; i < wide.size(); ++i) {
       const double ratio = narrow[i] / wide[i];
