@@ -1,6 +1,8 @@
 """How long planning and proving take, up to 1,024 ranks. Every plan that is timed must verify.
 
-Causal, zigzag, 1,024 tokens a rank, 64 query and 8 KV heads, d = 128, bf16."""
+Causal, zigzag, 1,024 tokens a rank, 64 query and 8 KV heads, d = 128, bf16. For 64 ranks also every
+strategy with `balanced`, which has the most blocks, and the plan of most ops (allgather:slices=16 of 64 KV
+heads). How much verify looks at is asserted in armillary/plan/verify/work_test.cpp."""
 
 import argparse
 import json
@@ -12,6 +14,7 @@ WORLDS = (8, 64, 1024)
 COLUMNS = {
     "strategy": lambda row: row["strategy"],
     "ranks": lambda row: f"{row['world']:,}",
+    "layout": lambda row: row["layout"],
     "pass": lambda row: row["pass"],
     "what": lambda row: row["what"],
     "ms": number("ms", "{:,.1f}"),
@@ -39,8 +42,8 @@ def measure(world, least_s):
         if timed["run_type"] == "iteration":
             repetitions.setdefault(timed["run_name"], []).append(timed)
     for name, of_name in sorted(repetitions.items(), key=lambda item: place(item[1][0])):
-        strategy, direction = of_name[0]["label"].split()
-        row = {"bench": "verify", "strategy": strategy, "world": world, "pass": direction}
+        strategy, direction, layout = of_name[0]["label"].split()
+        row = {"bench": "verify", "strategy": strategy, "world": world, "layout": layout, "pass": direction}
         row |= {"what": name.split("/")[0], "rounds": len(of_name)}
         if of_name[0].get("error_occurred"):
             yield row | {"reasons": {"ms": of_name[0]["error_message"]}}

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "armillary/core/error.h"
 #include "armillary/plan/strategy.h"
@@ -14,18 +15,35 @@
 namespace armillary::plan {
 namespace {
 
-constexpr const char* kStrategies[] = {"ring", "allgather", "ulysses", "usp:u=4"};
+/// The first four are timed in every world, with zigzag. Of 64 ranks all are, with the most blocks
+/// of all layouts; the last, with zigzag and a KV head for every query head, has a million ops.
+constexpr const char* kStrategies[] = {"ring",
+                                       "allgather",
+                                       "ulysses",
+                                       "usp:u=4",
+                                       "usp:u=8",
+                                       "allgather:slices=8",
+                                       "double_ring:window=8",
+                                       "bidirectional_ring",
+                                       "tokenring",
+                                       "attention2d:rows=8",
+                                       "startrail:c=4",
+                                       "grid:rk=4,rq=4,u=4",
+                                       "auto:traffic",
+                                       "allgather:slices=16"};
+constexpr int kMostOps = 13;
+constexpr const char* kLayouts[] = {"zigzag", "balanced"};
 
-Problem causal_zigzag(int world) {
+Problem causal(int world, const char* layout, int kv_heads) {
   const std::int64_t tokens = std::int64_t{1024} * world;
   return {.world = world,
           .heads = 64,
-          .kv_heads = 8,
+          .kv_heads = kv_heads,
           .head_dim = 128,
           .value_dim = 128,
           .dtype = Dtype::Bf16,
           .mask = parse_mask("causal", {tokens, tokens}),
-          .layout = parse_layout("zigzag")};
+          .layout = parse_layout(layout)};
 }
 
 constexpr Pass kPasses[] = {Pass::Forward, Pass::Backward};
@@ -34,10 +52,12 @@ constexpr Pass kPasses[] = {Pass::Forward, Pass::Backward};
 /// reason.
 struct Case {
   explicit Case(benchmark::State& state)
-      : problem(causal_zigzag(static_cast<int>(state.range(0)))),
+      : problem(causal(static_cast<int>(state.range(0)), kLayouts[state.range(3)],
+                       state.range(1) == kMostOps ? 64 : 8)),
         strategy(parse_strategy(kStrategies[state.range(1)])),
         pass(kPasses[state.range(2)]) {
-    state.SetLabel(to_string(strategy) + " " + std::string(to_string(pass)));
+    state.SetLabel(to_string(strategy) + " " + std::string(to_string(pass)) + " " +
+                   to_string(problem.layout));
     try {
       check_legal(problem, strategy);
       legal = true;
@@ -72,9 +92,12 @@ void verify(benchmark::State& state) {
 }
 
 void all(benchmark::internal::Benchmark* benchmark) {
-  benchmark->ArgsProduct({{8, 64, 1024}, {0, 1, 2, 3}, {0, 1}})
-      ->ArgNames({"world", "strategy", "pass"})
-      ->Unit(benchmark::kMillisecond);
+  const std::vector<std::string> names{"world", "strategy", "pass", "layout"};
+  benchmark->ArgNames(names)->Unit(benchmark::kMillisecond);
+  const auto every = benchmark::CreateDenseRange(0, kMostOps - 1, 1);
+  benchmark->ArgsProduct({{8, 64, 1024}, {0, 1, 2, 3}, {0, 1}, {0}});
+  benchmark->ArgsProduct({{64}, every, {0, 1}, {1}});
+  benchmark->ArgsProduct({{64}, {kMostOps}, {0, 1}, {0}});
 }
 
 BENCHMARK(plan)->Apply(all);
