@@ -24,7 +24,7 @@ double forward_lower_bound(const Problem& problem) {
     const double area =
         problem.heads / world - k * group - (problem.kv_heads - k - 1) * group / (world * world);
     if (area < group / (world * world) || area > group) continue;
-    const double b = std::min(1.0, std::max({std::sqrt(area), area / group, 1 / world}));
+    const double b = std::min(1.0, std::sqrt(area));
     const double a = area / b;
     least =
         std::min(least, k * (group + 1) * (1 - 1 / world) + (a - group / world) + (b - 1 / world));

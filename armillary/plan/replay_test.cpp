@@ -102,6 +102,21 @@ TEST(Replay, MessagesPairUpAndFillWhatForwardLeaves) {
   }
 }
 
+/// The caller brings the results, too: their slots are its tensors, and no room is made for them.
+TEST(Replay, TakesAndLeavesTensorsOfTheCaller) {
+  const Problem problem = replayed_problem(4);
+  for (const std::string& strategy : every_strategy(problem)) {
+    for (const RankProgram& rank : replay_of(problem, strategy).ranks) {
+      for (const std::vector<int>* role : {&rank.inputs, &rank.outputs}) {
+        for (const int id : *role) {
+          EXPECT_TRUE(rank.slots[rank.tiles[id].slot].external)
+              << strategy << " rank " << rank.rank << ' ' << to_string(rank.tiles[id].tensor);
+        }
+      }
+    }
+  }
+}
+
 TEST(Replay, AttendsToNothing) {
   for (const std::string& strategy : every_strategy(replayed_problem(4))) {
     for (const RankProgram& rank : replay_of(replayed_problem(4), strategy).ranks) {

@@ -1,11 +1,15 @@
 // Bytes of every member of the family, per rank and to the byte, against closed forms for equal
 // shards and a full mask; and bytes that are counted without a plan against those of plans.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <limits>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -244,6 +248,66 @@ TEST(AutoTraffic, StaysNearTheLowerBoundFromEightRanksOn) {
           << heads << '/' << kv_heads << " world " << world;
     }
   }
+}
+
+std::string cut_text(const Grid& cut) {
+  return fmt::format("grid:backward=kv,rk={},row=ring,rq={},u={}", cut.rk, cut.rq, cut.u);
+}
+
+/// Forward and backward of the first of the cuts that send least together, found by making every
+/// plan. Both have the same u.
+std::array<Grid, 2> cuts_that_send_least(const Problem& problem) {
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  std::array<Grid, 2> best;
+  for (int u = 1; u <= std::min(problem.world, problem.heads); ++u) {
+    if (problem.world % u != 0) continue;
+    std::array<Grid, 2> cuts;
+    std::array<std::int64_t, 2> bytes{std::numeric_limits<std::int64_t>::max(),
+                                      std::numeric_limits<std::int64_t>::max()};
+    for (int rk = 1; rk <= problem.world / u; ++rk) {
+      if (problem.world / u % rk != 0) continue;
+      const Grid cut{.u = u, .rq = problem.world / u / rk, .rk = rk};
+      for (const std::size_t p : {0, 1}) {
+        const Pass pass = p == 0 ? Pass::Forward : Pass::Backward;
+        const std::int64_t sent =
+            traffic_of_all(make_plan(problem, parse_strategy(cut_text(cut)), pass)).sent_bytes;
+        if (sent >= bytes[p]) continue;
+        bytes[p] = sent;
+        cuts[p] = cut;
+      }
+    }
+    if (bytes[0] + bytes[1] >= least) continue;
+    least = bytes[0] + bytes[1];
+    best = cuts;
+  }
+  return best;
+}
+
+TEST(AutoTraffic, IsTheFirstCutThatSendsLeastInBothPasses) {
+  std::set<int> ways;
+  int two_cuts = 0;
+  for (const int world : {1, 4, 6, 8, 12}) {
+    for (const std::string mask : {"full", "causal", "documents:5,30,1,60", "window:left=3,right=0",
+                                   "documents:24,24,24,24"}) {
+      for (const auto& [heads, kv_heads] : {std::pair(12, 12), std::pair(12, 3), std::pair(8, 1)}) {
+        Problem problem = full_problem(world, heads, kv_heads);
+        problem.mask = parse_mask(mask, {96, 96});
+        problem.layout = parse_layout(mask == "full" ? "striped:2" : "contiguous");
+        SCOPED_TRACE(fmt::format("world {}, {}, heads {}/{}", world, mask, heads, kv_heads));
+        const std::array<Grid, 2> best = cuts_that_send_least(problem);
+        for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+          const std::string cut = cut_text(best[pass == Pass::Forward ? 0 : 1]);
+          EXPECT_EQ(make_plan(problem, parse_strategy("auto:traffic"), pass).ranks,
+                    make_plan(problem, parse_strategy(cut), pass).ranks)
+              << cut << ", " << to_string(pass);
+        }
+        ways.insert(best[0].u);
+        two_cuts += best[0].rk != best[1].rk ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(ways.size(), 2u);
+  EXPECT_GT(two_cuts, 0) << "never different cuts of the two passes";
 }
 
 /// Whatever the grid, mask and layout.

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <random>
 #include <string>
@@ -193,6 +194,64 @@ TEST(Grid, HeadGroupsPartitionTheHeadsEvenly) {
       EXPECT_EQ(next, heads);
     }
   }
+}
+
+TEST(Grid, SidesAreExchangedWithTheirMovements) {
+  using enum GridAxis;
+  const Grid grid{.u = 2,
+                  .rq = 6,
+                  .rk = 5,
+                  .column = Movement::DoubleRing,
+                  .row = Movement::Bidirectional,
+                  .window = 3,
+                  .nesting = {Queries, Heads, Keys}};
+  const Grid exchanged = sides_exchanged(grid);
+  EXPECT_EQ(exchanged.u, 2);
+  EXPECT_EQ(exchanged.rq, 5);
+  EXPECT_EQ(exchanged.rk, 6);
+  EXPECT_EQ(exchanged.column, Movement::Bidirectional);
+  EXPECT_EQ(exchanged.row, Movement::DoubleRing);
+  EXPECT_EQ(exchanged.home, Movement::DoubleRing) << "sums visit windows as tiles do";
+  EXPECT_EQ(exchanged.nesting, (std::array{Keys, Heads, Queries}));
+  EXPECT_EQ(sides_exchanged({.rq = 4, .column = Movement::Ring}).home, Movement::Gather);
+}
+
+Grid with_shorter_rings_for(const Grid& grid, const char* mask, Lengths lengths) {
+  const Problem problem{.world = grid.u * grid.rq * grid.rk,
+                        .mask = parse_mask(mask, lengths),
+                        .layout = parse_layout("contiguous")};
+  const Blocks blocks = make_blocks(problem);
+  const BlockAreas areas(problem.mask, blocks);
+  return with_shorter_rings(blocks, Needs(grid, blocks, areas), grid);
+}
+
+/// With a causal mask keys go on to the ranks after theirs and queries back to those before; sums
+/// walk behind the queries.
+TEST(Grid, RingsTurnToWhereTilesAreNeeded) {
+  const Grid columns =
+      with_shorter_rings_for({.rq = 4, .column = Movement::Ring}, "causal", {12, 12});
+  EXPECT_EQ(columns.column, Movement::Ring);
+  const Grid rows = with_shorter_rings_for({.rk = 4, .row = Movement::Ring, .home = Movement::Ring},
+                                           "causal", {12, 12});
+  EXPECT_EQ(rows.row, Movement::RingBack);
+  EXPECT_EQ(rows.home, Movement::RingBack);
+  const Grid straight_home =
+      with_shorter_rings_for({.rk = 4, .row = Movement::Ring}, "causal", {12, 12});
+  EXPECT_EQ(straight_home.row, Movement::RingBack);
+  EXPECT_EQ(straight_home.home, Movement::Gather);
+}
+
+/// Of rank 0, key 0 is needed by ranks 1 and 2, which it passes on 2 hops or back on 3; keys 1 and
+/// 2 by ranks 2 and 3, on 3 hops or back on 2. Both sides at once are no shorter for either.
+TEST(Grid, RingsTurnForMostTokens) {
+  const Grid grid{.rq = 4, .column = Movement::Ring};
+  EXPECT_EQ(with_shorter_rings_for(grid, "bands:1-2/0-1/..;2-3/0-3/..;3-4/1-3/..", {4, 12}).column,
+            Movement::RingBack);
+  EXPECT_EQ(with_shorter_rings_for(grid, "bands:1-2/0-2/..;2-3/0-3/..;3-4/2-3/..", {4, 12}).column,
+            Movement::Ring);
+  const Grid row{.rk = 4, .row = Movement::Ring};
+  EXPECT_EQ(with_shorter_rings_for(row, "bands:0-1/1-3/..;1-3/2-4/..", {12, 4}).row,
+            Movement::RingBack);
 }
 
 void prove_all_movements(Grid grid, const char* mask) {
