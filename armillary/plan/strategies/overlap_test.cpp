@@ -93,6 +93,36 @@ TEST(Overlap, StarTrailScattersPartialsWhileTheLastKeysAreComputed) {
   }
 }
 
+/// A rank makes its own share of a sum before it adds those that arrive: it waits for nobody while
+/// it has work.
+TEST(Overlap, SumsThatArriveAreAddedAfterTheOwn) {
+  int sums = 0;
+  for (const int world : {4, 6, 8, 9}) {
+    const Problem problem = full_problem(world);
+    for (const std::string& strategy : every_strategy(problem)) {
+      for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+        for (const RankProgram& program :
+             make_plan(problem, parse_strategy(strategy), pass).ranks) {
+          std::set<int> added_to;
+          for (const Op& op : program.ops) {
+            if (op.kind == OpKind::Merge || op.kind == OpKind::Add) {
+              added_to.insert(op.views[0].tile);
+              ++sums;
+            } else if (op.kind == OpKind::Attend || op.kind == OpKind::AttendGrad) {
+              for (const View& view : op.views) {
+                EXPECT_FALSE(added_to.contains(view.tile))
+                    << strategy << ", world " << world << ", " << to_string(pass) << ", rank "
+                    << program.rank << ", step " << op.step;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(sums, 1000);
+}
+
 using TensorLane = std::pair<Tensor, Lane>;
 
 /// Lanes of what is sent along axes: tiles on their way out, and sums on their way home.

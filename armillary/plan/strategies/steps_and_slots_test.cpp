@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "armillary/plan/strategies/every_strategy.h"
 #include "armillary/plan/strategies/grid_plan.h"
 #include "armillary/plan/strategy.h"
 
@@ -130,6 +131,45 @@ TEST(Steps, OfTheExchangeOfHeads) {
     EXPECT_EQ(steps_of(world, strategy, Pass::Forward), 3 + ring + 1) << strategy << ' ' << world;
     EXPECT_EQ(steps_of(world, strategy, Pass::Backward), 1 + ring + 1 + 1)
         << strategy << ' ' << world;
+  }
+}
+
+Problem masked_problem(int world, const char* mask) {
+  Problem problem = problem_of_world(world);
+  problem.mask = parse_mask(mask, {60, 60});
+  return problem;
+}
+
+constexpr const char* kPruningMasks[] = {"causal", "window:left=3,right=0", "documents:7,20,1,32",
+                                         "bands:0-60/0-10/.."};
+
+/// Last step in which a rank trades heads; -1 if it does not.
+int last_exchange(const RankProgram& program) {
+  int last = -1;
+  for (const Op& op : program.ops) {
+    if (op.collective == Collective::AllToAll) last = std::max(last, op.step);
+  }
+  return last;
+}
+
+/// An all-to-all is one step of all ranks, also where the mask leaves some without sums to wait
+/// for.
+TEST(Steps, OfTheLastExchangeAreTheSameOnAllRanks) {
+  for (const char* mask : kPruningMasks) {
+    for (const Grid& grid :
+         {Grid{.u = 2, .rk = 3}, Grid{.u = 2, .rq = 4}, Grid{.u = 2, .rq = 2, .rk = 2},
+          Grid{.u = 3, .rk = 2, .row = Movement::Ring},
+          Grid{.u = 2, .rq = 3, .column = Movement::Gather}}) {
+      const Problem problem = masked_problem(grid.u * grid.rq * grid.rk, mask);
+      for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+        const Plan plan = plan_of(problem, grid, pass);
+        for (const RankProgram& program : plan.ranks) {
+          EXPECT_EQ(last_exchange(program), last_exchange(plan.ranks[0]))
+              << mask << ", " << grid.u << " x " << grid.rq << " x " << grid.rk << ' '
+              << to_string(pass) << ", rank " << program.rank;
+        }
+      }
+    }
   }
 }
 
@@ -262,6 +302,32 @@ TEST(Slots, OfDoubleRings) {
     EXPECT_EQ(slots_of(plan(Pass::Forward), Tensor::K), 3) << strategy << ", world " << world;
     EXPECT_EQ(slots_of(plan(Pass::Backward), Tensor::K), 3) << strategy << ", world " << world;
     EXPECT_EQ(slots_of(plan(Pass::Backward), Tensor::DK), 4) << strategy << ", world " << world;
+  }
+}
+
+/// Tiles that the mask leaves nothing to do with take no room.
+TEST(Slots, AreOfTilesThatOpsTouch) {
+  for (const char* mask : kPruningMasks) {
+    for (const int world : {4, 5, 8}) {
+      const Problem problem = masked_problem(world, mask);
+      for (const std::string& strategy : every_strategy(problem)) {
+        for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+          for (const RankProgram& program :
+               make_plan(problem, parse_strategy(strategy), pass).ranks) {
+            std::set<int> touched(program.saved.begin(), program.saved.end());
+            for (const Op& op : program.ops) {
+              for (const View& view : op.views) touched.insert(view.tile);
+            }
+            for (int id = 0; id < static_cast<int>(program.tiles.size()); ++id) {
+              const bool external = program.slots[program.tiles[id].slot].external;
+              EXPECT_TRUE(external || touched.contains(id))
+                  << strategy << ", world " << world << ", " << mask << ", " << to_string(pass)
+                  << ", rank " << program.rank << ": " << to_string(program.tiles[id].tensor);
+            }
+          }
+        }
+      }
+    }
   }
 }
 
