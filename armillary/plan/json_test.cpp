@@ -151,6 +151,18 @@ TEST(Json, RefusesAKeyGivenTwice) {
       << "other objects between";
 }
 
+TEST(Json, RefusesDepthThatNoPlanHas) {
+  const auto nested = [](int arrays) {
+    return refusal(std::string(arrays, '[') + '1' + std::string(arrays, ']'));
+  };
+  const std::string too_deep =
+      "parse_json: the text is nested deeper than 16; a plan as to_json writes it is required";
+  EXPECT_EQ(nested(16),
+            "parse_json: the text is [[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]; an object is required");
+  EXPECT_EQ(nested(17), too_deep);
+  EXPECT_EQ(nested(100'000), too_deep);
+}
+
 TEST(Json, NamesTheValueOfAnotherType) {
   EXPECT_EQ(refusal(R"("lane":1)", R"("lane":"x")"),
             "parse_json: ranks[0].ops[0].lane is \"x\"; an integer of 32 bits is required");

@@ -54,6 +54,12 @@ TEST(VerifySaved, BackwardFindsWhatForwardSaves) {
             (std::vector<Diagnostic>{{1, -1, "blocks",
                                       "forward saves lse{1} heads 0-4 but backward finds lse{1} "
                                       "heads 0-2"}}));
+  backward = ring_backward();
+  tile(backward, 1, 1).blocks = {0};
+  EXPECT_EQ(verify_saved(forward, backward),
+            (std::vector<Diagnostic>{{1, -1, "blocks",
+                                      "forward saves k{1} heads 0-2 but backward finds k{0} "
+                                      "heads 0-2"}}));
 }
 
 TEST(VerifySaved, InTheSameOrder) {
@@ -70,6 +76,16 @@ TEST(VerifySaved, OfTheSameProblem) {
   const Plan forward = ring_forward();
   Plan backward = ring_backward();
   backward.problem.head_dim = 4;
+  EXPECT_EQ(verify_saved(forward, backward),
+            (std::vector<Diagnostic>{
+                {-1, -1, "blocks", "forward and backward solve different problems"}}));
+}
+
+/// The same ids are other tokens where the problem is cut otherwise.
+TEST(VerifySaved, OfTheSameBlocks) {
+  const Plan forward = ring_forward();
+  Plan backward = ring_backward();
+  backward.blocks.kv[1].runs = {run_of({4, 6}), run_of({6, 8})};
   EXPECT_EQ(verify_saved(forward, backward),
             (std::vector<Diagnostic>{
                 {-1, -1, "blocks", "forward and backward solve different problems"}}));
