@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "armillary/plan/hazards.h"
 #include "armillary/plan/verify/broken_plan.h"
 #include "armillary/plan/verify/classes.h"
 #include "tests/sanitized.h"
@@ -124,6 +125,23 @@ TEST(VerifyWork, OfAMillionOpsIsAFewClassesAView) {
   Problem many_slices = causal_problem(kManyRanks, "zigzag");
   many_slices.kv_heads = 64;
   expect_exact_with_little_work(many_slices, "allgather:slices=16");
+}
+
+/// What is derived and ordered stays in proportion to the plan, also where many messages share a
+/// tile: every slice of a gather is 63 of them into a slot that held another slice.
+TEST(VerifyWork, OpsWaitForFewOthers) {
+  const Problem problem{.world = 64,
+                        .heads = 64,
+                        .kv_heads = 16,
+                        .mask = causal_mask({65536, 65536}, Align::Start),
+                        .layout = parse_layout("zigzag")};
+  for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+    const Planner planner(problem, parse_strategy("allgather:slices=16"));
+    const RankProgram program = planner.program(pass, 5);
+    std::size_t waits = 0;
+    for (const std::vector<int>& of_op : dependencies(program)) waits += of_op.size();
+    EXPECT_LT(waits, 3 * program.ops.size()) << to_string(pass);
+  }
 }
 
 }  // namespace
