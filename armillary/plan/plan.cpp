@@ -109,6 +109,12 @@ std::string_view to_string(Collective collective) {
   return kNames.at(static_cast<std::size_t>(collective));
 }
 
+bool travels_narrow(const Problem& problem, Tensor tensor) {
+  const bool summed =
+      tensor == Tensor::Out || tensor == Tensor::DQ || tensor == Tensor::DK || tensor == Tensor::DV;
+  return summed && problem.narrows_sums();
+}
+
 Dtype dtype_of(const Problem& problem, const Tile& tile) {
   const bool statistic = tile.tensor == Tensor::Lse || tile.tensor == Tensor::Delta;
   return statistic || (tile.partial && !tile.narrow) ? accumulator(problem.dtype) : problem.dtype;

@@ -56,7 +56,7 @@ struct Tile {
   BlockIds blocks;  ///< Places in Blocks::q or Blocks::kv, ascending.
   int slot = -1;
   /// A partial as it travels under Wire::Input: rounded to the input dtype. Only copied to, sent,
-  /// received, and merged or added from.
+  /// received, and merged or added from. See `travels_narrow`.
   bool narrow = false;
   bool operator==(const Tile&) const = default;
 };
@@ -79,7 +79,7 @@ enum class OpKind : std::uint8_t {
   Add,         ///< acc | part: acc += part, for gradients
   Copy,        ///< dst | src: same blocks and heads; casts an accumulator to the input dtype
   Clear,       ///< dst: no key seen yet: (0, -inf) for a partial, 0 for a gradient
-  Delta,       ///< delta | dout out: rowsum(dout * out)
+  Delta,       ///< delta | dout out: rowsum(dout * out); adds its rows to the gradient of sinks
   Finish,      ///< out lse | part_out part_lse: a partial over all keys becomes the result
 };
 
@@ -139,6 +139,10 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
+/// Does a sum of this tensor travel `narrow`? The one place that says what `Problem::wire` asks
+/// for; no for tensors of which there are no sums, and for log-sum-exps.
+bool travels_narrow(const Problem& problem, Tensor tensor);
+
 /// dtype and size of a tile, or of the part of it that a view shows. Bytes include the batch.
 Dtype dtype_of(const Problem& problem, const Tile& tile);
 std::int64_t dim_of(const Problem& problem, Tensor tensor);  ///< 1 for Lse and Delta.
@@ -165,8 +169,8 @@ struct Traffic {
   std::int64_t sent_bytes = 0;
   std::int64_t received_bytes = 0;
   std::int64_t peak_slot_bytes = 0;  ///< Slots that are not external.
-  std::int64_t visible_pairs = 0;  ///< Pairs attended, per query head and batch entry, times heads.
-  int steps = 0;                   ///< Rows of the printed grid.
+  std::int64_t visible_pairs = 0;    ///< Attended (batch entry, query head, query, key).
+  int steps = 0;                     ///< Rows of the printed grid.
 };
 Traffic traffic(const Problem& problem, const Blocks& blocks, const RankProgram& program);
 

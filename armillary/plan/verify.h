@@ -7,17 +7,26 @@
 //   blocks       the blocks are the tokens that the layout gives each rank, in its order; inputs,
 //                outputs and saved tiles lie where they should
 //   form         every view lies in its tile, operands of an op agree in shape, tiles fit their
-//                slots
+//                slots; sums over part of the pairs travel in the dtype that the problem's `wire`
+//                says, log-sum-exps in the accumulator
 //   match        every send meets one receive of an equal view, in order per lane and pair of
 //                ranks
-//   order        steps of a lane do not decrease, no op of a batch conflicts with another of it,
-//                there is no cycle of waits: no deadlock even with no buffering at all
+//   order        steps of a lane, also of the compute lane, do not decrease; no op of a batch
+//                conflicts with another of it; there is no cycle of waits: no deadlock even with no
+//                buffering at all
 //   undefined    no op reads what was never written, or what another tile of the slot replaced
-//   twice        no visible pair is counted twice: no partial is merged with one that shares a pair
+//   twice        no visible pair is counted twice: no partial is merged with one that shares a
+//                pair; no row of a head passes `delta` twice, on one rank or on two
 //   partial      only partials are accumulated; rounding to the input dtype happens once, when
 //                complete
 //   complete     every output is whole at the end: every visible (query, key) pair of every head
-//                counted exactly once, forward and backward, on the owner of its block
+//                counted exactly once, forward and backward, on the owner of its block; backward,
+//                every row of every head has passed `delta`
+//
+// Attention sinks, of which a plan does not know, are exact by that: their gradient is summed over
+// the rows that pass `delta`, on all ranks. Forward they join at `finish`, which makes a final tile
+// from sums without a sink, and no final tile becomes a sum again: so there a sink is in a result
+// once, however often it is made.
 //
 // The proof is at block level; a block pair without a visible pair counts as nothing. A plan
 // without a diagnostic is exact for every mask area computed by mask.h, every timing and every

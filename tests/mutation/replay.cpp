@@ -46,6 +46,8 @@ struct Content {
 
 class NotThere {};
 
+constexpr int kRounded = 1;  ///< The bit of a term; the others say which it is.
+
 class Player {
  public:
   explicit Player(const Plan& plan) : plan_(plan), sees_(block_pairs(plan)) {
@@ -76,6 +78,8 @@ class Player {
   Results results() const {
     Results results;
     results.finished = true;
+    results.sinks = sinks_;
+    std::sort(results.sinks.begin(), results.sinks.end());
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       const RankProgram& program = plan_.ranks[r];
       results.finished = results.finished && ranks_[r].done.size() == program.ops.size();
@@ -215,6 +219,11 @@ class Player {
 
   void write(std::size_t r, const View& view, Cells cells) {
     Content& content = ranks_[r].slots[plan_.ranks[r].tiles[view.tile].slot];
+    if (plan_.ranks[r].tiles[view.tile].narrow) {
+      for (auto& [cell, terms] : cells) {
+        for (int& term : terms) term |= kRounded;
+      }
+    }
     if (content.tile != view.tile) content = {view.tile, {}};
     cells.merge(content.cells);  // What is written now stays.
     content.cells = std::move(cells);
@@ -239,7 +248,7 @@ class Player {
             const int kv_head = h / plan_.problem.group_size();
             const int term =
                 (q * static_cast<int>(plan_.blocks.kv.size()) + k) * plan_.problem.heads + h;
-            sums.at(kv ? std::pair(k, kv_head) : std::pair(q, h)).push_back(term);
+            sums.at(kv ? std::pair(k, kv_head) : std::pair(q, h)).push_back(2 * term);
           }
         }
       }
@@ -272,6 +281,9 @@ class Player {
         return write(r, views[1], read(r, views[3]));
       case OpKind::Delta:
         read(r, views[1]);
+        for (const auto& [cell, terms] : read(r, views[2])) {
+          sinks_.push_back(cell.first * plan_.problem.heads + cell.second);
+        }
         return write(r, views[0], read(r, views[2]));
       case OpKind::Clear:
         return clear(r, views[0]);
@@ -292,6 +304,7 @@ class Player {
   const Plan& plan_;
   std::vector<std::vector<bool>> sees_;
   std::vector<Rank> ranks_;
+  Terms sinks_;
   std::map<std::pair<int, int>, std::pair<int, int>> partners_;  ///< (rank, op) at the other end.
 };
 

@@ -1,9 +1,11 @@
 // replay.h: plays a plan with lists of terms, in the plainest way. Another route than verify's.
 //
 // A term is (query block, key block, query head), for blocks with at least one visible pair, found
-// token by token. Every partial is the list of terms that were summed into it; nothing is checked
-// on the way but that what is read is there. Two plans whose results are the same lists compute the
-// same.
+// token by token, and whether it has been rounded on its way, in a sum that travels narrow. Every
+// partial is the list of terms that were summed into it; nothing is checked on the way but that
+// what is read is there. Two plans whose results are the same lists compute the same. What no tile
+// shows is a list as well: the rows whose `delta` was added to the gradient of attention sinks, on
+// any rank.
 #pragma once
 
 #include <map>
@@ -20,6 +22,7 @@ struct Results {
   bool finished = false;  ///< No rank waits for ever, nothing is read that is not there.
   /// By rank, place in outputs (then in saved), block and head.
   std::map<std::tuple<int, int, int, int>, Terms> cells;
+  Terms sinks;  ///< (query block, query head) of each row that was added to the sinks' gradient.
   bool operator==(const Results&) const = default;
 };
 

@@ -35,11 +35,21 @@ std::map<plan::Lane, std::vector<std::vector<int>>> batches(const RankProgram& p
   return lanes;
 }
 
+/// No step of a lane is below the one before.
+bool steps_ascend(const RankProgram& program) {
+  std::map<plan::Lane, int> last;
+  return std::all_of(program.ops.begin(), program.ops.end(), [&](const Op& op) {
+    int& before = last[op.lane];
+    return std::exchange(before, op.step) <= op.step;
+  });
+}
+
+/// A `delta` adds its rows to the gradient of sinks.
 bool repeatable(const Op& op) {
   const auto roles = operands(op.kind);
-  return !op.is_comm() && std::none_of(roles.begin(), roles.end(), [](const plan::Operand& role) {
-    return role.access == Access::Update;
-  });
+  return !op.is_comm() && op.kind != OpKind::Delta &&
+         std::none_of(roles.begin(), roles.end(),
+                      [](const plan::Operand& role) { return role.access == Access::Update; });
 }
 
 bool adds_up(OpKind kind) {
@@ -128,6 +138,7 @@ std::vector<int> writers_of_reads(const RankProgram& program) {
 std::string_view rule_of(const Plan& plan, const Mutation& mutation, const Plan& mutant) {
   const RankProgram& before = plan.ranks[mutation.rank];
   const RankProgram& after = mutant.ranks[mutation.rank];
+  if (!steps_ascend(after)) return "";
   if (mutation.slip == Slip::SlotReused) {
     return writers_of_reads(before) == writers_of_reads(after) ? "lives apart" : "";
   }

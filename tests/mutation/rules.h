@@ -3,7 +3,8 @@
 //   same batches   other batch: only numbers changed, every batch holds what it held
 //   other batches  other batch: batches are split or joined, messages keep their order
 //   row of print   other batch of a compute op: its step is only the row it prints in
-//   again          doubled: the op reads nothing that it writes, so once more changes nothing
+//   again          doubled: the op reads nothing that it writes, so once more changes nothing (but
+//                  a `delta`, which adds to what no tile shows)
 //   the same op    swapped: with its equal
 //   independent    swapped: neither touches what the other writes, no two messages trade places
 //   sums commute   swapped: what both write are sums that both only add to
@@ -13,7 +14,8 @@
 //                  added to nothing, a complete sum before it is rounded)
 //   other order    other tile: the sum is taken in another order
 //
-// A rule is a reason, from the mutation alone. That the reason is enough is for `replay` to show.
+// No rule lets a sum travel in another dtype, or the steps of a lane decrease. A rule is a reason,
+// from the mutation alone. That the reason is enough is for `replay` to show.
 #pragma once
 
 #include <string_view>

@@ -51,22 +51,25 @@ def count_triples(problem, blocks):
 
 def read_program(plan, me, program, given, lanes):
     """Checks the tiles of the caller, and sorts the ops into batches: lanes[rank, lane][batch][op]."""
-    slots, touched = [tile["slot"] for tile in program["tiles"]], {}
+    slots, touched, problem = [tile["slot"] for tile in program["tiles"]], {}, plan["problem"]
+    rounds = problem["wire"] == "input" and problem["dtype"] in ("bf16", "fp16")
     for t, tile in enumerate(program["tiles"]):
         side, home = SIDE[tile["tensor"]], t in program["inputs"] + program["outputs"]
+        tile["wire"] = rounds and tile["partial"] and tile["tensor"] != "lse"  # Is it narrow when it travels?
         tile["at"], tile["given"], callers = (me, tile["slot"]), t in given, home or t in given
-        heads = [0, plan["problem"]["heads" if side == "q" else "kv_heads"]]
+        heads = [0, problem["heads" if side == "q" else "kv_heads"]]
         own = tile["heads"] == heads and {plan["blocks"][side][b]["owner"] for b in tile["blocks"]} <= {me}
         apart = program["slots"][tile["slot"]]["external"] == callers and (own or not home)
         apart = apart and not (callers and (tile["partial"] or slots.count(tile["slot"]) > 1))
         need(apart, (me, -1), f"tile {t} is not as tiles of the caller must be, or among them")
+        need(tile["narrow"] <= tile["wire"], (me, -1), f"tile {t} cannot be narrow")
     for i, op in enumerate(program["ops"]):
         op["id"], op["comm"] = (me, i), op["op"] in MOVES[:2]
         read_op(op, program["tiles"], touched)
         batches = lanes.setdefault((me, op["lane"]), [])
-        step = batches[-1][0]["step"] if batches and op["comm"] else -1
+        step = batches[-1][0]["step"] if batches else -1
         need(step <= op["step"] >= 0, op["id"], "steps of a lane decrease, or begin below 0")
-        batches.extend([[]] if step != op["step"] else [])
+        batches.extend([[]] if step != op["step"] or not op["comm"] else [])
         need(all(other["id"] not in op["waits"] for other in batches[-1]), op["id"], "conflict in a batch")
         batches[-1].append(op)
 
@@ -83,6 +86,7 @@ def read_op(op, tiles, touched):
         need(inside, op["id"], f"{name} is no part of its tile")
         fits = kind in MOVES or tile["partial"] == (access == "u" or "part" in name or kind == "clear")
         fits &= tensor in (tile["tensor"], "src", "dst", "acc", "part")
+        fits &= not op["comm"] or tile["narrow"] == tile["wire"]
         fits &= tile["narrow"] <= (kind + name in "sendsrc recvdst copydst addpart mergepart_out")
         need(fits and not (writes and tile["given"]), op["id"], f"{name} cannot be this tile")
         shape = mine, kind in ("add", "copy") and tile["tensor"]
@@ -144,9 +148,12 @@ def write(memory, tile, values):
 def compute(op, kind, memory, of, whole):
     access, place = ACCESS[kind], op["id"]
     value = {name: read(memory, place, *op["use"][name]) for name in access if access[name] != "w"}
-    for a, b in ("out", "lse"), ("part_out", "part_lse"), ("dk", "dv"):
+    for a, b in ("out", "lse"), ("part_out", "part_lse"):
         need(value.get(a, value.get(b)) == value.get(b, value.get(a)), place, f"{a} and {b} differ")
     source = value.get("src", value.get("part_out", value.get("part", value.get("out", {}))))
+    if kind == "delta":  # Its rows are added to the gradient of sinks, which is one for all ranks.
+        need(memory["deltas"].isdisjoint(source), place, "a row passes delta twice")
+        memory["deltas"].update(source)
     terms = [(summed, {"q": cell, "kv": cell}) for cell, summed in source.items()]
     if "q" in value:  # attend and attend_grad
         pairs = [(q, h, k) for q, h in value["q"] for k in op["operands"]["k"]["blocks"]]
@@ -168,7 +175,8 @@ def compute(op, kind, memory, of, whole):
 
 
 def check(plan):
-    (of, whole), memory, lanes, results = count_triples(plan["problem"], plan["blocks"]), {}, {}, []
+    (of, whole), lanes, results = count_triples(plan["problem"], plan["blocks"]), {}, []
+    memory = {"deltas": set()}  # And what is in (rank, slot): a tile and its cells.
     need(len(plan["ranks"]) == plan["problem"]["world"], (-1, -1), "a rank has no program")
     for me, program in enumerate(plan["ranks"]):
         given = program["inputs"] + program["saved"] * (plan["pass"] == "backward")
@@ -188,6 +196,8 @@ def check(plan):
     wanted = {"forward": ["out"] + ["lse"] * plan["problem"]["return_lse"], "backward": ["dq", "dk", "dv"]}
     every = [(name, *cell) for name in wanted[plan["pass"]] for side, *cell in whole if side == SIDE[name]]
     need(sorted(results) == sorted(every), (-1, -1), "the outputs are not every result once")
+    rows = {(block, head) for side, block, head in whole if side == "q" and plan["pass"] == "backward"}
+    need(memory["deltas"] == rows, (-1, -1), "a row passes no delta")
 
 
 if __name__ == "__main__":

@@ -130,13 +130,13 @@ void ProgramBuilder::compute(int step, OpKind kind, Views views) {
 
 int ProgramBuilder::arriving_sum(Tensor tensor, Heads heads, BlockIds blocks) {
   const int id = tile(tensor, true, heads, std::move(blocks));
-  program_.tiles[id].narrow = problem_.narrows_sums() && tensor != Tensor::Lse;
+  program_.tiles[id].narrow = travels_narrow(problem_, tensor);
   return id;
 }
 
 void ProgramBuilder::send_sum(int step, Lane lane, Rank peer, View sum, Collective collective) {
   const Tensor tensor = program_.tiles[sum.tile].tensor;
-  if (!problem_.narrows_sums() || tensor == Tensor::Lse) {
+  if (!travels_narrow(problem_, tensor)) {
     return send(step, lane, peer, std::move(sum), collective);
   }
   const int narrow = arriving_sum(tensor, sum.heads, sum.blocks);

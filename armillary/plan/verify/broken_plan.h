@@ -77,6 +77,52 @@ inline View whole(const Plan& plan, Rank rank, int id) {
   return {id, tile.heads, tile.blocks};
 }
 
+/// Of one rank, whose two halves of the query heads read one KV head, each with sums of its own:
+///   tiles   9 dk+, 10 dv+: of the first   13 dk'+, 14 dv'+: of the last half
+///   ops     0 delta   1 clear(dq)   2-5 clear(9, 10, 13, 14)   6 grad(first half)
+///           7 dk' += dk   8 grad(last half)   9 dv' += dv   10 copy(dq)   11 copy(dk', dv')
+/// So dk' has something in it when the last half adds to it, and dv' has nothing.
+inline Plan gradients_apart() {
+  Problem problem = small_problem(1);
+  problem.kv_heads = 1;
+  Plan plan = make_plan(problem, {.name = "ring", .keys = {}}, Pass::Backward);
+  const auto of = [&](Tensor tensor, bool partial) {
+    int found = 0;
+    while (tile(plan, 0, found).tensor != tensor || tile(plan, 0, found).partial != partial) {
+      ++found;
+    }
+    return found;
+  };
+  const int sums[] = {of(Tensor::DK, true), of(Tensor::DV, true)};
+  const int more[] = {add_tile_like(plan, 0, sums[0]), add_tile_like(plan, 0, sums[1])};
+  std::vector<Op> made;
+  for (Op op : ops(plan, 0)) {
+    if (op.kind == OpKind::Copy && is_kv(tile(plan, 0, op.views[1].tile).tensor)) {
+      op.views[1].tile = more[tile(plan, 0, op.views[1].tile).tensor == Tensor::DK ? 0 : 1];
+    }
+    if (op.kind != OpKind::AttendGrad) {
+      made.push_back(op);
+      continue;
+    }
+    for (const int i : {0, 1}) {
+      made.push_back({.kind = OpKind::Clear, .views = {whole(plan, 0, more[i])}});
+    }
+    Op last = op;
+    for (const std::size_t v : {0, 3, 4, 5, 6}) {
+      op.views[v].heads = {0, 2};
+      last.views[v].heads = {2, 4};
+    }
+    for (const int i : {0, 1}) last.views[7 + i].tile = more[i];
+    const auto add = [&](int i) {
+      return Op{.kind = OpKind::Add, .views = {whole(plan, 0, more[i]), whole(plan, 0, sums[i])}};
+    };
+    made.insert(made.end(), {op, add(0), last, add(1)});
+  }
+  for (Op& op : made) op.step = 0;
+  ops(plan, 0) = made;
+  return plan;
+}
+
 using Breakage = std::function<void(Plan&)>;
 
 /// Expects that the plan is exact, and that after the slip this is the first diagnostic.

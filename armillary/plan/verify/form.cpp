@@ -106,8 +106,7 @@ class FormChecker {
     } else if (tile.partial && !holds_partial(tile.tensor)) {
       report_.add(program_.rank, -1, "form", "tile {}: {} cannot be partial", id,
                   to_string(tile.tensor));
-    } else if (tile.narrow &&
-               (!tile.partial || tile.tensor == Tensor::Lse || !plan_.problem.narrows_sums())) {
+    } else if (tile.narrow && !(tile.partial && travels_narrow(plan_.problem, tile.tensor))) {
       report_.add(program_.rank, -1, "form", "tile {}: {} cannot be narrow", id,
                   to_string(tile.tensor));
     } else if (bytes_of(plan_.problem, counts_, tile) > program_.slots[tile.slot].bytes) {
@@ -163,6 +162,12 @@ class FormChecker {
     if (op.peer < 0 || op.peer >= plan_.problem.world || op.peer == program_.rank) {
       report_.add(program_.rank, i, "form", "{} with peer {}; peers are the other ranks below {}",
                   to_string(op.kind), op.peer, plan_.problem.world);
+    }
+    const Tile& moved = tile(op.views[0]);
+    if (moved.partial && moved.narrow != travels_narrow(plan_.problem, moved.tensor)) {
+      report_.add(program_.rank, i, "form", "{} travels in {}; under wire {} it travels in {}",
+                  describe(program_, op.views[0]), to_string(dtype_of(plan_.problem, moved)),
+                  to_string(plan_.problem.wire), to_string(plan_.problem.dtype));
     }
   }
 

@@ -67,7 +67,8 @@ class Symbols {
         messages_(messages),
         report_(report),
         sides_(sides_of(plan)),
-        sight_(plan, sides_) {
+        sight_(plan, sides_),
+        passed_delta_(sides_.q.blocks.count(), std::vector<char>(sides_.q.heads.count())) {
     for (const RankProgram& program : plan.ranks) {
       cells_.emplace_back(program, sides_);
       for (const int tile : program.inputs) cells_.back().define(tile);
@@ -98,6 +99,7 @@ class Symbols {
       }
       for (const int id : results) check_result(program, id);
     }
+    if (plan_.pass == Pass::Backward) check_deltas();
   }
 
  private:
@@ -190,8 +192,7 @@ class Symbols {
       case OpKind::Clear:
         return clear(at);
       case OpKind::Delta:
-        if (all_defined(at, {1, 2})) define(at, 0);
-        return;
+        return delta(at);
       case OpKind::Finish:
         return finish(at);
       case OpKind::Send:
@@ -210,7 +211,7 @@ class Symbols {
     define(at, 0);
   }
 
-  /// Out and lse (or dk and dv) of one result must sum over the same.
+  /// Out and lse of one result must sum over the same.
   bool same_sets(Place at, std::size_t a, std::size_t b) {
     const Spots left = defined(at, a);
     const Spots right = defined(at, b);
@@ -271,9 +272,10 @@ class Symbols {
     if (count_queries(at, 3)) repeat(at, 4, 3);
   }
 
+  /// The sums of dk and of dv are two: what the one has already the other may not have yet.
   void attend_grad(Place at) {
-    if (!all_defined(at, {0, 1, 2, 3, 4, 5, 6}) || !same_sets(at, 7, 8)) return;
-    if (count_queries(at, 6) && count_keys(at, 7)) repeat(at, 8, 7);
+    if (!all_defined(at, {0, 1, 2, 3, 4, 5, 6, 7, 8})) return;
+    if (count_queries(at, 6) && count_keys(at, 7)) count_keys(at, 8);
   }
 
   /// Counts in tile `v` what was counted in `like`, whose sets were the same.
@@ -322,6 +324,32 @@ class Symbols {
       return;
     }
     if (check_complete(at, 1)) define(at, 0);
+  }
+
+  void delta(Place at) {
+    if (!all_defined(at, {1, 2})) return;
+    const Spots made = cells_[at.rank].write(view(at, 0));
+    made.define();
+    for (const Spot& spot : made) {
+      char& passed = passed_delta_[spot.block_class][spot.head_class];
+      if (passed != 0) {
+        report_.add(at.rank, at.op, "twice", "query block {} passes delta twice: {}",
+                    sides_.q.blocks.begin(spot.block_class), name(at, 0));
+        return;
+      }
+      passed = 1;
+    }
+  }
+
+  void check_deltas() {
+    const Classes& heads = sides_.q.heads;
+    for (int q = 0; q < sides_.q.blocks.count(); ++q) {
+      for (int head = 0; head < heads.count(); ++head) {
+        if (passed_delta_[q][head] != 0) continue;
+        report_.add(-1, -1, "complete", "query block {} heads {}-{} passes delta on no rank",
+                    sides_.q.blocks.begin(q), heads.begin(head), heads.end(head));
+      }
+    }
   }
 
   void finish(Place at) {
@@ -373,6 +401,8 @@ class Symbols {
   Report& report_;
   Sides sides_;
   Sight sight_;
+  /// By query block class, then head class: whether its rows have passed `delta`, on any rank.
+  std::vector<std::vector<char>> passed_delta_;
   std::vector<Cells> cells_;
 };
 

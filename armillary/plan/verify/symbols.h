@@ -4,7 +4,12 @@
 // blocks and heads, the set of what it sums over:
 //
 //   out, lse, dq    of a query block and head: the key blocks counted
-//   dk, dv          of a key block and KV head: the (query block, query head) pairs counted
+//   dk, dv          of a key block and KV head: the (query block, query head) pairs counted; two
+//                   sums, that need not be over the same before they are complete
+//
+// The gradient of attention sinks has no tile: each rank adds the rows of its `delta` ops to a sum
+// of its own. So there is one set over all ranks, of the (query block, query head) pairs that have
+// passed `delta`, and each is in it once in the end.
 //
 // Blocks and heads that no view of the plan tells apart are one class (classes.h), so sets stay
 // small. A pair of blocks without a visible pair is never put into a set.

@@ -38,7 +38,7 @@ void put_in_one_slot(Plan& plan, int before) {
   const int other = add_tile_like(plan, 0, 0);
   tile(plan, 0, other).slot = tile(plan, 0, 3).slot;
   insert(plan, 0, before,
-         {.kind = OpKind::Copy, .views = {whole(plan, 0, other), whole(plan, 0, 0)}});
+         {.kind = OpKind::Copy, .step = 1, .views = {whole(plan, 0, other), whole(plan, 0, 0)}});
 }
 
 TEST(VerifyUndefined, AnotherTileInTheSlotReplacesTheOneBefore) {
@@ -114,11 +114,14 @@ TEST(VerifyTwice, NoPartialIsMergedWithItself) {
 
 TEST(VerifyPartial, OnlyPartialsAreAccumulated) {
   expect_first_forward(
-      [](Plan& p) { insert(p, 1, 9, {.kind = OpKind::Clear, .views = {whole(p, 1, 7)}}); },
+      [](Plan& p) {
+        insert(p, 1, 9, {.kind = OpKind::Clear, .step = 1, .views = {whole(p, 1, 7)}});
+      },
       {1, 9, "partial", "out{1} heads 0-4 is final and cannot be cleared"});
   expect_first(ring_backward(),
                [](Plan& p) {
                  insert(p, 0, 21, ops(p, 0)[17]);
+                 ops(p, 0)[21].step = ops(p, 0)[20].step;
                  ops(p, 0)[21].views[0].tile = 17;
                },
                {0, 21, "partial",
@@ -219,7 +222,10 @@ TEST(VerifyPartial, RoundingEarlyIsCaught) {
   expect_first(
       ring_backward(),
       [](Plan& p) {
-        insert(p, 0, 21, {.kind = OpKind::Copy, .views = {whole(p, 0, 10), whole(p, 0, 17)}});
+        insert(p, 0, 21,
+               {.kind = OpKind::Copy,
+                .step = ops(p, 0)[20].step,
+                .views = {whole(p, 0, 10), whole(p, 0, 17)}});
       },
       {0, 21, "partial", "dk{0} heads 0-2 cannot become partial dk{0} heads 0-2 by a copy"});
 }

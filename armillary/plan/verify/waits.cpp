@@ -128,23 +128,23 @@ class RankWaits {
  private:
   void add_ops() {
     std::map<Lane, Batch> last;
-    int last_compute = -1;
+    int computed = -1;  // The compute op before.
     spans_.reserve(program_.ops.size());
     for (int i = 0; i < static_cast<int>(program_.ops.size()); ++i) {
       const Op& op = program_.ops[i];
       if (!op.is_comm()) {
         const int node = graph_.add({.rank = program_.rank, .op = i, .runs = true});
-        if (last_compute >= 0) graph_.edge(last_compute, node);
-        last_compute = node;
+        if (computed >= 0) {
+          check_step(i, program_.ops[computed].step);
+          graph_.edge(spans_[computed].end, node);
+        }
+        computed = i;
         spans_.push_back({node, node});
         continue;
       }
       const auto before = last.find(op.lane);
       const bool first = before == last.end();
-      if (!first && before->second.step > op.step) {
-        report_.add(program_.rank, i, "order", "lane {} goes back from step {} to {}", op.lane,
-                    before->second.step, op.step);
-      }
+      if (!first) check_step(i, before->second.step);
       if (first || before->second.step != op.step) {
         const Span span{graph_.add({.rank = program_.rank, .op = i}),
                         graph_.add({.rank = program_.rank, .op = i})};
@@ -154,6 +154,13 @@ class RankWaits {
       }
       spans_.push_back(last[op.lane].span);
     }
+  }
+
+  void check_step(int i, int before) {
+    const Op& op = program_.ops[i];
+    if (before <= op.step) return;
+    report_.add(program_.rank, i, "order", "lane {} goes back from step {} to {}", op.lane, before,
+                op.step);
   }
 
   /// Ops of a lane follow each other anyway: of another lane the last one waited for is enough, and

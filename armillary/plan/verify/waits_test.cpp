@@ -16,6 +16,12 @@ TEST(VerifyOrder, StepsOfALaneDoNotDecrease) {
                        {1, 1, "order", "lane 1 goes back from step 1 to 0"});
 }
 
+/// Compute has a lane, too, though its steps are only rows of the printed grid.
+TEST(VerifyOrder, StepsOfTheComputeLaneDoNotDecrease) {
+  expect_first_forward([](Plan& p) { ops(p, 1)[5].step = 1; },
+                       {1, 6, "order", "lane 0 goes back from step 1 to 0"});
+}
+
 TEST(VerifyOrder, NoOpOfABatchConflictsWithAnother) {
   // Rank 1 passes on to rank 0 what arrives in the same batch.
   expect_first_forward(

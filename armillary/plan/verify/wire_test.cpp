@@ -1,0 +1,94 @@
+// wire_test.cpp: sums travel in the dtype that the problem's wire says, in no other.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "armillary/plan/verify/broken_plan.h"
+
+namespace armillary::plan {
+namespace {
+
+Plan wired(Dtype dtype, Wire wire, const std::string& strategy, Pass pass) {
+  Problem problem = small_problem(2);
+  problem.dtype = dtype;
+  problem.wire = wire;
+  return make_plan(problem, parse_strategy(strategy), pass);
+}
+
+/// The message of a sum of this tensor: both its tiles.
+struct WiredSum {
+  int sent = -1;      ///< Of rank 0.
+  int received = -1;  ///< Of rank 1.
+};
+
+WiredSum sum_of(Plan& plan, Tensor tensor) {
+  const auto moved = [&](Rank rank, OpKind kind) {
+    for (const Op& op : ops(plan, rank)) {
+      const Tile& shown = tile(plan, rank, op.views[0].tile);
+      if (op.kind == kind && shown.tensor == tensor && shown.partial) return op.views[0].tile;
+    }
+    return -1;
+  };
+  return {moved(0, OpKind::Send), moved(1, OpKind::Recv)};
+}
+
+/// Both ends agree on the other dtype, and there is room for it.
+void flip(Plan& plan, Tensor tensor) {
+  const WiredSum sum = sum_of(plan, tensor);
+  for (const Rank rank : {0, 1}) {
+    Tile& tile = plan.ranks[rank].tiles[rank == 0 ? sum.sent : sum.received];
+    tile.narrow = !tile.narrow;
+    Slot& slot = plan.ranks[rank].slots[tile.slot];
+    slot.bytes = std::max(slot.bytes, bytes_of(plan.problem, plan.blocks, tile));
+  }
+}
+
+std::string first_of(const Plan& plan) {
+  const std::vector<Diagnostic> found = verify(plan);
+  return found.empty() ? "exact" : found[0].rule + ": " + found[0].message;
+}
+
+TEST(VerifyWire, ASumTravelsInTheInputDtypeWhereTheProblemAsksForIt) {
+  for (const auto& [tensor, name] : {std::pair(Tensor::DK, "dk"), std::pair(Tensor::DV, "dv")}) {
+    Plan plan = wired(Dtype::Bf16, Wire::Input, "ring", Pass::Backward);
+    ASSERT_TRUE(tile(plan, 0, sum_of(plan, tensor).sent).narrow);
+    ASSERT_EQ(first_of(plan), "exact");
+    flip(plan, tensor);
+    EXPECT_EQ(first_of(plan), std::string("form: partial ") + name +
+                                  "{1} heads 0-2 travels in fp32; under wire input it travels in "
+                                  "bf16");
+  }
+  Plan out = wired(Dtype::F16, Wire::Input, "tokenring", Pass::Forward);
+  ASSERT_TRUE(tile(out, 0, sum_of(out, Tensor::Out).sent).narrow);
+  ASSERT_EQ(first_of(out), "exact");
+  flip(out, Tensor::Out);
+  EXPECT_EQ(first_of(out),
+            "form: partial out{1} heads 0-4 travels in fp32; under wire input it travels in fp16");
+}
+
+TEST(VerifyWire, ASumTravelsInTheAccumulatorWhereTheProblemAsksForIt) {
+  for (const auto& [dtype, wire] :
+       {std::pair(Dtype::Bf16, Wire::Accumulator), std::pair(Dtype::F32, Wire::Input),
+        std::pair(Dtype::F64, Wire::Input)}) {
+    Plan plan = wired(dtype, wire, "ring", Pass::Backward);
+    ASSERT_FALSE(tile(plan, 0, sum_of(plan, Tensor::DK).sent).narrow) << to_string(dtype);
+    ASSERT_EQ(first_of(plan), "exact") << to_string(dtype);
+    flip(plan, Tensor::DK);
+    const int sent = sum_of(plan, Tensor::DK).sent;
+    EXPECT_EQ(first_of(plan), "form: tile " + std::to_string(sent) + ": dk cannot be narrow")
+        << to_string(dtype);
+  }
+}
+
+TEST(VerifyWire, LogSumExpsTravelInTheAccumulator) {
+  Plan plan = wired(Dtype::Bf16, Wire::Input, "tokenring", Pass::Forward);
+  const int sent = sum_of(plan, Tensor::Lse).sent;
+  ASSERT_FALSE(tile(plan, 0, sent).narrow);
+  flip(plan, Tensor::Lse);
+  EXPECT_EQ(first_of(plan), "form: tile " + std::to_string(sent) + ": lse cannot be narrow");
+}
+
+}  // namespace
+}  // namespace armillary::plan
