@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "armillary/core/error.h"
@@ -132,6 +134,33 @@ class Enumeration {
   std::vector<Mutation>& found_;
 };
 
+/// Every sum that is sent. The n-th send of a lane from a rank to another meets its n-th receive.
+void add_messages(const Plan& plan, std::vector<Mutation>& found) {
+  std::map<std::tuple<Lane, Rank, Rank>, std::vector<int>> received;
+  for (const RankProgram& program : plan.ranks) {
+    for (std::size_t i = 0; i < program.ops.size(); ++i) {
+      const Op& op = program.ops[i];
+      if (op.kind != OpKind::Recv) continue;
+      received[{op.lane, op.peer, program.rank}].push_back(static_cast<int>(i));
+    }
+  }
+  std::map<std::tuple<Lane, Rank, Rank>, std::size_t> sent;
+  for (const RankProgram& program : plan.ranks) {
+    for (std::size_t i = 0; i < program.ops.size(); ++i) {
+      const Op& op = program.ops[i];
+      if (op.kind != OpKind::Send) continue;
+      const std::tuple channel(op.lane, program.rank, op.peer);
+      const std::vector<int>& at_peer = received[channel];
+      const std::size_t n = sent[channel]++;
+      if (n >= at_peer.size() || !program.tiles[at(op.views[0].tile)].partial) continue;
+      found.push_back({.slip = Slip::OtherDtype,
+                       .rank = program.rank,
+                       .op = static_cast<int>(i),
+                       .to = at_peer[n]});
+    }
+  }
+}
+
 void change_view(View& view, const Mutation& mutation) {
   std::vector<int> blocks(view.blocks.begin(), view.blocks.end());
   switch (mutation.slip) {
@@ -153,11 +182,21 @@ void change_view(View& view, const Mutation& mutation) {
   }
 }
 
+void make_room(const Plan& plan, RankProgram& program, const Tile& tile) {
+  Slot& slot = program.slots[at(tile.slot)];
+  slot.bytes = std::max(slot.bytes, bytes_of(plan.problem, plan.blocks, tile));
+}
+
 void change_slot(const Plan& plan, RankProgram& program, const Mutation& mutation) {
   Tile& tile = program.tiles[at(mutation.tile)];
   tile.slot = mutation.to;
-  Slot& slot = program.slots[at(mutation.to)];
-  slot.bytes = std::max(slot.bytes, bytes_of(plan.problem, plan.blocks, tile));
+  make_room(plan, program, tile);
+}
+
+void change_dtype(const Plan& plan, RankProgram& program, int op) {
+  Tile& tile = program.tiles[at(program.ops[at(op)].views[0].tile)];
+  tile.narrow = !tile.narrow;
+  make_room(plan, program, tile);
 }
 
 std::string operand_names(const Mutation& mutation) {
@@ -192,6 +231,8 @@ std::string_view to_string(Slip slip) {
       return "slot reused";
     case Slip::OtherBatch:
       return "other batch";
+    case Slip::OtherDtype:
+      return "other dtype";
   }
   ARMILLARY_CHECK(false);
 }
@@ -199,7 +240,13 @@ std::string_view to_string(Slip slip) {
 std::vector<Mutation> mutations(const Plan& plan) {
   std::vector<Mutation> found;
   for (const RankProgram& program : plan.ranks) Enumeration(plan, program, found).add_all();
+  add_messages(plan, found);
   return found;
+}
+
+std::vector<Rank> changed_ranks(const Plan& plan, const Mutation& mutation) {
+  if (mutation.slip != Slip::OtherDtype) return {mutation.rank};
+  return {mutation.rank, plan.ranks[at(mutation.rank)].ops[at(mutation.op)].peer};
 }
 
 void mutate(Plan& plan, const Mutation& mutation) {
@@ -209,6 +256,11 @@ void mutate(Plan& plan, const Mutation& mutation) {
     return;
   }
   const auto op = program.ops.begin() + mutation.op;
+  if (mutation.slip == Slip::OtherDtype) {
+    change_dtype(plan, program, mutation.op);
+    change_dtype(plan, plan.ranks[at(op->peer)], mutation.to);
+    return;
+  }
   switch (mutation.slip) {
     case Slip::Dropped:
       program.ops.erase(op);
@@ -262,6 +314,8 @@ std::string to_string(const Mutation& mutation) {
                          mutation.to == 0 ? "first" : "last");
     case Slip::OtherTile:
       return fmt::format("{}, operand {}: tile {}", text, operands, mutation.to);
+    case Slip::OtherDtype:
+      return fmt::format("{}, received by op {}", text, mutation.to);
     default:
       return fmt::format("{} {}", text, mutation.to);
   }

@@ -1,8 +1,8 @@
 // mutate.h: the small ways to break a plan, to test what judges it.
 //
-// A mutation changes one op of one rank (or the slot of one tile) and leaves the rest alone: the
-// slips of somebody who writes a strategy. Most mutants are wrong; some happen to be as good as the
-// plan.
+// A mutation changes one op of one rank (or the slot of one tile, or the dtype of one message) and
+// leaves the rest alone: the slips of somebody who writes a strategy. Most mutants are wrong; some
+// happen to be as good as the plan.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,8 @@ enum class Slip : std::uint8_t {
   OtherTile,    ///< Other view: the operand shows tile `to`, of the same tensor.
   SlotReused,   ///< Tile `tile` lies in slot `to`, made large enough for it.
   OtherBatch,   ///< The op's step is `to`.
+  OtherDtype,  ///< A sum that is sent: its tile, and that of receive `to` of the peer, are `narrow`
+               ///< if they were not, or are not if they were; slots are made large enough.
 };
 std::string_view to_string(Slip slip);
 
@@ -39,12 +41,16 @@ struct Mutation {
   bool operator==(const Mutation&) const = default;
 };
 
-/// All single mutations of a plan, ordered by rank and op. Views are changed one by one, and
-/// together where operands must agree (q with out, lse, ..; k with v, ..), which breaks the sums
-/// and not the form. Cost: a few words per mutation, some dozen mutations per op.
+/// All single mutations of a plan, ordered by rank and op; those of messages come last. Views are
+/// changed one by one, and together where operands must agree (q with out, lse, ..; k with v, ..),
+/// which breaks the sums and not the form. Cost: a few words per mutation, some dozen mutations per
+/// op.
 std::vector<Mutation> mutations(const Plan& plan);
 
-/// Changes the plan, in the program of `mutation.rank` alone. Requires a mutation of this plan.
+/// The ranks whose programs a mutation of this plan changes: its own, and of a message the peer.
+std::vector<Rank> changed_ranks(const Plan& plan, const Mutation& mutation);
+
+/// Changes the plan, in the programs of `changed_ranks` alone. Requires a mutation of this plan.
 void mutate(Plan& plan, const Mutation& mutation);
 
 /// The same with a copy.

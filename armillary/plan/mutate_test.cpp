@@ -30,7 +30,7 @@ std::vector<Plan> plans() {
   return made;
 }
 
-TEST(Mutate, ChangesOneRankOnly) {
+TEST(Mutate, ChangesItsRanksOnly) {
   for (const Plan& plan : plans()) {
     for (const Mutation& mutation : mutations(plan)) {
       Plan mutant = apply(plan, mutation);
@@ -38,7 +38,12 @@ TEST(Mutate, ChangesOneRankOnly) {
       const bool same_ops = mutation.slip == Slip::Swapped &&
                             plan.ranks[rank].ops[mutation.op] == plan.ranks[rank].ops[mutation.to];
       EXPECT_EQ(mutant == plan, same_ops) << to_string(mutation);
-      mutant.ranks[rank] = plan.ranks[rank];
+      const std::vector<Rank> changed = changed_ranks(plan, mutation);
+      EXPECT_EQ(changed.size(), mutation.slip == Slip::OtherDtype ? 2U : 1U);
+      for (const Rank r : changed) {
+        EXPECT_EQ(mutant.ranks[r] == plan.ranks[r], same_ops) << to_string(mutation);
+        mutant.ranks[r] = plan.ranks[r];
+      }
       EXPECT_EQ(mutant, plan) << to_string(mutation);
     }
   }
@@ -57,7 +62,7 @@ TEST(Mutate, FindsEveryKindOfSlip) {
   for (const Plan& plan : plans()) {
     for (const Mutation& mutation : mutations(plan)) ++counts[mutation.slip];
   }
-  EXPECT_EQ(counts.size(), 10U);
+  EXPECT_EQ(counts.size(), 11U);
 }
 
 /// Of the ring of two ranks in broken_plan.h: 9 ops, 9 tiles and 9 slots a rank. Operands are
@@ -123,6 +128,41 @@ TEST(Mutate, ShrinksViewsThatMustAgreeTogether) {
   EXPECT_TRUE(together);
 }
 
+/// Both ends of the message, whose tiles were alike and still are, and have room.
+TEST(Mutate, FlipsTheDtypeOfEverySumThatIsSent) {
+  for (Plan plan : plans()) {
+    for (const Wire wire : {Wire::Accumulator, Wire::Input}) {
+      plan.problem.dtype = Dtype::Bf16;
+      plan.problem.wire = wire;
+      plan = make_plan(plan.problem, parse_strategy(plan.strategy), plan.pass);
+      int flipped = 0;
+      for (const Mutation& mutation : mutations(plan)) {
+        if (mutation.slip != Slip::OtherDtype) continue;
+        ++flipped;
+        const Plan mutant = apply(plan, mutation);
+        for (const Rank rank : changed_ranks(plan, mutation)) {
+          const int op = rank == mutation.rank ? mutation.op : mutation.to;
+          const int id = plan.ranks[rank].ops[op].views[0].tile;
+          const Tile& tile = mutant.ranks[rank].tiles[id];
+          EXPECT_TRUE(tile.partial) << to_string(mutation);
+          EXPECT_NE(tile.narrow, plan.ranks[rank].tiles[id].narrow) << to_string(mutation);
+          EXPECT_LE(bytes_of(plan.problem, plan.blocks, tile),
+                    mutant.ranks[rank].slots[tile.slot].bytes);
+        }
+        EXPECT_EQ(mutant.ranks[mutation.rank].ops[mutation.op].views[0].blocks,
+                  mutant.ranks[changed_ranks(plan, mutation)[1]].ops[mutation.to].views[0].blocks);
+      }
+      int sums = 0;
+      for (const RankProgram& program : plan.ranks) {
+        for (const Op& op : program.ops) {
+          sums += op.kind == OpKind::Send && program.tiles[op.views[0].tile].partial ? 1 : 0;
+        }
+      }
+      EXPECT_EQ(flipped, sums) << plan.strategy;
+    }
+  }
+}
+
 TEST(Mutate, MakesRoomInASlotThatIsReused) {
   const Plan plan = plan_of("allgather", Pass::Backward);
   for (const Mutation& mutation : mutations(plan)) {
@@ -144,6 +184,8 @@ TEST(Mutate, ReadsLikeASentence) {
       "rank 0 op 1: other block, operands 1,2: block 7 in place of 4");
   EXPECT_EQ(to_string(Mutation{.slip = Slip::SlotReused, .rank = 1, .tile = 3, .to = 0}),
             "rank 1 tile 3: slot 0 reused");
+  EXPECT_EQ(to_string(Mutation{.slip = Slip::OtherDtype, .rank = 1, .op = 3, .to = 4}),
+            "rank 1 op 3: other dtype, received by op 4");
 }
 
 }  // namespace

@@ -71,10 +71,10 @@ class MutationTest : public ::testing::TestWithParam<int> {
     ASSERT_TRUE(expected.finished) << made.name;
     ++plans();
     plan::Plan mutant = plan;
-    plan::Rank broken = 0;
+    std::vector<plan::Rank> broken;
     for (const plan::Mutation& mutation : chosen(mutations(plan), random)) {
-      mutant.ranks[broken] = plan.ranks[broken];
-      broken = mutation.rank;
+      for (const plan::Rank rank : broken) mutant.ranks[rank] = plan.ranks[rank];
+      broken = changed_ranks(plan, mutation);
       mutate(mutant, mutation);
       if (!verify(mutant, 1).empty()) {
         tally().add(mutation.slip, "caught");

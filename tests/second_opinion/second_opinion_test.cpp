@@ -21,6 +21,7 @@
 #include "armillary/plan/json.h"
 #include "armillary/plan/mutate.h"
 #include "armillary/plan/verify.h"
+#include "armillary/plan/verify/broken_plan.h"
 #include "tests/mutation/cases.h"
 
 namespace armillary::second_opinion {
@@ -132,6 +133,37 @@ TEST_P(SecondOpinionTest, AgreesOnPlansAndMutants) {
   EXPECT_GT(comparison.refused(), 0);
   fmt::print("world {}: verify accepts {} plans and mutants, refuses {}\n", GetParam(),
              comparison.accepted(), comparison.refused());
+}
+
+/// Every mutant of what few mutants touch: the rows that pass `delta`, the dtypes of sums.
+TEST(SecondOpinion, AgreesOnSinksAndOnTheWire) {
+  Comparison comparison;
+  for (const Case& made : cases(2)) {
+    if (made.problem.layout != plan::parse_layout("zigzag")) continue;
+    const plan::Plan plan = made.plan();
+    for (const plan::Mutation& mutation : mutations(plan)) {
+      const bool delta = mutation.op >= 0 &&
+                         plan.ranks[mutation.rank].ops[mutation.op].kind == plan::OpKind::Delta;
+      if (!delta && mutation.slip != plan::Slip::OtherDtype) continue;
+      comparison.add(made.name + ": " + to_string(mutation), apply(plan, mutation));
+    }
+  }
+  comparison.compare();
+  EXPECT_GT(comparison.refused(), 1000);
+}
+
+/// Sums of dK and of dV that are added to at different times: right, until an add is missing, or is
+/// done twice.
+TEST(SecondOpinion, AgreesThatGradientsAreIndependent) {
+  Comparison comparison;
+  const plan::Plan plan = plan::gradients_apart();
+  comparison.add("apart", plan);
+  EXPECT_EQ(comparison.accepted(), 1);
+  for (const plan::Mutation& mutation : mutations(plan)) {
+    comparison.add("apart: " + to_string(mutation), apply(plan, mutation));
+  }
+  comparison.compare();
+  EXPECT_GT(comparison.refused(), 50);
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, SecondOpinionTest, ::testing::Values(1, 2, 3, 4, 5, 6, 7, 8),

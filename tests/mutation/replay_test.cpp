@@ -1,0 +1,68 @@
+// replay_test.cpp: the judge of mutants sees what no tile shows at the end: how often a row was
+// added to the gradient of sinks, and in which dtype a sum has travelled.
+#include "tests/mutation/replay.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "armillary/plan/mutate.h"
+#include "tests/mutation/cases.h"
+
+namespace armillary::mutation {
+namespace {
+
+using plan::Mutation;
+using plan::Op;
+using plan::OpKind;
+using plan::Slip;
+
+/// Of two ranks, each with a block of queries and two heads; sums travel in bf16.
+plan::Plan backward_of(const char* strategy) {
+  const plan::Problem problem{.world = 2,
+                              .heads = 2,
+                              .kv_heads = 2,
+                              .head_dim = 2,
+                              .value_dim = 3,
+                              .dtype = plan::Dtype::Bf16,
+                              .mask = plan::full_mask({.q = 8, .kv = 8}),
+                              .wire = plan::Wire::Input};
+  return make_plan(problem, plan::parse_strategy(strategy), plan::Pass::Backward);
+}
+
+int delta_of(const plan::Plan& plan, plan::Rank rank) {
+  const std::vector<Op>& ops = plan.ranks[rank].ops;
+  const auto delta =
+      std::find_if(ops.begin(), ops.end(), [](const Op& op) { return op.kind == OpKind::Delta; });
+  return static_cast<int>(delta - ops.begin());
+}
+
+TEST(Replay, CountsTheRowsOfEveryDelta) {
+  const plan::Plan plan = backward_of("ring");
+  const Results expected = replay(plan);
+  ASSERT_TRUE(expected.finished);
+  EXPECT_EQ(expected.sinks, (Terms{0, 1, 2, 3})) << "two blocks of two heads";
+  const Mutation doubled{.slip = Slip::Doubled, .rank = 1, .op = delta_of(plan, 1)};
+  const Results twice = replay(apply(plan, doubled));
+  EXPECT_EQ(twice.sinks, (Terms{0, 1, 2, 2, 3, 3}));
+  EXPECT_EQ(twice.cells, expected.cells) << "no tile shows it";
+  EXPECT_FALSE(twice == expected);
+}
+
+TEST(Replay, SeesInWhichDtypeASumHasTravelled) {
+  const plan::Plan plan = backward_of("ring");
+  const Results expected = replay(plan);
+  int flipped = 0;
+  for (const Mutation& mutation : mutations(plan)) {
+    if (mutation.slip != Slip::OtherDtype) continue;
+    ++flipped;
+    const Results other = replay(apply(plan, mutation));
+    EXPECT_TRUE(other.finished) << to_string(mutation);
+    EXPECT_FALSE(other == expected) << to_string(mutation);
+  }
+  EXPECT_EQ(flipped, 4) << "dk and dv of both ranks";
+}
+
+}  // namespace
+}  // namespace armillary::mutation
