@@ -184,8 +184,9 @@ void add_verify(CLI::App& app, int& exit_code) {
                    "Break the plan on purpose: apply its N-th single-op mutation first")
       ->option_text("N")
       ->check(not_empty());
-  verb->add_flag("--json", flags->json,
-                 "One object per plan and line; visible_pairs count (head, query, key)");
+  verb->add_flag(
+      "--json", flags->json,
+      "One object per plan and line; visible_pairs count (batch entry, query head, query, key)");
   verb->footer(
       "Examples:\n"
       "  armillary verify --strategy ring --world 64 --seq 65536 --layout zigzag\n"
