@@ -70,24 +70,10 @@ void join_segments(const std::vector<LocatedView*>& views) {
   }
 }
 
-/// The log-sum-exp of the rows that `rows` shows of another saved tile: forward saves both alike.
-View lse_of(const plan::RankProgram& program, const View& rows) {
-  for (const int tile : program.saved) {
-    if (program.tiles[tile].tensor != plan::Tensor::Lse) continue;
-    ARMILLARY_CHECK(program.tiles[tile].heads == program.tiles[rows.tile].heads &&
-                    program.tiles[tile].blocks == program.tiles[rows.tile].blocks);
-    return {.tile = tile, .heads = rows.heads, .blocks = rows.blocks};
-  }
-  fail<InternalError>("compile: rank {} saves no lse", program.rank);
-}
-
 std::vector<LocatedView> locate_all(const plan::Blocks& blocks, const plan::RankProgram& program,
                                     const Op& op) {
   std::vector<LocatedView> located;
   for (const View& view : op.views) located.push_back(locate(blocks, program, view));
-  if (op.kind == plan::OpKind::Delta) {
-    located.push_back(locate(blocks, program, lse_of(program, op.views[2])));
-  }
   std::vector<LocatedView*> q_side;
   std::vector<LocatedView*> kv_side;
   for (LocatedView& view : located) {

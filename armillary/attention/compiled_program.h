@@ -70,9 +70,7 @@ struct CompiledProgram {
   /// nowhere: a sum that is not made (fused.h).
   std::vector<int> home;
   static constexpr int kNowhere = -1;
-  /// Of the ops, one per operand; a `delta` has one more, the Lse of its rows: what the gradient of
-  /// sinks reads beside it.
-  std::vector<std::vector<LocatedView>> views;
+  std::vector<std::vector<LocatedView>> views;  ///< Of the ops, one per operand.
   const kernel::Kernel* kernel = nullptr;      ///< For which `calls` are prepared.
   std::vector<std::vector<KernelCall>> calls;  ///< Of the ops; none for those that do not attend.
   // What is done by the kernel calls of ops that attend (fused.h).

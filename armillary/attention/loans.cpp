@@ -29,8 +29,7 @@ std::vector<Uses> uses_of(const CompiledProgram& compiled) {
     const auto roles = operands(compiled.program.ops[op].kind);
     for (std::size_t v = 0; v < compiled.views[op].size(); ++v) {
       Uses& of = uses[compiled.views[op][v].tile];
-      // A `delta` reads one more than its roles: compiled_program.h.
-      if (v < roles.size() && roles[v].access != plan::Access::Read) ++of.writers;
+      if (roles[v].access != plan::Access::Read) ++of.writers;
       if (of.ops.empty() || of.ops.back() != op) of.ops.push_back(op);
     }
   }

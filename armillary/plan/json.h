@@ -1,6 +1,6 @@
 // json.h: a plan as JSON, for other programs and other languages.
 //
-//   {"format_version":1,"strategy":"ring","pass":"forward",
+//   {"format_version":2,"strategy":"ring","pass":"forward",
 //    "problem":{"world":2,"batch":1,"heads":4,"kv_heads":2,"head_dim":64,"value_dim":64,
 //               "dtype":"bf16","return_lse":false,"wire":"accumulator","layout":"contiguous",
 //               "mask":{"q_len":8,"kv_len":8,"bands":[{"q":[0,8],"k":[0,8],"lo":-7,"hi":0}]}},
@@ -26,7 +26,7 @@
 namespace armillary::plan {
 
 /// Raised when a reader of the old format could misunderstand the new one.
-inline constexpr int kJsonFormatVersion = 1;
+inline constexpr int kJsonFormatVersion = 2;
 
 /// One line without a newline. Every op must have the views that `operands(kind)` names.
 /// (1) parse_json(to_json(plan)) == plan, also for plans that `verify` refuses.

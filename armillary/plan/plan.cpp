@@ -31,7 +31,8 @@ constexpr std::array<Operand, 4> kMerge{
 constexpr std::array<Operand, 2> kAdd{{{"acc", Update}, {"part", Read}}};
 constexpr std::array<Operand, 2> kCopy{{{"dst", Write}, {"src", Read}}};
 constexpr std::array<Operand, 1> kClear{{{"dst", Write}}};
-constexpr std::array<Operand, 3> kDelta{{{"delta", Write}, {"dout", Read}, {"out", Read}}};
+constexpr std::array<Operand, 4> kDelta{
+    {{"delta", Write}, {"dout", Read}, {"out", Read}, {"lse", Read}}};
 constexpr std::array<Operand, 4> kFinish{
     {{"out", Write}, {"lse", Write}, {"part_out", Read}, {"part_lse", Read}}};
 

@@ -79,7 +79,7 @@ enum class OpKind : std::uint8_t {
   Add,         ///< acc | part: acc += part, for gradients
   Copy,        ///< dst | src: same blocks and heads; casts an accumulator to the input dtype
   Clear,       ///< dst: no key seen yet: (0, -inf) for a partial, 0 for a gradient
-  Delta,       ///< delta | dout out: rowsum(dout * out); adds its rows to the gradient of sinks
+  Delta,       ///< delta | dout out lse: rowsum(dout * out); adds its rows to the gradient of sinks
   Finish,      ///< out lse | part_out part_lse: a partial over all keys becomes the result
 };
 

@@ -187,7 +187,7 @@ TEST(Operands, AreThoseThatTheHeaderNames) {
   EXPECT_EQ(text(OpKind::Add), "add +acc <part");
   EXPECT_EQ(text(OpKind::Copy), "copy >dst <src");
   EXPECT_EQ(text(OpKind::Clear), "clear >dst");
-  EXPECT_EQ(text(OpKind::Delta), "delta >delta <dout <out");
+  EXPECT_EQ(text(OpKind::Delta), "delta >delta <dout <out <lse");
   EXPECT_EQ(text(OpKind::Finish), "finish >out >lse <part_out <part_lse");
 }
 

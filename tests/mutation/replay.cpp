@@ -281,6 +281,7 @@ class Player {
         return write(r, views[1], read(r, views[3]));
       case OpKind::Delta:
         read(r, views[1]);
+        read(r, views[3]);
         for (const auto& [cell, terms] : read(r, views[2])) {
           sinks_.push_back(cell.first * plan_.problem.heads + cell.second);
         }

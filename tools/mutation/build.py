@@ -175,13 +175,13 @@ def limit():
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def run_tests(program, folder, timeout_s):
-    """Runs a test program to its first failure. Returns (what failed or None, seconds)."""
+def run_tests(program, folder, output_folder, timeout_s):
+    """Runs a test program in `folder` to its first failure. Returns (what failed or None, seconds)."""
     environment = dict(os.environ, OMP_NUM_THREADS="1", GTEST_FAIL_FAST="1", GTEST_BRIEF="1")
     for name in [n for n in environment if n.startswith("ARMILLARY_TEST")]:
         del environment[name]
     begin = time.monotonic()
-    with open(pathlib.Path(folder) / "output", "w+", encoding="utf-8", errors="replace") as output:
+    with open(pathlib.Path(output_folder) / "output", "w+", encoding="utf-8", errors="replace") as output:
         try:
             code = subprocess.run(
                 [str(program)],

@@ -46,7 +46,9 @@ class Trial:
     def _measure_one(self, program):
         folder = self.build.folder / "mutants" / f"unchanged_{program}"
         folder.mkdir(parents=True, exist_ok=True)
-        failed, self.seconds[program] = building.run_tests(self.build.folder / "bin" / program, folder, 1800)
+        failed, self.seconds[program] = building.run_tests(
+            self.build.folder / "bin" / program, self.build.folder, folder, 1800
+        )
         print(f"unchanged    {program}: {self.seconds[program]:.1f} s", flush=True)
         return f"{program}: {failed}" if failed else None
 
@@ -97,7 +99,7 @@ class Trial:
                 differs = True
                 linked = overlay.link(program, now)
                 patience = 5 * self.seconds[program] + building.PATIENCE_S
-                failed, _ = building.run_tests(linked, overlay.folder, patience)
+                failed, _ = building.run_tests(linked, self.build.folder, overlay.folder, patience)
                 if failed:
                     return Verdict(mutant, "killed", f"by {program}: {failed}")
         if not differs:

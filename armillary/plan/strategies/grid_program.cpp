@@ -345,8 +345,9 @@ RankProgram GridProgram::backward() {
   const int dout = heads_.to_grid(0, home_input(Tensor::DOut));
   const int start = grid_.u == 1 ? 0 : 1;
   const int delta = builder_.tile(Tensor::Delta, false, builder_[out].heads, builder_[out].blocks);
-  builder_.compute(start, OpKind::Delta,
-                   {builder_.whole(delta), builder_.whole(dout), builder_.whole(out)});
+  builder_.compute(
+      start, OpKind::Delta,
+      {builder_.whole(delta), builder_.whole(dout), builder_.whole(out), builder_.whole(lse)});
 
   // Phase 2: everything new meets everything held. Delta is made in the first step, so rows leave
   // after it.

@@ -231,8 +231,9 @@ RankProgram TeamProgram::backward() {
   const int lse = saved(Tensor::Lse);
   const int dout = input(Tensor::DOut);
   const int delta = builder_.tile(Tensor::Delta, false, heads(Tensor::Delta), own(Tensor::Delta));
-  builder_.compute(0, OpKind::Delta,
-                   {builder_.whole(delta), builder_.whole(dout), builder_.whole(out)});
+  builder_.compute(
+      0, OpKind::Delta,
+      {builder_.whole(delta), builder_.whole(dout), builder_.whole(out), builder_.whole(lse)});
   const int start = teams_.c == 1 ? 1 : 3;
   std::vector<Held> stay = spread(stay_team_, {Tensor::K, Tensor::V}, {k_home, v_home}, 0, 0);
   const std::vector<Tensor> walking = walkers(Pass::Backward);

@@ -27,25 +27,26 @@ TEST(VerifyTwice, NoHeadOfARowPassesDeltaTwice) {
                {1, 5, "twice", "query block 1 passes delta twice: delta{1} heads 1-4"});
 }
 
-/// Rank 0 sends its rows of dout and out to rank 1, which makes their delta too.
+/// Rank 0 sends its rows of dout, out and lse to rank 1, which makes their delta too.
 TEST(VerifyTwice, NoRowPassesDeltaOnTwoRanks) {
   const auto share = [](Plan& p) {
     const int dout = add_tile_like(p, 1, 5);
     const int out = add_tile_like(p, 1, 3);
+    const int lse = add_tile_like(p, 1, 4);
     const int delta = add_tile_like(p, 1, 6);
-    for (const int id : {dout, out, delta}) tile(p, 1, id).blocks = {0};
-    for (const auto& [from, to] : {std::pair(5, dout), std::pair(3, out)}) {
+    for (const int id : {dout, out, lse, delta}) tile(p, 1, id).blocks = {0};
+    for (const auto& [from, to] : {std::pair(5, dout), std::pair(3, out), std::pair(4, lse)}) {
       insert(p, 0, 0, {.kind = OpKind::Send, .lane = 2, .peer = 1, .views = {whole(p, 0, from)}});
       insert(p, 1, 0, {.kind = OpKind::Recv, .lane = 2, .peer = 0, .views = {whole(p, 1, to)}});
     }
-    return Views{whole(p, 1, delta), whole(p, 1, dout), whole(p, 1, out)};
+    return Views{whole(p, 1, delta), whole(p, 1, dout), whole(p, 1, out), whole(p, 1, lse)};
   };
   Plan good = ring_backward();
   share(good);
   EXPECT_EQ(verify(good), std::vector<Diagnostic>{}) << "before the second delta";
   Plan plan = ring_backward();
   const Views views = share(plan);
-  insert(plan, 1, 2, {.kind = OpKind::Delta, .views = views});
+  insert(plan, 1, 3, {.kind = OpKind::Delta, .views = views});
   const std::vector<Diagnostic> found = verify(plan);
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].rule, "twice");

@@ -33,7 +33,7 @@ std::span<const Expect> expected(OpKind kind) {
                                            {DOut, false}, {Lse, false}, {Delta, false},
                                            {DQ, true},    {DK, true},   {DV, true}};
   static constexpr Expect kMerge[] = {{Out, true}, {Lse, true}, {Out, true}, {Lse, true}};
-  static constexpr Expect kDelta[] = {{Delta, false}, {DOut, false}, {Out, false}};
+  static constexpr Expect kDelta[] = {{Delta, false}, {DOut, false}, {Out, false}, {Lse, false}};
   static constexpr Expect kFinish[] = {{Out, false}, {Lse, false}, {Out, true}, {Lse, true}};
   switch (kind) {
     case OpKind::Attend:

@@ -327,7 +327,7 @@ class Symbols {
   }
 
   void delta(Place at) {
-    if (!all_defined(at, {1, 2})) return;
+    if (!all_defined(at, {1, 2, 3})) return;
     const Spots made = cells_[at.rank].write(view(at, 0));
     made.define();
     for (const Spot& spot : made) {
