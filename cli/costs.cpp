@@ -15,8 +15,16 @@ Costs costs(const plan::Plan& plan) {
     costs.most.steps = std::max(costs.most.steps, one.steps);
     costs.sum.sent_bytes += one.sent_bytes;
     costs.sum.visible_pairs += one.visible_pairs;
+    costs.pairs.push_back(static_cast<double>(one.visible_pairs));
   }
   return costs;
+}
+
+std::optional<double> over_bound(const Costs& forward, plan::ForwardBound& bound) {
+  const double least = bound.bytes(forward.pairs);
+  if (least <= 0) return std::nullopt;
+  return static_cast<double>(forward.sum.sent_bytes) / static_cast<double>(forward.pairs.size()) /
+         least;
 }
 
 }  // namespace armillary::cli

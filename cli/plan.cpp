@@ -6,7 +6,6 @@
 #include <string>
 
 #include "armillary/plan/json.h"
-#include "armillary/plan/lower_bound.h"
 #include "armillary/plan/text.h"
 #include "cli/costs.h"
 #include "cli/problem_flags.h"
@@ -61,23 +60,22 @@ std::int64_t most_between_nodes(const plan::Plan& plan, int ranks_per_node) {
 
 /// A row of the comparison, without its end.
 std::string compared(const plan::Problem& problem, const plan::Strategy& strategy,
-                     std::optional<int> ranks_per_node) {
-  const bool has_bound = problem.mask.q_len() == problem.mask.kv_len();
-  const double bound = has_bound ? plan::forward_lower_bound(problem) : 0;
+                     std::optional<plan::ForwardBound>& bound, std::optional<int> ranks_per_node) {
   std::string row = fmt::format("| {} ", to_string(strategy));
   std::string between_nodes;
   for (const plan::Plan& plan :
        plan::make_plans(problem, strategy, {plan::Pass::Forward, plan::Pass::Backward})) {
     const bool forward = plan.pass == plan::Pass::Forward;
-    const auto [most, sum] = costs(plan);
+    const Costs of_plan = costs(plan);
+    const auto& [most, sum, pairs] = of_plan;
     if (forward) {
       row += fmt::format("| {} ", over_mean(most.visible_pairs, sum.visible_pairs, problem.world));
     }
     row += fmt::format("| {} | {:.2f} | {} ", most.steps, most.sent_bytes / kMib,
                        over_mean(most.sent_bytes, sum.sent_bytes, problem.world));
     if (forward) {
-      const double mean = static_cast<double>(sum.sent_bytes) / problem.world;
-      row += bound > 0 ? fmt::format("| {:.2f} ", mean / bound) : "| - ";
+      const std::optional<double> over = bound ? over_bound(of_plan, *bound) : std::nullopt;
+      row += over ? fmt::format("| {:.2f} ", *over) : "| - ";
     }
     row += fmt::format("| {:.2f} ", most.peak_slot_bytes / kMib);
     if (ranks_per_node) {
@@ -87,12 +85,25 @@ std::string compared(const plan::Problem& problem, const plan::Strategy& strateg
   return row + between_nodes;
 }
 
+/// What the column x bound is, for this problem.
+std::string legend(std::optional<plan::ForwardBound>& bound) {
+  if (!bound) return "-, it is there for as many queries as keys only";
+  return fmt::format(
+      "mean sent forward, over the least that any strategy with\nthe row's pairs on every rank can "
+      "receive with this mask and layout (bound of {}; - where that is nothing);\nthe least is "
+      "{:.2f} MiB a rank where all have the same share of the pairs. docs/notes/lower_bound.md",
+      bound->name() == "full mask" ? "a full mask" : "any mask",
+      bound->bytes_of_equal_work() / kMib);
+}
+
 /// A Markdown table of all strategies that solve the problem: steps, and MiB on the busiest rank.
 void print_comparison(const plan::Problem& problem, std::optional<int> ranks_per_node) {
   bool first = true;
+  std::optional<plan::ForwardBound> bound;
+  if (problem.mask.q_len() == problem.mask.kv_len()) bound.emplace(problem);
   for (const plan::Strategy& strategy : plan::legal_strategies(problem)) {
     const std::string row =
-        compared(problem, strategy, ranks_per_node);  // throws before any output
+        compared(problem, strategy, bound, ranks_per_node);  // throws before any output
     if (first) {
       fmt::print(
           "| strategy | work max/mean | steps | sent MiB | max/mean | x bound | slots MiB "
@@ -104,10 +115,7 @@ void print_comparison(const plan::Problem& problem, std::optional<int> ranks_per
     first = false;
     fmt::print("{}|\n", row);
   }
-  fmt::print(
-      "\nsent, slots: on the busiest rank. x bound: mean sent forward, over the least that any "
-      "strategy can receive\nwith a full mask and as many queries as keys; other masks can go "
-      "below.\n");
+  fmt::print("\nsent, slots: on the busiest rank. x bound: {}.\n", legend(bound));
   if (ranks_per_node) {
     fmt::print(
         "between nodes: sent to ranks of other nodes of {} neighbours, by the busiest rank.\n",

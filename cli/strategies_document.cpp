@@ -21,7 +21,9 @@ Pictures and numbers are those of one problem: 4,096 tokens, causal, `zigzag`, 8
 picture is the forward pass on 4 ranks, with the first legal values of the keys. Its cells read `kv1>r3` (send K and V of block 1
 to rank 3), `kv0<r1` (receive), `q2*kv1` (attend); `o` is a partial output with its log-sum-exp, `out` the result, `[0:2]` heads
 0 and 1. Blocks 2r and 2r + 1 are the early and the late piece of rank r. Tables count the rank that has most: *sent* is what
-it sends, *slots* the buffers it needs beside inputs, outputs and what forward leaves for backward.
+it sends, *slots* the buffers it needs beside inputs, outputs and what forward leaves for backward; *x bound* is the mean sent over the
+least that any strategy with the same share of the work on every rank can receive, with this mask and layout
+([notes/lower_bound.md](notes/lower_bound.md)).
 
 Formulas of bytes count words per rank with a full mask, and a sum as one word: that is `--wire input`; by default a partial sum of a
 bf16 problem takes two. N tokens, P ranks, d the dim of a head, Dq = query heads x d, Dk = KV heads x d,
@@ -62,17 +64,23 @@ std::string picture(const std::string& name) {
 std::string cost_table(const std::string& name) {
   constexpr std::int64_t kKib = 1024;  // Divides all sizes of these plans.
   std::string table =
-      "| ranks | strategy | forward: steps | sent KiB | slots KiB | backward: steps | sent KiB "
-      "| slots KiB |\n|---|---|---|---|---|---|---|---|\n";
+      "| ranks | strategy | forward: steps | sent KiB | x bound | slots KiB | backward: steps "
+      "| sent KiB | slots KiB |\n|---|---|---|---|---|---|---|---|---|\n";
   for (const int world : {4, 8}) {
     const std::optional<plan::Strategy> strategy = first_legal(problem(world), name);
     if (!strategy) continue;
     table += fmt::format("| {} | `{}` |", world, to_string(*strategy));
+    plan::ForwardBound bound(problem(world));
     for (const plan::Plan& plan :
          plan::make_plans(problem(world), *strategy, {plan::Pass::Forward, plan::Pass::Backward})) {
-      const plan::Traffic most = costs(plan).most;
-      table += fmt::format(" {} | {} | {} |", most.steps, most.sent_bytes / kKib,
-                           most.peak_slot_bytes / kKib);
+      const Costs of_plan = costs(plan);
+      const plan::Traffic& most = of_plan.most;
+      table += fmt::format(" {} | {} |", most.steps, most.sent_bytes / kKib);
+      if (plan.pass == plan::Pass::Forward) {
+        const std::optional<double> over = over_bound(of_plan, bound);
+        table += over ? fmt::format(" {:.2f} |", *over) : " - |";
+      }
+      table += fmt::format(" {} |", most.peak_slot_bytes / kKib);
     }
     table += '\n';
   }

@@ -2,34 +2,121 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <optional>
 
 #include "armillary/core/error.h"
+#include "armillary/plan/each_rank.h"
 
 namespace armillary::plan {
+namespace {
+
+/// A KV head of a full mask, seen from a rank that owns some of its tokens.
+struct Plane {
+  double tokens = 0;
+  double own = 0;
+  double group = 1;  ///< Query heads.
+
+  double all_pairs() const { return group * tokens * tokens; }
+  double own_pairs() const { return group * own * own; }
+  /// Rows and columns of others, for all pairs.
+  double foreign() const { return (group + 1) * (tokens - own); }
+};
+
+/// Own rows are more than there are columns: columns first, then rows. Each word less than the one
+/// before, so all KV heads have the same share.
+double received_in_each(const Plane& plane, double pairs) {
+  const double rows = plane.group * plane.own;
+  const double columns = std::clamp(pairs / rows, plane.own, plane.tokens);
+  return columns - plane.own + std::max(0.0, pairs / columns - rows);
+}
+
+/// Rows and columns of the smallest rectangle of so many pairs, without the own ones.
+double received_for_rectangle(const Plane& plane, double pairs) {
+  const double own_rows = plane.group * plane.own;
+  double columns = std::clamp(std::sqrt(pairs), pairs / (plane.group * plane.tokens), plane.tokens);
+  columns = std::min(columns, pairs / own_rows);  // own rows are free
+  return std::max(pairs / columns - own_rows, 0.0) + columns - plane.own;
+}
+
+/// Columns first, then a square, then rows again: each word brings more than the one before. So the
+/// least is some KV heads wholly, a rectangle of one more and the own tokens of the others.
+double received_in_few(const Plane& plane, double pairs, std::int64_t planes) {
+  const auto all = static_cast<double>(planes);
+  const double beyond = pairs - all * plane.own_pairs();
+  const double most = plane.all_pairs() - plane.own_pairs();
+  const double whole = std::clamp(std::floor(beyond / most), 0.0, all - 1);
+  const double left = std::min(beyond - whole * most, most) + plane.own_pairs();
+  return whole * plane.foreign() + received_for_rectangle(plane, left);
+}
+
+double received_full(const Plane& plane, double pairs, std::int64_t planes) {
+  const auto all = static_cast<double>(planes);
+  if (pairs <= all * plane.own_pairs()) return 0;
+  if (plane.own == 0) {  // a plane's sides without what is owned: whole ones, and a square
+    const double whole = std::floor(pairs / plane.all_pairs());
+    const double left = pairs - whole * plane.all_pairs();
+    return whole * plane.foreign() + 2 * std::sqrt(left);
+  }
+  if (plane.group * plane.own > plane.tokens) return all * received_in_each(plane, pairs / all);
+  return received_in_few(plane, pairs, planes);
+}
+
+bool is_full(const Mask& mask) {
+  return mask == full_mask({mask.q_len(), mask.kv_len()});
+}
+
+}  // namespace
+
+ForwardBound::ForwardBound(const Problem& problem)
+    : problem_(problem), full_(is_full(problem.mask)) {
+  const Mask& mask = problem.mask;
+  ARMILLARY_CHECK(mask.q_len() == mask.kv_len());
+  const Shards owned = shards(problem.layout, mask, problem.world);
+  for (const Runs& runs : owned.q) tokens_.push_back(static_cast<double>(tokens(runs)));
+  if (full_) return;
+  const std::vector<Kink> q_kinks = kinks(mask, MaskSide::Queries);
+  const std::vector<Kink> kv_kinks = kinks(mask, MaskSide::Keys);
+  std::vector<std::optional<Reach>> made(problem.world);
+  for_each_rank(problem.world, [&](Rank rank) {
+    made[rank].emplace(mask, q_kinks, kv_kinks, Reach::Owned{owned.q[rank], owned.kv[rank]},
+                       problem.group_size());
+  });
+  for (std::optional<Reach>& reach : made) reach_.push_back(std::move(*reach));
+}
+
+double ForwardBound::received(Rank rank, double pairs) const {
+  const std::int64_t planes = problem_.batch * problem_.kv_heads;
+  if (!full_) return reach_[rank].least_received(pairs, static_cast<double>(planes));
+  const Plane plane{.tokens = static_cast<double>(problem_.mask.q_len()),
+                    .own = tokens_[rank],
+                    .group = static_cast<double>(problem_.group_size())};
+  return received_full(plane, pairs, planes);
+}
+
+double ForwardBound::bytes(const std::vector<double>& pairs) {
+  ARMILLARY_CHECK(static_cast<int>(pairs.size()) == problem_.world);
+  std::vector<double> received(pairs.size());
+  for_each_rank(problem_.world, [&](Rank rank) {
+    const auto known = known_.find({rank, pairs[rank]});
+    received[rank] = known == known_.end() ? this->received(rank, pairs[rank]) : known->second;
+  });
+  double sum = 0;
+  for (Rank rank = 0; rank < problem_.world; ++rank) {
+    known_[{rank, pairs[rank]}] = received[rank];
+    sum += received[rank];
+  }
+  return sum / problem_.world * (problem_.head_dim + problem_.value_dim) *
+         static_cast<double>(bytes_of(problem_.dtype));
+}
+
+double ForwardBound::bytes_of_equal_work() {
+  const double all = static_cast<double>(problem_.mask.area()) *
+                     static_cast<double>(problem_.batch) * problem_.heads;
+  return bytes(std::vector<double>(problem_.world, all / problem_.world));
+}
 
 double forward_lower_bound(const Problem& problem) {
-  const double world = problem.world;
-  const double group = problem.group_size();
-  ARMILLARY_CHECK(problem.mask.q_len() == problem.mask.kv_len());
-  const double token_bytes =
-      static_cast<double>(problem.mask.q_len()) * static_cast<double>(problem.batch) *
-      (problem.head_dim + problem.value_dim) * static_cast<double>(bytes_of(problem.dtype));
-  if (problem.world == 1) return 0;
-  if (world < group) return problem.kv_heads * token_bytes * (1 - 1 / world);
-  double least = std::numeric_limits<double>::infinity();
-  for (int k = 0; k < problem.kv_heads; ++k) {
-    // Area left for the rectangle a x b, in units of one head's queries x keys: its own tokens of
-    // all other groups are free.
-    const double area =
-        problem.heads / world - k * group - (problem.kv_heads - k - 1) * group / (world * world);
-    if (area < group / (world * world) || area > group) continue;
-    const double b = std::min(1.0, std::sqrt(area));
-    const double a = area / b;
-    least =
-        std::min(least, k * (group + 1) * (1 - 1 / world) + (a - group / world) + (b - 1 / world));
-  }
-  return least * token_bytes;
+  return ForwardBound(problem).bytes_of_equal_work();
 }
 
 }  // namespace armillary::plan

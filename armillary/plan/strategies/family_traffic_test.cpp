@@ -310,6 +310,29 @@ TEST(AutoTraffic, IsTheFirstCutThatSendsLeastInBothPasses) {
   EXPECT_GT(two_cuts, 0) << "never different cuts of the two passes";
 }
 
+/// Against the bound for the mask at hand and the work of each rank.
+TEST(AutoTraffic, StaysNearTheLowerBoundOfACausalMask) {
+  for (const auto& [heads, kv_heads] : {std::pair(32, 32), std::pair(32, 8), std::pair(8, 1)}) {
+    for (const int world : {8, 16, 64}) {
+      Problem problem = full_problem(world, heads, kv_heads);
+      problem.mask = parse_mask("causal", {65536, 65536});
+      problem.layout = parse_layout("zigzag");
+      problem.head_dim = problem.value_dim = 128;
+      problem.wire = Wire::Input;
+      const Plan plan = make_plan(problem, parse_strategy("auto:traffic"), Pass::Forward);
+      std::vector<double> pairs;
+      for (const RankProgram& program : plan.ranks) {
+        pairs.push_back(static_cast<double>(traffic(problem, plan.blocks, program).visible_pairs));
+      }
+      const double sent = static_cast<double>(traffic_of_all(plan).sent_bytes) / world;
+      const double over = sent / ForwardBound(problem).bytes(pairs);
+      EXPECT_GE(over, 1) << heads << '/' << kv_heads << " world " << world;
+      // 1.52 at worst, 32/8 heads on 8 ranks.
+      EXPECT_LE(over, 1.53) << heads << '/' << kv_heads << " world " << world;
+    }
+  }
+}
+
 /// Whatever the grid, mask and layout.
 RC_GTEST_PROP(SentBytes, AreThoseOfThePlan, ()) {
   using enum Movement;

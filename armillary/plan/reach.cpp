@@ -1,0 +1,110 @@
+#include "armillary/plan/reach.h"
+
+#include <algorithm>
+#include <cmath>
+#include <queue>
+
+namespace armillary::plan {
+namespace {
+
+/// Columns first .. last; the choice is the best with the last.
+struct ColumnRange {
+  double first = 0;
+  double last = 0;
+  double most = 0;  ///< Of any number of columns in the range.
+  bool operator<(const ColumnRange& other) const { return most < other.most; }
+};
+
+}  // namespace
+
+Reach::Reach(const Mask& mask, const std::vector<Kink>& q_kinks, const std::vector<Kink>& kv_kinks,
+             const Owned& own, int group)
+    : own_pairs_(static_cast<double>(mask.area(own.q, own.kv)) * group),
+      rows_(static_cast<double>(mask.q_len() - tokens(own.q)) * group),
+      columns_(static_cast<double>(mask.kv_len() - tokens(own.kv))),
+      group_(group),
+      of_rows_(foreign_degrees(mask, MaskSide::Queries, q_kinks, own.q, own.kv)),
+      of_columns_(foreign_degrees(mask, MaskSide::Keys, kv_kinks, own.kv, own.q)) {}
+
+// Degrees count tokens: a row is one of `group` of its token, a column has `group` rows for each
+// token that sees it.
+double Reach::pairs(double x, double y) const {
+  const double tokens = x / group_;
+  const double foreign =
+      std::min(of_rows_.to_foreign.of_top(tokens, y), of_columns_.to_foreign.of_top(y, tokens));
+  return own_pairs_ +
+         group_ * (of_rows_.to_own.of_top(tokens) + of_columns_.to_own.of_top(y) + foreign);
+}
+
+Reach::Choice Reach::best_with(double y, double price, double cap) const {
+  const auto at = [&](double x) { return std::min(pairs(x, y), cap); };
+  double least = 0;  // a row more is worth its price below, and is not from `most` on
+  double most = rows_;
+  while (least < most) {
+    const double middle = std::floor((least + most) / 2);
+    if (price * (at(middle + 1) - at(middle)) > 1) {
+      least = middle + 1;
+    } else {
+      most = middle;
+    }
+  }
+  return {at(least), least + y};
+}
+
+// Branch and bound. With fewer columns than a range's last there are no more pairs, and as many
+// words less as there are columns less.
+Reach::Most Reach::most_value(double price, double cap, double tolerance) const {
+  const auto value = [&](const Choice& choice) { return price * choice.pairs - choice.received; };
+  Choice best = best_with(0, price, cap);
+  std::priority_queue<ColumnRange> ranges;
+  const auto add = [&](double first, double last) {
+    const Choice choice = best_with(last, price, cap);
+    if (value(choice) > value(best)) best = choice;
+    ranges.push({first, last, value(choice) + last - first});
+  };
+  if (columns_ > 0) add(1, columns_);
+  while (!ranges.empty() && ranges.top().most > value(best) + tolerance) {
+    const ColumnRange range = ranges.top();
+    ranges.pop();
+    if (range.first == range.last) continue;  // is what it says
+    const double middle = std::floor((range.first + range.last) / 2);
+    add(range.first, middle);
+    ranges.push({middle + 1, range.last, range.most - (middle + 1 - range.first)});
+  }
+  const double rest = ranges.empty() ? value(best) : ranges.top().most;
+  return {std::max(rest, value(best)), best};
+}
+
+// All prices are right; the best is found by cutting off the corner between a choice with fewer
+// pairs than the mean of the planes and one with more, roughly first, until there is none.
+double Reach::least_received(double pairs, double planes) const {
+  constexpr double kRough = 0.02;
+  constexpr double kFine = 0.0005;
+  constexpr int kMostPrices = 60;
+  const double missing = pairs - planes * own_pairs_;
+  if (missing <= 0) return 0;
+  const double cap = missing + own_pairs_;
+  Choice fewer{own_pairs_, 0};
+  Choice more{std::min(this->pairs(rows_, columns_), cap), rows_ + columns_};
+  double least = 0;
+  double part = kRough;
+  for (int i = 0; i < kMostPrices && more.pairs > fewer.pairs; ++i) {
+    const double price = (more.received - fewer.received) / (more.pairs - fewer.pairs);
+    const double mean = fewer.received + price * (pairs / planes - fewer.pairs);
+    const double tolerance = part * mean;
+    const Most most = most_value(price, cap, tolerance);
+    least = std::max(least, price * pairs - planes * most.value);
+    const Choice& corner = most.choice;
+    const double line = price * fewer.pairs - fewer.received;
+    if (price * corner.pairs - corner.received > line + tolerance) {
+      (corner.pairs * planes < pairs ? fewer : more) = corner;
+    } else if (part > kFine) {
+      part = kFine;
+    } else {
+      break;
+    }
+  }
+  return least;
+}
+
+}  // namespace armillary::plan
