@@ -199,6 +199,8 @@ TEST(LowerBound, IsNotAboveAnyAssignmentOfPairsToRanks) {
                                                      {3, 4, "causal"},
                                                      {3, 3, "window:left=1,right=0", 2, 1},
                                                      {4, 4, "window:left=1,right=0"},
+                                                     {3, 2, "full"},  // a rank owns nothing
+                                                     {3, 2, "full", 2, 2},
                                                      {4, 4, "documents:2,2"},
                                                      {4, 4, "bands:0-4/0-2/.."}}) {
     for (const char* layout : {"contiguous", "zigzag", "striped", "balanced"}) {
