@@ -8,7 +8,7 @@
 namespace armillary::plan {
 namespace {
 
-constexpr std::size_t kMostBands = 1 << 13;
+constexpr std::size_t kMostBands = 1 << 10;
 
 std::int64_t length(const Mask& mask, MaskSide side) {
   return side == MaskSide::Queries ? mask.q_len() : mask.kv_len();

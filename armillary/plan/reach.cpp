@@ -79,7 +79,7 @@ Reach::Most Reach::most_value(double price, double cap, double tolerance) const 
 // pairs than the mean of the planes and one with more, roughly first, until there is none.
 double Reach::least_received(double pairs, double planes) const {
   constexpr double kRough = 0.02;
-  constexpr double kFine = 0.0005;
+  constexpr double kFine = 0.002;
   constexpr int kMostPrices = 60;
   const double missing = pairs - planes * own_pairs_;
   if (missing <= 0) return 0;

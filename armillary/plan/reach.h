@@ -24,7 +24,7 @@ class Reach {
   double pairs(double x, double y) const;
 
   /// Rows and columns that a rank must receive for `pairs` visible pairs, of `planes` KV heads (and
-  /// batch entries) together, at least. At most 0.1 % below what pairs() allows with a price for
+  /// batch entries) together, at least. At most 0.4 % below what pairs() allows with a price for
   /// every pair. Cost: some thousand calls of pairs().
   double least_received(double pairs, double planes) const;
 
