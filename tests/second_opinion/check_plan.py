@@ -13,7 +13,8 @@ ACCESS = {  # What an op does to its operands: r reads, w writes, u updates (rea
     "attend": dict(q="r", k="r", v="r", out="u", lse="u"),
     "attend_grad": dict(q="r", k="r", v="r", dout="r", lse="r", delta="r", dq="u", dk="u", dv="u"),
     "merge": dict(out="u", lse="u", part_out="r", part_lse="r"), "add": dict(acc="u", part="r"),
-    "finish": dict(out="w", lse="w", part_out="r", part_lse="r"), "delta": dict(delta="w", dout="r", out="r", lse="r"),
+    "finish": dict(out="w", lse="w", part_out="r", part_lse="r"),
+    "delta": dict(delta="w", dout="r", out="r", lse="r"),
 }  # fmt: skip
 SIDE = dict(q="q", out="q", lse="q", dout="q", delta="q", dq="q", k="kv", v="kv", dk="kv", dv="kv")
 MOVES = ("send", "recv", "copy")  # Ops that take any tile.

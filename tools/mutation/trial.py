@@ -1,12 +1,17 @@
 """Runs mutants through the test programs of a build, and says what became of them."""
 
-import concurrent.futures
 import dataclasses
 import pathlib
 import threading
 
 from . import build as building
 from .mutant import Mutant
+
+LONGEST_S = 1800
+
+
+class FailsAnywayError(Exception):
+    """A test program fails without any mistake, so it can say nothing of mutants."""
 
 
 @dataclasses.dataclass
@@ -36,21 +41,21 @@ class Trial:
         self.free = [build.folder / "mutants" / str(i) for i in range(jobs)]
         self.lock = threading.Lock()
         self.seconds = {}
+        self.locks = {program: threading.Lock() for program in build.links}
 
-    def measure(self, files):
-        """Runs, without a mistake, the test programs that mutants of `files` need; returns what fails."""
-        needed = sorted({program for file in files for program in self.linking(file)})
-        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
-            return [failure for failure in pool.map(self._measure_one, needed) if failure]
-
-    def _measure_one(self, program):
-        folder = self.build.folder / "mutants" / f"unchanged_{program}"
-        folder.mkdir(parents=True, exist_ok=True)
-        failed, self.seconds[program] = building.run_tests(
-            self.build.folder / "bin" / program, self.build.folder, folder, 1800
-        )
-        print(f"unchanged    {program}: {self.seconds[program]:.1f} s", flush=True)
-        return f"{program}: {failed}" if failed else None
+    def seconds_of(self, program):
+        """Seconds that a test program takes without a mistake; runs it when it is asked for first."""
+        with self.locks[program]:
+            if program not in self.seconds:
+                folder = self.build.folder / "mutants" / f"unchanged_{program}"
+                folder.mkdir(parents=True, exist_ok=True)
+                path = self.build.folder / "bin" / program
+                failed, seconds = building.run_tests(path, self.build.folder, folder, LONGEST_S)
+                if failed:
+                    raise FailsAnywayError(f"{program}: {failed}")
+                print(f"unchanged    {program}: {seconds:.1f} s", flush=True)
+                self.seconds[program] = seconds
+            return self.seconds[program]
 
     def linking(self, file):
         """Test programs that link `file`; with `own_only` those of its folder, if it has any."""
@@ -63,9 +68,11 @@ class Trial:
         return {f"armillary_{part}_test" for part in pathlib.PurePath(file).parts[:-1]}
 
     def programs(self, file):
-        """Test programs that link `file`: its folder's own first, then the fastest."""
+        """Test programs that link `file`, one after the other: its folder's own, then the fastest."""
         own = self.own(file)
-        return sorted(self.linking(file), key=lambda p: (p not in own, self.seconds[p]))
+        linking = self.linking(file)
+        yield from [p for p in linking if p in own]
+        yield from sorted([p for p in linking if p not in own], key=self.seconds_of)
 
     def run(self, mutant):
         with self.lock:
@@ -83,11 +90,10 @@ class Trial:
         if text is None:
             return Verdict(mutant, "gone", "the line has changed")
         overlay.change(mutant.file, text)
-        programs = self.programs(mutant.file)
         differs = False
         # Objects that take long to compile only if the others noticed nothing.
         for slow in (False, True):
-            for program in programs:
+            for program in self.programs(mutant.file):
                 touched = self.build.touched(program, mutant.file)
                 late = [o for o in touched if self.build.seconds.get(o, 0) > building.SLOW_COMPILE_S]
                 if slow and not late:
@@ -98,10 +104,10 @@ class Trial:
                     continue
                 differs = True
                 linked = overlay.link(program, now)
-                patience = 5 * self.seconds[program] + building.PATIENCE_S
+                patience = 5 * self.seconds_of(program) + building.PATIENCE_S
                 failed, _ = building.run_tests(linked, self.build.folder, overlay.folder, patience)
                 if failed:
                     return Verdict(mutant, "killed", f"by {program}: {failed}")
         if not differs:
             return Verdict(mutant, "same")
-        return Verdict(mutant, "survived", f"{len(programs)} test programs")
+        return Verdict(mutant, "survived", f"{len(self.linking(mutant.file))} test programs")
