@@ -209,7 +209,7 @@ TEST(VerifyError, PlansOfAnotherFormat) {
                           const std::string& message) {
     expect_no_plan(replaced(good, from, to), EndsWith(message));
   };
-  edited("\"format_version\":1", "\"format_version\":2", "format_version is 2; 1 is required");
+  edited("\"format_version\":2", "\"format_version\":1", "format_version is 1; 2 is required");
   edited("\"strategy\"", "\"stratgy\"",
          "stratgy is not a known key; format_version, strategy, pass, problem, blocks or ranks is "
          "required; nearest: 'strategy'");

@@ -50,8 +50,9 @@ class Ends {
 bool equal(const RankProgram& a, const View& left, const RankProgram& b, const View& right) {
   const Tile& l = a.tiles[left.tile];
   const Tile& r = b.tiles[right.tile];
-  return l.tensor == r.tensor && l.partial == r.partial && l.narrow == r.narrow &&
-         left.heads == right.heads && left.blocks == right.blocks;
+  // Both are as narrow as the problem's wire: `form` has seen to that.
+  return l.tensor == r.tensor && l.partial == r.partial && left.heads == right.heads &&
+         left.blocks == right.blocks;
 }
 
 /// Takes those of the lane away from the front.

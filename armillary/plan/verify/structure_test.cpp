@@ -274,7 +274,7 @@ TEST(VerifyMatch, EverySendMeetsOneReceiveOfAnEqualView) {
 
 /// Both ends of a message have the same bytes: a sum that travels rounded does not fit a receive
 /// that takes accumulators.
-TEST(VerifyMatch, BothEndsAreNarrowOrNeither) {
+TEST(VerifyForm, BothEndsAreNarrowOrNeither) {
   const Plan plan = narrow_plan("ring", Pass::Backward);
   const std::vector<Op>& mine = plan.ranks[1].ops;
   const auto recv = std::find_if(mine.begin(), mine.end(), [&](const Op& op) {
@@ -287,8 +287,8 @@ TEST(VerifyMatch, BothEndsAreNarrowOrNeither) {
                  received.narrow = false;
                  p.ranks[1].slots[received.slot].bytes *= 2;
                },
-               {1, static_cast<int>(recv - mine.begin()), "match",
-                "expects partial dk{1} heads 0-2 but rank 0 sends narrow partial dk{1} heads 0-2"});
+               {1, static_cast<int>(recv - mine.begin()), "form",
+                "partial dk{1} heads 0-2 travels in fp32; under wire input it travels in bf16"});
 }
 
 TEST(VerifyMatch, MessagesOfALaneMatchInOrder) {
