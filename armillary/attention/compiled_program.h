@@ -71,8 +71,8 @@ struct CompiledProgram {
   std::vector<int> home;
   static constexpr int kNowhere = -1;
   std::vector<std::vector<LocatedView>> views;  ///< Of the ops, one per operand.
-  const kernel::Kernel* kernel = nullptr;      ///< For which `calls` are prepared.
-  std::vector<std::vector<KernelCall>> calls;  ///< Of the ops; none for those that do not attend.
+  const kernel::Kernel* kernel = nullptr;       ///< For which `calls` are prepared.
+  std::vector<std::vector<KernelCall>> calls;   ///< Of the ops; none for those that do not attend.
   // What is done by the kernel calls of ops that attend (fused.h).
   std::vector<bool> fused;  ///< Of the ops: nothing is left to do.
   /// Of the ops: whether the sums of queries, and of keys, have not been cleared: the one call of
