@@ -93,6 +93,7 @@ std::vector<std::size_t> order_seen_late(std::uint64_t seed) {
   std::atomic<bool> seen = false;
   const auto body = [&](Communicator& comm) {
     std::vector<Request> requests;
+    requests.reserve(kLanes);
     for (int lane = 0; lane < static_cast<int>(kLanes); ++lane) {
       requests.push_back(comm.rank() == 0 ? comm.irecv(1, lane, {}) : comm.isend(0, lane, {}));
     }
