@@ -73,7 +73,7 @@ struct Model {
     score.dropout = {.p = dropout, .seed = 0x123456789abcdef0, .step = 0xfedcba9876543210};
     return score;
   }
-  at::Tensor sinks_H() const {
+  at::Tensor sink_logits() const {
     return sinks ? at::linspace(-1.5, 2, heads, at::kFloat) : at::Tensor();
   }
   Sequences sequences(const Mask& mask, at::ScalarType dtype) const {
@@ -113,7 +113,7 @@ class Opinion {
  public:
   Opinion(const Sequences& x, const at::Tensor& visible_QK, const Model& model)
       : x_(x), hidden_QK_(visible_QK.logical_not()), model_(model), score_(model.score()) {
-    const at::Tensor sinks_H = model.sinks_H();
+    const at::Tensor sinks_H = model.sink_logits();
     if (sinks_H.defined()) sinks_H_ = leaf(sinks_H);
   }
 
@@ -231,7 +231,7 @@ TEST_P(PyTorch, SaysTheSameOfMasksHeadsAndFeatures) {
       const Sequences x = model.sequences(mask, dtype);
       const Results required = opinion(x, shape, model);
       for (const Deal& deal : ways) {
-        expect_near(dealt_attention(kernel(), x, mask, deal, model.score(), model.sinks_H()),
+        expect_near(dealt_attention(kernel(), x, mask, deal, model.score(), model.sink_logits()),
                     required, tolerance(dtype),
                     fmt::format("{}, {}, {}, {}", shape.text, model.name, c10::toString(dtype),
                                 deal.all ? "at once" : "in parts"));
@@ -244,8 +244,8 @@ TEST(NaiveAttention, EqualsPyTorch) {
   for_each_case([](const MaskCase& shape, const Model& model) {
     const Mask mask = plan::parse_mask(shape.text, shape.lengths);
     const Sequences x = model.sequences(mask, at::kDouble);
-    expect_near(naive_attention(x, mask, model.score(), model.sinks_H()), opinion(x, shape, model),
-                1e-12, shape.text + ", " + model.name);
+    expect_near(naive_attention(x, mask, model.score(), model.sink_logits()),
+                opinion(x, shape, model), 1e-12, shape.text + ", " + model.name);
   });
 }
 
