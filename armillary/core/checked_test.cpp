@@ -70,5 +70,22 @@ TEST(PieceBegin, DoesNotOverflow) {
             static_cast<std::int64_t>(static_cast<__int128>(total) * (n - 1) / n));
 }
 
+TEST(NearestDivisor, IsTheSmallerOfTwoAndNeverFartherThanAnother) {
+  EXPECT_EQ(nearest_divisor(12, 5), 4);  // 4 and 6 are as near.
+  EXPECT_EQ(nearest_divisor(12, 11), 12);
+  EXPECT_EQ(nearest_divisor(12, 100), 12);
+  EXPECT_EQ(nearest_divisor(13, 6), 1);
+  EXPECT_EQ(nearest_divisor(1, 7), 1);
+  for (std::int64_t n = 1; n <= 60; ++n) {
+    for (std::int64_t wish = 1; wish <= 70; ++wish) {
+      std::int64_t nearest = 1;
+      for (std::int64_t d = 2; d <= n; ++d) {
+        if (n % d == 0 && std::abs(d - wish) < std::abs(nearest - wish)) nearest = d;
+      }
+      EXPECT_EQ(nearest_divisor(n, wish), nearest) << wish << " of " << n;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace armillary

@@ -257,6 +257,11 @@ TEST(VerifyBlocks, TilesOfTheCallerHaveSlotsOfTheirOwn) {
 TEST(VerifyMatch, EverySendMeetsOneReceiveOfAnEqualView) {
   expect_first_forward([](Plan& p) { drop(p, 1, 3); },
                        {0, 2, "match", "v{0} heads 0-2 has no matching receive on rank 1"});
+  expect_first_forward(
+      [](Plan& p) {
+        insert(p, 0, 4, {.kind = OpKind::Send, .lane = 9, .peer = 1, .views = {whole(p, 0, 1)}});
+      },
+      {0, 4, "match", "v{0} heads 0-2 has no matching receive on rank 1"});
   expect_first_forward([](Plan& p) { drop(p, 1, 2); },
                        {0, 3, "match", "v{1} heads 0-2 has no matching send on rank 1"});
   expect_first_forward([](Plan& p) { drop(p, 0, 0); },
