@@ -38,16 +38,21 @@ def counts(folders, total):
     return found
 
 
-def too_wide(build):
-    """Headers that so many objects include that they are not drawn from."""
-    return {file for file, objects in build.dependents.items() if len(objects) > MOST_OBJECTS}
+def not_drawn(build):
+    """Headers that very many objects include, and those of tests alone; says how many there are."""
+    wide = {file for file, objects in build.dependents.items() if len(objects) > MOST_OBJECTS}
+    ours = {file for file in build.dependents if file.startswith(("armillary/", "cli/"))}
+    of_tests = {f for f in ours - wide if all("_test.dir/" in object_ for object_ in build.dependents[f])}
+    of_tests = {file for file in of_tests if not file.endswith("_test.cpp")}
+    print(f"not drawn    {len(wide & ours)} headers in over {MOST_OBJECTS} objects, {len(of_tests)} of tests")
+    return wide | of_tests
 
 
 class Report:
     """Prints verdicts as they come, keeps them in a file, and adds them up."""
 
-    def __init__(self, path, append):
-        self.file = open(path, "a" if append else "w", encoding="utf-8")  # noqa: SIM115  # closed with the process
+    def __init__(self, path):
+        self.file = open(path, "w", encoding="utf-8")  # noqa: SIM115  # closed with the process
         self.table = {}
 
     def add(self, folder, verdict):
@@ -83,7 +88,7 @@ def folder_of(file):
 
 def run_drawn(trial, wanted, seed, report):
     """Draws until each folder has its count of mutants that compile to another program."""
-    skipped = too_wide(trial.build)
+    skipped = not_drawn(trial.build)
     drawn = {folder: draw.sequence(ROOT, folder, seed, skipped) for folder in wanted}
     with concurrent.futures.ThreadPoolExecutor(trial.jobs) as pool:
         waiting = {}
@@ -166,7 +171,7 @@ def main():
     again = survivors(arguments.survivors) if arguments.survivors else None
 
     trial = Trial(building.Build(ROOT, arguments.build.resolve()), arguments.jobs, arguments.own)
-    report = Report(arguments.out or arguments.build / "mutants.jsonl", append=False)
+    report = Report(arguments.out or arguments.build / "mutants.jsonl")
     try:
         if again is not None:
             run_again(trial, again, report)
