@@ -199,17 +199,22 @@ TEST(TrainByHand, RatesAreOfTheTimeOfAStepAndOfTheOperationsOfTheModel) {
   const double pairs = 2 * 2 * 4 * 40 * 40;  // sequences, layers, heads, and pairs of 8 dims
   const double flops = 6 * matrices * 2 * 40 + 12 * 8 * pairs;
   double told = 0;
+  std::size_t filled = 0;  // Steps that take most of the time between their ends.
   for (std::size_t i = 0; i < steps.size(); ++i) {
     EXPECT_NEAR(steps[i].tflops * 1e12 / steps[i].tps, flops / 80, 1e-6 * flops)
         << "step " << i + 1;
     ASSERT_TRUE(steps[i].mfu.has_value());
     EXPECT_NEAR(*steps[i].mfu / steps[i].tflops, *steps[0].mfu / steps[0].tflops,
                 1e-9 * *steps[0].mfu / steps[0].tflops);
-    if (i > 0) told += 80 / (2 * steps[i].tps);
+    if (i == 0) continue;
+    const double of_step = 80 / (2 * steps[i].tps);
+    told += of_step;
+    const double between = std::chrono::duration<double>(ends[i] - ends[i - 1]).count();
+    if (of_step >= 0.7 * between) ++filled;
   }
   const double passed = std::chrono::duration<double>(ends.back() - ends.front()).count();
   EXPECT_LE(told, 1.001 * passed);
-  EXPECT_GE(told, 0.7 * passed) << "what the steps took is most of the time between their ends";
+  EXPECT_GT(filled, steps.size() / 2) << "a busy machine delays some, not most";
   // Other work on the machine makes two measurements differ, but not tenfold.
   double peak = 0;
   comm::run_ranks(2, [&](comm::Communicator& comm) {
