@@ -262,6 +262,34 @@ TEST(RunRanks, ALoanOutlivesItsLenderAndIsRefused) {
   EXPECT_THAT(text, HasSubstr(" failed: "));
 }
 
+TEST(RunRanks, DroppingWhatAPeerReadsIsAFailure) {
+  std::atomic<bool> borrowed = false;
+  std::atomic<bool> dropped = false;
+  std::string text;
+  const auto body = [&](Communicator& comm) {
+    const auto values = std::make_shared<std::vector<int>>(2);
+    const Strided part = whole(std::span(*values));
+    if (comm.rank() == 0) {
+      Request request = start_one(comm, loan_of(Direction::Send, 1, {&part, 1}, values));
+      spin_until(borrowed);
+      request.reset();
+      dropped = true;
+      return;
+    }
+    const Request request = start_one(comm, loan_of(Direction::Receive, 0, {&part, 1}));
+    comm.wait(request);
+    borrowed = true;
+    spin_until(dropped);
+    try {
+      comm.give_back(request);
+    } catch (const CommError& e) {
+      text = e.what();
+    }
+  };
+  EXPECT_ANY_THROW(run_ranks(2, body));
+  EXPECT_THAT(text, HasSubstr("rank 0 dropped a request of 8 bytes with rank 1 on lane"));
+}
+
 TEST(RunRanks, ALoanThatIsNotGivenBackEndsInADeadline) {
   std::atomic<bool> over = false;
   const auto body = [&](Communicator& comm) {

@@ -22,6 +22,11 @@ TEST(NearestName, PrefersTheFirstOfEquals) {
   EXPECT_EQ(nearest_name("fp61", std::vector<std::string>{"fp64", "fp16", "fp62"}), "fp64");
 }
 
+TEST(NearestName, CountsWhatIsAddedAndWhatIsLeftOut) {
+  EXPECT_EQ(nearest_name("rinb", std::vector<std::string>{"r-i-n-b-x", "ring"}), "ring");
+  EXPECT_EQ(nearest_name("r-i-n-g", std::vector<std::string>{"ring", "r-o-n-g"}), "r-o-n-g");
+}
+
 TEST(NearestName, IsSilentWhenNothingIsNear) {
   EXPECT_EQ(nearest_name("quantum-entanglement", kMasks), "");
   EXPECT_EQ(nearest_name("", kMasks), "");

@@ -1,6 +1,7 @@
 """Runs mutants through the test programs of a build, and says what became of them."""
 
 import dataclasses
+import json
 import pathlib
 import threading
 
@@ -31,6 +32,25 @@ class Verdict:
         return dataclasses.asdict(self)
 
 
+class Known:
+    """Seconds of programs that passed, in a file, for as long as they are not built again."""
+
+    def __init__(self, path):
+        self.path = path
+        self.lock = threading.Lock()
+        self.of = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+    def get(self, program):
+        built, seconds = self.of.get(program.name, (None, None))
+        return seconds if built == program.stat().st_mtime_ns else None
+
+    def put(self, program, seconds):
+        with self.lock:
+            self.of[program.name] = (program.stat().st_mtime_ns, seconds)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(json.dumps(self.of), encoding="utf-8")
+
+
 class Trial:
     """Runs mutants through the test programs of one build."""
 
@@ -40,22 +60,23 @@ class Trial:
         self.jobs = jobs
         self.free = [build.folder / "mutants" / str(i) for i in range(jobs)]
         self.lock = threading.Lock()
-        self.seconds = {}
+        self.known = Known(build.folder / "mutants" / "seconds.json")
         self.locks = {program: threading.Lock() for program in build.links}
 
     def seconds_of(self, program):
         """Seconds that a test program takes without a mistake; runs it when it is asked for first."""
+        path = self.build.folder / "bin" / program
         with self.locks[program]:
-            if program not in self.seconds:
+            seconds = self.known.get(path)
+            if seconds is None:
                 folder = self.build.folder / "mutants" / f"unchanged_{program}"
                 folder.mkdir(parents=True, exist_ok=True)
-                path = self.build.folder / "bin" / program
                 failed, seconds = building.run_tests(path, self.build.folder, folder, LONGEST_S)
                 if failed:
                     raise FailsAnywayError(f"{program}: {failed}")
                 print(f"unchanged    {program}: {seconds:.1f} s", flush=True)
-                self.seconds[program] = seconds
-            return self.seconds[program]
+                self.known.put(path, seconds)
+            return seconds
 
     def linking(self, file):
         """Test programs that link `file`; with `own_only` those of its folder, if it has any."""
