@@ -119,7 +119,7 @@ bool touches(const Op& op, int tile) {
 std::vector<std::vector<Batch>> batches_of(const plan::RankProgram& program,
                                            const std::vector<std::vector<LocatedView>>& located,
                                            const std::vector<std::vector<int>>& waits) {
-  std::vector<std::vector<Batch>> lanes(1);
+  std::vector<std::vector<Batch>> lanes;
   std::map<plan::Lane, int> last_step;
   for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
     const Op& op = program.ops[i];

@@ -85,10 +85,9 @@ void Execution::restart(comm::Communicator& comm, ExecutionOptions options,
   std::fill(complete_.begin(), complete_.end(), false);
   std::fill(next_.begin(), next_.end(), 0);
   const plan::RankProgram& program = compiled_->program;
-  const bool backward = tile_of(program.inputs, plan::Tensor::DOut) >= 0;
-  std::fill(awaited_.begin(), awaited_.end(), false);
   for (const int tile : program.inputs) awaited_[tile] = true;
-  for (const int tile : program.saved) awaited_[tile] = awaited_[tile] || backward;
+  if (tile_of(program.inputs, plan::Tensor::DOut) < 0) return;
+  for (const int tile : program.saved) awaited_[tile] = true;
 }
 
 void Execution::release_tiles() {
