@@ -5,90 +5,60 @@
 // is about.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "armillary/kernel/block_attention.h"
+#include "armillary/plan/segments.h"
 #include "armillary/plan/strategy.h"
 
 namespace armillary::attention {
 
-/// Rows of a tile that lie one after the other in memory: blocks that are neighbours in it.
-struct Segment {
-  std::int64_t begin = 0;  ///< First token in the tile.
-  std::int64_t count = 0;
-  plan::Runs positions;  ///< Global positions of these tokens, in memory order.
-};
-
-/// A view, located in its tile.
-struct LocatedView {
-  int tile = -1;
-  std::int64_t first_head = 0;  ///< In the tile.
-  std::int64_t heads = 0;
-  std::int64_t first_global_head = 0;
-  std::vector<Segment> segments;
-};
-
-/// Ops that start together: one compute op, or a batch of sends and receives of one lane.
+/// Ops that start together: one compute op, or the messages of a step of one lane.
 struct Batch {
   plan::Lane lane = plan::kCompute;
   std::vector<int> ops;
-  /// The ops of a comm lane by message: what an all-to-all sends to, or receives from, one peer
-  /// travels as one, such as Q, K and V of `qkv=packed`; every other op is a message of its own.
-  std::vector<std::vector<int>> messages;
   std::vector<int> waits;   ///< Ops that must be complete before it starts.
   std::vector<int> inputs;  ///< Tiles of the caller: those it feeds must be there before it starts.
 };
 
-/// One kernel call of an attend or attend_grad: a segment of queries against a segment of keys.
+/// One kernel call of an op that attends: a segment of queries against a segment of keys.
 struct KernelCall {
   std::size_t q_segment = 0;
   std::size_t kv_segment = 0;
   kernel::Pairs pairs;
 };
 
-/// An operand of an op that is written.
-struct ResultView {
-  int op = -1;
-  std::size_t operand = 0;
+/// An op, its memory located and its kernels chosen.
+struct CompiledOp {
+  const plan::Op* op = nullptr;
+  std::vector<plan::LocatedView> views;  ///< One per operand.
+  std::vector<KernelCall> calls;         ///< None for ops that do not attend.
+  bool loan = false;  ///< A send may lend its memory, or a receive borrow the sender's (loans.h).
+  std::vector<int> readers;  ///< Of a receive that may borrow: the ops that read its tile.
 };
 
-/// Immutable; threads may share it. Stays where it is: `calls` point to the mask of `problem`.
+/// Immutable; threads may share it. Stays where it is: `ops` point into `problem` and `program`.
 struct CompiledProgram {
   plan::Problem problem;
   plan::RankProgram program;
+  const kernel::Kernel* kernel = nullptr;  ///< For which `calls` are prepared.
   std::vector<std::vector<std::int64_t>>
       shapes;  ///< Of the tiles: {B, L, heads, dim} or {B, L, heads}.
-  /// Of the tiles: whether it comes from or goes to the caller (inputs, outputs, saved), and so has
-  /// memory of its own in every run.
-  std::vector<bool> callers;
-  /// Of the tiles: where it lives: itself, or the caller's tile that takes over all it ends as, in
-  /// the same dtype and place. The `copy` or `finish` that does it has nothing to move then. Or
-  /// nowhere: a sum that is not made (fused.h).
+  /// Of the tiles: the tile of the caller (inputs, outputs, saved) in whose memory it lies: itself,
+  /// or that in whose slot it is. Or kInSlots.
   std::vector<int> home;
-  static constexpr int kNowhere = -1;
-  std::vector<std::vector<LocatedView>> views;  ///< Of the ops, one per operand.
-  const kernel::Kernel* kernel = nullptr;       ///< For which `calls` are prepared.
-  std::vector<std::vector<KernelCall>> calls;   ///< Of the ops; none for those that do not attend.
-  // What is done by the kernel calls of ops that attend (fused.h).
-  std::vector<bool> fused;  ///< Of the ops: nothing is left to do.
-  /// Of the ops: whether the sums of queries, and of keys, have not been cleared: the one call of
-  /// the op writes them.
-  std::vector<std::array<bool, 2>> fresh;
-  /// Of the ops: what the one call of an op writes in place of its sums: out and lse, or dq, dk and
-  /// dv; empty for others.
-  std::vector<std::vector<ResultView>> results;
+  static constexpr int kInSlots = -1;
+  std::vector<CompiledOp> ops;
   std::vector<std::vector<Batch>> lanes;  ///< Batches in order, one list per lane; 0 computes.
-  /// Of the ops: whether a send may lend its memory, or a receive borrow the sender's (loans.h).
-  std::vector<bool> loan;
-  std::vector<std::vector<int>> readers;  ///< Of a receive that may borrow: who reads its tile.
 };
 
+/// The rank's program, lowered.
 std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner, plan::Pass pass,
                                                plan::Rank rank, const kernel::Kernel& kernel);
+/// A program of the planner's problem, as it is: lowered or not.
 std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner,
                                                plan::RankProgram program,
                                                const kernel::Kernel& kernel);
@@ -97,7 +67,7 @@ std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner,
 struct CompiledAttention {
   std::shared_ptr<const CompiledProgram> forward;
   std::shared_ptr<const CompiledProgram> backward;
-  std::shared_ptr<const CompiledProgram> replay;  ///< plan::replay of forward.
+  std::shared_ptr<const CompiledProgram> replay;
 };
 
 /// Compiles, or finds what was compiled for an equal problem, strategy and kernel before. Keeps the

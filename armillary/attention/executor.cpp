@@ -155,13 +155,13 @@ void Execution::place_results() {
   placed_ = true;
   const auto count = static_cast<int>(tiles_.size());
   for (int t = 0; t < count; ++t) {
-    if (!compiled_->callers[t] || awaited_[t] || tiles_[t].defined()) continue;
+    if (compiled_->home[t] != t || awaited_[t] || tiles_[t].defined()) continue;
     const plan::Dtype dtype = dtype_of(compiled_->problem, compiled_->program.tiles[t]);
     set_tile(t, at::empty(compiled_->shapes[t], scalar_type(dtype)));
   }
   for (int t = 0; t < count; ++t) {
     const int home = compiled_->home[t];
-    if (home != t && home != CompiledProgram::kNowhere) set_tile(t, tiles_[home]);
+    if (home != t && home != CompiledProgram::kInSlots) set_tile(t, tiles_[home]);
   }
 }
 
@@ -283,26 +283,23 @@ void Execution::start(const Batch& batch) {
 void Execution::start_messages(const Batch& batch) {
   parts_.clear();
   messages_.clear();
-  for (const std::vector<int>& ops : batch.messages) {
-    for (const int op : ops) add_parts(op);
-  }
+  for (const int op : batch.ops) add_parts(op);
   std::span<const comm::Strided> parts = parts_;  // will not grow any more
-  for (const std::vector<int>& ops : batch.messages) {
-    const plan::Op& action = compiled_->program.ops[ops[0]];
+  for (const int op : batch.ops) {
+    const plan::Op& action = *compiled_->ops[op].op;
     const bool sends = action.kind == plan::OpKind::Send;
-    std::size_t count = 0;
-    for (const int op : ops) count += parts_of(op);
+    const std::size_t count = parts_of(compiled_->ops[op]);
     messages_.push_back({.direction = sends ? comm::Direction::Send : comm::Direction::Receive,
                          .peer = action.peer,
                          .lane = action.lane,
                          .parts = parts.first(count)});
-    const int tile = compiled_->views[ops[0]][0].tile;
-    loans_.allow(ops[0], in_slot(tile) ? slots_ : tiles_[tile], messages_.back());
+    const int tile = action.views[0].tile;
+    loans_.allow(op, in_slot(tile) ? slots_ : tiles_[tile], messages_.back());
     parts = parts.subspan(count);
     (sends ? moved_.sent_bytes : moved_.received_bytes) +=
         comm::total_bytes(messages_.back().parts);
     (sends ? moved_.sent_messages : moved_.received_messages) += 1;
-    flying_.push_back(&ops);
+    flying_.push_back(op);
   }
   requests_.resize(flying_.size());
   comm_->start(messages_, std::span(requests_).last(messages_.size()));
@@ -313,8 +310,8 @@ bool Execution::collect_done() {
   std::size_t kept = 0;
   for (std::size_t i = 0; i < flying_.size(); ++i) {
     if (comm_->done(requests_[i])) {
-      for (const int op : *flying_[i]) complete_[op] = true;
-      moved_.borrowed_bytes += loans_.borrow(flying_[i]->front(), requests_[i], operands_);
+      complete_[flying_[i]] = true;
+      moved_.borrowed_bytes += loans_.borrow(flying_[i], requests_[i], operands_);
       continue;
     }
     std::swap(flying_[kept], flying_[i]);
@@ -342,18 +339,25 @@ void Execution::wait_for_any() {
                   comm_->rank());
 }
 
-/// Pieces of memory of an op that sends or receives.
-std::size_t Execution::parts_of(int op) const {
-  return static_cast<std::size_t>(compiled_->problem.batch) *
-         compiled_->views[op][0].segments.size();
+/// Pieces of memory of a message.
+std::size_t Execution::parts_of(const CompiledOp& message) const {
+  std::size_t segments = 0;
+  for (const plan::LocatedView& view : message.views) segments += view.segments.size();
+  return static_cast<std::size_t>(compiled_->problem.batch) * segments;
 }
 
-/// A view's memory, in an order that both ends of a message share however their tiles are laid out:
-/// batch entry, block, token. A row per token, or one per segment if all heads are shown.
+/// The memory of a message's views, in an order that both of its ends share however their tiles are
+/// laid out.
 void Execution::add_parts(int op) {
+  for (std::size_t v = 0; v < compiled_->ops[op].views.size(); ++v) add_parts(op, v);
+}
+
+/// Of a view, by batch entry, block, token: a row per token, or one per segment if all heads are
+/// shown.
+void Execution::add_parts(int op, std::size_t view) {
   for (std::int64_t b = 0; b < compiled_->problem.batch; ++b) {
-    for (std::size_t s = 0; s < compiled_->views[op][0].segments.size(); ++s) {
-      const at::Tensor& shown = operands_.at(op, 0, s);
+    for (std::size_t s = 0; s < compiled_->ops[op].views[view].segments.size(); ++s) {
+      const at::Tensor& shown = operands_.at(op, view, s);
       const std::int64_t size = shown.element_size();
       const std::int64_t rows = shown.size(1);
       const std::int64_t token_bytes = shown.stride(1) * size;

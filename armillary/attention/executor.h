@@ -112,8 +112,7 @@ class Execution {
   void take_slots(const at::Tensor& given);
   void release_tiles();
   bool in_slot(std::size_t tile) const {
-    const int home = compiled_->home[tile];
-    return home != CompiledProgram::kNowhere && !compiled_->callers[home];
+    return compiled_->home[tile] == CompiledProgram::kInSlots;
   }
   void place(const std::vector<int>& role, plan::Tensor tensor, const at::Tensor& memory);
   void place_results();
@@ -125,20 +124,22 @@ class Execution {
   bool ready(const Batch& batch) const;
   void start(const Batch& batch);
   void start_messages(const Batch& batch);
-  std::size_t parts_of(int op) const;
+  std::size_t parts_of(const CompiledOp& message) const;
   void add_parts(int op);
+  void add_parts(int op, std::size_t view);
   bool collect_done();
   void wait_for_any();
   bool finished() const;
 
   void compute(int op);
+  bool in_place(const CompiledOp& op, std::size_t target, std::size_t source) const;
   void delta(int op, std::size_t segment);
   void finish_rows(int op, std::size_t segment);
-  at::Tensor heads_of(const at::Tensor& x_H, const LocatedView& view) const;
-  const at::Tensor& written(const ResultView& result) const;
+  at::Tensor heads_of(const at::Tensor& x_H, const plan::LocatedView& view) const;
   void attend(int op);
+  void attend_all(int op);
   void attend_grad(int op);
-  bool at_home(int op, std::size_t target, std::size_t source) const;
+  void attend_grad_all(int op);
   int tile_of(const std::vector<int>& role, plan::Tensor tensor) const;
 
   std::shared_ptr<const CompiledProgram> compiled_;
@@ -147,12 +148,12 @@ class Execution {
   std::vector<at::Tensor> tiles_;  ///< Those of the caller; undefined while they are not there.
   Operands operands_;
   std::int64_t slot_bytes_ = 0;
-  at::Tensor slots_;                             ///< Undefined at rest.
-  bool placed_ = false;                          ///< All results have memory.
-  std::vector<bool> awaited_;                    ///< By tile: the caller has not fed it yet.
-  std::vector<bool> complete_;                   ///< By op.
-  std::vector<std::size_t> next_;                ///< By lane: first batch that has not started.
-  std::vector<const std::vector<int>*> flying_;  ///< Messages under way: their ops.
+  at::Tensor slots_;               ///< Undefined at rest.
+  bool placed_ = false;            ///< All results have memory.
+  std::vector<bool> awaited_;      ///< By tile: the caller has not fed it yet.
+  std::vector<bool> complete_;     ///< By op.
+  std::vector<std::size_t> next_;  ///< By lane: first batch that has not started.
+  std::vector<int> flying_;        ///< Ops of the messages under way.
   Loans loans_;  ///< After operands_ and tiles_: given back before the memory is gone.
   std::vector<comm::Request> requests_;  ///< Of what flies. Dropped first: it may pass on a loan.
   // Of the batch that starts; kept for their memory.

@@ -11,12 +11,6 @@
 namespace armillary::attention {
 namespace {
 
-bool may_lend(const CompiledProgram& compiled, int op, const std::vector<bool>& waited_for) {
-  const LocatedView& sent = compiled.views[op][0];
-  // What lives in a caller's tile may be written over as that tile, which no wait tells.
-  return !waited_for[op] && compiled.home[sent.tile] == sent.tile;
-}
-
 /// By tile: how many ops write its memory, and all that use it.
 struct Uses {
   int writers = 0;
@@ -25,68 +19,57 @@ struct Uses {
 
 std::vector<Uses> uses_of(const CompiledProgram& compiled) {
   std::vector<Uses> uses(compiled.program.tiles.size());
-  for (int op = 0; op < static_cast<int>(compiled.views.size()); ++op) {
-    const auto roles = operands(compiled.program.ops[op].kind);
-    for (std::size_t v = 0; v < compiled.views[op].size(); ++v) {
-      Uses& of = uses[compiled.views[op][v].tile];
-      if (roles[v].access != plan::Access::Read) ++of.writers;
+  const std::vector<plan::Op>& ops = compiled.program.ops;
+  for (int op = 0; op < static_cast<int>(ops.size()); ++op) {
+    for (std::size_t v = 0; v < ops[op].views.size(); ++v) {
+      Uses& of = uses[ops[op].views[v].tile];
+      if (plan::writes(ops[op], v)) ++of.writers;
       if (of.ops.empty() || of.ops.back() != op) of.ops.push_back(op);
     }
   }
   return uses;
 }
 
-/// Whether the whole tile is this op's and its readers' alone. The whole of a tile is one piece, so
-/// a send in several has more parts, and is copied.
-bool may_borrow(const CompiledProgram& compiled, int op, const Uses& uses) {
-  const plan::View& received = compiled.program.ops[op].views[0];
+/// Whether the whole tile is this receive's and its readers' alone. The whole of a tile is one
+/// piece, so a send in several has more parts, and is copied.
+bool may_borrow(const CompiledProgram& compiled, const plan::Op& op, const Uses& uses) {
+  const plan::View& received = op.views[0];
   const plan::Tile& tile = compiled.program.tiles[received.tile];
   return received.heads == tile.heads && received.blocks == tile.blocks &&
-         !compiled.callers[received.tile] && compiled.home[received.tile] == received.tile &&
-         uses.writers == 1;
+         compiled.home[received.tile] == CompiledProgram::kInSlots && uses.writers == 1;
 }
 
 }  // namespace
 
 void find_loans(CompiledProgram& compiled) {
-  const std::size_t ops = compiled.program.ops.size();
-  compiled.loan.assign(ops, false);
-  compiled.readers.resize(ops);
   const std::vector<Uses> uses = uses_of(compiled);
-  std::vector<bool> waited_for(ops, false);
+  std::vector<bool> waited_for(compiled.ops.size(), false);
   for (const std::vector<Batch>& lane : compiled.lanes) {
     for (const Batch& batch : lane) {
       for (const int op : batch.waits) waited_for[op] = true;
     }
   }
-  for (const std::vector<Batch>& lane : compiled.lanes) {
-    for (const Batch& batch : lane) {
-      for (const std::vector<int>& message : batch.messages) {
-        if (message.size() > 1) continue;
-        const int op = message[0];
-        const Uses& of = uses[compiled.views[op][0].tile];
-        const bool sends = compiled.program.ops[op].kind == plan::OpKind::Send;
-        if (sends) {
-          compiled.loan[op] = may_lend(compiled, op, waited_for);
-          continue;
-        }
-        if (!may_borrow(compiled, op, of)) continue;
-        compiled.loan[op] = true;
-        std::ranges::copy_if(of.ops, std::back_inserter(compiled.readers[op]),
-                             [op](int other) { return other != op; });
-      }
-    }
+  for (int i = 0; i < static_cast<int>(compiled.ops.size()); ++i) {
+    CompiledOp& message = compiled.ops[i];
+    const plan::Op& op = *message.op;
+    if (!op.is_comm() || op.views.size() > 1) continue;
+    const Uses& of = uses[op.views[0].tile];
+    const bool sends = op.kind == plan::OpKind::Send;
+    message.loan = sends ? !waited_for[i] : may_borrow(compiled, op, of);
+    if (sends || !message.loan) continue;
+    std::ranges::copy_if(of.ops, std::back_inserter(message.readers),
+                         [i](int other) { return other != i; });
   }
 }
 
 Loans::Loans(const CompiledProgram& compiled)
     : compiled_(compiled), tiles_(compiled.program.tiles.size()) {
   std::size_t borrowers = 0;
-  for (std::size_t op = 0; op < compiled.loan.size(); ++op) {
-    if (!compiled.loan[op]) continue;
-    const int number = compiled.views[op][0].tile;
+  for (const CompiledOp& op : compiled.ops) {
+    if (!op.loan) continue;
+    const int number = op.views[0].tile;
     Tile& tile = tiles_[number];
-    if (compiled.program.ops[op].kind == plan::OpKind::Send) {
+    if (op.op->kind == plan::OpKind::Send) {
       tile.owner = std::make_shared<at::Tensor>();
       continue;
     }
@@ -99,8 +82,8 @@ Loans::Loans(const CompiledProgram& compiled)
 }
 
 void Loans::allow(int op, const at::Tensor& memory, comm::Message& message) {
-  Tile& tile = tiles_[compiled_.views[op][0].tile];
-  message.loan = compiled_.loan[op] && !tile.borrowed;
+  Tile& tile = tiles_[compiled_.ops[op].views[0].tile];
+  message.loan = compiled_.ops[op].loan && !tile.borrowed;
   if (!message.loan || message.direction == comm::Direction::Receive) return;
   *tile.owner = memory;
   message.owner = tile.owner;
@@ -117,7 +100,7 @@ void Loans::show(int tile, const c10::Storage& memory, at::IntArrayRef strides, 
 std::int64_t Loans::borrow(int op, const comm::Request& request, Operands& operands) {
   const std::span<const comm::Strided> parts = request->borrowed();
   if (parts.empty()) return 0;
-  const int number = compiled_.views[op][0].tile;
+  const int number = compiled_.ops[op].views[0].tile;
   Tile& tile = tiles_[number];
   const std::vector<std::int64_t>& shape = compiled_.shapes[number];
   const std::int64_t element = tile.shown.element_size();
@@ -142,7 +125,8 @@ std::int64_t Loans::borrow(int op, const comm::Request& request, Operands& opera
 void Loans::give_back_read(const std::vector<bool>& complete, comm::Communicator& comm,
                            Operands& operands) {
   const auto is_read = [&](const Borrowed& loan) {
-    return std::ranges::all_of(compiled_.readers[loan.op], [&](int op) { return complete[op]; });
+    return std::ranges::all_of(compiled_.ops[loan.op].readers,
+                               [&](int op) { return complete[op]; });
   };
   for (std::size_t i = 0; i < borrowed_.size();) {
     if (!is_read(borrowed_[i])) {
@@ -151,7 +135,7 @@ void Loans::give_back_read(const std::vector<bool>& complete, comm::Communicator
     }
     const Borrowed loan = std::move(borrowed_[i]);
     borrowed_.erase(borrowed_.begin() + static_cast<std::ptrdiff_t>(i));
-    const int number = compiled_.views[loan.op][0].tile;
+    const int number = compiled_.ops[loan.op].views[0].tile;
     Tile& tile = tiles_[number];
     const std::vector<std::int64_t>& shape = compiled_.shapes[number];
     c10::SmallVector<std::int64_t, 4> strides(shape.size(), 1);

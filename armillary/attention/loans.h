@@ -23,7 +23,7 @@
 
 namespace armillary::attention {
 
-/// Fills `loan` and `readers`. Requires everything else.
+/// Fills `loan` and `readers` of the ops. Requires everything else.
 void find_loans(CompiledProgram& compiled);
 
 /// Those of one run after the other. One thread. Makes no tensor and allocates nothing in a run.

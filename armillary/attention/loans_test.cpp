@@ -39,8 +39,9 @@ bool has_loan(const plan::Problem& problem, OpKind kind, Tensor tensor,
   change(program);
   const auto compiled = compile(planner, program, kernel::cpu_kernel());
   const std::size_t op = op_of(program, kind, tensor);
-  EXPECT_TRUE(compiled->loan[op] || compiled->readers[op].empty()) << "readers of no loan";
-  return compiled->loan[op];
+  const CompiledOp& message = compiled->ops[op];
+  EXPECT_TRUE(message.loan || message.readers.empty()) << "readers of no loan";
+  return message.loan;
 }
 
 plan::View& received(plan::RankProgram& program) {

@@ -7,14 +7,14 @@
 namespace armillary::attention {
 
 Operands::Operands(const CompiledProgram& compiled) : of_tile_(compiled.program.tiles.size()) {
-  for (const std::vector<LocatedView>& views : compiled.views) {
+  for (const CompiledOp& op : compiled.ops) {
     std::vector<std::vector<Part>>& operands = parts_.emplace_back();
-    for (const LocatedView& view : views) {
+    for (const plan::LocatedView& view : op.views) {
       const plan::Tile& tile = compiled.program.tiles[view.tile];
       const at::ScalarType dtype = scalar_type(dtype_of(compiled.problem, tile));
       std::vector<Part>& parts = operands.emplace_back();
       parts.reserve(view.segments.size());  // of_tile_ points to its elements
-      for (const Segment& segment : view.segments) {
+      for (const plan::Segment& segment : view.segments) {
         parts.push_back({at::empty({0}, dtype), &view, &segment});
         of_tile_[view.tile].push_back(&parts.back());
       }

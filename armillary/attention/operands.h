@@ -34,8 +34,8 @@ class Operands {
  private:
   struct Part {
     at::Tensor tensor;
-    const LocatedView* view = nullptr;
-    const Segment* segment = nullptr;
+    const plan::LocatedView* view = nullptr;
+    const plan::Segment* segment = nullptr;
   };
   std::vector<std::vector<std::vector<Part>>> parts_;  ///< By op, operand, segment.
   std::vector<std::vector<Part*>> of_tile_;

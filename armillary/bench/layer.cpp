@@ -11,8 +11,8 @@
 #include <cmath>
 #include <utility>
 
-#include "armillary/attention/compiled_program.h"
 #include "armillary/kernel/cpu_kernel.h"
+#include "armillary/plan/passes/lower.h"
 
 namespace armillary::bench {
 namespace {
@@ -45,8 +45,11 @@ std::int64_t most_ops(const plan::Problem& problem, const std::string& strategy,
   const plan::Planner planner(problem, plan::parse_strategy(strategy));
   std::size_t most = 0;
   for (plan::Rank rank = 0; rank < problem.world; ++rank) {
-    std::size_t ops = planner.program(plan::Pass::Forward, rank).ops.size();
-    if (backward) ops += planner.program(plan::Pass::Backward, rank).ops.size();
+    const auto ops_of = [&](plan::Pass pass) {
+      return plan::lower(problem, planner.blocks(), planner.program(pass, rank)).ops.size();
+    };
+    std::size_t ops = ops_of(plan::Pass::Forward);
+    if (backward) ops += ops_of(plan::Pass::Backward);
     most = std::max(most, ops);
   }
   return static_cast<std::int64_t>(most);
@@ -126,8 +129,9 @@ struct LayerKernels::Calls {
     kernel::Result result;
     kernel::OutputGrads upstream;
     kernel::InputGrads grads;
-    // As the executor calls it (attention/fused.h).
-    std::array<bool, 2> fresh = {};
+    // As the executor calls it (plan/passes/lower.h).
+    bool fresh_q = false;
+    bool fresh_kv = false;
     bool all = false;
 
     void write_at_once() {
@@ -145,14 +149,14 @@ struct LayerKernels::Calls {
   /// The calls of a program, on the rows of the sample that the views of its ops stand for.
   static std::vector<Call> of(const plan::Planner& planner, const plan::RankProgram& program,
                               const plan::Mask& mask, const Sample& whole) {
-    const auto compiled = attention::compile(planner, program, kernel::cpu_kernel());
     std::vector<Call> calls;
-    for (std::size_t i = 0; i < program.ops.size(); ++i) {
-      const plan::Op& op = program.ops[i];
-      if (op.kind != plan::OpKind::Attend && op.kind != plan::OpKind::AttendGrad) continue;
+    for (const plan::Op& op : program.ops) {
+      if (!op.attends() && !op.attends_grad()) continue;
       calls.push_back(one(planner, op, mask, whole));
-      calls.back().fresh = compiled->fresh[i];
-      if (!compiled->results[i].empty()) calls.back().write_at_once();
+      calls.back().fresh_q = op.fresh_q;
+      calls.back().fresh_kv = op.fresh_kv;
+      const bool all = op.kind == plan::OpKind::AttendAll || op.kind == plan::OpKind::AttendGradAll;
+      if (all) calls.back().write_at_once();
     }
     return calls;
   }
@@ -189,7 +193,7 @@ struct LayerKernels::Calls {
     call.carry = {at::empty(shape, acc), at::empty(shape.slice(0, 3), acc)};
     kernel::clear(call.carry);
     kernel::cpu_kernel().attend(call.pairs, call.inputs, call.carry);
-    if (op.kind == plan::OpKind::Attend) return call;
+    if (op.attends()) return call;
     call.upstream = {part(whole.dout_BLHD, q_rows, queries.heads), call.carry.lse_BLH,
                      at::zeros(shape.slice(0, 3), acc)};
     call.grads = {at::zeros(shape, acc), at::zeros(call.inputs.k_BLGD.sizes(), acc),
@@ -204,7 +208,7 @@ struct LayerKernels::Calls {
         kernel.attend_all(call.pairs, call.inputs, {}, call.result);
         continue;
       }
-      call.carry.fresh = call.fresh[0];
+      call.carry.fresh = call.fresh_q;
       kernel.attend(call.pairs, call.inputs, call.carry);
     }
     if (!both) return;
@@ -213,8 +217,8 @@ struct LayerKernels::Calls {
         kernel.attend_grad_all(call.pairs, call.inputs, call.upstream, call.grads);
         continue;
       }
-      call.grads.dq_fresh = call.fresh[0];
-      call.grads.dkv_fresh = call.fresh[1];
+      call.grads.dq_fresh = call.fresh_q;
+      call.grads.dkv_fresh = call.fresh_kv;
       kernel.attend_grad(call.pairs, call.inputs, call.upstream, call.grads);
     }
   }
@@ -227,7 +231,8 @@ LayerKernels::LayerKernels(const plan::Problem& problem, const std::string& stra
   for (plan::Rank rank = 0; rank < problem.world; ++rank) {
     of_rank_.push_back(std::make_unique<Calls>());
     const auto calls = [&](plan::Pass pass) {
-      return Calls::of(planner, planner.program(pass, rank), mask_, whole);
+      return Calls::of(planner, plan::lower(problem, planner.blocks(), planner.program(pass, rank)),
+                       mask_, whole);
     };
     of_rank_.back()->forward = calls(plan::Pass::Forward);
     of_rank_.back()->backward = calls(plan::Pass::Backward);

@@ -96,10 +96,9 @@ void for_each_dependencies(const RankProgram& program, const Dependencies& visit
   std::vector<int> found;
   for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
     const Op& op = program.ops[i];
-    const auto roles = operands(op.kind);
     found.clear();
     for (std::size_t v = 0; v < op.views.size(); ++v) {
-      const Touch touch(i, op.views[v], roles[v].access != Access::Read);
+      const Touch touch(i, op.views[v], writes(op, v));
       touch_slot(histories[program.tiles[touch.tile].slot], touch, found);
     }
     std::sort(found.begin(), found.end());

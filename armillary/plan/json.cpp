@@ -18,12 +18,13 @@ using Json = nlohmann::ordered_json;  // Keys in the order they are written: for
 
 constexpr std::array kDtypes{Dtype::F64, Dtype::F32, Dtype::Bf16, Dtype::F16};
 constexpr std::array kWires{Wire::Accumulator, Wire::Input};
-constexpr std::array kPasses{Pass::Forward, Pass::Backward};
+constexpr std::array kPasses{Pass::Forward, Pass::Backward, Pass::Replay};
 constexpr std::array kTensors{Tensor::Q,    Tensor::K,     Tensor::V,  Tensor::Out, Tensor::Lse,
                               Tensor::DOut, Tensor::Delta, Tensor::DQ, Tensor::DK,  Tensor::DV};
-constexpr std::array kOpKinds{OpKind::Send,  OpKind::Recv,  OpKind::Attend, OpKind::AttendGrad,
-                              OpKind::Merge, OpKind::Add,   OpKind::Copy,   OpKind::Clear,
-                              OpKind::Delta, OpKind::Finish};
+constexpr std::array kOpKinds{OpKind::Send,       OpKind::Recv,      OpKind::Attend,
+                              OpKind::AttendGrad, OpKind::Merge,     OpKind::Add,
+                              OpKind::Copy,       OpKind::Clear,     OpKind::Delta,
+                              OpKind::Finish,     OpKind::AttendAll, OpKind::AttendGradAll};
 constexpr std::array kCollectives{Collective::AllGather, Collective::ReduceScatter,
                                   Collective::AllToAll};
 
@@ -85,12 +86,13 @@ Json to_json(const Op& op) {
   Json json{{"op", to_string(op.kind)}, {"lane", op.lane}, {"step", op.step}};
   if (op.is_comm()) json["peer"] = op.peer;
   if (op.collective != Collective::None) json["collective"] = to_string(op.collective);
-  const auto names = operands(op.kind);
-  ARMILLARY_CHECK(names.size() == op.views.size());
+  if (op.fresh_q) json["fresh_q"] = true;
+  if (op.fresh_kv) json["fresh_kv"] = true;
+  ARMILLARY_CHECK(takes(op.kind, op.views.size()));
   Json views = Json::object();
-  for (std::size_t i = 0; i < names.size(); ++i) {
+  for (std::size_t i = 0; i < op.views.size(); ++i) {
     const View& view = op.views[i];
-    views[std::string(names[i].name)] = {
+    views[operand_name(op.kind, i)] = {
         {"tile", view.tile}, {"heads", to_json(view.heads)}, {"blocks", view.blocks}};
   }
   json["operands"] = std::move(views);
@@ -162,6 +164,9 @@ class Node {
     }
     return static_cast<T>(value);
   }
+
+  /// Of an object or array.
+  std::size_t size() const { return json_.size(); }
 
   bool boolean() const {
     if (!json_.is_boolean()) refuse("true or false");
@@ -298,7 +303,7 @@ View parse_view(const Node& node) {
 }
 
 Op parse_op(const Node& node) {
-  node.object({"op", "lane", "step", "peer", "collective", "operands"});
+  node.object({"op", "lane", "step", "peer", "collective", "fresh_q", "fresh_kv", "operands"});
   Op op;
   op.kind = node["op"].name_of(kOpKinds);
   op.lane = node["lane"].integer<Lane>();
@@ -309,9 +314,15 @@ Op parse_op(const Node& node) {
     node["peer"].refuse("no peer for {}", to_string(op.kind));
   }
   if (node.has("collective")) op.collective = node["collective"].name_of(kCollectives);
+  if (node.has("fresh_q")) op.fresh_q = node["fresh_q"].boolean();
+  if (node.has("fresh_kv")) op.fresh_kv = node["fresh_kv"].boolean();
+  const Node given = node["operands"];
+  const std::size_t named = operands(op.kind).size();
   std::vector<std::string> names;
-  for (const Operand& operand : operands(op.kind)) names.emplace_back(operand.name);
-  const Node views = node["operands"].object(names);
+  for (std::size_t v = 0; v < named || (op.is_comm() && v < given.size()); ++v) {
+    names.push_back(operand_name(op.kind, v));
+  }
+  const Node views = given.object(names);
   for (const std::string& name : names) op.views.push_back(parse_view(views[name]));
   return op;
 }

@@ -1,6 +1,6 @@
 // json.h: a plan as JSON, for other programs and other languages.
 //
-//   {"format_version":2,"strategy":"ring","pass":"forward",
+//   {"format_version":3,"strategy":"ring","pass":"forward",
 //    "problem":{"world":2,"batch":1,"heads":4,"kv_heads":2,"head_dim":64,"value_dim":64,
 //               "dtype":"bf16","return_lse":false,"wire":"accumulator","layout":"contiguous",
 //               "mask":{"q_len":8,"kv_len":8,"bands":[{"q":[0,8],"k":[0,8],"lo":-7,"hi":0}]}},
@@ -14,8 +14,9 @@
 //                      "operands":{"src":{"tile":1,"heads":[0,2],"blocks":[0]}}}, ..]}, ..]}
 //
 // Ranges are half-open pairs. Names are those that `to_string` prints. `peer` is there for send and
-// recv only, `collective` only where an op belongs to one. The mask is written as its bands,
-// whatever it was made of. Numbers are 64-bit integers.
+// recv only, `collective` only where an op belongs to one, `fresh_q` and `fresh_kv` where they are
+// true. A message of several views has operands src, src1, src2 .. or dst, dst1 ... The mask is
+// written as its bands, whatever it was made of. Numbers are 64-bit integers.
 #pragma once
 
 #include <string>
@@ -26,9 +27,9 @@
 namespace armillary::plan {
 
 /// Raised when a reader of the old format could misunderstand the new one.
-inline constexpr int kJsonFormatVersion = 2;
+inline constexpr int kJsonFormatVersion = 3;
 
-/// One line without a newline. Every op must have the views that `operands(kind)` names.
+/// One line without a newline. Every op must have as many views as it `takes`.
 /// (1) parse_json(to_json(plan)) == plan, also for plans that `verify` refuses.
 std::string to_json(const Plan& plan);
 

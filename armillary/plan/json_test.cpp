@@ -47,7 +47,7 @@ Plan small_plan() {
 }
 
 constexpr const char* kSmallJson =
-    R"({"format_version":2,"strategy":"by hand","pass":"backward",)"
+    R"({"format_version":3,"strategy":"by hand","pass":"backward",)"
     R"("problem":{"world":1,"batch":1,"heads":2,"kv_heads":1,"head_dim":8,"value_dim":4,)"
     R"("dtype":"bf16","return_lse":false,"wire":"accumulator","layout":"striped:3",)"
     R"("mask":{"q_len":2,"kv_len":2,"bands":[{"q":[0,2],"k":[0,2],"lo":-1,"hi":0}]}},)"
@@ -115,12 +115,12 @@ std::string refusal(const std::string& from, const std::string& to) {
 }
 
 TEST(Json, RefusesAnotherVersion) {
-  EXPECT_EQ(refusal(R"("format_version":2)", R"("format_version":1)"),
-            "parse_json: format_version is 1; 2 is required");
+  EXPECT_EQ(refusal(R"("format_version":3)", R"("format_version":1)"),
+            "parse_json: format_version is 1; 3 is required");
 }
 
 TEST(Json, NamesTheKeyThatIsMissing) {
-  EXPECT_EQ(refusal(R"("format_version":2,)", ""),
+  EXPECT_EQ(refusal(R"("format_version":3,)", ""),
             "parse_json: format_version is missing; this key is required");
   EXPECT_EQ(refusal(R"("lane":1,)", ""),
             "parse_json: ranks[0].ops[0].lane is missing; this key is required");
@@ -194,11 +194,11 @@ TEST(Json, RefusesUnknownNames) {
   EXPECT_EQ(
       refusal(R"("op":"clear")", R"("op":"att")"),
       "parse_json: ranks[0].ops[1].op is \"att\"; send, recv, attend, attend_grad, merge, add, "
-      "copy, clear, delta or finish is required");
+      "copy, clear, delta, finish, attend_all or attend_grad_all is required");
   EXPECT_EQ(refusal(R"("dtype":"bf16")", R"("dtype":"bf17")"),
             "parse_json: problem.dtype is \"bf17\"; fp64, fp32, bf16 or fp16 is required");
   EXPECT_EQ(refusal(R"("pass":"backward")", R"("pass":"both")"),
-            "parse_json: pass is \"both\"; forward or backward is required");
+            "parse_json: pass is \"both\"; forward, backward or replay is required");
   EXPECT_EQ(refusal(R"("collective":"all_to_all")", R"("collective":"none")"),
             "parse_json: ranks[0].ops[0].collective is \"none\"; all_gather, reduce_scatter or "
             "all_to_all is required");

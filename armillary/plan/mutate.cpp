@@ -36,6 +36,10 @@ class Enumeration {
       if (op.is_comm()) add_peers(i);
       for (const std::uint32_t operands : operand_groups(op)) add_views(i, operands);
       for (std::size_t v = 0; v < op.views.size(); ++v) add_tiles(i, v);
+      if (op.kind == OpKind::Attend || op.kind == OpKind::AttendGrad) {
+        add(Slip::OtherStart, i, {.to = 0});
+      }
+      if (op.kind == OpKind::AttendGrad) add(Slip::OtherStart, i, {.to = 1});
       add(Slip::OtherBatch, i, {.to = op.step - 1});
       add(Slip::OtherBatch, i, {.to = op.step + 1});
     }
@@ -231,6 +235,8 @@ std::string_view to_string(Slip slip) {
       return "slot reused";
     case Slip::OtherBatch:
       return "other batch";
+    case Slip::OtherStart:
+      return "other start";
     case Slip::OtherDtype:
       return "other dtype";
   }
@@ -277,6 +283,11 @@ void mutate(Plan& plan, const Mutation& mutation) {
     case Slip::OtherBatch:
       op->step = mutation.to;
       break;
+    case Slip::OtherStart: {
+      bool& fresh = mutation.to == 0 ? op->fresh_q : op->fresh_kv;
+      fresh = !fresh;
+      break;
+    }
     default:
       for (std::size_t v = 0; v < op->views.size(); ++v) {
         if ((mutation.operands >> v & 1) != 0) change_view(op->views[v], mutation);
@@ -316,6 +327,8 @@ std::string to_string(const Mutation& mutation) {
       return fmt::format("{}, operand {}: tile {}", text, operands, mutation.to);
     case Slip::OtherDtype:
       return fmt::format("{}, received by op {}", text, mutation.to);
+    case Slip::OtherStart:
+      return fmt::format("{} of the sums of {}", text, mutation.to == 0 ? "queries" : "keys");
     default:
       return fmt::format("{} {}", text, mutation.to);
   }

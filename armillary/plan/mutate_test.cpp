@@ -62,7 +62,7 @@ TEST(Mutate, FindsEveryKindOfSlip) {
   for (const Plan& plan : plans()) {
     for (const Mutation& mutation : mutations(plan)) ++counts[mutation.slip];
   }
-  EXPECT_EQ(counts.size(), 11U);
+  EXPECT_EQ(counts.size(), 12U);
 }
 
 /// Of the ring of two ranks in broken_plan.h: 9 ops, 9 tiles and 9 slots a rank. Operands are
@@ -83,6 +83,7 @@ TEST(Mutate, CountsOfAWorkedPlan) {
       {Slip::FewerHeads, 2 * groups},
       {Slip::OtherTile, views - 2},  // of k, v, out and lse there are two each, of q one
       {Slip::SlotReused, 9 * 8},
+      {Slip::OtherStart, 2},
       {Slip::OtherBatch, 2 * 9}};
   for (const auto& [slip, count] : expected_of_a_rank) {
     EXPECT_EQ(counts[slip], 2 * count) << to_string(slip);

@@ -36,6 +36,18 @@ constexpr std::array<Operand, 4> kDelta{
 constexpr std::array<Operand, 4> kFinish{
     {{"out", Write}, {"lse", Write}, {"part_out", Read}, {"part_lse", Read}}};
 
+constexpr std::array<Operand, 5> kAttendAll{
+    {{"q", Read}, {"k", Read}, {"v", Read}, {"out", Write}, {"lse", Write}}};
+constexpr std::array<Operand, 9> kAttendGradAll{{{"q", Read},
+                                                 {"k", Read},
+                                                 {"v", Read},
+                                                 {"dout", Read},
+                                                 {"lse", Read},
+                                                 {"delta", Read},
+                                                 {"dq", Write},
+                                                 {"dk", Write},
+                                                 {"dv", Write}}};
+
 std::int64_t bytes(const Problem& problem, const Tile& tile, Heads heads, std::int64_t tokens) {
   return checked_product("plan: bytes of a tile",
                          {problem.batch, tokens, heads.count(), dim_of(problem, tile.tensor),
@@ -84,12 +96,39 @@ std::span<const Operand> operands(OpKind kind) {
       return kDelta;
     case OpKind::Finish:
       return kFinish;
+    case OpKind::AttendAll:
+      return kAttendAll;
+    case OpKind::AttendGradAll:
+      return kAttendGradAll;
   }
   fail<InternalError>("plan: op kind {}", static_cast<int>(kind));
 }
 
+bool takes(OpKind kind, std::size_t views) {
+  const std::size_t named = operands(kind).size();
+  return kind == OpKind::Send || kind == OpKind::Recv ? views >= named : views == named;
+}
+
+Access access(const Op& op, std::size_t v) {
+  const bool fresh = op.attends_grad() ? (v == 6 && op.fresh_q) || (v > 6 && op.fresh_kv)
+                                       : op.attends() && v > 2 && op.fresh_q;
+  return fresh ? Write : operands(op.kind)[op.is_comm() ? 0 : v].access;
+}
+
+bool writes(const Op& op, std::size_t v) {
+  return access(op, v) != Read;
+}
+
+std::string operand_name(OpKind kind, std::size_t v) {
+  const auto named = operands(kind);
+  std::string name(named[std::min(v, named.size() - 1)].name);
+  if (v >= named.size()) name += std::to_string(v);
+  return name;
+}
+
 std::string_view to_string(Pass pass) {
-  return pass == Pass::Forward ? "forward" : "backward";
+  constexpr std::array<std::string_view, 3> kNames{"forward", "backward", "replay"};
+  return kNames.at(static_cast<std::size_t>(pass));
 }
 
 std::string_view to_string(Tensor tensor) {
@@ -99,8 +138,9 @@ std::string_view to_string(Tensor tensor) {
 }
 
 std::string_view to_string(OpKind kind) {
-  constexpr std::array<std::string_view, 10> kNames{
-      "send", "recv", "attend", "attend_grad", "merge", "add", "copy", "clear", "delta", "finish"};
+  constexpr std::array<std::string_view, 12> kNames{
+      "send", "recv",  "attend", "attend_grad", "merge",      "add",
+      "copy", "clear", "delta",  "finish",      "attend_all", "attend_grad_all"};
   return kNames.at(static_cast<std::size_t>(kind));
 }
 
@@ -174,16 +214,24 @@ std::int64_t bytes_of(const Problem& problem, const TokenCounts& counts, const T
   return bytes(problem, tile, tile.heads, counts.of(tile.tensor, tile.blocks));
 }
 
+std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const RankProgram& program,
+                      const Op& message) {
+  std::int64_t bytes = 0;
+  for (const View& view : message.views) {
+    bytes += bytes_of(problem, blocks, program.tiles[view.tile], view);
+  }
+  return bytes;
+}
+
 Traffic traffic(const Problem& problem, const Blocks& blocks, const RankProgram& program) {
   Traffic result;
   std::set<int> steps;
   for (const Op& op : program.ops) {
     steps.insert(steps.end(), op.step);  // ops mostly ascend
     if (op.is_comm()) {
-      const View& view = op.views[0];
       (op.kind == OpKind::Send ? result.sent_bytes : result.received_bytes) +=
-          bytes_of(problem, blocks, program.tiles[view.tile], view);
-    } else if (op.kind == OpKind::Attend || op.kind == OpKind::AttendGrad) {
+          bytes_of(problem, blocks, program, op);
+    } else if (op.attends() || op.attends_grad()) {
       result.visible_pairs += problem.batch * op.views[0].heads.count() *
                               problem.mask.area(joined(blocks.q, op.views[0].blocks),
                                                 joined(blocks.kv, op.views[1].blocks));
@@ -203,7 +251,7 @@ std::int64_t sent_between_nodes(const Problem& problem, const Blocks& blocks,
     if (op.kind != OpKind::Send || op.peer / ranks_per_node == program.rank / ranks_per_node) {
       continue;
     }
-    bytes += bytes_of(problem, blocks, program.tiles[op.views[0].tile], op.views[0]);
+    bytes += bytes_of(problem, blocks, program, op);
   }
   return bytes;
 }

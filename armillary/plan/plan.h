@@ -3,12 +3,15 @@
 // A plan says, for every rank, in order, what to send, receive, attend to and merge. It holds no
 // tensors, streams or pointers, so it can be printed, diffed, verified, simulated and executed.
 //
-//   Problem --strategy--> Plan --verify-->   a proof, or the place where it is wrong   (verify.h)
-//                          |----execute-->  tensors                    (attention/executor.h)
-//                          '----print---->  a grid to read, JSON       (text.h, json.h)
+//   Problem --strategy--> Plan --lower--> Plan --verify-->   a proof, or what is wrong  (verify.h)
+//                                           |----execute-->  tensors     (attention/executor.h)
+//                                           '----print---->  a grid to read, JSON (text.h, json.h)
+//
+// Lowering (passes/lower.h) replaces ops by fewer ones; what it makes is a plan like any other.
 //
 //   rank program   slots      buffers; `external` ones are the caller's tensors
-//                  tiles      (tensor, heads, blocks) placed in a slot; a slot holds one at a time
+//                  tiles      (tensor, heads, blocks) placed in a slot; a slot holds one at a time.
+//                  Before a result of the caller, its slot may hold another tile as large
 //                  ops        actions on views of tiles, in program order
 //
 // Meaning of order. Ops of one lane keep their order; ops of different lanes wait for each other
@@ -32,7 +35,8 @@
 
 namespace armillary::plan {
 
-enum class Pass : std::uint8_t { Forward, Backward };
+/// Replay: the messages of forward again, with its results given (replay.h).
+enum class Pass : std::uint8_t { Forward, Backward, Replay };
 
 /// What a tile is a part of. Out and Lse of a `partial` tile are a result over some of the keys.
 enum class Tensor : std::uint8_t { Q, K, V, Out, Lse, DOut, Delta, DQ, DK, DV };
@@ -71,16 +75,21 @@ struct View {
 using Views = SmallVector<View, 1>;
 
 enum class OpKind : std::uint8_t {
-  Send,        ///< src -> peer
+  Send,        ///< src -> peer: one message of all views, one after the other
   Recv,        ///< dst <- peer
   Attend,      ///< q k v | out lse: merges attention of q over k, v into the partial (out, lse)
   AttendGrad,  ///< q k v dout lse delta | dq dk dv: adds the gradients of those pairs
   Merge,       ///< out lse | part_out part_lse: merges two partials by log-sum-exp
   Add,         ///< acc | part: acc += part, for gradients
-  Copy,        ///< dst | src: same blocks and heads; casts an accumulator to the input dtype
-  Clear,       ///< dst: no key seen yet: (0, -inf) for a partial, 0 for a gradient
-  Delta,       ///< delta | dout out lse: rowsum(dout * out); adds its rows to the gradient of sinks
-  Finish,      ///< out lse | part_out part_lse: a partial over all keys becomes the result
+  /// dst | src: same blocks and heads; casts an accumulator to the input dtype. May be in place:
+  /// both whole tiles of one slot and dtype.
+  Copy,
+  Clear,  ///< dst: no key seen yet: (0, -inf) for a partial, 0 for a gradient
+  Delta,  ///< delta | dout out lse: rowsum(dout * out); adds its rows to the gradient of sinks
+  /// out lse | part_out part_lse: a partial over all keys becomes the result. Each may be in place.
+  Finish,
+  AttendAll,      ///< q k v | out lse: attention over all keys of q, finished, in one kernel call
+  AttendGradAll,  ///< q k v dout lse delta | dq dk dv: attend_grad from nothing, rounded; one call
 };
 
 enum class Access : std::uint8_t { Read, Write, Update };
@@ -90,6 +99,7 @@ struct Operand {
   std::string_view name;
   Access access;
 };
+/// Of a send and a receive: each of its views is such an operand.
 std::span<const Operand> operands(OpKind kind);
 
 std::string_view to_string(Pass pass);
@@ -111,11 +121,24 @@ struct Op {
   int step = 0;    ///< Batch of a send or receive; row of the printed grid for all ops.
   Rank peer = -1;  ///< Send and Recv only.
   Collective collective = Collective::None;
-  Views views;  ///< One per operand, in the order of `operands(kind)`.
+  Views views;  ///< One per operand, in the order of `operands(kind)`; of a message one or more.
+  /// The sums of queries (attend: out, lse; attend_grad: dq) begin with this op: its one kernel
+  /// call writes them. Set by lowering.
+  bool fresh_q = false;
+  bool fresh_kv = false;  ///< attend_grad: likewise dk and dv.
   bool operator==(const Op&) const = default;
 
   bool is_comm() const { return kind == OpKind::Send || kind == OpKind::Recv; }
+  bool attends() const { return kind == OpKind::Attend || kind == OpKind::AttendAll; }
+  bool attends_grad() const { return kind == OpKind::AttendGrad || kind == OpKind::AttendGradAll; }
 };
+
+/// Whether an op of this kind may have so many views.
+bool takes(OpKind kind, std::size_t views);
+/// What an op does to view `v`, which it has: as its operand says, but that a fresh sum is written.
+Access access(const Op& op, std::size_t v);
+bool writes(const Op& op, std::size_t v);              ///< Or updates.
+std::string operand_name(OpKind kind, std::size_t v);  ///< Of a message: src, src1, src2 ..
 
 /// All that one rank does in one pass.
 struct RankProgram {
@@ -163,6 +186,8 @@ class TokenCounts {
 std::int64_t bytes_of(const Problem& problem, const TokenCounts& counts, const Tile& tile);
 std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const Tile& tile,
                       const View& view);
+std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const RankProgram& program,
+                      const Op& message);
 
 /// What a program moves and holds.
 struct Traffic {

@@ -10,6 +10,7 @@
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
 #include "armillary/plan/each_rank.h"
+#include "armillary/plan/passes/replay.h"
 #include "armillary/plan/schedule.h"
 #include "armillary/plan/strategies/presets.h"
 
@@ -195,7 +196,8 @@ RankProgram Planner::program(Pass pass, Rank rank) const {
     fail<InvalidArgument>("planner: rank {}; world {} has ranks 0 to {}", rank, problem().world,
                           problem().world - 1);
   }
-  return shared_->schedule->program(pass, rank);
+  if (pass != Pass::Replay) return shared_->schedule->program(pass, rank);
+  return replay(problem(), blocks(), shared_->schedule->program(Pass::Forward, rank));
 }
 
 std::vector<Plan> make_plans(const Problem& problem, const Strategy& strategy,

@@ -30,7 +30,8 @@ struct Token {
   Lane lane = kCompute;
   Noun noun;
   std::vector<Rank> peers;
-  std::string attended;  ///< Of attend and attend_grad: the key side.
+  std::string attended;  ///< Of ops that attend: the key side.
+  std::string mark;      ///< Likewise: which sums are fresh.
   std::vector<int> ops;  ///< Indices in the rank's ops.
 };
 
@@ -76,6 +77,16 @@ std::string join(const Noun& a, const Noun& b) {
   return "";
 }
 
+/// Another part of the same message: `q0+kv0`.
+void add_part(Noun& noun, const Noun& part) {
+  const std::string both = join(noun, part);
+  if (!both.empty()) {
+    noun.name = both;
+  } else {
+    noun = {noun.name + noun.part + "+" + part.name + part.part, ""};
+  }
+}
+
 /// What attends to `k` and `v`: joined where the two show the same, as they should.
 std::string key_side(const Noun& k, const Noun& v) {
   const std::string both = join(k, v);
@@ -91,10 +102,17 @@ Token token(const Plan& plan, Rank rank, const Op& op, int index) {
   token.ops = {index};
   if (op.is_comm()) token.peers = {op.peer};
   const auto noun_of = [&](std::size_t operand) { return noun(plan, rank, op.views[operand]); };
-  if (op.views.empty() || op.views.size() != operands(op.kind).size()) return token;
+  if (!takes(op.kind, op.views.size())) return token;
   token.noun = noun_of(0);
-  if (op.kind == OpKind::Attend || op.kind == OpKind::AttendGrad) {
+  if (op.is_comm()) {
+    for (std::size_t v = 1; v < op.views.size(); ++v) add_part(token.noun, noun_of(v));
+  } else if (op.attends() || op.attends_grad()) {
     token.attended = key_side(noun_of(1), noun_of(2));
+    if (op.fresh_q || op.fresh_kv) {
+      token.mark = op.fresh_q && (op.fresh_kv || op.attends()) ? ":fresh"
+                   : op.fresh_q                                ? ":fresh_q"
+                                                               : ":fresh_kv";
+    }
   } else if (op.kind == OpKind::Merge || op.kind == OpKind::Finish) {
     const std::string both = join(noun_of(0), noun_of(1));
     if (!both.empty()) token.noun.name = both;
@@ -143,9 +161,13 @@ std::string print(const Token& token) {
     case OpKind::Recv:
       return fmt::format("{}<r{}", what, list(token.peers));
     case OpKind::Attend:
-      return fmt::format("{}*{}", what, token.attended);
+      return fmt::format("{}*{}{}", what, token.attended, token.mark);
+    case OpKind::AttendAll:
+      return fmt::format("{}*{}:all", what, token.attended);
     case OpKind::AttendGrad:
-      return fmt::format("grad({}*{})", what, token.attended);
+      return fmt::format("grad({}*{}){}", what, token.attended, token.mark);
+    case OpKind::AttendGradAll:
+      return fmt::format("grad({}*{}):all", what, token.attended);
     case OpKind::Delta:
       return token.noun.name + token.noun.part;
     default:

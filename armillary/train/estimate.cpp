@@ -6,7 +6,6 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "armillary/plan/replay.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/train/machine.h"
 
@@ -91,8 +90,7 @@ void add_plan(Estimate& result, const Recipe& recipe, const plan::Planner& plann
         std::max(cost.activation_bytes, activation_bytes(recipe, cost.policy, planner.problem()));
     if (cost.policy == Recompute::Full) add_pass(cost.more_sent, planner, layers, forward);
     if (cost.policy == Recompute::AttentionOutput) {
-      add_pass(cost.more_sent, planner, layers,
-               [&](plan::Rank rank) { return plan::replay(forward(rank)); });
+      add_pass(cost.more_sent, planner, layers, program_of(plan::Pass::Replay));
     }
   }
 }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "armillary/plan/passes/lower.h"
 #include "armillary/plan/strategies/every_strategy.h"
 
 namespace armillary::mutation {
@@ -19,9 +20,11 @@ struct Case {
   plan::Problem problem;
   plan::Strategy strategy;
   plan::Pass pass = plan::Pass::Forward;
+  bool lowered = false;
   std::string name;  ///< All of it in words, to make the case again.
 
-  plan::Plan plan() const { return make_plan(problem, strategy, pass); }
+  plan::Plan strategy_plan() const { return make_plan(problem, strategy, pass); }
+  plan::Plan plan() const { return lowered ? lower(strategy_plan()) : strategy_plan(); }
 };
 
 struct Shape {
@@ -62,7 +65,7 @@ inline std::vector<Spread> spreads(int world) {
 }
 
 inline Case make_case(int world, const Spread& spread, const Shape& shape, const char* layout,
-                      plan::Pass pass) {
+                      plan::Pass pass, bool lowered) {
   const int times = (spread.u + shape.heads - 1) / shape.heads;  // At least one head per rank.
   plan::Problem problem{.world = world,
                         .heads = shape.heads * times,
@@ -74,14 +77,17 @@ inline Case make_case(int world, const Spread& spread, const Shape& shape, const
                         .layout = plan::parse_layout(layout),
                         .return_lse = shape.return_lse,
                         .wire = shape.return_lse ? plan::Wire::Input : plan::Wire::Accumulator};
-  std::string name = fmt::format("world {}, {}, {} of {} x {}, heads {}/{}, {}, {}", world,
-                                 spread.strategy, shape.mask, shape.lengths.q, shape.lengths.kv,
-                                 problem.heads, problem.kv_heads, layout, to_string(pass));
-  return {std::move(problem), plan::parse_strategy(spread.strategy), pass, std::move(name)};
+  std::string name =
+      fmt::format("world {}, {}, {} of {} x {}, heads {}/{}, {}, {}{}", world, spread.strategy,
+                  shape.mask, shape.lengths.q, shape.lengths.kv, problem.heads, problem.kv_heads,
+                  layout, to_string(pass), lowered ? ", lowered" : "");
+  return {std::move(problem), plan::parse_strategy(spread.strategy), pass, lowered,
+          std::move(name)};
 }
 
 /// All legal cases of a world: every strategy, with masks of every kind, up to 48 tokens, also
-/// fewer tokens than ranks, MHA to MQA, heads that do not divide evenly. Every layout with every
+/// fewer tokens than ranks, MHA to MQA, heads that do not divide evenly; every pass, as the
+/// strategy makes it and lowered. Every layout with every
 /// shape up to 4 ranks; above, one layout per shape, strategy and pass.
 inline std::vector<Case> cases(int world) {
   std::vector<Case> made;
@@ -89,11 +95,14 @@ inline std::vector<Case> cases(int world) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     for (std::size_t s = 0; s < kShapes.size(); ++s) {
       for (std::size_t l = 0; l < kLayouts.size(); ++l) {
-        for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
-          const std::size_t turn =
-              i + s + s / kLayouts.size() + (pass == plan::Pass::Forward ? 0 : 2);
-          if (world > 4 && turn % kLayouts.size() != l) continue;
-          made.push_back(make_case(world, all[i], kShapes[s], kLayouts[l], pass));
+        std::size_t place = 0;
+        for (const plan::Pass pass :
+             {plan::Pass::Forward, plan::Pass::Backward, plan::Pass::Replay}) {
+          for (const bool lowered : {false, true}) {
+            const std::size_t turn = i + s + s / kLayouts.size() + place++;
+            if (world > 4 && turn % kLayouts.size() != l) continue;
+            made.push_back(make_case(world, all[i], kShapes[s], kLayouts[l], pass, lowered));
+          }
         }
       }
     }

@@ -69,6 +69,9 @@ class MutationTest : public ::testing::TestWithParam<int> {
     ASSERT_EQ(verify(plan), std::vector<plan::Diagnostic>{}) << made.name;
     const Results expected = replay(plan);
     ASSERT_TRUE(expected.finished) << made.name;
+    if (made.lowered) {
+      ASSERT_TRUE(replay(made.strategy_plan()) == expected) << made.name << ": other sums";
+    }
     ++plans();
     plan::Plan mutant = plan;
     std::vector<plan::Rank> broken;

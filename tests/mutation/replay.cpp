@@ -84,7 +84,7 @@ class Player {
       const RankProgram& program = plan_.ranks[r];
       results.finished = results.finished && ranks_[r].done.size() == program.ops.size();
       std::vector<int> kept = program.outputs;
-      if (plan_.pass == plan::Pass::Forward) {
+      if (plan_.pass != plan::Pass::Backward) {
         kept.insert(kept.end(), program.saved.begin(), program.saved.end());
       }
       for (std::size_t i = 0; i < kept.size() && results.finished; ++i) {
@@ -128,14 +128,14 @@ class Player {
       const Op& op = program.ops[i];
       rank.waits.emplace_back();
       for (std::size_t v = 0; v < op.views.size(); ++v) {
-        const bool writes = operands(op.kind)[v].access != Access::Read;
+        const bool written = plan::writes(op, v);
         std::vector<Touch>& before = history[program.tiles[op.views[v].tile].slot];
         for (const Touch& old : before) {
-          if (old.op != i && (old.writes || writes) && touch(program, *old.view, op.views[v])) {
+          if (old.op != i && (old.writes || written) && touch(program, *old.view, op.views[v])) {
             rank.waits.back().push_back(old.op);
           }
         }
-        before.push_back({i, &op.views[v], writes});
+        before.push_back({i, &op.views[v], written});
       }
       auto& batches = rank.lanes[op.lane];
       const bool joins =
@@ -197,9 +197,12 @@ class Player {
     const auto [other, j] = partner->second;
     if (ranks_[other].started.count(j) == 0) return;
     const bool sends = op.kind == OpKind::Send;
-    const View& source = plan_.ranks[sends ? r : other].ops[sends ? i : j].views[0];
-    const View& target = plan_.ranks[sends ? other : r].ops[sends ? j : i].views[0];
-    write(sends ? other : r, target, read(sends ? r : other, source));
+    const plan::Views& sources = plan_.ranks[sends ? r : other].ops[sends ? i : j].views;
+    const plan::Views& targets = plan_.ranks[sends ? other : r].ops[sends ? j : i].views;
+    if (sources.size() != targets.size()) throw NotThere{};
+    for (std::size_t v = 0; v < sources.size(); ++v) {
+      write(sends ? other : r, targets[v], read(sends ? r : other, sources[v]));
+    }
     ranks_[r].moved.insert(i);
     ranks_[other].moved.insert(j);
   }
@@ -239,6 +242,7 @@ class Player {
   void attend(int r, const Op& op, std::size_t first_sum) {
     for (std::size_t v = 0; v < first_sum; ++v) read(r, op.views[v]);
     for (std::size_t v = first_sum; v < op.views.size(); ++v) {
+      if (access(op, v) == Access::Write) clear(r, op.views[v]);
       const bool kv = is_kv(plan_.ranks[r].tiles[op.views[v].tile].tensor);
       Cells sums = read(r, op.views[v]);
       for (const int q : op.views[0].blocks) {
@@ -266,8 +270,10 @@ class Player {
     const plan::Views& views = op.views;
     switch (op.kind) {
       case OpKind::Attend:
+      case OpKind::AttendAll:
         return attend(r, op, 3);
       case OpKind::AttendGrad:
+      case OpKind::AttendGradAll:
         return attend(r, op, 6);
       case OpKind::Merge:
         sum(r, views[0], views[2]);
@@ -276,9 +282,12 @@ class Player {
         return sum(r, views[0], views[1]);
       case OpKind::Copy:
         return write(r, views[0], read(r, views[1]));
-      case OpKind::Finish:
-        write(r, views[0], read(r, views[2]));
-        return write(r, views[1], read(r, views[3]));
+      case OpKind::Finish: {
+        Cells out = read(r, views[2]);
+        Cells lse = read(r, views[3]);
+        write(r, views[0], std::move(out));
+        return write(r, views[1], std::move(lse));
+      }
       case OpKind::Delta:
         read(r, views[1]);
         read(r, views[3]);

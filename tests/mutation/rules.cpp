@@ -46,10 +46,11 @@ bool steps_ascend(const RankProgram& program) {
 
 /// A `delta` adds its rows to the gradient of sinks.
 bool repeatable(const Op& op) {
-  const auto roles = operands(op.kind);
-  return !op.is_comm() && op.kind != OpKind::Delta &&
-         std::none_of(roles.begin(), roles.end(),
-                      [](const plan::Operand& role) { return role.access == Access::Update; });
+  bool updates = false;
+  for (std::size_t v = 0; v < op.views.size(); ++v) {
+    updates = updates || access(op, v) == Access::Update;
+  }
+  return !op.is_comm() && op.kind != OpKind::Delta && !updates;
 }
 
 bool adds_up(OpKind kind) {
@@ -68,8 +69,8 @@ std::string_view rule_of_swap(const RankProgram& program, const Op& a, const Op&
   bool independent = true;
   for (std::size_t v = 0; v < a.views.size(); ++v) {
     for (std::size_t w = 0; w < b.views.size(); ++w) {
-      const Access first = operands(a.kind)[v].access;
-      const Access second = operands(b.kind)[w].access;
+      const Access first = access(a, v);
+      const Access second = access(b, w);
       if (first == Access::Read && second == Access::Read) continue;
       if (!touch(program, a.views[v], b.views[w])) continue;
       const bool sums = first == Access::Update && second == Access::Update && adds_up(a.kind) &&
@@ -86,7 +87,7 @@ std::string_view rule_of_tile(const RankProgram& program, const Op& op, const Mu
   while ((mutation.operands >> operand & 1) == 0) ++operand;
   const bool partial = program.tiles[op.views[operand].tile].partial;
   if (partial != program.tiles[mutation.to].partial && op.kind != OpKind::Copy) return "";
-  switch (operands(op.kind)[operand].access) {
+  switch (access(op, operand)) {
     case Access::Read:
       return partial ? "same sums" : "same tensor";
     case Access::Update:
@@ -95,6 +96,38 @@ std::string_view rule_of_tile(const RankProgram& program, const Op& op, const Mu
       return "";
   }
   return "";
+}
+
+/// Whether an op attends to no visible pair, and so adds nothing.
+bool adds_nothing(const Plan& plan, const Op& op) {
+  if (!op.attends() && !op.attends_grad()) return false;
+  for (const int q : op.views[0].blocks) {
+    for (const int k : op.views[1].blocks) {
+      if (plan.problem.mask.area(plan.blocks.q[q].runs, plan.blocks.kv[k].runs) > 0) return false;
+    }
+  }
+  return true;
+}
+
+/// Whether the sums whose start the mutation changes hold nothing before the op: they are cleared,
+/// and nothing is added before it.
+bool begins(const Plan& plan, const Mutation& mutation) {
+  const RankProgram& program = plan.ranks[mutation.rank];
+  const Op& op = program.ops[mutation.op];
+  const bool grad = op.attends_grad();
+  const std::size_t first = !grad ? 3 : mutation.to == 0 ? 6 : 7;
+  const std::size_t last = !grad ? 4 : mutation.to == 0 ? 6 : 8;
+  for (std::size_t v = first; v <= last; ++v) {
+    int before = mutation.op - 1;
+    const auto touches = [&](const View& view) { return view.tile == op.views[v].tile; };
+    while (before >= 0 && (adds_nothing(plan, program.ops[before]) ||
+                           std::none_of(program.ops[before].views.begin(),
+                                        program.ops[before].views.end(), touches))) {
+      --before;
+    }
+    if (before < 0 || program.ops[before].kind != OpKind::Clear) return false;
+  }
+  return true;
 }
 
 /// For every read of a cell, in program order: who wrote it last (-1: nobody, it was given).
@@ -112,7 +145,7 @@ std::vector<int> writers_of_reads(const RankProgram& program) {
   for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
     const Op& op = program.ops[i];
     for (std::size_t v = 0; v < op.views.size(); ++v) {
-      if (operands(op.kind)[v].access == Access::Write) continue;
+      if (access(op, v) == Access::Write) continue;
       visit(op.views[v], [&](const auto& cell) {
         const auto writer = writers.find(cell);
         found.push_back(writer == writers.end() ? -1 : writer->second);
@@ -120,7 +153,7 @@ std::vector<int> writers_of_reads(const RankProgram& program) {
     }
     for (std::size_t v = 0; v < op.views.size(); ++v) {
       const View& view = op.views[v];
-      if (operands(op.kind)[v].access == Access::Read) continue;
+      if (access(op, v) == Access::Read) continue;
       int& inside = tile_in[program.tiles[view.tile].slot];
       if (inside != view.tile) {
         std::erase_if(writers,
@@ -147,6 +180,8 @@ std::string_view rule_of(const Plan& plan, const Mutation& mutation, const Plan&
     case Slip::OtherBatch:
       if (!op.is_comm()) return "row of print";
       return batches(before) == batches(after) ? "same batches" : "other batches";
+    case Slip::OtherStart:
+      return begins(plan, mutation) ? "cleared anyway" : "";
     case Slip::Doubled:
       return repeatable(op) ? "again" : "";
     case Slip::Swapped:

@@ -15,9 +15,17 @@ ACCESS = {  # What an op does to its operands: r reads, w writes, u updates (rea
     "merge": dict(out="u", lse="u", part_out="r", part_lse="r"), "add": dict(acc="u", part="r"),
     "finish": dict(out="w", lse="w", part_out="r", part_lse="r"),
     "delta": dict(delta="w", dout="r", out="r", lse="r"),
+    "attend_all": dict(q="r", k="r", v="r", out="w", lse="w"),
+    "attend_grad_all": dict(q="r", k="r", v="r", dout="r", lse="r", delta="r", dq="w", dk="w", dv="w"),
 }  # fmt: skip
 SIDE = dict(q="q", out="q", lse="q", dout="q", delta="q", dq="q", k="kv", v="kv", dk="kv", dv="kv")
 MOVES = ("send", "recv", "copy")  # Ops that take any tile.
+STARTS = {
+    ("attend", "fresh_q"): ("out", "lse"),
+    ("attend_grad", "fresh_q"): ("dq",),
+    ("attend_grad", "fresh_kv"): ("dk", "dv"),
+}  # Sums that an op writes in place of adding to them.
+IN_PLACE = ("copydst src", "finishout part_out", "finishlse part_lse")
 FINAL = "final"  # Value of a cell that is no partial: its tensor, block and head say it all.
 
 
@@ -50,20 +58,37 @@ def count_triples(problem, blocks):
     return of, whole
 
 
-def read_program(plan, me, program, given, lanes):
-    """Checks the tiles of the caller, and sorts the ops into batches: lanes[rank, lane][batch][op]."""
-    slots, touched, problem = [tile["slot"] for tile in program["tiles"]], {}, plan["problem"]
-    rounds = problem["wire"] == "input" and problem["dtype"] in ("bf16", "fp16")
+def check_tiles(plan, me, program, given):
+    """Checks the tiles of the caller and those beside them, and adds to tiles what ops need to know."""
+    slots, problem = [tile["slot"] for tile in program["tiles"]], plan["problem"]
+    external, results = [slot["external"] for slot in program["slots"]], set(program["outputs"])
+    rounds = problem["dtype"] in ("bf16", "fp16")
+    callers = results | given | {t for t in program["saved"] if external[slots[t]]}
     for t, tile in enumerate(program["tiles"]):
-        side, home = SIDE[tile["tensor"]], t in program["inputs"] + program["outputs"]
-        tile["wire"] = rounds and tile["partial"] and tile["tensor"] != "lse"  # Is it narrow when it travels?
-        tile["at"], tile["given"], callers = (me, tile["slot"]), t in given, home or t in given
+        side, statistic = SIDE[tile["tensor"]], tile["tensor"] in ("lse", "delta")
+        brought = plan["pass"] == "replay" and t in program["saved"] and tile["tensor"] in ("out", "lse")
+        home = t in results or (t in program["inputs"] and not brought)
+        tile["wire"] = rounds and problem["wire"] == "input" and tile["partial"] and not statistic
+        tile["wide"] = rounds and (statistic or (tile["partial"] and not tile["narrow"]))
+        tile["at"], tile["given"], table = (me, tile["slot"]), t in given, plan["blocks"][side]
+        tile["held"] = [b for b in tile["blocks"] if table[b]["runs"]]  # Blocks that take memory.
         heads = [0, problem["heads" if side == "q" else "kv_heads"]]
-        own = tile["heads"] == heads and {plan["blocks"][side][b]["owner"] for b in tile["blocks"]} <= {me}
-        apart = program["slots"][tile["slot"]]["external"] == callers and (own or not home)
-        apart = apart and not (callers and (tile["partial"] or slots.count(tile["slot"]) > 1))
-        need(apart, (me, -1), f"tile {t} is not as tiles of the caller must be, or among them")
+        own = tile["heads"] == heads and {table[b]["owner"] for b in tile["blocks"]} <= {me}
+        need(own or not home, (me, -1), f"tile {t} is not as tiles of the caller must be")
         need(tile["narrow"] <= tile["wire"], (me, -1), f"tile {t} cannot be narrow")
+    for t, tile in enumerate(program["tiles"]):
+        hosts = [program["tiles"][c] for c in callers if slots[c] == slots[t]]
+        need(len(hosts) == external[slots[t]], (me, -1), f"tile {t} lies where it should not")
+        for host in hosts:  # A result may have another tile before it, if that is as large.
+            alike = all(tile[key] == host[key] for key in ("tensor", "heads", "blocks", "wide"))
+            need(not host["partial"] and alike, (me, -1), f"tile {t} does not fit a tile of the caller")
+            need(tile is host or not host["given"], (me, -1), f"tile {t} lies on what the caller gives")
+
+
+def read_program(plan, me, program, given, lanes):
+    """Checks the ops, and sorts them into batches: lanes[rank, lane][batch][op]."""
+    check_tiles(plan, me, program, given)
+    touched = {}
     for i, op in enumerate(program["ops"]):
         op["id"], op["comm"] = (me, i), op["op"] in MOVES[:2]
         read_op(op, program["tiles"], touched)
@@ -75,27 +100,48 @@ def read_program(plan, me, program, given, lanes):
         batches[-1].append(op)
 
 
+def access_of(op):
+    """What an op does to each of its operands; a message has any number of them."""
+    access = dict(ACCESS[op["op"]])
+    if op["comm"]:
+        access = dict.fromkeys(op["operands"], *access.values())
+    for flag in [flag for flag in ("fresh_q", "fresh_kv") if op.get(flag)]:
+        need((op["op"], flag) in STARTS, op["id"], f"{flag} of {op['op']}")
+        access |= dict.fromkeys(STARTS[op["op"], flag], "w")
+    return access
+
+
 def read_op(op, tiles, touched):
     """Checks the form of an op, and finds the earlier ops that it must wait for."""
     kind, shapes, op["waits"], op["use"] = op["op"], {}, set(), {}
     need((op["lane"] > 0) == op["comm"] and op.get("peer") != op["id"][0], op["id"], "wrong lane or peer")
-    for name, access in ACCESS[kind].items():
+    op["access"], once = access_of(op), "all" in kind or op.get("fresh_q") or op.get("fresh_kv")
+    for name, access in op["access"].items():
         view, writes, tensor = op["operands"][name], access != "r", name.removeprefix("part_")
         need(0 <= view["tile"] < len(tiles), op["id"], f"{name} has no tile")
         tile, mine = tiles[view["tile"]], cells(view)
         inside = mine and set(mine) <= set(cells(tile)) and view["blocks"] == sorted(set(view["blocks"]))
         need(inside, op["id"], f"{name} is no part of its tile")
-        fits = kind in MOVES or tile["partial"] == (access == "u" or "part" in name or kind == "clear")
-        fits &= tensor in (tile["tensor"], "src", "dst", "acc", "part")
+        sums = ACCESS[kind].get(name) == "u" or "part" in name or kind == "clear"
+        rounded = kind == "attend_grad_all" and writes and tile["narrow"]
+        fits = kind in MOVES or tile["partial"] == (sums or rounded)
+        fits &= op["comm"] or tensor in (tile["tensor"], "src", "dst", "acc", "part")
         fits &= not op["comm"] or tile["narrow"] == tile["wire"]
-        fits &= tile["narrow"] <= (kind + name in "sendsrc recvdst copydst addpart mergepart_out")
+        fits &= tile["narrow"] <= (op["comm"] or rounded or kind + name in "copydst addpart mergepart_out")
         need(fits and not (writes and tile["given"]), op["id"], f"{name} cannot be this tile")
         shape = mine, kind in ("add", "copy") and tile["tensor"]
-        need(shapes.setdefault(SIDE[tile["tensor"]], shape) == shape, op["id"], f"{name} shows another part")
-        for other, its_tile, its_cells, wrote in touched.setdefault(tile["slot"], []):
-            if (writes or wrote) and (tile is not its_tile or its_cells & set(mine)):
+        same = op["comm"] or shapes.setdefault(SIDE[tile["tensor"]], shape) == shape
+        need(same, op["id"], f"{name} shows another part")
+        shown = [i for i, block in enumerate(tile["held"]) if block in view["blocks"]]
+        piece = shown and shown == [*range(shown[0], shown[-1] + 1)]
+        need(piece or not once, op["id"], f"{name} is not in one piece")
+        for other, its_tile, its_cells, wrote, its_name in touched.setdefault(tile["slot"], []):
+            there = set(cells(tile)) == set(mine) == its_cells and tile["wide"] == its_tile["wide"]
+            whole = there and set(cells(its_tile)) == its_cells and other == op["id"]
+            meet = (writes or wrote) and (tile is not its_tile or its_cells & set(mine))
+            if meet and not (whole and f"{kind}{its_name} {name}" in IN_PLACE):
                 op["waits"].add(other)
-        touched[tile["slot"]].append((op["id"], tile, set(mine), writes))
+        touched[tile["slot"]].append((op["id"], tile, set(mine), writes, name))
         op["use"][name] = tile, mine
     need(op["id"] not in op["waits"], op["id"], "operands are in each other's way")
 
@@ -109,9 +155,9 @@ def match(ops):
     for (_, me, peer), (sends, recvs) in queues.items():
         need(len(sends) == len(recvs), (me, -1), f"not every message to rank {peer} is met")
         for send, recv in zip(sends, recvs, strict=True):
-            (a, source), (b, target) = send["use"]["src"], recv["use"]["dst"]
-            same = source == target and all(a[key] == b[key] for key in ("tensor", "partial", "narrow"))
-            need(same, send["id"], f"unlike op {recv['id'][1]} of rank {peer}")
+            ends = [[([tile[key] for key in ("tensor", "partial", "narrow")], part)
+                     for tile, part in end["use"].values()] for end in (send, recv)]  # fmt: skip
+            need(ends[0] == ends[1], send["id"], f"unlike op {recv['id'][1]} of rank {peer}")
             partner[send["id"]] = partner[recv["id"]] = send, recv
     return partner
 
@@ -147,7 +193,7 @@ def write(memory, tile, values):
 
 
 def compute(op, kind, memory, of, whole):
-    access, place = ACCESS[kind], op["id"]
+    access, place = op["access"], op["id"]
     value = {name: read(memory, place, *op["use"][name]) for name in access if access[name] != "w"}
     for a, b in ("out", "lse"), ("part_out", "part_lse"):
         need(value.get(a, value.get(b)) == value.get(b, value.get(a)), place, f"{a} and {b} differ")
@@ -160,14 +206,17 @@ def compute(op, kind, memory, of, whole):
         pairs = [(q, h, k) for q, h in value["q"] for k in op["operands"]["k"]["blocks"]]
         terms = [(of[h, q, k][1], {"q": (q, h), "kv": (k, of[h, q, k][0])}) for q, h, k in pairs]
         need(all(cell["kv"] in value["k"] for _, cell in terms), place, "k lacks a head that is read")
+    if "q" in value and "w" in access.values():  # It is one kernel call, which is done.
+        need(any(summed for summed, _ in terms), place, "no pair is visible")
     for name in [name for name in access if access[name] != "r"]:
         tile, part = op["use"][name]
-        side, result = SIDE[tile["tensor"]], value.get(name, source) or dict.fromkeys(part, set())
-        for summed, cell in terms * (access[name] == "u"):
+        begun = value.get(name) or ("q" not in value and source)
+        side, result = SIDE[tile["tensor"]], begun or dict.fromkeys(part, set())
+        for summed, cell in terms * (access[name] == "u" or "q" in value):
             need(result[cell[side]].isdisjoint(summed), place, f"{name} sums a pair twice")
             result[cell[side]] = result[cell[side]] | summed
         if not tile["partial"]:
-            ends = kind == "finish" or tile["tensor"] in ("dq", "dk", "dv")
+            ends = kind in ("finish", "attend_all") or tile["tensor"] in ("dq", "dk", "dv")
             wholes = {cell: (FINAL, ends and whole[(side, *cell)]) for cell in part}
             need(all(result[cell] in wholes[cell] for cell in part), place, f"{name} is not complete")
             result = dict.fromkeys(part, FINAL)
@@ -180,24 +229,26 @@ def check(plan):
     memory = {"deltas": set()}  # And what is in (rank, slot): a tile and its cells.
     need(len(plan["ranks"]) == plan["problem"]["world"], (-1, -1), "a rank has no program")
     for me, program in enumerate(plan["ranks"]):
-        given = program["inputs"] + program["saved"] * (plan["pass"] == "backward")
+        given = {*program["inputs"], *(program["saved"] if plan["pass"] == "backward" else [])}
         read_program(plan, me, program, given, lanes)
         memory |= {t["at"]: (t, dict.fromkeys(cells(t), FINAL)) for t in program["tiles"] if t["given"]}
     for op, recv in play(lanes, match([op for program in plan["ranks"] for op in program["ops"]])):
         if op is recv:
             compute(op, op["op"], memory, of, whole)
         else:
-            write(memory, recv["use"]["dst"][0], read(memory, op["id"], *op["use"]["src"]))
+            for (tile, part), (target, _) in zip(op["use"].values(), recv["use"].values(), strict=True):
+                write(memory, target, read(memory, op["id"], tile, part))
     for me, program in enumerate(plan["ranks"]):
         for t in {*program["outputs"], *program["saved"]}:
             tile, part = program["tiles"][t], cells(program["tiles"][t])
             final = not part or FINAL in read(memory, (me, -1), tile, part).values()
             need(final, (me, -1), f"tile {t} is partial at the end")
             results += [(tile["tensor"], *cell) for cell in part if t in program["outputs"]]
-    wanted = {"forward": ["out"] + ["lse"] * plan["problem"]["return_lse"], "backward": ["dq", "dk", "dv"]}
-    every = [(name, *cell) for name in wanted[plan["pass"]] for side, *cell in whole if side == SIDE[name]]
+    backward = plan["pass"] == "backward"
+    wanted = ["dq", "dk", "dv"] if backward else ["out"] + ["lse"] * plan["problem"]["return_lse"]
+    every = [(name, *cell) for name in wanted for side, *cell in whole if side == SIDE[name]]
     need(sorted(results) == sorted(every), (-1, -1), "the outputs are not every result once")
-    rows = {(block, head) for side, block, head in whole if side == "q" and plan["pass"] == "backward"}
+    rows = {(block, head) for side, block, head in whole if side == "q" and backward}
     need(memory["deltas"] == rows, (-1, -1), "a row passes no delta")
 
 

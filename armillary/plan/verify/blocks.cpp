@@ -87,16 +87,29 @@ class ExternalChecker {
 
   void check() {
     using enum Tensor;
-    const bool forward = plan_.pass == Pass::Forward;
-    Roles results = forward ? Roles{Out} : Roles{DQ, DK, DV};
-    if (forward && plan_.problem.return_lse) results.insert(Lse);
-    check_home(program_.inputs, forward ? Roles{Q, K, V} : Roles{DOut}, "inputs");
+    const bool backward = plan_.pass == Pass::Backward;
+    Roles results = backward ? Roles{DQ, DK, DV} : Roles{Out};
+    if (!backward && plan_.problem.return_lse) results.insert(Lse);
+    std::vector<int> inputs = program_.inputs;
+    if (plan_.pass == Pass::Replay) {  // which brings saved results, too
+      std::erase_if(inputs, [&](int id) { return is_saved_result(id); });
+      if (inputs.size() + 2 != program_.inputs.size()) {
+        report_.add(program_.rank, -1, "blocks", "a replay brings saved out and lse, once each");
+      }
+    }
+    check_home(inputs, backward ? Roles{DOut} : Roles{Q, K, V}, "inputs");
     check_home(program_.outputs, results, "outputs");
     check_saved();
-    check_slots();
+    if (report_.empty()) check_slots();
   }
 
  private:
+  bool is_saved_result(int id) const {
+    const Tensor tensor = program_.tiles[id].tensor;
+    return (tensor == Tensor::Out || tensor == Tensor::Lse) &&
+           std::count(program_.saved.begin(), program_.saved.end(), id) > 0;
+  }
+
   std::vector<int> owned(Tensor tensor) const {
     std::vector<int> ids;
     const std::vector<Block>& blocks = blocks_of(plan_.blocks, tensor);
@@ -141,23 +154,45 @@ class ExternalChecker {
     }
   }
 
-  /// A tile of the caller has its slot to itself.
+  /// A tile of the caller lies alone in its slot, or, if it is a result, with others that are in
+  /// memory what it is.
   void check_slots() {
-    std::set<int> roles(program_.inputs.begin(), program_.inputs.end());
-    roles.insert(program_.outputs.begin(), program_.outputs.end());
-    if (plan_.pass == Pass::Backward) roles.insert(program_.saved.begin(), program_.saved.end());
-    std::vector<int> tiles_in(program_.slots.size());
-    for (const Tile& tile : program_.tiles) ++tiles_in[tile.slot];
+    std::set<int> given(program_.inputs.begin(), program_.inputs.end());
+    if (plan_.pass == Pass::Backward) given.insert(program_.saved.begin(), program_.saved.end());
+    std::set<int> callers = given;
+    callers.insert(program_.outputs.begin(), program_.outputs.end());
+    for (const int id : program_.saved) {  // its slot may be the caller's
+      if (program_.slots[program_.tiles[id].slot].external) callers.insert(id);
+    }
+    std::vector<int> home(program_.slots.size(), -1);  // By slot: the caller's tile in it.
+    for (const int id : callers) {
+      int& held = home[program_.tiles[id].slot];
+      if (held >= 0) {
+        report_.add(program_.rank, -1, "blocks", "tiles {} and {} of the caller share slot {}",
+                    held, id, program_.tiles[id].slot);
+      }
+      held = id;
+    }
     for (int id = 0; id < static_cast<int>(program_.tiles.size()); ++id) {
       const int slot = program_.tiles[id].slot;
-      if (program_.slots[slot].external != (roles.count(id) > 0)) {
+      const int held = home[slot];
+      if (program_.slots[slot].external != (held >= 0)) {
         report_.add(program_.rank, -1, "blocks", "slot {} of tile {} is {}the caller's", slot, id,
                     program_.slots[slot].external ? "" : "not ");
-      } else if (program_.slots[slot].external && tiles_in[slot] != 1) {
-        report_.add(program_.rank, -1, "blocks", "slot {} is the caller's and holds {} tiles", slot,
-                    tiles_in[slot]);
+      } else if (held >= 0 && held != id && (given.count(held) > 0 || !alike(held, id))) {
+        report_.add(program_.rank, -1, "blocks", "tile {} lies in slot {} of the caller's {}", id,
+                    slot, to_string(program_.tiles[held].tensor));
       }
     }
+  }
+
+  /// Same shape and dtype.
+  bool alike(int a, int b) const {
+    const Tile& left = program_.tiles[a];
+    const Tile& right = program_.tiles[b];
+    return left.tensor == right.tensor && left.heads == right.heads &&
+           left.blocks == right.blocks &&
+           dtype_of(plan_.problem, left) == dtype_of(plan_.problem, right);
   }
 
   const Plan& plan_;

@@ -123,6 +123,11 @@ inline Plan gradients_apart() {
   return plan;
 }
 
+/// Lets tile `id` of rank 0 lie in the slot of tile `to`.
+inline void move_to(Plan& plan, int id, int to) {
+  tile(plan, 0, id).slot = tile(plan, 0, to).slot;
+}
+
 using Breakage = std::function<void(Plan&)>;
 
 /// Expects that the plan is exact, and that after the slip this is the first diagnostic.

@@ -4,6 +4,8 @@
 #include <span>
 
 #include "armillary/plan/each_rank.h"
+#include "armillary/plan/hazards.h"
+#include "armillary/plan/segments.h"
 #include "armillary/plan/verify/structure.h"
 
 namespace armillary::plan::verifier {
@@ -35,6 +37,11 @@ std::span<const Expect> expected(OpKind kind) {
   static constexpr Expect kMerge[] = {{Out, true}, {Lse, true}, {Out, true}, {Lse, true}};
   static constexpr Expect kDelta[] = {{Delta, false}, {DOut, false}, {Out, false}, {Lse, false}};
   static constexpr Expect kFinish[] = {{Out, false}, {Lse, false}, {Out, true}, {Lse, true}};
+  static constexpr Expect kAttendAll[] = {
+      {Q, false}, {K, false}, {V, false}, {Out, false}, {Lse, false}};
+  static constexpr Expect kAttendGradAll[] = {{Q, false},    {K, false},   {V, false},
+                                              {DOut, false}, {Lse, false}, {Delta, false},
+                                              {DQ, false},   {DK, false},  {DV, false}};
   switch (kind) {
     case OpKind::Attend:
       return kAttend;
@@ -46,15 +53,19 @@ std::span<const Expect> expected(OpKind kind) {
       return kDelta;
     case OpKind::Finish:
       return kFinish;
+    case OpKind::AttendAll:
+      return kAttendAll;
+    case OpKind::AttendGradAll:
+      return kAttendGradAll;
     default:
       return {};
   }
 }
 
-/// What travels narrow is made by a copy, and is summed into something wide.
+/// What travels narrow is made by what rounds, and is summed into something wide.
 bool may_be_narrow(OpKind kind, std::size_t operand) {
   return (kind == OpKind::Copy && operand == 0) || (kind == OpKind::Add && operand == 1) ||
-         (kind == OpKind::Merge && operand == 2);
+         (kind == OpKind::Merge && operand == 2) || (kind == OpKind::AttendGradAll && operand >= 6);
 }
 
 class FormChecker {
@@ -117,9 +128,16 @@ class FormChecker {
 
   void check_op(int i) {
     const Op& op = program_.ops[i];
-    if (op.views.size() != operands(op.kind).size()) {
-      report_.add(program_.rank, i, "form", "{} with {} operands; it takes {}", to_string(op.kind),
-                  op.views.size(), operands(op.kind).size());
+    if (!takes(op.kind, op.views.size())) {
+      report_.add(program_.rank, i, "form", "{} with {} operands; it takes {}{}",
+                  to_string(op.kind), op.views.size(), operands(op.kind).size(),
+                  op.is_comm() ? " or more" : "");
+      return;
+    }
+    if ((op.fresh_q && op.kind != OpKind::Attend && op.kind != OpKind::AttendGrad) ||
+        (op.fresh_kv && op.kind != OpKind::AttendGrad)) {
+      report_.add(program_.rank, i, "form", "{} has no sums of {} that it could begin",
+                  to_string(op.kind), op.fresh_q ? "queries" : "keys");
       return;
     }
     if (op.step < 0) {
@@ -163,12 +181,18 @@ class FormChecker {
       report_.add(program_.rank, i, "form", "{} with peer {}; peers are the other ranks below {}",
                   to_string(op.kind), op.peer, plan_.problem.world);
     }
-    const Tile& moved = tile(op.views[0]);
-    if (moved.partial && moved.narrow != travels_narrow(plan_.problem, moved.tensor)) {
-      report_.add(program_.rank, i, "form", "{} travels in {}; under wire {} it travels in {}",
-                  describe(program_, op.views[0]), to_string(dtype_of(plan_.problem, moved)),
-                  to_string(plan_.problem.wire), to_string(plan_.problem.dtype));
+    for (const View& view : op.views) check_wire(i, view);
+    if (op.kind == OpKind::Recv) {
+      for (std::size_t v = 0; v < op.views.size(); ++v) check_alias(i, v);
     }
+  }
+
+  void check_wire(int i, const View& view) {
+    const Tile& moved = tile(view);
+    if (!moved.partial || moved.narrow == travels_narrow(plan_.problem, moved.tensor)) return;
+    report_.add(program_.rank, i, "form", "{} travels in {}; under wire {} it travels in {}",
+                describe(program_, view), to_string(dtype_of(plan_.problem, moved)),
+                to_string(plan_.problem.wire), to_string(plan_.problem.dtype));
   }
 
   const Tile& tile(const View& view) const { return program_.tiles[view.tile]; }
@@ -180,11 +204,12 @@ class FormChecker {
     }
     const std::span<const Expect> types = expected(op.kind);
     for (std::size_t v = 0; v < types.size(); ++v) {
-      if (tile(op.views[v]).tensor != types[v].tensor ||
-          tile(op.views[v]).partial != types[v].partial) {
+      const Tile& given = tile(op.views[v]);
+      const bool rounded = op.kind == OpKind::AttendGradAll && given.narrow;  // a part, or all
+      if (given.tensor != types[v].tensor || given.partial != (types[v].partial || rounded)) {
         report_.add(program_.rank, i, "form", "operand {} is {}{}; it must be {}{}",
-                    operands(op.kind)[v].name, tile(op.views[v]).partial ? "partial " : "",
-                    to_string(tile(op.views[v]).tensor), types[v].partial ? "partial " : "",
+                    operands(op.kind)[v].name, given.partial ? "partial " : "",
+                    to_string(given.tensor), types[v].partial ? "partial " : "",
                     to_string(types[v].tensor));
         return;
       }
@@ -196,6 +221,7 @@ class FormChecker {
       return;
     }
     check_shapes(i);
+    check_calls(i);
     for (std::size_t a = 0; a < op.views.size(); ++a) check_alias(i, a);
   }
 
@@ -204,7 +230,7 @@ class FormChecker {
   void check_shapes(int i) {
     const Op& op = program_.ops[i];
     const View& first = op.views[0];
-    const bool attends = op.kind == OpKind::Attend || op.kind == OpKind::AttendGrad;
+    const bool attends = op.attends() || op.attends_grad();
     for (const View& view : op.views) {
       const View& model = attends && is_kv(tile(view).tensor) ? op.views[1] : first;
       if (view.blocks != model.blocks || view.heads != model.heads) {
@@ -224,17 +250,48 @@ class FormChecker {
     }
   }
 
+  /// Sums that are written in place of being added to are written by one kernel call.
+  void check_calls(int i) {
+    const Op& op = program_.ops[i];
+    const bool one = op.fresh_q || op.fresh_kv || op.kind == OpKind::AttendAll ||
+                     op.kind == OpKind::AttendGradAll;
+    if (!one || !report_.empty()) return;
+    if (is_one_call(plan_.problem.mask, locate(plan_.blocks, program_, op))) return;
+    report_.add(program_.rank, i, "form", "{} of {} and {} is not one kernel call, as it must be",
+                to_string(op.kind), describe(program_, op.views[0]),
+                describe(program_, op.views[1]));
+  }
+
+  bool is_whole(const View& view) const {
+    return view.heads == tile(view).heads && view.blocks == tile(view).blocks;
+  }
+
+  /// Whether operand `a` may be written where `b` lies: there is nothing to move.
+  bool in_place(const Op& op, std::size_t a, std::size_t b) const {
+    const bool same_part =
+        (op.kind == OpKind::Copy && b == a + 1) || (op.kind == OpKind::Finish && b == a + 2);
+    return same_part && is_whole(op.views[a]) && is_whole(op.views[b]) &&
+           dtype_of(plan_.problem, tile(op.views[a])) == dtype_of(plan_.problem, tile(op.views[b]));
+  }
+
   /// An op that writes where another operand of it lies reads what it is overwriting.
   void check_alias(int i, std::size_t a) {
     const Op& op = program_.ops[i];
-    if (operands(op.kind)[a].access == Access::Read) return;
+    if (!writes(op, a)) return;
     for (std::size_t b = 0; b < op.views.size(); ++b) {
-      if (a != b && tile(op.views[a]).slot == tile(op.views[b]).slot) {
-        report_.add(program_.rank, i, "form", "operands {} and {} share slot {}",
-                    operands(op.kind)[a].name, operands(op.kind)[b].name, tile(op.views[a]).slot);
-        return;
-      }
+      const bool apart =
+          tile(op.views[a]).slot != tile(op.views[b]).slot || same_tile_apart(op, a, b);
+      if (a == b || apart || in_place(op, a, b)) continue;
+      report_.add(program_.rank, i, "form", "operands {} and {} share slot {}",
+                  operand_name(op.kind, a), operand_name(op.kind, b), tile(op.views[a]).slot);
+      return;
     }
+  }
+
+  /// Of a message: two parts of one tile.
+  bool same_tile_apart(const Op& op, std::size_t a, std::size_t b) const {
+    return op.is_comm() && op.views[a].tile == op.views[b].tile &&
+           !overlap(op.views[a], op.views[b]);
   }
 
   const Plan& plan_;

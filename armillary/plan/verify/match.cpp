@@ -2,6 +2,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "armillary/plan/each_rank.h"
@@ -47,12 +48,27 @@ class Ends {
   std::vector<End> ends_;
 };
 
-bool equal(const RankProgram& a, const View& left, const RankProgram& b, const View& right) {
+bool equal_views(const RankProgram& a, const View& left, const RankProgram& b, const View& right) {
   const Tile& l = a.tiles[left.tile];
   const Tile& r = b.tiles[right.tile];
   // Both are as narrow as the problem's wire: `form` has seen to that.
   return l.tensor == r.tensor && l.partial == r.partial && left.heads == right.heads &&
          left.blocks == right.blocks;
+}
+
+/// The same views, in the same order.
+bool equal(const RankProgram& a, const Op& left, const RankProgram& b, const Op& right) {
+  return std::equal(left.views.begin(), left.views.end(), right.views.begin(), right.views.end(),
+                    [&](const View& l, const View& r) { return equal_views(a, l, b, r); });
+}
+
+std::string describe_all(const RankProgram& program, const Op& message) {
+  std::string text;
+  for (const View& view : message.views) {
+    if (!text.empty()) text += " with ";
+    text += describe(program, view);
+  }
+  return text;
 }
 
 /// Takes those of the lane away from the front.
@@ -77,11 +93,11 @@ void match_lane(const Plan& plan, Rank from, Rank to, Channel sends, Channel rec
   const std::size_t both = std::min(sends.size(), recvs.size());
   for (std::size_t m = 0; m < both; ++m) {
     const Message message{from, sends[m].op, to, recvs[m].op};
-    const View& source = sender.ops[message.send].views[0];
-    const View& target = receiver.ops[message.recv].views[0];
-    if (!equal(sender, source, receiver, target)) {
+    const Op& send = sender.ops[message.send];
+    const Op& recv = receiver.ops[message.recv];
+    if (!equal(sender, send, receiver, recv)) {
       sent.report.add(to, message.recv, "match", "expects {} but rank {} sends {}",
-                      describe(receiver, target), from, describe(sender, source));
+                      describe_all(receiver, recv), from, describe_all(sender, send));
       return;
     }
     sent.messages.push_back(message);
@@ -89,11 +105,11 @@ void match_lane(const Plan& plan, Rank from, Rank to, Channel sends, Channel rec
   if (recvs.size() > both) {
     const int op = recvs[both].op;
     sent.report.add(to, op, "match", "{} has no matching send on rank {}",
-                    describe(receiver, receiver.ops[op].views[0]), from);
+                    describe_all(receiver, receiver.ops[op]), from);
   } else if (sends.size() > both) {
     const int op = sends[both].op;
     sent.report.add(from, op, "match", "{} has no matching receive on rank {}",
-                    describe(sender, sender.ops[op].views[0]), to);
+                    describe_all(sender, sender.ops[op]), to);
   }
 }
 

@@ -251,7 +251,38 @@ TEST(VerifyBlocks, TilesOfTheCallerHaveSlotsOfTheirOwn) {
         tile(p, 0, 1).slot = 0;
         p.ranks[0].slots[0].bytes = 96;
       },
-      {0, -1, "blocks", "slot 0 is the caller's and holds 2 tiles"});
+      {0, -1, "blocks", "tiles 0 and 1 of the caller share slot 0"});
+  expect_first_forward(  // the received keys, as large as those of the caller
+      [](Plan& p) { tile(p, 0, 3).slot = tile(p, 0, 0).slot; },
+      {0, -1, "blocks", "tile 3 lies in slot 0 of the caller's k"});
+  expect_first_forward([](Plan& p) { move_to(p, 6, 7); },
+                       {0, -1, "blocks", "tile 6 lies in slot 7 of the caller's out"});
+}
+
+TEST(VerifyBlocks, ASumMayLieWhereItsResultWill) {
+  Plan plan = ring_forward();
+  move_to(plan, 5, 7);
+  move_to(plan, 6, 8);
+  EXPECT_EQ(verify(plan), std::vector<Diagnostic>{});
+  // Not when it is rounded, nor when a part of it is something else's.
+  plan.problem.dtype = Dtype::Bf16;
+  EXPECT_FALSE(verify(plan).empty());
+}
+
+TEST(VerifyForm, FreshSumsAreOfOneKernelCall) {
+  const auto fresh = [](Plan& p) { ops(p, 0)[6].fresh_q = true; };
+  Plan plan = ring_forward();
+  fresh(plan);
+  EXPECT_EQ(verify(plan), std::vector<Diagnostic>{}) << "cleared, and then written";
+  drop(plan, 0, 4);
+  drop(plan, 0, 4);
+  EXPECT_EQ(verify(plan), std::vector<Diagnostic>{}) << "written by its first call";
+  expect_first_forward([](Plan& p) { ops(p, 0)[7].fresh_q = true; },
+                       {0, 8, "complete", "partial out{0} heads 0-4 lacks key block 0"});
+  expect_first_forward([](Plan& p) { ops(p, 0)[6].fresh_kv = true; },
+                       {0, 6, "form", "attend has no sums of keys that it could begin"});
+  expect_first_forward([](Plan& p) { ops(p, 0)[8].fresh_q = true; },
+                       {0, 8, "form", "finish has no sums of queries that it could begin"});
 }
 
 TEST(VerifyMatch, EverySendMeetsOneReceiveOfAnEqualView) {

@@ -1,6 +1,7 @@
 #include "armillary/plan/verify/symbols.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "armillary/plan/verify/cells.h"
@@ -51,6 +52,15 @@ class Sight {
   std::vector<Bits> of_key_;
 };
 
+/// One of `required` that is not in `given`, or -1.
+int first_missing(const Bits& required, const Bits& given) {
+  for (std::size_t w = 0; w < required.size(); ++w) {
+    const std::uint64_t lacks = required[w] & ~given[w];
+    if (lacks != 0) return static_cast<int>(64 * w) + std::countr_zero(lacks);
+  }
+  return -1;
+}
+
 Bits bits_of(const BlockIds& blocks, const Classes& classes) {
   Bits bits(words_for(classes.count()));
   for (const IdRun& run : blocks.runs()) {
@@ -94,7 +104,7 @@ class Symbols {
   void check_results() {
     for (const RankProgram& program : plan_.ranks) {
       std::vector<int> results = program.outputs;
-      if (plan_.pass == Pass::Forward) {
+      if (plan_.pass != Pass::Backward) {
         results.insert(results.end(), program.saved.begin(), program.saved.end());
       }
       for (const int id : results) check_result(program, id);
@@ -166,14 +176,18 @@ class Symbols {
                        [&](std::size_t v) { return !defined(at, v).empty(); });
   }
 
-  /// `source` lies in another slot: `form` has seen to that.
+  /// Requires `source` in another slot.
   void overwrite(Place at, std::size_t v, const Spots& source) {
     cells_[at.rank].write(view(at, v)).copy(source);
   }
 
   void deliver(const Message& message) {
-    const Spots source = defined({message.from, message.send}, 0);
-    if (!source.empty()) overwrite({message.to, message.recv}, 0, source);
+    const Place from{message.from, message.send};
+    for (std::size_t v = 0; v < program(from).ops[from.op].views.size(); ++v) {
+      const Spots source = defined(from, v);
+      if (source.empty()) return;
+      overwrite({message.to, message.recv}, v, source);
+    }
   }
 
   void compute(Rank rank, int op) {
@@ -195,6 +209,10 @@ class Symbols {
         return delta(at);
       case OpKind::Finish:
         return finish(at);
+      case OpKind::AttendAll:
+        return attend_all(at);
+      case OpKind::AttendGradAll:
+        return attend_grad_all(at);
       case OpKind::Send:
       case OpKind::Recv:
         return;
@@ -267,15 +285,89 @@ class Symbols {
     return true;
   }
 
+  /// Sums that begin with the op count nothing before it.
+  void begin_fresh_sums(Place at) {
+    const Op& op = program(at).ops[at.op];
+    for (std::size_t v = 0; v < op.views.size(); ++v) {
+      if (access(op, v) == Access::Write) define(at, v);
+    }
+  }
+
   void attend(Place at) {
-    if (!all_defined(at, {0, 1, 2}) || !same_sets(at, 3, 4)) return;
-    if (count_queries(at, 3)) repeat(at, 4, 3);
+    if (!all_defined(at, {0, 1, 2})) return;
+    begin_fresh_sums(at);
+    if (same_sets(at, 3, 4) && count_queries(at, 3)) repeat(at, 4, 3);
   }
 
   /// The sums of dk and of dv are two: what the one has already the other may not have yet.
   void attend_grad(Place at) {
-    if (!all_defined(at, {0, 1, 2, 3, 4, 5, 6, 7, 8})) return;
+    if (!all_defined(at, {0, 1, 2, 3, 4, 5})) return;
+    begin_fresh_sums(at);
+    if (!all_defined(at, {6, 7, 8})) return;
     if (count_queries(at, 6) && count_keys(at, 7)) count_keys(at, 8);
+  }
+
+  void attend_all(Place at) {
+    if (!all_defined(at, {0, 1, 2}) || !sees_all_keys(at, 3)) return;
+    define(at, 3);
+    define(at, 4);
+  }
+
+  /// What it writes is the whole gradient, or travels narrow and is a part of it.
+  void attend_grad_all(Place at) {
+    if (!all_defined(at, {0, 1, 2, 3, 4, 5})) return;
+    for (const std::size_t v : {6, 7, 8}) {
+      if (!tile(at, v).partial && !(v == 6 ? sees_all_keys(at, v) : sees_all_queries(at, v)))
+        return;
+      define(at, v);
+      if (!tile(at, v).partial) continue;
+      if (!(v == 6 ? count_queries(at, v) : count_keys(at, v))) return;
+    }
+  }
+
+  /// Whether the op attends to all visible keys of the queries that view `v` shows.
+  bool sees_all_keys(Place at, std::size_t v) {
+    const Bits keys = bits_of(view(at, 1).blocks, sides_.kv.blocks);
+    return for_each_class(view(at, v).blocks, sides_.q.blocks, [&](int q) {
+      const int missing = first_missing(sight_.of_query(q), keys);
+      return lacks_none(at, v, missing < 0 ? -1 : sight_.first(q, missing).kv);
+    });
+  }
+
+  /// Whether all visible queries, under all heads that read them, attend to the keys of view `v`.
+  bool sees_all_queries(Place at, std::size_t v) {
+    const Bits queries = bits_of(view(at, 0).blocks, sides_.q.blocks);
+    const bool all_heads = view(at, 0).heads == q_heads_of(view(at, v).heads);
+    return for_each_class(view(at, v).blocks, sides_.kv.blocks, [&](int kv) {
+      const int missing =
+          first_missing(sight_.of_key(kv), all_heads ? queries : Bits(queries.size()));
+      return lacks_none(at, v, missing < 0 ? -1 : sight_.first(missing, kv).q);
+    });
+  }
+
+  Heads q_heads_of(const Heads& kv_heads) const {
+    const int group = plan_.problem.group_size();
+    return {kv_heads.begin * group, kv_heads.end * group};
+  }
+
+  /// False as soon as one of the classes of the blocks does not pass.
+  template <class Pass>
+  static bool for_each_class(const BlockIds& blocks, const Classes& classes, const Pass& pass) {
+    for (const IdRun& run : blocks.runs()) {
+      const ClassRange range = classes.within(run);
+      for (int c = range.begin; c < range.end; ++c) {
+        if (!pass(c)) return false;
+      }
+    }
+    return true;
+  }
+
+  /// Reports the block of the other side that is missing; -1: none is.
+  bool lacks_none(Place at, std::size_t v, int missing) {
+    if (missing < 0) return true;
+    report_.add(at.rank, at.op, "complete", "{} lacks {} block {}", name(at, v),
+                is_kv(tile(at, v).tensor) ? "query" : "key", missing);
+    return false;
   }
 
   /// Counts in tile `v` what was counted in `like`, whose sets were the same.
@@ -314,7 +406,11 @@ class Symbols {
     const Spots source = defined(at, 1);
     if (source.empty()) return;
     if (tile(at, 0).partial == tile(at, 1).partial) {
-      overwrite(at, 0, source);
+      if (tile(at, 0).slot == tile(at, 1).slot) {
+        cells_[at.rank].rename(view(at, 0).tile);
+      } else {
+        overwrite(at, 0, source);
+      }
       return;
     }
     const bool gradient = tile(at, 1).tensor == Tensor::DQ || is_kv(tile(at, 1).tensor);
@@ -377,11 +473,7 @@ class Symbols {
     const Spots spots = defined(at, v);
     const Tensor tensor = tile(at, v).tensor;
     for (const Spot& spot : spots) {
-      const int missing = lacks(tensor, spot, spots.counted());
-      if (missing < 0) continue;
-      report_.add(at.rank, at.op, "complete", "{} lacks {} block {}", name(at, v),
-                  is_kv(tensor) ? "query" : "key", missing);
-      return false;
+      if (!lacks_none(at, v, lacks(tensor, spot, spots.counted()))) return false;
     }
     return !spots.empty();
   }

@@ -1,7 +1,10 @@
-#include "armillary/plan/replay.h"
+#include "armillary/plan/passes/replay.h"
 
 #include <algorithm>
 #include <utility>
+#include <vector>
+
+#include "armillary/plan/passes/compact.h"
 
 namespace armillary::plan {
 namespace {
@@ -32,41 +35,19 @@ bool is_replayed(const RankProgram& forward, const Op& op) {
   }
 }
 
-/// Leaves only tiles and slots that are used, numbered again.
-void drop_unused(RankProgram& program) {
-  std::vector<int> used = program.inputs;
-  for (const std::vector<int>* role : {&program.outputs, &program.saved}) {
-    used.insert(used.end(), role->begin(), role->end());
-  }
-  for (const Op& op : program.ops) {
-    for (const View& view : op.views) used.push_back(view.tile);
-  }
-  std::sort(used.begin(), used.end());
-  used.erase(std::unique(used.begin(), used.end()), used.end());
-
-  const auto new_id = [&](int tile) {
-    return static_cast<int>(std::lower_bound(used.begin(), used.end(), tile) - used.begin());
-  };
-  std::vector<Tile> tiles;
+/// Each tile is alive to the end, so each gets a slot of its own.
+void separate(RankProgram& program) {
   std::vector<Slot> slots;
-  for (const int tile : used) {  // each is alive to the end, so each has a slot of its own
-    tiles.push_back(std::move(program.tiles[tile]));
-    slots.push_back(program.slots[tiles.back().slot]);
-    tiles.back().slot = static_cast<int>(slots.size()) - 1;
+  for (Tile& tile : program.tiles) {
+    slots.push_back(program.slots[tile.slot]);
+    tile.slot = static_cast<int>(slots.size()) - 1;
   }
-  program.tiles = std::move(tiles);
   program.slots = std::move(slots);
-  for (std::vector<int>* role : {&program.inputs, &program.outputs, &program.saved}) {
-    for (int& tile : *role) tile = new_id(tile);
-  }
-  for (Op& op : program.ops) {
-    for (View& view : op.views) view.tile = new_id(view.tile);
-  }
 }
 
 }  // namespace
 
-RankProgram replay(const RankProgram& forward) {
+RankProgram replay(const Problem& problem, const Blocks& blocks, const RankProgram& forward) {
   RankProgram program{.rank = forward.rank,
                       .slots = forward.slots,
                       .tiles = forward.tiles,
@@ -77,12 +58,13 @@ RankProgram replay(const RankProgram& forward) {
   for (const Op& op : forward.ops) {
     if (is_replayed(forward, op)) program.ops.push_back(op);
   }
+  separate(program);
   for (const int tile : forward.saved) {
     if (!is_result(forward, tile)) continue;
     program.inputs.push_back(tile);
     program.slots[program.tiles[tile].slot].external = true;
   }
-  drop_unused(program);
+  compact(problem, blocks, program);
   return program;
 }
 

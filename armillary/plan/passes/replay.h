@@ -17,9 +17,9 @@ namespace armillary::plan {
 /// The ops of a rank's forward program that bring inputs to saved tiles, or the saved Out (and Lse)
 /// to outputs. Its inputs are Q, K, V, and the saved Out and Lse; outputs and `saved` are
 /// forward's, in the same order. Sends and receives of the ranks' replays pair up as they do in
-/// forward, in the same lanes and the same order. It is no plan for verify.h, which asks that a
-/// pass attends. Source: the checkpointing after attention of DistFlashAttn (arXiv:2310.03294) and
-/// StarTrail (arXiv:2407.00611), for any strategy.
-RankProgram replay(const RankProgram& forward);
+/// forward, in the same lanes and the same order. Of a program that is not lowered. Source: the
+/// checkpointing after attention of DistFlashAttn (arXiv:2310.03294) and StarTrail
+/// (arXiv:2407.00611), for any strategy.
+RankProgram replay(const Problem& problem, const Blocks& blocks, const RankProgram& forward);
 
 }  // namespace armillary::plan

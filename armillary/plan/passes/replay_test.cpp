@@ -1,4 +1,4 @@
-#include "armillary/plan/replay.h"
+#include "armillary/plan/passes/replay.h"
 
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ Replay replay_of(const Problem& problem, const std::string& strategy) {
   const Planner planner(problem, parse_strategy(strategy));
   Replay result{planner.problem(), planner.blocks(), {}};
   for (Rank rank = 0; rank < problem.world; ++rank) {
-    result.ranks.push_back(replay(planner.program(Pass::Forward, rank)));
+    result.ranks.push_back(planner.program(Pass::Replay, rank));
   }
   return result;
 }

@@ -1,0 +1,48 @@
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "armillary/plan/hazards.h"
+#include "armillary/plan/passes/lower.h"
+
+namespace armillary::plan {
+namespace {
+
+bool same_message(const Op& a, const Op& b) {
+  return a.kind == b.kind && a.peer == b.peer && a.step == b.step &&
+         a.collective == Collective::AllToAll && b.collective == Collective::AllToAll;
+}
+
+}  // namespace
+
+RankProgram coalesce(RankProgram program) {
+  const std::vector<std::vector<int>> waits = dependencies(program);
+  std::map<Lane, std::vector<int>> batches;  // Of each lane the messages of its last one.
+  std::vector<bool> joined(program.ops.size(), false);
+  for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
+    Op& op = program.ops[i];
+    if (!op.is_comm()) continue;
+    std::vector<int>& batch = batches[op.lane];
+    if (!batch.empty() && program.ops[batch.front()].step != op.step) batch.clear();
+    const auto first = std::find_if(batch.begin(), batch.end(), [&](int other) {
+      // What it waits for comes before that message, too.
+      return same_message(program.ops[other], op) && (waits[i].empty() || waits[i].back() < other);
+    });
+    joined[i] = first != batch.end();
+    if (joined[i]) {
+      Views& views = program.ops[*first].views;
+      for (View& view : op.views) views.push_back(std::move(view));
+    } else {
+      batch.push_back(i);
+    }
+  }
+  std::vector<Op> kept;
+  for (std::size_t i = 0; i < program.ops.size(); ++i) {
+    if (!joined[i]) kept.push_back(std::move(program.ops[i]));
+  }
+  program.ops = std::move(kept);
+  return program;
+}
+
+}  // namespace armillary::plan

@@ -1,0 +1,61 @@
+#include "armillary/plan/passes/compact.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+namespace armillary::plan {
+namespace {
+
+/// Of each number, its place among those that are used; -1 for the others.
+std::vector<int> numbered(const std::vector<bool>& used) {
+  std::vector<int> places;
+  int next = 0;
+  for (const bool one : used) places.push_back(one ? next++ : -1);
+  return places;
+}
+
+template <class Values>
+void keep(Values& values, const std::vector<int>& places) {
+  Values kept;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (places[i] >= 0) kept.push_back(std::move(values[i]));
+  }
+  values = std::move(kept);
+}
+
+}  // namespace
+
+void compact(const Problem& problem, const Blocks& blocks, RankProgram& program) {
+  const std::array roles{&program.inputs, &program.outputs, &program.saved};
+  std::vector<bool> used(program.tiles.size(), false);
+  for (const std::vector<int>* role : roles) {
+    for (const int tile : *role) used[tile] = true;
+  }
+  for (const Op& op : program.ops) {
+    for (const View& view : op.views) used[view.tile] = true;
+  }
+  const std::vector<int> tiles = numbered(used);
+  keep(program.tiles, tiles);
+  for (std::vector<int>* role : roles) {
+    for (int& tile : *role) tile = tiles[tile];
+  }
+  for (Op& op : program.ops) {
+    for (View& view : op.views) view.tile = tiles[view.tile];
+  }
+
+  std::vector<bool> held(program.slots.size(), false);
+  for (const Tile& tile : program.tiles) held[tile.slot] = true;
+  const std::vector<int> slots = numbered(held);
+  keep(program.slots, slots);
+  for (Slot& slot : program.slots) slot.bytes = 0;
+  const TokenCounts counts(blocks);
+  for (Tile& tile : program.tiles) {
+    tile.slot = slots[tile.slot];
+    std::int64_t& bytes = program.slots[tile.slot].bytes;
+    bytes = std::max(bytes, bytes_of(problem, counts, tile));
+  }
+}
+
+}  // namespace armillary::plan

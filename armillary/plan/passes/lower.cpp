@@ -1,0 +1,69 @@
+#include "armillary/plan/passes/lower.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "armillary/core/error.h"
+#include "armillary/core/names.h"
+#include "armillary/plan/each_rank.h"
+
+namespace armillary::plan {
+namespace {
+
+Lowering parse_lowering(std::string_view name) {
+  std::vector<std::string> names;
+  for (const Lowering lowering : kLowerings) {
+    if (to_string(lowering) == name) return lowering;
+    names.emplace_back(to_string(lowering));
+  }
+  names.insert(names.end(), {"none", "all"});
+  const std::string nearest = nearest_name(name, names);
+  fail<InvalidArgument>("lower: '{}' is no pass; {} is required{}", name, list_names(names),
+                        nearest.empty() ? "" : "; nearest: '" + nearest + "'");
+}
+
+}  // namespace
+
+std::string_view to_string(Lowering lowering) {
+  constexpr std::array<std::string_view, 3> kNames{"fuse", "alias", "coalesce"};
+  return kNames.at(static_cast<std::size_t>(lowering));
+}
+
+std::vector<Lowering> parse_lowerings(std::string_view text) {
+  if (text == "none") return {};
+  if (text == "all") return {kLowerings.begin(), kLowerings.end()};
+  std::vector<Lowering> lowerings;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const Lowering lowering = parse_lowering(text.substr(begin, end - begin));
+    if (std::count(lowerings.begin(), lowerings.end(), lowering) > 0) {
+      fail<InvalidArgument>("lower: '{}' names {} twice; once is required", text,
+                            to_string(lowering));
+    }
+    lowerings.push_back(lowering);
+    begin = end + 1;
+  }
+  return lowerings;
+}
+
+RankProgram lower(const Problem& problem, const Blocks& blocks, RankProgram program,
+                  const std::vector<Lowering>& lowerings) {
+  const auto asked = [&](Lowering lowering) {
+    return std::count(lowerings.begin(), lowerings.end(), lowering) > 0;
+  };
+  if (asked(Lowering::Fuse)) program = fuse(problem, blocks, std::move(program));
+  if (asked(Lowering::Alias)) program = alias(problem, blocks, std::move(program));
+  if (asked(Lowering::Coalesce)) program = coalesce(std::move(program));
+  return program;
+}
+
+Plan lower(Plan plan, const std::vector<Lowering>& lowerings) {
+  for_each_rank(static_cast<int>(plan.ranks.size()), [&](Rank rank) {
+    RankProgram& program = plan.ranks[rank];
+    program = lower(plan.problem, plan.blocks, std::move(program), lowerings);
+  });
+  return plan;
+}
+
+}  // namespace armillary::plan
