@@ -134,8 +134,7 @@ void run(const PlanFlags& flags) {
     }
     return print_comparison(solved, ranks_per_node);
   }
-  const plan::Strategy strategy = plan::parse_strategy(flags.strategy);
-  for (const plan::Plan& plan : plan::make_plans(solved, strategy, passes(flags))) {
+  for (const plan::Plan& plan : lowered_plans(flags)) {
     if (flags.json) {
       fmt::print("{}\n", plan::to_json(plan));
     } else {
@@ -159,11 +158,12 @@ void add_plan(CLI::App& app, int& exit_code) {
   CLI::Option* const compare =
       verb->add_flag("--compare", flags->compare,
                      "A table of the strategies that solve the problem, with the\n"
-                     "usual values of their keys")
+                     "usual values of their keys; as they are before --lower")
           ->excludes(json)
           ->excludes(list)
           ->excludes("--strategy")
-          ->excludes("--pass");
+          ->excludes("--pass")
+          ->excludes("--lower");
   verb->add_option("--ranks-per-node", flags->ranks_per_node,
                    "With --compare: also the bytes that leave nodes of so many neighbours")
       ->needs(compare)
@@ -177,6 +177,7 @@ void add_plan(CLI::App& app, int& exit_code) {
       "Examples:\n"
       "  armillary plan --strategy ring --world 4 --seq 64 --mask causal --layout zigzag\n"
       "  armillary plan --strategy usp:u=2 --world 8 --heads 32 --kv-heads 8 --pass backward\n"
+      "  armillary plan --strategy ring --world 2 --lower none\n"
       "  armillary plan --compare --world 8 --seq 65536 --heads 32 --kv-heads 8\n"
       "  armillary plan --compare --world 16 --heads 32 --ranks-per-node 8\n"
       "  armillary plan --strategy allgather --mask documents:1000,3096 --json > plan.json");

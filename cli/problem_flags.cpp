@@ -3,8 +3,10 @@
 #include <array>
 #include <limits>
 #include <string_view>
+#include <utility>
 
 #include "armillary/core/spec.h"
+#include "armillary/plan/passes/lower.h"
 
 namespace armillary::cli {
 
@@ -44,7 +46,11 @@ void add_problem_flags(CLI::App& verb, ProblemFlags& flags) {
       "documents:LEN,LEN,..[,within=causal|full|window,left=L,right=R] |\n"
       "bands:Q0-Q1/K0-K1/LO..HI;.. [causal]");
   add("--layout", flags.layout, "contiguous, zigzag, striped[:W] or balanced [contiguous]");
-  add("--pass", flags.pass, "forward, backward or both [forward for plan, both for verify]");
+  add("--pass", flags.pass,
+      "forward, backward, replay or both [forward for plan, both for verify]");
+  add("--lower", flags.lower,
+      "How the strategy's program is shortened before it runs: all, none, or some of\n"
+      "fuse, alias, coalesce with commas between them [all]");
   add("--wire", flags.wire,
       "accumulator or input: dtype in which partial outputs and gradients travel [accumulator]");
   verb.add_flag("--return-lse", flags.return_lse, "Also bring the log-sum-exp home")
@@ -74,15 +80,25 @@ plan::Problem problem(const ProblemFlags& flags) {
 }
 
 std::vector<plan::Pass> passes(const ProblemFlags& flags) {
-  constexpr std::array<std::string_view, 3> kNames{"forward", "backward", "both"};
+  constexpr std::array<std::string_view, 4> kNames{"forward", "backward", "replay", "both"};
   switch (parse_choice("--pass", flags.pass, kNames)) {
     case 0:
       return {plan::Pass::Forward};
     case 1:
       return {plan::Pass::Backward};
+    case 2:
+      return {plan::Pass::Replay};
     default:
       return {plan::Pass::Forward, plan::Pass::Backward};
   }
+}
+
+std::vector<plan::Plan> lowered_plans(const ProblemFlags& flags) {
+  const std::vector<plan::Lowering> lowerings = plan::parse_lowerings(flags.lower);
+  const plan::Strategy strategy = plan::parse_strategy(flags.strategy);
+  std::vector<plan::Plan> plans = plan::make_plans(problem(flags), strategy, passes(flags));
+  for (plan::Plan& plan : plans) plan = plan::lower(std::move(plan), lowerings);
+  return plans;
 }
 
 }  // namespace armillary::cli

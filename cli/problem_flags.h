@@ -25,6 +25,7 @@ struct ProblemFlags {
   std::string mask = "causal";
   std::string layout = "contiguous";
   std::string pass;
+  std::string lower = "all";
   std::string wire = "accumulator";
   bool return_lse = false;
 };
@@ -42,5 +43,7 @@ int parse_count(std::string_view flag, const std::string& text);
 /// @throws InvalidArgument as the parsers do.
 plan::Problem problem(const ProblemFlags& flags);
 std::vector<plan::Pass> passes(const ProblemFlags& flags);
+/// The plans of `--strategy`, for `--pass`, after `--lower`.
+std::vector<plan::Plan> lowered_plans(const ProblemFlags& flags);
 
 }  // namespace armillary::cli

@@ -63,8 +63,7 @@ std::vector<plan::Plan> read_plans(const std::string& path) {
 
 std::vector<plan::Plan> make_plans(const VerifyFlags& flags) {
   if (!flags.file.empty()) return read_plans(flags.file);
-  const plan::Strategy strategy = plan::parse_strategy(flags.strategy);
-  return plan::make_plans(problem(flags), strategy, passes(flags));
+  return lowered_plans(flags);
 }
 
 /// Breaks the first plan on purpose. Only a plan that is right can be broken.

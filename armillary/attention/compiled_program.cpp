@@ -59,10 +59,12 @@ std::vector<int> homes_of(const plan::RankProgram& program) {
     for (const int tile : *role) {
       const int slot = program.tiles[tile].slot;
       if (program.slots[slot].external) of_slot[slot] = tile;
+      home[tile] = tile;
     }
   }
-  for (std::size_t t = 0; t < home.size(); ++t) home[t] = of_slot[program.tiles[t].slot];
-  for (const int tile : program.saved) home[tile] = tile;
+  for (std::size_t t = 0; t < home.size(); ++t) {
+    if (home[t] == CompiledProgram::kInSlots) home[t] = of_slot[program.tiles[t].slot];
+  }
   return home;
 }
 

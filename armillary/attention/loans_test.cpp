@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <utility>
 
 #include "armillary/attention/causal_problem.h"
 #include "armillary/kernel/cpu_kernel.h"
+#include "armillary/plan/passes/lower.h"
 
 namespace armillary::attention {
 namespace {
@@ -37,6 +39,7 @@ bool has_loan(const plan::Problem& problem, OpKind kind, Tensor tensor,
   const plan::Planner planner(problem, plan::parse_strategy("ring"));
   plan::RankProgram program = planner.program(plan::Pass::Forward, 1);
   change(program);
+  program = plan::lower(problem, planner.blocks(), std::move(program));
   const auto compiled = compile(planner, program, kernel::cpu_kernel());
   const std::size_t op = op_of(program, kind, tensor);
   const CompiledOp& message = compiled->ops[op];

@@ -6,8 +6,10 @@
 //
 //   kv1>r3       send K and V of block 1 to rank 3 (`kv1>r{2,3}`: to both)
 //   kv0<r1       receive K and V of block 0 from rank 1
-//   q2*kv1       attend: queries of block 2 to keys of block 1
-//   grad(q2*kv1) their gradients
+//   q0+kv0>r1    one message of both
+//   q2*kv1       attend: queries of block 2 to keys of block 1; `:fresh` where it writes the sums
+//                that it would add to, `:all` where it writes the result (passes/lower.h)
+//   grad(q2*kv1) their gradients; likewise, and `:fresh_q` or `:fresh_kv` of sums of one side
 //   clear(o2)    any other op: its name and what it writes
 //
 //   o            partial output and log-sum-exp (`po`, `plse` one by one); `out`, `lse` are final

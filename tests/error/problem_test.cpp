@@ -116,8 +116,12 @@ TEST(ProblemError, LayoutsPassesAndDtypes) {
        {{"--layout", "striped:0"},
         "layout striped: '0' given; a whole number from 1 to 9223372036854775807 is required"},
        {{"--pass", "backwards"},
-        "--pass: 'backwards' is not known; forward, backward or both is required; nearest is "
+        "--pass: 'backwards' is not known; forward, backward, replay or both is required; nearest "
+        "is "
         "'backward'"},
+       {{"--lower", "fuse,alais"},
+        "lower: 'alais' is no pass; fuse, alias, coalesce, none or all is required; nearest: "
+        "'alias'"},
        {{"--dtype", "bfloat16"},
         "dtype: 'bfloat16' is not known; fp64, fp32, bf16 or fp16 is required; nearest is "
         "'bf16'"}});

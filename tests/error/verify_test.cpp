@@ -191,7 +191,7 @@ void expect_no_plan(const std::string& text, const testing::Matcher<const std::s
 TEST(VerifyError, TextThatIsNoPlan) {
   const std::string good = plans();
   expect_no_plan("garbage\n", HasSubstr("line 1: parse_json: the text is not JSON: "));
-  expect_no_plan("{\"format_version\":2", HasSubstr("the text is not JSON: "));
+  expect_no_plan("{\"format_version\":3", HasSubstr("the text is not JSON: "));
   expect_no_plan(good.substr(0, 500), HasSubstr("the text is not JSON: "));
   expect_no_plan(good + "]\n", HasSubstr("line 3: parse_json: the text is not JSON: "));
   expect_no_plan(std::string("\0\xff\xfe\n", 4), HasSubstr("the text is not JSON: "));
@@ -209,7 +209,7 @@ TEST(VerifyError, PlansOfAnotherFormat) {
                           const std::string& message) {
     expect_no_plan(replaced(good, from, to), EndsWith(message));
   };
-  edited("\"format_version\":2", "\"format_version\":1", "format_version is 1; 2 is required");
+  edited("\"format_version\":3", "\"format_version\":1", "format_version is 1; 3 is required");
   edited("\"strategy\"", "\"stratgy\"",
          "stratgy is not a known key; format_version, strategy, pass, problem, blocks or ranks is "
          "required; nearest: 'strategy'");

@@ -255,8 +255,8 @@ TEST(VerifyBlocks, TilesOfTheCallerHaveSlotsOfTheirOwn) {
   expect_first_forward(  // the received keys, as large as those of the caller
       [](Plan& p) { tile(p, 0, 3).slot = tile(p, 0, 0).slot; },
       {0, -1, "blocks", "tile 3 lies in slot 0 of the caller's k"});
-  expect_first_forward([](Plan& p) { move_to(p, 6, 7); },
-                       {0, -1, "blocks", "tile 6 lies in slot 7 of the caller's out"});
+  expect_first_forward([](Plan& p) { move_to(p, 3, 7); },
+                       {0, -1, "blocks", "tile 3 lies in slot 7 of the caller's out"});
 }
 
 TEST(VerifyBlocks, ASumMayLieWhereItsResultWill) {
