@@ -200,6 +200,19 @@ TEST(Execution, RunsAgainWithTheSameBitsAndLeavesResultsAlone) {
 }
 
 // Q, K and V as one projection makes them, side by side: they are neither copied nor mistaken.
+TEST(Execution, RememberedLogitsAreThoseOfARunThatAskedForThem) {
+  const plan::Problem problem = causal_problem(1, 8);
+  comm::run_ranks(1, [&](comm::Communicator& comm) {
+    const CompiledAttention programs = compiled_for(problem, {.name = "ring", .keys = {}}, 0);
+    ExecutionOptions asked = options();
+    asked.max_logit = true;
+    Execution run(programs.forward, comm, asked);
+    EXPECT_TRUE(run.max_logit().defined());
+    run.restart(comm, options());
+    EXPECT_FALSE(run.max_logit().defined());
+  });
+}
+
 TEST(Execution, TakesViewsOfAPackedProjection) {
   plan::Problem problem = causal_problem(2, 24);
   problem.kv_heads = problem.heads;

@@ -1,6 +1,7 @@
 // Which messages may be lent or borrowed; that results are right is what executor_test.cpp holds.
 #include "armillary/attention/loans.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -83,6 +84,22 @@ TEST(Loans, WhatIsPackedIntoOneMessageIsNot) {
       }
     })) << to_string(kind);
   }
+}
+
+// What is lent keeps its memory alive, whoever of the two ends is done first.
+TEST(Loans, TheMemoryThatIsLentHasAnOwner) {
+  const plan::Planner planner(full_problem(), plan::parse_strategy("ring"));
+  const auto compiled = compile(planner, plan::Pass::Forward, 1, kernel::cpu_kernel());
+  const auto op = static_cast<int>(op_of(compiled->program, OpKind::Send, Tensor::K));
+  Loans loans(*compiled);
+  at::Tensor memory = at::ones({4});
+  comm::Message message{.direction = comm::Direction::Send, .peer = 0, .lane = 1, .parts = {}};
+  loans.allow(op, memory, message);
+  EXPECT_TRUE(message.loan);
+  ASSERT_NE(message.owner, nullptr);
+  EXPECT_EQ(memory.use_count(), 2U) << "the message's owner has it too";
+  loans.release();
+  EXPECT_EQ(memory.use_count(), 1U);
 }
 
 // A partial that lives in the result is finished in place, with the sinks.

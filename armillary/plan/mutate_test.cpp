@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "armillary/plan/strategy.h"
@@ -54,6 +55,55 @@ TEST(Mutate, NamesEveryMutationApart) {
   std::set<std::string> names;
   for (const Mutation& mutation : mutations(plan)) {
     EXPECT_TRUE(names.insert(to_string(mutation)).second) << to_string(mutation);
+  }
+}
+
+TEST(Mutate, NamesSayWhatIsChanged) {
+  const auto name = [](Mutation mutation) {
+    mutation.rank = 1;
+    mutation.op = 5;
+    return to_string(mutation);
+  };
+  EXPECT_EQ(name({.slip = Slip::Dropped}), "rank 1 op 5: dropped");
+  EXPECT_EQ(name({.slip = Slip::Doubled}), "rank 1 op 5: doubled");
+  EXPECT_EQ(name({.slip = Slip::Swapped, .to = 7}), "rank 1 op 5: swapped with op 7");
+  EXPECT_EQ(name({.slip = Slip::OtherPeer, .to = 2}), "rank 1 op 5: other peer 2");
+  EXPECT_EQ(name({.slip = Slip::FewerBlocks, .operands = 5, .block = 3}),
+            "rank 1 op 5: fewer blocks, operands 0,2: without block 3");
+  EXPECT_EQ(name({.slip = Slip::OtherBlock, .operands = 1, .block = 3, .to = 4}),
+            "rank 1 op 5: other block, operands 0: block 4 in place of 3");
+  EXPECT_EQ(name({.slip = Slip::FewerHeads, .operands = 2, .to = 0}),
+            "rank 1 op 5: fewer heads, operands 1: without the first head");
+  EXPECT_EQ(name({.slip = Slip::FewerHeads, .operands = 2, .to = 1}),
+            "rank 1 op 5: fewer heads, operands 1: without the last head");
+  EXPECT_EQ(name({.slip = Slip::OtherTile, .operands = 2, .to = 9}),
+            "rank 1 op 5: other tile, operand 1: tile 9");
+  EXPECT_EQ(name({.slip = Slip::OtherBatch, .to = 3}), "rank 1 op 5: other batch 3");
+  EXPECT_EQ(name({.slip = Slip::OtherStart, .to = 1}),
+            "rank 1 op 5: other start of the sums of keys");
+  EXPECT_EQ(name({.slip = Slip::OtherDtype, .to = 3}),
+            "rank 1 op 5: other dtype, received by op 3");
+  EXPECT_EQ(to_string({.slip = Slip::SlotReused, .rank = 1, .tile = 4, .to = 2}),
+            "rank 1 tile 4: slot 2 reused");
+}
+
+/// With the next op, and where that is of another lane with the next of its own.
+TEST(Mutate, SwapsNeighbours) {
+  for (const Plan& plan : plans()) {
+    std::set<std::pair<int, int>> expected;
+    const std::vector<Op>& ops = plan.ranks[1].ops;
+    for (int i = 0; i + 1 < static_cast<int>(ops.size()); ++i) {
+      expected.insert({i, i + 1});
+      int next = i + 1;
+      while (next < static_cast<int>(ops.size()) && ops[next].lane != ops[i].lane) ++next;
+      if (next < static_cast<int>(ops.size())) expected.insert({i, next});
+    }
+    std::set<std::pair<int, int>> swapped;
+    for (const Mutation& mutation : mutations(plan)) {
+      if (mutation.slip != Slip::Swapped || mutation.rank != 1) continue;
+      EXPECT_TRUE(swapped.insert({mutation.op, mutation.to}).second) << to_string(mutation);
+    }
+    EXPECT_EQ(swapped, expected);
   }
 }
 

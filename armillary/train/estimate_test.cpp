@@ -100,6 +100,11 @@ TEST(Estimate, PoliciesCostWhatTheyDoAndSendAgain) {
       EXPECT_LT(sent, result.forward.sent_bytes_per_rank[0]);
     }
     EXPECT_EQ(result.memory.activations, none.activation_bytes);
+    // Of 12 tokens in 3 layers: 4 heads of 16 and their log-sum-exps, in fp32. What backward makes
+    // again of one layer is less by as much, where that is what is held at most.
+    const std::int64_t kept = output.activation_bytes - full.activation_bytes;
+    EXPECT_GE(kept, std::int64_t{2} * 12 * (4 * 16 + 4) * 4);
+    EXPECT_LE(kept, std::int64_t{3} * 12 * (4 * 16 + 4) * 4);
     recipe.activation_checkpoint.mode = "full";
     EXPECT_EQ(estimate(recipe, text()).memory.activations, full.activation_bytes);
   }
@@ -150,6 +155,7 @@ TEST(Estimate, IsWrittenForReadersAndPrograms) {
   const nlohmann::json json = to_json(recipe, result);
   EXPECT_EQ(json.at("parameters"), result.size.parameters);
   EXPECT_EQ(json.at("world"), 4);
+  EXPECT_EQ(json.at("wire"), recipe.parallelism.wire);
   EXPECT_EQ(json.at("forward").at("sent_bytes_per_rank").size(), 4U);
   EXPECT_EQ(json.at("memory_bytes").at("total"), result.memory.total());
   EXPECT_THAT(describe(recipe, result), HasSubstr("* none "));

@@ -219,7 +219,7 @@ TEST(VerifyError, PlansOfAnotherFormat) {
   edited(
       "\"op\":\"send\"", "\"op\":\"sned\"",
       "ranks[0].ops[0].op is \"sned\"; send, recv, attend, attend_grad, merge, add, copy, clear, "
-      "delta or finish is required");
+      "delta, finish, attend_all or attend_grad_all is required");
   edited("\"dtype\":\"bf16\"", "\"dtype\":\"bf16\",\"dtype\":\"bf16\"",
          "key \"dtype\" is given twice in one object; once is required");
   edited("\"lane\":1", "\"lane\":99999999999999999999",

@@ -119,7 +119,9 @@ bool begins(const Plan& plan, const Mutation& mutation) {
   const std::size_t last = !grad ? 4 : mutation.to == 0 ? 6 : 8;
   for (std::size_t v = first; v <= last; ++v) {
     int before = mutation.op - 1;
-    const auto touches = [&](const View& view) { return view.tile == op.views[v].tile; };
+    const auto touches = [&](const View& view) {
+      return view.tile == op.views[v].tile && touch(program, view, op.views[v]);
+    };
     while (before >= 0 && (adds_nothing(plan, program.ops[before]) ||
                            std::none_of(program.ops[before].views.begin(),
                                         program.ops[before].views.end(), touches))) {

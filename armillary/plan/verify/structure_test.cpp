@@ -256,7 +256,7 @@ TEST(VerifyBlocks, TilesOfTheCallerHaveSlotsOfTheirOwn) {
       [](Plan& p) { tile(p, 0, 3).slot = tile(p, 0, 0).slot; },
       {0, -1, "blocks", "tile 3 lies in slot 0 of the caller's k"});
   expect_first_forward([](Plan& p) { move_to(p, 3, 7); },
-                       {0, -1, "blocks", "tile 3 lies in slot 7 of the caller's out"});
+                       {0, -1, "blocks", "tile 3 lies in slot 3 of the caller's out"});
 }
 
 TEST(VerifyBlocks, ASumMayLieWhereItsResultWill) {
@@ -267,6 +267,15 @@ TEST(VerifyBlocks, ASumMayLieWhereItsResultWill) {
   // Not when it is rounded, nor when a part of it is something else's.
   plan.problem.dtype = Dtype::Bf16;
   EXPECT_FALSE(verify(plan).empty());
+}
+
+TEST(VerifyForm, OpsHaveAsManyOperandsAsTheyTake) {
+  expect_first_forward([](Plan& p) { ops(p, 0)[8].views.push_back(whole(p, 0, 5)); },
+                       {0, 8, "form", "finish with 5 operands; it takes 4"});
+  expect_first_forward([](Plan& p) { ops(p, 0)[8].views.pop_back(); },
+                       {0, 8, "form", "finish with 3 operands; it takes 4"});
+  expect_first_forward([](Plan& p) { ops(p, 0)[0].views.clear(); },
+                       {0, 0, "form", "send with 0 operands; it takes 1 or more"});
 }
 
 TEST(VerifyForm, FreshSumsAreOfOneKernelCall) {
