@@ -322,7 +322,7 @@ Op parse_op(const Node& node) {
   for (std::size_t v = 0; v < named || (op.is_comm() && v < given.size()); ++v) {
     names.push_back(operand_name(op.kind, v));
   }
-  const Node views = given.object(names);
+  const Node& views = given.object(names);
   for (const std::string& name : names) op.views.push_back(parse_view(views[name]));
   return op;
 }

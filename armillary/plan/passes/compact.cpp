@@ -10,9 +10,11 @@ namespace {
 
 /// Of each number, its place among those that are used; -1 for the others.
 std::vector<int> numbered(const std::vector<bool>& used) {
-  std::vector<int> places;
+  std::vector<int> places(used.size(), -1);
   int next = 0;
-  for (const bool one : used) places.push_back(one ? next++ : -1);
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    if (used[i]) places[i] = next++;
+  }
   return places;
 }
 
