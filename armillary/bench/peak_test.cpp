@@ -2,10 +2,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
 
 #include "armillary/core/error.h"
+#include "tests/sanitized.h"
 
 namespace armillary::bench {
 namespace {
@@ -33,6 +39,28 @@ TEST(PeakError, WhatThereIsNot) {
                   "peak: instruction set neon; avx512, avx2 or portable is required"));
   EXPECT_THAT([] { peak_gflops("portable", plan::Dtype::F32, 0, 0); },
               testing::ThrowsMessage<InvalidArgument>("peak: 0 threads; at least 1 is required"));
+}
+
+/// In a process that has room for the stacks of a few threads only.
+void ask_for_too_many_threads() {
+  std::int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const auto room = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE) + (64 << 20));
+  const rlimit limit{room, room};
+  setrlimit(RLIMIT_AS, &limit);
+  alarm(30);
+  try {
+    peak_gflops("portable", plan::Dtype::F32, 64, 0);
+  } catch (const Error& error) {
+    std::fputs(error.what(), stderr);
+    std::_Exit(7);
+  }
+}
+
+TEST(PeakError, ThreadsThatTheSystemDoesNotGive) {
+  if (kSanitized) GTEST_SKIP() << "shadow memory takes more room than there would be";
+  EXPECT_EXIT(ask_for_too_many_threads(), testing::ExitedWithCode(7),
+              "peak: thread [0-9]+ of 64: ");
 }
 
 }  // namespace

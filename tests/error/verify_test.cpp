@@ -116,6 +116,13 @@ TEST(Verify, BreaksAPlanOnPurposeAndShowsWhere) {
   EXPECT_THAT(broken.out, AllOf(HasSubstr("<-- HERE rank "), HasSubstr("ring backward: exact.")));
 }
 
+TEST(Verify, WhatIsBrokenIsTheFirstPlan) {
+  const Result both = run(with_problem({"verify", "--break", "40"}));
+  const Result forward = run(with_problem({"verify", "--break", "40", "--pass", "forward"}));
+  EXPECT_THAT(forward.err, StartsWith("broken on purpose: rank "));
+  EXPECT_EQ(both.err, forward.err);
+}
+
 TEST(Verify, JsonOfAWrongPlanSaysWhere) {
   const Result broken = run(with_problem({"verify", "--json", "--break", "0"}));
   EXPECT_EQ(broken.code, 1);
