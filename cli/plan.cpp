@@ -126,13 +126,12 @@ void print_comparison(const plan::Problem& problem, std::optional<int> ranks_per
 void run(const PlanFlags& flags) {
   if (flags.list) return print_list();
   if (flags.document) return fmt::print("{}", strategies_document());
-  const plan::Problem solved = problem(flags);
   if (flags.compare) {
     std::optional<int> ranks_per_node;
     if (!flags.ranks_per_node.empty()) {
       ranks_per_node = parse_count("--ranks-per-node", flags.ranks_per_node);
     }
-    return print_comparison(solved, ranks_per_node);
+    return print_comparison(problem(flags), ranks_per_node);
   }
   for (const plan::Plan& plan : lowered_plans(flags)) {
     if (flags.json) {

@@ -35,7 +35,7 @@ std::vector<Uses> uses_of(const CompiledProgram& compiled) {
 bool may_borrow(const CompiledProgram& compiled, const plan::Op& op, const Uses& uses) {
   const plan::View& received = op.views[0];
   const plan::Tile& tile = compiled.program.tiles[received.tile];
-  return received.heads == tile.heads && received.blocks == tile.blocks &&
+  return plan::is_whole(tile, received) &&
          compiled.home[received.tile] == CompiledProgram::kInSlots && uses.writers == 1;
 }
 

@@ -103,6 +103,7 @@ TEST(Lowered, SinksCountOnceWherePartialsAreCopied) {
   const plan::Problem problem = causal_problem(1, 16);
   const plan::Planner planner(problem, plan::parse_strategy("ring"));
   const auto out_of = [&](plan::RankProgram program) {
+    program = plan::lower(problem, planner.blocks(), std::move(program));
     const plan::Plan plan{.problem = problem,
                           .strategy = "ring",
                           .pass = plan::Pass::Forward,

@@ -74,6 +74,10 @@ bool is_kv(Tensor tensor) {
   return tensor == Tensor::K || tensor == Tensor::V || tensor == Tensor::DK || tensor == Tensor::DV;
 }
 
+bool is_whole(const Tile& tile, const View& view) {
+  return view.heads == tile.heads && view.blocks == tile.blocks;
+}
+
 std::span<const Operand> operands(OpKind kind) {
   switch (kind) {
     case OpKind::Send:

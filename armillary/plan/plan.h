@@ -35,7 +35,7 @@
 
 namespace armillary::plan {
 
-/// Replay: the messages of forward again, with its results given (replay.h).
+/// Replay: the messages of forward again, with its results given (passes/replay.h).
 enum class Pass : std::uint8_t { Forward, Backward, Replay };
 
 /// What a tile is a part of. Out and Lse of a `partial` tile are a result over some of the keys.
@@ -73,6 +73,7 @@ struct View {
   bool operator==(const View&) const = default;
 };
 using Views = SmallVector<View, 1>;
+bool is_whole(const Tile& tile, const View& view);  ///< Does the view show all of its tile?
 
 enum class OpKind : std::uint8_t {
   Send,        ///< src -> peer: one message of all views, one after the other

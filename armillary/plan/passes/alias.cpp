@@ -41,10 +41,7 @@ class Aliasing {
   }
 
  private:
-  bool is_whole(const View& view) const {
-    const Tile& tile = program_.tiles[view.tile];
-    return view.heads == tile.heads && view.blocks == tile.blocks;
-  }
+  bool is_whole(const View& view) const { return plan::is_whole(program_.tiles[view.tile], view); }
 
   /// Lets `from` lie where `to` does, if op `i` moves all of it there unchanged, nothing else
   /// touches `to` and nothing `from` afterwards.

@@ -17,6 +17,10 @@ bool same_message(const Op& a, const Op& b) {
 }  // namespace
 
 RankProgram coalesce(RankProgram program) {
+  const bool trades = std::any_of(program.ops.begin(), program.ops.end(), [](const Op& op) {
+    return op.collective == Collective::AllToAll;
+  });
+  if (!trades) return program;
   const std::vector<std::vector<int>> waits = dependencies(program);
   std::map<Lane, std::vector<int>> batches;  // Of each lane the messages of its last one.
   std::vector<bool> joined(program.ops.size(), false);

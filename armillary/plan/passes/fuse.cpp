@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -17,7 +16,6 @@ class Fusion {
       : problem_(problem),
         blocks_(blocks),
         program_(program),
-        waits_(dependencies(program)),
         users_(program.tiles.size()),
         done_(program.ops.size(), false) {
     for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
@@ -41,6 +39,7 @@ class Fusion {
 
   /// Requires that clears are fused: of an op that writes its sums, nothing before it touches them.
   void fuse_results() {
+    waits_ = dependencies(program_);
     for (int i = 0; i < static_cast<int>(program_.ops.size()); ++i) {
       const Op& attend = program_.ops[i];
       if (attend.kind == OpKind::Attend && attend.fresh_q) end_attend(i);
@@ -56,10 +55,7 @@ class Fusion {
   bool is_one_call(const Op& op) const {
     return plan::is_one_call(problem_.mask, locate(blocks_, program_, op));
   }
-  bool is_whole(const View& view) const {
-    const Tile& tile = program_.tiles[view.tile];
-    return view.heads == tile.heads && view.blocks == tile.blocks;
-  }
+  bool is_whole(const View& view) const { return plan::is_whole(program_.tiles[view.tile], view); }
 
   void drop_done() {
     std::size_t next = 0;
@@ -155,7 +151,7 @@ class Fusion {
   const Problem& problem_;
   const Blocks& blocks_;
   RankProgram& program_;
-  const std::vector<std::vector<int>> waits_;
+  std::vector<std::vector<int>> waits_;  ///< Of the ops, for fuse_results.
   std::vector<std::vector<int>> users_;  ///< Of each tile: the ops that touch it, in order.
   std::vector<bool> done_;               ///< By op: another one does it.
 };

@@ -262,9 +262,7 @@ class FormChecker {
                 describe(program_, op.views[1]));
   }
 
-  bool is_whole(const View& view) const {
-    return view.heads == tile(view).heads && view.blocks == tile(view).blocks;
-  }
+  bool is_whole(const View& view) const { return plan::is_whole(tile(view), view); }
 
   /// Whether operand `a` may be written where `b` lies: there is nothing to move.
   bool in_place(const Op& op, std::size_t a, std::size_t b) const {
