@@ -50,7 +50,7 @@ void add_problem_flags(CLI::App& verb, ProblemFlags& flags) {
       "forward, backward, replay or both [forward for plan, both for verify]");
   add("--lower", flags.lower,
       "How the strategy's program is shortened before it runs: all, none, or some of\n"
-      "fuse, alias, coalesce with commas between them [all]");
+      "fuse, alias, coalesce, lend with commas between them [all]");
   add("--wire", flags.wire,
       "accumulator or input: dtype in which partial outputs and gradients travel [accumulator]");
   verb.add_flag("--return-lse", flags.return_lse, "Also bring the log-sum-exp home")

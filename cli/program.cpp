@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <string>
@@ -10,6 +11,8 @@
 
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
+#include "armillary/proof/digest.h"
+#include "cli/hand_over.h"
 #include "cli/verbs.h"
 
 namespace armillary::cli {
@@ -67,22 +70,28 @@ void flush_output() {
   }
 }
 
+bool hands_over(const std::vector<AddVerb>& verbs) {
+  return std::find(verbs.begin(), verbs.end(), name_train) != verbs.end();
+}
+
 }  // namespace
 
-int run_program(int argc, const char* const* argv) {
+std::vector<AddVerb> verbs_without_torch() {
+  return {add_plan, add_verify, name_train, name_bench};
+}
+
+int run_program(int argc, const char* const* argv, const std::vector<AddVerb>& verbs) {
   CLI::App app("Exact sequence-parallel attention: plans, proofs, and runs.", "armillary");
   int exit_code = kDone;
   app.require_subcommand(1);
-  app.set_version_flag("--version", "armillary " ARMILLARY_VERSION);
+  app.set_version_flag("--version", fmt::format("armillary {}", proof::version()));
   app.footer(
       "Exit codes: 0 done, 1 a run failed or a plan is wrong, 2 bad input.\n"
       "`armillary VERB --help` has examples.");
-  add_plan(app, exit_code);
-  add_verify(app, exit_code);
-  add_train(app, exit_code);
-  add_bench(app, exit_code);
+  for (const AddVerb add : verbs) add(app, exit_code);
   try {
     check_verb(app, argc, argv);
+    if (hands_over(verbs)) hand_over(argc, argv);
     app.parse(argc, argv);
     flush_output();
   } catch (const CLI::Success& help) {

@@ -2,11 +2,24 @@
 // flags and calls the library.
 #pragma once
 
+#include <CLI/CLI.hpp>
+#include <vector>
+
 namespace armillary::cli {
+
+/// Adds a verb that runs when it is parsed and leaves its exit code in `exit_code`, which must live
+/// as long as `app`.
+using AddVerb = void (*)(CLI::App& app, int& exit_code);
+
+/// Those of `armillary`.
+std::vector<AddVerb> verbs_without_torch();
+/// Those of `armillary-torch`, and of tests that run many command lines; without libtorch the same
+/// as above. Defined in torch/ and in no_torch/, of which one is linked.
+std::vector<AddVerb> all_verbs();
 
 /// Parses the command line, does what it says, and says in one line on standard error what went
 /// wrong. Returns the exit code: 0 done, 1 a run failed, 2 bad input. Throws only if standard error
 /// cannot be written.
-int run_program(int argc, const char* const* argv);
+int run_program(int argc, const char* const* argv, const std::vector<AddVerb>& verbs);
 
 }  // namespace armillary::cli

@@ -10,12 +10,13 @@ inline constexpr int kDone = 0;
 inline constexpr int kFailed = 1;    ///< A run failed, or a plan is wrong.
 inline constexpr int kBadInput = 2;  ///< InvalidArgument, IoError, flags that do not parse.
 
-/// Each adds a verb that runs when it is parsed and leaves its exit code in `exit_code`, which must
-/// live as long as `app`.
 void add_plan(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
-// Those of a build without libtorch say that they need it.
+
+// Of cli/torch/. Their descriptions are also those of who hands them over.
 void add_train(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
+inline constexpr const char* kTrainDescription = "Train a model, every sequence spread over ranks";
+inline constexpr const char* kBenchDescription = "Measure parts of the program on this machine";
 
 }  // namespace armillary::cli

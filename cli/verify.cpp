@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -16,7 +17,9 @@
 #include "armillary/plan/each_rank.h"
 #include "armillary/plan/json.h"
 #include "armillary/plan/mutate.h"
+#include "armillary/plan/passes/lower.h"
 #include "armillary/plan/text.h"
+#include "armillary/proof/proof_file.h"
 #include "cli/problem_flags.h"
 #include "cli/verbs.h"
 
@@ -26,6 +29,7 @@ namespace {
 struct VerifyFlags : ProblemFlags {
   std::string file;
   std::string mutation;
+  std::string proofs;
   bool json = false;
 };
 
@@ -145,7 +149,31 @@ void print(const plan::Plan& plan, const std::vector<plan::Diagnostic>& diagnost
   }
 }
 
+/// Proves all passes as they run, and records it.
+int save_proof(const VerifyFlags& flags) {
+  std::vector<plan::Lowering> lowerings = plan::parse_lowerings(flags.lower);
+  std::sort(lowerings.begin(), lowerings.end());
+  if (!std::equal(lowerings.begin(), lowerings.end(), plan::kLowerings.begin(),
+                  plan::kLowerings.end())) {
+    fail<InvalidArgument>("--save-proof: --lower is '{}'; 'all' is required: what runs is lowered",
+                          flags.lower);
+  }
+  const plan::Problem asked = problem(flags);
+  const plan::Strategy strategy = plan::parse_strategy(flags.strategy);
+  const std::string path = proof::save_proof(flags.proofs, asked, strategy);
+  if (flags.json) {
+    const nlohmann::ordered_json line{
+        {"ok", true}, {"strategy", to_string(strategy)}, {"world", asked.world}, {"proof", path}};
+    fmt::print("{}\n", line.dump());
+  } else {
+    fmt::print("{}: forward, backward and replay are exact on {} ranks; recorded in {}\n",
+               to_string(strategy), asked.world, path);
+  }
+  return kDone;
+}
+
 int run(const VerifyFlags& flags) {
+  if (!flags.proofs.empty()) return save_proof(flags);
   std::vector<plan::Plan> plans = make_plans(flags);
   if (!flags.mutation.empty()) break_one(plans, flags.mutation);
   std::vector<std::vector<plan::Diagnostic>> found;
@@ -183,6 +211,14 @@ void add_verify(CLI::App& app, int& exit_code) {
                    "Break the plan on purpose: apply its N-th single-op mutation first")
       ->option_text("N")
       ->check(not_empty());
+  CLI::Option* const save =
+      verb->add_option("--save-proof", flags->proofs,
+                       "Prove all passes and record it in DIR, for parallelism.proofs of a recipe")
+          ->option_text("DIR")
+          ->check(not_empty())
+          ->excludes(file)
+          ->excludes("--break");
+  save->excludes("--pass");
   verb->add_flag(
       "--json", flags->json,
       "One object per plan and line; visible_pairs count (batch entry, query head, query, key)");
@@ -192,6 +228,7 @@ void add_verify(CLI::App& app, int& exit_code) {
       "  armillary verify --strategy usp:u=4 --world 8 --heads 32 --kv-heads 8 --json\n"
       "  armillary verify --strategy ring --world 4 --seq 64 --break 12\n"
       "  armillary plan --strategy ulysses --json | armillary verify --file -\n"
+      "  armillary verify --strategy ring --world 64 --seq 65536 --save-proof proofs\n"
       "Exit code: 0 if every plan is exact, 1 if one is not, 2 for bad input.");
   verb->callback([flags, &exit_code] { exit_code = run(*flags); });
 }

@@ -5,33 +5,14 @@
 #   armillary_cross_test(equivalence USES train)      armillary_equivalence_test, of tests/equivalence/
 #
 # Sources are found by name: x.cpp belongs to the library, x_test.cpp to the folder's one test program.
-# no_x.cpp is the stand-in of x.cpp, same signatures, for builds without part x:
-# exactly one of the two is linked, so callers need no #ifdef.
 
-# armillary_sources(<out> [PRESENT <part>...]): the library sources below the current folder.
-function(armillary_sources out)
-  cmake_parse_arguments(arg "" "" "PRESENT" ${ARGN})
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
-  foreach(source ${sources})
-    if(source MATCHES "^(.*)/no_([^/]+)\\.cpp$")
-      if(CMAKE_MATCH_2 IN_LIST arg_PRESENT)
-        list(REMOVE_ITEM sources ${source})
-      else()
-        list(REMOVE_ITEM sources ${CMAKE_MATCH_1}/${CMAKE_MATCH_2}.cpp)
-      endif()
-    endif()
-  endforeach()
-  set(${out} ${sources} PARENT_SCOPE)
-endfunction()
-
-# armillary_library(<folder> [TORCH] [COLD] [USES <folder>...] [LIBS <target>...] [PRESENT <part>...]
-#                   [WITHOUT <file>...]):
+# armillary_library(<folder> [TORCH] [COLD] [USES <folder>...] [LIBS <target>...] [WITHOUT <file>...]):
 # target armillary_<folder> of the current folder's sources, and armillary_<folder>_test of its tests.
 # COLD: nothing in it runs often enough to be worth the optimiser's time, a third of the compiler's.
 function(armillary_library name)
-  cmake_parse_arguments(arg "TORCH;COLD" "" "USES;LIBS;PRESENT;WITHOUT" ${ARGN})
-  armillary_sources(sources PRESENT ${arg_PRESENT})
+  cmake_parse_arguments(arg "TORCH;COLD" "" "USES;LIBS;WITHOUT" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
   foreach(file ${arg_WITHOUT})
     list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${file})
   endforeach()

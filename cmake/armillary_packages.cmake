@@ -5,6 +5,7 @@ find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
+find_path(ARMILLARY_XXHASH_INCLUDE xxhash.h REQUIRED)  # its header alone
 find_package(GTest)
 find_package(rapidcheck)
 

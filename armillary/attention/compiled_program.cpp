@@ -1,16 +1,11 @@
 #include "armillary/attention/compiled_program.h"
 
 #include <algorithm>
-#include <deque>
 #include <map>
-#include <mutex>
-#include <optional>
 #include <utility>
 
-#include "armillary/attention/loans.h"
 #include "armillary/core/error.h"
 #include "armillary/plan/hazards.h"
-#include "armillary/plan/passes/lower.h"
 
 namespace armillary::attention {
 namespace {
@@ -92,13 +87,6 @@ std::vector<KernelCall> calls_of(const CompiledProgram& compiled, const Compiled
 
 }  // namespace
 
-std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner, plan::Pass pass,
-                                               plan::Rank rank, const kernel::Kernel& kernel) {
-  return compile(planner,
-                 plan::lower(planner.problem(), planner.blocks(), planner.program(pass, rank)),
-                 kernel);
-}
-
 std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner,
                                                plan::RankProgram program,
                                                const kernel::Kernel& kernel) {
@@ -118,68 +106,7 @@ std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner,
     made.calls = calls_of(compiled, made);
   }
   compiled.lanes = batches_of(compiled.program);
-  find_loans(compiled);
   return result;
-}
-
-namespace {
-
-/// Planners and programs of recent problems. A training run has one problem per mask: packed
-/// documents bring a new mask every step, so old ones must go.
-class Cache {
- public:
-  CompiledAttention get(const plan::Problem& problem, const plan::Strategy& strategy,
-                        plan::Rank rank, const kernel::Kernel& kernel) {
-    const std::shared_ptr<Entry> entry = find(problem, strategy, kernel);
-    const std::lock_guard lock(entry->mutex);
-    if (!entry->planner) entry->planner.emplace(problem, strategy);
-    CompiledAttention& programs = entry->programs[rank];
-    if (!programs.forward) {
-      programs.forward = compile(*entry->planner, plan::Pass::Forward, rank, kernel);
-      programs.backward = compile(*entry->planner, plan::Pass::Backward, rank, kernel);
-      programs.replay = compile(*entry->planner, plan::Pass::Replay, rank, kernel);
-    }
-    return programs;
-  }
-
- private:
-  struct Entry {
-    plan::Problem problem;
-    plan::Strategy strategy;
-    const kernel::Kernel* kernel = nullptr;
-    std::mutex mutex;
-    std::optional<plan::Planner> planner;
-    std::map<plan::Rank, CompiledAttention> programs;
-  };
-
-  std::shared_ptr<Entry> find(const plan::Problem& problem, const plan::Strategy& strategy,
-                              const kernel::Kernel& kernel) {
-    constexpr std::size_t kMostEntries = 32;
-    const std::lock_guard lock(mutex_);
-    for (const std::shared_ptr<Entry>& entry : entries_) {
-      if (entry->kernel == &kernel && entry->problem == problem && entry->strategy == strategy) {
-        return entry;
-      }
-    }
-    auto entry = std::make_shared<Entry>();
-    entry->problem = problem;
-    entry->strategy = strategy;
-    entry->kernel = &kernel;
-    entries_.push_front(entry);
-    if (entries_.size() > kMostEntries) entries_.pop_back();
-    return entry;
-  }
-
-  std::mutex mutex_;
-  std::deque<std::shared_ptr<Entry>> entries_;
-};
-
-}  // namespace
-
-CompiledAttention compile_cached(const plan::Problem& problem, const plan::Strategy& strategy,
-                                 plan::Rank rank, const kernel::Kernel& kernel) {
-  static Cache cache;
-  return cache.get(problem, strategy, rank, kernel);
 }
 
 }  // namespace armillary::attention

@@ -36,8 +36,6 @@ struct CompiledOp {
   const plan::Op* op = nullptr;
   std::vector<plan::LocatedView> views;  ///< One per operand.
   std::vector<KernelCall> calls;         ///< None for ops that do not attend.
-  bool loan = false;  ///< A send may lend its memory, or a receive borrow the sender's (loans.h).
-  std::vector<int> readers;  ///< Of a receive that may borrow: the ops that read its tile.
 };
 
 /// Immutable; threads may share it. Stays where it is: `ops` point into `problem` and `program`.
@@ -55,25 +53,9 @@ struct CompiledProgram {
   std::vector<std::vector<Batch>> lanes;  ///< Batches in order, one list per lane; 0 computes.
 };
 
-/// The rank's program, lowered.
-std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner, plan::Pass pass,
-                                               plan::Rank rank, const kernel::Kernel& kernel);
 /// A program of the planner's problem, as it is: lowered or not.
 std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner,
                                                plan::RankProgram program,
                                                const kernel::Kernel& kernel);
-
-/// The passes of one rank.
-struct CompiledAttention {
-  std::shared_ptr<const CompiledProgram> forward;
-  std::shared_ptr<const CompiledProgram> backward;
-  std::shared_ptr<const CompiledProgram> replay;
-};
-
-/// Compiles, or finds what was compiled for an equal problem, strategy and kernel before. Keeps the
-/// most recent ones for the whole process. Threads: any; ranks that are threads share the planning.
-/// @throws InvalidArgument if the strategy cannot solve the problem.
-CompiledAttention compile_cached(const plan::Problem& problem, const plan::Strategy& strategy,
-                                 plan::Rank rank, const kernel::Kernel& kernel);
 
 }  // namespace armillary::attention

@@ -6,7 +6,7 @@
 // dependencies (plan/hazards.h), the same order of messages.
 //
 //   Execution run(compiled, comm, options);
-//   run.feed(Tensor::K, k);        // its sends start while v and q are still being projected
+//   run.feed(Tensor::K, k);        // sends of k alone start while v and q are still projected
 //   run.feed(Tensor::V, v);
 //   run.feed(Tensor::Q, q);
 //   run.finish();

@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "armillary/attention/causal_problem.h"
+#include "armillary/attention/program_cache.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu_kernel.h"
@@ -25,7 +26,7 @@ using plan::Tensor;
 CompiledAttention compiled_for(const plan::Problem& problem, const plan::Strategy& strategy,
                                plan::Rank rank,
                                const kernel::Kernel& kernel = kernel::cpu_kernel()) {
-  return compile_cached(problem, strategy, rank, kernel);
+  return *compile_cached(problem, strategy, rank, kernel);
 }
 
 ExecutionOptions options() {
@@ -137,6 +138,29 @@ TEST(Execution, LendsNothingThatItBorrows) {
   EXPECT_EQ(2 * forward.borrowed, forward.received);
 }
 
+// What was given back may be borrowed again.
+TEST(Execution, BorrowsAsMuchInEveryRun) {
+  plan::Problem problem = causal_problem(3, 48);
+  problem.mask = plan::parse_mask("full", {48, 48});
+  comm::run_ranks(3, [&](comm::Communicator& comm) {
+    const CompiledAttention programs =
+        compiled_for(problem, plan::parse_strategy("ring"), comm.rank());
+    Execution run(programs.forward, comm, options());
+    std::vector<std::int64_t> borrowed;
+    for (int i = 0; i < 3; ++i) {
+      if (i > 0) run.restart(comm, options());
+      for (const Tensor tensor : {Tensor::K, Tensor::V, Tensor::Q}) {
+        run.feed(tensor, random_tile(*programs.forward, tensor, i));
+      }
+      run.finish();
+      borrowed.push_back(run.moved().borrowed_bytes);
+    }
+    EXPECT_GT(borrowed[0], 0) << "rank " << comm.rank();
+    EXPECT_EQ(borrowed[1], borrowed[0]) << "rank " << comm.rank();
+    EXPECT_EQ(borrowed[2], borrowed[0]) << "rank " << comm.rank();
+  });
+}
+
 TEST(Execution, SameBitsWhateverTheTiming) {
   const plan::Problem problem = causal_problem(4, 37);
   for (const std::string& name : plan::every_strategy(problem)) {
@@ -199,7 +223,6 @@ TEST(Execution, RunsAgainWithTheSameBitsAndLeavesResultsAlone) {
   }
 }
 
-// Q, K and V as one projection makes them, side by side: they are neither copied nor mistaken.
 TEST(Execution, RememberedLogitsAreThoseOfARunThatAskedForThem) {
   const plan::Problem problem = causal_problem(1, 8);
   comm::run_ranks(1, [&](comm::Communicator& comm) {
@@ -213,6 +236,7 @@ TEST(Execution, RememberedLogitsAreThoseOfARunThatAskedForThem) {
   });
 }
 
+// Q, K and V as one projection makes them, side by side: they are neither copied nor mistaken.
 TEST(Execution, TakesViewsOfAPackedProjection) {
   plan::Problem problem = causal_problem(2, 24);
   problem.kv_heads = problem.heads;

@@ -4,16 +4,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
 #include <functional>
 #include <stdexcept>
 #include <string>
-#include <thread>
 
 #include "armillary/attention/causal_problem.h"
 #include "armillary/attention/executor.h"
+#include "armillary/attention/program_cache.h"
 #include "armillary/attention/sequence_parallel_attention.h"
+#include "armillary/attention/told_at_once.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu_kernel.h"
@@ -23,32 +23,10 @@ namespace {
 
 using Body = std::function<void(comm::Communicator&)>;
 
-/// Runs `fails` on rank 1, which catches its error and stays until rank 0 has left `waits`. Expects
-/// that rank 0 hears `reason` from rank 1, long before its deadline.
-void expect_told_at_once(const Body& waits, const Body& fails, const std::string& reason) {
-  constexpr double kDeadline = 10;
-  std::atomic<bool> told = false;
-  std::string text;
-  double waited_s = 0;
-  const auto body = [&](comm::Communicator& comm) {
-    if (comm.rank() == 1) {
-      EXPECT_ANY_THROW(fails(comm)) << reason;
-      while (!told) std::this_thread::yield();
-      return;
-    }
-    const auto begin = std::chrono::steady_clock::now();
-    try {
-      waits(comm);
-    } catch (const CommError& error) {
-      text = error.what();
-    }
-    waited_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    told = true;
-  };
-  EXPECT_THROW(comm::run_ranks(2, body, {.timeout_s = kDeadline}), CommError) << reason;
-  EXPECT_THAT(text, testing::StartsWith("rank 1 failed: "));
-  EXPECT_THAT(text, testing::HasSubstr(reason));
-  EXPECT_LT(waited_s, kDeadline / 2) << reason;
+/// `fails` throws on rank 1.
+void expect_all_told(const Body& waits, const Body& fails, const std::string& reason) {
+  const auto throws = [&](comm::Communicator& comm) { EXPECT_ANY_THROW(fails(comm)) << reason; };
+  expect_told_at_once(waits, throws, reason);
 }
 
 AttentionOptions ring_options() {
@@ -67,14 +45,10 @@ TEST(Failure, ACallThatCannotBeMadeEndsItsPeers) {
   };
   AttentionOptions bad = ring_options();
   bad.softcap = 0;
-  expect_told_at_once(call(ring_options(), four_tokens()), call(bad, four_tokens()),
-                      "attention: softcap 0; a finite number above 0");
-  expect_told_at_once(call(ring_options(), four_tokens()),
-                      call(ring_options(), at::ones({1, 5, 2, 8})), "5 tokens on rank 1 of 2");
-  bad = ring_options();
-  bad.strategy = "rign";
-  expect_told_at_once(call(ring_options(), four_tokens()), call(bad, four_tokens()),
-                      "nearest: ring");
+  expect_all_told(call(ring_options(), four_tokens()), call(bad, four_tokens()),
+                  "attention: softcap 0; a finite number above 0");
+  expect_all_told(call(ring_options(), four_tokens()), call(ring_options(), at::ones({1, 5, 2, 8})),
+                  "5 tokens on rank 1 of 2");
 }
 
 TEST(Failure, SoDoesAReplayOfNothing) {
@@ -86,9 +60,9 @@ TEST(Failure, SoDoesAReplayOfNothing) {
     if (!keeps) first.kept = {};
     sequence_parallel_attention_replay(x, x, x, first.kept, comm, options);
   };
-  expect_told_at_once([&](comm::Communicator& comm) { keep_and_replay(comm, true); },
-                      [&](comm::Communicator& comm) { keep_and_replay(comm, false); },
-                      "nothing was kept for the replay");
+  expect_all_told([&](comm::Communicator& comm) { keep_and_replay(comm, true); },
+                  [&](comm::Communicator& comm) { keep_and_replay(comm, false); },
+                  "nothing was kept for the replay");
 }
 
 // Autograd finds that a saved tensor was changed before an execution has begun.
@@ -101,9 +75,9 @@ TEST(Failure, SoDoesABackwardPassThatCannotBegin) {
     if (spoils) options.sinks_H.detach().add_(1);
     out.sum().backward();
   };
-  expect_told_at_once([&](comm::Communicator& comm) { forward_backward(comm, false); },
-                      [&](comm::Communicator& comm) { forward_backward(comm, true); },
-                      "modified by an inplace operation");
+  expect_all_told([&](comm::Communicator& comm) { forward_backward(comm, false); },
+                  [&](comm::Communicator& comm) { forward_backward(comm, true); },
+                  "modified by an inplace operation");
 }
 
 /// A kernel that breaks.
@@ -120,7 +94,7 @@ std::shared_ptr<const CompiledProgram> forward_of(const comm::Communicator& comm
                                                   const kernel::Kernel& kernel) {
   return compile_cached(causal_problem(2, 16), plan::parse_strategy("tokenring"), comm.rank(),
                         kernel)
-      .forward;
+      ->forward;
 }
 
 void run_to_the_end(Execution& run) {
@@ -142,7 +116,7 @@ TEST(Failure, SoDoesAnythingThatAnExecutionThrows) {
     };
   };
   static const BrokenKernel broken;  // what is compiled for it is kept
-  expect_told_at_once(
+  expect_all_told(
       waits,
       [](comm::Communicator& comm) {
         Execution run(forward_of(comm, broken), comm, {.score = {0.35}});
@@ -150,14 +124,12 @@ TEST(Failure, SoDoesAnythingThatAnExecutionThrows) {
       },
       "the kernel broke");
   const at::Tensor seven = at::ones({2, 7, 2, 8});
-  expect_told_at_once(waits, fails([&](Execution& run) { run.feed(plan::Tensor::K, seven); }),
-                      "k is Float of [2, 7, 2, 8]; rank 1 needs");
-  expect_told_at_once(waits,
-                      fails([&](Execution& run) { run.place_output(plan::Tensor::Out, seven); }),
-                      "out is Float of [2, 7, 2, 8]; rank 1 needs");
-  expect_told_at_once(waits, fails([](Execution& run) { run.finish(); }),
-                      "finish() before k was fed");
-  expect_told_at_once(
+  expect_all_told(waits, fails([&](Execution& run) { run.feed(plan::Tensor::K, seven); }),
+                  "k is Float of [2, 7, 2, 8]; rank 1 needs");
+  expect_all_told(waits, fails([&](Execution& run) { run.place_output(plan::Tensor::Out, seven); }),
+                  "out is Float of [2, 7, 2, 8]; rank 1 needs");
+  expect_all_told(waits, fails([](Execution& run) { run.finish(); }), "finish() before k was fed");
+  expect_all_told(
       waits,
       [](comm::Communicator& comm) {
         const Execution run(forward_of(comm, kernel::cpu_kernel()), comm,

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "armillary/attention/dtypes.h"
@@ -11,68 +10,35 @@
 namespace armillary::attention {
 namespace {
 
-/// By tile: how many ops write its memory, and all that use it.
-struct Uses {
-  int writers = 0;
-  std::vector<int> ops;
-};
-
-std::vector<Uses> uses_of(const CompiledProgram& compiled) {
-  std::vector<Uses> uses(compiled.program.tiles.size());
-  const std::vector<plan::Op>& ops = compiled.program.ops;
-  for (int op = 0; op < static_cast<int>(ops.size()); ++op) {
-    for (std::size_t v = 0; v < ops[op].views.size(); ++v) {
-      Uses& of = uses[ops[op].views[v].tile];
-      if (plan::writes(ops[op], v)) ++of.writers;
-      if (of.ops.empty() || of.ops.back() != op) of.ops.push_back(op);
+/// By tile: the ops that use it.
+std::vector<std::vector<int>> uses_of(const plan::RankProgram& program) {
+  std::vector<std::vector<int>> uses(program.tiles.size());
+  for (int op = 0; op < static_cast<int>(program.ops.size()); ++op) {
+    for (const plan::View& view : program.ops[op].views) {
+      std::vector<int>& of = uses[view.tile];
+      if (of.empty() || of.back() != op) of.push_back(op);
     }
   }
   return uses;
 }
 
-/// Whether the whole tile is this receive's and its readers' alone. The whole of a tile is one
-/// piece, so a send in several has more parts, and is copied.
-bool may_borrow(const CompiledProgram& compiled, const plan::Op& op, const Uses& uses) {
-  const plan::View& received = op.views[0];
-  const plan::Tile& tile = compiled.program.tiles[received.tile];
-  return plan::is_whole(tile, received) &&
-         compiled.home[received.tile] == CompiledProgram::kInSlots && uses.writers == 1;
-}
-
 }  // namespace
-
-void find_loans(CompiledProgram& compiled) {
-  const std::vector<Uses> uses = uses_of(compiled);
-  std::vector<bool> waited_for(compiled.ops.size(), false);
-  for (const std::vector<Batch>& lane : compiled.lanes) {
-    for (const Batch& batch : lane) {
-      for (const int op : batch.waits) waited_for[op] = true;
-    }
-  }
-  for (int i = 0; i < static_cast<int>(compiled.ops.size()); ++i) {
-    CompiledOp& message = compiled.ops[i];
-    const plan::Op& op = *message.op;
-    if (!op.is_comm() || op.views.size() > 1) continue;
-    const Uses& of = uses[op.views[0].tile];
-    const bool sends = op.kind == plan::OpKind::Send;
-    message.loan = sends ? !waited_for[i] : may_borrow(compiled, op, of);
-    if (sends || !message.loan) continue;
-    std::ranges::copy_if(of.ops, std::back_inserter(message.readers),
-                         [i](int other) { return other != i; });
-  }
-}
 
 Loans::Loans(const CompiledProgram& compiled)
     : compiled_(compiled), tiles_(compiled.program.tiles.size()) {
+  std::vector<std::vector<int>> uses = uses_of(compiled.program);
   std::size_t borrowers = 0;
-  for (const CompiledOp& op : compiled.ops) {
+  for (int i = 0; i < static_cast<int>(compiled.program.ops.size()); ++i) {
+    const plan::Op& op = compiled.program.ops[i];
     if (!op.loan) continue;
     const int number = op.views[0].tile;
     Tile& tile = tiles_[number];
-    if (op.op->kind == plan::OpKind::Send) {
+    if (op.kind == plan::OpKind::Send) {
       tile.owner = std::make_shared<at::Tensor>();
       continue;
     }
+    tile.readers = std::move(uses[number]);
+    std::erase(tile.readers, i);
     ++borrowers;
     const plan::Dtype dtype = dtype_of(compiled.problem, compiled.program.tiles[number]);
     tile.shown = at::empty({0}, scalar_type(dtype));
@@ -83,7 +49,7 @@ Loans::Loans(const CompiledProgram& compiled)
 
 void Loans::allow(int op, const at::Tensor& memory, comm::Message& message) {
   Tile& tile = tiles_[compiled_.ops[op].views[0].tile];
-  message.loan = compiled_.ops[op].loan && !tile.borrowed;
+  message.loan = compiled_.ops[op].op->loan && !tile.borrowed;
   if (!message.loan || message.direction == comm::Direction::Receive) return;
   *tile.owner = memory;
   message.owner = tile.owner;
@@ -125,7 +91,7 @@ std::int64_t Loans::borrow(int op, const comm::Request& request, Operands& opera
 void Loans::give_back_read(const std::vector<bool>& complete, comm::Communicator& comm,
                            Operands& operands) {
   const auto is_read = [&](const Borrowed& loan) {
-    return std::ranges::all_of(compiled_.ops[loan.op].readers,
+    return std::ranges::all_of(tiles_[compiled_.ops[loan.op].views[0].tile].readers,
                                [&](int op) { return complete[op]; });
   };
   for (std::size_t i = 0; i < borrowed_.size();) {

@@ -3,12 +3,11 @@
 //   rank 0   K of the caller, or a slot --send--> lends            done when given back
 //   rank 1   recv --> operands point there --> attend, merge, ... --> gives back
 //
-// A plan needs no word for it. A send may lend if no op waits for it: then nothing is written over
-// its memory before the run ends. Only the end of a run waits for a loan: until the peer has
-// computed with the tile, where it would not wait for a copy; under the same deadline, which must
-// be longer than a peer computes between two messages in any case. No op waits, so no plan that was
-// free of deadlocks gets one. A receive may borrow if nobody else writes its tile. What is borrowed
-// is copied on, not lent on.
+// The plan says which messages may be (plan/passes/lower.h, `lend`): nothing is written over what
+// is sent, and nobody else writes what is received. Only the end of a run waits for a loan: until
+// the peer has computed with the tile, where it would not wait for a copy; under the same deadline,
+// which must be longer than a peer computes between two messages in any case. No op waits, so no
+// plan that was free of deadlocks gets one. What is borrowed is copied on, not lent on.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,9 +21,6 @@
 #include "armillary/comm/communicator.h"
 
 namespace armillary::attention {
-
-/// Fills `loan` and `readers` of the ops. Requires everything else.
-void find_loans(CompiledProgram& compiled);
 
 /// Those of one run after the other. One thread. Makes no tensor and allocates nothing in a run.
 class Loans {
@@ -54,6 +50,7 @@ class Loans {
     at::Tensor shown;                   ///< Of what is borrowed; undefined if no receive may.
     c10::Storage memory;                ///< Likewise; the sender's.
     bool borrowed = false;
+    std::vector<int> readers;  ///< Of what may be borrowed: the ops that read it.
   };
   struct Borrowed {
     int op;

@@ -62,7 +62,7 @@ TEST(Lowered, EveryPassGivesTheResultsOfThePlainProgram) {
       const plan::Planner planner(problem, plan::parse_strategy(name));
       for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
         const std::vector<at::Tensor> plain = results_of(planner, pass, {});
-        for (const char* passes : {"fuse", "alias", "coalesce", "all"}) {
+        for (const char* passes : {"fuse", "alias", "coalesce", "lend", "all"}) {
           const auto lowered = results_of(planner, pass, plan::parse_lowerings(passes));
           ASSERT_EQ(lowered.size(), plain.size());
           for (std::size_t i = 0; i < plain.size(); ++i) {

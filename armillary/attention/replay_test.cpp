@@ -8,56 +8,15 @@
 #include <vector>
 
 #include "armillary/attention/executor.h"
+#include "armillary/attention/program_cache.h"
 #include "armillary/attention/sequence_parallel_attention.h"
+#include "armillary/attention/small_calls.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu_kernel.h"
 
 namespace armillary::attention {
 namespace {
-
-struct Spread {
-  int world;
-  const char* strategy;
-};
-constexpr Spread kSpreads[] = {{1, "ring"},          {2, "ring"},
-                               {4, "ring"},          {2, "ulysses"},
-                               {4, "ulysses"},       {4, "ulysses:qkv=packed"},
-                               {2, "usp:u=2"},       {4, "usp:u=2"},
-                               {4, "startrail:c=2"}, {4, "attention2d:rows=2"},
-                               {3, "tokenring"},     {4, "grid:u=2,rq=1,rk=2"}};
-constexpr std::int64_t kTokens = 29;
-
-AttentionOptions causal_options(const char* strategy) {
-  return {.mask = plan::parse_mask("causal", {kTokens, kTokens}),
-          .layout = plan::parse_layout("zigzag"),
-          .strategy = strategy};
-}
-
-struct Leaves {
-  at::Tensor q, k, v, sinks;
-
-  Leaves(const comm::Communicator& comm, const AttentionOptions& options, at::ScalarType dtype) {
-    const auto owned = plan::shards(options.layout, options.mask, comm.world());
-    const std::int64_t tokens = plan::tokens(owned.q[comm.rank()]);
-    const auto leaf = [&](std::int64_t heads, std::int64_t dim, std::uint64_t seed) {
-      at::Generator generator = at::detail::createCPUGenerator(seed + 10 * comm.rank());
-      return at::randn({2, tokens, heads, dim}, generator).to(dtype).requires_grad_(true);
-    };
-    q = leaf(4, 8, 1);
-    k = leaf(4, 8, 2);
-    v = leaf(4, 16, 3);
-    sinks = at::linspace(-1, 1, 4, at::kFloat).requires_grad_(true);
-  }
-  std::vector<at::Tensor> grads() const { return {q.grad(), k.grad(), v.grad(), sinks.grad()}; }
-};
-
-void expect_same_bits(const at::Tensor& given, const at::Tensor& required,
-                      const std::string& where) {
-  EXPECT_TRUE(at::equal(given, required))
-      << where << ": differs by "
-      << (given.to(at::kDouble) - required.to(at::kDouble)).abs().max().item<double>();
-}
 
 TEST(AttentionReplay, OutputAndGradientsAreThoseOfTheCallItselfBitForBit) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
@@ -82,6 +41,7 @@ TEST(AttentionReplay, OutputAndGradientsAreThoseOfTheCallItselfBitForBit) {
         const at::Tensor given = sequence_parallel_attention_replay(again.q, again.k, again.v,
                                                                     first.kept, comm, options);
         expect_same_bits(given, required, where + " replay");
+        EXPECT_FALSE(first.kept.out.requires_grad()) << where << ": its graph would hold itself";
         given.backward(dout);
         for (std::size_t i = 0; i < 4; ++i) {
           expect_same_bits(again.grads()[i], plain.grads()[i],
@@ -138,12 +98,12 @@ TEST(AttentionReplay, AttendsToNoPairAndSendsOnlyWhatTradesHeads) {
         const auto programs =
             compile_cached(problem, plan::parse_strategy(strategy), comm.rank(), counting);
         const Leaves leaves(comm, options, at::kFloat);
-        Execution execution(replays ? programs.replay : programs.forward, comm, {.score = {0.3}});
+        Execution execution(replays ? programs->replay : programs->forward, comm, {.score = {0.3}});
         execution.feed(plan::Tensor::K, leaves.k);
         execution.feed(plan::Tensor::V, leaves.v);
         execution.feed(plan::Tensor::Q, leaves.q);
         if (replays) {
-          const CompiledProgram& program = *programs.replay;
+          const CompiledProgram& program = *programs->replay;
           for (const int tile : program.program.saved) {
             const plan::Tensor tensor = program.program.tiles[tile].tensor;
             if (tensor == plan::Tensor::Out || tensor == plan::Tensor::Lse) {

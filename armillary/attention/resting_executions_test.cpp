@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "armillary/attention/program_cache.h"
 #include "armillary/comm/local.h"
 #include "armillary/kernel/cpu_kernel.h"
 
@@ -44,8 +45,8 @@ TEST(RestingExecutions, ProgramsTakeTurnsInTheSameSlots) {
     RestingExecutions resting;
     std::set<const void*> slots;
     const auto compiled = [&](const std::string& mask) {
-      return compile_cached(masked_problem(40, mask), plan::parse_strategy("ring"), comm.rank(),
-                            kernel::cpu_kernel());
+      return *compile_cached(masked_problem(40, mask), plan::parse_strategy("ring"), comm.rank(),
+                             kernel::cpu_kernel());
     };
     const CompiledAttention full = compiled("full");
     const at::Tensor first = run_once(resting, full, comm, slots);
@@ -67,8 +68,8 @@ TEST(RestingExecutions, SlotsGrowWithTheLargestProgram) {
     std::set<const void*> slots;
     for (const std::int64_t tokens : {16, 64, 16}) {
       run_once(resting,
-               compile_cached(masked_problem(tokens, "full"), plan::parse_strategy("ring"),
-                              comm.rank(), kernel::cpu_kernel()),
+               *compile_cached(masked_problem(tokens, "full"), plan::parse_strategy("ring"),
+                               comm.rank(), kernel::cpu_kernel()),
                comm, slots);
     }
     EXPECT_EQ(slots.size(), 2U);

@@ -4,7 +4,7 @@
 //
 // B batch, L local tokens, H query heads, G KV heads, D head dim of Q and K, E value dim. Which
 // tokens a rank holds, and in which order, is the layout's: plan::shards(layout, mask,
-// world).q[rank].
+// world).q[rank]. Where k is there before q, attention_in_progress.h sends it at once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -50,6 +50,9 @@ struct AttentionOptions {
   /// Drops probabilities by (seed, step, batch entry, head, query, key): the same on any world and
   /// in any strategy. The log-sum-exp is that of undropped scores. Give every layer its own seed.
   kernel::Dropout dropout = {};
+  /// Folder of recorded proofs (`armillary verify --save-proof`); what it has none of is proved in
+  /// this process. Empty for none.
+  std::string proofs = {};
   /// Only for sequence_parallel_attention_lse. Costs a message of H numbers to every other rank.
   bool return_max_logit = false;
 };
@@ -61,15 +64,18 @@ struct AttentionOptions {
 /// all gradients, with any of the features on; (2) partial results and gradients are summed in fp32
 /// (fp64 for fp64 inputs), and rounded to the input dtype once; (3) a query that sees no key gives
 /// 0, and zero gradients; (4) the same call on the same world gives the same bits, whatever the
-/// timing; (5) what cannot be done as asked is refused before a byte moves.
+/// timing; (5) what cannot be done as asked is refused before a byte moves; (6) no program runs
+/// that was not proved, and none on ranks that were asked for different things (agreement.h). The
+/// first call of a problem and strategy waits for the proof.
 ///
 /// Gradients of gradients are not: the backward pass records no graph.
 ///
 /// dtypes: fp64, fp32, bf16, fp16, all tensors alike. Devices: CPU. Threads: one per rank; ranks
 /// that are threads of one process may share nothing but the communicator's group. `comm` must
 /// outlive the backward pass.
-/// @throws InvalidArgument on shapes, dtypes, heads, layout, strategy or features that do not fit;
-/// CommError if a peer fails or a deadline passes, on every rank.
+/// @throws InvalidArgument on shapes, dtypes, heads, layout, strategy or features that do not fit,
+/// or that differ from another rank's; PlanError on every rank if the plan is not exact; CommError
+/// if a peer fails or a deadline passes, on every rank.
 at::Tensor sequence_parallel_attention(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                                        const at::Tensor& v_BLGE, comm::Communicator& comm,
                                        const AttentionOptions& options);

@@ -1,38 +1,108 @@
 // What rates and counts of layers and kernels are of; whether they are fast is for ./dev bench.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "armillary/bench/kernel_rate.h"
 #include "armillary/bench/layer.h"
+#include "armillary/bench/layer_rate.h"
+#include "armillary/bench/merge_rate.h"
 
 namespace armillary::bench {
 namespace {
 
-TEST(KernelRate, IsInBillionsASecond) {
+/// What a side does in a turn: its rate in billions a second, times the seconds around the turn.
+/// Those are never fewer than the side's own, and hardly more in the turn that nobody disturbs.
+double work_of(const Side& side) {
+  double least = std::numeric_limits<double>::infinity();
+  for (int turn = 0; turn < 20; ++turn) {
+    double rate = 0;
+    const double seconds = seconds_of([&] { rate = side.run(); });
+    least = std::min(least, rate * 1e9 * seconds);
+  }
+  return least;
+}
+
+constexpr std::int64_t kTokens = 256;
+
+const plan::Problem& small_problem() {
+  static const plan::Problem problem{.world = 2,
+                                     .heads = 4,
+                                     .kv_heads = 2,
+                                     .head_dim = 64,
+                                     .value_dim = 64,
+                                     .dtype = plan::Dtype::F32,
+                                     .mask = plan::parse_mask("causal", {kTokens, kTokens})};
+  return problem;
+}
+
+Sample small_sample() {
+  return sample(plan::Dtype::F32, kTokens, kTokens, 4, 2, 64);
+}
+
+TEST(KernelRate, IsOfTheFlopsOfVisiblePairs) {
   KernelRate rate({.head_dim = 32, .tokens = 256, .heads = 2, .kv_heads = 1});
-  EXPECT_DOUBLE_EQ(rate.facts().flops, 4.0 * 32 * 2 * 256 * 257 / 2);
+  const double flops = 4.0 * 32 * 2 * 256 * 257 / 2;
+  EXPECT_DOUBLE_EQ(rate.facts().flops, flops);
   for (const Side& side : rate.sides()) {
-    if (side.name != "kernel") continue;
-    const double gflops = side.run();
-    EXPECT_GT(gflops, 1e-3);
-    EXPECT_LT(gflops, 1e4) << "no core has so many";
+    if (side.name == "peak") continue;
+    const double work = work_of(side);
+    EXPECT_GE(work, 0.999 * flops) << side.name;
+    EXPECT_LE(work, 1.25 * flops) << side.name;
   }
 }
 
+TEST(MergeRate, IsOfTheTensorsReadAndWritten) {
+  MergeRate rate({.tokens = 1024, .heads = 8, .head_dim = 64});
+  EXPECT_EQ(rate.tensor_bytes(), 1024 * 8 * 64 * 4);
+  std::map<std::string, double> tensors{{"merge", 3}, {"add", 3}, {"loop", 3}, {"memcpy", 2}};
+  for (const Side& side : rate.sides()) {
+    ASSERT_TRUE(tensors.contains(side.name)) << side.name;
+    const double found = work_of(side) / static_cast<double>(rate.tensor_bytes());
+    EXPECT_GE(found, 0.999 * tensors[side.name]) << side.name;
+    EXPECT_LE(found, 1.25 * tensors[side.name]) << side.name;
+    tensors.erase(side.name);
+  }
+  EXPECT_TRUE(tensors.empty()) << tensors.begin()->first << " is no side";
+}
+
 TEST(Layer, CountsTheBuffersOfItsResults) {
-  const plan::Problem problem{.world = 2,
-                              .heads = 4,
-                              .kv_heads = 2,
-                              .head_dim = 16,
-                              .value_dim = 16,
-                              .dtype = plan::Dtype::F32,
-                              .mask = plan::parse_mask("causal", {32, 32})};
-  Layer layer(problem, "ring", sample(plan::Dtype::F32, 32, 32, 4, 2, 16));
+  Layer layer(small_problem(), "ring", small_sample());
   layer.first_run();
   const std::int64_t forward = layer.allocations(false);
   const std::int64_t both = layer.allocations(true);
   EXPECT_GE(forward, 2) << "out and its log-sum-exp";
   EXPECT_GE(both, forward + 3) << "and three gradients";
   EXPECT_LT(both, 1000);
+}
+
+// Backward has two and a half times the flops of forward.
+TEST(LayerKernels, BackwardIsTimedWithForward) {
+  LayerKernels kernels(small_problem(), "ring", small_sample());
+  const std::vector<Side> sides = {{"forward", [&] { return kernels.run(false); }},
+                                   {"both", [&] { return kernels.run(true); }}};
+  const Rounds rounds = take_turns(sides, 0.3);
+  EXPECT_GT(rounds.leasts.at("both"), 1.5 * rounds.leasts.at("forward"));
+}
+
+TEST(LayerRate, SidesAreThoseOfItsHeader) {
+  LayerCase given{.head_dim = 8, .tokens = 16, .heads = 2, .kv_heads = 1, .world = 2};
+  for (const bool kernels : {false, true}) {
+    given.kernels = kernels;
+    std::vector<std::string> wanted = {"peak"};
+    for (const std::string pass : kPassNames) {
+      for (const char* name : {"one_rank ", "busy_rank ", "ring "}) wanted.push_back(name + pass);
+      if (kernels) wanted.push_back("ring kernels " + pass);
+    }
+    std::vector<std::string> names;
+    for (const Side& side : LayerRate(given).sides()) names.push_back(side.name);
+    EXPECT_THAT(names, testing::UnorderedElementsAreArray(wanted)) << "kernels " << kernels;
+  }
 }
 
 }  // namespace

@@ -18,6 +18,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <typeindex>
+#include <unordered_map>
 #include <vector>
 
 #include "armillary/comm/strided.h"
@@ -130,6 +132,15 @@ class Communicator {
   /// have written there before.
   void give_back(const Request& request);
 
+  /// An object that who calls this end of the group keeps with it, one of each type: made when it
+  /// is first asked for, gone with the communicator.
+  template <class T>
+  T& attachment() {
+    std::shared_ptr<void>& found = attachments_[typeid(T)];
+    if (!found) found = std::make_shared<T>();
+    return *static_cast<T*>(found.get());
+  }
+
   /// Fails the group: from any thread, does not wait, does not throw. Only the first abort of a
   /// group counts; its reason and rank are what every rank then throws.
   virtual void abort(const std::string& reason) noexcept = 0;
@@ -153,6 +164,7 @@ class Communicator {
   int rank_;
   int world_;
   double timeout_s_;
+  std::unordered_map<std::type_index, std::shared_ptr<void>> attachments_;
 };
 
 }  // namespace armillary::comm

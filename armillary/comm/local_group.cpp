@@ -132,11 +132,14 @@ void LocalGroup::call_receivers(std::span<LocalPending* const> started) {
 /// Of a rank that waits: until one of the requests is done.
 void LocalGroup::copy_received(Lock& lock, int rank, std::span<const Request> requests) {
   ranks_[rank].called.store(false, std::memory_order_relaxed);
+  ranks_[rank].left.store(false, std::memory_order_relaxed);
   if (shuffled()) return;
   for (const Request& request : requests) {
     if (!request || request->direction() == Direction::Send) continue;
     Queue& queue = queue_of(static_cast<const LocalPending&>(*request));
     while (first_done(requests) == requests.size() && is_due(queue)) pass_front(lock, rank, queue);
+    // Whoever came while this rank was copying has left the next to it.
+    if (is_due(queue)) ranks_[rank].left.store(true, std::memory_order_relaxed);
   }
 }
 
@@ -191,9 +194,13 @@ void LocalGroup::start(int rank, std::span<const Message> batch, std::span<Reque
 
 bool LocalGroup::done(int rank, const LocalPending& request) {
   if (request.done()) return true;
-  if (!shuffled() && !failed_.load(std::memory_order_acquire)) return false;
+  const bool left = ranks_[rank].left.load(std::memory_order_relaxed);
+  if (!shuffled() && !left && !failed_.load(std::memory_order_acquire)) return false;
   Lock lock(mutex_);
   copy_all_due(lock, rank);
+  if (left && request.direction() == Direction::Receive) {
+    copy_due(lock, rank, queue_of(request));
+  }
   if (request.done()) return true;
   throw_if_failed(lock, rank);
   return false;

@@ -69,6 +69,7 @@ class LocalGroup {
     std::condition_variable wake;
     int copies = 0;                   ///< Under way on this rank's memory.
     std::atomic<bool> called{false};  ///< To copy what it receives, if it waits.
+    std::atomic<bool> left{false};    ///< It left copies to itself when a wait was over.
   };
 
   bool shuffled() const { return options_.shuffle_seed.has_value(); }

@@ -1,7 +1,10 @@
 #include "armillary/io/text_files.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -80,6 +83,34 @@ TEST_F(TextFilesTest, FolderWithoutTextIsRefused) {
                                    HasSubstr("one .py, .txt file that is not empty"))));
   EXPECT_THAT([&] { read_text(folder() + "/empty.py"); },
               ThrowsMessage<IoError>(HasSubstr("at least one byte is required")));
+}
+
+/// While it lives, the process can have one file or folder more open than it has.
+class OneMoreFile {
+ public:
+  OneMoreFile() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const int lowest = open("/dev/null", O_RDONLY);
+    close(lowest);
+    const rlimit limit{static_cast<rlim_t>(lowest) + 1, before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  }
+  ~OneMoreFile() { setrlimit(RLIMIT_NOFILE, &before_); }
+  OneMoreFile(const OneMoreFile&) = delete;
+  OneMoreFile& operator=(const OneMoreFile&) = delete;
+
+ private:
+  rlimit before_ = {};
+};
+
+TEST_F(TextFilesTest, FolderThatFailsWhileItIsReadIsRefused) {
+  put("a.py", "a");
+  put("sub/b.py", "b");
+  const OneMoreFile folder_alone;
+  EXPECT_THAT([&] { read_text(folder()); },
+              ThrowsMessage<IoError>("read_text: folder " + folder() +
+                                     " cannot be read (Too many open files); a readable folder is "
+                                     "required"));
 }
 
 TEST_F(TextFilesTest, FileThatIsNotUtf8IsRefusedWithItsOffset) {

@@ -46,7 +46,7 @@ Json to_json(const Mask& mask) {
   return {{"q_len", mask.q_len()}, {"kv_len", mask.kv_len()}, {"bands", std::move(bands)}};
 }
 
-Json to_json(const Problem& problem) {
+Json json_of(const Problem& problem) {
   return {{"world", problem.world},
           {"batch", problem.batch},
           {"heads", problem.heads},
@@ -88,6 +88,7 @@ Json to_json(const Op& op) {
   if (op.collective != Collective::None) json["collective"] = to_string(op.collective);
   if (op.fresh_q) json["fresh_q"] = true;
   if (op.fresh_kv) json["fresh_kv"] = true;
+  if (op.loan) json["loan"] = true;
   ARMILLARY_CHECK(takes(op.kind, op.views.size()));
   Json views = Json::object();
   for (std::size_t i = 0; i < op.views.size(); ++i) {
@@ -303,7 +304,8 @@ View parse_view(const Node& node) {
 }
 
 Op parse_op(const Node& node) {
-  node.object({"op", "lane", "step", "peer", "collective", "fresh_q", "fresh_kv", "operands"});
+  node.object(
+      {"op", "lane", "step", "peer", "collective", "fresh_q", "fresh_kv", "loan", "operands"});
   Op op;
   op.kind = node["op"].name_of(kOpKinds);
   op.lane = node["lane"].integer<Lane>();
@@ -316,6 +318,7 @@ Op parse_op(const Node& node) {
   if (node.has("collective")) op.collective = node["collective"].name_of(kCollectives);
   if (node.has("fresh_q")) op.fresh_q = node["fresh_q"].boolean();
   if (node.has("fresh_kv")) op.fresh_kv = node["fresh_kv"].boolean();
+  if (node.has("loan")) op.loan = node["loan"].boolean();
   const Node given = node["operands"];
   const std::size_t named = operands(op.kind).size();
   std::vector<std::string> names;
@@ -367,13 +370,17 @@ Json parse_syntax(std::string_view text) {
 
 }  // namespace
 
+std::string to_json(const Problem& problem) {
+  return json_of(problem).dump();
+}
+
 std::string to_json(const Plan& plan) {
   Json ranks = Json::array();
   for (const RankProgram& program : plan.ranks) ranks.push_back(to_json(program));
   const Json json{{"format_version", kJsonFormatVersion},
                   {"strategy", plan.strategy},
                   {"pass", to_string(plan.pass)},
-                  {"problem", to_json(plan.problem)},
+                  {"problem", json_of(plan.problem)},
                   {"blocks", {{"q", to_json(plan.blocks.q)}, {"kv", to_json(plan.blocks.kv)}}},
                   {"ranks", std::move(ranks)}};
   return json.dump();

@@ -14,9 +14,9 @@
 //                      "operands":{"src":{"tile":1,"heads":[0,2],"blocks":[0]}}}, ..]}, ..]}
 //
 // Ranges are half-open pairs. Names are those that `to_string` prints. `peer` is there for send and
-// recv only, `collective` only where an op belongs to one, `fresh_q` and `fresh_kv` where they are
-// true. A message of several views has operands src, src1, src2 .. or dst, dst1 ... The mask is
-// written as its bands, whatever it was made of. Numbers are 64-bit integers.
+// recv only, `collective` only where an op belongs to one, `fresh_q`, `fresh_kv` and `loan` where
+// they are true. A message of several views has operands src, src1, src2 .. or dst, dst1 ... The
+// mask is written as its bands, whatever it was made of. Numbers are 64-bit integers.
 #pragma once
 
 #include <string>
@@ -32,6 +32,7 @@ inline constexpr int kJsonFormatVersion = 3;
 /// One line without a newline. Every op must have as many views as it `takes`.
 /// (1) parse_json(to_json(plan)) == plan, also for plans that `verify` refuses.
 std::string to_json(const Plan& plan);
+std::string to_json(const Problem& problem);  ///< The object of the key `problem`.
 
 /// (2) Strict: a key that is missing, doubled or not known, a value of another type or out of
 /// range, and another format version are refused. (3) The problem is validated; that the program

@@ -34,6 +34,7 @@ class Enumeration {
       add(Slip::Doubled, i, {});
       add_swaps(i);
       if (op.is_comm()) add_peers(i);
+      if (op.is_comm() && op.views.size() == 1) add(Slip::OtherLoan, i, {});
       for (const std::uint32_t operands : operand_groups(op)) add_views(i, operands);
       for (std::size_t v = 0; v < op.views.size(); ++v) add_tiles(i, v);
       if (op.kind == OpKind::Attend || op.kind == OpKind::AttendGrad) {
@@ -237,6 +238,8 @@ std::string_view to_string(Slip slip) {
       return "other batch";
     case Slip::OtherStart:
       return "other start";
+    case Slip::OtherLoan:
+      return "other loan";
     case Slip::OtherDtype:
       return "other dtype";
   }
@@ -283,6 +286,9 @@ void mutate(Plan& plan, const Mutation& mutation) {
     case Slip::OtherBatch:
       op->step = mutation.to;
       break;
+    case Slip::OtherLoan:
+      op->loan = !op->loan;
+      break;
     case Slip::OtherStart: {
       bool& fresh = mutation.to == 0 ? op->fresh_q : op->fresh_kv;
       fresh = !fresh;
@@ -312,6 +318,7 @@ std::string to_string(const Mutation& mutation) {
   switch (mutation.slip) {
     case Slip::Dropped:
     case Slip::Doubled:
+    case Slip::OtherLoan:
       return text;
     case Slip::Swapped:
       return fmt::format("{} with op {}", text, mutation.to);

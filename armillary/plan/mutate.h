@@ -26,6 +26,7 @@ enum class Slip : std::uint8_t {
   SlotReused,   ///< Tile `tile` lies in slot `to`, made large enough for it.
   OtherBatch,   ///< The op's step is `to`.
   OtherStart,   ///< Of an op that attends: `fresh_q` (`to` 0) or `fresh_kv` (1) is the other way.
+  OtherLoan,    ///< Of a message of one view: it is a loan if it was none, and the other way.
   OtherDtype,  ///< A sum that is sent: its tile, and that of receive `to` of the peer, are `narrow`
                ///< if they were not, or are not if they were; slots are made large enough.
 };

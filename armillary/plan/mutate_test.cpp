@@ -81,6 +81,7 @@ TEST(Mutate, NamesSayWhatIsChanged) {
   EXPECT_EQ(name({.slip = Slip::OtherBatch, .to = 3}), "rank 1 op 5: other batch 3");
   EXPECT_EQ(name({.slip = Slip::OtherStart, .to = 1}),
             "rank 1 op 5: other start of the sums of keys");
+  EXPECT_EQ(name({.slip = Slip::OtherLoan}), "rank 1 op 5: other loan");
   EXPECT_EQ(name({.slip = Slip::OtherDtype, .to = 3}),
             "rank 1 op 5: other dtype, received by op 3");
   EXPECT_EQ(to_string({.slip = Slip::SlotReused, .rank = 1, .tile = 4, .to = 2}),
@@ -112,7 +113,7 @@ TEST(Mutate, FindsEveryKindOfSlip) {
   for (const Plan& plan : plans()) {
     for (const Mutation& mutation : mutations(plan)) ++counts[mutation.slip];
   }
-  EXPECT_EQ(counts.size(), 12U);
+  EXPECT_EQ(counts.size(), 13U);
 }
 
 /// Of the ring of two ranks in broken_plan.h: 9 ops, 9 tiles and 9 slots a rank. Operands are

@@ -127,6 +127,10 @@ struct Op {
   /// call writes them. Set by lowering.
   bool fresh_q = false;
   bool fresh_kv = false;  ///< attend_grad: likewise dk and dv.
+  /// A message that needs no copy where ranks share memory and both of its ends say so. Send:
+  /// nothing is written over what it sends before the run ends. Recv: nothing else writes its tile,
+  /// which is not the caller's. Set by lowering.
+  bool loan = false;
   bool operator==(const Op&) const = default;
 
   bool is_comm() const { return kind == OpKind::Send || kind == OpKind::Recv; }

@@ -43,6 +43,8 @@ struct StrategyInfo {
   std::string paper;    ///< Authors, year, arXiv id, section.
   std::string bytes;    ///< What a rank sends, forward and backward, in words.
   std::string differs;  ///< How it differs from the paper.
+  /// Its rings turn round or go both ways where tiles then pass fewer ranks with the mask.
+  bool turns_rings = false;
 };
 /// `usp:u=U`, `startrail:c=C[,placement=p2p_intra|collect_intra]`.
 std::string usage(const StrategyInfo& info);

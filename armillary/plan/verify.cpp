@@ -17,6 +17,8 @@ std::vector<Diagnostic> verify(const Plan& plan, int limit) {
   if (!report.empty()) return report.take();
   verifier::check_externals(plan, report);
   if (!report.empty()) return report.take();
+  verifier::check_loans(plan, report);
+  if (!report.empty()) return report.take();
   const std::vector<verifier::Message> messages = verifier::match_messages(plan, report);
   if (!report.empty()) return report.take();
   const std::vector<verifier::Event> events = verifier::order_events(plan, messages, report);

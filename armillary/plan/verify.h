@@ -9,6 +9,9 @@
 //   form         every view lies in its tile, operands of an op agree in shape, tiles fit their
 //                slots; sums over part of the pairs travel in the dtype that the problem's `wire`
 //                says, log-sum-exps in the accumulator
+//   loan         nothing is written over a send that is a loan; a receive that is one writes a
+//   whole
+//                tile that nothing else writes, and that is not the caller's
 //   match        every send meets one receive of an equal view, in order per lane and pair of
 //                ranks
 //   order        steps of a lane, also of the compute lane, do not decrease; no op of a batch

@@ -69,6 +69,7 @@ struct Recipe {
     std::string layout = "zigzag";
     std::string mask = "documents";
     std::string wire = "accumulator";
+    std::string proofs;
   } parallelism;
   struct Comm {
     double train_timeout_seconds = 100;

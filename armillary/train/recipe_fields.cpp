@@ -92,6 +92,8 @@ std::vector<Field> fields(Recipe& r) {
        "documents[:within=..] (those packed in the sequence), or as in `armillary plan --mask`"},
       {"parallelism", "wire", &r.parallelism.wire,
        "dtype in which partial outputs and gradients travel", Names{"accumulator", "input"}},
+      {"parallelism", "proofs", &r.parallelism.proofs,
+       "folder of `armillary verify --save-proof`; what it has not is proved here"},
       {"comm", "train_timeout_seconds", &r.comm.train_timeout_seconds,
        "longest wait of a rank for another", above_zero(1e9)},
       {"metrics", "log_freq", &r.metrics.log_freq,

@@ -10,14 +10,14 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/attention/sequence_parallel_attention.h"
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
 #include "armillary/io/text_files.h"
 #include "armillary/plan/strategy.h"
-#include "armillary/plan/verify.h"
+#include "armillary/proof/together.h"
+#include "armillary/train/attend_over_ranks.h"
 #include "armillary/train/estimate.h"
 #include "armillary/train/lr_schedule.h"
 #include "armillary/train/machine.h"
@@ -55,19 +55,11 @@ double unsigned_nan(double value) {
   return std::isnan(value) ? std::abs(value) : value;
 }
 
-/// Training runs on proven plans only. @throws PlanError with the first broken rule.
-void prove(const plan::Problem& problem, const std::string& strategy_text) {
-  const plan::Strategy strategy = plan::parse_strategy(strategy_text);
-  const std::vector<plan::Plan> plans =
-      make_plans(problem, strategy, {plan::Pass::Forward, plan::Pass::Backward});
-  std::vector<plan::Diagnostic> found = verify(plans[0], 1);
-  if (found.empty()) found = verify(plans[1], 1);
-  if (found.empty()) found = verify_saved(plans[0], plans[1], 1);
-  if (!found.empty()) {
-    fail<PlanError>("train: the plan of {} is wrong: rank {} op {}: {}: {}", strategy_text,
-                    found[0].rank, found[0].op, found[0].rule, found[0].message);
-  }
-}
+/// A sequence and the attention over it: what is planned, proved ahead and run.
+struct Task {
+  Sequence sequence;
+  plan::Problem problem;
+};
 
 /// One rank's replica and its part of every step.
 class RankTrainer {
@@ -76,23 +68,24 @@ class RankTrainer {
       : comm_(comm),
         recipe_(recipe),
         text_(text),
+        strategy_(plan::parse_strategy(recipe.parallelism.strategy)),
         model_(make_model(recipe)),
         optimizer_(model_->parameters(), recipe.optimizer),
         peak_flops_(measure_matmul_peak(comm, product_dtype(recipe))) {}
 
   StepMetrics step(std::int64_t step) {
     const auto begin = std::chrono::steady_clock::now();
-    const std::vector<Sequence> batch = read_batch(step);
+    const std::vector<Task> batch = step == 1 ? read_batch(1) : std::move(next_batch_);
+    if (step < recipe_.training.steps) read_ahead(step + 1);
     std::int64_t targets = 0;
-    for (const Sequence& sequence : batch) targets += sequence.targets();
+    for (const Task& task : batch) targets += task.sequence.targets();
 
     optimizer_.zero_gradients();
     double loss = 0;
     std::int64_t visible_pairs = 0;
-    for (const Sequence& sequence : batch) {
-      const plan::Mask mask = sequence_mask(recipe_.parallelism.mask, sequence.documents);
-      visible_pairs += mask.area();
-      loss += forward_backward(sequence, mask, std::max<std::int64_t>(targets, 1));
+    for (const Task& task : batch) {
+      visible_pairs += task.problem.mask.area();
+      loss += forward_backward(task, std::max<std::int64_t>(targets, 1));
     }
     loss = sum_over_ranks(loss);
     const double grad_norm = optimizer_.clip(recipe_.training.max_norm);
@@ -111,53 +104,43 @@ class RankTrainer {
   }
 
  private:
-  std::vector<Sequence> read_batch(std::int64_t step) const {
-    std::vector<Sequence> batch;
+  std::vector<Task> read_batch(std::int64_t step) const {
+    std::vector<Task> batch;
     const std::int64_t size = recipe_.training.local_batch_size;
-    for (std::int64_t i = (step - 1) * size; i < step * size; ++i) batch.push_back(text_.at(i));
+    for (std::int64_t i = (step - 1) * size; i < step * size; ++i) {
+      Sequence sequence = text_.at(i);
+      const plan::Mask mask = sequence_mask(recipe_.parallelism.mask, sequence.documents);
+      batch.push_back({std::move(sequence), attention_problem(recipe_, mask)});
+    }
     return batch;
   }
 
+  /// Reads the batch of the next step. Its plans are proved beside this one: packed documents bring
+  /// new masks every step.
+  void read_ahead(std::int64_t step) {
+    next_batch_ = read_batch(step);
+    for (const Task& task : next_batch_) {
+      proof::prove_ahead(comm_, task.problem, strategy_, recipe_.parallelism.proofs);
+    }
+  }
+
   /// Adds this rank's gradients of one sequence; returns its share of the loss.
-  double forward_backward(const Sequence& sequence, const plan::Mask& mask, std::int64_t targets) {
-    if (comm_.rank() == 0) prove(attention_problem(recipe_, mask), recipe_.parallelism.strategy);
-    const plan::Layout layout = plan::parse_layout(recipe_.parallelism.layout);
-    const auto shards = plan::shards(layout, mask, comm_.world());
+  double forward_backward(const Task& task, std::int64_t targets) {
+    const plan::Problem& problem = task.problem;
+    const auto shards = plan::shards(problem.layout, problem.mask, comm_.world());
     const auto positions = plan::positions(shards.q[static_cast<std::size_t>(comm_.rank())]);
     const auto loss =
-        model_->loss(row(gather(sequence.tokens, positions)), at::tensor(positions, at::kLong),
-                     row(gather(sequence.labels, positions)),
-                     attends_over({.mask = mask,
-                                   .layout = layout,
-                                   .strategy = recipe_.parallelism.strategy,
-                                   .wire = plan::parse_wire(recipe_.parallelism.wire)}),
+        model_->loss(row(gather(task.sequence.tokens, positions)), at::tensor(positions, at::kLong),
+                     row(gather(task.sequence.labels, positions)),
+                     attend_over_ranks(comm_, {.mask = problem.mask,
+                                               .layout = problem.layout,
+                                               .strategy = recipe_.parallelism.strategy,
+                                               .wire = problem.wire,
+                                               .proofs = recipe_.parallelism.proofs}),
                      recipe_.training.loss_chunk_tokens) /
         targets;
     loss.backward();
     return loss.item<double>();
-  }
-
-  /// The model's attention over all ranks.
-  Attends attends_over(const attention::AttentionOptions& options) {
-    using attention::KeptAttention;
-    const auto attend = [this, options](const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
-                                        const at::Tensor& v_BLGD) {
-      return attention::sequence_parallel_attention(q_BLHD, k_BLGD, v_BLGD, comm_, options);
-    };
-    const auto replay = [this, options](const KeptAttention& kept) {
-      return [this, options, kept](const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
-                                   const at::Tensor& v_BLGD) {
-        return attention::sequence_parallel_attention_replay(q_BLHD, k_BLGD, v_BLGD, kept, comm_,
-                                                             options);
-      };
-    };
-    const auto keep = [this, options, replay](const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
-                                              const at::Tensor& v_BLGD) {
-      auto [out_BLHD, kept] =
-          attention::sequence_parallel_attention_keep(q_BLHD, k_BLGD, v_BLGD, comm_, options);
-      return KeptOutput{out_BLHD, replay(kept)};
-    };
-    return {attend, keep};
   }
 
   /// Sums the gradients in place and the loss.
@@ -181,6 +164,8 @@ class RankTrainer {
   comm::Communicator& comm_;
   const Recipe& recipe_;
   const PackedText& text_;
+  plan::Strategy strategy_;
+  std::vector<Task> next_batch_;
   Gpt model_;
   Optimizer optimizer_;
   double peak_flops_;

@@ -6,7 +6,8 @@
 // Ranks are threads of this process with one computing thread each. Every rank holds the whole
 // model and its own tokens of each sequence. The loss is the sum over all target tokens of the step
 // divided by their number, so it and the gradients do not depend on the number of ranks, up to
-// rounding. Every plan is proved by plan::verify before it runs.
+// rounding. Every plan is proved before it runs (proof/together.h), that of a step beside the
+// step before.
 #pragma once
 
 #include <cstdint>

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -17,7 +18,9 @@
 #include <vector>
 
 #include "armillary/core/error.h"
-#include "armillary/plan/strategies/presets.h"
+#include "armillary/plan/strategy.h"
+#include "armillary/train/estimate.h"
+#include "armillary/train/small_training.h"
 
 namespace armillary::train {
 namespace {
@@ -28,37 +31,6 @@ using testing::ThrowsMessage;
 
 // Summation order is all that may differ between worlds; 1e-5 is the project's bound for fp32.
 constexpr double kFp32Relative = 1e-5;
-
-/// Documents of many lengths with something to learn.
-PackedText words(std::int64_t seq_len) {
-  std::vector<std::string> documents;
-  for (int i = 0; i < 60; ++i) {
-    std::string document;
-    for (int j = 0; j < 1 + i % 23; ++j) document += "word" + std::to_string((i * j) % 7) + ' ';
-    documents.push_back(document);
-  }
-  return {documents, {.seq_len = seq_len, .seed = 3}};
-}
-
-Recipe small_recipe() {
-  Recipe recipe;
-  recipe.model.dim = 32;
-  recipe.model.n_layers = 2;
-  recipe.model.n_heads = 4;
-  recipe.model.n_kv_heads = 2;
-  recipe.training.seq_len = 50;  // divisible by 2 only
-  recipe.training.local_batch_size = 2;
-  recipe.training.steps = 20;
-  recipe.lr_scheduler.warmup_steps = 3;
-  return recipe;
-}
-
-std::vector<StepMetrics> run(const Recipe& recipe) {
-  std::vector<StepMetrics> steps;
-  train(recipe, words(recipe.training.seq_len),
-        [&](const StepMetrics& metrics) { steps.push_back(metrics); });
-  return steps;
-}
 
 struct Spread {
   std::int64_t world;
@@ -96,6 +68,27 @@ TEST(Train, AnyWorldEqualsOneRank) {
                                             {2, "ulysses", "striped:4"},
                                             {4, "usp:u=2", "balanced"},
                                             {3, "allgather", "striped"}});
+}
+
+/// Every cut of 4 ranks and every value of the keys that makes a difference, layouts in turn.
+TEST(Train, EveryStrategyOfTheRegistryEqualsOneRank) {
+  Recipe recipe = small_recipe();
+  recipe.training.steps = 5;
+  recipe.training.local_batch_size = 1;
+  recipe.parallelism.context_parallel_degree = 4;
+  const plan::Problem problem = attention_problem(recipe, plan::full_mask({50, 50}));
+  const char* const layouts[] = {"zigzag", "contiguous", "balanced", "striped:3"};
+  std::vector<Spread> spreads;
+  std::set<std::string> names;
+  for (const plan::Strategy& strategy : plan::legal_strategies(problem)) {
+    if (strategy.name.starts_with("without_")) continue;  // a wrong one of another test
+    spreads.push_back({4, to_string(strategy), layouts[spreads.size() % 4]});
+    names.insert(strategy.name);
+  }
+  for (const plan::StrategyInfo& info : plan::strategies()) {
+    EXPECT_TRUE(names.contains(info.name) || info.name.starts_with("without_")) << info.name;
+  }
+  expect_equal_to_one_rank(recipe, spreads);
 }
 
 TEST(Train, TiedWeightsAndAWindowEqualOneRank) {
@@ -314,43 +307,6 @@ TEST(LoadText, ReadsTheExtensionsOfTheRecipeAndPacksWithItsSeed) {
     }
   }
   std::filesystem::remove_all(folder);
-}
-
-/// Leaves out the first send of rank 1 in one of the passes.
-struct WithoutASend : plan::Schedule {
-  WithoutASend(std::unique_ptr<const plan::Schedule> whole, plan::Pass broken)
-      : whole(std::move(whole)), broken(broken) {}
-  plan::RankProgram program(plan::Pass pass, plan::Rank rank) const override {
-    plan::RankProgram program = whole->program(pass, rank);
-    std::vector<plan::Op>& ops = program.ops;
-    const auto sends = [](const plan::Op& op) { return op.kind == plan::OpKind::Send; };
-    if (pass == broken && rank == 1) ops.erase(std::find_if(ops.begin(), ops.end(), sends));
-    return program;
-  }
-  std::unique_ptr<const plan::Schedule> whole;
-  plan::Pass broken;
-};
-
-TEST(Train, APlanThatIsWrongDoesNotRun) {
-  for (const plan::Pass broken : {plan::Pass::Forward, plan::Pass::Backward}) {
-    const std::string name = "without_a_send_" + std::string(to_string(broken));
-    plan::StrategyDefinition wrong = plan::grid_strategy(
-        {.name = name}, [](const plan::Problem& problem, const plan::Strategy&) {
-          return plan::PassGrids{{.rq = problem.world, .column = plan::Movement::Gather}};
-        });
-    wrong.schedule = [whole = wrong.schedule, broken](const plan::PlanContext& context,
-                                                      const plan::Strategy& strategy) {
-      return std::make_unique<const WithoutASend>(whole(context, strategy), broken);
-    };
-    plan::add_strategy(wrong);
-    Recipe recipe = small_recipe();
-    recipe.parallelism.context_parallel_degree = 2;
-    recipe.parallelism.strategy = name;
-    recipe.comm.train_timeout_seconds = 5;
-    EXPECT_THAT([&] { run(recipe); },
-                ThrowsMessage<PlanError>(HasSubstr("train: the plan of " + name + " is wrong: ")))
-        << name;
-  }
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "armillary/attention/dtypes.h"
 #include "armillary/attention/executor.h"
+#include "armillary/attention/program_cache.h"
 #include "armillary/comm/local.h"
 #include "armillary/kernel/cpu_kernel.h"
 #include "armillary/plan/strategies/every_strategy.h"
@@ -140,7 +141,7 @@ std::int64_t allocations_of_a_step(const plan::Problem& problem, const std::stri
   std::mutex mutex;
   comm::run_ranks(problem.world, [&](comm::Communicator& comm) {
     Caller caller(
-        compile_cached(problem, plan::parse_strategy(strategy), comm.rank(), kernel::cpu_kernel()),
+        *compile_cached(problem, plan::parse_strategy(strategy), comm.rank(), kernel::cpu_kernel()),
         comm, options);
     for (int warm_up = 0; warm_up < 5; ++warm_up) caller.step();
     std::int64_t least = std::numeric_limits<std::int64_t>::max();

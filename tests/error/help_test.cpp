@@ -1,6 +1,9 @@
 // help_test.cpp: verbs, help texts, and output that cannot be written.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -15,12 +18,37 @@ using testing::HasSubstr;
 TEST(Help, EveryVerbHasExamples) {
   for (const std::string verb : {"plan", "verify", "train"}) {
     for (const std::string flag : {"--help", "-h"}) {
+      if (verb == "train" && !has_torch()) continue;
       const Result result = run({verb, flag});
       EXPECT_EQ(result.code, 0) << verb;
       EXPECT_EQ(result.err, "") << verb;
-      if (verb == "train" && result.out.find("built without") != std::string::npos) continue;
       EXPECT_THAT(result.out, HasSubstr("Examples:\n  armillary " + verb)) << verb;
     }
+  }
+}
+
+// `armillary` starts in milliseconds because it does not know libtorch.
+TEST(Help, VerbsThatNeedLibtorchAreHandedOver) {
+  const auto knows_libtorch = [](const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    const std::string program{std::istreambuf_iterator<char>(file), {}};
+    return program.find("libtorch_cpu.so") != std::string::npos;
+  };
+  EXPECT_FALSE(knows_libtorch(ARMILLARY_PROGRAM));
+  EXPECT_EQ(knows_libtorch(ARMILLARY_PROGRAM "-torch"), has_torch());
+  EXPECT_EQ(run({"plan", "--world", "2"}, "", start_the_file).code, 0);
+  if (!has_torch()) GTEST_SKIP() << "[SKIP] the program was built without libtorch";
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"train", "--help"},
+                                                    {"bench", "layer", "-h"},
+                                                    {"train"},
+                                                    {"train", "no such.toml", "--set", "a=b c"},
+                                                    {"bench", "layer", "--tokens", "x"},
+                                                    {"train", "--", "--help"}}) {
+    const Result here = run(arguments);
+    const Result there = run(arguments, "", start_the_file);
+    EXPECT_EQ(there.code, here.code) << fmt::format("{}", fmt::join(arguments, " "));
+    EXPECT_EQ(there.out, here.out);
+    EXPECT_EQ(there.err, here.err);
   }
 }
 
@@ -53,6 +81,9 @@ TEST(Help, ExamplesWork) {
         arguments.push_back(line.substr(word, end - word));
         word = end + 1;
       }
+      const Folder folder;  // for what an example writes
+      std::replace(arguments.begin(), arguments.end(), std::string("proofs"),
+                   folder.path("proofs"));
       const Result result = run(arguments);
       const bool broken = line.find("--break") != std::string::npos;
       EXPECT_EQ(result.code, broken ? 1 : 0) << line << '\n' << result.err;

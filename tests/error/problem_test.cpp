@@ -120,7 +120,7 @@ TEST(ProblemError, LayoutsPassesAndDtypes) {
         "is "
         "'backward'"},
        {{"--lower", "fuse,alais"},
-        "lower: 'alais' is no pass; fuse, alias, coalesce, none or all is required; nearest: "
+        "lower: 'alais' is no pass; fuse, alias, coalesce, lend, none or all is required; nearest: "
         "'alias'"},
        {{"--dtype", "bfloat16"},
         "dtype: 'bfloat16' is not known; fp64, fp32, bf16 or fp16 is required; nearest is "

@@ -60,36 +60,61 @@ inline void redirect(int stream, const std::string& path, int flags) {
   if (file < 0 || dup2(file, stream) < 0) std::_Exit(125);
 }
 
-[[noreturn]] inline void be_the_program(const std::vector<std::string>& arguments,
-                                        const Folder& folder) {
+inline void redirect_all(const Folder& folder) {
   redirect(STDIN_FILENO, folder.path("in"), O_RDONLY);
   redirect(STDOUT_FILENO, folder.path("out"), O_WRONLY | O_CREAT);
   redirect(STDERR_FILENO, folder.path("err"), O_WRONLY | O_CREAT);
   alarm(60);
+}
+
+/// Starts the file of the program.
+inline void start_the_file(const std::vector<std::string>& arguments, const Folder& folder) {
+  redirect_all(folder);
+  std::vector<std::string> words{ARMILLARY_PROGRAM};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  execv(ARMILLARY_PROGRAM, argv.data());
+  std::_Exit(126);
+}
+
+inline void be_the_program(const std::vector<std::string>& arguments, const Folder& folder) {
+  redirect_all(folder);
   std::vector<const char*> argv{"armillary"};
   for (const std::string& argument : arguments) argv.push_back(argument.c_str());
   const int argc = static_cast<int>(argv.size());
   argv.push_back(nullptr);
-  const int code = cli::run_program(argc, argv.data());
+  const int code = cli::run_program(argc, argv.data(), cli::all_verbs());
   std::fflush(nullptr);
   std::_Exit(code);
 }
 
+/// How a child of this process becomes the program.
+using Become = void (*)(const std::vector<std::string>& arguments, const Folder& folder);
+
 /// What the program does with `arguments` and `input` on standard input, in a fork of this process:
-/// started anew for each, it would spend a quarter of a second on loading libtorch. Ends it, with
-/// code -1, after a minute: what is refused is refused at once.
-inline Result run(const std::vector<std::string>& arguments, const std::string& input = "") {
+/// started anew for each, verbs that need libtorch would spend a quarter of a second on loading it.
+/// Ends it, with code -1, after a minute: what is refused is refused at once.
+inline Result run(const std::vector<std::string>& arguments, const std::string& input = "",
+                  Become become = be_the_program) {
   const Folder folder;
   folder.write("in", input);
   std::fflush(nullptr);  // or the child would print what this process has not yet printed
   const pid_t child = fork();
   if (child < 0) throw std::system_error(errno, std::generic_category(), "fork");
-  if (child == 0) be_the_program(arguments, folder);
+  if (child == 0) become(arguments, folder);
   int status = 0;
   if (waitpid(child, &status, 0) != child) {
     throw std::system_error(errno, std::generic_category(), "waitpid");
   }
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, folder.read("out"), folder.read("err")};
+}
+
+/// Whether verbs that need libtorch were built.
+inline bool has_torch() {
+  return run({"train", "--help"}).err.find("built without") == std::string::npos;
 }
 
 /// Expects exit code 2, nothing on standard output, and on standard error one line that matches.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -51,6 +52,41 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   const std::size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
   return text.replace(at, from.size(), to);
+}
+
+// ---- proofs that are kept
+
+TEST(Verify, RecordsAProof) {
+  const Folder folder;
+  const Result saved = run(with_problem({"verify", "--save-proof", folder.path("proofs")}));
+  EXPECT_EQ(saved.code, 0) << saved.err;
+  EXPECT_THAT(saved.out, StartsWith("ring: forward, backward and replay are exact on 3 ranks; "
+                                    "recorded in " +
+                                    folder.path("proofs")));
+  const Result json =
+      run(with_problem({"verify", "--json", "--save-proof", folder.path("proofs")}));
+  const auto line = nlohmann::json::parse(json.out);
+  EXPECT_EQ(line["ok"], true);
+  const std::string path = line["proof"];
+  EXPECT_THAT(saved.out, HasSubstr(path));
+  std::ifstream file(path);
+  const auto proof = nlohmann::json::parse(file);
+  EXPECT_EQ(proof["programs"]["forward"].size(), 3U);
+  EXPECT_EQ(proof["problem"]["layout"], "zigzag");
+}
+
+TEST(Verify, RecordsOnlyWhatRuns) {
+  const Folder folder;
+  const std::string proofs = folder.path("proofs");
+  expect_refused({"verify", "--save-proof", proofs, "--lower", "fuse"},
+                 Eq("--save-proof: --lower is 'fuse'; 'all' is required: what runs is lowered"));
+  EXPECT_EQ(
+      run(with_problem({"verify", "--save-proof", proofs, "--lower", "lend,fuse,alias,coalesce"}))
+          .code,
+      0);
+  expect_refused({"verify", "--save-proof", proofs, "--break", "1"}, HasSubstr("--break"));
+  expect_refused({"verify", "--save-proof", proofs, "--pass", "forward"}, HasSubstr("--pass"));
+  expect_refused({"verify", "--save-proof", folder.write("a file", "")}, HasSubstr("a file"));
 }
 
 // ---- right plans

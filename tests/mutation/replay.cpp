@@ -77,7 +77,7 @@ class Player {
 
   Results results() const {
     Results results;
-    results.finished = true;
+    results.finished = rests();
     results.sinks = sinks_;
     std::sort(results.sinks.begin(), results.sinks.end());
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
@@ -99,6 +99,11 @@ class Player {
   }
 
  private:
+  struct Lent {
+    int rank;
+    View view;
+    Cells cells;
+  };
   struct Rank {
     std::vector<Content> slots;
     std::vector<std::vector<int>> waits;  ///< Of each op: earlier ops it conflicts with.
@@ -203,8 +208,25 @@ class Player {
     for (std::size_t v = 0; v < sources.size(); ++v) {
       write(sends ? other : r, targets[v], read(sends ? r : other, sources[v]));
     }
+    const auto [s, t] = sends ? std::pair(i, j) : std::pair(j, i);
+    lend(sends ? r : other, s, sends ? other : r, t);
     ranks_[r].moved.insert(i);
     ranks_[other].moved.insert(j);
+  }
+
+  /// A loan is read where the sender has it, at any time until the end of the run.
+  void lend(int from, int send, int to, int recv) {
+    const Op& lent = plan_.ranks[from].ops[send];
+    const Op& borrowed = plan_.ranks[to].ops[recv];
+    if (!lent.loan || !borrowed.loan) return;
+    lent_.push_back({from, lent.views[0], read(from, lent.views[0])});
+    borrowed_.insert({to, borrowed.views[0].tile});
+  }
+
+  /// Whether all that was lent is still what it was.
+  bool rests() const {
+    return std::all_of(lent_.begin(), lent_.end(),
+                       [&](const Lent& loan) { return read(loan.rank, loan.view) == loan.cells; });
   }
 
   Cells read(std::size_t r, const View& view) const {
@@ -221,6 +243,7 @@ class Player {
   }
 
   void write(std::size_t r, const View& view, Cells cells) {
+    if (borrowed_.count({static_cast<int>(r), view.tile}) > 0) throw NotThere{};
     Content& content = ranks_[r].slots[plan_.ranks[r].tiles[view.tile].slot];
     if (plan_.ranks[r].tiles[view.tile].narrow) {
       for (auto& [cell, terms] : cells) {
@@ -315,6 +338,8 @@ class Player {
   std::vector<std::vector<bool>> sees_;
   std::vector<Rank> ranks_;
   Terms sinks_;
+  std::vector<Lent> lent_;
+  std::set<std::pair<int, int>> borrowed_;  ///< (rank, tile): the memory of another rank.
   std::map<std::pair<int, int>, std::pair<int, int>> partners_;  ///< (rank, op) at the other end.
 };
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "armillary/plan/mutate.h"
+#include "armillary/plan/passes/lower.h"
 #include "tests/mutation/cases.h"
 
 namespace armillary::mutation {
@@ -48,6 +49,30 @@ TEST(Replay, CountsTheRowsOfEveryDelta) {
   EXPECT_EQ(twice.sinks, (Terms{0, 1, 2, 2, 3, 3}));
   EXPECT_EQ(twice.cells, expected.cells) << "no tile shows it";
   EXPECT_FALSE(twice == expected);
+}
+
+// A ring of 4 receives into a slot from which it has sent: what was lent there is not there any
+// more.
+TEST(Replay, SeesThatALoanIsWrittenOver) {
+  const plan::Problem problem{.world = 4,
+                              .heads = 2,
+                              .kv_heads = 2,
+                              .head_dim = 2,
+                              .value_dim = 3,
+                              .mask = plan::full_mask({.q = 8, .kv = 8})};
+  const plan::Plan plan =
+      lower(make_plan(problem, plan::parse_strategy("ring"), plan::Pass::Forward));
+  ASSERT_TRUE(replay(plan).finished);
+  int sends = 0;
+  for (std::size_t i = 0; i < plan.ranks[0].ops.size(); ++i) {
+    const Op& op = plan.ranks[0].ops[i];
+    if (op.kind != OpKind::Send || op.loan) continue;
+    ++sends;
+    plan::Plan wrong = plan;
+    wrong.ranks[0].ops[i].loan = true;
+    EXPECT_FALSE(replay(wrong).finished);
+  }
+  EXPECT_EQ(sends, 2);
 }
 
 TEST(Replay, SeesInWhichDtypeASumHasTravelled) {

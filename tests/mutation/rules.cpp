@@ -18,6 +18,7 @@ using plan::OpKind;
 using plan::Plan;
 using plan::RankProgram;
 using plan::Slip;
+using plan::Tile;
 using plan::View;
 
 namespace {
@@ -98,36 +99,60 @@ std::string_view rule_of_tile(const RankProgram& program, const Op& op, const Mu
   return "";
 }
 
-/// Whether an op attends to no visible pair, and so adds nothing.
-bool adds_nothing(const Plan& plan, const Op& op) {
-  if (!op.attends() && !op.attends_grad()) return false;
+/// Blocks of queries and of keys that an op attends to and that see each other.
+std::vector<std::pair<int, int>> visible_pairs(const Plan& plan, const Op& op) {
+  std::vector<std::pair<int, int>> pairs;
   for (const int q : op.views[0].blocks) {
     for (const int k : op.views[1].blocks) {
-      if (plan.problem.mask.area(plan.blocks.q[q].runs, plan.blocks.kv[k].runs) > 0) return false;
+      if (plan.problem.mask.area(plan.blocks.q[q].runs, plan.blocks.kv[k].runs) > 0) {
+        pairs.emplace_back(q, k);
+      }
     }
   }
-  return true;
+  return pairs;
 }
 
-/// Whether the sums whose start the mutation changes hold nothing before the op: they are cleared,
-/// and nothing is added before it.
+bool attends(const Op& op) {
+  return op.attends() || op.attends_grad();
+}
+
+/// Whether an op adds nothing to a sum, a view of one of its tiles: it attends, but no block of the
+/// sum sees any of the other side.
+bool adds_nothing(const Plan& plan, const RankProgram& program, const Op& op, const View& sum) {
+  if (!attends(op)) return false;
+  const bool of_keys = is_kv(program.tiles[sum.tile].tensor);
+  const auto pairs = visible_pairs(plan, op);
+  return std::none_of(pairs.begin(), pairs.end(), [&](const auto& pair) {
+    const int block = of_keys ? pair.second : pair.first;
+    return std::find(sum.blocks.begin(), sum.blocks.end(), block) != sum.blocks.end();
+  });
+}
+
+/// Whether a sum, operand `v` of op `of`, holds nothing before it: it was cleared, or written by an
+/// op that adds nothing to it, and nothing was added since.
+bool begins(const Plan& plan, const RankProgram& program, int of, std::size_t v) {
+  const View& sum = program.ops[of].views[v];
+  for (int i = of - 1; i >= 0; --i) {
+    const Op& before = program.ops[i];
+    for (std::size_t w = 0; w < before.views.size(); ++w) {
+      const View& view = before.views[w];
+      if (view.tile != sum.tile || !touch(program, view, sum)) continue;
+      if (before.kind == OpKind::Clear) return true;
+      if (!adds_nothing(plan, program, before, sum)) return false;
+      if (access(before, w) == Access::Write && includes(view.blocks, sum.blocks)) return true;
+    }
+  }
+  return false;
+}
+
+/// Whether all sums whose start the mutation changes do.
 bool begins(const Plan& plan, const Mutation& mutation) {
   const RankProgram& program = plan.ranks[mutation.rank];
-  const Op& op = program.ops[mutation.op];
-  const bool grad = op.attends_grad();
+  const bool grad = program.ops[mutation.op].attends_grad();
   const std::size_t first = !grad ? 3 : mutation.to == 0 ? 6 : 7;
   const std::size_t last = !grad ? 4 : mutation.to == 0 ? 6 : 8;
   for (std::size_t v = first; v <= last; ++v) {
-    int before = mutation.op - 1;
-    const auto touches = [&](const View& view) {
-      return view.tile == op.views[v].tile && touch(program, view, op.views[v]);
-    };
-    while (before >= 0 && (adds_nothing(plan, program.ops[before]) ||
-                           std::none_of(program.ops[before].views.begin(),
-                                        program.ops[before].views.end(), touches))) {
-      --before;
-    }
-    if (before < 0 || program.ops[before].kind != OpKind::Clear) return false;
+    if (!begins(plan, program, mutation.op, v)) return false;
   }
   return true;
 }
@@ -168,6 +193,25 @@ std::vector<int> writers_of_reads(const RankProgram& program) {
   return found;
 }
 
+/// Whether memory may be shared from op `i` on, a message of one view.
+bool rests(const RankProgram& program, int i) {
+  const View& shown = program.ops[i].views[0];
+  const Tile& tile = program.tiles[shown.tile];
+  const bool sends = program.ops[i].kind == OpKind::Send;
+  if (!sends && (program.slots[tile.slot].external || shown.blocks.size() != tile.blocks.size() ||
+                 shown.heads != tile.heads)) {
+    return false;
+  }
+  for (int j = sends ? i + 1 : 0; j < static_cast<int>(program.ops.size()); ++j) {
+    for (std::size_t v = 0; j != i && v < program.ops[j].views.size(); ++v) {
+      const View& other = program.ops[j].views[v];
+      if (access(program.ops[j], v) == Access::Read) continue;
+      if (sends ? touch(program, shown, other) : other.tile == shown.tile) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 std::string_view rule_of(const Plan& plan, const Mutation& mutation, const Plan& mutant) {
@@ -182,8 +226,16 @@ std::string_view rule_of(const Plan& plan, const Mutation& mutation, const Plan&
     case Slip::OtherBatch:
       if (!op.is_comm()) return "row of print";
       return batches(before) == batches(after) ? "same batches" : "other batches";
+    case Slip::FewerBlocks:
+    case Slip::OtherBlock:
+      if (!attends(op)) return "";
+      return visible_pairs(plan, op) == visible_pairs(plan, after.ops[mutation.op]) ? "sees nothing"
+                                                                                    : "";
     case Slip::OtherStart:
       return begins(plan, mutation) ? "cleared anyway" : "";
+    case Slip::OtherLoan:
+      if (op.loan) return "copied";
+      return rests(before, mutation.op) ? "rests" : "";
     case Slip::Doubled:
       return repeatable(op) ? "again" : "";
     case Slip::Swapped:

@@ -5,7 +5,10 @@
 //   row of print   other batch of a compute op: its step is only the row it prints in
 //   again          doubled: the op reads nothing that it writes, so once more changes nothing (but
 //                  a `delta`, which adds to what no tile shows)
+//   copied         other loan: a copy is made where none had to be
+//   rests          other loan: nothing is written over what is lent, or what is borrowed
 //   cleared anyway other start: the op adds to what was cleared and nothing added to, or writes it
+//   sees nothing   fewer blocks, other block: the same queries see the same keys in the op
 //   the same op    swapped: with its equal
 //   independent    swapped: neither touches what the other writes, no two messages trade places
 //   sums commute   swapped: what both write are sums that both only add to

@@ -98,6 +98,7 @@ def read_program(plan, me, program, given, lanes):
         batches.extend([[]] if step != op["step"] or not op["comm"] else [])
         need(all(other["id"] not in op["waits"] for other in batches[-1]), op["id"], "conflict in a batch")
         batches[-1].append(op)
+    check_loans(program, touched)
 
 
 def access_of(op):
@@ -143,7 +144,23 @@ def read_op(op, tiles, touched):
                 op["waits"].add(other)
         touched[tile["slot"]].append((op["id"], tile, set(mine), writes, name))
         op["use"][name] = tile, mine
+    need(not op.get("loan") or (op["comm"] and len(op["use"]) == 1), op["id"], "cannot be a loan")
     need(op["id"] not in op["waits"], op["id"], "operands are in each other's way")
+
+
+def check_loans(program, touched):
+    """What is lent, or borrowed, is not written by anyone but the sender before, or the receive."""
+    external = [slot["external"] for slot in program["slots"]]
+    for op in [op for op in program["ops"] if op.get("loan")]:
+        ((tile, part),) = op["use"].values()
+        others = [use for use in touched[tile["slot"]] if use[3] and use[0] != op["id"]]
+        if op["op"] == "send":
+            after = [use for use in others if use[0] > op["id"]]
+            free = all(other is tile and not cells & set(part) for _, other, cells, *_ in after)
+        else:
+            free = not external[tile["slot"]] and set(part) == set(cells(tile))
+            free &= all(use[1] is not tile for use in others)
+        need(free, op["id"], "is written over while it is read")
 
 
 def match(ops):

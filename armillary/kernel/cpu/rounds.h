@@ -37,8 +37,8 @@ Turn turn_of(std::span<const Entry> now, const Entry* first, const Entry* last, 
   return {now.data() == first, now.data() + now.size() == last, false};
 }
 
-/// What rounds are cut from. Where a head takes several rounds, others meet all of its blocks
-/// before the next `others_each` of them come.
+/// What rounds are cut from. Others meet all blocks of a head before the next `others_each` of them
+/// come: all others at once, but where a head takes several rounds and sums cannot rest that long.
 struct Rounds {
   std::int64_t heads = 0;
   std::int64_t blocks = 0;
@@ -59,15 +59,14 @@ template <class Visit>
 void for_each_round(const Rounds& of, Visit visit) {
   const std::int64_t blocks_each = std::min(of.fit(), of.blocks);
   const std::int64_t heads_each = of.heads_each();
-  const std::int64_t others_each = of.several_a_head() ? of.others_each : of.others;
   for (std::int64_t head = 0; head < of.heads; head += heads_each) {
-    for (std::int64_t other = 0; other < of.others; other += others_each) {
+    for (std::int64_t other = 0; other < of.others; other += of.others_each) {
       for (std::int64_t block = 0; block < of.blocks; block += blocks_each) {
         visit(Round{.first_head = head,
                     .heads = std::min(heads_each, of.heads - head),
                     .first_block = block,
                     .blocks = std::min(blocks_each, of.blocks - block),
-                    .others = {other, std::min(other + others_each, of.others)}});
+                    .others = {other, std::min(other + of.others_each, of.others)}});
       }
     }
   }

@@ -101,13 +101,18 @@ class Fusion {
     return true;
   }
 
-  /// The op before this one that touches a sum, if it clears all of it; or -1.
+  /// The op before this one that touches any of a sum, if it clears just that; or -1.
   int clear_of(int attend, const View& sum) const {
     const std::vector<int>& users = users_[sum.tile];
-    const auto next = std::lower_bound(users.begin(), users.end(), attend);
-    if (next == users.begin() || !is_whole(sum)) return -1;
-    const int before = *std::prev(next);
-    return op(before).kind == OpKind::Clear && is_whole(op(before).views[0]) ? before : -1;
+    auto user = std::lower_bound(users.begin(), users.end(), attend);
+    while (user != users.begin()) {
+      const Op& before = op(*--user);
+      const bool touches = std::any_of(
+          before.views.begin(), before.views.end(),
+          [&](const View& view) { return view.tile == sum.tile && overlap(view, sum); });
+      if (touches) return before.kind == OpKind::Clear && before.views[0] == sum ? *user : -1;
+    }
+    return -1;
   }
 
   /// The op of `kind` that makes all of a sum, operand `v`, a result, if nothing but this op
@@ -115,7 +120,7 @@ class Fusion {
   int end_of(int attend, std::size_t v, OpKind kind) const {
     const View& sum = op(attend).views[v];
     const std::vector<int>& users = users_[sum.tile];
-    if (users.size() != 2 || users[0] != attend || op(users[1]).kind != kind) return -1;
+    if (users.size() != 2 || op(users[1]).kind != kind) return -1;
     const std::size_t source = kind == OpKind::Copy ? 1 : v - 1;
     const View& read = op(users[1]).views[source];
     return read.tile == sum.tile && is_whole(read) ? users[1] : -1;

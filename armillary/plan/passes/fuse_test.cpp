@@ -85,6 +85,22 @@ TEST(Fuse, ClearsNothingThatAKernelWritesFirst) {
   }
 }
 
+// Nor of one tile whose parts begin with different calls: the gradients of gathered keys.
+TEST(Fuse, ClearsNoPartThatAKernelWritesFirst) {
+  Problem problem = causal_problem(6);
+  problem.mask = parse_mask("full", {36, 36});
+  const Planner planner(problem, parse_strategy("attention2d:overlap=true,rows=3"));
+  for (Rank rank = 0; rank < problem.world; ++rank) {
+    const RankProgram program = fused(planner, planner.program(Pass::Backward, rank));
+    int fresh_parts = 0;
+    for (const Op& op : program.ops) {
+      EXPECT_NE(op.kind, OpKind::Clear) << "rank " << rank;
+      fresh_parts += op.fresh_kv && !is_whole(program.tiles[op.views[7].tile], op.views[7]) ? 1 : 0;
+    }
+    EXPECT_EQ(fresh_parts, 3) << "rank " << rank;
+  }
+}
+
 /// How many ops of the one rank's program attend at once after it was changed by hand.
 int at_once_after(Pass pass, const std::function<void(RankProgram&)>& change) {
   const Planner planner(causal_problem(1), parse_strategy("ring"));

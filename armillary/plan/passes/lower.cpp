@@ -18,6 +18,9 @@ Lowering parse_lowering(std::string_view name) {
     names.emplace_back(to_string(lowering));
   }
   names.insert(names.end(), {"none", "all"});
+  if (name == "none" || name == "all") {
+    fail<InvalidArgument>("lower: '{}' stands among others; alone is required", name);
+  }
   const std::string nearest = nearest_name(name, names);
   fail<InvalidArgument>("lower: '{}' is no pass; {} is required{}", name, list_names(names),
                         nearest.empty() ? "" : "; nearest: '" + nearest + "'");
@@ -26,7 +29,7 @@ Lowering parse_lowering(std::string_view name) {
 }  // namespace
 
 std::string_view to_string(Lowering lowering) {
-  constexpr std::array<std::string_view, 3> kNames{"fuse", "alias", "coalesce"};
+  constexpr std::array<std::string_view, 4> kNames{"fuse", "alias", "coalesce", "lend"};
   return kNames.at(static_cast<std::size_t>(lowering));
 }
 
@@ -55,6 +58,7 @@ RankProgram lower(const Problem& problem, const Blocks& blocks, RankProgram prog
   if (asked(Lowering::Fuse)) program = fuse(problem, blocks, std::move(program));
   if (asked(Lowering::Alias)) program = alias(problem, blocks, std::move(program));
   if (asked(Lowering::Coalesce)) program = coalesce(std::move(program));
+  if (asked(Lowering::Lend)) program = lend(std::move(program));
   return program;
 }
 

@@ -5,6 +5,7 @@
 //             clear(dq, dk, dv) grad(..) ->  grad(..):fresh, and with copy(dq) ..  grad(..):all
 //   alias     finish(out), copy(dq) ..       a sum lies where its result will: nothing is moved
 //   coalesce  q>r1 kv>r1 of an all-to-all    one message
+//   lend      kv>r1, kv<r0                   may be read where the sender has it, without a copy
 //
 // Each is a pure function from a program to one that does the same, which can be proved, printed
 // and run like the first. What a strategy sends, attends to and saves is not changed; only fewer
@@ -20,8 +21,9 @@
 namespace armillary::plan {
 
 /// In the order in which they are done.
-enum class Lowering : std::uint8_t { Fuse, Alias, Coalesce };
-inline constexpr std::array kLowerings{Lowering::Fuse, Lowering::Alias, Lowering::Coalesce};
+enum class Lowering : std::uint8_t { Fuse, Alias, Coalesce, Lend };
+inline constexpr std::array kLowerings{Lowering::Fuse, Lowering::Alias, Lowering::Coalesce,
+                                       Lowering::Lend};
 std::string_view to_string(Lowering lowering);
 
 /// `none`, `all`, or names with commas between them, in any order. @throws InvalidArgument for
@@ -46,5 +48,9 @@ RankProgram alias(const Problem& problem, const Blocks& blocks, RankProgram prog
 
 /// What an all-to-all sends to, or receives from, one peer in one batch travels as one message.
 RankProgram coalesce(RankProgram program);
+
+/// A message of one view is a loan where nothing is written over it: a send that no op waits for, a
+/// receive of a whole tile that it alone writes. Each rank says it of its own memory.
+RankProgram lend(RankProgram program);
 
 }  // namespace armillary::plan

@@ -44,14 +44,17 @@ std::string refusal(const char* text) {
 TEST(Lower, ReadsNamesOfPasses) {
   using enum Lowering;
   EXPECT_EQ(parse_lowerings("none"), std::vector<Lowering>{});
-  EXPECT_EQ(parse_lowerings("all"), (std::vector{Fuse, Alias, Coalesce}));
+  EXPECT_EQ(parse_lowerings("all"), (std::vector{Fuse, Alias, Coalesce, Lend}));
   EXPECT_EQ(parse_lowerings("alias,fuse"), (std::vector{Alias, Fuse}));
-  EXPECT_EQ(refusal("fues"),
-            "lower: 'fues' is no pass; fuse, alias, coalesce, none or all is required; nearest: "
-            "'fuse'");
-  EXPECT_EQ(refusal(""), "lower: '' is no pass; fuse, alias, coalesce, none or all is required");
+  EXPECT_EQ(
+      refusal("fues"),
+      "lower: 'fues' is no pass; fuse, alias, coalesce, lend, none or all is required; nearest: "
+      "'fuse'");
+  EXPECT_EQ(refusal(""),
+            "lower: '' is no pass; fuse, alias, coalesce, lend, none or all is required");
   EXPECT_EQ(refusal("fuse,"),
-            "lower: '' is no pass; fuse, alias, coalesce, none or all is required");
+            "lower: '' is no pass; fuse, alias, coalesce, lend, none or all is required");
+  EXPECT_EQ(refusal("all,fuse"), "lower: 'all' stands among others; alone is required");
   EXPECT_EQ(refusal("fuse,alias,fuse"),
             "lower: 'fuse,alias,fuse' names fuse twice; once is required");
 }
@@ -64,7 +67,7 @@ TEST(Lower, EveryPassAloneAndTogetherLeavesPlansExact) {
       const std::vector<Plan> plans = make_plans(problem, parse_strategy(name), kEveryPass);
       std::vector<Plan> all;
       for (const Plan& plan : plans) {
-        for (const char* passes : {"none", "fuse", "alias", "coalesce", "all"}) {
+        for (const char* passes : {"none", "fuse", "alias", "coalesce", "lend", "all"}) {
           const Plan lowered = lower(plan, parse_lowerings(passes));
           ASSERT_EQ(verify(lowered), std::vector<Diagnostic>{})
               << name << ' ' << to_string(plan.pass) << ' ' << passes;

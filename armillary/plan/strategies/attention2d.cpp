@@ -16,7 +16,10 @@ StrategyDefinition attention2d() {
            "without it. Backward finds K, V where forward left them and sends only dK, dV "
            "back. Out and lse travel instead of numerator, denominator and maximum. Without "
            "overlap: gathers, one kernel call, reduce-scatter. overlap=true: K, V ring while "
-           "own queries compute, then Q ring and partials in a ring reduce-scatter."},
+           "own queries compute, then Q ring and partials in a ring reduce-scatter; each block of "
+           "queries meets the gathered keys in one call. Tiles go to the next row and column, not "
+           "to the one before.",
+       .turns_rings = true},
       [](const Problem& problem, const Strategy& strategy) {
         const int rows = number(strategy, "rows");
         require_divides_world(problem, strategy, "rows", rows);
@@ -28,7 +31,7 @@ StrategyDefinition attention2d() {
                   .one_call = true};
         if (has(strategy, "overlap", "true")) {
           grid.column = grid.row = grid.home = Movement::Ring;
-          grid.rows_last = true;
+          grid.order = GridOrder::RowsLast;
           grid.one_call = false;
         }
         return PassGrids(grid);

@@ -56,26 +56,19 @@ void Axis::find_arrivals() {
     std::vector<int> origins;
     std::vector<int> blocks;
   };
+  const Route& route = *options_.route;
   std::map<int, Parts> by_step;
-  for (int origin = 0; origin < options_.route->size(); ++origin) {
-    if (origin == options_.me) continue;
-    Parts& parts = by_step[options_.route->usable(options_.me, origin)];
+  for (int origin = 0; origin < route.size(); ++origin) {
+    const bool own = origin == options_.me;
+    const bool waits = gathers() && options_.gathered == Gathered::Whole;
+    Parts& parts = by_step[waits ? route.last_usable() : route.usable(options_.me, origin)];
     parts.origins.push_back(origin);
-    append(parts.blocks, needed_of(origin));
+    // Sums are of all own blocks, also of those that see nothing: results.
+    append(parts.blocks, own ? options_.blocks(origin) : needed_of(origin));
   }
-  one_call_ = options_.one_call && by_step.size() == 1;
-  const std::vector<int> mine = one_call_ ? needed_of(options_.me) : std::vector<int>{};
-  own_needed_ = mine;
   for (auto& [usable, parts] : by_step) {
-    std::vector<int> tile_blocks = parts.blocks;
-    append(tile_blocks, mine);
-    if (one_call_) {  // Sums are of all own blocks, also of those that see nothing: results.
-      parts.origins.push_back(options_.me);
-      append(parts.blocks, options_.blocks(options_.me));
-    }
-    sort_unique(tile_blocks);
     sort_unique(parts.blocks);
-    arrivals_.push_back({usable, std::move(parts.origins), parts.blocks, tile_blocks});
+    arrivals_.push_back({usable, std::move(parts.origins), parts.blocks});
   }
 }
 
@@ -88,42 +81,57 @@ std::vector<int> Axis::holders(const std::vector<Held>& held) const {
   return holders;
 }
 
-std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
-                               const std::vector<int>& own_tiles, Heads heads, int own_usable,
-                               int departure) {
-  std::vector<Held> held;
-  if (!one_call_) {
-    held.push_back({.heads = heads,
-                    .origins = {options_.me},
-                    .blocks = options_.blocks(options_.me),
-                    .tiles = own_tiles,
-                    .usable = own_usable});
+/// A tile of each tensor for all that is needed, with a copy of the own part.
+std::vector<int> Axis::gather(const std::vector<Tensor>& tensors, const std::vector<int>& own_tiles,
+                              Heads heads, int step) {
+  std::vector<int> all;
+  for (int origin = 0; origin < options_.route->size(); ++origin) append(all, needed_of(origin));
+  sort_unique(all);
+  const BlockIds own = needed_of(options_.me);
+  std::vector<int> tiles;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    tiles.push_back(builder_.tile(tensors[t], false, heads, all));
+    builder_.compute(step, OpKind::Copy,
+                     {builder_.part(tiles[t], own), builder_.part(own_tiles[t], heads, own)});
   }
+  return tiles;
+}
+
+std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
+                               const std::vector<int>& own_tiles, Heads heads,
+                               const Departure& departure) {
+  std::vector<int> all;
+  if (gathers()) all = gather(tensors, own_tiles, heads, departure.begin);
+  std::vector<Held> held;
   for (const Arrival& arrival : arrivals_) {
-    held.push_back({.heads = heads,
-                    .origins = arrival.origins,
-                    .blocks = arrival.blocks,
-                    .usable = departure + arrival.usable});
-    for (std::size_t t = 0; t < tensors.size(); ++t) {
-      const int tile = builder_.tile(tensors[t], false, heads, arrival.tile_blocks);
-      held.back().tiles.push_back(tile);
-      if (!one_call_) continue;
-      builder_.compute(
-          departure, OpKind::Copy,
-          {builder_.part(tile, own_needed_), builder_.part(own_tiles[t], heads, own_needed_)});
+    const bool own = arrival.usable == 0;
+    held.push_back(
+        {.heads = heads,
+         .origins = arrival.origins,
+         .blocks = arrival.blocks,
+         .tiles = gathers() ? all
+                  : own     ? own_tiles
+                            : std::vector<int>{},
+         .usable = own ? departure.own_usable : departure.begin + arrival.usable * departure.pace});
+    if (!held.back().tiles.empty()) continue;
+    for (const Tensor tensor : tensors) {
+      held.back().tiles.push_back(builder_.tile(tensor, false, heads, arrival.blocks));
     }
   }
   const std::vector<int> holder = holders(held);
   const Collective collective =
       options_.route->movement() == Movement::Gather ? Collective::AllGather : Collective::None;
+  const auto step_of = [&](const Hop& hop) {
+    return hop.step == 0 ? departure.first : departure.begin + hop.step * departure.pace;
+  };
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     for (const auto& [hop, blocks] : out_) {
       const int tile = hop.origin == options_.me ? own_tiles[t] : held[holder[hop.origin]].tiles[t];
-      builder_.send(departure + hop.step, options_.lane, options_.rank(hop.peer),
+      builder_.send(step_of(hop), options_.lane, options_.rank(hop.peer),
                     builder_.part(tile, heads, blocks), collective);
     }
     for (const auto& [hop, blocks] : in_) {
-      builder_.recv(departure + hop.step, options_.lane, options_.rank(hop.peer),
+      builder_.recv(step_of(hop), options_.lane, options_.rank(hop.peer),
                     builder_.part(held[holder[hop.origin]].tiles[t], blocks), collective);
     }
   }
@@ -131,12 +139,31 @@ std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
 }
 
 void Axis::open_sums(std::vector<Held>& held, const std::vector<Tensor>& tensors) {
-  for (Held& entry : held) {
-    for (const Tensor tensor : tensors) {
-      entry.sums.push_back(builder_.tile(tensor, true, entry.heads, entry.blocks));
-      builder_.compute(entry.usable, OpKind::Clear, {builder_.whole(entry.sums.back())});
+  const BlockIds all = gathers() ? joined(held).blocks : BlockIds();
+  for (Held& part : held) {
+    if (!part.sums.empty()) continue;
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      const bool first = &part == &held.front() || !gathers();
+      part.sums.push_back(
+          first ? builder_.tile(tensors[t], true, part.heads, gathers() ? all : part.blocks)
+                : held.front().sums[t]);
+      builder_.compute(part.usable, OpKind::Clear, {builder_.part(part.sums[t], part.blocks)});
     }
   }
+}
+
+Held Axis::joined(const std::vector<Held>& parts) {
+  Held all = parts.front();
+  std::vector<int> blocks;
+  all.origins.clear();
+  for (const Held& part : parts) {
+    append(all.origins, part.origins);
+    blocks.insert(blocks.end(), part.blocks.begin(), part.blocks.end());
+    all.usable = std::max(all.usable, part.usable);
+  }
+  sort_unique(blocks);
+  all.blocks = blocks;
+  return all;
 }
 
 void Axis::combine(int step, const Held& into, const std::vector<int>& scratch) {

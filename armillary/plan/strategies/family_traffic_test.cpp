@@ -102,8 +102,26 @@ TEST(FamilyTraffic, GridsRingsAndTokenRingSendTheirClosedForms) {
       check("double_ring:window=" + half, {1, world, 1});
       check("tokenring", {1, 1, world});
       check("tokenring:nodes=2", {1, 2, world / 2});
+      check("tokenring:inner=ring,nodes=2", {1, world / 2, 2});
       check("usp:inner=ring,u=4", {4, world / 4, 1});
     }
+  }
+}
+
+/// What walks in each of M rounds is sent M times: inside the nodes queries and sums, or K, V.
+TEST(FamilyTraffic, TilesThatWalkInEachRoundAreSentInEach) {
+  for (const auto& [world, nodes] : {std::pair(4, 2), std::pair(12, 3), std::pair(16, 4)}) {
+    const Problem problem = full_problem(world, 8, 2);
+    const Sizes s(problem);
+    const std::int64_t size = world / nodes;
+    const std::int64_t row = s.n * s.hq * (s.d * kWord + (s.e + 1) * kSum);
+    const std::int64_t column = s.n * s.hk * (s.d + s.e) * kWord;
+    const std::string walk = "tokenring:tiles=walk,nodes=" + std::to_string(nodes);
+    expect_bytes(problem, walk, Pass::Forward, nodes * (size - 1) * row + (nodes - 1) * column);
+    expect_bytes(problem, walk + ",inner=ring", Pass::Forward,
+                 (nodes - 1) * row + nodes * (size - 1) * column);
+    expect_bytes(problem, walk, Pass::Backward,
+                 grid_bytes(problem, {1, nodes, size}, Pass::Backward));
   }
 }
 

@@ -117,7 +117,8 @@ StrategyDefinition grid() {
                   "dK, dV travel on the columns and Q, dOut, Lse, Delta, dQ on the rows "
                   "(backward=kv), or each where the other did (backward=q): by itself it is what "
                   "sends less with these heads and this mask. auto:traffic picks u, rq and rk, in "
-                  "each pass for itself."},
+                  "each pass for itself.",
+       .turns_rings = true},
       grids, [](const Problem& problem) {
         std::vector<std::map<std::string, std::string>> variants;
         for (int u = 1; u <= problem.world; ++u) {

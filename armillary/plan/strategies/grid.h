@@ -30,6 +30,17 @@ namespace armillary::plan {
 /// What an axis of the grid divides.
 enum class GridAxis : std::uint8_t { Heads, Keys, Queries };
 
+/// Which tiles of a row and a column meet in one step (grid_steps.h has a picture).
+enum class GridOrder : std::uint8_t {
+  AtOnce,  ///< All that are there.
+  /// Rows follow when the columns are there, so that fewer tiles are alive at once; each meets the
+  /// columns in one call. Backward the last meets them tile by tile, so that sums of dK, dV leave
+  /// while others are computed.
+  RowsLast,
+  RowsInside,     ///< Each tile of the column meets those of the row one by one,
+  ColumnsInside,  ///< or the reverse: the other axis has a whole round of time for each hop.
+};
+
 struct Grid {
   int u = 1;                         ///< Ways over heads.
   int rq = 1;                        ///< Ways over queries: rows, the members of a column.
@@ -42,9 +53,10 @@ struct Grid {
   std::array<GridAxis, 3> nesting{GridAxis::Heads, GridAxis::Keys, GridAxis::Queries};
   int slices = 1;           ///< K, V travel in so many slices of KV heads, one after the other.
   bool transposed = false;  ///< K, V first go to the rank whose place read by rows is theirs.
-  /// Rows leave when the columns are there: fewer tiles alive at once. In backward the last to
-  /// arrive meets the columns tile by tile, so that sums of dK, dV leave while others are computed.
-  bool rows_last = false;
+  GridOrder order = GridOrder::AtOnce;
+  /// Forward: what is inside travels anew in each round, so that few tiles are alive, and partials
+  /// go home from each; else it stays where it came in the first. More is sent.
+  bool anew = false;
   bool packed = false;    ///< Q, K, V trade tokens for heads together, in one all-to-all.
   bool one_call = false;  ///< What is gathered is attended to in one call, own tokens with it.
 };
@@ -119,7 +131,8 @@ Grid sides_exchanged(Grid grid);
 Grid with_shorter_rings(const Blocks& blocks, const Needs& needs, const Grid& grid);
 
 /// Bytes that all ranks together send in a pass, without making the plan, whatever the movements.
-/// Tests hold it equal to what plans send. Cost: O(blocks * (rq + rk)).
+/// Tests hold it equal to what plans send. Requires a grid whose tiles do not travel anew. Cost:
+/// O(blocks * (rq + rk)).
 std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Needs& needs,
                         const Grid& grid, Pass pass);
 

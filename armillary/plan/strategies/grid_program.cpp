@@ -2,12 +2,16 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "armillary/core/error.h"
 #include "armillary/plan/strategies/axis.h"
 #include "armillary/plan/strategies/grid.h"
+#include "armillary/plan/strategies/grid_steps.h"
 #include "armillary/plan/strategies/head_exchange.h"
+#include "armillary/plan/strategies/kv_transpose.h"
+#include "armillary/plan/strategies/seen.h"
 
 namespace armillary::plan {
 namespace {
@@ -16,12 +20,6 @@ constexpr Lane kColumnLane = 1;
 constexpr Lane kColumnBackLane = 2;
 constexpr Lane kRowLane = 3;
 constexpr Lane kRowBackLane = 4;
-
-/// Of a tile of the row and one of the column, the blocks that see one of the other.
-struct Seen {
-  BlockIds q_blocks;
-  BlockIds kv_blocks;
-};
 
 /// Called for tiles that see each other, with the query heads that read the column's KV heads.
 struct Pair {
@@ -44,6 +42,7 @@ class GridProgram {
         place_(place_of(grid, rank)),
         builder_(problem, blocks, rank),
         heads_(builder_, problem, blocks, needs, grid, rank),
+        transpose_(builder_, needs, grid, rank, {kColumnLane, kColumnBackLane}),
         row_(builder_, row_options()),
         column_(builder_, column_options()) {
     ARMILLARY_CHECK(grid.u == 1 || !grid.transposed);
@@ -64,18 +63,18 @@ class GridProgram {
   int saved(Tensor tensor);
   Heads q_heads_of(Heads kv_heads) const;
 
-  std::vector<int> held_kv_blocks() const;
-  int transpose(int step, int tile);
-  void transpose_home(int step, const View& sum, int home);
-
-  void schedule(int start, int row_departure, Pass pass);
-  int last_column(int start) const;
-  int turn(int usable) const;
-  void spread_columns(const std::vector<int>& tiles, int start);
-  std::vector<Held> spread_row(const std::vector<Tensor>& tensors, const std::vector<int>& tiles,
-                               int start, int departure);
-  Seen seen(const Held& row, const Held& column) const;
-  void for_each_pair(const std::vector<Held>& rows, const std::function<void(const Pair&)>& attend);
+  void spread_columns(const std::vector<int>& tiles);
+  std::vector<Held> spread_row(const std::vector<Tensor>& tensors, const std::vector<int>& tiles);
+  Axis::Ready row_ready() const {
+    return [this](int member, int origin) { return steps_->row_ready(member, origin); };
+  }
+  void for_each_pair(const std::vector<Held>& rows, const std::vector<std::vector<Held>>& slices,
+                     const std::function<void(const Pair&)>& attend);
+  Axis row_beside(const Held& column);
+  Axis column_beside(const Held& row);
+  void attend(const std::vector<Held>& rows, const std::vector<std::vector<Held>>& slices);
+  int attend_at_once(int q, const std::vector<int>& kv, std::vector<Held>& rows);
+  int attend_in_rounds(int q, const std::vector<int>& kv, std::vector<Held>& rows);
   void finish_forward(int step, const std::vector<Held>& rows);
   void finish_backward(int row_step, int column_step, const std::vector<Held>& rows);
 
@@ -86,15 +85,11 @@ class GridProgram {
   Place place_;
   ProgramBuilder builder_;
   HeadExchange heads_;
+  KvTranspose transpose_;
   Axis row_;
   Axis column_;
   std::vector<std::vector<Held>> slices_;  ///< Of KV heads, on the column.
-  Axis::Ready row_ready_;  ///< Step in which a member has attended to all keys with a row tile.
-  /// Step in which it has met a tile of the first slice with all queries; each slice is one later.
-  Axis::Ready column_ready_;
-  /// Steps between the first and the last tile of the column that the last row tile meets.
-  int last_meeting_ = 0;
-  int last_row_ = 0;  ///< Step in which the last row tile is usable.
+  std::optional<GridSteps> steps_;         ///< Of the pass that is made.
 };
 
 Axis::Options GridProgram::column_options() {
@@ -103,7 +98,9 @@ Axis::Options GridProgram::column_options() {
                         .me = place_.i,
                         .lane = kColumnLane,
                         .back_lane = kColumnBackLane,
-                        .one_call = grid_.one_call};
+                        .gathered = grid_.one_call                       ? Gathered::Whole
+                                    : grid_.order == GridOrder::RowsLast ? Gathered::InParts
+                                                                         : Gathered::Apart};
   options.rank = [this](int i) { return rank_of(grid_, Place{place_.h, i, place_.j}); };
   options.blocks = [this](int i) { return std::cref(needs_.held_kv_blocks(i, place_.j)); };
   options.needs = [this](int i, int block) { return needs_.row_needs(i, block); };
@@ -116,7 +113,7 @@ Axis::Options GridProgram::row_options() {
                         .me = place_.j,
                         .lane = kRowLane,
                         .back_lane = kRowBackLane,
-                        .one_call = grid_.one_call};
+                        .gathered = grid_.one_call ? Gathered::Whole : Gathered::Apart};
   options.rank = [this](int j) { return rank_of(grid_, Place{place_.h, place_.i, j}); };
   options.blocks = [this](int j) { return std::cref(needs_.q_blocks(place_.i, j)); };
   options.needs = [this](int j, int block) { return needs_.column_needs(j, block); };
@@ -126,7 +123,7 @@ Axis::Options GridProgram::row_options() {
 int GridProgram::saved(Tensor tensor) {
   const bool whole = tensor == Tensor::Out || tensor == Tensor::Lse;
   return builder_.saved(tensor, heads_.group_heads(tensor, place_.h),
-                        is_kv(tensor) && grid_.transposed ? held_kv_blocks()
+                        is_kv(tensor) && grid_.transposed ? transpose_.held_blocks()
                         : whole                           ? heads_.super_block(tensor)
                                                           : heads_.used_blocks(tensor));
 }
@@ -137,139 +134,40 @@ Heads GridProgram::q_heads_of(Heads kv_heads) const {
           std::min(group.end, kv_heads.end * problem_.group_size())};
 }
 
-/// Blocks of the K, V that this rank holds when the columns begin; without those that nobody needs
-/// if they came from elsewhere.
-std::vector<int> GridProgram::held_kv_blocks() const {
-  std::vector<int> used;
-  const Place source = kv_source(grid_, place_);
-  const bool own = source.i == place_.i && source.j == place_.j;
-  for (const int block : needs_.held_kv_blocks(place_.i, place_.j)) {
-    if (own || needs_.kv_used(block)) used.push_back(block);
-  }
-  return used;
-}
-
-/// K or V to the place that reads by rows as this one does by columns.
-int GridProgram::transpose(int step, int tile) {
-  const Place source = kv_source(grid_, place_);
-  if (!grid_.transposed || (source.i == place_.i && source.j == place_.j)) return tile;
-  std::vector<int> used;
-  for (const int block : builder_[tile].blocks) {
-    if (needs_.kv_used(block)) used.push_back(block);
-  }
-  const int held =
-      builder_.tile(builder_[tile].tensor, false, builder_[tile].heads, held_kv_blocks());
-  builder_.send(step, kColumnLane, rank_of(grid_, kv_holder(grid_, place_)),
-                builder_.part(tile, used));
-  builder_.recv(step, kColumnLane, rank_of(grid_, source), builder_.whole(held));
-  return held;
-}
-
-/// The sum of dK or dV on this place to the owner of the tokens, in the input dtype.
-void GridProgram::transpose_home(int step, const View& sum, int home) {
-  const Place source = kv_source(grid_, place_);
-  if (!grid_.transposed || (source.i == place_.i && source.j == place_.j)) {
-    builder_.compute(step, OpKind::Copy, {builder_.part(home, sum.heads, sum.blocks), sum});
-    return;
-  }
-  const Tensor tensor = builder_[home].tensor;
-  std::vector<int> used;
-  std::vector<int> unused;
-  for (const int block : heads_.own_blocks(tensor)) {
-    (needs_.kv_used(block) ? used : unused).push_back(block);
-  }
-  const int complete = builder_.tile(tensor, false, sum.heads, held_kv_blocks());
-  builder_.compute(
-      step, OpKind::Copy,
-      {builder_.whole(complete), builder_.part(sum.tile, sum.heads, builder_[complete].blocks)});
-  builder_.send(step + 1, kColumnBackLane, rank_of(grid_, source), builder_.whole(complete));
-  builder_.recv(step + 1, kColumnBackLane, rank_of(grid_, kv_holder(grid_, place_)),
-                builder_.part(home, sum.heads, used));
-  const int zero = builder_.tile(tensor, true, sum.heads, unused);
-  builder_.compute(step, OpKind::Clear, {builder_.whole(zero)});
-  builder_.compute(step, OpKind::Copy,
-                   {builder_.part(home, sum.heads, unused), builder_.whole(zero)});
-}
-
-int GridProgram::last_column(int start) const {
-  return start + grid_.slices - 1 + routes_.column.last_usable();
-}
-
-/// Fixes, for all members alike, when tiles have met all that they meet. `start`: first step that
-/// computes; tiles of the columns leave then, those of the rows at `row_departure`.
-void GridProgram::schedule(int start, int row_departure, Pass pass) {
-  const int last_column = this->last_column(start);
-  last_row_ = grid_.rk == 1 ? start : row_departure + routes_.row.last_usable();
-  const bool tile_by_tile = grid_.rows_last && grid_.rk > 1 && pass == Pass::Backward;
-  last_meeting_ = tile_by_tile ? routes_.column.last_usable() : 0;
-  // In one call, a gather's own tiles wait for the others.
-  const auto arrival = [one_call = grid_.one_call](const Route& route, int member, int origin) {
-    return one_call ? route.last_usable() : route.usable(member, origin);
-  };
-  row_ready_ = [=, this](int member, int origin) {
-    const int arrived = arrival(routes_.row, member, origin);
-    const bool last = arrived == routes_.row.last_usable();
-    return std::max(arrived == 0 ? start : row_departure + arrived, last_column) +
-           (last ? last_meeting_ : 0);
-  };
-  column_ready_ = [=, this](int member, int origin) {
-    return std::max(start + arrival(routes_.column, member, origin),
-                    last_row_ + turn(routes_.column.usable(member, origin)));
-  };
-}
-
-/// Steps after it is there in which the last row tile meets a tile of the column, usable so long
-/// after the start: in the order in which sums leave, those of the own keys last.
-int GridProgram::turn(int usable) const {
-  return std::min(usable == 0 ? last_meeting_ : usable - 1, last_meeting_);
-}
-
-void GridProgram::spread_columns(const std::vector<int>& tiles, int start) {
+void GridProgram::spread_columns(const std::vector<int>& tiles) {
   const Heads kv = heads_.group_heads(Tensor::K, place_.h);
   for (int s = 0; s < grid_.slices; ++s) {
     slices_.push_back(column_.spread({Tensor::K, Tensor::V}, tiles, head_slice(kv, grid_.slices, s),
-                                     start + s, start + s));
+                                     steps_->columns(s)));
   }
 }
 
 std::vector<Held> GridProgram::spread_row(const std::vector<Tensor>& tensors,
-                                          const std::vector<int>& tiles, int start, int departure) {
-  return row_.spread(tensors, tiles, heads_.group_heads(Tensor::Q, place_.h), start, departure);
+                                          const std::vector<int>& tiles) {
+  return row_.spread(tensors, tiles, heads_.group_heads(Tensor::Q, place_.h), steps_->rows());
 }
 
-Seen GridProgram::seen(const Held& row, const Held& column) const {
-  Seen seen;
-  const auto sees = [this](int q, int kv) { return needs_.visible(q, kv); };
-  for (const int q : row.blocks) {
-    if (std::any_of(column.blocks.begin(), column.blocks.end(),
-                    [&](int kv) { return sees(q, kv); })) {
-      seen.q_blocks.push_back(q);
-    }
-  }
-  for (const int kv : column.blocks) {
-    if (std::any_of(seen.q_blocks.begin(), seen.q_blocks.end(),
-                    [&](int q) { return sees(q, kv); })) {
-      seen.kv_blocks.push_back(kv);
-    }
-  }
-  return seen;
-}
-
-/// Every pair of tiles that see each other, in the step in which both are there.
+/// Every pair of tiles that see each other, in the step in which they meet.
 void GridProgram::for_each_pair(const std::vector<Held>& rows,
+                                const std::vector<std::vector<Held>>& slices,
                                 const std::function<void(const Pair&)>& attend) {
+  const bool gathered = grid_.order == GridOrder::RowsLast;
+  std::vector<std::vector<Held>> whole_slices;
+  for (const std::vector<Held>& slice : slices) {
+    if (gathered) whole_slices.push_back({Axis::joined(slice)});
+  }
   for (const Held& row : rows) {
+    const auto& met = steps_->meets_whole_columns(row) ? whole_slices : slices;
     std::vector<Seen> of_column;  // slices differ in their heads alone
-    for (const Held& column : slices_[0]) of_column.push_back(seen(row, column));
-    for (const std::vector<Held>& slice : slices_) {
+    for (const Held& column : met[0]) {
+      of_column.push_back(seen(needs_, builder_, {row, column, gathered}));
+    }
+    for (const std::vector<Held>& slice : met) {
       for (std::size_t c = 0; c < slice.size(); ++c) {
-        const Held& column = slice[c];
-        const int usable = routes_.column.usable(place_.i, column.origins.front());
-        attend({.step = std::max(row.usable, column.usable) +
-                        (row.usable == last_row_ ? turn(usable) : 0),
+        attend({.step = steps_->meet(row, slice[c]),
                 .row = row,
-                .column = column,
-                .q_heads = q_heads_of(column.heads),
+                .column = slice[c],
+                .q_heads = q_heads_of(slice[c].heads),
                 .seen = of_column[c]});
       }
     }
@@ -287,18 +185,25 @@ RankProgram GridProgram::forward() {
   const int v_own = heads_.to_grid(one, v_home);
   const int q = heads_.to_grid(2 * one, q_home);
   int start = grid_.u == 1 ? 0 : 2 * one + 1;
-  const int k = transpose(start, k_own);
-  const int v = transpose(start, v_own);
+  const int k = transpose_.there(start, k_own);
+  const int v = transpose_.there(start, v_own);
   if (grid_.transposed) ++start;
   for (const int tile : {q, k, v}) builder_.save(tile);
 
-  // Phase 2: everything new meets everything held.
-  const int row_departure = grid_.rows_last ? last_column(start) : start;
-  schedule(start, row_departure, Pass::Forward);
-  spread_columns({k, v}, start);
-  std::vector<Held> rows = spread_row({Tensor::Q}, {q}, start, row_departure);
-  row_.open_sums(rows, {Tensor::Out, Tensor::Lse});
-  for_each_pair(rows, [&](const Pair& pair) {
+  // Phase 2: everything new meets everything held. Phase 3: partials go home.
+  steps_.emplace(grid_, routes_, place_, Pass::Forward, start, start);
+  std::vector<Held> rows;
+  const int complete =
+      grid_.anew ? attend_in_rounds(q, {k, v}, rows) : attend_at_once(q, {k, v}, rows);
+
+  // Phase 4: tokens for heads.
+  finish_forward(complete, rows);
+  return builder_.finish();
+}
+
+void GridProgram::attend(const std::vector<Held>& rows,
+                         const std::vector<std::vector<Held>>& slices) {
+  for_each_pair(rows, slices, [&](const Pair& pair) {
     const auto q_view = [&](int tile) {
       return builder_.part(tile, pair.q_heads, pair.seen.q_blocks);
     };
@@ -310,11 +215,73 @@ RankProgram GridProgram::forward() {
         {q_view(pair.row.tiles[0]), kv_view(pair.column.tiles[0]), kv_view(pair.column.tiles[1]),
          q_view(pair.row.sums[0]), q_view(pair.row.sums[1])});
   });
+}
 
-  // Phase 3: partials go home. Phase 4: tokens for heads.
-  const int complete = row_.collect(rows, row_ready_);
-  finish_forward(complete, rows);
-  return builder_.finish();
+/// Returns the step in which the own partial, the first of `rows`, is complete.
+int GridProgram::attend_at_once(int q, const std::vector<int>& kv, std::vector<Held>& rows) {
+  spread_columns(kv);
+  rows = spread_row({Tensor::Q}, {q});
+  row_.open_sums(rows, {Tensor::Out, Tensor::Lse});
+  attend(rows, slices_);
+  return row_.collect(rows, row_ready());
+}
+
+/// The row in a round with some of the keys: fewer need its tiles than in all rounds together.
+Axis GridProgram::row_beside(const Held& column) {
+  Axis::Options options = row_options();
+  options.needs = [this, &column](int j, int q) {
+    return std::any_of(column.origins.begin(), column.origins.end(), [&](int i) {
+      const std::vector<int>& keys = needs_.held_kv_blocks(i, j);
+      return std::any_of(keys.begin(), keys.end(), [&](int kv) { return needs_.visible(q, kv); });
+    });
+  };
+  return {builder_, options};
+}
+
+Axis GridProgram::column_beside(const Held& row) {
+  Axis::Options options = column_options();
+  options.needs = [this, &row](int i, int kv) {
+    return std::any_of(row.origins.begin(), row.origins.end(), [&](int j) {
+      const std::vector<int>& queries = needs_.q_blocks(i, j);
+      return std::any_of(queries.begin(), queries.end(),
+                         [&](int q) { return needs_.visible(q, kv); });
+    });
+  };
+  return {builder_, options};
+}
+
+/// The same, where the axis inside travels anew for each tile of the other, a round, and what a
+/// round has made goes home from it.
+int GridProgram::attend_in_rounds(int q, const std::vector<int>& kv, std::vector<Held>& rows) {
+  const auto round = [](const Held& beside) {
+    return Departure{.own_usable = beside.usable, .first = beside.usable, .begin = beside.usable};
+  };
+  if (grid_.order == GridOrder::ColumnsInside) {
+    rows = spread_row({Tensor::Q}, {q});
+    row_.open_sums(rows, {Tensor::Out, Tensor::Lse});
+    for (const Held& row : rows) {
+      attend({row},
+             {column_beside(row).spread({Tensor::K, Tensor::V}, kv,
+                                        heads_.group_heads(Tensor::K, place_.h), round(row))});
+    }
+    return row_.collect(rows, row_ready());
+  }
+  ARMILLARY_CHECK(grid_.order == GridOrder::RowsInside && grid_.slices == 1);
+  spread_columns(kv);
+  int complete = 0;
+  for (const Held& column : slices_[0]) {
+    Axis row = row_beside(column);
+    std::vector<Held> held =
+        row.spread({Tensor::Q}, {q}, heads_.group_heads(Tensor::Q, place_.h), round(column));
+    if (!rows.empty()) held[0].sums = rows[0].sums;
+    row.open_sums(held, {Tensor::Out, Tensor::Lse});
+    attend(held, {{column}});
+    complete = std::max(complete, row.collect(held, [&](int member, int origin) {
+      return column.usable + routes_.row.usable(member, origin);
+    }));
+    if (rows.empty()) rows = held;
+  }
+  return complete;
 }
 
 void GridProgram::finish_forward(int step, const std::vector<Held>& rows) {
@@ -351,14 +318,13 @@ RankProgram GridProgram::backward() {
 
   // Phase 2: everything new meets everything held. Delta is made in the first step, so rows leave
   // after it.
-  const int row_departure = std::max(start + 1, grid_.rows_last ? last_column(start) : 0);
-  schedule(start, row_departure, Pass::Backward);
-  spread_columns({k, v}, start);
-  std::vector<Held> rows = spread_row({Tensor::Q, Tensor::DOut, Tensor::Lse, Tensor::Delta},
-                                      {q, dout, lse, delta}, start, row_departure);
+  steps_.emplace(grid_, routes_, place_, Pass::Backward, start, start + 1);
+  spread_columns({k, v});
+  std::vector<Held> rows =
+      spread_row({Tensor::Q, Tensor::DOut, Tensor::Lse, Tensor::Delta}, {q, dout, lse, delta});
   row_.open_sums(rows, {Tensor::DQ});
   for (std::vector<Held>& slice : slices_) column_.open_sums(slice, {Tensor::DK, Tensor::DV});
-  for_each_pair(rows, [&](const Pair& pair) {
+  for_each_pair(rows, slices_, [&](const Pair& pair) {
     const auto q_view = [&](int tile) {
       return builder_.part(tile, pair.q_heads, pair.seen.q_blocks);
     };
@@ -373,8 +339,9 @@ RankProgram GridProgram::backward() {
   });
 
   // Phase 3: sums go home along rows and columns. Phase 4: tokens for heads.
-  const int row_step = row_.collect(rows, row_ready_);
-  const int column_step = column_.collect(slices_, column_ready_);
+  const int row_step = row_.collect(rows, row_ready());
+  const int column_step = column_.collect(
+      slices_, [this](int member, int origin) { return steps_->column_ready(member, origin); });
   finish_backward(row_step, column_step, rows);
   return builder_.finish();
 }
@@ -387,7 +354,7 @@ void GridProgram::finish_backward(int row_step, int column_step, const std::vect
     builder_.compute(row_step, OpKind::Copy, {builder_.whole(dq_home), dq_sum});
     for (const std::vector<Held>& slice : slices_) {
       for (int t = 0; t < 2; ++t) {
-        transpose_home(column_step, column_.own_sum(slice, t), kv_home[t]);
+        transpose_.back(column_step, column_.own_sum(slice, t), kv_home[t]);
       }
     }
     return;

@@ -261,12 +261,13 @@ void prove_all_movements(Grid grid, const char* mask) {
                         .mask = parse_mask(mask, {41, 41}),
                         .layout = parse_layout("zigzag")};
   for (const Pass pass : {Pass::Forward, Pass::Backward}) {
-    for (int movements = 0; movements < 32; ++movements) {
+    for (int movements = 0; movements < 64; ++movements) {
       grid.column = static_cast<Movement>(movements % 4);
       grid.row = static_cast<Movement>(movements / 4 % 4);
-      grid.rows_last = movements >= 16;
-      SCOPED_TRACE(fmt::format("{} x {} x {}, columns {}, rows {}, {} {}", grid.u, grid.rq, grid.rk,
-                               to_string(grid.column), to_string(grid.row), mask, to_string(pass)));
+      grid.order = static_cast<GridOrder>(movements / 16);
+      SCOPED_TRACE(fmt::format("{} x {} x {}, columns {}, rows {}, order {}, {} {}", grid.u,
+                               grid.rq, grid.rk, to_string(grid.column), to_string(grid.row),
+                               movements / 16, mask, to_string(pass)));
       const Plan plan = plan_of(problem, grid, pass);
       EXPECT_EQ(verify(plan), std::vector<Diagnostic>{});
       check_totals(plan);

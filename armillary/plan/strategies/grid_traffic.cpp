@@ -1,4 +1,5 @@
 // grid_traffic.cpp: bytes of a grid, counted block by block without making its plan.
+#include "armillary/core/error.h"
 #include "armillary/plan/strategies/grid.h"
 
 namespace armillary::plan {
@@ -143,6 +144,7 @@ std::int64_t sent_to_places(const Problem& problem, const Blocks& blocks, const 
 
 std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Needs& needs,
                         const Grid& grid, Pass pass) {
+  ARMILLARY_CHECK(!grid.anew);
   const Costs costs(problem, grid);
   return sent_to_places(problem, blocks, needs, grid, costs, pass) +
          sent_on_columns(blocks, needs, grid, costs, pass) +

@@ -14,11 +14,11 @@ StrategyDefinition ring() {
        .differs = "Sums of dK, dV start one rank after the owner and make P - 1 hops instead of P. "
                   "Blocks go only to ranks that see them, past the others straight from their "
                   "owner, and sums straight home where the next rank adds nothing: a quarter less "
-                  "in both passes with zigzag and a causal mask, only the halo under a window. The "
-                  "ring turns to the side where blocks pass fewer ranks, or walks both ways. "
+                  "in both passes with zigzag and a causal mask, only the halo under a window. "
                   "LightSeq, zigzag and striped attention are this strategy "
                   "under other layouts. backward=q lets Q, dOut, Lse, Delta walk instead of K, V; "
-                  "cheaper takes of the two what sends less with these heads and this mask."},
+                  "cheaper takes of the two what sends less with these heads and this mask.",
+       .turns_rings = true},
       [](const Problem& problem, const Strategy& strategy) {
         return with_sides({.rq = problem.world}, strategy, "kv");
       });

@@ -36,20 +36,22 @@ Teams teams_of(const Problem& problem, const Strategy& strategy) {
 
 StrategyDefinition startrail() {
   return {
-      .info = {.name = "startrail",
-               .keys = {{"c", "C", true}, {"placement", "p2p_intra|collect_intra"}},
-               .summary = "teams of C gather Q,K,V; K,V walk sub-rings of P/C^2 steps",
-               .paper = "StarTrail (WallFacer), arXiv:2407.00611, sections 3 and 4",
-               .bytes = "4 N H (C - 1)/P in teams, 2 N H C/P first hop, 2 N H (1/C - C/P) on rings "
-                        "forward, H = Dq = Dk",
-               .differs =
-                   "lse starts at -inf, and the last ring step sends nothing. Sub-rings turn "
-                   "to the side where tiles pass fewer ranks with the mask. Backward also moves "
-                   "dOut, Lse and "
-                   "Delta, which the paper leaves out. The team's "
-                   "gather of K, V is redundant (2 N H C/P words): `grid` at rk=C is the "
-                   "same without it. placement says what lies on neighbouring ranks: teams "
-                   "(collect_intra) or rings (p2p_intra)."},
+      .info =
+          {.name = "startrail",
+           .keys = {{"c", "C", true}, {"placement", "p2p_intra|collect_intra"}},
+           .summary = "teams of C gather Q,K,V; K,V walk sub-rings of P/C^2 steps",
+           .paper = "StarTrail (WallFacer), arXiv:2407.00611, sections 3 and 4",
+           .bytes = "4 N H (C - 1)/P in teams, 2 N H C/P first hop, 2 N H (1/C - C/P) on rings "
+                    "forward, H = Dq = Dk",
+           .differs =
+               "lse starts at -inf, and the last ring step sends nothing. What the ring brings "
+               "last meets the queries of one member after the other: C calls, so that partials "
+               "leave meanwhile. Backward also moves dOut, Lse and "
+               "Delta, which the paper leaves out. The team's "
+               "gather of K, V is redundant (2 N H C/P words): `grid` at rk=C is the "
+               "same without it. placement says what lies on neighbouring ranks: teams "
+               "(collect_intra) or rings (p2p_intra).",
+           .turns_rings = true},
       .check = [](const Problem& problem,
                   const Strategy& strategy) { teams_of(problem, strategy); },
       .schedule =

@@ -48,7 +48,8 @@ class TeamProgram {
   /// All heads of what travels.
   std::vector<Held> spread(Axis& axis, const std::vector<Tensor>& tensors,
                            const std::vector<int>& tiles, int own_usable, int departure) const {
-    return axis.spread(tensors, tiles, heads(tensors[0]), own_usable, departure);
+    return axis.spread(tensors, tiles, heads(tensors[0]),
+                       {.own_usable = own_usable, .first = departure, .begin = departure});
   }
   int hop(int step, int team_tile);
   void hop_back(int step, const View& ring_sum, int team_sum);
@@ -75,7 +76,7 @@ Axis::Options TeamProgram::stay_options() {
           .me = me_.member,
           .lane = kTeamLane,
           .back_lane = kTeamBackLane,
-          .one_call = true,
+          .gathered = Gathered::Whole,
           .rank =
               [this](int a) {
                 return teams_.rank({me_.team, a});

@@ -12,6 +12,7 @@
 
 #include "armillary/plan/strategies/every_strategy.h"
 #include "armillary/plan/strategies/grid_plan.h"
+#include "armillary/plan/strategies/paper_plan.h"
 #include "armillary/plan/strategy.h"
 
 namespace armillary::plan {
@@ -28,15 +29,6 @@ Problem problem_of_world(int world) {
           .value_dim = 4,
           .mask = full_mask({length, length}),
           .layout = {}};
-}
-
-/// Rows of the printed grid, gaps counted.
-int steps_of(const Plan& plan) {
-  int last = -1;
-  for (const RankProgram& program : plan.ranks) {
-    for (const Op& op : program.ops) last = std::max(last, op.step);
-  }
-  return last + 1;
 }
 
 int steps_of(int world, const std::string& strategy, Pass pass) {
@@ -219,6 +211,31 @@ TEST(Steps, OfStarTrail) {
     const int sums_round = ring == 1 ? 0 : ring;
     EXPECT_EQ(steps_of(world, strategy, Pass::Backward), 3 + (c - 1) + sums_round + 3)
         << strategy << ", world " << world;
+  }
+}
+
+/// A window that looks both ways is reached by half a ring each way, and by gathers as it was: the
+/// document says of a strategy that its rings turn if and only if some do.
+TEST(Steps, AreFewerUnderAMaskWhereRingsTurn) {
+  const auto problem = [](const char* mask) {
+    Problem made = problem_of_world(16);
+    made.mask = parse_mask(mask, {96, 96});
+    made.layout = parse_layout("contiguous");
+    return made;
+  };
+  std::set<std::string> turning;
+  for (const std::string& strategy : every_strategy(problem("full"))) {
+    for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+      const auto steps = [&](const char* mask) {
+        return steps_of(make_plan(problem(mask), parse_strategy(strategy), pass));
+      };
+      const bool fewer = steps("window:left=7,right=7") < steps("full");
+      if (fewer) turning.insert(parse_strategy(strategy).name);
+    }
+  }
+  for (const StrategyInfo& info : strategies()) {
+    if (info.name == "auto") continue;  // another mask may give it another grid
+    EXPECT_EQ(info.turns_rings, turning.contains(info.name)) << info.name;
   }
 }
 

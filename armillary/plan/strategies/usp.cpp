@@ -15,7 +15,8 @@ StrategyDefinition usp() {
            "Any u that divides the world and does not exceed the query heads, also above the "
            "KV heads. Load balance is the layout's (zigzag over all ranks is balanced for "
            "every u), not the strategy's. inner=ring puts the ring on neighbouring ranks. "
-           "qkv as of ulysses, backward as of ring."},
+           "qkv as of ulysses, backward as of ring.",
+       .turns_rings = true},
       [](const Problem& problem, const Strategy& strategy) {
         const int u = number(strategy, "u");
         require_divides_world(problem, strategy, "u", u);

@@ -1,4 +1,4 @@
-// structure.h: the rules `form`, `blocks` and `match`: a plan that can be read at all.
+// structure.h: the rules `form`, `blocks`, `loan` and `match`: a plan that can be read at all.
 #pragma once
 
 #include "armillary/plan/plan.h"
@@ -14,6 +14,9 @@ void check_form(const Plan& plan, Report& report);
 
 /// Rule `blocks`, second part: inputs, outputs and saved tiles lie where they should.
 void check_externals(const Plan& plan, Report& report);
+
+/// Rule `loan`. Requires `form`.
+void check_loans(const Plan& plan, Report& report);
 
 /// The two ends of a message.
 struct Message {

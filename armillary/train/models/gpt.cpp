@@ -40,17 +40,18 @@ at::Tensor run(Block& layer, Recompute policy, const at::Tensor& x_BLE, const Ro
   }
   ARMILLARY_CHECK(attends.keep);
   const auto replay = std::make_shared<Attend>();
-  const Attend first = [keep = attends.keep, replay](const at::Tensor& q_BLHD,
-                                                     const at::Tensor& k_BLGD,
-                                                     const at::Tensor& v_BLGD) {
-    KeptOutput kept = keep(q_BLHD, k_BLGD, v_BLGD);
-    *replay = std::move(kept.again);
-    return kept.out_BLHD;
+  const Attend first = [keep = attends.keep, replay](const QkvShape& shape) {
+    const AttendAndKeep::Call call = keep.begin(shape);
+    const auto finish = [finish = call.finish, replay](const at::Tensor& q_BLHD,
+                                                       const at::Tensor& k_BLGD,
+                                                       const at::Tensor& v_BLGD) {
+      KeptOutput kept = finish(q_BLHD, k_BLGD, v_BLGD);
+      *replay = std::move(kept.again);
+      return kept.out_BLHD;
+    };
+    return Attend::Call{call.take_k, call.take_v, finish};
   };
-  const Attend again = [replay](const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
-                                const at::Tensor& v_BLGD) {
-    return (*replay)(q_BLHD, k_BLGD, v_BLGD);
-  };
+  const Attend again = [replay](const QkvShape& shape) { return replay->begin(shape); };
   return recomputed(x_BLE, layer->parameters(), with(first), with(again));
 }
 
@@ -71,7 +72,9 @@ at::Tensor RmsNormImpl::forward(const at::Tensor& x_BLE) {
 }
 
 AttentionImpl::AttentionImpl(const GptOptions& options)
-    : head_dim_(options.dim() / options.n_heads()),
+    : heads_(options.n_heads()),
+      kv_heads_(options.n_kv_heads()),
+      head_dim_(options.dim() / options.n_heads()),
       product_{.native_bf16 = options.native_bf16()},
       wq_(register_module("wq", Projection(options.dim(), options.dim()))),
       wk_(register_module("wk", Projection(options.dim(), options.n_kv_heads() * head_dim_))),
@@ -80,15 +83,26 @@ AttentionImpl::AttentionImpl(const GptOptions& options)
 
 at::Tensor AttentionImpl::forward(const at::Tensor& x_BLE, const RmsNorm& norm,
                                   const Rotation& rotation, const Attend& attend) {
-  const auto qkv =
-      project(x_BLE, {wq_->weight(), wk_->weight(), wv_->weight()}, norm->before(product_));
-  const auto heads = [&](const at::Tensor& x) {
-    return x.view({x.size(0), x.size(1), x.size(2) / head_dim_, head_dim_});
+  constexpr std::size_t kQ = 0;
+  constexpr std::size_t kK = 1;
+  constexpr std::size_t kV = 2;
+  const Attend::Call call = attend.begin(
+      {x_BLE.size(0), x_BLE.size(1), heads_, kv_heads_, head_dim_, x_BLE.scalar_type()});
+  const auto made = [&](std::size_t i, const at::Tensor& y) {
+    const at::Tensor x = y.view({y.size(0), y.size(1), y.size(2) / head_dim_, head_dim_});
+    const at::Tensor given = i == kV ? x : rotated(x, rotation.cos_LC, rotation.sin_LC);
+    if (i == kK) call.take_k(given);
+    if (i == kV) call.take_v(given);
+    return given;
   };
-  const auto q_BLHD = rotate(heads(qkv[0]), rotation.cos_LC, rotation.sin_LC);
-  const auto k_BLGD = rotate(heads(qkv[1]), rotation.cos_LC, rotation.sin_LC);
-  const auto v_BLGD = heads(qkv[2]);
-  return project(attend(q_BLHD, k_BLGD, v_BLGD).flatten(2), wo_->weight(), product_);
+  const auto made_grad = [rotation](std::size_t i, const at::Tensor& dgiven) {
+    return i == kV ? dgiven : rotated_back(dgiven, rotation.cos_LC, rotation.sin_LC);
+  };
+  const auto qkv =
+      project(x_BLE, {wq_->weight(), wk_->weight(), wv_->weight()}, norm->before(product_),
+              {.order = {kK, kV, kQ}, .made = made, .made_grad = made_grad});
+  const at::Tensor out_BLHD = call.finish(qkv[kQ], qkv[kK], qkv[kV]);
+  return project(out_BLHD.flatten(2), wo_->weight(), product_);
 }
 
 FeedForwardImpl::FeedForwardImpl(const GptOptions& options)

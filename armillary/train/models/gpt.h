@@ -1,5 +1,5 @@
 // gpt.h: a decoder-only transformer on one rank's tokens. It knows nothing of ranks: attention over
-// the whole sequence is a function that the caller passes in.
+// the whole sequence is a function that the caller passes in (attend.h).
 //
 //   tokens_BL --embedding--> n_layers x ( + attention(norm(x)),  + feed_forward(norm(x)) )
 //             --norm--> --output--> logits_BLV
@@ -21,40 +21,16 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/pimpl.h>
 
-#include <concepts>
 #include <cstdint>
-#include <functional>
-#include <utility>
 #include <vector>
 
 #include "armillary/train/machine.h"
+#include "armillary/train/models/attend.h"
 #include "armillary/train/models/project.h"
 #include "armillary/train/models/recompute.h"
 #include "armillary/train/recipe.h"
 
 namespace armillary::train {
-
-/// out_BLHD of softmax attention over the whole sequence, for this rank's q_BLHD, k_BLGD, v_BLGD.
-/// Differentiable; the same dtype in and out.
-using Attend = std::function<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&)>;
-
-/// The same without a graph, and an Attend that gives that output again, differentiable, for the
-/// same q, k, v, and attends to nothing.
-struct KeptOutput {
-  at::Tensor out_BLHD;
-  Attend again;
-};
-using AttendAndKeep =
-    std::function<KeptOutput(const at::Tensor&, const at::Tensor&, const at::Tensor&)>;
-
-/// Attention as the layers of a model call it.
-struct Attends {
-  template <std::invocable<const at::Tensor&, const at::Tensor&, const at::Tensor&> Function>
-  Attends(Function attend, AttendAndKeep keep = {})  // NOLINT: a function alone is enough
-      : attend(std::move(attend)), keep(std::move(keep)) {}
-  Attend attend;
-  AttendAndKeep keep;  ///< Required by Recompute::AttentionOutput.
-};
 
 struct GptOptions {
   GptOptions() = default;
@@ -112,11 +88,13 @@ TORCH_MODULE(Projection);
 class AttentionImpl : public torch::nn::Module {
  public:
   explicit AttentionImpl(const GptOptions& options);
-  /// Of norm(x).
+  /// Of norm(x). `attend` is shown k, then v, before q is projected.
   at::Tensor forward(const at::Tensor& x_BLE, const RmsNorm& norm, const Rotation& rotation,
                      const Attend& attend);
 
  private:
+  std::int64_t heads_;
+  std::int64_t kv_heads_;
   std::int64_t head_dim_;
   ProductOptions product_;
   Projection wq_, wk_, wv_, wo_;

@@ -3,8 +3,10 @@
 #include <ATen/Functions.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <numeric>
 #include <optional>
 
+#include "armillary/core/error.h"
 #include "armillary/train/models/row_ops.h"
 
 namespace armillary::train {
@@ -33,6 +35,7 @@ at::Tensor rows(const at::Tensor& x) {
 struct Product : torch::CustomClassHolder {
   ProductOptions options;  ///< Without norm_weight: a parameter, which the graph holds.
   at::Tensor inverse_N;    ///< Of the norm, if there is one.
+  decltype(EachProduct::made_grad) made_grad;
 
   /// What is multiplied: x, or what is made of it.
   at::Tensor factor(const at::Tensor& x, const at::Tensor& norm_weight) const {
@@ -50,7 +53,8 @@ class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& given,
                                const std::optional<at::Tensor>& norm_weight, at::TensorList weights,
-                               const c10::intrusive_ptr<Product>& product) {
+                               const c10::intrusive_ptr<Product>& product,
+                               const EachProduct& each) {
     const at::Tensor x = given.contiguous();
     variable_list saved{x, norm_weight.value_or(at::Tensor())};
     saved.insert(saved.end(), weights.begin(), weights.end());
@@ -59,11 +63,12 @@ class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
     if (norm_weight) product->inverse_N = inverse_rms(x, product->options.norm_eps);
     const at::Tensor a = product->factor(x, saved[1]);
     std::vector<std::int64_t> shape = x.sizes().vec();
-    variable_list results;
-    for (const at::Tensor& weight : weights) {
-      shape.back() = weight.size(0);
-      const at::Tensor w = operand(weight, x.scalar_type(), product->options.native_bf16);
-      results.push_back(at::mm(a, w.t()).to(x.scalar_type()).view(shape));
+    variable_list results(weights.size());
+    for (const std::size_t i : each.order) {
+      shape.back() = weights[i].size(0);
+      const at::Tensor w = operand(weights[i], x.scalar_type(), product->options.native_bf16);
+      const at::Tensor y = at::mm(a, w.t()).to(x.scalar_type()).view(shape);
+      results[i] = each.made ? each.made(i, y) : y;
     }
     return results;
   }
@@ -78,7 +83,8 @@ class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
     {
       const at::Tensor a = product->factor(x, saved[1]);
       for (std::size_t i = 0; i < grads.size(); ++i) {
-        dys.push_back(rows(grads[i]).to(a.scalar_type()));
+        const at::Tensor dy = product->made_grad ? product->made_grad(i, grads[i]) : grads[i];
+        dys.push_back(dy.reshape({-1, saved[i + 2].size(0)}).to(a.scalar_type()));
         dweights.push_back(at::mm(dys[i].t(), a).to(saved[i + 2].scalar_type()));
       }
     }
@@ -101,7 +107,7 @@ class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
       results = {of.dx_BLE, of.dweight_E};
     }
     results.insert(results.end(), dweights.begin(), dweights.end());
-    results.emplace_back();  // the options
+    results.resize(results.size() + 2);  // the options, and what is done with each product
     return results;
   }
 };
@@ -110,12 +116,22 @@ class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
 
 std::vector<at::Tensor> project(const at::Tensor& x, const std::vector<at::Tensor>& weights,
                                 const ProductOptions& options) {
+  EachProduct each;
+  each.order.resize(weights.size());
+  std::iota(each.order.begin(), each.order.end(), std::size_t{0});
+  return project(x, weights, options, each);
+}
+
+std::vector<at::Tensor> project(const at::Tensor& x, const std::vector<at::Tensor>& weights,
+                                const ProductOptions& options, const EachProduct& each) {
+  ARMILLARY_CHECK(each.order.size() == weights.size());
   auto product = c10::make_intrusive<Product>();
   product->options = options;
   product->options.norm_weight.reset();
+  product->made_grad = each.made_grad;
   const auto norm_weight =
       options.norm_weight.defined() ? std::optional(options.norm_weight) : std::nullopt;
-  return ProjectFunction::apply(x, norm_weight, at::TensorList(weights), product);
+  return ProjectFunction::apply(x, norm_weight, at::TensorList(weights), product, each);
 }
 
 at::Tensor project(const at::Tensor& x, const at::Tensor& weight, const ProductOptions& options) {

@@ -13,6 +13,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <functional>
 #include <vector>
 
 namespace armillary::train {
@@ -29,9 +31,23 @@ struct ProductOptions {
 
 at::Tensor project(const at::Tensor& x, const at::Tensor& weight, const ProductOptions& options);
 
-/// The same x times several matrices: x is read, and its gradient summed, once.
+/// The same x times several matrices: x is read, and its gradient summed, once, in the order of the
+/// matrices.
 std::vector<at::Tensor> project(const at::Tensor& x, const std::vector<at::Tensor>& weights,
                                 const ProductOptions& options);
+
+/// What is done with each product before the next one is made.
+struct EachProduct {
+  std::vector<std::size_t> order;  ///< In which products are made: indices of all matrices.
+  /// Called with the value of product i, without a graph; gives the result that takes its place.
+  std::function<at::Tensor(std::size_t i, const at::Tensor& product)> made;
+  /// The gradient of product i, of any shape, from that of the result. Kept until backward.
+  std::function<at::Tensor(std::size_t i, const at::Tensor& dresult)> made_grad;
+};
+
+/// The same with each product handed on as soon as it is there. The order changes no bit.
+std::vector<at::Tensor> project(const at::Tensor& x, const std::vector<at::Tensor>& weights,
+                                const ProductOptions& options, const EachProduct& each);
 
 /// a b, and sum += a b, without a graph, for what differentiates by itself. `a` and `b` are of one
 /// dtype; the product is fp32 if they are bf16 and not `native_bf16`, else of their dtype.

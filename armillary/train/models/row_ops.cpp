@@ -67,20 +67,6 @@ at::Tensor turned(const at::Tensor& given_BLHD, const at::Tensor& cos_LC, const 
   return y_BLHD;
 }
 
-class RotateFunction : public torch::autograd::Function<RotateFunction> {
- public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_BLHD,
-                            const at::Tensor& cos_LC, const at::Tensor& sin_LC) {
-    ctx->save_for_backward({cos_LC, sin_LC});
-    return turned(x_BLHD, cos_LC, sin_LC, 1);
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const variable_list angles = ctx->get_saved_variables();
-    return {turned(grads[0], angles[0], angles[1], -1), Variable(), Variable()};
-  }
-};
-
 }  // namespace
 
 at::Tensor inverse_rms(const at::Tensor& x_BLE, double eps) {
@@ -126,8 +112,13 @@ at::Tensor rms_norm(const at::Tensor& x_BLE, const at::Tensor& weight_E, double 
   return RmsNormFunction::apply(x_BLE, weight_E, eps);
 }
 
-at::Tensor rotate(const at::Tensor& x_BLHD, const at::Tensor& cos_LC, const at::Tensor& sin_LC) {
-  return RotateFunction::apply(x_BLHD, cos_LC, sin_LC);
+at::Tensor rotated(const at::Tensor& x_BLHD, const at::Tensor& cos_LC, const at::Tensor& sin_LC) {
+  return turned(x_BLHD, cos_LC, sin_LC, 1);
+}
+
+at::Tensor rotated_back(const at::Tensor& x_BLHD, const at::Tensor& cos_LC,
+                        const at::Tensor& sin_LC) {
+  return turned(x_BLHD, cos_LC, sin_LC, -1);
 }
 
 }  // namespace armillary::train

@@ -25,8 +25,11 @@ NormGrads norm_grads(const at::Tensor& dy_BLE, const at::Tensor& x_BLE, const at
 /// The values of x, contiguous and fp32, become the nearest that bf16 has.
 void round_to_bf16(at::Tensor& x);
 
-/// Turns the pairs (x_i, x_{i + D/2}) of each token by its angles (RoFormer, arXiv:2104.09864).
-/// cos and sin: fp32 [L, D/2], constants.
-at::Tensor rotate(const at::Tensor& x_BLHD, const at::Tensor& cos_LC, const at::Tensor& sin_LC);
+/// Turns the pairs (x_i, x_{i + D/2}) of each token by its angles (RoFormer, arXiv:2104.09864), and
+/// back, without a graph: the gradient of `rotated` is `rotated_back` of the gradient. cos and sin:
+/// fp32 [L, D/2].
+at::Tensor rotated(const at::Tensor& x_BLHD, const at::Tensor& cos_LC, const at::Tensor& sin_LC);
+at::Tensor rotated_back(const at::Tensor& x_BLHD, const at::Tensor& cos_LC,
+                        const at::Tensor& sin_LC);
 
 }  // namespace armillary::train

@@ -72,8 +72,20 @@ TEST(RowOps, RotateTurnsPairs) {
     const auto halves = t[0].chunk(2, -1);
     return at::cat({halves[0] * cos - halves[1] * sin, halves[1] * cos + halves[0] * sin}, -1);
   };
-  expect_close([&](const Tensors& t) { return rotate(t[0], angles_LC.cos(), angles_LC.sin()); },
-               theirs, {random({2, 7, 4, 6}, 4)}, "rotate");
+  const at::Tensor cos_LC = angles_LC.cos();
+  const at::Tensor sin_LC = angles_LC.sin();
+  const at::Tensor identity = at::eye(24);
+  const auto ours = [&](const Tensors& t) {
+    const auto turned = [&](std::size_t /*i*/, const at::Tensor& y) {
+      return rotated(y.view({2, 7, 4, 6}), cos_LC, sin_LC);
+    };
+    const auto turned_back = [&](std::size_t /*i*/, const at::Tensor& dy) {
+      return rotated_back(dy, cos_LC, sin_LC);
+    };
+    return project(t[0].flatten(2), {identity}, {.native_bf16 = false},
+                   {.order = {0}, .made = turned, .made_grad = turned_back})[0];
+  };
+  expect_close(ours, theirs, {random({2, 7, 4, 6}, 4)}, "rotated");
 }
 
 TEST(Project, IsALinearLayerOfOneOrSeveralMatrices) {
@@ -92,6 +104,41 @@ TEST(Project, IsALinearLayerOfOneOrSeveralMatrices) {
           },
           values, fmt::format("gelu {} native {}", gelu, native));
     }
+  }
+}
+
+TEST(Project, HandsOnEachProductBeforeTheNextIsMadeAndChangesNoBit) {
+  const at::Tensor x = random({2, 9, 32}, 1);
+  const Tensors weights{random({16, 32}, 2), random({8, 32}, 3), random({24, 32}, 4)};
+  const auto outcome = [&](const EachProduct* each) {
+    const Tensors leaves{x.clone().requires_grad_(true), weights[0].clone().requires_grad_(true),
+                         weights[1].clone().requires_grad_(true),
+                         weights[2].clone().requires_grad_(true)};
+    const Tensors factors(leaves.begin() + 1, leaves.end());
+    const Tensors y =
+        each != nullptr ? project(leaves[0], factors, {}, *each) : project(leaves[0], factors, {});
+    at::cat(y, -1).square().sum().backward();
+    Tensors results = y;
+    for (const at::Tensor& leaf : leaves) results.push_back(leaf.grad());
+    return results;
+  };
+  std::vector<std::size_t> seen;
+  Tensors values(3);
+  const auto made = [&](std::size_t i, const at::Tensor& y) {
+    EXPECT_FALSE(y.requires_grad());
+    seen.push_back(i);
+    values[i] = y.clone();
+    return y;
+  };
+  const EachProduct each{.order = {1, 2, 0}, .made = made};
+  const Tensors given = outcome(&each);
+  const Tensors required = outcome(nullptr);
+  EXPECT_EQ(seen, (std::vector<std::size_t>{1, 2, 0}));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    EXPECT_TRUE(at::equal(values[i], required[i])) << "product " << i;
+  }
+  for (std::size_t i = 0; i < required.size(); ++i) {
+    EXPECT_TRUE(at::equal(given[i], required[i])) << "result " << i;
   }
 }
 

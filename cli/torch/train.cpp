@@ -78,7 +78,7 @@ void run_train(const TrainArguments& arguments) {
 
 void add_train(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<TrainArguments>();
-  CLI::App* verb = app.add_subcommand("train", "Train a model, every sequence spread over ranks");
+  CLI::App* verb = app.add_subcommand("train", kTrainDescription);
   verb->add_option("recipe", arguments->recipe, "TOML file")->required();
   verb->add_option("--set", arguments->settings, "section.key=value, over the recipe's")
       ->expected(1)

@@ -226,7 +226,7 @@ void add_merge(CLI::App& verb, int& exit_code) {
 }  // namespace
 
 void add_bench(CLI::App& app, int& exit_code) {
-  CLI::App* verb = app.add_subcommand("bench", "Measure parts of the program on this machine");
+  CLI::App* verb = app.add_subcommand("bench", kBenchDescription);
   add_kernel(*verb, exit_code);
   add_layer(*verb, exit_code);
   add_merge(*verb, exit_code);

@@ -1,0 +1,366 @@
+// All ranks are asked for the same, by programs that were proved; or none runs.
+#include "armillary/attention/agreement.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "armillary/attention/sequence_parallel_attention.h"
+#include "armillary/attention/watched_communicator.h"
+#include "armillary/comm/local.h"
+#include "armillary/core/error.h"
+#include "armillary/proof/proof_file.h"
+#include "armillary/proof/proofs.h"
+#include "armillary/proof/together.h"
+
+namespace armillary::attention {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+constexpr int kWorld = 3;
+
+/// A problem that no other test has: proofs are kept for the whole process.
+std::int64_t fresh_tokens() {
+  static std::atomic<std::int64_t> tokens = 16;
+  return ++tokens;
+}
+
+AttentionOptions causal(std::int64_t tokens, int world = kWorld) {
+  return {.mask = plan::causal_mask({world * tokens, world * tokens}, plan::Align::Start),
+          .layout = plan::parse_layout("contiguous")};
+}
+
+at::Tensor run(comm::Communicator& comm, const AttentionOptions& options, int batch = 1) {
+  const std::int64_t tokens = options.mask.q_len() / comm.world();
+  const at::Tensor x = at::ones({batch, tokens, 2, 8});
+  return options.return_max_logit ? sequence_parallel_attention_lse(x, x, x, comm, options).out_BLHE
+                                  : sequence_parallel_attention(x, x, x, comm, options);
+}
+
+/// The problem that such a call is about.
+plan::Problem problem_of(const AttentionOptions& options) {
+  return {.world = kWorld,
+          .heads = 2,
+          .kv_heads = 2,
+          .head_dim = 8,
+          .value_dim = 8,
+          .mask = options.mask,
+          .layout = options.layout};
+}
+
+/// What each rank throws, its kind first, and how many messages of plans it has started.
+struct Ends {
+  std::vector<std::string> texts;
+  std::vector<int> tiles;
+};
+Ends ends_of(const std::function<void(comm::Communicator&)>& body, int world = kWorld,
+             std::optional<std::uint64_t> shuffle_seed = {}) {
+  Ends ends{std::vector<std::string>(world, "no error"), std::vector<int>(world)};
+  const auto rank_body = [&](comm::Communicator& comm) {
+    int& tiles = ends.tiles[comm.rank()];
+    WatchedCommunicator watched(comm, [&](const comm::Message& m) { tiles += is_of_a_plan(m); });
+    std::string& text = ends.texts[comm.rank()];
+    try {
+      body(watched);
+    } catch (const PlanError& error) {
+      text = std::string("PlanError: ") + error.what();
+    } catch (const InvalidArgument& error) {
+      text = std::string("InvalidArgument: ") + error.what();
+    } catch (const CommError& error) {
+      text = std::string("CommError: ") + error.what();
+    }
+  };
+  try {
+    comm::run_ranks(world, rank_body, {.timeout_s = 20, .shuffle_seed = shuffle_seed});
+  } catch (const CommError&) {  // the group failed, as every rank has said
+  }
+  return ends;
+}
+
+TEST(Agreement, AWrongPlanRunsOnNoRank) {
+  const proof::ChangedPrograms broken([](plan::Pass pass, bool, plan::RankProgram& program) {
+    if (pass == plan::Pass::Backward && program.rank == 1) program.ops.pop_back();
+  });
+  const AttentionOptions options = causal(fresh_tokens());
+  for (int time = 0; time < 2; ++time) {  // it does not become right by being asked again
+    const Ends ends = ends_of([&](comm::Communicator& comm) { run(comm, options); });
+    EXPECT_THAT(ends.texts, Each(StartsWith("PlanError: attention: ring backward: rank ")));
+    EXPECT_THAT(ends.texts, Each(ends.texts[0]));
+    EXPECT_THAT(ends.tiles, Each(0));
+  }
+}
+
+// A rank that has the verdict and leaves must not take it from the others.
+TEST(Agreement, EveryRankIsToldThatThePlanIsWrong) {
+  const proof::ChangedPrograms broken([](plan::Pass, bool, plan::RankProgram& program) {
+    if (program.rank == 1 && !program.ops.empty()) program.ops.pop_back();
+  });
+  for (const int world : {2, 3, 13}) {
+    const AttentionOptions options = causal(fresh_tokens(), world);
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      const auto shuffle = seed < 10 ? std::nullopt : std::optional(seed);
+      const Ends ends =
+          ends_of([&](comm::Communicator& comm) { run(comm, options); }, world, shuffle);
+      ASSERT_THAT(ends.texts, Each(StartsWith("PlanError: attention: ring "))) << world;
+      ASSERT_THAT(ends.tiles, Each(0));
+    }
+  }
+}
+
+// What was compiled is forgotten before what was proved.
+TEST(Agreement, AProgramThatIsCompiledAnewIsTheOneThatWasProved) {
+  const AttentionOptions options = causal(fresh_tokens());
+  std::vector<AttentionOptions> others;
+  for (int i = 0; i < 40; ++i) others.push_back(causal(fresh_tokens()));
+  const proof::ChangedPrograms changed([&, seen = std::make_shared<std::atomic<int>>(0)](
+                                           plan::Pass, bool proving, plan::RankProgram& program) {
+    const std::int64_t bytes = program.slots[0].bytes;
+    const std::int64_t asked = 2 * 8 * 4 * options.mask.q_len() / kWorld;
+    if (proving || program.rank != 1 || bytes != asked) return;
+    if (++*seen > 3) program.slots.push_back({.bytes = 8});  // not the first three passes
+  });
+  const Ends ends = ends_of([&](comm::Communicator& comm) {
+    run(comm, options);
+    for (const AttentionOptions& other : others) run(comm, other);
+    run(comm, options);
+  });
+  EXPECT_EQ(ends.texts[1],
+            "PlanError: attention: ring was proved with other programs than rank 1 has now");
+  EXPECT_THAT(ends.texts[0], HasSubstr("was proved with other programs"));
+}
+
+TEST(Agreement, NorDoesAProgramThatIsNotTheOneProved) {
+  for (const plan::Pass wrong : proof::kPasses) {
+    const proof::ChangedPrograms broken(
+        [&](plan::Pass pass, bool proving, plan::RankProgram& program) {
+          if (pass == wrong && !proving && program.rank == 2) program.slots.push_back({.bytes = 8});
+        });
+    const AttentionOptions options = causal(fresh_tokens());
+    const Ends ends = ends_of([&](comm::Communicator& comm) { run(comm, options); });
+    EXPECT_THAT(ends.texts, Each(AllOf(HasSubstr("PlanError: attention: rank 2 would run "),
+                                       HasSubstr(to_string(wrong)))));
+    EXPECT_THAT(ends.tiles, Each(0));
+  }
+}
+
+TEST(Agreement, NorDoOnesThatDoNotFindWhatForwardSaves) {
+  const proof::ChangedPrograms broken(
+      [](plan::Pass pass, bool proving, plan::RankProgram& program) {
+        if (pass == plan::Pass::Replay && !proving && program.rank == 0) {
+          std::swap(program.saved[0], program.saved[1]);
+        }
+      });
+  const AttentionOptions options = causal(fresh_tokens());
+  const Ends ends = ends_of([&](comm::Communicator& comm) { run(comm, options); });
+  EXPECT_THAT(ends.texts,
+              Each(HasSubstr("rank 0: backward or replay does not find what forward saves")));
+}
+
+/// An option that rank 1 is asked for otherwise, and the two words that the error has.
+struct Difference {
+  std::string there;
+  std::string here;
+  std::function<void(AttentionOptions&)> change;
+};
+
+TEST(Agreement, RanksThatAreAskedForDifferentThingsAreToldBoth) {
+  const std::vector<Difference> differences{
+      {"scale=0.5", "scale=0.25", [](AttentionOptions& o) { o.scale = 0.25; }},
+      {"strategy=ring", "strategy=tokenring",
+       [](AttentionOptions& o) { o.strategy = "tokenring"; }},
+      {"mask=48x48:0-48/0-48/-47..0", "mask=48x48:0-48/0-48/-47..47",
+       [](AttentionOptions& o) {
+         o.mask = plan::full_mask({48, 48});
+       }},
+      {"layout=contiguous", "layout=striped:1",
+       [](AttentionOptions& o) { o.layout = plan::parse_layout("striped"); }},
+      {"wire=accumulator", "wire=input", [](AttentionOptions& o) { o.wire = plan::Wire::Input; }},
+      {"softcap=0", "softcap=20", [](AttentionOptions& o) { o.softcap = 20; }},
+      {"dropout=0", "dropout=0.5", [](AttentionOptions& o) { o.dropout.p = 0.5; }},
+      {"dropout.seed=0", "dropout.seed=7", [](AttentionOptions& o) { o.dropout.seed = 7; }},
+      {"dropout.step=0", "dropout.step=7", [](AttentionOptions& o) { o.dropout.step = 7; }},
+      {"timeout_s=0", "timeout_s=9", [](AttentionOptions& o) { o.timeout_s = 9; }},
+      {"alibi_slopes_H=none", "alibi_slopes_H=#",
+       [](AttentionOptions& o) { o.alibi_slopes_H = at::ones({2}); }},
+      {"sinks_H=none", "sinks_H=#", [](AttentionOptions& o) { o.sinks_H = at::zeros({2}); }},
+      {"call=attention", "call=attention_lse",
+       [](AttentionOptions& o) { o.return_max_logit = true; }},
+  };
+  for (const bool seen : {false, true}) {
+    for (const Difference& difference : differences) {
+      AttentionOptions options = causal(16);
+      options.scale = 0.5;
+      AttentionOptions other = options;
+      difference.change(other);
+      const Ends ends = ends_of([&](comm::Communicator& comm) {
+        if (seen) {  // rank 0 and 2 have agreed on what they are asked for, rank 1 on its own too
+          run(comm, options);
+          run(comm, other);
+        }
+        run(comm, comm.rank() == 1 ? other : options);
+      });
+      EXPECT_THAT(ends.texts, Each(AllOf(HasSubstr("was asked for"), HasSubstr(difference.there),
+                                         HasSubstr(difference.here))));
+      if (!seen) {
+        EXPECT_THAT(ends.tiles, Each(0)) << difference.here;
+      }
+    }
+  }
+}
+
+// All have seen both before, and those far from the one that differs would have all they need.
+TEST(Agreement, NoRankAttendsBeforeItKnowsThatAllWereAskedForTheSame) {
+  constexpr int kMany = 8;
+  AttentionOptions options = causal(fresh_tokens(), kMany);
+  options.mask = plan::window_mask({options.mask.q_len(), options.mask.q_len()},
+                                   {.left = 3, .right = 0}, plan::Align::Start);
+  AttentionOptions other = options;
+  other.scale = 0.25;
+  std::vector<int> tiles_before(kMany);
+  std::array<std::atomic<int>, kMany> tiles{};
+  const auto body = [&](comm::Communicator& inner) {
+    const int rank = inner.rank();
+    WatchedCommunicator comm(inner,
+                             [&](const comm::Message& m) { tiles[rank] += is_of_a_plan(m); });
+    run(comm, options);
+    run(comm, other);
+    tiles_before[rank] = tiles[rank];
+    if (rank == 5 || rank == 6) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    run(comm, rank == 5 ? other : options);
+  };
+  const Ends ends = ends_of(body, kMany);
+  EXPECT_THAT(ends.texts, Each(HasSubstr("was asked for scale=")));
+  for (int rank = 0; rank < kMany; ++rank) EXPECT_EQ(tiles[rank], tiles_before[rank]) << rank;
+}
+
+// What one rank can refuse by itself may come of ranks that are asked for different things.
+TEST(Agreement, AnInputThatDoesNotFitAnothersMaskIsToldAsSuch) {
+  const AttentionOptions options = causal(fresh_tokens());
+  const AttentionOptions longer = causal(2 * options.mask.q_len());
+  AttentionOptions unknown = options;
+  unknown.strategy = "rings";
+  for (const AttentionOptions& other : {longer, unknown}) {
+    const Ends ends = ends_of([&](comm::Communicator& comm) {
+      const at::Tensor x = at::ones({1, options.mask.q_len() / kWorld, 2, 8});
+      sequence_parallel_attention(x, x, x, comm, comm.rank() == 1 ? other : options);
+    });
+    EXPECT_THAT(
+        ends.texts,
+        Each(testing::ContainsRegex(
+            "rank [0-2] was asked for (mask|strategy)=.*, rank [0-2] for (mask|strategy)=")));
+    EXPECT_THAT(ends.tiles, Each(0));
+  }
+}
+
+// A replay begins to run before it is fed, and so has more to let go of when it may not.
+TEST(Agreement, ReplaysOfDifferentThingsAreToldBothToo) {
+  const AttentionOptions options = causal(fresh_tokens());
+  AttentionOptions other = options;
+  other.scale = 0.25;
+  const Ends ends = ends_of([&](comm::Communicator& comm) {
+    const at::Tensor x = at::ones({1, options.mask.q_len() / kWorld, 2, 8});
+    const KeepResult first = sequence_parallel_attention_keep(x, x, x, comm, options);
+    sequence_parallel_attention_replay(x, x, x, first.kept, comm,
+                                       comm.rank() == 1 ? other : options);
+  });
+  EXPECT_THAT(ends.texts, Each(AllOf(HasSubstr("was asked for scale="), HasSubstr("scale=0.25"))));
+}
+
+TEST(Agreement, SinksOfAnotherDtypeAreOthers) {
+  AttentionOptions options = causal(fresh_tokens());
+  options.sinks_H = at::ones({2}, at::kHalf);
+  AttentionOptions other = options;
+  other.sinks_H = options.sinks_H.view(at::kShort).view(at::kBFloat16);  // the same bytes
+  const Ends ends =
+      ends_of([&](comm::Communicator& comm) { run(comm, comm.rank() == 1 ? other : options); });
+  EXPECT_THAT(ends.texts, Each(HasSubstr("was asked for sinks_H=#")));
+}
+
+TEST(Agreement, BatchesThatDifferAreToldToo) {
+  const AttentionOptions options = causal(fresh_tokens());
+  const Ends ends =
+      ends_of([&](comm::Communicator& comm) { run(comm, options, comm.rank() == 0 ? 2 : 1); });
+  EXPECT_THAT(ends.texts, Each(AllOf(HasSubstr("batch=2"), HasSubstr("batch=1"))));
+  EXPECT_THAT(ends.tiles, Each(0));
+}
+
+TEST(Agreement, MasksThatDifferFarBehindAreToldApart) {
+  std::vector<std::int64_t> lengths(40, 6);
+  AttentionOptions options = causal(80);
+  options.mask = plan::documents_mask({240, 240}, lengths);
+  AttentionOptions other = options;
+  lengths[38] = 5;
+  lengths[39] = 7;
+  other.mask = plan::documents_mask({240, 240}, lengths);
+  const Ends ends =
+      ends_of([&](comm::Communicator& comm) { run(comm, comm.rank() == 1 ? other : options); });
+  EXPECT_THAT(ends.texts, Each(HasSubstr("was asked for problem=#")));
+}
+
+TEST(Agreement, EveryPassIsProvedOnce) {
+  proof::Proofs& proofs = proof::Proofs::of_this_process();
+  const AttentionOptions options = causal(fresh_tokens());
+  const std::int64_t before = proofs.made();
+  for (int group = 0; group < 2; ++group) {
+    const Ends ends = ends_of([&](comm::Communicator& comm) {
+      for (int layer = 0; layer < 3; ++layer) run(comm, options);
+    });
+    EXPECT_THAT(ends.texts, Each("no error"));
+  }
+  EXPECT_EQ(proofs.made() - before, 3);
+}
+
+TEST(Agreement, WhatWasProvedAheadIsNotProvedAgain) {
+  proof::Proofs& proofs = proof::Proofs::of_this_process();
+  const AttentionOptions options = causal(fresh_tokens());
+  const plan::Problem problem = problem_of(options);
+  const std::int64_t before = proofs.made();
+  const Ends ends = ends_of([&](comm::Communicator& comm) {
+    proof::prove_ahead(comm, problem, plan::parse_strategy("ring"));
+    run(comm, options);
+  });
+  EXPECT_THAT(ends.texts, Each("no error"));
+  EXPECT_EQ(proofs.made() - before, 3);
+}
+
+TEST(Agreement, RecordedProofsNeedNoOther) {
+  const std::string folder = (std::filesystem::temp_directory_path() /
+                              ("armillary_agreement_" + std::to_string(::getpid())))
+                                 .string();
+  AttentionOptions options = causal(fresh_tokens());
+  options.proofs = folder;
+  const plan::Problem problem = problem_of(options);
+  const std::string path = proof::save_proof(folder, problem, plan::parse_strategy("ring"));
+  const std::int64_t before = proof::Proofs::of_this_process().made();
+  const auto ask = [&](comm::Communicator& comm) { run(comm, options); };
+  EXPECT_THAT(ends_of(ask).texts, Each("no error"));
+  EXPECT_EQ(proof::Proofs::of_this_process().made(), before);
+
+  std::ofstream(path) << "{";
+  const Ends ends = ends_of(ask);
+  EXPECT_THAT(ends.texts, Each(AllOf(StartsWith("PlanError: "), HasSubstr(path),
+                                     HasSubstr("is cut off, or is no JSON"))));
+  EXPECT_THAT(ends.tiles, Each(0));
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace armillary::attention

@@ -1,0 +1,172 @@
+#include "armillary/attention/attention_call.h"
+
+#include <fmt/ranges.h>
+
+#include <array>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "armillary/attention/resting_executions.h"
+#include "armillary/core/error.h"
+#include "armillary/kernel/cpu_kernel.h"
+
+namespace armillary::attention {
+namespace {
+
+/// Whether a call is in progress on one end of a group.
+struct InProgress {
+  bool any = false;
+};
+
+plan::Dtype plan_dtype(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kDouble:
+      return plan::Dtype::F64;
+    case at::kFloat:
+      return plan::Dtype::F32;
+    case at::kBFloat16:
+      return plan::Dtype::Bf16;
+    case at::kHalf:
+      return plan::Dtype::F16;
+    default:
+      fail<InvalidArgument>("attention: q is {}; fp64, fp32, bf16 or fp16 is required",
+                            at::toString(dtype));
+  }
+}
+
+/// Shards hold what the layout says, on this rank.
+void check_tokens(std::string_view name, std::int64_t given, std::int64_t required,
+                  const comm::Communicator& comm, const plan::Layout& layout) {
+  if (given == required) return;
+  fail<InvalidArgument>("attention: {} has {} tokens on rank {} of {}; layout {} gives it {}", name,
+                        given, comm.rank(), comm.world(), to_string(layout), required);
+}
+
+bool is_number(at::ScalarType dtype) {
+  return dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16 ||
+         dtype == at::kHalf;
+}
+
+void check_features(const AttentionOptions& options, std::int64_t heads, bool returns_max) {
+  const at::Tensor& sinks = options.sinks_H;
+  if (sinks.defined() && (sinks.dim() != 1 || sinks.size(0) != heads ||
+                          !is_number(sinks.scalar_type()) || !sinks.device().is_cpu())) {
+    fail<InvalidArgument>(
+        "attention: sinks_H is {} [{}] on {}; one logit per query head, [{}], fp64, fp32, bf16 or "
+        "fp16, on the CPU, is required",
+        at::toString(sinks.scalar_type()), fmt::join(sinks.sizes(), ", "), sinks.device().str(),
+        heads);
+  }
+  if (options.return_max_logit && !returns_max) {
+    fail<InvalidArgument>(
+        "attention: return_max_logit is set, and only the output is returned; call "
+        "sequence_parallel_attention_lse");
+  }
+}
+
+kernel::Score score_of(const AttentionOptions& options, std::int64_t heads, double head_dim) {
+  kernel::Score score{.scale = options.scale.value_or(1.0 / std::sqrt(head_dim)),
+                      .softcap = options.softcap,
+                      .alibi_slopes_H = options.alibi_slopes_H,
+                      .dropout = options.dropout};
+  kernel::check_score("attention", score, heads);
+  kernel::check_slopes("attention", score.alibi_slopes_H, heads);
+  // Backward must see the slopes of forward, whatever the caller does with its tensor.
+  if (score.alibi_slopes_H.defined()) score.alibi_slopes_H = score.alibi_slopes_H.clone();
+  return score;
+}
+
+/// All that one rank can refuse by itself.
+void check_and_compile(AttentionCall& call, const Described& asked, const AttentionShape& shape,
+                       const AttentionOptions& options) {
+  const plan::Problem& problem = asked.problem;
+  check_features(options, shape.heads, problem.return_lse);
+  call.options = {.score = score_of(options, problem.heads, problem.head_dim),
+                  .max_logit = options.return_max_logit,
+                  .timeout_s = options.timeout_s};
+  call.programs = compile_cached(
+      problem, asked.strategy ? *asked.strategy : plan::parse_strategy(options.strategy),
+      call.comm->rank(), kernel::cpu_kernel());
+  const CompiledProgram& forward = *call.programs->forward;
+  for (const int tile : forward.program.inputs) {
+    const plan::Tensor tensor = forward.program.tiles[tile].tensor;
+    const std::int64_t given = tensor == plan::Tensor::Q ? shape.q_tokens : shape.kv_tokens;
+    check_tokens(to_string(tensor), given, forward.shapes[tile][1], *call.comm, options.layout);
+  }
+}
+
+constexpr std::array<std::string_view, 4> kNames{"attention", "attention_lse", "keep", "replay"};
+
+}  // namespace
+
+ExecutionOptions AttentionCall::options_with(const std::optional<at::Tensor>& sinks_H) const {
+  ExecutionOptions with = options;
+  if (sinks_H) {
+    const bool fp64 = programs->forward->problem.dtype == plan::Dtype::F64;
+    with.sinks_H = sinks_H->detach().to(fp64 ? at::kDouble : at::kFloat);
+  }
+  return with;
+}
+
+void AttentionCall::start(const std::shared_ptr<const CompiledProgram>& program,
+                          const std::optional<at::Tensor>& sinks_H) {
+  run = RestingExecutions::of_this_thread().take(program, *comm, options_with(sinks_H));
+  comm->attachment<InProgress>().any = true;
+}
+
+void AttentionCall::wait_for_agreement() {
+  if (!agreement) return;
+  agreement->wait();
+  proof::prove_together(*comm, programs->proved, proofs);
+  agreement.reset();
+}
+
+std::unique_ptr<Execution> AttentionCall::end() {
+  comm->attachment<InProgress>().any = false;
+  return std::move(run);
+}
+
+void check_no_call_in_progress(comm::Communicator& comm) {
+  if (!comm.attachment<InProgress>().any) return;
+  fail<InvalidArgument>(
+      "attention: another call is in progress on rank {}; finish it before the next begins",
+      comm.rank());
+}
+
+c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionShape& shape,
+                                               comm::Communicator& comm,
+                                               const AttentionOptions& options) {
+  check_no_call_in_progress(comm);
+  const plan::Problem problem{.world = comm.world(),
+                              .batch = shape.batch,
+                              .heads = static_cast<int>(shape.heads),
+                              .kv_heads = static_cast<int>(shape.kv_heads),
+                              .head_dim = static_cast<int>(shape.head_dim),
+                              .value_dim = static_cast<int>(shape.value_dim),
+                              .dtype = plan_dtype(shape.dtype),
+                              .mask = options.mask,
+                              .layout = options.layout,
+                              .return_lse = kind == CallKind::AttentionLse,
+                              .wire = options.wire};
+  auto call = c10::make_intrusive<AttentionCall>();
+  call->comm = &comm;
+  call->proofs = options.proofs;
+  const Described& asked = described(problem, options.strategy);
+  call->agreement = std::make_unique<Agreement>(
+      comm, Asked{.call = kNames[static_cast<std::size_t>(kind)],
+                  .key = asked.key,
+                  .problem = asked.words,
+                  .scale = options.scale.value_or(1.0 / std::sqrt(problem.head_dim)),
+                  .options = options});
+  try {
+    check_and_compile(*call, asked, shape, options);
+  } catch (const InvalidArgument&) {
+    constexpr double kLookFor = 1;  // seconds; the reason may be that ranks are asked differently
+    call->agreement->compare_within(kLookFor);
+    throw;
+  }
+  return call;
+}
+
+}  // namespace armillary::attention

@@ -1,0 +1,253 @@
+#include "armillary/attention/attention_in_progress.h"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <optional>
+#include <span>
+#include <tuple>
+#include <utility>
+
+#include "armillary/attention/attention_call.h"
+#include "armillary/attention/or_abort.h"
+#include "armillary/attention/resting_executions.h"
+#include "armillary/comm/collectives.h"
+#include "armillary/core/error.h"
+
+namespace armillary::attention {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+/// The largest of every rank's numbers, the same on all ranks. NaN wins.
+at::Tensor max_over_ranks(const at::Tensor& mine_H, comm::Communicator& comm) {
+  const at::Tensor all_PH = at::empty({comm.world(), mine_H.size(0)}, mine_H.options());
+  const auto bytes = [](const at::Tensor& x) {
+    return std::span(static_cast<std::byte*>(x.data_ptr()), x.nbytes());
+  };
+  comm::all_gather(comm, bytes(mine_H), bytes(all_PH));
+  return all_PH.amax(0);
+}
+
+constexpr plan::Tensor kSaved[] = {plan::Tensor::Q, plan::Tensor::K, plan::Tensor::V,
+                                   plan::Tensor::Out, plan::Tensor::Lse};
+
+std::unique_ptr<Execution> finished_run(AttentionCall& call, const at::Tensor& q_BLHD) {
+  call.run->feed(plan::Tensor::Q, q_BLHD.detach());
+  call.run->finish();
+  return call.end();
+}
+
+/// The end of a call. K and V were fed before: they are given for their gradients.
+class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& q_BLHD,
+                               const at::Tensor& /*k_BLGD*/, const at::Tensor& /*v_BLGE*/,
+                               const std::optional<at::Tensor>& sinks_H,
+                               const c10::intrusive_ptr<AttentionCall>& call) {
+    std::unique_ptr<Execution> taken = finished_run(*call, q_BLHD);
+    const Execution& run = *taken;
+    variable_list results{run.output(plan::Tensor::Out)};
+    if (call->programs->forward->problem.return_lse) {
+      results.push_back(run.output(plan::Tensor::Lse));
+    }
+    if (call->options.max_logit) {
+      results.push_back(max_over_ranks(run.max_logit(), *call->comm));
+    }
+    ctx->mark_non_differentiable({results.begin() + 1, results.end()});
+    variable_list saved;
+    for (const plan::Tensor tensor : kSaved) saved.push_back(run.saved(tensor));
+    if (sinks_H) saved.push_back(*sinks_H);
+    ctx->save_for_backward(saved);
+    ctx->saved_data["call"] = c10::IValue::make_capsule(call);
+    RestingExecutions::of_this_thread().give_back(std::move(taken));
+    return results;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto call =
+        c10::static_intrusive_pointer_cast<AttentionCall>(ctx->saved_data["call"].toCapsule());
+    return or_abort(*call->comm, [&] { return gradients(ctx, *call, grads); });
+  }
+
+ private:
+  static variable_list gradients(AutogradContext* ctx, const AttentionCall& call,
+                                 const variable_list& grads) {
+    check_no_call_in_progress(*call.comm);
+    const variable_list saved = ctx->get_saved_variables();
+    std::optional<at::Tensor> sinks_H;
+    if (saved.size() > std::size(kSaved)) sinks_H = saved.back();
+    std::unique_ptr<Execution> taken = RestingExecutions::of_this_thread().take(
+        call.programs->backward, *call.comm, call.options_with(sinks_H));
+    Execution& run = *taken;
+    for (std::size_t i = 0; i < std::size(kSaved); ++i) run.feed(kSaved[i], saved[i]);
+    run.feed(plan::Tensor::DOut, grads[0]);
+    run.finish();
+    variable_list results{run.output(plan::Tensor::DQ), run.output(plan::Tensor::DK),
+                          run.output(plan::Tensor::DV)};
+    results.push_back(sinks_H ? run.sinks_grad().to(sinks_H->scalar_type()) : Variable());
+    results.emplace_back();
+    RestingExecutions::of_this_thread().give_back(std::move(taken));
+    return results;
+  }
+};
+
+/// The same elements of the same storage, whatever their graphs.
+bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_alias_of(b) && a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides();
+}
+
+}  // namespace
+
+struct AttentionInProgress::State {
+  CallKind kind;
+  AttentionShape shape;
+  c10::intrusive_ptr<AttentionCall> call;
+  std::optional<at::Tensor> sinks_H;
+  at::Tensor k_BLGD = {};  ///< As it was fed, without a graph; undefined before.
+  at::Tensor v_BLGE = {};
+
+  /// A call that cannot be made on this rank ends all ranks: the others would wait for it.
+  static AttentionInProgress begin(CallKind kind, const AttentionShape& shape,
+                                   comm::Communicator& comm, const AttentionOptions& options,
+                                   const KeptAttention& kept = {}) {
+    auto state =
+        or_abort(comm, [&] { return std::make_unique<State>(kind, shape, comm, options); });
+    // On its own, so that ranks hear the reason before they hear that the call was dropped.
+    or_abort(comm, [&] { state->start(kept); });
+    return AttentionInProgress(std::move(state));
+  }
+
+  State(CallKind kind, const AttentionShape& shape, comm::Communicator& comm,
+        const AttentionOptions& options)
+      : kind(kind), shape(shape), call(prepare_call(kind, shape, comm, options)) {
+    if (options.sinks_H.defined()) sinks_H = options.sinks_H;
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() {
+    if (!call->run) return;
+    call->comm->abort("attention: a call was dropped before it had finished");
+    call->end();
+  }
+
+  void start(const KeptAttention& kept) {
+    const bool replays = kind == CallKind::Replay;
+    if (replays && (!kept.out.defined() || !kept.lse.defined())) {
+      fail<InvalidArgument>(
+          "attention: nothing was kept for the replay; what sequence_parallel_attention_keep gives "
+          "is required");
+    }
+    const at::NoGradGuard no_grad;
+    call->start(replays ? call->programs->replay : call->programs->forward, sinks_H);
+    if (!replays) return;
+    call->wait_for_agreement();
+    // Detached: what is fed may become the output, which gets a graph that holds `kept`.
+    call->run->feed(plan::Tensor::Out, kept.out.detach());
+    call->run->feed(plan::Tensor::Lse, kept.lse.detach());
+  }
+
+  void feed(plan::Tensor tensor, const at::Tensor& value, at::Tensor& fed) {
+    check_runs();
+    if (!value.device().is_cpu()) {
+      fail<InvalidArgument>("attention: {} is on {}; the CPU is required", to_string(tensor),
+                            value.device().str());
+    }
+    const at::NoGradGuard no_grad;
+    call->wait_for_agreement();
+    fed = value.detach();
+    call->run->feed(tensor, fed);
+  }
+
+  AttentionResults finish(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                          const at::Tensor& v_BLGE) {
+    check_runs();
+    check_began_with(q_BLHD, k_BLGD, v_BLGE);
+    if (kind == CallKind::Keep) return finish_keep(q_BLHD);
+    const variable_list results = AttentionFunction::apply(q_BLHD, k_BLGD, v_BLGE, sinks_H, call);
+    return {.out_BLHE = results[0],
+            .lse_BLH = kind == CallKind::AttentionLse ? results[1] : at::Tensor(),
+            .max_logit_H = call->options.max_logit ? results[2] : at::Tensor()};
+  }
+
+  AttentionResults finish_keep(const at::Tensor& q_BLHD) const {
+    const at::NoGradGuard no_grad;
+    std::unique_ptr<Execution> run = finished_run(*call, q_BLHD);
+    AttentionResults results{
+        .out_BLHE = run->output(plan::Tensor::Out),
+        .kept = {run->saved(plan::Tensor::Out), run->saved(plan::Tensor::Lse)}};
+    RestingExecutions::of_this_thread().give_back(std::move(run));
+    return results;
+  }
+
+  void check_runs() const {
+    if (!call->run) fail<InvalidArgument>("attention: the call is over; begin another one");
+  }
+
+  void check_began_with(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                        const at::Tensor& v_BLGE) const {
+    for (const auto& [name, fed, given] :
+         {std::tuple("k", &this->k_BLGD, &k_BLGD), std::tuple("v", &this->v_BLGE, &v_BLGE)}) {
+      if (!fed->defined()) fail<InvalidArgument>("attention: finish before {} was fed", name);
+      if (is_same_memory(*fed, *given)) continue;
+      fail<InvalidArgument>(
+          "attention: finish is given another {} than was fed; the same memory "
+          "is required",
+          name);
+    }
+    if (attention_shape_of(q_BLHD, k_BLGD, v_BLGE) != shape) {
+      fail<InvalidArgument>("attention: finish is given q {} [{}]; {} [{}, {}, {}, {}] was begun",
+                            at::toString(q_BLHD.scalar_type()), fmt::join(q_BLHD.sizes(), ", "),
+                            at::toString(shape.dtype), shape.batch, shape.q_tokens, shape.heads,
+                            shape.head_dim);
+    }
+  }
+};
+
+AttentionInProgress::AttentionInProgress(std::unique_ptr<State> state) : state_(std::move(state)) {}
+AttentionInProgress::AttentionInProgress(AttentionInProgress&& other) noexcept = default;
+AttentionInProgress::~AttentionInProgress() = default;
+
+AttentionInProgress AttentionInProgress::begin(const AttentionShape& shape,
+                                               comm::Communicator& comm,
+                                               const AttentionOptions& options) {
+  return State::begin(CallKind::Attention, shape, comm, options);
+}
+
+AttentionInProgress AttentionInProgress::begin_lse(const AttentionShape& shape,
+                                                   comm::Communicator& comm,
+                                                   const AttentionOptions& options) {
+  return State::begin(CallKind::AttentionLse, shape, comm, options);
+}
+
+AttentionInProgress AttentionInProgress::begin_keep(const AttentionShape& shape,
+                                                    comm::Communicator& comm,
+                                                    const AttentionOptions& options) {
+  return State::begin(CallKind::Keep, shape, comm, options);
+}
+
+AttentionInProgress AttentionInProgress::begin_replay(const AttentionShape& shape,
+                                                      const KeptAttention& kept,
+                                                      comm::Communicator& comm,
+                                                      const AttentionOptions& options) {
+  return State::begin(CallKind::Replay, shape, comm, options, kept);
+}
+
+void AttentionInProgress::feed_k(const at::Tensor& k_BLGD) {
+  or_abort(*state_->call->comm, [&] { state_->feed(plan::Tensor::K, k_BLGD, state_->k_BLGD); });
+}
+
+void AttentionInProgress::feed_v(const at::Tensor& v_BLGE) {
+  or_abort(*state_->call->comm, [&] { state_->feed(plan::Tensor::V, v_BLGE, state_->v_BLGE); });
+}
+
+AttentionResults AttentionInProgress::finish(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                                             const at::Tensor& v_BLGE) {
+  return or_abort(*state_->call->comm, [&] { return state_->finish(q_BLHD, k_BLGD, v_BLGE); });
+}
+
+}  // namespace armillary::attention

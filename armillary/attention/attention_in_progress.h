@@ -1,0 +1,87 @@
+// attention_in_progress.h: a call of sequence_parallel_attention that takes its inputs one by one,
+// so that their messages leave while the next input is still being projected.
+//
+//   shape --begin--> feed_k(k) --> feed_v(v) --> finish(q, k, v) --> out_BLHE, differentiable
+//                          \           \ sends that need V too leave
+//                           \ all ranks agree; sends that need K alone leave
+//
+// The functions of sequence_parallel_attention.h are this with all three at once; shape letters are
+// those of that file. Source: StarTrail (arXiv:2407.00611) hides the gather of Q, K, V behind the
+// projections so.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "armillary/attention/attention_shape.h"
+#include "armillary/attention/sequence_parallel_attention.h"
+#include "armillary/comm/communicator.h"
+
+namespace armillary::attention {
+
+/// Results of a call; undefined are those that the call did not begin for.
+struct AttentionResults {
+  at::Tensor out_BLHE;
+  at::Tensor lse_BLH = {};      ///< Of begin_lse.
+  at::Tensor max_logit_H = {};  ///< Of begin_lse with return_max_logit.
+  KeptAttention kept = {};      ///< Of begin_keep.
+};
+
+/// One call of attention on one rank. Every rank of the group begins it with the same options, in
+/// the same order.
+///
+///   auto call = AttentionInProgress::begin(shape, comm, options);
+///   call.feed_k(k_BLGD);  // travels while V is projected
+///   call.feed_v(v_BLGE);  // travels while Q is projected
+///   at::Tensor out_BLHE = call.finish(q_BLHD, k_BLGD, v_BLGE).out_BLHE;
+///
+/// (1) Output, gradients and errors are those of the function that `begin` is named after, bit for
+/// bit; (2) messages start as soon as all inputs of their batch are fed: K alone where it travels
+/// alone (StarTrail, Ulysses), K with V where the two travel together (a ring); (3) a call that
+/// throws, or is destroyed before it has finished, ends all ranks: no peer waits for it; (4)
+/// between begin and finish the same communicator takes no other call of attention, nor a backward.
+///
+/// Threads: one, that of the rank. `comm` must outlive the backward pass; what was fed must not
+/// change before it.
+class AttentionInProgress {
+ public:
+  /// Checks the call and tells it to the next rank (agreement.h) before any tensor is there:
+  /// sequence_parallel_attention, _lse, _keep and _replay.
+  /// @throws as sequence_parallel_attention; InvalidArgument if another call is in progress.
+  static AttentionInProgress begin(const AttentionShape& shape, comm::Communicator& comm,
+                                   const AttentionOptions& options);
+  static AttentionInProgress begin_lse(const AttentionShape& shape, comm::Communicator& comm,
+                                       const AttentionOptions& options);
+  static AttentionInProgress begin_keep(const AttentionShape& shape, comm::Communicator& comm,
+                                        const AttentionOptions& options);
+  static AttentionInProgress begin_replay(const AttentionShape& shape, const KeptAttention& kept,
+                                          comm::Communicator& comm,
+                                          const AttentionOptions& options);
+
+  AttentionInProgress(AttentionInProgress&& other) noexcept;
+  AttentionInProgress& operator=(AttentionInProgress&&) = delete;
+  ~AttentionInProgress();
+
+  /// Takes the values of k or v, once each; whether they have a graph does not matter. Starts what
+  /// can start. The first waits until all ranks have agreed: what ranks were told differently, and
+  /// a plan that is wrong, is refused here.
+  /// @throws as sequence_parallel_attention; InvalidArgument if the shape or dtype is not that of
+  /// `begin`.
+  void feed_k(const at::Tensor& k_BLGD);
+  void feed_v(const at::Tensor& v_BLGE);
+
+  /// Takes q and runs to the end, once. Gradients reach the three tensors that are given here; k
+  /// and v must lie in the memory that was fed.
+  /// @throws InvalidArgument if k or v is not what was fed, or the shape of q is not that of
+  /// `begin`; CommError as the communicator.
+  AttentionResults finish(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                          const at::Tensor& v_BLGE);
+
+ private:
+  struct State;
+  explicit AttentionInProgress(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace armillary::attention

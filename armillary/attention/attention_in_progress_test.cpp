@@ -1,0 +1,267 @@
+// A call that takes K, V and Q one by one: it sends at once what is there, and changes no bit.
+#include "armillary/attention/attention_in_progress.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "armillary/attention/small_calls.h"
+#include "armillary/attention/told_at_once.h"
+#include "armillary/attention/watched_communicator.h"
+#include "armillary/comm/local.h"
+#include "armillary/core/error.h"
+
+namespace armillary::attention {
+namespace {
+
+/// The call that was begun, one input after the other; all three have a graph.
+AttentionResults one_by_one(AttentionInProgress call, const Leaves& inputs) {
+  const at::Tensor k = inputs.k * 2;
+  call.feed_k(k.detach());
+  const at::Tensor v = inputs.v * 2;
+  call.feed_v(v);
+  return call.finish(inputs.q * 2, k, v);
+}
+
+TEST(AttentionInProgress, OutputAndGradientsAreThoseOfOneCallBitForBit) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const Spread& spread : kSpreads) {
+      const std::string where =
+          std::string(spread.strategy) + " on " + std::to_string(spread.world);
+      comm::run_ranks(spread.world, [&](comm::Communicator& comm) {
+        AttentionOptions options = causal_options(spread.strategy);
+        const Leaves plain(comm, options, dtype);
+        options.sinks_H = plain.sinks;
+        const at::Tensor required =
+            sequence_parallel_attention(plain.q * 2, plain.k * 2, plain.v * 2, comm, options);
+        const at::Tensor dout = required.detach().sin();
+        required.backward(dout);
+
+        const auto expect_same = [&](const Leaves& inputs, const at::Tensor& out,
+                                     const std::string& name) {
+          expect_same_bits(out, required, where + name);
+          out.backward(dout);
+          for (std::size_t i = 0; i < 4; ++i) {
+            expect_same_bits(inputs.grads()[i], plain.grads()[i],
+                             where + name + " gradient " + std::to_string(i));
+          }
+        };
+        const AttentionShape shape = attention_shape_of(plain.q, plain.k, plain.v);
+        const Leaves once(comm, options, dtype);
+        options.sinks_H = once.sinks;
+        expect_same(
+            once, one_by_one(AttentionInProgress::begin(shape, comm, options), once).out_BLHE, "");
+
+        const Leaves again(comm, options, dtype);
+        options.sinks_H = again.sinks;
+        const AttentionResults kept =
+            one_by_one(AttentionInProgress::begin_keep(shape, comm, options), again);
+        EXPECT_FALSE(kept.out_BLHE.requires_grad()) << where;
+        expect_same_bits(kept.out_BLHE, required, where + " keep");
+        const at::Tensor replayed =
+            one_by_one(AttentionInProgress::begin_replay(shape, kept.kept, comm, options), again)
+                .out_BLHE;
+        expect_same(again, replayed, " replay");
+      });
+    }
+  }
+}
+
+TEST(AttentionInProgress, LogSumExpAndLargestLogitToo) {
+  comm::run_ranks(3, [&](comm::Communicator& comm) {
+    AttentionOptions options = causal_options("ring");
+    options.return_max_logit = true;
+    const Leaves inputs(comm, options, at::kFloat);
+    const AttentionResult required =
+        sequence_parallel_attention_lse(inputs.q * 2, inputs.k * 2, inputs.v * 2, comm, options);
+    const AttentionShape shape = attention_shape_of(inputs.q, inputs.k, inputs.v);
+    const AttentionResults given =
+        one_by_one(AttentionInProgress::begin_lse(shape, comm, options), inputs);
+    expect_same_bits(given.out_BLHE, required.out_BLHE, "out");
+    expect_same_bits(given.lse_BLH, required.lse_BLH, "lse");
+    expect_same_bits(given.max_logit_H, required.max_logit_H, "max_logit");
+  });
+}
+
+/// Messages of tiles that this rank had sent when each of its inputs was fed.
+struct Sent {
+  int with_nothing = 0;
+  int with_k = 0;
+  int with_k_v = 0;
+};
+
+Sent sent_by(comm::Communicator& inner, const char* strategy) {
+  int sends = 0;
+  WatchedCommunicator comm(inner, [&](const comm::Message& message) {
+    sends += is_of_a_plan(message) && message.direction == comm::Direction::Send;
+  });
+  const AttentionOptions options = causal_options(strategy);
+  const Leaves leaves(comm, options, at::kFloat);
+  Sent sent;
+  auto call =
+      AttentionInProgress::begin(attention_shape_of(leaves.q, leaves.k, leaves.v), comm, options);
+  sent.with_nothing = sends;
+  call.feed_k(leaves.k);
+  sent.with_k = sends;
+  call.feed_v(leaves.v);
+  sent.with_k_v = sends;
+  call.finish(leaves.q, leaves.k, leaves.v);
+  return sent;
+}
+
+TEST(AttentionInProgress, FirstSendsLeaveBeforeTheNextInputIsThere) {
+  for (const char* strategy : {"startrail:c=2", "ulysses", "usp:u=2"}) {
+    comm::run_ranks(4, [&](comm::Communicator& comm) {
+      const Sent sent = sent_by(comm, strategy);
+      EXPECT_EQ(sent.with_nothing, 0) << strategy << " rank " << comm.rank();
+      EXPECT_GT(sent.with_k, 0) << strategy << " rank " << comm.rank();
+      EXPECT_GT(sent.with_k_v, sent.with_k) << strategy << " rank " << comm.rank();
+    });
+  }
+}
+
+TEST(AttentionInProgress, WhereKAndVTravelTogetherTheyLeaveBeforeQIsThere) {
+  for (const char* strategy : {"ring", "allgather"}) {
+    comm::run_ranks(4, [&](comm::Communicator& comm) {
+      const Sent sent = sent_by(comm, strategy);
+      EXPECT_EQ(sent.with_k, 0) << strategy << " rank " << comm.rank();
+      EXPECT_GT(sent.with_k_v, 0) << strategy << " rank " << comm.rank();
+    });
+  }
+}
+
+// Ranks that fail: rank 1 does what is wrong, rank 0 makes the call as it should be.
+
+AttentionShape shape_of_four() {
+  return {.batch = 1,
+          .q_tokens = 4,
+          .kv_tokens = 4,
+          .heads = 2,
+          .kv_heads = 2,
+          .head_dim = 8,
+          .value_dim = 8,
+          .dtype = at::kFloat};
+}
+
+AttentionOptions causal_eight() {
+  return {.mask = plan::parse_mask("causal", {8, 8}),
+          .layout = plan::parse_layout("zigzag"),
+          .strategy = "tokenring"};
+}
+
+void attend_four(comm::Communicator& comm) {
+  const at::Tensor x = at::ones({1, 4, 2, 8});
+  sequence_parallel_attention(x, x, x, comm, causal_eight());
+}
+
+TEST(AttentionInProgress, DroppedBeforeItsEndEndsAllRanks) {
+  const auto drops_after = [](int fed) {
+    return [fed](comm::Communicator& comm) {
+      const at::Tensor x = at::ones({1, 4, 2, 8});
+      auto call = AttentionInProgress::begin(shape_of_four(), comm, causal_eight());
+      if (fed > 0) call.feed_k(x);
+      if (fed > 1) call.feed_v(x);
+    };
+  };
+  for (int fed = 0; fed <= 2; ++fed) {
+    expect_told_at_once(attend_four, drops_after(fed),
+                        "attention: a call was dropped before it had finished");
+  }
+}
+
+TEST(AttentionInProgress, WhatDoesNotFitIsRefusedOnAllRanks) {
+  const at::Tensor x = at::ones({1, 4, 2, 8});
+  const auto expect_refused = [&](const AttentionShape& shape, const std::string& reason,
+                                  const std::function<void(AttentionInProgress&)>& wrong) {
+    const auto fails = [&](comm::Communicator& comm) {
+      const auto call = [&] {
+        auto begun = AttentionInProgress::begin(shape, comm, causal_eight());
+        wrong(begun);
+      };
+      EXPECT_THAT(call, testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr(reason)));
+    };
+    expect_told_at_once(attend_four, fails, reason);
+  };
+  const auto nothing = [](AttentionInProgress&) {};
+  AttentionShape shape = shape_of_four();
+  shape.kv_tokens = 5;
+  expect_refused(shape, "5 tokens on rank 1 of 2", nothing);
+  shape = shape_of_four();
+  shape.dtype = at::kInt;
+  expect_refused(shape, "attention: q is Int; fp64, fp32", nothing);
+
+  expect_refused(shape_of_four(), "k is Float of [1, 5, 2, 8]; rank 1 needs",
+                 [&](AttentionInProgress& call) {
+                   call.feed_k(at::ones({1, 5, 2, 8}));
+                 });
+  expect_refused(shape_of_four(), "v is Double of",
+                 [&](AttentionInProgress& call) { call.feed_v(x.to(at::kDouble)); });
+  expect_refused(shape_of_four(), "k was fed; this pass does not wait for it",
+                 [&](AttentionInProgress& call) {
+                   call.feed_k(x);
+                   call.feed_k(x);
+                 });
+  expect_refused(shape_of_four(), "attention: finish before v was fed",
+                 [&](AttentionInProgress& call) {
+                   call.feed_k(x);
+                   call.finish(x, x, x);
+                 });
+  expect_refused(shape_of_four(), "attention: finish is given another v than was fed",
+                 [&](AttentionInProgress& call) {
+                   call.feed_k(x);
+                   call.feed_v(x);
+                   call.finish(x, x, x.clone());
+                 });
+  expect_refused(shape_of_four(), "attention: finish is given q Float [1, 3, 2, 8]; Float [1, 4",
+                 [&](AttentionInProgress& call) {
+                   call.feed_k(x);
+                   call.feed_v(x);
+                   call.finish(at::ones({1, 3, 2, 8}), x, x);
+                 });
+}
+
+TEST(AttentionInProgress, OneCallAtATime) {
+  const at::Tensor x = at::ones({1, 4, 2, 8});
+  const auto fails = [&](const std::function<void(comm::Communicator&)>& other) {
+    return [&x, other](comm::Communicator& comm) {
+      auto call = AttentionInProgress::begin(shape_of_four(), comm, causal_eight());
+      call.feed_k(x);
+      EXPECT_THAT([&] { other(comm); },
+                  testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("another call")));
+    };
+  };
+  const std::string reason = "attention: another call is in progress on rank 1";
+  expect_told_at_once(attend_four, fails(attend_four), reason);
+
+  const auto backward_of_first = [&](comm::Communicator& comm) {
+    const at::Tensor leaf = x.clone().requires_grad_(true);
+    const at::Tensor out = sequence_parallel_attention(leaf, leaf, leaf, comm, causal_eight());
+    if (comm.rank() == 0) return attend_four(comm);
+    fails([&](comm::Communicator&) { out.sum().backward(); })(comm);
+  };
+  expect_told_at_once(backward_of_first, backward_of_first, reason);
+}
+
+TEST(AttentionInProgress, IsOverOnceFinished) {
+  const at::Tensor x = at::ones({1, 4, 2, 8});
+  AttentionOptions options = causal_eight();
+  options.mask = plan::parse_mask("causal", {4, 4});
+  const auto body = [&](comm::Communicator& comm) {
+    auto call = AttentionInProgress::begin(shape_of_four(), comm, options);
+    call.feed_k(x);
+    call.feed_v(x);
+    call.finish(x, x, x);
+    sequence_parallel_attention(x, x, x, comm, options);  // another may begin
+    EXPECT_THAT([&] { call.feed_k(x); },
+                testing::ThrowsMessage<InvalidArgument>("attention: the call is over; begin "
+                                                        "another one"));
+  };
+  EXPECT_THROW(comm::run_ranks(1, body), CommError);
+}
+
+}  // namespace
+}  // namespace armillary::attention

@@ -1,0 +1,47 @@
+// watched_communicator.h: an end of a group that shows tests every message it starts.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "armillary/comm/collectives.h"
+#include "armillary/comm/communicator.h"
+
+namespace armillary::attention {
+
+class WatchedCommunicator : public comm::Communicator {
+ public:
+  using See = std::function<void(const comm::Message&)>;
+
+  WatchedCommunicator(comm::Communicator& inner, See see)
+      : Communicator(inner.rank(), inner.world(), inner.timeout_s()),
+        inner_(inner),
+        see_(std::move(see)) {}
+  void abort(const std::string& reason) noexcept override { inner_.abort(reason); }
+
+ private:
+  void do_start(std::span<const comm::Message> batch, std::span<comm::Request> requests) override {
+    for (const comm::Message& message : batch) see_(message);
+    inner_.start(batch, requests);
+  }
+  bool do_done(const comm::Pending& request) override { return inner_.done(share(request)); }
+  std::size_t do_wait_any(std::span<const comm::Request> requests, double timeout_s) override {
+    return inner_.wait_any(requests, timeout_s);
+  }
+  void do_give_back(const comm::Pending& request) override { inner_.give_back(share(request)); }
+
+  /// A handle that owns nothing.
+  static comm::Request share(const comm::Pending& request) { return {comm::Request(), &request}; }
+
+  comm::Communicator& inner_;
+  See see_;
+};
+
+/// Whether it carries a part of a tile: collectives have a lane of their own.
+inline bool is_of_a_plan(const comm::Message& message) {
+  return message.lane != comm::kCollectiveLane;
+}
+
+}  // namespace armillary::attention

@@ -1,0 +1,62 @@
+// Sums that wait for the next of several rounds (cpu/block.h) stay in the memory that is for them.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <thread>
+
+#include "armillary/kernel/cpu/block.h"
+#include "armillary/kernel/cpu/rounds.h"
+#include "armillary/kernel/cpu_kernel.h"
+#include "armillary/kernel/dealt_attention.h"
+
+namespace armillary::kernel {
+namespace {
+
+constexpr std::int64_t kDim = 256;
+
+struct Case {
+  plan::Lengths lengths;
+  std::string mask;
+  std::int64_t heads, kv_heads;
+};
+
+/// On a thread whose memory is larger than a call asks for, so that it keeps it.
+void expect_no_more_than_it_may(const Case& given) {
+  const auto& [lengths, text, heads, kv_heads] = given;
+  const plan::Mask mask = plan::parse_mask(text, lengths);
+  const Sequences x =
+      random_sequences({.heads = heads, .kv_heads = kv_heads, .head_dim = kDim, .value_dim = kDim},
+                       mask, at::kBFloat16, 3);
+  // About kRestingFloats, and dq of the queries that read one KV head.
+  const auto most =
+      static_cast<std::size_t>(cpu::kRestingFloats + heads / kv_heads * lengths.q * kDim);
+  constexpr float kUntouched = 12345;
+  const std::span memory(cpu::resting_memory().floats(3 * most), 3 * most);
+  std::fill(memory.begin(), memory.end(), kUntouched);
+  dealt_attention(cpu_kernel(), x, mask,
+                  {.q_blocks = {run(0, lengths.q)},
+                   .k_blocks = {run(0, lengths.kv)},
+                   .q_heads = {{0, heads}},
+                   .all = true},
+                  1.0 / 16);
+  const std::string where = fmt::format("{} x {}, {}", lengths.q, lengths.kv, text);
+  ASSERT_EQ(cpu::resting_memory().floats(1), memory.data()) << where << ": three times as much";
+  EXPECT_NE(memory[0], kUntouched) << where << ": no sum waits";
+  const std::span beyond = memory.subspan(most);
+  EXPECT_EQ(std::count(beyond.begin(), beyond.end(), kUntouched), std::ssize(beyond)) << where;
+}
+
+// Keys, and queries and keys, that are packed in several rounds, also where bf16 takes half.
+TEST(RestingMemory, HoldsNoMoreSumsThanItMay) {
+  for (const Case& given : {Case{{.q = 20, .kv = 9001}, "full", 4, 2},
+                            Case{{.q = 9001, .kv = 9001}, "window:left=40,right=9", 2, 1}}) {
+    std::thread([&] { expect_no_more_than_it_may(given); }).join();
+  }
+}
+
+}  // namespace
+}  // namespace armillary::kernel

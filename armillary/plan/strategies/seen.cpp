@@ -1,0 +1,40 @@
+#include "armillary/plan/strategies/seen.h"
+
+#include <algorithm>
+
+namespace armillary::plan {
+namespace {
+
+/// What is held of a tile from the first to the last of the blocks.
+BlockIds spanned(const BlockIds& blocks, const Held& held, const Tile& tile) {
+  BlockIds all;
+  for (const int block : held.blocks) {
+    const bool between = !blocks.empty() && blocks.front() <= block && block <= blocks.back();
+    if (between && includes(tile.blocks, {block})) all.push_back(block);
+  }
+  return all;
+}
+
+}  // namespace
+
+Seen seen(const Needs& needs, const ProgramBuilder& builder, const Meeting& meeting) {
+  const auto& [row, column, in_one_call] = meeting;
+  Seen seen;
+  for (const int q : row.blocks) {
+    if (std::any_of(column.blocks.begin(), column.blocks.end(),
+                    [&](int kv) { return needs.visible(q, kv); })) {
+      seen.q_blocks.push_back(q);
+    }
+  }
+  for (const int kv : column.blocks) {
+    if (std::any_of(seen.q_blocks.begin(), seen.q_blocks.end(),
+                    [&](int q) { return needs.visible(q, kv); })) {
+      seen.kv_blocks.push_back(kv);
+    }
+  }
+  if (!in_one_call) return seen;
+  return {.q_blocks = spanned(seen.q_blocks, row, builder[row.tiles[0]]),
+          .kv_blocks = spanned(seen.kv_blocks, column, builder[column.tiles[0]])};
+}
+
+}  // namespace armillary::plan

@@ -1,0 +1,199 @@
+// tokenring_test.cpp: plans of `tokenring` against the paper's algorithm, written out: which rank
+// sends whose block to whom in which step, and which blocks meet.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "armillary/plan/strategies/paper_plan.h"
+
+namespace armillary::plan {
+namespace {
+
+/// Algorithm 1, of n ranks: Q goes on while it is attended to; (out, lse) of step i straight back
+/// in step i + 1.
+Written algorithm1(int n) {
+  Written written;
+  for (Rank j = 0; j < n; ++j) {
+    for (int i = 0; i < n; ++i) {
+      const Rank owner = (j - i + n) % n;
+      written.meetings.insert({i, j, owner, j});
+      if (i < n - 1) written.send(i, j, (j + 1) % n, {owner}, {Tensor::Q});
+      if (i > 0) written.send(i + 1, j, owner, {owner}, {Tensor::Out, Tensor::Lse});
+    }
+  }
+  return written;
+}
+
+/// Section 3.3.3, of M nodes of n neighbours: a round of Algorithm 1 in each node, and K, V to the
+/// next node for the next round. Of the paper queries walk in each round, and each completes (out,
+/// lse); else queries of the node stay where they have come, and the last round completes all.
+Written tokenring_inside(int nodes, int n, bool walk) {
+  Written written;
+  for (int node = 0; node < nodes; ++node) {
+    for (int round = 0; round < nodes; ++round) {
+      const int keys_of = (node - round + nodes) % nodes;
+      for (int j = 0; j < n; ++j) {
+        const Rank me = node * n + j;
+        const Rank keys = keys_of * n + j;
+        if (round < nodes - 1) {
+          written.send(round * n, me, (node + 1) % nodes * n + j, {keys}, {Tensor::K, Tensor::V});
+        }
+        for (int i = 0; i < n; ++i) {
+          const int step = round * n + i;
+          const Rank queries = node * n + (j - i + n) % n;
+          written.meetings.insert({step, me, queries, keys});
+          const Rank next = node * n + (j + 1) % n;
+          if ((walk || round == 0) && i < n - 1) {
+            written.send(step, me, next, {queries}, {Tensor::Q});
+          }
+          if ((walk || round == nodes - 1) && i > 0)
+            written.send(step + 1, me, queries, {queries}, {Tensor::Out, Tensor::Lse});
+        }
+      }
+    }
+  }
+  return written;
+}
+
+/// The other nesting: K, V go round in each node of n neighbours, in each round or to stay where
+/// they have come in the first, and then Q to the next node. Each round completes (out, lse) of the
+/// queries it is for.
+Written ring_inside(int nodes, int n, bool walk) {
+  Written written;
+  for (int node = 0; node < nodes; ++node) {
+    for (int round = 0; round < nodes; ++round) {
+      for (int i = 0; i < n; ++i) {
+        const Rank me = node * n + i;
+        const Rank queries = (node - round + nodes) % nodes * n + i;
+        if (round < nodes - 1) {
+          const Rank next = (node + 1) % nodes * n + i;
+          written.send(round * n, me, next, {queries}, {Tensor::Q});
+        }
+        if (round > 0)
+          written.send((round + 1) * n, me, queries, {queries}, {Tensor::Out, Tensor::Lse});
+        for (int e = 0; e < n; ++e) {
+          const Rank keys = node * n + (i - e + n) % n;
+          written.meetings.insert({round * n + e, me, queries, keys});
+          if ((walk || round == 0) && e < n - 1) {
+            written.send(round * n + e, me, node * n + (i + 1) % n, {keys}, {Tensor::K, Tensor::V});
+          }
+        }
+      }
+    }
+  }
+  return written;
+}
+
+TEST(TokenRing, IsAlgorithm1) {
+  for (const int world : {1, 2, 3, 4, 5, 7, 8, 13, 16}) {
+    SCOPED_TRACE(world);
+    expect_as_written(paper_plan(world, "tokenring", Pass::Forward), algorithm1(world));
+  }
+}
+
+struct Nodes {
+  int world;
+  int nodes;
+  int size() const { return world / nodes; }
+  std::string key() const { return "tokenring:nodes=" + std::to_string(nodes); }
+};
+
+constexpr Nodes kNodes[] = {{4, 2},  {6, 2},  {6, 3},  {8, 2},   {8, 4},  {9, 3},  {10, 5},
+                            {12, 3}, {12, 4}, {13, 1}, {13, 13}, {16, 2}, {16, 4}, {16, 8}};
+
+TEST(TokenRing, BetweenNodesIsSection333) {
+  for (const Nodes& of : kNodes) {
+    SCOPED_TRACE(of.key() + ", world " + std::to_string(of.world));
+    const auto plan = [&](const std::string& more) {
+      return paper_plan(of.world, of.key() + more, Pass::Forward);
+    };
+    const Written stay = tokenring_inside(of.nodes, of.size(), false);
+    expect_as_written(plan(""), stay);
+    expect_as_written(plan(",inner=tokenring,tiles=stay"), stay);
+    expect_as_written(plan(",tiles=walk"), tokenring_inside(of.nodes, of.size(), true));
+  }
+}
+
+TEST(TokenRing, RingInsideIsTheOtherNesting) {
+  for (const Nodes& of : kNodes) {
+    SCOPED_TRACE(of.key() + ",inner=ring, world " + std::to_string(of.world));
+    for (const bool walk : {false, true}) {
+      const std::string more = std::string(",inner=ring") + (walk ? ",tiles=walk" : "");
+      expect_as_written(paper_plan(of.world, of.key() + more, Pass::Forward),
+                        ring_inside(of.nodes, of.size(), walk));
+    }
+  }
+}
+
+/// Steps in which a rank last attended with the queries whose sums it sends.
+std::vector<int> steps_waited(const Plan& plan, Tensor sum, int operand) {
+  std::vector<int> waited;
+  for (const RankProgram& program : plan.ranks) {
+    for (const Op& send : program.ops) {
+      if (send.kind != OpKind::Send || program.tiles[send.views[0].tile].tensor != sum) continue;
+      int last = -1;
+      for (const Op& op : program.ops) {
+        if (!op.attends() && !op.attends_grad()) continue;
+        if (op.views[operand].tile == send.views[0].tile) last = std::max(last, op.step);
+      }
+      waited.push_back(send.step - last);
+    }
+  }
+  return waited;
+}
+
+/// No sum waits for another, in backward either.
+TEST(TokenRing, SumsLeaveOneStepAfterTheirLastKeys) {
+  for (const Nodes& of : kNodes) {
+    for (const char* inner : {"tokenring", "ring"}) {
+      const std::string strategy = of.key() + ",inner=" + inner;
+      const int others = std::string(inner) == "ring" ? of.nodes - 1 : of.size() - 1;
+      for (const auto& [pass, sum, operand] :
+           {std::tuple(Pass::Forward, Tensor::Out, 3), std::tuple(Pass::Backward, Tensor::DQ, 6)}) {
+        EXPECT_EQ(steps_waited(paper_plan(of.world, strategy, pass), sum, operand),
+                  std::vector(static_cast<std::size_t>(of.world) * others, 1))
+            << strategy << ' ' << to_string(pass);
+      }
+    }
+  }
+}
+
+/// One step and one kernel call for each block that a rank meets, and a step for the last sum.
+/// Backward makes Delta first.
+TEST(TokenRing, StepsAndCalls) {
+  for (const Nodes& of : kNodes) {
+    for (const std::string inner :
+         {"tokenring", "ring", "tokenring,tiles=walk", "ring,tiles=walk"}) {
+      const std::string strategy = of.key() + ",inner=" + inner;
+      SCOPED_TRACE(strategy + ", world " + std::to_string(of.world));
+      const bool sums = inner.starts_with("ring") ? of.nodes > 1 : of.size() > 1;
+      const Plan forward = paper_plan(of.world, strategy, Pass::Forward);
+      EXPECT_EQ(steps_of(forward), of.world + (sums ? 1 : 0));
+      EXPECT_EQ(calls_of(forward), std::vector(of.world, of.world));
+      const Plan backward = paper_plan(of.world, strategy, Pass::Backward);
+      EXPECT_EQ(steps_of(backward), of.world + (sums ? 2 : 1));
+      EXPECT_EQ(calls_of(backward), std::vector(of.world, of.world));
+    }
+  }
+}
+
+/// Beside the rank's own: queries of the node (flat: one that is attended to and one that comes)
+/// and the keys of one node that come while those of another are attended to.
+TEST(TokenRing, LiveBlocks) {
+  for (const Nodes& of : kNodes) {
+    const Plan plan = paper_plan(of.world, of.key(), Pass::Forward);
+    const int n = of.size();
+    SCOPED_TRACE(of.key() + ", world " + std::to_string(of.world));
+    EXPECT_EQ(live_blocks_of(plan, Tensor::Q), of.nodes == 1 ? std::min(n - 1, 2) : n - 1);
+    EXPECT_EQ(live_blocks_of(plan, Tensor::K), std::min(of.nodes - 1, 2));
+    const Plan walk = paper_plan(of.world, of.key() + ",tiles=walk", Pass::Forward);
+    EXPECT_EQ(live_blocks_of(walk, Tensor::Q), std::min(n - 1, 2));
+    EXPECT_EQ(live_blocks_of(walk, Tensor::K), std::min(of.nodes - 1, 2));
+  }
+}
+
+}  // namespace
+}  // namespace armillary::plan

@@ -1,0 +1,115 @@
+// Rule `loan`: plans whose messages say that they need no copy, and do.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "armillary/plan/passes/lower.h"
+#include "armillary/plan/verify/broken_plan.h"
+
+namespace armillary::plan {
+namespace {
+
+Plan lent_ring(int world) {
+  return lower(ring_forward(world), {Lowering::Lend});
+}
+
+/// The first thing that verify says, without its rank: `op rule message`.
+std::string first(const Plan& plan) {
+  const std::vector<Diagnostic> found = verify(plan, 1);
+  return found.empty() ? "exact"
+                       : fmt::format("{} {} {}", found[0].op, found[0].rule, found[0].message);
+}
+
+TEST(VerifyLoans, WhatThePassFindsIsExact) {
+  for (const int world : {1, 2, 3, 5, 8}) EXPECT_EQ(first(lent_ring(world)), "exact");
+}
+
+TEST(VerifyLoans, NothingIsWrittenOverWhatIsLent) {
+  Plan plan = lent_ring(4);
+  for (int i = 0; i < static_cast<int>(ops(plan, 0).size()); ++i) {
+    Op& op = ops(plan, 0)[i];
+    if (op.kind != OpKind::Send || op.loan) continue;
+    op.loan = true;
+    EXPECT_EQ(
+        first(plan),
+        fmt::format("{} loan lends {}{{3}} heads 0-2, over which {}{{1}} heads 0-2 is written", i,
+                    to_string(tile(plan, 0, op.views[0].tile).tensor),
+                    to_string(tile(plan, 0, op.views[0].tile).tensor)));
+    op.loan = false;
+  }
+}
+
+// Heads that are written later are not those that are lent.
+TEST(VerifyLoans, AnotherPartOfTheTileMayBeWritten) {
+  const Plan plan = lent_ring(2);
+  const BlockIds blocks = plan.ranks[0].tiles[5].blocks;
+  for (const Heads cleared : {Heads{1, 3}, Heads{2, 4}}) {
+    Plan changed = plan;  // sends heads 0-2 of the partial output, and clears others
+    ops(changed, 0)
+        .push_back({.kind = OpKind::Send,
+                    .lane = 9,
+                    .step = 9,
+                    .peer = 1,
+                    .views = {{5, {0, 2}, blocks}},
+                    .loan = true});
+    ops(changed, 0).push_back({.kind = OpKind::Clear, .step = 99, .views = {{5, cleared, blocks}}});
+    const std::string found = first(changed);
+    EXPECT_EQ(
+        found.find("loan lends partial out{0} heads 0-2, over which partial out{0} heads 1-3") !=
+            std::string::npos,
+        cleared.begin == 1)
+        << found;
+  }
+}
+
+TEST(VerifyLoans, WhatIsBorrowedIsAWholeTileThatNobodyElseWrites) {
+  const std::string refused =
+      "1 loan borrows k{1} heads 0-2, which is not a whole tile that it alone writes, beside the "
+      "caller's";
+  Plan twice = lent_ring(2);  // K that came is copied away before it is attended, and back after
+  RankProgram& program = twice.ranks[0];
+  const int came = ops(twice, 0)[1].views[0].tile;
+  const View there{came, tile(twice, 0, came).heads, tile(twice, 0, came).blocks};
+  View aside = there;
+  aside.tile = static_cast<int>(program.tiles.size());
+  program.tiles.push_back(tile(twice, 0, came));
+  program.tiles.back().slot = static_cast<int>(program.slots.size());
+  program.slots.push_back(program.slots[tile(twice, 0, came).slot]);
+  insert(twice, 0, 4, {.kind = OpKind::Copy, .views = {aside, there}});
+  ops(twice, 0).push_back({.kind = OpKind::Copy, .step = 99, .views = {there, aside}});
+  EXPECT_EQ(first(twice), refused);
+  ops(twice, 0)[1].loan = false;
+  EXPECT_EQ(first(twice), "exact");
+  Plan part = lent_ring(2);
+  tile(part, 0, ops(part, 0)[1].views[0].tile).heads.end = 2;
+  for (Tile& each : part.ranks[0].tiles) {
+    if (&each == &tile(part, 0, ops(part, 0)[1].views[0].tile)) each.blocks = {0, 1};
+  }
+  part.ranks[0].slots[tile(part, 0, ops(part, 0)[1].views[0].tile).slot].bytes *= 2;
+  EXPECT_EQ(first(part), refused);
+  ops(part, 0)[1].loan = false;
+  EXPECT_EQ(first(part), "exact");
+}
+
+TEST(VerifyLoans, OnlyAMessageOfOneViewIsOne) {
+  Plan plan = lent_ring(2);
+  for (Op& op : ops(plan, 0)) {
+    if (op.is_comm()) continue;
+    op.loan = true;
+    EXPECT_NE(first(plan).find("is no loan; one view is required"), std::string::npos);
+    op.loan = false;
+  }
+  const Problem problem = small_problem(2);
+  Plan trades = lower(make_plan(problem, {.name = "ulysses", .keys = {}}, Pass::Backward));
+  for (Op& op : ops(trades, 0)) {
+    if (op.views.size() < 2 || !op.is_comm()) continue;
+    op.loan = true;
+    EXPECT_NE(first(trades).find("loan send of "), std::string::npos) << first(trades);
+    return;
+  }
+  FAIL() << "no message of several views";
+}
+
+}  // namespace
+}  // namespace armillary::plan

@@ -1,0 +1,119 @@
+#include "armillary/proof/digest.h"
+
+#define XXH_INLINE_ALL
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <concepts>
+#include <memory>
+
+namespace armillary::proof {
+namespace {
+
+/// Numbers and texts, one after the other. Texts and lists go with their length, so that two
+/// inputs of different parts are different.
+class Hash {
+ public:
+  Hash() { XXH3_128bits_reset(state_.get()); }
+
+  template <std::integral T>
+  void add(T value) {
+    const auto wide = static_cast<std::int64_t>(value);
+    XXH3_128bits_update(state_.get(), &wide, sizeof(wide));
+  }
+  void add(std::string_view text) {
+    add(text.size());
+    XXH3_128bits_update(state_.get(), text.data(), text.size());
+  }
+  void add(const Digest& digest) {
+    add(digest.low);
+    add(digest.high);
+  }
+  template <class T>
+  requires std::is_enum_v<T>
+  void add(T value) { add(static_cast<int>(value)); }
+  void add(const plan::Heads& heads) { add_all(heads.begin, heads.end); }
+  void add(const plan::Interval& range) { add_all(range.begin, range.end); }
+  void add(const plan::BlockIds& ids) {
+    add(ids.runs().size());
+    for (const plan::IdRun& run : ids.runs()) add_all(run.first, run.last);
+  }
+  void add(const plan::Run& run) { add_all(run.begin, run.count, run.step, run.width); }
+  void add(const plan::Band& band) { add_all(band.q, band.k, band.lo, band.hi); }
+  void add(const plan::Block& block) { add_all(block.owner, block.runs); }
+  void add(const plan::Slot& slot) { add_all(slot.bytes, slot.external); }
+  void add(const plan::Tile& tile) {
+    add_all(tile.tensor, tile.partial, tile.heads, tile.blocks, tile.slot, tile.narrow);
+  }
+  void add(const plan::View& view) { add_all(view.tile, view.heads, view.blocks); }
+  void add(const plan::Op& op) {
+    add_all(op.kind, op.lane, op.step, op.peer, op.collective, op.fresh_q, op.fresh_kv, op.loan);
+    add_list(op.views);
+  }
+  template <class T>
+  void add(const std::vector<T>& list) {
+    add_list(list);
+  }
+  template <class... Values>
+  void add_all(const Values&... values) {
+    (add(values), ...);
+  }
+
+  Digest digest() const {
+    const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
+    return {hash.low64, hash.high64};
+  }
+
+ private:
+  template <class List>
+  void add_list(const List& list) {
+    add(list.size());
+    for (const auto& value : list) add(value);
+  }
+
+  struct Free {
+    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+  };
+  std::unique_ptr<XXH3_state_t, Free> state_{XXH3_createState()};
+};
+
+}  // namespace
+
+std::string to_string(const Digest& digest) {
+  return fmt::format("{:016x}{:016x}", digest.high, digest.low);
+}
+
+Digest digest_of(std::string_view text) {
+  Hash hash;
+  hash.add(text);
+  return hash.digest();
+}
+
+Digest digest_of(const plan::Problem& problem, const plan::Strategy& strategy) {
+  Hash hash;
+  hash.add(std::string_view(to_string(strategy)));
+  hash.add_all(problem.world, problem.batch, problem.heads, problem.kv_heads, problem.head_dim,
+               problem.value_dim, problem.dtype, problem.layout.kind, problem.layout.stripe,
+               problem.return_lse, problem.wire);
+  hash.add_all(problem.mask.q_len(), problem.mask.kv_len(), problem.mask.bands());
+  return hash.digest();
+}
+
+Digest digest_of(const plan::Blocks& blocks) {
+  Hash hash;
+  hash.add_all(blocks.q, blocks.kv);
+  return hash.digest();
+}
+
+Digest digest_of(const plan::RankProgram& program, const Digest& blocks) {
+  Hash hash;
+  hash.add_all(blocks, program.rank, program.slots, program.tiles, program.ops, program.inputs,
+               program.outputs, program.saved);
+  return hash.digest();
+}
+
+std::string_view version() {
+  return ARMILLARY_VERSION;
+}
+
+}  // namespace armillary::proof

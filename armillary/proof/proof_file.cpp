@@ -1,0 +1,146 @@
+#include "armillary/proof/proof_file.h"
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+
+#include "armillary/core/error.h"
+#include "armillary/io/run_files.h"
+#include "armillary/plan/json.h"
+
+namespace armillary::proof {
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+constexpr int kFormatVersion = 1;
+
+/// All but the digest of it.
+Json contents(const plan::Problem& problem, const plan::Strategy& strategy, Json programs) {
+  return {{"format_version", kFormatVersion},
+          {"version", version()},
+          {"proof_version", kProofVersion},
+          {"strategy", to_string(strategy)},
+          {"problem", Json::parse(plan::to_json(problem))},
+          {"programs", std::move(programs)}};
+}
+
+Json to_json(const std::array<PassProof, kPasses.size()>& passes) {
+  Json programs = Json::object();
+  for (std::size_t p = 0; p < kPasses.size(); ++p) {
+    Json& list = programs[std::string(to_string(kPasses[p]))] = Json::array();
+    for (const Digest& digest : passes[p].programs) list.push_back(to_string(digest));
+  }
+  return programs;
+}
+
+std::string read(const std::string& path) {
+  std::error_code error;  // then it is no file
+  if (!fs::is_regular_file(path, error)) {
+    fail<IoError>("proof: {} is no file; one of verify --save-proof is required", path);
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::string text(static_cast<std::size_t>(fs::file_size(path)), ' ');
+  if (!file.read(text.data(), static_cast<std::streamsize>(text.size()))) {
+    fail<IoError>("proof: {} cannot be read; a file of verify --save-proof is required", path);
+  }
+  return text;
+}
+
+/// Whether a file is there, of whatever kind. A folder that was named must be one.
+bool is_there(const std::string& folder, const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) {
+    fail<IoError>("proof: {} is no folder; one of verify --save-proof, or none, is required",
+                  folder);
+  }
+  const fs::file_status status = fs::symlink_status(path, error);
+  return fs::exists(status);
+}
+
+[[noreturn]] void refuse(const std::string& path, const std::string& given) {
+  fail<InvalidArgument>("proof: {} {}; run armillary verify --save-proof again", path, given);
+}
+
+/// Refuses another value, of an object the first key that differs.
+void require(const std::string& path, const std::string& key, const Json& given,
+             const Json& required) {
+  if (given == required) return;
+  if (given.is_object() && required.is_object()) {
+    for (const auto& [inner, value] : required.items()) {
+      require(path, fmt::format("{}.{}", key, inner), given.value(inner, Json()), value);
+    }
+  }
+  const auto shortened = [](const Json& json) {
+    const std::string text = json.dump();
+    return text.size() > 80 ? text.substr(0, 77) + "..." : text;
+  };
+  refuse(path,
+         fmt::format("is of {} {}; {} is required", key, shortened(given), shortened(required)));
+}
+
+Digest parse_digest(const std::string& path, const Json& json) {
+  const std::string text = json.is_string() ? json.get<std::string>() : "";
+  Digest digest;
+  if (text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string::npos) {
+    digest = {.low = std::stoull(text.substr(16), nullptr, 16),
+              .high = std::stoull(text.substr(0, 16), nullptr, 16)};
+  }
+  if (to_string(digest) != text) refuse(path, "holds " + json.dump() + " where a digest should be");
+  return digest;
+}
+
+}  // namespace
+
+std::string proof_path(const std::string& folder, const Digest& key) {
+  return (fs::path(folder) / (to_string(key) + ".proof.json")).string();
+}
+
+std::string save_proof(const std::string& folder, const plan::Problem& problem,
+                       const plan::Strategy& strategy) {
+  const plan::Planner planner(problem, strategy);
+  std::array<PassProof, kPasses.size()> passes;
+  for (std::size_t p = 0; p < kPasses.size(); ++p) passes[p] = prove(planner, kPasses[p]);
+  const std::string wrong = first_wrong(passes);
+  if (!wrong.empty()) fail<PlanError>("proof: {}; a plan that is exact is required", wrong);
+  Json json = contents(problem, strategy, to_json(passes));
+  const std::string digest = to_string(digest_of(json.dump()));
+  json["digest"] = digest;
+  std::string path = proof_path(folder, digest_of(problem, strategy));
+  io::write_file(path, json.dump() + "\n");
+  return path;
+}
+
+std::optional<Programs> load_proof(const std::string& folder, const plan::Problem& problem,
+                                   const plan::Strategy& strategy) {
+  const std::string path = proof_path(folder, digest_of(problem, strategy));
+  if (!is_there(folder, path)) return std::nullopt;
+  Json json = Json::parse(read(path), nullptr, false);
+  if (!json.is_object()) refuse(path, "is cut off, or is no JSON");
+  const Json expected = contents(problem, strategy, nullptr);
+  for (const auto& [key, value] : expected.items()) {
+    if (!json.contains(key)) refuse(path, "has no " + key);
+    if (key != "programs") require(path, key, json[key], value);
+  }
+  const std::string recorded = json.contains("digest") ? json["digest"].dump() : "none";
+  json.erase("digest");
+  const std::string found = Json(to_string(digest_of(json.dump()))).dump();
+  if (recorded != found) {
+    refuse(path, fmt::format("was edited: it says digest {}, its text has {}", recorded, found));
+  }
+  Programs programs;
+  if (!json["programs"].is_object()) refuse(path, "has no programs");
+  for (std::size_t p = 0; p < kPasses.size(); ++p) {
+    const Json& list = json["programs"][std::string(to_string(kPasses[p]))];
+    if (!list.is_array() || list.size() != static_cast<std::size_t>(problem.world)) {
+      refuse(path, fmt::format("has not {} programs of {}", problem.world, to_string(kPasses[p])));
+    }
+    for (const Json& digest : list) programs[p].push_back(parse_digest(path, digest));
+  }
+  return programs;
+}
+
+}  // namespace armillary::proof

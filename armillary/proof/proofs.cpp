@@ -1,0 +1,107 @@
+#include "armillary/proof/proofs.h"
+
+#include <exception>
+#include <system_error>
+
+#include "armillary/plan/strategy.h"
+
+namespace armillary::proof {
+
+Proofs& Proofs::of_this_process() {
+  static Proofs proofs;
+  return proofs;
+}
+
+Proofs::Proofs() {
+  // The thread uses them, so they must be there when it ends: what is made first is gone last.
+  plan::strategies();
+  make_current_change();
+}
+
+Proofs::~Proofs() {
+  {
+    const std::lock_guard lock(mutex_);
+    stops_ = true;
+  }
+  wake_.notify_all();
+  if (worker_.joinable()) worker_.join();
+}
+
+std::shared_ptr<const PassProof> Proofs::get(const Digest& key, plan::Pass pass, const Make& make) {
+  std::shared_ptr<Entry> entry;
+  bool mine = true;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find({key, pass});
+    if (found == entries_.end()) {
+      entry = add({key, pass});
+    } else {
+      entry = found->second;
+      mine = entry->ahead != nullptr;  // Who needs it now does not wait for the thread.
+      entry->ahead = nullptr;
+    }
+    if (mine) ++made_;
+  }
+  if (mine) run(*entry, make);
+  return entry->proof.get();
+}
+
+void Proofs::start(const Digest& key, plan::Pass pass, Make make) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (entries_.contains({key, pass})) return;
+    try {
+      if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
+    } catch (const std::system_error&) {  // No thread: get() makes it.
+      return;
+    }
+    const std::shared_ptr<Entry> entry = add({key, pass});
+    entry->ahead = std::move(make);
+    ahead_.push_back(entry);
+  }
+  wake_.notify_one();
+}
+
+std::int64_t Proofs::made() const {
+  const std::lock_guard lock(mutex_);
+  return made_;
+}
+
+/// Under the lock. The oldest is forgotten; who has asked for it keeps it.
+std::shared_ptr<Proofs::Entry> Proofs::add(const Key& key) {
+  constexpr std::size_t kMost = 3072;  // three passes of 1,024 problems
+  auto entry = std::make_shared<Entry>();
+  entries_.emplace(key, entry);
+  order_.push_back(key);
+  if (order_.size() > kMost) {
+    entries_.erase(order_.front());
+    order_.pop_front();
+  }
+  return entry;
+}
+
+void Proofs::run(Entry& entry, const Make& make) {
+  try {
+    entry.promise.set_value(std::make_shared<const PassProof>(make()));
+  } catch (...) {
+    entry.promise.set_exception(std::current_exception());
+  }
+}
+
+void Proofs::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [&] { return stops_ || !ahead_.empty(); });
+    if (stops_) return;
+    const std::shared_ptr<Entry> entry = ahead_.front();
+    ahead_.pop_front();
+    if (!entry->ahead) continue;  // Somebody could not wait.
+    const Make make = std::exchange(entry->ahead, nullptr);
+    ++made_;
+    lock.unlock();
+    run(*entry, make);
+    lock.lock();
+  }
+}
+
+}  // namespace armillary::proof

@@ -1,0 +1,120 @@
+#include "armillary/proof/prove.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "armillary/core/error.h"
+#include "armillary/plan/each_rank.h"
+#include "armillary/plan/passes/lower.h"
+#include "armillary/plan/verify.h"
+
+namespace armillary::proof {
+namespace {
+
+/// The change that tests ask for; null in every other process.
+class CurrentChange {
+ public:
+  static CurrentChange& of_this_process() {
+    static CurrentChange current;
+    return current;
+  }
+  void set(std::shared_ptr<const ChangedPrograms::Change> change) {
+    const std::lock_guard lock(mutex_);
+    change_ = std::move(change);
+  }
+  void apply(plan::Pass pass, bool proving, plan::RankProgram& program) {
+    const std::shared_ptr<const ChangedPrograms::Change> change = get();
+    if (change) (*change)(pass, proving, program);
+  }
+
+ private:
+  std::shared_ptr<const ChangedPrograms::Change> get() {
+    const std::lock_guard lock(mutex_);
+    return change_;
+  }
+  std::mutex mutex_;
+  std::shared_ptr<const ChangedPrograms::Change> change_;
+};
+
+plan::RankProgram make(const plan::Planner& planner, plan::Pass pass, plan::Rank rank,
+                       bool proving) {
+  plan::RankProgram program =
+      plan::lower(planner.problem(), planner.blocks(), planner.program(pass, rank));
+  CurrentChange::of_this_process().apply(pass, proving, program);
+  return program;
+}
+
+}  // namespace
+
+plan::RankProgram runnable(const plan::Planner& planner, plan::Pass pass, plan::Rank rank) {
+  return make(planner, pass, rank, false);
+}
+
+PassProof prove(const plan::Planner& planner, plan::Pass pass) {
+  const int world = planner.problem().world;
+  plan::Plan plan{.problem = planner.problem(),
+                  .strategy = to_string(planner.strategy()),
+                  .pass = pass,
+                  .blocks = planner.blocks(),
+                  .ranks = std::vector<plan::RankProgram>(world)};
+  PassProof proof;
+  proof.programs.resize(world);
+  proof.saved.resize(world);
+  const Digest blocks = digest_of(plan.blocks);
+  plan::for_each_rank(world, [&](plan::Rank rank) {
+    plan::RankProgram& program = plan.ranks[rank];
+    program = make(planner, pass, rank, true);
+    proof.programs[rank] = digest_of(program, blocks);
+    proof.saved[rank] = digest_of_saved(program);
+  });
+  const std::vector<plan::Diagnostic> found = verify(plan, 1);
+  if (!found.empty()) {
+    proof.wrong = fmt::format("{} {}: rank {} op {}: {}: {}", plan.strategy, to_string(pass),
+                              found[0].rank, found[0].op, found[0].rule, found[0].message);
+  }
+  return proof;
+}
+
+Digest digest_of_saved(const plan::RankProgram& program) {
+  std::string text;
+  for (const int index : program.saved) {
+    const plan::Tile& tile = program.tiles[index];
+    text += fmt::format("{} {}-{}", to_string(tile.tensor), tile.heads.begin, tile.heads.end);
+    for (const plan::IdRun& run : tile.blocks.runs())
+      text += fmt::format(" {}-{}", run.first, run.last);
+    text += '\n';
+  }
+  return digest_of(text);
+}
+
+std::string first_wrong(const std::array<PassProof, kPasses.size()>& passes) {
+  for (const PassProof& pass : passes) {
+    if (!pass.wrong.empty()) return pass.wrong;
+  }
+  for (std::size_t p = 1; p < passes.size(); ++p) {
+    for (std::size_t rank = 0; rank < passes[0].saved.size(); ++rank) {
+      if (passes[p].saved[rank] != passes[0].saved[rank]) {
+        return fmt::format("rank {}: {} does not find what forward saves", rank,
+                           to_string(kPasses[p]));
+      }
+    }
+  }
+  return "";
+}
+
+void make_current_change() {
+  CurrentChange::of_this_process();
+}
+
+ChangedPrograms::ChangedPrograms(Change change) {
+  CurrentChange::of_this_process().set(std::make_shared<const Change>(std::move(change)));
+}
+
+ChangedPrograms::~ChangedPrograms() {
+  CurrentChange::of_this_process().set(nullptr);
+}
+
+}  // namespace armillary::proof

@@ -1,0 +1,69 @@
+#include "armillary/proof/prove.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "armillary/plan/verify.h"
+
+namespace armillary::proof {
+namespace {
+
+using testing::HasSubstr;
+
+plan::Planner ring_of(int world) {
+  return {{.world = world,
+           .heads = 2,
+           .kv_heads = 2,
+           .head_dim = 8,
+           .value_dim = 8,
+           .mask = plan::causal_mask({16, 16}, plan::Align::Start)},
+          plan::parse_strategy("ring")};
+}
+
+std::array<PassProof, kPasses.size()> prove_all(const plan::Planner& planner) {
+  return {prove(planner, kPasses[0]), prove(planner, kPasses[1]), prove(planner, kPasses[2])};
+}
+
+TEST(Prove, NamesTheProgramsThatRun) {
+  const plan::Planner planner = ring_of(4);
+  const Digest blocks = digest_of(planner.blocks());
+  for (const plan::Pass pass : kPasses) {
+    const PassProof proof = prove(planner, pass);
+    EXPECT_EQ(proof.wrong, "");
+    ASSERT_EQ(proof.programs.size(), 4U);
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(proof.programs[rank], digest_of(runnable(planner, pass, rank), blocks));
+    }
+  }
+  EXPECT_EQ(first_wrong(prove_all(planner)), "");
+}
+
+TEST(Prove, SaysWhatIsWrong) {
+  const ChangedPrograms broken([](plan::Pass pass, bool, plan::RankProgram& program) {
+    if (pass == plan::Pass::Backward && program.rank == 2) program.ops.pop_back();
+  });
+  const plan::Planner planner = ring_of(4);
+  EXPECT_EQ(prove(planner, plan::Pass::Forward).wrong, "");
+  EXPECT_THAT(prove(planner, plan::Pass::Backward).wrong, HasSubstr("ring backward: rank "));
+  EXPECT_EQ(first_wrong(prove_all(planner)), prove(planner, plan::Pass::Backward).wrong);
+}
+
+TEST(Prove, PassesMustAgreeInWhatIsSaved) {
+  std::array<PassProof, kPasses.size()> passes = prove_all(ring_of(2));
+  passes[2].saved[1] = digest_of("other");
+  EXPECT_EQ(first_wrong(passes), "rank 1: replay does not find what forward saves");
+}
+
+TEST(ChangedPrograms, EndWithTheObject) {
+  const plan::Planner planner = ring_of(2);
+  const plan::RankProgram before = runnable(planner, plan::Pass::Forward, 0);
+  {
+    const ChangedPrograms empty(
+        [](plan::Pass, bool, plan::RankProgram& program) { program.ops.clear(); });
+    EXPECT_TRUE(runnable(planner, plan::Pass::Forward, 0).ops.empty());
+  }
+  EXPECT_EQ(runnable(planner, plan::Pass::Forward, 0), before);
+}
+
+}  // namespace
+}  // namespace armillary::proof

@@ -1,0 +1,68 @@
+#include "armillary/train/attend_over_ranks.h"
+
+#include <memory>
+
+#include "armillary/attention/attention_in_progress.h"
+
+namespace armillary::train {
+namespace {
+
+using attention::AttentionInProgress;
+using attention::AttentionOptions;
+using attention::AttentionResults;
+using attention::AttentionShape;
+using attention::KeptAttention;
+
+AttentionShape attention_shape_of(const QkvShape& shape) {
+  return {.batch = shape.batch,
+          .q_tokens = shape.tokens,
+          .kv_tokens = shape.tokens,
+          .heads = shape.heads,
+          .kv_heads = shape.kv_heads,
+          .head_dim = shape.head_dim,
+          .value_dim = shape.head_dim,
+          .dtype = shape.dtype};
+}
+
+/// A layer's call of `begun`, whose result is `result` of its results.
+template <class Result, class Make>
+typename AttendTo<Result>::Call call_of(AttentionInProgress begun, const Make& result) {
+  const auto call = std::make_shared<AttentionInProgress>(std::move(begun));
+  return {.take_k = [call](const at::Tensor& k_BLGD) { call->feed_k(k_BLGD); },
+          .take_v = [call](const at::Tensor& v_BLGD) { call->feed_v(v_BLGD); },
+          .finish =
+              [call, result](const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                             const at::Tensor& v_BLGD) {
+                return result(call->finish(q_BLHD, k_BLGD, v_BLGD));
+              }};
+}
+
+at::Tensor output_of(const AttentionResults& results) {
+  return results.out_BLHE;
+}
+
+}  // namespace
+
+Attends attend_over_ranks(comm::Communicator& comm, const AttentionOptions& options) {
+  const auto attend = [&comm, options](const QkvShape& shape) {
+    return call_of<at::Tensor>(AttentionInProgress::begin(attention_shape_of(shape), comm, options),
+                               output_of);
+  };
+  const auto replay = [&comm, options](const KeptAttention& kept) {
+    return [&comm, options, kept](const QkvShape& shape) {
+      return call_of<at::Tensor>(
+          AttentionInProgress::begin_replay(attention_shape_of(shape), kept, comm, options),
+          output_of);
+    };
+  };
+  const auto keep = [&comm, options, replay](const QkvShape& shape) {
+    return call_of<KeptOutput>(
+        AttentionInProgress::begin_keep(attention_shape_of(shape), comm, options),
+        [replay](const AttentionResults& results) {
+          return KeptOutput{results.out_BLHE, replay(results.kept)};
+        });
+  };
+  return {attend, keep};
+}
+
+}  // namespace armillary::train

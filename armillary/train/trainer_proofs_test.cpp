@@ -1,0 +1,112 @@
+// What a training run proves, and that it runs nothing else.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/plan/strategies/presets.h"
+#include "armillary/proof/proof_file.h"
+#include "armillary/proof/proofs.h"
+#include "armillary/train/estimate.h"
+#include "armillary/train/small_training.h"
+
+namespace armillary::train {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+/// Leaves out the first send of rank 1 in one of the passes.
+struct WithoutASend : plan::Schedule {
+  WithoutASend(std::unique_ptr<const plan::Schedule> whole, plan::Pass broken)
+      : whole(std::move(whole)), broken(broken) {}
+  plan::RankProgram program(plan::Pass pass, plan::Rank rank) const override {
+    plan::RankProgram program = whole->program(pass, rank);
+    std::vector<plan::Op>& ops = program.ops;
+    const auto sends = [](const plan::Op& op) { return op.kind == plan::OpKind::Send; };
+    if (pass == broken && rank == 1) ops.erase(std::find_if(ops.begin(), ops.end(), sends));
+    return program;
+  }
+  std::unique_ptr<const plan::Schedule> whole;
+  plan::Pass broken;
+};
+
+TEST(Train, APlanThatIsWrongDoesNotRun) {
+  for (const plan::Pass broken : {plan::Pass::Forward, plan::Pass::Backward}) {
+    const std::string name = "without_a_send_" + std::string(to_string(broken));
+    plan::StrategyDefinition wrong = plan::grid_strategy(
+        {.name = name}, [](const plan::Problem& problem, const plan::Strategy&) {
+          return plan::PassGrids{{.rq = problem.world, .column = plan::Movement::Gather}};
+        });
+    wrong.schedule = [whole = wrong.schedule, broken](const plan::PlanContext& context,
+                                                      const plan::Strategy& strategy) {
+      return std::make_unique<const WithoutASend>(whole(context, strategy), broken);
+    };
+    plan::add_strategy(wrong);
+    Recipe recipe = small_recipe();
+    recipe.parallelism.context_parallel_degree = 2;
+    recipe.parallelism.strategy = name;
+    recipe.comm.train_timeout_seconds = 5;
+    EXPECT_THAT([&] { run(recipe); },
+                ThrowsMessage<PlanError>(HasSubstr("attention: " + name + " " +
+                                                   std::string(to_string(broken)) + ": rank 0 op")))
+        << name;
+  }
+}
+
+// Each mask once, whatever the layers, steps and ranks; and what was proved ahead is what runs.
+TEST(Train, EveryMaskIsProvedOnce) {
+  for (const std::string mask : {"window:left=9,right=1", "documents"}) {
+    Recipe recipe = small_recipe();
+    recipe.training.seq_len = 46;  // in no other test: proofs are kept for the whole process
+    recipe.parallelism.context_parallel_degree = 3;
+    recipe.parallelism.mask = mask;
+    recipe.training.steps = 3;
+    std::set<std::string> masks;
+    for (int i = 0; i < 6; ++i) {
+      const Sequence sequence = words(46).at(i);
+      masks.insert(proof::to_string(proof::digest_of(
+          attention_problem(recipe, sequence_mask(mask, sequence.documents)), {})));
+    }
+    const std::int64_t before = proof::Proofs::of_this_process().made();
+    run(recipe);
+    EXPECT_EQ(proof::Proofs::of_this_process().made() - before,
+              masks.size() * proof::kPasses.size())
+        << mask;
+    EXPECT_EQ(masks.size() == 1, mask != "documents");
+  }
+}
+
+TEST(Train, ReadsRecordedProofs) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("armillary_train_" + std::to_string(::getpid()));
+  Recipe recipe = small_recipe();
+  recipe.training.steps = 2;
+  recipe.parallelism.context_parallel_degree = 3;
+  recipe.parallelism.mask = "window:left=8,right=1";
+  recipe.parallelism.proofs = folder.string();
+  const plan::Problem problem = attention_problem(
+      recipe, plan::parse_mask(recipe.parallelism.mask,
+                               {recipe.training.seq_len, recipe.training.seq_len}));
+  const std::string path = proof::save_proof(folder.string(), problem,
+                                             plan::parse_strategy(recipe.parallelism.strategy));
+  const std::int64_t before = proof::Proofs::of_this_process().made();
+  run(recipe);
+  EXPECT_EQ(proof::Proofs::of_this_process().made(), before);
+  std::ofstream(path, std::ios::app) << "x";
+  EXPECT_THAT([&] { run(recipe); },
+              ThrowsMessage<PlanError>(HasSubstr("is cut off, or is no JSON")));
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace armillary::train

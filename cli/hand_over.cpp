@@ -1,0 +1,48 @@
+#include "cli/hand_over.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "cli/verbs.h"
+
+namespace armillary::cli {
+
+void name_train(CLI::App& app, int& /*exit_code*/) {
+  app.add_subcommand("train", kTrainDescription);
+}
+
+void name_bench(CLI::App& app, int& /*exit_code*/) {
+  app.add_subcommand("bench", kBenchDescription);
+}
+
+void hand_over(int argc, const char* const* argv) {
+  const std::string_view verb = argc >= 2 ? argv[1] : "";
+  if (verb != "train" && verb != "bench") return;
+  std::error_code error;  // then there is no path either
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::string program = (self.parent_path() / "armillary-torch").string();
+  if (!std::filesystem::exists(program, error)) {
+    fail<InvalidArgument>(
+        "{}: {} is not there: this program was built without libtorch, or moved alone; a build "
+        "with libtorch is required: ./dev build",
+        verb, program);
+  }
+  std::vector<std::string> words{program};
+  words.insert(words.end(), argv + 1, argv + argc);
+  std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  execv(program.c_str(), arguments.data());
+  fail<Error>("{}: {} cannot be started: {}", verb, program, std::strerror(errno));
+}
+
+}  // namespace armillary::cli

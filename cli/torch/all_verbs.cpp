@@ -1,0 +1,10 @@
+#include "cli/program.h"
+#include "cli/verbs.h"
+
+namespace armillary::cli {
+
+std::vector<AddVerb> all_verbs() {
+  return {add_plan, add_verify, add_train, add_bench};
+}
+
+}  // namespace armillary::cli
