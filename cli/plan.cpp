@@ -60,11 +60,12 @@ std::int64_t most_between_nodes(const plan::Plan& plan, int ranks_per_node) {
 
 /// A row of the comparison, without its end.
 std::string compared(const plan::Problem& problem, const plan::Strategy& strategy,
+                     const std::vector<plan::Lowering>& lowerings,
                      std::optional<plan::ForwardBound>& bound, std::optional<int> ranks_per_node) {
   std::string row = fmt::format("| {} ", to_string(strategy));
   std::string between_nodes;
   for (const plan::Plan& plan :
-       plan::make_plans(problem, strategy, {plan::Pass::Forward, plan::Pass::Backward})) {
+       lowered_plans(problem, strategy, {plan::Pass::Forward, plan::Pass::Backward}, lowerings)) {
     const bool forward = plan.pass == plan::Pass::Forward;
     const Costs of_plan = costs(plan);
     const auto& [most, sum, pairs] = of_plan;
@@ -97,13 +98,14 @@ std::string legend(std::optional<plan::ForwardBound>& bound) {
 }
 
 /// A Markdown table of all strategies that solve the problem: steps, and MiB on the busiest rank.
-void print_comparison(const plan::Problem& problem, std::optional<int> ranks_per_node) {
+void print_comparison(const plan::Problem& problem, const std::vector<plan::Lowering>& lowerings,
+                      std::optional<int> ranks_per_node) {
   bool first = true;
   std::optional<plan::ForwardBound> bound;
   if (problem.mask.q_len() == problem.mask.kv_len()) bound.emplace(problem);
   for (const plan::Strategy& strategy : plan::legal_strategies(problem)) {
     const std::string row =
-        compared(problem, strategy, bound, ranks_per_node);  // throws before any output
+        compared(problem, strategy, lowerings, bound, ranks_per_node);  // throws before output
     if (first) {
       fmt::print(
           "| strategy | work max/mean | steps | sent MiB | max/mean | x bound | slots MiB "
@@ -131,7 +133,7 @@ void run(const PlanFlags& flags) {
     if (!flags.ranks_per_node.empty()) {
       ranks_per_node = parse_count("--ranks-per-node", flags.ranks_per_node);
     }
-    return print_comparison(problem(flags), ranks_per_node);
+    return print_comparison(problem(flags), plan::parse_lowerings(flags.lower), ranks_per_node);
   }
   for (const plan::Plan& plan : lowered_plans(flags)) {
     if (flags.json) {
@@ -157,12 +159,11 @@ void add_plan(CLI::App& app, int& exit_code) {
   CLI::Option* const compare =
       verb->add_flag("--compare", flags->compare,
                      "A table of the strategies that solve the problem, with the\n"
-                     "usual values of their keys; as they are before --lower")
+                     "usual values of their keys")
           ->excludes(json)
           ->excludes(list)
           ->excludes("--strategy")
-          ->excludes("--pass")
-          ->excludes("--lower");
+          ->excludes("--pass");
   verb->add_option("--ranks-per-node", flags->ranks_per_node,
                    "With --compare: also the bytes that leave nodes of so many neighbours")
       ->needs(compare)

@@ -93,12 +93,18 @@ std::vector<plan::Pass> passes(const ProblemFlags& flags) {
   }
 }
 
-std::vector<plan::Plan> lowered_plans(const ProblemFlags& flags) {
-  const std::vector<plan::Lowering> lowerings = plan::parse_lowerings(flags.lower);
-  const plan::Strategy strategy = plan::parse_strategy(flags.strategy);
-  std::vector<plan::Plan> plans = plan::make_plans(problem(flags), strategy, passes(flags));
+std::vector<plan::Plan> lowered_plans(const plan::Problem& problem, const plan::Strategy& strategy,
+                                      const std::vector<plan::Pass>& passes,
+                                      const std::vector<plan::Lowering>& lowerings) {
+  std::vector<plan::Plan> plans = plan::make_plans(problem, strategy, passes);
   for (plan::Plan& plan : plans) plan = plan::lower(std::move(plan), lowerings);
   return plans;
+}
+
+std::vector<plan::Plan> lowered_plans(const ProblemFlags& flags) {
+  const std::vector<plan::Lowering> lowerings = plan::parse_lowerings(flags.lower);
+  return lowered_plans(problem(flags), plan::parse_strategy(flags.strategy), passes(flags),
+                       lowerings);
 }
 
 }  // namespace armillary::cli

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "armillary/plan/passes/lower.h"
 #include "armillary/plan/strategy.h"
 
 namespace armillary::cli {
@@ -43,6 +44,11 @@ int parse_count(std::string_view flag, const std::string& text);
 /// @throws InvalidArgument as the parsers do.
 plan::Problem problem(const ProblemFlags& flags);
 std::vector<plan::Pass> passes(const ProblemFlags& flags);
+/// All passes of a strategy, lowered.
+std::vector<plan::Plan> lowered_plans(const plan::Problem& problem, const plan::Strategy& strategy,
+                                      const std::vector<plan::Pass>& passes,
+                                      const std::vector<plan::Lowering>& lowerings);
+
 /// The plans of `--strategy`, for `--pass`, after `--lower`.
 std::vector<plan::Plan> lowered_plans(const ProblemFlags& flags);
 

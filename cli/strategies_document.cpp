@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "armillary/plan/passes/lower.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/plan/text.h"
 #include "cli/costs.h"
@@ -62,7 +63,7 @@ std::string picture(const std::string& name) {
   const std::optional<plan::Strategy> strategy = first_legal(four, name);
   if (!strategy) return "Not on 4 ranks.\n";
   return fmt::format("`{}`:\n\n```\n{}```\n", to_string(*strategy),
-                     to_string(plan::make_plan(four, *strategy, plan::Pass::Forward)));
+                     to_string(plan::lower(plan::make_plan(four, *strategy, plan::Pass::Forward))));
 }
 
 std::string cost_table(const std::string& name) {
@@ -75,12 +76,11 @@ std::string cost_table(const std::string& name) {
     if (!strategy) continue;
     table += fmt::format("| {} | `{}` |", world, to_string(*strategy));
     plan::ForwardBound bound(problem(world));
-    for (const plan::Plan& plan :
-         plan::make_plans(problem(world), *strategy, {plan::Pass::Forward, plan::Pass::Backward})) {
-      const Costs of_plan = costs(plan);
+    for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
+      const Costs of_plan = costs(plan::lower(plan::make_plan(problem(world), *strategy, pass)));
       const plan::Traffic& most = of_plan.most;
       table += fmt::format(" {} | {} |", most.steps, most.sent_bytes / kKib);
-      if (plan.pass == plan::Pass::Forward) {
+      if (pass == plan::Pass::Forward) {
         const std::optional<double> over = over_bound(of_plan, bound);
         table += over ? fmt::format(" {:.2f} |", *over) : " - |";
       }

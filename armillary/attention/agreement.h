@@ -9,35 +9,26 @@
 
 #include <memory>
 #include <optional>
-#include <string_view>
 
-#include "armillary/attention/sequence_parallel_attention.h"
+#include "armillary/attention/call_record.h"
 #include "armillary/comm/communicator.h"
-#include "armillary/proof/digest.h"
+#include "armillary/runtime/gate.h"
 
 namespace armillary::attention {
 
-/// What a rank is asked for.
-struct Asked {
-  std::string_view call;     ///< Name of the function.
-  proof::Digest key;         ///< Of problem and strategy.
-  std::string_view problem;  ///< Problem and strategy as words `name=value`.
-  double scale = 0;
-  const AttentionOptions&
-      options;  ///< `proofs` may differ: it is where proofs lie on this machine.
-};
-
-/// One comparison. Collective. Cost: log2(world) messages of 1 KiB in each direction.
-class Agreement {
+/// One comparison, which the tiles of a call wait for. Collective. Cost: log2(world) messages of 1
+/// KiB in each direction.
+class Agreement : public runtime::Gate {
  public:
   /// Tells the next rank and waits for nobody. @throws CommError as the communicator.
   Agreement(comm::Communicator& comm, const Asked& asked);
-  ~Agreement();
+  ~Agreement() override;
 
-  /// Returns once all ranks are known to be asked for the same; again at once.
+  /// All ranks are known to be asked for the same.
   /// @throws InvalidArgument, on the rank that sees it, with both values if they are not; CommError
   /// as the communicator.
-  void wait();
+  bool is_open() override;
+  void wait() override;
 
   /// For a rank that cannot do what it is asked for: looks for so long whether that is because the
   /// rank before was asked for something else. @throws InvalidArgument, with both values, if so.

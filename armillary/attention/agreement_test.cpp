@@ -20,12 +20,12 @@
 #include <vector>
 
 #include "armillary/attention/sequence_parallel_attention.h"
-#include "armillary/attention/watched_communicator.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/proof/proof_file.h"
 #include "armillary/proof/proofs.h"
 #include "armillary/proof/together.h"
+#include "armillary/runtime/watched_communicator.h"
 
 namespace armillary::attention {
 namespace {
@@ -76,7 +76,8 @@ Ends ends_of(const std::function<void(comm::Communicator&)>& body, int world = k
   Ends ends{std::vector<std::string>(world, "no error"), std::vector<int>(world)};
   const auto rank_body = [&](comm::Communicator& comm) {
     int& tiles = ends.tiles[comm.rank()];
-    WatchedCommunicator watched(comm, [&](const comm::Message& m) { tiles += is_of_a_plan(m); });
+    runtime::WatchedCommunicator watched(
+        comm, [&](const comm::Message& m) { tiles += runtime::is_of_a_plan(m); });
     std::string& text = ends.texts[comm.rank()];
     try {
       body(watched);
@@ -238,8 +239,8 @@ TEST(Agreement, NoRankAttendsBeforeItKnowsThatAllWereAskedForTheSame) {
   std::array<std::atomic<int>, kMany> tiles{};
   const auto body = [&](comm::Communicator& inner) {
     const int rank = inner.rank();
-    WatchedCommunicator comm(inner,
-                             [&](const comm::Message& m) { tiles[rank] += is_of_a_plan(m); });
+    runtime::WatchedCommunicator comm(
+        inner, [&](const comm::Message& m) { tiles[rank] += runtime::is_of_a_plan(m); });
     run(comm, options);
     run(comm, other);
     tiles_before[rank] = tiles[rank];
@@ -356,7 +357,7 @@ TEST(Agreement, RecordedProofsNeedNoOther) {
 
   std::ofstream(path) << "{";
   const Ends ends = ends_of(ask);
-  EXPECT_THAT(ends.texts, Each(AllOf(StartsWith("PlanError: "), HasSubstr(path),
+  EXPECT_THAT(ends.texts, Each(AllOf(StartsWith("InvalidArgument: "), HasSubstr(path),
                                      HasSubstr("is cut off, or is no JSON"))));
   EXPECT_THAT(ends.tiles, Each(0));
   std::filesystem::remove_all(folder);

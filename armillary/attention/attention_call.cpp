@@ -7,9 +7,9 @@
 #include <string_view>
 #include <utility>
 
-#include "armillary/attention/resting_executions.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu_kernel.h"
+#include "armillary/runtime/resting_executions.h"
 
 namespace armillary::attention {
 namespace {
@@ -85,10 +85,10 @@ void check_and_compile(AttentionCall& call, const Described& asked, const Attent
   call.options = {.score = score_of(options, problem.heads, problem.head_dim),
                   .max_logit = options.return_max_logit,
                   .timeout_s = options.timeout_s};
-  call.programs = compile_cached(
+  call.programs = runtime::compile_cached(
       problem, asked.strategy ? *asked.strategy : plan::parse_strategy(options.strategy),
       call.comm->rank(), kernel::cpu_kernel());
-  const CompiledProgram& forward = *call.programs->forward;
+  const runtime::CompiledProgram& forward = *call.programs->forward;
   for (const int tile : forward.program.inputs) {
     const plan::Tensor tensor = forward.program.tiles[tile].tensor;
     const std::int64_t given = tensor == plan::Tensor::Q ? shape.q_tokens : shape.kv_tokens;
@@ -100,8 +100,9 @@ constexpr std::array<std::string_view, 4> kNames{"attention", "attention_lse", "
 
 }  // namespace
 
-ExecutionOptions AttentionCall::options_with(const std::optional<at::Tensor>& sinks_H) const {
-  ExecutionOptions with = options;
+runtime::ExecutionOptions AttentionCall::options_with(
+    const std::optional<at::Tensor>& sinks_H) const {
+  runtime::ExecutionOptions with = options;
   if (sinks_H) {
     const bool fp64 = programs->forward->problem.dtype == plan::Dtype::F64;
     with.sinks_H = sinks_H->detach().to(fp64 ? at::kDouble : at::kFloat);
@@ -109,21 +110,26 @@ ExecutionOptions AttentionCall::options_with(const std::optional<at::Tensor>& si
   return with;
 }
 
-void AttentionCall::start(const std::shared_ptr<const CompiledProgram>& program,
+void AttentionCall::start(const std::shared_ptr<const runtime::CompiledProgram>& program,
                           const std::optional<at::Tensor>& sinks_H) {
-  run = RestingExecutions::of_this_thread().take(program, *comm, options_with(sinks_H));
+  runtime::ExecutionOptions with = options_with(sinks_H);
+  with.gate = agreement.get();
+  run = runtime::RestingExecutions::of_this_thread().take(program, *comm, std::move(with));
   comm->attachment<InProgress>().any = true;
 }
 
-void AttentionCall::wait_for_agreement() {
-  if (!agreement) return;
-  agreement->wait();
-  proof::prove_together(*comm, programs->proved, proofs);
-  agreement.reset();
+void AttentionCall::agree() {
+  if (may_run) return;
+  if (!proof::is_proved(*comm, programs->proved)) {
+    agreement->wait();
+    proof::prove_together(*comm, programs->proved, proofs);
+  }
+  may_run = true;
 }
 
-std::unique_ptr<Execution> AttentionCall::end() {
+std::unique_ptr<runtime::Execution> AttentionCall::end() {
   comm->attachment<InProgress>().any = false;
+  agreement.reset();
   return std::move(run);
 }
 

@@ -10,37 +10,38 @@
 #include <string>
 
 #include "armillary/attention/agreement.h"
+#include "armillary/attention/attention_in_progress.h"
 #include "armillary/attention/attention_shape.h"
-#include "armillary/attention/executor.h"
-#include "armillary/attention/program_cache.h"
 #include "armillary/attention/sequence_parallel_attention.h"
 #include "armillary/comm/communicator.h"
+#include "armillary/runtime/executor.h"
+#include "armillary/runtime/program_cache.h"
 
 namespace armillary::attention {
 
-/// The function of sequence_parallel_attention.h that a call is for.
-enum class CallKind : std::uint8_t { Attention, AttentionLse, Keep, Replay };
-
 /// Lives as long as the graph of its call.
 struct AttentionCall : torch::CustomClassHolder {
-  std::shared_ptr<const CompiledAttention> programs;
+  std::shared_ptr<const runtime::CompiledAttention> programs;
   comm::Communicator* comm = nullptr;
-  ExecutionOptions options;              ///< Without sinks: a parameter, which the graph holds.
-  std::string proofs;                    ///< Folder of recorded ones, or empty.
-  std::unique_ptr<Agreement> agreement;  ///< Until all ranks have agreed, and all is proved.
-  std::unique_ptr<Execution> run;        ///< Forward or replay, while the call is in progress.
+  runtime::ExecutionOptions options;        ///< Without sinks: a parameter, which the graph holds.
+  std::string proofs;                       ///< Folder of recorded ones, or empty.
+  std::unique_ptr<Agreement> agreement;     ///< Of the call in progress; the run's gate.
+  bool may_run = false;                     ///< Proved; agree() has nothing more to do.
+  std::unique_ptr<runtime::Execution> run;  ///< Forward or replay, while the call is in progress.
 
-  ExecutionOptions options_with(const std::optional<at::Tensor>& sinks_H) const;
+  runtime::ExecutionOptions options_with(const std::optional<at::Tensor>& sinks_H) const;
 
-  /// Before the first tile moves. @throws as Agreement::wait and proof::prove_together.
-  void wait_for_agreement();
+  /// What has to be before the program runs, and its tiles move: here, where it was not proved
+  /// before, else the run's messages wait for it. @throws as Agreement::wait and
+  /// proof::prove_together.
+  void agree();
 
   /// Takes a run for the forward pass, or for the replay.
-  void start(const std::shared_ptr<const CompiledProgram>& program,
+  void start(const std::shared_ptr<const runtime::CompiledProgram>& program,
              const std::optional<at::Tensor>& sinks_H);
 
   /// Takes the run out of the call: it is in progress no longer.
-  std::unique_ptr<Execution> end();
+  std::unique_ptr<runtime::Execution> end();
 };
 
 /// Checks what is asked for, compiles it and begins to agree on it with all ranks.

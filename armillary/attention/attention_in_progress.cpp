@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "armillary/attention/attention_call.h"
-#include "armillary/attention/or_abort.h"
-#include "armillary/attention/resting_executions.h"
 #include "armillary/comm/collectives.h"
 #include "armillary/core/error.h"
+#include "armillary/runtime/or_abort.h"
+#include "armillary/runtime/resting_executions.h"
 
 namespace armillary::attention {
 namespace {
@@ -35,7 +35,7 @@ at::Tensor max_over_ranks(const at::Tensor& mine_H, comm::Communicator& comm) {
 constexpr plan::Tensor kSaved[] = {plan::Tensor::Q, plan::Tensor::K, plan::Tensor::V,
                                    plan::Tensor::Out, plan::Tensor::Lse};
 
-std::unique_ptr<Execution> finished_run(AttentionCall& call, const at::Tensor& q_BLHD) {
+std::unique_ptr<runtime::Execution> finished_run(AttentionCall& call, const at::Tensor& q_BLHD) {
   call.run->feed(plan::Tensor::Q, q_BLHD.detach());
   call.run->finish();
   return call.end();
@@ -48,8 +48,8 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
                                const at::Tensor& /*k_BLGD*/, const at::Tensor& /*v_BLGE*/,
                                const std::optional<at::Tensor>& sinks_H,
                                const c10::intrusive_ptr<AttentionCall>& call) {
-    std::unique_ptr<Execution> taken = finished_run(*call, q_BLHD);
-    const Execution& run = *taken;
+    std::unique_ptr<runtime::Execution> taken = finished_run(*call, q_BLHD);
+    const runtime::Execution& run = *taken;
     variable_list results{run.output(plan::Tensor::Out)};
     if (call->programs->forward->problem.return_lse) {
       results.push_back(run.output(plan::Tensor::Lse));
@@ -63,14 +63,14 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     if (sinks_H) saved.push_back(*sinks_H);
     ctx->save_for_backward(saved);
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
-    RestingExecutions::of_this_thread().give_back(std::move(taken));
+    runtime::RestingExecutions::of_this_thread().give_back(std::move(taken));
     return results;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto call =
         c10::static_intrusive_pointer_cast<AttentionCall>(ctx->saved_data["call"].toCapsule());
-    return or_abort(*call->comm, [&] { return gradients(ctx, *call, grads); });
+    return runtime::or_abort(*call->comm, [&] { return gradients(ctx, *call, grads); });
   }
 
  private:
@@ -80,9 +80,9 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     const variable_list saved = ctx->get_saved_variables();
     std::optional<at::Tensor> sinks_H;
     if (saved.size() > std::size(kSaved)) sinks_H = saved.back();
-    std::unique_ptr<Execution> taken = RestingExecutions::of_this_thread().take(
+    std::unique_ptr<runtime::Execution> taken = runtime::RestingExecutions::of_this_thread().take(
         call.programs->backward, *call.comm, call.options_with(sinks_H));
-    Execution& run = *taken;
+    runtime::Execution& run = *taken;
     for (std::size_t i = 0; i < std::size(kSaved); ++i) run.feed(kSaved[i], saved[i]);
     run.feed(plan::Tensor::DOut, grads[0]);
     run.finish();
@@ -90,7 +90,7 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
                           run.output(plan::Tensor::DV)};
     results.push_back(sinks_H ? run.sinks_grad().to(sinks_H->scalar_type()) : Variable());
     results.emplace_back();
-    RestingExecutions::of_this_thread().give_back(std::move(taken));
+    runtime::RestingExecutions::of_this_thread().give_back(std::move(taken));
     return results;
   }
 };
@@ -110,17 +110,6 @@ struct AttentionInProgress::State {
   std::optional<at::Tensor> sinks_H;
   at::Tensor k_BLGD = {};  ///< As it was fed, without a graph; undefined before.
   at::Tensor v_BLGE = {};
-
-  /// A call that cannot be made on this rank ends all ranks: the others would wait for it.
-  static AttentionInProgress begin(CallKind kind, const AttentionShape& shape,
-                                   comm::Communicator& comm, const AttentionOptions& options,
-                                   const KeptAttention& kept = {}) {
-    auto state =
-        or_abort(comm, [&] { return std::make_unique<State>(kind, shape, comm, options); });
-    // On its own, so that ranks hear the reason before they hear that the call was dropped.
-    or_abort(comm, [&] { state->start(kept); });
-    return AttentionInProgress(std::move(state));
-  }
 
   State(CallKind kind, const AttentionShape& shape, comm::Communicator& comm,
         const AttentionOptions& options)
@@ -145,7 +134,7 @@ struct AttentionInProgress::State {
     const at::NoGradGuard no_grad;
     call->start(replays ? call->programs->replay : call->programs->forward, sinks_H);
     if (!replays) return;
-    call->wait_for_agreement();
+    call->agree();
     // Detached: what is fed may become the output, which gets a graph that holds `kept`.
     call->run->feed(plan::Tensor::Out, kept.out.detach());
     call->run->feed(plan::Tensor::Lse, kept.lse.detach());
@@ -158,7 +147,7 @@ struct AttentionInProgress::State {
                             value.device().str());
     }
     const at::NoGradGuard no_grad;
-    call->wait_for_agreement();
+    call->agree();
     fed = value.detach();
     call->run->feed(tensor, fed);
   }
@@ -176,11 +165,11 @@ struct AttentionInProgress::State {
 
   AttentionResults finish_keep(const at::Tensor& q_BLHD) const {
     const at::NoGradGuard no_grad;
-    std::unique_ptr<Execution> run = finished_run(*call, q_BLHD);
+    std::unique_ptr<runtime::Execution> run = finished_run(*call, q_BLHD);
     AttentionResults results{
         .out_BLHE = run->output(plan::Tensor::Out),
         .kept = {run->saved(plan::Tensor::Out), run->saved(plan::Tensor::Lse)}};
-    RestingExecutions::of_this_thread().give_back(std::move(run));
+    runtime::RestingExecutions::of_this_thread().give_back(std::move(run));
     return results;
   }
 
@@ -212,42 +201,32 @@ AttentionInProgress::AttentionInProgress(std::unique_ptr<State> state) : state_(
 AttentionInProgress::AttentionInProgress(AttentionInProgress&& other) noexcept = default;
 AttentionInProgress::~AttentionInProgress() = default;
 
-AttentionInProgress AttentionInProgress::begin(const AttentionShape& shape,
+AttentionInProgress AttentionInProgress::begin(CallKind kind, const AttentionShape& shape,
                                                comm::Communicator& comm,
-                                               const AttentionOptions& options) {
-  return State::begin(CallKind::Attention, shape, comm, options);
-}
-
-AttentionInProgress AttentionInProgress::begin_lse(const AttentionShape& shape,
-                                                   comm::Communicator& comm,
-                                                   const AttentionOptions& options) {
-  return State::begin(CallKind::AttentionLse, shape, comm, options);
-}
-
-AttentionInProgress AttentionInProgress::begin_keep(const AttentionShape& shape,
-                                                    comm::Communicator& comm,
-                                                    const AttentionOptions& options) {
-  return State::begin(CallKind::Keep, shape, comm, options);
-}
-
-AttentionInProgress AttentionInProgress::begin_replay(const AttentionShape& shape,
-                                                      const KeptAttention& kept,
-                                                      comm::Communicator& comm,
-                                                      const AttentionOptions& options) {
-  return State::begin(CallKind::Replay, shape, comm, options, kept);
+                                               const AttentionOptions& options,
+                                               const KeptAttention& kept) {
+  // A call that cannot be made on this rank ends all ranks: the others would wait for it.
+  auto state =
+      runtime::or_abort(comm, [&] { return std::make_unique<State>(kind, shape, comm, options); });
+  // On its own, so that ranks hear the reason before they hear that the call was dropped.
+  runtime::or_abort(comm, [&] { state->start(kept); });
+  return AttentionInProgress(std::move(state));
 }
 
 void AttentionInProgress::feed_k(const at::Tensor& k_BLGD) {
-  or_abort(*state_->call->comm, [&] { state_->feed(plan::Tensor::K, k_BLGD, state_->k_BLGD); });
+  runtime::or_abort(*state_->call->comm,
+                    [&] { state_->feed(plan::Tensor::K, k_BLGD, state_->k_BLGD); });
 }
 
 void AttentionInProgress::feed_v(const at::Tensor& v_BLGE) {
-  or_abort(*state_->call->comm, [&] { state_->feed(plan::Tensor::V, v_BLGE, state_->v_BLGE); });
+  runtime::or_abort(*state_->call->comm,
+                    [&] { state_->feed(plan::Tensor::V, v_BLGE, state_->v_BLGE); });
 }
 
 AttentionResults AttentionInProgress::finish(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                                              const at::Tensor& v_BLGE) {
-  return or_abort(*state_->call->comm, [&] { return state_->finish(q_BLHD, k_BLGD, v_BLGE); });
+  return runtime::or_abort(*state_->call->comm,
+                           [&] { return state_->finish(q_BLHD, k_BLGD, v_BLGE); });
 }
 
 }  // namespace armillary::attention

@@ -12,6 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 
 #include "armillary/attention/attention_shape.h"
@@ -20,44 +21,42 @@
 
 namespace armillary::attention {
 
-/// Results of a call; undefined are those that the call did not begin for.
+/// The function of sequence_parallel_attention.h that a call is: sequence_parallel_attention, _lse,
+/// _keep or _replay.
+enum class CallKind : std::uint8_t { Attention, AttentionLse, Keep, Replay };
+
+/// Results of a call; undefined are those that its kind has not.
 struct AttentionResults {
   at::Tensor out_BLHE;
-  at::Tensor lse_BLH = {};      ///< Of begin_lse.
-  at::Tensor max_logit_H = {};  ///< Of begin_lse with return_max_logit.
-  KeptAttention kept = {};      ///< Of begin_keep.
+  at::Tensor lse_BLH = {};      ///< Of AttentionLse.
+  at::Tensor max_logit_H = {};  ///< Of AttentionLse with return_max_logit.
+  KeptAttention kept = {};      ///< Of Keep.
 };
 
 /// One call of attention on one rank. Every rank of the group begins it with the same options, in
 /// the same order.
 ///
-///   auto call = AttentionInProgress::begin(shape, comm, options);
+///   auto call = AttentionInProgress::begin(CallKind::Attention, shape, comm, options);
 ///   call.feed_k(k_BLGD);  // travels while V is projected
 ///   call.feed_v(v_BLGE);  // travels while Q is projected
 ///   at::Tensor out_BLHE = call.finish(q_BLHD, k_BLGD, v_BLGE).out_BLHE;
 ///
-/// (1) Output, gradients and errors are those of the function that `begin` is named after, bit for
-/// bit; (2) messages start as soon as all inputs of their batch are fed: K alone where it travels
-/// alone (StarTrail, Ulysses), K with V where the two travel together (a ring); (3) a call that
-/// throws, or is destroyed before it has finished, ends all ranks: no peer waits for it; (4)
-/// between begin and finish the same communicator takes no other call of attention, nor a backward.
+/// (1) Output, gradients and errors are those of the function that its kind names, bit for bit; (2)
+/// messages start as soon as all inputs of their batch are fed: K alone where it travels alone
+/// (StarTrail, Ulysses), K with V where the two travel together (a ring); (3) a call that throws,
+/// or is destroyed before it has finished, ends all ranks: no peer waits for it; (4) between begin
+/// and finish the same communicator takes no other call of attention, nor a backward.
 ///
 /// Threads: one, that of the rank. `comm` must outlive the backward pass; what was fed must not
 /// change before it.
 class AttentionInProgress {
  public:
-  /// Checks the call and tells it to the next rank (agreement.h) before any tensor is there:
-  /// sequence_parallel_attention, _lse, _keep and _replay.
+  /// Checks the call and tells it to the next rank (agreement.h) before any tensor is there.
+  /// `kept` is for a replay only.
   /// @throws as sequence_parallel_attention; InvalidArgument if another call is in progress.
-  static AttentionInProgress begin(const AttentionShape& shape, comm::Communicator& comm,
-                                   const AttentionOptions& options);
-  static AttentionInProgress begin_lse(const AttentionShape& shape, comm::Communicator& comm,
-                                       const AttentionOptions& options);
-  static AttentionInProgress begin_keep(const AttentionShape& shape, comm::Communicator& comm,
-                                        const AttentionOptions& options);
-  static AttentionInProgress begin_replay(const AttentionShape& shape, const KeptAttention& kept,
-                                          comm::Communicator& comm,
-                                          const AttentionOptions& options);
+  static AttentionInProgress begin(CallKind kind, const AttentionShape& shape,
+                                   comm::Communicator& comm, const AttentionOptions& options,
+                                   const KeptAttention& kept = {});
 
   AttentionInProgress(AttentionInProgress&& other) noexcept;
   AttentionInProgress& operator=(AttentionInProgress&&) = delete;

@@ -11,9 +11,9 @@
 
 #include "armillary/attention/small_calls.h"
 #include "armillary/attention/told_at_once.h"
-#include "armillary/attention/watched_communicator.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
+#include "armillary/runtime/watched_communicator.h"
 
 namespace armillary::attention {
 namespace {
@@ -54,17 +54,21 @@ TEST(AttentionInProgress, OutputAndGradientsAreThoseOfOneCallBitForBit) {
         const Leaves once(comm, options, dtype);
         options.sinks_H = once.sinks;
         expect_same(
-            once, one_by_one(AttentionInProgress::begin(shape, comm, options), once).out_BLHE, "");
+            once,
+            one_by_one(AttentionInProgress::begin(CallKind::Attention, shape, comm, options), once)
+                .out_BLHE,
+            "");
 
         const Leaves again(comm, options, dtype);
         options.sinks_H = again.sinks;
         const AttentionResults kept =
-            one_by_one(AttentionInProgress::begin_keep(shape, comm, options), again);
+            one_by_one(AttentionInProgress::begin(CallKind::Keep, shape, comm, options), again);
         EXPECT_FALSE(kept.out_BLHE.requires_grad()) << where;
         expect_same_bits(kept.out_BLHE, required, where + " keep");
-        const at::Tensor replayed =
-            one_by_one(AttentionInProgress::begin_replay(shape, kept.kept, comm, options), again)
-                .out_BLHE;
+        const at::Tensor replayed = one_by_one(AttentionInProgress::begin(CallKind::Replay, shape,
+                                                                          comm, options, kept.kept),
+                                               again)
+                                        .out_BLHE;
         expect_same(again, replayed, " replay");
       });
     }
@@ -79,8 +83,8 @@ TEST(AttentionInProgress, LogSumExpAndLargestLogitToo) {
     const AttentionResult required =
         sequence_parallel_attention_lse(inputs.q * 2, inputs.k * 2, inputs.v * 2, comm, options);
     const AttentionShape shape = attention_shape_of(inputs.q, inputs.k, inputs.v);
-    const AttentionResults given =
-        one_by_one(AttentionInProgress::begin_lse(shape, comm, options), inputs);
+    const AttentionResults given = one_by_one(
+        AttentionInProgress::begin(CallKind::AttentionLse, shape, comm, options), inputs);
     expect_same_bits(given.out_BLHE, required.out_BLHE, "out");
     expect_same_bits(given.lse_BLH, required.lse_BLH, "lse");
     expect_same_bits(given.max_logit_H, required.max_logit_H, "max_logit");
@@ -96,14 +100,14 @@ struct Sent {
 
 Sent sent_by(comm::Communicator& inner, const char* strategy) {
   int sends = 0;
-  WatchedCommunicator comm(inner, [&](const comm::Message& message) {
-    sends += is_of_a_plan(message) && message.direction == comm::Direction::Send;
+  runtime::WatchedCommunicator comm(inner, [&](const comm::Message& message) {
+    sends += runtime::is_of_a_plan(message) && message.direction == comm::Direction::Send;
   });
   const AttentionOptions options = causal_options(strategy);
   const Leaves leaves(comm, options, at::kFloat);
   Sent sent;
-  auto call =
-      AttentionInProgress::begin(attention_shape_of(leaves.q, leaves.k, leaves.v), comm, options);
+  auto call = AttentionInProgress::begin(
+      CallKind::Attention, attention_shape_of(leaves.q, leaves.k, leaves.v), comm, options);
   sent.with_nothing = sends;
   call.feed_k(leaves.k);
   sent.with_k = sends;
@@ -162,7 +166,8 @@ TEST(AttentionInProgress, DroppedBeforeItsEndEndsAllRanks) {
   const auto drops_after = [](int fed) {
     return [fed](comm::Communicator& comm) {
       const at::Tensor x = at::ones({1, 4, 2, 8});
-      auto call = AttentionInProgress::begin(shape_of_four(), comm, causal_eight());
+      auto call =
+          AttentionInProgress::begin(CallKind::Attention, shape_of_four(), comm, causal_eight());
       if (fed > 0) call.feed_k(x);
       if (fed > 1) call.feed_v(x);
     };
@@ -179,7 +184,7 @@ TEST(AttentionInProgress, WhatDoesNotFitIsRefusedOnAllRanks) {
                                   const std::function<void(AttentionInProgress&)>& wrong) {
     const auto fails = [&](comm::Communicator& comm) {
       const auto call = [&] {
-        auto begun = AttentionInProgress::begin(shape, comm, causal_eight());
+        auto begun = AttentionInProgress::begin(CallKind::Attention, shape, comm, causal_eight());
         wrong(begun);
       };
       EXPECT_THAT(call, testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr(reason)));
@@ -228,7 +233,8 @@ TEST(AttentionInProgress, OneCallAtATime) {
   const at::Tensor x = at::ones({1, 4, 2, 8});
   const auto fails = [&](const std::function<void(comm::Communicator&)>& other) {
     return [&x, other](comm::Communicator& comm) {
-      auto call = AttentionInProgress::begin(shape_of_four(), comm, causal_eight());
+      auto call =
+          AttentionInProgress::begin(CallKind::Attention, shape_of_four(), comm, causal_eight());
       call.feed_k(x);
       EXPECT_THAT([&] { other(comm); },
                   testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("another call")));
@@ -251,7 +257,7 @@ TEST(AttentionInProgress, IsOverOnceFinished) {
   AttentionOptions options = causal_eight();
   options.mask = plan::parse_mask("causal", {4, 4});
   const auto body = [&](comm::Communicator& comm) {
-    auto call = AttentionInProgress::begin(shape_of_four(), comm, options);
+    auto call = AttentionInProgress::begin(CallKind::Attention, shape_of_four(), comm, options);
     call.feed_k(x);
     call.feed_v(x);
     call.finish(x, x, x);

@@ -9,14 +9,14 @@
 #include <stdexcept>
 #include <string>
 
-#include "armillary/attention/causal_problem.h"
-#include "armillary/attention/executor.h"
-#include "armillary/attention/program_cache.h"
 #include "armillary/attention/sequence_parallel_attention.h"
 #include "armillary/attention/told_at_once.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu_kernel.h"
+#include "armillary/runtime/causal_problem.h"
+#include "armillary/runtime/executor.h"
+#include "armillary/runtime/program_cache.h"
 
 namespace armillary::attention {
 namespace {
@@ -90,14 +90,14 @@ class BrokenKernel : public kernel::Kernel {
 };
 
 /// Each rank needs what the other has attended, so that none can end before the other fails.
-std::shared_ptr<const CompiledProgram> forward_of(const comm::Communicator& comm,
-                                                  const kernel::Kernel& kernel) {
-  return compile_cached(causal_problem(2, 16), plan::parse_strategy("tokenring"), comm.rank(),
-                        kernel)
+std::shared_ptr<const runtime::CompiledProgram> forward_of(const comm::Communicator& comm,
+                                                           const kernel::Kernel& kernel) {
+  return runtime::compile_cached(runtime::causal_problem(2, 16), plan::parse_strategy("tokenring"),
+                                 comm.rank(), kernel)
       ->forward;
 }
 
-void run_to_the_end(Execution& run) {
+void run_to_the_end(runtime::Execution& run) {
   run.feed(plan::Tensor::K, at::ones({2, 8, 2, 8}));
   run.feed(plan::Tensor::V, at::ones({2, 8, 2, 8}));
   run.feed(plan::Tensor::Q, at::ones({2, 8, 4, 8}));
@@ -106,12 +106,12 @@ void run_to_the_end(Execution& run) {
 
 TEST(Failure, SoDoesAnythingThatAnExecutionThrows) {
   const auto waits = [](comm::Communicator& comm) {
-    Execution run(forward_of(comm, kernel::cpu_kernel()), comm, {.score = {0.35}});
+    runtime::Execution run(forward_of(comm, kernel::cpu_kernel()), comm, {.score = {0.35}});
     run_to_the_end(run);
   };
-  const auto fails = [](const std::function<void(Execution&)>& action) {
+  const auto fails = [](const std::function<void(runtime::Execution&)>& action) {
     return [action](comm::Communicator& comm) {
-      Execution run(forward_of(comm, kernel::cpu_kernel()), comm, {.score = {0.35}});
+      runtime::Execution run(forward_of(comm, kernel::cpu_kernel()), comm, {.score = {0.35}});
       action(run);
     };
   };
@@ -119,21 +119,23 @@ TEST(Failure, SoDoesAnythingThatAnExecutionThrows) {
   expect_all_told(
       waits,
       [](comm::Communicator& comm) {
-        Execution run(forward_of(comm, broken), comm, {.score = {0.35}});
+        runtime::Execution run(forward_of(comm, broken), comm, {.score = {0.35}});
         run_to_the_end(run);
       },
       "the kernel broke");
   const at::Tensor seven = at::ones({2, 7, 2, 8});
-  expect_all_told(waits, fails([&](Execution& run) { run.feed(plan::Tensor::K, seven); }),
+  expect_all_told(waits, fails([&](runtime::Execution& run) { run.feed(plan::Tensor::K, seven); }),
                   "k is Float of [2, 7, 2, 8]; rank 1 needs");
-  expect_all_told(waits, fails([&](Execution& run) { run.place_output(plan::Tensor::Out, seven); }),
-                  "out is Float of [2, 7, 2, 8]; rank 1 needs");
-  expect_all_told(waits, fails([](Execution& run) { run.finish(); }), "finish() before k was fed");
+  expect_all_told(
+      waits, fails([&](runtime::Execution& run) { run.place_output(plan::Tensor::Out, seven); }),
+      "out is Float of [2, 7, 2, 8]; rank 1 needs");
+  expect_all_told(waits, fails([](runtime::Execution& run) { run.finish(); }),
+                  "finish() before k was fed");
   expect_all_told(
       waits,
       [](comm::Communicator& comm) {
-        const Execution run(forward_of(comm, kernel::cpu_kernel()), comm,
-                            {.score = {0.35}, .sinks_H = at::zeros({3})});
+        const runtime::Execution run(forward_of(comm, kernel::cpu_kernel()), comm,
+                                     {.score = {0.35}, .sinks_H = at::zeros({3})});
       },
       "sinks_H is Float [3]; Float [4] is required");
 }

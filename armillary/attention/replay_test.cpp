@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "armillary/attention/executor.h"
-#include "armillary/attention/program_cache.h"
 #include "armillary/attention/sequence_parallel_attention.h"
 #include "armillary/attention/small_calls.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu_kernel.h"
+#include "armillary/runtime/executor.h"
+#include "armillary/runtime/program_cache.h"
 
 namespace armillary::attention {
 namespace {
@@ -96,14 +96,15 @@ TEST(AttentionReplay, AttendsToNoPairAndSendsOnlyWhatTradesHeads) {
     const auto run = [&](bool replays) {
       comm::run_ranks(world, [&](comm::Communicator& comm) {
         const auto programs =
-            compile_cached(problem, plan::parse_strategy(strategy), comm.rank(), counting);
+            runtime::compile_cached(problem, plan::parse_strategy(strategy), comm.rank(), counting);
         const Leaves leaves(comm, options, at::kFloat);
-        Execution execution(replays ? programs->replay : programs->forward, comm, {.score = {0.3}});
+        runtime::Execution execution(replays ? programs->replay : programs->forward, comm,
+                                     {.score = {0.3}});
         execution.feed(plan::Tensor::K, leaves.k);
         execution.feed(plan::Tensor::V, leaves.v);
         execution.feed(plan::Tensor::Q, leaves.q);
         if (replays) {
-          const CompiledProgram& program = *programs->replay;
+          const runtime::CompiledProgram& program = *programs->replay;
           for (const int tile : program.program.saved) {
             const plan::Tensor tensor = program.program.tiles[tile].tensor;
             if (tensor == plan::Tensor::Out || tensor == plan::Tensor::Lse) {

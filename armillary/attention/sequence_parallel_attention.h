@@ -74,8 +74,8 @@ struct AttentionOptions {
 /// that are threads of one process may share nothing but the communicator's group. `comm` must
 /// outlive the backward pass.
 /// @throws InvalidArgument on shapes, dtypes, heads, layout, strategy or features that do not fit,
-/// or that differ from another rank's; PlanError on every rank if the plan is not exact; CommError
-/// if a peer fails or a deadline passes, on every rank.
+/// or that differ from another rank's, and for a recorded proof that is none; PlanError on every
+/// rank if the plan is not exact; CommError if a peer fails or a deadline passes, on every rank.
 at::Tensor sequence_parallel_attention(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                                        const at::Tensor& v_BLGE, comm::Communicator& comm,
                                        const AttentionOptions& options);

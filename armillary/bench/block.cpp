@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "armillary/attention/dtypes.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/reference.h"
+#include "armillary/runtime/dtypes.h"
 
 namespace armillary::bench {
 namespace {
@@ -49,7 +49,7 @@ at::ScalarType kernel_dtype(plan::Dtype dtype) {
     fail<InvalidArgument>(
         "bench: dtype fp64; fp32, bf16 or fp16 is required, of which there is a kernel");
   }
-  return attention::scalar_type(dtype);
+  return runtime::scalar_type(dtype);
 }
 
 Sample sample(plan::Dtype dtype, std::int64_t q_tokens, std::int64_t k_tokens, std::int64_t heads,

@@ -66,7 +66,8 @@ Deal whole(const Mask& mask, std::int64_t heads, bool all = false) {
 }
 
 // Several blocks, ragged ends, dims that fill no panel; more than is packed at once, which is 4096
-// keys (forward) or queries (backward) of two dims of 256, or hardly more of 250 and 256.
+// keys (forward) or queries (backward) of two dims of 256, or hardly more of 250 and 256, and less
+// than a block of queries of 48 heads.
 TEST_P(CpuKernel, EqualsTheReferenceInFp64) {
   constexpr std::int64_t kLong = kSanitized ? 901 : 9001;
   struct Case {
@@ -82,6 +83,7 @@ TEST_P(CpuKernel, EqualsTheReferenceInFp64) {
                          {{51, 195}, "causal:align=end", 1, 2, 1, 34, 66},
                          {{51, 195}, "causal:align=end", 1, 2, 1, 34, 33},
                          {{1, 300}, "full", 3, 4, 2, 80, 100},
+                         {{100, 61}, "full", 1, 48, 1, 256, 256},
                          {{kLong, 61}, "full", 1, 1, 1, 250, 256},
                          {{61, kLong}, "full", 1, 1, 1, 256, 256},
                          {{kLong, kLong}, "window:left=40,right=9", 1, 2, 1, 256, 256}}) {
@@ -305,6 +307,33 @@ TEST_P(CpuKernel, AnyStrides) {
   const auto given = results(turned);
   for (std::size_t i = 0; i < required.size(); ++i) {
     EXPECT_TRUE(at::equal(given[i], required[i])) << i;
+  }
+}
+
+// Rows of bf16 that begin between two words of memory, every one or every other.
+TEST_P(CpuKernel, Bf16RowsBetweenWords) {
+  const Mask mask = plan::parse_mask("causal", {.q = 70, .kv = 70});
+  const Sequences x =
+      random_sequences({.heads = 3, .kv_heads = 1, .head_dim = 34}, mask, at::kBFloat16, 6);
+  const auto moved = [](const at::Tensor& t, std::int64_t offset, std::int64_t more) {
+    std::vector<std::int64_t> shape = t.sizes().vec();
+    shape.back() += more;
+    std::int64_t elements = 1;
+    for (const std::int64_t size : shape) elements *= size;
+    at::Tensor there = at::zeros({elements + offset}, t.options()).narrow(0, offset, elements);
+    there = there.view(shape).narrow(-1, 0, t.size(-1));
+    there.copy_(t);
+    return there;
+  };
+  const Results required =
+      dealt_attention(reference(), to_double(x), mask, whole(mask, 3, true), 0.2);
+  for (const auto& [offset, more] : {std::pair{0, 0}, {1, 0}, {0, 1}}) {
+    Sequences there = x;
+    for (at::Tensor* t : {&there.q_BSHD, &there.k_BSGD, &there.v_BSGE, &there.dout_BSHE}) {
+      *t = moved(*t, offset, more);
+    }
+    expect_near(dealt_attention(kernel(), there, mask, whole(mask, 3, true), 0.2), required,
+                tolerance(at::kBFloat16), fmt::format("offset {}, {} between rows", offset, more));
   }
 }
 

@@ -4,7 +4,7 @@
 // tensors, streams or pointers, so it can be printed, diffed, verified, simulated and executed.
 //
 //   Problem --strategy--> Plan --lower--> Plan --verify-->   a proof, or what is wrong  (verify.h)
-//                                           |----execute-->  tensors     (attention/executor.h)
+//                                           |----execute-->  tensors     (runtime/executor.h)
 //                                           '----print---->  a grid to read, JSON (text.h, json.h)
 //
 // Lowering (passes/lower.h) replaces ops by fewer ones; what it makes is a plan like any other.

@@ -27,6 +27,20 @@ std::vector<Diagnostic> verify(const Plan& plan, int limit) {
   return report.take();
 }
 
+namespace {
+
+bool are_alike(const Tile& a, const Tile& b) {
+  return a.tensor == b.tensor && a.heads == b.heads && a.blocks == b.blocks;
+}
+
+}  // namespace
+
+bool finds_saved(const RankProgram& forward, const RankProgram& later) {
+  return std::ranges::equal(forward.saved, later.saved, [&](int left, int found) {
+    return are_alike(forward.tiles[left], later.tiles[found]);
+  });
+}
+
 std::vector<Diagnostic> verify_saved(const Plan& forward, const Plan& backward, int limit) {
   verifier::Report report(limit);
   if (!(forward.problem == backward.problem) || !(forward.blocks == backward.blocks)) {
@@ -39,7 +53,7 @@ std::vector<Diagnostic> verify_saved(const Plan& forward, const Plan& backward, 
     for (std::size_t s = 0; s < left.saved.size(); ++s) {
       const Tile& a = left.tiles[left.saved[s]];
       const Tile& b = found.tiles[found.saved[s]];
-      if (a.tensor != b.tensor || a.heads != b.heads || a.blocks != b.blocks) {
+      if (!are_alike(a, b)) {
         report.add(left.rank, -1, "blocks", "forward saves {} but backward finds {}",
                    verifier::describe(left, {left.saved[s], a.heads, a.blocks}),
                    verifier::describe(found, {found.saved[s], b.heads, b.blocks}));

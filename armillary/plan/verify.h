@@ -61,6 +61,10 @@ struct Diagnostic {
 /// 1,024 in less than a minute.
 std::vector<Diagnostic> verify(const Plan& plan, int limit = 20);
 
+/// Whether a later pass of a rank finds just the tiles that its forward pass saves: tensors, heads
+/// and blocks, in order.
+bool finds_saved(const RankProgram& forward, const RankProgram& later);
+
 /// Proves that `backward` finds exactly the tiles that `forward` saves, and of the same problem.
 /// For two plans that are exact each on its own.
 std::vector<Diagnostic> verify_saved(const Plan& forward, const Plan& backward, int limit = 20);

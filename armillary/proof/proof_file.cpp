@@ -104,7 +104,7 @@ std::string save_proof(const std::string& folder, const plan::Problem& problem,
   const plan::Planner planner(problem, strategy);
   std::array<PassProof, kPasses.size()> passes;
   for (std::size_t p = 0; p < kPasses.size(); ++p) passes[p] = prove(planner, kPasses[p]);
-  const std::string wrong = first_wrong(passes);
+  const std::string wrong = first_wrong(planner, passes);
   if (!wrong.empty()) fail<PlanError>("proof: {}; a plan that is exact is required", wrong);
   Json json = contents(problem, strategy, to_json(passes));
   const std::string digest = to_string(digest_of(json.dump()));

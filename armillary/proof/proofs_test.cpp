@@ -12,7 +12,7 @@ namespace armillary::proof {
 namespace {
 
 PassProof proof_named(const std::string& name) {
-  return {.programs = {}, .saved = {}, .wrong = name};
+  return {.programs = {}, .wrong = name};
 }
 
 TEST(Proofs, AreMadeOnceWhoeverAsks) {

@@ -62,13 +62,11 @@ PassProof prove(const plan::Planner& planner, plan::Pass pass) {
                   .ranks = std::vector<plan::RankProgram>(world)};
   PassProof proof;
   proof.programs.resize(world);
-  proof.saved.resize(world);
   const Digest blocks = digest_of(plan.blocks);
   plan::for_each_rank(world, [&](plan::Rank rank) {
     plan::RankProgram& program = plan.ranks[rank];
     program = make(planner, pass, rank, true);
     proof.programs[rank] = digest_of(program, blocks);
-    proof.saved[rank] = digest_of_saved(program);
   });
   const std::vector<plan::Diagnostic> found = verify(plan, 1);
   if (!found.empty()) {
@@ -78,27 +76,16 @@ PassProof prove(const plan::Planner& planner, plan::Pass pass) {
   return proof;
 }
 
-Digest digest_of_saved(const plan::RankProgram& program) {
-  std::string text;
-  for (const int index : program.saved) {
-    const plan::Tile& tile = program.tiles[index];
-    text += fmt::format("{} {}-{}", to_string(tile.tensor), tile.heads.begin, tile.heads.end);
-    for (const plan::IdRun& run : tile.blocks.runs())
-      text += fmt::format(" {}-{}", run.first, run.last);
-    text += '\n';
-  }
-  return digest_of(text);
-}
-
-std::string first_wrong(const std::array<PassProof, kPasses.size()>& passes) {
+std::string first_wrong(const plan::Planner& planner,
+                        const std::array<PassProof, kPasses.size()>& passes) {
   for (const PassProof& pass : passes) {
     if (!pass.wrong.empty()) return pass.wrong;
   }
-  for (std::size_t p = 1; p < passes.size(); ++p) {
-    for (std::size_t rank = 0; rank < passes[0].saved.size(); ++rank) {
-      if (passes[p].saved[rank] != passes[0].saved[rank]) {
-        return fmt::format("rank {}: {} does not find what forward saves", rank,
-                           to_string(kPasses[p]));
+  for (int rank = 0; rank < planner.problem().world; ++rank) {
+    const plan::RankProgram forward = runnable(planner, plan::Pass::Forward, rank);
+    for (const plan::Pass later : {plan::Pass::Backward, plan::Pass::Replay}) {
+      if (!plan::finds_saved(forward, runnable(planner, later, rank))) {
+        return fmt::format("rank {}: {} does not find what forward saves", rank, to_string(later));
       }
     }
   }

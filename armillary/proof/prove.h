@@ -21,22 +21,17 @@ plan::RankProgram runnable(const plan::Planner& planner, plan::Pass pass, plan::
 /// What is known of one pass.
 struct PassProof {
   std::vector<Digest> programs;  ///< By rank.
-  std::vector<Digest> saved;     ///< By rank: of what forward saves, or backward and replay find.
   std::string wrong;             ///< Empty if exact, else the first broken rule and its place.
 };
 
 /// Makes the runnable programs of all ranks and proves them with plan::verify. Whether one pass
-/// finds what another saves is for who has both to say: `saved` must be equal. Cost: that of
-/// `verify`.
+/// finds what another saves is for plan::finds_saved, who has both. Cost: that of `verify`.
 PassProof prove(const plan::Planner& planner, plan::Pass pass);
-
-/// Digest of the saved tiles: tensors, heads and blocks, in order. Passes of one rank must agree in
-/// it.
-Digest digest_of_saved(const plan::RankProgram& program);
 
 /// The first thing that is wrong in any of the passes, `kPasses` in order; empty if all are exact
 /// and backward and replay find what forward saves.
-std::string first_wrong(const std::array<PassProof, kPasses.size()>& passes);
+std::string first_wrong(const plan::Planner& planner,
+                        const std::array<PassProof, kPasses.size()>& passes);
 
 /// What ChangedPrograms changes; made early by who must be gone before it (proofs.cpp).
 void make_current_change();

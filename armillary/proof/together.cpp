@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <filesystem>
@@ -99,13 +100,13 @@ std::vector<T> gather(comm::Communicator& comm, const T& mine) {
 
 /// What a rank found, as it travels: empty if nothing.
 struct Verdict {
-  char wrong[512];
-};
+  char wrong[504] = {};
+  std::uint64_t is_input = 0;  ///< A recorded proof that is none, not a plan.
 
-void put(Verdict& verdict, std::string_view text) {
-  const std::size_t size = std::min(text.size(), sizeof(verdict.wrong) - 1);
-  std::copy_n(text.begin(), size, verdict.wrong);
-}
+  void put(std::string_view text) {
+    std::copy_n(text.begin(), std::min(text.size(), sizeof(wrong) - 1), wrong);
+  }
+};
 
 /// Returns when all ranks have the verdict: a rank that throws it ends the group, and would take it
 /// from those that are still told.
@@ -118,31 +119,44 @@ void leave_together(comm::Communicator& comm) {
 
 /// The same verdict on all ranks.
 void judge_together(comm::Communicator& comm, const RankPrograms& own, const std::string& folder) {
-  Verdict verdict{};
+  Verdict verdict;
   const std::vector<Claims> claims = gather(comm, own.programs);
   try {
-    put(verdict, judge(own, claims, comm.rank(), folder));
-  } catch (const std::exception& error) {  // a recorded proof that is none: said by all ranks
-    put(verdict, error.what());
+    verdict.put(judge(own, claims, comm.rank(), folder));
+  } catch (const InvalidArgument& error) {
+    verdict.put(error.what());
+    verdict.is_input = 1;
+  } catch (const IoError& error) {
+    verdict.put(error.what());
+    verdict.is_input = 1;
+  } catch (const std::exception& error) {
+    verdict.put(error.what());
   }
   for (const Verdict& of_rank : gather(comm, verdict)) {
     if (of_rank.wrong[0] == '\0') continue;
     leave_together(comm);
-    fail<PlanError>("attention: {}; a proved plan is required on every rank", of_rank.wrong);
+    constexpr std::string_view kRequired = "a proved plan is required on every rank";
+    if (of_rank.is_input != 0) {
+      fail<InvalidArgument>("attention: {}; {}", of_rank.wrong, kRequired);
+    }
+    fail<PlanError>("attention: {}; {}", of_rank.wrong, kRequired);
   }
 }
 
 }  // namespace
 
+bool is_proved(comm::Communicator& comm, const RankPrograms& own) {
+  const Claims* const before = comm.attachment<Proved>().find(own.key);
+  if (before == nullptr) return false;
+  if (*before == own.programs) return true;
+  fail<PlanError>("attention: {} was proved with other programs than rank {} has now",
+                  to_string(own.planner.strategy()), comm.rank());
+}
+
 void prove_together(comm::Communicator& comm, const RankPrograms& own, const std::string& folder) {
-  auto& proved = comm.attachment<Proved>();
-  if (const Claims* const before = proved.find(own.key)) {
-    if (*before == own.programs) return;
-    fail<PlanError>("attention: {} was proved with other programs than rank {} has now",
-                    to_string(own.planner.strategy()), comm.rank());
-  }
+  if (is_proved(comm, own)) return;
   judge_together(comm, own, folder);
-  proved.add(own.key, own.programs);
+  comm.attachment<Proved>().add(own.key, own.programs);
 }
 
 void prove_ahead(comm::Communicator& comm, const plan::Problem& problem,

@@ -20,11 +20,15 @@ struct RankPrograms {
   bool finds_saved = false;                     ///< Backward and replay find what forward saves.
 };
 
+/// Whether prove_together has proved these programs in this group. The same on all ranks.
+/// @throws PlanError if it has proved others for this problem and strategy.
+bool is_proved(comm::Communicator& comm, const RankPrograms& own);
+
 /// Returns if the programs of all ranks of the group are proved: at once if they were before.
 /// `folder` has recorded proofs (proof_file.h); empty for none. Every pass is proved by one rank,
 /// in turn. Collective; waits are the communicator's.
-/// @throws PlanError, on all ranks, if a plan is not exact, a program is not the one that was
-/// proved, or a recorded proof cannot be used; CommError as the communicator.
+/// @throws on all ranks PlanError if a plan is not exact or a program is not the one that was
+/// proved, InvalidArgument if a recorded proof cannot be used; CommError as the communicator.
 void prove_together(comm::Communicator& comm, const RankPrograms& own, const std::string& folder);
 
 /// Begins this rank's share of the proofs of a problem that will be run, beside what it does now;

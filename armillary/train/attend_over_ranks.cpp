@@ -11,6 +11,7 @@ using attention::AttentionInProgress;
 using attention::AttentionOptions;
 using attention::AttentionResults;
 using attention::AttentionShape;
+using attention::CallKind;
 using attention::KeptAttention;
 
 AttentionShape attention_shape_of(const QkvShape& shape) {
@@ -45,19 +46,21 @@ at::Tensor output_of(const AttentionResults& results) {
 
 Attends attend_over_ranks(comm::Communicator& comm, const AttentionOptions& options) {
   const auto attend = [&comm, options](const QkvShape& shape) {
-    return call_of<at::Tensor>(AttentionInProgress::begin(attention_shape_of(shape), comm, options),
-                               output_of);
+    return call_of<at::Tensor>(
+        AttentionInProgress::begin(CallKind::Attention, attention_shape_of(shape), comm, options),
+        output_of);
   };
   const auto replay = [&comm, options](const KeptAttention& kept) {
     return [&comm, options, kept](const QkvShape& shape) {
       return call_of<at::Tensor>(
-          AttentionInProgress::begin_replay(attention_shape_of(shape), kept, comm, options),
+          AttentionInProgress::begin(CallKind::Replay, attention_shape_of(shape), comm, options,
+                                     kept),
           output_of);
     };
   };
   const auto keep = [&comm, options, replay](const QkvShape& shape) {
     return call_of<KeptOutput>(
-        AttentionInProgress::begin_keep(attention_shape_of(shape), comm, options),
+        AttentionInProgress::begin(CallKind::Keep, attention_shape_of(shape), comm, options),
         [replay](const AttentionResults& results) {
           return KeptOutput{results.out_BLHE, replay(results.kept)};
         });

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "armillary/attention/watched_communicator.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
+#include "armillary/runtime/watched_communicator.h"
 #include "armillary/train/models/gpt.h"
 
 namespace armillary::train {
@@ -38,8 +38,8 @@ std::vector<std::string> events_of_forward(comm::Communicator& inner, const char
                                            Recompute policy) {
   constexpr std::int64_t kTokens = 6;
   std::vector<std::string> seen;
-  attention::WatchedCommunicator comm(inner, [&](const comm::Message& message) {
-    if (attention::is_of_a_plan(message) && message.direction == comm::Direction::Send) {
+  runtime::WatchedCommunicator comm(inner, [&](const comm::Message& message) {
+    if (runtime::is_of_a_plan(message) && message.direction == comm::Direction::Send) {
       seen.emplace_back("send");
     }
   });

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "armillary/plan/strategy.h"
+#include "armillary/proof/prove.h"
 #include "armillary/train/machine.h"
 
 namespace armillary::train {
@@ -78,7 +79,7 @@ std::int64_t add_pass(PassTraffic& pass, const plan::Planner& planner, std::int6
 void add_plan(Estimate& result, const Recipe& recipe, const plan::Planner& planner) {
   const std::int64_t layers = recipe.model.n_layers;
   const auto program_of = [&](plan::Pass pass) {
-    return [&planner, pass](plan::Rank rank) { return planner.program(pass, rank); };
+    return [&planner, pass](plan::Rank rank) { return proof::runnable(planner, pass, rank); };
   };
   const auto forward = program_of(plan::Pass::Forward);
   const auto slots =

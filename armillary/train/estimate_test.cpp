@@ -11,6 +11,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/plan/strategy.h"
+#include "armillary/proof/prove.h"
 #include "armillary/train/counting_allocator.h"
 #include "armillary/train/trainer.h"
 
@@ -201,7 +202,7 @@ std::int64_t slots_of(const Recipe& recipe, plan::Pass pass) {
                               plan::parse_strategy(recipe.parallelism.strategy));
   std::int64_t most = 0;
   for (plan::Rank rank = 0; rank < 4; ++rank) {
-    const plan::RankProgram program = planner.program(pass, rank);
+    const plan::RankProgram program = proof::runnable(planner, pass, rank);
     most =
         std::max(most, plan::traffic(planner.problem(), planner.blocks(), program).peak_slot_bytes);
   }

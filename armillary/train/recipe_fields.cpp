@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "armillary/core/threads.h"
@@ -33,14 +35,36 @@ constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kMaxLayers = 4096;
 constexpr std::int64_t kMaxBatch = 4096;
 
-}  // namespace
-
 using Names = std::vector<std::string>;
+
+/// How a run is spread over ranks and told of; the other sections say what is trained.
+std::vector<Field> fields_of_runs(Recipe& r) {
+  return {
+      {"parallelism", "context_parallel_degree", &r.parallelism.context_parallel_degree,
+       "ranks that share each sequence; threads of one process", between(1, kMaxThreads)},
+      {"parallelism", "threads_per_rank", &r.parallelism.threads_per_rank,
+       "threads that work for each rank", between(1, kMaxThreads)},
+      {"parallelism", "strategy", &r.parallelism.strategy, "as in `armillary plan --strategy`"},
+      {"parallelism", "layout", &r.parallelism.layout, "as in `armillary plan --layout`"},
+      {"parallelism", "mask", &r.parallelism.mask,
+       "documents[:within=..] (those packed in the sequence), or as in `armillary plan --mask`"},
+      {"parallelism", "wire", &r.parallelism.wire,
+       "dtype in which partial outputs and gradients travel", Names{"accumulator", "input"}},
+      {"parallelism", "proofs", &r.parallelism.proofs,
+       "folder of `armillary verify --save-proof`; what it has not is proved here"},
+      {"comm", "train_timeout_seconds", &r.comm.train_timeout_seconds,
+       "longest wait of a rank for another", above_zero(1e9)},
+      {"metrics", "log_freq", &r.metrics.log_freq,
+       "steps per line of metrics; the first and the last step have one too", at_least(1)},
+  };
+}
+
+}  // namespace
 
 std::vector<Field> fields(Recipe& r) {
   const Range size = between(1, kMaxSize);
   const Range size_or_default = between(0, kMaxSize);
-  return {
+  std::vector<Field> all = {
       {"job", "dump_folder", &r.job.dump_folder, "folder for metrics.jsonl and recipe.toml"},
       {"job", "description", &r.job.description, "a line for the reader"},
       {"model", "name", &r.model.name, "gpt", Names{"gpt"}},
@@ -82,23 +106,9 @@ std::vector<Field> fields(Recipe& r) {
        Names{"linear", "sqrt", "cosine"}},
       {"lr_scheduler", "min_lr_factor", &r.lr_scheduler.min_lr_factor, "lr at the end / peak lr",
        between(0, 1)},
-      {"parallelism", "context_parallel_degree", &r.parallelism.context_parallel_degree,
-       "ranks that share each sequence; threads of one process", between(1, kMaxThreads)},
-      {"parallelism", "threads_per_rank", &r.parallelism.threads_per_rank,
-       "threads that work for each rank", between(1, kMaxThreads)},
-      {"parallelism", "strategy", &r.parallelism.strategy, "as in `armillary plan --strategy`"},
-      {"parallelism", "layout", &r.parallelism.layout, "as in `armillary plan --layout`"},
-      {"parallelism", "mask", &r.parallelism.mask,
-       "documents[:within=..] (those packed in the sequence), or as in `armillary plan --mask`"},
-      {"parallelism", "wire", &r.parallelism.wire,
-       "dtype in which partial outputs and gradients travel", Names{"accumulator", "input"}},
-      {"parallelism", "proofs", &r.parallelism.proofs,
-       "folder of `armillary verify --save-proof`; what it has not is proved here"},
-      {"comm", "train_timeout_seconds", &r.comm.train_timeout_seconds,
-       "longest wait of a rank for another", above_zero(1e9)},
-      {"metrics", "log_freq", &r.metrics.log_freq,
-       "steps per line of metrics; the first and the last step have one too", at_least(1)},
   };
+  std::ranges::move(fields_of_runs(r), std::back_inserter(all));
+  return all;
 }
 
 }  // namespace armillary::train

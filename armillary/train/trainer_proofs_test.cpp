@@ -104,7 +104,7 @@ TEST(Train, ReadsRecordedProofs) {
   EXPECT_EQ(proof::Proofs::of_this_process().made(), before);
   std::ofstream(path, std::ios::app) << "x";
   EXPECT_THAT([&] { run(recipe); },
-              ThrowsMessage<PlanError>(HasSubstr("is cut off, or is no JSON")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("is cut off, or is no JSON")));
   std::filesystem::remove_all(folder);
 }
 

@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/attention/dtypes.h"
-#include "armillary/attention/executor.h"
-#include "armillary/attention/program_cache.h"
 #include "armillary/comm/local.h"
 #include "armillary/kernel/cpu_kernel.h"
 #include "armillary/plan/strategies/every_strategy.h"
+#include "armillary/runtime/dtypes.h"
+#include "armillary/runtime/executor.h"
+#include "armillary/runtime/program_cache.h"
 #include "tests/sanitized.h"
 
 namespace {
@@ -63,7 +63,7 @@ int posix_memalign(void** memory, std::size_t alignment, std::size_t bytes) {
 }
 #endif
 
-namespace armillary::attention {
+namespace armillary::runtime {
 namespace {
 
 using plan::Tensor;
@@ -201,4 +201,4 @@ TEST(Allocation, NorDoFeatures) {
 }
 
 }  // namespace
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

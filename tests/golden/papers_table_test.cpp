@@ -91,9 +91,9 @@ TEST(PapersTable, IsWhatPlansAndAlgorithmsHave) {
   const std::string rows = row("tokenring", tokenring(1)) + row("tokenring:nodes=2", tokenring(2)) +
                            row("tokenring:nodes=4", tokenring(4)) +
                            row("tokenring:nodes=8", tokenring(8)) +
-                           row("tokenring:nodes=2,tiles=walk", tokenring(2)) +
-                           row("tokenring:nodes=4,tiles=walk", tokenring(4)) +
-                           row("tokenring:nodes=8,tiles=walk", tokenring(8)) +
+                           row("tokenring:nodes=2,tiles=stay", tokenring(2)) +
+                           row("tokenring:nodes=4,tiles=stay", tokenring(4)) +
+                           row("tokenring:nodes=8,tiles=stay", tokenring(8)) +
                            row("attention2d:overlap=true,rows=4", attention2d(4)) +
                            row("attention2d:overlap=true,rows=2", attention2d(2)) +
                            row("startrail:c=2", startrail(2)) + row("startrail:c=4", startrail(4));

@@ -237,8 +237,7 @@ void place_sums(const Call& call, Rounds& rounds, GradTarget& target) {
   std::int64_t k_rows = 0;
   if (rounds.several_a_head()) {
     const int width = call.head_dim + call.value_dim;
-    rounds.others_each = std::max<std::int64_t>(
-        1, kRestingFloats / (std::int64_t{schedule.largest_k} * std::int64_t{width}));
+    rounds.others_each = kRestingFloats / (std::int64_t{schedule.largest_k} * width);
     k_rows = std::min(rounds.others_each, rounds.others) * schedule.largest_k;
   }
   const std::size_t dk = array(k_rows, call.head_dim);

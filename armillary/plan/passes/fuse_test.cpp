@@ -101,6 +101,20 @@ TEST(Fuse, ClearsNoPartThatAKernelWritesFirst) {
   }
 }
 
+// What was fused is not fused again, nor forgotten.
+TEST(Fuse, TwiceIsOnce) {
+  for (const char* strategy : {"ring", "tokenring", "attention2d:overlap=true,rows=2"}) {
+    const Planner planner(causal_problem(4), parse_strategy(strategy));
+    for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+      for (Rank rank = 0; rank < 4; ++rank) {
+        const RankProgram once = fused(planner, planner.program(pass, rank));
+        EXPECT_EQ(fused(planner, once), once)
+            << strategy << ", " << to_string(pass) << ", rank " << rank;
+      }
+    }
+  }
+}
+
 /// How many ops of the one rank's program attend at once after it was changed by hand.
 int at_once_after(Pass pass, const std::function<void(RankProgram&)>& change) {
   const Planner planner(causal_problem(1), parse_strategy("ring"));
@@ -164,6 +178,17 @@ TEST(Fuse, MakesASumThatIsNotWhollyOneResult) {
                           }),
             0)
       << "a sum of which some heads are another's";
+  EXPECT_EQ(at_once_after(Forward,
+                          [](RankProgram& program) {
+                            Op& finish = first_of(program, OpKind::Finish);
+                            for (std::size_t v = 0; v < 2; ++v) {
+                              const View sum = finish.views[v + 2];
+                              finish.views[v + 2] = another(program, sum);
+                              finish.views[v] = sum;
+                            }
+                          }),
+            0)
+      << "sums that another's result is written over";
 }
 
 TEST(Fuse, MakesASumThatIsMergedBeforeItIsFinished) {

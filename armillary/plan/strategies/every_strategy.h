@@ -16,7 +16,7 @@ inline std::vector<std::string> every_strategy(const Problem& problem) {
   for (const Strategy& strategy : legal_strategies(problem)) names.push_back(to_string(strategy));
   for (const char* more :
        {"ring:backward=q", "ulysses:qkv=packed", "usp:qkv=packed,u=2", "startrail:c=1",
-        "tokenring:inner=ring,nodes=2,tiles=walk", "grid:col=bidirectional,row=ring,rk=2,rq=3,u=1",
+        "tokenring:inner=ring,nodes=2,tiles=stay", "grid:col=bidirectional,row=ring,rk=2,rq=3,u=1",
         "grid:col=gather,rk=2,row=ring,rq=2,u=1",
         "grid:col=double_ring,nest=rk-rq-u,rk=2,row=bidirectional,rq=4,u=1,window=2",
         "grid:nest=rq-u-rk,rk=2,row=bidirectional,rq=2,u=2", "grid:nest=rk-u-rq,rk=3,rq=2,u=2",

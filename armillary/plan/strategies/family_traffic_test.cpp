@@ -101,8 +101,8 @@ TEST(FamilyTraffic, GridsRingsAndTokenRingSendTheirClosedForms) {
       check("double_ring:window=2", {1, world, 1});
       check("double_ring:window=" + half, {1, world, 1});
       check("tokenring", {1, 1, world});
-      check("tokenring:nodes=2", {1, 2, world / 2});
-      check("tokenring:inner=ring,nodes=2", {1, world / 2, 2});
+      check("tokenring:nodes=2,tiles=stay", {1, 2, world / 2});
+      check("tokenring:inner=ring,nodes=2,tiles=stay", {1, world / 2, 2});
       check("usp:inner=ring,u=4", {4, world / 4, 1});
     }
   }
@@ -116,7 +116,7 @@ TEST(FamilyTraffic, TilesThatWalkInEachRoundAreSentInEach) {
     const std::int64_t size = world / nodes;
     const std::int64_t row = s.n * s.hq * (s.d * kWord + (s.e + 1) * kSum);
     const std::int64_t column = s.n * s.hk * (s.d + s.e) * kWord;
-    const std::string walk = "tokenring:tiles=walk,nodes=" + std::to_string(nodes);
+    const std::string walk = "tokenring:nodes=" + std::to_string(nodes);
     expect_bytes(problem, walk, Pass::Forward, nodes * (size - 1) * row + (nodes - 1) * column);
     expect_bytes(problem, walk + ",inner=ring", Pass::Forward,
                  (nodes - 1) * row + nodes * (size - 1) * column);

@@ -8,21 +8,20 @@ namespace armillary::plan {
 StrategyDefinition tokenring() {
   return grid_strategy(
       {.name = "tokenring",
-       .keys = {{"nodes", "M"}, {"inner", "tokenring|ring"}, {"tiles", "stay|walk"}},
+       .keys = {{"nodes", "M"}, {"inner", "tokenring|ring"}, {"tiles", "walk|stay"}},
        .summary = "Q walks a ring, (out, lse) go straight back; K,V ring between M nodes",
        .paper = "TokenRing, arXiv:2412.20501, sections 3.2 and 3.3",
        .bytes = "(2 + eps) Dq N (1 - 1/P) forward, (3 + 4/d) Dq N (1 - 1/P) backward",
        .differs =
            "The backward pass is ours: Q, dOut, Lse, Delta walk, dQ goes straight back, K, V, "
            "dK, dV stay. Queries go only to ranks that have keys for them, under any mask "
-           "and layout. K, V for the next round inside the nodes travel during a whole one. A rank "
-           "keeps the queries of its node instead of sending them round in each round, and sums "
-           "(out, lse) over the rounds: each leaves one step after its last keys, in the last "
-           "round. tiles=walk: Q goes round in each round, and each (out, lse) leaves one step "
-           "after its attend, as in the paper, also while K, V travel: two blocks of queries are "
-           "alive instead of a node's, for M times the bytes inside the nodes. inner=ring is the "
-           "other nesting: K, V walk a ring in each node, and Q goes to the next node after each "
-           "round.",
+           "and layout. K, V for the next round inside the nodes travel during a whole one. Q goes "
+           "round in each round and each (out, lse) leaves one step after its attend, also while "
+           "K, V travel. tiles=stay sends less, where the paper sends M times the bytes inside "
+           "the nodes: a rank keeps the queries of its node and sums (out, lse) over the rounds, "
+           "and each leaves one step after its last keys, in the last round; backward always does "
+           "that. inner=ring is the other nesting: K, V walk a ring in each node, and Q goes to "
+           "the next node after each round.",
        .turns_rings = true},
       [](const Problem& problem, const Strategy& strategy) {
         const int nodes = number(strategy, "nodes");
@@ -37,7 +36,7 @@ StrategyDefinition tokenring() {
           backward.order = GridOrder::ColumnsInside;
         }
         Grid forward = backward;
-        forward.anew = has(strategy, "tiles", "walk");
+        forward.anew = !has(strategy, "tiles", "stay");
         return PassGrids(forward, {backward});
       },
       [](const Problem& problem) {
@@ -45,7 +44,7 @@ StrategyDefinition tokenring() {
         for (const int m : inner_divisors(problem.world)) {
           variants.push_back({{"nodes", std::to_string(m)}});
           variants.push_back({{"inner", "ring"}, {"nodes", std::to_string(m)}});
-          variants.push_back({{"nodes", std::to_string(m)}, {"tiles", "walk"}});
+          variants.push_back({{"nodes", std::to_string(m)}, {"tiles", "stay"}});
         }
         return variants;
       });

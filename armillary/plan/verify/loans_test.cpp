@@ -92,6 +92,28 @@ TEST(VerifyLoans, WhatIsBorrowedIsAWholeTileThatNobodyElseWrites) {
   EXPECT_EQ(first(part), "exact");
 }
 
+TEST(VerifyLoans, WhatIsTheCallersIsNotBorrowed) {
+  const Problem problem = small_problem(2);
+  const Strategy strategy{.name = "ulysses", .keys = {}};
+  Plan plan = lower(make_plan(problem, strategy, Pass::Forward));
+  int received = 0;
+  for (int i = 0; i < static_cast<int>(ops(plan, 0).size()); ++i) {
+    Op& op = ops(plan, 0)[i];
+    if (op.kind != OpKind::Recv || op.views.size() != 1) continue;
+    const Tile& there = tile(plan, 0, op.views[0].tile);
+    if (!plan.ranks[0].slots[there.slot].external) continue;
+    ++received;
+    EXPECT_FALSE(op.loan);
+    op.loan = true;
+    const std::string found = first(plan);
+    EXPECT_NE(found.find(", which is not a whole tile that it alone writes, beside the caller's"),
+              std::string::npos)
+        << found;
+    op.loan = false;
+  }
+  EXPECT_GE(received, 1);
+}
+
 TEST(VerifyLoans, OnlyAMessageOfOneViewIsOne) {
   Plan plan = lent_ring(2);
   for (Op& op : ops(plan, 0)) {

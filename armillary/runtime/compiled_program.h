@@ -14,7 +14,7 @@
 #include "armillary/plan/segments.h"
 #include "armillary/plan/strategy.h"
 
-namespace armillary::attention {
+namespace armillary::runtime {
 
 /// Ops that start together: one compute op, or the messages of a step of one lane.
 struct Batch {
@@ -58,4 +58,4 @@ std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner,
                                                plan::RankProgram program,
                                                const kernel::Kernel& kernel);
 
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

@@ -7,16 +7,16 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/attention/causal_problem.h"
-#include "armillary/attention/dtypes.h"
-#include "armillary/attention/executor.h"
 #include "armillary/comm/local.h"
 #include "armillary/kernel/cpu_kernel.h"
 #include "armillary/plan/passes/lower.h"
 #include "armillary/plan/strategies/every_strategy.h"
 #include "armillary/plan/verify.h"
+#include "armillary/runtime/causal_problem.h"
+#include "armillary/runtime/dtypes.h"
+#include "armillary/runtime/executor.h"
 
-namespace armillary::attention {
+namespace armillary::runtime {
 namespace {
 
 using plan::Tensor;
@@ -130,4 +130,4 @@ TEST(Lowered, SinksCountOnceWherePartialsAreCopied) {
 }
 
 }  // namespace
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

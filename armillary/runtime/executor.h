@@ -21,13 +21,14 @@
 #include <optional>
 #include <vector>
 
-#include "armillary/attention/compiled_program.h"
-#include "armillary/attention/loans.h"
-#include "armillary/attention/operands.h"
 #include "armillary/comm/communicator.h"
 #include "armillary/kernel/block_attention.h"
+#include "armillary/runtime/compiled_program.h"
+#include "armillary/runtime/gate.h"
+#include "armillary/runtime/loans.h"
+#include "armillary/runtime/operands.h"
 
-namespace armillary::attention {
+namespace armillary::runtime {
 
 struct ExecutionOptions {
   kernel::Score score;  ///< Slopes are those of all query heads.
@@ -38,6 +39,9 @@ struct ExecutionOptions {
   /// Longest that a run waits for its peers without any message arriving; the communicator's own
   /// timeout if not given.
   std::optional<double> timeout_s = {};
+  /// No message starts, and no run ends, before it is open; what needs no message is computed
+  /// meanwhile. Null: it is. Lives as long as the run.
+  Gate* gate = nullptr;
 };
 
 /// What a run has moved. Bytes are those of plan::traffic of the program once it is finished.
@@ -120,6 +124,7 @@ class Execution {
   void check_fits(plan::Tensor tensor, int tile, const at::Tensor& given) const;
 
   void advance_all();
+  bool gate_is_open();
   bool start_ready();
   bool ready(const Batch& batch) const;
   void start(const Batch& batch);
@@ -164,4 +169,4 @@ class Execution {
   Moved moved_;
 };
 
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

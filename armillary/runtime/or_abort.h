@@ -5,7 +5,7 @@
 
 #include "armillary/comm/communicator.h"
 
-namespace armillary::attention {
+namespace armillary::runtime {
 
 /// Runs `action`; if it throws, the group is aborted with its reason before the error goes on.
 template <class Action>
@@ -18,4 +18,4 @@ decltype(auto) or_abort(comm::Communicator& comm, const Action& action) {
   }
 }
 
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

@@ -16,11 +16,11 @@
 #include <memory>
 #include <vector>
 
-#include "armillary/attention/compiled_program.h"
-#include "armillary/attention/operands.h"
 #include "armillary/comm/communicator.h"
+#include "armillary/runtime/compiled_program.h"
+#include "armillary/runtime/operands.h"
 
-namespace armillary::attention {
+namespace armillary::runtime {
 
 /// Those of one run after the other. One thread. Makes no tensor and allocates nothing in a run.
 class Loans {
@@ -66,4 +66,4 @@ class Loans {
   std::vector<Borrowed> borrowed_;
 };
 
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

@@ -1,10 +1,10 @@
-#include "armillary/attention/operands.h"
+#include "armillary/runtime/operands.h"
 
 #include <ATen/ATen.h>
 
-#include "armillary/attention/dtypes.h"
+#include "armillary/runtime/dtypes.h"
 
-namespace armillary::attention {
+namespace armillary::runtime {
 
 Operands::Operands(const CompiledProgram& compiled) : of_tile_(compiled.program.tiles.size()) {
   for (const CompiledOp& op : compiled.ops) {
@@ -47,4 +47,4 @@ void Operands::move(int tile, const c10::Storage& memory) {
   }
 }
 
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

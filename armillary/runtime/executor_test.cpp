@@ -1,4 +1,4 @@
-#include "armillary/attention/executor.h"
+#include "armillary/runtime/executor.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -9,15 +9,15 @@
 #include <mutex>
 #include <stdexcept>
 
-#include "armillary/attention/causal_problem.h"
-#include "armillary/attention/program_cache.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu_kernel.h"
 #include "armillary/kernel/reference.h"
 #include "armillary/plan/strategies/every_strategy.h"
+#include "armillary/runtime/causal_problem.h"
+#include "armillary/runtime/program_cache.h"
 
-namespace armillary::attention {
+namespace armillary::runtime {
 namespace {
 
 using plan::Pass;
@@ -457,4 +457,4 @@ TEST(CompileCached, SharesProgramsOfEqualProblems) {
 }
 
 }  // namespace
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

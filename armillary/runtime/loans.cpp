@@ -1,13 +1,13 @@
-#include "armillary/attention/loans.h"
+#include "armillary/runtime/loans.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "armillary/attention/dtypes.h"
+#include "armillary/runtime/dtypes.h"
 
-namespace armillary::attention {
+namespace armillary::runtime {
 namespace {
 
 /// By tile: the ops that use it.
@@ -120,4 +120,4 @@ void Loans::release() {
   }
 }
 
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

@@ -6,7 +6,7 @@
 #include "armillary/core/error.h"
 #include "armillary/plan/problem.h"
 
-namespace armillary::attention {
+namespace armillary::runtime {
 
 inline at::ScalarType scalar_type(plan::Dtype dtype) {
   switch (dtype) {
@@ -22,4 +22,4 @@ inline at::ScalarType scalar_type(plan::Dtype dtype) {
   fail<InternalError>("scalar_type: dtype {}", static_cast<int>(dtype));
 }
 
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

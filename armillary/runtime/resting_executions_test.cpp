@@ -1,4 +1,4 @@
-#include "armillary/attention/resting_executions.h"
+#include "armillary/runtime/resting_executions.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -6,11 +6,11 @@
 #include <set>
 #include <string>
 
-#include "armillary/attention/program_cache.h"
 #include "armillary/comm/local.h"
 #include "armillary/kernel/cpu_kernel.h"
+#include "armillary/runtime/program_cache.h"
 
-namespace armillary::attention {
+namespace armillary::runtime {
 namespace {
 
 plan::Problem masked_problem(std::int64_t tokens, const std::string& mask) {
@@ -77,4 +77,4 @@ TEST(RestingExecutions, SlotsGrowWithTheLargestProgram) {
 }
 
 }  // namespace
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "armillary/attention/executor.h"
+#include "armillary/runtime/executor.h"
 
-namespace armillary::attention {
+namespace armillary::runtime {
 
 /// Those of one thread, a rank's own. The one that was used longest ago goes first: packed
 /// documents bring a new program every step.
@@ -27,4 +27,4 @@ class RestingExecutions {
   at::Tensor slots_;  ///< Undefined while an execution has them.
 };
 
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

@@ -1,4 +1,4 @@
-#include "armillary/attention/executor.h"
+#include "armillary/runtime/executor.h"
 
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
@@ -9,11 +9,11 @@
 #include <span>
 #include <utility>
 
-#include "armillary/attention/dtypes.h"
-#include "armillary/attention/or_abort.h"
 #include "armillary/core/error.h"
+#include "armillary/runtime/dtypes.h"
+#include "armillary/runtime/or_abort.h"
 
-namespace armillary::attention {
+namespace armillary::runtime {
 namespace {
 
 std::string text_of(at::IntArrayRef shape) {
@@ -245,7 +245,13 @@ void Execution::finish() {
   });
 }
 
+bool Execution::gate_is_open() {
+  if (options_.gate != nullptr && options_.gate->is_open()) options_.gate = nullptr;
+  return options_.gate == nullptr;
+}
+
 bool Execution::finished() const {
+  if (options_.gate != nullptr) return false;
   for (std::size_t lane = 0; lane < next_.size(); ++lane) {
     if (next_[lane] < compiled_->lanes[lane].size()) return false;
   }
@@ -263,7 +269,9 @@ bool Execution::ready(const Batch& batch) const {
 /// the compute lane works.
 bool Execution::start_ready() {
   bool started = false;
+  const bool may_send = gate_is_open();
   for (std::size_t l = next_.size(); l-- > 0;) {
+    if (l != plan::kCompute && !may_send) continue;
     const std::vector<Batch>& lane = compiled_->lanes[l];
     while (next_[l] < lane.size() && ready(lane[next_[l]])) {
       start(lane[next_[l]++]);
@@ -325,6 +333,10 @@ bool Execution::collect_done() {
 }
 
 void Execution::wait_for_any() {
+  if (options_.gate != nullptr) {
+    options_.gate->wait();
+    return;
+  }
   if (!flying_.empty()) {
     comm_->wait_any(requests_, options_.timeout_s);
     return;
@@ -384,4 +396,4 @@ at::Tensor Execution::saved(plan::Tensor tensor) const {
   return tiles_[tile];
 }
 
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

@@ -9,7 +9,7 @@
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/communicator.h"
 
-namespace armillary::attention {
+namespace armillary::runtime {
 
 class WatchedCommunicator : public comm::Communicator {
  public:
@@ -44,4 +44,4 @@ inline bool is_of_a_plan(const comm::Message& message) {
   return message.lane != comm::kCollectiveLane;
 }
 
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

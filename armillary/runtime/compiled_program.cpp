@@ -1,4 +1,4 @@
-#include "armillary/attention/compiled_program.h"
+#include "armillary/runtime/compiled_program.h"
 
 #include <algorithm>
 #include <map>
@@ -7,7 +7,7 @@
 #include "armillary/core/error.h"
 #include "armillary/plan/hazards.h"
 
-namespace armillary::attention {
+namespace armillary::runtime {
 namespace {
 
 using plan::Op;
@@ -109,4 +109,4 @@ std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner,
   return result;
 }
 
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

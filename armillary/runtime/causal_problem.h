@@ -3,7 +3,7 @@
 
 #include "armillary/plan/problem.h"
 
-namespace armillary::attention {
+namespace armillary::runtime {
 
 inline plan::Problem causal_problem(int world, std::int64_t tokens) {
   return {.world = world,
@@ -17,4 +17,4 @@ inline plan::Problem causal_problem(int world, std::int64_t tokens) {
           .layout = plan::parse_layout("zigzag")};
 }
 
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

@@ -1,8 +1,5 @@
-#include "armillary/attention/program_cache.h"
+#include "armillary/runtime/program_cache.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <array>
 #include <deque>
 #include <map>
@@ -10,44 +7,23 @@
 #include <optional>
 #include <utility>
 
-#include "armillary/core/error.h"
+#include "armillary/plan/verify.h"
 
-namespace armillary::attention {
+namespace armillary::runtime {
 namespace {
-
-/// The lengths of a mask and its first bands.
-std::string describe(const plan::Mask& mask) {
-  constexpr std::size_t kMostBands = 4;
-  std::string text = fmt::format("{}x{}", mask.q_len(), mask.kv_len());
-  for (std::size_t b = 0; b < std::min(mask.bands().size(), kMostBands); ++b) {
-    text += (b == 0 ? ":" : ";") + to_string(mask.bands()[b]);
-  }
-  if (mask.bands().size() > kMostBands) text += fmt::format(";..{}", mask.bands().size());
-  return text;
-}
-
-std::string describe(const plan::Problem& problem, const std::string& strategy) {
-  return fmt::format(
-      "version={} strategy={} layout={} wire={} dtype={} batch={} heads={} kv_heads={} "
-      "head_dim={} value_dim={} return_lse={} mask={}",
-      proof::version(), strategy, to_string(problem.layout), to_string(problem.wire),
-      to_string(problem.dtype), problem.batch, problem.heads, problem.kv_heads, problem.head_dim,
-      problem.value_dim, problem.return_lse, describe(problem.mask));
-}
 
 std::shared_ptr<const CompiledAttention> compile_all(const plan::Planner& planner,
                                                      const proof::Digest& key, plan::Rank rank,
                                                      const kernel::Kernel& kernel) {
   std::array<std::shared_ptr<const CompiledProgram>, proof::kPasses.size()> compiled;
   std::array<proof::Digest, proof::kPasses.size()> digests;
-  std::array<proof::Digest, proof::kPasses.size()> saved;
   const proof::Digest blocks = proof::digest_of(planner.blocks());
   for (std::size_t p = 0; p < compiled.size(); ++p) {
     plan::RankProgram program = proof::runnable(planner, proof::kPasses[p], rank);
     digests[p] = proof::digest_of(program, blocks);
-    saved[p] = proof::digest_of_saved(program);
     compiled[p] = compile(planner, std::move(program), kernel);
   }
+  const plan::RankProgram& forward = compiled[0]->program;
   return std::make_shared<const CompiledAttention>(
       CompiledAttention{.forward = compiled[0],
                         .backward = compiled[1],
@@ -55,7 +31,8 @@ std::shared_ptr<const CompiledAttention> compile_all(const plan::Planner& planne
                         .proved = {.planner = planner,
                                    .key = key,
                                    .programs = digests,
-                                   .finds_saved = saved[1] == saved[0] && saved[2] == saved[0]}});
+                                   .finds_saved = finds_saved(forward, compiled[1]->program) &&
+                                                  finds_saved(forward, compiled[2]->program)}});
 }
 
 /// Planners and programs of recent problems. A training run has one problem per mask: packed
@@ -116,26 +93,6 @@ class Cache {
 
 }  // namespace
 
-const Described& described(const plan::Problem& problem, const std::string& strategy_text) {
-  constexpr std::size_t kMost = 8;
-  thread_local std::deque<Described> recent;
-  for (const Described& one : recent) {
-    if (one.strategy_text == strategy_text && one.problem == problem) return one;
-  }
-  Described made{
-      .problem = problem, .strategy_text = strategy_text, .strategy = {}, .key = {}, .words = {}};
-  try {
-    made.strategy = plan::parse_strategy(strategy_text);
-    made.key = proof::digest_of(problem, *made.strategy);
-  } catch (const InvalidArgument&) {  // said by who compiles it
-    made.key = proof::digest_of(strategy_text);
-  }
-  made.words = describe(problem, made.strategy ? to_string(*made.strategy) : strategy_text);
-  recent.push_front(std::move(made));
-  if (recent.size() > kMost) recent.pop_back();
-  return recent.front();
-}
-
 std::shared_ptr<const CompiledAttention> compile_cached(const plan::Problem& problem,
                                                         const plan::Strategy& strategy,
                                                         plan::Rank rank,
@@ -144,4 +101,4 @@ std::shared_ptr<const CompiledAttention> compile_cached(const plan::Problem& pro
   return cache.get(problem, strategy, rank, kernel);
 }
 
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

@@ -6,9 +6,9 @@
 
 #include <vector>
 
-#include "armillary/attention/compiled_program.h"
+#include "armillary/runtime/compiled_program.h"
 
-namespace armillary::attention {
+namespace armillary::runtime {
 
 /// Holds tensors without memory until `point` gives it. One thread.
 class Operands {
@@ -41,4 +41,4 @@ class Operands {
   std::vector<std::vector<Part*>> of_tile_;
 };
 
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

@@ -1,9 +1,9 @@
-#include "armillary/attention/resting_executions.h"
+#include "armillary/runtime/resting_executions.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace armillary::attention {
+namespace armillary::runtime {
 
 RestingExecutions& RestingExecutions::of_this_thread() {
   thread_local RestingExecutions executions;
@@ -34,4 +34,4 @@ void RestingExecutions::give_back(std::unique_ptr<Execution> execution) {
   resting_.push_back(std::move(execution));
 }
 
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

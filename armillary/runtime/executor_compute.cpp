@@ -3,11 +3,11 @@
 
 #include <limits>
 
-#include "armillary/attention/executor.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/merge.h"
+#include "armillary/runtime/executor.h"
 
-namespace armillary::attention {
+namespace armillary::runtime {
 
 /// Whether `source` lies where `target` does, so that there is nothing to move.
 bool Execution::in_place(const CompiledOp& op, std::size_t target, std::size_t source) const {
@@ -113,4 +113,4 @@ void Execution::attend_grad_all(int op) {
                                      {part(3), part(4), part(5)}, grads);
 }
 
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

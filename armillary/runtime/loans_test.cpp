@@ -1,15 +1,15 @@
 // What a lent message holds; which may be lent is said in plan/passes/lend_test.cpp, that results
 // are right in executor_test.cpp.
-#include "armillary/attention/loans.h"
+#include "armillary/runtime/loans.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "armillary/attention/causal_problem.h"
 #include "armillary/kernel/cpu_kernel.h"
 #include "armillary/proof/prove.h"
+#include "armillary/runtime/causal_problem.h"
 
-namespace armillary::attention {
+namespace armillary::runtime {
 namespace {
 
 using plan::OpKind;
@@ -49,4 +49,4 @@ TEST(Loans, TheMemoryThatIsLentHasAnOwner) {
 }
 
 }  // namespace
-}  // namespace armillary::attention
+}  // namespace armillary::runtime

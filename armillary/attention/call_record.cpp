@@ -1,0 +1,120 @@
+#include "armillary/attention/call_record.h"
+
+#include <ATen/core/Tensor.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "armillary/core/error.h"
+#include "armillary/core/spec.h"
+
+namespace armillary::attention {
+
+using proof::Digest;
+
+namespace {
+
+/// The lengths of a mask and its first bands.
+std::string describe(const plan::Mask& mask) {
+  constexpr std::size_t kMostBands = 4;
+  std::string text = fmt::format("{}x{}", mask.q_len(), mask.kv_len());
+  for (std::size_t b = 0; b < std::min(mask.bands().size(), kMostBands); ++b) {
+    text += (b == 0 ? ":" : ";") + to_string(mask.bands()[b]);
+  }
+  if (mask.bands().size() > kMostBands) text += fmt::format(";..{}", mask.bands().size());
+  return text;
+}
+
+std::string describe(const plan::Problem& problem, const std::string& strategy) {
+  return fmt::format(
+      "version={} strategy={} layout={} wire={} dtype={} batch={} heads={} kv_heads={} "
+      "head_dim={} value_dim={} return_lse={} mask={}",
+      proof::version(), strategy, to_string(problem.layout), to_string(problem.wire),
+      to_string(problem.dtype), problem.batch, problem.heads, problem.kv_heads, problem.head_dim,
+      problem.value_dim, problem.return_lse, describe(problem.mask));
+}
+
+template <std::size_t N>
+void put(char (&to)[N], std::string_view text) {
+  const std::size_t size = std::min(text.size(), N - 1);
+  std::copy_n(text.begin(), size, to);
+}
+
+/// Digest of dtype, shape and values; of what is no tensor on the CPU, that it is none.
+Digest digest_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  if (!tensor.device().is_cpu()) return proof::digest_of(tensor.device().str());
+  const at::Tensor values = tensor.detach().contiguous();
+  const Digest bytes =
+      proof::digest_of({static_cast<const char*>(values.const_data_ptr()), values.nbytes()});
+  return proof::digest_of(fmt::format("{} [{}] {}", at::toString(values.scalar_type()),
+                                      fmt::join(values.sizes(), ","), to_string(bytes)));
+}
+
+}  // namespace
+
+const Described& described(const plan::Problem& problem, const std::string& strategy_text) {
+  constexpr std::size_t kMost = 8;
+  thread_local std::deque<Described> recent;
+  for (const Described& one : recent) {
+    if (one.strategy_text == strategy_text && one.problem == problem) return one;
+  }
+  Described made{
+      .problem = problem, .strategy_text = strategy_text, .strategy = {}, .key = {}, .words = {}};
+  try {
+    made.strategy = plan::parse_strategy(strategy_text);
+    made.key = proof::digest_of(problem, *made.strategy);
+  } catch (const InvalidArgument&) {  // said by who compiles it
+    made.key = proof::digest_of(strategy_text);
+  }
+  made.words = describe(problem, made.strategy ? to_string(*made.strategy) : strategy_text);
+  recent.push_front(std::move(made));
+  if (recent.size() > kMost) recent.pop_back();
+  return recent.front();
+}
+
+CallRecord record_of(const Asked& asked) {
+  const AttentionOptions& options = asked.options;
+  CallRecord record{.key = asked.key,
+                    .scale = asked.scale,
+                    .softcap = options.softcap.value_or(0),
+                    .dropout = options.dropout.p,
+                    .dropout_seed = options.dropout.seed,
+                    .dropout_step = options.dropout.step,
+                    .timeout_s = options.timeout_s.value_or(0),
+                    .slopes = digest_of(options.alibi_slopes_H),
+                    .sinks = digest_of(options.sinks_H),
+                    .max_logit = options.return_max_logit,
+                    .call = {},
+                    .problem = {}};
+  put(record.call, asked.call);
+  put(record.problem, asked.problem);
+  return record;
+}
+
+std::vector<std::string> words_of(const CallRecord& record) {
+  std::vector<std::string> words;
+  const auto add = [&](std::string_view name, const auto& value) {
+    words.push_back(fmt::format("{}={}", name, value));
+  };
+  const auto add_digest = [&](std::string_view name, const Digest& digest) {
+    add(name, digest == Digest{} ? "none" : "#" + to_string(digest));
+  };
+  add("call", record.call);
+  add("scale", record.scale);
+  add("softcap", record.softcap);
+  add("dropout", record.dropout);
+  add("dropout.seed", record.dropout_seed);
+  add("dropout.step", record.dropout_step);
+  add("timeout_s", record.timeout_s);
+  add("max_logit", record.max_logit != 0);
+  add_digest("alibi_slopes_H", record.slopes);
+  add_digest("sinks_H", record.sinks);
+  for (const std::string_view word : split(record.problem, ' ')) words.emplace_back(word);
+  add_digest("problem", record.key);  // for what differs behind the end of that
+  return words;
+}
+
+}  // namespace armillary::attention
