@@ -140,14 +140,20 @@ struct AttentionInProgress::State {
     call->run->feed(plan::Tensor::Lse, kept.lse.detach());
   }
 
-  void feed(plan::Tensor tensor, const at::Tensor& value, at::Tensor& fed) {
+  /// Ahead of the rest: waits for agreement, so that what can leave does.
+  void feed_ahead(plan::Tensor tensor, const at::Tensor& value, at::Tensor& fed) {
     check_runs();
+    call->agree();
+    call->agreement->wait();
+    feed(tensor, value, fed);
+  }
+
+  void feed(plan::Tensor tensor, const at::Tensor& value, at::Tensor& fed) {
     if (!value.device().is_cpu()) {
       fail<InvalidArgument>("attention: {} is on {}; the CPU is required", to_string(tensor),
                             value.device().str());
     }
     const at::NoGradGuard no_grad;
-    call->agree();
     fed = value.detach();
     call->run->feed(tensor, fed);
   }
@@ -156,6 +162,9 @@ struct AttentionInProgress::State {
                           const at::Tensor& v_BLGE) {
     check_runs();
     check_began_with(q_BLHD, k_BLGD, v_BLGE);
+    call->agree();
+    if (!this->k_BLGD.defined()) feed(plan::Tensor::K, k_BLGD, this->k_BLGD);
+    if (!this->v_BLGE.defined()) feed(plan::Tensor::V, v_BLGE, this->v_BLGE);
     if (kind == CallKind::Keep) return finish_keep(q_BLHD);
     const variable_list results = AttentionFunction::apply(q_BLHD, k_BLGD, v_BLGE, sinks_H, call);
     return {.out_BLHE = results[0],
@@ -181,8 +190,7 @@ struct AttentionInProgress::State {
                         const at::Tensor& v_BLGE) const {
     for (const auto& [name, fed, given] :
          {std::tuple("k", &this->k_BLGD, &k_BLGD), std::tuple("v", &this->v_BLGE, &v_BLGE)}) {
-      if (!fed->defined()) fail<InvalidArgument>("attention: finish before {} was fed", name);
-      if (is_same_memory(*fed, *given)) continue;
+      if (!fed->defined() || is_same_memory(*fed, *given)) continue;
       fail<InvalidArgument>(
           "attention: finish is given another {} than was fed; the same memory "
           "is required",
@@ -215,12 +223,12 @@ AttentionInProgress AttentionInProgress::begin(CallKind kind, const AttentionSha
 
 void AttentionInProgress::feed_k(const at::Tensor& k_BLGD) {
   runtime::or_abort(*state_->call->comm,
-                    [&] { state_->feed(plan::Tensor::K, k_BLGD, state_->k_BLGD); });
+                    [&] { state_->feed_ahead(plan::Tensor::K, k_BLGD, state_->k_BLGD); });
 }
 
 void AttentionInProgress::feed_v(const at::Tensor& v_BLGE) {
   runtime::or_abort(*state_->call->comm,
-                    [&] { state_->feed(plan::Tensor::V, v_BLGE, state_->v_BLGE); });
+                    [&] { state_->feed_ahead(plan::Tensor::V, v_BLGE, state_->v_BLGE); });
 }
 
 AttentionResults AttentionInProgress::finish(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,

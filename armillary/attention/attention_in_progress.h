@@ -5,8 +5,8 @@
 //                          \           \ sends that need V too leave
 //                           \ all ranks agree; sends that need K alone leave
 //
-// The functions of sequence_parallel_attention.h are this with all three at once; shape letters are
-// those of that file. Source: StarTrail (arXiv:2407.00611) hides the gather of Q, K, V behind the
+// The functions of sequence_parallel_attention.h are begin and finish; shape letters are those of
+// that file. Source: StarTrail (arXiv:2407.00611) hides the gather of Q, K, V behind the
 // projections so.
 #pragma once
 
@@ -62,16 +62,17 @@ class AttentionInProgress {
   AttentionInProgress& operator=(AttentionInProgress&&) = delete;
   ~AttentionInProgress();
 
-  /// Takes the values of k or v, once each; whether they have a graph does not matter. Starts what
-  /// can start. The first waits until all ranks have agreed: what ranks were told differently, and
-  /// a plan that is wrong, is refused here.
+  /// Takes the values of k or v ahead of the rest, once each; whether they have a graph does not
+  /// matter. Starts what can start. The first waits until all ranks have agreed, so that it can:
+  /// what ranks were told differently, and a plan that is wrong, is refused here.
   /// @throws as sequence_parallel_attention; InvalidArgument if the shape or dtype is not that of
   /// `begin`.
   void feed_k(const at::Tensor& k_BLGD);
   void feed_v(const at::Tensor& v_BLGE);
 
-  /// Takes q and runs to the end, once. Gradients reach the three tensors that are given here; k
-  /// and v must lie in the memory that was fed.
+  /// Takes q, and of k and v what was not fed, and runs to the end, once. Gradients reach the three
+  /// tensors that are given here; k and v must lie in the memory that was fed. Where nothing was
+  /// fed, all that needs no message is computed while ranks agree.
   /// @throws InvalidArgument if k or v is not what was fed, or the shape of q is not that of
   /// `begin`; CommError as the communicator.
   AttentionResults finish(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,

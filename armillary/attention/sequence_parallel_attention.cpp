@@ -6,16 +6,13 @@
 namespace armillary::attention {
 namespace {
 
-/// A call that is fed all three tensors at once.
 AttentionResults at_once(CallKind kind, const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                          const at::Tensor& v_BLGE, comm::Communicator& comm,
                          const AttentionOptions& options, const KeptAttention& kept = {}) {
   const AttentionShape shape =
       runtime::or_abort(comm, [&] { return attention_shape_of(q_BLHD, k_BLGD, v_BLGE); });
-  AttentionInProgress call = AttentionInProgress::begin(kind, shape, comm, options, kept);
-  call.feed_k(k_BLGD);
-  call.feed_v(v_BLGE);
-  return call.finish(q_BLHD, k_BLGD, v_BLGE);
+  return AttentionInProgress::begin(kind, shape, comm, options, kept)
+      .finish(q_BLHD, k_BLGD, v_BLGE);
 }
 
 }  // namespace
