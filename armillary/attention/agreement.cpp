@@ -1,11 +1,16 @@
 #include "armillary/attention/agreement.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "armillary/comm/collectives.h"
@@ -13,31 +18,66 @@
 
 namespace armillary::attention {
 
+enum class Finding : std::uint64_t { Fine, RefusedInput, RefusedPlan, Different };
+
+/// The worst that a rank knows of a call, as it travels.
+struct Verdict {
+  Finding finding = Finding::Fine;
+  char text[504] = {};
+
+  void raise(Finding worse, std::string_view why) {
+    if (worse <= finding) return;
+    *this = {.finding = worse};
+    std::copy_n(why.begin(), std::min(why.size(), sizeof(text) - 1), text);
+  }
+};
+
+struct Letter {
+  CallRecord record;
+  Verdict verdict;
+};
+static_assert(sizeof(Letter) == 1536 && std::is_trivially_copyable_v<Letter>);
+
 namespace {
 
-/// Throws what the record of the rank before has and mine has not.
-[[noreturn]] void refuse(const CallRecord& theirs, int before, const CallRecord& mine, int rank) {
+/// The first word that two records differ in.
+std::string difference(const CallRecord& theirs, int before, const CallRecord& mine, int rank) {
   const std::vector<std::string> there = words_of(theirs);
   const std::vector<std::string> here = words_of(mine);
   const std::size_t shared = std::min(there.size(), here.size());
   std::size_t w = 0;
   while (w + 1 < shared && there[w] == here[w]) ++w;
-  fail<InvalidArgument>(
+  return fmt::format(
       "attention: rank {} was asked for {}, rank {} for {}; all ranks must be asked for the same",
       before, there[w], rank, here[w]);
 }
 
+/// Returns when all ranks have a verdict: one that throws it ends the group, and would take it from
+/// those that are still to be told.
+void leave_together(comm::Communicator& comm) {
+  try {
+    comm::barrier(comm);
+  } catch (const Error&) {  // somebody has left it, and so all had come
+  }
+}
+
 }  // namespace
 
-/// The record of this rank and those of the ranks before, round after round.
+/// What this rank tells and hears, round after round.
 struct Agreement::Exchange {
   comm::Communicator& comm;
-  CallRecord mine;
-  CallRecord theirs = {};
+  Letter mine;
+  Letter theirs = {};
   int distance = 1;
   comm::Request requests[2] = {};
 
-  Exchange(comm::Communicator& comm, const CallRecord& record) : comm(comm), mine(record) {
+  Exchange(comm::Communicator& comm, const CallRecord& record,
+           const std::optional<Refusal>& refusal)
+      : comm(comm), mine{.record = record, .verdict = {}} {
+    if (refusal) {
+      mine.verdict.raise(refusal->is_of_plan ? Finding::RefusedPlan : Finding::RefusedInput,
+                         refusal->text);
+    }
     start();
   }
 
@@ -50,11 +90,11 @@ struct Agreement::Exchange {
     const comm::Strided in = comm::whole(std::span(&theirs, 1));
     const comm::Message both[] = {{.direction = comm::Direction::Send,
                                    .peer = (comm.rank() + distance) % comm.world(),
-                                   .lane = comm::kCollectiveLane,
+                                   .lane = kAgreementLane,
                                    .parts = {&out, 1}},
                                   {.direction = comm::Direction::Receive,
                                    .peer = before(),
-                                   .lane = comm::kCollectiveLane,
+                                   .lane = kAgreementLane,
                                    .parts = {&in, 1}}};
     comm.start(both, requests);
   }
@@ -63,29 +103,38 @@ struct Agreement::Exchange {
 
   /// Ends a round that is done, and starts the next.
   void go_on() {
-    compare();
+    if (std::memcmp(&mine.record, &theirs.record, sizeof(CallRecord)) != 0) {
+      mine.verdict.raise(Finding::Different,
+                         difference(theirs.record, before(), mine.record, comm.rank()));
+    }
+    mine.verdict.raise(theirs.verdict.finding, theirs.verdict.text);
     distance *= 2;
     start();
   }
 
-  void compare() const {
-    if (std::memcmp(&mine, &theirs, sizeof(CallRecord)) == 0) return;
-    refuse(theirs, before(), mine, comm.rank());
+  void judge() const {
+    if (mine.verdict.finding == Finding::Fine) return;
+    leave_together(comm);
+    if (mine.verdict.finding == Finding::RefusedPlan) fail<PlanError>("{}", mine.verdict.text);
+    fail<InvalidArgument>("{}", mine.verdict.text);
   }
 };
 
-Agreement::Agreement(comm::Communicator& comm, const Asked& asked)
+Agreement::Agreement(comm::Communicator& comm, const Asked& asked,
+                     const std::optional<Refusal>& refusal)
     : comm_(comm),
       timeout_s_(asked.options.timeout_s),
-      exchange_(std::make_unique<Exchange>(comm, record_of(asked))) {}
+      exchange_(std::make_unique<Exchange>(comm, record_of(asked), refusal)) {}
 
 Agreement::~Agreement() = default;
 
 bool Agreement::is_open() {
-  while (exchange_ && !exchange_->is_over()) {
+  if (!exchange_) return true;
+  while (!exchange_->is_over()) {
     if (!exchange_->is_done()) return false;
     exchange_->go_on();
   }
+  exchange_->judge();
   exchange_.reset();
   return true;
 }
@@ -94,15 +143,14 @@ void Agreement::wait() {
   while (!is_open()) comm_.wait_all(exchange_->requests, timeout_s_);
 }
 
-void Agreement::compare_within(double seconds) {
-  if (!exchange_ || exchange_->is_over()) return;
+bool Agreement::opens_within(double seconds) {
   const auto begin = std::chrono::steady_clock::now();
   const std::chrono::duration<double> most(seconds);
-  while (!exchange_->is_done()) {
-    if (std::chrono::steady_clock::now() - begin > most) return;
+  while (!is_open()) {
+    if (std::chrono::steady_clock::now() - begin > most) return false;
     std::this_thread::yield();
   }
-  exchange_->compare();
+  return true;
 }
 
 }  // namespace armillary::attention

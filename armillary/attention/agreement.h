@@ -1,14 +1,16 @@
-// agreement.h: all ranks are asked for the same attention, or none attends.
+// agreement.h: all ranks are asked for the same attention and can do it, or none attends.
 //
-//   rank r   record --> rank r + 1, r + 2, r + 4, ..      as many rounds as log2 of the world
-//            record <-- rank r - 1, r - 2, r - 4, ..      each compared with its own
+//   rank r   record, verdict --> rank r + 1, r + 2, r + 4, ..   as many rounds as log2 of the world
+//            record, verdict <-- rank r - 1, r - 2, r - 4, ..   the records must be equal
 //
-// A rank goes on to a round when its record was that of the round before. So who has ended the last
-// one knows that all ranks have the same record, and no tile has moved before.
+// A verdict is the worst that a rank knows: that records differ, or that a rank refuses what it is
+// asked for. After the last round all ranks have one, or all know that there is none: no tile has
+// moved before.
 #pragma once
 
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "armillary/attention/call_record.h"
 #include "armillary/comm/communicator.h"
@@ -16,23 +18,33 @@
 
 namespace armillary::attention {
 
-/// One comparison, which the tiles of a call wait for. Collective. Cost: log2(world) messages of 1
-/// KiB in each direction.
+/// Its lane, above those of plans: ranks go on to a round when they look, before or after a
+/// collective of theirs.
+inline constexpr int kAgreementLane = 1 << 16;
+
+/// Why a rank cannot do what it is asked for.
+struct Refusal {
+  bool is_of_plan = false;  ///< A PlanError, else an InvalidArgument.
+  std::string text;
+};
+
+/// One comparison, which the tiles of a call wait for. Collective. Cost: log2(world) messages of
+/// 1.5 KiB in each direction.
 class Agreement : public runtime::Gate {
  public:
   /// Tells the next rank and waits for nobody. @throws CommError as the communicator.
-  Agreement(comm::Communicator& comm, const Asked& asked);
+  Agreement(comm::Communicator& comm, const Asked& asked,
+            const std::optional<Refusal>& refusal = {});
   ~Agreement() override;
 
-  /// All ranks are known to be asked for the same.
-  /// @throws InvalidArgument, on the rank that sees it, with both values if they are not; CommError
-  /// as the communicator.
+  /// All ranks are known to be asked for the same, and to be able to do it.
+  /// @throws on all ranks InvalidArgument, with both values, if they are not asked for the same;
+  /// else what a rank refuses, as InvalidArgument or PlanError; CommError as the communicator.
   bool is_open() override;
   void wait() override;
 
-  /// For a rank that cannot do what it is asked for: looks for so long whether that is because the
-  /// rank before was asked for something else. @throws InvalidArgument, with both values, if so.
-  void compare_within(double seconds);
+  /// Whether it opens within so many seconds. @throws as is_open.
+  bool opens_within(double seconds);
 
  private:
   struct Exchange;

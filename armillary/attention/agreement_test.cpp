@@ -9,17 +9,20 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "armillary/attention/sequence_parallel_attention.h"
+#include "armillary/attention/attention_in_progress.h"
+#include "armillary/comm/collectives.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/proof/proof_file.h"
@@ -143,9 +146,9 @@ TEST(Agreement, AProgramThatIsCompiledAnewIsTheOneThatWasProved) {
     for (const AttentionOptions& other : others) run(comm, other);
     run(comm, options);
   });
-  EXPECT_EQ(ends.texts[1],
-            "PlanError: attention: ring was proved with other programs than rank 1 has now");
-  EXPECT_THAT(ends.texts[0], HasSubstr("was proved with other programs"));
+  EXPECT_THAT(
+      ends.texts,
+      Each("PlanError: attention: ring was proved with other programs than rank 1 has now"));
 }
 
 TEST(Agreement, NorDoesAProgramThatIsNotTheOneProved) {
@@ -180,6 +183,7 @@ struct Difference {
   std::string there;
   std::string here;
   std::function<void(AttentionOptions&)> change;
+  bool refused = false;  ///< On all ranks, if all are asked for it.
 };
 
 TEST(Agreement, RanksThatAreAskedForDifferentThingsAreToldBoth) {
@@ -194,11 +198,13 @@ TEST(Agreement, RanksThatAreAskedForDifferentThingsAreToldBoth) {
       {"layout=contiguous", "layout=striped:1",
        [](AttentionOptions& o) { o.layout = plan::parse_layout("striped"); }},
       {"wire=accumulator", "wire=input", [](AttentionOptions& o) { o.wire = plan::Wire::Input; }},
-      {"softcap=0", "softcap=20", [](AttentionOptions& o) { o.softcap = 20; }},
+      {"softcap=none", "softcap=20", [](AttentionOptions& o) { o.softcap = 20; }},
       {"dropout=0", "dropout=0.5", [](AttentionOptions& o) { o.dropout.p = 0.5; }},
       {"dropout.seed=0", "dropout.seed=7", [](AttentionOptions& o) { o.dropout.seed = 7; }},
       {"dropout.step=0", "dropout.step=7", [](AttentionOptions& o) { o.dropout.step = 7; }},
-      {"timeout_s=0", "timeout_s=9", [](AttentionOptions& o) { o.timeout_s = 9; }},
+      {"timeout_s=none", "timeout_s=9", [](AttentionOptions& o) { o.timeout_s = 9; }},
+      {"softcap=none", "softcap=0", [](AttentionOptions& o) { o.softcap = 0; }, true},
+      {"timeout_s=none", "timeout_s=-1", [](AttentionOptions& o) { o.timeout_s = -1; }, true},
       {"alibi_slopes_H=none", "alibi_slopes_H=#",
        [](AttentionOptions& o) { o.alibi_slopes_H = at::ones({2}); }},
       {"sinks_H=none", "sinks_H=#", [](AttentionOptions& o) { o.sinks_H = at::zeros({2}); }},
@@ -214,11 +220,12 @@ TEST(Agreement, RanksThatAreAskedForDifferentThingsAreToldBoth) {
       const Ends ends = ends_of([&](comm::Communicator& comm) {
         if (seen) {  // rank 0 and 2 have agreed on what they are asked for, rank 1 on its own too
           run(comm, options);
-          run(comm, other);
+          if (!difference.refused) run(comm, other);
         }
         run(comm, comm.rank() == 1 ? other : options);
       });
-      EXPECT_THAT(ends.texts, Each(AllOf(HasSubstr("was asked for"), HasSubstr(difference.there),
+      EXPECT_THAT(ends.texts, Each(AllOf(StartsWith("InvalidArgument: attention: rank "),
+                                         HasSubstr("was asked for"), HasSubstr(difference.there),
                                          HasSubstr(difference.here))));
       if (!seen) {
         EXPECT_THAT(ends.tiles, Each(0)) << difference.here;
@@ -269,6 +276,64 @@ TEST(Agreement, AnInputThatDoesNotFitAnothersMaskIsToldAsSuch) {
             "rank [0-2] was asked for (mask|strategy)=.*, rank [0-2] for (mask|strategy)=")));
     EXPECT_THAT(ends.tiles, Each(0));
   }
+}
+
+// Seen before or not, and by ranks that have nothing to do with the one that refuses.
+TEST(Agreement, WhatOneRankRefusesNoRankBegins) {
+  constexpr int kMany = 5;
+  AttentionOptions options = causal(fresh_tokens(), kMany);
+  options.strategy = "allgather";
+  const std::int64_t tokens = options.mask.q_len() / kMany;
+  for (const bool seen : {false, true}) {
+    std::vector<int> tiles_before(kMany);
+    std::array<std::atomic<int>, kMany> tiles{};
+    const auto body = [&](comm::Communicator& inner) {
+      const int rank = inner.rank();
+      runtime::WatchedCommunicator comm(
+          inner, [&](const comm::Message& m) { tiles[rank] += runtime::is_of_a_plan(m); });
+      if (seen) run(comm, options);
+      tiles_before[rank] = tiles[rank];
+      const at::Tensor x = at::ones({1, tokens + (rank == 3 ? 1 : 0), 2, 8});
+      sequence_parallel_attention(x, x, x, comm, options);
+    };
+    const Ends ends = ends_of(body, kMany);
+    EXPECT_THAT(ends.texts, Each(StartsWith("InvalidArgument: attention: k has ")));
+    EXPECT_THAT(ends.texts, Each(HasSubstr(" on rank 3 of 5; layout ")));
+    for (int rank = 0; rank < kMany; ++rank) EXPECT_EQ(tiles[rank], tiles_before[rank]) << rank;
+  }
+}
+
+// A rank that cannot do what it is asked for waits to hear what the others are asked for.
+TEST(Agreement, ALateRankIsComparedToo) {
+  const AttentionOptions options = causal(fresh_tokens());
+  const AttentionOptions longer = causal(2 * options.mask.q_len());
+  const Ends ends = ends_of([&](comm::Communicator& comm) {
+    if (comm.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+    const at::Tensor x = at::ones({1, options.mask.q_len() / kWorld, 2, 8});
+    sequence_parallel_attention(x, x, x, comm, comm.rank() == 1 ? longer : options);
+  });
+  EXPECT_THAT(ends.texts, Each(HasSubstr(" was asked for mask=")));
+}
+
+// Replays look at the agreement when they begin, some ranks in another round than others.
+TEST(Agreement, HasALaneOfItsOwn) {
+  constexpr int kMany = 8;
+  const AttentionOptions options = causal(fresh_tokens(), kMany);
+  const Ends ends = ends_of(
+      [&](comm::Communicator& comm) {
+        const at::Tensor x = at::ones({1, options.mask.q_len() / kMany, 2, 8});
+        const KeptAttention kept = sequence_parallel_attention_keep(x, x, x, comm, options).kept;
+        std::array<std::byte, kMany * 8> all{};
+        const std::span mine = std::span(all).first(8);
+        for (int i = 0; i < 200; ++i) {
+          auto call = AttentionInProgress::begin(CallKind::Replay, attention_shape_of(x, x, x),
+                                                 comm, options, kept);
+          comm::all_gather(comm, std::vector<std::byte>(mine.begin(), mine.end()), all);
+          call.finish(x, x, x);
+        }
+      },
+      kMany);
+  EXPECT_THAT(ends.texts, Each("no error"));
 }
 
 // A replay begins to run before it is fed, and so has more to let go of when it may not.

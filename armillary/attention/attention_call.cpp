@@ -77,11 +77,22 @@ kernel::Score score_of(const AttentionOptions& options, std::int64_t heads, doub
   return score;
 }
 
+void check_kept(const KeptAttention& kept) {
+  if (kept.out.defined() && kept.lse.defined()) return;
+  fail<InvalidArgument>(
+      "attention: nothing was kept for the replay; what sequence_parallel_attention_keep gives is "
+      "required");
+}
+
 /// All that one rank can refuse by itself.
 void check_and_compile(AttentionCall& call, const Described& asked, const AttentionShape& shape,
                        const AttentionOptions& options) {
   const plan::Problem& problem = asked.problem;
   check_features(options, shape.heads, problem.return_lse);
+  if (options.timeout_s && !(*options.timeout_s > 0 && *options.timeout_s <= 1e9)) {
+    fail<InvalidArgument>("attention: timeout_s is {}; more than 0 and at most 1e9 s is required",
+                          *options.timeout_s);
+  }
   call.options = {.score = score_of(options, problem.heads, problem.head_dim),
                   .max_logit = options.return_max_logit,
                   .timeout_s = options.timeout_s};
@@ -119,11 +130,14 @@ void AttentionCall::start(const std::shared_ptr<const runtime::CompiledProgram>&
 }
 
 void AttentionCall::agree() {
-  if (may_run) return;
-  if (!proof::is_proved(*comm, programs->proved)) {
-    agreement->wait();
-    proof::prove_together(*comm, programs->proved, proofs);
+  // As long as a round takes where all ranks are there: then messages leave before compute begins.
+  constexpr double kBrief = 50e-6;  // seconds
+  if (may_run) {
+    agreement->opens_within(kBrief);
+    return;
   }
+  agreement->wait();
+  proof::prove_together(*comm, programs->proved, proofs);
   may_run = true;
 }
 
@@ -142,7 +156,8 @@ void check_no_call_in_progress(comm::Communicator& comm) {
 
 c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionShape& shape,
                                                comm::Communicator& comm,
-                                               const AttentionOptions& options) {
+                                               const AttentionOptions& options,
+                                               const KeptAttention& kept) {
   check_no_call_in_progress(comm);
   const plan::Problem problem{.world = comm.world(),
                               .batch = shape.batch,
@@ -159,20 +174,30 @@ c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionSha
   call->comm = &comm;
   call->proofs = options.proofs;
   const Described& asked = described(problem, options.strategy);
-  call->agreement = std::make_unique<Agreement>(
-      comm, Asked{.call = kNames[static_cast<std::size_t>(kind)],
-                  .key = asked.key,
-                  .problem = asked.words,
-                  .scale = options.scale.value_or(1.0 / std::sqrt(problem.head_dim)),
-                  .options = options});
+  std::optional<Refusal> refusal;
   try {
+    if (kind == CallKind::Replay) check_kept(kept);
     check_and_compile(*call, asked, shape, options);
-  } catch (const InvalidArgument&) {
-    constexpr double kLookFor = 1;  // seconds; the reason may be that ranks are asked differently
-    call->agreement->compare_within(kLookFor);
-    throw;
+    call->may_run = proof::is_proved(comm, call->programs->proved);
+  } catch (const InvalidArgument& error) {
+    refusal = {.is_of_plan = false, .text = error.what()};
+  } catch (const PlanError& error) {
+    refusal = {.is_of_plan = true, .text = error.what()};
   }
-  return call;
+  call->agreement = std::make_unique<Agreement>(
+      comm,
+      Asked{.call = kNames[static_cast<std::size_t>(kind)],
+            .key = asked.key,
+            .problem = asked.words,
+            .scale = options.scale.value_or(1.0 / std::sqrt(problem.head_dim)),
+            .options = options},
+      refusal);
+  if (!refusal) return call;
+  // Its peers are told, and perhaps the reason is that they are asked for something else.
+  constexpr double kLongestWaitForPeers = 10;  // seconds
+  call->agreement->opens_within(kLongestWaitForPeers);
+  if (refusal->is_of_plan) fail<PlanError>("{}", refusal->text);
+  fail<InvalidArgument>("{}", refusal->text);
 }
 
 }  // namespace armillary::attention

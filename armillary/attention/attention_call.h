@@ -31,9 +31,9 @@ struct AttentionCall : torch::CustomClassHolder {
 
   runtime::ExecutionOptions options_with(const std::optional<at::Tensor>& sinks_H) const;
 
-  /// What has to be before the program runs, and its tiles move: here, where it was not proved
-  /// before, else the run's messages wait for it. @throws as Agreement::wait and
-  /// proof::prove_together.
+  /// Before the program runs: proves it with all ranks, who have agreed then, if it was not proved
+  /// before. Else it waits for agreement briefly: the run's messages wait for the rest.
+  /// @throws as Agreement::wait and proof::prove_together.
   void agree();
 
   /// Takes a run for the forward pass, or for the replay.
@@ -44,11 +44,13 @@ struct AttentionCall : torch::CustomClassHolder {
   std::unique_ptr<runtime::Execution> end();
 };
 
-/// Checks what is asked for, compiles it and begins to agree on it with all ranks.
+/// Checks what is asked for, compiles it and begins to agree on it with all ranks. What cannot be
+/// done is told to all ranks, who refuse it too.
 /// @throws as sequence_parallel_attention.
 c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionShape& shape,
                                                comm::Communicator& comm,
-                                               const AttentionOptions& options);
+                                               const AttentionOptions& options,
+                                               const KeptAttention& kept);
 
 /// One call at a time: two would mix their messages.
 /// @throws InvalidArgument if a call is in progress on this end of the group.

@@ -112,8 +112,8 @@ struct AttentionInProgress::State {
   at::Tensor v_BLGE = {};
 
   State(CallKind kind, const AttentionShape& shape, comm::Communicator& comm,
-        const AttentionOptions& options)
-      : kind(kind), shape(shape), call(prepare_call(kind, shape, comm, options)) {
+        const AttentionOptions& options, const KeptAttention& kept)
+      : kind(kind), shape(shape), call(prepare_call(kind, shape, comm, options, kept)) {
     if (options.sinks_H.defined()) sinks_H = options.sinks_H;
   }
   State(const State&) = delete;
@@ -126,11 +126,6 @@ struct AttentionInProgress::State {
 
   void start(const KeptAttention& kept) {
     const bool replays = kind == CallKind::Replay;
-    if (replays && (!kept.out.defined() || !kept.lse.defined())) {
-      fail<InvalidArgument>(
-          "attention: nothing was kept for the replay; what sequence_parallel_attention_keep gives "
-          "is required");
-    }
     const at::NoGradGuard no_grad;
     call->start(replays ? call->programs->replay : call->programs->forward, sinks_H);
     if (!replays) return;
@@ -214,8 +209,8 @@ AttentionInProgress AttentionInProgress::begin(CallKind kind, const AttentionSha
                                                const AttentionOptions& options,
                                                const KeptAttention& kept) {
   // A call that cannot be made on this rank ends all ranks: the others would wait for it.
-  auto state =
-      runtime::or_abort(comm, [&] { return std::make_unique<State>(kind, shape, comm, options); });
+  auto state = runtime::or_abort(
+      comm, [&] { return std::make_unique<State>(kind, shape, comm, options, kept); });
   // On its own, so that ranks hear the reason before they hear that the call was dropped.
   runtime::or_abort(comm, [&] { state->start(kept); });
   return AttentionInProgress(std::move(state));

@@ -53,6 +53,10 @@ Digest digest_of(const at::Tensor& tensor) {
                                       fmt::join(values.sizes(), ","), to_string(bytes)));
 }
 
+CallRecord::Optional record_of(const std::optional<double>& value) {
+  return {value.value_or(0), value.has_value()};
+}
+
 }  // namespace
 
 const Described& described(const plan::Problem& problem, const std::string& strategy_text) {
@@ -79,11 +83,11 @@ CallRecord record_of(const Asked& asked) {
   const AttentionOptions& options = asked.options;
   CallRecord record{.key = asked.key,
                     .scale = asked.scale,
-                    .softcap = options.softcap.value_or(0),
+                    .softcap = record_of(options.softcap),
                     .dropout = options.dropout.p,
                     .dropout_seed = options.dropout.seed,
                     .dropout_step = options.dropout.step,
-                    .timeout_s = options.timeout_s.value_or(0),
+                    .timeout_s = record_of(options.timeout_s),
                     .slopes = digest_of(options.alibi_slopes_H),
                     .sinks = digest_of(options.sinks_H),
                     .max_logit = options.return_max_logit,
@@ -99,16 +103,19 @@ std::vector<std::string> words_of(const CallRecord& record) {
   const auto add = [&](std::string_view name, const auto& value) {
     words.push_back(fmt::format("{}={}", name, value));
   };
+  const auto add_optional = [&](std::string_view name, const CallRecord::Optional& number) {
+    number.is_given != 0 ? add(name, number.value) : add(name, "none");
+  };
   const auto add_digest = [&](std::string_view name, const Digest& digest) {
     add(name, digest == Digest{} ? "none" : "#" + to_string(digest));
   };
   add("call", record.call);
   add("scale", record.scale);
-  add("softcap", record.softcap);
+  add_optional("softcap", record.softcap);
   add("dropout", record.dropout);
   add("dropout.seed", record.dropout_seed);
   add("dropout.step", record.dropout_step);
-  add("timeout_s", record.timeout_s);
+  add_optional("timeout_s", record.timeout_s);
   add("max_logit", record.max_logit != 0);
   add_digest("alibi_slopes_H", record.slopes);
   add_digest("sinks_H", record.sinks);

@@ -40,18 +40,22 @@ struct Asked {
 
 /// What a rank was asked for, as it travels: of one size on all ranks, compared as bytes.
 struct CallRecord {
+  struct Optional {
+    double value;
+    std::uint64_t is_given;
+  };
   proof::Digest key;
   double scale;
-  double softcap;  ///< 0 for none.
+  Optional softcap;
   double dropout;
   std::uint64_t dropout_seed;
   std::uint64_t dropout_step;
-  double timeout_s;      ///< 0 for the communicator's.
+  Optional timeout_s;
   proof::Digest slopes;  ///< 0 for none, like `sinks`.
   proof::Digest sinks;
   std::uint64_t max_logit;
   char call[16];
-  char problem[904];  ///< Asked::problem, cut off where it is longer.
+  char problem[888];  ///< Asked::problem, cut off where it is longer.
 };
 static_assert(sizeof(CallRecord) == 1024 && std::is_trivially_copyable_v<CallRecord>);
 

@@ -46,7 +46,7 @@ TEST(Failure, ACallThatCannotBeMadeEndsItsPeers) {
   AttentionOptions bad = ring_options();
   bad.softcap = 0;
   expect_all_told(call(ring_options(), four_tokens()), call(bad, four_tokens()),
-                  "attention: softcap 0; a finite number above 0");
+                  "rank 1 was asked for softcap=0, rank 0 for softcap=none");
   expect_all_told(call(ring_options(), four_tokens()), call(ring_options(), at::ones({1, 5, 2, 8})),
                   "5 tokens on rank 1 of 2");
 }

@@ -15,8 +15,8 @@
 
 namespace armillary::attention {
 
-/// Runs `fails` on rank 1 until rank 0 has left `waits`. Expects that rank 0 hears `reason` from
-/// rank 1, long before its deadline.
+/// Runs `fails` on rank 1 until rank 0 has left `waits`. Expects that rank 0 hears `reason`, which
+/// is rank 1's, long before its deadline.
 inline void expect_told_at_once(const std::function<void(comm::Communicator&)>& waits,
                                 const std::function<void(comm::Communicator&)>& fails,
                                 const std::string& reason) {
@@ -33,14 +33,13 @@ inline void expect_told_at_once(const std::function<void(comm::Communicator&)>& 
     const auto begin = std::chrono::steady_clock::now();
     try {
       waits(comm);
-    } catch (const Error& error) {  // CommError, or the test would hang
+    } catch (const Error& error) {
       text = error.what();
     }
     waited_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     told = true;
   };
   EXPECT_THROW(comm::run_ranks(2, body, {.timeout_s = kDeadline}), CommError) << reason;
-  EXPECT_THAT(text, testing::StartsWith("rank 1 failed: "));
   EXPECT_THAT(text, testing::HasSubstr(reason));
   EXPECT_LT(waited_s, kDeadline / 2) << reason;
 }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <system_error>
 #include <vector>
@@ -103,8 +104,16 @@ struct Verdict {
   char wrong[504] = {};
   std::uint64_t is_input = 0;  ///< A recorded proof that is none, not a plan.
 
+  /// Of a text that is too long the middle is left out: what is required stands at its end.
   void put(std::string_view text) {
-    std::copy_n(text.begin(), std::min(text.size(), sizeof(wrong) - 1), wrong);
+    constexpr std::size_t kBegin = 120;
+    constexpr std::string_view kGap = " .. ";
+    std::string fits(text);
+    if (fits.size() >= sizeof(wrong)) {
+      const std::size_t end = sizeof(wrong) - 1 - kBegin - kGap.size();
+      fits = fmt::format("{}{}{}", text.substr(0, kBegin), kGap, text.substr(text.size() - end));
+    }
+    std::copy(fits.begin(), fits.end(), wrong);
   }
 };
 

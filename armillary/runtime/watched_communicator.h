@@ -39,9 +39,9 @@ class WatchedCommunicator : public comm::Communicator {
   See see_;
 };
 
-/// Whether it carries a part of a tile: collectives have a lane of their own.
+/// Whether it carries a part of a tile: a plan has a few lanes, from 1 on.
 inline bool is_of_a_plan(const comm::Message& message) {
-  return message.lane != comm::kCollectiveLane;
+  return message.lane > comm::kCollectiveLane && message.lane < 1 << 16;
 }
 
 }  // namespace armillary::runtime

@@ -53,9 +53,10 @@ std::vector<std::string> events_of_forward(comm::Communicator& inner, const char
   events = &seen;
   const at::CallbackHandle handle =
       at::addThreadLocalCallback(at::RecordFunctionCallback(see_operator));
-  const at::Tensor logits =
-      model->forward(positions_L.unsqueeze(0), positions_L,
-                     attend_over_ranks(comm, full_options(strategy, kTokens * comm.world())));
+  const Attends attends = attend_over_ranks(comm, full_options(strategy, kTokens * comm.world()));
+  model->forward(positions_L.unsqueeze(0), positions_L, attends);
+  seen.clear();  // Of the second time: the first is proved while it is fed.
+  const at::Tensor logits = model->forward(positions_L.unsqueeze(0), positions_L, attends);
   at::removeCallback(handle);
   events = nullptr;
   logits.sum().backward();

@@ -268,18 +268,23 @@ int GridProgram::attend_in_rounds(int q, const std::vector<int>& kv, std::vector
   }
   ARMILLARY_CHECK(grid_.order == GridOrder::RowsInside && grid_.slices == 1);
   spread_columns(kv);
-  int complete = 0;
+  std::vector<Axis> axes;
+  std::vector<std::vector<Held>> rounds;
   for (const Held& column : slices_[0]) {
-    Axis row = row_beside(column);
-    std::vector<Held> held =
-        row.spread({Tensor::Q}, {q}, heads_.group_heads(Tensor::Q, place_.h), round(column));
+    Axis& row = axes.emplace_back(row_beside(column));
+    std::vector<Held>& held = rounds.emplace_back();
+    held = row.spread({Tensor::Q}, {q}, heads_.group_heads(Tensor::Q, place_.h), round(column));
     if (!rows.empty()) held[0].sums = rows[0].sums;
     row.open_sums(held, {Tensor::Out, Tensor::Lse});
     attend(held, {{column}});
-    complete = std::max(complete, row.collect(held, [&](int member, int origin) {
-      return column.usable + routes_.row.usable(member, origin);
-    }));
     if (rows.empty()) rows = held;
+  }
+  // After the calls of all rounds: in a step the own call stands before what comes home.
+  int complete = 0;
+  for (std::size_t r = 0; r < rounds.size(); ++r) {
+    complete = std::max(complete, axes[r].collect(rounds[r], [&](int member, int origin) {
+      return slices_[0][r].usable + routes_.row.usable(member, origin);
+    }));
   }
   return complete;
 }
