@@ -33,12 +33,28 @@ void print_list() {
   }
 }
 
+/// Of auto:traffic, how far it is from the least.
+void print_distance(const plan::Plan& plan) {
+  const plan::Mask& mask = plan.problem.mask;
+  if (plan.pass != plan::Pass::Forward || !plan.strategy.starts_with("auto:") ||
+      mask.q_len() != mask.kv_len()) {
+    return;
+  }
+  plan::ForwardBound bound(plan.problem);
+  if (const std::optional<double> over = over_bound(costs(plan), bound)) {
+    fmt::print(
+        "{:.2f} times what any strategy with this work on each rank must send (bound of {})\n",
+        *over, bound.name() == "full mask" ? "a full mask" : "any mask");
+  }
+}
+
 void print_summary(const plan::Plan& plan) {
   const plan::Traffic most = costs(plan).most;
   fmt::print(
       "{} {}: world {}, {} steps; most on one rank: {} bytes sent, {} received, {} in slots\n",
       plan.strategy, to_string(plan.pass), plan.problem.world, most.steps, most.sent_bytes,
       most.received_bytes, most.peak_slot_bytes);
+  print_distance(plan);
 }
 
 std::string over_mean(std::int64_t most, std::int64_t sum, int world) {

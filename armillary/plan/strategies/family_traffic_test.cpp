@@ -328,26 +328,41 @@ TEST(AutoTraffic, IsTheFirstCutThatSendsLeastInBothPasses) {
   EXPECT_GT(two_cuts, 0) << "never different cuts of the two passes";
 }
 
-/// Against the bound for the mask at hand and the work of each rank.
-TEST(AutoTraffic, StaysNearTheLowerBoundOfACausalMask) {
-  for (const auto& [heads, kv_heads] : {std::pair(32, 32), std::pair(32, 8), std::pair(8, 1)}) {
-    for (const int world : {8, 16, 64}) {
-      Problem problem = full_problem(world, heads, kv_heads);
-      problem.mask = parse_mask("causal", {65536, 65536});
-      problem.layout = parse_layout("zigzag");
-      problem.head_dim = problem.value_dim = 128;
-      problem.wire = Wire::Input;
-      const Plan plan = make_plan(problem, parse_strategy("auto:traffic"), Pass::Forward);
-      std::vector<double> pairs;
-      for (const RankProgram& program : plan.ranks) {
-        pairs.push_back(static_cast<double>(traffic(problem, plan.blocks, program).visible_pairs));
+/// Mean sent forward over the bound for the mask at hand and the work of each rank.
+double over_bound(const Problem& problem) {
+  const Plan plan = make_plan(problem, parse_strategy("auto:traffic"), Pass::Forward);
+  std::vector<double> pairs;
+  for (const RankProgram& program : plan.ranks) {
+    pairs.push_back(static_cast<double>(traffic(problem, plan.blocks, program).visible_pairs));
+  }
+  const double sent = static_cast<double>(traffic_of_all(plan).sent_bytes) / problem.world;
+  return sent / ForwardBound(problem).bytes(pairs);
+}
+
+/// As its document says.
+TEST(AutoTraffic, StaysNearTheLowerBound) {
+  struct Case {
+    const char* mask;
+    Wire wire;
+    double most;
+  };
+  for (const Case& c : {Case{"causal", Wire::Input, 1.53}, Case{"full", Wire::Input, 1.112},
+                        Case{"full", Wire::Accumulator, 1.22}}) {
+    double most = 0;
+    for (const auto& [heads, kv_heads] : {std::pair(32, 32), std::pair(32, 8), std::pair(8, 1)}) {
+      for (const int world : {8, 16, 64}) {
+        Problem problem = full_problem(world, heads, kv_heads);
+        problem.mask = parse_mask(c.mask, {65536, 65536});
+        problem.layout = parse_layout("zigzag");
+        problem.head_dim = problem.value_dim = 128;
+        problem.wire = c.wire;
+        const double over = over_bound(problem);
+        EXPECT_GE(over, 1) << c.mask << ' ' << heads << '/' << kv_heads << " world " << world;
+        most = std::max(most, over);
       }
-      const double sent = static_cast<double>(traffic_of_all(plan).sent_bytes) / world;
-      const double over = sent / ForwardBound(problem).bytes(pairs);
-      EXPECT_GE(over, 1) << heads << '/' << kv_heads << " world " << world;
-      // 1.52 at worst, 32/8 heads on 8 ranks.
-      EXPECT_LE(over, 1.53) << heads << '/' << kv_heads << " world " << world;
     }
+    EXPECT_LE(most, c.most) << c.mask << ", wire " << to_string(c.wire);
+    EXPECT_GT(most, 0.97 * c.most) << "what is said is nearer than that";
   }
 }
 
