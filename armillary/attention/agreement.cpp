@@ -122,9 +122,10 @@ struct Agreement::Exchange {
 
 Agreement::Agreement(comm::Communicator& comm, const Asked& asked,
                      const std::optional<Refusal>& refusal)
-    : comm_(comm),
-      timeout_s_(asked.options.timeout_s),
-      exchange_(std::make_unique<Exchange>(comm, record_of(asked), refusal)) {}
+    : comm_(comm), timeout_s_(asked.options.timeout_s) {
+  if (comm.world() == 1) return;  // With whom?
+  exchange_ = std::make_unique<Exchange>(comm, record_of(asked), refusal);
+}
 
 Agreement::~Agreement() = default;
 

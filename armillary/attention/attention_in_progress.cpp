@@ -140,17 +140,17 @@ struct AttentionInProgress::State {
     check_runs();
     call->agree();
     call->agreement->wait();
-    feed(tensor, value, fed);
+    fed = value.detach();
+    feed(tensor, fed);
   }
 
-  void feed(plan::Tensor tensor, const at::Tensor& value, at::Tensor& fed) {
+  void feed(plan::Tensor tensor, const at::Tensor& value) {
     if (!value.device().is_cpu()) {
       fail<InvalidArgument>("attention: {} is on {}; the CPU is required", to_string(tensor),
                             value.device().str());
     }
     const at::NoGradGuard no_grad;
-    fed = value.detach();
-    call->run->feed(tensor, fed);
+    call->run->feed(tensor, value);
   }
 
   AttentionResults finish(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
@@ -158,8 +158,8 @@ struct AttentionInProgress::State {
     check_runs();
     check_began_with(q_BLHD, k_BLGD, v_BLGE);
     call->agree();
-    if (!this->k_BLGD.defined()) feed(plan::Tensor::K, k_BLGD, this->k_BLGD);
-    if (!this->v_BLGE.defined()) feed(plan::Tensor::V, v_BLGE, this->v_BLGE);
+    if (!this->k_BLGD.defined()) feed(plan::Tensor::K, k_BLGD);
+    if (!this->v_BLGE.defined()) feed(plan::Tensor::V, v_BLGE);
     if (kind == CallKind::Keep) return finish_keep(q_BLHD);
     const variable_list results = AttentionFunction::apply(q_BLHD, k_BLGD, v_BLGE, sinks_H, call);
     return {.out_BLHE = results[0],
