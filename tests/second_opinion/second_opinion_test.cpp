@@ -135,8 +135,9 @@ TEST_P(SecondOpinionTest, AgreesOnPlansAndMutants) {
              comparison.accepted(), comparison.refused());
 }
 
-/// Every mutant of what few mutants touch: the rows that pass `delta`, the dtypes of sums.
+/// Mutants of what few mutants touch: the rows that pass `delta`, the dtypes of sums. One in four.
 TEST(SecondOpinion, AgreesOnSinksAndOnTheWire) {
+  std::mt19937 random(test_seed());
   Comparison comparison;
   for (const Case& made : cases(2)) {
     if (made.problem.layout != plan::parse_layout("zigzag")) continue;
@@ -145,11 +146,12 @@ TEST(SecondOpinion, AgreesOnSinksAndOnTheWire) {
       const bool delta = mutation.op >= 0 &&
                          plan.ranks[mutation.rank].ops[mutation.op].kind == plan::OpKind::Delta;
       if (!delta && mutation.slip != plan::Slip::OtherDtype) continue;
+      if (!test_all() && random() % 4 != 0) continue;
       comparison.add(made.name + ": " + to_string(mutation), apply(plan, mutation));
     }
   }
   comparison.compare();
-  EXPECT_GT(comparison.refused(), 1000);
+  EXPECT_GT(comparison.refused(), 250);
 }
 
 /// Sums of dK and of dV that are added to at different times: right, until an add is missing, or is

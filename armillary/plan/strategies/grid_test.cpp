@@ -254,7 +254,7 @@ TEST(Grid, RingsTurnForMostTokens) {
             Movement::RingBack);
 }
 
-void prove_all_movements(Grid grid, const char* mask) {
+void prove_all_movements(Grid grid, const std::string& mask) {
   const Problem problem{.world = grid.u * grid.rq * grid.rk,
                         .heads = 6,
                         .kv_heads = 2,
@@ -279,7 +279,9 @@ void prove_all_movements(Grid grid, const char* mask) {
 TEST(Grid, EveryCutOfTheWorldIsExact) {
   for (const Grid& grid :
        {Grid{1, 1, 3}, Grid{1, 2, 2}, Grid{2, 2, 2}, Grid{2, 1, 4}, Grid{1, 3, 2}, Grid{3, 1, 2}}) {
-    for (const char* mask : {"full", "causal", "window:left=5,right=1", "documents:9,1,20,11"}) {
+    for (const std::string mask :
+         {"full", "causal", "window:left=5,right=1", "documents:9,1,20,11"}) {
+      if (kSanitized && mask != "causal") continue;
       prove_all_movements(grid, mask);
     }
   }
