@@ -19,6 +19,7 @@ class LoanChecker {
 
   /// From the last op to the first: what is known of an op is what is written after it.
   void check() {
+    if (std::ranges::none_of(program_.ops, &Op::loan)) return;
     for (const Op& op : program_.ops) {
       for (std::size_t v = 0; v < op.views.size(); ++v) {
         if (writes(op, v)) ++writers_[op.views[v].tile];
