@@ -8,33 +8,15 @@
 #include <cstring>
 #include <span>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <type_traits>
 #include <vector>
 
-#include "armillary/comm/collectives.h"
-#include "armillary/core/error.h"
-
 namespace armillary::attention {
-
-enum class Finding : std::uint64_t { Fine, RefusedInput, RefusedPlan, Different };
-
-/// The worst that a rank knows of a call, as it travels.
-struct Verdict {
-  Finding finding = Finding::Fine;
-  char text[504] = {};
-
-  void raise(Finding worse, std::string_view why) {
-    if (worse <= finding) return;
-    *this = {.finding = worse};
-    std::copy_n(why.begin(), std::min(why.size(), sizeof(text) - 1), text);
-  }
-};
 
 struct Letter {
   CallRecord record;
-  Verdict verdict;
+  proof::Verdict verdict;
 };
 static_assert(sizeof(Letter) == 1536 && std::is_trivially_copyable_v<Letter>);
 
@@ -52,15 +34,6 @@ std::string difference(const CallRecord& theirs, int before, const CallRecord& m
       before, there[w], rank, here[w]);
 }
 
-/// Returns when all ranks have a verdict: one that throws it ends the group, and would take it from
-/// those that are still to be told.
-void leave_together(comm::Communicator& comm) {
-  try {
-    comm::barrier(comm);
-  } catch (const Error&) {  // somebody has left it, and so all had come
-  }
-}
-
 }  // namespace
 
 /// What this rank tells and hears, round after round.
@@ -71,13 +44,8 @@ struct Agreement::Exchange {
   int distance = 1;
   comm::Request requests[2] = {};
 
-  Exchange(comm::Communicator& comm, const CallRecord& record,
-           const std::optional<Refusal>& refusal)
-      : comm(comm), mine{.record = record, .verdict = {}} {
-    if (refusal) {
-      mine.verdict.raise(refusal->is_of_plan ? Finding::RefusedPlan : Finding::RefusedInput,
-                         refusal->text);
-    }
+  Exchange(comm::Communicator& comm, const CallRecord& record, const proof::Verdict& own)
+      : comm(comm), mine{.record = record, .verdict = own} {
     start();
   }
 
@@ -104,27 +72,19 @@ struct Agreement::Exchange {
   /// Ends a round that is done, and starts the next.
   void go_on() {
     if (std::memcmp(&mine.record, &theirs.record, sizeof(CallRecord)) != 0) {
-      mine.verdict.raise(Finding::Different,
+      mine.verdict.raise(proof::Finding::Different,
                          difference(theirs.record, before(), mine.record, comm.rank()));
     }
     mine.verdict.raise(theirs.verdict.finding, theirs.verdict.text);
     distance *= 2;
     start();
   }
-
-  void judge() const {
-    if (mine.verdict.finding == Finding::Fine) return;
-    leave_together(comm);
-    if (mine.verdict.finding == Finding::RefusedPlan) fail<PlanError>("{}", mine.verdict.text);
-    fail<InvalidArgument>("{}", mine.verdict.text);
-  }
 };
 
-Agreement::Agreement(comm::Communicator& comm, const Asked& asked,
-                     const std::optional<Refusal>& refusal)
+Agreement::Agreement(comm::Communicator& comm, const Asked& asked, const proof::Verdict& own)
     : comm_(comm), timeout_s_(asked.options.timeout_s) {
   if (comm.world() == 1) return;  // With whom?
-  exchange_ = std::make_unique<Exchange>(comm, record_of(asked), refusal);
+  exchange_ = std::make_unique<Exchange>(comm, record_of(asked), own);
 }
 
 Agreement::~Agreement() = default;
@@ -135,7 +95,7 @@ bool Agreement::is_open() {
     if (!exchange_->is_done()) return false;
     exchange_->go_on();
   }
-  exchange_->judge();
+  proof::throw_together(comm_, exchange_->mine.verdict);
   exchange_.reset();
   return true;
 }

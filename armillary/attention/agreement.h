@@ -10,10 +10,10 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "armillary/attention/call_record.h"
 #include "armillary/comm/communicator.h"
+#include "armillary/proof/verdict.h"
 #include "armillary/runtime/gate.h"
 
 namespace armillary::attention {
@@ -22,19 +22,14 @@ namespace armillary::attention {
 /// collective of theirs.
 inline constexpr int kAgreementLane = 1 << 16;
 
-/// Why a rank cannot do what it is asked for.
-struct Refusal {
-  bool is_of_plan = false;  ///< A PlanError, else an InvalidArgument.
-  std::string text;
-};
-
 /// One comparison, which the tiles of a call wait for. Collective. Cost: log2(world) messages of
 /// 1.5 KiB in each direction.
 class Agreement : public runtime::Gate {
  public:
-  /// Tells the next rank and waits for nobody. @throws CommError as the communicator.
-  Agreement(comm::Communicator& comm, const Asked& asked,
-            const std::optional<Refusal>& refusal = {});
+  /// Tells the next rank and waits for nobody. `own`: whether this rank can do what it is asked
+  /// for.
+  /// @throws CommError as the communicator.
+  Agreement(comm::Communicator& comm, const Asked& asked, const proof::Verdict& own = {});
   ~Agreement() override;
 
   /// All ranks are known to be asked for the same, and to be able to do it.

@@ -24,6 +24,7 @@
 #include "armillary/attention/attention_in_progress.h"
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/local.h"
+#include "armillary/comm/spin_until.h"
 #include "armillary/core/error.h"
 #include "armillary/proof/proof_file.h"
 #include "armillary/proof/proofs.h"
@@ -311,6 +312,34 @@ TEST(Agreement, ALateRankIsComparedToo) {
     sequence_parallel_attention(x, x, x, comm, comm.rank() == 1 ? longer : options);
   });
   EXPECT_THAT(ends.texts, Each(HasSubstr(" was asked for mask=")));
+}
+
+// It does not wait for them for ever; they hear the reason still.
+TEST(Agreement, WhoComesLateHearsWhyTheCallWasRefused) {
+  const AttentionOptions options = causal(fresh_tokens());
+  const std::int64_t tokens = options.mask.q_len() / kWorld;
+  std::atomic<bool> refused = false;
+  const Ends ends = ends_of([&](comm::Communicator& comm) {
+    const at::Tensor x = at::ones({1, tokens + (comm.rank() == 1 ? 1 : 0), 2, 8});
+    if (comm.rank() == 0) {
+      comm::spin_until(refused);
+      sequence_parallel_attention(x, x, x, comm, options);
+      return;
+    }
+    if (comm.rank() == 1) comm.set_timeout(0.1);
+    try {
+      sequence_parallel_attention(x, x, x, comm, options);
+    } catch (const InvalidArgument&) {
+      refused = true;
+      throw;
+    }
+  });
+  const std::string reason = "attention: k has ";
+  EXPECT_THAT(ends.texts[1], StartsWith("InvalidArgument: " + reason));
+  for (const int peer : {0, 2}) {
+    EXPECT_THAT(ends.texts[peer], StartsWith("CommError: rank 1 failed: " + reason));
+  }
+  EXPECT_THAT(ends.tiles, Each(0));
 }
 
 // Replays look at the agreement when they begin, some ranks in another round than others.

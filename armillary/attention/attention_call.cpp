@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <string_view>
@@ -9,6 +10,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu_kernel.h"
+#include "armillary/proof/verdict.h"
 #include "armillary/runtime/resting_executions.h"
 
 namespace armillary::attention {
@@ -84,8 +86,18 @@ void check_kept(const KeptAttention& kept) {
       "required");
 }
 
+/// Looked up once for as long as the description is kept.
+std::shared_ptr<const runtime::CompiledAttention> programs_for(Described& asked, plan::Rank rank) {
+  if (!asked.programs || asked.programs->forward->program.rank != rank) {
+    asked.programs = runtime::compile_cached(
+        asked.problem, asked.strategy ? *asked.strategy : plan::parse_strategy(asked.strategy_text),
+        rank, kernel::cpu_kernel());
+  }
+  return asked.programs;
+}
+
 /// All that one rank can refuse by itself.
-void check_and_compile(AttentionCall& call, const Described& asked, const AttentionShape& shape,
+void check_and_compile(AttentionCall& call, Described& asked, const AttentionShape& shape,
                        const AttentionOptions& options) {
   const plan::Problem& problem = asked.problem;
   check_features(options, shape.heads, problem.return_lse);
@@ -96,9 +108,7 @@ void check_and_compile(AttentionCall& call, const Described& asked, const Attent
   call.options = {.score = score_of(options, problem.heads, problem.head_dim),
                   .max_logit = options.return_max_logit,
                   .timeout_s = options.timeout_s};
-  call.programs = runtime::compile_cached(
-      problem, asked.strategy ? *asked.strategy : plan::parse_strategy(options.strategy),
-      call.comm->rank(), kernel::cpu_kernel());
+  call.programs = programs_for(asked, call.comm->rank());
   const runtime::CompiledProgram& forward = *call.programs->forward;
   for (const int tile : forward.program.inputs) {
     const plan::Tensor tensor = forward.program.tiles[tile].tensor;
@@ -173,16 +183,16 @@ c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionSha
   auto call = c10::make_intrusive<AttentionCall>();
   call->comm = &comm;
   call->proofs = options.proofs;
-  const Described& asked = described(problem, options.strategy);
-  std::optional<Refusal> refusal;
+  Described& asked = described(problem, options.strategy);
+  proof::Verdict refusal;
   try {
     if (kind == CallKind::Replay) check_kept(kept);
     check_and_compile(*call, asked, shape, options);
     call->may_run = proof::is_proved(comm, call->programs->proved);
   } catch (const InvalidArgument& error) {
-    refusal = {.is_of_plan = false, .text = error.what()};
+    refusal.raise(proof::Finding::RefusedInput, error.what());
   } catch (const PlanError& error) {
-    refusal = {.is_of_plan = true, .text = error.what()};
+    refusal.raise(proof::Finding::RefusedPlan, error.what());
   }
   call->agreement = std::make_unique<Agreement>(
       comm,
@@ -192,12 +202,12 @@ c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionSha
             .scale = options.scale.value_or(1.0 / std::sqrt(problem.head_dim)),
             .options = options},
       refusal);
-  if (!refusal) return call;
+  if (refusal.finding == proof::Finding::Fine) return call;
   // Its peers are told, and perhaps the reason is that they are asked for something else.
   constexpr double kLongestWaitForPeers = 10;  // seconds
-  call->agreement->opens_within(kLongestWaitForPeers);
-  if (refusal->is_of_plan) fail<PlanError>("{}", refusal->text);
-  fail<InvalidArgument>("{}", refusal->text);
+  call->agreement->opens_within(std::min(comm.timeout_s(), kLongestWaitForPeers));
+  comm.abort(refusal.text);  // For those that come late.
+  proof::throw_verdict(refusal);
 }
 
 }  // namespace armillary::attention

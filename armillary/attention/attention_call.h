@@ -11,7 +11,6 @@
 
 #include "armillary/attention/agreement.h"
 #include "armillary/attention/attention_in_progress.h"
-#include "armillary/attention/attention_shape.h"
 #include "armillary/attention/sequence_parallel_attention.h"
 #include "armillary/comm/communicator.h"
 #include "armillary/runtime/executor.h"

@@ -15,11 +15,30 @@
 #include <cstdint>
 #include <memory>
 
-#include "armillary/attention/attention_shape.h"
 #include "armillary/attention/sequence_parallel_attention.h"
 #include "armillary/comm/communicator.h"
 
 namespace armillary::attention {
+
+/// The shape of a call on one rank, known before its tensors are: q_BLHD is [batch, q_tokens,
+/// heads, head_dim], k_BLGD [batch, kv_tokens, kv_heads, head_dim], v_BLGE [batch, kv_tokens,
+/// kv_heads, value_dim]; all on the CPU.
+struct AttentionShape {
+  std::int64_t batch = 1;
+  std::int64_t q_tokens = 0;  ///< Of this rank, like kv_tokens.
+  std::int64_t kv_tokens = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t value_dim = 0;
+  at::ScalarType dtype = at::kFloat;  ///< kDouble, kFloat, kBFloat16 or kHalf.
+
+  bool operator==(const AttentionShape&) const = default;
+};
+
+/// The shape of these three. @throws InvalidArgument if they do not fit each other.
+AttentionShape attention_shape_of(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                                  const at::Tensor& v_BLGE);
 
 /// The function of sequence_parallel_attention.h that a call is: sequence_parallel_attention, _lse,
 /// _keep or _replay.

@@ -59,14 +59,18 @@ CallRecord::Optional record_of(const std::optional<double>& value) {
 
 }  // namespace
 
-const Described& described(const plan::Problem& problem, const std::string& strategy_text) {
+Described& described(const plan::Problem& problem, const std::string& strategy_text) {
   constexpr std::size_t kMost = 8;
   thread_local std::deque<Described> recent;
-  for (const Described& one : recent) {
+  for (Described& one : recent) {
     if (one.strategy_text == strategy_text && one.problem == problem) return one;
   }
-  Described made{
-      .problem = problem, .strategy_text = strategy_text, .strategy = {}, .key = {}, .words = {}};
+  Described made{.problem = problem,
+                 .strategy_text = strategy_text,
+                 .strategy = {},
+                 .key = {},
+                 .words = {},
+                 .programs = {}};
   try {
     made.strategy = plan::parse_strategy(strategy_text);
     made.key = proof::digest_of(problem, *made.strategy);

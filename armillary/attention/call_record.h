@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,21 +13,23 @@
 #include "armillary/attention/sequence_parallel_attention.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/proof/digest.h"
+#include "armillary/runtime/program_cache.h"
 
 namespace armillary::attention {
 
-/// A problem and a strategy as ranks compare them.
+/// A problem and a strategy as ranks compare them, and what was compiled for them.
 struct Described {
   plan::Problem problem;
   std::string strategy_text;
   std::optional<plan::Strategy> strategy;  ///< None if the text names none.
   proof::Digest key;
   std::string words;  ///< `name=value`, spaces between; the first bands of the mask only.
+  std::shared_ptr<const runtime::CompiledAttention> programs;  ///< Of the last rank that asked.
 };
 
 /// Of the most recent ones a thread keeps what it made: a layer asks in every step. Valid until the
 /// next call. Never refuses.
-const Described& described(const plan::Problem& problem, const std::string& strategy_text);
+Described& described(const plan::Problem& problem, const std::string& strategy_text);
 
 /// What a rank is asked for.
 struct Asked {

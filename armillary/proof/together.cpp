@@ -20,6 +20,7 @@
 #include "armillary/core/error.h"
 #include "armillary/proof/proof_file.h"
 #include "armillary/proof/proofs.h"
+#include "armillary/proof/verdict.h"
 
 namespace armillary::proof {
 namespace {
@@ -99,57 +100,26 @@ std::vector<T> gather(comm::Communicator& comm, const T& mine) {
   return all;
 }
 
-/// What a rank found, as it travels: empty if nothing.
-struct Verdict {
-  char wrong[504] = {};
-  std::uint64_t is_input = 0;  ///< A recorded proof that is none, not a plan.
-
-  /// Of a text that is too long the middle is left out: what is required stands at its end.
-  void put(std::string_view text) {
-    constexpr std::size_t kBegin = 120;
-    constexpr std::string_view kGap = " .. ";
-    std::string fits(text);
-    if (fits.size() >= sizeof(wrong)) {
-      const std::size_t end = sizeof(wrong) - 1 - kBegin - kGap.size();
-      fits = fmt::format("{}{}{}", text.substr(0, kBegin), kGap, text.substr(text.size() - end));
-    }
-    std::copy(fits.begin(), fits.end(), wrong);
-  }
-};
-
-/// Returns when all ranks have the verdict: a rank that throws it ends the group, and would take it
-/// from those that are still told.
-void leave_together(comm::Communicator& comm) {
-  try {
-    comm::barrier(comm);
-  } catch (const CommError&) {  // somebody has left it, and so all had come
-  }
-}
-
 /// The same verdict on all ranks.
 void judge_together(comm::Communicator& comm, const RankPrograms& own, const std::string& folder) {
-  Verdict verdict;
+  Verdict mine;
+  const auto refuse = [&](Finding finding, std::string_view why) {
+    if (why.empty()) return;
+    mine.raise(finding, fmt::format("attention: {}; a proved plan is required on every rank", why));
+  };
   const std::vector<Claims> claims = gather(comm, own.programs);
   try {
-    verdict.put(judge(own, claims, comm.rank(), folder));
-  } catch (const InvalidArgument& error) {
-    verdict.put(error.what());
-    verdict.is_input = 1;
+    refuse(Finding::RefusedPlan, judge(own, claims, comm.rank(), folder));
+  } catch (const InvalidArgument& error) {  // of a recorded proof that is none
+    refuse(Finding::RefusedInput, error.what());
   } catch (const IoError& error) {
-    verdict.put(error.what());
-    verdict.is_input = 1;
+    refuse(Finding::RefusedInput, error.what());
   } catch (const std::exception& error) {
-    verdict.put(error.what());
+    refuse(Finding::RefusedPlan, error.what());
   }
-  for (const Verdict& of_rank : gather(comm, verdict)) {
-    if (of_rank.wrong[0] == '\0') continue;
-    leave_together(comm);
-    constexpr std::string_view kRequired = "a proved plan is required on every rank";
-    if (of_rank.is_input != 0) {
-      fail<InvalidArgument>("attention: {}; {}", of_rank.wrong, kRequired);
-    }
-    fail<PlanError>("attention: {}; {}", of_rank.wrong, kRequired);
-  }
+  Verdict worst;
+  for (const Verdict& of_rank : gather(comm, mine)) worst.raise(of_rank.finding, of_rank.text);
+  throw_together(comm, worst);
 }
 
 }  // namespace
