@@ -34,14 +34,14 @@ void print_list() {
 }
 
 /// Of auto:traffic, how far it is from the least.
-void print_distance(const plan::Plan& plan) {
+void print_distance(const plan::Plan& plan, const Costs& of_plan) {
   const plan::Mask& mask = plan.problem.mask;
   if (plan.pass != plan::Pass::Forward || !plan.strategy.starts_with("auto:") ||
       mask.q_len() != mask.kv_len()) {
     return;
   }
   plan::ForwardBound bound(plan.problem);
-  if (const std::optional<double> over = over_bound(costs(plan), bound)) {
+  if (const std::optional<double> over = over_bound(of_plan, bound)) {
     fmt::print(
         "{:.2f} times what any strategy with this work on each rank must send (bound of {})\n",
         *over, bound.name() == "full mask" ? "a full mask" : "any mask");
@@ -49,12 +49,13 @@ void print_distance(const plan::Plan& plan) {
 }
 
 void print_summary(const plan::Plan& plan) {
-  const plan::Traffic most = costs(plan).most;
+  const Costs of_plan = costs(plan);
+  const plan::Traffic& most = of_plan.most;
   fmt::print(
       "{} {}: world {}, {} steps; most on one rank: {} bytes sent, {} received, {} in slots\n",
       plan.strategy, to_string(plan.pass), plan.problem.world, most.steps, most.sent_bytes,
       most.received_bytes, most.peak_slot_bytes);
-  print_distance(plan);
+  print_distance(plan, of_plan);
 }
 
 std::string over_mean(std::int64_t most, std::int64_t sum, int world) {

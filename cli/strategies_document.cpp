@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "armillary/plan/passes/lower.h"
 #include "armillary/plan/strategy.h"
@@ -76,11 +77,13 @@ std::string cost_table(const std::string& name) {
     if (!strategy) continue;
     table += fmt::format("| {} | `{}` |", world, to_string(*strategy));
     plan::ForwardBound bound(problem(world));
-    for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
-      const Costs of_plan = costs(plan::lower(plan::make_plan(problem(world), *strategy, pass)));
+    for (plan::Plan& plan :
+         plan::make_plans(problem(world), *strategy, {plan::Pass::Forward, plan::Pass::Backward})) {
+      const bool forward = plan.pass == plan::Pass::Forward;
+      const Costs of_plan = costs(plan::lower(std::move(plan)));
       const plan::Traffic& most = of_plan.most;
       table += fmt::format(" {} | {} |", most.steps, most.sent_bytes / kKib);
-      if (pass == plan::Pass::Forward) {
+      if (forward) {
         const std::optional<double> over = over_bound(of_plan, bound);
         table += over ? fmt::format(" {:.2f} |", *over) : " - |";
       }
