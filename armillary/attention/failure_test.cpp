@@ -14,7 +14,7 @@
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu_kernel.h"
-#include "armillary/runtime/causal_problem.h"
+#include "armillary/plan/causal_problem.h"
 #include "armillary/runtime/executor.h"
 #include "armillary/runtime/program_cache.h"
 
@@ -92,7 +92,7 @@ class BrokenKernel : public kernel::Kernel {
 /// Each rank needs what the other has attended, so that none can end before the other fails.
 std::shared_ptr<const runtime::CompiledProgram> forward_of(const comm::Communicator& comm,
                                                            const kernel::Kernel& kernel) {
-  return runtime::compile_cached(runtime::causal_problem(2, 16), plan::parse_strategy("tokenring"),
+  return runtime::compile_cached(plan::causal_problem(2, 16), plan::parse_strategy("tokenring"),
                                  comm.rank(), kernel)
       ->forward;
 }

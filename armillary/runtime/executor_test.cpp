@@ -13,8 +13,8 @@
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu_kernel.h"
 #include "armillary/kernel/reference.h"
+#include "armillary/plan/causal_problem.h"
 #include "armillary/plan/strategies/every_strategy.h"
-#include "armillary/runtime/causal_problem.h"
 #include "armillary/runtime/program_cache.h"
 
 namespace armillary::runtime {
@@ -65,7 +65,7 @@ Execution run_backward(const CompiledAttention& programs, const Execution& forwa
 
 TEST(Execution, MovesExactlyTheBytesOfItsPlan) {
   for (const int world : {1, 2, 3, 4, 5, 8}) {
-    const plan::Problem problem = causal_problem(world, 45);
+    const plan::Problem problem = plan::causal_problem(world, 45);
     for (const std::string& name : plan::every_strategy(problem)) {
       const plan::Strategy strategy = plan::parse_strategy(name);
       const plan::Planner planner(problem, strategy);
@@ -110,7 +110,7 @@ std::array<Borrowed, 2> borrowed_by(const plan::Problem& problem, const std::str
 }
 
 TEST(Execution, BorrowsWhatNobodyWritesOverBeforeTheEnd) {
-  plan::Problem problem = causal_problem(2, 64);
+  plan::Problem problem = plan::causal_problem(2, 64);
   problem.mask = plan::parse_mask("full", {64, 64});
   for (const std::string strategy : {"ring", "tokenring", "allgather"}) {
     const Borrowed forward = borrowed_by(problem, strategy)[0];
@@ -123,7 +123,7 @@ TEST(Execution, BorrowsWhatNobodyWritesOverBeforeTheEnd) {
 // The first hop is of the caller's K and V, the third of a slot that is not used again; the second
 // passes on what is borrowed.
 TEST(Execution, BorrowsTwoOfThreeHopsOfARing) {
-  plan::Problem problem = causal_problem(4, 64);
+  plan::Problem problem = plan::causal_problem(4, 64);
   problem.mask = plan::parse_mask("full", {64, 64});
   const Borrowed forward = borrowed_by(problem, "ring")[0];
   EXPECT_EQ(3 * forward.borrowed, 2 * forward.received);
@@ -131,7 +131,7 @@ TEST(Execution, BorrowsTwoOfThreeHopsOfARing) {
 
 // No op waits for the second hop, but it is of what is borrowed.
 TEST(Execution, LendsNothingThatItBorrows) {
-  plan::Problem problem = causal_problem(3, 48);
+  plan::Problem problem = plan::causal_problem(3, 48);
   problem.mask = plan::parse_mask("full", {48, 48});
   const Borrowed forward = borrowed_by(problem, "ring")[0];
   EXPECT_GT(forward.received, 0);
@@ -140,7 +140,7 @@ TEST(Execution, LendsNothingThatItBorrows) {
 
 // What was given back may be borrowed again.
 TEST(Execution, BorrowsAsMuchInEveryRun) {
-  plan::Problem problem = causal_problem(3, 48);
+  plan::Problem problem = plan::causal_problem(3, 48);
   problem.mask = plan::parse_mask("full", {48, 48});
   comm::run_ranks(3, [&](comm::Communicator& comm) {
     const CompiledAttention programs =
@@ -162,7 +162,7 @@ TEST(Execution, BorrowsAsMuchInEveryRun) {
 }
 
 TEST(Execution, SameBitsWhateverTheTiming) {
-  const plan::Problem problem = causal_problem(4, 37);
+  const plan::Problem problem = plan::causal_problem(4, 37);
   for (const std::string& name : plan::every_strategy(problem)) {
     std::vector<std::vector<at::Tensor>> results;
     for (const std::optional<std::uint64_t> seed :
@@ -193,7 +193,7 @@ TEST(Execution, SameBitsWhateverTheTiming) {
 
 // Slots and operands are the same memory in every run; results of one run are not those of another.
 TEST(Execution, RunsAgainWithTheSameBitsAndLeavesResultsAlone) {
-  const plan::Problem problem = causal_problem(4, 37);
+  const plan::Problem problem = plan::causal_problem(4, 37);
   for (const std::string& name : plan::every_strategy(problem)) {
     comm::run_ranks(4, [&](comm::Communicator& comm) {
       const CompiledAttention programs =
@@ -224,7 +224,7 @@ TEST(Execution, RunsAgainWithTheSameBitsAndLeavesResultsAlone) {
 }
 
 TEST(Execution, RememberedLogitsAreThoseOfARunThatAskedForThem) {
-  const plan::Problem problem = causal_problem(1, 8);
+  const plan::Problem problem = plan::causal_problem(1, 8);
   comm::run_ranks(1, [&](comm::Communicator& comm) {
     const CompiledAttention programs = compiled_for(problem, {.name = "ring", .keys = {}}, 0);
     ExecutionOptions asked = options();
@@ -238,7 +238,7 @@ TEST(Execution, RememberedLogitsAreThoseOfARunThatAskedForThem) {
 
 // Q, K and V as one projection makes them, side by side: they are neither copied nor mistaken.
 TEST(Execution, TakesViewsOfAPackedProjection) {
-  plan::Problem problem = causal_problem(2, 24);
+  plan::Problem problem = plan::causal_problem(2, 24);
   problem.kv_heads = problem.heads;
   for (const std::string& name : plan::every_strategy(problem)) {
     comm::run_ranks(2, [&](comm::Communicator& comm) {
@@ -264,7 +264,7 @@ TEST(Execution, TakesViewsOfAPackedProjection) {
 }
 
 TEST(Execution, SendsKeysBeforeQueriesAreThere) {
-  const plan::Problem problem = causal_problem(2, 16);
+  const plan::Problem problem = plan::causal_problem(2, 16);
   comm::run_ranks(2, [&](comm::Communicator& comm) {
     const CompiledAttention programs =
         compiled_for(problem, plan::parse_strategy("ring"), comm.rank());
@@ -281,7 +281,7 @@ TEST(Execution, SendsKeysBeforeQueriesAreThere) {
 // `delta` reads the log-sum-exp for sinks, beside its operands: it must wait for it.
 TEST(Execution, SinksGetTheirGradientInWhateverOrderInputsCome) {
   for (const char* name : {"ring", "ulysses"}) {
-    const plan::Problem problem = causal_problem(2, 16);
+    const plan::Problem problem = plan::causal_problem(2, 16);
     comm::run_ranks(2, [&](comm::Communicator& comm) {
       const CompiledAttention programs =
           compiled_for(problem, plan::parse_strategy(name), comm.rank());
@@ -319,7 +319,7 @@ void expect_error(const std::function<void()>& action, const std::string& part) 
 }
 
 TEST(Execution, RefusesWhatItDoesNotWaitFor) {
-  const plan::Problem problem = causal_problem(1, 16);
+  const plan::Problem problem = plan::causal_problem(1, 16);
   const CompiledAttention programs = compiled_for(problem, plan::parse_strategy("ring"), 0);
   const auto with_run = [&](const std::function<void(Execution&)>& body) {
     comm::run_ranks(1, [&](comm::Communicator& comm) {
@@ -367,7 +367,7 @@ TEST(Execution, RefusesWhatItDoesNotWaitFor) {
 
 TEST(Execution, RefusesSinksThatDoNotFit) {
   const CompiledAttention programs =
-      compiled_for(causal_problem(1, 16), plan::parse_strategy("ring"), 0);
+      compiled_for(plan::causal_problem(1, 16), plan::parse_strategy("ring"), 0);
   for (const at::Tensor& sinks_H : {at::zeros({3}), at::zeros({4}, at::kDouble)}) {
     expect_error<InvalidArgument>(
         [&] {
@@ -382,7 +382,7 @@ TEST(Execution, RefusesSinksThatDoNotFit) {
 }
 
 TEST(Execution, APeerThatNeverComesEndsInADeadline) {
-  const plan::Problem problem = causal_problem(3, 24);
+  const plan::Problem problem = plan::causal_problem(3, 24);
   const auto begin = std::chrono::steady_clock::now();
   expect_error<CommError>(
       [&] {
@@ -400,7 +400,7 @@ TEST(Execution, APeerThatNeverComesEndsInADeadline) {
 }
 
 TEST(Execution, PackedQkvTakesOneMessageToEachPeerAndBack) {
-  const plan::Problem problem = causal_problem(4, 45);
+  const plan::Problem problem = plan::causal_problem(4, 45);
   const auto expect_messages = [&](const std::string& name, std::int64_t messages) {
     comm::run_ranks(4, [&](comm::Communicator& comm) {
       const CompiledAttention programs =
@@ -424,7 +424,7 @@ class FailingKernel : public kernel::Kernel {
 };
 
 TEST(Execution, AFailureOnOneRankEndsAllWithItsReason) {
-  const plan::Problem problem = causal_problem(4, 32);
+  const plan::Problem problem = plan::causal_problem(4, 32);
   static const FailingKernel broken;  // what is compiled for it is kept
   const auto begin = std::chrono::steady_clock::now();
   expect_error<std::runtime_error>(
@@ -446,11 +446,11 @@ TEST(Execution, AFailureOnOneRankEndsAllWithItsReason) {
 }
 
 TEST(CompileCached, SharesProgramsOfEqualProblems) {
-  const plan::Problem problem = causal_problem(2, 40);
+  const plan::Problem problem = plan::causal_problem(2, 40);
   const plan::Strategy ring = plan::parse_strategy("ring");
   EXPECT_EQ(compiled_for(problem, ring, 1).forward, compiled_for(problem, ring, 1).forward);
   EXPECT_NE(compiled_for(problem, ring, 0).forward, compiled_for(problem, ring, 1).forward);
-  EXPECT_NE(compiled_for(causal_problem(2, 41), ring, 1).forward,
+  EXPECT_NE(compiled_for(plan::causal_problem(2, 41), ring, 1).forward,
             compiled_for(problem, ring, 1).forward);
   EXPECT_NE(compiled_for(problem, ring, 1, kernel::reference()).forward,
             compiled_for(problem, ring, 1).forward);

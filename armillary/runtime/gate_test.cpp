@@ -10,8 +10,8 @@
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu_kernel.h"
+#include "armillary/plan/causal_problem.h"
 #include "armillary/plan/strategy.h"
-#include "armillary/runtime/causal_problem.h"
 #include "armillary/runtime/executor.h"
 #include "armillary/runtime/program_cache.h"
 #include "armillary/runtime/watched_communicator.h"
@@ -34,8 +34,8 @@ class TestGate : public Gate {
 };
 
 std::shared_ptr<const CompiledProgram> forward_of(const comm::Communicator& comm) {
-  return compile_cached(causal_problem(comm.world(), 16), plan::parse_strategy("ring"), comm.rank(),
-                        kernel::cpu_kernel())
+  return compile_cached(plan::causal_problem(comm.world(), 16), plan::parse_strategy("ring"),
+                        comm.rank(), kernel::cpu_kernel())
       ->forward;
 }
 

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "armillary/kernel/cpu_kernel.h"
+#include "armillary/plan/causal_problem.h"
 #include "armillary/proof/prove.h"
-#include "armillary/runtime/causal_problem.h"
 
 namespace armillary::runtime {
 namespace {
@@ -16,7 +16,7 @@ using plan::OpKind;
 using plan::Tensor;
 
 plan::Problem full_problem() {
-  plan::Problem problem = causal_problem(2, 16);
+  plan::Problem problem = plan::causal_problem(2, 16);
   problem.mask = plan::parse_mask("full", {16, 16});
   return problem;
 }

@@ -9,10 +9,10 @@
 
 #include "armillary/comm/local.h"
 #include "armillary/kernel/cpu_kernel.h"
+#include "armillary/plan/causal_problem.h"
 #include "armillary/plan/passes/lower.h"
 #include "armillary/plan/strategies/every_strategy.h"
 #include "armillary/plan/verify.h"
-#include "armillary/runtime/causal_problem.h"
 #include "armillary/runtime/dtypes.h"
 #include "armillary/runtime/executor.h"
 
@@ -54,7 +54,7 @@ std::vector<at::Tensor> results_of(const plan::Planner& planner, plan::Pass pass
 }
 
 TEST(Lowered, EveryPassGivesTheResultsOfThePlainProgram) {
-  plan::Problem problem = causal_problem(4, 24);
+  plan::Problem problem = plan::causal_problem(4, 24);
   for (const plan::Dtype dtype : {plan::Dtype::F32, plan::Dtype::Bf16}) {
     problem.dtype = dtype;
     const double tolerance = dtype == plan::Dtype::F32 ? 1e-5 : 2e-2;
@@ -100,7 +100,7 @@ plan::RankProgram with_copied_partial(plan::RankProgram program) {
 
 // A sink joins where a partial becomes the result, and in no copy of it.
 TEST(Lowered, SinksCountOnceWherePartialsAreCopied) {
-  const plan::Problem problem = causal_problem(1, 16);
+  const plan::Problem problem = plan::causal_problem(1, 16);
   const plan::Planner planner(problem, plan::parse_strategy("ring"));
   const auto out_of = [&](plan::RankProgram program) {
     program = plan::lower(problem, planner.blocks(), std::move(program));

@@ -8,23 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "armillary/plan/causal_problem.h"
 #include "armillary/plan/passes/lower.h"
 #include "armillary/plan/strategy.h"
 
 namespace armillary::plan {
 namespace {
-
-Problem causal_problem(int world) {
-  return {.world = world,
-          .batch = 2,
-          .heads = 4,
-          .kv_heads = 2,
-          .head_dim = 8,
-          .value_dim = 8,
-          .dtype = Dtype::F32,
-          .mask = parse_mask("causal", {16, 16}),
-          .layout = parse_layout("zigzag")};
-}
 
 /// How many ops of a pass attend at once.
 int at_once(const RankProgram& program) {
@@ -50,7 +39,7 @@ TEST(Fuse, AttendsAtOnceWhereOneCallSeesAllKeys) {
                                          {2, "ulysses", "contiguous", 1},
                                          {2, "ring", "contiguous", 0},
                                          {2, "tokenring", "zigzag", 0}}) {
-    Problem problem = causal_problem(c.world);
+    Problem problem = causal_problem(c.world, 16);
     problem.layout = parse_layout(c.layout);
     for (const Dtype dtype : {Dtype::F32, Dtype::Bf16}) {
       problem.dtype = dtype;
@@ -65,7 +54,7 @@ TEST(Fuse, AttendsAtOnceWhereOneCallSeesAllKeys) {
 
 // It has no sums in its slots then.
 TEST(Fuse, LeavesNoRoomForWhatIsNotMade) {
-  const Planner planner(causal_problem(1), parse_strategy("ring"));
+  const Planner planner(causal_problem(1, 16), parse_strategy("ring"));
   const RankProgram program = fused(planner, planner.program(Pass::Backward, 0));
   EXPECT_EQ(traffic(planner.problem(), planner.blocks(), program).peak_slot_bytes, 2 * 4 * 16 * 4)
       << "delta alone";
@@ -73,7 +62,7 @@ TEST(Fuse, LeavesNoRoomForWhatIsNotMade) {
 
 // Of a ring only what one call writes first: on rank 1 of 2, causal, zigzag, every sum.
 TEST(Fuse, ClearsNothingThatAKernelWritesFirst) {
-  const Planner planner(causal_problem(2), parse_strategy("ring"));
+  const Planner planner(causal_problem(2, 16), parse_strategy("ring"));
   for (const Pass pass : {Pass::Forward, Pass::Backward}) {
     const RankProgram program = fused(planner, planner.program(pass, 1));
     int fresh = 0;
@@ -87,7 +76,7 @@ TEST(Fuse, ClearsNothingThatAKernelWritesFirst) {
 
 // Nor of one tile whose parts begin with different calls: the gradients of gathered keys.
 TEST(Fuse, ClearsNoPartThatAKernelWritesFirst) {
-  Problem problem = causal_problem(6);
+  Problem problem = causal_problem(6, 16);
   problem.mask = parse_mask("full", {36, 36});
   const Planner planner(problem, parse_strategy("attention2d:overlap=true,rows=3"));
   for (Rank rank = 0; rank < problem.world; ++rank) {
@@ -104,7 +93,7 @@ TEST(Fuse, ClearsNoPartThatAKernelWritesFirst) {
 // What was fused is not fused again, nor forgotten.
 TEST(Fuse, TwiceIsOnce) {
   for (const char* strategy : {"ring", "tokenring", "attention2d:overlap=true,rows=2"}) {
-    const Planner planner(causal_problem(4), parse_strategy(strategy));
+    const Planner planner(causal_problem(4, 16), parse_strategy(strategy));
     for (const Pass pass : {Pass::Forward, Pass::Backward}) {
       for (Rank rank = 0; rank < 4; ++rank) {
         const RankProgram once = fused(planner, planner.program(pass, rank));
@@ -117,7 +106,7 @@ TEST(Fuse, TwiceIsOnce) {
 
 /// How many ops of the one rank's program attend at once after it was changed by hand.
 int at_once_after(Pass pass, const std::function<void(RankProgram&)>& change) {
-  const Planner planner(causal_problem(1), parse_strategy("ring"));
+  const Planner planner(causal_problem(1, 16), parse_strategy("ring"));
   RankProgram program = planner.program(pass, 0);
   change(program);
   return at_once(fused(planner, std::move(program)));
@@ -231,7 +220,7 @@ TEST(Fuse, MakesGradientsWhoseMemoryIsNotFreeYet) {
 }
 
 TEST(Fuse, MakesASumThatIsCopiedUnrounded) {
-  Problem problem = causal_problem(1);
+  Problem problem = causal_problem(1, 16);
   problem.dtype = Dtype::Bf16;
   const Planner planner(problem, parse_strategy("ring"));
   for (const bool unrounded : {false, true}) {
