@@ -121,16 +121,40 @@ TEST(LocalCopies, ARequestGoesAwayAfterWhatIsCopiedForIt) {
   }
 }
 
-/// To rank 0, on lanes 1 and 0: the sender copies one and calls the receiver for the other.
-std::array<Request, 2> send_two(Communicator& comm, std::span<const Strided> on_lane_1,
-                                std::span<const Strided> on_lane_0) {
-  const std::array<Message, 2> batch = {
-      Message{.direction = Direction::Send, .peer = 0, .lane = 1, .parts = on_lane_1},
-      Message{.direction = Direction::Send, .peer = 0, .lane = 0, .parts = on_lane_0}};
-  std::array<Request, 2> begun;
-  comm.start(batch, begun);
-  return begun;
-}
+/// What rank 1 sends to rank 0: one message on lane 1, and on lane 0 a large one and small ones.
+struct Mail {
+  Bytes small = Bytes(1);
+  Bytes medium = Bytes(kLarge / 4);
+  Bytes large = Bytes(kLarge);
+  Strided of_small = whole(std::span(small));
+  Strided of_medium = whole(std::span(medium));
+  Strided of_large = whole(std::span(large));
+
+  Mail() = default;
+  Mail(const Mail&) = delete;
+  Mail& operator=(const Mail&) = delete;
+
+  /// The one of lane 1, the large one, the small ones.
+  std::vector<Request> receive(Communicator& comm, int small_ones) const {
+    std::vector<Request> begun = {comm.irecv(1, 1, {&of_medium, 1}),
+                                  comm.irecv(1, 0, {&of_large, 1})};
+    for (int i = 0; i < small_ones; ++i) begun.push_back(comm.irecv(1, 0, {&of_small, 1}));
+    return begun;
+  }
+
+  /// All but the small ones, when the receiver waits for them: the sender copies the first and
+  /// calls the receiver for the other.
+  std::vector<Request> send_two(Communicator& comm, const std::atomic<bool>& posted) const {
+    spin_until(posted);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // The receiver sleeps by then.
+    const std::array<Message, 2> batch = {
+        Message{.direction = Direction::Send, .peer = 0, .lane = 1, .parts = {&of_medium, 1}},
+        Message{.direction = Direction::Send, .peer = 0, .lane = 0, .parts = {&of_large, 1}}};
+    return comm.start(batch);
+  }
+
+  Request send_small(Communicator& comm) const { return comm.isend(0, 0, {&of_small, 1}); }
+};
 
 /// Lane 0 from rank 1 to rank 0. The receiver copies the first message, as it waits for it, and has
 /// others to see to when it has come; the sender brings the second meanwhile, the third afterwards.
@@ -141,34 +165,24 @@ TEST(LocalCopies, WhoStartsAMessagePassesThoseBeforeItToo) {
     std::atomic<bool> waited = false;
     std::atomic<bool> asked = false;
     run_ranks(2, [&](Communicator& comm) {
-      Bytes small(1);
-      Bytes medium(kLarge / 4);
-      Bytes large(kLarge);
-      const std::array<Strided, 3> parts = {whole(std::span(large)), whole(std::span(small)),
-                                            whole(std::span(medium))};
-      const std::span all(parts);
+      const Mail mail;
       if (comm.rank() == 0) {
-        const Request other = comm.irecv(1, 1, all.subspan(2, 1));
-        const Request first = comm.irecv(1, 0, all.subspan(0, 1));
-        const Request second = comm.irecv(1, 0, all.subspan(1, 1));
-        const Request third = comm.irecv(1, 0, all.subspan(1, 1));
+        const std::vector<Request> begun = mail.receive(comm, 2);
         posted = true;
-        comm.wait(first);
+        comm.wait(begun[1]);
         waited = true;
         spin_until(asked);
-        for (const Request& request : {other, second, third}) comm.wait(request);
+        comm.wait_all(begun);
         return;
       }
-      spin_until(posted);
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // The receiver sleeps by then.
-      std::array<Request, 2> begun = send_two(comm, all.subspan(2, 1), all.subspan(0, 1));
-      const Request second = comm.isend(0, 0, all.subspan(1, 1));
+      std::vector<Request> begun = mail.send_two(comm, posted);
+      begun.push_back(mail.send_small(comm));
       spin_until(waited);
-      const Request third = comm.isend(0, 0, all.subspan(1, 1));
-      EXPECT_TRUE(comm.done(second)) << "attempt " << attempt;
-      EXPECT_TRUE(comm.done(third)) << "attempt " << attempt;
+      begun.push_back(mail.send_small(comm));
+      EXPECT_TRUE(comm.done(begun[2])) << "attempt " << attempt;
+      EXPECT_TRUE(comm.done(begun[3])) << "attempt " << attempt;
       asked = true;
-      for (const Request& request : {begun[0], begun[1], second, third}) comm.wait(request);
+      comm.wait_all(begun);
     });
   }
 }
@@ -179,31 +193,22 @@ TEST(LocalCopies, WhoAsksOftenEnoughNeedNotWait) {
   for (int attempt = 0; attempt < 2 * kTries; ++attempt) {
     std::atomic<bool> posted = false;
     run_ranks(2, [&](Communicator& comm) {
-      Bytes small(1);
-      Bytes medium(kLarge / 4);
-      Bytes large(kLarge);
-      const std::array<Strided, 3> parts = {whole(std::span(large)), whole(std::span(small)),
-                                            whole(std::span(medium))};
-      const std::span all(parts);
+      const Mail mail;
       if (comm.rank() == 0) {
-        const Request other = comm.irecv(1, 1, all.subspan(2, 1));
-        const Request first = comm.irecv(1, 0, all.subspan(0, 1));
-        const Request second = comm.irecv(1, 0, all.subspan(1, 1));
+        const std::vector<Request> begun = mail.receive(comm, 1);
         posted = true;
-        comm.wait(first);
+        comm.wait(begun[1]);
         const auto begin = std::chrono::steady_clock::now();
-        while (!comm.done(second) &&
+        while (!comm.done(begun[2]) &&
                std::chrono::steady_clock::now() - begin < std::chrono::seconds(5)) {
         }
-        EXPECT_TRUE(comm.done(second)) << "attempt " << attempt;
-        for (const Request& request : {other, second}) comm.wait(request);
+        EXPECT_TRUE(comm.done(begun[2])) << "attempt " << attempt;
+        comm.wait_all(begun);
         return;
       }
-      spin_until(posted);
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // The receiver sleeps by then.
-      std::array<Request, 2> begun = send_two(comm, all.subspan(2, 1), all.subspan(0, 1));
-      const Request second = comm.isend(0, 0, all.subspan(1, 1));
-      for (const Request& request : {begun[0], begun[1], second}) comm.wait(request);
+      std::vector<Request> begun = mail.send_two(comm, posted);
+      begun.push_back(mail.send_small(comm));
+      comm.wait_all(begun);
     });
   }
 }
