@@ -28,51 +28,43 @@ AttentionResults one_by_one(AttentionInProgress call, const Leaves& inputs) {
 }
 
 TEST(AttentionInProgress, OutputAndGradientsAreThoseOfOneCallBitForBit) {
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    for (const Spread& spread : kSpreads) {
-      const std::string where =
-          std::string(spread.strategy) + " on " + std::to_string(spread.world);
-      comm::run_ranks(spread.world, [&](comm::Communicator& comm) {
-        AttentionOptions options = causal_options(spread.strategy);
-        const Leaves plain(comm, options, dtype);
-        options.sinks_H = plain.sinks;
-        const at::Tensor required =
-            sequence_parallel_attention(plain.q * 2, plain.k * 2, plain.v * 2, comm, options);
-        const at::Tensor dout = required.detach().sin();
-        required.backward(dout);
+  on_every_spread([](comm::Communicator& comm, const char* strategy, at::ScalarType dtype,
+                     const std::string& where) {
+    AttentionOptions options = causal_options(strategy);
+    const Leaves plain(comm, options, dtype);
+    options.sinks_H = plain.sinks;
+    const at::Tensor required =
+        sequence_parallel_attention(plain.q * 2, plain.k * 2, plain.v * 2, comm, options);
+    const at::Tensor dout = required.detach().sin();
+    required.backward(dout);
 
-        const auto expect_same = [&](const Leaves& inputs, const at::Tensor& out,
-                                     const std::string& name) {
-          expect_same_bits(out, required, where + name);
-          out.backward(dout);
-          for (std::size_t i = 0; i < 4; ++i) {
-            expect_same_bits(inputs.grads()[i], plain.grads()[i],
-                             where + name + " gradient " + std::to_string(i));
-          }
-        };
-        const AttentionShape shape = attention_shape_of(plain.q, plain.k, plain.v);
-        const Leaves once(comm, options, dtype);
-        options.sinks_H = once.sinks;
-        expect_same(
-            once,
-            one_by_one(AttentionInProgress::begin(CallKind::Attention, shape, comm, options), once)
-                .out_BLHE,
-            "");
+    const auto expect_same = [&](const Leaves& inputs, const at::Tensor& out,
+                                 const std::string& name) {
+      expect_same_bits(out, required, where + name);
+      out.backward(dout);
+      expect_same_grads(inputs, plain, where + name);
+    };
+    const AttentionShape shape = attention_shape_of(plain.q, plain.k, plain.v);
+    const Leaves once(comm, options, dtype);
+    options.sinks_H = once.sinks;
+    expect_same(
+        once,
+        one_by_one(AttentionInProgress::begin(CallKind::Attention, shape, comm, options), once)
+            .out_BLHE,
+        "");
 
-        const Leaves again(comm, options, dtype);
-        options.sinks_H = again.sinks;
-        const AttentionResults kept =
-            one_by_one(AttentionInProgress::begin(CallKind::Keep, shape, comm, options), again);
-        EXPECT_FALSE(kept.out_BLHE.requires_grad()) << where;
-        expect_same_bits(kept.out_BLHE, required, where + " keep");
-        const at::Tensor replayed = one_by_one(AttentionInProgress::begin(CallKind::Replay, shape,
-                                                                          comm, options, kept.kept),
-                                               again)
-                                        .out_BLHE;
-        expect_same(again, replayed, " replay");
-      });
-    }
-  }
+    const Leaves again(comm, options, dtype);
+    options.sinks_H = again.sinks;
+    const AttentionResults kept =
+        one_by_one(AttentionInProgress::begin(CallKind::Keep, shape, comm, options), again);
+    EXPECT_FALSE(kept.out_BLHE.requires_grad()) << where;
+    expect_same_bits(kept.out_BLHE, required, where + " keep");
+    const at::Tensor replayed =
+        one_by_one(AttentionInProgress::begin(CallKind::Replay, shape, comm, options, kept.kept),
+                   again)
+            .out_BLHE;
+    expect_same(again, replayed, " replay");
+  });
 }
 
 // Either of them alone, which the others do not wait for.

@@ -5,11 +5,13 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "armillary/attention/sequence_parallel_attention.h"
 #include "armillary/comm/communicator.h"
+#include "armillary/comm/local.h"
 
 namespace armillary::attention {
 
@@ -56,6 +58,28 @@ inline void expect_same_bits(const at::Tensor& given, const at::Tensor& required
   EXPECT_TRUE(at::equal(given, required))
       << where << ": differs by "
       << (given.to(at::kDouble) - required.to(at::kDouble)).abs().max().item<double>();
+}
+
+inline void expect_same_grads(const Leaves& given, const Leaves& required,
+                              const std::string& where) {
+  for (std::size_t i = 0; i < 4; ++i) {
+    expect_same_bits(given.grads()[i], required.grads()[i],
+                     where + " gradient " + std::to_string(i));
+  }
+}
+
+/// Runs `body` on all ranks of every spread, in fp32 and in bf16. `where` is for texts.
+inline void on_every_spread(
+    const std::function<void(comm::Communicator& comm, const char* strategy, at::ScalarType dtype,
+                             const std::string& where)>& body) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const Spread& spread : kSpreads) {
+      const std::string where =
+          std::string(spread.strategy) + " on " + std::to_string(spread.world);
+      comm::run_ranks(spread.world,
+                      [&](comm::Communicator& comm) { body(comm, spread.strategy, dtype, where); });
+    }
+  }
 }
 
 }  // namespace armillary::attention
