@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <mutex>
 #include <utility>
@@ -20,34 +21,39 @@
 namespace armillary::kernel {
 namespace {
 
-/// Two schedules, each made when it is first asked for: a plan's op runs one pass only.
+/// Schedules for either pass and way to multiply, each made when it is first asked for: a plan's op
+/// runs one pass only, and all its calls have one dtype.
 class Schedules final : public Prepared {
  public:
   Schedules(const cpu::Tiles& isa, const Pairs& pairs)
       : isa_(isa), mask_(*pairs.mask), q_runs_(pairs.q_runs), k_runs_(pairs.k_runs) {}
 
-  const cpu::Schedule& forward() const {
-    std::call_once(forward_once_, [&] {
-      forward_ = cpu::make_schedule(mask_, q_runs_, k_runs_, cpu::forward_limits(isa_));
-    });
-    return forward_;
+  const cpu::Schedule& forward(const cpu::Products& products) const {
+    return forward_[number(products)].get(*this, cpu::forward_limits(products));
   }
-  const cpu::Schedule& backward() const {
-    std::call_once(backward_once_, [&] {
-      backward_ = cpu::make_schedule(mask_, q_runs_, k_runs_, cpu::backward_limits(isa_));
-    });
-    return backward_;
+  const cpu::Schedule& backward(const cpu::Products& products) const {
+    return backward_[number(products)].get(*this, cpu::backward_limits(products));
   }
 
  private:
+  struct Lazy {
+    const cpu::Schedule& get(const Schedules& all, PatchLimits limits) {
+      std::call_once(once, [&] {
+        schedule = cpu::make_schedule(all.mask_, all.q_runs_, all.k_runs_, limits);
+      });
+      return schedule;
+    }
+    std::once_flag once;
+    cpu::Schedule schedule;
+  };
+  std::size_t number(const cpu::Products& products) const { return &products == &isa_.pairs; }
+
   const cpu::Tiles& isa_;
   const plan::Mask& mask_;
   plan::Runs q_runs_;
   plan::Runs k_runs_;
-  mutable std::once_flag forward_once_;
-  mutable std::once_flag backward_once_;
-  mutable cpu::Schedule forward_;
-  mutable cpu::Schedule backward_;
+  mutable std::array<Lazy, 2> forward_;
+  mutable std::array<Lazy, 2> backward_;
 };
 
 void check_dim(const char* where, const char* what, std::int64_t dim) {
@@ -148,10 +154,10 @@ double flops_at_most(const Readable& rows) {
   return 2 * pairs * static_cast<double>(rows.q.size(3) + rows.v.size(3));
 }
 
-cpu::Call call_of(const cpu::Tiles& isa, const cpu::Schedule& schedule, const HeadMap& heads,
-                  const Readable& rows, const Score& score) {
+/// A call without its schedule.
+cpu::Call call_of(const cpu::Tiles& isa, const HeadMap& heads, const Readable& rows,
+                  const Score& score) {
   return {.isa = &isa,
-          .schedule = &schedule,
           .team = intra_op_team(flops_at_most(rows)),
           .element = element_of(rows.q.scalar_type()),
           .batch = rows.q.size(0),
@@ -204,16 +210,17 @@ class CpuKernel final : public Kernel {
       return reference().attend(pairs, inputs, carry);
     }
     const c10::NoGradGuard no_grad;
-    const auto schedule = schedules(pairs);
-    if (schedule->forward().pairs.empty()) return clear_fresh(carry);
+    const auto prepared = schedules(pairs);
     const Readable rows = readable(inputs);
+    cpu::Call call = call_of(isa_, pairs.heads, rows, inputs.score);
+    call.schedule = &prepared->forward(cpu::forward_products(call));
+    if (call.schedule->pairs.empty()) return clear_fresh(carry);
     const Updated out(carry.out_BLHE);
     const Raised max_logit(carry.max_logit_H);
-    cpu::attend(call_of(isa_, schedule->forward(), pairs.heads, rows, inputs.score),
-                {.out = out.output(),
-                 .lse = output_of(carry.lse_BLH),
-                 .max_logit_H = max_logit.data(),
-                 .fresh = carry.fresh});
+    cpu::attend(call, {.out = out.output(),
+                       .lse = output_of(carry.lse_BLH),
+                       .max_logit_H = max_logit.data(),
+                       .fresh = carry.fresh});
     out.write_back();
   }
 
@@ -225,15 +232,16 @@ class CpuKernel final : public Kernel {
       return reference().attend_grad(pairs, inputs, upstream, grads);
     }
     const c10::NoGradGuard no_grad;
-    const auto schedule = schedules(pairs);
-    if (schedule->backward().pairs.empty()) return clear_fresh(grads);
+    const auto prepared = schedules(pairs);
     const Readable rows = readable(inputs);
+    cpu::Call call = call_of(isa_, pairs.heads, rows, inputs.score);
+    call.schedule = &prepared->backward(cpu::backward_products(call));
+    if (call.schedule->pairs.empty()) return clear_fresh(grads);
     const at::Tensor dout = readable(upstream.dout_BLHE);
     const Updated dq(grads.dq_BLHD);
     const Updated dk(grads.dk_BLGD);
     const Updated dv(grads.dv_BLGE);
-    cpu::attend_grad(call_of(isa_, schedule->backward(), pairs.heads, rows, inputs.score),
-                     upstream_of(dout, upstream),
+    cpu::attend_grad(call, upstream_of(dout, upstream),
                      {.dq = dq.output(),
                       .dk = dk.output(),
                       .dv = dv.output(),
@@ -249,21 +257,24 @@ class CpuKernel final : public Kernel {
     check("attend", inputs);
     check_output("attend", "result.out_BLHE", result.out_BLHE);
     check_output("attend", "result.lse_BLH", result.lse_BLH);
-    const auto schedule = schedules(pairs);
-    if (inputs.q_BLHD.scalar_type() == at::kDouble || !has_rows(result.out_BLHE) ||
-        schedule->forward().pairs.empty()) {
+    if (inputs.q_BLHD.scalar_type() == at::kDouble || !has_rows(result.out_BLHE)) {
       return Kernel::run_attend_all(pairs, inputs, sinks_H, result);
     }
     const c10::NoGradGuard no_grad;
+    const auto prepared = schedules(pairs);
     const Readable rows = readable(inputs);
+    cpu::Call call = call_of(isa_, pairs.heads, rows, inputs.score);
+    call.schedule = &prepared->forward(cpu::forward_products(call));
+    if (call.schedule->pairs.empty()) {
+      return Kernel::run_attend_all(pairs, inputs, sinks_H, result);
+    }
     at::Tensor sinks;
     if (sinks_H.defined()) sinks = sinks_H.contiguous();
     const Raised max_logit(result.max_logit_H);
-    cpu::attend_all(call_of(isa_, schedule->forward(), pairs.heads, rows, inputs.score),
-                    {.out = result_of(result.out_BLHE),
-                     .lse = output_of(result.lse_BLH),
-                     .sinks_H = sinks.defined() ? sinks.const_data_ptr<float>() : nullptr,
-                     .max_logit_H = max_logit.data()});
+    cpu::attend_all(call, {.out = result_of(result.out_BLHE),
+                           .lse = output_of(result.lse_BLH),
+                           .sinks_H = sinks.defined() ? sinks.const_data_ptr<float>() : nullptr,
+                           .max_logit_H = max_logit.data()});
   }
 
   void run_attend_grad_all(const Pairs& pairs, const Inputs& inputs, const OutputGrads& upstream,
@@ -272,16 +283,19 @@ class CpuKernel final : public Kernel {
     check_grads("attend_grad", grads);
     const bool by_rows =
         has_rows(grads.dq_BLHD) && has_rows(grads.dk_BLGD) && has_rows(grads.dv_BLGE);
-    const auto schedule = schedules(pairs);
-    if (inputs.q_BLHD.scalar_type() == at::kDouble || !by_rows ||
-        schedule->backward().pairs.empty()) {
+    if (inputs.q_BLHD.scalar_type() == at::kDouble || !by_rows) {
       return Kernel::run_attend_grad_all(pairs, inputs, upstream, grads);
     }
     const c10::NoGradGuard no_grad;
+    const auto prepared = schedules(pairs);
     const Readable rows = readable(inputs);
+    cpu::Call call = call_of(isa_, pairs.heads, rows, inputs.score);
+    call.schedule = &prepared->backward(cpu::backward_products(call));
+    if (call.schedule->pairs.empty()) {
+      return Kernel::run_attend_grad_all(pairs, inputs, upstream, grads);
+    }
     const at::Tensor dout = readable(upstream.dout_BLHE);
-    cpu::attend_grad_all(call_of(isa_, schedule->backward(), pairs.heads, rows, inputs.score),
-                         upstream_of(dout, upstream),
+    cpu::attend_grad_all(call, upstream_of(dout, upstream),
                          {.dq = result_of(grads.dq_BLHD),
                           .dk = result_of(grads.dk_BLGD),
                           .dv = result_of(grads.dv_BLGE)});

@@ -243,12 +243,14 @@ InputGrads grads_of_equal_weights(const Kernel& kernel, const Mask& mask, std::i
 // bf16 has no 1 + 2^-10: as a factor it is 1. Nor has it 257 or 301, which only fp32 sums can be.
 TEST_P(CpuKernel, GradientsInPairsRoundFactorsAndNotSums) {
   const bool has_pairs = isa().pairs.backward != nullptr;
-  EXPECT_EQ(has_pairs, GetParam() == "avx512_bf16" || GetParam() == "emulated");
+  EXPECT_EQ(has_pairs, GetParam() == "avx512_bf16" || GetParam() == "emulated" ||
+                           GetParam() == "amx" || GetParam() == "emulated_amx");
   const Mask mask = plan::full_mask({.q = 257, .kv = 301});
   for (const auto& [head_dim, stride] : {std::pair(2, 2), std::pair(3, 4), std::pair(4, 5)}) {
     const InputGrads grads = grads_of_equal_weights(kernel(), mask, head_dim, stride);
-    // Rows that begin within a word are multiplied as floats.
-    const bool in_pairs = has_pairs && head_dim % 2 == 0 && stride % 2 == 0;
+    // Rows that begin within a word are multiplied as floats, but for tiles.
+    const bool in_pairs =
+        has_pairs && (!isa().pairs.needs_words || (head_dim % 2 == 0 && stride % 2 == 0));
     const std::string where = fmt::format("{} of {}", head_dim, stride);
     const auto expect = [&](const char* name, const at::Tensor& given, double terms) {
       const double required = in_pairs ? terms : terms * (1 + 0x1p-10);

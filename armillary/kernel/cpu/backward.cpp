@@ -32,6 +32,7 @@ class KeyBlock {
   KeyBlock(const Call& call, const GradTarget& target, const Round& round,
            const PackedQueries& queries, std::int64_t head_of_round, std::int64_t k_block)
       : call_(call),
+        products_(backward_products(call)),
         target_(target),
         round_(round),
         queries_(queries),
@@ -59,8 +60,8 @@ class KeyBlock {
   bool begins() const { return target_.sums.dkv_fresh && turn_.first; }
   bool ends() const { return target_.ends && turn_.last; }
   int count() const { return static_cast<int>(rows_.end - rows_.begin); }
-  int panels() const { return round_up(count(), call_.isa->panel); }
-  int groups() const { return round_up(count(), call_.isa->row_group); }
+  int panels() const { return round_up(count(), products_.units.keys); }
+  int groups() const { return round_up(count(), products_.units.rows); }
 
   Turn turn_of_keys(std::int64_t k_block) const {
     const Schedule& schedule = *call_.schedule;
@@ -73,20 +74,20 @@ class KeyBlock {
   }
 
   void reserve() {
-    const Tiles& isa = *call_.isa;
     Carver carver;
-    const auto array = [&](int height, int width) {
-      return carver.reserve(static_cast<std::size_t>(height) * static_cast<std::size_t>(width));
+    const auto array = [&](std::int64_t floats) {
+      return carver.reserve(static_cast<std::size_t>(floats));
     };
-    const int d_width = round_up(call_.head_dim, isa.panel);
-    const int e_width = round_up(call_.value_dim, isa.panel);
-    const std::size_t k_transposed = array(panels(), call_.head_dim);
-    const std::size_t v_transposed = array(panels(), call_.value_dim);
-    const std::size_t k = array(panels(), d_width);
-    const std::size_t dk = array(groups(), d_width);
-    const std::size_t dv = array(groups(), e_width);
-    const std::size_t weights = array(isa.backward_q_rows, isa.backward_ld);
-    const std::size_t dscores = array(isa.backward_q_rows, isa.backward_ld);
+    const auto sums = [&](int width) {
+      return std::int64_t{groups()} * round_up(width, products_.units.columns);
+    };
+    const std::size_t k_transposed = array(key_floats(products_, panels(), call_.head_dim));
+    const std::size_t v_transposed = array(key_floats(products_, panels(), call_.value_dim));
+    const std::size_t k = array(value_floats(products_, panels(), call_.head_dim));
+    const std::size_t dk = array(sums(call_.head_dim));
+    const std::size_t dv = array(sums(call_.value_dim));
+    const std::size_t weights = array(products_.backward_sizes.scores);
+    const std::size_t dscores = array(products_.backward_sizes.dscores);
     thread_local Scratch scratch;
     float* const memory = scratch.floats(carver.size());
     k_transposed_ = memory + k_transposed;
@@ -96,17 +97,16 @@ class KeyBlock {
     dv_ = memory + dv;
     weights_ = memory + weights;
     dscores_ = memory + dscores;
-    std::fill(dk_, dv_ + static_cast<std::ptrdiff_t>(groups()) * e_width, 0.0f);
+    std::fill(dk_, dv_ + sums(call_.value_dim), 0.0f);
   }
 
   void attend() {
-    const Products& products = backward_products(call_);
     const Schedule& schedule = *call_.schedule;
     const Rows k_rows = rows_of(call_, call_.k, batch_, kv_head_, rows_, call_.head_dim);
     const Rows v_rows = rows_of(call_, call_.v, batch_, kv_head_, rows_, call_.value_dim);
-    const bool k_finite = products.pack_keys(k_rows, k_transposed_);
-    const bool v_finite = products.pack_keys(v_rows, v_transposed_);
-    products.pack_values(k_rows, 1, panels(), k_values_);
+    const bool k_finite = products_.pack_keys(k_rows, k_transposed_);
+    const bool v_finite = products_.pack_keys(v_rows, v_transposed_);
+    products_.pack_values(k_rows, 1, panels(), k_values_);
     BackwardTile tile{.head_dim = call_.head_dim,
                       .value_dim = call_.value_dim,
                       .scale = static_cast<float>(call_.scale),
@@ -131,7 +131,7 @@ class KeyBlock {
         tile.score.k_positions = schedule.k_positions.data() + rows_.begin;
         if (stream) tile.score.dropout = &*stream;
         queries_.point(packed, tile);
-        products.backward(tile);
+        products_.backward(tile);
         add_dq(tile, head, number, packed);
       }
     }
@@ -155,7 +155,7 @@ class KeyBlock {
       isa.write_rows[index_of(Element::Float32)](kZeros, 0, tile.pairs.q_rows, call_.head_dim,
                                                  tile.dq, tile.dq_stride);
     }
-    backward_products(call_).backward_dq(tile);
+    products_.backward_dq(tile);
     if (target_.rounded && number + 1 == schedule.first_of_q[q_block + 1]) {
       const Result& dq = target_.results.dq;
       isa.write_rows[index_of(dq.element)](tile.dq, tile.dq_stride, tile.pairs.q_rows,
@@ -167,27 +167,27 @@ class KeyBlock {
   /// Brings what the round gave, packed, to its sums or to the result.
   void settle(const float* packed, int width, float factor, const Output& sums,
               const Result& result) const {
-    const Tiles& isa = *call_.isa;
     void* const to = ends() ? at(result, batch_, kv_head_, rows_.begin) : nullptr;
     if (begins() && ends()) {
-      isa.write_columns[index_of(result.element)](packed, groups(), count(), width, factor, to,
+      products_.write_sums[index_of(result.element)](packed, groups(), count(), width, factor, to,
                                                   result.row);
       return;
     }
     float* const at_rest = target_.rounded ? at(sums, 0, 0, rows_.begin - first_row_)
                                            : at(sums, batch_, kv_head_, rows_.begin);
     if (begins()) {
-      isa.write_columns[index_of(Element::Float32)](packed, groups(), count(), width, factor,
+      products_.write_sums[index_of(Element::Float32)](packed, groups(), count(), width, factor,
                                                     at_rest, sums.row);
     } else {
-      isa.add_columns(packed, groups(), count(), width, factor, at_rest, sums.row);
+      products_.add_sums(packed, groups(), count(), width, factor, at_rest, sums.row);
     }
     if (ends() && target_.rounded) {
-      isa.write_rows[index_of(result.element)](at_rest, sums.row, count(), width, to, result.row);
+      call_.isa->write_rows[index_of(result.element)](at_rest, sums.row, count(), width, to, result.row);
     }
   }
 
   const Call& call_;
+  const Products& products_;
   const GradTarget& target_;
   const Round& round_;
   const PackedQueries& queries_;
@@ -273,8 +273,12 @@ void attend_grad_to(const Call& call, const Upstream& upstream, GradTarget targe
 
 }  // namespace
 
-PatchLimits backward_limits(const Tiles& isa) {
-  return {.q_rows = isa.backward_q_rows, .k_rows = isa.backward_k_rows};
+const Products& backward_products(const Call& call) {
+  return products_of(call, has_words(call.k, call.head_dim) && has_words(call.v, call.value_dim));
+}
+
+PatchLimits backward_limits(const Products& products) {
+  return {.q_rows = products.backward_sizes.q_rows, .k_rows = products.backward_sizes.k_rows};
 }
 
 void attend_grad(const Call& call, const Upstream& upstream, const Grads& grads) {

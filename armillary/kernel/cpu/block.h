@@ -169,7 +169,11 @@ struct DeltaCall {
 };
 void delta(const Tiles& isa, const Team& team, const DeltaCall& call);
 
-PatchLimits forward_limits(const Tiles& isa);
-PatchLimits backward_limits(const Tiles& isa);
+/// How a pass of a call is multiplied, which its schedule must be made for; needs none itself.
+const Products& forward_products(const Call& call);
+const Products& backward_products(const Call& call);
+
+PatchLimits forward_limits(const Products& products);
+PatchLimits backward_limits(const Products& products);
 
 }  // namespace armillary::kernel::cpu

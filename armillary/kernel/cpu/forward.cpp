@@ -42,21 +42,18 @@ float* sums_at(const Call& call, const QueryTarget& target, const Round& round, 
 }
 
 /// Another key of each row, whose value is 0: last, for the largest logit tells a NaN by the sum.
-void add_sink(const ForwardTile& tile, float sink, int padded, int columns, int panel) {
+void add_sink(const Products& products, const ForwardTile& tile, float sink) {
   for (int row = 0; row < tile.pairs.q_rows; ++row) {
-    float& max = tile.max[row];
+    const float max = tile.max[row] * products.log_unit;
     float& sum = tile.sum[row];
     if (!(sink > max)) {
       if (sink != kNone) sum += std::exp(sink - max);
       continue;
     }
     const float factor = std::exp(max - sink);
-    max = sink;
+    tile.max[row] = sink / products.log_unit;
     sum = sum * factor + 1;
-    for (int begin = 0; begin < columns; begin += panel) {
-      float* const out = tile.out + begin * padded + row * panel;
-      for (int i = 0; i < panel; ++i) out[i] *= factor;
-    }
+    products.scale_row(tile, row, factor);
   }
 }
 
@@ -64,8 +61,8 @@ void add_sink(const ForwardTile& tile, float sink, int padded, int columns, int 
 void attend_block(const Call& call, const QueryTarget& target, const Round& round,
                   const PackedKeys& keys, std::int64_t head_of_round, std::int64_t head,
                   std::int64_t q_block) {
-  const Tiles& isa = *call.isa;
   const Products& products = forward_products(call);
+  const Units& units = products.units;
   const Schedule& schedule = *call.schedule;
   const std::span<const BlockPair> pairs =
       pairs_of_q(schedule, q_block, {round.first_block, round.first_block + round.blocks});
@@ -80,17 +77,17 @@ void attend_block(const Call& call, const QueryTarget& target, const Round& roun
   const std::int64_t batch = (round.first_head + head_of_round) / call.kv_heads;
   const plan::Interval rows = schedule.q_rows[q];
   const int count = static_cast<int>(rows.end - rows.begin);
-  const int padded = round_up(count, isa.row_group);
+  const int padded = round_up(count, units.rows);
+  const std::int64_t out_floats = std::int64_t{padded} * round_up(call.value_dim, units.columns);
   Carver carver;
-  const auto array = [&](int width) {
-    return carver.reserve(static_cast<std::size_t>(padded) * width);
+  const auto array = [&](std::int64_t floats) {
+    return carver.reserve(static_cast<std::size_t>(floats));
   };
-  const std::size_t queries = array(round_up(call.head_dim, isa.panel));
-  const std::size_t out = array(round_up(call.value_dim, isa.panel));
-  const std::size_t scores =
-      carver.reserve(static_cast<std::size_t>(isa.row_group) * isa.forward_ld);
-  const std::size_t max = array(1);
-  const std::size_t sum = array(1);
+  const std::size_t queries = array(query_floats(products, padded, call.head_dim));
+  const std::size_t out = array(out_floats);
+  const std::size_t scores = array(products.forward_sizes.scores);
+  const std::size_t max = array(padded);
+  const std::size_t sum = array(padded);
   thread_local Scratch scratch;
   float* const memory = scratch.floats(carver.size());
   ForwardTile tile{.score = score_of(call, head, rows),
@@ -114,19 +111,21 @@ void attend_block(const Call& call, const QueryTarget& target, const Round& roun
   float* const lse = at(target.lse, batch, head, rows.begin);
   for (int row = 0; row < count; ++row) {
     tile.max[row] = kNone;
-    if (!begins) tile.max[row] = lse[row * target.lse.row];
+    if (!begins) tile.max[row] = lse[row * target.lse.row] / products.log_unit;
     tile.sum[row] = tile.max[row] == kNone ? 0 : 1;
   }
+  std::fill(tile.max + count, tile.max + padded, kNone);
+  std::fill(tile.sum + count, tile.sum + padded, 0.0f);
   // Nothing seen: all of it is 0 and need not be read.
   if (std::all_of(tile.sum, tile.sum + count, [](float sum) { return sum == 0; })) {
-    std::fill_n(tile.out, padded * round_up(call.value_dim, isa.panel), 0.0f);
+    std::fill_n(tile.out, out_floats, 0.0f);
   } else {
     const Rows before{.data = sums,
                       .element = Element::Float32,
                       .stride = target.sums.row,
                       .count = count,
                       .width = call.value_dim};
-    isa.floats.pack_values(before, 1, padded, tile.out);
+    products.pack_sums(before, 1, padded, tile.out);
   }
   products.pack_queries(rows_of(call, call.q, batch, head, rows, call.head_dim), tile.scale, padded,
                         memory + queries);
@@ -140,12 +139,13 @@ void attend_block(const Call& call, const QueryTarget& target, const Round& roun
   tile.pairs.q_rows = count;
   if (ends) {
     if (target.sinks_H != nullptr) {
-      add_sink(tile, target.sinks_H[head], padded, call.value_dim, isa.panel);
+      add_sink(products, tile, target.sinks_H[head]);
     }
-    isa.write[index_of(target.result.element)](tile, at(target.result, batch, head, rows.begin),
-                                               target.result.row, lse, target.lse.row);
+    products.write[index_of(target.result.element)](tile,
+                                                    at(target.result, batch, head, rows.begin),
+                                                    target.result.row, lse, target.lse.row);
   } else {
-    isa.write[index_of(Element::Float32)](tile, sums, target.sums.row, lse, target.lse.row);
+    products.write[index_of(Element::Float32)](tile, sums, target.sums.row, lse, target.lse.row);
   }
   if (target.max_logit_H != nullptr) raise(target.max_logit_H[head], max_logit);
 }
@@ -193,8 +193,12 @@ void fill_dropout(const TileScore& score, int row, int first, int count, float* 
                       std::span(factors, keys));
 }
 
-PatchLimits forward_limits(const Tiles& isa) {
-  return {.q_rows = isa.forward_q_rows, .k_rows = isa.forward_k_rows};
+const Products& forward_products(const Call& call) {
+  return products_of(call, has_words(call.k, call.head_dim));
+}
+
+PatchLimits forward_limits(const Products& products) {
+  return {.q_rows = products.forward_sizes.q_rows, .k_rows = products.forward_sizes.k_rows};
 }
 
 void attend(const Call& call, const Carry& carry) {

@@ -58,6 +58,15 @@ struct FloatWeights {
   }
 };
 
+/// Row of the output *= factor.
+ARMILLARY_INLINE void scale_row(const ForwardTile& t, int row, float factor) {
+  const int padded = to_rows(t.pairs.q_rows);
+  for (int begin = 0; begin < t.value_dim; begin += kPanel) {
+    float* const out = t.out + begin * padded + row * kPanel;
+    for (int i = 0; i < kPanel; i += kWidth) store(out + i, mul(load(out + i), all(factor)));
+  }
+}
+
 /// Takes `largest` into the maximum of a row, and scales its sum and output to the new one.
 ARMILLARY_INLINE void raise_max(const ForwardTile& t, int row, float largest) {
   const float before = t.max[row];
@@ -68,11 +77,7 @@ ARMILLARY_INLINE void raise_max(const ForwardTile& t, int row, float largest) {
   store(lanes, exp(all(before - largest)));
   const float correction = lanes[0];
   t.sum[row] *= correction;
-  const int padded = to_rows(t.pairs.q_rows);
-  for (int begin = 0; begin < t.value_dim; begin += kPanel) {
-    float* const out = t.out + begin * padded + row * kPanel;
-    for (int i = 0; i < kPanel; i += kWidth) store(out + i, mul(load(out + i), all(correction)));
-  }
+  scale_row(t, row, correction);
 }
 
 ARMILLARY_INLINE void raise_max_logit(float& max_logit, float largest, float max, float sum) {

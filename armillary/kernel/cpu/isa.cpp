@@ -1,5 +1,8 @@
 #include "armillary/kernel/cpu/isa.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <string>
 
@@ -8,6 +11,9 @@
 namespace armillary::kernel::cpu {
 
 #if defined(__x86_64__)
+namespace amx {
+extern const Tiles kTiles;
+}
 namespace avx512_bf16 {
 extern const Tiles kTiles;
 }
@@ -24,14 +30,17 @@ extern const Tiles kTiles;
 namespace emulated {
 extern const Tiles kTiles;
 }
+namespace emulated_amx {
+extern const Tiles kTiles;
+}
 
 namespace {
 
 constexpr const Tiles* kAll[] = {
 #if defined(__x86_64__)
-    &avx512_bf16::kTiles, &avx512::kTiles, &avx2::kTiles,
+    &amx::kTiles, &avx512_bf16::kTiles, &avx512::kTiles, &avx2::kTiles,
 #endif
-    &portable::kTiles, &emulated::kTiles};
+    &portable::kTiles, &emulated::kTiles, &emulated_amx::kTiles};
 
 std::string names_here() {
   std::string names;
@@ -53,6 +62,7 @@ bool runs_here(const Tiles& isa) {
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") != 0;
+  if (&isa == &amx::kTiles) return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
   if (&isa == &avx512_bf16::kTiles) {
     return avx512 && __builtin_cpu_supports("avx512bw") != 0 &&
            __builtin_cpu_supports("avx512bf16") != 0;
@@ -60,7 +70,8 @@ bool runs_here(const Tiles& isa) {
   if (&isa == &avx512::kTiles) return avx512;
   if (&isa == &avx2::kTiles) return avx2;
 #endif
-  return &isa == &portable::kTiles || &isa == &emulated::kTiles;
+  return &isa == &portable::kTiles || &isa == &emulated::kTiles ||
+         &isa == &emulated_amx::kTiles;
 }
 
 const Tiles& isa_named(std::string_view name) {

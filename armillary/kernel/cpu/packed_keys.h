@@ -5,23 +5,17 @@
 
 namespace armillary::kernel::cpu {
 
-inline const Products& forward_products(const Call& call) {
-  return products_of(call, has_words(call.k, call.head_dim));
-}
-
 /// Where a packed block of keys has its parts, in floats from its begin: K, then V.
 struct KeyLayout {
-  explicit KeyLayout(const Call& call)
-      : v(words(call) * call.head_dim),
-        floats(v + words(call) * round_up(call.value_dim, call.isa->panel)) {}
-
-  /// Of a column.
-  static std::int64_t words(const Call& call) {
-    return round_up(call.schedule->largest_k, call.isa->panel) / forward_products(call).terms;
+  explicit KeyLayout(const Call& call) {
+    const Products& products = forward_products(call);
+    const int rows = round_up(call.schedule->largest_k, products.units.keys);
+    v = key_floats(products, rows, call.head_dim);
+    floats = v + value_floats(products, rows, call.value_dim);
   }
 
-  std::int64_t v;
-  std::int64_t floats;
+  std::int64_t v = 0;
+  std::int64_t floats = 0;
 };
 
 /// Packed keys of a round: for each head and block, K transposed, then V in columns.
@@ -44,7 +38,7 @@ class PackedKeys {
     if (q_heads_of(call_, head).empty()) return;
     if (pairs_of_k(schedule, block, round_.others).empty()) return;
     const plan::Interval rows = schedule.k_rows[index];
-    const int padded = round_up(static_cast<int>(rows.end - rows.begin), call_.isa->panel);
+    const int padded = round_up(static_cast<int>(rows.end - rows.begin), products_.units.keys);
     float* const k = data_ + number * layout_.floats;
     const bool k_finite =
         products_.pack_keys(rows_of(call_, call_.k, batch, head, rows, call_.head_dim), k);

@@ -9,34 +9,27 @@
 
 namespace armillary::kernel::cpu {
 
-inline const Products& backward_products(const Call& call) {
-  return products_of(call, has_words(call.k, call.head_dim) && has_words(call.v, call.value_dim));
-}
-
 /// Where a packed block of queries has its parts, in floats from its begin.
 struct QueryLayout {
   explicit QueryLayout(const Call& call) {
     const Products& products = backward_products(call);
-    const int rows = round_up(call.schedule->largest_q, call.isa->row_group);
-    const auto add = [&](int height, int width) {
+    const int rows = round_up(call.schedule->largest_q, products.units.rows);
+    const auto add = [&](std::int64_t count) {
       const std::int64_t begin = floats;
-      floats += std::int64_t{height} * width;
+      floats += count;
       return begin;
     };
     // Q and dO once for sums over their elements, and once, if that differs, for sums over rows.
-    const auto columns = [&](int dim) {
-      return add(rows, round_up(dim / products.terms, call.isa->panel));
-    };
+    const auto columns = [&](int dim) { return add(query_floats(products, rows, dim)); };
     const auto values = [&](int dim, std::int64_t same) {
-      if (products.terms == 1) return same;
-      return add(rows / products.terms, round_up(dim, call.isa->panel));
+      return products.terms == 1 ? same : add(value_floats(products, rows, dim));
     };
     q = columns(call.head_dim);
     q_values = values(call.head_dim, q);
     dout = columns(call.value_dim);
     dout_values = values(call.value_dim, dout);
-    lse = add(rows, 1);
-    delta = add(rows, 1);
+    lse = add(rows);
+    delta = add(rows);
   }
 
   std::int64_t q;
@@ -76,7 +69,7 @@ class PackedQueries {
     if (head >= heads.end || pairs_of_q(*call_.schedule, q_block, round_.others).empty()) return;
     const plan::Interval rows = call_.schedule->q_rows[static_cast<std::size_t>(q_block)];
     const auto count = static_cast<int>(rows.end - rows.begin);
-    const int padded = round_up(count, call_.isa->row_group);
+    const int padded = round_up(count, backward_products(call_).units.rows);
     float* const block = data_ + number * layout_.floats;
     const bool q_finite =
         pack_both(rows_of(call_, call_.q, batch, head, rows, call_.head_dim), q_scale(call_),
@@ -127,7 +120,7 @@ class PackedQueries {
   bool pack_both(const Rows& rows, float scale, int padded, float* columns, float* values) const {
     const Products& products = backward_products(call_);
     const bool finite = products.pack_queries(rows, scale, padded, columns);
-    if (values != columns) products.pack_values(rows, scale, padded, values);
+    if (values != columns) products.pack_query_values(rows, scale, padded, values);
     return finite;
   }
 

@@ -182,11 +182,25 @@ inline bool has_words(const Input& input, int width) {
 }
 
 /// How the tiles of a call are multiplied: in pairs where the set and the dtype have them, and what
-/// is packed word by word, which are the keys of a product, has words.
+/// is packed word by word, which are the keys of a product, has words if they need them.
 inline const Products& products_of(const Call& call, bool words) {
-  const bool pairs =
-      words && call.isa->pairs.forward != nullptr && call.element == Element::BFloat16;
-  return pairs ? call.isa->pairs : call.isa->floats;
+  const Products& pairs = call.isa->pairs;
+  const bool has_pairs = pairs.forward != nullptr && call.element == Element::BFloat16;
+  return has_pairs && (words || !pairs.needs_words) ? pairs : call.isa->floats;
+}
+
+/// Floats of `rows` packed queries.
+inline std::int64_t query_floats(const Products& products, int rows, int dim) {
+  const int words = (dim + products.terms - 1) / products.terms;
+  return std::int64_t{rows} * round_up(words, products.units.words);
+}
+/// Floats of `rows` packed keys.
+inline std::int64_t key_floats(const Products& products, int rows, int dim) {
+  return std::int64_t{rows} * round_up(dim, products.units.width) / products.terms;
+}
+/// Floats of `rows` packed values.
+inline std::int64_t value_floats(const Products& products, int rows, int dim) {
+  return std::int64_t{rows} * round_up(dim, products.units.columns) / products.terms;
 }
 
 /// What a tile needs of score.h, but for the dropout stream.

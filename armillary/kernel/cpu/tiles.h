@@ -82,7 +82,7 @@ struct ForwardTile {
   const float* q = nullptr;  ///< columns, times the scale
   const float* k = nullptr;  ///< transposed
   const float* v = nullptr;  ///< columns
-  float* scores = nullptr;   ///< scratch: a row group x (k rows + pad)
+  float* scores = nullptr;   ///< scratch: PassSizes::scores
   // The state of the queries: out is not divided by the sum.
   float* out = nullptr;  ///< columns
   float* max = nullptr;
@@ -139,49 +139,67 @@ struct DeltaRows {
   float* delta[kCount];
 };
 
+/// The largest blocks of a pass, and floats of the scratch of a tile.
+struct PassSizes {
+  int q_rows = 0;
+  int k_rows = 0;
+  int scores = 0;   ///< ForwardTile::scores, BackwardTile::weights
+  int dscores = 0;  ///< BackwardTile::dscores
+};
+
+/// What packed blocks are padded to a multiple of.
+struct Units {
+  int rows = 1;     ///< Rows of queries, and of sums for queries or keys.
+  int keys = 1;     ///< Rows of packed keys.
+  int width = 1;    ///< Elements of a row of packed keys.
+  int words = 1;    ///< Words of a row of packed queries.
+  int columns = 1;  ///< Elements of a row of what is summed over rows, and of sums.
+};
+
 /// How tiles are multiplied, and packed for it. Packing pads to `padded` rows with zeros, and is
 /// true if all is finite.
 struct Products {
   int terms = 1;  ///< Of a word: 1 of floats, 2 of bf16. Only queries of floats are scaled.
+  bool needs_words = false;  ///< Keys have even widths and strides.
+  Units units;
+  PassSizes forward_sizes;
+  PassSizes backward_sizes;
+  float log_unit = 1;  ///< ForwardTile::max times it is in the unit of log-sum-exps.
   /// Columns and transposed: what is summed over elements of a row. For backward also dO and V.
   bool (*pack_queries)(const Rows& rows, float scale, int padded, float* packed) = nullptr;
   bool (*pack_keys)(const Rows& rows, float* packed) = nullptr;
-  /// Columns: what is summed over rows.
+  /// Columns: what is summed over rows: V forward, K backward; and Q and dO.
   bool (*pack_values)(const Rows& rows, float scale, int padded, float* packed) = nullptr;
+  bool (*pack_query_values)(const Rows& rows, float scale, int padded, float* packed) = nullptr;
+  /// Sums of queries in the order of ForwardTile::out.
+  bool (*pack_sums)(const Rows& rows, float scale, int padded, float* packed) = nullptr;
   /// Merges a tile into the state of its queries.
   void (*forward)(const ForwardTile& tile) = nullptr;
   /// P and dS of a tile, and what they add to dk and dv; then dq.
   void (*backward)(const BackwardTile& tile) = nullptr;
   void (*backward_dq)(const BackwardTile& tile) = nullptr;
+  /// out of one row *= factor
+  void (*scale_row)(const ForwardTile& tile, int row, float factor) = nullptr;
+  // By the dtype of what is written, which is rounded once.
+  /// Writes the state of queries as out / sum and max + log sum; (0, -inf) where nothing was seen.
+  void (*write[kElements])(const ForwardTile& tile, void* out, std::int64_t out_stride, float* lse,
+                           std::int64_t lse_stride) = {};
+  /// rows of `to` = factor * sums for keys
+  void (*write_sums[kElements])(const float* sums, int padded, int rows, int width, float factor,
+                                void* to, std::int64_t stride) = {};
+  /// rows of `grad` += factor * sums for keys
+  void (*add_sums)(const float* sums, int padded, int rows, int width, float factor, float* grad,
+                   std::int64_t stride) = nullptr;
 };
 
 /// The functions and sizes of one instruction set.
 struct Tiles {
   const char* name = nullptr;
-  int panel = 0;           ///< W
-  int row_group = 0;       ///< Rows of blocks are padded to a multiple of it.
-  int forward_q_rows = 0;  ///< Largest blocks.
-  int forward_k_rows = 0;
-  int forward_ld = 0;  ///< Floats from row to row of ForwardTile::scores.
-  int backward_q_rows = 0;
-  int backward_k_rows = 0;
-  int backward_ld = 0;  ///< The same of BackwardTile.
-
   Products floats;  ///< Of any dtype.
   Products pairs;   ///< Of bf16, multiplied as such; empty if the set cannot.
-  // By the dtype of what is written, which is rounded once.
-  /// Writes the state of queries as out / sum and max + log sum; (0, -inf) where nothing was seen.
-  void (*write[kElements])(const ForwardTile& tile, void* out, std::int64_t out_stride, float* lse,
-                           std::int64_t lse_stride) = {};
-  /// rows of `to` = factor * packed columns
-  void (*write_columns[kElements])(const float* packed, int padded, int rows, int width,
-                                   float factor, void* to, std::int64_t stride) = {};
-  /// rows of `to` = rows of floats
+  /// rows of `to` = rows of floats, by the dtype of what is written, which is rounded once
   void (*write_rows[kElements])(const float* from, std::int64_t from_stride, int rows, int width,
                                 void* to, std::int64_t stride) = {};
-  /// rows of `grad` += factor * packed columns
-  void (*add_columns)(const float* packed, int padded, int rows, int width, float factor,
-                      float* grad, std::int64_t stride) = nullptr;
 
   /// kernel::merge, add and delta of rows of `width` elements; by the dtype of what is only read.
   void (*merge[kElements])(const MergeRows& rows, int width) = {};

@@ -1,6 +1,7 @@
 // tiles_of_isa.h: the whole of one instruction set, for its one source.
 #pragma once
 
+#include "armillary/kernel/cpu/amx_backward.h"
 #include "armillary/kernel/cpu/backward_pairs.h"
 #include "armillary/kernel/cpu/backward_tile.h"
 #include "armillary/kernel/cpu/forward_pairs.h"
@@ -30,37 +31,80 @@ inline void exp2_to_round_all(const float* x, float* y, int count) {
   }
 }
 
+constexpr Units kUnits{
+    .rows = kRows, .keys = kPanel, .width = 1, .words = kPanel, .columns = kPanel};
+constexpr PassSizes kForwardSizes{
+    .q_rows = kForwardQ, .k_rows = kForwardK, .scores = kRows * kForwardLd};
+constexpr PassSizes kBackwardSizes{.q_rows = kBackwardQ,
+                                   .k_rows = kBackwardK,
+                                   .scores = kBackwardQ * kBackwardLd,
+                                   .dscores = kBackwardQ * kBackwardLd};
+
 extern const Tiles kTiles;
 const Tiles kTiles = {
     .name = ARMILLARY_ISA_NAME,
-    .panel = kPanel,
-    .row_group = kRows,
-    .forward_q_rows = kForwardQ,
-    .forward_k_rows = kForwardK,
-    .forward_ld = kForwardLd,
-    .backward_q_rows = kBackwardQ,
-    .backward_k_rows = kBackwardK,
-    .backward_ld = kBackwardLd,
     .floats = {.terms = Product::kTerms,
+               .units = kUnits,
+               .forward_sizes = kForwardSizes,
+               .backward_sizes = kBackwardSizes,
                .pack_queries = pack_columns,
                .pack_keys = pack_transposed,
                .pack_values = pack_columns,
+               .pack_query_values = pack_columns,
+               .pack_sums = pack_columns,
                .forward = forward,
                .backward = backward,
-               .backward_dq = backward_dq<Product>},
-#if defined(ARMILLARY_PAIRS)
+               .backward_dq = backward_dq<Product>,
+               .scale_row = scale_row,
+               .write = {write_of<float>, write_of<Bf16>, write_of<Fp16>},
+               .write_sums = {write_columns_of<float>, write_columns_of<Bf16>,
+                              write_columns_of<Fp16>},
+               .add_sums = add_columns},
+#if defined(ARMILLARY_AMX)
     .pairs = {.terms = PairProduct::kTerms,
+              .units = {.rows = kPair, .keys = kPair, .width = kPair, .words = kSide,
+                        .columns = kPair},
+              .forward_sizes = {.q_rows = kAmxForwardQ,
+                                .k_rows = kAmxForwardK,
+                                .scores = ForwardScratch::kFloats},
+              .backward_sizes = {.q_rows = kAmxBackwardQ,
+                                 .k_rows = kAmxBackwardK,
+                                 .scores = BackwardScratch::kFloats,
+                                 .dscores = QuerySums::kFloats},
+              .log_unit = kLn2,
+              .pack_queries = pack_tile_words,
+              .pack_keys = pack_tile_rows,
+              .pack_values = pack_tile_columns,
+              .pack_query_values = pack_tile_row_pairs,
+              .pack_sums = pack_tile_sums,
+              .forward = forward_amx,
+              .backward = backward_amx,
+              .backward_dq = backward_amx_dq,
+              .scale_row = scale_amx_row,
+              .write = {write_amx_of<float>, write_amx_of<Bf16>, write_amx_of<Fp16>},
+              .write_sums = {write_key_sums<float>, write_key_sums<Bf16>, write_key_sums<Fp16>},
+              .add_sums = add_key_sums},
+#elif defined(ARMILLARY_PAIRS)
+    .pairs = {.terms = PairProduct::kTerms,
+              .needs_words = true,
+              .units = kUnits,
+              .forward_sizes = kForwardSizes,
+              .backward_sizes = kBackwardSizes,
               .pack_queries = pack_query_pairs,
               .pack_keys = pack_key_pairs,
               .pack_values = pack_value_pairs,
+              .pack_query_values = pack_value_pairs,
+              .pack_sums = pack_columns,
               .forward = forward_pairs,
               .backward = backward_pairs,
-              .backward_dq = backward_dq<PairProduct>},
+              .backward_dq = backward_dq<PairProduct>,
+              .scale_row = scale_row,
+              .write = {write_of<float>, write_of<Bf16>, write_of<Fp16>},
+              .write_sums = {write_columns_of<float>, write_columns_of<Bf16>,
+                             write_columns_of<Fp16>},
+              .add_sums = add_columns},
 #endif
-    .write = {write_of<float>, write_of<Bf16>, write_of<Fp16>},
-    .write_columns = {write_columns_of<float>, write_columns_of<Bf16>, write_columns_of<Fp16>},
     .write_rows = {write_rows_of<float>, write_rows_of<Bf16>, write_rows_of<Fp16>},
-    .add_columns = add_columns,
     .merge = {merge_of<float>, merge_of<Bf16>, merge_of<Fp16>},
     .add = {add_of<float>, add_of<Bf16>, add_of<Fp16>},
     .delta = {delta_of<float>, delta_of<Bf16>, delta_of<Fp16>},
