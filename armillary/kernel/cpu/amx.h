@@ -71,6 +71,31 @@ ARMILLARY_INLINE Float words_of(const Bf16* even, const Bf16* odd) {
   __builtin_memcpy(&a, words, sizeof a);
   return a;
 }
+/// As store_words, of numbers that are not negative; ties are rounded up.
+ARMILLARY_INLINE void store_weights(float* x, Float even, Float odd) {
+  store_words(x, even, odd);
+}
+/// Words of two rows, rounded as store(Bf16*) does, also subnormal floats and NaN.
+ARMILLARY_INLINE Float rounded_words(Float even, Float odd) {
+  Float words;
+  store_words(reinterpret_cast<float*>(&words), even, odd);
+  return words;
+}
+/// Sees words of two bf16; yes() as long as all of them were finite.
+class FiniteWords {
+ public:
+  ARMILLARY_INLINE void see(Float words) {
+    std::uint32_t bits[kWidth];
+    __builtin_memcpy(bits, &words, sizeof bits);
+    for (const std::uint32_t x : bits) {
+      finite_ &= (x & 0x7f800000u) != 0x7f800000u && (x & 0x7f80u) != 0x7f80u;
+    }
+  }
+  bool yes() const { return finite_; }
+
+ private:
+  bool finite_ = true;
+};
 /// x where bit `bit` of `seen` is set, else `hidden`.
 ARMILLARY_INLINE Float if_seen(const std::uint32_t* seen, int bit, Float x, Float hidden) {
   for (int i = 0; i < kWidth; ++i) x[i] = (seen[i] >> bit & 1) != 0 ? x[i] : hidden[i];
@@ -168,6 +193,40 @@ ARMILLARY_INLINE Float words_of(const Bf16* even, const Bf16* odd) {
   };
   return _mm512_castsi512_ps(
       _mm512_or_si512(widened(even), _mm512_slli_epi32(widened(odd), 16)));
+}
+ARMILLARY_INLINE Int rounded_up(Float x) {
+  const Int bits = _mm512_castps_si512(x);
+  const Int odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const Int up = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+  const Int quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+  return _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), up, quiet);
+}
+ARMILLARY_INLINE Float rounded_words(Float even, Float odd) {
+  const Int low = _mm512_srli_epi32(rounded_up(even), 16);
+  return _mm512_castsi512_ps(_mm512_mask_blend_epi16(0xaaaaaaaau, low, rounded_up(odd)));
+}
+class FiniteWords {
+ public:
+  ARMILLARY_INLINE void see(Float words) {
+    const Int magnitude = _mm512_and_si512(_mm512_castps_si512(words), _mm512_set1_epi16(0x7fff));
+    most_ = _mm512_max_epu16(most_, magnitude);
+  }
+  bool yes() const {
+    return _mm512_cmpge_epu16_mask(most_, _mm512_set1_epi16(0x7f80)) == 0;
+  }
+
+ private:
+  Int most_ = _mm512_setzero_si512();
+};
+// Shuffles would wait for the tile unit, which takes the port that has them.
+ARMILLARY_INLINE void store_weights(float* x, Float even, Float odd) {
+  const Int half = _mm512_set1_epi32(0x8000);
+  const Int low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even), half), 16);
+  const Int high = _mm512_add_epi32(_mm512_castps_si512(odd), half);
+  // (high & 0xffff0000) | low
+  _mm512_storeu_si512(
+      x, _mm512_ternarylogic_epi32(high, low, _mm512_set1_epi32(static_cast<int>(0xffff0000u)),
+                                   0xec));
 }
 ARMILLARY_INLINE Float if_seen(const std::uint32_t* seen, int bit, Float x, Float hidden) {
   const __mmask16 sees =

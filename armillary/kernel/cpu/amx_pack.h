@@ -48,13 +48,24 @@ ARMILLARY_INLINE Float row_words_at(const Rows& rows, std::int64_t row, int firs
   return words_of(part[0], part[1]);
 }
 
+/// Rows are asked for into the second cache, which has more lines under way than the first.
+constexpr int kFarAhead = 64;
+ARMILLARY_INLINE void ask_for_far(const Rows& rows, std::int64_t row) {
+  if (row + kFarAhead >= rows.count) return;
+  const Bf16* const x = row_of(rows, row + kFarAhead);
+  for (int i = 0; i < rows.width; i += kPair) __builtin_prefetch(x + i, 0, 2);
+}
+
 inline bool pack_tile_rows(const Rows& rows, float* packed) {
+  FiniteWords finite;
   for (std::int64_t first = 0; first < rows.count; first += kSide) {
     // Rows are packed in twos of tiles.
     for (int begin = 0; begin < rows.width; begin += kPair) {
       for (int r = 0; r < kSide; ++r, packed += kWidth) {
-        if (begin == 0) ask_for(rows, first + r + kAhead);
-        store(packed, words_at(rows, first + r, begin));
+        if (begin == 0) ask_for_far(rows, first + r);
+        const Float words = words_at(rows, first + r, begin);
+        finite.see(words);
+        store(packed, words);
       }
     }
   }
@@ -62,53 +73,60 @@ inline bool pack_tile_rows(const Rows& rows, float* packed) {
     const int tiles = to_pairs(rows.width) / kPair;
     for (int i = 0; i < tiles * kTileFloats; i += kWidth) store(packed + i, all(0.0f));
   }
-  return finite(rows);
+  return finite.yes();
 }
 
 inline bool pack_tile_words(const Rows& rows, float /*scale*/, int padded, float* packed) {
+  FiniteWords finite;
   for (int first = 0; first < padded; first += kPair) {
     for (int begin = 0; begin < rows.width; begin += kPair) {
       for (int half = 0; half < kPair; half += kSide, packed += kTileFloats) {
         Float tile[kSide];
         for (int r = 0; r < kSide; ++r) {
-          if (begin == 0) ask_for(rows, first + half + r + kAhead);
+          if (begin == 0) ask_for_far(rows, first + half + r);
           tile[r] = words_at(rows, first + half + r, begin);
+          finite.see(tile[r]);
         }
         transpose16(tile);
         for (int r = 0; r < kSide; ++r) store(packed + r * kWidth, tile[r]);
       }
     }
   }
-  return finite(rows);
+  return finite.yes();
 }
 
 inline bool pack_tile_columns(const Rows& rows, float /*scale*/, int padded, float* packed) {
+  FiniteWords finite;
   const int width = to_pairs(rows.width);
   for (int first = 0; first < padded; first += kPair) {
     for (int begin = 0; begin < width; begin += kSide, packed += kTileFloats) {
       Float tile[kSide];
       for (int i = 0; i < kSide; ++i) {
-        if (begin == 0) ask_for(rows, first + 2 * i + kAhead);
-        if (begin == 0) ask_for(rows, first + 2 * i + 1 + kAhead);
+        if (begin == 0) ask_for_far(rows, first + 2 * i);
+        if (begin == 0) ask_for_far(rows, first + 2 * i + 1);
         tile[i] = row_words_at(rows, first + 2 * i, begin);
+        finite.see(tile[i]);
       }
       transpose16(tile);
       for (int r = 0; r < kSide; ++r) store(packed + r * kWidth, tile[r]);
     }
   }
-  return finite(rows);
+  return finite.yes();
 }
 
 inline bool pack_tile_row_pairs(const Rows& rows, float /*scale*/, int padded, float* packed) {
+  FiniteWords finite;
   const int width = to_pairs(rows.width);
   for (int first = 0; first < padded; first += kPair) {
     for (int begin = 0; begin < width; begin += kSide) {
       for (int i = 0; i < kSide; ++i, packed += kWidth) {
-        store(packed, row_words_at(rows, first + 2 * i, begin));
+        const Float words = row_words_at(rows, first + 2 * i, begin);
+        finite.see(words);
+        store(packed, words);
       }
     }
   }
-  return finite(rows);
+  return finite.yes();
 }
 
 /// Rows of fp32 as queries' sums.
