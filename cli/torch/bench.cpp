@@ -174,7 +174,8 @@ void add_kernel(CLI::App& verb, int& exit_code) {
   bench.add_output();
   bench.app->footer(
       "Rates are medians of rounds in which the peak, ours and PyTorch's flash kernel take turns;\n"
-      "ARMILLARY_ISA=portable|avx2|avx512 forces a lower instruction set.\n"
+      "ARMILLARY_ISA=amx|avx512_bf16|avx512|avx2|portable forces an instruction set (armillary "
+      "doctor).\n"
       "\nExamples:\n"
       "  armillary bench kernel --dtype bf16 --tokens 4096 --mask causal --pass backward --sdpa\n"
       "  armillary bench kernel --mask window:left=1023,right=0 --tokens 16384 --json\n"
