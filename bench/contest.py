@@ -19,6 +19,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "build" / "bin" / "armillary"
+LEAST_CORES = 1.8  # of two peaks over one, in a round that counts (armillary/bench/cores.h)
 
 
 class RefusedError(Exception):
@@ -161,19 +162,38 @@ def run(main):
 def take_turns(runs, seconds, least=3):
     """Runs every callable of {name: run} once a round, for about `seconds` and at least `least` rounds.
 
-    Returns ({name: median}, {name: reason}, rounds); a side that refuses has a reason instead of a median."""
-    values, reasons, rounds, begin = {name: [] for name in runs}, {}, 0, time.monotonic()
-    while rounds < least or time.monotonic() - begin < seconds:
+    Returns ({name: median}, {name: reason}, counts); a side that refuses has a reason instead of a median.
+    A round in which the side "cores" finds no second core is left out; counts say so (`with_cores`)."""
+    rounds, reasons, begin = [], {}, time.monotonic()
+    while len(rounds) < least or time.monotonic() - begin < seconds:
+        rounds.append({})
         for name, run in runs.items():
             if name in reasons:
                 continue
             try:
-                values[name].append(run())
+                rounds[-1][name] = run()
             except RefusedError as refused:
                 reasons[name] = str(refused)
-        rounds += 1
-    medians = {name: statistics.median(of) for name, of in values.items() if name not in reasons}
-    return medians, reasons, rounds
+    kept, counts = with_cores(rounds)
+    medians = {name: statistics.median(one[name] for one in kept) for name in runs if name not in reasons}
+    return medians, reasons, counts
+
+
+def with_cores(rounds):
+    """The rounds ({side: value}) that had a second core, and what a row says of the others.
+
+    "cores" of a round is the rate of two peaks over one. It is the rule of armillary/bench/rounds.h: a round
+    without that side counts; where no round had two cores all are kept, and `all_left_out` says so."""
+    kept = [one for one in rounds if one.get("cores", LEAST_CORES) >= LEAST_CORES]
+    left_out = [one["cores"] for one in rounds if one.get("cores", LEAST_CORES) < LEAST_CORES]
+    counts = {"rounds": len(kept or rounds)}
+    if any("cores" in one for one in rounds):
+        counts |= {
+            "left_out_rounds": len(left_out),
+            "left_out_cores": left_out,
+            "all_left_out": not kept,
+        }
+    return kept or rounds, counts
 
 
 class Budget:
@@ -229,6 +249,19 @@ def number(key, form="{:.3g}", scale=1):
 
 def percent(key):
     return number(key, "{:.0f} %", 100)
+
+
+def left_out(row):
+    """The text of a column: rounds without a second core, and what two cores had of one in them."""
+    if "left_out_rounds" not in row:
+        return "-"
+    cores = row["left_out_cores"]
+    if not cores:
+        return "0"
+    found = f"cores {min(cores):.2f} to {max(cores):.2f}"
+    if row["all_left_out"]:
+        return f"ALL {len(cores)} ({found}): medians of all"
+    return f"{len(cores)} of {len(cores) + row['rounds']} ({found})"
 
 
 def add_flags(parser):

@@ -6,7 +6,7 @@ ranks, so a core for each is needed: with fewer, waiting for a turn is counted t
 
 import argparse
 
-from bench.contest import Budget, Table, add_flags, number, program, results, run, seconds_of
+from bench.contest import Budget, Table, add_flags, left_out, number, program, results, run, seconds_of
 
 TINY = ["--tokens", 16, "--heads", 2, "--head-dim", 8]
 LAYER = ["--tokens", 128, "--heads", 8, "--head-dim", 128]
@@ -24,6 +24,7 @@ COLUMNS = {
     "ops": lambda row: row["ops"],
     "us an op": number("us_an_op", "{:.1f}"),
     "buffers allocated": lambda row: row["allocations"],
+    "rounds left out": left_out,
 }
 
 

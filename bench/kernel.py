@@ -16,6 +16,7 @@ from bench.contest import (
     add_flags,
     at_least_one,
     cpu_multiplies_bf16,
+    left_out,
     number,
     peer,
     percent,
@@ -132,7 +133,8 @@ def measure(wanted, flex, seconds):
             runs["flex"] = lambda: row["flops"] / flex.run(side) / 1e9
         except RefusedError as refused:
             row["reasons"]["flex"] = str(refused)
-        medians, reasons, row["rounds"] = take_turns(runs, seconds)
+        medians, reasons, counts = take_turns(runs, seconds)
+    row |= counts
     row["reasons"] |= reasons
     if "kernel" in reasons:
         raise RefusedError(reasons["kernel"])
@@ -167,6 +169,7 @@ COLUMNS = {
     "over flex": number("over_flex", "{:.2f}"),
     "error": number("max_error", "{:.1e}"),
     "PyTorch's": number("sdpa_max_error", "{:.1e}"),
+    "rounds left out": left_out,
 }
 
 

@@ -2,7 +2,8 @@
 
 Efficiency is one rank's time for the whole sequence, halved, over the time of two ranks; "all cores busy"
 is the same against one rank while the other core runs it too, which is what two ranks share. "over
-kernels" is what a layer takes beyond its kernel calls alone."""
+kernels" is what a layer takes beyond its kernel calls alone. Rounds in which the second core was not there
+are left out of all medians."""
 
 import argparse
 
@@ -11,6 +12,7 @@ from bench.contest import (
     Table,
     add_flags,
     at_least_one,
+    left_out,
     number,
     percent,
     program,
@@ -32,6 +34,7 @@ COLUMNS = {
     "all cores busy": number("efficiency_busy", "{:.2f}"),
     "over kernels, us": number("over_kernels_us", "{:.0f}"),
     "error": number("max_error", "{:.1e}"),
+    "rounds left out": left_out,
 }
 
 

@@ -2,7 +2,18 @@
 
 import argparse
 
-from bench.contest import Table, add_flags, at_least_one, number, percent, program, results, run, seconds_of
+from bench.contest import (
+    Table,
+    add_flags,
+    at_least_one,
+    left_out,
+    number,
+    percent,
+    program,
+    results,
+    run,
+    seconds_of,
+)
 
 COLUMNS = {
     "isa": lambda row: row["isa"],
@@ -14,6 +25,7 @@ COLUMNS = {
     "memcpy": number("memcpy_gbytes_per_s", "{:.1f}"),
     "of memory": percent("of_memory"),
     "error": number("max_error", "{:.1e}"),
+    "rounds left out": left_out,
 }
 
 

@@ -15,6 +15,7 @@ from bench.contest import (
     Table,
     add_flags,
     at_least_one,
+    left_out,
     number,
     peer,
     percent,
@@ -63,15 +64,15 @@ def measure(args, tokens, seconds):
                     for direction in PASSES:
                         side = f"{method} {direction}"
                         runs[side] = lambda side=side: gloo.run(side)
-                medians, refusals, rounds = take_turns(runs, seconds)
+                medians, refusals, counts = take_turns(runs, seconds)
         except RefusedError as refused:  # no peer at all: ours are measured without
             reasons["processes on Gloo"] = str(refused)
             peers = ["processes on Gloo"]
-            medians, refusals, rounds = take_turns(runs, seconds)
+            medians, refusals, counts = take_turns(runs, seconds)
     common = {
         "bench": "strategies",
         **{key: facts[key] for key in ("isa", "dtype", "head_dim", "tokens", "heads", "mask", "world")},
-        "rounds": rounds,
+        **counts,
         "peak_gflops": medians["peak"],
     }
     return rows(common, facts["flops"], [*STRATEGIES, *peers], medians, errors, reasons | refusals)
@@ -118,6 +119,7 @@ COLUMNS = {
     "all cores busy": number("efficiency_busy", "{:.2f}"),
     "over best other": number("over_best_other", "{:.2f}"),
     "error": number("max_error", "{:.1e}"),
+    "rounds left out": left_out,
 }
 
 

@@ -8,6 +8,7 @@ process."""
 
 import argparse
 import json
+import math
 import pathlib
 import statistics
 import tempfile
@@ -23,11 +24,14 @@ from bench.contest import (
     add_flags,
     at_least_one,
     cpu_multiplies_bf16,
+    left_out,
     number,
     output,
     peer,
+    program,
     run,
     seconds_of,
+    with_cores,
 )
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
@@ -100,13 +104,12 @@ def require_same(first, dtype):
 def measure(args, dtype, tokens, least_rounds, seconds):
     """The rows of one length and dtype."""
     alone = tokens >= OURS_ALONE
-    steps = {name: [] for name in [*OURS, PLAIN]}
-    first, reasons, rounds, begin = {}, {}, 0, time.monotonic()
+    first, reasons, rounds, begin = {}, {}, [], time.monotonic()
     if alone:
         reasons[PLAIN] = "not run: too slow"
     elif dtype == "bf16" and not cpu_multiplies_bf16():
         reasons[PLAIN] = "not run: no BF16 instructions"
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, Contender(program("cores")) as cores:
         text = write_text(folder, tokens)
         shape = ["--text", text, "--dim", args.dim, "--layers", args.layers, "--dtype", dtype]
         plain = None
@@ -117,42 +120,46 @@ def measure(args, dtype, tokens, least_rounds, seconds):
         except RefusedError as refused:
             reasons[PLAIN] = str(refused)
         try:
-            while rounds < least_rounds or time.monotonic() - begin < seconds:
+            while len(rounds) < least_rounds or time.monotonic() - begin < seconds:
+                rounds.append({"cores": math.inf})
                 for name in [*OURS, PLAIN]:
                     if name in reasons:
                         continue
                     try:
+                        # A round takes minutes: the least that any of its sides began with.
+                        rounds[-1]["cores"] = min(rounds[-1]["cores"], cores.run("cores"))
                         if name == PLAIN:
                             done = [plain.run("step")]
                         else:
                             count = 1 if alone else 2
                             done = run_ours(args, OURS[name], dtype, tokens, count, folder, text)
                             first.setdefault(name, done[0])
-                        steps[name] += done[-1:]
+                        rounds[-1][name] = done[-1]
                     except RefusedError as refused:
                         reasons[name] = str(refused)
-                rounds += 1
                 require_same(first, dtype)
         finally:
             if plain:
                 plain.close()
-    return rows(dtype, tokens, steps, first, reasons, rounds)
+    return rows(dtype, tokens, first, reasons, rounds)
 
 
-def rows(dtype, tokens, steps, first, reasons, rounds):
+def rows(dtype, tokens, first, reasons, rounds):
+    """A row for each side: rates are medians of rounds with two cores, memory the most of any round."""
+    kept, counts = with_cores(rounds)
     rate = {
-        name: tokens / statistics.median(step["seconds"] for step in of_name)
-        for name, of_name in steps.items()
-        if of_name and name not in reasons
+        name: tokens / statistics.median(one[name]["seconds"] for one in kept)
+        for name in [*OURS, PLAIN]
+        if name not in reasons
     }
-    for name in steps:
-        row = {"bench": "train", "dtype": dtype, "tokens": tokens, "who": name, "rounds": rounds}
+    for name in [*OURS, PLAIN]:
+        row = {"bench": "train", "dtype": dtype, "tokens": tokens, "who": name, **counts}
         if name not in rate:
             yield row | {"reasons": {"tokens_per_s": reasons[name]}}
             continue
         row |= {
             "tokens_per_s": rate[name],
-            "memory_bytes": max(step["memory_bytes"] for step in steps[name]),
+            "memory_bytes": max(one[name]["memory_bytes"] for one in rounds),
             "first_loss": first[name]["loss"],
             "first_grad_norm": first[name]["grad_norm"],
         }
@@ -170,6 +177,7 @@ COLUMNS = {
     "peak GiB": number("memory_bytes", "{:.2f}", 2**-30),
     "first loss": number("first_loss", "{:.4f}"),
     "gradient norm": number("first_grad_norm", "{:.4f}"),
+    "rounds left out": left_out,
 }
 
 

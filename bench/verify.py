@@ -8,7 +8,7 @@ import argparse
 import json
 import statistics
 
-from bench.contest import ROOT, Table, add_flags, number, output, run, seconds_of
+from bench.contest import ROOT, Table, add_flags, left_out, number, output, run, seconds_of, with_cores
 
 WORLDS = (8, 64, 1024)
 COLUMNS = {
@@ -19,6 +19,7 @@ COLUMNS = {
     "what": lambda row: row["what"],
     "ms": number("ms", "{:,.1f}"),
     "rounds": lambda row: row["rounds"],
+    "rounds left out": left_out,
 }
 
 
@@ -44,11 +45,12 @@ def measure(world, least_s):
     for name, of_name in sorted(repetitions.items(), key=lambda item: place(item[1][0])):
         strategy, direction, layout = of_name[0]["label"].split()
         row = {"bench": "verify", "strategy": strategy, "world": world, "layout": layout, "pass": direction}
-        row |= {"what": name.split("/")[0], "rounds": len(of_name)}
+        kept, counts = with_cores(of_name)
+        row |= {"what": name.split("/")[0], **counts}
         if of_name[0].get("error_occurred"):
             yield row | {"reasons": {"ms": of_name[0]["error_message"]}}
         else:
-            yield row | {"ms": statistics.median(timed["real_time"] for timed in of_name)}
+            yield row | {"ms": statistics.median(timed["real_time"] for timed in kept)}
 
 
 def main():

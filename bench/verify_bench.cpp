@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "armillary/bench/cores.h"
 #include "armillary/core/error.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/plan/verify.h"
@@ -73,9 +74,15 @@ struct Case {
   bool legal = false;
 };
 
+/// Planning and proving use all cores: bench/verify.py leaves out what had no second one.
+void note_cores(benchmark::State& state) {
+  state.counters[bench::kCoresSide] = bench::core_ratio();
+}
+
 void plan(benchmark::State& state) {
   const Case given(state);
   if (!given.legal) return;
+  note_cores(state);
   for (auto _ : state) benchmark::DoNotOptimize(given.make());
 }
 
@@ -83,6 +90,7 @@ void verify(benchmark::State& state) {
   const Case given(state);
   if (!given.legal) return;
   const Plan made = given.make();
+  note_cores(state);
   for (auto _ : state) {
     if (!verify(made).empty()) {
       std::fputs("verify_bench: a plan is wrong\n", stderr);

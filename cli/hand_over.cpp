@@ -23,9 +23,13 @@ void name_bench(CLI::App& app, int& /*exit_code*/) {
   app.add_subcommand("bench", kBenchDescription);
 }
 
+void name_doctor(CLI::App& app, int& /*exit_code*/) {
+  app.add_subcommand("doctor", kDoctorDescription);
+}
+
 void hand_over(int argc, const char* const* argv) {
   const std::string_view verb = argc >= 2 ? argv[1] : "";
-  if (verb != "train" && verb != "bench") return;
+  if (verb != "train" && verb != "bench" && verb != "doctor") return;
   std::error_code error;  // then there is no path either
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::string program = (self.parent_path() / "armillary-torch").string();

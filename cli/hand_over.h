@@ -8,6 +8,7 @@ namespace armillary::cli {
 /// Each adds a verb that this program only knows by name and description.
 void name_train(CLI::App& app, int& exit_code);
 void name_bench(CLI::App& app, int& exit_code);
+void name_doctor(CLI::App& app, int& exit_code);
 
 /// Replaces this process by `armillary-torch` with the same arguments, if the first is one of those
 /// verbs: flags, help and exit codes are then those of that program.

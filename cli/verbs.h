@@ -16,7 +16,10 @@ void add_verify(CLI::App& app, int& exit_code);
 // Of cli/torch/. Their descriptions are also those of who hands them over.
 void add_train(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
+void add_doctor(CLI::App& app, int& exit_code);
 inline constexpr const char* kTrainDescription = "Train a model, every sequence spread over ranks";
 inline constexpr const char* kBenchDescription = "Measure parts of the program on this machine";
+inline constexpr const char* kDoctorDescription =
+    "Say which kernels this machine can run, and which are taken";
 
 }  // namespace armillary::cli

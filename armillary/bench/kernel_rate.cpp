@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "armillary/bench/block.h"
+#include "armillary/bench/cores.h"
 #include "armillary/bench/peak.h"
 #include "armillary/bench/sdpa.h"
 #include "armillary/core/error.h"
@@ -102,10 +103,12 @@ std::vector<Side> KernelRate::sides() {
     const c10::NoGradGuard no_grad;
     return facts_.flops / seconds_of([&] { run(attention, work_->given.pass); }) / 1e9;
   };
-  std::vector<Side> sides{
-      {"peak",
-       [this] { return peak_gflops(facts_.isa, work_->given.dtype, work_->given.threads, 0.1); }},
-      {"kernel", [this, rate] { return rate(*work_->ours); }}};
+  std::vector<Side> sides;
+  if (work_->given.threads > 1) sides.push_back(cores_side());
+  sides.push_back({"peak", [this] {
+                     return peak_gflops(facts_.isa, work_->given.dtype, work_->given.threads, 0.1);
+                   }});
+  sides.push_back({"kernel", [this, rate] { return rate(*work_->ours); }});
   if (work_->sdpa) sides.push_back({"sdpa", [this, rate] { return rate(*work_->sdpa); }});
   return sides;
 }

@@ -40,8 +40,8 @@ struct KernelFacts {
   std::optional<double> sdpa_max_error = {};
 };
 
-/// Sides, all in GFLOP/s: "kernel", "peak" of as many threads (peak.h), and perhaps "sdpa". One
-/// thread calls; its intra-op threads are set.
+/// Sides, in GFLOP/s: "kernel", "peak" of as many threads (peak.h), and perhaps "sdpa"; of several
+/// threads also "cores" (cores.h). One thread calls; its intra-op threads are set.
 class KernelRate {
  public:
   /// Makes everything, runs it once and checks the results. @throws InvalidArgument for a case that

@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "armillary/bench/cores.h"
 #include "armillary/bench/layer.h"
 #include "armillary/bench/peak.h"
 #include "armillary/core/error.h"
@@ -110,10 +111,11 @@ double LayerRate::flops(bool backward) const {
 
 std::vector<Side> LayerRate::sides() {
   Contest& contest = *contest_;
-  std::vector<Side> sides{{"peak", [this, &contest] {
-                             return peak_gflops(isa_, contest.given.dtype, contest.given.world,
-                                                0.1);
-                           }}};
+  std::vector<Side> sides;
+  if (contest.given.world > 1) sides.push_back(cores_side());
+  sides.push_back({"peak", [this, &contest] {
+                     return peak_gflops(isa_, contest.given.dtype, contest.given.world, 0.1);
+                   }});
   for (const bool backward : {false, true}) {
     const std::string pass = kPassNames[backward ? 1 : 0];
     sides.push_back(

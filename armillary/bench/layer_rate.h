@@ -1,14 +1,15 @@
 // layer_rate.h: how fast one attention layer is, spread over ranks by any strategy, beside one rank
 // and beside its kernels alone, in one run.
 //
-//   sides: "peak"                   GFLOP/s of as many threads as ranks (peak.h)
+//   sides: "cores"                  of a world above 1: two peaks over one (cores.h)
+//          "peak"                   GFLOP/s of as many threads as ranks (peak.h)
 //          "one_rank PASS"          the whole sequence on one rank, the other cores idle
 //          "busy_rank PASS"         the same while every other core does it too; the mean
 //          "STRATEGY PASS"          over all ranks
 //          "STRATEGY kernels PASS"  its kernel calls alone, on all ranks at once
 //
-// PASS is "forward" or "forward+backward"; all but the peak are seconds of one layer. Ranks are
-// threads with one computing thread each, and stay from round to round.
+// PASS is "forward" or "forward+backward"; all but the first two are seconds of one layer. Ranks
+// are threads with one computing thread each, and stay from round to round.
 #pragma once
 
 #include <memory>

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "armillary/bench/block.h"
+#include "armillary/bench/cores.h"
 #include "armillary/core/error.h"
 #include "armillary/core/threads.h"
 #include "armillary/kernel/cpu/isa.h"
@@ -106,15 +107,20 @@ std::vector<Side> MergeRate::sides() {
   const auto copy = [](float* to, const float* from, std::int64_t count) {
     std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
   };
-  return {{"merge",
-           [=, &buffers] { return rate(3, [&] { kernel::merge(buffers.acc, buffers.part); }); }},
-          {"loop", [=, &buffers] { return rate(3, [&] { buffers.on_pieces(add_rows); }); }},
-          {"add",
-           [=, &buffers] {
-             const c10::NoGradGuard no_grad;
-             return rate(3, [&] { kernel::add(buffers.acc.out_BLHE, buffers.part.out_BLHE); });
-           }},
-          {"memcpy", [=, &buffers] { return rate(2, [&] { buffers.on_pieces(copy); }); }}};
+  std::vector<Side> sides;
+  if (buffers.threads > 1) sides.push_back(cores_side());
+  sides.push_back({"merge", [=, &buffers] {
+                     return rate(3, [&] { kernel::merge(buffers.acc, buffers.part); });
+                   }});
+  sides.push_back(
+      {"loop", [=, &buffers] { return rate(3, [&] { buffers.on_pieces(add_rows); }); }});
+  sides.push_back({"add", [=, &buffers] {
+                     const c10::NoGradGuard no_grad;
+                     return rate(3,
+                                 [&] { kernel::add(buffers.acc.out_BLHE, buffers.part.out_BLHE); });
+                   }});
+  sides.push_back({"memcpy", [=, &buffers] { return rate(2, [&] { buffers.on_pieces(copy); }); }});
+  return sides;
 }
 
 }  // namespace armillary::bench

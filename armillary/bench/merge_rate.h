@@ -6,8 +6,8 @@
 //     "loop"     a[i] += b[i] over plain memory        the same traffic
 //     "memcpy"   of plain memory                       reads one, writes one
 //
-// The speed of memory is the larger of the last two. Tensors are meant to be larger than the
-// caches.
+// and with several threads "cores" (cores.h). The speed of memory is the larger of loop and memcpy.
+// Tensors are meant to be larger than the caches.
 #pragma once
 
 #include <cstdint>

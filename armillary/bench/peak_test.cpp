@@ -34,9 +34,10 @@ TEST(Peak, LessTimeThanAWindowIsOneWindow) {
 }
 
 TEST(PeakError, WhatThereIsNot) {
-  EXPECT_THAT([] { peak_gflops("neon", plan::Dtype::F32, 1, 0); },
-              testing::ThrowsMessage<InvalidArgument>(
-                  "peak: instruction set neon; avx512, avx2 or portable is required"));
+  EXPECT_THAT(
+      [] { peak_gflops("neon", plan::Dtype::F32, 1, 0); },
+      testing::ThrowsMessage<InvalidArgument>(
+          "peak: instruction set neon; amx, avx512_bf16, avx512, avx2 or portable is required"));
   EXPECT_THAT([] { peak_gflops("portable", plan::Dtype::F32, 0, 0); },
               testing::ThrowsMessage<InvalidArgument>("peak: 0 threads; at least 1 is required"));
 }

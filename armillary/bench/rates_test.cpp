@@ -94,7 +94,7 @@ TEST(LayerRate, SidesAreThoseOfItsHeader) {
   LayerCase given{.head_dim = 8, .tokens = 16, .heads = 2, .kv_heads = 1, .world = 2};
   for (const bool kernels : {false, true}) {
     given.kernels = kernels;
-    std::vector<std::string> wanted = {"peak"};
+    std::vector<std::string> wanted = {"cores", "peak"};
     for (const std::string pass : kPassNames) {
       for (const char* name : {"one_rank ", "busy_rank ", "ring "}) wanted.push_back(name + pass);
       if (kernels) wanted.push_back("ring kernels " + pass);

@@ -1,5 +1,8 @@
 #include "armillary/bench/report.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,6 +18,15 @@ Json layer_case(const LayerCase& given, const LayerRate& rate) {
           {"head_dim", given.head_dim}, {"tokens", given.tokens}, {"heads", given.heads},
           {"kv_heads", given.kv_heads}, {"mask", given.mask},     {"layout", given.layout},
           {"world", given.world}};
+}
+
+/// How many rounds the medians are of, and which were left out.
+void add_rounds(Json& line, const Rounds& rounds) {
+  line["rounds"] = rounds.count;
+  if (!rounds.medians.contains(kCoresSide)) return;
+  line["left_out_rounds"] = rounds.left_out.size();
+  line["left_out_cores"] = rounds.left_out;
+  line["all_left_out"] = rounds.all_left_out;
 }
 
 }  // namespace
@@ -42,10 +54,8 @@ std::vector<Json> report(const KernelCase& given, const KernelRate& rate, const 
   Json line = facts_json(given, rate);
   const double gflops = rounds.medians.at("kernel");
   const double peak = rounds.medians.at("peak");
-  line.update({{"rounds", rounds.count},
-               {"gflops", gflops},
-               {"peak_gflops", peak},
-               {"of_peak", gflops / peak}});
+  add_rounds(line, rounds);
+  line.update({{"gflops", gflops}, {"peak_gflops", peak}, {"of_peak", gflops / peak}});
   if (const auto sdpa = rounds.medians.find("sdpa"); sdpa != rounds.medians.end()) {
     line.update({{"sdpa_gflops", sdpa->second}, {"over_sdpa", gflops / sdpa->second}});
   }
@@ -72,10 +82,9 @@ std::vector<Json> report(const LayerCase& given, const LayerRate& rate, const Ro
       const double busy = rounds.medians.at("busy_rank " + pass);
       const double gflops = rate.flops(both != 0) / seconds / 1e9;
       Json line = layer_case(given, rate);
-      line.update({{"strategy", facts.strategy},
-                   {"pass", pass},
-                   {"rounds", rounds.count},
-                   {"seconds", seconds},
+      line.update({{"strategy", facts.strategy}, {"pass", pass}});
+      add_rounds(line, rounds);
+      line.update({{"seconds", seconds},
                    {"gflops", gflops},
                    {"peak_gflops", peak},
                    {"of_peak", gflops / peak},
@@ -118,15 +127,39 @@ std::vector<Json> report(const MergeCase& given, const MergeRate& rate, const Ro
   std::vector<Json> lines;
   for (const char* what : {"merge", "add"}) {
     Json line = facts_json(given, rate);
-    line.update({{"what", what},
-                 {"rounds", rounds.count},
-                 {"gbytes_per_s", medians.at(what)},
+    line["what"] = what;
+    add_rounds(line, rounds);
+    line.update({{"gbytes_per_s", medians.at(what)},
                  {"loop_gbytes_per_s", medians.at("loop")},
                  {"memcpy_gbytes_per_s", medians.at("memcpy")},
                  {"of_memory", medians.at(what) / memory}});
     lines.push_back(line);
   }
   return lines;
+}
+
+Json facts_json(const CoresCase& /*given*/, const CoresRate& /*rate*/) {
+  return {{"bench", "cores"}};
+}
+
+std::vector<Json> report(const CoresCase& given, const CoresRate& rate, const Rounds& rounds) {
+  Json line = facts_json(given, rate);
+  add_rounds(line, rounds);
+  line["cores"] = rounds.medians.at(kCoresSide);
+  return {line};
+}
+
+std::string left_out_text(const Rounds& rounds) {
+  if (!rounds.medians.contains(kCoresSide)) return {};
+  const std::size_t kept = rounds.all_left_out ? 0 : static_cast<std::size_t>(rounds.count);
+  const std::size_t all = kept + rounds.left_out.size();
+  if (rounds.left_out.empty()) return fmt::format("no round of {} left out", all);
+  const std::string text = fmt::format(
+      "{} of {} rounds left out: two cores had {:.2f} of the rate of one; {} is required",
+      rounds.left_out.size(), all, fmt::join(rounds.left_out, ", "), kLeastCores);
+  return rounds.all_left_out
+             ? text + "; NO round had two cores: the medians above are of all of them"
+             : text;
 }
 
 }  // namespace armillary::bench

@@ -90,6 +90,31 @@ TEST(Report, OfALayer) {
   }
 }
 
+TEST(Report, SaysWhichRoundsAreLeftOut) {
+  const auto line_of = [](const Rounds& rounds) {
+    return report(CoresCase(), CoresRate({}), rounds)[0];
+  };
+  const Rounds none{.count = 3, .medians = {{kCoresSide, 1.9}}};
+  EXPECT_EQ(left_out_text(none), "no round of 3 left out");
+  EXPECT_EQ(line_of(none)["left_out_rounds"], 0);
+  const Rounds some{.count = 3, .medians = {{kCoresSide, 1.9}}, .left_out = {1.312, 1.5}};
+  EXPECT_EQ(left_out_text(some),
+            "2 of 5 rounds left out: two cores had 1.31, 1.50 of the rate of one; 1.8 is required");
+  EXPECT_EQ(line_of(some)["rounds"], 3);
+  EXPECT_EQ(line_of(some)["left_out_rounds"], 2);
+  EXPECT_EQ(line_of(some)["left_out_cores"], Json::array({1.312, 1.5}));
+  EXPECT_EQ(line_of(some)["all_left_out"], false);
+  const Rounds all{.count = 1, .medians = {{kCoresSide, 1}}, .left_out = {1}, .all_left_out = true};
+  EXPECT_EQ(left_out_text(all),
+            "1 of 1 rounds left out: two cores had 1.00 of the rate of one; 1.8 is required; NO "
+            "round had two cores: the medians above are of all of them");
+  EXPECT_EQ(line_of(all)["all_left_out"], true);
+  const Rounds unasked{.count = 3, .medians = {{"kernel", 6}, {"peak", 24}}};
+  EXPECT_EQ(left_out_text(unasked), "");
+  const KernelCase one_thread{.head_dim = 8, .tokens = 16};
+  EXPECT_FALSE(report(one_thread, KernelRate(one_thread), unasked)[0].contains("left_out_rounds"));
+}
+
 TEST(Report, OfMergesIsOverTheFasterOfTheTwoSpeedsOfMemory) {
   const MergeCase given{.tokens = 32, .heads = 2, .head_dim = 8};
   const MergeRate rate(given);

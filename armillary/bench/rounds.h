@@ -23,11 +23,24 @@ double seconds_of(const std::function<void()>& work);
 /// The middle one; of an even number the upper one. Requires at least one value.
 double median(std::vector<double> values);
 
+/// Name of the side that says how many cores a round had (cores.h), and the least of a round that
+/// counts.
+inline constexpr const char* kCoresSide = "cores";
+inline constexpr double kLeastCores = 1.8;
+
+/// Values of one round, by the name of the side.
+using Round = std::map<std::string, double>;
+
 struct Rounds {
-  int count = 0;
+  int count = 0;                          ///< Rounds that the values below are of.
   std::map<std::string, double> medians;  ///< By the name of the side.
   std::map<std::string, double> leasts;   ///< Likewise: the least value of a round.
+  std::vector<double> left_out = {};      ///< Cores of rounds that had fewer than kLeastCores.
+  bool all_left_out = false;  ///< No round had enough of them: the values are of all, all the same.
 };
+
+/// Rounds without the side kCoresSide all count.
+Rounds summarize(std::span<const Round> rounds);
 
 /// Runs every side once a round, for about `seconds`; at least 3 rounds.
 Rounds take_turns(std::span<const Side> sides, double seconds);

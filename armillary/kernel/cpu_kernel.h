@@ -11,8 +11,10 @@
 
 namespace armillary::kernel {
 
-/// The kernel of the best instruction set that this CPU has, or of a lower one that the environment
-/// variable ARMILLARY_ISA names: avx512, avx2, portable. Stateless; lives as long as the program.
+/// The kernel of the instruction set that is fastest on this CPU, as cpu::current_isa() takes it
+/// (cpu/isa.h), or of the one that the environment variable ARMILLARY_ISA names: amx, avx512_bf16,
+/// avx512, avx2, portable. `armillary doctor` says which and why. Stateless; lives as long as the
+/// program.
 /// @throws InvalidArgument for a name that is not one of them, or a set that this CPU lacks.
 ///
 /// Besides what every kernel refuses, its calls refuse head and value dims that are not 1 to 256,

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/core/names.h"
 #include "armillary/kernel/cpu/isa.h"
 #include "armillary/kernel/cpu_views.h"
 #include "armillary/kernel/dealt_attention.h"
@@ -404,19 +405,20 @@ TEST(CpuKernelErrors, DimsAndStrides) {
 }
 
 TEST(CpuKernelErrors, InstructionSets) {
-  std::string here;
+  std::vector<std::string> names;
   for (const cpu::Tiles* isa : cpu::all_isas()) {
-    if (cpu::runs_here(*isa)) here += (here.empty() ? "" : ", ") + std::string(isa->name);
+    if (cpu::runs_here(*isa)) names.emplace_back(isa->name);
   }
-  EXPECT_EQ(error_of([] { cpu_kernel("sse9"); }),
-            "ARMILLARY_ISA: sse9; one of " + here + " is required");
+  const std::string required = list_names(names) + " is required";
+  EXPECT_EQ(error_of([] { cpu_kernel("sse9"); }), "ARMILLARY_ISA: sse9; " + required);
+  EXPECT_EQ(error_of([] { cpu_kernel("portible"); }),
+            "ARMILLARY_ISA: portible; " + required + "; nearest: portable");
   for (const cpu::Tiles* isa : cpu::all_isas()) {
     const std::string name = isa->name;
-    EXPECT_EQ(error_of([&] { cpu_kernel(name); }), cpu::runs_here(*isa)
-                                                       ? "no error"
-                                                       : "ARMILLARY_ISA: " + name +
-                                                             ", which this CPU has not; one of " +
-                                                             here + " is required");
+    const std::string missing = cpu::missing_for(name);
+    EXPECT_EQ(
+        error_of([&] { cpu_kernel(name); }),
+        missing.empty() ? "no error" : "ARMILLARY_ISA: " + name + ": " + missing + "; " + required);
   }
 }
 

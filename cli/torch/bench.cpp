@@ -81,6 +81,10 @@ bench::MergeCase merge_case(const BenchFlags& flags) {
           .threads = parse_count("--threads", flags.threads)};
 }
 
+bench::CoresCase cores_case(const BenchFlags& /*flags*/) {
+  return {};
+}
+
 /// `bench kernel: isa avx2, dtype fp32, ..`, numbers to four digits.
 std::string as_text(const nlohmann::ordered_json& line) {
   std::string text;
@@ -122,6 +126,8 @@ void measure(const Case& given, const BenchFlags& flags) {
   for (const nlohmann::ordered_json& line : report(given, rate, rounds)) {
     fmt::print("{}\n", flags.json ? line.dump() : as_text(line));
   }
+  const std::string left_out = bench::left_out_text(rounds);
+  if (!flags.json && !left_out.empty()) fmt::print("{}\n", left_out);
 }
 
 /// One of the benches, with the flags that it shares with others.
@@ -174,7 +180,8 @@ void add_kernel(CLI::App& verb, int& exit_code) {
   bench.add_output();
   bench.app->footer(
       "Rates are medians of rounds in which the peak, ours and PyTorch's flash kernel take turns;\n"
-      "ARMILLARY_ISA=portable|avx2|avx512 forces a lower instruction set.\n"
+      "ARMILLARY_ISA=amx|avx512_bf16|avx512|avx2|portable forces an instruction set (armillary "
+      "doctor).\n"
       "\nExamples:\n"
       "  armillary bench kernel --dtype bf16 --tokens 4096 --mask causal --pass backward --sdpa\n"
       "  armillary bench kernel --mask window:left=1023,right=0 --tokens 16384 --json\n"
@@ -223,6 +230,20 @@ void add_merge(CLI::App& verb, int& exit_code) {
   bench.measures<bench::MergeRate>(merge_case, exit_code);
 }
 
+void add_cores(CLI::App& verb, int& exit_code) {
+  const Bench bench{
+      verb.add_subcommand("cores", "Two threads beside one: whether a second core is there")};
+  bench.add_output();
+  bench.app->footer(
+      "The rate of two independent peaks over that of one: below 1.8 another has the second core,\n"
+      "or it is half of the first. Other benches of several threads ask it in every round, and "
+      "leave\n"
+      "such rounds out.\n"
+      "\nExamples:\n"
+      "  armillary bench cores\n");
+  bench.measures<bench::CoresRate>(cores_case, exit_code);
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app, int& exit_code) {
@@ -230,6 +251,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   add_kernel(*verb, exit_code);
   add_layer(*verb, exit_code);
   add_merge(*verb, exit_code);
+  add_cores(*verb, exit_code);
   verb->allow_extras();  // to say which there are
   verb->callback([verb] {
     if (!verb->get_subcommands().empty()) return;

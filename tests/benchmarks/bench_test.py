@@ -57,6 +57,7 @@ def test_layer():
     assert [(row["world"], row["pass"]) for row in found] == [
         (world, direction) for world in (1, 2) for direction in ("forward", "forward+backward")
     ]
+    assert all(("left_out_rounds" in row) == (row["world"] == 2) for row in found)
 
 
 def test_strategies():
@@ -69,6 +70,7 @@ def test_strategies():
         assert row["who"].startswith("yunchang") or row["max_error"] < 1e-5, row
         assert "seconds" in row or row["reasons"]["seconds"], row
         assert not row["ours"] or row["over_best_other"] > 0, row
+        assert row["left_out_rounds"] == len(row["left_out_cores"]), row
 
 
 def test_train():
@@ -76,6 +78,7 @@ def test_train():
     assert {row["who"] for row in found} >= {"ours, 2 ranks", "PyTorch, 2 threads"}
     first = [row["first_grad_norm"] for row in found if "first_grad_norm" in row]
     assert max(first) - min(first) < 1e-3 * min(first)
+    assert all(row["left_out_rounds"] == len(row["left_out_cores"]) for row in found)
 
 
 def test_verify():
@@ -86,6 +89,7 @@ def test_verify():
         (what, direction) for what in ("plan", "verify") for direction in ("forward", "backward")
     }
     assert all(row["ms"] > 0 for row in found)
+    assert all(row["left_out_rounds"] == len(row["left_out_cores"]) for row in found)
 
 
 @pytest.mark.parametrize(
@@ -150,5 +154,41 @@ def test_a_side_that_fails_has_a_reason_and_the_others_go_on():
         raise contest.RefusedError("not today")
 
     values = iter([3.0, 1.0, 2.0])
-    medians, reasons, rounds = contest.take_turns({"a": lambda: next(values), "b": refuse}, 0)
-    assert (medians, reasons, rounds) == ({"a": 2.0}, {"b": "not today"}, 3)
+    medians, reasons, counts = contest.take_turns({"a": lambda: next(values), "b": refuse}, 0)
+    assert (medians, reasons, counts) == ({"a": 2.0}, {"b": "not today"}, {"rounds": 3})
+
+
+@pytest.mark.parametrize(
+    ("cores", "median", "counts", "text"),
+    [
+        (
+            [1.99, 1.79, 1.8],
+            4.0,
+            {"rounds": 2, "left_out_rounds": 1, "left_out_cores": [1.79], "all_left_out": False},
+            "1 of 3 (cores 1.79 to 1.79)",
+        ),
+        (
+            [2.0, 1.9, 2.01],
+            5.0,
+            {"rounds": 3, "left_out_rounds": 0, "left_out_cores": [], "all_left_out": False},
+            "0",
+        ),
+        (
+            [1.0, 1.5, 1.2],
+            5.0,
+            {"rounds": 3, "left_out_rounds": 3, "left_out_cores": [1.0, 1.5, 1.2], "all_left_out": True},
+            "ALL 3 (cores 1.00 to 1.50): medians of all",
+        ),
+    ],
+)
+def test_rounds_without_a_second_core_are_left_out(cores, median, counts, text):
+    found, values = iter(cores), iter([7.0, 5.0, 1.0])
+    runs = {"cores": lambda: next(found), "side": lambda: next(values)}
+    medians, _, said = contest.take_turns(runs, 0)
+    assert medians["side"] == median
+    assert said == counts
+    assert contest.left_out(said) == text
+
+
+def test_one_thread_has_no_rounds_to_leave_out():
+    assert contest.left_out({"rounds": 3}) == "-"

@@ -52,10 +52,12 @@ class Bench : public testing::Test {
 using BenchError = Bench;
 
 TEST_F(BenchError, BenchesThatThereAreNot) {
-  expect_refused({"bench"},
-                 Eq("bench: what to measure is not named; kernel, layer or merge is required"));
-  expect_refused({"bench", "kernl"}, Eq("bench: 'kernl' is not known; kernel, layer or merge is "
-                                        "required; nearest is 'kernel'"));
+  expect_refused(
+      {"bench"},
+      Eq("bench: what to measure is not named; kernel, layer, merge or cores is required"));
+  expect_refused({"bench", "kernl"},
+                 Eq("bench: 'kernl' is not known; kernel, layer, merge or cores is "
+                    "required; nearest is 'kernel'"));
   expect_refused({"bench", "kernel", "--token", "8"}, HasSubstr("nearest: --tokens"));
 }
 
@@ -134,6 +136,28 @@ TEST_F(Bench, MergeMeasures) {
   EXPECT_EQ(lines[0]["what"], "merge");
   EXPECT_EQ(lines[1]["what"], "add");
   for (const Json& line : lines) expect_above_zero(line, {"gbytes_per_s", "of_memory"});
+}
+
+/// Efficiencies of two ranks are of rounds in which there were two cores, or say that they are not.
+TEST_F(Bench, SeveralThreadsSayWhichRoundsAreLeftOut) {
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"layer", "--tokens", "16", "--heads", "1", "--head-dim", "8", "--no-kernels"},
+           {"kernel", "--tokens", "16", "--heads", "1", "--head-dim", "8", "--threads", "2"},
+           {"merge", "--tokens", "64", "--threads", "2"},
+           {"cores"}}) {
+    std::vector<std::string> all = arguments;
+    all.insert(all.end(), {"--seconds", "0", "--json"});
+    for (const Json& line : measure(all)) {
+      const int left_out = line["left_out_rounds"];
+      EXPECT_EQ(line["left_out_cores"].size(), left_out) << line.dump();
+      EXPECT_EQ(line["all_left_out"], left_out == 3) << line.dump();
+      EXPECT_EQ(line["rounds"], left_out == 3 ? 3 : 3 - left_out) << line.dump();
+    }
+  }
+  const auto one = measure({"kernel", "--tokens", "16", "--seconds", "0", "--json"});
+  EXPECT_FALSE(one[0].contains("left_out_rounds")) << one[0].dump();
+  const Result text = run({"bench", "cores", "--seconds", "0"});
+  EXPECT_THAT(text.out, HasSubstr("left out"));
 }
 
 TEST_F(Bench, SidesRunOnRequest) {

@@ -16,9 +16,9 @@ using testing::Eq;
 using testing::HasSubstr;
 
 TEST(Help, EveryVerbHasExamples) {
-  for (const std::string verb : {"plan", "verify", "train"}) {
+  for (const std::string verb : {"plan", "verify", "train", "doctor"}) {
     for (const std::string flag : {"--help", "-h"}) {
-      if (verb == "train" && !has_torch()) continue;
+      if ((verb == "train" || verb == "doctor") && !has_torch()) continue;
       const Result result = run({verb, flag});
       EXPECT_EQ(result.code, 0) << verb;
       EXPECT_EQ(result.err, "") << verb;
@@ -40,6 +40,7 @@ TEST(Help, VerbsThatNeedLibtorchAreHandedOver) {
   if (!has_torch()) GTEST_SKIP() << "[SKIP] the program was built without libtorch";
   for (const std::vector<std::string>& arguments : {std::vector<std::string>{"train", "--help"},
                                                     {"bench", "layer", "-h"},
+                                                    {"doctor", "--help"},
                                                     {"train"},
                                                     {"train", "no such.toml", "--set", "a=b c"},
                                                     {"bench", "layer", "--tokens", "x"},
@@ -57,7 +58,7 @@ TEST(Help, NamesVerbsAndExitCodes) {
     const Result result = run({flag});
     EXPECT_EQ(result.code, 0);
     for (const std::string text :
-         {"plan", "verify", "train", "0 done", "1 a run failed", "2 bad input"}) {
+         {"plan", "verify", "train", "doctor", "0 done", "1 a run failed", "2 bad input"}) {
       EXPECT_THAT(result.out, HasSubstr(text));
     }
   }
@@ -122,16 +123,15 @@ TEST(Plan, PrintsAGrid) {
 }
 
 TEST(VerbError, VerbsThatDoNotExist) {
-  const std::string required = "plan, verify, train or bench is required";
+  const std::string required = "plan, verify, train, bench or doctor is required";
   expect_refused({}, Eq("no verb given; " + required));
   expect_refused({"plna"}, Eq("unknown verb 'plna'; " + required + "; nearest: plan"));
   expect_refused({"Verify"}, Eq("unknown verb 'Verify'; " + required + "; nearest: verify"));
   expect_refused({"simulate"}, Eq("unknown verb 'simulate'; " + required));
   expect_refused({""}, Eq("unknown verb ''; " + required));
-  expect_refused(
-      {"--world", "4"},
-      Eq("flag '--world' before the verb; plan, verify, train or bench is required first, or "
-         "--help"));
+  expect_refused({"--world", "4"}, Eq("flag '--world' before the verb; plan, verify, train, bench "
+                                      "or doctor is required first, or "
+                                      "--help"));
   expect_refused({"plan", "verify"}, Eq("The following argument was not expected: verify"));
 }
 

@@ -93,8 +93,9 @@ class Build:
 
     def runs_here(self, output):
         """False if the object is of an instruction set that this CPU does not have."""
-        wanted = {o[2:] for o in self.commands[output] if re.fullmatch(r"-m(avx|amx)[a-z0-9]*", o)}
-        return {w.replace("avx512bf16", "avx512_bf16") for w in wanted} <= cpu_flags()
+        wanted = {o[2:] for o in self.commands[output] if re.fullmatch(r"-m(avx|amx)[a-z0-9-]*", o)}
+        names = {w.replace("avx512bf16", "avx512_bf16").replace("-", "_") for w in wanted}
+        return names <= cpu_flags()
 
     def parts(self, program):
         """The objects of ours that a test program is linked from."""

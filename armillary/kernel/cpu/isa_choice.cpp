@@ -1,0 +1,77 @@
+#include "armillary/kernel/cpu/isa_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "armillary/core/error.h"
+
+namespace armillary::kernel::cpu {
+namespace {
+
+bool slower_in_bf16(const IsaFacts& set) {
+  return set.bf16_gflops != 0 && set.bf16_gflops < set.fp32_gflops;
+}
+
+/// Whether bf16 is multiplied as such, and not widened to fp32.
+bool has_own_bf16(const IsaFacts& set) {
+  return set.name == "amx" || set.name == "avx512_bf16";
+}
+
+std::string_view name_of(Element element) {
+  constexpr std::string_view kNames[kElements] = {"fp32", "bf16", "fp16"};
+  return kNames[index_of(element)];
+}
+
+std::string both_rates(const IsaFacts& set) {
+  return fmt::format("{:.0f} GFLOP/s in bf16, {:.0f} in fp32", set.bf16_gflops, set.fp32_gflops);
+}
+
+std::string reason_for(const IsaFacts& set, Element element, bool forced) {
+  std::string by = forced ? "ARMILLARY_ISA names it" : "the best set that runs here";
+  if (element == Element::Float32) return by;
+  if (element == Element::BFloat16 && has_own_bf16(set)) {
+    return fmt::format("{}; {}", by, both_rates(set));
+  }
+  return fmt::format("{}; {} is multiplied as fp32", by, name_of(element));
+}
+
+std::string reason_against(const IsaFacts& set, const IsaFacts& taken, bool forced) {
+  if (!set.missing.empty()) return set.missing;
+  if (forced) return fmt::format("ARMILLARY_ISA names {}", taken.name);
+  if (set.name.starts_with("emulated")) return "slow: for tests on CPUs without its instructions";
+  if (slower_in_bf16(set)) {
+    return fmt::format("bf16 is slower than fp32: {}; its fp32 is that of {}", both_rates(set),
+                       taken.name);
+  }
+  return fmt::format("{} is better", taken.name);
+}
+
+}  // namespace
+
+std::size_t choose_isa(std::span<const IsaFacts> sets) {
+  const auto taken = std::find_if(sets.begin(), sets.end(), [](const IsaFacts& set) {
+    return set.missing.empty() && !slower_in_bf16(set);
+  });
+  ARMILLARY_CHECK(taken != sets.end());
+  return static_cast<std::size_t>(taken - sets.begin());
+}
+
+std::vector<IsaReport> explain(std::span<const IsaFacts> sets, std::size_t taken, bool forced) {
+  std::vector<IsaReport> reports;
+  for (const IsaFacts& set : sets) {
+    IsaReport report{.name = set.name, .missing = set.missing, .uses = {}};
+    for (const Element element : {Element::Float32, Element::BFloat16, Element::Float16}) {
+      const bool is_taken = &set == &sets[taken];
+      report.uses[index_of(element)] = {
+          .gflops = element == Element::BFloat16 ? set.bf16_gflops : set.fp32_gflops,
+          .taken = is_taken,
+          .why = is_taken ? reason_for(set, element, forced)
+                          : reason_against(set, sets[taken], forced)};
+    }
+    reports.push_back(std::move(report));
+  }
+  return reports;
+}
+
+}  // namespace armillary::kernel::cpu

@@ -1,0 +1,112 @@
+// `armillary doctor`: its table, its JSON, and sets that are forced.
+#include <nlohmann/json.hpp>
+
+#include "tests/error/program.h"
+
+namespace armillary::error {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+using Json = nlohmann::json;
+
+class Doctor : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_torch()) GTEST_SKIP() << "[SKIP] the program was built without libtorch";
+    before_ = std::getenv("ARMILLARY_ISA") == nullptr ? "" : std::getenv("ARMILLARY_ISA");
+    unsetenv("ARMILLARY_ISA");
+  }
+  void TearDown() override {
+    if (!before_.empty()) setenv("ARMILLARY_ISA", before_.c_str(), 1);
+  }
+  static void force(const std::string& isa) { setenv("ARMILLARY_ISA", isa.c_str(), 1); }
+
+  static Json diagnosis() {
+    const Result result = run({"doctor", "--json"});
+    EXPECT_EQ(result.code, 0) << result.err;
+    return Json::parse(result.out);
+  }
+  static Json set_of(const Json& diagnosis, const std::string& name) {
+    for (const Json& set : diagnosis["sets"]) {
+      if (set["name"] == name) return set;
+    }
+    return Json::object();
+  }
+
+ private:
+  std::string before_;
+};
+
+TEST_F(Doctor, SaysWhatIsTakenForEachDtype) {
+  const Result result = run({"doctor"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(result.out, StartsWith("set               fp32      bf16      fp16  GFLOP/s"));
+  for (const std::string part : {"\nportable ", "\nemulated ", "\nfp32 takes ", "\nbf16 takes ",
+                                 "\nfp16 takes ", ": the best set that runs here"}) {
+    EXPECT_THAT(result.out, HasSubstr(part));
+  }
+}
+
+TEST_F(Doctor, JsonHasEverySetAndReason) {
+  const Json all = diagnosis();
+  for (const std::string dtype : {"fp32", "bf16", "fp16"}) {
+    int taken = 0;
+    for (const Json& set : all["sets"]) {
+      EXPECT_NE(set[dtype]["why"], "") << set.dump();
+      EXPECT_EQ(set.contains("missing"), !set["runs"].get<bool>()) << set.dump();
+      if (!set[dtype]["taken"].get<bool>()) continue;
+      ++taken;
+      EXPECT_EQ(all["taken"][dtype], set["name"]);
+      EXPECT_TRUE(set["runs"].get<bool>());
+      EXPECT_GT(set[dtype]["peak_gflops"].get<double>(), 0);
+    }
+    EXPECT_EQ(taken, 1) << dtype;
+  }
+}
+
+TEST_F(Doctor, NeverTakesPairsThatAreSlower) {
+  const Json pairs = set_of(diagnosis(), "avx512_bf16");
+  if (!pairs.value("runs", false)) GTEST_SKIP() << "[SKIP] this CPU has no avx512_bf16";
+  const bool slower = pairs["bf16"]["peak_gflops"] < pairs["fp32"]["peak_gflops"];
+  EXPECT_FALSE(slower && pairs["bf16"]["taken"].get<bool>()) << pairs.dump();
+}
+
+TEST_F(Doctor, AForcedSetIsThatOfAllDtypes) {
+  force("portable");
+  const Json all = diagnosis();
+  const Json wanted{{"fp32", "portable"}, {"bf16", "portable"}, {"fp16", "portable"}};
+  EXPECT_EQ(all["taken"], wanted);
+  EXPECT_EQ(set_of(all, "portable")["bf16"]["why"],
+            "ARMILLARY_ISA names it; bf16 is multiplied as fp32");
+}
+
+using DoctorError = Doctor;
+
+TEST_F(DoctorError, ForcedSetsThatThereAreNot) {
+  force("sse9");
+  expect_refused({"doctor"}, AllOf(StartsWith("ARMILLARY_ISA: sse9; "),
+                                   HasSubstr("portable or emulated is required")));
+  expect_refused({"bench", "kernel", "--tokens", "8"}, StartsWith("ARMILLARY_ISA: sse9; "));
+  force("avx3");
+  expect_refused({"doctor"}, HasSubstr("is required; nearest: "));
+}
+
+TEST_F(DoctorError, ForcedSetsThatDoNotRunHere) {
+  const Json all = diagnosis();
+  for (const std::string name : {"amx", "avx512_bf16", "avx512", "avx2"}) {
+    if (set_of(all, name).value("runs", false)) continue;
+    force(name);
+    expect_refused({"doctor"}, AllOf(StartsWith("ARMILLARY_ISA: " + name),
+                                     HasSubstr("portable or emulated is required")));
+  }
+}
+
+TEST_F(DoctorError, FlagsThatThereAreNot) {
+  expect_refused({"doctor", "--jsn"}, HasSubstr("nearest: --json"));
+}
+
+}  // namespace
+}  // namespace armillary::error
