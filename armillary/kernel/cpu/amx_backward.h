@@ -4,8 +4,10 @@
 //   dV += P^T dO    dK += dS^T Q                A: 16 keys of 32 queries
 //   dQ^T += K^T dS^T                            B: 16 pairs of keys, of 16 queries
 //
-// Work is cut into items of 64 keys and 64 queries. dq of the tile is summed by itself, turned
-// round, and added to the gradient by backward_amx_dq.
+// Work is cut into items of 128 keys and 128 queries: sums are loaded and stored once for four
+// terms. S and dP are made in chunks of 32 x 32, which stay in the first cache and are weighed
+// beside the products of the next. dq of the tile is summed by itself, turned round, and added to
+// the gradient by backward_amx_dq.
 #pragma once
 
 #include "armillary/kernel/cpu/amx_forward.h"
@@ -17,23 +19,24 @@ namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
 constexpr int kAmxBackwardQ = 128;
 constexpr int kAmxBackwardK = 256;
-constexpr int kMaxPairs = 256 / kPair;  ///< Tens of 32 elements of the widest rows.
+constexpr int kGradGroups = kAmxBackwardQ / kPair;  ///< Groups of 32 queries of an item.
+constexpr int kGradChunks = 4;                      ///< Its chunks of 32 keys.
 
-/// Scratch of a tile, in floats: S and dP of an item; P and dS by keys; dS by queries.
+/// Scratch of a tile, in floats: S and dP of two chunks; P and dS of an item by keys; dS by
+/// queries; sums that belong nowhere; words of Seen.
 struct BackwardScratch {
-  static constexpr int kDscores = 4 * kChunkFloats;
+  static constexpr int kItem = 2 * kGradChunks * kGradGroups * kTileFloats;
+  static constexpr int kDscores = 2 * kChunkFloats;
   static constexpr int kWeights = 2 * kDscores;
-  static constexpr int kSlopes = kWeights + 8 * kTileFloats;
-  static constexpr int kSlopeWords = kSlopes + 8 * kTileFloats;
-  static constexpr int kNowhere = kSlopeWords + 8 * kTileFloats;
+  static constexpr int kSlopes = kWeights + kItem;
+  static constexpr int kSlopeWords = kSlopes + kItem;
+  static constexpr int kNowhere = kSlopeWords + kItem;
   static constexpr int kSeen = kNowhere + kChunkFloats;
-  static constexpr int kFloats =
-      kSeen + kAmxBackwardQ / kPair * (kAmxBackwardK / kPair) * kPair;
+  static constexpr int kFloats = kSeen + kGradGroups * kAmxBackwardK;
 };
 
 /// Sums for dq of a tile, and which groups of 32 queries have some.
 struct QuerySums {
-  static constexpr int kGroups = kAmxBackwardQ / kPair;
   static constexpr int kFloats = kSide + kAmxBackwardQ * 256;
 
   explicit QuerySums(float* memory) : begun(memory), sums(memory + kSide) {}
@@ -42,6 +45,98 @@ struct QuerySums {
   }
   float* begun;  ///< 1 if there are.
   float* sums;
+};
+
+/// What becomes of the scores of 32 keys and 32 queries, by address.
+struct GradChunk {
+  const float* scores = nullptr;
+  const float* dscores = nullptr;
+  float* weights = nullptr;     ///< P by keys: rows of the tile of 16 keys, then of the next
+  float* slopes = nullptr;      ///< dS, the same
+  float* slope_words = nullptr;  ///< dS by queries: two tiles, of 16 queries each
+  const float* lse = nullptr;
+  const float* delta = nullptr;
+  const std::uint32_t* seen = nullptr;  ///< Null if all of it is visible.
+};
+constexpr int kNextKeys = kGradGroups * kTileFloats;  ///< From a tile of 16 keys to the next.
+
+/// P and dS of keys `key` and `key` + 1, 0 where they are hidden. `exponent_of(key, half, product,
+/// factor, slope)` makes the base-2 logarithms of weights of 16 products <q, k>, and gives their
+/// factors of dropout and d score / d product.
+template <class ExponentOf>
+ARMILLARY_INLINE void weigh_keys(const GradChunk& chunk, int key, const Float (&delta)[2],
+                                 const ExponentOf& exponent_of) {
+  Float p[2][2];
+  Float ds[2][2];
+#pragma GCC unroll 2
+  for (int r = 0; r < 2; ++r) {
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h) {
+      const int at = ((key + r) / kSide * 2 + h) * kTileFloats + (key + r) % kSide * kWidth;
+      Float factor;
+      Float slope;
+      Float weight[1] = {
+          exponent_of(key + r, h * kSide, load(chunk.scores + at), factor, slope)};
+      power_of_two(weight);
+      p[r][h] = mul(weight[0], factor);
+      const Float dp = mul(load(chunk.dscores + at), factor);
+      ds[r][h] = mul(mul(weight[0], sub(dp, delta[h])), slope);
+      if (chunk.seen == nullptr) continue;
+      p[r][h] = if_seen(chunk.seen + h * kSide, key + r, p[r][h], all(0.0f));
+      ds[r][h] = if_seen(chunk.seen + h * kSide, key + r, ds[r][h], all(0.0f));
+    }
+    const int row = (key + r) / kSide * kNextKeys + (key + r) % kSide * kWidth;
+    store_rounded(reinterpret_cast<Bf16*>(chunk.weights + row), p[r][0], p[r][1]);
+    store_rounded(reinterpret_cast<Bf16*>(chunk.slopes + row), ds[r][0], ds[r][1]);
+  }
+  store_words(chunk.slope_words + key / 2 * kWidth, ds[0][0], ds[1][0]);
+  store_words(chunk.slope_words + kTileFloats + key / 2 * kWidth, ds[0][1], ds[1][1]);
+}
+
+/// A query that sees nothing has a log-sum-exp of -inf, and a score of -inf is no number less that.
+inline Float seen_lse(const float* lse) {
+  const Float x = load(lse);
+  return if_less(x, all(kNoScore), all(kInf), x);
+}
+
+/// Weighs a chunk of plain scores pair by pair of its keys, beside products.
+class GradWeighing {
+ public:
+  /// Of `products` the first four come before what is weighed is in memory.
+  GradWeighing(const GradChunk& chunk, float scale, int products)
+      : chunk_(chunk), scale_(all(scale)), pace_(kPair / 2 * kUnit / (products - 4)) {
+    for (int h = 0; h < 2; ++h) {
+      minus_lse_[h] = mul(seen_lse(chunk.lse + h * kSide), all(-kLog2E));
+      delta_[h] = load(chunk.delta + h * kSide);
+    }
+    credit_ = -4 * pace_;
+  }
+  ARMILLARY_INLINE void step() {
+    for (credit_ += pace_; credit_ >= kUnit && key_ < kPair; credit_ -= kUnit) weigh();
+  }
+  ARMILLARY_INLINE void finish() {
+    while (key_ < kPair) weigh();
+  }
+
+ private:
+  static constexpr int kUnit = 256;
+
+  ARMILLARY_INLINE void weigh() {
+    weigh_keys(chunk_, key_, delta_,
+               [&](int, int half, Float product, Float& factor, Float& slope) ARMILLARY_LAMBDA {
+                 factor = slope = all(1.0f);
+                 return fma(product, scale_, minus_lse_[half / kSide]);
+               });
+    key_ += 2;
+  }
+
+  GradChunk chunk_;
+  Float scale_;
+  Float minus_lse_[2];
+  Float delta_[2];
+  int pace_;  ///< Pairs of keys a product, in parts of kUnit.
+  int credit_;
+  int key_ = 0;
 };
 
 class BackwardItems {
@@ -55,140 +150,128 @@ class BackwardItems {
         e_pairs_(to_pairs(t.value_dim) / kPair) {}
 
   void run() {
-    for (int group = 0; group < QuerySums::kGroups; ++group) dq_.begun[group] = 0;
-    for (int chunk = 0; chunk < seen_.chunks(); chunk += 2) {
-      for (int group = 0; group < seen_.groups(); group += 2) {
-        groups_ = seen_.groups() - group < 2 ? 1 : 2;
-        chunks_ = seen_.chunks() - chunk < 2 ? 1 : 2;
-        if (find_kinds(group, chunk)) run_item(group, chunk);
-      }
+    for (int group = 0; group < kGradGroups; ++group) dq_.begun[group] = 0;
+    for (first_ = 0; first_ < seen_.chunks(); first_ += kGradChunks) {
+      chunks_ = seen_.chunks() - first_ < kGradChunks ? seen_.chunks() - first_ : kGradChunks;
+      if (find_kinds()) run_item();
     }
     pending_.flush();
   }
 
  private:
   using Kind = Seen::Kind;
+  struct Range {
+    int begin = 0;
+    int end = 0;
+    void take(int i) {
+      if (begin == end) begin = i;
+      end = i + 1;
+    }
+    int count() const { return end - begin; }
+  };
 
   /// Whether a pair of the item is visible.
-  bool find_kinds(int group, int chunk) {
-    bool any = false;
-    partial_ = false;
-    for (int g = 0; g < groups_; ++g) {
+  bool find_kinds() {
+    partial_ = any_ = false;
+    for (Range& range : groups_of_) range = {};
+    for (Range& range : chunks_of_) range = {};
+    for (int g = 0; g < seen_.groups(); ++g) {
       for (int c = 0; c < chunks_; ++c) {
-        kinds_[g][c] = seen_.kind(group + g, chunk + c);
-        any |= kinds_[g][c] != Kind::None;
+        kinds_[g][c] = seen_.kind(g, first_ + c);
         partial_ |= kinds_[g][c] != Kind::Whole;
+        if (kinds_[g][c] == Kind::None) continue;
+        any_ = true;
+        groups_of_[c].take(g);
+        chunks_of_[g].take(c);
       }
     }
-    return any;
+    return any_;
   }
 
-  void run_item(int group, int chunk) {
-    for (int g = 0; g < groups_; ++g) {
-      for (int c = 0; c < chunks_; ++c) {
-        if (kinds_[g][c] != Kind::None) multiply_scores(group, chunk, g, c);
+  void run_item() {
+    weigh_all();
+    if (t_.pairs.wild && partial_) return add_exactly();
+    multiply_values(BackwardScratch::kWeights, t_.dout_values, e_pairs_, t_.dv);
+    multiply_values(BackwardScratch::kSlopes, t_.q_values, d_pairs_, t_.dk);
+    multiply_keys();
+  }
+
+  /// P and dS of the item: each chunk beside S and dP of the next.
+  void weigh_all() {
+    GradChunk last;
+    bool has_last = false;
+    int turn = 0;
+    for (int c = 0; c < chunks_; ++c) {
+      for (int g = 0; g < seen_.groups(); ++g) {
+        if (kinds_[g][c] == Kind::None) {
+          if (between(g, c)) clear(g, c);
+          continue;
+        }
+        const GradChunk chunk = chunk_at(g, c, turn++ % 2);
+        if (!has_last) {
+          multiply_scores(g, c, chunk, nothing_);
+        } else {
+          GradWeighing weighing(last, t_.score_scale * kLog2E, 4 * (d_pairs_ + e_pairs_));
+          multiply_scores(g, c, chunk, weighing);
+          weighing.finish();
+        }
+        has_last = t_.score.plain() && !is_large(chunk.lse);
+        last = chunk;
+        if (!has_last) weigh_with_score(g, c, chunk);
       }
     }
     pending_.flush();
-    for (int g = 0; g < groups_; ++g) {
-      for (int c = 0; c < chunks_; ++c) weigh(group, chunk, g, c);
-    }
-    if (t_.pairs.wild && partial_) return add_exactly(group, chunk);
-    multiply_values(group, chunk, BackwardScratch::kWeights, t_.dout_values, e_pairs_, t_.dv);
-    multiply_values(group, chunk, BackwardScratch::kSlopes, t_.q_values, d_pairs_, t_.dk);
-    multiply_keys(group, chunk);
+    if (has_last) GradWeighing(last, t_.score_scale * kLog2E, 8).finish();
   }
 
-  float* scores(int g, int c) const { return t_.weights + (g * 2 + c) * kChunkFloats; }
-  float* dscores(int g, int c) const { return scores(g, c) + BackwardScratch::kDscores; }
-  /// Row `key` of the 32 queries of P or dS by keys.
-  Bf16* by_keys(int at, int g, int c, int key) const {
-    float* const tile = t_.weights + at + ((c * 2 + key / kSide) * 2 + g) * kTileFloats;
-    return reinterpret_cast<Bf16*>(tile + key % kSide * kWidth);
+  GradChunk chunk_at(int g, int c, int turn) const {
+    GradChunk chunk;
+    chunk.scores = t_.weights + turn * kChunkFloats;
+    chunk.dscores = chunk.scores + BackwardScratch::kDscores;
+    chunk.weights = t_.weights + BackwardScratch::kWeights + (c * 2 * kGradGroups + g) * kTileFloats;
+    chunk.slopes = chunk.weights + BackwardScratch::kItem;
+    chunk.slope_words = by_queries(g, c);
+    chunk.lse = t_.lse + g * kPair;
+    chunk.delta = t_.delta + g * kPair;
+    if (kinds_[g][c] == Kind::Partial) chunk.seen = seen_.words(g, first_ + c);
+    return chunk;
   }
-  /// Words of keys `key` and `key` + 1, of 16 queries, of dS by queries.
-  float* by_queries(int g, int c, int key, int half) const {
+  float* by_queries(int g, int c) const {
     return t_.weights + BackwardScratch::kSlopeWords +
-           (c * 4 + g * 2 + half / kSide) * kTileFloats + key / 2 * kWidth;
+           (c * 2 * kGradGroups + g * 2) * kTileFloats;
   }
 
-  void multiply_scores(int group, int chunk, int g, int c) {
-    const auto multiply = [&](const float* keys, const float* queries, int terms, float* to) {
+  /// Whether a chunk without pairs is within what is multiplied.
+  bool between(int g, int c) const {
+    const Range& groups = groups_of_[c];
+    const Range& chunks = chunks_of_[g];
+    return (groups.begin < g && g < groups.end) || (chunks.begin < c && c < chunks.end);
+  }
+  void clear(int g, int c) const {
+    const GradChunk chunk = chunk_at(g, c, 0);
+    for (int i = 0; i < kTileFloats; i += kWidth) {
+      store(chunk.weights + i, all(0.0f));
+      store(chunk.weights + kNextKeys + i, all(0.0f));
+      store(chunk.slopes + i, all(0.0f));
+      store(chunk.slopes + kNextKeys + i, all(0.0f));
+      store(chunk.slope_words + i, all(0.0f));
+      store(chunk.slope_words + kTileFloats + i, all(0.0f));
+    }
+  }
+
+  template <class Beside>
+  ARMILLARY_INLINE void multiply_scores(int g, int c, const GradChunk& chunk, Beside& beside) {
+    const auto multiply = [&](const float* keys, const float* queries, int terms, const float* to)
+                              ARMILLARY_LAMBDA {
       multiply_tiles<Streamed::A>(
-          {keys + (chunk + c) * terms * 2 * kTileFloats, terms * kTileFloats, kTileFloats},
-          {queries + (group + g) * terms * 2 * kTileFloats}, terms, nullptr, pending_, to,
-          nothing_);
+          {keys + (first_ + c) * terms * 2 * kTileFloats, terms * kTileFloats, kTileFloats},
+          {queries + g * terms * 2 * kTileFloats}, terms, nullptr, pending_,
+          const_cast<float*>(to), beside);
     };
-    multiply(t_.k_transposed, t_.q, d_pairs_, scores(g, c));
-    multiply(t_.v_transposed, t_.dout, e_pairs_, dscores(g, c));
+    multiply(t_.k_transposed, t_.q, d_pairs_, chunk.scores);
+    multiply(t_.v_transposed, t_.dout, e_pairs_, chunk.dscores);
   }
 
-  /// dV += P^T dO and dK += dS^T Q.
-  void multiply_values(int group, int chunk, int at, const float* values, int pairs, float* to) {
-    const int columns = 2 * pairs;
-    for (int c = 0; c < chunks_; ++c) {
-      const float* const weights = t_.weights + at + c * 4 * kTileFloats;
-      for (int pair = 0; pair < pairs; ++pair) {
-        float* const sums = to + ((chunk + c) * pairs + pair) * kChunkFloats;
-        multiply_tiles<Streamed::B>(
-            {weights, 2 * kTileFloats, kTileFloats},
-            {values + (group * columns + 2 * pair) * kTileFloats, kTileFloats,
-             columns * kTileFloats},
-            groups_, sums, pending_, sums, nothing_);
-      }
-    }
-  }
-
-  /// dQ^T += K^T dS^T
-  void multiply_keys(int group, int chunk) {
-    const int columns = 2 * d_pairs_;
-    for (int g = 0; g < groups_; ++g) {
-      float* const of_group = dq_.of_group(group + g, columns);
-      for (int pair = 0; pair < d_pairs_; ++pair) {
-        float* const sums = of_group + pair * kChunkFloats;
-        multiply_tiles<Streamed::A>(
-            {t_.k_values + (chunk * columns + 2 * pair) * kTileFloats, kTileFloats,
-             columns * kTileFloats},
-            {by_queries(g, 0, 0, 0), kTileFloats, 4 * kTileFloats}, chunks_,
-            dq_.begun[group + g] != 0 ? sums : nullptr, pending_, sums, nothing_);
-      }
-      dq_.begun[group + g] = 1;
-    }
-  }
-
-  /// P and dS of a chunk, 0 where they are hidden.
-  void weigh(int group, int chunk, int g, int c) {
-    if (kinds_[g][c] == Kind::None) return clear(g, c);
-    const std::uint32_t* const seen =
-        kinds_[g][c] == Kind::Partial ? seen_.words(group + g, chunk + c) : nullptr;
-    const float* const lse = t_.lse + (group + g) * kPair;
-    if (t_.score.plain() && !is_large(lse)) {
-      const Float scale = all(t_.score_scale * kLog2E);
-      Float minus_lse[2];
-      for (int h = 0; h < 2; ++h) minus_lse[h] = mul(seen_lse(lse + h * kSide), all(-kLog2E));
-      weigh_rows(group + g, g, c, seen,
-                 [&](int, int half, Float product, Float& factor, Float& slope) ARMILLARY_LAMBDA {
-                   factor = slope = all(1.0f);
-                   return fma(product, scale, minus_lse[half / kSide]);
-                 });
-      return;
-    }
-    float factors[kPair][kPair];
-    fill_factors(group + g, chunk + c, factors);
-    weigh_rows(group + g, g, c, seen,
-               [&](int key, int half, Float product, Float& factor, Float& slope) {
-                 factor = load(factors[key] + half);
-                 slope = bend_scores(t_.pairs, t_.score, t_.score_scale, (group + g) * kPair + half,
-                                     (chunk + c) * kPair + key, product);
-                 return mul(sub(product, seen_lse(lse + half)), all(kLog2E));
-               });
-  }
-
-  /// A query that sees nothing has -inf, and a score of -inf is no number less that.
-  static Float seen_lse(const float* lse) {
-    const Float x = load(lse);
-    return if_less(x, all(kNoScore), all(kInf), x);
-  }
   /// Whether products must be rounded before the difference is taken (ForwardPipeline).
   static bool is_large(const float* lse) {
     constexpr float kLarge = 0x1p10f;
@@ -199,48 +282,19 @@ class BackwardItems {
     return false;
   }
 
-  void clear(int g, int c) const {
-    for (int key = 0; key < kPair; ++key) {
-      store(reinterpret_cast<float*>(by_keys(BackwardScratch::kWeights, g, c, key)), all(0.0f));
-      store(reinterpret_cast<float*>(by_keys(BackwardScratch::kSlopes, g, c, key)), all(0.0f));
-    }
+  void weigh_with_score(int g, int c, const GradChunk& chunk) {
+    pending_.flush();
+    float factors[kPair][kPair];
+    fill_factors(g, first_ + c, factors);
+    const Float delta[2] = {load(chunk.delta), load(chunk.delta + kSide)};
     for (int key = 0; key < kPair; key += 2) {
-      for (int half = 0; half < kPair; half += kSide) {
-        store(by_queries(g, c, key, half), all(0.0f));
-      }
-    }
-  }
-
-  /// `exponent_of(key, half, product, factor, slope)` makes the base-2 logarithms of weights of 16
-  /// products <q, k>, and gives their factors of dropout and d score / d product.
-  template <class ExponentOf>
-  ARMILLARY_INLINE void weigh_rows(int group, int g, int c, const std::uint32_t* seen,
-                                   const ExponentOf& exponent_of) const {
-    Float delta[2];
-    for (int h = 0; h < 2; ++h) delta[h] = load(t_.delta + group * kPair + h * kSide);
-    for (int key = 0; key < kPair; key += 2) {
-      Float p[2][2];
-      Float ds[2][2];
-      for (int r = 0; r < 2; ++r) {
-        for (int h = 0; h < 2; ++h) {
-          const int at = ((key + r) / kSide * 2 + h) * kTileFloats + (key + r) % kSide * kWidth;
-          Float factor;
-          Float slope;
-          Float weight[1] = {
-              exponent_of(key + r, h * kSide, load(scores(g, c) + at), factor, slope)};
-          power_of_two(weight);
-          const Float dp = load(dscores(g, c) + at);
-          p[r][h] = mul(weight[0], factor);
-          ds[r][h] = mul(mul(weight[0], sub(mul(dp, factor), delta[h])), slope);
-          if (seen == nullptr) continue;
-          p[r][h] = if_seen(seen + h * kSide, key + r, p[r][h], all(0.0f));
-          ds[r][h] = if_seen(seen + h * kSide, key + r, ds[r][h], all(0.0f));
-        }
-        store_rounded(by_keys(BackwardScratch::kWeights, g, c, key + r), p[r][0], p[r][1]);
-        store_rounded(by_keys(BackwardScratch::kSlopes, g, c, key + r), ds[r][0], ds[r][1]);
-      }
-      store_words(by_queries(g, c, key, 0), ds[0][0], ds[1][0]);
-      store_words(by_queries(g, c, key, kSide), ds[0][1], ds[1][1]);
+      weigh_keys(chunk, key, delta,
+                 [&](int k, int half, Float product, Float& factor, Float& slope) {
+                   factor = load(factors[k] + half);
+                   slope = bend_scores(t_.pairs, t_.score, t_.score_scale, g * kPair + half,
+                                       (first_ + c) * kPair + k, product);
+                   return mul(sub(product, seen_lse(chunk.lse + half)), all(kLog2E));
+                 });
     }
   }
 
@@ -258,18 +312,56 @@ class BackwardItems {
     }
   }
 
+  /// dV += P^T dO and dK += dS^T Q.
+  void multiply_values(int at, const float* values, int pairs, float* to) {
+    const int columns = 2 * pairs;
+    for (int c = 0; c < chunks_; ++c) {
+      const Range groups = groups_of_[c];
+      if (groups.count() == 0) continue;
+      const float* const weights =
+          t_.weights + at + (c * 2 * kGradGroups + groups.begin) * kTileFloats;
+      for (int pair = 0; pair < pairs; ++pair) {
+        float* const sums = to + ((first_ + c) * pairs + pair) * kChunkFloats;
+        multiply_tiles<Streamed::B>(
+            {weights, kNextKeys, kTileFloats},
+            {values + (groups.begin * columns + 2 * pair) * kTileFloats, kTileFloats,
+             columns * kTileFloats},
+            groups.count(), sums, pending_, sums, nothing_);
+      }
+    }
+  }
+
+  /// dQ^T += K^T dS^T
+  void multiply_keys() {
+    const int columns = 2 * d_pairs_;
+    for (int g = 0; g < seen_.groups(); ++g) {
+      const Range chunks = chunks_of_[g];
+      if (chunks.count() == 0) continue;
+      float* const of_group = dq_.of_group(g, columns);
+      for (int pair = 0; pair < d_pairs_; ++pair) {
+        float* const sums = of_group + pair * kChunkFloats;
+        multiply_tiles<Streamed::A>(
+            {t_.k_values + ((first_ + chunks.begin) * columns + 2 * pair) * kTileFloats,
+             kTileFloats, columns * kTileFloats},
+            {by_queries(g, chunks.begin), kTileFloats, 2 * kGradGroups * kTileFloats},
+            chunks.count(), dq_.begun[g] != 0 ? sums : nullptr, pending_, sums, nothing_);
+      }
+      dq_.begun[g] = 1;
+    }
+  }
+
   /// dv, dk and dq without touching hidden pairs.
-  void add_exactly(int group, int chunk) {
+  void add_exactly() {
     pending_.flush();
-    for (int g = 0; g < groups_; ++g) {
-      if (dq_.begun[group + g] == 0) clear_dq(group + g);
+    for (int g = 0; g < seen_.groups(); ++g) {
+      if (dq_.begun[g] == 0) clear_dq(g);
       for (int c = 0; c < chunks_; ++c) {
         if (kinds_[g][c] == Kind::None) continue;
-        for (int q = 0; q < kPair && (group + g) * kPair + q < t_.pairs.q_rows; ++q) {
+        for (int q = 0; q < kPair && g * kPair + q < t_.pairs.q_rows; ++q) {
           const bool whole = kinds_[g][c] == Kind::Whole;
-          const std::uint32_t seen = whole ? ~0u : seen_.words(group + g, chunk + c)[q];
+          const std::uint32_t seen = whole ? ~0u : seen_.words(g, first_ + c)[q];
           for (int key = 0; key < kPair; ++key) {
-            if ((seen >> key & 1) != 0) add_pair(group, chunk, g, c, q, key);
+            if ((seen >> key & 1) != 0) add_pair(g, c, q, key);
           }
         }
       }
@@ -280,23 +372,26 @@ class BackwardItems {
     for (int i = 0; i < 4 * d_pairs_ * kTileFloats; i += kWidth) store(sums + i, all(0.0f));
     dq_.begun[group] = 1;
   }
-  void add_pair(int group, int chunk, int g, int c, int q, int key) const {
-    const float p = widened(by_keys(BackwardScratch::kWeights, g, c, key)[q]);
-    const float ds = widened(by_keys(BackwardScratch::kSlopes, g, c, key)[q]);
-    const int row = (chunk + c) * kPair + key;
+  void add_pair(int g, int c, int q, int key) const {
+    const GradChunk chunk = chunk_at(g, c, 0);
+    const int in_chunk = key / kSide * kNextKeys + key % kSide * kWidth;
+    const float p = widened(reinterpret_cast<const Bf16*>(chunk.weights + in_chunk)[q]);
+    const float ds = widened(reinterpret_cast<const Bf16*>(chunk.slopes + in_chunk)[q]);
+    const int row = (first_ + c) * kPair + key;
     const auto row_pair = [&](const float* values, int pairs, int x) {
-      const float* const tile = values + ((group + g) * 2 * pairs + x / kSide) * kTileFloats;
+      const float* const tile = values + (g * 2 * pairs + x / kSide) * kTileFloats;
       return widened(reinterpret_cast<const Bf16*>(tile)[q / 2 * kPair + x % kSide * 2 + q % 2]);
     };
     for (int e = 0; e < t_.value_dim; ++e) {
       t_.dv[in_key_sums(t_.value_dim, row, e) + e % kSide] +=
           p * row_pair(t_.dout_values, e_pairs_, e);
     }
-    float* const dq = dq_.of_group(group + g, 2 * d_pairs_);
+    float* const dq = dq_.of_group(g, 2 * d_pairs_);
     for (int d = 0; d < t_.head_dim; ++d) {
       t_.dk[in_key_sums(t_.head_dim, row, d) + d % kSide] +=
           ds * row_pair(t_.q_values, d_pairs_, d);
-      const float* const column = t_.k_values + ((chunk + c) * 2 * d_pairs_ + d / kSide) * kTileFloats;
+      const float* const column =
+          t_.k_values + ((first_ + c) * 2 * d_pairs_ + d / kSide) * kTileFloats;
       dq[(d / kSide * 2 + q / kSide) * kTileFloats + d % kSide * kWidth + q % kSide] +=
           ds * widened(reinterpret_cast<const Bf16*>(column)[d % kSide * kPair + key]);
     }
@@ -310,10 +405,13 @@ class BackwardItems {
   int d_pairs_;  ///< Tens of 32 elements of D.
   int e_pairs_;
   // Of the item at hand.
-  int groups_ = 0;
+  int first_ = 0;  ///< Its first chunk.
   int chunks_ = 0;
+  bool any_ = false;
   bool partial_ = false;
-  Kind kinds_[2][2] = {};
+  Kind kinds_[kGradGroups][kGradChunks] = {};
+  Range groups_of_[kGradChunks];  ///< That see a chunk.
+  Range chunks_of_[kGradGroups];  ///< That a group sees.
 };
 
 inline void backward_amx(const BackwardTile& t) {

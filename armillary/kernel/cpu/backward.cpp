@@ -258,6 +258,9 @@ void attend_grad_to(const Call& call, const Upstream& upstream, GradTarget targe
                 .block_floats = QueryLayout(call).floats * largest_group(call),
                 .others = k_blocks,
                 .others_each = k_blocks};
+  if (backward_products(call).heads_floats != 0) {
+    rounds.heads_floats = backward_products(call).heads_floats;
+  }
   if (target.rounded) place_sums(call, rounds, target);
   if (target.sums.dq_fresh) clear_dq(call, target);
   for_each_round(rounds, [&](const Round& round) {

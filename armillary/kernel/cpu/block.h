@@ -27,7 +27,7 @@
 namespace armillary::kernel::cpu {
 
 /// What is packed at once: 8 MiB, a share of the last cache level.
-inline constexpr std::int64_t kPackedFloats = std::int64_t{1} << 19;
+inline constexpr std::int64_t kPackedFloats = std::int64_t{1} << 21;
 
 /// Sums of rows that wait for the next of several rounds: 4 MiB.
 inline constexpr std::int64_t kRestingFloats = std::int64_t{1} << 20;

@@ -45,12 +45,16 @@ struct Rounds {
   std::int64_t block_floats = 0;
   std::int64_t others = 0;
   std::int64_t others_each = 0;
+  std::int64_t heads_floats = kPackedFloats;  ///< Heads are taken together up to so many floats.
 
   /// Blocks that are packed at once, of all heads together.
   std::int64_t fit() const {
     return std::max<std::int64_t>(1, kPackedFloats / std::max<std::int64_t>(1, block_floats));
   }
-  std::int64_t heads_each() const { return std::max<std::int64_t>(1, fit() / blocks); }
+  std::int64_t heads_each() const {
+    const std::int64_t head_floats = std::max<std::int64_t>(1, blocks * block_floats);
+    return std::max<std::int64_t>(1, std::min(fit() / blocks, heads_floats / head_floats));
+  }
   bool several_a_head() const { return fit() < blocks; }
 };
 

@@ -71,6 +71,7 @@ const Tiles kTiles = {
                                  .k_rows = kAmxBackwardK,
                                  .scores = BackwardScratch::kFloats,
                                  .dscores = QuerySums::kFloats},
+              .heads_floats = std::int64_t{1} << 19,  // the second cache
               .log_unit = kLn2,
               .pack_queries = pack_tile_words,
               .pack_keys = pack_tile_rows,
