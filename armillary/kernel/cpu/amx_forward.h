@@ -6,8 +6,10 @@
 //
 // Work is cut into items of 64 keys and 32 queries, whose S and P stay in the first cache, and runs
 // in a pipeline over all items of the tile: beside the products of S of the next item and of O of
-// the last one, vector units weigh the one between. They do so without looking for its maximum:
-// the one before is kept as long as no sum exceeds 2^40, else the item is weighed again.
+// the last one, vector units weigh the one between. They do so without looking for its maximum.
+// A weight of 1 is rounded to itself, so what weighs much should be near its maximum: maxima move
+// with the first item of a tile, and with items that add more than a quarter to the sum of a query,
+// which are weighed again.
 #pragma once
 
 #include "armillary/kernel/cpu/amx_pack.h"
@@ -22,7 +24,7 @@ constexpr float kLog2E = 1.44269504f;
 
 constexpr float kNoScore = -3e38f;  ///< A maximum below it is that of no score.
 
-constexpr int kAmxForwardQ = 256;
+constexpr int kAmxForwardQ = 512;
 constexpr int kAmxForwardK = 512;
 constexpr int kItemChunks = 2;                        ///< of 32 keys each
 constexpr int kChunkFloats = 4 * kTileFloats;         ///< S of a chunk: 32 keys x 32 queries
@@ -37,6 +39,7 @@ struct Item {
   std::int16_t count = 0;
   std::int16_t chunks[kItemChunks] = {};
   bool partial[kItemChunks] = {};
+  bool first = false;  ///< Of its group in the tile.
 };
 
 /// Which keys the queries of a tile see: a bit a key, a word a query and chunk. Memory is given;
@@ -248,6 +251,7 @@ class ForwardPipeline {
 
   void add_items(int group) {
     Item* item = nullptr;
+    bool first = true;
     for (int chunk = 0; chunk < seen_.chunks(); ++chunk) {
       const Seen::Kind kind = seen_.kind(group, chunk);
       if (kind == Seen::Kind::None) continue;
@@ -255,6 +259,8 @@ class ForwardPipeline {
         item = &items_[count_++];
         *item = Item{};
         item->group = static_cast<std::int16_t>(group);
+        item->first = first;
+        first = false;
       }
       item->chunks[item->count] = static_cast<std::int16_t>(chunk);
       item->partial[item->count++] = kind == Seen::Kind::Partial;
@@ -306,15 +312,23 @@ class ForwardPipeline {
       weigh(item, i, sums);
     }
     if (last_products == 0) pending_.flush();  // the last chunk of S is read next
-    if (any_above(load(sums), kLargestSum) || any_above(load(sums + kSide), kLargestSum)) {
-      raise(item, i);
-      __builtin_memcpy(sums, t_.sum + item.group * kPair, sizeof sums);
-      weigh(item, i, sums);
+    if (!item.first && (dominates(item, sums, 0) || dominates(item, sums, kSide))) {
+      pending_.flush();
+      if (raise_max(item, scores(i), RaiseOf::All)) {
+        scale_if_large(item, scores(i));
+        __builtin_memcpy(sums, t_.sum + item.group * kPair, sizeof sums);
+        weigh(item, i, sums);
+      }
     }
     __builtin_memcpy(t_.sum + item.group * kPair, sums, sizeof sums);
   }
 
-  static constexpr float kLargestSum = 0x1p40f;
+  /// Whether sums have grown by more than a quarter, of 16 queries that had some.
+  bool dominates(const Item& item, const float* sums, int half) const {
+    const Float before = load(t_.sum + item.group * kPair + half);
+    const Float limit = if_less(all(0.0f), before, mul(before, all(1.25f)), all(kInf));
+    return any_above(sub(load(sums + half), limit), 0);
+  }
 
   /// The item by itself.
   void weigh(const Item& item, int i, float* sums) {
@@ -376,7 +390,7 @@ class ForwardPipeline {
       }
     }
     if (t_.max_logit != nullptr) raise_logit(item, x);
-    begin_max(item, x);
+    raise_max(item, x, item.first ? RaiseOf::All : RaiseOf::Unset);
     scale_if_large(item, x);
   }
 
@@ -440,33 +454,39 @@ class ForwardPipeline {
     return false;
   }
 
-  /// A maximum for queries that have none yet.
-  void begin_max(const Item& item, const float* x) {
-    float* const max = t_.max + item.group * kPair;
-    if (!any_equal(load(max), -kInf) && !any_equal(load(max + kSide), -kInf)) return;
-    float tops[kPair];
-    find_tops(item, x, tops);
-    for (int q = 0; q < kPair; ++q) {
-      if (max[q] == -kInf && tops[q] > -kInf) max[q] = tops[q] * item_scale_;
-    }
-  }
+  enum class RaiseOf : std::uint8_t { Unset, All };
 
-  /// A higher maximum for queries of an item whose weights are too large.
-  void raise(const Item& item, int i) {
-    pending_.flush();
+  /// Raises maxima to the largest scores of an item: those that are not set yet, or all. Then true
+  /// if one has moved. What is summed of such queries must be in memory.
+  bool raise_max(const Item& item, const float* x, RaiseOf of) {
+    float* const max = t_.max + item.group * kPair;
+    const bool unset = any_equal(load(max), -kInf) || any_equal(load(max + kSide), -kInf);
+    if (of == RaiseOf::Unset && !unset) return false;
     float tops[kPair];
-    find_tops(item, scores(i), tops);
+    float factors[kPair];
+    find_tops(item, x, tops);
+    bool moved = false;
+    bool had_sums = false;
     for (int q = 0; q < kPair; ++q) {
-      float& max = t_.max[item.group * kPair + q];
       const float top = tops[q] * item_scale_;
-      if (!(top > max)) continue;
-      float lanes[kWidth];
-      store(lanes, exp(all((max - top) * kLn2)));
-      max = top;
-      t_.sum[item.group * kPair + q] *= lanes[0];
-      scale(t_, item.group * kPair + q, lanes[0]);
+      const bool moves = top > max[q] && (of == RaiseOf::All || max[q] == -kInf);
+      factors[q] = moves ? max[q] - top : 0;
+      if (!moves) continue;
+      moved = true;
+      had_sums |= max[q] != -kInf;
+      max[q] = top;
     }
-    scale_if_large(item, scores(i));
+    if (!had_sums) return moved;
+    float* const sums = t_.sum + item.group * kPair;
+    for (int half = 0; half < kPair; half += kSide) {
+      store(factors + half, exp(mul(load(factors + half), all(kLn2))));
+      store(sums + half, mul(load(sums + half), load(factors + half)));
+    }
+    for (float* row = out(item.group); row != out(item.group + 1); row += kWidth) {
+      const int half = (row - out(item.group)) / kTileFloats % 2 * kSide;
+      store(row, mul(load(row), load(factors + half)));
+    }
+    return true;
   }
 
  public:
