@@ -75,6 +75,13 @@ ARMILLARY_INLINE Float words_of(const Bf16* even, const Bf16* odd) {
 ARMILLARY_INLINE void store_weights(float* x, Float even, Float odd) {
   store_words(x, even, odd);
 }
+/// The lower and upper halves of words of two bf16.
+ARMILLARY_INLINE Float even_of(Float words) {
+  return (Float)((Int)words << 16);
+}
+ARMILLARY_INLINE Float odd_of(Float words) {
+  return (Float)((Int)words & static_cast<std::int32_t>(0xffff0000u));
+}
 /// Words of two rows, rounded as store(Bf16*) does, also subnormal floats and NaN.
 ARMILLARY_INLINE Float rounded_words(Float even, Float odd) {
   Float words;
@@ -193,6 +200,13 @@ ARMILLARY_INLINE Float words_of(const Bf16* even, const Bf16* odd) {
   };
   return _mm512_castsi512_ps(
       _mm512_or_si512(widened(even), _mm512_slli_epi32(widened(odd), 16)));
+}
+ARMILLARY_INLINE Float even_of(Float words) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(words), 16));
+}
+ARMILLARY_INLINE Float odd_of(Float words) {
+  return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(words),
+                                              _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
 }
 ARMILLARY_INLINE Int rounded_up(Float x) {
   const Int bits = _mm512_castps_si512(x);

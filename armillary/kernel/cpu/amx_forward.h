@@ -6,10 +6,12 @@
 //
 // Work is cut into items of 64 keys and 32 queries, whose S and P stay in the first cache, and runs
 // in a pipeline over all items of the tile: beside the products of S of the next item and of O of
-// the last one, vector units weigh the one between. They do so without looking for its maximum.
-// A weight of 1 is rounded to itself, so what weighs much should be near its maximum: maxima move
-// with the first item of a tile, and with items that add more than a quarter to the sum of a query,
-// which are weighed again.
+// the last one, vector units weigh the one between.
+//
+// A weight that is a power of two is rounded to itself. So in the first tile of a query, where few
+// keys share the sum, each item is looked at before it is weighed: its maximum moves for a weight
+// that is a 64th of the sum or more. Later items are weighed without a look, and again if they have
+// doubled a sum.
 #pragma once
 
 #include "armillary/kernel/cpu/amx_pack.h"
@@ -39,7 +41,7 @@ struct Item {
   std::int16_t count = 0;
   std::int16_t chunks[kItemChunks] = {};
   bool partial[kItemChunks] = {};
-  bool first = false;  ///< Of its group in the tile.
+  bool early = false;  ///< It is looked at first.
 };
 
 /// Which keys the queries of a tile see: a bit a key, a word a query and chunk. Memory is given;
@@ -231,14 +233,15 @@ class ForwardPipeline {
     if (count_ == 0) return;
     multiply_scores(items_[0], 0, nothing_);
     pending_.flush();
-    for (int i = 0; i <= count_; ++i) {
-      if (i == count_) {
-        multiply_values(items_[i - 1], i - 1, nothing_);
-        break;
+    look(0);
+    for (int i = 0; i < count_; ++i) {
+      if (beside_) {
+        run_item(i);
+      } else {
+        run_item_alone(i);
       }
-      prepare(items_[i], scores(i));
-      weigh_beside_products(i);
     }
+    multiply_values(items_[count_ - 1], count_ - 1, nothing_, [] {});
     pending_.flush();
   }
 
@@ -250,8 +253,10 @@ class ForwardPipeline {
   float* out(int group) const { return t_.out + group * columns_ * 2 * kTileFloats; }
 
   void add_items(int group) {
+    const float* const sums = t_.sum + group * kPair;
+    const bool early = !beside_ || t_.max_logit != nullptr || any_equal(load(sums), 0) ||
+                       any_equal(load(sums + kSide), 0);
     Item* item = nullptr;
-    bool first = true;
     for (int chunk = 0; chunk < seen_.chunks(); ++chunk) {
       const Seen::Kind kind = seen_.kind(group, chunk);
       if (kind == Seen::Kind::None) continue;
@@ -259,8 +264,7 @@ class ForwardPipeline {
         item = &items_[count_++];
         *item = Item{};
         item->group = static_cast<std::int16_t>(group);
-        item->first = first;
-        first = false;
+        item->early = early;
       }
       item->chunks[item->count] = static_cast<std::int16_t>(chunk);
       item->partial[item->count++] = kind == Seen::Kind::Partial;
@@ -277,63 +281,102 @@ class ForwardPipeline {
     }
   }
 
-  template <class Beside>
-  ARMILLARY_INLINE void multiply_values(const Item& item, int i, Beside& beside) {
-    if (t_.pairs.wild && (item.partial[0] || item.partial[1])) return add_exactly(item, i);
+  /// O of an item; `between` is called after its first columns.
+  template <class Beside, class Between>
+  ARMILLARY_INLINE void multiply_values(const Item& item, int i, Beside& beside,
+                                        const Between& between) {
+    const Look& look = looks_[i % 3];
+    if (look.moved && columns_ == 2) pending_.flush();  // they may be what is scaled
+    if (t_.pairs.wild && (item.partial[0] || item.partial[1])) {
+      if (look.moved) rescale(item, look, 0, columns_);
+      add_exactly(item, i);
+      return between();
+    }
     const int chunk_floats = columns_ * kTileFloats;
     const int step = (item.chunks[item.count - 1] - item.chunks[0]) * chunk_floats;
     for (int column = 0; column < columns_; column += 2) {
+      if (look.moved) rescale(item, look, column, column + 2);
       const float* const v = t_.v + item.chunks[0] * chunk_floats + column * kTileFloats;
       float* const sums = out(item.group) + column * 2 * kTileFloats;
-      multiply_tiles<Streamed::A>({v, kTileFloats, step}, {weights(i)}, item.count, sums, pending_, sums,
-                     beside);
+      multiply_tiles<Streamed::A>({v, kTileFloats, step}, {weights(i)}, item.count, sums, pending_,
+                                  sums, beside);
+      if (column == 0) between();
     }
   }
 
   /// Item i is weighed beside S of the next item and O of the last one.
-  void weigh_beside_products(int i) {
+  void run_item(int i) {
     const Item& item = items_[i];
-    const int next_products = i + 1 < count_ ? items_[i + 1].count * 4 * terms_ : 0;
-    const int last_products = i > 0 ? items_[i - 1].count * 2 * columns_ : 0;
-    const int products = next_products + last_products;
-    float* const max = t_.max + item.group * kPair;
+    const bool has_next = i + 1 < count_;
+    const int products =
+        (has_next ? items_[i + 1].count * 4 * terms_ : 0) + (i > 0 ? items_[i - 1].count * 2 * columns_ : 0);
+    begin(item, i);
     float sums[kPair];
     __builtin_memcpy(sums, t_.sum + item.group * kPair, sizeof sums);
-    if (beside_) {
-      Weighing weighing(scores(i), weights(i), item.count, item_scale_);
-      const int units = item.count * kChunkUnits;
-      weighing.begin(max, sums, products == 0 ? units : (units + products - 1) / products);
-      if (next_products != 0) multiply_scores(items_[i + 1], i + 1, weighing);
-      if (last_products != 0) multiply_values(items_[i - 1], i - 1, weighing);
-      weighing.finish();
+    Weighing weighing(scores(i), weights(i), item.count, looks_[i % 3].scale);
+    const int units = item.count * kChunkUnits;
+    weighing.begin(t_.max + item.group * kPair, sums,
+                   products == 0 ? units : (units + products - 1) / products);
+    if (has_next) multiply_scores(items_[i + 1], i + 1, weighing);
+    if (i > 0) {
+      multiply_values(items_[i - 1], i - 1, weighing, [&] {
+        if (has_next) look(i + 1);
+      });
     } else {
-      if (next_products != 0) multiply_scores(items_[i + 1], i + 1, nothing_);
-      if (last_products != 0) multiply_values(items_[i - 1], i - 1, nothing_);
-      weigh(item, i, sums);
+      pending_.flush();  // the last chunk of S is read next
+      if (has_next) look(i + 1);
     }
-    if (last_products == 0) pending_.flush();  // the last chunk of S is read next
-    if (!item.first && (dominates(item, sums, 0) || dominates(item, sums, kSide))) {
-      pending_.flush();
-      if (raise_max(item, scores(i), RaiseOf::All)) {
-        scale_if_large(item, scores(i));
-        __builtin_memcpy(sums, t_.sum + item.group * kPair, sizeof sums);
-        weigh(item, i, sums);
-      }
+    weighing.finish();
+    if (!item.early && (dominates(item, sums, 0) || dominates(item, sums, kSide))) {
+      return weigh_again(item, i);
     }
     __builtin_memcpy(t_.sum + item.group * kPair, sums, sizeof sums);
   }
 
-  /// Whether sums have grown by more than a quarter, of 16 queries that had some.
+  /// Maxima and scores of an item as they are weighed.
+  void begin(const Item& item, int i) {
+    Look& look = looks_[i % 3];
+    if (item.early) return move_maxima(item, look);
+    __builtin_memcpy(look.max, t_.max + item.group * kPair, sizeof look.max);
+    scale_if_large(item, scores(i), look);
+  }
+
+  /// Whether a sum has doubled, of 16 queries.
   bool dominates(const Item& item, const float* sums, int half) const {
     const Float before = load(t_.sum + item.group * kPair + half);
-    const Float limit = if_less(all(0.0f), before, mul(before, all(1.25f)), all(kInf));
-    return any_above(sub(load(sums + half), limit), 0);
+    return any_above(sub(load(sums + half), add(before, before)), 0);
+  }
+
+  /// With maxima of its own; O is in memory but for the last item's last columns.
+  void weigh_again(const Item& item, int i) {
+    pending_.flush();
+    Look& look = looks_[i % 3];
+    float tops[kPair];
+    find_tops(item, scores(i), tops);
+    raise_max(item, tops, look.scale, look);
+    move_maxima(item, look);
+    rescale(item, look, 0, columns_);
+    look.moved = false;
+    scale_if_large(item, scores(i), look);
+    weigh(item, i, t_.sum + item.group * kPair);
+  }
+
+  /// The same one thing after the other, where scores are more than products.
+  void run_item_alone(int i) {
+    const Item& item = items_[i];
+    if (i > 0) multiply_values(items_[i - 1], i - 1, nothing_, [] {});
+    begin(item, i);
+    weigh(item, i, t_.sum + item.group * kPair);
+    if (i + 1 == count_) return;
+    multiply_scores(items_[i + 1], i + 1, nothing_);
+    pending_.flush();
+    look(i + 1);
   }
 
   /// The item by itself.
   void weigh(const Item& item, int i, float* sums) {
     if (t_.score.dropout != nullptr) return weigh_dropped(item, i, sums);
-    Weighing weighing(scores(i), weights(i), item.count, item_scale_);
+    Weighing weighing(scores(i), weights(i), item.count, looks_[i % 3].scale);
     weighing.begin(t_.max + item.group * kPair, sums, 1);
     weighing.finish();
   }
@@ -352,8 +395,8 @@ class ForwardPipeline {
         for (int key = 0; key < kPair; key += 2) {
           const float* const row =
               chunk + (key / kSide * 2 + half / kSide) * kTileFloats + key % kSide * kWidth;
-          Float x[2] = {fma(load(row), all(item_scale_), minus_base),
-                        fma(load(row + kWidth), all(item_scale_), minus_base)};
+          Float x[2] = {fma(load(row), all(looks_[i % 3].scale), minus_base),
+                        fma(load(row + kWidth), all(looks_[i % 3].scale), minus_base)};
           power_of_two(x);
           sum = add(sum, add(x[0], x[1]));
           store_words(words + half * kSide + key / 2 * kWidth,
@@ -375,10 +418,18 @@ class ForwardPipeline {
     }
   }
 
-  /// Scores with score.h in them, and -inf where they are hidden; their largest; and a maximum for
-  /// queries that have none yet.
-  void prepare(const Item& item, float* x) {
-    item_scale_ = score_scale_;
+  /// What is known of an item before it is weighed.
+  struct Look {
+    float max[kPair];      ///< Maxima that it is weighed with,
+    float factors[kPair];  ///< what brings earlier sums to them,
+    bool moved = false;    ///< and whether those are not 1.
+    float scale = 1;       ///< To units of log 2, of scores as they stand in memory.
+  };
+
+  /// Brings score.h into the scores of item i, and -inf where they are hidden; finds its maxima.
+  void look(int i) {
+    const Item& item = items_[i];
+    float* const x = scores(i);
     for (int c = 0; c < item.count; ++c) {
       float* const chunk = x + c * kChunkFloats;
       if (!t_.score.plain()) bend_chunk(item, c, chunk);
@@ -389,25 +440,30 @@ class ForwardPipeline {
         });
       }
     }
-    if (t_.max_logit != nullptr) raise_logit(item, x);
-    raise_max(item, x, item.first ? RaiseOf::All : RaiseOf::Unset);
-    scale_if_large(item, x);
+    Look& look = looks_[i % 3];
+    look.scale = score_scale_;
+    look.moved = false;
+    if (item.early) {
+      float tops[kPair];
+      find_tops(item, x, tops);
+      if (t_.max_logit != nullptr) raise_logit(item, x, tops);
+      raise_max(item, tops, look.scale, look);
+      scale_if_large(item, x, look);
+    }
   }
 
   /// Where a maximum is large, the product of score and scale is rounded before the difference is
   /// taken, as the maximum was; elsewhere that is not worth its time.
-  void scale_if_large(const Item& item, float* x) {
+  void scale_if_large(const Item& item, float* x, Look& look) const {
     constexpr float kLarge = 0x1p10f;
-    const float* const max = t_.max + item.group * kPair;
-    if (item_scale_ == 1) return;
-    if (!any_above(abs(finite_or_0(load(max))), kLarge) &&
-        !any_above(abs(finite_or_0(load(max + kSide))), kLarge)) {
+    if (!any_above(abs(finite_or_0(load(look.max))), kLarge) &&
+        !any_above(abs(finite_or_0(load(look.max + kSide))), kLarge)) {
       return;
     }
     for (int i = 0; i < item.count * kChunkFloats; i += kWidth) {
-      store(x + i, mul(load(x + i), all(item_scale_)));
+      store(x + i, mul(load(x + i), all(look.scale)));
     }
-    item_scale_ = 1;
+    look.scale = 1;
   }
   static Float finite_or_0(Float max) { return if_less(max, all(kNoScore), all(0.0f), max); }
 
@@ -420,9 +476,7 @@ class ForwardPipeline {
     });
   }
 
-  void raise_logit(const Item& item, const float* x) const {
-    float tops[kPair];
-    find_tops(item, x, tops);
+  void raise_logit(const Item& item, const float* x, const float* tops) const {
     const float scale = t_.score.plain() ? t_.scale : 1;
     for (int q = 0; q < kPair && item.group * kPair + q < t_.pairs.q_rows; ++q) {
       const float top = has_nan(item, x, q) ? __builtin_nanf("") : tops[q] * scale;
@@ -438,12 +492,19 @@ class ForwardPipeline {
 
   /// The largest scores of queries that are numbers.
   static void find_tops(const Item& item, const float* x, float* tops) {
-    for (int half = 0; half < kPair; half += kSide) {
-      Float top = all(-kInf);
-      for (int key = 0; key < item.count * kPair; ++key) {
-        top = max(load(score_row(x, key, half)), top);
+    constexpr int kChains = 4;  // hide the latency of a maximum
+    Float top[2][kChains];
+    for (int i = 0; i < kChains; ++i) top[0][i] = top[1][i] = all(-kInf);
+    for (int tile = 0; tile < 4 * item.count; tile += 2, x += 2 * kTileFloats) {
+#pragma GCC unroll 4
+      for (int r = 0; r < kSide; ++r) {
+        top[0][r % kChains] = max(load(x + r * kWidth), top[0][r % kChains]);
+        top[1][r % kChains] = max(load(x + kTileFloats + r * kWidth), top[1][r % kChains]);
       }
-      store(tops + half, top);
+    }
+    for (int half = 0; half < 2; ++half) {
+      const Float two[2] = {max(top[half][0], top[half][1]), max(top[half][2], top[half][3])};
+      store(tops + half * kSide, max(two[0], two[1]));
     }
   }
   static bool has_nan(const Item& item, const float* x, int q) {
@@ -454,39 +515,46 @@ class ForwardPipeline {
     return false;
   }
 
-  enum class RaiseOf : std::uint8_t { Unset, All };
-
-  /// Raises maxima to the largest scores of an item: those that are not set yet, or all. Then true
-  /// if one has moved. What is summed of such queries must be in memory.
-  bool raise_max(const Item& item, const float* x, RaiseOf of) {
-    float* const max = t_.max + item.group * kPair;
-    const bool unset = any_equal(load(max), -kInf) || any_equal(load(max + kSide), -kInf);
-    if (of == RaiseOf::Unset && !unset) return false;
-    float tops[kPair];
-    float factors[kPair];
-    find_tops(item, x, tops);
-    bool moved = false;
-    bool had_sums = false;
-    for (int q = 0; q < kPair; ++q) {
-      const float top = tops[q] * item_scale_;
-      const bool moves = top > max[q] && (of == RaiseOf::All || max[q] == -kInf);
-      factors[q] = moves ? max[q] - top : 0;
-      if (!moves) continue;
-      moved = true;
-      had_sums |= max[q] != -kInf;
-      max[q] = top;
-    }
-    if (!had_sums) return moved;
-    float* const sums = t_.sum + item.group * kPair;
+  /// Maxima move to the largest scores of an item where that matters. Sums may lack an item yet.
+  void raise_max(const Item& item, const float* tops, float scale, Look& look) const {
+    constexpr float kShare = 64;    // a weight of less than a 64th of the sum may be above 1
+    constexpr float kLargest = 20;  // in units of log 2: then any weight moves the maximum
+    look.moved = false;
     for (int half = 0; half < kPair; half += kSide) {
-      store(factors + half, exp(mul(load(factors + half), all(kLn2))));
-      store(sums + half, mul(load(sums + half), load(factors + half)));
+      const Float before = load(t_.max + item.group * kPair + half);
+      const Float sum = load(t_.sum + item.group * kPair + half);
+      const Float top = mul(load(tops + half), all(scale));
+      const Float above = sub(top, before);
+      Float weight[1] = {above};
+      power_of_two(weight);
+      Float raised = if_less(sum, mul(weight[0], all(kShare)), top, before);
+      raised = if_less(all(kLargest), above, top, raised);
+      raised = if_less(before, raised, raised, before);
+      // Nothing is summed where there was no maximum.
+      const Float by = if_less(before, all(kNoScore), all(0.0f), sub(before, raised));
+      const Float factor = exp(mul(by, all(kLn2)));
+      store(look.max + half, raised);
+      store(look.factors + half, factor);
+      look.moved |= any_above(sub(all(1.0f), factor), 0);
     }
-    for (float* row = out(item.group); row != out(item.group + 1); row += kWidth) {
-      const int half = (row - out(item.group)) / kTileFloats % 2 * kSide;
-      store(row, mul(load(row), load(factors + half)));
+  }
+
+  /// Maxima of the group become those of an item, and sums with them.
+  void move_maxima(const Item& item, const Look& look) const {
+    float* const sums = t_.sum + item.group * kPair;
+    __builtin_memcpy(t_.max + item.group * kPair, look.max, sizeof look.max);
+    for (int half = 0; half < kPair; half += kSide) {
+      store(sums + half, mul(load(sums + half), load(look.factors + half)));
     }
-    return true;
+  }
+
+  /// Columns [begin, end) of O of a group move too.
+  ARMILLARY_INLINE void rescale(const Item& item, const Look& look, int begin, int end) const {
+    const Float factors[2] = {load(look.factors), load(look.factors + kSide)};
+    float* row = out(item.group) + begin * 2 * kTileFloats;
+    for (int tile = 2 * begin; tile < 2 * end; ++tile) {
+      for (int r = 0; r < kSide; ++r, row += kWidth) store(row, mul(load(row), factors[tile % 2]));
+    }
   }
 
  public:
@@ -531,8 +599,8 @@ class ForwardPipeline {
   int terms_;    ///< Tens of 32 elements of D.
   int columns_;  ///< Tens of 16 elements of E.
   bool beside_;  ///< Items are weighed beside products.
-  float score_scale_;      ///< To units of log 2, of scores as they were computed.
-  float item_scale_ = 1;   ///< The same of the item that is weighed, as it stands in memory.
+  float score_scale_;  ///< To units of log 2, of scores as they were computed.
+  Look looks_[3];      ///< Of the last three items, by number.
   int count_ = 0;
   Item items_[kItemsOfTile];
 };

@@ -114,7 +114,7 @@ void attend_block(const Call& call, const QueryTarget& target, const Round& roun
     if (!begins) tile.max[row] = lse[row * target.lse.row] / products.log_unit;
     tile.sum[row] = tile.max[row] == kNone ? 0 : 1;
   }
-  std::fill(tile.max + count, tile.max + padded, kNone);
+  std::fill(tile.max + count, tile.max + padded, 0.0f);
   std::fill(tile.sum + count, tile.sum + padded, 0.0f);
   // Nothing seen: all of it is 0 and need not be read.
   if (std::all_of(tile.sum, tile.sum + count, [](float sum) { return sum == 0; })) {
