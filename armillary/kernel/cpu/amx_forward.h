@@ -72,13 +72,15 @@ class Seen {
     if (pairs_.ranges == nullptr) {
       return (chunk + 1) * kPair <= pairs_.k_rows ? Kind::Whole : Kind::Partial;
     }
-    const int left = pairs_.q_rows - group * kPair;
     const std::uint32_t* const of_group = words(group, chunk);
     std::uint32_t any = 0;
     std::uint32_t every = ~0u;
-    for (int i = 0; i < kPair && i < left; ++i) {
-      any |= of_group[i];
-      every &= of_group[i];
+    for (int i = 0; i < kPair; ++i) any |= of_group[i];
+    const int left = pairs_.q_rows - group * kPair;
+    if (left >= kPair) {
+      for (int i = 0; i < kPair; ++i) every &= of_group[i];
+    } else {
+      for (int i = 0; i < left; ++i) every &= of_group[i];
     }
     return any == 0 ? Kind::None : every == ~0u ? Kind::Whole : Kind::Partial;
   }
