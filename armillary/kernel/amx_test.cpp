@@ -29,8 +29,8 @@ void configure(const TileConfig& given) {
 
 void run_both_passes() {
   const plan::Mask mask = plan::parse_mask("causal", {.q = 70, .kv = 70});
-  const Sequences x = random_sequences({.heads = 2, .kv_heads = 1, .head_dim = 48}, mask,
-                                       at::kBFloat16, 3);
+  const Sequences x =
+      random_sequences({.heads = 2, .kv_heads = 1, .head_dim = 48}, mask, at::kBFloat16, 3);
   const Deal deal{.q_blocks = {{plan::run_of({0, 70})}},
                   .k_blocks = {{plan::run_of({0, 70})}},
                   .q_heads = {{0, 2}}};

@@ -198,8 +198,7 @@ ARMILLARY_INLINE Float words_of(const Bf16* even, const Bf16* odd) {
   const auto widened = [](const Bf16* x) ARMILLARY_LAMBDA {
     return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
   };
-  return _mm512_castsi512_ps(
-      _mm512_or_si512(widened(even), _mm512_slli_epi32(widened(odd), 16)));
+  return _mm512_castsi512_ps(_mm512_or_si512(widened(even), _mm512_slli_epi32(widened(odd), 16)));
 }
 ARMILLARY_INLINE Float even_of(Float words) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(words), 16));
@@ -225,9 +224,7 @@ class FiniteWords {
     const Int magnitude = _mm512_and_si512(_mm512_castps_si512(words), _mm512_set1_epi16(0x7fff));
     most_ = _mm512_max_epu16(most_, magnitude);
   }
-  bool yes() const {
-    return _mm512_cmpge_epu16_mask(most_, _mm512_set1_epi16(0x7f80)) == 0;
-  }
+  bool yes() const { return _mm512_cmpge_epu16_mask(most_, _mm512_set1_epi16(0x7f80)) == 0; }
 
  private:
   Int most_ = _mm512_setzero_si512();
@@ -238,9 +235,8 @@ ARMILLARY_INLINE void store_weights(float* x, Float even, Float odd) {
   const Int low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even), half), 16);
   const Int high = _mm512_add_epi32(_mm512_castps_si512(odd), half);
   // (high & 0xffff0000) | low
-  _mm512_storeu_si512(
-      x, _mm512_ternarylogic_epi32(high, low, _mm512_set1_epi32(static_cast<int>(0xffff0000u)),
-                                   0xec));
+  _mm512_storeu_si512(x, _mm512_ternarylogic_epi32(
+                             high, low, _mm512_set1_epi32(static_cast<int>(0xffff0000u)), 0xec));
 }
 ARMILLARY_INLINE Float if_seen(const std::uint32_t* seen, int bit, Float x, Float hidden) {
   const __mmask16 sees =

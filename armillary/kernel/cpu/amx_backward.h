@@ -40,9 +40,7 @@ struct QuerySums {
   static constexpr int kFloats = kSide + kAmxBackwardQ * 256;
 
   explicit QuerySums(float* memory) : begun(memory), sums(memory + kSide) {}
-  float* of_group(int group, int columns) const {
-    return sums + group * columns * 2 * kTileFloats;
-  }
+  float* of_group(int group, int columns) const { return sums + group * columns * 2 * kTileFloats; }
   float* begun;  ///< 1 if there are.
   float* sums;
 };
@@ -51,8 +49,8 @@ struct QuerySums {
 struct GradChunk {
   const float* scores = nullptr;
   const float* dscores = nullptr;
-  float* weights = nullptr;     ///< P by keys: rows of the tile of 16 keys, then of the next
-  float* slopes = nullptr;      ///< dS, the same
+  float* weights = nullptr;      ///< P by keys: rows of the tile of 16 keys, then of the next
+  float* slopes = nullptr;       ///< dS, the same
   float* slope_words = nullptr;  ///< dS by queries: two tiles, of 16 queries each
   const float* lse = nullptr;
   const float* delta = nullptr;
@@ -75,8 +73,7 @@ ARMILLARY_INLINE void weigh_keys(const GradChunk& chunk, int key, const Float (&
       const int at = ((key + r) / kSide * 2 + h) * kTileFloats + (key + r) % kSide * kWidth;
       Float factor;
       Float slope;
-      Float weight[1] = {
-          exponent_of(key + r, h * kSide, load(chunk.scores + at), factor, slope)};
+      Float weight[1] = {exponent_of(key + r, h * kSide, load(chunk.scores + at), factor, slope)};
       power_of_two(weight);
       p[r][h] = mul(weight[0], factor);
       const Float dp = mul(load(chunk.dscores + at), factor);
@@ -228,7 +225,8 @@ class BackwardItems {
     GradChunk chunk;
     chunk.scores = t_.weights + turn * kChunkFloats;
     chunk.dscores = chunk.scores + BackwardScratch::kDscores;
-    chunk.weights = t_.weights + BackwardScratch::kWeights + (c * 2 * kGradGroups + g) * kTileFloats;
+    chunk.weights =
+        t_.weights + BackwardScratch::kWeights + (c * 2 * kGradGroups + g) * kTileFloats;
     chunk.slopes = chunk.weights + BackwardScratch::kItem;
     chunk.slope_words = by_queries(g, c);
     chunk.lse = t_.lse + g * kPair;
@@ -237,8 +235,7 @@ class BackwardItems {
     return chunk;
   }
   float* by_queries(int g, int c) const {
-    return t_.weights + BackwardScratch::kSlopeWords +
-           (c * 2 * kGradGroups + g * 2) * kTileFloats;
+    return t_.weights + BackwardScratch::kSlopeWords + (c * 2 * kGradGroups + g * 2) * kTileFloats;
   }
 
   /// Whether a chunk without pairs is within what is multiplied.
@@ -261,12 +258,12 @@ class BackwardItems {
 
   template <class Beside>
   ARMILLARY_INLINE void multiply_scores(int g, int c, const GradChunk& chunk, Beside& beside) {
-    const auto multiply = [&](const float* keys, const float* queries, int terms, const float* to)
-                              ARMILLARY_LAMBDA {
+    const auto multiply = [&](const float* keys, const float* queries, int terms,
+                              const float* to) ARMILLARY_LAMBDA {
       multiply_tiles<Streamed::A>(
           {keys + (first_ + c) * terms * 2 * kTileFloats, terms * kTileFloats, kTileFloats},
-          {queries + g * terms * 2 * kTileFloats}, terms, nullptr, pending_,
-          const_cast<float*>(to), beside);
+          {queries + g * terms * 2 * kTileFloats}, terms, nullptr, pending_, const_cast<float*>(to),
+          beside);
     };
     multiply(t_.k_transposed, t_.q, d_pairs_, chunk.scores);
     multiply(t_.v_transposed, t_.dout, e_pairs_, chunk.dscores);
@@ -322,11 +319,10 @@ class BackwardItems {
           t_.weights + at + (c * 2 * kGradGroups + groups.begin) * kTileFloats;
       for (int pair = 0; pair < pairs; ++pair) {
         float* const sums = to + ((first_ + c) * pairs + pair) * kChunkFloats;
-        multiply_tiles<Streamed::B>(
-            {weights, kNextKeys, kTileFloats},
-            {values + (groups.begin * columns + 2 * pair) * kTileFloats, kTileFloats,
-             columns * kTileFloats},
-            groups.count(), sums, pending_, sums, nothing_);
+        multiply_tiles<Streamed::B>({weights, kNextKeys, kTileFloats},
+                                    {values + (groups.begin * columns + 2 * pair) * kTileFloats,
+                                     kTileFloats, columns * kTileFloats},
+                                    groups.count(), sums, pending_, sums, nothing_);
       }
     }
   }

@@ -28,9 +28,9 @@ constexpr float kNoScore = -3e38f;  ///< A maximum below it is that of no score.
 
 constexpr int kAmxForwardQ = 512;
 constexpr int kAmxForwardK = 512;
-constexpr int kItemChunks = 2;                        ///< of 32 keys each
-constexpr int kChunkFloats = 4 * kTileFloats;         ///< S of a chunk: 32 keys x 32 queries
-constexpr int kChunkUnits = kPair;                    ///< Pairs of rows of 16 queries of a chunk.
+constexpr int kItemChunks = 2;                 ///< of 32 keys each
+constexpr int kChunkFloats = 4 * kTileFloats;  ///< S of a chunk: 32 keys x 32 queries
+constexpr int kChunkUnits = kPair;             ///< Pairs of rows of 16 queries of a chunk.
 constexpr int kChunksOfTile = kAmxForwardK / kPair;
 constexpr int kGroupsOfTile = kAmxForwardQ / kPair;
 constexpr int kItemsOfTile = kGroupsOfTile * kChunksOfTile;
@@ -279,7 +279,8 @@ class ForwardPipeline {
     for (int c = 0; c < item.count; ++c) {
       const TilesOf keys{t_.k + item.chunks[c] * terms_ * 2 * kTileFloats, terms_ * kTileFloats,
                          kTileFloats};
-      multiply_tiles<Streamed::A>(keys, {q}, terms_, nullptr, pending_, scores(i) + c * kChunkFloats, beside);
+      multiply_tiles<Streamed::A>(keys, {q}, terms_, nullptr, pending_,
+                                  scores(i) + c * kChunkFloats, beside);
     }
   }
 
@@ -310,8 +311,8 @@ class ForwardPipeline {
   void run_item(int i) {
     const Item& item = items_[i];
     const bool has_next = i + 1 < count_;
-    const int products =
-        (has_next ? items_[i + 1].count * 4 * terms_ : 0) + (i > 0 ? items_[i - 1].count * 2 * columns_ : 0);
+    const int products = (has_next ? items_[i + 1].count * 4 * terms_ : 0) +
+                         (i > 0 ? items_[i - 1].count * 2 * columns_ : 0);
     begin(item, i);
     float sums[kPair];
     __builtin_memcpy(sums, t_.sum + item.group * kPair, sizeof sums);
@@ -401,8 +402,8 @@ class ForwardPipeline {
                         fma(load(row + kWidth), all(looks_[i % 3].scale), minus_base)};
           power_of_two(x);
           sum = add(sum, add(x[0], x[1]));
-          store_words(words + half * kSide + key / 2 * kWidth,
-                      mul(x[0], load(factors[key] + half)), mul(x[1], load(factors[key + 1] + half)));
+          store_words(words + half * kSide + key / 2 * kWidth, mul(x[0], load(factors[key] + half)),
+                      mul(x[1], load(factors[key + 1] + half)));
         }
         store(sums + half, sum);
       }
@@ -488,8 +489,8 @@ class ForwardPipeline {
 
   /// Row `key` of an item, of 16 queries.
   static const float* score_row(const float* x, int key, int half) {
-    return x + key / kPair * kChunkFloats +
-           (key % kPair / kSide * 2 + half / kSide) * kTileFloats + key % kSide * kWidth;
+    return x + key / kPair * kChunkFloats + (key % kPair / kSide * 2 + half / kSide) * kTileFloats +
+           key % kSide * kWidth;
   }
 
   /// The largest scores of queries that are numbers.
@@ -598,9 +599,9 @@ class ForwardPipeline {
   Seen seen_;
   PendingSums pending_;
   Nothing nothing_;
-  int terms_;    ///< Tens of 32 elements of D.
-  int columns_;  ///< Tens of 16 elements of E.
-  bool beside_;  ///< Items are weighed beside products.
+  int terms_;          ///< Tens of 32 elements of D.
+  int columns_;        ///< Tens of 16 elements of E.
+  bool beside_;        ///< Items are weighed beside products.
   float score_scale_;  ///< To units of log 2, of scores as they were computed.
   Look looks_[3];      ///< Of the last three items, by number.
   int count_ = 0;
@@ -652,7 +653,8 @@ inline void write_amx_of<Bf16>(const ForwardTile& t, void* out, std::int64_t out
         t.out + (first / kPair * (width / kSide) * 2 + first / kSide % 2) * kTileFloats;
     const int count = t.pairs.q_rows - first < kSide ? t.pairs.q_rows - first : kSide;
     // Rows are far apart: those of the next turn are asked for, to be written.
-    const int next = t.pairs.q_rows - first - kSide < kSide ? t.pairs.q_rows - first - kSide : kSide;
+    const int next =
+        t.pairs.q_rows - first - kSide < kSide ? t.pairs.q_rows - first - kSide : kSide;
     for (int r = 0; r < next; ++r) {
       const Bf16* const row = static_cast<Bf16*>(out) + (first + kSide + r) * out_stride;
       for (int i = 0; i < t.value_dim; i += kPair) __builtin_prefetch(row + i, 1);

@@ -170,19 +170,20 @@ class KeyBlock {
     void* const to = ends() ? at(result, batch_, kv_head_, rows_.begin) : nullptr;
     if (begins() && ends()) {
       products_.write_sums[index_of(result.element)](packed, groups(), count(), width, factor, to,
-                                                  result.row);
+                                                     result.row);
       return;
     }
     float* const at_rest = target_.rounded ? at(sums, 0, 0, rows_.begin - first_row_)
                                            : at(sums, batch_, kv_head_, rows_.begin);
     if (begins()) {
       products_.write_sums[index_of(Element::Float32)](packed, groups(), count(), width, factor,
-                                                    at_rest, sums.row);
+                                                       at_rest, sums.row);
     } else {
       products_.add_sums(packed, groups(), count(), width, factor, at_rest, sums.row);
     }
     if (ends() && target_.rounded) {
-      call_.isa->write_rows[index_of(result.element)](at_rest, sums.row, count(), width, to, result.row);
+      call_.isa->write_rows[index_of(result.element)](at_rest, sums.row, count(), width, to,
+                                                      result.row);
     }
   }
 

@@ -141,9 +141,8 @@ void attend_block(const Call& call, const QueryTarget& target, const Round& roun
     if (target.sinks_H != nullptr) {
       add_sink(products, tile, target.sinks_H[head]);
     }
-    products.write[index_of(target.result.element)](tile,
-                                                    at(target.result, batch, head, rows.begin),
-                                                    target.result.row, lse, target.lse.row);
+    products.write[index_of(target.result.element)](
+        tile, at(target.result, batch, head, rows.begin), target.result.row, lse, target.lse.row);
   } else {
     products.write[index_of(Element::Float32)](tile, sums, target.sums.row, lse, target.lse.row);
   }

@@ -38,9 +38,9 @@ namespace {
 
 constexpr const Tiles* kAll[] = {
 #if defined(__x86_64__)
-    &amx::kTiles, &avx512_bf16::kTiles, &avx512::kTiles, &avx2::kTiles,
+    &amx::kTiles,      &avx512_bf16::kTiles, &avx512::kTiles,      &avx2::kTiles,
 #endif
-    &portable::kTiles, &emulated::kTiles, &emulated_amx::kTiles};
+    &portable::kTiles, &emulated::kTiles,    &emulated_amx::kTiles};
 
 std::vector<std::string> names_here() {
   std::vector<std::string> names;

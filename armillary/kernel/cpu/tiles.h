@@ -165,7 +165,7 @@ struct Products {
   PassSizes forward_sizes;
   PassSizes backward_sizes;
   std::int64_t heads_floats = 0;  ///< What is packed of several heads at once, at most; 0 is any.
-  float log_unit = 1;  ///< ForwardTile::max times it is in the unit of log-sum-exps.
+  float log_unit = 1;             ///< ForwardTile::max times it is in the unit of log-sum-exps.
   /// Columns and transposed: what is summed over elements of a row. For backward also dO and V.
   bool (*pack_queries)(const Rows& rows, float scale, int padded, float* packed) = nullptr;
   bool (*pack_keys)(const Rows& rows, float* packed) = nullptr;

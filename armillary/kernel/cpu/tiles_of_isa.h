@@ -62,8 +62,8 @@ const Tiles kTiles = {
                .add_sums = add_columns},
 #if defined(ARMILLARY_AMX)
     .pairs = {.terms = PairProduct::kTerms,
-              .units = {.rows = kPair, .keys = kPair, .width = kPair, .words = kSide,
-                        .columns = kPair},
+              .units =
+                  {.rows = kPair, .keys = kPair, .width = kPair, .words = kSide, .columns = kPair},
               .forward_sizes = {.q_rows = kAmxForwardQ,
                                 .k_rows = kAmxForwardK,
                                 .scores = ForwardScratch::kFloats},
