@@ -10,7 +10,8 @@
 // the gradient by backward_amx_dq.
 #pragma once
 
-#include "armillary/kernel/cpu/amx_forward.h"
+#include "armillary/kernel/cpu/amx_scores.h"
+#include "armillary/kernel/cpu/amx_seen.h"
 #include "armillary/kernel/cpu/backward_tile.h"
 
 #if defined(ARMILLARY_AMX)

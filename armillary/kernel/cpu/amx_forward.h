@@ -14,23 +14,16 @@
 // doubled a sum.
 #pragma once
 
-#include "armillary/kernel/cpu/amx_pack.h"
-#include "armillary/kernel/cpu/forward_tile.h"
+#include "armillary/kernel/cpu/amx_seen.h"
+#include "armillary/kernel/cpu/amx_weighing.h"
 
 #if defined(ARMILLARY_AMX)
 
 namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
-constexpr float kLn2 = 0.693147182f;
-constexpr float kLog2E = 1.44269504f;
-
-constexpr float kNoScore = -3e38f;  ///< A maximum below it is that of no score.
-
 constexpr int kAmxForwardQ = 512;
 constexpr int kAmxForwardK = 512;
-constexpr int kItemChunks = 2;                 ///< of 32 keys each
-constexpr int kChunkFloats = 4 * kTileFloats;  ///< S of a chunk: 32 keys x 32 queries
-constexpr int kChunkUnits = kPair;             ///< Pairs of rows of 16 queries of a chunk.
+constexpr int kItemChunks = 2;  ///< of 32 keys each
 constexpr int kChunksOfTile = kAmxForwardK / kPair;
 constexpr int kGroupsOfTile = kAmxForwardQ / kPair;
 constexpr int kItemsOfTile = kGroupsOfTile * kChunksOfTile;
@@ -44,69 +37,6 @@ struct Item {
   bool early = false;  ///< It is looked at first.
 };
 
-/// Which keys the queries of a tile see: a bit a key, a word a query and chunk. Memory is given;
-/// without ranges only the last chunk has words, which are the same for all queries.
-class Seen {
- public:
-  Seen(const TilePairs& pairs, std::uint32_t* words) : pairs_(pairs), words_(words) {
-    chunks_ = (pairs.k_rows + kPair - 1) / kPair;
-    groups_ = (pairs.q_rows + kPair - 1) / kPair;
-    if (pairs.ranges != nullptr) {
-      mark();
-    } else if (pairs.k_rows % kPair != 0) {
-      const std::uint32_t tail = (1u << pairs.k_rows % kPair) - 1;
-      for (int i = 0; i < kPair; ++i) words_[i] = tail;
-    }
-  }
-
-  int chunks() const { return chunks_; }
-  int groups() const { return groups_; }
-
-  /// Words of the 32 queries of a group.
-  const std::uint32_t* words(int group, int chunk) const {
-    return pairs_.ranges == nullptr ? words_ : words_ + (group * chunks_ + chunk) * kPair;
-  }
-
-  enum class Kind : std::uint8_t { None, Partial, Whole };
-  Kind kind(int group, int chunk) const {
-    if (pairs_.ranges == nullptr) {
-      return (chunk + 1) * kPair <= pairs_.k_rows ? Kind::Whole : Kind::Partial;
-    }
-    const std::uint32_t* const of_group = words(group, chunk);
-    std::uint32_t any = 0;
-    std::uint32_t every = ~0u;
-    for (int i = 0; i < kPair; ++i) any |= of_group[i];
-    const int left = pairs_.q_rows - group * kPair;
-    if (left >= kPair) {
-      for (int i = 0; i < kPair; ++i) every &= of_group[i];
-    } else {
-      for (int i = 0; i < left; ++i) every &= of_group[i];
-    }
-    return any == 0 ? Kind::None : every == ~0u ? Kind::Whole : Kind::Partial;
-  }
-
- private:
-  void mark() {
-    __builtin_memset(words_, 0, sizeof(std::uint32_t) * groups_ * chunks_ * kPair);
-    for (int i = 0; i < pairs_.range_count; ++i) {
-      const RowRange& range = pairs_.ranges[i];
-      std::uint32_t* const of_row =
-          words_ + range.row / kPair * chunks_ * kPair + range.row % kPair;
-      for (int begin = range.begin; begin < range.end;) {
-        const int first = begin % kPair;
-        const int left = range.end - begin < kPair - first ? range.end - begin : kPair - first;
-        of_row[begin / kPair * kPair] |= (left == kPair ? ~0u : (1u << left) - 1) << first;
-        begin += left;
-      }
-    }
-  }
-
-  const TilePairs& pairs_;
-  std::uint32_t* words_;
-  int chunks_;
-  int groups_;
-};
-
 /// Scratch of a tile, in floats: S and P of two items, sums that belong nowhere, words of Seen.
 struct ForwardScratch {
   static constexpr int kScores = kItemChunks * kChunkFloats;
@@ -115,108 +45,6 @@ struct ForwardScratch {
   static constexpr int kSeen = kNowhere + kChunkFloats;
   static constexpr int kFloats = kSeen + kGroupsOfTile * kChunksOfTile * kPair;
 };
-
-/// Weighs the scores of an item one pair of rows of 16 queries after the other: P^T as words, and
-/// the sums of columns. Done beside products, for which `step` is cut to their time.
-class Weighing {
- public:
-  Weighing(const float* scores, float* words, int chunks, float scale)
-      : scores_(scores), words_(words), left_(chunks * kChunkUnits), scale_(all(scale)) {}
-
-  /// `max` is in units of log 2 and finite where a score is; sums are added to. 32 queries.
-  ARMILLARY_INLINE void begin(const float* max, float* sums, int a_step) {
-    max_ = max;
-    sums_ = sums;
-    a_step_ = a_step;
-  }
-  ARMILLARY_INLINE void step() {
-    for (int i = 0; i < a_step_ && left_ != 0; ++i) weigh_pair();
-  }
-  ARMILLARY_INLINE void finish() {
-    while (left_ != 0) weigh_pair();
-  }
-
- private:
-  ARMILLARY_INLINE void weigh_pair() {
-    if (left_ % kSide == 0) {  // 16 pairs of rows for the first 16 queries, then for the others
-      half_ = left_ % kPair == 0 ? 0 : kSide;
-      const Float max = load(max_ + half_);
-      minus_base_ = if_less(max, all(kNoScore), all(0.0f), sub(all(0.0f), max));
-      even_ = load(sums_ + half_);
-      odd_ = all(0.0f);
-    }
-    Float x[2] = {fma(load(scores_), scale_, minus_base_),
-                  fma(load(scores_ + kWidth), scale_, minus_base_)};
-    power_of_two(x);
-    even_ = add(even_, x[0]);
-    odd_ = add(odd_, x[1]);
-    store_weights(words_, x[0], x[1]);
-    scores_ += 2 * kWidth;
-    words_ += kWidth;
-    --left_;
-    if (left_ % (kSide / 2) == 0) next_tile();
-  }
-  /// From the first 16 keys of 16 queries to the next, and then to the other queries.
-  ARMILLARY_INLINE void next_tile() {
-    if (left_ % kSide != 0) {
-      scores_ += kTileFloats;
-      return;
-    }
-    if (left_ % kPair != 0) scores_ -= 2 * kTileFloats;
-    store(sums_ + half_, add(even_, odd_));
-  }
-
-  const float* scores_;
-  float* words_;
-  int left_;  ///< Pairs of rows.
-  int a_step_ = 1;
-  int half_ = 0;
-  const float* max_ = nullptr;
-  float* sums_ = nullptr;
-  Float scale_;
-  Float minus_base_ = all(0.0f);
-  Float even_ = all(0.0f);
-  Float odd_ = all(0.0f);
-};
-
-/// Calls visit(query, key, scores) for the rows of 16 queries of S^T of a chunk.
-template <class Visit>
-ARMILLARY_INLINE void for_each_score_row(float* chunk, Visit visit) {
-  for (int tile = 0; tile < 4; ++tile) {
-    for (int r = 0; r < kSide; ++r, chunk += kWidth) {
-      visit(tile % 2 * kSide, tile / 2 * kSide + r, chunk);
-    }
-  }
-}
-
-/// Scores of a key and 16 queries of a tile, of products of bf16: their scale, softcap and slope.
-/// Returns d score / d (scale <q, k>).
-inline Float bend_scores(const TilePairs& pairs, const TileScore& score, float scale, int query,
-                         int key, Float& x) {
-  Float slope = all(1.0f);
-  x = mul(x, all(scale));
-  if (score.softcap != 0) {
-    const Float y = tanh(x);
-    slope = fnma(y, y, slope);
-    x = mul(y, all(score.softcap));
-  }
-  if (score.slope != 0 && key < pairs.k_rows) {
-    float distances[kSide] = {};
-    for (int i = 0; i < kSide && query + i < pairs.q_rows; ++i) {
-      const std::int64_t d = score.k_positions[key] - score.q_positions[query + i] - score.shift;
-      distances[i] = static_cast<float>(d < 0 ? -d : d);
-    }
-    x = fnma(load(distances), all(score.slope), x);
-  }
-  return slope;
-}
-
-ARMILLARY_INLINE float widened(Bf16 x) {
-  const std::uint32_t bits = static_cast<std::uint32_t>(x.bits) << 16;
-  float value = 0;
-  __builtin_memcpy(&value, &bits, sizeof value);
-  return value;
-}
 
 class ForwardPipeline {
  public:
@@ -339,9 +167,10 @@ class ForwardPipeline {
   /// Maxima and scores of an item as they are weighed.
   void begin(const Item& item, int i) {
     Look& look = looks_[i % 3];
-    if (item.early) return move_maxima(item, look);
-    __builtin_memcpy(look.max, t_.max + item.group * kPair, sizeof look.max);
-    scale_if_large(item, scores(i), look);
+    float* const max = t_.max + item.group * kPair;
+    if (item.early) return move_maxima(look, max, t_.sum + item.group * kPair);
+    __builtin_memcpy(look.max, max, sizeof look.max);
+    scale_if_large(scores(i), item.count, look);
   }
 
   /// Whether a sum has doubled, of 16 queries.
@@ -355,12 +184,12 @@ class ForwardPipeline {
     pending_.flush();
     Look& look = looks_[i % 3];
     float tops[kPair];
-    find_tops(item, scores(i), tops);
-    raise_max(item, tops, look.scale, look);
-    move_maxima(item, look);
+    find_tops(scores(i), item.count, tops);
+    raise_maxima(tops, t_.max + item.group * kPair, t_.sum + item.group * kPair, look);
+    move_maxima(look, t_.max + item.group * kPair, t_.sum + item.group * kPair);
     rescale(item, look, 0, columns_);
     look.moved = false;
-    scale_if_large(item, scores(i), look);
+    scale_if_large(scores(i), item.count, look);
     weigh(item, i, t_.sum + item.group * kPair);
   }
 
@@ -421,14 +250,6 @@ class ForwardPipeline {
     }
   }
 
-  /// What is known of an item before it is weighed.
-  struct Look {
-    float max[kPair];      ///< Maxima that it is weighed with,
-    float factors[kPair];  ///< what brings earlier sums to them,
-    bool moved = false;    ///< and whether those are not 1.
-    float scale = 1;       ///< To units of log 2, of scores as they stand in memory.
-  };
-
   /// Brings score.h into the scores of item i, and -inf where they are hidden; finds its maxima.
   void look(int i) {
     const Item& item = items_[i];
@@ -448,27 +269,12 @@ class ForwardPipeline {
     look.moved = false;
     if (item.early) {
       float tops[kPair];
-      find_tops(item, x, tops);
+      find_tops(x, item.count, tops);
       if (t_.max_logit != nullptr) raise_logit(item, x, tops);
-      raise_max(item, tops, look.scale, look);
-      scale_if_large(item, x, look);
+      raise_maxima(tops, t_.max + item.group * kPair, t_.sum + item.group * kPair, look);
+      scale_if_large(x, item.count, look);
     }
   }
-
-  /// Where a maximum is large, the product of score and scale is rounded before the difference is
-  /// taken, as the maximum was; elsewhere that is not worth its time.
-  void scale_if_large(const Item& item, float* x, Look& look) const {
-    constexpr float kLarge = 0x1p10f;
-    if (!any_above(abs(finite_or_0(load(look.max))), kLarge) &&
-        !any_above(abs(finite_or_0(load(look.max + kSide))), kLarge)) {
-      return;
-    }
-    for (int i = 0; i < item.count * kChunkFloats; i += kWidth) {
-      store(x + i, mul(load(x + i), all(look.scale)));
-    }
-    look.scale = 1;
-  }
-  static Float finite_or_0(Float max) { return if_less(max, all(kNoScore), all(0.0f), max); }
 
   void bend_chunk(const Item& item, int c, float* chunk) const {
     for_each_score_row(chunk, [&](int query, int key, float* row) {
@@ -481,73 +287,10 @@ class ForwardPipeline {
 
   void raise_logit(const Item& item, const float* x, const float* tops) const {
     const float scale = t_.score.plain() ? t_.scale : 1;
+    const bool nan = any_nan(x, item.count);
     for (int q = 0; q < kPair && item.group * kPair + q < t_.pairs.q_rows; ++q) {
-      const float top = has_nan(item, x, q) ? __builtin_nanf("") : tops[q] * scale;
+      const float top = nan && has_nan(x, item.count, q) ? __builtin_nanf("") : tops[q] * scale;
       if (top != top || top > *t_.max_logit) *t_.max_logit = top;
-    }
-  }
-
-  /// Row `key` of an item, of 16 queries.
-  static const float* score_row(const float* x, int key, int half) {
-    return x + key / kPair * kChunkFloats + (key % kPair / kSide * 2 + half / kSide) * kTileFloats +
-           key % kSide * kWidth;
-  }
-
-  /// The largest scores of queries that are numbers.
-  static void find_tops(const Item& item, const float* x, float* tops) {
-    constexpr int kChains = 4;  // hide the latency of a maximum
-    Float top[2][kChains];
-    for (int i = 0; i < kChains; ++i) top[0][i] = top[1][i] = all(-kInf);
-    for (int tile = 0; tile < 4 * item.count; tile += 2, x += 2 * kTileFloats) {
-#pragma GCC unroll 4
-      for (int r = 0; r < kSide; ++r) {
-        top[0][r % kChains] = max(load(x + r * kWidth), top[0][r % kChains]);
-        top[1][r % kChains] = max(load(x + kTileFloats + r * kWidth), top[1][r % kChains]);
-      }
-    }
-    for (int half = 0; half < 2; ++half) {
-      const Float two[2] = {max(top[half][0], top[half][1]), max(top[half][2], top[half][3])};
-      store(tops + half * kSide, max(two[0], two[1]));
-    }
-  }
-  static bool has_nan(const Item& item, const float* x, int q) {
-    for (int key = 0; key < item.count * kPair; ++key) {
-      const float y = score_row(x, key, q / kSide * kSide)[q % kSide];
-      if (y != y) return true;
-    }
-    return false;
-  }
-
-  /// Maxima move to the largest scores of an item where that matters. Sums may lack an item yet.
-  void raise_max(const Item& item, const float* tops, float scale, Look& look) const {
-    constexpr float kShare = 64;    // a weight of less than a 64th of the sum may be above 1
-    constexpr float kLargest = 20;  // in units of log 2: then any weight moves the maximum
-    look.moved = false;
-    for (int half = 0; half < kPair; half += kSide) {
-      const Float before = load(t_.max + item.group * kPair + half);
-      const Float sum = load(t_.sum + item.group * kPair + half);
-      const Float top = mul(load(tops + half), all(scale));
-      const Float above = sub(top, before);
-      Float weight[1] = {above};
-      power_of_two(weight);
-      Float raised = if_less(sum, mul(weight[0], all(kShare)), top, before);
-      raised = if_less(all(kLargest), above, top, raised);
-      raised = if_less(before, raised, raised, before);
-      // Nothing is summed where there was no maximum.
-      const Float by = if_less(before, all(kNoScore), all(0.0f), sub(before, raised));
-      const Float factor = exp(mul(by, all(kLn2)));
-      store(look.max + half, raised);
-      store(look.factors + half, factor);
-      look.moved |= any_above(sub(all(1.0f), factor), 0);
-    }
-  }
-
-  /// Maxima of the group become those of an item, and sums with them.
-  void move_maxima(const Item& item, const Look& look) const {
-    float* const sums = t_.sum + item.group * kPair;
-    __builtin_memcpy(t_.max + item.group * kPair, look.max, sizeof look.max);
-    for (int half = 0; half < kPair; half += kSide) {
-      store(sums + half, mul(load(sums + half), load(look.factors + half)));
     }
   }
 
@@ -560,17 +303,6 @@ class ForwardPipeline {
     }
   }
 
- public:
-  /// out of one row *= factor
-  static void scale(const ForwardTile& t, int row, float factor) {
-    const int width = to_pairs(t.value_dim);
-    for (int e = 0; e < width; ++e) {
-      t.out[((row / kPair * (width / kSide) + e / kSide) * 2 + row / kSide % 2) * kTileFloats +
-            e % kSide * kWidth + row % kSide] *= factor;
-    }
-  }
-
- private:
   /// O^T += V^T P^T without touching hidden pairs, where 0 * NaN would.
   void add_exactly(const Item& item, int i) {
     pending_.flush();
@@ -595,6 +327,7 @@ class ForwardPipeline {
           weight * widened(v[e / kSide * kTileHalves + e % kSide * kPair + key]);
     }
   }
+
   const ForwardTile& t_;
   Seen seen_;
   PendingSums pending_;
@@ -611,72 +344,6 @@ class ForwardPipeline {
 inline void forward_amx(const ForwardTile& t) {
   [[maybe_unused]] const TileRegisters registers;
   ForwardPipeline(t).run();
-}
-
-inline void scale_amx_row(const ForwardTile& t, int row, float factor) {
-  ForwardPipeline::scale(t, row, factor);
-}
-
-/// What out is multiplied with, for 32 rows at least, and their log-sum-exps.
-inline void finish_rows(const ForwardTile& t, float* factors, float* lse, std::int64_t lse_stride) {
-  for (int row = 0; row < to_pairs(t.pairs.q_rows); ++row) {
-    const bool empty = row >= t.pairs.q_rows || t.sum[row] == 0;
-    factors[row] = empty ? 0 : 1 / t.sum[row];
-    if (row >= t.pairs.q_rows) continue;
-    lse[row * lse_stride] = empty ? -kInf : t.max[row] * kLn2 + __builtin_logf(t.sum[row]);
-  }
-}
-
-/// As write_of.
-template <class E>
-inline void write_amx_of(const ForwardTile& t, void* out, std::int64_t out_stride, float* lse,
-                         std::int64_t lse_stride) {
-  float factors[kAmxForwardQ];
-  finish_rows(t, factors, lse, lse_stride);
-  for_each_row_of(t.out, t.pairs.q_rows, t.value_dim,
-                  [&](int row, int first, int columns, Float x) ARMILLARY_LAMBDA {
-                    store_all(static_cast<E*>(out) + row * out_stride + first, columns,
-                              [&](int) ARMILLARY_LAMBDA { return mul(x, all(factors[row])); });
-                  });
-}
-
-/// The same of bf16: two columns are a word before they are turned round.
-template <>
-inline void write_amx_of<Bf16>(const ForwardTile& t, void* out, std::int64_t out_stride, float* lse,
-                               std::int64_t lse_stride) {
-  float factors[kAmxForwardQ];
-  finish_rows(t, factors, lse, lse_stride);
-  const int width = to_pairs(t.value_dim);
-  for (int first = 0; first < t.pairs.q_rows; first += kSide) {
-    const Float factor = load(factors + first);
-    const float* sums =
-        t.out + (first / kPair * (width / kSide) * 2 + first / kSide % 2) * kTileFloats;
-    const int count = t.pairs.q_rows - first < kSide ? t.pairs.q_rows - first : kSide;
-    // Rows are far apart: those of the next turn are asked for, to be written.
-    const int next =
-        t.pairs.q_rows - first - kSide < kSide ? t.pairs.q_rows - first - kSide : kSide;
-    for (int r = 0; r < next; ++r) {
-      const Bf16* const row = static_cast<Bf16*>(out) + (first + kSide + r) * out_stride;
-      for (int i = 0; i < t.value_dim; i += kPair) __builtin_prefetch(row + i, 1);
-    }
-    for (int begin = 0; begin < t.value_dim; begin += kPair, sums += 4 * kTileFloats) {
-      Float words[kSide];
-      for (int i = 0; i < kSide; ++i) {
-        const float* const row = sums + i / 8 * 2 * kTileFloats + i % 8 * 2 * kWidth;
-        words[i] = rounded_words(mul(load(row), factor), mul(load(row + kWidth), factor));
-      }
-      transpose16(words);
-      const int columns = t.value_dim - begin < kPair ? t.value_dim - begin : kPair;
-      for (int r = 0; r < count; ++r) {
-        Bf16* const to = static_cast<Bf16*>(out) + (first + r) * out_stride + begin;
-        if (columns == kPair) {
-          __builtin_memcpy(to, &words[r], sizeof words[r]);
-        } else {
-          __builtin_memcpy(to, &words[r], sizeof(Bf16) * static_cast<std::size_t>(columns));
-        }
-      }
-    }
-  }
 }
 
 }  // namespace armillary::kernel::cpu::ARMILLARY_ISA

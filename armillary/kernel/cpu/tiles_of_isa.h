@@ -2,6 +2,7 @@
 #pragma once
 
 #include "armillary/kernel/cpu/amx_backward.h"
+#include "armillary/kernel/cpu/amx_write.h"
 #include "armillary/kernel/cpu/backward_pairs.h"
 #include "armillary/kernel/cpu/backward_tile.h"
 #include "armillary/kernel/cpu/forward_pairs.h"

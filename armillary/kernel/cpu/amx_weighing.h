@@ -1,0 +1,135 @@
+// amx_weighing.h: how scores of an item become weights, and when maxima move.
+#pragma once
+
+#include "armillary/kernel/cpu/amx_scores.h"
+
+#if defined(ARMILLARY_AMX)
+
+namespace armillary::kernel::cpu::ARMILLARY_ISA {
+
+constexpr int kChunkUnits = kPair;  ///< Pairs of rows of 16 queries of a chunk.
+
+/// What is known of an item before it is weighed.
+struct Look {
+  float max[kPair];      ///< Maxima that it is weighed with,
+  float factors[kPair];  ///< what brings earlier sums to them,
+  bool moved = false;    ///< and whether those are not 1.
+  float scale = 1;       ///< To units of log 2, of scores as they stand in memory.
+};
+
+inline Float finite_or_0(Float max) {
+  return if_less(max, all(kNoScore), all(0.0f), max);
+}
+
+/// Where a maximum is large, the product of score and scale is rounded before the difference is
+/// taken, as the maximum was; elsewhere that is not worth its time.
+inline void scale_if_large(float* x, int chunks, Look& look) {
+  constexpr float kLarge = 0x1p10f;
+  if (!any_above(abs(finite_or_0(load(look.max))), kLarge) &&
+      !any_above(abs(finite_or_0(load(look.max + kSide))), kLarge)) {
+    return;
+  }
+  for (int i = 0; i < chunks * kChunkFloats; i += kWidth) {
+    store(x + i, mul(load(x + i), all(look.scale)));
+  }
+  look.scale = 1;
+}
+
+/// Maxima move to the largest scores of an item where that matters. Sums may lack an item yet.
+inline void raise_maxima(const float* tops, const float* max, const float* sums, Look& look) {
+  constexpr float kShare = 64;    // a weight of less than a 64th of the sum may be above 1
+  constexpr float kLargest = 20;  // in units of log 2: then any weight moves the maximum
+  look.moved = false;
+  for (int half = 0; half < kPair; half += kSide) {
+    const Float before = load(max + half);
+    const Float sum = load(sums + half);
+    const Float top = mul(load(tops + half), all(look.scale));
+    const Float above = sub(top, before);
+    Float weight[1] = {above};
+    power_of_two(weight);
+    Float raised = if_less(sum, mul(weight[0], all(kShare)), top, before);
+    raised = if_less(all(kLargest), above, top, raised);
+    raised = if_less(before, raised, raised, before);
+    // Nothing is summed where there was no maximum.
+    const Float by = if_less(before, all(kNoScore), all(0.0f), sub(before, raised));
+    const Float factor = exp(mul(by, all(kLn2)));
+    store(look.max + half, raised);
+    store(look.factors + half, factor);
+    look.moved |= any_above(sub(all(1.0f), factor), 0);
+  }
+}
+
+/// Maxima become those of an item, and sums with them.
+inline void move_maxima(const Look& look, float* max, float* sums) {
+  __builtin_memcpy(max, look.max, sizeof look.max);
+  for (int half = 0; half < kPair; half += kSide) {
+    store(sums + half, mul(load(sums + half), load(look.factors + half)));
+  }
+}
+
+/// Weighs the scores of an item one pair of rows of 16 queries after the other: P^T as words, and
+/// the sums of columns. Done beside products, for which `step` is cut to their time.
+class Weighing {
+ public:
+  Weighing(const float* scores, float* words, int chunks, float scale)
+      : scores_(scores), words_(words), left_(chunks * kChunkUnits), scale_(all(scale)) {}
+
+  /// `max` is in units of log 2 and finite where a score is; sums are added to. 32 queries.
+  ARMILLARY_INLINE void begin(const float* max, float* sums, int a_step) {
+    max_ = max;
+    sums_ = sums;
+    a_step_ = a_step;
+  }
+  ARMILLARY_INLINE void step() {
+    for (int i = 0; i < a_step_ && left_ != 0; ++i) weigh_pair();
+  }
+  ARMILLARY_INLINE void finish() {
+    while (left_ != 0) weigh_pair();
+  }
+
+ private:
+  ARMILLARY_INLINE void weigh_pair() {
+    if (left_ % kSide == 0) {  // 16 pairs of rows for the first 16 queries, then for the others
+      half_ = left_ % kPair == 0 ? 0 : kSide;
+      const Float max = load(max_ + half_);
+      minus_base_ = if_less(max, all(kNoScore), all(0.0f), sub(all(0.0f), max));
+      even_ = load(sums_ + half_);
+      odd_ = all(0.0f);
+    }
+    Float x[2] = {fma(load(scores_), scale_, minus_base_),
+                  fma(load(scores_ + kWidth), scale_, minus_base_)};
+    power_of_two(x);
+    even_ = add(even_, x[0]);
+    odd_ = add(odd_, x[1]);
+    store_weights(words_, x[0], x[1]);
+    scores_ += 2 * kWidth;
+    words_ += kWidth;
+    --left_;
+    if (left_ % (kSide / 2) == 0) next_tile();
+  }
+  /// From the first 16 keys of 16 queries to the next, and then to the other queries.
+  ARMILLARY_INLINE void next_tile() {
+    if (left_ % kSide != 0) {
+      scores_ += kTileFloats;
+      return;
+    }
+    if (left_ % kPair != 0) scores_ -= 2 * kTileFloats;
+    store(sums_ + half_, add(even_, odd_));
+  }
+
+  const float* scores_;
+  float* words_;
+  int left_;  ///< Pairs of rows.
+  int a_step_ = 1;
+  int half_ = 0;
+  const float* max_ = nullptr;
+  float* sums_ = nullptr;
+  Float scale_;
+  Float minus_base_ = all(0.0f);
+  Float even_ = all(0.0f);
+  Float odd_ = all(0.0f);
+};
+
+}  // namespace armillary::kernel::cpu::ARMILLARY_ISA
+
+#endif
