@@ -88,7 +88,7 @@ using DoctorError = Doctor;
 TEST_F(DoctorError, ForcedSetsThatThereAreNot) {
   force("sse9");
   expect_refused({"doctor"}, AllOf(StartsWith("ARMILLARY_ISA: sse9; "),
-                                   HasSubstr("portable or emulated is required")));
+                                   HasSubstr("portable, emulated or emulated_amx is required")));
   expect_refused({"bench", "kernel", "--tokens", "8"}, StartsWith("ARMILLARY_ISA: sse9; "));
   force("avx3");
   expect_refused({"doctor"}, HasSubstr("is required; nearest: "));
@@ -100,7 +100,7 @@ TEST_F(DoctorError, ForcedSetsThatDoNotRunHere) {
     if (set_of(all, name).value("runs", false)) continue;
     force(name);
     expect_refused({"doctor"}, AllOf(StartsWith("ARMILLARY_ISA: " + name),
-                                     HasSubstr("portable or emulated is required")));
+                                     HasSubstr("portable, emulated or emulated_amx is required")));
   }
 }
 
