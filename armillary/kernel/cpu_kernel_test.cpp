@@ -362,6 +362,62 @@ TEST_P(CpuKernel, HugeScoresAreExact) {
   }
 }
 
+// A scale of 0 makes all visible scores equal, and one below turns their order round.
+TEST_P(CpuKernel, ScalesThatAreNotPositive) {
+  const Mask mask = plan::parse_mask("causal", {.q = 70, .kv = 70});
+  const Sequences x = random_sequences({.heads = 2, .kv_heads = 1}, mask, at::kBFloat16, 7);
+  for (const double scale : {0.0, -0.7}) {
+    const Results given = dealt_attention(kernel(), x, mask, whole(mask, 2), Score{.scale = scale});
+    const Results exact =
+        dealt_attention(reference(), to_double(x), mask, whole(mask, 2), Score{.scale = scale});
+    for_each_result(given, exact, [&](const char* name, const at::Tensor& a, const at::Tensor& b) {
+      EXPECT_TRUE(a.isfinite().all().item<bool>()) << name << ", " << scale;
+      EXPECT_TRUE(at::allclose(a.to(at::kDouble), b, 0.02, 0.02)) << name << ", " << scale;
+    });
+  }
+}
+
+// No block of keys doubles the sum of what came before, and together they are 2^250 times it.
+TEST_P(CpuKernel, ScoresThatGrowSlowly) {
+  const Mask mask = plan::full_mask({.q = 1, .kv = 16384});
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    Sequences x = random_sequences({.heads = 1, .kv_heads = 1, .head_dim = 16}, mask, dtype, 5);
+    x.q_BSHD.zero_().select(3, 0).fill_(1);
+    x.k_BSGD.select(3, 0).copy_((at::arange(16384) * 0.0105).view({1, -1, 1}));
+    const Results given = dealt_attention(kernel(), x, mask, whole(mask, 1), Score{.scale = 1});
+    const Results exact =
+        dealt_attention(reference(), to_double(x), mask, whole(mask, 1), Score{.scale = 1});
+    EXPECT_LE(relative_error(given.out_BSHE, exact.out_BSHE), dtype == at::kFloat ? 1e-5 : 0x1p-7);
+    EXPECT_LE(relative_error(given.lse_BSH, exact.lse_BSH), 1e-5);
+  }
+}
+
+// Rule 3 where maxima move with the very block of keys that holds the NaN.
+TEST_P(CpuKernel, ANanOfTheLastKeyReachesItsQueryOnly) {
+  const Mask mask = plan::parse_mask("causal", {.q = 128, .kv = 128});
+  Sequences x = random_sequences({.heads = 1, .kv_heads = 1, .head_dim = 16, .value_dim = 96}, mask,
+                                 at::kBFloat16, 5);
+  x.k_BSGD.slice(1, 90).mul_(4);
+  const Results tame = dealt_attention(kernel(), x, mask, whole(mask, 1), 0.5);
+  x.v_BSGE.select(1, 127).fill_(std::numeric_limits<double>::quiet_NaN());
+  const Results wild = dealt_attention(kernel(), x, mask, whole(mask, 1), 0.5);
+  EXPECT_LE(relative_error(wild.out_BSHE.slice(1, 0, 127), tame.out_BSHE.slice(1, 0, 127)), 0x1p-7);
+  EXPECT_TRUE(wild.out_BSHE.select(1, 127).isnan().all().item<bool>());
+}
+
+// With a softcap an infinite key has finite scores; rows beyond the last query must not meet it.
+TEST_P(CpuKernel, InfiniteKeysWithASoftcap) {
+  const Mask mask = plan::full_mask({.q = 50, .kv = 70});
+  Sequences x =
+      random_sequences({.heads = 1, .kv_heads = 1, .head_dim = 16}, mask, at::kBFloat16, 5);
+  x.q_BSHD.select(3, 0).fill_(1);
+  x.k_BSGD.select(1, 66).select(1, 0).select(1, 0).fill_(std::numeric_limits<double>::infinity());
+  const Score score{.scale = 0.3, .softcap = 5};
+  const Results given = dealt_attention(kernel(), x, mask, whole(mask, 1), score);
+  EXPECT_TRUE(given.dv_BSGE.isfinite().all().item<bool>());
+  EXPECT_TRUE(given.dk_BSGD.slice(1, 0, 66).isfinite().all().item<bool>());
+}
+
 std::string error_of(const std::function<void()>& call) {
   try {
     call();

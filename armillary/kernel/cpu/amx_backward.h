@@ -91,12 +91,6 @@ ARMILLARY_INLINE void weigh_keys(const GradChunk& chunk, int key, const Float (&
   store_words(chunk.slope_words + kTileFloats + key / 2 * kWidth, ds[0][1], ds[1][1]);
 }
 
-/// A query that sees nothing has a log-sum-exp of -inf, and a score of -inf is no number less that.
-inline Float seen_lse(const float* lse) {
-  const Float x = load(lse);
-  return if_less(x, all(kNoScore), all(kInf), x);
-}
-
 /// Weighs a chunk of plain scores pair by pair of its keys, beside products.
 class GradWeighing {
  public:
@@ -104,7 +98,7 @@ class GradWeighing {
   GradWeighing(const GradChunk& chunk, float scale, int products)
       : chunk_(chunk), scale_(all(scale)), pace_(kPair / 2 * kUnit / (products - 4)) {
     for (int h = 0; h < 2; ++h) {
-      minus_lse_[h] = mul(seen_lse(chunk.lse + h * kSide), all(-kLog2E));
+      minus_lse_[h] = mul(load(chunk.lse + h * kSide), all(-kLog2E));
       delta_[h] = load(chunk.delta + h * kSide);
     }
     credit_ = -4 * pace_;
@@ -170,25 +164,26 @@ class BackwardItems {
 
   /// Whether a pair of the item is visible.
   bool find_kinds() {
-    partial_ = any_ = false;
+    bool any = false;
+    exact_if_wild_ = t_.pairs.q_rows % kPair != 0;  // rows of padding too: 0 * Inf
     for (Range& range : groups_of_) range = {};
     for (Range& range : chunks_of_) range = {};
     for (int g = 0; g < seen_.groups(); ++g) {
       for (int c = 0; c < chunks_; ++c) {
         kinds_[g][c] = seen_.kind(g, first_ + c);
-        partial_ |= kinds_[g][c] != Kind::Whole;
+        exact_if_wild_ |= kinds_[g][c] != Kind::Whole;
         if (kinds_[g][c] == Kind::None) continue;
-        any_ = true;
+        any = true;
         groups_of_[c].take(g);
         chunks_of_[g].take(c);
       }
     }
-    return any_;
+    return any;
   }
 
   void run_item() {
     weigh_all();
-    if (t_.pairs.wild && partial_) return add_exactly();
+    if (t_.pairs.wild && exact_if_wild_) return add_exactly();
     multiply_values(BackwardScratch::kWeights, t_.dout_values, e_pairs_, t_.dv);
     multiply_values(BackwardScratch::kSlopes, t_.q_values, d_pairs_, t_.dk);
     multiply_keys();
@@ -291,7 +286,7 @@ class BackwardItems {
                    factor = load(factors[k] + half);
                    slope = bend_scores(t_.pairs, t_.score, t_.score_scale, g * kPair + half,
                                        (first_ + c) * kPair + k, product);
-                   return mul(sub(product, seen_lse(chunk.lse + half)), all(kLog2E));
+                   return mul(sub(product, load(chunk.lse + half)), all(kLog2E));
                  });
     }
   }
@@ -404,8 +399,7 @@ class BackwardItems {
   // Of the item at hand.
   int first_ = 0;  ///< Its first chunk.
   int chunks_ = 0;
-  bool any_ = false;
-  bool partial_ = false;
+  bool exact_if_wild_ = false;  ///< Not all of its pairs are visible and no padding.
   Kind kinds_[kGradGroups][kGradChunks] = {};
   Range groups_of_[kGradChunks];  ///< That see a chunk.
   Range chunks_of_[kGradGroups];  ///< That a group sees.

@@ -11,7 +11,7 @@
 // A weight that is a power of two is rounded to itself. So in the first tile of a query, where few
 // keys share the sum, each item is looked at before it is weighed: its maximum moves for a weight
 // that is a 64th of the sum or more. Later items are weighed without a look, and again if they have
-// doubled a sum.
+// doubled a sum, or added 2^40 to it.
 #pragma once
 
 #include "armillary/kernel/cpu/amx_seen.h"
@@ -54,7 +54,7 @@ class ForwardPipeline {
         pending_(t.scores + ForwardScratch::kNowhere),
         terms_(to_pairs(t.head_dim) / kPair),
         columns_(to_pairs(t.value_dim) / kSide),
-        beside_(t.score.plain()),
+        beside_(t.score.plain() && t.scale * kLog2E > 0),
         score_scale_(beside_ ? t.scale * kLog2E : kLog2E) {
     for (int group = 0; group < seen_.groups(); ++group) add_items(group);
   }
@@ -117,8 +117,9 @@ class ForwardPipeline {
   ARMILLARY_INLINE void multiply_values(const Item& item, int i, Beside& beside,
                                         const Between& between) {
     const Look& look = looks_[i % 3];
-    if (look.moved && columns_ == 2) pending_.flush();  // they may be what is scaled
-    if (t_.pairs.wild && (item.partial[0] || item.partial[1])) {
+    const bool exactly = t_.pairs.wild && (item.partial[0] || item.partial[1]);
+    if (look.moved && (columns_ == 2 || exactly)) pending_.flush();  // they may be what is scaled
+    if (exactly) {
       if (look.moved) rescale(item, look, 0, columns_);
       add_exactly(item, i);
       return between();
@@ -173,10 +174,11 @@ class ForwardPipeline {
     scale_if_large(scores(i), item.count, look);
   }
 
-  /// Whether a sum has doubled, of 16 queries.
+  /// Whether a sum of 16 queries has doubled, or grown far above its maximum.
   bool dominates(const Item& item, const float* sums, int half) const {
     const Float before = load(t_.sum + item.group * kPair + half);
-    return any_above(sub(load(sums + half), add(before, before)), 0);
+    const Float added = sub(load(sums + half), before);
+    return any_above(sub(added, min(before, all(0x1p40f))), 0);
   }
 
   /// With maxima of its own; O is in memory but for the last item's last columns.
@@ -256,7 +258,7 @@ class ForwardPipeline {
     float* const x = scores(i);
     for (int c = 0; c < item.count; ++c) {
       float* const chunk = x + c * kChunkFloats;
-      if (!t_.score.plain()) bend_chunk(item, c, chunk);
+      if (!beside_) bend_chunk(item, c, chunk);
       if (item.partial[c]) {
         const std::uint32_t* const seen = seen_.words(item.group, item.chunks[c]);
         for_each_score_row(chunk, [&](int query, int key, float* row) ARMILLARY_LAMBDA {
@@ -286,7 +288,7 @@ class ForwardPipeline {
   }
 
   void raise_logit(const Item& item, const float* x, const float* tops) const {
-    const float scale = t_.score.plain() ? t_.scale : 1;
+    const float scale = beside_ ? t_.scale : 1;
     const bool nan = any_nan(x, item.count);
     for (int q = 0; q < kPair && item.group * kPair + q < t_.pairs.q_rows; ++q) {
       const float top = nan && has_nan(x, item.count, q) ? __builtin_nanf("") : tops[q] * scale;
@@ -334,7 +336,7 @@ class ForwardPipeline {
   Nothing nothing_;
   int terms_;          ///< Tens of 32 elements of D.
   int columns_;        ///< Tens of 16 elements of E.
-  bool beside_;        ///< Items are weighed beside products.
+  bool beside_;        ///< Items are weighed beside products: their order is that of scores.
   float score_scale_;  ///< To units of log 2, of scores as they were computed.
   Look looks_[3];      ///< Of the last three items, by number.
   int count_ = 0;

@@ -13,7 +13,8 @@
 namespace armillary::kernel::cpu {
 
 /// Every set that was compiled, best first: "amx", "avx512_bf16", "avx512", "avx2", "portable".
-/// Then "emulated", which is avx512_bf16 in portable C++: slow, and for tests on CPUs without.
+/// Then "emulated" and "emulated_amx", which are avx512_bf16 and amx in portable C++: slow, and for
+/// tests on CPUs without.
 std::span<const Tiles* const> all_isas();
 
 /// Whether this process can run it; cpu_flags.h says why not.
