@@ -6,11 +6,12 @@
 #
 # Sources are found by name: x.cpp belongs to the library, x_test.cpp to the folder's one test program.
 
-# armillary_library(<folder> [TORCH] [COLD] [USES <folder>...] [LIBS <target>...] [WITHOUT <file>...]):
+# armillary_library(<folder> [TORCH] [COLD] [USES <folder>...] [LIBS <target>...] [WITHOUT <file>...]
+#                   [SHARDS <n>]):
 # target armillary_<folder> of the current folder's sources, and armillary_<folder>_test of its tests.
 # COLD: nothing in it runs often enough to be worth the optimiser's time, a third of the compiler's.
 function(armillary_library name)
-  cmake_parse_arguments(arg "TORCH;COLD" "" "USES;LIBS;WITHOUT" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;COLD" "SHARDS" "USES;LIBS;WITHOUT" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
   foreach(file ${arg_WITHOUT})
@@ -35,7 +36,10 @@ function(armillary_library name)
   target_link_libraries(${target} ${scope} ${arg_USES} ${arg_LIBS} Threads::Threads)
 
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp)
-  armillary_test(${name} SOURCES ${tests} LIBS ${target})
+  if(NOT arg_SHARDS)
+    set(arg_SHARDS 1)
+  endif()
+  armillary_test(${name} SOURCES ${tests} LIBS ${target} SHARDS ${arg_SHARDS})
   if(arg_TORCH)
     foreach(part ${target} armillary_${name}_test)
       if(TARGET ${part})  # each of its unity units reads libtorch's headers, for 15 s or more
