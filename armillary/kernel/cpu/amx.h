@@ -8,6 +8,7 @@
 #pragma once
 
 #include "armillary/kernel/cpu/pairs.h"
+#include "armillary/kernel/cpu/tile_registers.h"
 
 #if defined(ARMILLARY_AMX)
 
@@ -75,13 +76,6 @@ ARMILLARY_INLINE Float words_of(const Bf16* even, const Bf16* odd) {
 ARMILLARY_INLINE void store_weights(float* x, Float even, Float odd) {
   store_words(x, even, odd);
 }
-/// The lower and upper halves of words of two bf16.
-ARMILLARY_INLINE Float even_of(Float words) {
-  return (Float)((Int)words << 16);
-}
-ARMILLARY_INLINE Float odd_of(Float words) {
-  return (Float)((Int)words & static_cast<std::int32_t>(0xffff0000u));
-}
 /// Words of two rows, rounded as store(Bf16*) does, also subnormal floats and NaN.
 ARMILLARY_INLINE Float rounded_words(Float even, Float odd) {
   Float words;
@@ -131,39 +125,6 @@ inline void transpose16(Float (&rows)[kSide]) {
 
 #else
 
-/// What ldtilecfg reads: eight tiles of 16 rows of 64 bytes.
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {kSide, kSide, kSide, kSide, kSide, kSide, kSide, kSide};
-};
-static_assert(sizeof(TileConfig) == 64);
-
-/// The tile configuration of this thread for as long as it lives; then what was before, of which
-/// only the configuration is kept: whoever multiplies tiles loads them first.
-class TileRegisters {
- public:
-  TileRegisters() {
-    constexpr TileConfig kConfig;
-    asm volatile("sttilecfg %0" : "=m"(before_));
-    asm volatile("ldtilecfg %0" ::"m"(kConfig));
-  }
-  ~TileRegisters() {
-    if (before_.palette == 0) {
-      asm volatile("tilerelease" ::: "memory");
-    } else {
-      asm volatile("ldtilecfg %0" ::"m"(before_));
-    }
-  }
-  TileRegisters(const TileRegisters&) = delete;
-  TileRegisters& operator=(const TileRegisters&) = delete;
-
- private:
-  TileConfig before_;
-};
-
 // Volatile assembly keeps its place among itself and, in g++, among vector code: the order of the
 // source is that of the instructions, which decides what overlaps. Tiles of 16 rows of 64 bytes.
 template <int kTile>
@@ -200,23 +161,9 @@ ARMILLARY_INLINE Float words_of(const Bf16* even, const Bf16* odd) {
   };
   return _mm512_castsi512_ps(_mm512_or_si512(widened(even), _mm512_slli_epi32(widened(odd), 16)));
 }
-ARMILLARY_INLINE Float even_of(Float words) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(words), 16));
-}
-ARMILLARY_INLINE Float odd_of(Float words) {
-  return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(words),
-                                              _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
-}
-ARMILLARY_INLINE Int rounded_up(Float x) {
-  const Int bits = _mm512_castps_si512(x);
-  const Int odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const Int up = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-  const Int quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
-  return _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), up, quiet);
-}
 ARMILLARY_INLINE Float rounded_words(Float even, Float odd) {
-  const Int low = _mm512_srli_epi32(rounded_up(even), 16);
-  return _mm512_castsi512_ps(_mm512_mask_blend_epi16(0xaaaaaaaau, low, rounded_up(odd)));
+  const Int low = _mm512_srli_epi32(rounded_bits(even), 16);
+  return _mm512_castsi512_ps(_mm512_mask_blend_epi16(0xaaaaaaaau, low, rounded_bits(odd)));
 }
 class FiniteWords {
  public:

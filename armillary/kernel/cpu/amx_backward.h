@@ -278,7 +278,7 @@ class BackwardItems {
   void weigh_with_score(int g, int c, const GradChunk& chunk) {
     pending_.flush();
     float factors[kPair][kPair];
-    fill_factors(g, first_ + c, factors);
+    fill_factors(t_.pairs, t_.score, g, first_ + c, factors);
     const Float delta[2] = {load(chunk.delta), load(chunk.delta + kSide)};
     for (int key = 0; key < kPair; key += 2) {
       weigh_keys(chunk, key, delta,
@@ -288,20 +288,6 @@ class BackwardItems {
                                        (first_ + c) * kPair + k, product);
                    return mul(sub(product, load(chunk.lse + half)), all(kLog2E));
                  });
-    }
-  }
-
-  void fill_factors(int group, int chunk, float (&factors)[kPair][kPair]) const {
-    const int first = chunk * kPair;
-    const int keys = t_.pairs.k_rows - first < kPair ? t_.pairs.k_rows - first : kPair;
-    for (int q = 0; q < kPair; ++q) {
-      const int row = group * kPair + q;
-      float of_row[kPair];
-      for (float& factor : of_row) factor = 1;
-      if (t_.score.dropout != nullptr && row < t_.pairs.q_rows) {
-        fill_dropout(t_.score, row, first, keys, of_row);
-      }
-      for (int key = 0; key < kPair; ++key) factors[key][q] = of_row[key];
     }
   }
 

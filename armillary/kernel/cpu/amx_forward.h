@@ -26,7 +26,7 @@ constexpr int kAmxForwardK = 512;
 constexpr int kItemChunks = 2;  ///< of 32 keys each
 constexpr int kChunksOfTile = kAmxForwardK / kPair;
 constexpr int kGroupsOfTile = kAmxForwardQ / kPair;
-constexpr int kItemsOfTile = kGroupsOfTile * kChunksOfTile;
+constexpr int kItemsOfTile = kGroupsOfTile * kChunksOfTile / kItemChunks;
 
 /// Chunks of keys, which need not be neighbours, that a group of 32 queries sees.
 struct Item {
@@ -181,7 +181,7 @@ class ForwardPipeline {
     return any_above(sub(added, min(before, all(0x1p40f))), 0);
   }
 
-  /// With maxima of its own; O is in memory but for the last item's last columns.
+  /// Weights of an item with maxima of its own. O lacks only the last columns of the last item.
   void weigh_again(const Item& item, int i) {
     pending_.flush();
     Look& look = looks_[i % 3];
@@ -219,7 +219,7 @@ class ForwardPipeline {
   void weigh_dropped(const Item& item, int i, float* sums) {
     float factors[kPair][kPair];  // by key, then query
     for (int c = 0; c < item.count; ++c) {
-      fill_factors(item, c, factors);
+      fill_factors(t_.pairs, t_.score, item.group, item.chunks[c], factors);
       float* const words = weights(i) + c * 2 * kTileFloats;
       const float* const chunk = scores(i) + c * kChunkFloats;
       for (int half = 0; half < kPair; half += kSide) {
@@ -238,17 +238,6 @@ class ForwardPipeline {
         }
         store(sums + half, sum);
       }
-    }
-  }
-
-  void fill_factors(const Item& item, int c, float (&factors)[kPair][kPair]) const {
-    const int first = item.chunks[c] * kPair;
-    const int keys = t_.pairs.k_rows - first < kPair ? t_.pairs.k_rows - first : kPair;
-    for (int q = 0; q < kPair; ++q) {
-      const int row = item.group * kPair + q;
-      float of_row[kPair] = {};
-      if (row < t_.pairs.q_rows) fill_dropout(t_.score, row, first, keys, of_row);
-      for (int key = 0; key < kPair; ++key) factors[key][q] = of_row[key];
     }
   }
 

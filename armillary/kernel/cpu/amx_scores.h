@@ -48,6 +48,22 @@ inline Float bend_scores(const TilePairs& pairs, const TileScore& score, float s
   return slope;
 }
 
+/// Factors of dropout of a chunk of keys and a group of queries, by key, then query; else 1.
+inline void fill_factors(const TilePairs& pairs, const TileScore& score, int group, int chunk,
+                         float (&factors)[kPair][kPair]) {
+  const int first = chunk * kPair;
+  const int keys = pairs.k_rows - first < kPair ? pairs.k_rows - first : kPair;
+  for (int q = 0; q < kPair; ++q) {
+    const int row = group * kPair + q;
+    float of_row[kPair];
+    for (float& factor : of_row) factor = 1;
+    if (score.dropout != nullptr && row < pairs.q_rows) {
+      fill_dropout(score, row, first, keys, of_row);
+    }
+    for (int key = 0; key < kPair; ++key) factors[key][q] = of_row[key];
+  }
+}
+
 ARMILLARY_INLINE float widened(Bf16 x) {
   const std::uint32_t bits = static_cast<std::uint32_t>(x.bits) << 16;
   float value = 0;

@@ -21,8 +21,8 @@ inline Float finite_or_0(Float max) {
   return if_less(max, all(kNoScore), all(0.0f), max);
 }
 
-/// Where a maximum is large, the product of score and scale is rounded before the difference is
-/// taken, as the maximum was; elsewhere that is not worth its time.
+/// Scores become products with their scale where a maximum is large: a product is rounded then
+/// before the difference is taken, as the maximum was. Elsewhere that is not worth its time.
 inline void scale_if_large(float* x, int chunks, Look& look) {
   constexpr float kLarge = 0x1p10f;
   if (!any_above(abs(finite_or_0(load(look.max))), kLarge) &&

@@ -258,10 +258,8 @@ void attend_grad_to(const Call& call, const Upstream& upstream, GradTarget targe
                 .blocks = static_cast<std::int64_t>(schedule.q_rows.size()),
                 .block_floats = QueryLayout(call).floats * largest_group(call),
                 .others = k_blocks,
-                .others_each = k_blocks};
-  if (backward_products(call).heads_floats != 0) {
-    rounds.heads_floats = backward_products(call).heads_floats;
-  }
+                .others_each = k_blocks,
+                .heads_floats = backward_products(call).heads_floats};
   if (target.rounded) place_sums(call, rounds, target);
   if (target.sums.dq_fresh) clear_dq(call, target);
   for_each_round(rounds, [&](const Round& round) {

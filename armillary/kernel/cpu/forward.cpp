@@ -157,10 +157,8 @@ void attend_to(const Call& call, QueryTarget target) {
                 .blocks = static_cast<std::int64_t>(schedule.k_rows.size()),
                 .block_floats = KeyLayout(call).floats,
                 .others = static_cast<std::int64_t>(schedule.q_rows.size()),
-                .others_each = static_cast<std::int64_t>(schedule.q_rows.size())};
-  if (forward_products(call).heads_floats != 0) {
-    rounds.heads_floats = forward_products(call).heads_floats;
-  }
+                .others_each = static_cast<std::int64_t>(schedule.q_rows.size()),
+                .heads_floats = forward_products(call).heads_floats};
   if (target.sums.data == nullptr && rounds.several_a_head()) {
     const std::int64_t floats = std::int64_t{schedule.largest_q} * call.value_dim * group;
     rounds.others_each = std::max<std::int64_t>(1, kRestingFloats / floats);

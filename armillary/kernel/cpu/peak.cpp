@@ -10,6 +10,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu/cpu_flags.h"
+#include "armillary/kernel/cpu/tile_registers.h"
 
 namespace armillary::kernel::cpu {
 namespace {
@@ -56,41 +57,6 @@ __attribute__((target("avx512f,avx512bf16"))) void burn_avx512_bf16(std::int64_t
   }
 }
 
-/// Operand of ldtilecfg.
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 0;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {};
-  std::uint8_t rows[16] = {};
-};
-static_assert(sizeof(TileConfig) == 64);
-
-/// Configuration of this thread's tiles: 8 of 16 x 64 bytes while it lives, then as it was. Others
-/// on the thread keep theirs between calls.
-class EightTiles {
- public:
-  EightTiles() {
-    asm volatile("sttilecfg %0" : "=m"(before_));
-    TileConfig config{.palette = 1};
-    std::fill_n(config.row_bytes, 8, std::uint16_t{64});
-    std::fill_n(config.rows, 8, std::uint8_t{16});
-    asm volatile("ldtilecfg %0" ::"m"(config));
-  }
-  ~EightTiles() {
-    if (before_.palette == 0) {
-      asm volatile("tilerelease");
-    } else {
-      asm volatile("ldtilecfg %0" ::"m"(before_));
-    }
-  }
-  EightTiles(const EightTiles&) = delete;
-  EightTiles& operator=(const EightTiles&) = delete;
-
- private:
-  TileConfig before_;
-};
-
 /// Two tiles of A and two of B for each of four steps: a third of the L1 cache.
 struct alignas(64) TileData {
   static constexpr int kSteps = 4;
@@ -115,7 +81,7 @@ const TileData& normal_tiles() {
 /// A block of 32 x 32 sums as a kernel makes it: four loads for four products.
 void burn_amx(std::int64_t rounds) {
   const TileData& data = normal_tiles();
-  const EightTiles configured;
+  const TileRegisters configured;
   constexpr std::int64_t kRowBytes = 64;
   asm volatile("tilezero %tmm0\n\ttilezero %tmm1\n\ttilezero %tmm2\n\ttilezero %tmm3");
   for (std::int64_t i = 0; i < rounds; ++i) {

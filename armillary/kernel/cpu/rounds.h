@@ -45,17 +45,20 @@ struct Rounds {
   std::int64_t block_floats = 0;
   std::int64_t others = 0;
   std::int64_t others_each = 0;
-  std::int64_t heads_floats = kPackedFloats;  ///< Heads are taken together up to so many floats.
+  std::int64_t heads_floats = 0;  ///< Products::heads_floats
 
   /// Blocks that are packed at once, of all heads together.
-  std::int64_t fit() const {
-    return std::max<std::int64_t>(1, kPackedFloats / std::max<std::int64_t>(1, block_floats));
-  }
+  std::int64_t fit() const { return fit(kPackedFloats); }
   std::int64_t heads_each() const {
-    const std::int64_t head_floats = std::max<std::int64_t>(1, blocks * block_floats);
-    return std::max<std::int64_t>(1, std::min(fit() / blocks, heads_floats / head_floats));
+    const std::int64_t most = heads_floats == 0 ? fit() : std::min(fit(), fit(heads_floats));
+    return std::max<std::int64_t>(1, most / blocks);
   }
   bool several_a_head() const { return fit() < blocks; }
+
+  /// Blocks of so many floats.
+  std::int64_t fit(std::int64_t floats) const {
+    return std::max<std::int64_t>(1, floats / std::max<std::int64_t>(1, block_floats));
+  }
 };
 
 /// Calls visit(Round) until every block of every head has met all others.

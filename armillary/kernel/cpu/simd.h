@@ -95,15 +95,17 @@ ARMILLARY_INLINE Float load(const Bf16* x) {
 ARMILLARY_INLINE Float load(const Fp16* x) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
 }
-// Not vcvtneps2bf16, which takes subnormal floats for zero.
-ARMILLARY_INLINE void store(Bf16* x, Float a) {
+/// bf16 of a lane in its upper half. Not vcvtneps2bf16, which takes subnormal floats for zero.
+ARMILLARY_INLINE Int rounded_bits(Float a) {
   const Int bits = _mm512_castps_si512(a);
   const Int odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   const Int up = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
   const Int quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
-  const Int rounded = _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), up, quiet);
+  return _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), up, quiet);
+}
+ARMILLARY_INLINE void store(Bf16* x, Float a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(x),
-                      _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+                      _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded_bits(a), 16)));
 }
 ARMILLARY_INLINE void store(Fp16* x, Float a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(x),
