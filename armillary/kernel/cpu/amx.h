@@ -3,6 +3,10 @@
 // Tiles 0 to 3 hold sums of 16 x 16 floats, 4 and 5 rows of 32 bf16 of one factor (A), 6 and 7
 // words of two bf16 of the other (B): sums 0 += A4 B6, 1 += A4 B7, 2 += A5 B6, 3 += A5 B7.
 //
+// Floats are multiplied as sums of parts: x = x0 + x1 + x2, each a bf16 with the next 8 bits of x,
+// so exactly; and x y = x0 y0 + (x0 y1 + x1 y0) + (x0 y2 + x1 y1 + x2 y0), where what is left out is
+// below 2^-22 of it. Of 32 rows that are packed, all of one part come before those of the next.
+//
 // Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18. In
 // the emulated set registers are plain memory of the thread, for tests on CPUs without AMX.
 #pragma once
@@ -18,6 +22,7 @@ constexpr int kSide = 16;                     ///< Rows of a tile, and words of 
 constexpr int kTileFloats = kSide * kSide;    ///< 1 KiB
 constexpr int kTileHalves = 2 * kTileFloats;  ///< bf16 of a tile
 constexpr int kPair = 2 * kSide;              ///< Rows and columns of two tiles side by side.
+constexpr int kFloatParts = 3;                ///< bf16 that add up to a float.
 
 #if defined(ARMILLARY_EMULATED)
 
@@ -49,6 +54,57 @@ inline void tile_dot() {
   }
 }
 
+/// x without its lower 16 bits.
+ARMILLARY_INLINE Float upper_of(Float x) {
+  return (Float)((Int)x & static_cast<std::int32_t>(0xffff0000u));
+}
+/// Words of the upper halves of two rows, those of `even` below.
+ARMILLARY_INLINE Float upper_words(Float even, Float odd) {
+  Float words;
+  std::uint32_t low[kWidth];
+  std::uint32_t high[kWidth];
+  __builtin_memcpy(low, &even, sizeof low);
+  __builtin_memcpy(high, &odd, sizeof high);
+  for (int i = 0; i < kWidth; ++i) high[i] = (high[i] & 0xffff0000u) | low[i] >> 16;
+  __builtin_memcpy(&words, high, sizeof words);
+  return words;
+}
+/// Upper halves of neighbours: those of `a`, then those of `b`.
+ARMILLARY_INLINE Float upper_halves(Float a, Float b) {
+  std::uint32_t from[2 * kWidth];
+  std::uint16_t halves[2 * kWidth];
+  __builtin_memcpy(from, &a, sizeof a);
+  __builtin_memcpy(from + kWidth, &b, sizeof b);
+  for (int i = 0; i < 2 * kWidth; ++i) halves[i] = static_cast<std::uint16_t>(from[i] >> 16);
+  Float words;
+  __builtin_memcpy(&words, halves, sizeof words);
+  return words;
+}
+/// A quiet NaN where x is NaN.
+ARMILLARY_INLINE Float quiet(Float x) {
+  for (int i = 0; i < kWidth; ++i) x[i] = x[i] != x[i] ? __builtin_nanf("") : x[i];
+  return x;
+}
+/// 0 where x is NaN.
+ARMILLARY_INLINE Float number_or_0(Float x) {
+  for (int i = 0; i < kWidth; ++i) x[i] = x[i] != x[i] ? 0 : x[i];
+  return x;
+}
+
+/// x - round(x), and 0 of an infinite x; p 2^round(x).
+ARMILLARY_INLINE Float from_nearest(Float x) {
+  Float y = x;
+  for (int i = 0; i < kWidth; ++i) {
+    y[i] = __builtin_isinf(x[i]) ? 0 : x[i] - __builtin_rintf(x[i]);
+  }
+  return y;
+}
+ARMILLARY_INLINE Float times_nearest_power(Float p, Float x) {
+  for (int i = 0; i < kWidth; ++i) {
+    p[i] = static_cast<float>(static_cast<double>(p[i]) * __builtin_exp2(__builtin_rintf(x[i])));
+  }
+  return p;
+}
 /// x - floor(x), and 0 of an infinite x.
 ARMILLARY_INLINE Float fraction(Float x) {
   Float y = x;
@@ -149,6 +205,39 @@ ARMILLARY_INLINE void tile_dot() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSum), "i"(kA), "i"(kB));
 }
 
+ARMILLARY_INLINE Int upper_bits() {
+  return _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+}
+ARMILLARY_INLINE Float upper_of(Float x) {
+  return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), upper_bits()));
+}
+ARMILLARY_INLINE Float upper_words(Float even, Float odd) {
+  // (odd & 0xffff0000) | low
+  const Int low = _mm512_srli_epi32(_mm512_castps_si512(even), 16);
+  return _mm512_castsi512_ps(
+      _mm512_ternarylogic_epi32(_mm512_castps_si512(odd), low, upper_bits(), 0xec));
+}
+ARMILLARY_INLINE Float upper_halves(Float a, Float b) {
+  const Int lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  // Halves 4 i + 1 and 4 i + 3 of both, as words.
+  const Int order = _mm512_add_epi32(_mm512_slli_epi32(lanes, 2), _mm512_set1_epi32(1));
+  const Int next = _mm512_slli_epi32(_mm512_add_epi32(order, _mm512_set1_epi32(2)), 16);
+  return _mm512_castsi512_ps(_mm512_permutex2var_epi16(
+      _mm512_castps_si512(a), _mm512_or_si512(order, next), _mm512_castps_si512(b)));
+}
+ARMILLARY_INLINE Float quiet(Float x) {
+  const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  return _mm512_mask_blend_ps(nan, x, _mm512_set1_ps(__builtin_nanf("")));
+}
+ARMILLARY_INLINE Float number_or_0(Float x) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, x, _CMP_ORD_Q), x);
+}
+ARMILLARY_INLINE Float from_nearest(Float x) {
+  return _mm512_reduce_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+ARMILLARY_INLINE Float times_nearest_power(Float p, Float x) {
+  return _mm512_scalef_ps(p, nearest(x));
+}
 ARMILLARY_INLINE Float fraction(Float x) {
   return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
 }
@@ -246,6 +335,55 @@ ARMILLARY_INLINE void power_of_two(Float (&x)[N]) {
   for (int i = 0; i < N; ++i) x[i] = times_power(p[i], x[i]);
 }
 
+/// 2^x within 1.4 ulp, for weights that are floats. Also of 0 and of what overflows.
+template <int N>
+ARMILLARY_INLINE void exact_power_of_two(Float (&x)[N]) {
+  Float r[N];
+  Float p[N];
+#pragma GCC unroll 4
+  for (int i = 0; i < N; ++i) r[i] = from_nearest(x[i]);
+#pragma GCC unroll 4
+  for (int i = 0; i < N; ++i) {
+    p[i] = fma(r[i], all(0x1.41d334p-13f), all(0x1.5f456ap-10f));
+    p[i] = fma(p[i], r[i], all(0x1.3b2dbcp-7f));
+    p[i] = fma(p[i], r[i], all(0x1.c6aed4p-5f));
+    p[i] = fma(p[i], r[i], all(0x1.ebfbdap-3f));
+    p[i] = fma(p[i], r[i], all(0x1.62e430p-1f));
+    p[i] = fma(p[i], r[i], all(1.0f));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < N; ++i) x[i] = times_nearest_power(p[i], x[i]);
+}
+
+/// 2^x of weights that are products of `kParts` parts.
+template <int kParts, int N>
+ARMILLARY_INLINE void weights_of(Float (&x)[N]) {
+  if constexpr (kParts == 1) {
+    power_of_two(x);
+  } else {
+    exact_power_of_two(x);
+  }
+}
+
+/// Parts of two vectors: `join(a, b)` of what is left of them.
+template <int kParts, class Join>
+ARMILLARY_INLINE void split(Float a, Float b, Float (&parts)[kParts], const Join& join) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kParts; ++i) {
+    parts[i] = join(a, b);
+    a = sub(a, upper_of(a));
+    b = sub(b, upper_of(b));
+  }
+}
+template <int kParts>
+ARMILLARY_INLINE void split_words(Float even, Float odd, Float (&parts)[kParts]) {
+  split(even, odd, parts, [](Float a, Float b) ARMILLARY_LAMBDA { return upper_words(a, b); });
+}
+template <int kParts>
+ARMILLARY_INLINE void split_halves(Float a, Float b, Float (&parts)[kParts]) {
+  split(a, b, parts, [](Float x, Float y) ARMILLARY_LAMBDA { return upper_halves(x, y); });
+}
+
 /// Nothing is done beside products.
 struct Nothing {
   ARMILLARY_INLINE void step() {}
@@ -277,11 +415,12 @@ class PendingSums {
   float* nowhere_;  ///< Four tiles of anything.
 };
 
-/// Two neighbouring tiles of a factor, and where the next two of a sum are; in bf16.
+/// Two neighbouring tiles of a factor, and where the next two of a sum are.
 struct TilesOf {
   const float* data = nullptr;
   int other = kTileFloats;     ///< To the second tile, in floats.
   int step = 2 * kTileFloats;  ///< To the next term of a sum.
+  int part = 0;                ///< To the next part.
 };
 
 template <int kTile>
@@ -302,35 +441,83 @@ ARMILLARY_INLINE void load_factor(const float* from) {
   }
 }
 
-/// 2 x 2 tiles of sums += A B, over `steps` terms of 32 elements: of zeros, or of what is at
-/// `from`. `beside.step()` is done after each of the 4 `steps` products.
+/// Which factors of a product are not in their registers yet.
+enum class Fresh : std::uint8_t { Both, A, B };
+
+/// Products of 2 x 2 tiles of sums.
 template <Streamed kStreamed, class Beside>
+class TileProducts {
+ public:
+  TileProducts(const TilesOf& a, const TilesOf& b, const float* from, PendingSums& pending,
+               Beside& beside)
+      : a_(a), b_(b), from_(from), pending_(pending), beside_(beside) {}
+
+  /// Of a term, in parts; the smallest first. The streamed factor is loaded once.
+  template <int kParts>
+  ARMILLARY_INLINE void add(int term) {
+    constexpr bool kA = kStreamed == Streamed::A;
+    constexpr Fresh kStream = kA ? Fresh::A : Fresh::B;
+    constexpr Fresh kStay = kA ? Fresh::B : Fresh::A;
+    const bool first = term == 0;
+    if constexpr (kParts == 1) {
+      multiply<Fresh::Both, kA>(0, 0, first);
+    } else {
+      static_assert(kParts == 3);
+      multiply<Fresh::Both, kA>(2, 0, first);
+      multiply<kStream, kA>(1, 0, false);
+      multiply<kStay, kA>(1, 1, false);
+      multiply<kStream, kA>(0, 1, false);
+      multiply<kStay, kA>(0, 2, false);
+      multiply<kStay, kA>(0, 0, false);
+    }
+    a_.data += a_.step;
+    b_.data += b_.step;
+  }
+
+ private:
+  /// Parts of the streamed factor and of the other.
+  template <Fresh kFresh, bool kStreamedA>
+  ARMILLARY_INLINE void multiply(int streamed, int other, bool first) {
+    constexpr bool kLoadA = kFresh != Fresh::B;
+    constexpr bool kLoadB = kFresh != Fresh::A;
+    const float* const a = a_.data + (kStreamedA ? streamed : other) * a_.part;
+    const float* const b = b_.data + (kStreamedA ? other : streamed) * b_.part;
+    if constexpr (kLoadA) load_factor<kStreamed, 4>(a);
+    if constexpr (kLoadB) load_factor<kStreamed, 6>(b);
+    add_to<0, 4, 6>(first);
+    if constexpr (kLoadB) load_factor<kStreamed, 7>(b + b_.other);
+    add_to<1, 4, 7>(first);
+    if constexpr (kLoadA) load_factor<kStreamed, 5>(a + a_.other);
+    add_to<2, 5, 6>(first);
+    add_to<3, 5, 7>(first);
+  }
+  template <int kSum, int kA, int kB>
+  ARMILLARY_INLINE void add_to(bool first) {
+    if (first) pending_.store<kSum>();
+    if (first) begin_sum<kSum>(from_);
+    tile_dot<kSum, kA, kB>();
+    beside_.step();
+  }
+
+  TilesOf a_;
+  TilesOf b_;
+  const float* from_;
+  PendingSums& pending_;
+  Beside& beside_;
+};
+
+/// Products of a term: of parts whose product is not left out.
+constexpr int products_of_term(int parts) {
+  return parts * (parts + 1) / 2;
+}
+
+/// 2 x 2 tiles of sums += A B, over `steps` terms of 32 elements: of zeros, or of what is at
+/// `from`. `beside.step()` is done after each of the 4 `steps` products of parts.
+template <int kParts, Streamed kStreamed, class Beside>
 ARMILLARY_INLINE void multiply_tiles(TilesOf a, TilesOf b, int steps, const float* from,
                                      PendingSums& pending, float* to, Beside& beside) {
-  for (int i = 0; i < steps; ++i) {
-    load_factor<kStreamed, 4>(a.data);
-    load_factor<kStreamed, 6>(b.data);
-    if (i == 0) pending.store<0>();
-    if (i == 0) begin_sum<0>(from);
-    tile_dot<0, 4, 6>();
-    beside.step();
-    load_factor<kStreamed, 7>(b.data + b.other);
-    if (i == 0) pending.store<1>();
-    if (i == 0) begin_sum<1>(from);
-    tile_dot<1, 4, 7>();
-    beside.step();
-    load_factor<kStreamed, 5>(a.data + a.other);
-    if (i == 0) pending.store<2>();
-    if (i == 0) begin_sum<2>(from);
-    tile_dot<2, 5, 6>();
-    beside.step();
-    if (i == 0) pending.store<3>();
-    if (i == 0) begin_sum<3>(from);
-    tile_dot<3, 5, 7>();
-    beside.step();
-    a.data += a.step;
-    b.data += b.step;
-  }
+  TileProducts<kStreamed, Beside> products(a, b, from, pending, beside);
+  for (int i = 0; i < steps; ++i) products.template add<kParts>(i);
   pending.put(to);
 }
 

@@ -10,8 +10,9 @@
 // the gradient by backward_amx_dq.
 #pragma once
 
-#include "armillary/kernel/cpu/amx_scores.h"
+#include "armillary/kernel/cpu/amx_exact.h"
 #include "armillary/kernel/cpu/amx_seen.h"
+#include "armillary/kernel/cpu/amx_weighing.h"
 #include "armillary/kernel/cpu/backward_tile.h"
 
 #if defined(ARMILLARY_AMX)
@@ -25,8 +26,10 @@ constexpr int kGradChunks = 4;                      ///< Its chunks of 32 keys.
 
 /// Scratch of a tile, in floats: S and dP of two chunks; P and dS of an item by keys; dS by
 /// queries; sums that belong nowhere; words of Seen.
+template <int kParts>
 struct BackwardScratch {
-  static constexpr int kItem = 2 * kGradChunks * kGradGroups * kTileFloats;
+  static constexpr int kPart = 2 * kGradChunks * kGradGroups * kTileFloats;
+  static constexpr int kItem = kParts * kPart;
   static constexpr int kDscores = 2 * kChunkFloats;
   static constexpr int kWeights = 2 * kDscores;
   static constexpr int kSlopes = kWeights + kItem;
@@ -59,10 +62,32 @@ struct GradChunk {
 };
 constexpr int kNextKeys = kGradGroups * kTileFloats;  ///< From a tile of 16 keys to the next.
 
+/// Two vectors as neighbours in bf16, in parts; and two rows of them as words.
+template <int kParts>
+ARMILLARY_INLINE void store_halves_of(float* to, Float a, Float b) {
+  if constexpr (kParts == 1) {
+    store_rounded(reinterpret_cast<Bf16*>(to), a, b);
+  } else {
+    Float halves[kParts];
+    split_halves(a, b, halves);
+    store_parts(to, BackwardScratch<kParts>::kPart, halves);
+  }
+}
+template <int kParts>
+ARMILLARY_INLINE void store_words_of(float* to, Float even, Float odd) {
+  if constexpr (kParts == 1) {
+    store_words(to, even, odd);
+  } else {
+    Float words[kParts];
+    split_words(even, odd, words);
+    store_parts(to, BackwardScratch<kParts>::kPart, words);
+  }
+}
+
 /// P and dS of keys `key` and `key` + 1, 0 where they are hidden. `exponent_of(key, half, product,
 /// factor, slope)` makes the base-2 logarithms of weights of 16 products <q, k>, and gives their
 /// factors of dropout and d score / d product.
-template <class ExponentOf>
+template <int kParts, class ExponentOf>
 ARMILLARY_INLINE void weigh_keys(const GradChunk& chunk, int key, const Float (&delta)[2],
                                  const ExponentOf& exponent_of) {
   Float p[2][2];
@@ -75,7 +100,7 @@ ARMILLARY_INLINE void weigh_keys(const GradChunk& chunk, int key, const Float (&
       Float factor;
       Float slope;
       Float weight[1] = {exponent_of(key + r, h * kSide, load(chunk.scores + at), factor, slope)};
-      power_of_two(weight);
+      weights_of<kParts>(weight);
       p[r][h] = mul(weight[0], factor);
       const Float dp = mul(load(chunk.dscores + at), factor);
       ds[r][h] = mul(mul(weight[0], sub(dp, delta[h])), slope);
@@ -84,21 +109,25 @@ ARMILLARY_INLINE void weigh_keys(const GradChunk& chunk, int key, const Float (&
       ds[r][h] = if_seen(chunk.seen + h * kSide, key + r, ds[r][h], all(0.0f));
     }
     const int row = (key + r) / kSide * kNextKeys + (key + r) % kSide * kWidth;
-    store_rounded(reinterpret_cast<Bf16*>(chunk.weights + row), p[r][0], p[r][1]);
-    store_rounded(reinterpret_cast<Bf16*>(chunk.slopes + row), ds[r][0], ds[r][1]);
+    store_halves_of<kParts>(chunk.weights + row, p[r][0], p[r][1]);
+    store_halves_of<kParts>(chunk.slopes + row, ds[r][0], ds[r][1]);
   }
-  store_words(chunk.slope_words + key / 2 * kWidth, ds[0][0], ds[1][0]);
-  store_words(chunk.slope_words + kTileFloats + key / 2 * kWidth, ds[0][1], ds[1][1]);
+  float* const words = chunk.slope_words + key / 2 * kWidth;
+  store_words_of<kParts>(words, ds[0][0], ds[1][0]);
+  store_words_of<kParts>(words + kTileFloats, ds[0][1], ds[1][1]);
 }
 
 /// Weighs a chunk of plain scores pair by pair of its keys, beside products.
+template <int kParts>
 class GradWeighing {
  public:
   /// Of `products` the first four come before what is weighed is in memory.
   GradWeighing(const GradChunk& chunk, float scale, int products)
-      : chunk_(chunk), scale_(all(scale)), pace_(kPair / 2 * kUnit / (products - 4)) {
+      : chunk_(chunk),
+        scale_(all(scale / log_unit(kParts))),
+        pace_(kPair / 2 * kUnit / (products - 4)) {
     for (int h = 0; h < 2; ++h) {
-      minus_lse_[h] = mul(load(chunk.lse + h * kSide), all(-kLog2E));
+      minus_lse_[h] = mul(load(chunk.lse + h * kSide), all(-1 / log_unit(kParts)));
       delta_[h] = load(chunk.delta + h * kSide);
     }
     credit_ = -4 * pace_;
@@ -114,11 +143,13 @@ class GradWeighing {
   static constexpr int kUnit = 256;
 
   ARMILLARY_INLINE void weigh() {
-    weigh_keys(chunk_, key_, delta_,
-               [&](int, int half, Float product, Float& factor, Float& slope) ARMILLARY_LAMBDA {
-                 factor = slope = all(1.0f);
-                 return fma(product, scale_, minus_lse_[half / kSide]);
-               });
+    weigh_keys<kParts>(
+        chunk_, key_, delta_,
+        [&](int, int half, Float product, Float& factor, Float& slope) ARMILLARY_LAMBDA {
+          factor = slope = all(1.0f);
+          const Float difference = fma(product, scale_, minus_lse_[half / kSide]);
+          return kParts == 1 ? difference : mul(difference, all(kLog2E));
+        });
     key_ += 2;
   }
 
@@ -131,12 +162,15 @@ class GradWeighing {
   int key_ = 0;
 };
 
+template <int kParts>
 class BackwardItems {
  public:
+  using Scratch = BackwardScratch<kParts>;
+
   explicit BackwardItems(const BackwardTile& t)
       : t_(t),
-        seen_(t.pairs, reinterpret_cast<std::uint32_t*>(t.weights + BackwardScratch::kSeen)),
-        pending_(t.weights + BackwardScratch::kNowhere),
+        seen_(t.pairs, reinterpret_cast<std::uint32_t*>(t.weights + Scratch::kSeen)),
+        pending_(t.weights + Scratch::kNowhere),
         dq_(t.dscores),
         d_pairs_(to_pairs(t.head_dim) / kPair),
         e_pairs_(to_pairs(t.value_dim) / kPair) {}
@@ -165,7 +199,7 @@ class BackwardItems {
   /// Whether a pair of the item is visible.
   bool find_kinds() {
     bool any = false;
-    exact_if_wild_ = t_.pairs.q_rows % kPair != 0;  // rows of padding too: 0 * Inf
+    exact_if_wild_ = kParts > 1 || t_.pairs.q_rows % kPair != 0;  // rows of padding too: 0 * Inf
     for (Range& range : groups_of_) range = {};
     for (Range& range : chunks_of_) range = {};
     for (int g = 0; g < seen_.groups(); ++g) {
@@ -184,8 +218,8 @@ class BackwardItems {
   void run_item() {
     weigh_all();
     if (t_.pairs.wild && exact_if_wild_) return add_exactly();
-    multiply_values(BackwardScratch::kWeights, t_.dout_values, e_pairs_, t_.dv);
-    multiply_values(BackwardScratch::kSlopes, t_.q_values, d_pairs_, t_.dk);
+    multiply_values(Scratch::kWeights, t_.dout_values, e_pairs_, t_.dv);
+    multiply_values(Scratch::kSlopes, t_.q_values, d_pairs_, t_.dk);
     multiply_keys();
   }
 
@@ -204,7 +238,8 @@ class BackwardItems {
         if (!has_last) {
           multiply_scores(g, c, chunk, nothing_);
         } else {
-          GradWeighing weighing(last, t_.score_scale * kLog2E, 4 * (d_pairs_ + e_pairs_));
+          GradWeighing<kParts> weighing(last, t_.score_scale,
+                                        products_of_term(kParts) * 4 * (d_pairs_ + e_pairs_));
           multiply_scores(g, c, chunk, weighing);
           weighing.finish();
         }
@@ -214,16 +249,16 @@ class BackwardItems {
       }
     }
     pending_.flush();
-    if (has_last) GradWeighing(last, t_.score_scale * kLog2E, 8).finish();
+    if (has_last) GradWeighing<kParts>(last, t_.score_scale, 8).finish();
   }
 
   GradChunk chunk_at(int g, int c, int turn) const {
     GradChunk chunk;
     chunk.scores = t_.weights + turn * kChunkFloats;
-    chunk.dscores = chunk.scores + BackwardScratch::kDscores;
+    chunk.dscores = chunk.scores + Scratch::kDscores;
     chunk.weights =
-        t_.weights + BackwardScratch::kWeights + (c * 2 * kGradGroups + g) * kTileFloats;
-    chunk.slopes = chunk.weights + BackwardScratch::kItem;
+        t_.weights + Scratch::kWeights + (c * 2 * kGradGroups + g) * kTileFloats;
+    chunk.slopes = chunk.weights + Scratch::kItem;
     chunk.slope_words = by_queries(g, c);
     chunk.lse = t_.lse + g * kPair;
     chunk.delta = t_.delta + g * kPair;
@@ -231,7 +266,7 @@ class BackwardItems {
     return chunk;
   }
   float* by_queries(int g, int c) const {
-    return t_.weights + BackwardScratch::kSlopeWords + (c * 2 * kGradGroups + g * 2) * kTileFloats;
+    return t_.weights + Scratch::kSlopeWords + (c * 2 * kGradGroups + g * 2) * kTileFloats;
   }
 
   /// Whether a chunk without pairs is within what is multiplied.
@@ -242,24 +277,31 @@ class BackwardItems {
   }
   void clear(int g, int c) const {
     const GradChunk chunk = chunk_at(g, c, 0);
-    for (int i = 0; i < kTileFloats; i += kWidth) {
-      store(chunk.weights + i, all(0.0f));
-      store(chunk.weights + kNextKeys + i, all(0.0f));
-      store(chunk.slopes + i, all(0.0f));
-      store(chunk.slopes + kNextKeys + i, all(0.0f));
-      store(chunk.slope_words + i, all(0.0f));
-      store(chunk.slope_words + kTileFloats + i, all(0.0f));
+    for (int part = 0; part < kParts; ++part) {
+      for (int i = part * Scratch::kPart; i < part * Scratch::kPart + kTileFloats; i += kWidth) {
+        store(chunk.weights + i, all(0.0f));
+        store(chunk.weights + kNextKeys + i, all(0.0f));
+        store(chunk.slopes + i, all(0.0f));
+        store(chunk.slopes + kNextKeys + i, all(0.0f));
+        store(chunk.slope_words + i, all(0.0f));
+        store(chunk.slope_words + kTileFloats + i, all(0.0f));
+      }
     }
   }
 
   template <class Beside>
   ARMILLARY_INLINE void multiply_scores(int g, int c, const GradChunk& chunk, Beside& beside) {
     const auto multiply = [&](const float* keys, const float* queries, int terms,
-                              const float* to) ARMILLARY_LAMBDA {
-      multiply_tiles<Streamed::A>(
-          {keys + (first_ + c) * terms * 2 * kTileFloats, terms * kTileFloats, kTileFloats},
-          {queries + g * terms * 2 * kTileFloats}, terms, nullptr, pending_, const_cast<float*>(to),
-          beside);
+                              const float* result) ARMILLARY_LAMBDA {
+      const int part = terms * 2 * kTileFloats;
+      const TilesOf a{keys + (first_ + c) * kParts * part, part / 2, kTileFloats, part};
+      const TilesOf b{.data = queries + g * kParts * part, .part = part};
+      auto* const to = const_cast<float*>(result);
+      if (kParts > 1 && t_.pairs.wild) {
+        multiply_scores_exactly<kParts>(a.data, b.data, terms, to);
+        return;
+      }
+      multiply_tiles<kParts, Streamed::A>(a, b, terms, nullptr, pending_, to, beside);
     };
     multiply(t_.k_transposed, t_.q, d_pairs_, chunk.scores);
     multiply(t_.v_transposed, t_.dout, e_pairs_, chunk.dscores);
@@ -281,7 +323,7 @@ class BackwardItems {
     fill_factors(t_.pairs, t_.score, g, first_ + c, factors);
     const Float delta[2] = {load(chunk.delta), load(chunk.delta + kSide)};
     for (int key = 0; key < kPair; key += 2) {
-      weigh_keys(chunk, key, delta,
+      weigh_keys<kParts>(chunk, key, delta,
                  [&](int k, int half, Float product, Float& factor, Float& slope) {
                    factor = load(factors[k] + half);
                    slope = bend_scores(t_.pairs, t_.score, t_.score_scale, g * kPair + half,
@@ -301,10 +343,12 @@ class BackwardItems {
           t_.weights + at + (c * 2 * kGradGroups + groups.begin) * kTileFloats;
       for (int pair = 0; pair < pairs; ++pair) {
         float* const sums = to + ((first_ + c) * pairs + pair) * kChunkFloats;
-        multiply_tiles<Streamed::B>({weights, kNextKeys, kTileFloats},
-                                    {values + (groups.begin * columns + 2 * pair) * kTileFloats,
-                                     kTileFloats, columns * kTileFloats},
-                                    groups.count(), sums, pending_, sums, nothing_);
+        const int part = columns * kTileFloats;
+        multiply_tiles<kParts, Streamed::B>(
+            {weights, kNextKeys, kTileFloats, Scratch::kPart},
+            {values + groups.begin * kParts * part + 2 * pair * kTileFloats, kTileFloats,
+             kParts * part, part},
+            groups.count(), sums, pending_, sums, nothing_);
       }
     }
   }
@@ -318,10 +362,12 @@ class BackwardItems {
       float* const of_group = dq_.of_group(g, columns);
       for (int pair = 0; pair < d_pairs_; ++pair) {
         float* const sums = of_group + pair * kChunkFloats;
-        multiply_tiles<Streamed::A>(
-            {t_.k_values + ((first_ + chunks.begin) * columns + 2 * pair) * kTileFloats,
-             kTileFloats, columns * kTileFloats},
-            {by_queries(g, chunks.begin), kTileFloats, 2 * kGradGroups * kTileFloats},
+        const int part = columns * kTileFloats;
+        multiply_tiles<kParts, Streamed::A>(
+            {t_.k_values + (first_ + chunks.begin) * kParts * part + 2 * pair * kTileFloats,
+             kTileFloats, kParts * part, part},
+            {by_queries(g, chunks.begin), kTileFloats, 2 * kGradGroups * kTileFloats,
+             Scratch::kPart},
             chunks.count(), dq_.begun[g] != 0 ? sums : nullptr, pending_, sums, nothing_);
       }
       dq_.begun[g] = 1;
@@ -331,48 +377,33 @@ class BackwardItems {
   /// dv, dk and dq without touching hidden pairs.
   void add_exactly() {
     pending_.flush();
+    const int columns = 2 * d_pairs_;
     for (int g = 0; g < seen_.groups(); ++g) {
       if (dq_.begun[g] == 0) clear_dq(g);
       for (int c = 0; c < chunks_; ++c) {
         if (kinds_[g][c] == Kind::None) continue;
-        for (int q = 0; q < kPair && g * kPair + q < t_.pairs.q_rows; ++q) {
-          const bool whole = kinds_[g][c] == Kind::Whole;
-          const std::uint32_t seen = whole ? ~0u : seen_.words(g, first_ + c)[q];
-          for (int key = 0; key < kPair; ++key) {
-            if ((seen >> key & 1) != 0) add_pair(g, c, q, key);
-          }
-        }
+        const GradChunk chunk = chunk_at(g, c, 0);
+        add_rows(t_.dout_values, e_pairs_, g, c, chunk.weights, t_.dv);
+        add_rows(t_.q_values, d_pairs_, g, c, chunk.slopes, t_.dk);
+        add_columns_exactly<kParts>(t_.k_values + (first_ + c) * kParts * columns * kTileFloats,
+                                    chunk.slope_words, Scratch::kPart, chunk.seen, columns,
+                                    dq_.of_group(g, columns));
       }
     }
+  }
+  /// Keys' sums of chunk c += P X of the queries of group g.
+  void add_rows(const float* values, int pairs, int g, int c, const float* p, float* sums) const {
+    const int part = 2 * pairs * kTileFloats;
+    const int left = t_.pairs.q_rows - g * kPair;
+    add_rows_exactly<kParts>(
+        values + g * kParts * part, part, p, kNextKeys, Scratch::kPart,
+        kinds_[g][c] == Kind::Whole ? nullptr : seen_.words(g, first_ + c),
+        left < kPair ? left : kPair, pairs, sums + (first_ + c) * pairs * kChunkFloats);
   }
   void clear_dq(int group) const {
     float* const sums = dq_.of_group(group, 2 * d_pairs_);
     for (int i = 0; i < 4 * d_pairs_ * kTileFloats; i += kWidth) store(sums + i, all(0.0f));
     dq_.begun[group] = 1;
-  }
-  void add_pair(int g, int c, int q, int key) const {
-    const GradChunk chunk = chunk_at(g, c, 0);
-    const int in_chunk = key / kSide * kNextKeys + key % kSide * kWidth;
-    const float p = widened(reinterpret_cast<const Bf16*>(chunk.weights + in_chunk)[q]);
-    const float ds = widened(reinterpret_cast<const Bf16*>(chunk.slopes + in_chunk)[q]);
-    const int row = (first_ + c) * kPair + key;
-    const auto row_pair = [&](const float* values, int pairs, int x) {
-      const float* const tile = values + (g * 2 * pairs + x / kSide) * kTileFloats;
-      return widened(reinterpret_cast<const Bf16*>(tile)[q / 2 * kPair + x % kSide * 2 + q % 2]);
-    };
-    for (int e = 0; e < t_.value_dim; ++e) {
-      t_.dv[in_key_sums(t_.value_dim, row, e) + e % kSide] +=
-          p * row_pair(t_.dout_values, e_pairs_, e);
-    }
-    float* const dq = dq_.of_group(g, 2 * d_pairs_);
-    for (int d = 0; d < t_.head_dim; ++d) {
-      t_.dk[in_key_sums(t_.head_dim, row, d) + d % kSide] +=
-          ds * row_pair(t_.q_values, d_pairs_, d);
-      const float* const column =
-          t_.k_values + ((first_ + c) * 2 * d_pairs_ + d / kSide) * kTileFloats;
-      dq[(d / kSide * 2 + q / kSide) * kTileFloats + d % kSide * kWidth + q % kSide] +=
-          ds * widened(reinterpret_cast<const Bf16*>(column)[d % kSide * kPair + key]);
-    }
   }
 
   const BackwardTile& t_;
@@ -391,9 +422,10 @@ class BackwardItems {
   Range chunks_of_[kGradGroups];  ///< That a group sees.
 };
 
-inline void backward_amx(const BackwardTile& t) {
+template <int kParts>
+void backward_amx(const BackwardTile& t) {
   [[maybe_unused]] const TileRegisters registers;
-  BackwardItems(t).run();
+  BackwardItems<kParts>(t).run();
 }
 
 inline void backward_amx_dq(const BackwardTile& t) {

@@ -8,12 +8,15 @@
 // in a pipeline over all items of the tile: beside the products of S of the next item and of O of
 // the last one, vector units weigh the one between.
 //
+// Floats are multiplied in three parts (amx.h), of which P has its own.
+//
 // A weight that is a power of two is rounded to itself. So in the first tile of a query, where few
 // keys share the sum, each item is looked at before it is weighed: its maximum moves for a weight
 // that is a 64th of the sum or more. Later items are weighed without a look, and again if they have
 // doubled a sum, or added 2^40 to it.
 #pragma once
 
+#include "armillary/kernel/cpu/amx_exact.h"
 #include "armillary/kernel/cpu/amx_seen.h"
 #include "armillary/kernel/cpu/amx_weighing.h"
 
@@ -23,10 +26,14 @@ namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
 constexpr int kAmxForwardQ = 512;
 constexpr int kAmxForwardK = 512;
-constexpr int kItemChunks = 2;  ///< of 32 keys each
+constexpr int kItemChunks = 2;  ///< Of an item, of 32 keys each, at most.
 constexpr int kChunksOfTile = kAmxForwardK / kPair;
 constexpr int kGroupsOfTile = kAmxForwardQ / kPair;
-constexpr int kItemsOfTile = kGroupsOfTile * kChunksOfTile / kItemChunks;
+
+/// What of it stays in the first cache.
+constexpr int item_chunks(int parts) {
+  return parts == 1 ? 2 : 1;
+}
 
 /// Chunks of keys, which need not be neighbours, that a group of 32 queries sees.
 struct Item {
@@ -38,24 +45,29 @@ struct Item {
 };
 
 /// Scratch of a tile, in floats: S and P of two items, sums that belong nowhere, words of Seen.
+template <int kParts>
 struct ForwardScratch {
-  static constexpr int kScores = kItemChunks * kChunkFloats;
-  static constexpr int kWeights = kScores / 2;
+  static constexpr int kScores = item_chunks(kParts) * kChunkFloats;
+  static constexpr int kWeights = item_chunks(kParts) * kParts * kWeightFloats;
   static constexpr int kNowhere = 2 * (kScores + kWeights);
   static constexpr int kSeen = kNowhere + kChunkFloats;
   static constexpr int kFloats = kSeen + kGroupsOfTile * kChunksOfTile * kPair;
 };
 
+template <int kParts>
 class ForwardPipeline {
  public:
+  using Scratch = ForwardScratch<kParts>;
+
   explicit ForwardPipeline(const ForwardTile& t)
       : t_(t),
-        seen_(t.pairs, reinterpret_cast<std::uint32_t*>(t.scores + ForwardScratch::kSeen)),
-        pending_(t.scores + ForwardScratch::kNowhere),
+        seen_(t.pairs, reinterpret_cast<std::uint32_t*>(t.scores + Scratch::kSeen)),
+        pending_(t.scores + Scratch::kNowhere),
         terms_(to_pairs(t.head_dim) / kPair),
         columns_(to_pairs(t.value_dim) / kSide),
-        beside_(t.score.plain() && t.scale * kLog2E > 0),
-        score_scale_(beside_ ? t.scale * kLog2E : kLog2E) {
+        bends_(t.score.softcap != 0 || t.score.slope != 0 || !(t.scale * kLog2E > 0)),
+        beside_(!bends_ && t.score.dropout == nullptr),
+        score_scale_((bends_ ? 1 : t.scale) / log_unit(kParts)) {
     for (int group = 0; group < seen_.groups(); ++group) add_items(group);
   }
 
@@ -76,9 +88,9 @@ class ForwardPipeline {
   }
 
  private:
-  float* scores(int i) const { return t_.scores + i % 2 * ForwardScratch::kScores; }
+  float* scores(int i) const { return t_.scores + i % 2 * Scratch::kScores; }
   float* weights(int i) const {
-    return t_.scores + 2 * ForwardScratch::kScores + i % 2 * ForwardScratch::kWeights;
+    return t_.scores + 2 * Scratch::kScores + i % 2 * Scratch::kWeights;
   }
   float* out(int group) const { return t_.out + group * columns_ * 2 * kTileFloats; }
 
@@ -90,7 +102,7 @@ class ForwardPipeline {
     for (int chunk = 0; chunk < seen_.chunks(); ++chunk) {
       const Seen::Kind kind = seen_.kind(group, chunk);
       if (kind == Seen::Kind::None) continue;
-      if (item == nullptr || item->count == kItemChunks) {
+      if (item == nullptr || item->count == item_chunks(kParts)) {
         item = &items_[count_++];
         *item = Item{};
         item->group = static_cast<std::int16_t>(group);
@@ -103,12 +115,17 @@ class ForwardPipeline {
 
   template <class Beside>
   ARMILLARY_INLINE void multiply_scores(const Item& item, int i, Beside& beside) {
-    const float* const q = t_.q + item.group * terms_ * 2 * kTileFloats;
+    const int part = terms_ * 2 * kTileFloats;
+    const TilesOf queries{.data = t_.q + item.group * kParts * part, .part = part};
     for (int c = 0; c < item.count; ++c) {
-      const TilesOf keys{t_.k + item.chunks[c] * terms_ * 2 * kTileFloats, terms_ * kTileFloats,
-                         kTileFloats};
-      multiply_tiles<Streamed::A>(keys, {q}, terms_, nullptr, pending_,
-                                  scores(i) + c * kChunkFloats, beside);
+      const float* const keys = t_.k + item.chunks[c] * kParts * part;
+      float* const to = scores(i) + c * kChunkFloats;
+      if (kParts > 1 && t_.pairs.wild) {
+        multiply_scores_exactly<kParts>(keys, queries.data, terms_, to);
+        continue;
+      }
+      multiply_tiles<kParts, Streamed::A>({keys, part / 2, kTileFloats, part}, queries, terms_,
+                                          nullptr, pending_, to, beside);
     }
   }
 
@@ -117,21 +134,22 @@ class ForwardPipeline {
   ARMILLARY_INLINE void multiply_values(const Item& item, int i, Beside& beside,
                                         const Between& between) {
     const Look& look = looks_[i % 3];
-    const bool exactly = t_.pairs.wild && (item.partial[0] || item.partial[1]);
+    const bool exactly = t_.pairs.wild && (kParts > 1 || item.partial[0] || item.partial[1]);
     if (look.moved && (columns_ == 2 || exactly)) pending_.flush();  // they may be what is scaled
     if (exactly) {
       if (look.moved) rescale(item, look, 0, columns_);
       add_exactly(item, i);
       return between();
     }
-    const int chunk_floats = columns_ * kTileFloats;
-    const int step = (item.chunks[item.count - 1] - item.chunks[0]) * chunk_floats;
+    const int part = columns_ * kTileFloats;
+    const int step = (item.chunks[item.count - 1] - item.chunks[0]) * kParts * part;
+    const TilesOf words{weights(i), kTileFloats, kParts * kWeightFloats, kWeightFloats};
     for (int column = 0; column < columns_; column += 2) {
       if (look.moved) rescale(item, look, column, column + 2);
-      const float* const v = t_.v + item.chunks[0] * chunk_floats + column * kTileFloats;
+      const float* const v = t_.v + item.chunks[0] * kParts * part + column * kTileFloats;
       float* const sums = out(item.group) + column * 2 * kTileFloats;
-      multiply_tiles<Streamed::A>({v, kTileFloats, step}, {weights(i)}, item.count, sums, pending_,
-                                  sums, beside);
+      multiply_tiles<kParts, Streamed::A>({v, kTileFloats, step, part}, words, item.count, sums,
+                                          pending_, sums, beside);
       if (column == 0) between();
     }
   }
@@ -140,12 +158,13 @@ class ForwardPipeline {
   void run_item(int i) {
     const Item& item = items_[i];
     const bool has_next = i + 1 < count_;
-    const int products = (has_next ? items_[i + 1].count * 4 * terms_ : 0) +
-                         (i > 0 ? items_[i - 1].count * 2 * columns_ : 0);
+    const int products = products_of_term(kParts) *
+                         ((has_next ? items_[i + 1].count * 4 * terms_ : 0) +
+                          (i > 0 ? items_[i - 1].count * 2 * columns_ : 0));
     begin(item, i);
     float sums[kPair];
     __builtin_memcpy(sums, t_.sum + item.group * kPair, sizeof sums);
-    Weighing weighing(scores(i), weights(i), item.count, looks_[i % 3].scale);
+    Weighing<kParts> weighing(scores(i), weights(i), item.count, looks_[i % 3].scale);
     const int units = item.count * kChunkUnits;
     weighing.begin(t_.max + item.group * kPair, sums,
                    products == 0 ? units : (units + products - 1) / products);
@@ -187,7 +206,7 @@ class ForwardPipeline {
     Look& look = looks_[i % 3];
     float tops[kPair];
     find_tops(scores(i), item.count, tops);
-    raise_maxima(tops, t_.max + item.group * kPair, t_.sum + item.group * kPair, look);
+    raise_maxima<kParts>(tops, t_.max + item.group * kPair, t_.sum + item.group * kPair, look);
     move_maxima(look, t_.max + item.group * kPair, t_.sum + item.group * kPair);
     rescale(item, look, 0, columns_);
     look.moved = false;
@@ -210,7 +229,7 @@ class ForwardPipeline {
   /// The item by itself.
   void weigh(const Item& item, int i, float* sums) {
     if (t_.score.dropout != nullptr) return weigh_dropped(item, i, sums);
-    Weighing weighing(scores(i), weights(i), item.count, looks_[i % 3].scale);
+    Weighing<kParts> weighing(scores(i), weights(i), item.count, looks_[i % 3].scale);
     weighing.begin(t_.max + item.group * kPair, sums, 1);
     weighing.finish();
   }
@@ -220,23 +239,26 @@ class ForwardPipeline {
     float factors[kPair][kPair];  // by key, then query
     for (int c = 0; c < item.count; ++c) {
       fill_factors(t_.pairs, t_.score, item.group, item.chunks[c], factors);
-      float* const words = weights(i) + c * 2 * kTileFloats;
+      float* const words = weights(i) + c * kParts * kWeightFloats;
       const float* const chunk = scores(i) + c * kChunkFloats;
       for (int half = 0; half < kPair; half += kSide) {
         const Float max = load(t_.max + item.group * kPair + half);
         const Float minus_base = if_less(max, all(kNoScore), all(0.0f), sub(all(0.0f), max));
-        Float sum = load(sums + half);
+        Float even = load(sums + half);  // as Weighing adds them
+        Float odd = all(0.0f);
         for (int key = 0; key < kPair; key += 2) {
           const float* const row =
               chunk + (key / kSide * 2 + half / kSide) * kTileFloats + key % kSide * kWidth;
           Float x[2] = {fma(load(row), all(looks_[i % 3].scale), minus_base),
                         fma(load(row + kWidth), all(looks_[i % 3].scale), minus_base)};
-          power_of_two(x);
-          sum = add(sum, add(x[0], x[1]));
-          store_words(words + half * kSide + key / 2 * kWidth, mul(x[0], load(factors[key] + half)),
-                      mul(x[1], load(factors[key + 1] + half)));
+          weigh_differences<kParts>(x);
+          even = add(even, x[0]);
+          odd = add(odd, x[1]);
+          store_weights_of<kParts>(words + half * kSide + key / 2 * kWidth,
+                                   mul(x[0], load(factors[key] + half)),
+                                   mul(x[1], load(factors[key + 1] + half)));
         }
-        store(sums + half, sum);
+        store(sums + half, add(even, odd));
       }
     }
   }
@@ -247,7 +269,7 @@ class ForwardPipeline {
     float* const x = scores(i);
     for (int c = 0; c < item.count; ++c) {
       float* const chunk = x + c * kChunkFloats;
-      if (!beside_) bend_chunk(item, c, chunk);
+      if (bends_) bend_chunk(item, c, chunk);
       if (item.partial[c]) {
         const std::uint32_t* const seen = seen_.words(item.group, item.chunks[c]);
         for_each_score_row(chunk, [&](int query, int key, float* row) ARMILLARY_LAMBDA {
@@ -262,7 +284,7 @@ class ForwardPipeline {
       float tops[kPair];
       find_tops(x, item.count, tops);
       if (t_.max_logit != nullptr) raise_logit(item, x, tops);
-      raise_maxima(tops, t_.max + item.group * kPair, t_.sum + item.group * kPair, look);
+      raise_maxima<kParts>(tops, t_.max + item.group * kPair, t_.sum + item.group * kPair, look);
       scale_if_large(x, item.count, look);
     }
   }
@@ -277,7 +299,7 @@ class ForwardPipeline {
   }
 
   void raise_logit(const Item& item, const float* x, const float* tops) const {
-    const float scale = beside_ ? t_.scale : 1;
+    const float scale = bends_ ? 1 : t_.scale;
     const bool nan = any_nan(x, item.count);
     for (int q = 0; q < kPair && item.group * kPair + q < t_.pairs.q_rows; ++q) {
       const float top = nan && has_nan(x, item.count, q) ? __builtin_nanf("") : tops[q] * scale;
@@ -299,23 +321,10 @@ class ForwardPipeline {
     pending_.flush();
     for (int c = 0; c < item.count; ++c) {
       const int chunk = item.chunks[c];
-      for (int q = 0; q < kPair && item.group * kPair + q < t_.pairs.q_rows; ++q) {
-        const std::uint32_t seen = item.partial[c] ? seen_.words(item.group, chunk)[q] : ~0u;
-        for (int key = 0; key < kPair; ++key) {
-          if ((seen >> key & 1) != 0) add_pair(item, i, c, q, key);
-        }
-      }
-    }
-  }
-  void add_pair(const Item& item, int i, int c, int q, int key) const {
-    const auto* const p = reinterpret_cast<const Bf16*>(weights(i) + c * 2 * kTileFloats);
-    const auto* const v =
-        reinterpret_cast<const Bf16*>(t_.v + item.chunks[c] * columns_ * kTileFloats);
-    const float weight =
-        widened(p[q / kSide * kTileHalves + key / 2 * kPair + q % kSide * 2 + key % 2]);
-    for (int e = 0; e < t_.value_dim; ++e) {
-      out(item.group)[(e / kSide * 2 + q / kSide) * kTileFloats + e % kSide * kWidth + q % kSide] +=
-          weight * widened(v[e / kSide * kTileHalves + e % kSide * kPair + key]);
+      add_columns_exactly<kParts>(t_.v + chunk * kParts * columns_ * kTileFloats,
+                                  weights(i) + c * kParts * kWeightFloats, kWeightFloats,
+                                  item.partial[c] ? seen_.words(item.group, chunk) : nullptr,
+                                  columns_, out(item.group));
     }
   }
 
@@ -325,16 +334,18 @@ class ForwardPipeline {
   Nothing nothing_;
   int terms_;          ///< Tens of 32 elements of D.
   int columns_;        ///< Tens of 16 elements of E.
-  bool beside_;        ///< Items are weighed beside products: their order is that of scores.
-  float score_scale_;  ///< To units of log 2, of scores as they were computed.
+  bool bends_;         ///< Scores are more than products: they are made first.
+  bool beside_;        ///< Items are weighed beside products.
+  float score_scale_;  ///< To the unit of maxima, of scores as they were computed.
   Look looks_[3];      ///< Of the last three items, by number.
   int count_ = 0;
-  Item items_[kItemsOfTile];
+  Item items_[kGroupsOfTile * kChunksOfTile / item_chunks(kParts)];
 };
 
-inline void forward_amx(const ForwardTile& t) {
+template <int kParts>
+void forward_amx(const ForwardTile& t) {
   [[maybe_unused]] const TileRegisters registers;
-  ForwardPipeline(t).run();
+  ForwardPipeline<kParts>(t).run();
 }
 
 }  // namespace armillary::kernel::cpu::ARMILLARY_ISA

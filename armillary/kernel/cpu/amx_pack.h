@@ -1,11 +1,12 @@
-// amx_pack.h: rows of bf16 as tiles, and tiles of sums as rows.
+// amx_pack.h: rows as tiles of bf16, and tiles of sums as rows.
 //
-// Letters: X elements of a row, in tens of 32; tiles of 1 KiB one after the other.
+// Letters: X elements of a row, in tens of 32; P parts of an element: 1 of bf16, 3 of floats; tiles
+// of 1 KiB one after the other.
 //
-//   rows        [rows / 16][X / 32]      A: 16 rows of 32 elements        keys for S and dP
-//   words       [rows / 32][X / 32][2]   B: 16 pairs of X, of 16 rows     Q and dO for S and dP
-//   columns     [rows / 32][X / 16]      A: 16 of X, of 32 rows           V forward, K for dQ
-//   row pairs   [rows / 32][X / 16]      B: 16 pairs of rows, of 16 of X  Q and dO for dK and dV
+//   rows        [rows / 32][P][2][X / 32]   A: 16 rows of 32 elements        keys for S and dP
+//   words       [rows / 32][P][X / 32][2]   B: 16 pairs of X, of 16 rows     Q and dO for S and dP
+//   columns     [rows / 32][P][X / 16]      A: 16 of X, of 32 rows           V forward, K for dQ
+//   row pairs   [rows / 32][P][X / 16]      B: 16 pairs of rows, of 16 of X  Q and dO for dK and dV
 //   queries' sums  [rows / 32][X / 16][2]      16 of X, of 16 rows        out and dQ
 //   keys' sums     [rows / 32][X / 32][2][2]   16 rows, of 16 of X        dK and dV
 #pragma once
@@ -20,113 +21,244 @@ ARMILLARY_INLINE int to_pairs(int x) {
   return (x + kPair - 1) / kPair * kPair;
 }
 
-/// Elements [first, first + 32) of a row as 16 words; those that it lacks are 0.
-ARMILLARY_INLINE Float words_at(const Rows& rows, std::int64_t row, int first) {
-  if (row >= rows.count || first >= rows.width) return all(0.0f);
-  const Bf16* const x = row_of(rows, row) + first;
-  Float words;
-  if (rows.width - first >= kPair) {
-    __builtin_memcpy(&words, x, sizeof words);
-    return words;
-  }
-  Bf16 part[kPair] = {};
-  for (int i = 0; i < rows.width - first; ++i) part[i] = x[i];
-  __builtin_memcpy(&words, part, sizeof words);
-  return words;
+template <class E>
+ARMILLARY_INLINE const E* elements_of(const Rows& rows, std::int64_t row) {
+  return static_cast<const E*>(rows.data) + row * rows.stride;
 }
 
-/// Elements [first, first + 16) of rows `row` and `row` + 1 as words of two.
-ARMILLARY_INLINE Float row_words_at(const Rows& rows, std::int64_t row, int first) {
-  if (row + 1 < rows.count && rows.width - first >= kSide) {
-    return words_of(row_of(rows, row) + first, row_of(rows, row + 1) + first);
-  }
-  Bf16 part[2][kSide] = {};
-  for (int r = 0; r < 2 && row + r < rows.count; ++r) {
-    const int count = rows.width - first < kSide ? rows.width - first : kSide;
-    for (int i = 0; i < count; ++i) part[r][i] = row_of(rows, row + r)[first + i];
-  }
-  return words_of(part[0], part[1]);
+/// `count` elements, at most 16, as floats; then zeros.
+template <class E>
+ARMILLARY_INLINE Float floats_at(const E* x, int count) {
+  if (count <= 0) return all(0.0f);
+  return quiet(count < kSide ? load_part(x, count) : load(x));
 }
+
+/// Parts of inputs; those that are not finite have one part.
+template <class Join>
+ARMILLARY_INLINE void split_input(Float a, Float b, Float (&parts)[kFloatParts], const Join& join) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kFloatParts; ++i) {
+    parts[i] = join(a, b);
+    a = number_or_0(sub(a, upper_of(a)));
+    b = number_or_0(sub(b, upper_of(b)));
+  }
+}
+
+/// Elements of rows as words of two bf16, a word for each part.
+template <class E>
+struct WordsOf {
+  static constexpr int kParts = kFloatParts;
+
+  Finite finite;
+
+  /// Elements [first, first + 32) of a row; those that it lacks are 0.
+  ARMILLARY_INLINE void of_row(const Rows& rows, std::int64_t row, int first,
+                               Float (&words)[kParts]) {
+    const bool none = row >= rows.count;
+    const E* const x = elements_of<E>(rows, none ? 0 : row) + first;
+    const int count = none ? 0 : rows.width - first;
+    const Float a = floats_at(x, count);
+    const Float b = floats_at(x + kSide, count - kSide);
+    finite.see(a);
+    finite.see(b);
+    split_input(a, b, words, [](Float y, Float z) ARMILLARY_LAMBDA { return upper_halves(y, z); });
+  }
+  /// Elements [first, first + 16) of rows `row` and `row` + 1.
+  ARMILLARY_INLINE void of_row_pair(const Rows& rows, std::int64_t row, int first,
+                                    Float (&words)[kParts]) {
+    const auto at = [&](std::int64_t r) ARMILLARY_LAMBDA {
+      const bool none = r >= rows.count;
+      return floats_at(elements_of<E>(rows, none ? 0 : r) + first, none ? 0 : rows.width - first);
+    };
+    const Float even = at(row);
+    const Float odd = at(row + 1);
+    finite.see(even);
+    finite.see(odd);
+    split_input(even, odd, words,
+                [](Float y, Float z) ARMILLARY_LAMBDA { return upper_words(y, z); });
+  }
+};
+
+template <>
+struct WordsOf<Bf16> {
+  static constexpr int kParts = 1;
+
+  FiniteWords finite;
+
+  ARMILLARY_INLINE void of_row(const Rows& rows, std::int64_t row, int first, Float (&words)[1]) {
+    words[0] = all(0.0f);
+    if (row >= rows.count || first >= rows.width) return;
+    const Bf16* const x = row_of(rows, row) + first;
+    if (rows.width - first >= kPair) {
+      __builtin_memcpy(words, x, sizeof words);
+    } else {
+      Bf16 part[kPair] = {};
+      for (int i = 0; i < rows.width - first; ++i) part[i] = x[i];
+      __builtin_memcpy(words, part, sizeof words);
+    }
+    finite.see(words[0]);
+  }
+  ARMILLARY_INLINE void of_row_pair(const Rows& rows, std::int64_t row, int first,
+                                    Float (&words)[1]) {
+    if (row + 1 < rows.count && rows.width - first >= kSide) {
+      words[0] = words_of(row_of(rows, row) + first, row_of(rows, row + 1) + first);
+    } else {
+      Bf16 part[2][kSide] = {};
+      for (int r = 0; r < 2 && row + r < rows.count; ++r) {
+        const int count = rows.width - first < kSide ? rows.width - first : kSide;
+        for (int i = 0; i < count; ++i) part[r][i] = row_of(rows, row + r)[first + i];
+      }
+      words[0] = words_of(part[0], part[1]);
+    }
+    finite.see(words[0]);
+  }
+};
 
 /// Rows are asked for into the second cache, which has more lines under way than the first.
 constexpr int kFarAhead = 64;
+template <class E>
 ARMILLARY_INLINE void ask_for_far(const Rows& rows, std::int64_t row) {
+  constexpr int kLine = 64 / sizeof(E);
   if (row + kFarAhead >= rows.count) return;
-  const Bf16* const x = row_of(rows, row + kFarAhead);
-  for (int i = 0; i < rows.width; i += kPair) __builtin_prefetch(x + i, 0, 2);
+  const E* const x = elements_of<E>(rows, row + kFarAhead);
+  for (int i = 0; i < rows.width; i += kLine) __builtin_prefetch(x + i, 0, 2);
+}
+
+/// A tile of words for each part, and where it is stored: parts are `part` floats apart.
+template <int kParts>
+struct PartTiles {
+  Float rows[kParts][kSide];
+
+  ARMILLARY_INLINE void put(int row, const Float (&words)[kParts]) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kParts; ++p) rows[p][row] = words[p];
+  }
+  ARMILLARY_INLINE void store_turned(float* to, int part) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kParts; ++p) {
+      transpose16(rows[p]);
+      for (int r = 0; r < kSide; ++r) store(to + p * part + r * kWidth, rows[p][r]);
+    }
+  }
+};
+
+template <int kParts>
+ARMILLARY_INLINE void store_parts(float* to, int part, const Float (&words)[kParts]) {
+#pragma GCC unroll 4
+  for (int p = 0; p < kParts; ++p) store(to + p * part, words[p]);
+}
+
+template <class E>
+bool pack_tile_rows_of(const Rows& rows, float* packed) {
+  WordsOf<E> source;
+  constexpr int kParts = WordsOf<E>::kParts;
+  const int part = to_pairs(rows.width) / kPair * 2 * kTileFloats;
+  for (std::int64_t first = 0; first < rows.count; first += kPair, packed += kParts * part) {
+    float* to = packed;
+    for (int half = 0; half < kPair; half += kSide) {
+      for (int begin = 0; begin < rows.width; begin += kPair) {
+        for (int r = 0; r < kSide; ++r, to += kWidth) {
+          if (begin == 0) ask_for_far<E>(rows, first + half + r);
+          Float words[kParts];
+          source.of_row(rows, first + half + r, begin, words);
+          store_parts(to, part, words);
+        }
+      }
+    }
+  }
+  return source.finite.yes();
+}
+
+template <class E>
+bool pack_tile_words_of(const Rows& rows, int padded, float* packed) {
+  WordsOf<E> source;
+  constexpr int kParts = WordsOf<E>::kParts;
+  const int part = to_pairs(rows.width) / kPair * 2 * kTileFloats;
+  for (int first = 0; first < padded; first += kPair, packed += kParts * part) {
+    float* to = packed;
+    for (int begin = 0; begin < rows.width; begin += kPair) {
+      for (int half = 0; half < kPair; half += kSide, to += kTileFloats) {
+        PartTiles<kParts> tiles;
+        for (int r = 0; r < kSide; ++r) {
+          if (begin == 0) ask_for_far<E>(rows, first + half + r);
+          Float words[kParts];
+          source.of_row(rows, first + half + r, begin, words);
+          tiles.put(r, words);
+        }
+        tiles.store_turned(to, part);
+      }
+    }
+  }
+  return source.finite.yes();
+}
+
+template <class E>
+bool pack_tile_columns_of(const Rows& rows, int padded, float* packed) {
+  WordsOf<E> source;
+  constexpr int kParts = WordsOf<E>::kParts;
+  const int width = to_pairs(rows.width);
+  const int part = width / kSide * kTileFloats;
+  for (int first = 0; first < padded; first += kPair, packed += kParts * part) {
+    float* to = packed;
+    for (int begin = 0; begin < width; begin += kSide, to += kTileFloats) {
+      PartTiles<kParts> tiles;
+      for (int i = 0; i < kSide; ++i) {
+        if (begin == 0) ask_for_far<E>(rows, first + 2 * i);
+        if (begin == 0) ask_for_far<E>(rows, first + 2 * i + 1);
+        Float words[kParts];
+        source.of_row_pair(rows, first + 2 * i, begin, words);
+        tiles.put(i, words);
+      }
+      tiles.store_turned(to, part);
+    }
+  }
+  return source.finite.yes();
+}
+
+template <class E>
+bool pack_tile_row_pairs_of(const Rows& rows, int padded, float* packed) {
+  WordsOf<E> source;
+  constexpr int kParts = WordsOf<E>::kParts;
+  const int width = to_pairs(rows.width);
+  const int part = width / kSide * kTileFloats;
+  for (int first = 0; first < padded; first += kPair, packed += kParts * part) {
+    float* to = packed;
+    for (int begin = 0; begin < width; begin += kSide) {
+      for (int i = 0; i < kSide; ++i, to += kWidth) {
+        Float words[kParts];
+        source.of_row_pair(rows, first + 2 * i, begin, words);
+        store_parts(to, part, words);
+      }
+    }
+  }
+  return source.finite.yes();
+}
+
+/// `pack` of the dtype of rows, called as pack(E{}).
+template <class Pack>
+ARMILLARY_INLINE bool pack_any(const Rows& rows, const Pack& pack) {
+  switch (rows.element) {
+    case Element::Float32:
+      return pack(float{});
+    case Element::BFloat16:
+      return pack(Bf16{});
+    default:
+      return pack(Fp16{});
+  }
 }
 
 inline bool pack_tile_rows(const Rows& rows, float* packed) {
-  FiniteWords finite;
-  for (std::int64_t first = 0; first < rows.count; first += kSide) {
-    // Rows are packed in twos of tiles.
-    for (int begin = 0; begin < rows.width; begin += kPair) {
-      for (int r = 0; r < kSide; ++r, packed += kWidth) {
-        if (begin == 0) ask_for_far(rows, first + r);
-        const Float words = words_at(rows, first + r, begin);
-        finite.see(words);
-        store(packed, words);
-      }
-    }
-  }
-  if ((rows.count + kSide - 1) / kSide % 2 != 0) {
-    const int tiles = to_pairs(rows.width) / kPair;
-    for (int i = 0; i < tiles * kTileFloats; i += kWidth) store(packed + i, all(0.0f));
-  }
-  return finite.yes();
+  return pack_any(rows, [&]<class E>(E) { return pack_tile_rows_of<E>(rows, packed); });
 }
-
 inline bool pack_tile_words(const Rows& rows, float /*scale*/, int padded, float* packed) {
-  FiniteWords finite;
-  for (int first = 0; first < padded; first += kPair) {
-    for (int begin = 0; begin < rows.width; begin += kPair) {
-      for (int half = 0; half < kPair; half += kSide, packed += kTileFloats) {
-        Float tile[kSide];
-        for (int r = 0; r < kSide; ++r) {
-          if (begin == 0) ask_for_far(rows, first + half + r);
-          tile[r] = words_at(rows, first + half + r, begin);
-          finite.see(tile[r]);
-        }
-        transpose16(tile);
-        for (int r = 0; r < kSide; ++r) store(packed + r * kWidth, tile[r]);
-      }
-    }
-  }
-  return finite.yes();
+  return pack_any(rows, [&]<class E>(E) { return pack_tile_words_of<E>(rows, padded, packed); });
 }
-
 inline bool pack_tile_columns(const Rows& rows, float /*scale*/, int padded, float* packed) {
-  FiniteWords finite;
-  const int width = to_pairs(rows.width);
-  for (int first = 0; first < padded; first += kPair) {
-    for (int begin = 0; begin < width; begin += kSide, packed += kTileFloats) {
-      Float tile[kSide];
-      for (int i = 0; i < kSide; ++i) {
-        if (begin == 0) ask_for_far(rows, first + 2 * i);
-        if (begin == 0) ask_for_far(rows, first + 2 * i + 1);
-        tile[i] = row_words_at(rows, first + 2 * i, begin);
-        finite.see(tile[i]);
-      }
-      transpose16(tile);
-      for (int r = 0; r < kSide; ++r) store(packed + r * kWidth, tile[r]);
-    }
-  }
-  return finite.yes();
+  return pack_any(rows, [&]<class E>(E) { return pack_tile_columns_of<E>(rows, padded, packed); });
 }
-
 inline bool pack_tile_row_pairs(const Rows& rows, float /*scale*/, int padded, float* packed) {
-  FiniteWords finite;
-  const int width = to_pairs(rows.width);
-  for (int first = 0; first < padded; first += kPair) {
-    for (int begin = 0; begin < width; begin += kSide) {
-      for (int i = 0; i < kSide; ++i, packed += kWidth) {
-        const Float words = row_words_at(rows, first + 2 * i, begin);
-        finite.see(words);
-        store(packed, words);
-      }
-    }
-  }
-  return finite.yes();
+  return pack_any(rows,
+                  [&]<class E>(E) { return pack_tile_row_pairs_of<E>(rows, padded, packed); });
 }
 
 /// Rows of fp32 as queries' sums.

@@ -9,12 +9,18 @@ namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
 constexpr int kChunkUnits = kPair;  ///< Pairs of rows of 16 queries of a chunk.
 
+/// What maxima times it are in the unit of log-sum-exps: those of bf16 are in units of log 2, which
+/// saves a multiplication for each weight; those of floats lose nothing by another rounding.
+constexpr float log_unit(int parts) {
+  return parts == 1 ? kLn2 : 1;
+}
+
 /// What is known of an item before it is weighed.
 struct Look {
   float max[kPair];      ///< Maxima that it is weighed with,
   float factors[kPair];  ///< what brings earlier sums to them,
   bool moved = false;    ///< and whether those are not 1.
-  float scale = 1;       ///< To units of log 2, of scores as they stand in memory.
+  float scale = 1;       ///< To the unit of maxima, of scores as they stand in memory.
 };
 
 inline Float finite_or_0(Float max) {
@@ -36,7 +42,8 @@ inline void scale_if_large(float* x, int chunks, Look& look) {
 }
 
 /// Maxima move to the largest scores of an item where that matters. Sums may lack an item yet.
-inline void raise_maxima(const float* tops, const float* max, const float* sums, Look& look) {
+template <int kParts>
+void raise_maxima(const float* tops, const float* max, const float* sums, Look& look) {
   constexpr float kShare = 64;    // a weight of less than a 64th of the sum may be above 1
   constexpr float kLargest = 20;  // in units of log 2: then any weight moves the maximum
   look.moved = false;
@@ -44,7 +51,7 @@ inline void raise_maxima(const float* tops, const float* max, const float* sums,
     const Float before = load(max + half);
     const Float sum = load(sums + half);
     const Float top = mul(load(tops + half), all(look.scale));
-    const Float above = sub(top, before);
+    const Float above = mul(sub(top, before), all(log_unit(kParts) * kLog2E));
     Float weight[1] = {above};
     power_of_two(weight);
     Float raised = if_less(sum, mul(weight[0], all(kShare)), top, before);
@@ -52,7 +59,7 @@ inline void raise_maxima(const float* tops, const float* max, const float* sums,
     raised = if_less(before, raised, raised, before);
     // Nothing is summed where there was no maximum.
     const Float by = if_less(before, all(kNoScore), all(0.0f), sub(before, raised));
-    const Float factor = exp(mul(by, all(kLn2)));
+    const Float factor = exp(mul(by, all(log_unit(kParts))));
     store(look.max + half, raised);
     store(look.factors + half, factor);
     look.moved |= any_above(sub(all(1.0f), factor), 0);
@@ -67,14 +74,39 @@ inline void move_maxima(const Look& look, float* max, float* sums) {
   }
 }
 
-/// Weighs the scores of an item one pair of rows of 16 queries after the other: P^T as words, and
-/// the sums of columns. Done beside products, for which `step` is cut to their time.
+/// Weights of scores less their maximum.
+template <int kParts, int N>
+ARMILLARY_INLINE void weigh_differences(Float (&x)[N]) {
+  if constexpr (kParts > 1) {
+#pragma GCC unroll 4
+    for (int i = 0; i < N; ++i) x[i] = mul(x[i], all(kLog2E));
+  }
+  weights_of<kParts>(x);
+}
+
+constexpr int kWeightFloats = 2 * kTileFloats;  ///< A part of P of a chunk.
+
+/// A row of words of P, in its parts.
+template <int kParts>
+ARMILLARY_INLINE void store_weights_of(float* to, Float even, Float odd) {
+  if constexpr (kParts == 1) {
+    store_weights(to, even, odd);
+  } else {
+    Float words[kParts];
+    split_words(even, odd, words);
+    store_parts(to, kWeightFloats, words);
+  }
+}
+
+/// Weighs the scores of an item one pair of rows of 16 queries after the other: P^T as words, in
+/// parts, and the sums of columns. Done beside products, for which `step` is cut to their time.
+template <int kParts>
 class Weighing {
  public:
   Weighing(const float* scores, float* words, int chunks, float scale)
       : scores_(scores), words_(words), left_(chunks * kChunkUnits), scale_(all(scale)) {}
 
-  /// `max` is in units of log 2 and finite where a score is; sums are added to. 32 queries.
+  /// `max` is finite where a score is; sums are added to. 32 queries.
   ARMILLARY_INLINE void begin(const float* max, float* sums, int a_step) {
     max_ = max;
     sums_ = sums;
@@ -98,10 +130,10 @@ class Weighing {
     }
     Float x[2] = {fma(load(scores_), scale_, minus_base_),
                   fma(load(scores_ + kWidth), scale_, minus_base_)};
-    power_of_two(x);
+    weigh_differences<kParts>(x);
     even_ = add(even_, x[0]);
     odd_ = add(odd_, x[1]);
-    store_weights(words_, x[0], x[1]);
+    store_weights_of<kParts>(words_, x[0], x[1]);
     scores_ += 2 * kWidth;
     words_ += kWidth;
     --left_;
@@ -113,7 +145,11 @@ class Weighing {
       scores_ += kTileFloats;
       return;
     }
-    if (left_ % kPair != 0) scores_ -= 2 * kTileFloats;
+    if (left_ % kPair != 0) {
+      scores_ -= 2 * kTileFloats;
+    } else {
+      words_ += (kParts - 1) * kWeightFloats;
+    }
     store(sums_ + half_, add(even_, odd_));
   }
 

@@ -17,21 +17,21 @@ inline void scale_amx_row(const ForwardTile& t, int row, float factor) {
 }
 
 /// What out is multiplied with, for 32 rows at least, and their log-sum-exps.
-inline void finish_rows(const ForwardTile& t, float* factors, float* lse, std::int64_t lse_stride) {
+inline void finish_rows(const ForwardTile& t, float unit, float* factors, float* lse, std::int64_t lse_stride) {
   for (int row = 0; row < to_pairs(t.pairs.q_rows); ++row) {
     const bool empty = row >= t.pairs.q_rows || t.sum[row] == 0;
     factors[row] = empty ? 0 : 1 / t.sum[row];
     if (row >= t.pairs.q_rows) continue;
-    lse[row * lse_stride] = empty ? -kInf : t.max[row] * kLn2 + __builtin_logf(t.sum[row]);
+    lse[row * lse_stride] = empty ? -kInf : t.max[row] * unit + __builtin_logf(t.sum[row]);
   }
 }
 
 /// As write_of.
-template <class E>
+template <int kParts, class E>
 inline void write_amx_of(const ForwardTile& t, void* out, std::int64_t out_stride, float* lse,
                          std::int64_t lse_stride) {
   float factors[kAmxForwardQ];
-  finish_rows(t, factors, lse, lse_stride);
+  finish_rows(t, log_unit(kParts), factors, lse, lse_stride);
   for_each_row_of(t.out, t.pairs.q_rows, t.value_dim,
                   [&](int row, int first, int columns, Float x) ARMILLARY_LAMBDA {
                     store_all(static_cast<E*>(out) + row * out_stride + first, columns,
@@ -40,11 +40,11 @@ inline void write_amx_of(const ForwardTile& t, void* out, std::int64_t out_strid
 }
 
 /// The same of bf16: two columns are a word before they are turned round.
-template <>
-inline void write_amx_of<Bf16>(const ForwardTile& t, void* out, std::int64_t out_stride, float* lse,
-                               std::int64_t lse_stride) {
+template <int kParts>
+inline void write_amx_words(const ForwardTile& t, void* out, std::int64_t out_stride, float* lse,
+                            std::int64_t lse_stride) {
   float factors[kAmxForwardQ];
-  finish_rows(t, factors, lse, lse_stride);
+  finish_rows(t, log_unit(kParts), factors, lse, lse_stride);
   const int width = to_pairs(t.value_dim);
   for (int first = 0; first < t.pairs.q_rows; first += kSide) {
     const Float factor = load(factors + first);

@@ -127,13 +127,15 @@ void attend_block(const Call& call, const QueryTarget& target, const Round& roun
                       .width = call.value_dim};
     products.pack_sums(before, 1, padded, tile.out);
   }
-  products.pack_queries(rows_of(call, call.q, batch, head, rows, call.head_dim), tile.scale, padded,
-                        memory + queries);
+  const bool q_finite =
+      products.pack_queries(rows_of(call, call.q, batch, head, rows, call.head_dim), tile.scale,
+                            padded, memory + queries);
   for (const BlockPair& pair : pairs) {
     tile.pairs = schedule.tile_pairs(pair);
     tile.score.k_positions =
         schedule.k_positions.data() + schedule.k_rows[static_cast<std::size_t>(pair.k)].begin;
     keys.point(head_of_round, pair.k, tile);
+    tile.pairs.wild |= !q_finite && products.parts > 1;
     products.forward(tile);
   }
   tile.pairs.q_rows = count;

@@ -199,15 +199,16 @@ inline const Products& products_of(const Call& call, bool words) {
 /// Floats of `rows` packed queries.
 inline std::int64_t query_floats(const Products& products, int rows, int dim) {
   const int words = (dim + products.terms - 1) / products.terms;
-  return std::int64_t{rows} * round_up(words, products.units.words);
+  return std::int64_t{rows} * round_up(words, products.units.words) * products.parts;
 }
 /// Floats of `rows` packed keys.
 inline std::int64_t key_floats(const Products& products, int rows, int dim) {
-  return std::int64_t{rows} * round_up(dim, products.units.width) / products.terms;
+  return std::int64_t{rows} * round_up(dim, products.units.width) / products.terms * products.parts;
 }
 /// Floats of `rows` packed values.
 inline std::int64_t value_floats(const Products& products, int rows, int dim) {
-  return std::int64_t{rows} * round_up(dim, products.units.columns) / products.terms;
+  const int columns = round_up(dim, products.units.columns);
+  return std::int64_t{rows} * columns / products.terms * products.parts;
 }
 
 /// What a tile needs of score.h, but for the dropout stream.

@@ -160,6 +160,7 @@ struct Units {
 /// true if all is finite.
 struct Products {
   int terms = 1;  ///< Of a word: 1 of floats, 2 of bf16. Only queries of floats are scaled.
+  int parts = 1;  ///< bf16 that add up to an element.
   bool needs_words = false;  ///< Keys have even widths and strides.
   Units units;
   PassSizes forward_sizes;

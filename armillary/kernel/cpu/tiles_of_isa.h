@@ -41,9 +41,46 @@ constexpr PassSizes kBackwardSizes{.q_rows = kBackwardQ,
                                    .scores = kBackwardQ * kBackwardLd,
                                    .dscores = kBackwardQ * kBackwardLd};
 
+#if defined(ARMILLARY_AMX)
+
+/// Tiles of bf16, or of floats in parts.
+template <int kParts>
+constexpr Products amx_products() {
+  return {
+      .terms = 2,
+      .parts = kParts,
+      .units = {.rows = kPair, .keys = kPair, .width = kPair, .words = kSide, .columns = kPair},
+      .forward_sizes = {.q_rows = kAmxForwardQ,
+                        .k_rows = kAmxForwardK,
+                        .scores = ForwardScratch<kParts>::kFloats},
+      .backward_sizes = {.q_rows = kAmxBackwardQ,
+                         .k_rows = kAmxBackwardK,
+                         .scores = BackwardScratch<kParts>::kFloats,
+                         .dscores = QuerySums::kFloats},
+      .heads_floats = std::int64_t{1} << 19,  // the second cache
+      .log_unit = log_unit(kParts),
+      .pack_queries = pack_tile_words,
+      .pack_keys = pack_tile_rows,
+      .pack_values = pack_tile_columns,
+      .pack_query_values = pack_tile_row_pairs,
+      .pack_sums = pack_tile_sums,
+      .forward = forward_amx<kParts>,
+      .backward = backward_amx<kParts>,
+      .backward_dq = backward_amx_dq,
+      .scale_row = scale_amx_row,
+      .write = {write_amx_of<kParts, float>, write_amx_words<kParts>, write_amx_of<kParts, Fp16>},
+      .write_sums = {write_key_sums<float>, write_key_sums<Bf16>, write_key_sums<Fp16>},
+      .add_sums = add_key_sums};
+}
+
+#endif
+
 extern const Tiles kTiles;
 const Tiles kTiles = {
     .name = ARMILLARY_ISA_NAME,
+#if defined(ARMILLARY_AMX)
+    .floats = amx_products<kFloatParts>(),
+#else
     .floats = {.terms = Product::kTerms,
                .units = kUnits,
                .forward_sizes = kForwardSizes,
@@ -61,31 +98,9 @@ const Tiles kTiles = {
                .write_sums = {write_columns_of<float>, write_columns_of<Bf16>,
                               write_columns_of<Fp16>},
                .add_sums = add_columns},
+#endif
 #if defined(ARMILLARY_AMX)
-    .pairs = {.terms = PairProduct::kTerms,
-              .units =
-                  {.rows = kPair, .keys = kPair, .width = kPair, .words = kSide, .columns = kPair},
-              .forward_sizes = {.q_rows = kAmxForwardQ,
-                                .k_rows = kAmxForwardK,
-                                .scores = ForwardScratch::kFloats},
-              .backward_sizes = {.q_rows = kAmxBackwardQ,
-                                 .k_rows = kAmxBackwardK,
-                                 .scores = BackwardScratch::kFloats,
-                                 .dscores = QuerySums::kFloats},
-              .heads_floats = std::int64_t{1} << 19,  // the second cache
-              .log_unit = kLn2,
-              .pack_queries = pack_tile_words,
-              .pack_keys = pack_tile_rows,
-              .pack_values = pack_tile_columns,
-              .pack_query_values = pack_tile_row_pairs,
-              .pack_sums = pack_tile_sums,
-              .forward = forward_amx,
-              .backward = backward_amx,
-              .backward_dq = backward_amx_dq,
-              .scale_row = scale_amx_row,
-              .write = {write_amx_of<float>, write_amx_of<Bf16>, write_amx_of<Fp16>},
-              .write_sums = {write_key_sums<float>, write_key_sums<Bf16>, write_key_sums<Fp16>},
-              .add_sums = add_key_sums},
+    .pairs = amx_products<1>(),
 #elif defined(ARMILLARY_PAIRS)
     .pairs = {.terms = PairProduct::kTerms,
               .needs_words = true,
