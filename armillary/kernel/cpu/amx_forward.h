@@ -165,9 +165,7 @@ class ForwardPipeline {
     float sums[kPair];
     __builtin_memcpy(sums, t_.sum + item.group * kPair, sizeof sums);
     Weighing<kParts> weighing(scores(i), weights(i), item.count, looks_[i % 3].scale);
-    const int units = item.count * kChunkUnits;
-    weighing.begin(t_.max + item.group * kPair, sums,
-                   products == 0 ? units : (units + products - 1) / products);
+    weighing.begin(t_.max + item.group * kPair, sums, products);
     if (has_next) multiply_scores(items_[i + 1], i + 1, weighing);
     if (i > 0) {
       multiply_values(items_[i - 1], i - 1, weighing, [&] {
@@ -230,7 +228,7 @@ class ForwardPipeline {
   void weigh(const Item& item, int i, float* sums) {
     if (t_.score.dropout != nullptr) return weigh_dropped(item, i, sums);
     Weighing<kParts> weighing(scores(i), weights(i), item.count, looks_[i % 3].scale);
-    weighing.begin(t_.max + item.group * kPair, sums, 1);
+    weighing.begin(t_.max + item.group * kPair, sums, 0);
     weighing.finish();
   }
 

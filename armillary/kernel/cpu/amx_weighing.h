@@ -99,7 +99,7 @@ ARMILLARY_INLINE void store_weights_of(float* to, Float even, Float odd) {
 }
 
 /// Weighs the scores of an item one pair of rows of 16 queries after the other: P^T as words, in
-/// parts, and the sums of columns. Done beside products, for which `step` is cut to their time.
+/// parts, and the sums of columns. Done beside products, over which it is spread.
 template <int kParts>
 class Weighing {
  public:
@@ -107,19 +107,21 @@ class Weighing {
       : scores_(scores), words_(words), left_(chunks * kChunkUnits), scale_(all(scale)) {}
 
   /// `max` is finite where a score is; sums are added to. 32 queries.
-  ARMILLARY_INLINE void begin(const float* max, float* sums, int a_step) {
+  ARMILLARY_INLINE void begin(const float* max, float* sums, int products) {
     max_ = max;
     sums_ = sums;
-    a_step_ = a_step;
+    if (products != 0) pace_ = (left_ * kUnit + products - 1) / products;
   }
   ARMILLARY_INLINE void step() {
-    for (int i = 0; i < a_step_ && left_ != 0; ++i) weigh_pair();
+    for (credit_ += pace_; credit_ >= kUnit && left_ != 0; credit_ -= kUnit) weigh_pair();
   }
   ARMILLARY_INLINE void finish() {
     while (left_ != 0) weigh_pair();
   }
 
  private:
+  static constexpr int kUnit = 256;
+
   ARMILLARY_INLINE void weigh_pair() {
     if (left_ % kSide == 0) {  // 16 pairs of rows for the first 16 queries, then for the others
       half_ = left_ % kPair == 0 ? 0 : kSide;
@@ -156,7 +158,8 @@ class Weighing {
   const float* scores_;
   float* words_;
   int left_;  ///< Pairs of rows.
-  int a_step_ = 1;
+  int pace_ = kUnit;  ///< Pairs of rows a product, in parts of kUnit.
+  int credit_ = 0;
   int half_ = 0;
   const float* max_ = nullptr;
   float* sums_ = nullptr;
