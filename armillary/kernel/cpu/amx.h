@@ -91,20 +91,6 @@ ARMILLARY_INLINE Float number_or_0(Float x) {
   return x;
 }
 
-/// x - round(x), and 0 of an infinite x; p 2^round(x).
-ARMILLARY_INLINE Float from_nearest(Float x) {
-  Float y = x;
-  for (int i = 0; i < kWidth; ++i) {
-    y[i] = __builtin_isinf(x[i]) ? 0 : x[i] - __builtin_rintf(x[i]);
-  }
-  return y;
-}
-ARMILLARY_INLINE Float times_nearest_power(Float p, Float x) {
-  for (int i = 0; i < kWidth; ++i) {
-    p[i] = static_cast<float>(static_cast<double>(p[i]) * __builtin_exp2(__builtin_rintf(x[i])));
-  }
-  return p;
-}
 /// x - floor(x), and 0 of an infinite x.
 ARMILLARY_INLINE Float fraction(Float x) {
   Float y = x;
@@ -232,12 +218,6 @@ ARMILLARY_INLINE Float quiet(Float x) {
 ARMILLARY_INLINE Float number_or_0(Float x) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, x, _CMP_ORD_Q), x);
 }
-ARMILLARY_INLINE Float from_nearest(Float x) {
-  return _mm512_reduce_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-ARMILLARY_INLINE Float times_nearest_power(Float p, Float x) {
-  return _mm512_scalef_ps(p, nearest(x));
-}
 ARMILLARY_INLINE Float fraction(Float x) {
   return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
 }
@@ -316,53 +296,28 @@ ARMILLARY_INLINE void transpose16(Float (&rows)[kSide]) {
 
 #endif
 
-/// 2^x of `N` vectors within 2^-18.5, also of 0 and of what overflows, for weights that are rounded
-/// to bf16 (2^-9) at once.
-template <int N>
+/// 2^x of `N` vectors, also of 0 and of what overflows, for weights that are multiplied in `kParts`
+/// parts: within 2^-18.5 where they are rounded to bf16 (2^-9) at once, else within 1.1 ulp.
+template <int kParts, int N>
 ARMILLARY_INLINE void power_of_two(Float (&x)[N]) {
+  constexpr int kDegree = kParts == 1 ? 4 : 6;
+  constexpr float kCoefficients[2][7] = {
+      {0x1.00002cp+0f, 0x1.62d166p-1f, 0x1.ee798ap-3f, 0x1.aa13f2p-5f, 0x1.bb7cdap-7f, 0, 0},
+      {1, 0x1.62e42ap-1f, 0x1.ebfd9ep-3f, 0x1.c68500p-5f, 0x1.3d2800p-7f, 0x1.461954p-10f,
+       0x1.c72118p-13f}};
+  const float(&c)[7] = kCoefficients[kParts == 1 ? 0 : 1];
   Float r[N];
   Float p[N];
 #pragma GCC unroll 4
   for (int i = 0; i < N; ++i) r[i] = fraction(x[i]);
 #pragma GCC unroll 4
   for (int i = 0; i < N; ++i) {
-    p[i] = fma(r[i], all(0x1.bb7cdap-7f), all(0x1.aa13f2p-5f));
-    p[i] = fma(p[i], r[i], all(0x1.ee798ap-3f));
-    p[i] = fma(p[i], r[i], all(0x1.62d166p-1f));
-    p[i] = fma(p[i], r[i], all(0x1.00002cp+0f));
+    p[i] = all(c[kDegree]);
+#pragma GCC unroll 8
+    for (int k = kDegree - 1; k >= 0; --k) p[i] = fma(p[i], r[i], all(c[k]));
   }
 #pragma GCC unroll 4
   for (int i = 0; i < N; ++i) x[i] = times_power(p[i], x[i]);
-}
-
-/// 2^x within 1.4 ulp, for weights that are floats. Also of 0 and of what overflows.
-template <int N>
-ARMILLARY_INLINE void exact_power_of_two(Float (&x)[N]) {
-  Float r[N];
-  Float p[N];
-#pragma GCC unroll 4
-  for (int i = 0; i < N; ++i) r[i] = from_nearest(x[i]);
-#pragma GCC unroll 4
-  for (int i = 0; i < N; ++i) {
-    p[i] = fma(r[i], all(0x1.41d334p-13f), all(0x1.5f456ap-10f));
-    p[i] = fma(p[i], r[i], all(0x1.3b2dbcp-7f));
-    p[i] = fma(p[i], r[i], all(0x1.c6aed4p-5f));
-    p[i] = fma(p[i], r[i], all(0x1.ebfbdap-3f));
-    p[i] = fma(p[i], r[i], all(0x1.62e430p-1f));
-    p[i] = fma(p[i], r[i], all(1.0f));
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < N; ++i) x[i] = times_nearest_power(p[i], x[i]);
-}
-
-/// 2^x of weights that are products of `kParts` parts.
-template <int kParts, int N>
-ARMILLARY_INLINE void weights_of(Float (&x)[N]) {
-  if constexpr (kParts == 1) {
-    power_of_two(x);
-  } else {
-    exact_power_of_two(x);
-  }
 }
 
 /// Parts of two vectors: `join(a, b)` of what is left of them.

@@ -20,7 +20,10 @@
 namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
 constexpr int kAmxBackwardQ = 128;
-constexpr int kAmxBackwardK = 256;
+/// Keys of a tile: what is packed of them and their sums take half of the second cache.
+constexpr int amx_backward_k(int parts) {
+  return parts == 1 ? 512 : 256;
+}
 constexpr int kGradGroups = kAmxBackwardQ / kPair;  ///< Groups of 32 queries of an item.
 constexpr int kGradChunks = 4;                      ///< Its chunks of 32 keys.
 
@@ -36,7 +39,7 @@ struct BackwardScratch {
   static constexpr int kSlopeWords = kSlopes + kItem;
   static constexpr int kNowhere = kSlopeWords + kItem;
   static constexpr int kSeen = kNowhere + kChunkFloats;
-  static constexpr int kFloats = kSeen + kGradGroups * kAmxBackwardK;
+  static constexpr int kFloats = kSeen + kGradGroups * amx_backward_k(kParts);
 };
 
 /// Sums for dq of a tile, and which groups of 32 queries have some.
@@ -100,7 +103,7 @@ ARMILLARY_INLINE void weigh_keys(const GradChunk& chunk, int key, const Float (&
       Float factor;
       Float slope;
       Float weight[1] = {exponent_of(key + r, h * kSide, load(chunk.scores + at), factor, slope)};
-      weights_of<kParts>(weight);
+      power_of_two<kParts>(weight);
       p[r][h] = mul(weight[0], factor);
       const Float dp = mul(load(chunk.dscores + at), factor);
       ds[r][h] = mul(mul(weight[0], sub(dp, delta[h])), slope);

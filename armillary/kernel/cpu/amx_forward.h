@@ -25,7 +25,7 @@
 namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
 constexpr int kAmxForwardQ = 512;
-constexpr int kAmxForwardK = 512;
+constexpr int kAmxForwardK = 256;
 constexpr int kItemChunks = 2;  ///< Of an item, of 32 keys each, at most.
 constexpr int kChunksOfTile = kAmxForwardK / kPair;
 constexpr int kGroupsOfTile = kAmxForwardQ / kPair;

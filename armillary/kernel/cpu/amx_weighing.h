@@ -53,7 +53,7 @@ void raise_maxima(const float* tops, const float* max, const float* sums, Look& 
     const Float top = mul(load(tops + half), all(look.scale));
     const Float above = mul(sub(top, before), all(log_unit(kParts) * kLog2E));
     Float weight[1] = {above};
-    power_of_two(weight);
+    power_of_two<kParts>(weight);
     Float raised = if_less(sum, mul(weight[0], all(kShare)), top, before);
     raised = if_less(all(kLargest), above, top, raised);
     raised = if_less(before, raised, raised, before);
@@ -81,7 +81,7 @@ ARMILLARY_INLINE void weigh_differences(Float (&x)[N]) {
 #pragma GCC unroll 4
     for (int i = 0; i < N; ++i) x[i] = mul(x[i], all(kLog2E));
   }
-  weights_of<kParts>(x);
+  power_of_two<kParts>(x);
 }
 
 constexpr int kWeightFloats = 2 * kTileFloats;  ///< A part of P of a chunk.

@@ -29,7 +29,9 @@ std::string both_rates(const IsaFacts& set) {
 
 std::string reason_for(const IsaFacts& set, Element element, bool forced) {
   std::string by = forced ? "ARMILLARY_ISA names it" : "the best set that runs here";
-  if (element == Element::Float32) return by;
+  if (element == Element::Float32) {
+    return set.name == "amx" ? by + "; fp32 is multiplied as three parts of bf16" : by;
+  }
   if (element == Element::BFloat16 && has_own_bf16(set)) {
     return fmt::format("{}; {}", by, both_rates(set));
   }
@@ -40,7 +42,7 @@ std::string reason_against(const IsaFacts& set, const IsaFacts& taken, bool forc
   if (!set.missing.empty()) return set.missing;
   if (forced) return fmt::format("ARMILLARY_ISA names {}", taken.name);
   if (set.name.starts_with("emulated")) return "slow: for tests on CPUs without its instructions";
-  if (slower_in_bf16(set)) {
+  if (slower_in_bf16(set) && taken.fp32_gflops <= set.fp32_gflops) {
     return fmt::format("bf16 is slower than fp32: {}; its fp32 is that of {}", both_rates(set),
                        taken.name);
   }

@@ -115,9 +115,14 @@ void burn_portable(std::int64_t rounds) {
   }
 }
 
+#if defined(__x86_64__)
+constexpr double kTileFlops = TileData::kSteps * 4 * 16 * 16 * 32 * 2.0;
+#endif
+
 constexpr BurnUnit kUnits[] = {
 #if defined(__x86_64__)
-    {"amx", "tdpbf16ps", true, burn_amx, TileData::kSteps * 4 * 16 * 16 * 32 * 2.0, 10'000},
+    {"amx", "tdpbf16ps", true, burn_amx, kTileFlops, 10'000},
+    {"amx", "6 tdpbf16ps", false, burn_amx, kTileFlops / 6, 10'000},
     {"avx512_bf16", "vdpbf16ps", true, burn_avx512_bf16, 24.0 * 64, 100'000},
     {"avx512", "vfmadd231ps, 512 bits", false, burn_avx512, 24.0 * 32, 200'000},
     {"avx2", "vfmadd231ps, 256 bits", false, burn_avx2, 12.0 * 16, 400'000},

@@ -21,9 +21,9 @@ struct BurnUnit {
   std::int64_t rounds_a_ms = 0;  ///< Rounds of about a millisecond.
 };
 
-/// All units, the best set's first: tiles ("amx"), pairs of bf16 ("avx512_bf16"), and fp32 in
-/// vectors of three widths ("avx512", "avx2", "portable"). A unit must only burn where its set
-/// runs.
+/// All units, the best set's first: tiles ("amx"), of bf16 and of fp32 in parts (amx.h), pairs of
+/// bf16 ("avx512_bf16"), and fp32 in vectors of three widths ("avx512", "avx2", "portable"). A unit
+/// must only burn where its set runs.
 std::span<const BurnUnit> burn_units();
 
 /// Units that the CPU has for `element` up to the set `isa`, which must run here: for bf16 tiles,

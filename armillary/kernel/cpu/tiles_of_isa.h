@@ -54,7 +54,7 @@ constexpr Products amx_products() {
                         .k_rows = kAmxForwardK,
                         .scores = ForwardScratch<kParts>::kFloats},
       .backward_sizes = {.q_rows = kAmxBackwardQ,
-                         .k_rows = kAmxBackwardK,
+                         .k_rows = amx_backward_k(kParts),
                          .scores = BackwardScratch<kParts>::kFloats,
                          .dscores = QuerySums::kFloats},
       .heads_floats = std::int64_t{1} << 19,  // the second cache

@@ -1,0 +1,85 @@
+// fp32 in sets that multiply it in parts: as accurate as vectors of fp32, and NaN and Inf as there.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "armillary/kernel/dealt_attention.h"
+
+namespace armillary::kernel {
+namespace {
+
+using plan::Mask;
+
+class CpuFloats : public KernelTest {};
+
+INSTANTIATE_TEST_SUITE_P(Isas, CpuFloats, testing::ValuesIn(isa_names()),
+                         [](const auto& test) { return test.param; });
+
+Deal at_once(const Mask& mask, std::int64_t heads) {
+  return {.q_blocks = {run(0, mask.q_len())},
+          .k_blocks = {run(0, mask.kv_len())},
+          .q_heads = {{0, heads}}};
+}
+
+Results in_fp64(Sequences x, const Mask& mask) {
+  for (at::Tensor* t : {&x.q_BSHD, &x.k_BSGD, &x.v_BSGE, &x.dout_BSHE}) *t = t->to(at::kDouble);
+  return dealt_attention(reference(), x, mask, at_once(mask, x.q_BSHD.size(2)),
+                         Score{.scale = 0.125});
+}
+
+// Root mean square errors, which move less than the largest from one draw to the next.
+TEST_P(CpuFloats, ErrorsAreAtMostTwiceThoseOfVectors) {
+  for (const std::string text : {"full", "causal", "window:left=60,right=0"}) {
+    const Mask mask = plan::parse_mask(text, {.q = 333, .kv = 333});
+    const Sequences x = random_sequences(
+        {.heads = 4, .kv_heads = 2, .head_dim = 64, .value_dim = 72}, mask, at::kFloat, 11);
+    const Results exact = in_fp64(x, mask);
+    const auto errors_of = [&](const Kernel& kernel) {
+      std::map<std::string, double> errors;
+      for_each_result(dealt_attention(kernel, x, mask, at_once(mask, 4), Score{.scale = 0.125}),
+                      exact, [&](const char* name, const at::Tensor& a, const at::Tensor& b) {
+                        if (a.numel() < 1000) return;  // of few numbers, the mean is one draw
+                        errors[name] = (a.to(at::kDouble) - b).square().mean().sqrt().item<double>();
+                      });
+      return errors;
+    };
+    const std::map<std::string, double> vectors = errors_of(cpu_kernel("portable"));
+    for (const auto& [name, error] : errors_of(kernel())) {
+      EXPECT_LE(error, 2 * vectors.at(name)) << name << ", " << text;
+      EXPECT_LE(error, 1e-5) << name << ", " << text;
+    }
+  }
+}
+
+// A key whose score is -inf has no weight; an infinite value makes infinite what sees it. Of parts
+// of an infinite factor, or of one whose later parts are 0, a product would be NaN.
+TEST_P(CpuFloats, InfiniteFactorsAreThoseOfTheReference) {
+  const Mask mask = plan::parse_mask("causal", {.q = 100, .kv = 100});
+  Sequences x = random_sequences({.heads = 2, .kv_heads = 1, .head_dim = 40, .value_dim = 36}, mask,
+                                 at::kFloat, 3);
+  x.q_BSHD.select(3, 5).fill_(0.5);
+  x.k_BSGD.select(1, 66).select(2, 5).fill_(-kInf);
+  x.v_BSGE.select(1, 40).select(2, 7).fill_(kInf);
+  const Results given = dealt_attention(kernel(), x, mask, at_once(mask, 2), Score{.scale = 0.125});
+  const Results exact = in_fp64(x, mask);
+  const auto same = [](const at::Tensor& a, const at::Tensor& b) {
+    return at::allclose(a.to(at::kDouble), b, 1e-4, 1e-5, /*equal_nan=*/true);
+  };
+  EXPECT_TRUE(same(given.out_BSHE, exact.out_BSHE));
+  EXPECT_TRUE(same(given.lse_BSH, exact.lse_BSH));
+  EXPECT_TRUE(same(given.dv_BSGE, exact.dv_BSGE));
+  EXPECT_TRUE(given.out_BSHE.isinf().any().item<bool>());
+  EXPECT_FALSE(given.out_BSHE.isnan().any().item<bool>());
+
+  x.q_BSHD.select(1, 20).select(2, 5).fill_(-kInf);
+  x.k_BSGD.select(1, 66).select(2, 5).fill_(0.25);
+  x.k_BSGD.select(1, 3).select(2, 5).fill_(-0.25);
+  EXPECT_TRUE(same(
+      dealt_attention(kernel(), x, mask, at_once(mask, 2), Score{.scale = 0.125}).lse_BSH,
+      in_fp64(x, mask).lse_BSH));
+}
+
+}  // namespace
+}  // namespace armillary::kernel
