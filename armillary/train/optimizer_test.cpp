@@ -65,5 +65,19 @@ TEST(Optimizer, ClipScalesToTheNormAndReturnsTheOneBefore) {
   EXPECT_NEAR(optimizer.gradients()[1], -0.8, 1e-6);
 }
 
+TEST(Optimizer, TheNormIsOfEveryGradient) {
+  for (const std::int64_t count : {1, 31, 32, 33, 100}) {
+    at::Tensor a = at::ones({count}).requires_grad_();
+    Optimizer optimizer({a}, kOptions);
+    double squares = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto value = static_cast<float>(i + 1);
+      optimizer.gradients()[static_cast<std::size_t>(i)] = value;
+      squares += value * value;
+    }
+    EXPECT_DOUBLE_EQ(optimizer.clip(INFINITY), std::sqrt(squares)) << count;
+  }
+}
+
 }  // namespace
 }  // namespace armillary::train
