@@ -41,7 +41,8 @@ TEST_P(CpuFloats, ErrorsAreAtMostTwiceThoseOfVectors) {
       for_each_result(dealt_attention(kernel, x, mask, at_once(mask, 4), Score{.scale = 0.125}),
                       exact, [&](const char* name, const at::Tensor& a, const at::Tensor& b) {
                         if (a.numel() < 1000) return;  // of few numbers, the mean is one draw
-                        errors[name] = (a.to(at::kDouble) - b).square().mean().sqrt().item<double>();
+                        errors[name] =
+                            (a.to(at::kDouble) - b).square().mean().sqrt().item<double>();
                       });
       return errors;
     };
@@ -76,9 +77,9 @@ TEST_P(CpuFloats, InfiniteFactorsAreThoseOfTheReference) {
   x.q_BSHD.select(1, 20).select(2, 5).fill_(-kInf);
   x.k_BSGD.select(1, 66).select(2, 5).fill_(0.25);
   x.k_BSGD.select(1, 3).select(2, 5).fill_(-0.25);
-  EXPECT_TRUE(same(
-      dealt_attention(kernel(), x, mask, at_once(mask, 2), Score{.scale = 0.125}).lse_BSH,
-      in_fp64(x, mask).lse_BSH));
+  EXPECT_TRUE(
+      same(dealt_attention(kernel(), x, mask, at_once(mask, 2), Score{.scale = 0.125}).lse_BSH,
+           in_fp64(x, mask).lse_BSH));
 }
 
 }  // namespace

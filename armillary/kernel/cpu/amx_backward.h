@@ -259,8 +259,7 @@ class BackwardItems {
     GradChunk chunk;
     chunk.scores = t_.weights + turn * kChunkFloats;
     chunk.dscores = chunk.scores + Scratch::kDscores;
-    chunk.weights =
-        t_.weights + Scratch::kWeights + (c * 2 * kGradGroups + g) * kTileFloats;
+    chunk.weights = t_.weights + Scratch::kWeights + (c * 2 * kGradGroups + g) * kTileFloats;
     chunk.slopes = chunk.weights + Scratch::kItem;
     chunk.slope_words = by_queries(g, c);
     chunk.lse = t_.lse + g * kPair;
@@ -327,12 +326,12 @@ class BackwardItems {
     const Float delta[2] = {load(chunk.delta), load(chunk.delta + kSide)};
     for (int key = 0; key < kPair; key += 2) {
       weigh_keys<kParts>(chunk, key, delta,
-                 [&](int k, int half, Float product, Float& factor, Float& slope) {
-                   factor = load(factors[k] + half);
-                   slope = bend_scores(t_.pairs, t_.score, t_.score_scale, g * kPair + half,
-                                       (first_ + c) * kPair + k, product);
-                   return mul(sub(product, load(chunk.lse + half)), all(kLog2E));
-                 });
+                         [&](int k, int half, Float product, Float& factor, Float& slope) {
+                           factor = load(factors[k] + half);
+                           slope = bend_scores(t_.pairs, t_.score, t_.score_scale, g * kPair + half,
+                                               (first_ + c) * kPair + k, product);
+                           return mul(sub(product, load(chunk.lse + half)), all(kLog2E));
+                         });
     }
   }
 
@@ -398,10 +397,10 @@ class BackwardItems {
   void add_rows(const float* values, int pairs, int g, int c, const float* p, float* sums) const {
     const int part = 2 * pairs * kTileFloats;
     const int left = t_.pairs.q_rows - g * kPair;
-    add_rows_exactly<kParts>(
-        values + g * kParts * part, part, p, kNextKeys, Scratch::kPart,
-        kinds_[g][c] == Kind::Whole ? nullptr : seen_.words(g, first_ + c),
-        left < kPair ? left : kPair, pairs, sums + (first_ + c) * pairs * kChunkFloats);
+    add_rows_exactly<kParts>(values + g * kParts * part, part, p, kNextKeys, Scratch::kPart,
+                             kinds_[g][c] == Kind::Whole ? nullptr : seen_.words(g, first_ + c),
+                             left < kPair ? left : kPair, pairs,
+                             sums + (first_ + c) * pairs * kChunkFloats);
   }
   void clear_dq(int group) const {
     float* const sums = dq_.of_group(group, 2 * d_pairs_);

@@ -2,6 +2,7 @@
 // not be touched, and of Inf in parts, 0 * Inf would be a NaN.
 #pragma once
 
+#include "armillary/kernel/cpu/amx_products.h"
 #include "armillary/kernel/cpu/amx_scores.h"
 
 #if defined(ARMILLARY_AMX)
@@ -43,7 +44,8 @@ inline void multiply_scores_exactly(const float* keys, const float* queries, int
       for (int x = 0; x < kPair; ++x) q[x] = joined<kParts>(words + x / 2 * kWidth, part, x % 2);
       for (int key = 0; key < kPair; ++key) {
         const float* const tile = keys + (key / kSide * terms + term) * kTileFloats;
-        float* const row = to + (key / kSide * 2 + half / kSide) * kTileFloats + key % kSide * kWidth;
+        float* const row =
+            to + (key / kSide * 2 + half / kSide) * kTileFloats + key % kSide * kWidth;
         Float sum = term == 0 ? all(0.0f) : load(row);
         for (int x = 0; x < kPair; ++x) {
           sum = fma(all(joined_at<kParts>(tile, part, key % kSide * kPair + x)), q[x], sum);
@@ -66,8 +68,8 @@ inline void add_columns_exactly(const float* x, const float* words, int words_pa
                               key % 2);
     }
     for (int column = 0; column < columns * kSide; ++column) {
-      float* const row = sums + (column / kSide * 2 + half / kSide) * kTileFloats +
-                         column % kSide * kWidth;
+      float* const row =
+          sums + (column / kSide * 2 + half / kSide) * kTileFloats + column % kSide * kWidth;
       const float* const tile = x + column / kSide * kTileFloats;
       Float sum = load(row);
       for (int key = 0; key < kPair; ++key) {

@@ -158,9 +158,9 @@ class ForwardPipeline {
   void run_item(int i) {
     const Item& item = items_[i];
     const bool has_next = i + 1 < count_;
-    const int products = products_of_term(kParts) *
-                         ((has_next ? items_[i + 1].count * 4 * terms_ : 0) +
-                          (i > 0 ? items_[i - 1].count * 2 * columns_ : 0));
+    const int products =
+        products_of_term(kParts) * ((has_next ? items_[i + 1].count * 4 * terms_ : 0) +
+                                    (i > 0 ? items_[i - 1].count * 2 * columns_ : 0));
     begin(item, i);
     float sums[kPair];
     __builtin_memcpy(sums, t_.sum + item.group * kPair, sizeof sums);

@@ -33,15 +33,30 @@ ARMILLARY_INLINE Float floats_at(const E* x, int count) {
   return quiet(count < kSide ? load_part(x, count) : load(x));
 }
 
-/// Parts of inputs; those that are not finite have one part.
-template <class Join>
-ARMILLARY_INLINE void split_input(Float a, Float b, Float (&parts)[kFloatParts], const Join& join) {
+/// Parts of two vectors: `join(a, b)` of what is left of them. Of inputs (`kAny`), those that are
+/// not finite have one part; what is computed from finite inputs is finite or NaN.
+template <int kParts, bool kAny, class Join>
+ARMILLARY_INLINE void split(Float a, Float b, Float (&parts)[kParts], const Join& join) {
 #pragma GCC unroll 4
-  for (int i = 0; i < kFloatParts; ++i) {
+  for (int i = 0; i < kParts; ++i) {
     parts[i] = join(a, b);
-    a = number_or_0(sub(a, upper_of(a)));
-    b = number_or_0(sub(b, upper_of(b)));
+    a = sub(a, upper_of(a));
+    b = sub(b, upper_of(b));
+    if constexpr (kAny) {
+      a = number_or_0(a);
+      b = number_or_0(b);
+    }
   }
+}
+template <bool kAny = false, int kParts>
+ARMILLARY_INLINE void split_words(Float even, Float odd, Float (&parts)[kParts]) {
+  split<kParts, kAny>(even, odd, parts,
+                      [](Float a, Float b) ARMILLARY_LAMBDA { return upper_words(a, b); });
+}
+template <bool kAny = false, int kParts>
+ARMILLARY_INLINE void split_halves(Float a, Float b, Float (&parts)[kParts]) {
+  split<kParts, kAny>(a, b, parts,
+                      [](Float x, Float y) ARMILLARY_LAMBDA { return upper_halves(x, y); });
 }
 
 /// Elements of rows as words of two bf16, a word for each part.
@@ -61,7 +76,7 @@ struct WordsOf {
     const Float b = floats_at(x + kSide, count - kSide);
     finite.see(a);
     finite.see(b);
-    split_input(a, b, words, [](Float y, Float z) ARMILLARY_LAMBDA { return upper_halves(y, z); });
+    split_halves<true>(a, b, words);
   }
   /// Elements [first, first + 16) of rows `row` and `row` + 1.
   ARMILLARY_INLINE void of_row_pair(const Rows& rows, std::int64_t row, int first,
@@ -74,8 +89,7 @@ struct WordsOf {
     const Float odd = at(row + 1);
     finite.see(even);
     finite.see(odd);
-    split_input(even, odd, words,
-                [](Float y, Float z) ARMILLARY_LAMBDA { return upper_words(y, z); });
+    split_words<true>(even, odd, words);
   }
 };
 
@@ -88,7 +102,7 @@ struct WordsOf<Bf16> {
   ARMILLARY_INLINE void of_row(const Rows& rows, std::int64_t row, int first, Float (&words)[1]) {
     words[0] = all(0.0f);
     if (row >= rows.count || first >= rows.width) return;
-    const Bf16* const x = row_of(rows, row) + first;
+    const Bf16* const x = elements_of<Bf16>(rows, row) + first;
     if (rows.width - first >= kPair) {
       __builtin_memcpy(words, x, sizeof words);
     } else {
@@ -101,12 +115,13 @@ struct WordsOf<Bf16> {
   ARMILLARY_INLINE void of_row_pair(const Rows& rows, std::int64_t row, int first,
                                     Float (&words)[1]) {
     if (row + 1 < rows.count && rows.width - first >= kSide) {
-      words[0] = words_of(row_of(rows, row) + first, row_of(rows, row + 1) + first);
+      words[0] =
+          words_of(elements_of<Bf16>(rows, row) + first, elements_of<Bf16>(rows, row + 1) + first);
     } else {
       Bf16 part[2][kSide] = {};
       for (int r = 0; r < 2 && row + r < rows.count; ++r) {
         const int count = rows.width - first < kSide ? rows.width - first : kSide;
-        for (int i = 0; i < count; ++i) part[r][i] = row_of(rows, row + r)[first + i];
+        for (int i = 0; i < count; ++i) part[r][i] = elements_of<Bf16>(rows, row + r)[first + i];
       }
       words[0] = words_of(part[0], part[1]);
     }

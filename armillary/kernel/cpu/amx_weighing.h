@@ -9,6 +9,30 @@ namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
 constexpr int kChunkUnits = kPair;  ///< Pairs of rows of 16 queries of a chunk.
 
+/// 2^x of `N` vectors, also of 0 and of what overflows, for weights that are multiplied in `kParts`
+/// parts: within 2^-18.5 where they are rounded to bf16 (2^-9) at once, else within 1.1 ulp.
+template <int kParts, int N>
+ARMILLARY_INLINE void power_of_two(Float (&x)[N]) {
+  constexpr int kDegree = kParts == 1 ? 4 : 6;
+  constexpr float kCoefficients[2][7] = {
+      {0x1.00002cp+0f, 0x1.62d166p-1f, 0x1.ee798ap-3f, 0x1.aa13f2p-5f, 0x1.bb7cdap-7f, 0, 0},
+      {1, 0x1.62e42ap-1f, 0x1.ebfd9ep-3f, 0x1.c68500p-5f, 0x1.3d2800p-7f, 0x1.461954p-10f,
+       0x1.c72118p-13f}};
+  const float(&c)[7] = kCoefficients[kParts == 1 ? 0 : 1];
+  Float r[N];
+  Float p[N];
+#pragma GCC unroll 4
+  for (int i = 0; i < N; ++i) r[i] = fraction(x[i]);
+#pragma GCC unroll 4
+  for (int i = 0; i < N; ++i) {
+    p[i] = all(c[kDegree]);
+#pragma GCC unroll 8
+    for (int k = kDegree - 1; k >= 0; --k) p[i] = fma(p[i], r[i], all(c[k]));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < N; ++i) x[i] = times_power(p[i], x[i]);
+}
+
 /// What maxima times it are in the unit of log-sum-exps: those of bf16 are in units of log 2, which
 /// saves a multiplication for each weight; those of floats lose nothing by another rounding.
 constexpr float log_unit(int parts) {
@@ -157,7 +181,7 @@ class Weighing {
 
   const float* scores_;
   float* words_;
-  int left_;  ///< Pairs of rows.
+  int left_;          ///< Pairs of rows.
   int pace_ = kUnit;  ///< Pairs of rows a product, in parts of kUnit.
   int credit_ = 0;
   int half_ = 0;

@@ -17,7 +17,8 @@ inline void scale_amx_row(const ForwardTile& t, int row, float factor) {
 }
 
 /// What out is multiplied with, for 32 rows at least, and their log-sum-exps.
-inline void finish_rows(const ForwardTile& t, float unit, float* factors, float* lse, std::int64_t lse_stride) {
+inline void finish_rows(const ForwardTile& t, float unit, float* factors, float* lse,
+                        std::int64_t lse_stride) {
   for (int row = 0; row < to_pairs(t.pairs.q_rows); ++row) {
     const bool empty = row >= t.pairs.q_rows || t.sum[row] == 0;
     factors[row] = empty ? 0 : 1 / t.sum[row];
