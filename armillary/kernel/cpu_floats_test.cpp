@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 
 #include "armillary/kernel/dealt_attention.h"
 
@@ -23,22 +24,24 @@ Deal at_once(const Mask& mask, std::int64_t heads) {
           .q_heads = {{0, heads}}};
 }
 
-Results in_fp64(Sequences x, const Mask& mask) {
+Results in_fp64(Sequences x, const Mask& mask, double scale = 0.125) {
   for (at::Tensor* t : {&x.q_BSHD, &x.k_BSGD, &x.v_BSGE, &x.dout_BSHE}) *t = t->to(at::kDouble);
   return dealt_attention(reference(), x, mask, at_once(mask, x.q_BSHD.size(2)),
-                         Score{.scale = 0.125});
+                         Score{.scale = scale});
 }
 
 // Root mean square errors, which move less than the largest from one draw to the next.
 TEST_P(CpuFloats, ErrorsAreAtMostTwiceThoseOfVectors) {
-  for (const std::string text : {"full", "causal", "window:left=60,right=0"}) {
+  const std::pair<std::string, double> cases[] = {
+      {"full", 0.125}, {"causal", 0.125}, {"window:left=60,right=0", 0.125}, {"full", 2.5}};
+  for (const auto& [text, scale] : cases) {
     const Mask mask = plan::parse_mask(text, {.q = 333, .kv = 333});
     const Sequences x = random_sequences(
-        {.heads = 4, .kv_heads = 2, .head_dim = 64, .value_dim = 72}, mask, at::kFloat, 11);
-    const Results exact = in_fp64(x, mask);
+        {.heads = 4, .kv_heads = 2, .head_dim = 250, .value_dim = 72}, mask, at::kFloat, 11);
+    const Results exact = in_fp64(x, mask, scale);
     const auto errors_of = [&](const Kernel& kernel) {
       std::map<std::string, double> errors;
-      for_each_result(dealt_attention(kernel, x, mask, at_once(mask, 4), Score{.scale = 0.125}),
+      for_each_result(dealt_attention(kernel, x, mask, at_once(mask, 4), Score{.scale = scale}),
                       exact, [&](const char* name, const at::Tensor& a, const at::Tensor& b) {
                         if (a.numel() < 1000) return;  // of few numbers, the mean is one draw
                         errors[name] =
@@ -48,8 +51,10 @@ TEST_P(CpuFloats, ErrorsAreAtMostTwiceThoseOfVectors) {
     };
     const std::map<std::string, double> vectors = errors_of(cpu_kernel("portable"));
     for (const auto& [name, error] : errors_of(kernel())) {
-      EXPECT_LE(error, 2 * vectors.at(name)) << name << ", " << text;
-      EXPECT_LE(error, 1e-5) << name << ", " << text;
+      EXPECT_LE(error, 2 * vectors.at(name)) << name << ", " << text << ", " << scale;
+      if (scale < 1) {
+        EXPECT_LE(error, 1e-5) << name << ", " << text;
+      }
     }
   }
 }

@@ -4,8 +4,9 @@
 // words of two bf16 of the other (B): sums 0 += A4 B6, 1 += A4 B7, 2 += A5 B6, 3 += A5 B7.
 //
 // Floats are multiplied as sums of parts: x = x0 + x1 + x2, each a bf16 with the next 8 bits of x,
-// so exactly; and x y = x0 y0 + (x0 y1 + x1 y0) + (x0 y2 + x1 y1 + x2 y0), where what is left out
-// is below 2^-22 of it. Of 32 rows that are packed, all of one part come before those of the next.
+// so exactly; and x y = x0 y0 + (x0 y1 + x1 y0) + (x0 y2 + x1 y1 + x2 y0), but for 2^-22 of it at
+// most. The unit takes subnormal numbers for 0, so below 2^-100 parts are lost. Of 32 rows that are
+// packed, all of one part come before those of the next.
 //
 // Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18. In
 // the emulated set registers are plain memory of the thread, for tests on CPUs without AMX.
@@ -79,6 +80,15 @@ ARMILLARY_INLINE Float upper_halves(Float a, Float b) {
   Float words;
   __builtin_memcpy(&words, halves, sizeof words);
   return words;
+}
+/// x with half a unit of its upper 16 bits added, unless that makes it infinite. NaN must be that
+/// of `quiet`.
+ARMILLARY_INLINE Float half_up(Float x) {
+  for (int i = 0; i < kWidth; ++i) {
+    const float size = __builtin_fabsf(x[i]);
+    if (size < 0x1.fep127f) x[i] = ((Float)((Int)x + 0x8000))[i];
+  }
+  return x;
 }
 /// A quiet NaN where x is NaN.
 ARMILLARY_INLINE Float quiet(Float x) {
@@ -210,6 +220,11 @@ ARMILLARY_INLINE Float upper_halves(Float a, Float b) {
   const Int next = _mm512_slli_epi32(_mm512_add_epi32(order, _mm512_set1_epi32(2)), 16);
   return _mm512_castsi512_ps(_mm512_permutex2var_epi16(
       _mm512_castps_si512(a), _mm512_or_si512(order, next), _mm512_castps_si512(b)));
+}
+ARMILLARY_INLINE Float half_up(Float x) {
+  const Int bits = _mm512_castps_si512(x);
+  const __mmask16 small = _mm512_cmp_ps_mask(abs(x), all(0x1.fep127f), _CMP_LT_OQ);
+  return _mm512_castsi512_ps(_mm512_mask_add_epi32(bits, small, bits, _mm512_set1_epi32(0x8000)));
 }
 ARMILLARY_INLINE Float quiet(Float x) {
   const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);

@@ -175,6 +175,7 @@ class BackwardItems {
         seen_(t.pairs, reinterpret_cast<std::uint32_t*>(t.weights + Scratch::kSeen)),
         pending_(t.weights + Scratch::kNowhere),
         dq_(t.dscores),
+        score_scale_(kParts == 1 ? t.score_scale : 1),
         d_pairs_(to_pairs(t.head_dim) / kPair),
         e_pairs_(to_pairs(t.value_dim) / kPair) {}
 
@@ -241,7 +242,7 @@ class BackwardItems {
         if (!has_last) {
           multiply_scores(g, c, chunk, nothing_);
         } else {
-          GradWeighing<kParts> weighing(last, t_.score_scale,
+          GradWeighing<kParts> weighing(last, score_scale_,
                                         products_of_term(kParts) * 4 * (d_pairs_ + e_pairs_));
           multiply_scores(g, c, chunk, weighing);
           weighing.finish();
@@ -252,7 +253,7 @@ class BackwardItems {
       }
     }
     pending_.flush();
-    if (has_last) GradWeighing<kParts>(last, t_.score_scale, 8).finish();
+    if (has_last) GradWeighing<kParts>(last, score_scale_, 8).finish();
   }
 
   GradChunk chunk_at(int g, int c, int turn) const {
@@ -299,11 +300,11 @@ class BackwardItems {
       const TilesOf a{keys + (first_ + c) * kParts * part, part / 2, kTileFloats, part};
       const TilesOf b{.data = queries + g * kParts * part, .part = part};
       auto* const to = const_cast<float*>(result);
-      if (kParts > 1 && t_.pairs.wild) {
-        multiply_scores_exactly<kParts>(a.data, b.data, terms, to);
-        return;
-      }
       multiply_tiles<kParts, Streamed::A>(a, b, terms, nullptr, pending_, to, beside);
+      if (kParts > 1 && t_.pairs.wild) {
+        pending_.flush();
+        mend_scores<kParts>(a.data, b.data, terms, to);
+      }
     };
     multiply(t_.k_transposed, t_.q, d_pairs_, chunk.scores);
     multiply(t_.v_transposed, t_.dout, e_pairs_, chunk.dscores);
@@ -328,7 +329,7 @@ class BackwardItems {
       weigh_keys<kParts>(chunk, key, delta,
                          [&](int k, int half, Float product, Float& factor, Float& slope) {
                            factor = load(factors[k] + half);
-                           slope = bend_scores(t_.pairs, t_.score, t_.score_scale, g * kPair + half,
+                           slope = bend_scores(t_.pairs, t_.score, score_scale_, g * kPair + half,
                                                (first_ + c) * kPair + k, product);
                            return mul(sub(product, load(chunk.lse + half)), all(kLog2E));
                          });
@@ -413,7 +414,8 @@ class BackwardItems {
   PendingSums pending_;
   Nothing nothing_;
   QuerySums dq_;
-  int d_pairs_;  ///< Tens of 32 elements of D.
+  float score_scale_;  ///< That scores lack: queries of floats have theirs.
+  int d_pairs_;        ///< Tens of 32 elements of D.
   int e_pairs_;
   // Of the item at hand.
   int first_ = 0;  ///< Its first chunk.

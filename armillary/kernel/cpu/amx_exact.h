@@ -33,24 +33,59 @@ ARMILLARY_INLINE float joined_at(const float* tiles, int part, int index) {
   return x;
 }
 
-/// S^T = K Q^T of a chunk of 32 keys (rows) and 32 queries (words).
-template <int kParts>
-inline void multiply_scores_exactly(const float* keys, const float* queries, int terms, float* to) {
-  const int part = terms * 2 * kTileFloats;
-  for (int half = 0; half < kPair; half += kSide) {
-    Float q[kPair];
+/// Marks the rows of 32 keys, and the columns of 32 queries in words, that are not finite.
+inline void find_wild(const float* keys, const float* queries, int terms, bool* wild_keys,
+                      bool* wild_queries) {
+  const auto is_wild = [](const float* tiles, int half) {
+    return (reinterpret_cast<const Bf16*>(tiles)[half].bits & 0x7f80) == 0x7f80;
+  };
+  for (int i = 0; i < kPair; ++i) {
+    wild_keys[i] = wild_queries[i] = false;
     for (int term = 0; term < terms; ++term) {
-      const float* const words = queries + (2 * term + half / kSide) * kTileFloats;
-      for (int x = 0; x < kPair; ++x) q[x] = joined<kParts>(words + x / 2 * kWidth, part, x % 2);
-      for (int key = 0; key < kPair; ++key) {
-        const float* const tile = keys + (key / kSide * terms + term) * kTileFloats;
-        float* const row =
-            to + (key / kSide * 2 + half / kSide) * kTileFloats + key % kSide * kWidth;
-        Float sum = term == 0 ? all(0.0f) : load(row);
-        for (int x = 0; x < kPair; ++x) {
-          sum = fma(all(joined_at<kParts>(tile, part, key % kSide * kPair + x)), q[x], sum);
-        }
-        store(row, sum);
+      const float* const key = keys + (i / kSide * terms + term) * kTileFloats;
+      const float* const query = queries + (2 * term + i / kSide) * kTileFloats;
+      for (int x = 0; x < kPair; ++x) {
+        wild_keys[i] |= is_wild(key, i % kSide * kPair + x);
+        wild_queries[i] |= is_wild(query, x / 2 * kPair + i % kSide * 2 + x % 2);
+      }
+    }
+  }
+}
+
+/// Scores of 16 queries and a key: of parts, by vectors.
+template <int kParts>
+inline Float scores_of_key(const float* keys, const float* queries, int terms, int key, int half) {
+  const int part = terms * 2 * kTileFloats;
+  Float sum = all(0.0f);
+  for (int term = 0; term < terms; ++term) {
+    const float* const tile = keys + (key / kSide * terms + term) * kTileFloats;
+    const float* const words = queries + (2 * term + half / kSide) * kTileFloats;
+    for (int x = 0; x < kPair; ++x) {
+      sum = fma(all(joined_at<kParts>(tile, part, key % kSide * kPair + x)),
+                joined<kParts>(words + x / 2 * kWidth, part, x % 2), sum);
+    }
+  }
+  return sum;
+}
+
+/// Makes S^T = K Q^T of a chunk of 32 keys (rows) and 32 queries (words) anew where a factor is not
+/// finite; elsewhere scores stay, to the last bit, in both passes.
+template <int kParts>
+inline void mend_scores(const float* keys, const float* queries, int terms, float* scores) {
+  bool wild_keys[kPair];
+  bool wild_queries[kPair];
+  find_wild(keys, queries, terms, wild_keys, wild_queries);
+  for (int half = 0; half < kPair; half += kSide) {
+    bool any = false;
+    for (int q = 0; q < kSide; ++q) any |= wild_queries[half + q];
+    for (int key = 0; key < kPair; ++key) {
+      if (!any && !wild_keys[key]) continue;
+      float* const row =
+          scores + (key / kSide * 2 + half / kSide) * kTileFloats + key % kSide * kWidth;
+      float mended[kSide];
+      store(mended, scores_of_key<kParts>(keys, queries, terms, key, half));
+      for (int q = 0; q < kSide; ++q) {
+        if (wild_keys[key] || wild_queries[half + q]) row[q] = mended[q];
       }
     }
   }

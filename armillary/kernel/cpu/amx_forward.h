@@ -65,9 +65,10 @@ class ForwardPipeline {
         pending_(t.scores + Scratch::kNowhere),
         terms_(to_pairs(t.head_dim) / kPair),
         columns_(to_pairs(t.value_dim) / kSide),
-        bends_(t.score.softcap != 0 || t.score.slope != 0 || !(t.scale * kLog2E > 0)),
+        scale_(kParts == 1 ? t.scale : 1),
+        bends_(t.score.softcap != 0 || t.score.slope != 0 || !(scale_ * kLog2E > 0)),
         beside_(!bends_ && t.score.dropout == nullptr),
-        score_scale_((bends_ ? 1 : t.scale) / log_unit(kParts)) {
+        score_scale_((bends_ ? 1 : scale_) / log_unit(kParts)) {
     for (int group = 0; group < seen_.groups(); ++group) add_items(group);
   }
 
@@ -120,12 +121,12 @@ class ForwardPipeline {
     for (int c = 0; c < item.count; ++c) {
       const float* const keys = t_.k + item.chunks[c] * kParts * part;
       float* const to = scores(i) + c * kChunkFloats;
-      if (kParts > 1 && t_.pairs.wild) {
-        multiply_scores_exactly<kParts>(keys, queries.data, terms_, to);
-        continue;
-      }
       multiply_tiles<kParts, Streamed::A>({keys, part / 2, kTileFloats, part}, queries, terms_,
                                           nullptr, pending_, to, beside);
+      if (kParts > 1 && t_.pairs.wild) {
+        pending_.flush();
+        mend_scores<kParts>(keys, queries.data, terms_, to);
+      }
     }
   }
 
@@ -242,7 +243,7 @@ class ForwardPipeline {
       for (int half = 0; half < kPair; half += kSide) {
         const Float max = load(t_.max + item.group * kPair + half);
         const Float minus_base = if_less(max, all(kNoScore), all(0.0f), sub(all(0.0f), max));
-        Float even = load(sums + half);  // as Weighing adds them
+        Float even = all(0.0f);  // as Weighing adds them
         Float odd = all(0.0f);
         for (int key = 0; key < kPair; key += 2) {
           const float* const row =
@@ -256,7 +257,7 @@ class ForwardPipeline {
                                    mul(x[0], load(factors[key] + half)),
                                    mul(x[1], load(factors[key + 1] + half)));
         }
-        store(sums + half, add(even, odd));
+        store(sums + half, add(load(sums + half), add(even, odd)));
       }
     }
   }
@@ -290,17 +291,18 @@ class ForwardPipeline {
   void bend_chunk(const Item& item, int c, float* chunk) const {
     for_each_score_row(chunk, [&](int query, int key, float* row) {
       Float x = load(row);
-      bend_scores(t_.pairs, t_.score, t_.scale, item.group * kPair + query,
+      bend_scores(t_.pairs, t_.score, scale_, item.group * kPair + query,
                   item.chunks[c] * kPair + key, x);
       store(row, x);
     });
   }
 
   void raise_logit(const Item& item, const float* x, const float* tops) const {
-    const float scale = bends_ ? 1 : t_.scale;
+    const float scale = bends_ ? 1 : scale_;
     const bool nan = any_nan(x, item.count);
     for (int q = 0; q < kPair && item.group * kPair + q < t_.pairs.q_rows; ++q) {
-      const float top = nan && has_nan(x, item.count, q) ? __builtin_nanf("") : tops[q] * scale;
+      const float top = nan && has_nan(x, item.count, q) ? __builtin_nanf("")
+                                                         : tops[q] * scale + 0.0f;  // never -0
       if (top != top || top > *t_.max_logit) *t_.max_logit = top;
     }
   }
@@ -332,6 +334,7 @@ class ForwardPipeline {
   Nothing nothing_;
   int terms_;          ///< Tens of 32 elements of D.
   int columns_;        ///< Tens of 16 elements of E.
+  float scale_;        ///< That scores lack: queries of floats have theirs.
   bool bends_;         ///< Scores are more than products: they are made first.
   bool beside_;        ///< Items are weighed beside products.
   float score_scale_;  ///< To the unit of maxima, of scores as they were computed.

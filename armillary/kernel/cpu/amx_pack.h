@@ -33,30 +33,35 @@ ARMILLARY_INLINE Float floats_at(const E* x, int count) {
   return quiet(count < kSide ? load_part(x, count) : load(x));
 }
 
-/// Parts of two vectors: `join(a, b)` of what is left of them. Of inputs (`kAny`), those that are
-/// not finite have one part; what is computed from finite inputs is finite or NaN.
-template <int kParts, bool kAny, class Join>
+/// Parts of two vectors: `join(a, b)` of what is left of them. Inputs (`kInput`) are rounded to
+/// parts of either sign, so that what products leave out has no sign of its own, and those that are
+/// not finite have one part. What is computed is cut off, which is faster.
+template <int kParts, bool kInput, class Join>
 ARMILLARY_INLINE void split(Float a, Float b, Float (&parts)[kParts], const Join& join) {
 #pragma GCC unroll 4
   for (int i = 0; i < kParts; ++i) {
-    parts[i] = join(a, b);
-    a = sub(a, upper_of(a));
-    b = sub(b, upper_of(b));
-    if constexpr (kAny) {
-      a = number_or_0(a);
-      b = number_or_0(b);
+    if constexpr (kInput) {
+      const Float x = half_up(a);
+      const Float y = half_up(b);
+      parts[i] = join(x, y);
+      a = number_or_0(sub(a, upper_of(x)));
+      b = number_or_0(sub(b, upper_of(y)));
+    } else {
+      parts[i] = join(a, b);
+      a = sub(a, upper_of(a));
+      b = sub(b, upper_of(b));
     }
   }
 }
-template <bool kAny = false, int kParts>
+template <bool kInput = false, int kParts>
 ARMILLARY_INLINE void split_words(Float even, Float odd, Float (&parts)[kParts]) {
-  split<kParts, kAny>(even, odd, parts,
-                      [](Float a, Float b) ARMILLARY_LAMBDA { return upper_words(a, b); });
+  split<kParts, kInput>(even, odd, parts,
+                        [](Float a, Float b) ARMILLARY_LAMBDA { return upper_words(a, b); });
 }
-template <bool kAny = false, int kParts>
+template <bool kInput = false, int kParts>
 ARMILLARY_INLINE void split_halves(Float a, Float b, Float (&parts)[kParts]) {
-  split<kParts, kAny>(a, b, parts,
-                      [](Float x, Float y) ARMILLARY_LAMBDA { return upper_halves(x, y); });
+  split<kParts, kInput>(a, b, parts,
+                        [](Float x, Float y) ARMILLARY_LAMBDA { return upper_halves(x, y); });
 }
 
 /// Elements of rows as words of two bf16, a word for each part.
@@ -68,12 +73,12 @@ struct WordsOf {
 
   /// Elements [first, first + 32) of a row; those that it lacks are 0.
   ARMILLARY_INLINE void of_row(const Rows& rows, std::int64_t row, int first,
-                               Float (&words)[kParts]) {
+                               Float (&words)[kParts], float scale = 1) {
     const bool none = row >= rows.count;
     const E* const x = elements_of<E>(rows, none ? 0 : row) + first;
     const int count = none ? 0 : rows.width - first;
-    const Float a = floats_at(x, count);
-    const Float b = floats_at(x + kSide, count - kSide);
+    const Float a = mul(floats_at(x, count), all(scale));
+    const Float b = mul(floats_at(x + kSide, count - kSide), all(scale));
     finite.see(a);
     finite.see(b);
     split_halves<true>(a, b, words);
@@ -99,7 +104,8 @@ struct WordsOf<Bf16> {
 
   FiniteWords finite;
 
-  ARMILLARY_INLINE void of_row(const Rows& rows, std::int64_t row, int first, Float (&words)[1]) {
+  ARMILLARY_INLINE void of_row(const Rows& rows, std::int64_t row, int first, Float (&words)[1],
+                               float /*scale*/ = 1) {
     words[0] = all(0.0f);
     if (row >= rows.count || first >= rows.width) return;
     const Bf16* const x = elements_of<Bf16>(rows, row) + first;
@@ -185,7 +191,7 @@ bool pack_tile_rows_of(const Rows& rows, float* packed) {
 }
 
 template <class E>
-bool pack_tile_words_of(const Rows& rows, int padded, float* packed) {
+bool pack_tile_words_of(const Rows& rows, float scale, int padded, float* packed) {
   WordsOf<E> source;
   constexpr int kParts = WordsOf<E>::kParts;
   const int part = to_pairs(rows.width) / kPair * 2 * kTileFloats;
@@ -197,7 +203,7 @@ bool pack_tile_words_of(const Rows& rows, int padded, float* packed) {
         for (int r = 0; r < kSide; ++r) {
           if (begin == 0) ask_for_far<E>(rows, first + half + r);
           Float words[kParts];
-          source.of_row(rows, first + half + r, begin, words);
+          source.of_row(rows, first + half + r, begin, words, scale);
           tiles.put(r, words);
         }
         tiles.store_turned(to, part);
@@ -249,31 +255,35 @@ bool pack_tile_row_pairs_of(const Rows& rows, int padded, float* packed) {
   return source.finite.yes();
 }
 
-/// `pack` of the dtype of rows, called as pack(E{}).
-template <class Pack>
+/// `pack` of the dtype of rows, called as pack(E{}): bf16 in one part, the others in three.
+template <int kParts, class Pack>
 ARMILLARY_INLINE bool pack_any(const Rows& rows, const Pack& pack) {
-  switch (rows.element) {
-    case Element::Float32:
-      return pack(float{});
-    case Element::BFloat16:
-      return pack(Bf16{});
-    default:
-      return pack(Fp16{});
+  if constexpr (kParts == 1) {
+    return pack(Bf16{});
+  } else {
+    return rows.element == Element::Float32 ? pack(float{}) : pack(Fp16{});
   }
 }
 
-inline bool pack_tile_rows(const Rows& rows, float* packed) {
-  return pack_any(rows, [&]<class E>(E) { return pack_tile_rows_of<E>(rows, packed); });
+template <int kParts>
+bool pack_tile_rows(const Rows& rows, float* packed) {
+  return pack_any<kParts>(rows, [&]<class E>(E) { return pack_tile_rows_of<E>(rows, packed); });
 }
-inline bool pack_tile_words(const Rows& rows, float /*scale*/, int padded, float* packed) {
-  return pack_any(rows, [&]<class E>(E) { return pack_tile_words_of<E>(rows, padded, packed); });
+/// Times the scale, but for bf16.
+template <int kParts>
+bool pack_tile_words(const Rows& rows, float scale, int padded, float* packed) {
+  return pack_any<kParts>(
+      rows, [&]<class E>(E) { return pack_tile_words_of<E>(rows, scale, padded, packed); });
 }
-inline bool pack_tile_columns(const Rows& rows, float /*scale*/, int padded, float* packed) {
-  return pack_any(rows, [&]<class E>(E) { return pack_tile_columns_of<E>(rows, padded, packed); });
+template <int kParts>
+bool pack_tile_columns(const Rows& rows, float /*scale*/, int padded, float* packed) {
+  return pack_any<kParts>(
+      rows, [&]<class E>(E) { return pack_tile_columns_of<E>(rows, padded, packed); });
 }
-inline bool pack_tile_row_pairs(const Rows& rows, float /*scale*/, int padded, float* packed) {
-  return pack_any(rows,
-                  [&]<class E>(E) { return pack_tile_row_pairs_of<E>(rows, padded, packed); });
+template <int kParts>
+bool pack_tile_row_pairs(const Rows& rows, float /*scale*/, int padded, float* packed) {
+  return pack_any<kParts>(
+      rows, [&]<class E>(E) { return pack_tile_row_pairs_of<E>(rows, padded, packed); });
 }
 
 /// Rows of fp32 as queries' sums.

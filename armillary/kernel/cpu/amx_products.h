@@ -75,7 +75,8 @@ class TileProducts {
                Beside& beside)
       : a_(a), b_(b), from_(from), pending_(pending), beside_(beside) {}
 
-  /// Of a term, in parts; the smallest first. The streamed factor is loaded once.
+  /// Of a term, in parts, that of the first parts last. A part of the streamed factor is loaded
+  /// once.
   template <int kParts>
   ARMILLARY_INLINE void add(int term) {
     constexpr bool kA = kStreamed == Streamed::A;
@@ -135,7 +136,7 @@ constexpr int products_of_term(int parts) {
 }
 
 /// 2 x 2 tiles of sums += A B, over `steps` terms of 32 elements: of zeros, or of what is at
-/// `from`. `beside.step()` is done after each of the 4 `steps` products of parts.
+/// `from`. `beside.step()` is done after each of 4 `steps` products_of_term(kParts) products.
 template <int kParts, Streamed kStreamed, class Beside>
 ARMILLARY_INLINE void multiply_tiles(TilesOf a, TilesOf b, int steps, const float* from,
                                      PendingSums& pending, float* to, Beside& beside) {

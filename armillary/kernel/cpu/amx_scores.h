@@ -26,7 +26,7 @@ ARMILLARY_INLINE void for_each_score_row(float* chunk, Visit visit) {
   }
 }
 
-/// Scores of a key and 16 queries of a tile, of products of bf16: their scale, softcap and slope.
+/// Scores of a key and 16 queries of a tile, of products that lack `scale`: it, softcap and slope.
 /// Returns d score / d (scale <q, k>).
 inline Float bend_scores(const TilePairs& pairs, const TileScore& score, float scale, int query,
                          int key, Float& x) {

@@ -151,7 +151,7 @@ class Weighing {
       half_ = left_ % kPair == 0 ? 0 : kSide;
       const Float max = load(max_ + half_);
       minus_base_ = if_less(max, all(kNoScore), all(0.0f), sub(all(0.0f), max));
-      even_ = load(sums_ + half_);
+      even_ = all(0.0f);  // what came before is much larger than a weight
       odd_ = all(0.0f);
     }
     Float x[2] = {fma(load(scores_), scale_, minus_base_),
@@ -176,7 +176,7 @@ class Weighing {
     } else {
       words_ += (kParts - 1) * kWeightFloats;
     }
-    store(sums_ + half_, add(even_, odd_));
+    store(sums_ + half_, add(load(sums_ + half_), add(even_, odd_)));
   }
 
   const float* scores_;

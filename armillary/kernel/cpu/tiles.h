@@ -78,7 +78,7 @@ struct ForwardTile {
   TileScore score;
   int head_dim = 0;
   int value_dim = 0;
-  float scale = 1;           ///< Of scores, for pairs: those queries are as they came.
+  float scale = 1;           ///< Of scores, for bf16: those queries are as they came.
   const float* q = nullptr;  ///< columns, times the scale
   const float* k = nullptr;  ///< transposed
   const float* v = nullptr;  ///< columns
@@ -96,7 +96,7 @@ struct BackwardTile {
   int head_dim = 0;
   int value_dim = 0;
   float scale = 0;        ///< Of dq.
-  float score_scale = 1;  ///< Of scores, for pairs: those queries are as they came.
+  float score_scale = 1;  ///< Of scores, for bf16: those queries are as they came.
   // Factors of S and dP, summed over D and E.
   const float* q = nullptr;             ///< columns; of floats, times the scale
   const float* dout = nullptr;          ///< columns
@@ -159,7 +159,7 @@ struct Units {
 /// How tiles are multiplied, and packed for it. Packing pads to `padded` rows with zeros, and is
 /// true if all is finite.
 struct Products {
-  int terms = 1;  ///< Of a word: 1 of floats, 2 of bf16. Only queries of floats are scaled.
+  int terms = 1;  ///< Of a word: 1 of floats, 2 of bf16. Then values of queries are not scaled.
   int parts = 1;  ///< bf16 that add up to an element.
   bool needs_words = false;  ///< Keys have even widths and strides.
   Units units;
