@@ -34,7 +34,9 @@ Results in_fp64(Sequences x, const Mask& mask, double scale = 0.125) {
 TEST_P(CpuFloats, ErrorsAreAtMostTwiceThoseOfVectors) {
   const std::pair<std::string, double> cases[] = {
       {"full", 0.125}, {"causal", 0.125}, {"window:left=60,right=0", 0.125}, {"full", 2.5}};
-  for (const auto& [text, scale] : cases) {
+  for (const auto& one : cases) {
+    const std::string& text = one.first;
+    const double scale = one.second;
     const Mask mask = plan::parse_mask(text, {.q = 333, .kv = 333});
     const Sequences x = random_sequences(
         {.heads = 4, .kv_heads = 2, .head_dim = 250, .value_dim = 72}, mask, at::kFloat, 11);
