@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 #include <string>
 #include <utility>
@@ -59,6 +60,36 @@ TEST_P(CpuFloats, ErrorsAreAtMostTwiceThoseOfVectors) {
       }
     }
   }
+}
+
+// Products of queries and keys overflow, or are below what floats hold, but for their scale.
+TEST_P(CpuFloats, ScoresThatOnlyTheScaleBringsBack) {
+  const Mask mask = plan::parse_mask("causal", {.q = 100, .kv = 100});
+  for (const double size : {1e19, 1e-17}) {
+    Sequences x =
+        random_sequences({.heads = 2, .kv_heads = 1, .head_dim = 64}, mask, at::kFloat, 5);
+    x.q_BSHD.mul_(size);
+    x.k_BSGD.mul_(size);
+    const double scale = 0.125 / (size * size);
+    const Results given =
+        dealt_attention(kernel(), x, mask, at_once(mask, 2), Score{.scale = scale});
+    const Results exact = in_fp64(x, mask, scale);
+    EXPECT_LE(relative_error(given.out_BSHE, exact.out_BSHE), 1e-5) << size;
+    EXPECT_LE(relative_error(given.lse_BSH, exact.lse_BSH), 1e-5) << size;
+    EXPECT_LE(relative_error(given.dv_BSGE, exact.dv_BSGE), 1e-5) << size;
+  }
+}
+
+// Hundreds of equal weights, each a small part of the sum that is carried in.
+TEST_P(CpuFloats, EqualWeightsAddToACarriedSum) {
+  const Mask mask = plan::full_mask({.q = 64, .kv = 940});
+  const Sequences x = random_sequences({.heads = 1, .kv_heads = 1, .head_dim = 32, .value_dim = 32},
+                                       mask, at::kFloat, 7);
+  const Deal deal{
+      .q_blocks = {run(0, 64)}, .k_blocks = {run(0, 470), run(470, 940)}, .q_heads = {{0, 1}}};
+  const at::Tensor given =
+      dealt_attention(kernel(), x, mask, deal, Score{.scale = 0}).lse_BSH.to(at::kDouble);
+  EXPECT_LE((given - std::log(940.0)).abs().max().item<double>(), 1.2e-6);
 }
 
 // A key whose score is -inf has no weight; an infinite value makes infinite what sees it. Of parts

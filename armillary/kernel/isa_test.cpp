@@ -199,7 +199,9 @@ TEST(BurnUnits, OfASetAreItsOwnAndThoseBelow) {
   }
   if (amx_permitted()) {
     EXPECT_EQ(names("amx", Element::BFloat16), "amx amx ");
+    EXPECT_TRUE(units_up_to("amx", Element::BFloat16).front()->bf16);
     EXPECT_EQ(names("amx", Element::Float32), "amx ");
+    EXPECT_FALSE(units_up_to("amx", Element::Float32).front()->bf16);
   }
   EXPECT_THROW(units_up_to("emulated", Element::Float32), InvalidArgument);
 }

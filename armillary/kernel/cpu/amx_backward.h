@@ -81,9 +81,7 @@ ARMILLARY_INLINE void store_words_of(float* to, Float even, Float odd) {
   if constexpr (kParts == 1) {
     store_words(to, even, odd);
   } else {
-    Float words[kParts];
-    split_words(even, odd, words);
-    store_parts(to, BackwardScratch<kParts>::kPart, words);
+    store_word_parts<kParts>(to, BackwardScratch<kParts>::kPart, even, odd);
   }
 }
 

@@ -145,6 +145,19 @@ ARMILLARY_INLINE void ask_for_far(const Rows& rows, std::int64_t row) {
   for (int i = 0; i < rows.width; i += kLine) __builtin_prefetch(x + i, 0, 2);
 }
 
+template <int kParts>
+ARMILLARY_INLINE void store_parts(float* to, int part, const Float (&words)[kParts]) {
+#pragma GCC unroll 4
+  for (int p = 0; p < kParts; ++p) store(to + p * part, words[p]);
+}
+/// Parts of two rows as words, `part` floats apart.
+template <int kParts>
+ARMILLARY_INLINE void store_word_parts(float* to, int part, Float even, Float odd) {
+  Float words[kParts];
+  split_words(even, odd, words);
+  store_parts(to, part, words);
+}
+
 /// A tile of words for each part, and where it is stored: parts are `part` floats apart.
 template <int kParts>
 struct PartTiles {
@@ -162,12 +175,6 @@ struct PartTiles {
     }
   }
 };
-
-template <int kParts>
-ARMILLARY_INLINE void store_parts(float* to, int part, const Float (&words)[kParts]) {
-#pragma GCC unroll 4
-  for (int p = 0; p < kParts; ++p) store(to + p * part, words[p]);
-}
 
 template <class E>
 bool pack_tile_rows_of(const Rows& rows, float* packed) {

@@ -116,9 +116,7 @@ ARMILLARY_INLINE void store_weights_of(float* to, Float even, Float odd) {
   if constexpr (kParts == 1) {
     store_weights(to, even, odd);
   } else {
-    Float words[kParts];
-    split_words(even, odd, words);
-    store_parts(to, kWeightFloats, words);
+    store_word_parts<kParts>(to, kWeightFloats, even, odd);
   }
 }
 

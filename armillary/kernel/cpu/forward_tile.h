@@ -9,13 +9,7 @@
 
 namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
-// Measured: CPUs with AMX have a large and slow last cache, from which larger blocks read K and V
-// less often.
-#if defined(ARMILLARY_AMX)
-constexpr int kForwardQ = 384;
-#else
 constexpr int kForwardQ = kPanel > 16 ? 96 : 48;
-#endif
 constexpr int kForwardK = kPanel > 16 ? 512 : 256;
 constexpr int kForwardLd = kForwardK + 16;  // rows of a power of two would share their cache sets
 constexpr int kForwardGroups = kForwardQ / kRows;

@@ -80,6 +80,7 @@ const Tiles kTiles = {
     .name = ARMILLARY_ISA_NAME,
 #if defined(ARMILLARY_AMX)
     .floats = amx_products<kFloatParts>(),
+    .pairs = amx_products<1>(),
 #else
     .floats = {.terms = Product::kTerms,
                .units = kUnits,
@@ -98,10 +99,7 @@ const Tiles kTiles = {
                .write_sums = {write_columns_of<float>, write_columns_of<Bf16>,
                               write_columns_of<Fp16>},
                .add_sums = add_columns},
-#endif
-#if defined(ARMILLARY_AMX)
-    .pairs = amx_products<1>(),
-#elif defined(ARMILLARY_PAIRS)
+#if defined(ARMILLARY_PAIRS)
     .pairs = {.terms = PairProduct::kTerms,
               .needs_words = true,
               .units = kUnits,
@@ -120,6 +118,7 @@ const Tiles kTiles = {
               .write_sums = {write_columns_of<float>, write_columns_of<Bf16>,
                              write_columns_of<Fp16>},
               .add_sums = add_columns},
+#endif
 #endif
     .write_rows = {write_rows_of<float>, write_rows_of<Bf16>, write_rows_of<Fp16>},
     .merge = {merge_of<float>, merge_of<Bf16>, merge_of<Fp16>},
