@@ -290,6 +290,9 @@ class BackwardItems {
     }
   }
 
+  // Parts are added in the order of forward, so that scores are the same to the last bit.
+  static constexpr Streamed kScoresStreamed = kParts == 1 ? Streamed::B : Streamed::A;
+
   template <class Beside>
   ARMILLARY_INLINE void multiply_scores(int g, int c, const GradChunk& chunk, Beside& beside) {
     const auto multiply = [&](const float* keys, const float* queries, int terms,
@@ -298,7 +301,7 @@ class BackwardItems {
       const TilesOf a{keys + (first_ + c) * kParts * part, part / 2, kTileFloats, part};
       const TilesOf b{.data = queries + g * kParts * part, .part = part};
       auto* const to = const_cast<float*>(result);
-      multiply_tiles<kParts, Streamed::A>(a, b, terms, nullptr, pending_, to, beside);
+      multiply_tiles<kParts, kScoresStreamed>(a, b, terms, nullptr, pending_, to, beside);
       if (kParts > 1 && t_.pairs.wild) {
         pending_.flush();
         mend_scores<kParts>(a.data, b.data, terms, to);

@@ -4,15 +4,15 @@
 //   P^T = exp(S^T)     two rows of S^T are one row of words, the B of the next product
 //   O^T = V^T P^T
 //
-// Work is cut into items of 64 keys and 32 queries, whose S and P stay in the first cache, and runs
-// in a pipeline over all items of the tile: beside the products of S of the next item and of O of
-// the last one, vector units weigh the one between.
+// Work runs in a pipeline over the chunks of a tile, of 32 keys and 32 queries: beside the products
+// of S of the next chunk, and of a share of O of the item before, vector units weigh a chunk. An
+// item is 128 keys at most, whose O is added up in registers.
 //
 // Floats are multiplied in three parts (amx.h), of which P has its own.
 //
 // A weight that is a power of two is rounded to itself. So in the first tile of a query, where few
-// keys share the sum, each item is looked at before it is weighed: its maximum moves for a weight
-// that is a 64th of the sum or more. Later items are weighed without a look, and again if they have
+// keys share the sum, all scores of a group of 32 queries are made before one is weighed, and its
+// maxima are those of the tile. Later chunks are weighed without a look, and again if they have
 // doubled a sum, or added 2^40 to it.
 #pragma once
 
@@ -26,30 +26,39 @@ namespace armillary::kernel::cpu::ARMILLARY_ISA {
 
 constexpr int kAmxForwardQ = 512;
 constexpr int kAmxForwardK = 256;
-constexpr int kItemChunks = 2;  ///< Of an item, of 32 keys each, at most.
 constexpr int kChunksOfTile = kAmxForwardK / kPair;
 constexpr int kGroupsOfTile = kAmxForwardQ / kPair;
 
-/// What of it stays in the first cache.
-constexpr int item_chunks(int parts) {
-  return parts == 1 ? 2 : 1;
-}
+constexpr int kItemChunks = 4;  ///< Of an item, at most: their P stays in the first cache.
 
-/// Chunks of keys, which need not be neighbours, that a group of 32 queries sees.
-struct Item {
-  std::int16_t group = 0;
-  std::int16_t count = 0;
-  std::int16_t chunks[kItemChunks] = {};
-  bool partial[kItemChunks] = {};
-  bool early = false;  ///< It is looked at first.
+/// 32 keys that a group of 32 queries sees.
+struct Chunk {
+  int group = 0;
+  int keys = 0;  ///< In chunks.
+  int end = 0;   ///< One past the last chunk of its group.
+  bool partial = false;
+  bool early = false;       ///< All of its group are looked at before one is weighed.
+  float* scores = nullptr;  ///< Early ones of a group are neighbours.
 };
 
-/// Scratch of a tile, in floats: S and P of two items, sums that belong nowhere, words of Seen.
+/// Neighbours or evenly spaced keys of a group, and how much of their O is there.
+struct Item {
+  int first = 0;  ///< Chunk.
+  int count = 0;
+  int buffer = 0;  ///< Of P, of two.
+  int columns = 0;
+};
+
+/// Scratch of a tile, in floats: S of two groups and of two chunks more; P of two items; sums that
+/// belong nowhere; words of Seen.
 template <int kParts>
 struct ForwardScratch {
-  static constexpr int kScores = item_chunks(kParts) * kChunkFloats;
-  static constexpr int kWeights = item_chunks(kParts) * kParts * kWeightFloats;
-  static constexpr int kNowhere = 2 * (kScores + kWeights);
+  static constexpr int kGroup = kChunksOfTile * kChunkFloats;
+  static constexpr int kLate = 2 * kGroup;
+  static constexpr int kWeights = kLate + 2 * kChunkFloats;
+  static constexpr int kChunk = kParts * kWeightFloats;
+  static constexpr int kItem = kItemChunks * kChunk;
+  static constexpr int kNowhere = kWeights + 2 * kItem;
   static constexpr int kSeen = kNowhere + kChunkFloats;
   static constexpr int kFloats = kSeen + kGroupsOfTile * kChunksOfTile * kPair;
 };
@@ -65,267 +74,310 @@ class ForwardPipeline {
         pending_(t.scores + Scratch::kNowhere),
         terms_(to_pairs(t.head_dim) / kPair),
         columns_(to_pairs(t.value_dim) / kSide),
+        most_(columns_ < 2 * kItemChunks ? (columns_ + 1) / 2 : kItemChunks),
         scale_(kParts == 1 ? t.scale : 1),
         bends_(t.score.softcap != 0 || t.score.slope != 0 || !(scale_ * kLog2E > 0)),
         beside_(!bends_ && t.score.dropout == nullptr),
         score_scale_((bends_ ? 1 : scale_) / log_unit(kParts)) {
-    for (int group = 0; group < seen_.groups(); ++group) add_items(group);
+    last_.columns = columns_;  // there is none
+    for (int group = 0; group < seen_.groups(); ++group) add_chunks(group);
   }
 
   void run() {
     if (count_ == 0) return;
-    multiply_scores(items_[0], 0, nothing_);
+    multiply_scores(needed_for(0), nothing_);
     pending_.flush();
-    look(0);
     for (int i = 0; i < count_; ++i) {
+      begin(i);
       if (beside_) {
-        run_item(i);
+        weigh_beside(i);
       } else {
-        run_item_alone(i);
+        weigh_alone(i);
       }
+      if (i + 1 == end_of_item_) end_item();
     }
-    multiply_values(items_[count_ - 1], count_ - 1, nothing_, [] {});
+    finish(last_);
     pending_.flush();
   }
 
  private:
-  float* scores(int i) const { return t_.scores + i % 2 * Scratch::kScores; }
-  float* weights(int i) const {
-    return t_.scores + 2 * Scratch::kScores + i % 2 * Scratch::kWeights;
+  float* weights(const Item& item, int i) const {
+    return t_.scores + Scratch::kWeights + item.buffer * Scratch::kItem +
+           (i - item.first) * Scratch::kChunk;
   }
-  float* out(int group) const { return t_.out + group * columns_ * 2 * kTileFloats; }
+  float* max(int i) const { return t_.max + chunks_[i].group * kPair; }
+  float* sums(int i) const { return t_.sum + chunks_[i].group * kPair; }
+  float* out(int i) const { return t_.out + chunks_[i].group * columns_ * 2 * kTileFloats; }
 
-  void add_items(int group) {
+  void add_chunks(int group) {
     const float* const sums = t_.sum + group * kPair;
     const bool early = !beside_ || t_.max_logit != nullptr || any_equal(load(sums), 0) ||
                        any_equal(load(sums + kSide), 0);
-    Item* item = nullptr;
-    for (int chunk = 0; chunk < seen_.chunks(); ++chunk) {
-      const Seen::Kind kind = seen_.kind(group, chunk);
+    const int first = count_;
+    for (int keys = 0; keys < seen_.chunks(); ++keys) {
+      const Seen::Kind kind = seen_.kind(group, keys);
       if (kind == Seen::Kind::None) continue;
-      if (item == nullptr || item->count == item_chunks(kParts)) {
-        item = &items_[count_++];
-        *item = Item{};
-        item->group = static_cast<std::int16_t>(group);
-        item->early = early;
-      }
-      item->chunks[item->count] = static_cast<std::int16_t>(chunk);
-      item->partial[item->count++] = kind == Seen::Kind::Partial;
+      float* const scores =
+          t_.scores + (early ? early_groups_ % 2 * Scratch::kGroup + (count_ - first) * kChunkFloats
+                             : Scratch::kLate + count_ % 2 * kChunkFloats);
+      chunks_[count_++] = {.group = group,
+                           .keys = keys,
+                           .partial = kind == Seen::Kind::Partial,
+                           .early = early,
+                           .scores = scores};
     }
+    for (int i = first; i < count_; ++i) chunks_[i].end = count_;
+    if (early && first < count_) ++early_groups_;
   }
 
+  /// Chunks whose scores must be there before chunk i is weighed.
+  int needed_for(int i) const {
+    if (i >= count_) return count_;
+    return chunks_[i].early ? chunks_[i].end : i + 1;
+  }
+  /// Chunks whose scores are made before or beside chunk i: those of an early group are shared out
+  /// among the chunks of an early group before.
+  int made_beside(int i) const {
+    const int next = chunks_[i].end;
+    const int least = needed_for(i + 1);
+    if (!chunks_[i].early || next == count_ || !chunks_[next].early) return least;
+    const int chunks_left = next - i;
+    const int shared = made_ + (chunks_[next].end - made_ + chunks_left - 1) / chunks_left;
+    return least > shared ? least : shared;
+  }
+
+  /// S of chunks up to `end`.
   template <class Beside>
-  ARMILLARY_INLINE void multiply_scores(const Item& item, int i, Beside& beside) {
+  ARMILLARY_INLINE void multiply_scores(int end, Beside& beside) {
     const int part = terms_ * 2 * kTileFloats;
-    const TilesOf queries{.data = t_.q + item.group * kParts * part, .part = part};
-    for (int c = 0; c < item.count; ++c) {
-      const float* const keys = t_.k + item.chunks[c] * kParts * part;
-      float* const to = scores(i) + c * kChunkFloats;
+    for (; made_ < end; ++made_) {
+      const Chunk& chunk = chunks_[made_];
+      const TilesOf queries{.data = t_.q + chunk.group * kParts * part, .part = part};
+      const float* const keys = t_.k + chunk.keys * kParts * part;
       multiply_tiles<kParts, Streamed::A>({keys, part / 2, kTileFloats, part}, queries, terms_,
-                                          nullptr, pending_, to, beside);
+                                          nullptr, pending_, chunk.scores, beside);
       if (kParts > 1 && t_.pairs.wild) {
         pending_.flush();
-        mend_scores<kParts>(keys, queries.data, terms_, to);
+        mend_scores<kParts>(keys, queries.data, terms_, chunk.scores);
       }
     }
   }
 
-  /// O of an item; `between` is called after its first columns.
-  template <class Beside, class Between>
-  ARMILLARY_INLINE void multiply_values(const Item& item, int i, Beside& beside,
-                                        const Between& between) {
-    const Look& look = looks_[i % 3];
-    const bool exactly = t_.pairs.wild && (kParts > 1 || item.partial[0] || item.partial[1]);
-    if (look.moved && (columns_ == 2 || exactly)) pending_.flush();  // they may be what is scaled
-    if (exactly) {
-      if (look.moved) rescale(item, look, 0, columns_);
-      add_exactly(item, i);
-      return between();
-    }
+  /// O of an item up to `end` of its columns.
+  template <class Beside>
+  ARMILLARY_INLINE void multiply_values(Item& item, int end, Beside& beside) {
+    if (item.columns == end) return;
+    if (t_.pairs.wild && needs_exactness(item)) return add_exactly(item);
+    const Chunk& chunk = chunks_[item.first];
     const int part = columns_ * kTileFloats;
-    const int step = (item.chunks[item.count - 1] - item.chunks[0]) * kParts * part;
-    const TilesOf words{weights(i), kTileFloats, kParts * kWeightFloats, kWeightFloats};
-    for (int column = 0; column < columns_; column += 2) {
-      if (look.moved) rescale(item, look, column, column + 2);
-      const float* const v = t_.v + item.chunks[0] * kParts * part + column * kTileFloats;
-      float* const sums = out(item.group) + column * 2 * kTileFloats;
-      multiply_tiles<kParts, Streamed::A>({v, kTileFloats, step, part}, words, item.count, sums,
-                                          pending_, sums, beside);
-      if (column == 0) between();
+    const int next = item.count == 1 ? 0 : chunks_[item.first + 1].keys - chunk.keys;
+    const TilesOf words{weights(item, item.first), kTileFloats, Scratch::kChunk, kWeightFloats};
+    for (; item.columns < end; item.columns += 2) {
+      const float* const v = t_.v + chunk.keys * kParts * part + item.columns * kTileFloats;
+      float* const to = out(item.first) + item.columns * 2 * kTileFloats;
+      multiply_tiles<kParts, Streamed::A>({v, kTileFloats, next * kParts * part, part}, words,
+                                          item.count, to, pending_, to, beside);
     }
   }
+  void finish(Item& item) { multiply_values(item, columns_, nothing_); }
 
-  /// Item i is weighed beside S of the next item and O of the last one.
-  void run_item(int i) {
-    const Item& item = items_[i];
-    const bool has_next = i + 1 < count_;
+  /// Before chunk i is weighed: its item, and its maxima.
+  void begin(int i) {
+    const Chunk& chunk = chunks_[i];
+    if (i == end_of_item_) begin_item(i);
+    if (i == 0 || chunks_[i - 1].group != chunk.group) {
+      scale_of_group_ = score_scale_;
+      if (chunk.early) look(i);
+    }
+    if (chunk.early) return;
+    hide(chunk);
+    scale_of_group_ = score_scale_;
+    scale_if_large(chunk.scores, 1, max(i), scale_of_group_);
+  }
+  void begin_item(int i) {
+    item_ = {.first = i, .buffer = 1 - last_.buffer};
+    const Chunk* const chunk = &chunks_[i];
+    int end = i + 1;
+    while (end < chunk->end && end - i < most_ &&
+           chunks_[end].keys - chunks_[end - 1].keys == chunks_[i + 1].keys - chunk->keys) {
+      ++end;
+    }
+    item_.count = end - i;
+    end_of_item_ = end;
+  }
+  void end_item() {
+    finish(last_);
+    last_ = item_;
+  }
+
+  /// Chunk i is weighed beside S of those that come, and its share of O of the last item.
+  void weigh_beside(int i) {
+    const int scores = made_beside(i);
+    const int columns = share_of_columns(i);
     const int products =
-        products_of_term(kParts) * ((has_next ? items_[i + 1].count * 4 * terms_ : 0) +
-                                    (i > 0 ? items_[i - 1].count * 2 * columns_ : 0));
-    begin(item, i);
-    float sums[kPair];
-    __builtin_memcpy(sums, t_.sum + item.group * kPair, sizeof sums);
-    Weighing<kParts> weighing(scores(i), weights(i), item.count, looks_[i % 3].scale);
-    weighing.begin(t_.max + item.group * kPair, sums, products);
-    if (has_next) multiply_scores(items_[i + 1], i + 1, weighing);
-    if (i > 0) {
-      multiply_values(items_[i - 1], i - 1, weighing, [&] {
-        if (has_next) look(i + 1);
-      });
+        4 * terms_ * (scores - made_) + 2 * last_.count * (columns - last_.columns);
+    float sums_of[kPair];
+    __builtin_memcpy(sums_of, sums(i), sizeof sums_of);
+    Weighing<kParts> weighing(chunks_[i].scores, weights(item_, i), scale_of_group_);
+    weighing.begin(max(i), sums_of, products_of_term(kParts) * products);
+    const bool made = made_ < scores;
+    multiply_scores(scores, weighing);
+    if (columns == last_.columns) {
+      if (made) pending_.flush();  // S may be read next
     } else {
-      pending_.flush();  // the last chunk of S is read next
-      if (has_next) look(i + 1);
+      multiply_values(last_, columns, weighing);
     }
     weighing.finish();
-    if (!item.early && (dominates(item, sums, 0) || dominates(item, sums, kSide))) {
-      return weigh_again(item, i);
+    if (!chunks_[i].early && (dominates(i, sums_of, 0) || dominates(i, sums_of, kSide))) {
+      return weigh_again(i);
     }
-    __builtin_memcpy(t_.sum + item.group * kPair, sums, sizeof sums);
+    __builtin_memcpy(sums(i), sums_of, sizeof sums_of);
   }
-
-  /// Maxima and scores of an item as they are weighed.
-  void begin(const Item& item, int i) {
-    Look& look = looks_[i % 3];
-    float* const max = t_.max + item.group * kPair;
-    if (item.early) return move_maxima(look, max, t_.sum + item.group * kPair);
-    __builtin_memcpy(look.max, max, sizeof look.max);
-    scale_if_large(scores(i), item.count, look);
+  /// Columns of the last item that are there when chunk i is weighed.
+  int share_of_columns(int i) const {
+    const int left = (columns_ - last_.columns) / 2;
+    const int chunks = end_of_item_ - i;
+    return last_.columns + (left + chunks - 1) / chunks * 2;
   }
 
   /// Whether a sum of 16 queries has doubled, or grown far above its maximum.
-  bool dominates(const Item& item, const float* sums, int half) const {
-    const Float before = load(t_.sum + item.group * kPair + half);
-    const Float added = sub(load(sums + half), before);
+  bool dominates(int i, const float* sums_of, int half) const {
+    const Float before = load(sums(i) + half);
+    const Float added = sub(load(sums_of + half), before);
     return any_above(sub(added, min(before, all(0x1p40f))), 0);
   }
 
-  /// Weights of an item with maxima of its own. O lacks only the last columns of the last item.
-  void weigh_again(const Item& item, int i) {
+  /// Weights of a chunk with maxima of its own. O of what came before is added first.
+  void weigh_again(int i) {
+    finish(last_);
+    if (item_.first < i) {
+      item_.count = i - item_.first;
+      end_item();
+      finish(last_);
+      begin_item(i);
+    }
     pending_.flush();
-    Look& look = looks_[i % 3];
     float tops[kPair];
-    find_tops(scores(i), item.count, tops);
-    raise_maxima<kParts>(tops, t_.max + item.group * kPair, t_.sum + item.group * kPair, look);
-    move_maxima(look, t_.max + item.group * kPair, t_.sum + item.group * kPair);
-    rescale(item, look, 0, columns_);
-    look.moved = false;
-    scale_if_large(scores(i), item.count, look);
-    weigh(item, i, t_.sum + item.group * kPair);
+    find_tops(chunks_[i].scores, 1, tops);
+    raise(i, tops);
+    scale_if_large(chunks_[i].scores, 1, max(i), scale_of_group_);
+    weigh(i);
   }
 
   /// The same one thing after the other, where scores are more than products.
-  void run_item_alone(int i) {
-    const Item& item = items_[i];
-    if (i > 0) multiply_values(items_[i - 1], i - 1, nothing_, [] {});
-    begin(item, i);
-    weigh(item, i, t_.sum + item.group * kPair);
-    if (i + 1 == count_) return;
-    multiply_scores(items_[i + 1], i + 1, nothing_);
+  void weigh_alone(int i) {
+    finish(last_);
+    weigh(i);
+    const int scores = made_beside(i);
+    if (made_ == scores) return;
+    multiply_scores(scores, nothing_);
     pending_.flush();
-    look(i + 1);
   }
 
-  /// The item by itself.
-  void weigh(const Item& item, int i, float* sums) {
-    if (t_.score.dropout != nullptr) return weigh_dropped(item, i, sums);
-    Weighing<kParts> weighing(scores(i), weights(i), item.count, looks_[i % 3].scale);
-    weighing.begin(t_.max + item.group * kPair, sums, 0);
+  /// The chunk by itself.
+  void weigh(int i) {
+    if (t_.score.dropout != nullptr) return weigh_dropped(i);
+    Weighing<kParts> weighing(chunks_[i].scores, weights(item_, i), scale_of_group_);
+    weighing.begin(max(i), sums(i), 0);
     weighing.finish();
   }
 
   /// Sums are of weights before dropout.
-  void weigh_dropped(const Item& item, int i, float* sums) {
+  void weigh_dropped(int i) {
+    const Chunk& chunk = chunks_[i];
     float factors[kPair][kPair];  // by key, then query
-    for (int c = 0; c < item.count; ++c) {
-      fill_factors(t_.pairs, t_.score, item.group, item.chunks[c], factors);
-      float* const words = weights(i) + c * kParts * kWeightFloats;
-      const float* const chunk = scores(i) + c * kChunkFloats;
-      for (int half = 0; half < kPair; half += kSide) {
-        const Float max = load(t_.max + item.group * kPair + half);
-        const Float minus_base = if_less(max, all(kNoScore), all(0.0f), sub(all(0.0f), max));
-        Float even = all(0.0f);  // as Weighing adds them
-        Float odd = all(0.0f);
-        for (int key = 0; key < kPair; key += 2) {
-          const float* const row =
-              chunk + (key / kSide * 2 + half / kSide) * kTileFloats + key % kSide * kWidth;
-          Float x[2] = {fma(load(row), all(looks_[i % 3].scale), minus_base),
-                        fma(load(row + kWidth), all(looks_[i % 3].scale), minus_base)};
-          weigh_differences<kParts>(x);
-          even = add(even, x[0]);
-          odd = add(odd, x[1]);
-          store_weights_of<kParts>(words + half * kSide + key / 2 * kWidth,
-                                   mul(x[0], load(factors[key] + half)),
-                                   mul(x[1], load(factors[key + 1] + half)));
-        }
-        store(sums + half, add(load(sums + half), add(even, odd)));
+    fill_factors(t_.pairs, t_.score, chunk.group, chunk.keys, factors);
+    for (int half = 0; half < kPair; half += kSide) {
+      const Float top = load(max(i) + half);
+      const Float minus_base = if_less(top, all(kNoScore), all(0.0f), sub(all(0.0f), top));
+      Float even = all(0.0f);  // as Weighing adds them
+      Float odd = all(0.0f);
+      for (int key = 0; key < kPair; key += 2) {
+        const float* const row =
+            chunk.scores + (key / kSide * 2 + half / kSide) * kTileFloats + key % kSide * kWidth;
+        Float x[2] = {fma(load(row), all(scale_of_group_), minus_base),
+                      fma(load(row + kWidth), all(scale_of_group_), minus_base)};
+        weigh_differences<kParts>(x);
+        even = add(even, x[0]);
+        odd = add(odd, x[1]);
+        store_weights_of<kParts>(weights(item_, i) + half * kSide + key / 2 * kWidth,
+                                 mul(x[0], load(factors[key] + half)),
+                                 mul(x[1], load(factors[key + 1] + half)));
       }
+      store(sums(i) + half, add(load(sums(i) + half), add(even, odd)));
     }
   }
 
-  /// Brings score.h into the scores of item i, and -inf where they are hidden; finds its maxima.
+  /// Finds the maxima of an early group, of which i is the first chunk.
   void look(int i) {
-    const Item& item = items_[i];
-    float* const x = scores(i);
-    for (int c = 0; c < item.count; ++c) {
-      float* const chunk = x + c * kChunkFloats;
-      if (bends_) bend_chunk(item, c, chunk);
-      if (item.partial[c]) {
-        const std::uint32_t* const seen = seen_.words(item.group, item.chunks[c]);
-        for_each_score_row(chunk, [&](int query, int key, float* row) ARMILLARY_LAMBDA {
-          store(row, if_seen(seen + query, key, load(row), all(-kInf)));
-        });
-      }
+    const int chunks = chunks_[i].end - i;
+    float* const x = chunks_[i].scores;
+    for (int c = i; c < chunks_[i].end; ++c) {
+      if (bends_) bend(chunks_[c]);
+      hide(chunks_[c]);
     }
-    Look& look = looks_[i % 3];
-    look.scale = score_scale_;
-    look.moved = false;
-    if (item.early) {
-      float tops[kPair];
-      find_tops(x, item.count, tops);
-      if (t_.max_logit != nullptr) raise_logit(item, x, tops);
-      raise_maxima<kParts>(tops, t_.max + item.group * kPair, t_.sum + item.group * kPair, look);
-      scale_if_large(x, item.count, look);
+    float tops[kPair];
+    find_tops(x, chunks, tops);
+    if (t_.max_logit != nullptr) raise_logit(i, tops);
+    raise(i, tops);
+    scale_if_large(x, chunks, max(i), scale_of_group_);
+  }
+  /// Maxima of the group of chunk i, and what was summed with them. O must not be in registers.
+  void raise(int i, const float* tops) {
+    float factors[kPair];
+    if (!raise_maxima<kParts>(tops, scale_of_group_, max(i), sums(i), factors)) return;
+    const Float by[2] = {load(factors), load(factors + kSide)};
+    float* row = out(i);
+    for (int tile = 0; tile < 2 * columns_; ++tile) {
+      for (int r = 0; r < kSide; ++r, row += kWidth) store(row, mul(load(row), by[tile % 2]));
     }
   }
 
-  void bend_chunk(const Item& item, int c, float* chunk) const {
-    for_each_score_row(chunk, [&](int query, int key, float* row) {
+  /// -inf where a pair is hidden.
+  void hide(const Chunk& chunk) const {
+    if (!chunk.partial) return;
+    const std::uint32_t* const seen = seen_.words(chunk.group, chunk.keys);
+    for_each_score_row(chunk.scores, [&](int query, int key, float* row) ARMILLARY_LAMBDA {
+      store(row, if_seen(seen + query, key, load(row), all(-kInf)));
+    });
+  }
+  void bend(const Chunk& chunk) const {
+    for_each_score_row(chunk.scores, [&](int query, int key, float* row) {
       Float x = load(row);
-      bend_scores(t_.pairs, t_.score, scale_, item.group * kPair + query,
-                  item.chunks[c] * kPair + key, x);
+      bend_scores(t_.pairs, t_.score, scale_, chunk.group * kPair + query, chunk.keys * kPair + key,
+                  x);
       store(row, x);
     });
   }
 
-  void raise_logit(const Item& item, const float* x, const float* tops) const {
+  void raise_logit(int i, const float* tops) const {
     const float scale = bends_ ? 1 : scale_;
-    const bool nan = any_nan(x, item.count);
-    for (int q = 0; q < kPair && item.group * kPair + q < t_.pairs.q_rows; ++q) {
-      const float top = nan && has_nan(x, item.count, q) ? __builtin_nanf("")
-                                                         : tops[q] * scale + 0.0f;  // never -0
+    const float* const x = chunks_[i].scores;
+    const int count = chunks_[i].end - i;
+    const int first = chunks_[i].group * kPair;
+    const bool nan = any_nan(x, count);
+    for (int q = 0; q < kPair && first + q < t_.pairs.q_rows; ++q) {
+      const float top =
+          nan && has_nan(x, count, q) ? __builtin_nanf("") : tops[q] * scale + 0.0f;  // never -0
       if (top != top || top > *t_.max_logit) *t_.max_logit = top;
     }
   }
 
-  /// Columns [begin, end) of O of a group move too.
-  ARMILLARY_INLINE void rescale(const Item& item, const Look& look, int begin, int end) const {
-    const Float factors[2] = {load(look.factors), load(look.factors + kSide)};
-    float* row = out(item.group) + begin * 2 * kTileFloats;
-    for (int tile = 2 * begin; tile < 2 * end; ++tile) {
-      for (int r = 0; r < kSide; ++r, row += kWidth) store(row, mul(load(row), factors[tile % 2]));
-    }
+  bool needs_exactness(const Item& item) const {
+    bool partial = kParts > 1;
+    for (int i = item.first; i < item.first + item.count; ++i) partial |= chunks_[i].partial;
+    return partial;
   }
-
   /// O^T += V^T P^T without touching hidden pairs, where 0 * NaN would.
-  void add_exactly(const Item& item, int i) {
+  void add_exactly(Item& item) {
     pending_.flush();
-    for (int c = 0; c < item.count; ++c) {
-      const int chunk = item.chunks[c];
-      add_columns_exactly<kParts>(t_.v + chunk * kParts * columns_ * kTileFloats,
-                                  weights(i) + c * kParts * kWeightFloats, kWeightFloats,
-                                  item.partial[c] ? seen_.words(item.group, chunk) : nullptr,
-                                  columns_, out(item.group));
+    for (int i = item.first; i < item.first + item.count; ++i) {
+      const Chunk& chunk = chunks_[i];
+      add_columns_exactly<kParts>(
+          t_.v + chunk.keys * kParts * columns_ * kTileFloats, weights(item, i), kWeightFloats,
+          chunk.partial ? seen_.words(chunk.group, chunk.keys) : nullptr, columns_, out(i));
     }
+    item.columns = columns_;
   }
 
   const ForwardTile& t_;
@@ -334,13 +386,19 @@ class ForwardPipeline {
   Nothing nothing_;
   int terms_;          ///< Tens of 32 elements of D.
   int columns_;        ///< Tens of 16 elements of E.
+  int most_;           ///< Chunks of an item: as many as it has sums, so that each has some beside.
   float scale_;        ///< That scores lack: queries of floats have theirs.
   bool bends_;         ///< Scores are more than products: they are made first.
-  bool beside_;        ///< Items are weighed beside products.
-  float score_scale_;  ///< To the unit of maxima, of scores as they were computed.
-  Look looks_[3];      ///< Of the last three items, by number.
+  bool beside_;        ///< Chunks are weighed beside products.
+  float score_scale_;  ///< To the unit of maxima, of scores as they were computed,
+  float scale_of_group_ = 1;  ///< and of those at hand.
   int count_ = 0;
-  Item items_[kGroupsOfTile * kChunksOfTile / item_chunks(kParts)];
+  int early_groups_ = 0;
+  int made_ = 0;         ///< Chunks whose scores are there.
+  int end_of_item_ = 0;  ///< One past its last chunk.
+  Item item_;
+  Item last_;  ///< Its P is there, its O is made.
+  Chunk chunks_[kGroupsOfTile * kChunksOfTile];
 };
 
 template <int kParts>

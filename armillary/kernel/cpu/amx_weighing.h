@@ -39,42 +39,34 @@ constexpr float log_unit(int parts) {
   return parts == 1 ? kLn2 : 1;
 }
 
-/// What is known of an item before it is weighed.
-struct Look {
-  float max[kPair];      ///< Maxima that it is weighed with,
-  float factors[kPair];  ///< what brings earlier sums to them,
-  bool moved = false;    ///< and whether those are not 1.
-  float scale = 1;       ///< To the unit of maxima, of scores as they stand in memory.
-};
-
 inline Float finite_or_0(Float max) {
   return if_less(max, all(kNoScore), all(0.0f), max);
 }
 
 /// Scores become products with their scale where a maximum is large: a product is rounded then
 /// before the difference is taken, as the maximum was. Elsewhere that is not worth its time.
-inline void scale_if_large(float* x, int chunks, Look& look) {
+inline void scale_if_large(float* x, int chunks, const float* max, float& scale) {
   constexpr float kLarge = 0x1p10f;
-  if (!any_above(abs(finite_or_0(load(look.max))), kLarge) &&
-      !any_above(abs(finite_or_0(load(look.max + kSide))), kLarge)) {
+  if (!any_above(abs(finite_or_0(load(max))), kLarge) &&
+      !any_above(abs(finite_or_0(load(max + kSide))), kLarge)) {
     return;
   }
-  for (int i = 0; i < chunks * kChunkFloats; i += kWidth) {
-    store(x + i, mul(load(x + i), all(look.scale)));
-  }
-  look.scale = 1;
+  for (int i = 0; i < chunks * kChunkFloats; i += kWidth)
+    store(x + i, mul(load(x + i), all(scale)));
+  scale = 1;
 }
 
-/// Maxima move to the largest scores of an item where that matters. Sums may lack an item yet.
+/// Maxima of 32 queries move to their largest scores where that matters, and sums with them.
+/// Returns whether one of `factors`, for what else was summed, is not 1.
 template <int kParts>
-void raise_maxima(const float* tops, const float* max, const float* sums, Look& look) {
+bool raise_maxima(const float* tops, float scale, float* max, float* sums, float* factors) {
   constexpr float kShare = 64;    // a weight of less than a 64th of the sum may be above 1
   constexpr float kLargest = 20;  // in units of log 2: then any weight moves the maximum
-  look.moved = false;
+  bool moved = false;
   for (int half = 0; half < kPair; half += kSide) {
     const Float before = load(max + half);
     const Float sum = load(sums + half);
-    const Float top = mul(load(tops + half), all(look.scale));
+    const Float top = mul(load(tops + half), all(scale));
     const Float above = mul(sub(top, before), all(log_unit(kParts) * kLog2E));
     Float weight[1] = {above};
     power_of_two<kParts>(weight);
@@ -84,18 +76,12 @@ void raise_maxima(const float* tops, const float* max, const float* sums, Look& 
     // Nothing is summed where there was no maximum.
     const Float by = if_less(before, all(kNoScore), all(0.0f), sub(before, raised));
     const Float factor = exp(mul(by, all(log_unit(kParts))));
-    store(look.max + half, raised);
-    store(look.factors + half, factor);
-    look.moved |= any_above(sub(all(1.0f), factor), 0);
+    store(max + half, raised);
+    store(sums + half, mul(sum, factor));
+    store(factors + half, factor);
+    moved |= any_above(sub(all(1.0f), factor), 0);
   }
-}
-
-/// Maxima become those of an item, and sums with them.
-inline void move_maxima(const Look& look, float* max, float* sums) {
-  __builtin_memcpy(max, look.max, sizeof look.max);
-  for (int half = 0; half < kPair; half += kSide) {
-    store(sums + half, mul(load(sums + half), load(look.factors + half)));
-  }
+  return moved;
 }
 
 /// Weights of scores less their maximum.
@@ -120,13 +106,13 @@ ARMILLARY_INLINE void store_weights_of(float* to, Float even, Float odd) {
   }
 }
 
-/// Weighs the scores of an item one pair of rows of 16 queries after the other: P^T as words, in
+/// Weighs the scores of a chunk one pair of rows of 16 queries after the other: P^T as words, in
 /// parts, and the sums of columns. Done beside products, over which it is spread.
 template <int kParts>
 class Weighing {
  public:
-  Weighing(const float* scores, float* words, int chunks, float scale)
-      : scores_(scores), words_(words), left_(chunks * kChunkUnits), scale_(all(scale)) {}
+  Weighing(const float* scores, float* words, float scale)
+      : scores_(scores), words_(words), scale_(all(scale)) {}
 
   /// `max` is finite where a score is; sums are added to. 32 queries.
   ARMILLARY_INLINE void begin(const float* max, float* sums, int products) {
@@ -146,7 +132,7 @@ class Weighing {
 
   ARMILLARY_INLINE void weigh_pair() {
     if (left_ % kSide == 0) {  // 16 pairs of rows for the first 16 queries, then for the others
-      half_ = left_ % kPair == 0 ? 0 : kSide;
+      half_ = left_ == kChunkUnits ? 0 : kSide;
       const Float max = load(max_ + half_);
       minus_base_ = if_less(max, all(kNoScore), all(0.0f), sub(all(0.0f), max));
       even_ = all(0.0f);  // what came before is much larger than a weight
@@ -169,17 +155,13 @@ class Weighing {
       scores_ += kTileFloats;
       return;
     }
-    if (left_ % kPair != 0) {
-      scores_ -= 2 * kTileFloats;
-    } else {
-      words_ += (kParts - 1) * kWeightFloats;
-    }
+    scores_ -= 2 * kTileFloats;
     store(sums_ + half_, add(load(sums_ + half_), add(even_, odd_)));
   }
 
   const float* scores_;
   float* words_;
-  int left_;          ///< Pairs of rows.
+  int left_ = kChunkUnits;
   int pace_ = kUnit;  ///< Pairs of rows a product, in parts of kUnit.
   int credit_ = 0;
   int half_ = 0;
