@@ -80,16 +80,23 @@ TEST_P(CpuFloats, ScoresThatOnlyTheScaleBringsBack) {
   }
 }
 
-// Hundreds of equal weights, each a small part of the sum that is carried in.
-TEST_P(CpuFloats, EqualWeightsAddToACarriedSum) {
-  const Mask mask = plan::full_mask({.q = 64, .kv = 940});
-  const Sequences x = random_sequences({.heads = 1, .kv_heads = 1, .head_dim = 32, .value_dim = 32},
-                                       mask, at::kFloat, 7);
-  const Deal deal{
-      .q_blocks = {run(0, 64)}, .k_blocks = {run(0, 470), run(470, 940)}, .q_heads = {{0, 1}}};
-  const at::Tensor given =
-      dealt_attention(kernel(), x, mask, deal, Score{.scale = 0}).lse_BSH.to(at::kDouble);
-  EXPECT_LE((given - std::log(940.0)).abs().max().item<double>(), 1.2e-6);
+// Thousands of equal weights, each a small part of the sum: added one by one, each would be rounded
+// the same way.
+TEST_P(CpuFloats, SmallEqualWeightsAddUp) {
+  const Mask mask = plan::full_mask({.q = 1, .kv = 3000});
+  for (const double score : {-4.7, -5.3, -6.1}) {
+    Sequences x = random_sequences({.heads = 1, .kv_heads = 1, .head_dim = 16, .value_dim = 16},
+                                   mask, at::kFloat, 7);
+    x.q_BSHD.fill_(0.25);
+    x.k_BSGD.fill_(score / 4);
+    x.k_BSGD.select(1, 0).zero_();
+    const Deal deal{.q_blocks = {run(0, 1)},
+                    .k_blocks = {run(0, 1000), run(1000, 3000)},
+                    .q_heads = {{0, 1}}};
+    const double exact = std::log1p(2999 * std::exp(score));
+    const Results given = dealt_attention(kernel(), x, mask, deal, Score{.scale = 1});
+    EXPECT_NEAR(given.lse_BSH.item<double>(), exact, 1e-6 * exact) << score;
+  }
 }
 
 // A key whose score is -inf has no weight; an infinite value makes infinite what sees it. Of parts
