@@ -90,9 +90,8 @@ TEST_P(CpuFloats, SmallEqualWeightsAddUp) {
     x.q_BSHD.fill_(0.25);
     x.k_BSGD.fill_(score / 4);
     x.k_BSGD.select(1, 0).zero_();
-    const Deal deal{.q_blocks = {run(0, 1)},
-                    .k_blocks = {run(0, 1000), run(1000, 3000)},
-                    .q_heads = {{0, 1}}};
+    const Deal deal{
+        .q_blocks = {run(0, 1)}, .k_blocks = {run(0, 1000), run(1000, 3000)}, .q_heads = {{0, 1}}};
     const double exact = std::log1p(2999 * std::exp(score));
     const Results given = dealt_attention(kernel(), x, mask, deal, Score{.scale = 1});
     EXPECT_NEAR(given.lse_BSH.item<double>(), exact, 1e-6 * exact) << score;

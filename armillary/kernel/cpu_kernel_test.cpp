@@ -106,8 +106,11 @@ TEST_P(CpuKernel, EqualsTheReferenceInFp64) {
       }
       const Threads two(2);
       for (const bool all : {false, true}) {
-        expect_near(dealt_attention(kernel(), x, mask, whole(mask, heads, all), scale),
-                    exact.at(name), tolerance(dtype), name + (all ? ", at once" : ""));
+        Deal deal = whole(mask, heads, all);
+        deal.max_logit = all;
+        Results given = dealt_attention(kernel(), x, mask, deal, scale);
+        if (!deal.max_logit) given.max_logit_H = exact.at(name).max_logit_H;
+        expect_near(given, exact.at(name), tolerance(dtype), name + (all ? ", at once" : ""));
       }
     }
   }

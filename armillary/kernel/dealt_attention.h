@@ -72,7 +72,8 @@ struct Deal {
   std::vector<plan::Runs> q_blocks;
   std::vector<plan::Runs> k_blocks;
   std::vector<plan::Interval> q_heads;
-  bool all = false;  ///< By attend_all and attend_grad_all. Requires one block of keys.
+  bool all = false;       ///< By attend_all and attend_grad_all. Requires one block of keys.
+  bool max_logit = true;  ///< Asked for. Kernels look at scores less often if it is not.
 };
 
 /// The same numbers as a view into the middle of a larger tensor full of NaN.
@@ -122,7 +123,8 @@ inline void deal_block(const Kernel& kernel, const Sequences& x, const plan::Mas
   const at::Tensor dout = part(x.dout_BSHE, q_runs, heads);
   const auto acc = at::TensorOptions(accumulator(dout.scalar_type()));
 
-  const at::Tensor max_H = results.max_logit_H.slice(0, heads.begin, heads.end);
+  at::Tensor max_H;
+  if (deal.max_logit) max_H = results.max_logit_H.slice(0, heads.begin, heads.end);
   at::Tensor sinks;
   if (sinks_H.defined()) sinks = sinks_H.slice(0, heads.begin, heads.end).to(acc.dtype());
   at::Tensor out = in_slot(at::full_like(dout, kNan));

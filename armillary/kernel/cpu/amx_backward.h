@@ -416,7 +416,7 @@ class BackwardItems {
   Nothing nothing_;
   QuerySums dq_;
   float score_scale_;  ///< That scores lack: queries of floats have theirs.
-  int d_pairs_;        ///< Tens of 32 elements of D.
+  int d_pairs_;        ///< D in parts of 32 elements.
   int e_pairs_;
   // Of the item at hand.
   int first_ = 0;  ///< Its first chunk.

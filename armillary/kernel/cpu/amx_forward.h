@@ -10,10 +10,10 @@
 //
 // Floats are multiplied in three parts (amx.h), of which P has its own.
 //
-// A weight that is a power of two is rounded to itself. So in the first tile of a query, where few
-// keys share the sum, all scores of a group of 32 queries are made before one is weighed, and its
-// maxima are those of the tile. Later chunks are weighed without a look, and again if they have
-// doubled a sum, or added 2^40 to it.
+// bf16 has 1 exactly, which is the weight of a largest score, and rounds other weights. While few
+// keys share a sum that matters: so in the first tile of a query all scores of a group of 32
+// queries are made before one is weighed, and its maxima are those of the tile. Later chunks are
+// weighed without a look, and again if they have doubled a sum, or added 2^40 to it.
 #pragma once
 
 #include "armillary/kernel/cpu/amx_exact.h"
@@ -34,19 +34,19 @@ constexpr int kItemChunks = 4;  ///< Of an item, at most: their P stays in the f
 /// 32 keys that a group of 32 queries sees.
 struct Chunk {
   int group = 0;
-  int keys = 0;  ///< In chunks.
+  int keys = 0;  ///< Which 32 of the tile.
   int end = 0;   ///< One past the last chunk of its group.
   bool partial = false;
   bool early = false;       ///< All of its group are looked at before one is weighed.
   float* scores = nullptr;  ///< Early ones of a group are neighbours.
 };
 
-/// Neighbours or evenly spaced keys of a group, and how much of their O is there.
+/// Evenly spaced chunks of a group, whose P are there together.
 struct Item {
   int first = 0;  ///< Chunk.
   int count = 0;
-  int buffer = 0;  ///< Of P, of two.
-  int columns = 0;
+  int buffer = 0;   ///< Of P, of two.
+  int columns = 0;  ///< Of 16 elements, whose O has it.
 };
 
 /// Scratch of a tile, in floats: S of two groups and of two chunks more; P of two items; sums that
@@ -185,14 +185,12 @@ class ForwardPipeline {
   void begin(int i) {
     const Chunk& chunk = chunks_[i];
     if (i == end_of_item_) begin_item(i);
-    if (i == 0 || chunks_[i - 1].group != chunk.group) {
-      scale_of_group_ = score_scale_;
-      if (chunk.early) look(i);
-    }
-    if (chunk.early) return;
+    const bool begins_group = i == 0 || chunks_[i - 1].group != chunk.group;
+    if (chunk.early && !begins_group) return;
+    scale_at_hand_ = score_scale_;
+    if (chunk.early) return look(i);
     hide(chunk);
-    scale_of_group_ = score_scale_;
-    scale_if_large(chunk.scores, 1, max(i), scale_of_group_);
+    scale_if_large(chunk.scores, 1, max(i), scale_at_hand_);
   }
   void begin_item(int i) {
     item_ = {.first = i, .buffer = 1 - last_.buffer};
@@ -218,7 +216,7 @@ class ForwardPipeline {
         4 * terms_ * (scores - made_) + 2 * last_.count * (columns - last_.columns);
     float sums_of[kPair];
     __builtin_memcpy(sums_of, sums(i), sizeof sums_of);
-    Weighing<kParts> weighing(chunks_[i].scores, weights(item_, i), scale_of_group_);
+    Weighing<kParts> weighing(chunks_[i].scores, weights(item_, i), scale_at_hand_);
     weighing.begin(max(i), sums_of, products_of_term(kParts) * products);
     const bool made = made_ < scores;
     multiply_scores(scores, weighing);
@@ -260,7 +258,7 @@ class ForwardPipeline {
     float tops[kPair];
     find_tops(chunks_[i].scores, 1, tops);
     raise(i, tops);
-    scale_if_large(chunks_[i].scores, 1, max(i), scale_of_group_);
+    scale_if_large(chunks_[i].scores, 1, max(i), scale_at_hand_);
     weigh(i);
   }
 
@@ -277,7 +275,7 @@ class ForwardPipeline {
   /// The chunk by itself.
   void weigh(int i) {
     if (t_.score.dropout != nullptr) return weigh_dropped(i);
-    Weighing<kParts> weighing(chunks_[i].scores, weights(item_, i), scale_of_group_);
+    Weighing<kParts> weighing(chunks_[i].scores, weights(item_, i), scale_at_hand_);
     weighing.begin(max(i), sums(i), 0);
     weighing.finish();
   }
@@ -295,8 +293,8 @@ class ForwardPipeline {
       for (int key = 0; key < kPair; key += 2) {
         const float* const row =
             chunk.scores + (key / kSide * 2 + half / kSide) * kTileFloats + key % kSide * kWidth;
-        Float x[2] = {fma(load(row), all(scale_of_group_), minus_base),
-                      fma(load(row + kWidth), all(scale_of_group_), minus_base)};
+        Float x[2] = {fma(load(row), all(scale_at_hand_), minus_base),
+                      fma(load(row + kWidth), all(scale_at_hand_), minus_base)};
         weigh_differences<kParts>(x);
         even = add(even, x[0]);
         odd = add(odd, x[1]);
@@ -320,12 +318,12 @@ class ForwardPipeline {
     find_tops(x, chunks, tops);
     if (t_.max_logit != nullptr) raise_logit(i, tops);
     raise(i, tops);
-    scale_if_large(x, chunks, max(i), scale_of_group_);
+    scale_if_large(x, chunks, max(i), scale_at_hand_);
   }
   /// Maxima of the group of chunk i, and what was summed with them. O must not be in registers.
   void raise(int i, const float* tops) {
     float factors[kPair];
-    if (!raise_maxima<kParts>(tops, scale_of_group_, max(i), sums(i), factors)) return;
+    if (!raise_maxima<kParts>(tops, scale_at_hand_, max(i), sums(i), factors)) return;
     const Float by[2] = {load(factors), load(factors + kSide)};
     float* row = out(i);
     for (int tile = 0; tile < 2 * columns_; ++tile) {
@@ -384,14 +382,14 @@ class ForwardPipeline {
   Seen seen_;
   PendingSums pending_;
   Nothing nothing_;
-  int terms_;          ///< Tens of 32 elements of D.
-  int columns_;        ///< Tens of 16 elements of E.
-  int most_;           ///< Chunks of an item: as many as it has sums, so that each has some beside.
+  int terms_;          ///< D in parts of 32 elements.
+  int columns_;        ///< E in parts of 16 elements.
+  int most_;           ///< Chunks of an item: each has two columns of O of the last one beside it.
   float scale_;        ///< That scores lack: queries of floats have theirs.
   bool bends_;         ///< Scores are more than products: they are made first.
   bool beside_;        ///< Chunks are weighed beside products.
   float score_scale_;  ///< To the unit of maxima, of scores as they were computed,
-  float scale_of_group_ = 1;  ///< and of those at hand.
+  float scale_at_hand_ = 1;  ///< and of those at hand.
   int count_ = 0;
   int early_groups_ = 0;
   int made_ = 0;         ///< Chunks whose scores are there.

@@ -71,7 +71,7 @@ ARMILLARY_INLINE float widened(Bf16 x) {
   return value;
 }
 
-/// Row `key` of an item, of 16 queries.
+/// Row `key` of neighbouring chunks, of 16 queries.
 inline const float* score_row(const float* x, int key, int half) {
   return x + key / kPair * kChunkFloats + (key % kPair / kSide * 2 + half / kSide) * kTileFloats +
          key % kSide * kWidth;

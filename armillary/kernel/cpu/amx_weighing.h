@@ -1,4 +1,4 @@
-// amx_weighing.h: how scores of an item become weights, and when maxima move.
+// amx_weighing.h: how scores of a chunk become weights, and when maxima move.
 #pragma once
 
 #include "armillary/kernel/cpu/amx_scores.h"
