@@ -25,9 +25,8 @@ Deal at_once(const Mask& mask, std::int64_t heads) {
           .q_heads = {{0, heads}}};
 }
 
-Results in_fp64(Sequences x, const Mask& mask, double scale = 0.125) {
-  for (at::Tensor* t : {&x.q_BSHD, &x.k_BSGD, &x.v_BSGE, &x.dout_BSHE}) *t = t->to(at::kDouble);
-  return dealt_attention(reference(), x, mask, at_once(mask, x.q_BSHD.size(2)),
+Results in_fp64(const Sequences& x, const Mask& mask, double scale = 0.125) {
+  return dealt_attention(reference(), to_double(x), mask, at_once(mask, x.q_BSHD.size(2)),
                          Score{.scale = scale});
 }
 

@@ -20,6 +20,14 @@ class CpuGrowingScores : public KernelTest {};
 INSTANTIATE_TEST_SUITE_P(Isas, CpuGrowingScores, testing::ValuesIn(isa_names()),
                          [](const auto& test) { return test.param; });
 
+/// One call over everything that is not asked for the largest scores.
+Deal unasked(const Mask& mask, std::int64_t heads) {
+  return {.q_blocks = {run(0, mask.q_len())},
+          .k_blocks = {run(0, mask.kv_len())},
+          .q_heads = {{0, heads}},
+          .max_logit = false};
+}
+
 /// What is added to the score of each key: a slope up or down, steps of 6 at keys that are
 /// in no order, or one key far above all others.
 at::Tensor added_scores(const std::string& shape) {
@@ -42,20 +50,13 @@ TEST_P(CpuGrowingScores, EqualTheReferenceInFp64) {
   for (const std::string text :
        {"full", "causal", "window:left=310,right=20", "documents:95,225,300", "block_causal:70"}) {
     const Mask mask = plan::parse_mask(text, {.q = kTokens, .kv = kTokens});
-    Deal at_once{.q_blocks = {run(0, kTokens)},
-                 .k_blocks = {run(0, kTokens)},
-                 .q_heads = {{0, 1}},
-                 .max_logit = false};
+    const Deal at_once = unasked(mask, 1);
     Deal striped = at_once;  // masks over stripes of keys hide some between others
     striped.k_blocks = {stripe(1, 3, kTokens), stripe(0, 3, kTokens), stripe(2, 3, kTokens)};
     for (const std::string shape : {"up", "down", "steps", "one"}) {
       for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
         const Sequences x = sequences_of(shape, mask, dtype);
-        Sequences exact = x;
-        for (at::Tensor* t : {&exact.q_BSHD, &exact.k_BSGD, &exact.v_BSGE, &exact.dout_BSHE}) {
-          *t = t->to(at::kDouble);
-        }
-        const Results required = dealt_attention(reference(), exact, mask, at_once, 0.125);
+        const Results required = dealt_attention(reference(), to_double(x), mask, at_once, 0.125);
         for (const Deal& deal : {at_once, striped}) {
           const std::string where = fmt::format("{}, {}, {}, {} blocks", text, shape,
                                                 c10::toString(dtype), deal.k_blocks.size());
@@ -67,6 +68,38 @@ TEST_P(CpuGrowingScores, EqualTheReferenceInFp64) {
         }
       }
     }
+  }
+}
+
+TEST_P(CpuGrowingScores, RandomScores) {
+  for (const std::string text : {"full", "causal", "window:left=300,right=0"}) {
+    const Mask mask = plan::parse_mask(text, {.q = 1300, .kv = 1300});
+    const Sequences x = random_sequences(
+        {.heads = 2, .kv_heads = 2, .head_dim = 40, .value_dim = 40}, mask, at::kBFloat16, 3);
+    const Results exact = dealt_attention(reference(), to_double(x), mask, unasked(mask, 2), 0.5);
+    const Results given = dealt_attention(kernel(), x, mask, unasked(mask, 2), 0.5);
+    EXPECT_LE(relative_error(given.out_BSHE, exact.out_BSHE), 0x1p-7) << text;
+    EXPECT_LE(relative_error(given.lse_BSH, exact.lse_BSH), 1e-5) << text;
+  }
+}
+
+// No block of keys doubles the sum of what came before, and together they are 2^250 times it.
+TEST_P(CpuGrowingScores, SlowGrowth) {
+  const Mask mask = plan::full_mask({.q = 1, .kv = 16384});
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    Sequences x = random_sequences({.heads = 1, .kv_heads = 1, .head_dim = 16, .value_dim = 16},
+                                   mask, dtype, 5);
+    // 128 a + b times 0.0105, of numbers that bf16 has.
+    x.q_BSHD.zero_().select(3, 0).fill_(128 * 0.0105);
+    x.q_BSHD.select(3, 1).fill_(0.0105);
+    x.v_BSGE.fill_(3);  // so that outputs overflow before their sums do
+    const at::Tensor key = at::arange(16384).view({1, -1, 1});
+    x.k_BSGD.select(3, 0).copy_(key.floor_divide(128));
+    x.k_BSGD.select(3, 1).copy_(key.remainder(128));
+    const Results given = dealt_attention(kernel(), x, mask, unasked(mask, 1), 1);
+    const Results exact = dealt_attention(reference(), to_double(x), mask, unasked(mask, 1), 1);
+    EXPECT_LE(relative_error(given.out_BSHE, exact.out_BSHE), dtype == at::kFloat ? 1e-5 : 0x1p-7);
+    EXPECT_LE(relative_error(given.lse_BSH, exact.lse_BSH), 1e-5);
   }
 }
 

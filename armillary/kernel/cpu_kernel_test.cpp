@@ -53,11 +53,6 @@ class Threads {
   int before_;
 };
 
-Sequences to_double(Sequences x) {
-  for (at::Tensor* t : {&x.q_BSHD, &x.k_BSGD, &x.v_BSGE, &x.dout_BSHE}) *t = t->to(at::kDouble);
-  return x;
-}
-
 /// One call over everything.
 Deal whole(const Mask& mask, std::int64_t heads, bool all = false) {
   return {.q_blocks = {run(0, mask.q_len())},
@@ -377,49 +372,6 @@ TEST_P(CpuKernel, ScalesThatAreNotPositive) {
       EXPECT_TRUE(a.isfinite().all().item<bool>()) << name << ", " << scale;
       EXPECT_TRUE(at::allclose(a.to(at::kDouble), b, 0.02, 0.02)) << name << ", " << scale;
     });
-  }
-}
-
-/// One call over everything that is not asked for the largest scores, which deals always are.
-Result attend_plainly(const Kernel& kernel, const Sequences& x, const Mask& mask, double scale) {
-  const Pairs pairs{
-      .q_runs = run(0, mask.q_len()), .k_runs = run(0, mask.kv_len()), .mask = &mask, .heads = {}};
-  Result result{at::empty_like(x.q_BSHD), at::empty(x.q_BSHD.sizes().slice(0, 3))};
-  kernel.attend_all(pairs, {x.q_BSHD, x.k_BSGD, x.v_BSGE, {.scale = scale}}, {}, result);
-  return result;
-}
-
-TEST_P(CpuKernel, WithoutLargestScores) {
-  for (const std::string text : {"full", "causal", "window:left=300,right=0"}) {
-    const Mask mask = plan::parse_mask(text, {.q = 1300, .kv = 1300});
-    const Sequences x = random_sequences(
-        {.heads = 2, .kv_heads = 2, .head_dim = 40, .value_dim = 40}, mask, at::kBFloat16, 3);
-    const Results exact =
-        dealt_attention(reference(), to_double(x), mask, whole(mask, 2), Score{.scale = 0.5});
-    const Result given = attend_plainly(kernel(), x, mask, 0.5);
-    EXPECT_LE(relative_error(given.out_BLHE, exact.out_BSHE), 0x1p-7) << text;
-    EXPECT_LE(relative_error(given.lse_BLH, exact.lse_BSH), 1e-5) << text;
-  }
-}
-
-// No block of keys doubles the sum of what came before, and together they are 2^250 times it.
-TEST_P(CpuKernel, ScoresThatGrowSlowly) {
-  const Mask mask = plan::full_mask({.q = 1, .kv = 16384});
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    Sequences x = random_sequences({.heads = 1, .kv_heads = 1, .head_dim = 16, .value_dim = 16},
-                                   mask, dtype, 5);
-    // 128 a + b times 0.0105, of numbers that bf16 has.
-    x.q_BSHD.zero_().select(3, 0).fill_(128 * 0.0105);
-    x.q_BSHD.select(3, 1).fill_(0.0105);
-    x.v_BSGE.fill_(3);  // so that outputs overflow before their sums do
-    const at::Tensor key = at::arange(16384).view({1, -1, 1});
-    x.k_BSGD.select(3, 0).copy_(key.floor_divide(128));
-    x.k_BSGD.select(3, 1).copy_(key.remainder(128));
-    const Result given = attend_plainly(kernel(), x, mask, 1);
-    const Results exact =
-        dealt_attention(reference(), to_double(x), mask, whole(mask, 1), Score{.scale = 1});
-    EXPECT_LE(relative_error(given.out_BLHE, exact.out_BSHE), dtype == at::kFloat ? 1e-5 : 0x1p-7);
-    EXPECT_LE(relative_error(given.lse_BLH, exact.lse_BSH), 1e-5);
   }
 }
 

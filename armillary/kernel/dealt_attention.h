@@ -213,6 +213,11 @@ inline void expect_near(const Results& given, const Results& required, double bo
   });
 }
 
+inline Sequences to_double(Sequences x) {
+  for (at::Tensor* t : {&x.q_BSHD, &x.k_BSGD, &x.v_BSGE, &x.dout_BSHE}) *t = t->to(at::kDouble);
+  return x;
+}
+
 inline plan::Runs run(std::int64_t begin, std::int64_t end) {
   return {plan::run_of({begin, end})};
 }
