@@ -39,7 +39,7 @@ struct BackwardScratch {
   static constexpr int kSlopeWords = kSlopes + kItem;
   static constexpr int kNowhere = kSlopeWords + kItem;
   static constexpr int kSeen = kNowhere + kChunkFloats;
-  static constexpr int kFloats = kSeen + kGradGroups * amx_backward_k(kParts);
+  static constexpr int kFloats = kSeen + Seen::floats(kGradGroups, amx_backward_k(kParts) / kPair);
 };
 
 /// Sums for dq of a tile, and which groups of 32 queries have some.
@@ -170,7 +170,7 @@ class BackwardItems {
 
   explicit BackwardItems(const BackwardTile& t)
       : t_(t),
-        seen_(t.pairs, reinterpret_cast<std::uint32_t*>(t.weights + Scratch::kSeen)),
+        seen_(t.pairs, t.weights + Scratch::kSeen),
         pending_(t.weights + Scratch::kNowhere),
         dq_(t.dscores),
         score_scale_(kParts == 1 ? t.score_scale : 1),

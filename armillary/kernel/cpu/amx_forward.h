@@ -60,7 +60,7 @@ struct ForwardScratch {
   static constexpr int kItem = kItemChunks * kChunk;
   static constexpr int kNowhere = kWeights + 2 * kItem;
   static constexpr int kSeen = kNowhere + kChunkFloats;
-  static constexpr int kFloats = kSeen + kGroupsOfTile * kChunksOfTile * kPair;
+  static constexpr int kFloats = kSeen + Seen::floats(kGroupsOfTile, kChunksOfTile);
 };
 
 template <int kParts>
@@ -70,7 +70,7 @@ class ForwardPipeline {
 
   explicit ForwardPipeline(const ForwardTile& t)
       : t_(t),
-        seen_(t.pairs, reinterpret_cast<std::uint32_t*>(t.scores + Scratch::kSeen)),
+        seen_(t.pairs, t.scores + Scratch::kSeen),
         pending_(t.scores + Scratch::kNowhere),
         terms_(to_pairs(t.head_dim) / kPair),
         columns_(to_pairs(t.value_dim) / kSide),
