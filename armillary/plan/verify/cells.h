@@ -124,9 +124,6 @@ class Cells {
   void define(int tile);         ///< A tile that the caller fills.
   /// What the slot holds is `tile` from now on, which has the same heads and blocks.
   void rename(int tile) { slots_[program_->tiles[tile].slot].tile = tile; }
-  void prefetch(const View& view) const {
-    __builtin_prefetch(&slots_[program_->tiles[view.tile].slot]);
-  }
 
  private:
   Spots at(const View& view, Content& content) const;

@@ -27,10 +27,8 @@ class Symbols {
   }
 
   void run(const std::vector<Event>& events) {
-    for (std::size_t i = 0; i < events.size(); ++i) {
+    for (const Event& event : events) {
       if (report_.full()) return;
-      look_ahead(events, i);
-      const Event& event = events[i];
       if (event.message >= 0) {
         deliver(messages_[event.message]);
       } else {
@@ -62,37 +60,6 @@ class Symbols {
   const View& view(Place at, std::size_t v) const { return program(at).ops[at.op].views[v]; }
   const Tile& tile(Place at, std::size_t v) const { return program(at).tiles[view(at, v).tile]; }
   std::string name(Place at, std::size_t v) const { return describe(program(at), view(at, v)); }
-
-  template <class Visit>
-  void for_each_op(const Event& event, const Visit& visit) const {
-    if (event.message < 0) return visit({event.rank, event.op});
-    const Message& message = messages_[event.message];
-    visit({message.from, message.send});
-    visit({message.to, message.recv});
-  }
-
-  /// Events follow waits, not memory: nearly every look at an op, its views, their tiles and slots
-  /// is a cache miss. So those of the next events are asked for, one thing after the other.
-  void look_ahead(const std::vector<Event>& events, std::size_t i) const {
-    constexpr std::size_t kAhead = 10;
-    const auto at = [&](std::size_t turns, const auto& visit) {
-      if (i + turns * kAhead < events.size()) for_each_op(events[i + turns * kAhead], visit);
-    };
-    if (i + 5 * kAhead < events.size()) {
-      const Event& far = events[i + 5 * kAhead];
-      if (far.message >= 0) __builtin_prefetch(&messages_[far.message]);
-    }
-    at(4, [&](Place op) { __builtin_prefetch(&program(op).ops[op.op].views); });
-    at(3, [&](Place op) { __builtin_prefetch(program(op).ops[op.op].views.data()); });
-    at(2, [&](Place op) {
-      for (const View& view : program(op).ops[op.op].views) {
-        __builtin_prefetch(&program(op).tiles[view.tile]);
-      }
-    });
-    at(1, [&](Place op) {
-      for (const View& view : program(op).ops[op.op].views) cells_[op.rank].prefetch(view);
-    });
-  }
 
   /// Classes of query heads that read a class of KV heads.
   ClassRange readers(int kv_class) const {
