@@ -11,7 +11,6 @@
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu_kernel.h"
 #include "armillary/proof/verdict.h"
-#include "armillary/runtime/resting_executions.h"
 
 namespace armillary::attention {
 namespace {
@@ -88,7 +87,7 @@ void check_kept(const KeptAttention& kept) {
 
 /// Looked up once for as long as the description is kept.
 std::shared_ptr<const runtime::CompiledAttention> programs_for(Described& asked, plan::Rank rank) {
-  if (!asked.programs || asked.programs->forward->program.rank != rank) {
+  if (!asked.programs) {
     asked.programs = runtime::compile_cached(
         asked.problem, asked.strategy ? *asked.strategy : plan::parse_strategy(asked.strategy_text),
         rank, kernel::cpu_kernel());
@@ -107,7 +106,8 @@ void check_and_compile(AttentionCall& call, Described& asked, const AttentionSha
   }
   call.options = {.score = score_of(options, problem.heads, problem.head_dim),
                   .max_logit = options.return_max_logit,
-                  .timeout_s = options.timeout_s};
+                  .timeout_s = options.timeout_s,
+                  .device = &call.context().device()};
   call.programs = programs_for(asked, call.comm->rank());
   const runtime::CompiledProgram& forward = *call.programs->forward;
   for (const int tile : forward.program.inputs) {
@@ -135,7 +135,7 @@ void AttentionCall::start(const std::shared_ptr<const runtime::CompiledProgram>&
                           const std::optional<at::Tensor>& sinks_H) {
   runtime::ExecutionOptions with = options_with(sinks_H);
   with.gate = agreement.get();
-  run = runtime::RestingExecutions::of_this_thread().take(program, *comm, std::move(with));
+  run = context().executions().take(program, *comm, std::move(with));
   comm->attachment<InProgress>().any = true;
 }
 
@@ -183,7 +183,7 @@ c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionSha
   auto call = c10::make_intrusive<AttentionCall>();
   call->comm = &comm;
   call->proofs = options.proofs;
-  Described& asked = described(problem, options.strategy);
+  Described& asked = comm.attachment<RecentCalls>().described(problem, options.strategy);
   proof::Verdict refusal;
   try {
     if (kind == CallKind::Replay) check_kept(kept);

@@ -13,6 +13,7 @@
 #include "armillary/attention/attention_in_progress.h"
 #include "armillary/attention/sequence_parallel_attention.h"
 #include "armillary/comm/communicator.h"
+#include "armillary/runtime/context.h"
 #include "armillary/runtime/executor.h"
 #include "armillary/runtime/program_cache.h"
 
@@ -38,6 +39,8 @@ struct AttentionCall : torch::CustomClassHolder {
   /// Takes a run for the forward pass, or for the replay.
   void start(const std::shared_ptr<const runtime::CompiledProgram>& program,
              const std::optional<at::Tensor>& sinks_H);
+
+  runtime::Context& context() const { return runtime::Context::of(*comm); }
 
   /// Takes the run out of the call: it is in progress no longer.
   std::unique_ptr<runtime::Execution> end();

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <deque>
 #include <utility>
 
 #include "armillary/core/error.h"
@@ -59,10 +58,9 @@ CallRecord::Optional record_of(const std::optional<double>& value) {
 
 }  // namespace
 
-Described& described(const plan::Problem& problem, const std::string& strategy_text) {
+Described& RecentCalls::described(const plan::Problem& problem, const std::string& strategy_text) {
   constexpr std::size_t kMost = 8;
-  thread_local std::deque<Described> recent;
-  for (Described& one : recent) {
+  for (Described& one : recent_) {
     if (one.strategy_text == strategy_text && one.problem == problem) return one;
   }
   Described made{.problem = problem,
@@ -78,9 +76,9 @@ Described& described(const plan::Problem& problem, const std::string& strategy_t
     made.key = proof::digest_of(strategy_text);
   }
   made.words = describe(problem, made.strategy ? to_string(*made.strategy) : strategy_text);
-  recent.push_front(std::move(made));
-  if (recent.size() > kMost) recent.pop_back();
-  return recent.front();
+  recent_.push_front(std::move(made));
+  if (recent_.size() > kMost) recent_.pop_back();
+  return recent_.front();
 }
 
 CallRecord record_of(const Asked& asked) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,12 +25,18 @@ struct Described {
   std::optional<plan::Strategy> strategy;  ///< None if the text names none.
   proof::Digest key;
   std::string words;  ///< `name=value`, spaces between; the first bands of the mask only.
-  std::shared_ptr<const runtime::CompiledAttention> programs;  ///< Of the last rank that asked.
+  std::shared_ptr<const runtime::CompiledAttention> programs;  ///< Null before they are compiled.
 };
 
-/// Of the most recent ones a thread keeps what it made: a layer asks in every step. Valid until the
-/// next call. Never refuses.
-Described& described(const plan::Problem& problem, const std::string& strategy_text);
+/// What a rank made of the most recent problems: a layer asks in every step. One thread.
+class RecentCalls {
+ public:
+  /// Valid until the next call. Never refuses.
+  Described& described(const plan::Problem& problem, const std::string& strategy_text);
+
+ private:
+  std::deque<Described> recent_;
+};
 
 /// What a rank is asked for.
 struct Asked {

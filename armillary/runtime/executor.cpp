@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <numeric>
 #include <span>
@@ -48,12 +49,18 @@ void check_run(const CompiledProgram& compiled, const comm::Communicator& comm,
   }
 }
 
+ExecutionOptions with_device(ExecutionOptions options) {
+  if (options.device == nullptr) options.device = &cpu_device();
+  return options;
+}
+
 }  // namespace
 
 Execution::Execution(std::shared_ptr<const CompiledProgram> compiled, comm::Communicator& comm,
                      ExecutionOptions options, const at::Tensor& slots)
     : compiled_(std::move(compiled)),
       comm_(&comm),
+      options_(with_device(std::move(options))),
       tiles_(compiled_->program.tiles.size()),
       operands_(*compiled_),
       awaited_(compiled_->program.tiles.size(), false),
@@ -61,7 +68,11 @@ Execution::Execution(std::shared_ptr<const CompiledProgram> compiled, comm::Comm
       next_(compiled_->lanes.size(), 0),
       loans_(*compiled_) {
   place_slots(slots);
-  restart(comm, std::move(options));
+  restart(comm, std::move(options_));
+}
+
+Execution::~Execution() {
+  if (!running_.empty()) device().drain(*this);
 }
 
 void Execution::restart(comm::Communicator& comm, ExecutionOptions options,
@@ -73,7 +84,7 @@ void Execution::restart(comm::Communicator& comm, ExecutionOptions options,
     if (in_slot(t)) operands_.move(static_cast<int>(t), slots_.storage());
   }
   comm_ = &comm;
-  options_ = std::move(options);
+  options_ = with_device(std::move(options));
   moved_ = {};
   const std::int64_t heads = compiled_->problem.heads;
   dsinks_H_ = options_.sinks_H.defined() ? at::zeros({heads}, at::kDouble) : at::Tensor();
@@ -91,7 +102,7 @@ void Execution::restart(comm::Communicator& comm, ExecutionOptions options,
 }
 
 void Execution::release_tiles() {
-  ARMILLARY_CHECK(flying_.empty());
+  ARMILLARY_CHECK(flying_.empty() && running_.empty());
   placed_ = false;
   loans_.release();
   for (std::size_t t = 0; t < tiles_.size(); ++t) {
@@ -140,7 +151,7 @@ void Execution::take_slots(const at::Tensor& given) {
   if (given.defined() && given.numel() >= slot_bytes_) {
     slots_ = given;
   } else if (!slots_.defined()) {
-    slots_ = at::empty({slot_bytes_}, at::kByte);
+    slots_ = device().allocate(slot_bytes_);
   }
 }
 
@@ -157,7 +168,8 @@ void Execution::place_results() {
   for (int t = 0; t < count; ++t) {
     if (compiled_->home[t] != t || awaited_[t] || tiles_[t].defined()) continue;
     const plan::Dtype dtype = dtype_of(compiled_->problem, compiled_->program.tiles[t]);
-    set_tile(t, at::empty(compiled_->shapes[t], scalar_type(dtype)));
+    set_tile(t, at::empty(compiled_->shapes[t],
+                          at::TensorOptions(scalar_type(dtype)).device(device().place())));
   }
   for (int t = 0; t < count; ++t) {
     const int home = compiled_->home[t];
@@ -255,12 +267,19 @@ bool Execution::finished() const {
   for (std::size_t lane = 0; lane < next_.size(); ++lane) {
     if (next_[lane] < compiled_->lanes[lane].size()) return false;
   }
-  return flying_.empty();
+  return flying_.empty() && running_.empty();
+}
+
+/// Whether a batch of `lane` may count on `op`: the device keeps the order of a lane.
+bool Execution::is_over(int op, plan::Lane lane) const {
+  if (complete_[op]) return true;
+  return lane == plan::kCompute && compiled_->ops[op].op->lane == lane && !running_.empty() &&
+         op >= running_.front().op && op <= running_.back().op;
 }
 
 bool Execution::ready(const Batch& batch) const {
   return std::all_of(batch.waits.begin(), batch.waits.end(),
-                     [&](int op) { return complete_[op]; }) &&
+                     [&](int op) { return is_over(op, batch.lane); }) &&
          std::none_of(batch.inputs.begin(), batch.inputs.end(),
                       [&](int tile) { return awaited_[tile]; });
 }
@@ -284,8 +303,13 @@ bool Execution::start_ready() {
 
 void Execution::start(const Batch& batch) {
   if (batch.lane != plan::kCompute) return start_messages(batch);
-  compute(batch.ops[0]);
-  complete_[batch.ops[0]] = true;
+  const int op = batch.ops[0];
+  EventHandle event = device().start(batch.lane, *this, op);
+  if (event == nullptr) {
+    complete_[op] = true;
+  } else {
+    running_.push_back({op, std::move(event)});
+  }
 }
 
 void Execution::start_messages(const Batch& batch) {
@@ -315,6 +339,12 @@ void Execution::start_messages(const Batch& batch) {
 }
 
 bool Execution::collect_done() {
+  bool any = false;
+  while (!running_.empty() && device().done(running_.front().event)) {
+    complete_[running_.front().op] = true;
+    running_.pop_front();
+    any = true;
+  }
   std::size_t kept = 0;
   for (std::size_t i = 0; i < flying_.size(); ++i) {
     if (comm_->done(requests_[i])) {
@@ -326,13 +356,14 @@ bool Execution::collect_done() {
     std::swap(requests_[kept], requests_[i]);
     ++kept;
   }
-  const bool any = kept < flying_.size();
+  any = any || kept < flying_.size();
   flying_.resize(kept);
   requests_.resize(kept);
   return any;
 }
 
 void Execution::wait_for_any() {
+  if (!running_.empty()) return wait_for_device();
   if (options_.gate != nullptr) {
     options_.gate->wait();
     return;
@@ -349,6 +380,23 @@ void Execution::wait_for_any() {
   }
   fail<PlanError>("executor: rank {} waits for nothing that can happen; verify() the plan",
                   comm_->rank());
+}
+
+/// Until the device has run an op, or a message has passed.
+void Execution::wait_for_device() {
+  using Clock = std::chrono::steady_clock;
+  constexpr double kLook = 50e-6;  // seconds; then messages are looked at
+  const double timeout_s = options_.timeout_s.value_or(comm_->timeout_s());
+  const auto begin = Clock::now();
+  while (!device().wait(running_.front().event, kLook)) {
+    if (std::ranges::any_of(requests_, [&](const auto& request) { return comm_->done(request); })) {
+      return;
+    }
+    if (std::chrono::duration<double>(Clock::now() - begin).count() < timeout_s) continue;
+    fail<Error>("executor: rank {} waits for {} of op {}, not done after {:.3g} s", comm_->rank(),
+                to_string(compiled_->ops[running_.front().op].op->kind), running_.front().op,
+                timeout_s);
+  }
 }
 
 /// Pieces of memory of a message.

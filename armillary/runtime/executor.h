@@ -1,9 +1,10 @@
 // executor.h: the reader that runs a plan on tensors. The only place where plans meet tensors.
 //
-// A small machine with one in-order queue per lane. The next batch of a lane starts as soon as the
-// ops it waits for are complete and the inputs it reads are fed; sends and receives are under way
-// while the compute lane works. What the verifier proved of the plan is what happens here: the same
-// dependencies (plan/hazards.h), the same order of messages.
+// A small machine with one in-order queue per lane. An op is complete when its event is (device.h)
+// or its message has passed. The next batch of a lane starts as soon as the ops it waits for are
+// complete, or were started before it on its own lane, and the inputs it reads are fed; sends and
+// receives are under way while the compute lane works. What the verifier proved of the plan is what
+// happens here: the same dependencies (plan/hazards.h), the same order of messages.
 //
 //   Execution run(compiled, comm, options);
 //   run.feed(Tensor::K, k);        // sends of k alone start while v and q are still projected
@@ -17,6 +18,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -24,6 +26,7 @@
 #include "armillary/comm/communicator.h"
 #include "armillary/kernel/block_attention.h"
 #include "armillary/runtime/compiled_program.h"
+#include "armillary/runtime/device.h"
 #include "armillary/runtime/gate.h"
 #include "armillary/runtime/loans.h"
 #include "armillary/runtime/operands.h"
@@ -39,6 +42,9 @@ struct ExecutionOptions {
   /// Longest that a run waits for its peers without any message arriving; the communicator's own
   /// timeout if not given.
   std::optional<double> timeout_s = {};
+  /// Where ops run, and memory that the caller has not placed lies; null: the CPU. Outlives the
+  /// run.
+  Device* device = nullptr;
   /// No message starts, and no run ends, before it is open; what needs no message is computed
   /// meanwhile. Null: it is. Lives as long as the run.
   Gate* gate = nullptr;
@@ -53,8 +59,8 @@ struct Moved {
   std::int64_t borrowed_bytes = 0;  ///< Of those received: read where the sender has them.
 };
 
-/// Runs of one rank's program, one after the other. One thread. A run must not outlive its
-/// communicator.
+/// Runs of one rank's program, one after the other. One thread; compute ops run where the device
+/// runs them. A run must not outlive its communicator.
 ///
 /// What plans hold beside the caller's tensors, slots and the operands of ops, is made once. A run
 /// allocates its outputs and what forward saves, where the caller has not placed them, and nothing
@@ -62,11 +68,14 @@ struct Moved {
 ///
 /// A failure of any kind (a kernel that throws, a peer that is gone, a deadline) aborts the group,
 /// so that every rank leaves within a second with the first reason.
-class Execution {
+class Execution : private Work {
  public:
   /// `slots` is memory for all slots, of release(); if there is too little, it is allocated.
   Execution(std::shared_ptr<const CompiledProgram> compiled, comm::Communicator& comm,
             ExecutionOptions options, const at::Tensor& slots = {});
+  Execution(Execution&&) noexcept = default;  ///< Not while a run is under way.
+  /// Waits for what the device runs of it.
+  ~Execution();
 
   /// Makes it ready for another run, of the same rank. Requires finish(), or a run that has not
   /// begun; one that failed is over for good.
@@ -112,6 +121,13 @@ class Execution {
   const at::Tensor& slots() const { return slots_; }  ///< Bytes; undefined at rest.
 
  private:
+  /// An op that was started on the device.
+  struct Running {
+    int op;
+    EventHandle event;
+  };
+
+  Device& device() const { return *options_.device; }
   void place_slots(const at::Tensor& given);
   void take_slots(const at::Tensor& given);
   void release_tiles();
@@ -127,6 +143,7 @@ class Execution {
   bool gate_is_open();
   bool start_ready();
   bool ready(const Batch& batch) const;
+  bool is_over(int op, plan::Lane lane) const;
   void start(const Batch& batch);
   void start_messages(const Batch& batch);
   std::size_t parts_of(const CompiledOp& message) const;
@@ -134,9 +151,10 @@ class Execution {
   void add_parts(int op, std::size_t view);
   bool collect_done();
   void wait_for_any();
+  void wait_for_device();
   bool finished() const;
 
-  void compute(int op);
+  void run(int op) override;
   bool in_place(const CompiledOp& op, std::size_t target, std::size_t source) const;
   void delta(int op, std::size_t segment);
   void finish_rows(int op, std::size_t segment);
@@ -157,6 +175,7 @@ class Execution {
   bool placed_ = false;            ///< All results have memory.
   std::vector<bool> awaited_;      ///< By tile: the caller has not fed it yet.
   std::vector<bool> complete_;     ///< By op.
+  std::deque<Running> running_;    ///< On the device, in the order of the lane.
   std::vector<std::size_t> next_;  ///< By lane: first batch that has not started.
   std::vector<int> flying_;        ///< Ops of the messages under way.
   Loans loans_;  ///< After operands_ and tiles_: given back before the memory is gone.

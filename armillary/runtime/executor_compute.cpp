@@ -15,7 +15,7 @@ bool Execution::in_place(const CompiledOp& op, std::size_t target, std::size_t s
   return tiles[op.views[source].tile].slot == tiles[op.views[target].tile].slot;
 }
 
-void Execution::compute(int op) {
+void Execution::run(int op) {
   const CompiledOp& action = compiled_->ops[op];
   const plan::OpKind kind = action.op->kind;
   if (kind == plan::OpKind::Attend) return attend(op);

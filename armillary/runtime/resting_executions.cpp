@@ -5,11 +5,6 @@
 
 namespace armillary::runtime {
 
-RestingExecutions& RestingExecutions::of_this_thread() {
-  thread_local RestingExecutions executions;
-  return executions;
-}
-
 std::unique_ptr<Execution> RestingExecutions::take(
     const std::shared_ptr<const CompiledProgram>& program, comm::Communicator& comm,
     ExecutionOptions options) {

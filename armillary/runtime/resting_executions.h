@@ -9,12 +9,10 @@
 
 namespace armillary::runtime {
 
-/// Those of one thread, a rank's own. The one that was used longest ago goes first: packed
+/// Those of one rank on one device. The one that was used longest ago goes first: packed
 /// documents bring a new program every step.
 class RestingExecutions {
  public:
-  static RestingExecutions& of_this_thread();
-
   /// One that rests, made ready, or a new one.
   std::unique_ptr<Execution> take(const std::shared_ptr<const CompiledProgram>& program,
                                   comm::Communicator& comm, ExecutionOptions options);

@@ -125,24 +125,34 @@ double Errors::worst() const {
   return largest;
 }
 
-Errors run(const Case& c, std::uint64_t seed) {
+Drawn draw(const Case& c, std::uint64_t seed) {
   constexpr std::int64_t kHeadDim = 8;
   constexpr std::int64_t kValueDim = 5;
-  const plan::Mask mask = plan::parse_mask(c.mask, {c.q_len, c.kv_len});
+  plan::Mask mask = plan::parse_mask(c.mask, {c.q_len, c.kv_len});
+  const double scale = 1 / std::sqrt(static_cast<double>(kHeadDim));
+  return {.mask = mask,
+          .whole = kernel::random_sequences({2, c.heads, c.kv_heads, kHeadDim, kValueDim}, mask,
+                                            c.dtype, seed),
+          .features = kernel::features_of(c.features, c.heads, scale, seed)};
+}
+
+kernel::Results spread(const Case& c, const Drawn& drawn, const comm::LocalOptions& options,
+                       const Prepare& prepare) {
+  const auto& [mask, whole, features] = drawn;
   const plan::Layout layout = plan::parse_layout(c.layout);
   const plan::Shards owned = plan::shards(layout, mask, c.world);
-  const kernel::Sequences whole =
-      kernel::random_sequences({2, c.heads, c.kv_heads, kHeadDim, kValueDim}, mask, c.dtype, seed);
-  const double scale = 1 / std::sqrt(static_cast<double>(kHeadDim));
-  const kernel::Features features = kernel::features_of(c.features, c.heads, scale, seed);
-  const kernel::Results required =
-      kernel::naive_attention(whole, mask, features.score, features.sinks_H);
-  kernel::Results given{at::full_like(required.out_BSHE, NAN), at::full_like(required.lse_BSH, NAN),
-                        at::full_like(required.dq_BSHD, NAN), at::full_like(required.dk_BSGD, NAN),
-                        at::full_like(required.dv_BSGE, NAN)};
+  const auto nothing_like = [](const at::Tensor& x) { return at::full_like(x, NAN); };
+  kernel::Results given{nothing_like(whole.dout_BSHE),
+                        {},
+                        nothing_like(whole.q_BSHD),
+                        nothing_like(whole.k_BSGD),
+                        nothing_like(whole.v_BSGE)};
+  given.lse_BSH = nothing_like(whole.dout_BSHE.select(3, 0));
   std::vector<at::Tensor> dsinks(c.world);
   std::vector<at::Tensor> max_logit(c.world);
-  comm::run_ranks(c.world, [&](comm::Communicator& comm) {
+  const auto body = [&, &mask = mask, &whole = whole,
+                     &features = features](comm::Communicator& comm) {
+    prepare(comm);
     const plan::Runs& q_runs = owned.q[comm.rank()];
     const plan::Runs& kv_runs = owned.kv[comm.rank()];
     const at::Tensor q = leaf(shard(whole.q_BSHD, q_runs));
@@ -168,12 +178,21 @@ Errors run(const Case& c, std::uint64_t seed) {
     unshard(given.dv_BSGE, kv_runs, v.grad());
     dsinks[comm.rank()] = sinks.defined() ? sinks.grad() : at::zeros({c.heads});
     max_logit[comm.rank()] = result.max_logit_H;
-  });
+  };
+  comm::run_ranks(c.world, body, options);
   given.dsinks_H = at::stack(dsinks).sum(0, /*keepdim=*/false, at::kDouble);
   given.max_logit_H = max_logit[0];
   for (const at::Tensor& other : max_logit) {
     if (!at::equal(other, max_logit[0])) given.max_logit_H = at::full_like(other, NAN);
   }
+  return given;
+}
+
+Errors run(const Case& c, std::uint64_t seed) {
+  const Drawn drawn = draw(c, seed);
+  const kernel::Results required = kernel::naive_attention(
+      drawn.whole, drawn.mask, drawn.features.score, drawn.features.sinks_H);
+  const kernel::Results given = spread(c, drawn);
   return {.out = kernel::relative_error(given.out_BSHE, required.out_BSHE),
           .lse = kernel::relative_error(given.lse_BSH, required.lse_BSH),
           .dq = kernel::relative_error(given.dq_BSHD, required.dq_BSHD),

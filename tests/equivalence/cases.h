@@ -4,9 +4,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "armillary/comm/local.h"
+#include "armillary/kernel/feature_sets.h"
+#include "armillary/kernel/naive_attention.h"
 #include "armillary/plan/strategy.h"
 
 namespace armillary::equivalence {
@@ -41,8 +45,23 @@ struct Errors {
 };
 std::string to_string(const Errors& errors);
 
-/// Runs the case on threads as ranks, forward and backward, through autograd.
-/// Throws if bytes moved by an execution differ from those of its plan.
+/// A case's inputs and features, drawn from a seed.
+struct Drawn {
+  plan::Mask mask;
+  kernel::Sequences whole;
+  kernel::Features features;
+};
+Drawn draw(const Case& c, std::uint64_t seed);
+
+/// Of a rank: called before its attention.
+using Prepare = std::function<void(comm::Communicator&)>;
+
+/// Results of all ranks put together, forward and backward, through autograd, on threads as ranks.
+kernel::Results spread(
+    const Case& c, const Drawn& drawn, const comm::LocalOptions& options = {},
+    const Prepare& prepare = [](comm::Communicator&) {});
+
+/// Errors of spread().
 Errors run(const Case& c, std::uint64_t seed);
 
 }  // namespace armillary::equivalence

@@ -1,0 +1,32 @@
+// context.h: what the runs of one rank share: its group, its device, executions at rest with their
+// memory, and what callers keep with them.
+#pragma once
+
+#include <memory>
+
+#include "armillary/comm/communicator.h"
+#include "armillary/runtime/device.h"
+#include "armillary/runtime/resting_executions.h"
+
+namespace armillary::runtime {
+
+/// The context of one end of a group, kept with it: nothing of a run is kept by thread or for the
+/// process, so a process may have several ranks, and a rank several groups. Threads: that of the
+/// rank. Gone with the communicator.
+class Context {
+ public:
+  /// That of `comm`, made when it is first asked for.
+  static Context& of(comm::Communicator& comm) { return comm.attachment<Context>(); }
+
+  /// Runs begun from now on use `device`; the CPU before. No run may be under way.
+  void use(std::shared_ptr<Device> device);
+  Device& device() const { return device_ == nullptr ? cpu_device() : *device_; }
+
+  RestingExecutions& executions() { return executions_; }
+
+ private:
+  std::shared_ptr<Device> device_;  ///< Null: the CPU. Before what runs on it.
+  RestingExecutions executions_;
+};
+
+}  // namespace armillary::runtime

@@ -1,0 +1,33 @@
+#include "armillary/runtime/device.h"
+
+#include <ATen/ATen.h>
+
+namespace armillary::runtime {
+namespace {
+
+class CpuDevice : public Device {
+ public:
+  at::Device place() const override { return at::kCPU; }
+  EventHandle start(plan::Lane /*lane*/, Work& work, int op) override {
+    work.run(op);
+    return nullptr;
+  }
+  void drain(const Work& /*work*/) noexcept override {}
+
+ private:
+  bool is_done(const Event& /*event*/) override { return true; }
+  bool wait_for(const Event& /*event*/, double /*seconds*/) override { return true; }
+};
+
+}  // namespace
+
+at::Tensor Device::allocate(std::int64_t bytes) {
+  return at::empty({bytes}, at::TensorOptions(at::kByte).device(place()));
+}
+
+Device& cpu_device() {
+  static CpuDevice device;
+  return device;
+}
+
+}  // namespace armillary::runtime

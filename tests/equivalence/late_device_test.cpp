@@ -1,0 +1,80 @@
+// Every strategy on a device that runs ops late equals the run in which each op is done when it was
+// started, bit for bit.
+#include "armillary/runtime/late_device.h"
+
+#include <ATen/Functions.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <random>
+
+#include "armillary/runtime/context.h"
+#include "tests/equivalence/cases.h"
+#include "tests/sanitized.h"
+
+namespace armillary::equivalence {
+namespace {
+
+/// The same bits, NaN of the same place too.
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.defined() == b.defined() &&
+         (!a.defined() || a.equal(b) ||
+          (at::isnan(a).equal(at::isnan(b)) && at::nan_to_num(a, 0).equal(at::nan_to_num(b, 0))));
+}
+
+void expect_same(const kernel::Results& late, const kernel::Results& at_once,
+                 const std::string& what) {
+  EXPECT_TRUE(same_bits(late.out_BSHE, at_once.out_BSHE)) << "out of " << what;
+  EXPECT_TRUE(same_bits(late.lse_BSH, at_once.lse_BSH)) << "lse of " << what;
+  EXPECT_TRUE(same_bits(late.dq_BSHD, at_once.dq_BSHD)) << "dq of " << what;
+  EXPECT_TRUE(same_bits(late.dk_BSGD, at_once.dk_BSGD)) << "dk of " << what;
+  EXPECT_TRUE(same_bits(late.dv_BSGE, at_once.dv_BSGE)) << "dv of " << what;
+  EXPECT_TRUE(same_bits(late.dsinks_H, at_once.dsinks_H)) << "dsinks of " << what;
+  EXPECT_TRUE(same_bits(late.max_logit_H, at_once.max_logit_H)) << "max_logit of " << what;
+}
+
+kernel::Results spread_late(const Case& c, const Drawn& drawn, std::uint64_t seed) {
+  return spread(c, drawn, {.shuffle_seed = seed}, [&](comm::Communicator& comm) {
+    runtime::Context::of(comm).use(std::make_shared<runtime::LateDevice>(
+        seed + 1000 * static_cast<std::uint64_t>(comm.rank())));
+  });
+}
+
+/// Cases of both grids, on 2 to 6 ranks, in an order that the seed draws.
+std::vector<Case> drawn_cases(std::uint64_t seed, std::size_t count) {
+  std::vector<Case> cases;
+  for (const int world : {2, 3, 4, 5, 6}) {
+    for (const auto& grid : {grid_cases(world), feature_cases(world)}) {
+      std::vector<Case> some;
+      std::mt19937_64 random(seed + static_cast<std::uint64_t>(world));
+      std::ranges::sample(grid, std::back_inserter(some), static_cast<std::int64_t>(count), random);
+      cases.insert(cases.end(), some.begin(), some.end());
+    }
+  }
+  std::mt19937_64 random(seed);
+  std::ranges::shuffle(cases, random);
+  cases.resize(std::min(cases.size(), count));
+  return cases;
+}
+
+// 2,000 problems with ARMILLARY_TEST_ALL.
+TEST(LateDevice, ChangesNoBit) {
+  const bool all = std::getenv("ARMILLARY_TEST_ALL") != nullptr;
+  const std::uint64_t seed = std::random_device{}();
+  fmt::print("seed {}\n", seed);
+  std::uint64_t number = seed;
+  for (const Case& c : drawn_cases(seed, all ? 2000 : kSanitized ? 20 : 60)) {
+    const Drawn drawn = draw(c, ++number);
+    const kernel::Results at_once = spread(c, drawn);
+    for (const std::uint64_t delays : {1, 2, 3}) {
+      expect_same(spread_late(c, drawn, number * 3 + delays), at_once, to_string(c));
+      ASSERT_FALSE(HasFailure()) << "seed " << seed;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace armillary::equivalence
