@@ -3,7 +3,7 @@
 # Folders tested under each sanitizer: where memory and threads are handled by us. train and cli are tested in release
 # only: libtorch, which does their work, is not instrumented, and its headers are slow to compile.
 readonly ASAN_LABELS="core plan comm proof kernel runtime attention conformance"
-readonly TSAN_LABELS="comm proof runtime attention conformance"
+readonly TSAN_LABELS="comm proof runtime attention conformance equivalence"
 
 # No suppressions: libtorch is not instrumented, but it neither leaks nor looks racy from here. Not to be added:
 # TSAN_OPTIONS=ignore_noninstrumented_modules=1, which on Linux takes our own modules for uninstrumented too and
