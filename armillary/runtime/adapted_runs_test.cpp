@@ -1,0 +1,89 @@
+// Every strategy on a kernel that takes no carry, no delta and few masks.
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "armillary/comm/local.h"
+#include "armillary/kernel/adapted_kernel.h"
+#include "armillary/kernel/limited_attention.h"
+#include "armillary/kernel/reference.h"
+#include "armillary/plan/causal_problem.h"
+#include "armillary/plan/strategies/every_strategy.h"
+#include "armillary/runtime/executor.h"
+#include "armillary/runtime/program_cache.h"
+
+namespace armillary::runtime {
+namespace {
+
+using plan::Tensor;
+
+/// Kernels of libraries: they outlive the programs that are compiled for them.
+const kernel::Kernel& library(bool causal) {
+  static const kernel::LimitedAttention full_only({});
+  static const kernel::LimitedAttention flash({.causal = true, .window = true, .varlen = true});
+  static const kernel::AdaptedKernel kernels[] = {kernel::AdaptedKernel(full_only),
+                                                  kernel::AdaptedKernel(flash)};
+  return kernels[causal ? 1 : 0];
+}
+
+at::Tensor random_like(const CompiledProgram& compiled, int tile) {
+  const plan::Tile& of = compiled.program.tiles[tile];
+  at::Generator generator = at::detail::createCPUGenerator(
+      31 * static_cast<std::uint64_t>(of.tensor) + compiled.program.rank);
+  return at::randn(compiled.shapes[tile], generator, at::TensorOptions(at::kDouble));
+}
+
+/// Out, dQ, dK, dV of all ranks.
+std::vector<at::Tensor> results_of(const plan::Problem& problem, const std::string& strategy,
+                                   const kernel::Kernel& kernel) {
+  std::vector<std::vector<at::Tensor>> of_rank(problem.world);
+  comm::run_ranks(problem.world, [&](comm::Communicator& comm) {
+    const auto programs =
+        compile_cached(problem, plan::parse_strategy(strategy), comm.rank(), kernel);
+    Execution forward(programs->forward, comm, {.score = {0.35}});
+    for (const int tile : programs->forward->program.inputs) {
+      forward.feed(programs->forward->program.tiles[tile].tensor,
+                   random_like(*programs->forward, tile));
+    }
+    forward.finish();
+    Execution backward(programs->backward, comm, {.score = {0.35}});
+    for (const Tensor tensor : {Tensor::Q, Tensor::K, Tensor::V, Tensor::Out, Tensor::Lse}) {
+      backward.feed(tensor, forward.saved(tensor));
+    }
+    for (const int tile : programs->backward->program.inputs) {
+      if (programs->backward->program.tiles[tile].tensor != Tensor::DOut) continue;
+      backward.feed(Tensor::DOut, random_like(*programs->backward, tile));
+    }
+    backward.finish();
+    of_rank[comm.rank()] = {forward.output(Tensor::Out), backward.output(Tensor::DQ),
+                            backward.output(Tensor::DK), backward.output(Tensor::DV)};
+  });
+  std::vector<at::Tensor> all;
+  for (const auto& results : of_rank) all.insert(all.end(), results.begin(), results.end());
+  return all;
+}
+
+TEST(AdaptedRuns, EveryStrategyRunsOnALibrarysAttention) {
+  for (const int world : {2, 3, 4}) {
+    for (const char* mask : {"causal", "window:left=9,right=2", "documents:14,31"}) {
+      plan::Problem problem = plan::causal_problem(world, 45);
+      problem.dtype = plan::Dtype::F64;
+      problem.mask = plan::parse_mask(mask, {45, 45});
+      for (const std::string& strategy : plan::every_strategy(problem)) {
+        const auto required = results_of(problem, strategy, kernel::reference());
+        for (const bool causal : {false, true}) {
+          const auto given = results_of(problem, strategy, library(causal));
+          for (std::size_t i = 0; i < given.size(); ++i) {
+            ASSERT_TRUE(at::allclose(given[i], required[i], 1e-11, 1e-11))
+                << strategy << " " << mask << " result " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace armillary::runtime
