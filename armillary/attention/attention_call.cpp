@@ -15,11 +15,6 @@
 namespace armillary::attention {
 namespace {
 
-/// Whether a call is in progress on one end of a group.
-struct InProgress {
-  bool any = false;
-};
-
 plan::Dtype plan_dtype(at::ScalarType dtype) {
   switch (dtype) {
     case at::kDouble:
@@ -107,7 +102,7 @@ void check_and_compile(AttentionCall& call, Described& asked, const AttentionSha
   call.options = {.score = score_of(options, problem.heads, problem.head_dim),
                   .max_logit = options.return_max_logit,
                   .timeout_s = options.timeout_s,
-                  .device = &call.context().device()};
+                  .device = &call.context->device()};
   call.programs = programs_for(asked, call.comm->rank());
   const runtime::CompiledProgram& forward = *call.programs->forward;
   for (const int tile : forward.program.inputs) {
@@ -135,8 +130,8 @@ void AttentionCall::start(const std::shared_ptr<const runtime::CompiledProgram>&
                           const std::optional<at::Tensor>& sinks_H) {
   runtime::ExecutionOptions with = options_with(sinks_H);
   with.gate = agreement.get();
-  run = context().executions().take(program, *comm, std::move(with));
-  comm->attachment<InProgress>().any = true;
+  run = context->executions().take(program, *comm, std::move(with));
+  context->set_busy(true);
 }
 
 void AttentionCall::agree() {
@@ -152,23 +147,23 @@ void AttentionCall::agree() {
 }
 
 std::unique_ptr<runtime::Execution> AttentionCall::end() {
-  comm->attachment<InProgress>().any = false;
+  context->set_busy(false);
   agreement.reset();
   return std::move(run);
 }
 
-void check_no_call_in_progress(comm::Communicator& comm) {
-  if (!comm.attachment<InProgress>().any) return;
+void check_no_call_in_progress(const runtime::Context& context, int rank) {
+  if (!context.is_busy()) return;
   fail<InvalidArgument>(
-      "attention: another call is in progress on rank {}; finish it before the next begins",
-      comm.rank());
+      "attention: another call is in progress on rank {}; finish it before the next begins", rank);
 }
 
 c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionShape& shape,
                                                comm::Communicator& comm,
                                                const AttentionOptions& options,
                                                const KeptAttention& kept) {
-  check_no_call_in_progress(comm);
+  runtime::Context& context = runtime::Context::of(comm);
+  check_no_call_in_progress(context, comm.rank());
   const plan::Problem problem{.world = comm.world(),
                               .batch = shape.batch,
                               .heads = static_cast<int>(shape.heads),
@@ -182,6 +177,7 @@ c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionSha
                               .wire = options.wire};
   auto call = c10::make_intrusive<AttentionCall>();
   call->comm = &comm;
+  call->context = &context;
   call->proofs = options.proofs;
   Described& asked = comm.attachment<RecentCalls>().described(problem, options.strategy);
   proof::Verdict refusal;

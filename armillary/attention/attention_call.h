@@ -23,6 +23,7 @@ namespace armillary::attention {
 struct AttentionCall : torch::CustomClassHolder {
   std::shared_ptr<const runtime::CompiledAttention> programs;
   comm::Communicator* comm = nullptr;
+  runtime::Context* context = nullptr;      ///< Of `comm`.
   runtime::ExecutionOptions options;        ///< Without sinks: a parameter, which the graph holds.
   std::string proofs;                       ///< Folder of recorded ones, or empty.
   std::unique_ptr<Agreement> agreement;     ///< Of the call in progress; the run's gate.
@@ -40,8 +41,6 @@ struct AttentionCall : torch::CustomClassHolder {
   void start(const std::shared_ptr<const runtime::CompiledProgram>& program,
              const std::optional<at::Tensor>& sinks_H);
 
-  runtime::Context& context() const { return runtime::Context::of(*comm); }
-
   /// Takes the run out of the call: it is in progress no longer.
   std::unique_ptr<runtime::Execution> end();
 };
@@ -55,7 +54,7 @@ c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionSha
                                                const KeptAttention& kept);
 
 /// One call at a time: two would mix their messages.
-/// @throws InvalidArgument if a call is in progress on this end of the group.
-void check_no_call_in_progress(comm::Communicator& comm);
+/// @throws InvalidArgument if a call is in progress on this end of the group, which is `rank`'s.
+void check_no_call_in_progress(const runtime::Context& context, int rank);
 
 }  // namespace armillary::attention

@@ -63,7 +63,7 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     if (sinks_H) saved.push_back(*sinks_H);
     ctx->save_for_backward(saved);
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
-    call->context().executions().give_back(std::move(taken));
+    call->context->executions().give_back(std::move(taken));
     return results;
   }
 
@@ -76,11 +76,11 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
  private:
   static variable_list gradients(AutogradContext* ctx, const AttentionCall& call,
                                  const variable_list& grads) {
-    check_no_call_in_progress(*call.comm);
+    check_no_call_in_progress(*call.context, call.comm->rank());
     const variable_list saved = ctx->get_saved_variables();
     std::optional<at::Tensor> sinks_H;
     if (saved.size() > std::size(kSaved)) sinks_H = saved.back();
-    std::unique_ptr<runtime::Execution> taken = call.context().executions().take(
+    std::unique_ptr<runtime::Execution> taken = call.context->executions().take(
         call.programs->backward, *call.comm, call.options_with(sinks_H));
     runtime::Execution& run = *taken;
     for (std::size_t i = 0; i < std::size(kSaved); ++i) run.feed(kSaved[i], saved[i]);
@@ -90,7 +90,7 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
                           run.output(plan::Tensor::DV)};
     results.push_back(sinks_H ? run.sinks_grad().to(sinks_H->scalar_type()) : Variable());
     results.emplace_back();
-    call.context().executions().give_back(std::move(taken));
+    call.context->executions().give_back(std::move(taken));
     return results;
   }
 };
@@ -208,7 +208,7 @@ struct AttentionInProgress::State {
     AttentionResults results{
         .out_BLHE = run->output(plan::Tensor::Out),
         .kept = {run->saved(plan::Tensor::Out), run->saved(plan::Tensor::Lse)}};
-    call->context().executions().give_back(std::move(run));
+    call->context->executions().give_back(std::move(run));
     return results;
   }
 

@@ -24,9 +24,14 @@ class Context {
 
   RestingExecutions& executions() { return executions_; }
 
+  /// Whether a call is in progress, whose messages another call would mix with its own.
+  bool is_busy() const { return busy_; }
+  void set_busy(bool busy) { busy_ = busy; }
+
  private:
   std::shared_ptr<Device> device_;  ///< Null: the CPU. Before what runs on it.
   RestingExecutions executions_;
+  bool busy_ = false;
 };
 
 }  // namespace armillary::runtime
