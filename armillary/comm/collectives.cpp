@@ -1,7 +1,11 @@
 #include "armillary/comm/collectives.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <string>
+#include <string_view>
+#include <type_traits>
 
 #include "armillary/core/checked.h"
 #include "armillary/core/error.h"
@@ -29,6 +33,52 @@ void exchange(Communicator& comm, const To& to, const From& from) {
     add(Direction::Receive, previous, whole(from(previous)));
   }
   comm.wait_all(comm.start(batch));
+}
+
+/// A collective as one rank calls it; the same bytes on all ranks, or nothing moves.
+struct Call {
+  std::array<char, 16> operation = {};
+  std::array<char, 8> dtype = {};
+  std::int64_t count = 0;  ///< Elements of each rank.
+  std::int64_t root = -1;  ///< Of what has one.
+
+  bool operator==(const Call&) const = default;
+};
+static_assert(sizeof(Call) == 40 && std::has_unique_object_representations_v<Call>);
+
+Call call_of(std::string_view operation, std::string_view dtype, std::size_t count, int root = -1) {
+  Call call{.count = static_cast<std::int64_t>(count), .root = root};
+  ARMILLARY_CHECK(operation.size() < call.operation.size() && dtype.size() < call.dtype.size());
+  std::ranges::copy(operation, call.operation.begin());
+  std::ranges::copy(dtype, call.dtype.begin());
+  return call;
+}
+
+/// "broadcast of 12 byte from rank 1"
+std::string text_of(const Call& call) {
+  std::string text = call.operation.data();
+  if (call.dtype[0]) text += fmt::format(" of {} {}", call.count, call.dtype.data());
+  if (call.root >= 0) text += fmt::format(" from rank {}", call.root);
+  return text;
+}
+
+/// Returns when all ranks are known to make the same call.
+void agree(Communicator& comm, Call mine) {
+  if (comm.world() == 1) return;
+  std::vector<Call> calls(comm.world(), mine);
+  exchange(
+      comm, [&](int) { return std::span(&mine, 1); },
+      [&](int rank) { return std::span(&calls[rank], 1); });
+  const auto other = std::ranges::find_if(calls, [&](const Call& c) { return c != calls[0]; });
+  if (other == calls.end()) return;
+  try {  // Until all ranks have all calls: who leaves first ends the group.
+    const auto nothing = [](int) { return std::span<std::byte>(); };
+    exchange(comm, nothing, nothing);
+  } catch (const CommError&) {  // Somebody has left, and so all had come.
+  }
+  fail<InvalidArgument>(
+      "{}: rank 0 calls {}, rank {} calls {}; the same call is required on all ranks",
+      calls[0].operation.data(), text_of(calls[0]), other - calls.begin(), text_of(*other));
 }
 
 /// One segment of all_reduce_sum; `scratch` has at least its size.
@@ -69,10 +119,12 @@ void reduce(Communicator& comm, std::span<T> values) {
 }  // namespace
 
 void all_reduce_sum(Communicator& comm, std::span<float> values) {
+  agree(comm, call_of("all_reduce_sum", "fp32", values.size()));
   reduce(comm, values);
 }
 
 void all_reduce_sum(Communicator& comm, std::span<double> values) {
+  agree(comm, call_of("all_reduce_sum", "fp64", values.size()));
   reduce(comm, values);
 }
 
@@ -81,6 +133,7 @@ void broadcast(Communicator& comm, std::span<std::byte> bytes, int root) {
   if (root < 0 || root >= P) {
     fail<InvalidArgument>("broadcast: root {}; a rank in [0, {}) is required", root, P);
   }
+  agree(comm, call_of("broadcast", "byte", bytes.size(), root));
   // Counted from root, rank i receives from i without its lowest bit, and sends to i + every lower
   // bit.
   const Strided part = whole(bytes);
@@ -104,6 +157,7 @@ void all_gather(Communicator& comm, std::span<const std::byte> mine, std::span<s
     fail<InvalidArgument>("all_gather: {} bytes for {} ranks of {} bytes; {} bytes are required",
                           all.size(), comm.world(), mine.size(), comm.world() * mine.size());
   }
+  agree(comm, call_of("all_gather", "byte", mine.size()));
   const auto place = [&](int rank) { return all.subspan(rank * mine.size(), mine.size()); };
   if (!mine.empty()) std::memmove(place(comm.rank()).data(), mine.data(), mine.size());
   exchange(
@@ -111,7 +165,7 @@ void all_gather(Communicator& comm, std::span<const std::byte> mine, std::span<s
 }
 
 void barrier(Communicator& comm) {
-  all_gather(comm, {}, {});
+  agree(comm, call_of("barrier", "", 0));
 }
 
 }  // namespace armillary::comm

@@ -7,10 +7,14 @@
 //   all_reduce_sum   2 n (P-1)/P, up to one element per rank and segment of rounding
 //   all_gather       n (P-1), n the bytes of one rank's part
 //   broadcast        n ceil(log2 P) from root, at most; n (P-1) in all
-//   barrier          0 bytes, P-1 empty messages
+//   barrier          0 bytes
 //
-// @throws of all: InvalidArgument as said below; CommError as Communicator does, also if ranks pass
-// sizes that differ.
+// Beside that, each call sends one message of 40 bytes to every other rank, ahead of the data: what
+// this rank calls. A world of 1 sends nothing.
+//
+// @throws of all: InvalidArgument as said below, and on every rank, before any data moves, if two
+// ranks call another collective or differ in dtype, count or root; it names both calls, and the
+// group may go on. CommError as Communicator does.
 #pragma once
 
 #include <cstddef>
