@@ -14,6 +14,7 @@
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/runtime/watched_communicator.h"
+#include "armillary/train/models/decoder.h"
 #include "armillary/train/models/gpt.h"
 
 namespace armillary::train {
@@ -43,11 +44,11 @@ std::vector<std::string> events_of_forward(comm::Communicator& inner, const char
       seen.emplace_back("send");
     }
   });
-  Recipe::Model sizes;
+  ModelOptions sizes;
   sizes.dim = 32;
   sizes.n_layers = 1;
   sizes.n_heads = 4;
-  Gpt model(GptOptions(sizes).recompute(policy));
+  Decoder model(gpt_options(sizes).recompute(policy));
   model->initialize(1);
   const at::Tensor positions_L = at::arange(kTokens, at::kLong) + kTokens * comm.rank();
   events = &seen;

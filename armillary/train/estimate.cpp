@@ -8,10 +8,20 @@
 
 #include "armillary/plan/strategy.h"
 #include "armillary/proof/prove.h"
-#include "armillary/train/machine.h"
+#include "armillary/train/models/decoder_cost.h"
+#include "armillary/train/models/registry.h"
 
 namespace armillary::train {
 namespace {
+
+/// The options of the recipe's model: its own keys, and how it is to be run.
+DecoderOptions options_of(const Recipe& recipe) {
+  const bool bf16 = recipe.training.mixed_precision_param == "bfloat16";
+  return decoder_options(recipe.model)
+      .dtype(bf16 ? at::kBFloat16 : at::kFloat)
+      .recompute(parse_recompute(recipe.activation_checkpoint.mode))
+      .loss_chunk_tokens(recipe.training.loss_chunk_tokens);
+}
 
 std::int64_t most_tokens_of_a_rank(const plan::Problem& problem) {
   std::int64_t most = 0;
@@ -19,46 +29,6 @@ std::int64_t most_tokens_of_a_rank(const plan::Problem& problem) {
     most = std::max(most, plan::tokens(runs));
   }
   return most;
-}
-
-/// Bytes for one token of the parts of a step that live at the same time.
-struct TokenBytes {
-  std::int64_t layer = 0;     ///< Autograd, of a layer: see models/gpt.h.
-  std::int64_t input = 0;     ///< Of a layer.
-  std::int64_t output = 0;    ///< Attention's out and log-sum-exp.
-  std::int64_t backward = 0;  ///< The most that the backward of a layer makes: its feed-forward.
-  std::int64_t loss = 0;      ///< Features, their gradient, and that once more, scaled.
-};
-
-TokenBytes token_bytes(const Recipe& recipe, std::int64_t value_bytes) {
-  const Recipe::Model& model = recipe.model;
-  const std::int64_t kv_dim = model.kv_heads() * model.head_dim();
-  const std::int64_t lse = 4 * model.n_heads;
-  // gelu(x), or the gradient of what it is of; where bf16 is multiplied as fp32, x and that as
-  // fp32.
-  const std::int64_t wide = value_bytes < 4 && !cpu_multiplies_bf16() ? 6 : 0;
-  return {.layer = value_bytes * (4 * model.dim + 2 * kv_dim + model.ffn_dim()) + lse + 8,
-          .input = value_bytes * model.dim,
-          .output = value_bytes * model.dim + lse,
-          .backward =
-              (value_bytes + wide) * (model.ffn_dim() + model.dim) + 2 * value_bytes * model.dim,
-          .loss = 3 * value_bytes * model.dim};
-}
-
-std::int64_t activation_bytes(const Recipe& recipe, Recompute policy,
-                              const plan::Problem& problem) {
-  const TokenBytes token = token_bytes(recipe, plan::bytes_of(problem.dtype));
-  const std::int64_t tokens = most_tokens_of_a_rank(problem);
-  std::int64_t kept = token.layer;
-  std::int64_t again = 0;  // of the layer that backward is at
-  if (policy != Recompute::None) {
-    kept = token.input + (policy == Recompute::AttentionOutput ? token.output : 0);
-    again = token.layer - kept;
-  }
-  // Logits, their log-softmax and its gradient, in fp32 or wider than they are.
-  const std::int64_t logits = std::min(tokens, recipe.training.loss_chunk_tokens) * kVocabSize * 12;
-  return tokens * recipe.model.n_layers * kept +
-         std::max(tokens * (again + token.backward), tokens * token.loss + logits);
 }
 
 /// Adds one sequence's plan to the traffic of its pass; returns the largest slots of a rank.
@@ -76,8 +46,9 @@ std::int64_t add_pass(PassTraffic& pass, const plan::Planner& planner, std::int6
 }
 
 /// Adds one sequence's plan to all that counts plans.
-void add_plan(Estimate& result, const Recipe& recipe, const plan::Planner& planner) {
-  const std::int64_t layers = recipe.model.n_layers;
+void add_plan(Estimate& result, const plan::Planner& planner) {
+  const std::int64_t layers = result.cost.attention.layers;
+  const std::int64_t tokens = most_tokens_of_a_rank(planner.problem());
   const auto program_of = [&](plan::Pass pass) {
     return [&planner, pass](plan::Rank rank) { return proof::runnable(planner, pass, rank); };
   };
@@ -88,27 +59,12 @@ void add_plan(Estimate& result, const Recipe& recipe, const plan::Planner& plann
   result.memory.attention = std::max(result.memory.attention, slots);
   for (PolicyCost& cost : result.policies) {
     cost.activation_bytes =
-        std::max(cost.activation_bytes, activation_bytes(recipe, cost.policy, planner.problem()));
+        std::max(cost.activation_bytes, result.cost.activation_bytes(cost.policy, tokens));
     if (cost.policy == Recompute::Full) add_pass(cost.more_sent, planner, layers, forward);
     if (cost.policy == Recompute::AttentionOutput) {
       add_pass(cost.more_sent, planner, layers, program_of(plan::Pass::Replay));
     }
   }
-}
-
-template <class... Factors>
-double product(Factors... factors) {
-  return (static_cast<double>(factors) * ...);
-}
-
-/// Forward of the layers again: their matrices, and attention unless its output is kept.
-double flops_again(const Recipe::Model& model, Recompute policy, std::int64_t tokens,
-                   std::int64_t visible_pairs) {
-  if (policy == Recompute::None) return 0;
-  const std::int64_t matrices = gpt_size(model).matmul_parameters - kVocabSize * model.dim;
-  const double attention =
-      product(4, model.n_layers, model.n_heads, model.head_dim(), visible_pairs);
-  return product(2, matrices, tokens) + (policy == Recompute::Full ? attention : 0);
 }
 
 std::int64_t tokens_of_step(const Recipe& recipe) {
@@ -146,13 +102,13 @@ nlohmann::json to_json(const PassTraffic& pass) {
 
 }  // namespace
 
-plan::Problem attention_problem(const Recipe& recipe, const plan::Mask& mask) {
-  const Recipe::Model& model = recipe.model;
+plan::Problem attention_problem(const Recipe& recipe, const ModelAttention& shape,
+                                const plan::Mask& mask) {
   plan::Problem problem;
   problem.world = static_cast<int>(recipe.parallelism.context_parallel_degree);
-  problem.heads = static_cast<int>(model.n_heads);
-  problem.kv_heads = static_cast<int>(model.kv_heads());
-  problem.head_dim = static_cast<int>(model.head_dim());
+  problem.heads = static_cast<int>(shape.heads);
+  problem.kv_heads = static_cast<int>(shape.kv_heads);
+  problem.head_dim = static_cast<int>(shape.head_dim);
   problem.value_dim = problem.head_dim;
   problem.dtype =
       recipe.training.mixed_precision_param == "bfloat16" ? plan::Dtype::Bf16 : plan::Dtype::F32;
@@ -162,16 +118,28 @@ plan::Problem attention_problem(const Recipe& recipe, const plan::Mask& mask) {
   return problem;
 }
 
+plan::Problem attention_problem(const Recipe& recipe, const plan::Mask& mask) {
+  return attention_problem(recipe, model_cost(recipe).attention, mask);
+}
+
+ModelCost model_cost(const Recipe& recipe) {
+  return decoder_cost(options_of(recipe));
+}
+
+std::unique_ptr<Model> make_model(const Recipe& recipe) {
+  return make_model(options_of(recipe), recipe.training.seed);
+}
+
 std::int64_t MemoryBytes::total() const {
   return parameters + gradients + optimizer + attention + activations;
 }
 
 Estimate estimate(const Recipe& recipe, const PackedText& text) {
   Estimate result;
-  result.size = gpt_size(recipe.model);
-  result.memory.parameters = 4 * result.size.parameters;
-  result.memory.gradients = 4 * result.size.parameters;
-  result.memory.optimizer = 8 * result.size.parameters;
+  result.cost = model_cost(recipe);
+  result.memory.parameters = 4 * result.cost.parameters;
+  result.memory.gradients = 4 * result.cost.parameters;
+  result.memory.optimizer = 8 * result.cost.parameters;
   const std::int64_t world = recipe.parallelism.context_parallel_degree;
   result.gradient_sent_bytes = result.memory.gradients * 2 * (world - 1) / world;
   for (const std::string& name : recompute_names()) {
@@ -181,21 +149,17 @@ Estimate estimate(const Recipe& recipe, const PackedText& text) {
   const auto strategy = plan::parse_strategy(recipe.parallelism.strategy);
   for (std::int64_t i = 0; i < recipe.training.local_batch_size; ++i) {
     const plan::Mask mask = sequence_mask(recipe.parallelism.mask, text.at(i).documents);
-    add_plan(result, recipe, plan::Planner(attention_problem(recipe, mask), strategy));
+    add_plan(result,
+             plan::Planner(attention_problem(recipe, result.cost.attention, mask), strategy));
     result.visible_pairs += mask.area();
   }
   for (PolicyCost& cost : result.policies) {
     cost.more_flops =
-        flops_again(recipe.model, cost.policy, tokens_of_step(recipe), result.visible_pairs);
+        result.cost.flops_again(cost.policy, tokens_of_step(recipe), result.visible_pairs);
   }
   const Recompute chosen = parse_recompute(recipe.activation_checkpoint.mode);
   result.memory.activations = result.policies[static_cast<std::size_t>(chosen)].activation_bytes;
   return result;
-}
-
-double model_flops(const Recipe::Model& model, std::int64_t tokens, std::int64_t visible_pairs) {
-  return product(6, gpt_size(model).matmul_parameters, tokens) +
-         product(12, model.n_layers, model.n_heads, model.head_dim(), visible_pairs);
 }
 
 std::string describe(const Recipe& recipe, const Estimate& estimate) {
@@ -212,13 +176,13 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       "memory of the largest rank: {:.2f} MiB\n"
       "  parameters {:.2f}, gradients {:.2f}, AdamW {:.2f}, attention slots {:.2f}, activations "
       "about {:.2f} MiB\n{}",
-      recipe.model.name, estimate.size.parameters, tokens, estimate.visible_pairs,
-      model_flops(recipe.model, tokens, estimate.visible_pairs) * 1e-12,
-      recipe.parallelism.strategy, recipe.parallelism.layout, recipe.parallelism.mask,
-      recipe.parallelism.wire, recipe.parallelism.context_parallel_degree,
-      largest(estimate.forward), largest(estimate.backward), mib(estimate.gradient_sent_bytes),
-      mib(memory.total()), mib(memory.parameters), mib(memory.gradients), mib(memory.optimizer),
-      mib(memory.attention), mib(memory.activations), describe_policies(recipe, estimate));
+      recipe.model.name, estimate.cost.parameters, tokens, estimate.visible_pairs,
+      estimate.cost.flops(tokens, estimate.visible_pairs) * 1e-12, recipe.parallelism.strategy,
+      recipe.parallelism.layout, recipe.parallelism.mask, recipe.parallelism.wire,
+      recipe.parallelism.context_parallel_degree, largest(estimate.forward),
+      largest(estimate.backward), mib(estimate.gradient_sent_bytes), mib(memory.total()),
+      mib(memory.parameters), mib(memory.gradients), mib(memory.optimizer), mib(memory.attention),
+      mib(memory.activations), describe_policies(recipe, estimate));
 }
 
 nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
@@ -231,7 +195,7 @@ nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
                         {"more_flops", cost.more_flops},
                         {"more_sent_bytes_per_rank", cost.more_sent.sent_bytes_per_rank}});
   }
-  return {{"parameters", estimate.size.parameters},
+  return {{"parameters", estimate.cost.parameters},
           {"world", recipe.parallelism.context_parallel_degree},
           {"strategy", recipe.parallelism.strategy},
           {"layout", recipe.parallelism.layout},
@@ -239,7 +203,7 @@ nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
           {"wire", recipe.parallelism.wire},
           {"tokens_per_step", tokens},
           {"visible_pairs", estimate.visible_pairs},
-          {"flops_per_step", model_flops(recipe.model, tokens, estimate.visible_pairs)},
+          {"flops_per_step", estimate.cost.flops(tokens, estimate.visible_pairs)},
           {"forward", to_json(estimate.forward)},
           {"backward", to_json(estimate.backward)},
           {"gradient_sent_bytes", estimate.gradient_sent_bytes},

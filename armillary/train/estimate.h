@@ -2,21 +2,30 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "armillary/plan/problem.h"
 #include "armillary/train/data.h"
-#include "armillary/train/models/gpt_size.h"
+#include "armillary/train/models/model.h"
 #include "armillary/train/models/recompute.h"
 #include "armillary/train/recipe.h"
 
 namespace armillary::train {
 
-/// The attention problem of one sequence in every layer.
+/// The attention problem of one sequence in every layer: of any model, or of the recipe's.
 /// @throws InvalidArgument for a mask or layout that is not legal.
+plan::Problem attention_problem(const Recipe& recipe, const ModelAttention& shape,
+                                const plan::Mask& mask);
 plan::Problem attention_problem(const Recipe& recipe, const plan::Mask& mask);
+
+/// What the recipe's model takes.
+ModelCost model_cost(const Recipe& recipe);
+
+/// The recipe's model with the parameters of training.seed.
+std::unique_ptr<Model> make_model(const Recipe& recipe);
 
 /// Memory of the rank that needs most. All bytes but `activations` are exact counts.
 struct MemoryBytes {
@@ -46,7 +55,7 @@ struct PolicyCost {
 };
 
 struct Estimate {
-  GptSize size;
+  ModelCost cost;
   MemoryBytes memory;
   PassTraffic forward;
   PassTraffic backward;
@@ -59,11 +68,6 @@ struct Estimate {
 /// @throws InvalidArgument if the strategy cannot solve the problem (reason and nearest legal
 /// choice).
 Estimate estimate(const Recipe& recipe, const PackedText& text);
-
-/// Floating point operations of one step over all ranks, forward and backward: 6 per token and
-/// matrix parameter, 12 D per visible pair of a query head (2 products of D forward, 4 backward).
-/// Recomputed scores and masked pairs do not count.
-double model_flops(const Recipe::Model& model, std::int64_t tokens, std::int64_t visible_pairs);
 
 /// For a reader, several lines; and as one JSON object.
 std::string describe(const Recipe& recipe, const Estimate& estimate);

@@ -49,8 +49,8 @@ TEST(Estimate, RingTrafficIsTheClosedForm) {
   EXPECT_EQ(result.forward.sent_bytes_per_rank, std::vector<std::int64_t>(4, forward));
   EXPECT_EQ(result.visible_pairs, 48 * 48);
   EXPECT_GT(result.backward.sent_bytes_per_rank[0], forward);
-  EXPECT_EQ(result.gradient_sent_bytes, 4 * result.size.parameters * 6 / 4);
-  EXPECT_EQ(result.memory.optimizer, 8 * result.size.parameters);
+  EXPECT_EQ(result.gradient_sent_bytes, 4 * result.cost.parameters * 6 / 4);
+  EXPECT_EQ(result.memory.optimizer, 8 * result.cost.parameters);
   EXPECT_GT(result.memory.attention, 0);
 }
 
@@ -88,7 +88,7 @@ TEST(Estimate, PoliciesCostWhatTheyDoAndSendAgain) {
     EXPECT_EQ(none.more_sent.sent_bytes_per_rank, std::vector<std::int64_t>(4, 0));
     // Attention forward: 2 products of D = 16 for each of 4 heads in 3 layers.
     EXPECT_DOUBLE_EQ(full.more_flops - output.more_flops, 2.0 * 2 * 16 * 4 * 3 * 48 * 48);
-    const std::int64_t matrices = result.size.matmul_parameters - kVocabSize * recipe.model.dim;
+    const std::int64_t matrices = result.cost.matmul_parameters - kVocabSize * recipe.model.dim;
     EXPECT_DOUBLE_EQ(output.more_flops, 2.0 * 48 * static_cast<double>(matrices));
     EXPECT_EQ(full.more_sent.sent_bytes_per_rank, result.forward.sent_bytes_per_rank);
     const std::int64_t sent = output.more_sent.sent_bytes_per_rank[0];
@@ -142,19 +142,18 @@ TEST(Estimate, WhatTheStrategyCannotDoIsRefused) {
 }
 
 TEST(Estimate, FlopsAreSixPerParameterAndTwelvePerPair) {
-  const Recipe::Model model = recipe_of(1, "ring", "full").model;
-  const auto matrices = static_cast<double>(gpt_size(model).matmul_parameters);
-  EXPECT_DOUBLE_EQ(model_flops(model, 10, 0), 60 * matrices);
-  EXPECT_DOUBLE_EQ(model_flops(model, 0, 7), 12.0 * 3 * 4 * 16 * 7);
+  const ModelCost cost = model_cost(recipe_of(1, "ring", "full"));
+  EXPECT_DOUBLE_EQ(cost.flops(10, 0), 60 * static_cast<double>(cost.matmul_parameters));
+  EXPECT_DOUBLE_EQ(cost.flops(0, 7), 12.0 * 3 * 4 * 16 * 7);
 }
 
 TEST(Estimate, IsWrittenForReadersAndPrograms) {
   const Recipe recipe = recipe_of(4, "ring", "documents");
   const Estimate result = estimate(recipe, text());
   EXPECT_THAT(describe(recipe, result),
-              HasSubstr(std::to_string(result.size.parameters) + " parameters"));
+              HasSubstr(std::to_string(result.cost.parameters) + " parameters"));
   const nlohmann::json json = to_json(recipe, result);
-  EXPECT_EQ(json.at("parameters"), result.size.parameters);
+  EXPECT_EQ(json.at("parameters"), result.cost.parameters);
   EXPECT_EQ(json.at("world"), 4);
   EXPECT_EQ(json.at("wire"), recipe.parallelism.wire);
   EXPECT_EQ(json.at("forward").at("sent_bytes_per_rank").size(), 4U);

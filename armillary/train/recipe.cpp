@@ -12,14 +12,13 @@
 #include <variant>
 #include <vector>
 
-#include "armillary/core/checked.h"
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/io/text_files.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/train/data.h"
 #include "armillary/train/estimate.h"
-#include "armillary/train/models/gpt_size.h"
+#include "armillary/train/models/registry.h"
 #include "armillary/train/recipe_fields.h"
 
 namespace armillary::train {
@@ -109,6 +108,18 @@ void assign(const std::string& where, const Field& field, const toml::node& node
   check_legal(where, field);
 }
 
+/// model.name first: which keys a model has depends on it.
+void assign_model_name(Recipe& recipe, const toml::table& document, const std::string& origin) {
+  const auto* model = document["model"].as_table();
+  const auto name = model == nullptr ? toml::table::const_iterator() : model->find("name");
+  if (model == nullptr || name == model->end()) return;
+  for (const Field& field : fields(recipe)) {
+    if (field.path() == "model.name") {
+      assign(where(origin, name->first.source()), field, name->second);
+    }
+  }
+}
+
 /// The fields of a section. @throws InvalidArgument if there is no such section.
 std::vector<Field> section_fields(const std::vector<Field>& all, const std::string& where,
                                   const std::string& section) {
@@ -129,7 +140,15 @@ const Field& find_key(const std::vector<Field>& members, const std::string& wher
     if (field.key == key) return field;
     keys.push_back(field.key);
   }
-  refuse_name(where, fmt::format("key of [{}]", members.front().section), key, keys);
+  const std::string& section = members.front().section;
+  const std::string owner = section == "model" ? model_with_key(key) : "";
+  if (!owner.empty()) {
+    fail<InvalidArgument>(
+        "{}key of [model] '{}' belongs to another model; {} is required; nearest: model.name = "
+        "\"{}\"",
+        where, key, list_names(keys), owner);
+  }
+  refuse_name(where, fmt::format("key of [{}]", section), key, keys);
 }
 
 toml::table parse_toml(std::string_view text, const std::string& origin) {
@@ -163,8 +182,9 @@ Recipe load_recipe(const std::string& path) {
 
 Recipe parse_recipe(std::string_view text, const std::string& origin) {
   Recipe recipe;
-  const std::vector<Field> all = fields(recipe);
   const toml::table document = parse_toml(text, origin);
+  assign_model_name(recipe, document, origin);
+  const std::vector<Field> all = fields(recipe);
   for (const auto& [name, body] : document) {
     const std::string at_section = where(origin, name.source());
     if (!body.is_table()) {
@@ -209,30 +229,21 @@ void apply_setting(Recipe& recipe, std::string_view setting) {
   assign(where, field, *document->get("value"));
 }
 
+MeshShape mesh_of(const Recipe& recipe) {
+  const Recipe::Parallelism& axes = recipe.parallelism;
+  return {.pp = static_cast<int>(axes.pipeline_parallel_degree),
+          .dp = static_cast<int>(axes.data_parallel_replicate_degree),
+          .cp = static_cast<int>(axes.context_parallel_degree),
+          .tp = static_cast<int>(axes.tensor_parallel_degree)};
+}
+
 void validate(const Recipe& recipe) {
-  const Recipe::Model& model = recipe.model;
   if (recipe.job.dump_folder.empty()) {
     fail<InvalidArgument>("recipe: job.dump_folder is empty; a folder is required");
   }
-  if (model.dim % 2 != 0) {
-    fail<InvalidArgument>(
-        "recipe: model.dim {}; an even number is required (rotary positions turn pairs); nearest: "
-        "{}",
-        model.dim, model.dim + 1);
-  }
-  if (model.dim / 2 % model.n_heads != 0) {
-    fail<InvalidArgument>(
-        "recipe: model.n_heads {} with model.dim {}; 2 n_heads must divide dim (rotary positions "
-        "turn pairs); nearest: n_heads {}",
-        model.n_heads, model.dim, nearest_divisor(model.dim / 2, model.n_heads));
-  }
-  if (model.n_heads % model.kv_heads() != 0) {
-    fail<InvalidArgument>(
-        "recipe: model.n_kv_heads {} with model.n_heads {}; n_kv_heads must divide n_heads; "
-        "nearest: {}",
-        model.kv_heads(), model.n_heads, nearest_divisor(model.n_heads, model.kv_heads()));
-  }
-  gpt_size(model);
+  check_model(recipe.model);
+  const MeshShape mesh = mesh_of(recipe);
+  check_mesh(mesh, mesh.cp);  // ranks are launched along cp alone
   // One document as long as the sequence: legal for every mask that is legal for any documents.
   const plan::Mask mask =
       sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1));

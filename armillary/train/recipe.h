@@ -5,12 +5,16 @@
 //
 // Reading is strict: a section or key that is not known, a value of another type or out of its
 // range is an error that says what was given, what is required and the nearest legal name. Sections
-// and keys are those of torchtitan where it has one. Defaults are the values below.
+// and keys are those of torchtitan where it has one. Defaults are the values below. The keys of
+// [model] are those of the model that model.name says.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
+
+#include "armillary/train/mesh.h"
+#include "armillary/train/models/model_options.h"
 
 namespace armillary::train {
 
@@ -19,21 +23,7 @@ struct Recipe {
     std::string dump_folder = "runs/default";
     std::string description;
   } job;
-  struct Model {
-    std::string name = "gpt";
-    std::int64_t dim = 128;
-    std::int64_t n_layers = 4;
-    std::int64_t n_heads = 4;
-    std::int64_t n_kv_heads = 0;  ///< 0: as many as n_heads.
-    std::int64_t hidden_dim = 0;  ///< Of the feed-forward; 0: 4 * dim.
-    double norm_eps = 1e-5;
-    double rope_theta = 10000;
-    bool enable_weight_tying = false;
-
-    std::int64_t head_dim() const { return dim / n_heads; }
-    std::int64_t kv_heads() const { return n_kv_heads == 0 ? n_heads : n_kv_heads; }
-    std::int64_t ffn_dim() const { return hidden_dim == 0 ? 4 * dim : hidden_dim; }
-  } model;
+  ModelOptions model;
   struct Training {
     std::string dataset_path;
     std::string dataset_extensions = ".py,.txt,.md";
@@ -63,7 +53,10 @@ struct Recipe {
     double min_lr_factor = 0.1;
   } lr_scheduler;
   struct Parallelism {
+    std::int64_t pipeline_parallel_degree = 1;
+    std::int64_t data_parallel_replicate_degree = 1;
     std::int64_t context_parallel_degree = 1;
+    std::int64_t tensor_parallel_degree = 1;
     std::int64_t threads_per_rank = 1;
     std::string strategy = "ring";
     std::string layout = "zigzag";
@@ -91,8 +84,12 @@ Recipe parse_recipe(std::string_view text, const std::string& origin);
 /// @throws InvalidArgument as load_recipe.
 void apply_setting(Recipe& recipe, std::string_view setting);
 
-/// Checks what crosses keys: heads divide dim, the strategy solves the problem on this world with
-/// this layout and mask, the model has a countable number of parameters. @throws InvalidArgument.
+/// The axes that [parallelism] asks for.
+MeshShape mesh_of(const Recipe& recipe);
+
+/// Checks what crosses keys: axes that are not built are 1, heads divide dim, the strategy solves
+/// the problem on this world with this layout and mask, the model has a countable number of
+/// parameters. @throws InvalidArgument.
 void validate(const Recipe& recipe);
 
 /// The recipe as TOML with a comment per key. `parse_recipe(print_recipe(r))` equals `r`.

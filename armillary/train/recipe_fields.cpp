@@ -10,6 +10,7 @@
 
 #include "armillary/core/threads.h"
 #include "armillary/train/models/recompute.h"
+#include "armillary/train/models/registry.h"
 
 namespace armillary::train {
 namespace {
@@ -40,8 +41,14 @@ using Names = std::vector<std::string>;
 /// How a run is spread over ranks and told of; the other sections say what is trained.
 std::vector<Field> fields_of_runs(Recipe& r) {
   return {
+      {"parallelism", "pipeline_parallel_degree", &r.parallelism.pipeline_parallel_degree,
+       "not built yet: 1", between(1, kMaxThreads)},
+      {"parallelism", "data_parallel_replicate_degree",
+       &r.parallelism.data_parallel_replicate_degree, "not built yet: 1", between(1, kMaxThreads)},
       {"parallelism", "context_parallel_degree", &r.parallelism.context_parallel_degree,
        "ranks that share each sequence; threads of one process", between(1, kMaxThreads)},
+      {"parallelism", "tensor_parallel_degree", &r.parallelism.tensor_parallel_degree,
+       "not built yet: 1", between(1, kMaxThreads)},
       {"parallelism", "threads_per_rank", &r.parallelism.threads_per_rank,
        "threads that work for each rank", between(1, kMaxThreads)},
       {"parallelism", "strategy", &r.parallelism.strategy, "as in `armillary plan --strategy`"},
@@ -59,23 +66,43 @@ std::vector<Field> fields_of_runs(Recipe& r) {
   };
 }
 
-}  // namespace
-
-std::vector<Field> fields(Recipe& r) {
-  const Range size = between(1, kMaxSize);
+/// The keys of the model that is named.
+std::vector<Field> fields_of_model(Recipe& r, const Range& size) {
   const Range size_or_default = between(0, kMaxSize);
-  std::vector<Field> all = {
-      {"job", "dump_folder", &r.job.dump_folder, "folder for metrics.jsonl and recipe.toml"},
-      {"job", "description", &r.job.description, "a line for the reader"},
-      {"model", "name", &r.model.name, "gpt", Names{"gpt"}},
+  const bool is_llama = r.model.name == "llama";
+  const std::string hidden_about = is_llama ? "width of the MLP; 0: 8/3 dim, as the keys below say"
+                                            : "width of the MLP; 0: 4 dim";
+  std::vector<Field> keys = {
+      {"model", "name", &r.model.name, "which; the other keys of this section are its own",
+       model_names()},
       {"model", "dim", &r.model.dim, "width of the residual stream", size},
       {"model", "n_layers", &r.model.n_layers, "transformer blocks", between(1, kMaxLayers)},
       {"model", "n_heads", &r.model.n_heads, "query heads; must divide dim", size},
       {"model", "n_kv_heads", &r.model.n_kv_heads, "KV heads (GQA); 0: n_heads", size_or_default},
-      {"model", "hidden_dim", &r.model.hidden_dim, "width of the MLP; 0: 4 dim", size_or_default},
+      {"model", "hidden_dim", &r.model.hidden_dim, hidden_about, size_or_default},
       {"model", "norm_eps", &r.model.norm_eps, "epsilon of RMSNorm", above_zero()},
       {"model", "rope_theta", &r.model.rope_theta, "base of the rotary periods", above_zero()},
       {"model", "enable_weight_tying", &r.model.enable_weight_tying, "output = embedding"},
+  };
+  if (is_llama) {
+    keys.push_back({"model", "multiple_of", &r.model.multiple_of,
+                    "hidden_dim 0 is rounded up to a multiple of it", size});
+    keys.push_back({"model", "ffn_dim_multiplier", &r.model.ffn_dim_multiplier,
+                    "factor of hidden_dim 0", above_zero(1e9)});
+  }
+  return keys;
+}
+
+}  // namespace
+
+std::vector<Field> fields(Recipe& r) {
+  const Range size = between(1, kMaxSize);
+  std::vector<Field> all = {
+      {"job", "dump_folder", &r.job.dump_folder, "folder for metrics.jsonl and recipe.toml"},
+      {"job", "description", &r.job.description, "a line for the reader"},
+  };
+  std::ranges::move(fields_of_model(r, size), std::back_inserter(all));
+  std::vector<Field> training = {
       {"training", "dataset_path", &r.training.dataset_path, "folder or file of UTF-8 text"},
       {"training", "dataset_extensions", &r.training.dataset_extensions,
        "files of the folder to read, by comma; empty: all"},
@@ -107,6 +134,7 @@ std::vector<Field> fields(Recipe& r) {
       {"lr_scheduler", "min_lr_factor", &r.lr_scheduler.min_lr_factor, "lr at the end / peak lr",
        between(0, 1)},
   };
+  std::ranges::move(training, std::back_inserter(all));
   std::ranges::move(fields_of_runs(r), std::back_inserter(all));
   return all;
 }

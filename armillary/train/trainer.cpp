@@ -2,10 +2,12 @@
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -22,8 +24,7 @@
 #include "armillary/train/lr_schedule.h"
 #include "armillary/train/machine.h"
 #include "armillary/train/matmul_peak.h"
-#include "armillary/train/models/gpt.h"
-#include "armillary/train/models/recompute.h"
+#include "armillary/train/models/model.h"
 #include "armillary/train/optimizer.h"
 
 namespace armillary::train {
@@ -42,14 +43,6 @@ at::ScalarType product_dtype(const Recipe& recipe) {
   return cpu_multiplies_bf16() ? compute_dtype(recipe) : at::kFloat;
 }
 
-Gpt make_model(const Recipe& recipe) {
-  Gpt model(GptOptions(recipe.model)
-                .dtype(compute_dtype(recipe))
-                .recompute(parse_recompute(recipe.activation_checkpoint.mode)));
-  model->initialize(recipe.training.seed);
-  return model;
-}
-
 /// The sign of a NaN says nothing, but would be printed.
 double unsigned_nan(double value) {
   return std::isnan(value) ? std::abs(value) : value;
@@ -64,14 +57,15 @@ struct Task {
 /// One rank's replica and its part of every step.
 class RankTrainer {
  public:
-  RankTrainer(comm::Communicator& comm, const Recipe& recipe, const PackedText& text)
-      : comm_(comm),
+  RankTrainer(const Mesh& mesh, Model& model, const PackedText& text, const Recipe& recipe)
+      : comm_(mesh.cp()),
         recipe_(recipe),
         text_(text),
         strategy_(plan::parse_strategy(recipe.parallelism.strategy)),
-        model_(make_model(recipe)),
-        optimizer_(model_->parameters(), recipe.optimizer),
-        peak_flops_(measure_matmul_peak(comm, product_dtype(recipe))) {}
+        model_(model),
+        cost_(model.cost()),
+        optimizer_(model.parameters(), recipe.optimizer),
+        peak_flops_(measure_matmul_peak(comm_, product_dtype(recipe))) {}
 
   StepMetrics step(std::int64_t step) {
     const auto begin = std::chrono::steady_clock::now();
@@ -110,7 +104,7 @@ class RankTrainer {
     for (std::int64_t i = (step - 1) * size; i < step * size; ++i) {
       Sequence sequence = text_.at(i);
       const plan::Mask mask = sequence_mask(recipe_.parallelism.mask, sequence.documents);
-      batch.push_back({std::move(sequence), attention_problem(recipe_, mask)});
+      batch.push_back({std::move(sequence), attention_problem(recipe_, cost_.attention, mask)});
     }
     return batch;
   }
@@ -130,17 +124,17 @@ class RankTrainer {
     const auto shards = plan::shards(problem.layout, problem.mask, comm_.world());
     const auto positions = plan::positions(shards.q[static_cast<std::size_t>(comm_.rank())]);
     const auto loss =
-        model_->loss(row(gather(task.sequence.tokens, positions)), at::tensor(positions, at::kLong),
-                     row(gather(task.sequence.labels, positions)),
-                     attend_over_ranks(comm_, {.mask = problem.mask,
-                                               .layout = problem.layout,
-                                               .strategy = recipe_.parallelism.strategy,
-                                               .wire = problem.wire,
-                                               .proofs = recipe_.parallelism.proofs}),
-                     recipe_.training.loss_chunk_tokens) /
+        model_.loss({.tokens_BL = row(gather(task.sequence.tokens, positions)),
+                     .labels_BL = row(gather(task.sequence.labels, positions))},
+                    attend_over_ranks(comm_, {.mask = problem.mask,
+                                              .layout = problem.layout,
+                                              .strategy = recipe_.parallelism.strategy,
+                                              .wire = problem.wire,
+                                              .proofs = recipe_.parallelism.proofs}),
+                    at::tensor(positions, at::kLong)) /
         targets;
     loss.backward();
-    return loss.item<double>();
+    return loss.item().toDouble();
   }
 
   /// Sums the gradients in place and the loss.
@@ -153,7 +147,7 @@ class RankTrainer {
   StepMetrics measure(StepMetrics metrics, std::int64_t visible_pairs, double seconds) const {
     const std::int64_t tokens = recipe_.training.seq_len * recipe_.training.local_batch_size;
     const double rank_seconds = seconds * comm_.world();
-    const double flops = model_flops(recipe_.model, tokens, visible_pairs) / rank_seconds;
+    const double flops = cost_.flops(tokens, visible_pairs) / rank_seconds;
     metrics.memory_bytes = peak_resident_bytes();
     metrics.tps = static_cast<double>(tokens) / rank_seconds;
     metrics.tflops = flops * 1e-12;
@@ -166,23 +160,30 @@ class RankTrainer {
   const PackedText& text_;
   plan::Strategy strategy_;
   std::vector<Task> next_batch_;
-  Gpt model_;
+  Model& model_;
+  ModelCost cost_;
   Optimizer optimizer_;
   double peak_flops_;
 };
 
 }  // namespace
 
+void train(const Mesh& mesh, Model& model, const PackedText& text, const Recipe& recipe,
+           const std::function<void(const StepMetrics&)>& on_step) {
+  RankTrainer trainer(mesh, model, text, recipe);
+  for (std::int64_t step = 1; step <= recipe.training.steps; ++step) {
+    const StepMetrics metrics = trainer.step(step);
+    if (mesh.cp().rank() == 0) on_step(metrics);
+  }
+}
+
 void train(const Recipe& recipe, const PackedText& text,
            const std::function<void(const StepMetrics&)>& on_step) {
   validate(recipe);
   const auto body = [&](comm::Communicator& comm) {
     at::set_num_threads(static_cast<int>(recipe.parallelism.threads_per_rank));
-    RankTrainer trainer(comm, recipe, text);
-    for (std::int64_t step = 1; step <= recipe.training.steps; ++step) {
-      const StepMetrics metrics = trainer.step(step);
-      if (comm.rank() == 0) on_step(metrics);
-    }
+    const std::unique_ptr<Model> model = make_model(recipe);
+    train(Mesh(comm, mesh_of(recipe)), *model, text, recipe, on_step);
   };
   comm::run_ranks(static_cast<int>(recipe.parallelism.context_parallel_degree), body,
                   {.timeout_s = recipe.comm.train_timeout_seconds});

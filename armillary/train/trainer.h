@@ -3,11 +3,11 @@
 //   step:  sequence -> shard -> forward -> backward -> sum gradients -> clip -> AdamW
 //          \_____ per rank, attention over all ranks _____/  \_______ replicas stay equal _______/
 //
-// Ranks are threads of this process with one computing thread each. Every rank holds the whole
-// model and its own tokens of each sequence. The loss is the sum over all target tokens of the step
-// divided by their number, so it and the gradients do not depend on the number of ranks, up to
-// rounding. Every plan is proved before it runs (proof/together.h), that of a step beside the
-// step before.
+// Every rank holds the whole model and its own tokens of each sequence. Ranks come from whoever
+// launches them: as threads of this process, or any others that have a communicator. The loss is
+// the sum over all target tokens of the step divided by their number, so it and the gradients do
+// not depend on the number of ranks, up to rounding. Every plan is proved before it runs
+// (proof/together.h), that of a step beside the step before.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,8 @@
 #include <optional>
 
 #include "armillary/train/data.h"
+#include "armillary/train/mesh.h"
+#include "armillary/train/models/model.h"
 #include "armillary/train/recipe.h"
 
 namespace armillary::train {
@@ -31,7 +33,15 @@ struct StepMetrics {
   std::optional<double> mfu;      ///< tflops over the measured peak of a rank, in percent.
 };
 
-/// Runs the recipe's steps and calls `on_step` after each, on the thread of rank 0.
+/// One rank's part of the recipe's steps; every rank of the mesh calls it with its own replica of
+/// the model, and `on_step` is called after each step by rank 0. What to train is `model`: the
+/// recipe's [model] and activation_checkpoint are not read. The rank computes with the threads that
+/// its thread has (at::set_num_threads).
+/// @throws as below; CommError on ranks whose peer has failed.
+void train(const Mesh& mesh, Model& model, const PackedText& text, const Recipe& recipe,
+           const std::function<void(const StepMetrics&)>& on_step);
+
+/// Launches the recipe's ranks as threads of this process, each with the recipe's model.
 ///
 /// (1) The same recipe and text give bitwise the same loss and grad_norm in every run on the same
 ///     machine, whatever the timing. (2) `on_step` may throw: all ranks then end, and its exception

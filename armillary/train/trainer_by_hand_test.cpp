@@ -1,5 +1,5 @@
 // trainer_by_hand_test.cpp: a whole training run, from the packed text to AdamW, against the same
-// run worked out with the plain model of plain_gpt.h, in fp64, on one device.
+// run worked out with the plain model of plain_decoder.h, in fp64, on one device.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,8 @@
 #include "armillary/comm/local.h"
 #include "armillary/train/data.h"
 #include "armillary/train/matmul_peak.h"
-#include "armillary/train/plain_gpt.h"
+#include "armillary/train/models/registry.h"
+#include "armillary/train/plain_decoder.h"
 #include "armillary/train/trainer.h"
 
 namespace armillary::train {
@@ -73,10 +74,12 @@ struct RunCase {
   const char* mask = "documents";
   const char* mode = "none";
   bool tied = false;
+  const char* model = "gpt";
 };
 
 Recipe run_recipe(const RunCase& given) {
   Recipe recipe;
+  recipe.model.name = given.model;
   recipe.model.dim = 32;
   recipe.model.n_layers = 2;
   recipe.model.n_heads = 4;
@@ -110,9 +113,9 @@ constexpr double kRates[] = {0.5, 1, 1, 1, 0.7, 0.4};
 /// Loss and gradient norm of every step.
 std::vector<StepMetrics> plain_run(const Recipe& recipe, const CountingText& text,
                                    const PackedText& packed) {
-  Gpt first{GptOptions(recipe.model)};
+  Decoder first(decoder_options(recipe.model));
   first->initialize(recipe.training.seed);
-  PlainGpt model(recipe.model, first);
+  PlainDecoder model(decoder_options(recipe.model), first);
   std::map<std::string, at::Tensor> means;
   std::map<std::string, at::Tensor> squares;
   std::vector<StepMetrics> steps;
@@ -157,6 +160,9 @@ TEST(TrainByHand, LossAndGradientNormAreThoseOfPlainOps) {
            RunCase{.name = "1 rank"},
            RunCase{.name = "1 rank, tied, window", .mask = "window:left=5,right=0", .tied = true},
            RunCase{.name = "3 ranks", .world = 3},
+           RunCase{.name = "llama, 1 rank, tied", .tied = true, .model = "llama"},
+           RunCase{
+               .name = "llama, 3 ranks, recomputed", .world = 3, .mode = "full", .model = "llama"},
            RunCase{.name = "4 ranks, a window, attention kept",
            .world = 4,
            .strategy = "usp:u=2",

@@ -70,7 +70,7 @@ class Gpt(nn.Module):
 
     @torch.no_grad()
     def initialize(self, seed):
-        """In the order and with the deviations of GptImpl::initialize."""
+        """In the order and with the deviations of DecoderImpl::initialize."""
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 1:

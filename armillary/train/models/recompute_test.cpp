@@ -9,6 +9,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/train/data.h"
+#include "armillary/train/models/decoder.h"
 #include "armillary/train/models/gpt.h"
 
 namespace armillary::train {
@@ -61,10 +62,10 @@ TEST(Recomputed, AttentionRunsTwiceOnlyUnderFull) {
     int replay = 0;
   };
   const auto calls_of = [](Recompute policy) {
-    Recipe::Model sizes;
+    ModelOptions sizes;
     sizes.dim = 32;
     sizes.n_layers = 2;
-    Gpt model(GptOptions(sizes).recompute(policy));
+    Decoder model(gpt_options(sizes).recompute(policy));
     model->initialize(1);
     Calls calls;
     const auto value = [](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {

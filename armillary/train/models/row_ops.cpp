@@ -1,6 +1,7 @@
 #include "armillary/train/models/row_ops.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <vector>
@@ -42,6 +43,21 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
     const variable_list saved = ctx->get_saved_variables();
     const NormGrads of = norm_grads(grads[0].contiguous(), saved[0], saved[1], saved[2]);
     return {of.dx_BLE, of.dweight_E, Variable()};
+  }
+};
+
+class SwiGluFunction : public torch::autograd::Function<SwiGluFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate_BLF,
+                            const at::Tensor& up_BLF) {
+    ctx->save_for_backward({gate_BLF, up_BLF});
+    return at::silu(gate_BLF).mul_(up_BLF);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor dup_BLF = at::silu(saved[0]).mul_(grads[0]);
+    return {at::silu_backward(grads[0] * saved[1], saved[0]), dup_BLF};
   }
 };
 
@@ -110,6 +126,10 @@ void round_to_bf16(at::Tensor& x) {
 
 at::Tensor rms_norm(const at::Tensor& x_BLE, const at::Tensor& weight_E, double eps) {
   return RmsNormFunction::apply(x_BLE, weight_E, eps);
+}
+
+at::Tensor swiglu(const at::Tensor& gate_BLF, const at::Tensor& up_BLF) {
+  return SwiGluFunction::apply(gate_BLF, up_BLF);
 }
 
 at::Tensor rotated(const at::Tensor& x_BLHD, const at::Tensor& cos_LC, const at::Tensor& sin_LC) {

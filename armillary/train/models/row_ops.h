@@ -22,6 +22,9 @@ struct NormGrads {
 NormGrads norm_grads(const at::Tensor& dy_BLE, const at::Tensor& x_BLE, const at::Tensor& weight_E,
                      const at::Tensor& inverse_N);
 
+/// silu(gate) * up, elementwise (Shazeer 2020, arXiv:2002.05202). Backward keeps gate and up alone.
+at::Tensor swiglu(const at::Tensor& gate_BLF, const at::Tensor& up_BLF);
+
 /// The values of x, contiguous and fp32, become the nearest that bf16 has.
 void round_to_bf16(at::Tensor& x);
 

@@ -1,5 +1,5 @@
-// gpt_gradients_test.cpp: loss and all gradients of models/gpt.h, on one rank and on several,
-// against the model of plain_gpt.h; rotary positions against angles worked by hand.
+// decoder_gradients_test.cpp: loss and all gradients of models/decoder.h, on one rank and on
+// several, against the model of plain_decoder.h; rotary positions against angles worked by hand.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <fmt/format.h>
@@ -15,16 +15,17 @@
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/local.h"
 #include "armillary/train/data.h"
-#include "armillary/train/models/gpt.h"
-#include "armillary/train/plain_gpt.h"
+#include "armillary/train/models/decoder.h"
+#include "armillary/train/models/registry.h"
+#include "armillary/train/plain_decoder.h"
 
 namespace armillary::train {
 namespace {
 
-constexpr std::int64_t kGptTokens = 30;
+constexpr std::int64_t kDecoderTokens = 30;
 constexpr const char* kThreeDocuments = "documents:11,1,18";
 
-struct GptCase {
+struct DecoderCase {
   const char* name;
   int world = 1;
   const char* strategy = "ring";
@@ -33,10 +34,12 @@ struct GptCase {
   std::int64_t kv_heads = 2;
   std::int64_t hidden_dim = 48;
   double theta = 10000;
+  const char* model = "gpt";
 };
 
-Recipe::Model sizes_of(const GptCase& given) {
-  Recipe::Model sizes;
+DecoderOptions sizes_of(const DecoderCase& given) {
+  ModelOptions sizes;
+  sizes.name = given.model;
   sizes.dim = 32;
   sizes.n_layers = 2;
   sizes.n_heads = 4;
@@ -45,12 +48,13 @@ Recipe::Model sizes_of(const GptCase& given) {
   sizes.rope_theta = given.theta;
   sizes.norm_eps = 0.01;
   sizes.enable_weight_tying = given.tied;
-  return sizes;
+  sizes.multiple_of = 10;
+  return decoder_options(sizes);
 }
 
 /// Weights so large that attention is far from uniform, and norms that are not 1.
-Gpt sharp_gpt(const GptCase& given) {
-  Gpt model{GptOptions(sizes_of(given))};
+Decoder sharp_decoder(const DecoderCase& given) {
+  Decoder model(sizes_of(given));
   model->initialize(3);
   const at::NoGradGuard no_grad;
   at::Generator generator = at::detail::createCPUGenerator(4);
@@ -61,28 +65,28 @@ Gpt sharp_gpt(const GptCase& given) {
   return model;
 }
 
-at::Tensor gpt_tokens() {
-  return (at::arange(kGptTokens, at::kLong) * 37 + 11).remainder(kVocabSize);
+at::Tensor decoder_tokens() {
+  return (at::arange(kDecoderTokens, at::kLong) * 37 + 11).remainder(kVocabSize);
 }
 
-at::Tensor gpt_labels() {
-  at::Tensor labels_L = (at::arange(kGptTokens, at::kLong) * 53 + 5).remainder(kVocabSize);
+at::Tensor decoder_labels() {
+  at::Tensor labels_L = (at::arange(kDecoderTokens, at::kLong) * 53 + 5).remainder(kVocabSize);
   for (const std::int64_t ignored : {10, 11, 29}) labels_L[ignored].fill_(kIgnoredLabel);
   return labels_L;
 }
 
-struct GptResults {
+struct DecoderResults {
   double loss = 0;
   std::vector<at::Tensor> gradients;  ///< In the order of named_parameters.
 };
 
 /// Every rank has its tokens and a replica; loss and gradients are summed over the ranks.
-GptResults on_ranks(const GptCase& given) {
-  const plan::Mask mask = plan::parse_mask(kThreeDocuments, {kGptTokens, kGptTokens});
+DecoderResults on_ranks(const DecoderCase& given) {
+  const plan::Mask mask = plan::parse_mask(kThreeDocuments, {kDecoderTokens, kDecoderTokens});
   const plan::Layout layout = plan::parse_layout(given.layout);
-  std::vector<GptResults> of_rank(static_cast<std::size_t>(given.world));
+  std::vector<DecoderResults> of_rank(static_cast<std::size_t>(given.world));
   comm::run_ranks(given.world, [&](comm::Communicator& comm) {
-    Gpt model = sharp_gpt(given);
+    Decoder model = sharp_decoder(given);
     const auto shards = plan::shards(layout, mask, given.world);
     const at::Tensor positions_L =
         at::tensor(plan::positions(shards.q[static_cast<std::size_t>(comm.rank())]), at::kLong);
@@ -94,9 +98,9 @@ GptResults on_ranks(const GptCase& given) {
           q, k, v, comm, {.mask = mask, .layout = layout, .strategy = given.strategy});
     };
     const at::Tensor loss =
-        model->loss(mine(gpt_tokens()), positions_L, mine(gpt_labels()), attend, 7);
+        model->loss(mine(decoder_tokens()), positions_L, mine(decoder_labels()), attend, 7);
     loss.backward();
-    GptResults& results = of_rank[static_cast<std::size_t>(comm.rank())];
+    DecoderResults& results = of_rank[static_cast<std::size_t>(comm.rank())];
     results.loss = loss.item<double>();
     comm::all_reduce_sum(comm, std::span(&results.loss, 1));
     for (at::Tensor& parameter : model->parameters()) {
@@ -110,25 +114,39 @@ GptResults on_ranks(const GptCase& given) {
   return of_rank.back();
 }
 
-TEST(GptGradients, AreThoseOfPlainOpsOnAnyRanks) {
-  for (const GptCase& given : {
-           GptCase{.name = "1 rank"},
-           GptCase{.name = "1 rank, tied, MQA", .tied = true, .kv_heads = 1},
-           GptCase{.name = "1 rank, defaults, other theta",
+TEST(DecoderGradients, AreThoseOfPlainOpsOnAnyRanks) {
+  for (const DecoderCase& given : {
+           DecoderCase{.name = "1 rank"},
+           DecoderCase{.name = "1 rank, tied, MQA", .tied = true, .kv_heads = 1},
+           DecoderCase{.name = "1 rank, defaults, other theta",
            .kv_heads = 0,
            .hidden_dim = 0,
            .theta = 50},
-           GptCase{.name = "2 ranks", .world = 2, .layout = "zigzag"},
-           GptCase{.name = "3 ranks", .world = 3, .layout = "zigzag", .tied = true},
-           GptCase{.name = "4 ranks", .world = 4, .strategy = "usp:u=2", .layout = "balanced"},
+           DecoderCase{.name = "2 ranks", .world = 2, .layout = "zigzag"},
+           DecoderCase{.name = "3 ranks", .world = 3, .layout = "zigzag", .tied = true},
+           DecoderCase{.name = "4 ranks", .world = 4, .strategy = "usp:u=2", .layout = "balanced"},
+           DecoderCase{.name = "llama, 1 rank, defaults", .hidden_dim = 0, .model = "llama"},
+           DecoderCase{.name = "llama, 2 ranks, MQA, tied",
+           .world = 2,
+           .layout = "zigzag",
+           .tied = true,
+           .kv_heads = 1,
+           .model = "llama"},
+           DecoderCase{.name = "llama, 3 ranks", .world = 3, .theta = 50, .model = "llama"},
+           DecoderCase{.name = "llama, 4 ranks",
+           .world = 4,
+           .strategy = "usp:u=2",
+           .layout = "balanced",
+           .model = "llama"},
        }) {
-    const Gpt model = sharp_gpt(given);
-    PlainGpt plain(sizes_of(given), model);
+    const Decoder model = sharp_decoder(given);
+    PlainDecoder plain(sizes_of(given), model);
     const at::Tensor documents_L =
         at::repeat_interleave(at::arange(3, at::kLong), at::tensor({11, 1, 18}, at::kLong));
-    const at::Tensor loss = plain.loss(gpt_tokens(), gpt_labels(), visible_within(documents_L));
+    const at::Tensor loss =
+        plain.loss(decoder_tokens(), decoder_labels(), visible_within(documents_L));
     loss.backward();
-    const GptResults results = on_ranks(given);
+    const DecoderResults results = on_ranks(given);
     EXPECT_NEAR(results.loss, loss.item<double>(), 1e-5 * loss.item<double>()) << given.name;
     std::size_t i = 0;
     for (const auto& parameter : model->named_parameters()) {
@@ -143,14 +161,14 @@ TEST(GptGradients, AreThoseOfPlainOpsOnAnyRanks) {
 }
 
 /// One head of 4 dims, base 100: at position p the first pair turns by p, the second by p / 10.
-TEST(GptRotation, TurnsByThePositionInTheWholeSequence) {
-  Recipe::Model sizes;
+TEST(DecoderRotation, TurnsByThePositionInTheWholeSequence) {
+  ModelOptions sizes;
   sizes.dim = 4;
   sizes.n_layers = 1;
   sizes.n_heads = 1;
   sizes.rope_theta = 100;
   sizes.norm_eps = 1e-30;
-  Gpt model{GptOptions(sizes)};
+  Decoder model(decoder_options(sizes));
   {
     const at::NoGradGuard no_grad;
     for (auto& parameter : model->named_parameters()) {
@@ -189,13 +207,13 @@ TEST(GptRotation, TurnsByThePositionInTheWholeSequence) {
 }
 
 /// Deviations of matrices of thousands of elements are those asked for, to a few percent.
-TEST(GptInitialize, DrawsTheDeviationsThatTheHeaderSays) {
+TEST(DecoderInitialize, DrawsTheDeviationsThatTheHeaderSays) {
   for (const bool tied : {false, true}) {
-    Recipe::Model sizes;
+    ModelOptions sizes;
     sizes.dim = 64;
     sizes.n_layers = 8;  // residual: 0.02 / sqrt(16)
     sizes.enable_weight_tying = tied;
-    Gpt model{GptOptions(sizes)};
+    Decoder model(decoder_options(sizes));
     model->initialize(5);
     for (const auto& parameter : model->named_parameters()) {
       const std::string& name = parameter.key();

@@ -1,4 +1,4 @@
-#include "armillary/train/models/gpt.h"
+#include "armillary/train/models/decoder.h"
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
@@ -8,19 +8,19 @@
 #include <string>
 
 #include "armillary/train/data.h"
-#include "armillary/train/models/gpt_size.h"
+#include "armillary/train/models/decoder_cost.h"
 
 namespace armillary::train {
 namespace {
 
-Recipe::Model small() {
-  Recipe::Model model;
-  model.dim = 32;
-  model.n_layers = 2;
-  model.n_heads = 4;
-  model.n_kv_heads = 2;
-  model.hidden_dim = 48;
-  return model;
+DecoderOptions small() {
+  return DecoderOptions()
+      .vocab_size(kVocabSize)
+      .dim(32)
+      .n_layers(2)
+      .n_heads(4)
+      .n_kv_heads(2)
+      .hidden_dim(48);
 }
 
 /// Causal attention by positions, on one device, whatever the order of the tokens.
@@ -44,15 +44,15 @@ Inputs inputs(std::int64_t length) {
   return {(positions_L * 37 + 11).remainder(kVocabSize).unsqueeze(0), positions_L};
 }
 
-Gpt make(const GptOptions& options, std::int64_t seed = 1) {
-  Gpt model(options);
+Decoder make(const DecoderOptions& options, std::int64_t seed = 1) {
+  Decoder model(options);
   model->initialize(seed);
   return model;
 }
 
 /// Weights so large that attention is far from uniform and positions matter.
-Gpt make_sharp() {
-  Gpt model = make(GptOptions(small()));
+Decoder make_sharp() {
+  Decoder model = make(small());
   const at::NoGradGuard no_grad;
   for (auto& parameter : model->parameters()) {
     if (parameter.dim() == 2) parameter.mul_(8);
@@ -64,13 +64,12 @@ double max_difference(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
 }
 
-TEST(Gpt, SizeCountsTheParameters) {
-  for (const bool tied : {false, true}) {
-    for (const std::int64_t kv_heads : {0, 1, 2}) {
-      Recipe::Model options = small();
-      options.enable_weight_tying = tied;
-      options.n_kv_heads = kv_heads;
-      const Gpt model{GptOptions(options)};
+TEST(Decoder, SizeCountsTheParameters) {
+  for (const FeedForwardKind kind : {FeedForwardKind::Gelu, FeedForwardKind::SwiGlu}) {
+    for (const std::int64_t kv_heads : {1, 2, 4}) {
+      const bool tied = kv_heads == 1;
+      const auto options = small().feed_forward(kind).tied(tied).n_kv_heads(kv_heads);
+      const Decoder model(options);
       std::int64_t parameters = 0;
       std::int64_t matrices = 0;
       for (const auto& parameter : model->named_parameters()) {
@@ -78,17 +77,18 @@ TEST(Gpt, SizeCountsTheParameters) {
         const bool table = parameter.key() == "tok_embeddings.weight" && !tied;
         if (parameter.value().dim() == 2 && !table) matrices += parameter.value().numel();
       }
-      EXPECT_EQ(gpt_size(options).parameters, parameters) << "tied " << tied << " kv " << kv_heads;
-      EXPECT_EQ(gpt_size(options).matmul_parameters, matrices);
+      EXPECT_EQ(decoder_cost(options).parameters, parameters)
+          << "tied " << tied << " kv " << kv_heads;
+      EXPECT_EQ(decoder_cost(options).matmul_parameters, matrices);
     }
   }
 }
 
-TEST(Gpt, SeedAloneDecidesTheWeights) {
-  const auto a = make(GptOptions(small()), 1)->parameters();
+TEST(Decoder, SeedAloneDecidesTheWeights) {
+  const auto a = make(small(), 1)->parameters();
   at::manual_seed(99);
-  const auto b = make(GptOptions(small()), 1)->parameters();
-  const auto c = make(GptOptions(small()), 2)->parameters();
+  const auto b = make(small(), 1)->parameters();
+  const auto c = make(small(), 2)->parameters();
   bool differs = false;
   for (std::size_t i = 0; i < a.size(); ++i) {
     EXPECT_TRUE(at::equal(a[i], b[i])) << "parameter " << i;
@@ -97,8 +97,8 @@ TEST(Gpt, SeedAloneDecidesTheWeights) {
   EXPECT_TRUE(differs);
 }
 
-TEST(Gpt, UntrainedLossIsThatOfAGuess) {
-  Gpt model = make(GptOptions(small()));
+TEST(Decoder, UntrainedLossIsThatOfAGuess) {
+  Decoder model = make(small());
   const auto [tokens_BL, positions_L] = inputs(64);
   const auto logits_BLV = model->forward(tokens_BL, positions_L, causal(positions_L));
   const double loss =
@@ -106,8 +106,8 @@ TEST(Gpt, UntrainedLossIsThatOfAGuess) {
   EXPECT_NEAR(loss, std::log(static_cast<double>(kVocabSize)), 0.1);
 }
 
-TEST(Gpt, OrderOfTokensInMemoryDoesNotMatter) {
-  Gpt model = make_sharp();
+TEST(Decoder, OrderOfTokensInMemoryDoesNotMatter) {
+  Decoder model = make_sharp();
   const auto [tokens_BL, positions_L] = inputs(33);
   const auto order_L = at::randperm(33, at::kLong);
   const auto want = model->forward(tokens_BL, positions_L, causal(positions_L));
@@ -121,17 +121,17 @@ TEST(Gpt, OrderOfTokensInMemoryDoesNotMatter) {
             0.01 * largest);
 }
 
-TEST(Gpt, RotaryPositionsAreRelative) {
-  Gpt model = make_sharp();
+TEST(Decoder, RotaryPositionsAreRelative) {
+  Decoder model = make_sharp();
   const auto [tokens_BL, positions_L] = inputs(33);
   const auto near = model->forward(tokens_BL, positions_L, causal(positions_L));
   const auto far = model->forward(tokens_BL, positions_L + 1000000, causal(positions_L));
   EXPECT_LT(max_difference(near, far), 1e-5 * near.abs().max().item<double>());
 }
 
-TEST(Gpt, Bf16ActivationsStayCloseAndGradientsAreFp32) {
-  Gpt exact = make(GptOptions(small()));
-  Gpt rounded = make(GptOptions(small()).dtype(at::kBFloat16));
+TEST(Decoder, Bf16ActivationsStayCloseAndGradientsAreFp32) {
+  Decoder exact = make(small());
+  Decoder rounded = make(small().dtype(at::kBFloat16));
   const auto [tokens_BL, positions_L] = inputs(33);
   const auto want = exact->forward(tokens_BL, positions_L, causal(positions_L));
   const auto got = rounded->forward(tokens_BL, positions_L, causal(positions_L));
@@ -151,10 +151,10 @@ TEST(Gpt, Bf16ActivationsStayCloseAndGradientsAreFp32) {
   }
 }
 
-TEST(Gpt, Bf16IsTheSameWithAndWithoutInstructionsForIt) {
-  const auto options = GptOptions(small()).dtype(at::kBFloat16);
-  Gpt native = make(GptOptions(options).native_bf16(true));
-  Gpt emulated = make(GptOptions(options).native_bf16(false));
+TEST(Decoder, Bf16IsTheSameWithAndWithoutInstructionsForIt) {
+  const auto options = small().dtype(at::kBFloat16);
+  Decoder native = make(DecoderOptions(options).native_bf16(true));
+  Decoder emulated = make(DecoderOptions(options).native_bf16(false));
   const auto [tokens_BL, positions_L] = inputs(33);
   const auto want = native->forward(tokens_BL, positions_L, causal(positions_L));
   const auto got = emulated->forward(tokens_BL, positions_L, causal(positions_L));
@@ -164,9 +164,9 @@ TEST(Gpt, Bf16IsTheSameWithAndWithoutInstructionsForIt) {
             0.002 * want.abs().max().item<double>());
 }
 
-TEST(Gpt, ARankWithoutTokensTakesPart) {
+TEST(Decoder, ARankWithoutTokensTakesPart) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    Gpt model = make(GptOptions(small()).dtype(dtype));
+    Decoder model = make(small().dtype(dtype));
     const auto none_L = at::empty({0}, at::kLong);
     bool attended = false;
     const auto logits_BLV =

@@ -1,5 +1,5 @@
-// plain_gpt.h: the model of models/gpt.h written a second time, for tests: a whole sequence on one
-// device, in fp64, by ATen's functions and their autograd alone.
+// plain_decoder.h: the model of models/decoder.h written a second time, for tests: a whole sequence
+// on one device, in fp64, by ATen's functions and their autograd alone.
 //
 //   L tokens, E dim, H query heads, D head dim
 #pragma once
@@ -12,14 +12,14 @@
 #include <map>
 #include <string>
 
-#include "armillary/train/models/gpt.h"
+#include "armillary/train/models/decoder.h"
 
 namespace armillary::train {
 
-class PlainGpt {
+class PlainDecoder {
  public:
   /// Starts from the parameters of `model`, which it copies.
-  PlainGpt(const Recipe::Model& sizes, const Gpt& model) : sizes_(sizes) {
+  PlainDecoder(const DecoderOptions& sizes, const Decoder& model) : sizes_(sizes) {
     for (const auto& parameter : model->named_parameters()) {
       parameters_[parameter.key()] =
           parameter.value().detach().to(at::kDouble).clone().requires_grad_(true);
@@ -34,15 +34,13 @@ class PlainGpt {
   at::Tensor loss(const at::Tensor& tokens_L, const at::Tensor& labels_L,
                   const at::Tensor& visible_LL) const {
     at::Tensor x_LE = at::embedding(of("tok_embeddings"), tokens_L);
-    for (std::int64_t i = 0; i < sizes_.n_layers; ++i) {
+    for (std::int64_t i = 0; i < sizes_.n_layers(); ++i) {
       const std::string layer = "layers." + std::to_string(i) + ".";
       x_LE = x_LE + attention(layer, norm(layer + "attention_norm", x_LE), visible_LL);
-      const at::Tensor hidden =
-          at::linear(norm(layer + "ffn_norm", x_LE), of(layer + "feed_forward.w1"));
-      x_LE = x_LE + at::linear(at::gelu(hidden), of(layer + "feed_forward.w2"));
+      x_LE = x_LE + feed_forward(layer + "feed_forward.", norm(layer + "ffn_norm", x_LE));
     }
-    const at::Tensor logits_LV = at::linear(
-        norm("norm", x_LE), of(sizes_.enable_weight_tying ? "tok_embeddings" : "output"));
+    const at::Tensor logits_LV =
+        at::linear(norm("norm", x_LE), of(sizes_.tied() ? "tok_embeddings" : "output"));
     return at::cross_entropy_loss(logits_LV, labels_L, {}, at::Reduction::Sum, -100);
   }
 
@@ -52,7 +50,15 @@ class PlainGpt {
   }
 
   at::Tensor norm(const std::string& name, const at::Tensor& x_LE) const {
-    return at::rms_norm(x_LE, {sizes_.dim}, of(name), sizes_.norm_eps);
+    return at::rms_norm(x_LE, {sizes_.dim()}, of(name), sizes_.norm_eps());
+  }
+
+  at::Tensor feed_forward(const std::string& name, const at::Tensor& x_LE) const {
+    const at::Tensor hidden = at::linear(x_LE, of(name + "w1"));
+    const bool swiglu = sizes_.feed_forward() == FeedForwardKind::SwiGlu;
+    return at::linear(
+        swiglu ? at::silu(hidden) * at::linear(x_LE, of(name + "w3")) : at::gelu(hidden),
+        of(name + "w2"));
   }
 
   /// Pairs (x_i, x_{i + D/2}) as complex numbers, times e^(i angle).
@@ -60,7 +66,7 @@ class PlainGpt {
     const std::int64_t half = x_LHD.size(2) / 2;
     const auto pairs = at::complex(x_LHD.narrow(2, 0, half), x_LHD.narrow(2, half, half));
     const auto periods = at::exp(at::arange(half, at::kDouble) *
-                                 (std::log(sizes_.rope_theta) / static_cast<double>(half)));
+                                 (std::log(sizes_.rope_theta()) / static_cast<double>(half)));
     const auto angles = at::arange(x_LHD.size(0), at::kDouble).view({-1, 1, 1}) / periods;
     const auto product = pairs * at::polar(at::ones_like(angles), angles);
     return at::cat({at::real(product), at::imag(product)}, 2);
@@ -70,10 +76,10 @@ class PlainGpt {
                        const at::Tensor& visible_LL) const {
     const auto heads = [&](const char* matrix) {
       return at::linear(x_LE, of(layer + "attention." + matrix))
-          .unflatten(1, {-1, sizes_.head_dim()});
+          .unflatten(1, {-1, sizes_.dim() / sizes_.n_heads()});
     };
     const auto by_head = [&](const at::Tensor& x_LHD) {
-      return x_LHD.repeat_interleave(sizes_.n_heads / x_LHD.size(1), 1)
+      return x_LHD.repeat_interleave(sizes_.n_heads() / x_LHD.size(1), 1)
           .transpose(0, 1)
           .unsqueeze(0);
     };
@@ -83,7 +89,7 @@ class PlainGpt {
     return at::linear(out.squeeze(0).transpose(0, 1).flatten(1), of(layer + "attention.wo"));
   }
 
-  Recipe::Model sizes_;
+  DecoderOptions sizes_;
   std::map<std::string, at::Tensor> parameters_;
 };
 

@@ -1,0 +1,40 @@
+#include "armillary/train/mesh.h"
+
+#include "armillary/core/error.h"
+
+namespace armillary::train {
+namespace {
+
+struct Axis {
+  const char* name;
+  int size;
+  bool built;
+};
+
+}  // namespace
+
+void check_mesh(const MeshShape& shape, int world) {
+  const Axis axes[] = {{"pp", shape.pp, false},
+                       {"dp", shape.dp, false},
+                       {"cp", shape.cp, true},
+                       {"tp", shape.tp, false}};
+  for (const Axis& axis : axes) {
+    if (axis.size < 1 || (axis.size > 1 && !axis.built)) {
+      fail<InvalidArgument>("mesh: {} {}{}; {} is required; nearest: {} 1", axis.name, axis.size,
+                            axis.built ? "" : ", an axis that is not built yet",
+                            axis.built ? "at least 1" : "1", axis.name);
+    }
+  }
+  if (shape.cp != world) {  // the other axes are 1
+    fail<InvalidArgument>(
+        "mesh: pp {} x dp {} x cp {} x tp {} is {} ranks; a product of {}, the world, is required; "
+        "nearest: cp {}",
+        shape.pp, shape.dp, shape.cp, shape.tp, shape.cp, world, world);
+  }
+}
+
+Mesh::Mesh(comm::Communicator& comm, const MeshShape& shape) : comm_(comm) {
+  check_mesh(shape, comm.world());
+}
+
+}  // namespace armillary::train

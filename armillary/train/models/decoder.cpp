@@ -1,0 +1,194 @@
+#include "armillary/train/models/decoder.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Functions.h>
+#include <torch/nn/modules/container/modulelist.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+
+#include "armillary/core/error.h"
+#include "armillary/train/data.h"
+#include "armillary/train/models/cross_entropy.h"
+#include "armillary/train/models/row_ops.h"
+
+namespace armillary::train {
+namespace {
+
+Rotation rotation_at(const at::Tensor& positions_L, std::int64_t head_dim, double theta) {
+  const auto exponents = at::arange(0, head_dim, 2, at::kDouble) / static_cast<double>(head_dim);
+  const auto frequencies = at::pow(theta, -exponents);
+  // fp64 until here: at position 10^6 an fp32 angle would be wrong by a sixteenth of a radian.
+  const auto angles = at::outer(positions_L.to(at::kDouble), frequencies);
+  return {angles.cos().to(at::kFloat), angles.sin().to(at::kFloat)};
+}
+
+/// A layer's output under its policy.
+at::Tensor run(Block& layer, Recompute policy, const at::Tensor& x_BLE, const Rotation& rotation,
+               const Attends& attends) {
+  if (policy == Recompute::None) return layer->forward(x_BLE, rotation, attends.attend);
+  // Backward calls it when the caller's attends and rotation may be gone.
+  const auto with = [layer, rotation](Attend attend) {
+    return [layer, rotation, attend = std::move(attend)](const at::Tensor& x) mutable {
+      return layer->forward(x, rotation, attend);
+    };
+  };
+  if (policy == Recompute::Full) {
+    const Layer again = with(attends.attend);
+    return recomputed(x_BLE, layer->parameters(), again, again);
+  }
+  ARMILLARY_CHECK(attends.keep);
+  const auto replay = std::make_shared<Attend>();
+  const Attend first = [keep = attends.keep, replay](const QkvShape& shape) {
+    const AttendAndKeep::Call call = keep.begin(shape);
+    const auto finish = [finish = call.finish, replay](const at::Tensor& q_BLHD,
+                                                       const at::Tensor& k_BLGD,
+                                                       const at::Tensor& v_BLGD) {
+      KeptOutput kept = finish(q_BLHD, k_BLGD, v_BLGD);
+      *replay = std::move(kept.again);
+      return kept.out_BLHD;
+    };
+    return Attend::Call{call.take_k, call.take_v, finish};
+  };
+  const Attend again = [replay](const QkvShape& shape) { return replay->begin(shape); };
+  return recomputed(x_BLE, layer->parameters(), with(first), with(again));
+}
+
+}  // namespace
+
+RmsNormImpl::RmsNormImpl(const DecoderOptions& options) : eps_(options.norm_eps()) {
+  weight_ = register_parameter("weight", at::ones({options.dim()}));
+}
+
+at::Tensor RmsNormImpl::forward(const at::Tensor& x_BLE) {
+  return rms_norm(x_BLE, weight_, eps_);
+}
+
+AttentionImpl::AttentionImpl(const DecoderOptions& options)
+    : heads_(options.n_heads()),
+      kv_heads_(options.n_kv_heads()),
+      head_dim_(options.dim() / options.n_heads()),
+      product_{.native_bf16 = options.native_bf16()},
+      wq_(register_module("wq", Projection(options.dim(), options.dim()))),
+      wk_(register_module("wk", Projection(options.dim(), options.n_kv_heads() * head_dim_))),
+      wv_(register_module("wv", Projection(options.dim(), options.n_kv_heads() * head_dim_))),
+      wo_(register_module("wo", Projection(options.dim(), options.dim()))) {}
+
+at::Tensor AttentionImpl::forward(const at::Tensor& x_BLE, const RmsNorm& norm,
+                                  const Rotation& rotation, const Attend& attend) {
+  constexpr std::size_t kQ = 0;
+  constexpr std::size_t kK = 1;
+  constexpr std::size_t kV = 2;
+  const Attend::Call call = attend.begin(
+      {x_BLE.size(0), x_BLE.size(1), heads_, kv_heads_, head_dim_, x_BLE.scalar_type()});
+  const auto made = [&](std::size_t i, const at::Tensor& y) {
+    const at::Tensor x = y.view({y.size(0), y.size(1), y.size(2) / head_dim_, head_dim_});
+    const at::Tensor given = i == kV ? x : rotated(x, rotation.cos_LC, rotation.sin_LC);
+    if (i == kK) call.take_k(given);
+    if (i == kV) call.take_v(given);
+    return given;
+  };
+  const auto made_grad = [rotation](std::size_t i, const at::Tensor& dgiven) {
+    return i == kV ? dgiven : rotated_back(dgiven, rotation.cos_LC, rotation.sin_LC);
+  };
+  const auto qkv =
+      project(x_BLE, {wq_->weight(), wk_->weight(), wv_->weight()}, norm->before(product_),
+              {.order = {kK, kV, kQ}, .made = made, .made_grad = made_grad});
+  const at::Tensor out_BLHD = call.finish(qkv[kQ], qkv[kK], qkv[kV]);
+  return project(out_BLHD.flatten(2), wo_->weight(), product_);
+}
+
+FeedForwardImpl::FeedForwardImpl(const DecoderOptions& options)
+    : product_{.native_bf16 = options.native_bf16()},
+      w1_(register_module("w1", Projection(options.dim(), options.hidden_dim()))),
+      w2_(register_module("w2", Projection(options.hidden_dim(), options.dim()))) {
+  if (options.feed_forward() == FeedForwardKind::SwiGlu) {
+    w3_ = register_module("w3", Projection(options.dim(), options.hidden_dim()));
+  }
+}
+
+at::Tensor FeedForwardImpl::forward(const at::Tensor& x_BLE, const RmsNorm& norm) {
+  if (w3_) {
+    const auto gate_and_up = project(x_BLE, {w1_->weight(), w3_->weight()}, norm->before(product_));
+    return project(swiglu(gate_and_up[0], gate_and_up[1]), w2_->weight(), product_);
+  }
+  ProductOptions of_gelu = product_;
+  of_gelu.gelu = true;
+  return project(project(x_BLE, w1_->weight(), norm->before(product_)), w2_->weight(), of_gelu);
+}
+
+BlockImpl::BlockImpl(const DecoderOptions& options)
+    : attention_norm_(register_module("attention_norm", RmsNorm(options))),
+      ffn_norm_(register_module("ffn_norm", RmsNorm(options))),
+      attention_(register_module("attention", Attention(options))),
+      feed_forward_(register_module("feed_forward", FeedForward(options))) {}
+
+at::Tensor BlockImpl::forward(const at::Tensor& x_BLE, const Rotation& rotation,
+                              const Attend& attend) {
+  const auto h_BLE = x_BLE + attention_->forward(x_BLE, attention_norm_, rotation, attend);
+  return h_BLE + feed_forward_->forward(h_BLE, ffn_norm_);
+}
+
+DecoderImpl::DecoderImpl(const DecoderOptions& options)
+    : options_(options),
+      tok_embeddings_(register_module("tok_embeddings",
+                                      torch::nn::Embedding(options.vocab_size(), options.dim()))),
+      norm_(nullptr) {
+  const auto layers = register_module("layers", torch::nn::ModuleList());
+  for (std::int64_t i = 0; i < options.n_layers(); ++i) {
+    layers_.emplace_back(options);
+    layers->push_back(layers_.back());
+  }
+  norm_ = register_module("norm", RmsNorm(options));
+  if (!options.tied()) {
+    output_ = register_module("output", Projection(options.dim(), options.vocab_size()));
+  }
+}
+
+void DecoderImpl::initialize(std::int64_t seed) {
+  const at::NoGradGuard no_grad;
+  // A generator of our own: the global one is shared by all ranks of the process.
+  const auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(seed));
+  const double residual = 0.02 / std::sqrt(2.0 * static_cast<double>(options_.n_layers()));
+  for (auto& parameter : named_parameters()) {
+    const std::string& name = parameter.key();
+    if (parameter.value().dim() == 1) continue;  // norms are 1
+    double deviation = 0.02;
+    if (name.ends_with("wo.weight") || name.ends_with("w2.weight")) deviation = residual;
+    // The first norm divides by it, and so does the gradient: 0.02 would make that 50 times larger.
+    if (name == "tok_embeddings.weight" && !options_.tied()) deviation = 1;
+    parameter.value().normal_(0, deviation, generator);
+  }
+}
+
+at::Tensor DecoderImpl::features(const at::Tensor& tokens_BL, const at::Tensor& positions_L,
+                                 const Attends& attends) {
+  const Rotation rotation =
+      rotation_at(positions_L, options_.dim() / options_.n_heads(), options_.rope_theta());
+  at::Tensor x_BLE = tok_embeddings_->forward(tokens_BL).to(options_.dtype());
+  for (Block& layer : layers_) x_BLE = run(layer, options_.recompute(), x_BLE, rotation, attends);
+  return norm_->forward(x_BLE);
+}
+
+const at::Tensor& DecoderImpl::output_weight() const {
+  return options_.tied() ? tok_embeddings_->weight : output_->weight();
+}
+
+at::Tensor DecoderImpl::forward(const at::Tensor& tokens_BL, const at::Tensor& positions_L,
+                                const Attends& attends) {
+  return project(features(tokens_BL, positions_L, attends), output_weight(),
+                 {.native_bf16 = options_.native_bf16()});
+}
+
+at::Tensor DecoderImpl::loss(const at::Tensor& tokens_BL, const at::Tensor& positions_L,
+                             const at::Tensor& labels_BL, const Attends& attends,
+                             std::int64_t chunk_tokens) {
+  return cross_entropy(features(tokens_BL, positions_L, attends).flatten(0, 1), output_weight(),
+                       labels_BL.flatten(),
+                       {.chunk_tokens = chunk_tokens,
+                        .ignored_label = kIgnoredLabel,
+                        .native_bf16 = options_.native_bf16()});
+}
+
+}  // namespace armillary::train

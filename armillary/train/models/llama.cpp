@@ -1,0 +1,36 @@
+#include "armillary/train/models/llama.h"
+
+#include <limits>
+
+#include "armillary/core/error.h"
+#include "armillary/train/models/gpt.h"
+
+namespace armillary::train {
+namespace {
+
+std::int64_t llama_hidden_dim(const ModelOptions& model) {
+  if (model.hidden_dim != 0) return model.hidden_dim;
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  // Cut twice, as in the sources of Llama: the sizes of published weights depend on it.
+  const double wanted = model.ffn_dim_multiplier * static_cast<double>(8 * model.dim / 3);
+  if (wanted <= static_cast<double>(kMost)) {
+    const std::int64_t steps =
+        (static_cast<std::int64_t>(wanted) + model.multiple_of - 1) / model.multiple_of;
+    if (steps > 0 && steps <= kMost / model.multiple_of) return steps * model.multiple_of;
+  }
+  fail<InvalidArgument>(
+      "recipe: model.dim {} with model.ffn_dim_multiplier {} and model.multiple_of {}; a "
+      "feed-forward of width 1 to {} is required; nearest: model.hidden_dim {}",
+      model.dim, model.ffn_dim_multiplier, model.multiple_of, kMost,
+      wanted < 1 ? model.multiple_of : kMost);
+}
+
+}  // namespace
+
+DecoderOptions llama_options(const ModelOptions& model) {
+  return gpt_options(model)
+      .hidden_dim(llama_hidden_dim(model))
+      .feed_forward(FeedForwardKind::SwiGlu);
+}
+
+}  // namespace armillary::train

@@ -1,0 +1,77 @@
+#include "armillary/train/models/registry.h"
+
+#include "armillary/core/checked.h"
+#include "armillary/core/error.h"
+#include "armillary/train/models/decoder.h"
+#include "armillary/train/models/decoder_cost.h"
+#include "armillary/train/models/gpt.h"
+#include "armillary/train/models/llama.h"
+
+namespace armillary::train {
+namespace {
+
+/// A decoder as the trainer knows models.
+class DecoderModel : public Model {
+ public:
+  DecoderModel(const DecoderOptions& options, std::int64_t seed)
+      : options_(options), decoder_(options) {
+    decoder_->initialize(seed);
+  }
+
+  std::vector<at::Tensor> parameters() const override { return decoder_->parameters(); }
+
+  at::Tensor loss(const Batch& batch, const Attends& attends,
+                  const at::Tensor& positions_L) override {
+    return decoder_->loss(batch.tokens_BL, positions_L, batch.labels_BL, attends,
+                          options_.loss_chunk_tokens());
+  }
+
+  ModelCost cost() const override { return decoder_cost(options_); }
+
+ private:
+  DecoderOptions options_;
+  Decoder decoder_;
+};
+
+}  // namespace
+
+const std::vector<std::string>& model_names() {
+  static const std::vector<std::string> names{"gpt", "llama"};
+  return names;
+}
+
+std::string model_with_key(std::string_view key) {
+  return key == "multiple_of" || key == "ffn_dim_multiplier" ? "llama" : "";
+}
+
+void check_model(const ModelOptions& model) {
+  if (model.dim % 2 != 0) {
+    fail<InvalidArgument>(
+        "recipe: model.dim {}; an even number is required (rotary positions turn pairs); nearest: "
+        "{}",
+        model.dim, model.dim + 1);
+  }
+  if (model.dim / 2 % model.n_heads != 0) {
+    fail<InvalidArgument>(
+        "recipe: model.n_heads {} with model.dim {}; 2 n_heads must divide dim (rotary positions "
+        "turn pairs); nearest: n_heads {}",
+        model.n_heads, model.dim, nearest_divisor(model.dim / 2, model.n_heads));
+  }
+  if (model.n_heads % model.kv_heads() != 0) {
+    fail<InvalidArgument>(
+        "recipe: model.n_kv_heads {} with model.n_heads {}; n_kv_heads must divide n_heads; "
+        "nearest: {}",
+        model.kv_heads(), model.n_heads, nearest_divisor(model.n_heads, model.kv_heads()));
+  }
+  decoder_cost(decoder_options(model));
+}
+
+DecoderOptions decoder_options(const ModelOptions& options) {
+  return options.name == "llama" ? llama_options(options) : gpt_options(options);
+}
+
+std::unique_ptr<Model> make_model(const DecoderOptions& options, std::int64_t seed) {
+  return std::make_unique<DecoderModel>(options, seed);
+}
+
+}  // namespace armillary::train
