@@ -63,6 +63,22 @@ TEST(Recipe, UnknownNamesAreRefusedWithTheNearest) {
                  "linear, sqrt or cosine is required", "nearest: cosine");
 }
 
+TEST(Recipe, KeysOfAnotherModelAreRefused) {
+  expect_refused("[model]\nmultiple_of = 32\n",
+                 "r.toml:2: key of [model] 'multiple_of' belongs to ", "name, dim, ",
+                 "nearest: model.name = \"llama\"");
+  expect_refused("[model]\nname = \"llama\"\nmultipleof = 3\n", "'multipleof' is not known",
+                 "nearest: multiple_of");
+  expect_refused("[model]\nname = \"lama\"\n", "r.toml:2: model.name 'lama'", "gpt or llama",
+                 "nearest: llama");
+  expect_refused("[model]\nname = 3\n", "model.name is an integer");
+  // A key may stand before the name that it belongs to, in a file and in settings.
+  const Recipe recipe = parse_recipe("[model]\nmultiple_of = 32\nname = \"llama\"\n", "r.toml");
+  EXPECT_EQ(recipe.model.multiple_of, 32);
+  EXPECT_EQ(parse_recipe(print_recipe(recipe), "again").model.multiple_of, 32);
+  EXPECT_THAT(print_recipe(Recipe()), testing::Not(HasSubstr("multiple_of")));
+}
+
 TEST(Recipe, MemoryKeysAreRefusedLikeAllOthers) {
   EXPECT_EQ(with("activation_checkpoint.mode=attention_output").activation_checkpoint.mode,
             "attention_output");
@@ -133,6 +149,11 @@ TEST(Recipe, ValidateRefusesWhatCrossesKeys) {
   validate(Recipe());
   expect_invalid("model.n_heads=3", "model.n_heads 3 with model.dim 128", "nearest: n_heads 2");
   expect_invalid("model.n_kv_heads=3", "model.n_kv_heads 3 with model.n_heads 4", "nearest: 2");
+  for (const char* axis : {"pipeline_parallel_degree=2", "data_parallel_replicate_degree=3",
+                           "tensor_parallel_degree=4"}) {
+    expect_invalid(std::string("parallelism.") + axis,
+                   "mesh: ", "an axis that is not built yet; 1 is required; nearest: ");
+  }
   expect_invalid("parallelism.strategy=rin", "ring");
   expect_invalid("parallelism.layout=zigzug", "zigzag");
   expect_invalid("parallelism.mask=causl", "causal");
