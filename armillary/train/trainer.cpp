@@ -26,6 +26,7 @@
 #include "armillary/train/matmul_peak.h"
 #include "armillary/train/models/model.h"
 #include "armillary/train/optimizer.h"
+#include "armillary/train/parameter_store.h"
 
 namespace armillary::train {
 namespace {
@@ -64,7 +65,8 @@ class RankTrainer {
         strategy_(plan::parse_strategy(recipe.parallelism.strategy)),
         model_(model),
         cost_(model.cost()),
-        optimizer_(model.parameters(), recipe.optimizer),
+        store_(model.parameters()),
+        optimizer_(store_, recipe.optimizer),
         peak_flops_(measure_matmul_peak(comm_, product_dtype(recipe))) {}
 
   StepMetrics step(std::int64_t step) {
@@ -74,7 +76,7 @@ class RankTrainer {
     std::int64_t targets = 0;
     for (const Task& task : batch) targets += task.sequence.targets();
 
-    optimizer_.zero_gradients();
+    store_.zero_gradients();
     double loss = 0;
     std::int64_t visible_pairs = 0;
     for (const Task& task : batch) {
@@ -104,7 +106,9 @@ class RankTrainer {
     for (std::int64_t i = (step - 1) * size; i < step * size; ++i) {
       Sequence sequence = text_.at(i);
       const plan::Mask mask = sequence_mask(recipe_.parallelism.mask, sequence.documents);
-      batch.push_back({std::move(sequence), attention_problem(recipe_, cost_.attention, mask)});
+      plan::Problem problem = attention_problem(recipe_, cost_.attention, mask);
+      problem.world = comm_.world();
+      batch.push_back({std::move(sequence), std::move(problem)});
     }
     return batch;
   }
@@ -123,6 +127,7 @@ class RankTrainer {
     const plan::Problem& problem = task.problem;
     const auto shards = plan::shards(problem.layout, problem.mask, comm_.world());
     const auto positions = plan::positions(shards.q[static_cast<std::size_t>(comm_.rank())]);
+    store_.gather();
     const auto loss =
         model_.loss({.tokens_BL = row(gather(task.sequence.tokens, positions)),
                      .labels_BL = row(gather(task.sequence.labels, positions))},
@@ -134,12 +139,13 @@ class RankTrainer {
                     at::tensor(positions, at::kLong)) /
         targets;
     loss.backward();
+    store_.release();
     return loss.item().toDouble();
   }
 
   /// Sums the gradients in place and the loss.
   double sum_over_ranks(double loss) {
-    comm::all_reduce_sum(comm_, optimizer_.gradients());
+    comm::all_reduce_sum(comm_, store_.flat_gradients());
     comm::all_reduce_sum(comm_, std::span(&loss, 1));
     return loss;
   }
@@ -162,6 +168,7 @@ class RankTrainer {
   std::vector<Task> next_batch_;
   Model& model_;
   ModelCost cost_;
+  ParameterStore store_;
   Optimizer optimizer_;
   double peak_flops_;
 };
