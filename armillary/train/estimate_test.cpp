@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "armillary/core/error.h"
@@ -115,9 +116,12 @@ TEST(Estimate, PoliciesCostWhatTheyDoAndSendAgain) {
 TEST(Estimate, MemoryIsThatOfARunWithinAQuarter) {
   const PackedText packed({std::string(5000, 'a')}, {.seq_len = 2048, .seed = 0});
   CountingAllocator& memory = CountingAllocator::instance();
-  for (const char* dtype : {"float32", "bfloat16"}) {
+  for (const auto& [model, dtype] :
+       {std::pair("gpt", "float32"), std::pair("gpt", "bfloat16"), std::pair("llama", "float32"),
+        std::pair("llama", "bfloat16")}) {
     for (const std::string& mode : recompute_names()) {
       Recipe recipe = recipe_of(2, "ring", "window:left=64,right=0");
+      recipe.model.name = model;
       recipe.model.dim = 96;
       recipe.model.n_layers = 6;
       recipe.training.seq_len = 2048;
@@ -128,10 +132,10 @@ TEST(Estimate, MemoryIsThatOfARunWithinAQuarter) {
       const auto expected = static_cast<double>(2 * estimate(recipe, packed).memory.total());
       const auto measured = static_cast<double>(
           memory.peak_bytes([&] { train(recipe, packed, [](const StepMetrics&) {}); }));
-      fmt::print("{:<8} {:<16} estimate {:.1f} MiB, run {:.1f} MiB, ratio {:.2f}\n", dtype, mode,
-                 expected / (1 << 20), measured / (1 << 20), measured / expected);
-      EXPECT_LT(measured, 1.25 * expected) << dtype << ' ' << mode;
-      EXPECT_GT(measured, 0.8 * expected) << dtype << ' ' << mode;
+      fmt::print("{:<5} {:<8} {:<16} estimate {:.1f} MiB, run {:.1f} MiB, ratio {:.2f}\n", model,
+                 dtype, mode, expected / (1 << 20), measured / (1 << 20), measured / expected);
+      EXPECT_LT(measured, 1.25 * expected) << model << ' ' << dtype << ' ' << mode;
+      EXPECT_GT(measured, 0.8 * expected) << model << ' ' << dtype << ' ' << mode;
     }
   }
 }
