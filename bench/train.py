@@ -1,5 +1,5 @@
-"""Training a GPT (6 layers, width 512, 8 heads, bytes) by `armillary train` and by plain PyTorch on one
-process.
+"""Training a GPT and a Llama (6 layers, width 512, 8 heads, bytes) by `armillary train` and by plain PyTorch
+on one process.
 
 Both start from the same parameters on the same text; loss and gradient norm of the first step must agree
 before anything is compared. Runs take turns; a run's first step warms it up and is not counted. Two cores
@@ -35,6 +35,7 @@ from bench.contest import (
 )
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+MODELS = ("gpt", "llama")
 OURS = {
     "ours, 2 ranks": ["parallelism.context_parallel_degree=2"],
     "ours, 1 rank of 2 threads": [
@@ -54,9 +55,10 @@ def write_text(folder, tokens):
     return path
 
 
-def run_ours(args, settings, dtype, tokens, steps, folder, text):
-    """The steps of one run of `armillary train`, as plain_gpt.py answers them."""
+def run_ours(args, settings, model, dtype, tokens, steps, folder, text):
+    """The steps of one run of `armillary train`, as plain_decoder.py answers them."""
     values = [
+        f"model.name={model}",
         f"model.dim={args.dim}",
         f"model.n_layers={args.layers}",
         "model.n_heads=8",
@@ -101,8 +103,8 @@ def require_same(first, dtype):
                 )
 
 
-def measure(args, dtype, tokens, least_rounds, seconds):
-    """The rows of one length and dtype."""
+def measure(args, model, dtype, tokens, least_rounds, seconds):
+    """The rows of one model, length and dtype."""
     alone = tokens >= OURS_ALONE
     first, reasons, rounds, begin = {}, {}, [], time.monotonic()
     if alone:
@@ -111,11 +113,12 @@ def measure(args, dtype, tokens, least_rounds, seconds):
         reasons[PLAIN] = "not run: no BF16 instructions"
     with tempfile.TemporaryDirectory() as folder, Contender(program("cores")) as cores:
         text = write_text(folder, tokens)
-        shape = ["--text", text, "--dim", args.dim, "--layers", args.layers, "--dtype", dtype]
+        shape = ["--text", text, "--dim", args.dim, "--layers", args.layers]
+        shape += ["--model", model, "--dtype", dtype]
         plain = None
         try:
             if PLAIN not in reasons:
-                plain = Contender(peer("plain_gpt", *shape), timeout_s=3600)
+                plain = Contender(peer("plain_decoder", *shape), timeout_s=3600)
                 first[PLAIN] = plain.run("step")
         except RefusedError as refused:
             reasons[PLAIN] = str(refused)
@@ -132,7 +135,7 @@ def measure(args, dtype, tokens, least_rounds, seconds):
                             done = [plain.run("step")]
                         else:
                             count = 1 if alone else 2
-                            done = run_ours(args, OURS[name], dtype, tokens, count, folder, text)
+                            done = run_ours(args, OURS[name], model, dtype, tokens, count, folder, text)
                             first.setdefault(name, done[0])
                         rounds[-1][name] = done[-1]
                     except RefusedError as refused:
@@ -141,10 +144,10 @@ def measure(args, dtype, tokens, least_rounds, seconds):
         finally:
             if plain:
                 plain.close()
-    return rows(dtype, tokens, first, reasons, rounds)
+    return rows(model, dtype, tokens, first, reasons, rounds)
 
 
-def rows(dtype, tokens, first, reasons, rounds):
+def rows(model, dtype, tokens, first, reasons, rounds):
     """A row for each side: rates are medians of rounds with two cores, memory the most of any round."""
     kept, counts = with_cores(rounds)
     rate = {
@@ -153,7 +156,7 @@ def rows(dtype, tokens, first, reasons, rounds):
         if name not in reasons
     }
     for name in [*OURS, PLAIN]:
-        row = {"bench": "train", "dtype": dtype, "tokens": tokens, "who": name, **counts}
+        row = {"bench": "train", "model": model, "dtype": dtype, "tokens": tokens, "who": name, **counts}
         if name not in rate:
             yield row | {"reasons": {"tokens_per_s": reasons[name]}}
             continue
@@ -169,6 +172,7 @@ def rows(dtype, tokens, first, reasons, rounds):
 
 
 COLUMNS = {
+    "model": lambda row: row["model"],
     "dtype": lambda row: row["dtype"],
     "tokens": lambda row: f"{row['tokens']:,}",
     "who": lambda row: row["who"],
@@ -184,6 +188,7 @@ COLUMNS = {
 def main():
     parser = add_flags(argparse.ArgumentParser(prog="./dev bench train", description=__doc__))
     parser.add_argument("--tokens", type=at_least_one, nargs="+", help="[4096 16384 65536]")
+    parser.add_argument("--model", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--dtype", nargs="+", default=list(DTYPES), choices=DTYPES)
     parser.add_argument("--dim", type=at_least_one, default=512, help="width, a multiple of 16")
     parser.add_argument("--layers", type=at_least_one, default=6)
@@ -191,10 +196,11 @@ def main():
     lengths = args.tokens or ([1024] if args.quick else [4096, 16384, 65536])
     budget = Budget(args.quick)
     table = Table(args.json, COLUMNS)
-    for tokens, dtype in budget.of([(tokens, dtype) for tokens in lengths for dtype in args.dtype]):
+    cells = [(model, tokens, dtype) for model in args.model for tokens in lengths for dtype in args.dtype]
+    for model, tokens, dtype in budget.of(cells):
         least = 1 if tokens >= OURS_ALONE else 2 if args.quick else 3
         for row in measure(
-            args, dtype, tokens, least, 0 if tokens >= OURS_ALONE else seconds_of(args, 20, 60)
+            args, model, dtype, tokens, least, 0 if tokens >= OURS_ALONE else seconds_of(args, 20, 60)
         ):
             table.add(row)
 

@@ -1,8 +1,8 @@
-"""The GPT of `armillary train` in plain PyTorch on one process: a peer of bench/train.py.
+"""GPT and Llama of `armillary train` in plain PyTorch on one process: a peer of bench/train.py.
 
-Pre-norm with RMSNorm, rotary positions, GELU, no biases; same names, same start from the same seed, AdamW.
-A side is "step": one step of training, whose value has seconds, loss, grad_norm and the most memory that
-was ever held."""
+Pre-norm with RMSNorm, rotary positions, GELU or SwiGLU, no biases; same names, same start from the
+same seed, AdamW. A side is "step": one step of training, whose value has seconds, loss, grad_norm and the
+most memory that was ever held."""
 
 import argparse
 import pathlib
@@ -48,22 +48,39 @@ class FeedForward(nn.Module):
         return self.w2(functional.gelu(self.w1(x_BLE)))
 
 
+class SwiGlu(nn.Module):
+    """As wide as llama_options of models/llama.h makes it with multiple_of 256."""
+
+    def __init__(self, dim):
+        super().__init__()
+        hidden = -(-(8 * dim // 3) // 256) * 256
+        self.w1 = nn.Linear(dim, hidden, bias=False)
+        self.w2 = nn.Linear(hidden, dim, bias=False)
+        self.w3 = nn.Linear(dim, hidden, bias=False)
+
+    def forward(self, x_BLE):
+        return self.w2(functional.silu(self.w1(x_BLE)) * self.w3(x_BLE))
+
+
+FEED_FORWARDS = {"gpt": FeedForward, "llama": SwiGlu}
+
+
 class Block(nn.Module):
-    def __init__(self, dim, heads):
+    def __init__(self, dim, heads, model):
         super().__init__()
         self.attention_norm, self.ffn_norm = nn.RMSNorm(dim, 1e-5), nn.RMSNorm(dim, 1e-5)
-        self.attention, self.feed_forward = Attention(dim, heads), FeedForward(dim)
+        self.attention, self.feed_forward = Attention(dim, heads), FEED_FORWARDS[model](dim)
 
     def forward(self, x_BLE, cos, sin):
         x_BLE = x_BLE + self.attention(self.attention_norm(x_BLE), cos, sin)
         return x_BLE + self.feed_forward(self.ffn_norm(x_BLE))
 
 
-class Gpt(nn.Module):
-    def __init__(self, dim, layers, heads):
+class Decoder(nn.Module):
+    def __init__(self, dim, layers, heads, model):
         super().__init__()
         self.tok_embeddings = nn.Embedding(SEPARATOR + 1, dim)
-        self.layers = nn.ModuleList(Block(dim, heads) for _ in range(layers))
+        self.layers = nn.ModuleList(Block(dim, heads, model) for _ in range(layers))
         self.norm = nn.RMSNorm(dim, 1e-5)
         self.output = nn.Linear(dim, SEPARATOR + 1, bias=False)
         self.head_dim = dim // heads
@@ -92,6 +109,7 @@ class Gpt(nn.Module):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--text", type=pathlib.Path, required=True, help="one document: the only sequence")
+    parser.add_argument("--model", default="gpt", choices=FEED_FORWARDS)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--heads", type=int, default=8)
@@ -100,7 +118,7 @@ def main():
     args = parser.parse_args()
     answers = claim_stdout()
     torch.set_num_threads(args.threads)
-    model = Gpt(args.dim, args.layers, args.heads)
+    model = Decoder(args.dim, args.layers, args.heads, args.model)
     model.initialize(0)
     adamw = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
     tokens = torch.tensor([*args.text.read_bytes(), SEPARATOR])

@@ -76,8 +76,12 @@ def test_strategies():
 def test_train():
     found = rows("train", "--quick", "--tokens", 64, "--dim", 64, "--layers", 1, "--dtype", "fp32")
     assert {row["who"] for row in found} >= {"ours, 2 ranks", "PyTorch, 2 threads"}
-    first = [row["first_grad_norm"] for row in found if "first_grad_norm" in row]
-    assert max(first) - min(first) < 1e-3 * min(first)
+    assert {row["model"] for row in found} == {"gpt", "llama"}
+    for model in ("gpt", "llama"):
+        first = [
+            row["first_grad_norm"] for row in found if row["model"] == model and "first_grad_norm" in row
+        ]
+        assert max(first) - min(first) < 1e-3 * min(first)
     assert all(row["left_out_rounds"] == len(row["left_out_cores"]) for row in found)
 
 
