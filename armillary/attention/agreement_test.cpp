@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "armillary/attention/agreement.h"
 #include "armillary/attention/attention_in_progress.h"
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/local.h"
@@ -238,6 +239,20 @@ TEST(Agreement, RanksThatAreAskedForDifferentThingsAreToldBoth) {
       }
     }
   }
+}
+
+TEST(Agreement, RanksOfDifferentVersionsAttendToNothing) {
+  const AttentionOptions options = causal(fresh_tokens());
+  const Ends ends = ends_of([&](comm::Communicator& comm) {
+    Agreement agreement(comm, {.call = "attention",
+                               .key = {},
+                               .problem = "world=3",
+                               .options = options,
+                               .version = comm.rank() == 2 ? "0.0.9" : proof::version()});
+    agreement.wait();
+  });
+  EXPECT_THAT(ends.texts, Each(AllOf(HasSubstr("version=0.0.9"),
+                                     HasSubstr("version=" + std::string(proof::version())))));
 }
 
 // All have seen both before, and those far from the one that differs would have all they need.

@@ -93,8 +93,10 @@ CallRecord record_of(const Asked& asked) {
                     .slopes = digest_of(options.alibi_slopes_H),
                     .sinks = digest_of(options.sinks_H),
                     .max_logit = options.return_max_logit,
+                    .version = {},
                     .call = {},
                     .problem = {}};
+  put(record.version, asked.version);
   put(record.call, asked.call);
   put(record.problem, asked.problem);
   return record;
@@ -111,6 +113,7 @@ std::vector<std::string> words_of(const CallRecord& record) {
   const auto add_digest = [&](std::string_view name, const Digest& digest) {
     add(name, digest == Digest{} ? "none" : "#" + to_string(digest));
   };
+  add("version", record.version);
   add("call", record.call);
   add("scale", record.scale);
   add_optional("softcap", record.softcap);

@@ -46,6 +46,7 @@ struct Asked {
   double scale = 0;
   const AttentionOptions&
       options;  ///< `proofs` may differ: it is where proofs lie on this machine.
+  std::string_view version = proof::version();  ///< Of the library: others may plan otherwise.
 };
 
 /// What a rank was asked for, as it travels: of one size on all ranks, compared as bytes.
@@ -64,8 +65,9 @@ struct CallRecord {
   proof::Digest slopes;  ///< 0 for none, like `sinks`.
   proof::Digest sinks;
   std::uint64_t max_logit;
+  char version[16];
   char call[16];
-  char problem[888];  ///< Asked::problem, cut off where it is longer.
+  char problem[872];  ///< Asked::problem, cut off where it is longer.
 };
 static_assert(sizeof(CallRecord) == 1024 && std::is_trivially_copyable_v<CallRecord>);
 
