@@ -16,6 +16,11 @@
 namespace armillary::train {
 namespace {
 
+std::shared_ptr<const LayerOps> ops_of(const DecoderOptions& options) {
+  return options.fused() ? fused_cpu_ops(options.native_bf16())
+                         : separate_ops(options.native_bf16());
+}
+
 Rotation rotation_at(const at::Tensor& positions_L, std::int64_t head_dim, double theta) {
   const auto exponents = at::arange(0, head_dim, 2, at::kDouble) / static_cast<double>(head_dim);
   const auto frequencies = at::pow(theta, -exponents);
@@ -57,19 +62,20 @@ at::Tensor run(Block& layer, Recompute policy, const at::Tensor& x_BLE, const Ro
 
 }  // namespace
 
-RmsNormImpl::RmsNormImpl(const DecoderOptions& options) : eps_(options.norm_eps()) {
+RmsNormImpl::RmsNormImpl(const DecoderOptions& options)
+    : ops_(ops_of(options)), eps_(options.norm_eps()) {
   weight_ = register_parameter("weight", at::ones({options.dim()}));
 }
 
 at::Tensor RmsNormImpl::forward(const at::Tensor& x_BLE) {
-  return rms_norm(x_BLE, weight_, eps_);
+  return ops_->norm(x_BLE, norm());
 }
 
 AttentionImpl::AttentionImpl(const DecoderOptions& options)
     : heads_(options.n_heads()),
       kv_heads_(options.n_kv_heads()),
       head_dim_(options.dim() / options.n_heads()),
-      product_{.native_bf16 = options.native_bf16()},
+      ops_(ops_of(options)),
       wq_(register_module("wq", Projection(options.dim(), options.dim()))),
       wk_(register_module("wk", Projection(options.dim(), options.n_kv_heads() * head_dim_))),
       wv_(register_module("wv", Projection(options.dim(), options.n_kv_heads() * head_dim_))),
@@ -93,14 +99,14 @@ at::Tensor AttentionImpl::forward(const at::Tensor& x_BLE, const RmsNorm& norm,
     return i == kV ? dgiven : rotated_back(dgiven, rotation.cos_LC, rotation.sin_LC);
   };
   const auto qkv =
-      project(x_BLE, {wq_->weight(), wk_->weight(), wv_->weight()}, norm->before(product_),
-              {.order = {kK, kV, kQ}, .made = made, .made_grad = made_grad});
+      ops_->linear_of_norm(x_BLE, norm->norm(), {wq_->weight(), wk_->weight(), wv_->weight()},
+                           {.order = {kK, kV, kQ}, .made = made, .made_grad = made_grad});
   const at::Tensor out_BLHD = call.finish(qkv[kQ], qkv[kK], qkv[kV]);
-  return project(out_BLHD.flatten(2), wo_->weight(), product_);
+  return ops_->linear(out_BLHD.flatten(2), wo_->weight());
 }
 
 FeedForwardImpl::FeedForwardImpl(const DecoderOptions& options)
-    : product_{.native_bf16 = options.native_bf16()},
+    : ops_(ops_of(options)),
       w1_(register_module("w1", Projection(options.dim(), options.hidden_dim()))),
       w2_(register_module("w2", Projection(options.hidden_dim(), options.dim()))) {
   if (options.feed_forward() == FeedForwardKind::SwiGlu) {
@@ -110,12 +116,12 @@ FeedForwardImpl::FeedForwardImpl(const DecoderOptions& options)
 
 at::Tensor FeedForwardImpl::forward(const at::Tensor& x_BLE, const RmsNorm& norm) {
   if (w3_) {
-    const auto gate_and_up = project(x_BLE, {w1_->weight(), w3_->weight()}, norm->before(product_));
-    return project(swiglu(gate_and_up[0], gate_and_up[1]), w2_->weight(), product_);
+    const auto gate_and_up =
+        ops_->linear_of_norm(x_BLE, norm->norm(), {w1_->weight(), w3_->weight()});
+    return ops_->linear(swiglu(gate_and_up[0], gate_and_up[1]), w2_->weight());
   }
-  ProductOptions of_gelu = product_;
-  of_gelu.gelu = true;
-  return project(project(x_BLE, w1_->weight(), norm->before(product_)), w2_->weight(), of_gelu);
+  const at::Tensor hidden = ops_->linear_of_norm(x_BLE, norm->norm(), {w1_->weight()})[0];
+  return ops_->linear_of_gelu(hidden, w2_->weight());
 }
 
 BlockImpl::BlockImpl(const DecoderOptions& options)
@@ -177,8 +183,7 @@ const at::Tensor& DecoderImpl::output_weight() const {
 
 at::Tensor DecoderImpl::forward(const at::Tensor& tokens_BL, const at::Tensor& positions_L,
                                 const Attends& attends) {
-  return project(features(tokens_BL, positions_L, attends), output_weight(),
-                 {.native_bf16 = options_.native_bf16()});
+  return ops_of(options_)->linear(features(tokens_BL, positions_L, attends), output_weight());
 }
 
 at::Tensor DecoderImpl::loss(const at::Tensor& tokens_BL, const at::Tensor& positions_L,

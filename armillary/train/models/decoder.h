@@ -23,11 +23,12 @@
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "armillary/train/models/attend.h"
 #include "armillary/train/models/decoder_options.h"
-#include "armillary/train/models/project.h"
+#include "armillary/train/models/layer_ops.h"
 
 namespace armillary::train {
 
@@ -41,20 +42,16 @@ class RmsNormImpl : public torch::nn::Module {
  public:
   explicit RmsNormImpl(const DecoderOptions& options);
   at::Tensor forward(const at::Tensor& x_BLE);
-  /// For products of the norm of what they are given.
-  ProductOptions before(ProductOptions product) const {
-    product.norm_weight = weight_;
-    product.norm_eps = eps_;
-    return product;
-  }
+  Norm norm() const { return {weight_, eps_}; }
 
  private:
+  std::shared_ptr<const LayerOps> ops_;
   double eps_;
   at::Tensor weight_;
 };
 TORCH_MODULE(RmsNorm);
 
-/// A matrix [out, in] that multiplies every token (project.h); no bias.
+/// A matrix [out, in] that multiplies every token (layer_ops.h); no bias.
 class ProjectionImpl : public torch::nn::Module {
  public:
   ProjectionImpl(std::int64_t in, std::int64_t out)
@@ -77,7 +74,7 @@ class AttentionImpl : public torch::nn::Module {
   std::int64_t heads_;
   std::int64_t kv_heads_;
   std::int64_t head_dim_;
-  ProductOptions product_;
+  std::shared_ptr<const LayerOps> ops_;
   Projection wq_, wk_, wv_, wo_;
 };
 TORCH_MODULE(Attention);
@@ -88,7 +85,7 @@ class FeedForwardImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& x_BLE, const RmsNorm& norm);  ///< Of norm(x).
 
  private:
-  ProductOptions product_;
+  std::shared_ptr<const LayerOps> ops_;
   Projection w1_, w2_;
   Projection w3_{nullptr};  ///< Of SwiGLU alone.
 };

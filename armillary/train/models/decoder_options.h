@@ -30,6 +30,7 @@ struct DecoderOptions {
   TORCH_ARG(bool, tied) = false;
   TORCH_ARG(at::ScalarType, dtype) = at::kFloat;  ///< kFloat or kBFloat16.
   TORCH_ARG(bool, native_bf16) = cpu_multiplies_bf16();
+  TORCH_ARG(bool, fused) = true;  ///< fused_cpu_ops or separate_ops (layer_ops.h).
   TORCH_ARG(Recompute, recompute) = Recompute::None;
   TORCH_ARG(std::int64_t, loss_chunk_tokens) = 1024;  ///< Tokens whose logits exist at once.
 };

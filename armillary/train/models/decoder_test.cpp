@@ -164,6 +164,25 @@ TEST(Decoder, Bf16IsTheSameWithAndWithoutInstructionsForIt) {
             0.002 * want.abs().max().item<double>());
 }
 
+TEST(Decoder, FusedAndSeparateOpsAreTheSameMathematics) {
+  for (const FeedForwardKind kind : {FeedForwardKind::Gelu, FeedForwardKind::SwiGlu}) {
+    Decoder fused = make(small().feed_forward(kind));
+    Decoder separate = make(small().feed_forward(kind).fused(false));
+    const auto [tokens_BL, positions_L] = inputs(33);
+    for (Decoder* model : {&fused, &separate}) {
+      const Attends attends(causal(positions_L));
+      (*model)->loss(tokens_BL, positions_L, tokens_BL, attends, 8).backward();
+    }
+    const auto got = separate->parameters();
+    const auto want = fused->parameters();
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      EXPECT_LE(max_difference(got[i].grad(), want[i].grad()),
+                1e-5 * want[i].grad().abs().max().item<double>())
+          << "parameter " << i;
+    }
+  }
+}
+
 TEST(Decoder, ARankWithoutTokensTakesPart) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     Decoder model = make(small().dtype(dtype));
