@@ -68,7 +68,7 @@ struct Moved {
 ///
 /// A failure of any kind (a kernel that throws, a peer that is gone, a deadline) aborts the group,
 /// so that every rank leaves within a second with the first reason.
-class Execution : private Work {
+class Execution final : private Work {
  public:
   /// `slots` is memory for all slots, of release(); if there is too little, it is allocated.
   Execution(std::shared_ptr<const CompiledProgram> compiled, comm::Communicator& comm,

@@ -156,7 +156,8 @@ inline bool LateDevice::wait_for(const Event& event, double seconds) {
 
 inline void LateDevice::drain(const Work& work) noexcept {
   Lock lock(mutex_);
-  for (auto& [number, lane] : lanes_) {
+  for (auto& entry : lanes_) {
+    Lane& lane = entry.second;
     std::erase_if(lane.waiting, [&](const auto& started) { return started->work == &work; });
     if (lane.running && lane.running->work == &work) lane.running->dropped = true;
     changed_.notify_all();

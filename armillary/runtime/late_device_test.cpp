@@ -1,5 +1,6 @@
 #include "armillary/runtime/late_device.h"
 
+#include <ATen/Functions.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

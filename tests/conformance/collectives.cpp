@@ -1,9 +1,11 @@
 // Collectives that ranks call differently: one line on every rank, and no data moved.
 #include "armillary/comm/collectives.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "armillary/core/error.h"
@@ -29,8 +31,12 @@ TEST_P(CommunicatorConformance, CollectivesThatDifferAreRefusedOnEveryRank) {
   for (const int world : {2, 3, 5, 8}) {
     run(world, [](Communicator& comm) {
       const bool odd = comm.rank() == comm.world() - 1;
-      const std::string other = "rank " + std::to_string(comm.world() - 1) + " calls ";
-      const std::string end = "; the same call is required on all ranks";
+      const auto refusal = [&](std::string_view name, std::string_view first,
+                               std::string_view last) {
+        return fmt::format(
+            "{}: rank 0 calls {}, rank {} calls {}; the same call is required on all ranks", name,
+            first, comm.world() - 1, last);
+      };
       std::vector<float> floats(odd ? 4 : 3, 7);
       const std::vector<float> before = floats;
       std::vector<double> doubles(3);
@@ -38,28 +44,26 @@ TEST_P(CommunicatorConformance, CollectivesThatDifferAreRefusedOnEveryRank) {
 
       expect_refusal(
           comm, [&](Communicator& c) { all_reduce_sum(c, floats); },
-          "all_reduce_sum: rank 0 calls all_reduce_sum of 3 fp32, " + other +
-              "all_reduce_sum of 4 fp32" + end);
+          refusal("all_reduce_sum", "all_reduce_sum of 3 fp32", "all_reduce_sum of 4 fp32"));
       expect_refusal(
           comm,
           [&](Communicator& c) { odd ? all_reduce_sum(c, doubles) : all_reduce_sum(c, floats); },
-          "all_reduce_sum: rank 0 calls all_reduce_sum of 3 fp32, " + other +
-              "all_reduce_sum of 3 fp64" + end);
+          refusal("all_reduce_sum", "all_reduce_sum of 3 fp32", "all_reduce_sum of 3 fp64"));
       expect_refusal(
           comm, [&](Communicator& c) { broadcast(c, bytes, odd ? 1 : 0); },
-          "broadcast: rank 0 calls broadcast of 12 byte from rank 0, " + other +
-              "broadcast of 12 byte from rank 1" + end);
+          refusal("broadcast", "broadcast of 12 byte from rank 0",
+                  "broadcast of 12 byte from rank 1"));
       expect_refusal(
           comm, [&](Communicator& c) { odd ? barrier(c) : broadcast(c, bytes, 0); },
-          "broadcast: rank 0 calls broadcast of 12 byte from rank 0, " + other + "barrier" + end);
-      std::vector<std::byte> all(8 * comm.world());
+          refusal("broadcast", "broadcast of 12 byte from rank 0", "barrier"));
+      std::vector<std::byte> all(std::size_t{8} * static_cast<std::size_t>(comm.world()));
       const std::size_t size = odd ? 8 : 4;
       expect_refusal(
           comm,
           [&](Communicator& c) {
             all_gather(c, bytes.first(size), std::span(all).first(size * c.world()));
           },
-          "all_gather: rank 0 calls all_gather of 4 byte, " + other + "all_gather of 8 byte" + end);
+          refusal("all_gather", "all_gather of 4 byte", "all_gather of 8 byte"));
       EXPECT_EQ(floats, before) << "rank " << comm.rank();
     });
   }
