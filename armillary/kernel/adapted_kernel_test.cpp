@@ -112,6 +112,13 @@ TEST(NativeCalls, OfACausalMaskAreFewWhereItIsTakenNatively) {
   EXPECT_EQ(count(stripe(0, 4, 64), stripe(1, 4, 64), {.causal = true}), 1U);
 }
 
+// A band between two distances of the stripes holds no pair.
+TEST(NativeCalls, OfStripesThatAWindowMissesAreNone) {
+  const plan::Mask mask = plan::parse_mask("window:left=0,right=0", {64, 64});
+  const Pairs pairs{.q_runs = stripe(0, 4, 64), .k_runs = stripe(1, 4, 64), .mask = &mask};
+  for (const Abilities& can : cutting_abilities()) EXPECT_EQ(native_calls(pairs, can).size(), 0U);
+}
+
 TEST(NativeCalls, OfDocumentsAreGivenTogetherWithVarlen) {
   const plan::Mask mask = plan::parse_mask("documents:16,16,32", {64, 64});
   const Pairs pairs{.q_runs = run(0, 64), .k_runs = run(0, 64), .mask = &mask};

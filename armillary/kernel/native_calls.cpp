@@ -64,11 +64,12 @@ class Cutter {
   Cutter(const EvenRows& q, const EvenRows& k, const Abilities& can, std::vector<NativeCall>& calls)
       : q_(q), k_(k), can_(can), calls_(calls) {}
 
-  /// Rows i of `q` see rows j of `k` with lo <= j - i <= hi.
+  /// Rows i of `q` see rows j of `k` with lo <= j - i <= hi: none where no multiple of the step lies
+  /// in the band, hi < lo.
   void cut(plan::Interval q, plan::Interval k, std::int64_t lo, std::int64_t hi) {
     q = intersect(q, {k.begin - hi, k.end - lo});
     k = intersect(k, {q.begin + lo, q.end + hi});
-    if (q.empty() || k.empty()) return;
+    if (q.empty() || k.empty() || hi < lo) return;
     const bool cuts_above = q.begin + hi < k.end - 1;
     const bool cuts_below = q.end - 1 + lo > k.begin;
     if (!cuts_above && !cuts_below) return add(q, k, NativeMask::Full, 0, false);
