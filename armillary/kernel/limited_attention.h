@@ -6,13 +6,14 @@
 #include <gtest/gtest.h>
 
 #include "armillary/kernel/native_attention.h"
+#include "armillary/kernel/vector_math.h"
 
 namespace armillary::kernel {
 
 /// One softmax over an explicit matrix of scores, in the accumulator.
 class LimitedAttention : public NativeAttention {
  public:
-  explicit LimitedAttention(const Abilities& can) : can_(can) {}
+  explicit LimitedAttention(const Abilities& can) : can_(can) { choose_vector_math(); }
   Abilities abilities() const override { return can_; }
 
   void forward(const std::vector<Part>& parts, double scale,

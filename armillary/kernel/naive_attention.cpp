@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "armillary/kernel/vector_math.h"
+
 namespace armillary::kernel {
 
 Sequences random_sequences(const Sizes& sizes, const plan::Mask& mask, at::ScalarType dtype,
@@ -81,6 +83,7 @@ Results naive_attention(const Sequences& sequences, const plan::Mask& mask, cons
   const auto leaf = [](const at::Tensor& x) {
     return x.detach().to(at::kDouble).clone().requires_grad_();
   };
+  choose_vector_math();
   const at::Tensor q = leaf(sequences.q_BSHD);
   const at::Tensor k = leaf(sequences.k_BSGD);
   const at::Tensor v = leaf(sequences.v_BSGE);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "armillary/kernel/patches.h"
+#include "armillary/kernel/vector_math.h"
 
 // Letters in this file: M query tokens x query heads of one KV head, N keys, I a dim of size 1.
 namespace armillary::kernel {
@@ -258,6 +259,7 @@ at::Tensor scores(const Piece& piece, const Score& score, const at::Tensor& q_MD
 
 class Reference final : public Kernel {
  public:
+  Reference() { choose_vector_math(); }
   bool plain_only() const override { return false; }
 
  private:

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "armillary/core/error.h"
+#include "armillary/kernel/vector_math.h"
 #include "armillary/train/data.h"
 #include "armillary/train/models/cross_entropy.h"
 #include "armillary/train/models/row_ops.h"
@@ -141,6 +142,7 @@ DecoderImpl::DecoderImpl(const DecoderOptions& options)
       tok_embeddings_(register_module("tok_embeddings",
                                       torch::nn::Embedding(options.vocab_size(), options.dim()))),
       norm_(nullptr) {
+  kernel::choose_vector_math();
   const auto layers = register_module("layers", torch::nn::ModuleList());
   for (std::int64_t i = 0; i < options.n_layers(); ++i) {
     layers_.emplace_back(options);
