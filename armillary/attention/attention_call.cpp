@@ -101,8 +101,7 @@ void check_and_compile(AttentionCall& call, Described& asked, const AttentionSha
   }
   call.options = {.score = score_of(options, problem.heads, problem.head_dim),
                   .max_logit = options.return_max_logit,
-                  .timeout_s = options.timeout_s,
-                  .device = &call.context->device()};
+                  .timeout_s = options.timeout_s};
   call.programs = programs_for(asked, call.comm->rank());
   const runtime::CompiledProgram& forward = *call.programs->forward;
   for (const int tile : forward.program.inputs) {
@@ -119,6 +118,7 @@ constexpr std::array<std::string_view, 4> kNames{"attention", "attention_lse", "
 runtime::ExecutionOptions AttentionCall::options_with(
     const std::optional<at::Tensor>& sinks_H) const {
   runtime::ExecutionOptions with = options;
+  with.device = &context->device();  // of today: that of forward may be gone
   if (sinks_H) {
     const bool fp64 = programs->forward->problem.dtype == plan::Dtype::F64;
     with.sinks_H = sinks_H->detach().to(fp64 ? at::kDouble : at::kFloat);

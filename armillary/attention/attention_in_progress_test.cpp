@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,8 @@
 #include "armillary/attention/told_at_once.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
+#include "armillary/runtime/context.h"
+#include "armillary/runtime/late_device.h"
 #include "armillary/runtime/watched_communicator.h"
 
 namespace armillary::attention {
@@ -45,25 +48,30 @@ TEST(AttentionInProgress, OutputAndGradientsAreThoseOfOneCallBitForBit) {
       expect_same_grads(inputs, plain, where + name);
     };
     const AttentionShape shape = attention_shape_of(plain.q, plain.k, plain.v);
-    const Leaves once(comm, options, dtype);
-    options.sinks_H = once.sinks;
-    expect_same(
-        once,
-        one_by_one(AttentionInProgress::begin(CallKind::Attention, shape, comm, options), once)
-            .out_BLHE,
-        "");
+    for (const std::string device : {"", " late"}) {
+      if (!device.empty()) {
+        runtime::Context::of(comm).use(std::make_shared<runtime::LateDevice>(comm.rank()));
+      }
+      const Leaves once(comm, options, dtype);
+      options.sinks_H = once.sinks;
+      expect_same(
+          once,
+          one_by_one(AttentionInProgress::begin(CallKind::Attention, shape, comm, options), once)
+              .out_BLHE,
+          device);
 
-    const Leaves again(comm, options, dtype);
-    options.sinks_H = again.sinks;
-    const AttentionResults kept =
-        one_by_one(AttentionInProgress::begin(CallKind::Keep, shape, comm, options), again);
-    EXPECT_FALSE(kept.out_BLHE.requires_grad()) << where;
-    expect_same_bits(kept.out_BLHE, required, where + " keep");
-    const at::Tensor replayed =
-        one_by_one(AttentionInProgress::begin(CallKind::Replay, shape, comm, options, kept.kept),
-                   again)
-            .out_BLHE;
-    expect_same(again, replayed, " replay");
+      const Leaves again(comm, options, dtype);
+      options.sinks_H = again.sinks;
+      const AttentionResults kept =
+          one_by_one(AttentionInProgress::begin(CallKind::Keep, shape, comm, options), again);
+      EXPECT_FALSE(kept.out_BLHE.requires_grad()) << where;
+      expect_same_bits(kept.out_BLHE, required, where + device + " keep");
+      const at::Tensor replayed =
+          one_by_one(AttentionInProgress::begin(CallKind::Replay, shape, comm, options, kept.kept),
+                     again)
+              .out_BLHE;
+      expect_same(again, replayed, device + " replay");
+    }
   });
 }
 
@@ -274,6 +282,35 @@ TEST(AttentionInProgress, IsOverOnceFinished) {
                                                         "another one"));
   };
   EXPECT_THROW(comm::run_ranks(1, body), CommError);
+}
+
+// Backward runs on the device that the context has then; that of forward may be gone.
+TEST(AttentionInProgress, TheDeviceMayChangeBetweenCallsNotWithin) {
+  comm::run_ranks(2, [](comm::Communicator& comm) {
+    AttentionOptions options = causal_options("ring");
+    const Leaves plain(comm, options, at::kFloat);
+    const Leaves moved(comm, options, at::kFloat);
+    options.sinks_H = plain.sinks;
+    const at::Tensor required =
+        sequence_parallel_attention(plain.q, plain.k, plain.v, comm, options);
+    required.backward(required.detach());
+
+    options.sinks_H = moved.sinks;
+    runtime::Context& context = runtime::Context::of(comm);
+    context.use(std::make_shared<runtime::LateDevice>(1));
+    const at::Tensor out_BLHE =
+        sequence_parallel_attention(moved.q, moved.k, moved.v, comm, options);
+    context.use(std::make_shared<runtime::LateDevice>(2));
+    out_BLHE.backward(out_BLHE.detach());
+    expect_same_bits(out_BLHE, required, "out");
+    expect_same_grads(moved, plain, "two devices");
+
+    auto call = AttentionInProgress::begin(
+        CallKind::Attention, attention_shape_of(moved.q, moved.k, moved.v), comm, options);
+    EXPECT_THROW(context.use(nullptr), InvalidArgument);
+    call.finish(moved.q, moved.k, moved.v);
+    context.use(nullptr);
+  });
 }
 
 }  // namespace

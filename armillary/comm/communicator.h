@@ -141,6 +141,10 @@ class Communicator {
     return *static_cast<T*>(found.get());
   }
 
+  /// @throws CommError as said above if the group has failed; else nothing. Moves nothing along:
+  /// for who has other work than messages. Cost: one atomic load (local).
+  virtual void throw_if_failed() = 0;
+
   /// Fails the group: from any thread, does not wait, does not throw. Only the first abort of a
   /// group counts; its reason and rank are what every rank then throws.
   virtual void abort(const std::string& reason) noexcept = 0;

@@ -17,6 +17,7 @@ class LocalCommunicator : public Communicator {
   LocalCommunicator(LocalGroup& group, int rank, int world, double timeout_s)
       : Communicator(rank, world, timeout_s), group_(group) {}
 
+  void throw_if_failed() override { group_.throw_if_failed(rank()); }
   void abort(const std::string& reason) noexcept override { group_.abort(rank(), reason); }
 
  private:

@@ -106,6 +106,7 @@ void LocalGroup::give_back(LocalPending& receive) {
 }
 
 void LocalGroup::throw_if_failed(int rank) {
+  if (!failed_.load(std::memory_order_acquire)) return;
   Lock lock(mutex_);
   throw_if_failed(lock, rank);
 }

@@ -89,9 +89,11 @@ at::Tensor stand_in_of(const at::Tensor& dout_BLHE, const at::Tensor& delta_BLH)
   return out.masked_fill(largest == 0, 0).to(dout_BLHE.scalar_type());
 }
 
-/// Whether a call has memory of its own for what it writes, which is then merged or added.
-at::TensorOptions own_memory(const Abilities& can, at::ScalarType input) {
-  return at::TensorOptions(can.rounds ? input : accumulator(input));
+/// Of what a call writes to memory of its own, which is then merged or added: `sums` if the library
+/// itself merges or adds, and so rounds nothing.
+at::TensorOptions own_memory(const Abilities& can, bool sums, const at::Tensor& input) {
+  const at::ScalarType dtype = input.scalar_type();
+  return at::TensorOptions(can.rounds && !sums ? dtype : accumulator(dtype)).device(input.device());
 }
 
 void attend_heads(const NativeAttention& native, const Together& calls, const Inputs& inputs,
@@ -107,7 +109,7 @@ void attend_heads(const NativeAttention& native, const Together& calls, const In
     }
     const auto sizes = q.sizes();
     Partial own{at::empty({sizes[0], sizes[1], sizes[2], parts[i].v_BLGE.size(3)},
-                          own_memory(can, q.scalar_type()).device(q.device())),
+                          own_memory(can, can.carries, q)),
                 at::empty(sizes.slice(0, 3), carry.lse_BLH.options())};
     if (can.carries) clear(own);
     partials.push_back(own);
@@ -135,7 +137,7 @@ struct GradRows {
     if (in_place) {
       made = rows_of(sum, rows);
     } else {
-      made = at::zeros(x.sizes(), own_memory(can, x.scalar_type()).device(x.device()));
+      made = at::zeros(x.sizes(), own_memory(can, can.adds_gradients, x));
     }
   }
   void add_to_sum() const {

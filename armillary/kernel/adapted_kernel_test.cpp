@@ -183,5 +183,23 @@ TEST(AdaptedKernel, RoundsOnceACall) {
   EXPECT_GT(relative_error(given.dk_BSGD, required.dk_BSGD), 0x1p-12);
 }
 
+// What the library merges and adds itself has the accumulator's memory, also where a window cut in
+// triangles is read backwards.
+TEST(AdaptedKernel, RoundsNothingThatIsMergedOrAdded) {
+  constexpr std::int64_t kLength = 64;
+  const plan::Mask mask = plan::parse_mask("window:left=9,right=2", {kLength, kLength});
+  const Sequences x = random_sequences({.heads = 2, .kv_heads = 1}, mask, at::kBFloat16, 5);
+  const Deal deal{.q_blocks = {run(0, kLength)},
+                  .k_blocks = {run(0, 32), run(32, 64)},
+                  .q_heads = {{0, 2}},
+                  .max_logit = false};
+  const LimitedAttention native(
+      {.carries = true, .adds_gradients = true, .rounds = true, .causal = true});
+  const Results given = dealt_attention(AdaptedKernel(native), x, mask, deal, 0.4);
+  const LimitedAttention exact({.carries = true, .adds_gradients = true, .causal = true});
+  const Results required = dealt_attention(AdaptedKernel(exact), x, mask, deal, 0.4);
+  expect_near(given, required, 0, "the stand-in of Out apart, nothing is rounded");
+}
+
 }  // namespace
 }  // namespace armillary::kernel

@@ -18,10 +18,10 @@ struct Abilities {
   bool carries = false;  ///< Merges into a partial of earlier keys; else it writes one of its own.
   bool adds_gradients = false;  ///< Adds to gradients in accumulators; else it writes its own.
   bool takes_delta = false;     ///< Backward reads delta; else the output.
-  bool rounds = false;          ///< What it writes of its own is in the input dtype, but for lse.
-  bool causal = false;          ///< Takes NativeMask::Causal.
-  bool window = false;          ///< Takes NativeMask::Window.
-  bool varlen = false;          ///< Takes several calls at once, whose rows are apart.
+  bool rounds = false;  ///< What it neither merges nor adds is in the input dtype, but for lse.
+  bool causal = false;  ///< Takes NativeMask::Causal.
+  bool window = false;  ///< Takes NativeMask::Window.
+  bool varlen = false;  ///< Takes several calls at once, whose rows are apart.
 };
 
 /// Which keys a query sees of a call of m queries and n keys, aligned at their ends.
@@ -50,7 +50,7 @@ struct NativeCall {
 /// The pairs that a mask shows, each once, as calls that `can` takes; those of one inner list can
 /// be given at once. Runs of one step cost a few calls for each pair of runs and band; a mask that
 /// is not taken natively is cut into those that are: a window into triangles, a triangle into
-/// rectangles. Cost: as many steps as there are calls.
+/// rectangles. Cost: a step for each band of each pair of evenly spaced rows, and for each call.
 std::vector<std::vector<NativeCall>> native_calls(const Pairs& pairs, const Abilities& can);
 
 /// One library. Threads: as of Kernel.

@@ -2,9 +2,15 @@
 
 #include <utility>
 
+#include "armillary/core/error.h"
+
 namespace armillary::runtime {
 
 void Context::use(std::shared_ptr<Device> device) {
+  if (busy_) {
+    fail<InvalidArgument>(
+        "context: the device was changed while a call is in progress; finish it first");
+  }
   executions_ = {};  // their memory lies on the device before
   device_ = std::move(device);
 }

@@ -10,15 +10,17 @@
 
 namespace armillary::runtime {
 
-/// The context of one end of a group, kept with it: nothing of a run is kept by thread or for the
-/// process, so a process may have several ranks, and a rank several groups. Threads: that of the
-/// rank. Gone with the communicator.
+/// The context of one end of a group, kept with it, so a process may have several ranks, and a rank
+/// several groups. Kept elsewhere: compiled programs, which do not change, for the process
+/// (program_cache.h); scratch of the CPU kernels, by thread. Threads: that of the rank. Gone with
+/// the communicator.
 class Context {
  public:
   /// That of `comm`, made when it is first asked for.
   static Context& of(comm::Communicator& comm) { return comm.attachment<Context>(); }
 
-  /// Runs begun from now on use `device`; the CPU before. No run may be under way.
+  /// Runs begun from now on use `device`, backward passes of earlier calls too; the CPU before.
+  /// @throws InvalidArgument while a call is in progress.
   void use(std::shared_ptr<Device> device);
   Device& device() const { return device_ == nullptr ? cpu_device() : *device_; }
 

@@ -72,11 +72,33 @@ Execution::Execution(std::shared_ptr<const CompiledProgram> compiled, comm::Comm
 }
 
 Execution::~Execution() {
-  if (!running_.empty()) device().drain(*this);
+  if (compiled_ != nullptr) device().drain(*this);  // unless it was moved from
+}
+
+void Execution::check_not_failed() const {
+  if (!failed_) return;
+  comm_->throw_if_failed();
+  fail<InvalidArgument>("executor: this run of rank {} has failed; another execution is required",
+                        comm_->rank());
+}
+
+/// A step that throws is the run's last: peers are told, then the device leaves its memory alone.
+template <class Step>
+void Execution::attempt(const Step& step) {
+  check_not_failed();
+  try {
+    or_abort(*comm_, step);
+  } catch (...) {
+    failed_ = true;
+    device().drain(*this);
+    running_.clear();
+    throw;
+  }
 }
 
 void Execution::restart(comm::Communicator& comm, ExecutionOptions options,
                         const at::Tensor& slots) {
+  check_not_failed();
   or_abort(comm, [&] { check_run(*compiled_, comm, options); });
   release_tiles();
   take_slots(slots);
@@ -115,6 +137,10 @@ void Execution::release_tiles() {
 at::Tensor Execution::release() {
   release_tiles();
   for (std::size_t t = 0; t < tiles_.size(); ++t) operands_.drop(static_cast<int>(t));
+  options_.sinks_H = at::Tensor();
+  options_.score.alibi_slopes_H = at::Tensor();
+  dsinks_H_ = at::Tensor();
+  max_logit_H_ = at::Tensor();
   return std::exchange(slots_, at::Tensor());
 }
 
@@ -203,7 +229,7 @@ void Execution::place_saved(plan::Tensor tensor, const at::Tensor& memory) {
 }
 
 void Execution::place(const std::vector<int>& role, plan::Tensor tensor, const at::Tensor& memory) {
-  or_abort(*comm_, [&] {
+  attempt([&] {
     const int tile = tile_of(role, tensor);
     if (tile < 0 || awaited_[tile] || placed_) {
       fail<InvalidArgument>(
@@ -220,7 +246,7 @@ void Execution::place(const std::vector<int>& role, plan::Tensor tensor, const a
 }
 
 void Execution::feed(plan::Tensor tensor, const at::Tensor& value) {
-  or_abort(*comm_, [&] {
+  attempt([&] {
     int tile = tile_of(compiled_->program.inputs, tensor);
     if (tile < 0) tile = tile_of(compiled_->program.saved, tensor);
     if (tile < 0 || !awaited_[tile]) {
@@ -236,7 +262,7 @@ void Execution::feed(plan::Tensor tensor, const at::Tensor& value) {
 }
 
 void Execution::advance() {
-  or_abort(*comm_, [&] {
+  attempt([&] {
     place_results();
     advance_all();
   });
@@ -249,7 +275,7 @@ void Execution::advance_all() {
 
 void Execution::finish() {
   advance();
-  or_abort(*comm_, [&] {
+  attempt([&] {
     while (!finished()) {
       wait_for_any();
       advance_all();
@@ -382,13 +408,15 @@ void Execution::wait_for_any() {
                   comm_->rank());
 }
 
-/// Until the device has run an op, or a message has passed.
+/// Until the device has run an op, a message has passed, or messages may start.
 void Execution::wait_for_device() {
   using Clock = std::chrono::steady_clock;
   constexpr double kLook = 50e-6;  // seconds; then messages are looked at
   const double timeout_s = options_.timeout_s.value_or(comm_->timeout_s());
   const auto begin = Clock::now();
   while (!device().wait(running_.front().event, kLook)) {
+    comm_->throw_if_failed();
+    if (options_.gate != nullptr && gate_is_open()) return;
     if (std::ranges::any_of(requests_, [&](const auto& request) { return comm_->done(request); })) {
       return;
     }
@@ -433,12 +461,14 @@ void Execution::add_parts(int op, std::size_t view) {
 }
 
 at::Tensor Execution::output(plan::Tensor tensor) const {
+  check_not_failed();
   const int tile = tile_of(compiled_->program.outputs, tensor);
   if (tile < 0) fail<InvalidArgument>("executor: {} is no output of this pass", to_string(tensor));
   return tiles_[tile];
 }
 
 at::Tensor Execution::saved(plan::Tensor tensor) const {
+  check_not_failed();
   const int tile = tile_of(compiled_->program.saved, tensor);
   if (tile < 0) fail<InvalidArgument>("executor: {} is not saved by this pass", to_string(tensor));
   return tiles_[tile];

@@ -39,8 +39,8 @@ struct ExecutionOptions {
   /// the plan's `finish`, and get their gradient at its `delta`: once for every row.
   at::Tensor sinks_H = {};
   bool max_logit = false;  ///< Forward only: for max_logit().
-  /// Longest that a run waits for its peers without any message arriving; the communicator's own
-  /// timeout if not given.
+  /// Longest that a run waits for its peers without any message arriving, or for one op of a device
+  /// that runs it later; the communicator's own timeout if not given.
   std::optional<double> timeout_s = {};
   /// Where ops run, and memory that the caller has not placed lies; null: the CPU. Outlives the
   /// run.
@@ -67,7 +67,9 @@ struct Moved {
 /// else: fp32, bf16 and fp16 on a CPU, inputs whose heads and dims are neighbours.
 ///
 /// A failure of any kind (a kernel that throws, a peer that is gone, a deadline) aborts the group,
-/// so that every rank leaves within a second with the first reason.
+/// so that every rank leaves within a second with the first reason, and as soon as the op that its
+/// device runs is over. Then nothing writes the caller's memory any more, and whatever is asked of
+/// the run throws.
 class Execution final : private Work {
  public:
   /// `slots` is memory for all slots, of release(); if there is too little, it is allocated.
@@ -128,6 +130,9 @@ class Execution final : private Work {
   };
 
   Device& device() const { return *options_.device; }
+  void check_not_failed() const;
+  template <class Step>
+  void attempt(const Step& step);
   void place_slots(const at::Tensor& given);
   void take_slots(const at::Tensor& given);
   void release_tiles();
@@ -171,8 +176,9 @@ class Execution final : private Work {
   std::vector<at::Tensor> tiles_;  ///< Those of the caller; undefined while they are not there.
   Operands operands_;
   std::int64_t slot_bytes_ = 0;
-  at::Tensor slots_;               ///< Undefined at rest.
-  bool placed_ = false;            ///< All results have memory.
+  at::Tensor slots_;     ///< Undefined at rest.
+  bool placed_ = false;  ///< All results have memory.
+  bool failed_ = false;
   std::vector<bool> awaited_;      ///< By tile: the caller has not fed it yet.
   std::vector<bool> complete_;     ///< By op.
   std::deque<Running> running_;    ///< On the device, in the order of the lane.

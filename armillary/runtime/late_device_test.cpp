@@ -5,7 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <optional>
 #include <stdexcept>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "armillary/comm/local.h"
@@ -14,6 +18,7 @@
 #include "armillary/plan/causal_problem.h"
 #include "armillary/runtime/executor.h"
 #include "armillary/runtime/program_cache.h"
+#include "armillary/runtime/watched_communicator.h"
 
 namespace armillary::runtime {
 namespace {
@@ -109,15 +114,140 @@ TEST(LateDevice, AnErrorOfAnOpEndsAllRanks) {
   EXPECT_EQ(told, 4);
 }
 
+constexpr double kLongDelay = 0.1;  // seconds, at most
+
+/// Memory of an output, which ops would write that are left behind.
+class Untouched {
+ public:
+  explicit Untouched(Execution& run)
+      : memory_(at::full(run.program().shapes[run.program().program.outputs[0]], 7.0, at::kFloat)) {
+    run.place_output(plan::Tensor::Out, memory_);
+  }
+  ~Untouched() {
+    std::this_thread::sleep_for(std::chrono::duration<double>(2 * kLongDelay));
+    EXPECT_TRUE(memory_.eq(7.0).all().item<bool>());
+  }
+
+ private:
+  at::Tensor memory_;
+};
+
 TEST(LateDevice, ARunThatIsDroppedLeavesNothingOnIt) {
   comm::run_ranks(1, [](comm::Communicator& comm) {
-    LateDevice device(1, 0.05);
-    {
-      Execution run(ring_of(comm), comm, {.score = {0.35}, .device = &device});
-      feed_ones(run);  // starts its ops
+    LateDevice device(1, kLongDelay);
+    std::optional<Execution> run(std::in_place, ring_of(comm), comm,
+                                 ExecutionOptions{.score = {0.35}, .device = &device});
+    const Untouched out(*run);
+    feed_ones(*run);  // starts its ops
+    run.reset();
+  });
+}
+
+TEST(LateDevice, ARunThatFailedLeavesNothingOnItAndIsOver) {
+  const auto body = [](comm::Communicator& comm) {
+    LateDevice device(1, kLongDelay);
+    Execution run(ring_of(comm), comm, {.score = {0.35}, .timeout_s = 1e-6, .device = &device});
+    const Untouched out(run);
+    feed_ones(run);
+    EXPECT_THROW(run.finish(), Error);
+    EXPECT_THROW(run.finish(), CommError);
+    EXPECT_THROW(run.output(plan::Tensor::Out), CommError);
+    EXPECT_THROW(run.restart(comm, {.score = {0.35}}), CommError);
+  };
+  EXPECT_THROW(comm::run_ranks(1, body), CommError);
+}
+
+// An op on the CPU fails inside the call that starts it.
+TEST(Execution, DoesNotGoOnAfterAnOpThatThrew) {
+  class Failing : public Device {
+   public:
+    at::Device place() const override { return at::kCPU; }
+    EventHandle start(plan::Lane /*lane*/, Work& /*work*/, int /*op*/) override {
+      throw std::runtime_error("the device failed");
     }
-    Recorded work;
-    EXPECT_TRUE(device.wait(device.start(plan::kCompute, work, 1), 10));
+    void drain(const Work& /*work*/) noexcept override {}
+
+   private:
+    bool is_done(const Event& /*event*/) override { return true; }
+    bool wait_for(const Event& /*event*/, double /*seconds*/) override { return true; }
+  };
+  const auto body = [](comm::Communicator& comm) {
+    Failing device;
+    Execution run(ring_of(comm), comm, {.score = {0.35}, .device = &device});
+    EXPECT_THROW(feed_ones(run), std::runtime_error);
+    EXPECT_THROW(run.finish(), CommError);
+    EXPECT_THROW(run.output(plan::Tensor::Out), CommError);
+  };
+  EXPECT_THROW(comm::run_ranks(1, body), CommError);
+}
+
+/// Does not open.
+struct Shut : Gate {
+  bool is_open() override { return false; }
+  void wait() override { ADD_FAILURE() << "an op is under way"; }
+};
+
+TEST(LateDevice, ARankThatWaitsForItHearsOfAFailure) {
+  using Clock = std::chrono::steady_clock;
+  const auto body = [](comm::Communicator& comm) {
+    if (comm.rank() == 1) throw std::runtime_error("rank 1 is ill");
+    LateDevice device(5, 1000);
+    Shut gate;
+    Execution run(ring_of(comm), comm, {.score = {0.35}, .device = &device, .gate = &gate});
+    const auto begin = Clock::now();
+    EXPECT_THROW(
+        {
+          feed_ones(run);
+          run.finish();
+        },
+        CommError);
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+  };
+  EXPECT_THROW(comm::run_ranks(2, body), std::runtime_error);
+}
+
+/// Ops wait for a message of the rank.
+class AfterAMessage : public LateDevice {
+ public:
+  explicit AfterAMessage(const std::atomic<int>& messages) : LateDevice(1), held_{messages} {}
+  ~AfterAMessage() override = default;
+  EventHandle start(plan::Lane lane, Work& work, int op) override {
+    LateDevice::start(lane, held_, op);
+    return LateDevice::start(lane, work, op);
+  }
+
+ private:
+  struct Held : Work {
+    explicit Held(const std::atomic<int>& messages) : messages(messages) {}
+    void run(int /*op*/) override {
+      for (int i = 0; i < 10000 && messages == 0; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      EXPECT_GT(messages, 0);
+    }
+    const std::atomic<int>& messages;
+  };
+  Held held_;
+};
+
+/// Opens when it has been looked at some times.
+struct OpensSoon : Gate {
+  int looks = 0;
+  bool is_open() override { return ++looks > 20; }
+  void wait() override {
+    while (!is_open()) std::this_thread::yield();
+  }
+};
+
+TEST(LateDevice, MessagesStartWhileItRunsAnOp) {
+  comm::run_ranks(2, [](comm::Communicator& inner) {
+    std::atomic<int> messages = 0;
+    WatchedCommunicator comm(inner, [&](const comm::Message&) { ++messages; });
+    AfterAMessage device(messages);
+    OpensSoon gate;
+    Execution run(ring_of(comm), comm, {.score = {0.35}, .device = &device, .gate = &gate});
+    feed_ones(run);
+    run.finish();
   });
 }
 

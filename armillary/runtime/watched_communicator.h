@@ -19,6 +19,7 @@ class WatchedCommunicator : public comm::Communicator {
       : Communicator(inner.rank(), inner.world(), inner.timeout_s()),
         inner_(inner),
         see_(std::move(see)) {}
+  void throw_if_failed() override { inner_.throw_if_failed(); }
   void abort(const std::string& reason) noexcept override { inner_.abort(reason); }
 
  private:

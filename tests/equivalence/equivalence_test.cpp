@@ -3,31 +3,22 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <random>
 
 #include "tests/equivalence/cases.h"
 #include "tests/sanitized.h"
+#include "tests/seed.h"
 #include "tests/tolerance.h"
 
 namespace armillary::equivalence {
 namespace {
 
-std::uint64_t printed_seed() {
-  const char* given = std::getenv("ARMILLARY_TEST_SEED");
-  const std::uint64_t seed =
-      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
-  fmt::print("ARMILLARY_TEST_SEED={}\n", seed);
-  return seed;
-}
-
 /// Runs a sample of the cases, or all of them with ARMILLARY_TEST_ALL.
 void expect_exact(std::vector<Case> cases, std::size_t sample) {
   if (kSanitized) GTEST_SKIP() << "[SKIP] intra-op threads of libgomp are not instrumented";
-  const std::uint64_t seed = printed_seed();
   const std::size_t whole = cases.size();
-  std::mt19937_64 random(seed);
-  if (std::getenv("ARMILLARY_TEST_ALL") == nullptr) {
+  std::mt19937_64 random(test_seed());
+  if (!test_all()) {
     std::shuffle(cases.begin(), cases.end(), random);
     cases.resize(std::min(cases.size(), sample));
   }

@@ -5,14 +5,13 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstdlib>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "armillary/plan/passes/lower.h"
 #include "armillary/plan/strategies/every_strategy.h"
+#include "tests/seed.h"
 
 namespace armillary::mutation {
 
@@ -108,24 +107,6 @@ inline std::vector<Case> cases(int world) {
     }
   }
   return made;
-}
-
-/// ARMILLARY_TEST_ALL is set: nothing is sampled.
-inline bool test_all() {
-  return std::getenv("ARMILLARY_TEST_ALL") != nullptr;
-}
-
-/// Seed of what is sampled: ARMILLARY_TEST_SEED, or a new one. Printed, so that a failure can be
-/// met again.
-inline unsigned test_seed() {
-  static const unsigned seed = [] {
-    const char* given = std::getenv("ARMILLARY_TEST_SEED");
-    const auto made = given == nullptr ? std::random_device{}()
-                                       : static_cast<unsigned>(std::strtoul(given, nullptr, 10));
-    fmt::print("ARMILLARY_TEST_SEED={}\n", made);
-    return made;
-  }();
-  return seed;
 }
 
 }  // namespace armillary::mutation

@@ -29,8 +29,6 @@ namespace {
 
 using mutation::Case;
 using mutation::cases;
-using mutation::test_all;
-using mutation::test_seed;
 
 /// Mutants per plan; the grid has few plans for large worlds.
 std::size_t sampled(int world) {

@@ -9,7 +9,6 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "armillary/plan/strategy.h"
 #include "armillary/plan/verify/broken_plan.h"
 #include "tests/sanitized.h"
+#include "tests/seed.h"
 
 namespace armillary::plan {
 namespace {
@@ -59,21 +59,6 @@ std::vector<Masked> masks(std::int64_t n) {
           {{2 * n + 3, n}, "window:left=4,right=2,align=end"},
           // Query 3 sees nothing, and keys n/2 and up are seen twice over.
           {{n + 4, n}, fmt::format("bands:0-3/0-{0}/-2..1;4-{1}/{2}-{0}/..", n, n + 4, n / 2)}};
-}
-
-bool test_all() {
-  return std::getenv("ARMILLARY_TEST_ALL") != nullptr;
-}
-
-unsigned test_seed() {
-  static const unsigned seed = [] {
-    const char* const given = std::getenv("ARMILLARY_TEST_SEED");
-    const unsigned made =
-        given != nullptr ? std::strtoul(given, nullptr, 10) : std::random_device{}();
-    fmt::print("ARMILLARY_TEST_SEED={}\n", made);
-    return made;
-  }();
-  return seed;
 }
 
 /// Everything sent is received, and all visible pairs are attended to.
