@@ -5,28 +5,25 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
-#include <random>
-#include <utility>
+#include <string>
 
 #include "armillary/core/error.h"
 
 namespace armillary::train {
 namespace {
 
-/// Uniform in [0, n). std::uniform_int_distribution may differ between standard libraries.
-std::uint64_t random_below(std::mt19937_64& random, std::uint64_t n) {
-  const std::uint64_t limit = random.max() - random.max() % n;
-  std::uint64_t value = random();
-  while (value >= limit) value = random();
-  return value % n;
+std::int64_t total(std::span<const std::int64_t> lengths) {
+  return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
 }
 
-/// Different streams for the order of documents (0) and of the sequences of epoch e (e + 1).
-std::uint64_t mix(std::int64_t seed, std::int64_t stream) {
-  std::seed_seq sequence{seed & 0xFFFFFFFF, seed >> 32, stream & 0xFFFFFFFF, stream >> 32};
-  std::uint32_t words[2];
-  sequence.generate(std::begin(words), std::end(words));
-  return (static_cast<std::uint64_t>(words[0]) << 32U) | words[1];
+/// `what` is token or label.
+void check_value(const char* what, std::int64_t value, std::size_t position, std::int64_t index,
+                 std::int64_t vocab_size) {
+  if (value >= 0 && value < vocab_size) return;
+  fail<InvalidArgument>(
+      "data: {} {} at position {} of sequence {}; one at least 0 and below {}, the vocabulary, is "
+      "required",
+      what, value, position, index, vocab_size);
 }
 
 }  // namespace
@@ -36,63 +33,27 @@ std::int64_t Sequence::targets() const {
                        [](std::int64_t label) { return label != kIgnoredLabel; });
 }
 
-PackedText::PackedText(const std::vector<std::string>& documents, PackingOptions options)
-    : options_(options) {
-  begins_.push_back(0);
-  const auto count = static_cast<std::int64_t>(documents.size());
-  for (const std::int64_t i : permutation(count, mix(options.seed, 0))) {
-    const std::string& document = documents[static_cast<std::size_t>(i)];
-    bytes_ += document;
-    begins_.push_back(begins_.back() + static_cast<std::int64_t>(document.size()) + 1);
-  }
-  if (options.seq_len < 1 || sequences() < 1) {
+Sequence checked_sequence(const Data& data, std::int64_t index, std::int64_t seq_len) {
+  Sequence sequence = data.at(index);
+  const auto length = static_cast<std::size_t>(seq_len);
+  const std::int64_t in_documents = total(sequence.documents);
+  if (sequence.tokens.size() != length || sequence.labels.size() != length ||
+      in_documents != seq_len) {
     fail<InvalidArgument>(
-        "data: {} documents with {} tokens for training.seq_len {}; at least seq_len + 1 tokens "
-        "are required; nearest seq_len: {}",
-        documents.size(), tokens(), options.seq_len, std::max<std::int64_t>(tokens() - 1, 1));
+        "data: sequence {} has {} tokens, {} labels and documents of {} tokens; training.seq_len "
+        "{} of each is required",
+        index, sequence.tokens.size(), sequence.labels.size(), in_documents, seq_len);
   }
-}
-
-std::int64_t PackedText::sequences() const {
-  return (tokens() - 1) / options_.seq_len;
-}
-
-Sequence PackedText::at(std::int64_t index) const {
-  const std::int64_t epoch = index / sequences();
-  const auto order = permutation(sequences(), mix(options_.seed, epoch + 1));
-  const std::int64_t begin =
-      order[static_cast<std::size_t>(index % sequences())] * options_.seq_len;
-  const std::int64_t end = begin + options_.seq_len;
-
-  Sequence sequence;
-  auto next = std::upper_bound(begins_.begin(), begins_.end(), begin);
-  for (std::int64_t position = begin; position < end; ++next) {
-    const auto document = next - begins_.begin() - 1;  // one separator for each one before it
-    const auto token = [&](std::int64_t at) -> std::int64_t {
-      if (at == *next - 1) return kSeparator;
-      return static_cast<unsigned char>(bytes_[static_cast<std::size_t>(at - document)]);
-    };
-    sequence.documents.push_back(std::min(*next, end) - position);
-    for (; position < std::min(*next, end); ++position) {
-      sequence.tokens.push_back(token(position));
-      sequence.labels.push_back(position + 1 < *next ? token(position + 1) : kIgnoredLabel);
-    }
+  for (std::size_t i = 0; i < length; ++i) {
+    check_value("token", sequence.tokens[i], i, index, data.vocab_size());
+    if (sequence.labels[i] == kIgnoredLabel) continue;
+    check_value("label", sequence.labels[i], i, index, data.vocab_size());
   }
   return sequence;
 }
 
-std::vector<std::int64_t> permutation(std::int64_t n, std::uint64_t seed) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(n));
-  std::iota(order.begin(), order.end(), 0);
-  std::mt19937_64 random(seed);
-  for (std::size_t i = order.size(); i > 1; --i) {
-    std::swap(order[i - 1], order[random_below(random, i)]);
-  }
-  return order;
-}
-
 plan::Mask sequence_mask(std::string_view text, std::span<const std::int64_t> documents) {
-  const std::int64_t length = std::accumulate(documents.begin(), documents.end(), std::int64_t{0});
+  const std::int64_t length = total(documents);
   const plan::Lengths lengths{.q = length, .kv = length};
   constexpr std::string_view kDocuments = "documents";
   if (text == kDocuments || text.starts_with("documents:within=")) {

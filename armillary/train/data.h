@@ -1,17 +1,16 @@
-// data.h: documents of bytes -> packed sequences of tokens -> what one rank trains on. No tensors.
+// data.h: what a model is trained on: sequences of tokens by number. No tensors, no text
+// (packed_text.h).
 //
-//   documents, shuffled once    |import os...<sep>|# Copyright ...<sep>|def f(): ...<sep>| ...
-//   cut every seq_len tokens    |---- sequence 0 ----|---- sequence 1 ----|---- sequence 2 ----|
-//   sequences, shuffled each epoch
+//   Data --at(i)--> Sequence --documents--> mask --layout--> positions of a rank
+//                       '--------gather of tokens and labels----------'----> what the rank trains
+//                       on
 //
-// A token is a byte, or kSeparator after the last byte of a document. The label of a token is the
-// token after it. Labels are made here, on the whole sequence, so sharding never loses the label
-// that lies on another rank.
+// Labels are those of the whole sequence, so sharding never loses the label that lies on another
+// rank.
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,52 +18,36 @@
 
 namespace armillary::train {
 
-inline constexpr std::int64_t kSeparator = 256;      ///< Ends a document.
-inline constexpr std::int64_t kVocabSize = 257;      ///< 256 bytes and the separator.
 inline constexpr std::int64_t kIgnoredLabel = -100;  ///< No target here; PyTorch's ignore_index.
 
-/// One packed sequence of seq_len tokens.
+/// One sequence of training.seq_len tokens.
 struct Sequence {
   std::vector<std::int64_t> tokens;
-  /// The next token, or kIgnoredLabel on the last token of a document: what follows it is no
-  /// continuation.
+  /// By token: what is to be predicted there, or kIgnoredLabel.
   std::vector<std::int64_t> labels;
-  /// Lengths of the pieces of documents, in order; their sum is seq_len.
+  /// Lengths of the documents that the sequence is made of, in order; their sum is its length.
   std::vector<std::int64_t> documents;
 
   std::int64_t targets() const;  ///< Number of labels that are not ignored.
 };
 
-struct PackingOptions {
-  std::int64_t seq_len = 0;
-  std::int64_t seed = 0;
-};
-
-/// All documents packed into sequences. Immutable; threads may share it.
-///
-/// (1) Every token but the last, and fewer than seq_len at the end of the packing, is a token of
-///     exactly one sequence.
-/// (2) `at(i)` depends on documents, options and i only: a run resumes by its step number.
-/// (3) i counts on over epochs; each epoch has an order of its own.
-class PackedText {
+/// Sequences by number; step s of a run with b of them a step reads (s - 1) b to s b - 1.
+/// Immutable: the ranks of a process read it at the same time.
+class Data {
  public:
-  /// @throws InvalidArgument if the documents hold fewer than seq_len + 1 tokens.
-  PackedText(const std::vector<std::string>& documents, PackingOptions options);
+  virtual ~Data() = default;
 
-  std::int64_t sequences() const;  ///< Per epoch.
-  std::int64_t tokens() const { return begins_.back(); }
+  /// Tokens, and labels that are not ignored, are at least 0 and below it.
+  virtual std::int64_t vocab_size() const = 0;
 
-  /// Requires index >= 0. Cost: O(sequences + seq_len).
-  Sequence at(std::int64_t index) const;
-
- private:
-  PackingOptions options_;
-  std::string bytes_;                 ///< The documents in packing order, without separators.
-  std::vector<std::int64_t> begins_;  ///< First token of each document, and the end of the last.
+  /// Depends on the index alone: every rank reads the same. Requires index >= 0.
+  virtual Sequence at(std::int64_t index) const = 0;
 };
 
-/// 0 .. n-1 in a random order that depends on n and seed only, on every platform.
-std::vector<std::int64_t> permutation(std::int64_t n, std::uint64_t seed);
+/// data.at(index), with what plans and models rely on. @throws InvalidArgument if its tokens, its
+/// labels or the tokens of its documents are not seq_len, or one is not of the vocabulary.
+/// Cost: O(seq_len).
+Sequence checked_sequence(const Data& data, std::int64_t index, std::int64_t seq_len);
 
 /// The mask of a sequence with these documents. `text` is `documents[:within=..]` for the documents
 /// given here, or any mask of plan::parse_mask over the whole sequence.

@@ -134,7 +134,7 @@ std::int64_t MemoryBytes::total() const {
   return parameters + gradients + optimizer + attention + activations;
 }
 
-Estimate estimate(const Recipe& recipe, const PackedText& text) {
+Estimate estimate(const Recipe& recipe, const Data& data) {
   Estimate result;
   result.cost = model_cost(recipe);
   result.memory.parameters = 4 * result.cost.parameters;
@@ -148,7 +148,8 @@ Estimate estimate(const Recipe& recipe, const PackedText& text) {
   }
   const auto strategy = plan::parse_strategy(recipe.parallelism.strategy);
   for (std::int64_t i = 0; i < recipe.training.local_batch_size; ++i) {
-    const plan::Mask mask = sequence_mask(recipe.parallelism.mask, text.at(i).documents);
+    const Sequence sequence = checked_sequence(data, i, recipe.training.seq_len);
+    const plan::Mask mask = sequence_mask(recipe.parallelism.mask, sequence.documents);
     add_plan(result,
              plan::Planner(attention_problem(recipe, result.cost.attention, mask), strategy));
     result.visible_pairs += mask.area();

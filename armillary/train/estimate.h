@@ -67,7 +67,7 @@ struct Estimate {
 /// Plans step 1. With packed documents other steps move somewhat more or less.
 /// @throws InvalidArgument if the strategy cannot solve the problem (reason and nearest legal
 /// choice).
-Estimate estimate(const Recipe& recipe, const PackedText& text);
+Estimate estimate(const Recipe& recipe, const Data& data);
 
 /// For a reader, several lines; and as one JSON object.
 std::string describe(const Recipe& recipe, const Estimate& estimate);

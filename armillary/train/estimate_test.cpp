@@ -14,6 +14,7 @@
 #include "armillary/plan/strategy.h"
 #include "armillary/proof/prove.h"
 #include "armillary/train/counting_allocator.h"
+#include "armillary/train/packed_text.h"
 #include "armillary/train/trainer.h"
 
 namespace armillary::train {

@@ -141,12 +141,17 @@ const Field& find_key(const std::vector<Field>& members, const std::string& wher
     keys.push_back(field.key);
   }
   const std::string& section = members.front().section;
-  const std::string owner = section == "model" ? model_with_key(key) : "";
-  if (!owner.empty()) {
+  for (const std::string& name : section == "model" ? model_names() : Names()) {
+    Recipe other;
+    other.model.name = name;
+    const std::vector<Field> its = fields(other);
+    if (std::ranges::none_of(its, [&](const Field& f) { return f.path() == "model." + key; })) {
+      continue;
+    }
     fail<InvalidArgument>(
         "{}key of [model] '{}' belongs to another model; {} is required; nearest: model.name = "
         "\"{}\"",
-        where, key, list_names(keys), owner);
+        where, key, list_names(keys), name);
   }
   refuse_name(where, fmt::format("key of [{}]", section), key, keys);
 }

@@ -79,6 +79,24 @@ TEST(Recipe, KeysOfAnotherModelAreRefused) {
   EXPECT_THAT(print_recipe(Recipe()), testing::Not(HasSubstr("multiple_of")));
 }
 
+TEST(Recipe, KeysOfLlamaHaveTheirRanges) {
+  const std::string llama = "[model]\nname = \"llama\"\n";
+  const auto parsed = [&](const std::string& line) {
+    return parse_recipe(llama + line + "\n", "r.toml").model;
+  };
+  EXPECT_EQ(parsed("multiple_of = 1").multiple_of, 1);
+  EXPECT_EQ(parsed("multiple_of = 2147483647").multiple_of, 2147483647);
+  EXPECT_EQ(parsed("ffn_dim_multiplier = 1e9").ffn_dim_multiplier, 1e9);
+  const auto refused = [&](const std::string& line, const std::string& required) {
+    expect_refused(llama + line + "\n", "r.toml:3: model." + line, required);
+  };
+  refused("multiple_of = 0", "between 1 and 2147483647 is required");
+  refused("multiple_of = 2147483648", "between 1 and 2147483647 is required");
+  for (const char* factor : {"0.0", "nan", "inf"}) {
+    refused(std::string("ffn_dim_multiplier = ") + factor, "above 0, at most 1000000000");
+  }
+}
+
 TEST(Recipe, MemoryKeysAreRefusedLikeAllOthers) {
   EXPECT_EQ(with("activation_checkpoint.mode=attention_output").activation_checkpoint.mode,
             "attention_output");

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "armillary/train/packed_text.h"
 #include "armillary/train/trainer.h"
 
 namespace armillary::train {

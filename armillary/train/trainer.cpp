@@ -15,8 +15,6 @@
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
-#include "armillary/core/spec.h"
-#include "armillary/io/text_files.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/proof/together.h"
 #include "armillary/train/attend_over_ranks.h"
@@ -58,10 +56,10 @@ struct Task {
 /// One rank's replica and its part of every step.
 class RankTrainer {
  public:
-  RankTrainer(const Mesh& mesh, Model& model, const PackedText& text, const Recipe& recipe)
+  RankTrainer(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe)
       : comm_(mesh.cp()),
         recipe_(recipe),
-        text_(text),
+        data_(data),
         strategy_(plan::parse_strategy(recipe.parallelism.strategy)),
         model_(model),
         cost_(model.cost()),
@@ -104,7 +102,7 @@ class RankTrainer {
     std::vector<Task> batch;
     const std::int64_t size = recipe_.training.local_batch_size;
     for (std::int64_t i = (step - 1) * size; i < step * size; ++i) {
-      Sequence sequence = text_.at(i);
+      Sequence sequence = checked_sequence(data_, i, recipe_.training.seq_len);
       const plan::Mask mask = sequence_mask(recipe_.parallelism.mask, sequence.documents);
       plan::Problem problem = attention_problem(recipe_, cost_.attention, mask);
       problem.world = comm_.world();
@@ -163,7 +161,7 @@ class RankTrainer {
 
   comm::Communicator& comm_;
   const Recipe& recipe_;
-  const PackedText& text_;
+  const Data& data_;
   plan::Strategy strategy_;
   std::vector<Task> next_batch_;
   Model& model_;
@@ -175,44 +173,30 @@ class RankTrainer {
 
 }  // namespace
 
-void train(const Mesh& mesh, Model& model, const PackedText& text, const Recipe& recipe,
+void train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
            const std::function<void(const StepMetrics&)>& on_step) {
-  RankTrainer trainer(mesh, model, text, recipe);
+  if (data.vocab_size() > model.vocab_size()) {
+    fail<InvalidArgument>(
+        "train: data with a vocabulary of {}; at most {}, the model's, is required",
+        data.vocab_size(), model.vocab_size());
+  }
+  RankTrainer trainer(mesh, model, data, recipe);
   for (std::int64_t step = 1; step <= recipe.training.steps; ++step) {
     const StepMetrics metrics = trainer.step(step);
     if (mesh.cp().rank() == 0) on_step(metrics);
   }
 }
 
-void train(const Recipe& recipe, const PackedText& text,
+void train(const Recipe& recipe, const Data& data,
            const std::function<void(const StepMetrics&)>& on_step) {
   validate(recipe);
   const auto body = [&](comm::Communicator& comm) {
     at::set_num_threads(static_cast<int>(recipe.parallelism.threads_per_rank));
     const std::unique_ptr<Model> model = make_model(recipe);
-    train(Mesh(comm, mesh_of(recipe)), *model, text, recipe, on_step);
+    train(Mesh(comm, mesh_of(recipe)), *model, data, recipe, on_step);
   };
   comm::run_ranks(static_cast<int>(recipe.parallelism.context_parallel_degree), body,
                   {.timeout_s = recipe.comm.train_timeout_seconds});
-}
-
-PackedText load_text(const Recipe::Training& training) {
-  if (training.dataset_path.empty()) {
-    fail<InvalidArgument>(
-        "recipe: training.dataset_path is empty; a folder or file of text is "
-        "required, for example --set training.dataset_path=.");
-  }
-  std::vector<std::string> extensions;
-  if (!training.dataset_extensions.empty()) {
-    for (const std::string_view extension : split(training.dataset_extensions, ',')) {
-      extensions.emplace_back(extension);
-    }
-  }
-  std::vector<std::string> documents;
-  for (io::TextFile& file : io::read_text(training.dataset_path, extensions)) {
-    documents.push_back(std::move(file.bytes));
-  }
-  return {documents, {.seq_len = training.seq_len, .seed = training.seed}};
 }
 
 }  // namespace armillary::train

@@ -1,4 +1,4 @@
-// trainer.h: trains a model on packed text, every sequence spread over the ranks.
+// trainer.h: trains a model on data, every sequence spread over the ranks.
 //
 //   step:  sequence -> shard -> forward -> backward -> sum gradients -> clip -> AdamW
 //          \_____ per rank, attention over all ranks _____/  \_______ replicas stay equal _______/
@@ -37,22 +37,20 @@ struct StepMetrics {
 /// the model, and `on_step` is called after each step by rank 0. What to train is `model`: the
 /// recipe's [model] and activation_checkpoint are not read. The rank computes with the threads that
 /// its thread has (at::set_num_threads).
-/// @throws as below; CommError on ranks whose peer has failed.
-void train(const Mesh& mesh, Model& model, const PackedText& text, const Recipe& recipe,
+/// @throws InvalidArgument if the vocabulary of the data is larger than the model's, or as
+/// checked_sequence, in the step before that of the sequence; the rest as below; CommError on ranks
+/// whose peer has failed.
+void train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
            const std::function<void(const StepMetrics&)>& on_step);
 
 /// Launches the recipe's ranks as threads of this process, each with the recipe's model.
 ///
-/// (1) The same recipe and text give bitwise the same loss and grad_norm in every run on the same
+/// (1) The same recipe and data give bitwise the same loss and grad_norm in every run on the same
 ///     machine, whatever the timing. (2) `on_step` may throw: all ranks then end, and its exception
 ///     is thrown again.
-/// @throws InvalidArgument if the recipe is not valid for this text; CommError if a rank waits
+/// @throws InvalidArgument if the recipe is not valid for this data; CommError if a rank waits
 /// longer than comm.train_timeout_seconds; Error if the loss is not finite (names the step).
-void train(const Recipe& recipe, const PackedText& text,
+void train(const Recipe& recipe, const Data& data,
            const std::function<void(const StepMetrics&)>& on_step);
-
-/// Reads and packs the recipe's dataset. @throws IoError, InvalidArgument (dataset_path is empty,
-/// or the text is shorter than a sequence).
-PackedText load_text(const Recipe::Training& training);
 
 }  // namespace armillary::train

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "armillary/comm/local.h"
-#include "armillary/train/data.h"
 #include "armillary/train/matmul_peak.h"
 #include "armillary/train/models/registry.h"
+#include "armillary/train/packed_text.h"
 #include "armillary/train/plain_decoder.h"
 #include "armillary/train/trainer.h"
 

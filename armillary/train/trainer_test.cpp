@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <set>
 #include <stdexcept>
@@ -226,11 +224,6 @@ TEST(Train, AnExceptionOfTheObserverEndsAllRanks) {
               ThrowsMessage<std::runtime_error>("disk full"));
 }
 
-TEST(LoadText, APathIsRequired) {
-  EXPECT_THAT([] { load_text(Recipe::Training()); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("training.dataset_path is empty")));
-}
-
 /// With weights of 3e8 the squares of a row overflow: its norm is 0, and so are all logits.
 TEST(Train, AGradientNormThatIsNotFiniteEndsTheRun) {
   Recipe recipe = small_recipe();
@@ -280,33 +273,41 @@ TEST(Train, RanksHaveAsManyThreadsAsTheRecipeSays) {
   }
 }
 
-TEST(LoadText, ReadsTheExtensionsOfTheRecipeAndPacksWithItsSeed) {
-  const auto folder = std::filesystem::temp_directory_path() / "armillary_load_text_test";
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
-  const std::vector<std::string> documents{"one", "three", "fourteen", "two"};
-  for (const char* name : {"a.py", "b.md", "c.py"}) {
-    std::ofstream(folder / name) << documents[static_cast<std::size_t>(name[0] - 'a')];
+/// Tokens of a vocabulary of its own; the third sequence is what `broken` says.
+class OwnData : public Data {
+ public:
+  OwnData(std::int64_t vocab_size, Sequence broken)
+      : vocab_size_(vocab_size), broken_(std::move(broken)) {}
+  std::int64_t vocab_size() const override { return vocab_size_; }
+  Sequence at(std::int64_t index) const override {
+    if (index == 2) return broken_;
+    return {.tokens = {1, 2, 3}, .labels = {2, 3, kIgnoredLabel}, .documents = {3}};
   }
-  std::ofstream(folder / "d.so") << documents[3];
-  Recipe::Training training;
-  training.dataset_path = folder.string();
-  training.seq_len = 2;
-  training.seed = 5;
-  for (const auto& [extensions, files] :
-       {std::pair(".py", std::vector{0, 2}), std::pair(".md,.py", std::vector{0, 1, 2}),
-        std::pair("", std::vector{0, 1, 2, 3})}) {
-    training.dataset_extensions = extensions;
-    std::vector<std::string> wanted;
-    for (const int i : files) wanted.push_back(documents[static_cast<std::size_t>(i)]);
-    const PackedText required(wanted, {.seq_len = 2, .seed = 5});
-    const PackedText given = load_text(training);
-    ASSERT_EQ(given.tokens(), required.tokens()) << extensions;
-    for (std::int64_t i = 0; i < given.sequences(); ++i) {
-      EXPECT_EQ(given.at(i).tokens, required.at(i).tokens) << extensions << " sequence " << i;
-    }
-  }
-  std::filesystem::remove_all(folder);
+
+ private:
+  std::int64_t vocab_size_;
+  Sequence broken_;
+};
+
+TEST(Train, DataThatDoNotFitAreRefusedBeforeTheirStep) {
+  Recipe recipe = small_recipe();
+  recipe.training.seq_len = 3;
+  recipe.training.local_batch_size = 1;
+  recipe.parallelism.context_parallel_degree = 2;
+  int steps = 0;
+  const auto on_step = [&](const StepMetrics&) { ++steps; };
+  const auto train_on = [&](std::int64_t vocab_size, const Sequence& broken) {
+    return [&, vocab_size, broken] { train(recipe, OwnData(vocab_size, broken), on_step); };
+  };
+  EXPECT_THAT(train_on(kVocabSize + 1, {}),
+              ThrowsMessage<InvalidArgument>(
+                  "train: data with a vocabulary of 258; at most 257, the model's, is required"));
+  EXPECT_EQ(steps, 0);
+  EXPECT_THAT(train_on(4, {.tokens = {1, 2}, .labels = {2, 3}, .documents = {2}}),
+              ThrowsMessage<InvalidArgument>(
+                  "data: sequence 2 has 2 tokens, 2 labels and documents of 2 tokens; "
+                  "training.seq_len 3 of each is required"));
+  EXPECT_EQ(steps, 1);  // the batch of step 3 is read in step 2
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/train/estimate.h"
+#include "armillary/train/load_text.h"
 #include "armillary/train/machine.h"
 #include "armillary/train/recipe.h"
 #include "armillary/train/report.h"

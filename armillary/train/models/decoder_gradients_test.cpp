@@ -14,9 +14,9 @@
 #include "armillary/attention/sequence_parallel_attention.h"
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/local.h"
-#include "armillary/train/data.h"
 #include "armillary/train/models/decoder.h"
 #include "armillary/train/models/registry.h"
+#include "armillary/train/packed_text.h"
 #include "armillary/train/plain_decoder.h"
 
 namespace armillary::train {

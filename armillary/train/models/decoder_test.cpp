@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <string>
 
-#include "armillary/train/data.h"
 #include "armillary/train/models/decoder_cost.h"
+#include "armillary/train/packed_text.h"
 
 namespace armillary::train {
 namespace {

@@ -1,6 +1,6 @@
 #include "armillary/train/models/gpt.h"
 
-#include "armillary/train/data.h"
+#include "armillary/train/packed_text.h"
 
 namespace armillary::train {
 

@@ -6,7 +6,7 @@
 
 namespace armillary::train {
 
-/// hidden_dim 0: 4 dim. Vocabulary: that of data.h.
+/// hidden_dim 0: 4 dim. Vocabulary: that of packed_text.h.
 DecoderOptions gpt_options(const ModelOptions& model);
 
 }  // namespace armillary::train

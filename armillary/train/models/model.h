@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "armillary/train/models/attend.h"
@@ -79,6 +80,9 @@ class Model {
                           const at::Tensor& positions_L) = 0;
 
   virtual ModelCost cost() const = 0;
+
+  /// Tokens and labels must be below it.
+  virtual std::int64_t vocab_size() const { return std::numeric_limits<std::int64_t>::max(); }
 };
 
 }  // namespace armillary::train

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "armillary/core/error.h"
-#include "armillary/train/data.h"
 #include "armillary/train/models/decoder.h"
 #include "armillary/train/models/gpt.h"
+#include "armillary/train/packed_text.h"
 
 namespace armillary::train {
 namespace {

@@ -27,6 +27,7 @@ class DecoderModel : public Model {
   }
 
   ModelCost cost() const override { return decoder_cost(options_); }
+  std::int64_t vocab_size() const override { return options_.vocab_size(); }
 
  private:
   DecoderOptions options_;
@@ -38,10 +39,6 @@ class DecoderModel : public Model {
 const std::vector<std::string>& model_names() {
   static const std::vector<std::string> names{"gpt", "llama"};
   return names;
-}
-
-std::string model_with_key(std::string_view key) {
-  return key == "multiple_of" || key == "ffn_dim_multiplier" ? "llama" : "";
 }
 
 void check_model(const ModelOptions& model) {

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "armillary/train/models/decoder_options.h"
@@ -14,9 +13,6 @@
 namespace armillary::train {
 
 const std::vector<std::string>& model_names();
-
-/// The model of `name` that has a key of [model] which others have not; empty if all have it.
-std::string model_with_key(std::string_view key);
 
 /// Whether the options fit each other. @throws InvalidArgument with the nearest legal value.
 void check_model(const ModelOptions& options);

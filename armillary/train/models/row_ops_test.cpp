@@ -56,6 +56,23 @@ void expect_close(const Function& ours, const Function& theirs, const Tensors& v
   }
 }
 
+TEST(RowOps, SwiGluIsItsFormulaInValueAndGradients) {
+  const auto halves = [](const at::Tensor& x, const auto& function) {
+    const std::int64_t width = x.size(-1) / 2;
+    return function(x.narrow(-1, 0, width), x.narrow(-1, width, width));
+  };
+  for (const std::int64_t width : {1, 6, 37}) {
+    const Function ours = [&](const Tensors& x) { return halves(x[0], swiglu); };
+    const Function theirs = [&](const Tensors& x) {
+      return halves(x[0], [](const at::Tensor& gate, const at::Tensor& up) {
+        return gate / (1 + at::exp(-gate)) * up;
+      });
+    };
+    expect_close(ours, theirs, {3 * random({2, 5, 2 * width}, 7).to(at::kBFloat16)},
+                 fmt::format("width {}", width));
+  }
+}
+
 TEST(RowOps, RmsNormIsATensInValueAndGradients) {
   for (const std::int64_t dim : {2, 16, 37, 128}) {
     expect_close([](const Tensors& t) { return rms_norm(t[0], t[1], 1e-5); },

@@ -1,0 +1,56 @@
+// packed_text.h: documents of bytes as training data: packed into sequences of tokens.
+//
+//   documents, shuffled once    |import os...<sep>|# Copyright ...<sep>|def f(): ...<sep>| ...
+//   cut every seq_len tokens    |---- sequence 0 ----|---- sequence 1 ----|---- sequence 2 ----|
+//   sequences, shuffled each epoch
+//
+// A token is a byte, or kSeparator after the last byte of a document. The label of a token is the
+// token after it, but kIgnoredLabel on the last token of a document: what follows it is no
+// continuation.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "armillary/train/data.h"
+
+namespace armillary::train {
+
+inline constexpr std::int64_t kSeparator = 256;  ///< Ends a document.
+inline constexpr std::int64_t kVocabSize = 257;  ///< 256 bytes and the separator.
+
+struct PackingOptions {
+  std::int64_t seq_len = 0;
+  std::int64_t seed = 0;
+};
+
+/// All documents packed into sequences.
+///
+/// (1) Every token but the last, and fewer than seq_len at the end of the packing, is a token of
+///     exactly one sequence.
+/// (2) `at(i)` depends on documents, options and i only: a run resumes by its step number.
+/// (3) i counts on over epochs; each epoch has an order of its own.
+class PackedText : public Data {
+ public:
+  /// @throws InvalidArgument if the documents hold fewer than seq_len + 1 tokens.
+  PackedText(const std::vector<std::string>& documents, PackingOptions options);
+
+  std::int64_t sequences() const;  ///< Per epoch.
+  std::int64_t tokens() const { return begins_.back(); }
+
+  std::int64_t vocab_size() const override { return kVocabSize; }
+
+  /// Requires index >= 0. Cost: O(sequences + seq_len).
+  Sequence at(std::int64_t index) const override;
+
+ private:
+  PackingOptions options_;
+  std::string bytes_;                 ///< The documents in packing order, without separators.
+  std::vector<std::int64_t> begins_;  ///< First token of each document, and the end of the last.
+};
+
+/// 0 .. n-1 in a random order that depends on n and seed only, on every platform.
+std::vector<std::int64_t> permutation(std::int64_t n, std::uint64_t seed);
+
+}  // namespace armillary::train
