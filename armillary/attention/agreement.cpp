@@ -58,11 +58,11 @@ struct Agreement::Exchange {
     const comm::Strided in = comm::whole(std::span(&theirs, 1));
     const comm::Message both[] = {{.direction = comm::Direction::Send,
                                    .peer = (comm.rank() + distance) % comm.world(),
-                                   .lane = kAgreementLane,
+                                   .lane = agreement_lane(comm),
                                    .parts = {&out, 1}},
                                   {.direction = comm::Direction::Receive,
                                    .peer = before(),
-                                   .lane = kAgreementLane,
+                                   .lane = agreement_lane(comm),
                                    .parts = {&in, 1}}};
     comm.start(both, requests);
   }

@@ -18,9 +18,11 @@
 
 namespace armillary::attention {
 
-/// Its lane, above those of plans: ranks go on to a round when they look, before or after a
-/// collective of theirs.
-inline constexpr int kAgreementLane = 1 << 16;
+/// Its lane, the last, above those of plans: ranks go on to a round when they look, before or after
+/// a collective of theirs.
+inline int agreement_lane(const comm::Communicator& comm) {
+  return comm.lanes() - 1;
+}
 
 /// One comparison, which the tiles of a call wait for. Collective. Cost: log2(world) messages of
 /// 1.5 KiB in each direction.

@@ -85,7 +85,7 @@ Ends ends_of(
   const auto rank_body = [&](comm::Communicator& comm) {
     int& tiles = ends.tiles[comm.rank()];
     runtime::WatchedCommunicator watched(
-        comm, [&](const comm::Message& m) { tiles += runtime::is_of_a_plan(m); });
+        comm, [&](const comm::Message& m) { tiles += runtime::is_of_a_plan(comm, m); });
     std::string& text = ends.texts[comm.rank()];
     warm_up(watched);
     tiles = 0;

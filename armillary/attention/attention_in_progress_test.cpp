@@ -118,7 +118,7 @@ struct Sent {
 Sent sent_by(comm::Communicator& inner, const char* strategy) {
   int sends = 0;
   runtime::WatchedCommunicator comm(inner, [&](const comm::Message& message) {
-    sends += runtime::is_of_a_plan(message) && message.direction == comm::Direction::Send;
+    sends += runtime::is_of_a_plan(inner, message) && message.direction == comm::Direction::Send;
   });
   const AttentionOptions options = causal_options(strategy);
   const Leaves leaves(comm, options, at::kFloat);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "armillary/comm/collectives.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
@@ -22,8 +23,12 @@ double checked_timeout(double timeout_s) {
 Pending::Pending(const Message& message, std::int64_t bytes)
     : direction_(message.direction), peer_(message.peer), lane_(message.lane), bytes_(bytes) {}
 
-Communicator::Communicator(int rank, int world, double timeout_s)
-    : rank_(rank), world_(world), timeout_s_(checked_timeout(timeout_s)) {}
+Communicator::Communicator(int rank, int world, double timeout_s, int lanes)
+    : rank_(rank), world_(world), lanes_(lanes), timeout_s_(checked_timeout(timeout_s)) {
+  if (lanes < 1) fail<InvalidArgument>("communicator: {} lanes; at least 1 is required", lanes);
+}
+
+Communicator::~Communicator() = default;
 
 void Communicator::set_timeout(double timeout_s) {
   timeout_s_ = checked_timeout(timeout_s);
@@ -76,6 +81,15 @@ void Communicator::give_back(const Request& request) {
   if (request && !request->borrowed().empty()) do_give_back(*request);
 }
 
+Collectives& Communicator::collectives() {
+  if (!collectives_) collectives_ = make_collectives();
+  return *collectives_;
+}
+
+std::unique_ptr<Collectives> Communicator::make_collectives() {
+  return std::make_unique<Collectives>(*this);
+}
+
 std::string Communicator::describe(std::span<const Request> requests) const {
   std::string text;
   for (const Request& request : requests) {
@@ -102,8 +116,8 @@ void Communicator::check(const Message& message) const {
   if (message.peer == rank_) {
     fail<InvalidArgument>("{}: peer {} is this rank itself; another rank is required", verb, rank_);
   }
-  if (message.lane < 0) {
-    fail<InvalidArgument>("{}: lane {}; a lane >= 0 is required", verb, message.lane);
+  if (message.lane < 0 || message.lane >= lanes_) {
+    fail<InvalidArgument>("{}: lane {}; a lane in [0, {}) is required", verb, message.lane, lanes_);
   }
   for (const Strided& part : message.parts) {
     const bool sizes = part.rows >= 0 && part.row_bytes >= 0;
@@ -115,6 +129,10 @@ void Communicator::check(const Message& message) const {
           "memory "
           "that is not null are required",
           verb, part.rows, part.row_bytes, part.stride_bytes, static_cast<const void*>(part.data));
+    }
+    if (!takes(part.device)) {
+      fail<InvalidArgument>("{}: memory of device {}; this engine takes that of the host", verb,
+                            part.device);
     }
   }
 }

@@ -7,9 +7,12 @@
 //   rank 1   irecv(peer 0, lane 2, parts) <--'
 //
 // Matching. Messages of one lane between an ordered pair of ranks match in program order, without
-// tags. Lanes and pairs are independent: one that stands still holds up no other.
+// tags. Lanes and pairs are independent: one that stands still holds up no other. How many lanes a
+// group has is said when it is made: an engine may need a communicator or a stream for each.
 // Threads. One thread per rank calls a communicator; only abort() may be called from any thread.
-// Failure. A group that failed stays failed: every call on every rank throws the first error.
+// Failure. A group that failed stays failed: every call on every rank throws the first error. An
+// abort travels beside the messages, not behind them. Groups that split() made fail with the one
+// that they were made of, and it with them.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +28,8 @@
 #include "armillary/comm/strided.h"
 
 namespace armillary::comm {
+
+class Collectives;
 
 enum class Direction : std::uint8_t { Send, Receive };
 
@@ -86,10 +91,11 @@ using Request = std::shared_ptr<const Pending>;
 /// memory, but to read what it lent.
 class Communicator {
  public:
-  virtual ~Communicator() = default;
+  virtual ~Communicator();
 
   int rank() const { return rank_; }
   int world() const { return world_; }
+  int lanes() const { return lanes_; }
   double timeout_s() const { return timeout_s_; }
   void set_timeout(double timeout_s);
 
@@ -101,8 +107,9 @@ class Communicator {
   /// group, c10d coalescing. Batches of a lane start in program order. One request per message, in
   /// order. Never waits for a peer, but may move memory before it returns.
   ///
-  /// @throws InvalidArgument if a peer is outside [0, world) or this rank, a lane is negative, or a
-  ///   part has negative sizes, overlapping rows, or null data with bytes; nothing is started then.
+  /// @throws InvalidArgument if a peer is outside [0, world) or this rank, a lane is outside [0,
+  ///   lanes()), or a part has negative sizes, overlapping rows, null data with bytes, or lies
+  ///   where the engine does not take it; nothing is started then.
   /// @throws CommError if a send and its receive differ in bytes, naming both. Where only the
   ///   receiver can know (MPI), it fails the group; where nobody can (NCCL), `verify` has to.
   std::vector<Request> start(std::span<const Message> batch);
@@ -132,6 +139,16 @@ class Communicator {
   /// have written there before.
   void give_back(const Request& request);
 
+  /// How the engine does collectives; for collectives.h, which checks what it is asked for.
+  Collectives& collectives();
+
+  /// A group of the ranks that call with the same color, in the order of key, ties in that of rank;
+  /// nothing for ranks with a color < 0. Collective over this group. The new group has as many
+  /// lanes, and this timeout. It must not outlive this group. Threads: this group's. The default is
+  /// an end of the group that was split first, with ranks and lanes of its own, so errors of
+  /// messages name ranks and lanes of that one. Cost: one all_gather of 12 bytes a rank.
+  virtual std::unique_ptr<Communicator> split(int color, int key);
+
   /// An object that who calls this end of the group keeps with it, one of each type: made when it
   /// is first asked for, gone with the communicator.
   template <class T>
@@ -150,24 +167,31 @@ class Communicator {
   virtual void abort(const std::string& reason) noexcept = 0;
 
  protected:
-  Communicator(int rank, int world, double timeout_s);
+  /// @throws InvalidArgument if lanes < 1, or as set_timeout.
+  Communicator(int rank, int world, double timeout_s, int lanes);
 
   /// "rank 1 receives 8 bytes from rank 0 on lane 2, ..." for error texts; skips empty requests.
   std::string describe(std::span<const Request> requests) const;
 
  private:
+  friend class SplitCommunicator;
+
   // What an implementation does; arguments are checked. `requests` has the size of `batch`.
   virtual void do_start(std::span<const Message> batch, std::span<Request> requests) = 0;
   virtual bool do_done(const Pending& request) = 0;
   virtual std::size_t do_wait_any(std::span<const Request> requests, double timeout_s) = 0;
-  virtual void do_give_back(const Pending& /*request*/) {}  ///< Only of what borrows.
+  virtual void do_give_back(const Pending& /*request*/) {}          ///< Only of what borrows.
+  virtual bool takes(int device) const { return device == kHost; }  ///< Memory there.
+  virtual std::unique_ptr<Collectives> make_collectives();
 
   Request start_one(const Message& message);
   void check(const Message& message) const;
 
   int rank_;
   int world_;
+  int lanes_;
   double timeout_s_;
+  std::unique_ptr<Collectives> collectives_;  ///< Made when it is first asked for.
   std::unordered_map<std::type_index, std::shared_ptr<void>> attachments_;
 };
 

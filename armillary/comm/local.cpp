@@ -14,8 +14,8 @@ namespace {
 
 class LocalCommunicator : public Communicator {
  public:
-  LocalCommunicator(LocalGroup& group, int rank, int world, double timeout_s)
-      : Communicator(rank, world, timeout_s), group_(group) {}
+  LocalCommunicator(LocalGroup& group, int rank, int world, const LocalOptions& options)
+      : Communicator(rank, world, options.timeout_s, options.lanes), group_(group) {}
 
   void throw_if_failed() override { group_.throw_if_failed(rank()); }
   void abort(const std::string& reason) noexcept override { group_.abort(rank(), reason); }
@@ -62,7 +62,7 @@ void run_ranks(int world, const std::function<void(Communicator&)>& body,
   std::vector<std::exception_ptr> errors(world);
   const auto run_rank = [&](int rank) {
     try {
-      LocalCommunicator communicator(group, rank, world, options.timeout_s);
+      LocalCommunicator communicator(group, rank, world, options);
       body(communicator);
     } catch (...) {
       errors[rank] = std::current_exception();

@@ -19,6 +19,7 @@ namespace armillary::comm {
 
 struct LocalOptions {
   double timeout_s = 60;  ///< Of every wait, until set_timeout().
+  int lanes = 32;
 
   /// For tests: delays every matched message by a time in [0, max_delay_s), drawn per (sender,
   /// receiver, lane) from this seed, so messages of different queues are done in another order than

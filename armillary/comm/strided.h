@@ -7,14 +7,17 @@
 
 namespace armillary::comm {
 
+inline constexpr int kHost = -1;  ///< In place of a device's number.
+
 /// `rows` runs of `row_bytes` bytes each, their begins `stride_bytes` apart: a part of a tensor
 /// that a view shows (a head range of some tokens). Requires stride_bytes >= row_bytes if rows > 1.
-/// Host memory for `local` and `mpi`, device memory for `nccl`. A send only reads it.
+/// A send only reads it.
 struct Strided {
   std::byte* data = nullptr;  ///< May be null if there are no bytes.
   std::int64_t rows = 0;
   std::int64_t row_bytes = 0;
   std::int64_t stride_bytes = 0;
+  int device = kHost;  ///< Number of the device that has it. Each engine says what it takes.
 };
 
 /// All of `values` as one row.

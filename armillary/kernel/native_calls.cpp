@@ -64,8 +64,8 @@ class Cutter {
   Cutter(const EvenRows& q, const EvenRows& k, const Abilities& can, std::vector<NativeCall>& calls)
       : q_(q), k_(k), can_(can), calls_(calls) {}
 
-  /// Rows i of `q` see rows j of `k` with lo <= j - i <= hi: none where no multiple of the step lies
-  /// in the band, hi < lo.
+  /// Rows i of `q` see rows j of `k` with lo <= j - i <= hi: none where no multiple of the step
+  /// lies in the band, hi < lo.
   void cut(plan::Interval q, plan::Interval k, std::int64_t lo, std::int64_t hi) {
     q = intersect(q, {k.begin - hi, k.end - lo});
     k = intersect(k, {q.begin + lo, q.end + hi});

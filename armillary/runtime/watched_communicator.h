@@ -16,7 +16,7 @@ class WatchedCommunicator : public comm::Communicator {
   using See = std::function<void(const comm::Message&)>;
 
   WatchedCommunicator(comm::Communicator& inner, See see)
-      : Communicator(inner.rank(), inner.world(), inner.timeout_s()),
+      : Communicator(inner.rank(), inner.world(), inner.timeout_s(), inner.lanes()),
         inner_(inner),
         see_(std::move(see)) {}
   void throw_if_failed() override { inner_.throw_if_failed(); }
@@ -40,9 +40,10 @@ class WatchedCommunicator : public comm::Communicator {
   See see_;
 };
 
-/// Whether it carries a part of a tile: a plan has a few lanes, from 1 on.
-inline bool is_of_a_plan(const comm::Message& message) {
-  return message.lane > comm::kCollectiveLane && message.lane < 1 << 16;
+/// Whether it carries a part of a tile: lanes of plans lie between that of collectives and the
+/// last, on which ranks agree.
+inline bool is_of_a_plan(const comm::Communicator& comm, const comm::Message& message) {
+  return message.lane > comm::kCollectiveLane && message.lane < comm.lanes() - 1;
 }
 
 }  // namespace armillary::runtime

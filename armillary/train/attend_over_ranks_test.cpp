@@ -40,7 +40,7 @@ std::vector<std::string> events_of_forward(comm::Communicator& inner, const char
   constexpr std::int64_t kTokens = 6;
   std::vector<std::string> seen;
   runtime::WatchedCommunicator comm(inner, [&](const comm::Message& message) {
-    if (runtime::is_of_a_plan(message) && message.direction == comm::Direction::Send) {
+    if (runtime::is_of_a_plan(inner, message) && message.direction == comm::Direction::Send) {
       seen.emplace_back("send");
     }
   });

@@ -40,7 +40,7 @@ TEST(CheckedSequence, IsThatOfTheData) {
 }
 
 TEST(CheckedSequence, RefusesOtherLengthsAndWordsOfNoVocabulary) {
-  const auto checks = [](Sequence sequence) {
+  const auto checks = [](const Sequence& sequence) {
     return [sequence] { checked_sequence(OneSequence(sequence), 3, 2); };
   };
   const auto refused = [](const std::string& reason) {

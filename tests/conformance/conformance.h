@@ -24,6 +24,8 @@ struct Launcher {
   std::function<void(int world, const Body& body)> run;
   /// Whether a send and a receive of different sizes can be told from each other.
   bool sees_sizes = true;
+  /// What errors call lane 0: a group that was split off names lanes of the whole.
+  int lane_0 = 0;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Launcher& launcher) {
@@ -33,6 +35,8 @@ inline std::ostream& operator<<(std::ostream& out, const Launcher& launcher) {
 class CommunicatorConformance : public testing::TestWithParam<Launcher> {
  protected:
   void run(int world, const Body& body) const { GetParam().run(world, body); }
+  /// What errors call this lane.
+  int told(int lane) const { return GetParam().lane_0 + lane; }
 };
 
 }  // namespace armillary::comm

@@ -15,8 +15,19 @@ Launcher shuffled(std::uint64_t seed) {
           [seed](int world, const Body& body) { run_ranks(world, body, {.shuffle_seed = seed}); }};
 }
 
+/// All but the last rank of a group, in a group of their own.
+Launcher split() {
+  const auto run = [](int world, const Body& body) {
+    run_ranks(world + 1, [&](Communicator& comm) {
+      const auto group = comm.split(comm.rank() < world ? 0 : -1, 0);
+      if (group) body(*group);
+    });
+  };
+  return {.name = "split", .run = run, .lane_0 = LocalOptions().lanes};
+}
+
 INSTANTIATE_TEST_SUITE_P(Local, CommunicatorConformance,
-                         testing::Values(local(), shuffled(1), shuffled(2), shuffled(3)),
+                         testing::Values(local(), shuffled(1), shuffled(2), shuffled(3), split()),
                          testing::PrintToStringParamName());
 
 }  // namespace

@@ -63,7 +63,7 @@ std::vector<Case> drawn_cases(std::uint64_t seed, std::size_t count) {
   std::mt19937_64 random(seed);
   std::ranges::shuffle(cases, random);
   std::set<std::string> met;
-  std::ranges::stable_partition(cases,
+  std::stable_partition(cases.begin(), cases.end(),
                                 [&](const Case& c) { return met.insert(c.strategy).second; });
   cases.resize(std::min(cases.size(), count));
   for (Case& c : cases) {

@@ -1,0 +1,101 @@
+#include "armillary/comm/reduce.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "armillary/core/error.h"
+
+namespace armillary::comm {
+namespace {
+
+constexpr std::int64_t kChunk = 1024;  // elements whose accumulators stay in the L1 cache
+
+/// The upper half of an fp32. Its arithmetic is fp32, rounded to nearest, ties to even.
+struct Bf16 {
+  std::uint16_t bits = 0;
+
+  Bf16() = default;
+  explicit Bf16(float x) {
+    const auto all = std::bit_cast<std::uint32_t>(x);
+    const bool nan = (all & 0x7FFFFFFF) > 0x7F800000;
+    const std::uint32_t rounded = all + 0x7FFF + (all >> 16 & 1);
+    bits = static_cast<std::uint16_t>((nan ? all | 0x400000 : rounded) >> 16);
+  }
+  explicit operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+};
+
+/// What elements are added and compared in.
+template <class T>
+struct AccumulatorOf {
+  using Type = std::conditional_t<sizeof(T) == 2, float, T>;
+};
+
+template <class T>
+T sum_of(T a, T b) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+  } else {
+    return a + b;
+  }
+}
+
+/// NaN if one is.
+template <class T>
+T largest_of(T a, T b) {
+  return b <= a || a != a ? a : b;
+}
+
+template <class T, class Combine>
+void reduce_with(const Combine& combine, std::span<const Array> addends, const Array& result) {
+  using Accumulator = typename AccumulatorOf<T>::Type;
+  std::array<Accumulator, kChunk> sums = {};
+  std::array<T, kChunk> values = {};  // copied, because arrays need not be aligned
+  for (std::int64_t begin = 0; begin < result.count; begin += kChunk) {
+    const std::int64_t n = std::min(kChunk, result.count - begin);
+    const std::int64_t offset = begin * static_cast<std::int64_t>(sizeof(T));
+    const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(T);
+    for (const Array& addend : addends) {
+      std::memcpy(values.data(), addend.data + offset, bytes);
+      const bool first = &addend == addends.data();
+      for (std::int64_t i = 0; i < n; ++i) {
+        const auto x = static_cast<Accumulator>(values[i]);
+        sums[i] = first ? x : combine(sums[i], x);
+      }
+    }
+    for (std::int64_t i = 0; i < n; ++i) values[i] = static_cast<T>(sums[i]);
+    std::memcpy(result.data + offset, values.data(), bytes);
+  }
+}
+
+template <class T>
+void reduce_all(Reduction reduction, std::span<const Array> addends, const Array& result) {
+  using Accumulator = typename AccumulatorOf<T>::Type;
+  if (reduction == Reduction::Sum) {
+    reduce_with<T>(sum_of<Accumulator>, addends, result);
+  } else {
+    reduce_with<T>(largest_of<Accumulator>, addends, result);
+  }
+}
+
+}  // namespace
+
+void reduce(Reduction reduction, std::span<const Array> addends, const Array& result) {
+  switch (result.dtype) {
+    case Dtype::Int64:
+      return reduce_all<std::int64_t>(reduction, addends, result);
+    case Dtype::Bf16:
+      return reduce_all<Bf16>(reduction, addends, result);
+    case Dtype::Fp16:
+      return reduce_all<_Float16>(reduction, addends, result);
+    case Dtype::Fp32:
+      return reduce_all<float>(reduction, addends, result);
+    case Dtype::Fp64:
+      return reduce_all<double>(reduction, addends, result);
+    case Dtype::Byte:
+      fail<InternalError>("reduce: bytes have no sum");
+  }
+}
+
+}  // namespace armillary::comm

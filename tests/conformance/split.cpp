@@ -1,0 +1,149 @@
+// Groups made of groups: their ranks, their messages beside those of others, one failure for all.
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "armillary/comm/collectives.h"
+#include "armillary/core/error.h"
+#include "tests/conformance/conformance.h"
+
+namespace armillary::comm {
+namespace {
+
+std::vector<std::int64_t> gathered(Communicator& comm, std::int64_t value) {
+  std::vector<std::int64_t> all(comm.world());
+  all_gather(comm, array(std::span(&value, 1)), array(std::span(all)));
+  return all;
+}
+
+/// Sends `value` once around and returns what came.
+int from_previous(Communicator& comm, int lane, int value) {
+  if (comm.world() == 1) return value;
+  int came = -1;
+  const Strided out = whole(std::span(&value, 1));
+  const Strided in = whole(std::span(&came, 1));
+  const Request sent = comm.isend((comm.rank() + 1) % comm.world(), lane, {&out, 1});
+  comm.wait(comm.irecv((comm.rank() + comm.world() - 1) % comm.world(), lane, {&in, 1}));
+  comm.wait(sent);
+  return came;
+}
+
+TEST_P(CommunicatorConformance, SplitOrdersByKeyThenRank) {
+  run(6, [](Communicator& comm) {
+    const int self = comm.rank();
+    const auto rows = comm.split(self / 3, 0);
+    EXPECT_EQ(rows->world(), 3);
+    EXPECT_EQ(rows->rank(), self % 3);
+    EXPECT_EQ(rows->lanes(), comm.lanes());
+    const std::int64_t first = self / 3 * 3;
+    EXPECT_EQ(gathered(*rows, self), (std::vector<std::int64_t>{first, first + 1, first + 2}));
+
+    const auto backwards = comm.split(0, -self);
+    EXPECT_EQ(backwards->rank(), 5 - self);
+    EXPECT_EQ(gathered(*backwards, self), (std::vector<std::int64_t>{5, 4, 3, 2, 1, 0}));
+
+    const auto some = comm.split(self < 2 ? 7 : -1, 0);
+    ASSERT_EQ(some == nullptr, self >= 2);
+    if (some) {
+      EXPECT_EQ(gathered(*some, self), (std::vector<std::int64_t>{0, 1}));
+    }
+  });
+}
+
+TEST_P(CommunicatorConformance, MessagesOfGroupsDoNotMeet) {
+  run(6, [](Communicator& comm) {
+    const auto rows = comm.split(comm.rank() / 3, comm.rank());
+    const auto columns = comm.split(comm.rank() % 3, comm.rank());
+    const auto halves = rows->split(rows->rank() % 2, 0);
+    const auto others = columns->split(0, -columns->rank());
+    // Receives of all groups on one lane wait at once, and each gets its own.
+    std::vector<Communicator*> groups{&comm, rows.get(), columns.get(), halves.get(), others.get()};
+    std::vector<int> came(groups.size(), -1);
+    std::vector<Request> receives;
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      const Communicator& group = *groups[i];
+      if (group.world() == 1) continue;
+      const Strided in = whole(std::span(&came[i], 1));
+      receives.push_back(
+          groups[i]->irecv((group.rank() + group.world() - 1) % group.world(), 3, {&in, 1}));
+    }
+    for (std::size_t i = groups.size(); i-- > 0;) {
+      Communicator& group = *groups[i];
+      if (group.world() == 1) continue;
+      const int value = static_cast<int>(100 * i) + group.rank();
+      const Strided out = whole(std::span(&value, 1));
+      group.wait(group.isend((group.rank() + 1) % group.world(), 3, {&out, 1}));
+    }
+    comm.wait_all(receives);
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      const int world = groups[i]->world();
+      if (world == 1) continue;
+      EXPECT_EQ(came[i], static_cast<int>(100 * i) + (groups[i]->rank() + world - 1) % world);
+    }
+  });
+}
+
+TEST_P(CommunicatorConformance, SplitAgainAndAgain) {
+  run(4, [](Communicator& comm) {
+    for (int round = 0; round < 20; ++round) {
+      // Ranks 0 and 1 have taken more lanes than the rest when all split again.
+      const auto pair = comm.split(comm.rank() < 2 ? 0 : -1, 0);
+      if (pair) {
+        EXPECT_EQ(from_previous(*pair, 1, comm.rank()), 1 - comm.rank());
+      }
+      const auto again = pair ? pair->split(0, 0) : nullptr;
+      if (again) {
+        EXPECT_EQ(from_previous(*again, 1, comm.rank()), 1 - comm.rank());
+      }
+      const auto all = comm.split(0, round % 2 == 0 ? comm.rank() : -comm.rank());
+      const int previous = (all->rank() + 3) % 4;
+      EXPECT_EQ(from_previous(*all, 1, comm.rank()), round % 2 == 0 ? previous : 3 - previous);
+    }
+  });
+}
+
+TEST_P(CommunicatorConformance, AFailureOfOneGroupEndsAll) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  const auto body = [](Communicator& comm) {
+    const auto pair = comm.split(comm.rank() / 2, 0);
+    if (comm.rank() == 3) return pair->abort("out of memory");
+    const auto text_of = [](const std::function<void()>& call) -> std::string {
+      try {
+        call();
+      } catch (const CommError& e) {
+        return e.what();
+      }
+      return "no exception";
+    };
+    // Rank 2 waits for the one that left, ranks 0 and 1 in another group and in that of all.
+    const std::string required = "rank 3 failed: out of memory";
+    EXPECT_EQ(text_of([&] { comm.rank() == 1 ? barrier(comm) : barrier(*pair); }), required);
+    EXPECT_EQ(text_of([&] { pair->throw_if_failed(); }), required);
+    EXPECT_EQ(text_of([&] { comm.split(0, 0); }), required);
+  };
+  EXPECT_THROW(run(4, body), CommError);
+  EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 1.0);
+}
+
+TEST_P(CommunicatorConformance, GroupsHaveDeadlinesOfTheirOwn) {
+  EXPECT_THROW(run(3,
+                   [](Communicator& comm) {
+                     const auto group = comm.split(0, -comm.rank());
+                     group->set_timeout(0.05);
+                     if (group->rank() != 0) return;
+                     try {
+                       from_previous(*group, 0, 1);
+                       ADD_FAILURE() << "no exception";
+                     } catch (const CommError& e) {
+                       EXPECT_THAT(e.what(), testing::HasSubstr("after 0.05"));
+                     }
+                   }),
+               CommError);
+}
+
+}  // namespace
+}  // namespace armillary::comm
