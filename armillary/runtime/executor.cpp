@@ -39,6 +39,12 @@ void check_run(const CompiledProgram& compiled, const comm::Communicator& comm,
         "executor: the program is rank {} of {}, the communicator rank {} of {}; they must agree",
         compiled.program.rank, compiled.problem.world, comm.rank(), comm.world());
   }
+  if (std::ssize(compiled.lanes) >= comm.lanes()) {
+    fail<InvalidArgument>(
+        "executor: a plan of {} lanes, a communicator of {}; at least {} are required, for ranks "
+        "agree on the last",
+        compiled.lanes.size(), comm.lanes(), compiled.lanes.size() + 1);
+  }
   const std::int64_t heads = compiled.problem.heads;
   const at::ScalarType acc = scalar_type(accumulator(compiled.problem.dtype));
   if (options.sinks_H.defined() &&

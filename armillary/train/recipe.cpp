@@ -256,6 +256,18 @@ void validate(const Recipe& recipe) {
                     plan::parse_strategy(recipe.parallelism.strategy));
 }
 
+std::vector<std::string> settings(const Recipe& recipe) {
+  Recipe copy = recipe;
+  std::vector<std::string> lines;
+  for (const Field& field : fields(copy)) {
+    const std::string path = field.path();
+    const bool local = field.section == "job" || field.section == "metrics" ||
+                       path == "training.dataset_path" || path == "parallelism.proofs";
+    if (!local) lines.push_back(fmt::format("{} = {}", path, toml_text(field)));
+  }
+  return lines;
+}
+
 std::string print_recipe(const Recipe& recipe) {
   Recipe copy = recipe;
   std::string text;

@@ -95,4 +95,8 @@ void validate(const Recipe& recipe);
 /// The recipe as TOML with a comment per key. `parse_recipe(print_recipe(r))` equals `r`.
 std::string print_recipe(const Recipe& recipe);
 
+/// What is trained and how, a line for each key: "training.steps = 50". Not: where files lie, and
+/// what a reader is told.
+std::vector<std::string> settings(const Recipe& recipe);
+
 }  // namespace armillary::train

@@ -25,6 +25,7 @@
 #include "armillary/train/models/model.h"
 #include "armillary/train/optimizer.h"
 #include "armillary/train/parameter_store.h"
+#include "armillary/train/same_recipe.h"
 
 namespace armillary::train {
 namespace {
@@ -175,6 +176,7 @@ class RankTrainer {
 
 void train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
            const std::function<void(const StepMetrics&)>& on_step) {
+  expect_same_recipe(mesh.cp(), recipe);
   if (data.vocab_size() > model.vocab_size()) {
     fail<InvalidArgument>(
         "train: data with a vocabulary of {}; at most {}, the model's, is required",

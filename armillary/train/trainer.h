@@ -37,9 +37,9 @@ struct StepMetrics {
 /// the model, and `on_step` is called after each step by rank 0. What to train is `model`: the
 /// recipe's [model] and activation_checkpoint are not read. The rank computes with the threads that
 /// its thread has (at::set_num_threads).
-/// @throws InvalidArgument if the vocabulary of the data is larger than the model's, or as
-/// checked_sequence, in the step before that of the sequence; the rest as below; CommError on ranks
-/// whose peer has failed.
+/// @throws InvalidArgument if ranks have other recipes (same_recipe.h), if the vocabulary of the
+/// data is larger than the model's, or as checked_sequence, in the step before that of the
+/// sequence; the rest as below; CommError on ranks whose peer has failed.
 void train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
            const std::function<void(const StepMetrics&)>& on_step);
 

@@ -1,0 +1,57 @@
+// Attention of some ranks of a group, which other ranks do not know of.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "armillary/attention/small_calls.h"
+#include "armillary/comm/local.h"
+#include "armillary/core/error.h"
+
+namespace armillary::attention {
+namespace {
+
+/// Output and gradients of one call, backward included.
+std::vector<at::Tensor> attended(comm::Communicator& comm, const char* strategy) {
+  AttentionOptions options = causal_options(strategy);
+  const Leaves x(comm, options, at::kFloat);
+  options.sinks_H = x.sinks;
+  const at::Tensor out_BLHE = sequence_parallel_attention(x.q, x.k, x.v, comm, options);
+  out_BLHE.backward(out_BLHE.detach());
+  std::vector<at::Tensor> results = x.grads();
+  results.push_back(out_BLHE.detach());
+  return results;
+}
+
+// Two groups attend at the same time, one with its ranks backwards, then all ranks together.
+TEST(GroupsOfAGroup, AttendAsIfTheyWereAlone) {
+  for (const char* strategy : {"ring", "ulysses", "startrail:c=2", "tokenring"}) {
+    std::vector<std::vector<at::Tensor>> required(4);
+    comm::run_ranks(
+        4, [&](comm::Communicator& comm) { required[comm.rank()] = attended(comm, strategy); });
+    comm::run_ranks(8, [&](comm::Communicator& comm) {
+      const bool odd = comm.rank() % 2 == 1;
+      const auto group = comm.split(odd ? 1 : 0, odd ? -comm.rank() : comm.rank());
+      const std::vector<at::Tensor> given = attended(*group, strategy);
+      for (std::size_t i = 0; i < given.size(); ++i) {
+        expect_same_bits(given[i], required[group->rank()][i], strategy);
+      }
+      const AttentionOptions options = causal_options("ring");
+      const Leaves x(comm, options, at::kFloat);
+      sequence_parallel_attention(x.q, x.k, x.v, comm, options);
+    });
+  }
+}
+
+TEST(GroupsOfAGroup, NeedALaneMoreThanThePlan) {
+  const auto body = [](comm::Communicator& comm) { attended(comm, "startrail:c=2"); };
+  comm::run_ranks(4, body, {.lanes = 6});
+  EXPECT_THAT([&] { comm::run_ranks(4, body, {.lanes = 5}); },
+              testing::ThrowsMessage<InvalidArgument>(
+                  testing::HasSubstr("a plan of 5 lanes, a communicator of 5; at least 6")));
+}
+
+}  // namespace
+}  // namespace armillary::attention

@@ -1,0 +1,80 @@
+#include "armillary/train/same_recipe.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <string>
+
+#include "armillary/comm/local.h"
+#include "armillary/core/error.h"
+#include "armillary/train/estimate.h"
+#include "armillary/train/small_training.h"
+
+namespace armillary::train {
+namespace {
+
+using Change = std::function<void(Recipe& recipe, int rank)>;
+
+/// What every rank of three throws; they must all throw the same.
+std::string refusal(const Change& change) {
+  std::string text;
+  comm::run_ranks(3, [&](comm::Communicator& comm) {
+    Recipe recipe = small_recipe();
+    change(recipe, comm.rank());
+    std::string mine;
+    try {
+      expect_same_recipe(comm, recipe);
+    } catch (const InvalidArgument& e) {
+      mine = e.what();
+    }
+    if (comm.rank() == 0) text = mine;
+    comm.split(0, 0);  // the group goes on, and rank 0 is done
+    EXPECT_EQ(mine, text) << "rank " << comm.rank();
+  });
+  return text;
+}
+
+TEST(SameRecipe, OnesThatDifferAreToldByTheirFirstKey) {
+  EXPECT_EQ(refusal([](Recipe& recipe, int rank) { recipe.optimizer.lr = rank < 2 ? 1 : 0.5; }),
+            "train: rank 0 has optimizer.lr = 1.0, rank 2 has optimizer.lr = 0.5; one recipe is "
+            "required");
+  EXPECT_EQ(refusal([](Recipe& recipe, int rank) {
+              recipe.training.steps += rank;
+              recipe.model.dim += 8 * rank;
+            }),
+            "train: rank 0 has model.dim = 32, rank 1 has model.dim = 40; one recipe is required");
+  // Llama has keys that GPT lacks.
+  EXPECT_EQ(refusal([](Recipe& recipe, int rank) { recipe.model.name = rank ? "llama" : "gpt"; }),
+            "train: rank 0 has model.name = \"gpt\", rank 1 has model.name = \"llama\"; one recipe "
+            "is required");
+}
+
+TEST(SameRecipe, FilesMayLieElsewhere) {
+  EXPECT_EQ(refusal([](Recipe& recipe, int rank) {
+              recipe.job.dump_folder = std::to_string(rank);
+              recipe.training.dataset_path = std::to_string(rank);
+              recipe.parallelism.proofs = std::to_string(rank);
+              recipe.metrics.log_freq = 1 + rank;
+            }),
+            "");
+}
+
+TEST(SameRecipe, IsRequiredBeforeTheFirstStep) {
+  std::atomic<int> steps = 0;
+  const auto body = [&](comm::Communicator& comm) {
+    Recipe recipe = small_recipe();
+    recipe.parallelism.context_parallel_degree = 2;
+    recipe.training.seed += comm.rank();
+    const auto model = make_model(recipe);
+    const PackedText text = words(recipe.training.seq_len);
+    train(Mesh(comm, {.cp = 2}), *model, text, recipe, [&](const StepMetrics&) { ++steps; });
+  };
+  EXPECT_THAT([&] { comm::run_ranks(2, body); },
+              testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("training.seed")));
+  EXPECT_EQ(steps, 0);
+}
+
+}  // namespace
+}  // namespace armillary::train
