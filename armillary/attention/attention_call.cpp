@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "armillary/core/error.h"
-#include "armillary/kernel/cpu_kernel.h"
 #include "armillary/proof/verdict.h"
 
 namespace armillary::attention {
@@ -44,15 +43,16 @@ bool is_number(at::ScalarType dtype) {
          dtype == at::kHalf;
 }
 
-void check_features(const AttentionOptions& options, std::int64_t heads, bool returns_max) {
+void check_features(const AttentionOptions& options, std::int64_t heads, bool returns_max,
+                    at::Device place) {
   const at::Tensor& sinks = options.sinks_H;
   if (sinks.defined() && (sinks.dim() != 1 || sinks.size(0) != heads ||
-                          !is_number(sinks.scalar_type()) || !sinks.device().is_cpu())) {
+                          !is_number(sinks.scalar_type()) || sinks.device() != place)) {
     fail<InvalidArgument>(
         "attention: sinks_H is {} [{}] on {}; one logit per query head, [{}], fp64, fp32, bf16 or "
-        "fp16, on the CPU, is required",
+        "fp16, on {}, is required",
         at::toString(sinks.scalar_type()), fmt::join(sinks.sizes(), ", "), sinks.device().str(),
-        heads);
+        heads, place.str());
   }
   if (options.return_max_logit && !returns_max) {
     fail<InvalidArgument>(
@@ -81,11 +81,12 @@ void check_kept(const KeptAttention& kept) {
 }
 
 /// Looked up once for as long as the description is kept.
-std::shared_ptr<const runtime::CompiledAttention> programs_for(Described& asked, plan::Rank rank) {
-  if (!asked.programs) {
+std::shared_ptr<const runtime::CompiledAttention> programs_for(Described& asked, plan::Rank rank,
+                                                               const kernel::Kernel& kernel) {
+  if (!asked.programs || asked.programs->forward->kernel != &kernel) {
     asked.programs = runtime::compile_cached(
         asked.problem, asked.strategy ? *asked.strategy : plan::parse_strategy(asked.strategy_text),
-        rank, kernel::cpu_kernel());
+        rank, kernel);
   }
   return asked.programs;
 }
@@ -94,7 +95,7 @@ std::shared_ptr<const runtime::CompiledAttention> programs_for(Described& asked,
 void check_and_compile(AttentionCall& call, Described& asked, const AttentionShape& shape,
                        const AttentionOptions& options) {
   const plan::Problem& problem = asked.problem;
-  check_features(options, shape.heads, problem.return_lse);
+  check_features(options, shape.heads, problem.return_lse, call.context->device().place());
   if (options.timeout_s && !(*options.timeout_s > 0 && *options.timeout_s <= 1e9)) {
     fail<InvalidArgument>("attention: timeout_s is {}; more than 0 and at most 1e9 s is required",
                           *options.timeout_s);
@@ -102,7 +103,7 @@ void check_and_compile(AttentionCall& call, Described& asked, const AttentionSha
   call.options = {.score = score_of(options, problem.heads, problem.head_dim),
                   .max_logit = options.return_max_logit,
                   .timeout_s = options.timeout_s};
-  call.programs = programs_for(asked, call.comm->rank());
+  call.programs = programs_for(asked, call.comm->rank(), call.context->device().kernel());
   const runtime::CompiledProgram& forward = *call.programs->forward;
   for (const int tile : forward.program.inputs) {
     const plan::Tensor tensor = forward.program.tiles[tile].tensor;
@@ -114,6 +115,14 @@ void check_and_compile(AttentionCall& call, Described& asked, const AttentionSha
 constexpr std::array<std::string_view, 4> kNames{"attention", "attention_lse", "keep", "replay"};
 
 }  // namespace
+
+std::shared_ptr<const runtime::CompiledProgram> AttentionCall::backward() const {
+  const kernel::Kernel& kernel = context->device().kernel();
+  if (programs->forward->kernel == &kernel) return programs->backward;
+  const plan::Planner& planner = programs->proved.planner;
+  return runtime::compile_cached(planner.problem(), planner.strategy(), comm->rank(), kernel)
+      ->backward;
+}
 
 runtime::ExecutionOptions AttentionCall::options_with(
     const std::optional<at::Tensor>& sinks_H) const {

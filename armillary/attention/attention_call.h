@@ -30,6 +30,8 @@ struct AttentionCall : torch::CustomClassHolder {
   bool may_run = false;                     ///< Proved; agree() has nothing more to do.
   std::unique_ptr<runtime::Execution> run;  ///< Forward or replay, while the call is in progress.
 
+  /// The backward pass for the kernel of today's device.
+  std::shared_ptr<const runtime::CompiledProgram> backward() const;
   runtime::ExecutionOptions options_with(const std::optional<at::Tensor>& sinks_H) const;
 
   /// Before the program runs: proves it with all ranks, who have agreed then, if it was not proved

@@ -80,8 +80,8 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     const variable_list saved = ctx->get_saved_variables();
     std::optional<at::Tensor> sinks_H;
     if (saved.size() > std::size(kSaved)) sinks_H = saved.back();
-    std::unique_ptr<runtime::Execution> taken = call.context->executions().take(
-        call.programs->backward, *call.comm, call.options_with(sinks_H));
+    std::unique_ptr<runtime::Execution> taken =
+        call.context->executions().take(call.backward(), *call.comm, call.options_with(sinks_H));
     runtime::Execution& run = *taken;
     for (std::size_t i = 0; i < std::size(kSaved); ++i) run.feed(kSaved[i], saved[i]);
     run.feed(plan::Tensor::DOut, grads[0]);
@@ -111,10 +111,10 @@ AttentionShape attention_shape_of(const at::Tensor& q_BLHD, const at::Tensor& k_
       fail<InvalidArgument>("attention: {} has {} dims; [batch, tokens, heads, dim] is required",
                             name, tensor->dim());
     }
-    if (tensor->scalar_type() != q_BLHD.scalar_type() || !tensor->device().is_cpu()) {
-      fail<InvalidArgument>("attention: {} is {} on {}, q is {}; all must be alike, on the CPU",
-                            name, at::toString(tensor->scalar_type()), tensor->device().str(),
-                            at::toString(q_BLHD.scalar_type()));
+    if (tensor->scalar_type() != q_BLHD.scalar_type() || tensor->device() != q_BLHD.device()) {
+      fail<InvalidArgument>("attention: {} is {} on {}, q is {} on {}; all must be alike", name,
+                            at::toString(tensor->scalar_type()), tensor->device().str(),
+                            at::toString(q_BLHD.scalar_type()), q_BLHD.device().str());
     }
   }
   const bool alike = k_BLGD.size(0) == q_BLHD.size(0) && v_BLGE.size(0) == q_BLHD.size(0) &&
@@ -180,9 +180,10 @@ struct AttentionInProgress::State {
   }
 
   void feed(plan::Tensor tensor, const at::Tensor& value) {
-    if (!value.device().is_cpu()) {
-      fail<InvalidArgument>("attention: {} is on {}; the CPU is required", to_string(tensor),
-                            value.device().str());
+    const at::Device place = call->context->device().place();
+    if (value.device() != place) {
+      fail<InvalidArgument>("attention: {} is on {}; {} is required, where the group computes",
+                            to_string(tensor), value.device().str(), place.str());
     }
     const at::NoGradGuard no_grad;
     call->run->feed(tensor, value);

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "armillary/kernel/cpu_kernel.h"
+
 namespace armillary::runtime {
 namespace {
 
@@ -20,6 +22,10 @@ class CpuDevice : public Device {
 };
 
 }  // namespace
+
+const kernel::Kernel& Device::kernel() const {
+  return kernel::cpu_kernel();
+}
 
 at::Tensor Device::allocate(std::int64_t bytes) {
   return at::empty({bytes}, at::TensorOptions(at::kByte).device(place()));

@@ -5,7 +5,8 @@
 //
 // The executor starts ops and looks at their events; it never takes the return of a function for
 // the end of an op. On a CPU an op runs inside start() and its event is done at once; on a GPU a
-// lane is a stream.
+// lane is a stream. The executor gives its ops to the lane of plan::kCompute; messages are the
+// communicator's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "armillary/kernel/block_attention.h"
 #include "armillary/plan/plan.h"
 
 namespace armillary::runtime {
@@ -44,6 +46,9 @@ class Device {
 
   /// Where tensors lie that its work takes.
   virtual at::Device place() const = 0;
+
+  /// The kernel that attention runs on it; lives as long as the process. The default: the CPU's.
+  virtual const kernel::Kernel& kernel() const;
 
   /// Memory for slots, aligned to 64 bytes: [bytes] of kByte. @throws as at::empty.
   virtual at::Tensor allocate(std::int64_t bytes);

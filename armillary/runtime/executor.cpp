@@ -68,11 +68,11 @@ Execution::Execution(std::shared_ptr<const CompiledProgram> compiled, comm::Comm
       comm_(&comm),
       options_(with_device(std::move(options))),
       tiles_(compiled_->program.tiles.size()),
-      operands_(*compiled_),
+      operands_(*compiled_, device().place()),
       awaited_(compiled_->program.tiles.size(), false),
       complete_(compiled_->program.ops.size(), false),
       next_(compiled_->lanes.size(), 0),
-      loans_(*compiled_) {
+      loans_(*compiled_, device().place()) {
   place_slots(slots);
   restart(comm, std::move(options_));
 }
@@ -105,21 +105,29 @@ void Execution::attempt(const Step& step) {
 void Execution::restart(comm::Communicator& comm, ExecutionOptions options,
                         const at::Tensor& slots) {
   check_not_failed();
-  or_abort(comm, [&] { check_run(*compiled_, comm, options); });
+  options = with_device(std::move(options));
+  or_abort(comm, [&] {
+    check_run(*compiled_, comm, options);
+    if (options.device->place() != device().place()) {
+      fail<InvalidArgument>("executor: a run on {} starts again on {}; the same is required",
+                            device().place().str(), options.device->place().str());
+    }
+  });
   release_tiles();
   take_slots(slots);
   for (std::size_t t = 0; t < tiles_.size(); ++t) {
     if (in_slot(t)) operands_.move(static_cast<int>(t), slots_.storage());
   }
   comm_ = &comm;
-  options_ = with_device(std::move(options));
+  options_ = std::move(options);
   moved_ = {};
   const std::int64_t heads = compiled_->problem.heads;
-  dsinks_H_ = options_.sinks_H.defined() ? at::zeros({heads}, at::kDouble) : at::Tensor();
+  const at::TensorOptions there = at::TensorOptions(at::kDouble).device(device().place());
+  dsinks_H_ = options_.sinks_H.defined() ? at::zeros({heads}, there) : at::Tensor();
   max_logit_H_ = at::Tensor();
   if (options_.max_logit) {
-    max_logit_H_ = at::full({heads}, -std::numeric_limits<double>::infinity(),
-                            scalar_type(accumulator(compiled_->problem.dtype)));
+    const at::ScalarType acc = scalar_type(accumulator(compiled_->problem.dtype));
+    max_logit_H_ = at::full({heads}, -std::numeric_limits<double>::infinity(), there.dtype(acc));
   }
   std::fill(complete_.begin(), complete_.end(), false);
   std::fill(next_.begin(), next_.end(), 0);
@@ -449,6 +457,8 @@ void Execution::add_parts(int op) {
 /// Of a view, by batch entry, block, token: a row per token, or one per segment if all heads are
 /// shown.
 void Execution::add_parts(int op, std::size_t view) {
+  const at::Device place = this->device().place();
+  const int device = place.is_cpu() ? comm::kHost : place.index();
   for (std::int64_t b = 0; b < compiled_->problem.batch; ++b) {
     for (std::size_t s = 0; s < compiled_->ops[op].views[view].segments.size(); ++s) {
       const at::Tensor& shown = operands_.at(op, view, s);
@@ -458,9 +468,9 @@ void Execution::add_parts(int op, std::size_t view) {
       const std::int64_t row_bytes = shown.size(2) * (shown.dim() == 4 ? shown.size(3) : 1) * size;
       auto* const data = static_cast<std::byte*>(shown.data_ptr()) + b * shown.stride(0) * size;
       if (row_bytes == token_bytes) {
-        parts_.push_back({data, 1, rows * row_bytes, rows * row_bytes});
+        parts_.push_back({data, 1, rows * row_bytes, rows * row_bytes, device});
       } else {
-        parts_.push_back({data, rows, row_bytes, token_bytes});
+        parts_.push_back({data, rows, row_bytes, token_bytes, device});
       }
     }
   }

@@ -24,7 +24,7 @@ std::vector<std::vector<int>> uses_of(const plan::RankProgram& program) {
 
 }  // namespace
 
-Loans::Loans(const CompiledProgram& compiled)
+Loans::Loans(const CompiledProgram& compiled, at::Device place)
     : compiled_(compiled), tiles_(compiled.program.tiles.size()) {
   std::vector<std::vector<int>> uses = uses_of(compiled.program);
   std::size_t borrowers = 0;
@@ -41,7 +41,7 @@ Loans::Loans(const CompiledProgram& compiled)
     std::erase(tile.readers, i);
     ++borrowers;
     const plan::Dtype dtype = dtype_of(compiled.problem, compiled.program.tiles[number]);
-    tile.shown = at::empty({0}, scalar_type(dtype));
+    tile.shown = at::empty({0}, at::TensorOptions(scalar_type(dtype)).device(place));
     tile.memory = tile.shown.storage();
   }
   borrowed_.reserve(borrowers);
@@ -80,7 +80,7 @@ std::int64_t Loans::borrow(int op, const comm::Request& request, Operands& opera
   strides.push_back(1);
   tile.memory.set_nbytes(static_cast<std::size_t>(
       ((shape[0] - 1) * batch + (shape[1] - 1) * token + width) * element));
-  tile.memory.set_data_ptr_noswap(at::DataPtr(parts[0].data, at::kCPU));
+  tile.memory.set_data_ptr_noswap(at::DataPtr(parts[0].data, tile.memory.device()));
   tile.borrowed = true;
   const at::Tensor& own = operands.at(op, 0, 0);
   borrowed_.push_back({op, request, own.storage(), own.storage_offset()});
@@ -108,7 +108,7 @@ void Loans::give_back_read(const std::vector<bool>& complete, comm::Communicator
     for (std::size_t d = shape.size() - 1; d-- > 0;) strides[d] = strides[d + 1] * shape[d + 1];
     show(number, loan.own, strides, loan.own_begin, operands);
     tile.shown.unsafeGetTensorImpl()->set_storage_keep_dtype(tile.memory);
-    tile.memory.set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+    tile.memory.set_data_ptr_noswap(at::DataPtr(nullptr, tile.memory.device()));
     tile.borrowed = false;
     comm.give_back(loan.request);
   }

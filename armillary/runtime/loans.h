@@ -26,7 +26,7 @@ namespace armillary::runtime {
 class Loans {
  public:
   /// `compiled` must stay where it is.
-  explicit Loans(const CompiledProgram& compiled);
+  Loans(const CompiledProgram& compiled, at::Device place);
 
   /// Allows the loan of a message of `op` if its rule and memory do. `memory` holds the tile of a
   /// send, and lives until the last borrower gave it back.

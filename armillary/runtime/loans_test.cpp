@@ -37,7 +37,7 @@ TEST(Loans, TheMemoryThatIsLentHasAnOwner) {
   const auto compiled =
       compile(planner, proof::runnable(planner, plan::Pass::Forward, 1), kernel::cpu_kernel());
   const auto op = static_cast<int>(op_of(compiled->program, OpKind::Send, Tensor::K));
-  Loans loans(*compiled);
+  Loans loans(*compiled, at::kCPU);
   at::Tensor memory = at::ones({4});
   comm::Message message{.direction = comm::Direction::Send, .peer = 0, .lane = 1, .parts = {}};
   loans.allow(op, memory, message);

@@ -6,7 +6,9 @@
 
 namespace armillary::runtime {
 
-Operands::Operands(const CompiledProgram& compiled) : of_tile_(compiled.program.tiles.size()) {
+Operands::Operands(const CompiledProgram& compiled, at::Device place)
+    : nothing_(at::empty({0}, at::TensorOptions(at::kByte).device(place))),
+      of_tile_(compiled.program.tiles.size()) {
   for (const CompiledOp& op : compiled.ops) {
     std::vector<std::vector<Part>>& operands = parts_.emplace_back();
     for (const plan::LocatedView& view : op.views) {
@@ -15,7 +17,7 @@ Operands::Operands(const CompiledProgram& compiled) : of_tile_(compiled.program.
       std::vector<Part>& parts = operands.emplace_back();
       parts.reserve(view.segments.size());  // of_tile_ points to its elements
       for (const plan::Segment& segment : view.segments) {
-        parts.push_back({at::empty({0}, dtype), &view, &segment});
+        parts.push_back({at::empty({0}, nothing_.options().dtype(dtype)), &view, &segment});
         of_tile_[view.tile].push_back(&parts.back());
       }
     }
@@ -37,8 +39,7 @@ void Operands::point(int tile, const at::Tensor& memory) {
 }
 
 void Operands::drop(int tile) {
-  static const c10::Storage nothing = at::empty({0}, at::kByte).storage();
-  move(tile, nothing);
+  move(tile, nothing_.storage());
 }
 
 void Operands::move(int tile, const c10::Storage& memory) {

@@ -13,8 +13,8 @@ namespace armillary::runtime {
 /// Holds tensors without memory until `point` gives it. One thread.
 class Operands {
  public:
-  /// `compiled` must stay where it is.
-  explicit Operands(const CompiledProgram& compiled);
+  /// `compiled` must stay where it is. All memory that is pointed at lies at `place`.
+  Operands(const CompiledProgram& compiled, at::Device place);
 
   /// Lets every operand that shows some of `tile` show it in `memory`: [B, L, heads, dim] or
   /// [B, L, heads] by any strides.
@@ -37,6 +37,7 @@ class Operands {
     const plan::LocatedView* view = nullptr;
     const plan::Segment* segment = nullptr;
   };
+  at::Tensor nothing_;                                 ///< No memory, at the place.
   std::vector<std::vector<std::vector<Part>>> parts_;  ///< By op, operand, segment.
   std::vector<std::vector<Part*>> of_tile_;
 };
