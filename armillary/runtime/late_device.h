@@ -75,7 +75,9 @@ inline LateDevice::~LateDevice() {
     ends_ = true;
     changed_.notify_all();
   }
-  for (auto& [number, lane] : lanes_) lane.thread.join();
+  for (auto& [number, lane] : lanes_) {
+    if (lane.thread.joinable()) lane.thread.join();
+  }
 }
 
 inline EventHandle LateDevice::start(plan::Lane number, Work& work, int op) {
@@ -89,9 +91,8 @@ inline EventHandle LateDevice::start(plan::Lane number, Work& work, int op) {
 }
 
 inline LateDevice::Lane& LateDevice::lane_of(plan::Lane number) {
-  const auto [found, added] = lanes_.try_emplace(number);
-  Lane& lane = found->second;
-  if (added) {
+  Lane& lane = lanes_[number];
+  if (!lane.thread.joinable()) {
     std::seed_seq seed{seed_, seed_ >> 32, static_cast<std::uint64_t>(number)};
     lane.random.seed(seed);
     lane.thread = std::thread([this, &lane] { run(lane); });
