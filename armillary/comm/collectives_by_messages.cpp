@@ -43,6 +43,7 @@ template <class Piece>
 void reduce_piece(Communicator& comm, const Piece& piece, const Array& result, Reduction reduction,
                   std::span<std::byte> scratch) {
   std::vector<Array> addends;
+  addends.reserve(static_cast<std::size_t>(comm.world()));
   for (int rank = 0; rank < comm.world(); ++rank) {
     addends.push_back(part_of({scratch.data(), 0, result.dtype}, result.count, rank));
   }

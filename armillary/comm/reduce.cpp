@@ -2,29 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 
+#include "armillary/comm/half_floats.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
 namespace {
 
 constexpr std::int64_t kChunk = 1024;  // elements whose accumulators stay in the L1 cache
-
-/// The upper half of an fp32. Its arithmetic is fp32, rounded to nearest, ties to even.
-struct Bf16 {
-  std::uint16_t bits = 0;
-
-  Bf16() = default;
-  explicit Bf16(float x) {
-    const auto all = std::bit_cast<std::uint32_t>(x);
-    const bool nan = (all & 0x7FFFFFFF) > 0x7F800000;
-    const std::uint32_t rounded = all + 0x7FFF + (all >> 16 & 1);
-    bits = static_cast<std::uint16_t>((nan ? all | 0x400000 : rounded) >> 16);
-  }
-  explicit operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
-};
 
 /// What elements are added and compared in.
 template <class T>
@@ -88,7 +74,7 @@ void reduce(Reduction reduction, std::span<const Array> addends, const Array& re
     case Dtype::Bf16:
       return reduce_all<Bf16>(reduction, addends, result);
     case Dtype::Fp16:
-      return reduce_all<_Float16>(reduction, addends, result);
+      return reduce_all<Fp16>(reduction, addends, result);
     case Dtype::Fp32:
       return reduce_all<float>(reduction, addends, result);
     case Dtype::Fp64:

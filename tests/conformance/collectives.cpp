@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -14,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "armillary/comm/half_floats.h"
 #include "armillary/core/error.h"
 #include "tests/conformance/conformance.h"
 
@@ -77,10 +77,10 @@ TEST_P(CommunicatorConformance, CollectivesThatDifferAreRefusedOnEveryRank) {
 
 /// Element i of what rank r gives, small enough to be exact in every dtype.
 int value_of(int rank, std::int64_t i) {
-  return static_cast<int>((7 * rank + 3 * i) % 11) - 5;
+  return static_cast<int>((7 * std::int64_t{rank} + 3 * i) % 11) - 5;
 }
 
-/// `count` elements from `value(i)`, and back. Bits of bf16 are those of fp32, cut.
+/// `count` elements: value(0), value(1), ...
 std::vector<std::byte> made(Dtype dtype, std::int64_t count,
                             const std::function<int(std::int64_t)>& value) {
   std::vector<std::byte> bytes(count * size_of(dtype));
@@ -96,10 +96,10 @@ std::vector<std::byte> made(Dtype dtype, std::int64_t count,
         put(static_cast<std::int64_t>(x));
         break;
       case Dtype::Bf16:
-        put(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(x)) >> 16));
+        put(Bf16(static_cast<float>(x)).bits);
         break;
       case Dtype::Fp16:
-        put(static_cast<_Float16>(x));
+        put(Fp16(static_cast<float>(x)).bits);
         break;
       case Dtype::Fp32:
         put(static_cast<float>(x));

@@ -1,0 +1,135 @@
+#include "armillary/comm/reduce.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "armillary/comm/half_floats.h"
+
+namespace armillary::comm {
+namespace {
+
+/// Each value that T has, between neighbours, rounds to the nearer, in the middle to the even one.
+template <class T>
+void expect_rounds_to_nearest(std::uint16_t infinity) {
+  const auto value = [](std::uint16_t bits) {
+    T x;
+    x.bits = bits;
+    return static_cast<float>(x);
+  };
+  for (std::uint16_t low = 0; low + 1 < infinity; ++low) {
+    const std::uint16_t high = low + 1;
+    ASSERT_EQ(T(value(low)).bits, low);
+    ASSERT_EQ(T(-value(low)).bits, low | 0x8000);
+    const float middle = value(low) / 2 + value(high) / 2;
+    if (middle == 0) continue;  // below what fp32 has
+    ASSERT_EQ(T(middle).bits, low % 2 == 0 ? low : high) << low;
+    ASSERT_EQ(T(std::nextafter(middle, 0.0F)).bits, low) << low;
+    ASSERT_EQ(T(std::nextafter(middle, INFINITY)).bits, high) << low;
+    ASSERT_EQ(T(-middle).bits, (low % 2 == 0 ? low : high) | 0x8000) << low;
+  }
+  ASSERT_EQ(T(value(infinity)).bits, infinity);
+  ASSERT_TRUE(std::isinf(value(infinity)));
+  ASSERT_TRUE(std::isnan(static_cast<float>(T(std::nanf("")))));
+  ASSERT_TRUE(std::isnan(static_cast<float>(T(std::bit_cast<float>(0x7F800001)))));
+}
+
+TEST(HalfFloats, RoundToNearest) {
+  expect_rounds_to_nearest<Fp16>(0x7C00);
+  expect_rounds_to_nearest<Bf16>(0x7F80);
+  EXPECT_EQ(Fp16(65519.996F).bits, 0x7BFF);
+  EXPECT_EQ(Fp16(65520.0F).bits, 0x7C00);
+  EXPECT_EQ(Fp16(-1e30F).bits, 0xFC00);
+}
+
+TEST(HalfFloats, HaveTheirValues) {
+  for (std::uint16_t bits = 0; bits < 0x7C00; ++bits) {
+    const int exponent = bits >> 10;
+    const int mantissa = bits & 0x3FF;
+    const double value =
+        exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+    Fp16 x;
+    x.bits = bits;
+    ASSERT_EQ(static_cast<float>(x), value) << bits;
+  }
+}
+
+template <class T>
+std::vector<T> reduced(Reduction reduction, std::vector<std::vector<T>> addends, Dtype dtype) {
+  std::vector<Array> arrays;
+  for (std::vector<T>& addend : addends) arrays.push_back(array(std::span(addend), dtype));
+  std::vector<T> result(addends[0].size());
+  reduce(reduction, arrays, array(std::span(result), dtype));
+  return result;
+}
+
+template <class T>
+T reduced(Reduction reduction, const std::vector<T>& values, Dtype dtype = dtype_of<T>()) {
+  std::vector<std::vector<T>> addends;
+  for (const T value : values) addends.push_back({value});
+  return reduced(reduction, addends, dtype)[0];
+}
+
+TEST(Reduce, AddsInOrder) {
+  EXPECT_EQ(reduced<float>(Reduction::Sum, {0x1p24F, 1, 1, -0x1p24F}), 0);
+  EXPECT_EQ(reduced<float>(Reduction::Sum, {1, 1, 0x1p24F, -0x1p24F}), 2);
+  EXPECT_EQ(reduced<double>(Reduction::Sum, {0x1p24, 1, 1, -0x1p24}), 2);
+}
+
+TEST(Reduce, RoundsHalfFloatsOnce) {
+  for (const Dtype dtype : {Dtype::Bf16, Dtype::Fp16}) {
+    const auto half = [&](float x) { return dtype == Dtype::Bf16 ? Bf16(x).bits : Fp16(x).bits; };
+    // An addition of 1 to 4096 alone would be lost.
+    const std::vector<std::uint16_t> values{half(4096), half(1), half(1), half(-4096)};
+    EXPECT_EQ(reduced(Reduction::Sum, values, dtype), half(2));
+    EXPECT_EQ(reduced(Reduction::Max, values, dtype), half(4096));
+  }
+  const std::vector<std::uint16_t> large{Fp16(60000).bits, Fp16(60000).bits};
+  EXPECT_EQ(reduced(Reduction::Sum, large, Dtype::Fp16), 0x7C00);
+}
+
+TEST(Reduce, IntegersWrapAroundAndAreComparedWithTheirSign) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(reduced<std::int64_t>(Reduction::Sum, {kMost, 2}), -kMost);
+  EXPECT_EQ(reduced<std::int64_t>(Reduction::Max, {-5, kMost, 3}), kMost);
+  EXPECT_EQ(reduced<std::int64_t>(Reduction::Max, {-5, -7}), -5);
+  // fp64 has not all of them.
+  EXPECT_EQ(reduced<std::int64_t>(Reduction::Max, {kMost - 1, kMost}), kMost);
+}
+
+TEST(Reduce, TheLargestIsNanIfOneIs) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const std::vector<double>& values : {std::vector{nan, 1.0}, {1.0, nan}, {1.0, nan, 2.0}}) {
+    EXPECT_TRUE(std::isnan(reduced(Reduction::Max, values)));
+  }
+  EXPECT_EQ(reduced<double>(Reduction::Max, {-INFINITY, -3}), -3);
+}
+
+// More elements than are reduced at once, at any address, into an addend.
+TEST(Reduce, TakesAnyAddressAndItsOwnResult) {
+  constexpr std::int64_t kCount = 2500;
+  for (const std::size_t offset : {0, 1, 3}) {
+    std::vector<std::byte> first(8 * kCount + offset);
+    std::vector<std::byte> second = first;
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      const auto x = static_cast<double>(i);
+      std::memcpy(first.data() + offset + 8 * i, &x, 8);
+      std::memcpy(second.data() + offset + 8 * i, &x, 8);
+    }
+    const Array a{first.data() + offset, kCount, Dtype::Fp64};
+    const Array b{second.data() + offset, kCount, Dtype::Fp64};
+    reduce(Reduction::Sum, std::vector<Array>{a, b}, b);
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      double x = 0;
+      std::memcpy(&x, second.data() + offset + 8 * i, 8);
+      ASSERT_EQ(x, static_cast<double>(2 * i)) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace armillary::comm
