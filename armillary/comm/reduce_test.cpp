@@ -61,6 +61,7 @@ TEST(HalfFloats, HaveTheirValues) {
 template <class T>
 std::vector<T> reduced(Reduction reduction, std::vector<std::vector<T>> addends, Dtype dtype) {
   std::vector<Array> arrays;
+  arrays.reserve(addends.size());
   for (std::vector<T>& addend : addends) arrays.push_back(array(std::span(addend), dtype));
   std::vector<T> result(addends[0].size());
   reduce(reduction, arrays, array(std::span(result), dtype));
@@ -70,6 +71,7 @@ std::vector<T> reduced(Reduction reduction, std::vector<std::vector<T>> addends,
 template <class T>
 T reduced(Reduction reduction, const std::vector<T>& values, Dtype dtype = dtype_of<T>()) {
   std::vector<std::vector<T>> addends;
+  addends.reserve(values.size());
   for (const T value : values) addends.push_back({value});
   return reduced(reduction, addends, dtype)[0];
 }

@@ -6,7 +6,7 @@
 
 #include "armillary/kernel/dealt_attention.h"
 #include "armillary/kernel/limited_attention.h"
-#include "armillary/plan/random_runs.h"
+#include "tests/random_runs.h"
 
 namespace armillary::kernel {
 namespace {

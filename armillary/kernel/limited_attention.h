@@ -2,7 +2,9 @@
 // that asks for more.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
 #include <gtest/gtest.h>
 
 #include "armillary/kernel/native_attention.h"

@@ -11,7 +11,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/core/refusal.h"
-#include "armillary/plan/random_runs.h"
+#include "tests/random_runs.h"
 
 namespace armillary::plan {
 namespace {

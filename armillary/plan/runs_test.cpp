@@ -7,7 +7,7 @@
 #include <string>
 
 #include "armillary/core/error.h"
-#include "armillary/plan/random_runs.h"
+#include "tests/random_runs.h"
 
 namespace armillary::plan {
 namespace {
