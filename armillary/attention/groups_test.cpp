@@ -9,6 +9,7 @@
 #include "armillary/attention/small_calls.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
+#include "armillary/runtime/watched_communicator.h"
 
 namespace armillary::attention {
 namespace {
@@ -43,6 +44,20 @@ TEST(GroupsOfAGroup, AttendAsIfTheyWereAlone) {
       sequence_parallel_attention(x.q, x.k, x.v, comm, options);
     });
   }
+}
+
+TEST(GroupsOfAGroup, AreWatchedWithIt) {
+  comm::run_ranks(4, [](comm::Communicator& inner) {
+    int tiles = 0;
+    runtime::WatchedCommunicator comm(inner, [&](const comm::Message& message) {
+      if (runtime::is_of_a_plan(inner, message)) ++tiles;
+    });
+    const auto group = comm.split(comm.rank() % 2, 0);
+    EXPECT_EQ(comm.split(-1, 0), nullptr);
+    EXPECT_EQ(tiles, 0);
+    attended(*group, "ring");
+    EXPECT_GT(tiles, 0);
+  });
 }
 
 TEST(GroupsOfAGroup, NeedALaneMoreThanThePlan) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,6 +20,15 @@ class WatchedCommunicator : public comm::Communicator {
       : Communicator(inner.rank(), inner.world(), inner.timeout_s(), inner.lanes()),
         inner_(inner),
         see_(std::move(see)) {}
+
+  /// The group that the inner end makes, watched as well.
+  std::unique_ptr<comm::Communicator> split(int color, int key) override {
+    std::unique_ptr<comm::Communicator> part = inner_.split(color, key);
+    if (part == nullptr) return nullptr;
+    auto watched = std::make_unique<WatchedCommunicator>(*part, see_);
+    watched->owned_ = std::move(part);
+    return watched;
+  }
   void throw_if_failed() override { inner_.throw_if_failed(); }
   void abort(const std::string& reason) noexcept override { inner_.abort(reason); }
 
@@ -36,6 +46,7 @@ class WatchedCommunicator : public comm::Communicator {
   /// A handle that owns nothing.
   static comm::Request share(const comm::Pending& request) { return {comm::Request(), &request}; }
 
+  std::unique_ptr<comm::Communicator> owned_;  ///< The inner end, where split() made it.
   comm::Communicator& inner_;
   See see_;
 };
