@@ -1,8 +1,8 @@
-"""What the executor costs: time beyond the kernel calls of a layer, per op of its plan, and buffers it
-allocates. "At best" compares the quickest turns of both: what is left where nobody disturbs.
+"""The cost of the executor: time beyond the kernel calls of a layer, per op of its plan, and buffers it
+allocates. "At best" compares the quickest turns of both: the cost that remains when nobody disturbs.
 
-Tiles are tiny, so that little else is left; and a layer of 128 tokens a rank as it is used. Threads are
-ranks, so a core for each is needed: with fewer, waiting for a turn is counted too."""
+One layer has tiny tiles, so that its time is nearly all executor; the other has 128 tokens a rank, as it is
+used. Threads are ranks, so a core for each is needed: with fewer, waiting for a core is counted too."""
 
 import argparse
 
@@ -24,7 +24,7 @@ COLUMNS = {
     "ops": lambda row: row["ops"],
     "us an op": number("us_an_op", "{:.1f}"),
     "buffers allocated": lambda row: row["allocations"],
-    "rounds left out": left_out,
+    "turns left out": left_out,
 }
 
 
@@ -37,7 +37,7 @@ def main():
         strategies = STRATEGIES if world > 1 else ("ring",)
         chosen = [part for strategy in strategies for part in ("--strategy", strategy)]
         seconds = ["--seconds", seconds_of(args, 5, 20)]
-        for row in results(program("layer", *shape, "--world", world, *chosen, *seconds, on_request=False)):
+        for row in results(program("layer", *shape, "--world", world, *chosen, *seconds)):
             table.add(row)
 
 

@@ -6,12 +6,9 @@ pairs. PyTorch's flash kernel knows full and causal masks only, flex_attention h
 
 import argparse
 import itertools
-import json
 
 from bench.contest import (
     Budget,
-    Contender,
-    RefusedError,
     Table,
     add_flags,
     at_least_one,
@@ -21,9 +18,10 @@ from bench.contest import (
     peer,
     percent,
     program,
+    results,
     run,
     seconds_of,
-    take_turns,
+    short,
 )
 
 DOCUMENTS = (512, 1536, 700, 1348)  # 4,096 tokens, one after the other
@@ -35,7 +33,7 @@ def documents(tokens):
 
 
 def cell(args, **given):
-    """A cell with what it does not say itself."""
+    """A cell: `given`, and defaults for all else."""
     defaults = {
         "dtype": "fp32",
         "head_dim": 128,
@@ -51,7 +49,7 @@ def cell(args, **given):
 
 
 def dense_cells(args):
-    """Full and causal masks, which all of them know."""
+    """Full and causal masks, which all sides know."""
     for tokens, dim, dtype, threads, direction, mask in itertools.product(
         args.tokens or ([4096] if args.quick else [1024, 4096, 16384]),
         args.head_dim or ([128] if args.quick else [128, 64]),
@@ -67,12 +65,12 @@ def dense_cells(args):
 
 
 def slow(dtype, direction):
-    """What PyTorch does at 8 GFLOP/s."""
+    """Whether PyTorch's flash kernel is many times slower than in other cells."""
     return dtype == "bf16" and direction == "backward" and not cpu_multiplies_bf16()
 
 
 def sparse_cells(args):
-    """Masks that leave most of the square out: by visible pairs."""
+    """Masks that hide most of the square; rates are of the visible pairs."""
     tokens = 4096 if args.quick else 16384
     for mask, dtype, threads, direction in itertools.product(
         ("window:left=1023,right=0", documents(tokens)),
@@ -94,11 +92,14 @@ def strided_cells(args):
 CELLS = {"dense": dense_cells, "sparse": sparse_cells, "strided": strided_cells}
 
 
-def flags_of(wanted):
-    return [part for key, value in wanted.items() for part in ("--" + key.replace("_", "-"), value)]
+def flags_of(wanted, without=()):
+    """A cell as flags, which our program and the peer spell alike."""
+    named = {"--" + key.replace("_", "-"): value for key, value in wanted.items() if key not in without}
+    return [part for pair in named.items() for part in pair]
 
 
 def why_no_sdpa(wanted):
+    """The reason why PyTorch's flash kernel is not asked, or None."""
     if wanted["world"] > 1:
         return "not asked"
     if wanted["mask"] not in ("full", "causal"):
@@ -108,45 +109,41 @@ def why_no_sdpa(wanted):
     return None
 
 
-def flex_side(wanted, flex):
-    """What flex_attention is asked to run. @raises RefusedError if there is nothing to ask."""
+def why_no_flex(wanted, no_time):
+    """The reason why flex_attention is not asked, or None. Compiling a cell takes it up to a minute."""
     if wanted["pass"] == "backward":
-        raise RefusedError("no backward")
+        return "no backward"
     if wanted["world"] > 1:
-        raise RefusedError("not asked")
-    if isinstance(flex, RefusedError):
-        raise flex
-    return json.dumps({key: wanted[key] for key in wanted if key not in ("layout", "world", "pass")})
+        return "not asked"
+    return "not with --quick" if no_time else None
 
 
-def measure(wanted, flex, seconds):
-    """One row: the facts of the cell, medians, and reasons for what is missing."""
-    no_sdpa = why_no_sdpa(wanted)
+def measure(wanted, no_time, seconds):
+    """One row: the facts of the cell, medians, and reasons for the sides that are missing."""
+    no_sdpa, no_flex = why_no_sdpa(wanted), why_no_flex(wanted, no_time)
     asked = [] if no_sdpa else ["--sdpa"]
-    with Contender(program("kernel", *asked, *flags_of(wanted)), timeout_s=1800) as ours:
-        row = dict(ours.facts)
-        runs = {side: (lambda side=side: ours.run(side)) for side in row.pop("sides")}
-        row["reasons"] = {"sdpa": no_sdpa} if no_sdpa else {}
-        try:
-            side = flex_side(wanted, flex)
-            row["flex_max_error"] = flex.run("error " + side)
-            runs["flex"] = lambda: row["flops"] / flex.run(side) / 1e9
-        except RefusedError as refused:
-            row["reasons"]["flex"] = str(refused)
-        medians, reasons, counts = take_turns(runs, seconds)
-    row |= counts
-    row["reasons"] |= reasons
-    if "kernel" in reasons:
-        raise RefusedError(reasons["kernel"])
-    row["gflops"], row["peak_gflops"] = medians["kernel"], medians["peak"]
-    row["of_peak"] = row["gflops"] / row["peak_gflops"]
-    for other in ("sdpa", "flex"):
-        if other in medians:
-            row[other + "_gflops"] = medians[other]
-            row["over_" + other] = row["gflops"] / medians[other]
-        else:
-            row["reasons"]["over_" + other] = row["reasons"].pop(other)
+    if not no_flex:
+        asked += peer("flex", *flags_of(wanted, without=("layout", "world", "pass")))
+    row, *turns = results(program("kernel", *flags_of(wanted), *asked, "--seconds", seconds))
+    row["reasons"] = {}
+    if no_sdpa:
+        row["reasons"]["over_sdpa"] = no_sdpa
+    if turns:
+        no_flex = add_flex(row, turns[0])
+    if no_flex:
+        row["reasons"]["over_flex"] = no_flex
     return row
+
+
+def add_flex(row, turns):
+    """Adds the rate of flex_attention, or returns the reason why there is none."""
+    (contender,) = turns["contenders"]
+    row |= {"flex_" + key: value for key, value in contender["facts"].items() if key == "max_error"}
+    if "flex" not in turns["medians"]:
+        return short(turns["reasons"].get("flex") or contender["reason"])
+    row["flex_gflops"] = row["flops"] / turns["medians"]["flex"] / 1e9
+    row["over_flex"] = row["gflops"] / row["flex_gflops"]
+    return None
 
 
 def name(row):
@@ -169,7 +166,7 @@ COLUMNS = {
     "over flex": number("over_flex", "{:.2f}"),
     "error": number("max_error", "{:.1e}"),
     "PyTorch's": number("sdpa_max_error", "{:.1e}"),
-    "rounds left out": left_out,
+    "turns left out": left_out,
 }
 
 
@@ -187,18 +184,9 @@ def main():
     cells.sort(key=lambda wanted: wanted["threads"])  # where time is short, one thread is what remains
     table = Table(args.json, COLUMNS)
     budget = Budget(args.quick)
-    try:
-        flex = Contender(peer("flex"))
-    except RefusedError as refused:
-        flex = refused
-    try:
-        for wanted in budget.of(cells):
-            no_time = args.quick and (wanted["threads"] > 1 or budget.left_s() < 20)
-            compiled = RefusedError("not with --quick") if no_time else flex
-            table.add(measure(wanted, compiled, seconds_of(args, 0, 3)))
-    finally:
-        if isinstance(flex, Contender):
-            flex.close()
+    for wanted in budget.of(cells):
+        no_time = args.quick and (wanted["threads"] > 1 or budget.left_s() < 20)
+        table.add(measure(wanted, no_time, seconds_of(args, 0, 3)))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""One attention layer, forward and backward, on one rank and on two: what spreading it costs.
+"""One attention layer, forward and backward, on one rank and on two: the cost of spreading it.
 
 Efficiency is one rank's time for the whole sequence, halved, over the time of two ranks; "all cores busy"
 is the same against one rank while the other core runs it too, which is what two ranks share. "over
-kernels" is what a layer takes beyond its kernel calls alone. Rounds in which the second core was not there
+kernels" is the time of a layer beyond its kernel calls alone. Turns in which the second core was not there
 are left out of all medians."""
 
 import argparse
@@ -34,7 +34,7 @@ COLUMNS = {
     "all cores busy": number("efficiency_busy", "{:.2f}"),
     "over kernels, us": number("over_kernels_us", "{:.0f}"),
     "error": number("max_error", "{:.1e}"),
-    "rounds left out": left_out,
+    "turns left out": left_out,
 }
 
 
@@ -54,7 +54,7 @@ def main():
         shape = ["--tokens", tokens, "--heads", args.heads, "--dtype", dtype, "--world", world]
         of_world = chosen if world > 1 else []
         seconds = ["--seconds", seconds_of(args, 4, 20)]
-        for row in results(program("layer", *shape, *of_world, *seconds, on_request=False), 3600):
+        for row in results(program("layer", *shape, *of_world, *seconds), 3600):
             table.add(row)
 
 

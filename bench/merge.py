@@ -25,7 +25,7 @@ COLUMNS = {
     "memcpy": number("memcpy_gbytes_per_s", "{:.1f}"),
     "of memory": percent("of_memory"),
     "error": number("max_error", "{:.1e}"),
-    "rounds left out": left_out,
+    "turns left out": left_out,
 }
 
 
@@ -40,7 +40,7 @@ def main():
     for tokens in args.tokens:
         for threads in args.threads:
             flags = ["--tokens", tokens, "--threads", threads, "--seconds", seconds_of(args, 5, 20)]
-            for row in results(program("merge", *flags, on_request=False)):
+            for row in results(program("merge", *flags)):
                 table.add(row)
 
 

@@ -4,25 +4,25 @@ processes.
 The others run on Gloo over loopback, one thread each: a zigzag ring and Ulysses written plainly, PyTorch's
 context parallel with the CPU kernel handed in, yunchang with the CPU kernel patched in (forward only). All
 results are checked first; then all take turns. Efficiency is our one rank's time for the whole sequence,
-halved, over theirs. "over best other" is the time of the fastest of the others over ours."""
+halved, over the time of two ranks. "over best other" is the time of the fastest of the others over ours."""
 
 import argparse
 
 from bench.contest import (
     Budget,
-    Contender,
-    RefusedError,
     Table,
     add_flags,
     at_least_one,
+    counts,
     left_out,
     number,
     peer,
     percent,
     program,
+    results,
     run,
     seconds_of,
-    take_turns,
+    short,
 )
 
 STRATEGIES = (
@@ -37,74 +37,66 @@ STRATEGIES = (
 PASSES = ("forward", "forward+backward")
 
 
-def shape_of(args, tokens):
-    return ["--tokens", tokens, "--heads", args.heads, "--head-dim", args.head_dim, "--dtype", args.dtype]
+DEADLINE_S = 3600  # of the others' checks and turns: attention over 16,384 tokens takes long
+COMMON = ("isa", "dtype", "head_dim", "tokens", "heads", "mask", "world")
+TIMES = ("seconds", "gflops", "of_peak", "efficiency", "efficiency_busy", "max_error")
 
 
 def measure(args, tokens, seconds):
-    """The rows of one length: one for every strategy, peer and pass."""
-    shape = shape_of(args, tokens)
+    """The rows of one length: one for every pass, strategy and peer."""
+    shape = ["--tokens", tokens, "--heads", args.heads, "--head-dim", args.head_dim, "--dtype", args.dtype]
     chosen = [part for strategy in STRATEGIES for part in ("--strategy", strategy)]
-    with Contender(program("layer", "--no-kernels", *shape, *chosen), timeout_s=3600) as ours:
-        facts, others = ours.facts, peer("gloo_attention", "--timeout", 3600, *shape)
-        errors, reasons = dict(facts["max_error"]), {}
-        runs = {side: (lambda side=side: ours.run(side)) for side in facts["sides"]}
-        peers = []
-        try:
-            with Contender(others, timeout_s=3600) as gloo:
-                for side in gloo.facts["sides"]:
-                    method = side.rpartition(" ")[0]
-                    peers += [method] if method not in peers else []
-                for method in peers:
-                    try:
-                        errors[method] = gloo.run(f"{method} error")
-                    except RefusedError as refused:
-                        reasons[method] = str(refused)
-                        continue
-                    for direction in PASSES:
-                        side = f"{method} {direction}"
-                        runs[side] = lambda side=side: gloo.run(side)
-                medians, refusals, counts = take_turns(runs, seconds)
-        except RefusedError as refused:  # no peer at all: ours are measured without
-            reasons["processes on Gloo"] = str(refused)
-            peers = ["processes on Gloo"]
-            medians, refusals, counts = take_turns(runs, seconds)
-    common = {
-        "bench": "strategies",
-        **{key: facts[key] for key in ("isa", "dtype", "head_dim", "tokens", "heads", "mask", "world")},
-        **counts,
-        "peak_gflops": medians["peak"],
-    }
-    return rows(common, facts["flops"], [*STRATEGIES, *peers], medians, errors, reasons | refusals)
-
-
-def rows(common, flops, names, medians, errors, reasons):
-    """What is printed of one length. The fastest of the others is sought for each pass."""
+    others = peer("gloo_attention", "--timeout", DEADLINE_S, *shape)
+    limits = ["--seconds", seconds, "--deadline", DEADLINE_S]
+    *lines, turns = results(program("layer", "--no-kernels", *shape, *chosen, *others, *limits))
     for direction in PASSES:
-        others = {
-            name: medians[f"{name} {direction}"]
-            for name in names
-            if name not in STRATEGIES and f"{name} {direction}" in medians
+        ours = [line for line in lines if line["pass"] == direction]
+        yield from rows(ours, list(other_rows(ours[0], turns, direction)))
+
+
+def row_of(line, direction, who):
+    """The keys that all rows of one length and pass have, from a result of ours."""
+    common = {key: line[key] for key in COMMON}
+    return {"bench": "strategies", **common, **counts(line), "peak_gflops": line["peak_gflops"]} | {
+        "pass": direction,
+        "who": who,
+    }
+
+
+def rows(ours, others):
+    """All rows of one pass: ours, compared with the fastest of the others, then the others."""
+    measured = {row["who"]: row["seconds"] for row in others if "seconds" in row}
+    for line in ours:
+        row = row_of(line, line["pass"], line["strategy"]) | {"ours": True}
+        row |= {key: line[key] for key in TIMES}
+        if measured:
+            row["best_other"] = min(measured, key=measured.get)
+            row["over_best_other"] = min(measured.values()) / row["seconds"]
+        yield row
+    yield from others
+
+
+def other_rows(line, turns, direction):
+    """The rows of the peers in one pass: times against those of one of our ranks, or reasons."""
+    (gloo,) = turns["contenders"]
+    facts = gloo["facts"]
+    flops = line["gflops"] * line["seconds"]  # billions, the same for all
+    for method in facts.get("methods", ["processes on Gloo"]):
+        row = row_of(line, direction, method) | {"ours": False}
+        side = f"{method} {direction}"
+        seconds = turns["medians"].get(side)
+        if seconds is None:
+            known = facts.get("reasons", {}).get(method) or turns["reasons"].get(side)
+            yield row | {"reasons": {"seconds": short(known or gloo.get("reason", "not measured"))}}
+            continue
+        yield row | {
+            "seconds": seconds,
+            "gflops": flops / seconds,
+            "of_peak": flops / seconds / line["peak_gflops"],
+            "efficiency": line["one_rank_seconds"] / line["world"] / seconds,
+            "efficiency_busy": line["busy_rank_seconds"] / line["world"] / seconds,
+            "max_error": facts["max_error"][method],
         }
-        for name in names:
-            row = common | {"pass": direction, "who": name, "ours": name in STRATEGIES}
-            seconds = medians.get(f"{name} {direction}")
-            if seconds is None:
-                reason = reasons.get(f"{name} {direction}") or reasons.get(name, "not measured")
-                yield row | {"reasons": {"seconds": reason}}
-                continue
-            row |= {
-                "seconds": seconds,
-                "gflops": flops[direction] / seconds / 1e9,
-                "of_peak": flops[direction] / seconds / 1e9 / common["peak_gflops"],
-                "efficiency": medians[f"one_rank {direction}"] / common["world"] / seconds,
-                "efficiency_busy": medians[f"busy_rank {direction}"] / common["world"] / seconds,
-                "max_error": errors[name],
-            }
-            if others and row["ours"]:
-                row["best_other"] = min(others, key=others.get)
-                row["over_best_other"] = min(others.values()) / seconds
-            yield row
 
 
 COLUMNS = {
@@ -119,7 +111,7 @@ COLUMNS = {
     "all cores busy": number("efficiency_busy", "{:.2f}"),
     "over best other": number("over_best_other", "{:.2f}"),
     "error": number("max_error", "{:.1e}"),
-    "rounds left out": left_out,
+    "turns left out": left_out,
 }
 
 

@@ -2,36 +2,31 @@
 on one process.
 
 Both start from the same parameters on the same text; loss and gradient norm of the first step must agree
-before anything is compared. Runs take turns; a run's first step warms it up and is not counted. Two cores
-each: ours as two ranks or as one rank of two threads, PyTorch with two threads. Peak memory is the whole
-process."""
+before anything is compared. Runs take turns; a run's first step warms it up and is not counted. All use two
+cores: ours as two ranks or as one rank of two threads, PyTorch with two threads. Peak memory is that of the
+whole process."""
 
 import argparse
-import json
-import math
 import pathlib
-import statistics
 import tempfile
-import time
 
 from bench.contest import (
-    PROGRAM,
     ROOT,
     Budget,
-    Contender,
     RefusedError,
     Table,
     add_flags,
     at_least_one,
+    counts,
     cpu_multiplies_bf16,
     left_out,
     number,
-    output,
     peer,
     program,
+    results,
     run,
     seconds_of,
-    with_cores,
+    short,
 )
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
@@ -44,49 +39,69 @@ OURS = {
     ],
 }
 PLAIN = "PyTorch, 2 threads"
-OURS_ALONE = 65536  # of tokens: from here on a step takes PyTorch a quarter of an hour
+OURS_ALONE = 65536  # tokens: from here on a step of PyTorch takes too long
+DEADLINE_S = 7200  # of a run
 
 
 def write_text(folder, tokens):
-    """A document of as many bytes: with the separator after it, exactly one sequence and its labels."""
+    """A document of `tokens` bytes: with the separator behind it, one sequence and its labels."""
     text = (ROOT / "docs" / "architecture.md").read_bytes()
     path = pathlib.Path(folder) / "text.txt"
     path.write_bytes((text * (tokens // len(text) + 1))[:tokens])
     return path
 
 
-def run_ours(args, settings, model, dtype, tokens, steps, folder, text):
-    """The steps of one run of `armillary train`, as plain_decoder.py answers them."""
-    values = [
-        f"model.name={model}",
+def settings_of(args, cell, folder):
+    """The recipe of our runs in one cell, but for ranks and threads."""
+    return [
+        f"model.name={cell['model']}",
         f"model.dim={args.dim}",
         f"model.n_layers={args.layers}",
         "model.n_heads=8",
-        f"training.dataset_path={text}",
-        f"training.seq_len={tokens}",
-        f"training.steps={steps}",
-        f"training.mixed_precision_param={DTYPES[dtype]}",
+        f"training.dataset_path={folder}/text.txt",
+        f"training.seq_len={cell['tokens']}",
+        f"training.steps={1 if cell['tokens'] >= OURS_ALONE else 2}",
+        f"training.mixed_precision_param={DTYPES[cell['dtype']]}",
         "optimizer.lr=3e-4",
         "parallelism.strategy=ring",
         "parallelism.layout=zigzag",
         "parallelism.mask=causal",
         f"job.dump_folder={folder}/run",
         "comm.train_timeout_seconds=1800",
-        *settings,
     ]
-    command = [str(PROGRAM), "train", str(ROOT / "recipes" / "default.toml"), "--json"]
-    for value in values:
-        command += ["--set", value]
-    lines = [json.loads(line) for line in output(command, 7200).splitlines()]
-    world = int(settings[0].rpartition("=")[2])
-    return [
-        {
-            "seconds": tokens / world / line["tps"],
-            **{key: line[key] for key in ("loss", "grad_norm", "memory_bytes")},
-        }
-        for line in lines
-        if "step" in line
-    ]
+
+
+def why_no_plain(cell):
+    """The reason why plain PyTorch is not run, or None."""
+    if cell["tokens"] >= OURS_ALONE:
+        return "not run: too slow"
+    if cell["dtype"] == "bf16" and not cpu_multiplies_bf16():
+        return "not run: no BF16 instructions"
+    return None
+
+
+def contenders(args, cell, folder):
+    """The flags of all contenders of a cell, by their names."""
+    found = {}
+    for name, ranks in OURS.items():
+        world = int(ranks[0].rpartition("=")[2])
+        flags = ["--name", name, "--tokens", cell["tokens"] / world]
+        for setting in [*settings_of(args, cell, folder), *ranks]:
+            flags += ["--set", setting]
+        found[name] = peer("armillary_train", *flags)
+    if not why_no_plain(cell):
+        shape = [
+            "--dim",
+            args.dim,
+            "--layers",
+            args.layers,
+            "--model",
+            cell["model"],
+            "--dtype",
+            cell["dtype"],
+        ]
+        found[PLAIN] = peer("plain_decoder", "--name", PLAIN, "--text", f"{folder}/text.txt", *shape)
+    return found
 
 
 def require_same(first, dtype):
@@ -103,68 +118,37 @@ def require_same(first, dtype):
                 )
 
 
-def measure(args, model, dtype, tokens, least_rounds, seconds):
+def measure(args, cell, least, seconds):
     """The rows of one model, length and dtype."""
-    alone = tokens >= OURS_ALONE
-    first, reasons, rounds, begin = {}, {}, [], time.monotonic()
-    if alone:
-        reasons[PLAIN] = "not run: too slow"
-    elif dtype == "bf16" and not cpu_multiplies_bf16():
-        reasons[PLAIN] = "not run: no BF16 instructions"
-    with tempfile.TemporaryDirectory() as folder, Contender(program("cores")) as cores:
-        text = write_text(folder, tokens)
-        shape = ["--text", text, "--dim", args.dim, "--layers", args.layers]
-        shape += ["--model", model, "--dtype", dtype]
-        plain = None
-        try:
-            if PLAIN not in reasons:
-                plain = Contender(peer("plain_decoder", *shape), timeout_s=3600)
-                first[PLAIN] = plain.run("step")
-        except RefusedError as refused:
-            reasons[PLAIN] = str(refused)
-        try:
-            while len(rounds) < least_rounds or time.monotonic() - begin < seconds:
-                rounds.append({"cores": math.inf})
-                for name in [*OURS, PLAIN]:
-                    if name in reasons:
-                        continue
-                    try:
-                        # A round takes minutes: the least that any of its sides began with.
-                        rounds[-1]["cores"] = min(rounds[-1]["cores"], cores.run("cores"))
-                        if name == PLAIN:
-                            done = [plain.run("step")]
-                        else:
-                            count = 1 if alone else 2
-                            done = run_ours(args, OURS[name], model, dtype, tokens, count, folder, text)
-                            first.setdefault(name, done[0])
-                        rounds[-1][name] = done[-1]
-                    except RefusedError as refused:
-                        reasons[name] = str(refused)
-                require_same(first, dtype)
-        finally:
-            if plain:
-                plain.close()
-    return rows(model, dtype, tokens, first, reasons, rounds)
+    with tempfile.TemporaryDirectory() as folder:
+        write_text(folder, cell["tokens"])
+        found = contenders(args, cell, folder)
+        against = [part for flags in found.values() for part in flags]
+        limits = ["--seconds", seconds, "--least", least, "--deadline", DEADLINE_S]
+        (turns,) = results(program("turns", "--cores", *against, *limits))
+    facts, reasons = {}, {PLAIN: why_no_plain(cell)}
+    for name, contender in zip(found, turns["contenders"], strict=True):
+        if name in turns["medians"]:
+            facts[name] = contender["facts"]
+        else:
+            reasons[name] = short(turns["reasons"].get(name) or contender["reason"])
+    require_same(facts, cell["dtype"])
+    return rows(cell, turns, facts, reasons)
 
 
-def rows(model, dtype, tokens, first, reasons, rounds):
-    """A row for each side: rates are medians of rounds with two cores, memory the most of any round."""
-    kept, counts = with_cores(rounds)
-    rate = {
-        name: tokens / statistics.median(one[name]["seconds"] for one in kept)
-        for name in [*OURS, PLAIN]
-        if name not in reasons
-    }
+def rows(cell, turns, facts, reasons):
+    """A row for each side: rates are medians of the turns that count, memory the most of any turn."""
+    rate = {name: cell["tokens"] / turns["medians"][name] for name in facts}
     for name in [*OURS, PLAIN]:
-        row = {"bench": "train", "model": model, "dtype": dtype, "tokens": tokens, "who": name, **counts}
+        row = {"bench": "train", **cell, "who": name, **counts(turns)}
         if name not in rate:
             yield row | {"reasons": {"tokens_per_s": reasons[name]}}
             continue
         row |= {
             "tokens_per_s": rate[name],
-            "memory_bytes": max(one[name]["memory_bytes"] for one in rounds),
-            "first_loss": first[name]["loss"],
-            "first_grad_norm": first[name]["grad_norm"],
+            "memory_bytes": facts[name]["memory_bytes"],
+            "first_loss": facts[name]["loss"],
+            "first_grad_norm": facts[name]["grad_norm"],
         }
         if name != PLAIN and PLAIN in rate:
             row["over_pytorch"] = rate[name] / rate[PLAIN]
@@ -181,7 +165,7 @@ COLUMNS = {
     "peak GiB": number("memory_bytes", "{:.2f}", 2**-30),
     "first loss": number("first_loss", "{:.4f}"),
     "gradient norm": number("first_grad_norm", "{:.4f}"),
-    "rounds left out": left_out,
+    "turns left out": left_out,
 }
 
 
@@ -196,12 +180,16 @@ def main():
     lengths = args.tokens or ([1024] if args.quick else [4096, 16384, 65536])
     budget = Budget(args.quick)
     table = Table(args.json, COLUMNS)
-    cells = [(model, tokens, dtype) for model in args.model for tokens in lengths for dtype in args.dtype]
-    for model, tokens, dtype in budget.of(cells):
-        least = 1 if tokens >= OURS_ALONE else 2 if args.quick else 3
-        for row in measure(
-            args, model, dtype, tokens, least, 0 if tokens >= OURS_ALONE else seconds_of(args, 20, 60)
-        ):
+    cells = [
+        {"model": model, "dtype": dtype, "tokens": tokens}
+        for model in args.model
+        for tokens in lengths
+        for dtype in args.dtype
+    ]
+    for cell in budget.of(cells):
+        alone = cell["tokens"] >= OURS_ALONE
+        least = 1 if alone else 2 if args.quick else 3
+        for row in measure(args, cell, least, 0 if alone else seconds_of(args, 20, 60)):
             table.add(row)
 
 

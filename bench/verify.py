@@ -5,10 +5,8 @@ strategy with `balanced`, which has the most blocks, and the plan of most ops (a
 heads). How much verify looks at is asserted in armillary/plan/verify/work_test.cpp."""
 
 import argparse
-import json
-import statistics
 
-from bench.contest import ROOT, Table, add_flags, left_out, number, output, run, seconds_of, with_cores
+from bench.contest import ROOT, Table, add_flags, left_out, number, results, run, seconds_of
 
 WORLDS = (8, 64, 1024)
 COLUMNS = {
@@ -18,39 +16,21 @@ COLUMNS = {
     "pass": lambda row: row["pass"],
     "what": lambda row: row["what"],
     "ms": number("ms", "{:,.1f}"),
-    "rounds": lambda row: row["rounds"],
-    "rounds left out": left_out,
+    "turns": lambda row: row["turns"],
+    "turns left out": left_out,
 }
 
 
-def place(timed):
-    """Of a benchmark in the program, for they run in a random order."""
-    return timed["family_index"], timed["per_family_instance_index"]
-
-
 def measure(world, least_s):
-    """Rows of one world: medians of what Google Benchmark reports of each repetition."""
+    """Rows of one world, as the program prints them: medians of three repetitions."""
     command = [
         str(ROOT / "build" / "bin" / "verify_bench"),
         f"--benchmark_filter=/world:{world}/",
         f"--benchmark_min_time={least_s}",
         "--benchmark_repetitions=3",
         "--benchmark_enable_random_interleaving=true",
-        "--benchmark_format=json",
     ]
-    repetitions = {}
-    for timed in json.loads(output(command, 3600))["benchmarks"]:
-        if timed["run_type"] == "iteration":
-            repetitions.setdefault(timed["run_name"], []).append(timed)
-    for name, of_name in sorted(repetitions.items(), key=lambda item: place(item[1][0])):
-        strategy, direction, layout = of_name[0]["label"].split()
-        row = {"bench": "verify", "strategy": strategy, "world": world, "layout": layout, "pass": direction}
-        kept, counts = with_cores(of_name)
-        row |= {"what": name.split("/")[0], **counts}
-        if of_name[0].get("error_occurred"):
-            yield row | {"reasons": {"ms": of_name[0]["error_message"]}}
-        else:
-            yield row | {"ms": statistics.median(timed["real_time"] for timed in kept)}
+    return results(command, 3600)
 
 
 def main():

@@ -1,14 +1,21 @@
-// How long planning and proving take. Checks first that what it times is right: every plan must
-// verify.
+// Measures how long planning and proving take. Every plan that is timed must verify, or the program
+// ends with 1. Repetitions of all benchmarks are interleaved by Google Benchmark; here they are the
+// turns of armillary/bench/interleaved_timing.h, so those without a second core are left out.
+// Prints one JSON line for each strategy, pass and thing that is timed: a row of bench/verify.py.
 #include <benchmark/benchmark.h>
+#include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "armillary/bench/cores.h"
+#include "armillary/bench/result_json.h"
 #include "armillary/core/error.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/plan/verify.h"
@@ -16,8 +23,11 @@
 namespace armillary::plan {
 namespace {
 
-/// The first four are timed in every world, with zigzag. Of 64 ranks all are, with the most blocks
-/// of all layouts; the last, with zigzag and a KV head for every query head, has a million ops.
+using Json = nlohmann::ordered_json;
+
+/// The first four are timed in every world, with zigzag. With 64 ranks all but the last are timed
+/// with the layout of most blocks too. The last has a million ops: it is timed with 64 ranks,
+/// zigzag and a KV head for every query head.
 constexpr const char* kStrategies[] = {"ring",
                                        "allgather",
                                        "ulysses",
@@ -49,22 +59,27 @@ Problem causal(int world, const char* layout, int kv_heads) {
 
 constexpr Pass kPasses[] = {Pass::Forward, Pass::Backward};
 
-/// What one benchmark is about. A problem that the strategy cannot solve is a result with the
-/// reason.
+/// The problem, strategy and pass of one benchmark. A problem that the strategy cannot solve is a
+/// row with the reason. The label of a benchmark is the beginning of its row, in JSON.
 struct Case {
   explicit Case(benchmark::State& state)
       : problem(causal(static_cast<int>(state.range(0)), kLayouts[state.range(3)],
                        state.range(1) == kMostOps ? 64 : 8)),
         strategy(parse_strategy(kStrategies[state.range(1)])),
         pass(kPasses[state.range(2)]) {
-    state.SetLabel(to_string(strategy) + " " + std::string(to_string(pass)) + " " +
-                   to_string(problem.layout));
+    Json row{{"bench", "verify"},
+             {"strategy", to_string(strategy)},
+             {"world", problem.world},
+             {"layout", to_string(problem.layout)},
+             {"pass", to_string(pass)}};
     try {
       check_legal(problem, strategy);
       legal = true;
     } catch (const InvalidArgument& error) {
+      row["reasons"]["ms"] = error.what();
       state.SkipWithError(error.what());
     }
+    state.SetLabel(row.dump());
   }
   Plan make() const { return make_plan(problem, strategy, pass); }
 
@@ -74,11 +89,12 @@ struct Case {
   bool legal = false;
 };
 
-/// Planning and proving use all cores: bench/verify.py leaves out what had no second one.
+/// Planning and proving use all cores: a repetition without a second core is left out.
 void note_cores(benchmark::State& state) {
   state.counters[bench::kCoresSide] = bench::core_ratio();
 }
 
+/// Times the plan of all ranks, without lowering.
 void plan(benchmark::State& state) {
   const Case given(state);
   if (!given.legal) return;
@@ -86,6 +102,7 @@ void plan(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(given.make());
 }
 
+/// Times the proof of such a plan.
 void verify(benchmark::State& state) {
   const Case given(state);
   if (!given.legal) return;
@@ -99,6 +116,7 @@ void verify(benchmark::State& state) {
   }
 }
 
+/// The cases of both benchmarks: indices of world, strategy, pass and layout.
 void all(benchmark::internal::Benchmark* benchmark) {
   const std::vector<std::string> names{"world", "strategy", "pass", "layout"};
   benchmark->ArgNames(names)->Unit(benchmark::kMillisecond);
@@ -111,7 +129,51 @@ void all(benchmark::internal::Benchmark* benchmark) {
 BENCHMARK(plan)->Apply(all);
 BENCHMARK(verify)->Apply(all);
 
+/// Makes a row of the repetitions of each benchmark, and prints all rows in the order of the
+/// program: benchmarks end in a random order.
+class Rows : public benchmark::BenchmarkReporter {
+ public:
+  bool ReportContext(const Context& /*context*/) override { return true; }
+
+  /// Called twice for each benchmark: with its repetitions, then with means over them.
+  void ReportRuns(const std::vector<Run>& runs) override {
+    std::vector<bench::Turn> turns;
+    for (const Run& run : runs) {
+      if (run.run_type != Run::RT_Iteration) continue;
+      bench::Turn& turn = turns.emplace_back();
+      turn["ms"] = run.GetAdjustedRealTime();
+      const auto cores = run.counters.find(bench::kCoresSide);
+      if (cores != run.counters.end()) turn[bench::kCoresSide] = cores->second;
+    }
+    if (turns.empty()) return;
+    const Run& run = runs.front();
+    const bench::TurnSummary summary = bench::summarize(turns);
+    Json row = Json::parse(run.report_label);
+    row["what"] = run.run_name.function_name;
+    row.update(bench::turn_counts(summary));
+    if (!row.contains("reasons")) row["ms"] = summary.medians.at("ms");
+    rows_.push_back({{run.family_index, run.per_family_instance_index}, row});
+  }
+
+  /// Called once, behind the last benchmark.
+  void Finalize() override {
+    std::sort(rows_.begin(), rows_.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (const auto& [place, row] : rows_) fmt::print("{}\n", row.dump());
+  }
+
+ private:
+  /// Rows with their places in the program.
+  std::vector<std::pair<std::pair<std::int64_t, std::int64_t>, Json>> rows_;
+};
+
 }  // namespace
 }  // namespace armillary::plan
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  armillary::plan::Rows rows;
+  benchmark::RunSpecifiedBenchmarks(&rows);
+  benchmark::Shutdown();
+}

@@ -1,3 +1,4 @@
+// Costs of plans: maxima and sums of plan::traffic over ranks.
 #include "cli/costs.h"
 
 #include <algorithm>
@@ -21,6 +22,7 @@ Costs costs(const plan::Plan& plan) {
 }
 
 std::optional<double> over_bound(const Costs& forward, plan::ForwardBound& bound) {
+  // The mean of sent bytes equals that of received bytes, which the bound is about.
   const double least = bound.bytes(forward.pairs);
   if (least <= 0) return std::nullopt;
   return static_cast<double>(forward.sum.sent_bytes) / static_cast<double>(forward.pairs.size()) /

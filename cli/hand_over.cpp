@@ -1,3 +1,5 @@
+// Starting the other program: its path is found beside the executable of this process, and execv
+// replaces the process, so that signals and exit codes need no handling here.
 #include "cli/hand_over.h"
 
 #include <unistd.h>
@@ -28,9 +30,10 @@ void name_doctor(CLI::App& app, int& /*exit_code*/) {
 }
 
 void hand_over(int argc, const char* const* argv) {
+  // The verb is the first argument, as check_verb requires.
   const std::string_view verb = argc >= 2 ? argv[1] : "";
   if (verb != "train" && verb != "bench" && verb != "doctor") return;
-  std::error_code error;  // then there is no path either
+  std::error_code error;  // Ignored: without a path the program is not there either.
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::string program = (self.parent_path() / "armillary-torch").string();
   if (!std::filesystem::exists(program, error)) {
@@ -39,13 +42,14 @@ void hand_over(int argc, const char* const* argv) {
         "with libtorch is required: ./dev build",
         verb, program);
   }
+  // execv needs pointers to characters that it could write, and a null pointer behind the last.
   std::vector<std::string> words{program};
   words.insert(words.end(), argv + 1, argv + argc);
   std::vector<char*> arguments;
   arguments.reserve(words.size() + 1);
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
-  execv(program.c_str(), arguments.data());
+  execv(program.c_str(), arguments.data());  // Returns only if it fails.
   fail<Error>("{}: {} cannot be started: {}", verb, program, std::strerror(errno));
 }
 

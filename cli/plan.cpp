@@ -1,3 +1,5 @@
+// The verb `plan`: prints the plans of a strategy as grids or JSON, a comparison of all strategies
+// that solve a problem, the list of strategies, or docs/strategies.md.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +17,7 @@
 namespace armillary::cli {
 namespace {
 
+/// The flags of the verb. At most one of the flags that choose an output may be given.
 struct PlanFlags : ProblemFlags {
   bool json = false;
   bool list = false;
@@ -23,7 +26,9 @@ struct PlanFlags : ProblemFlags {
   bool document = false;
 };
 
+/// One line for each strategy: its name and keys, a summary and its paper.
 void print_list() {
+  // The column is as wide as the longest name with its keys.
   std::size_t width = 0;
   for (const plan::StrategyInfo& info : plan::strategies()) {
     width = std::max(width, usage(info).size());
@@ -33,13 +38,14 @@ void print_list() {
   }
 }
 
-/// Of auto:traffic, how far it is from the least.
+/// For a forward plan of an `auto:` strategy: the ratio of its bytes to the lower bound.
 void print_distance(const plan::Plan& plan, const Costs& of_plan) {
   const plan::Mask& mask = plan.problem.mask;
   if (plan.pass != plan::Pass::Forward || !plan.strategy.starts_with("auto:") ||
       mask.q_len() != mask.kv_len()) {
     return;
   }
+  // The bound is for the work that each rank of this plan has.
   plan::ForwardBound bound(plan.problem);
   if (const std::optional<double> over = over_bound(of_plan, bound)) {
     fmt::print(
@@ -48,6 +54,7 @@ void print_distance(const plan::Plan& plan, const Costs& of_plan) {
   }
 }
 
+/// The line below a grid: the costs of the busiest rank.
 void print_summary(const plan::Plan& plan) {
   const Costs of_plan = costs(plan);
   const plan::Traffic& most = of_plan.most;
@@ -58,6 +65,7 @@ void print_summary(const plan::Plan& plan) {
   print_distance(plan, of_plan);
 }
 
+/// The largest share of a cost, divided by the mean; "-" if there is none of it.
 std::string over_mean(std::int64_t most, std::int64_t sum, int world) {
   if (sum == 0) return "-";
   return fmt::format("{:.2f}", static_cast<double>(most) * world / static_cast<double>(sum));
@@ -65,7 +73,7 @@ std::string over_mean(std::int64_t most, std::int64_t sum, int world) {
 
 constexpr double kMib = 1 << 20;
 
-/// On the rank that sends most of them.
+/// Bytes that leave a node, on the rank that sends most of them.
 std::int64_t most_between_nodes(const plan::Plan& plan, int ranks_per_node) {
   std::int64_t most = 0;
   for (const plan::RankProgram& program : plan.ranks) {
@@ -75,10 +83,12 @@ std::int64_t most_between_nodes(const plan::Plan& plan, int ranks_per_node) {
   return most;
 }
 
-/// A row of the comparison, without its end.
+/// A row of the comparison, without its last `|`. Columns are forward, then backward, then the
+/// bytes between nodes of both, if they are asked for.
 std::string compared(const plan::Problem& problem, const plan::Strategy& strategy,
                      const std::vector<plan::Lowering>& lowerings,
                      std::optional<plan::ForwardBound>& bound, std::optional<int> ranks_per_node) {
+  // Cells of both passes are written in one loop; the bytes between nodes are appended at the end.
   std::string row = fmt::format("| {} ", to_string(strategy));
   std::string between_nodes;
   for (const plan::Plan& plan :
@@ -86,6 +96,7 @@ std::string compared(const plan::Problem& problem, const plan::Strategy& strateg
     const bool forward = plan.pass == plan::Pass::Forward;
     const Costs of_plan = costs(plan);
     const auto& [most, sum, pairs] = of_plan;
+    // The work is that of both passes: they attend to the same pairs.
     if (forward) {
       row += fmt::format("| {} ", over_mean(most.visible_pairs, sum.visible_pairs, problem.world));
     }
@@ -103,7 +114,7 @@ std::string compared(const plan::Problem& problem, const plan::Strategy& strateg
   return row + between_nodes;
 }
 
-/// What the column x bound is, for this problem.
+/// Explains the column `x bound` for this problem.
 std::string legend(std::optional<plan::ForwardBound>& bound) {
   if (!bound) return "-, it is there for as many queries as keys only";
   return fmt::format(
@@ -117,12 +128,13 @@ std::string legend(std::optional<plan::ForwardBound>& bound) {
 /// A Markdown table of all strategies that solve the problem: steps, and MiB on the busiest rank.
 void print_comparison(const plan::Problem& problem, const std::vector<plan::Lowering>& lowerings,
                       std::optional<int> ranks_per_node) {
+  // The bound is defined for as many queries as keys. All rows share it, because it keeps results.
   bool first = true;
   std::optional<plan::ForwardBound> bound;
   if (problem.mask.q_len() == problem.mask.kv_len()) bound.emplace(problem);
   for (const plan::Strategy& strategy : plan::legal_strategies(problem)) {
-    const std::string row =
-        compared(problem, strategy, lowerings, bound, ranks_per_node);  // throws before output
+    // The first row is made before the heading is printed: an error comes without output.
+    const std::string row = compared(problem, strategy, lowerings, bound, ranks_per_node);
     if (first) {
       fmt::print(
           "| strategy | work max/mean | steps | sent MiB | max/mean | x bound | slots MiB "
@@ -142,7 +154,9 @@ void print_comparison(const plan::Problem& problem, const std::vector<plan::Lowe
   }
 }
 
+/// Prints what the flags ask for. Plans are printed when all passes are made.
 void run(const PlanFlags& flags) {
+  // The flags that choose an output exclude each other, so their order does not matter.
   if (flags.list) return print_list();
   if (flags.document) return fmt::print("{}", strategies_document());
   if (flags.compare) {

@@ -1,3 +1,4 @@
+// Flags of a problem: their help texts, and the conversion from text by the parsers of the library.
 #include "cli/problem_flags.h"
 
 #include <array>
@@ -15,6 +16,7 @@ int parse_count(std::string_view flag, const std::string& text) {
 }
 
 CLI::Validator not_empty() {
+  // The second text is a description, which would be repeated in the help of every flag.
   return {[](const std::string& text) -> std::string {
             return text.empty() ? "'' given; a value is required" : "";
           },
@@ -22,6 +24,7 @@ CLI::Validator not_empty() {
 }
 
 void add_problem_flags(CLI::App& verb, ProblemFlags& flags) {
+  // Defaults stand in brackets in the help texts, so CLI11's own are replaced by a blank.
   const auto add = [&](const char* name, std::string& value, const char* help) {
     verb.add_option(name, value, help)
         ->capture_default_str()
@@ -29,6 +32,7 @@ void add_problem_flags(CLI::App& verb, ProblemFlags& flags) {
         ->group(kProblemGroup)
         ->check(not_empty());
   };
+  // The strategy and the problem, then the choices of passes, lowering and wire dtype.
   add("--strategy", flags.strategy,
       "NAME[:key=value,..]; `armillary plan --list` shows all [ring]");
   add("--world", flags.world,
@@ -50,15 +54,17 @@ void add_problem_flags(CLI::App& verb, ProblemFlags& flags) {
       "forward, backward, replay or both [forward for plan, both for verify]");
   add("--lower", flags.lower,
       "How the strategy's program is shortened before it runs: all, none, or some of\n"
-      "fuse, alias, coalesce, lend with commas between them [all]");
+      "fuse, alias, coalesce, zero_copy with commas between them [all]");
   add("--wire", flags.wire,
       "accumulator or input: dtype in which partial outputs and gradients travel [accumulator]");
+  // A switch has no value, so it is no part of the list above.
   verb.add_flag("--return-lse", flags.return_lse, "Also bring the log-sum-exp home")
       ->option_text(" ")
       ->group(kProblemGroup);
 }
 
 plan::Problem problem(const ProblemFlags& flags) {
+  // Flags that were left out take the value of another flag.
   const std::int64_t seq = parse_integer("--seq", flags.seq);
   const std::int64_t kv_seq = flags.kv_seq.empty() ? seq : parse_integer("--kv-seq", flags.kv_seq);
   const int heads = parse_count("--heads", flags.heads);
@@ -75,12 +81,13 @@ plan::Problem problem(const ProblemFlags& flags) {
       .layout = plan::parse_layout(flags.layout),
       .return_lse = flags.return_lse,
       .wire = plan::parse_wire(flags.wire)};
-  plan::validate(problem);
+  plan::validate(problem);  // Rules between flags, such as heads and KV heads.
   return problem;
 }
 
 std::vector<plan::Pass> passes(const ProblemFlags& flags) {
   constexpr std::array<std::string_view, 4> kNames{"forward", "backward", "replay", "both"};
+  // Cases are in the order of the names.
   switch (parse_choice("--pass", flags.pass, kNames)) {
     case 0:
       return {plan::Pass::Forward};
@@ -102,6 +109,7 @@ std::vector<plan::Plan> lowered_plans(const plan::Problem& problem, const plan::
 }
 
 std::vector<plan::Plan> lowered_plans(const ProblemFlags& flags) {
+  // Cheap flags are parsed first: an error in them comes before the plans are made.
   const std::vector<plan::Lowering> lowerings = plan::parse_lowerings(flags.lower);
   return lowered_plans(problem(flags), plan::parse_strategy(flags.strategy), passes(flags),
                        lowerings);

@@ -1,4 +1,6 @@
-// problem_flags.h: the flags that describe a problem and a strategy, shared by plan and verify.
+// problem_flags.h: the flags that describe a problem and a strategy, shared by the verbs `plan` and
+// `verify`. Values are kept as text and parsed by the library, so that its errors are those of the
+// command line too.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -11,7 +13,9 @@
 
 namespace armillary::cli {
 
-/// As written by the user; parsed strictly by `problem()`. Empty: not given.
+/// The flags as the user wrote them. An empty text is a flag that was not given; its meaning stands
+/// in the help text. Parsed strictly by the functions below. The values here are the defaults of
+/// both verbs, except that of `pass`, which each verb sets.
 struct ProblemFlags {
   std::string strategy = "ring";
   std::string world = "4";
@@ -31,25 +35,31 @@ struct ProblemFlags {
   bool return_lse = false;
 };
 
-/// Adds them in a group of the help text.
+/// The group of the help text in which add_problem_flags puts them.
 inline constexpr const char* kProblemGroup = "Problem";
+/// Adds the flags to a verb. Each must not be given an empty value. `flags` must live as long as
+/// `verb`.
 void add_problem_flags(CLI::App& verb, ProblemFlags& flags);
 
-/// For flags whose absence means something: they may be left out, but not be empty.
+/// A check for flags that may be left out, but must not have an empty value.
 CLI::Validator not_empty();
 
-/// A flag that counts: 1 or more. @throws InvalidArgument.
+/// Reads a whole number of at least 1. `flag` names the flag in the error.
+/// @throws InvalidArgument for anything else.
 int parse_count(std::string_view flag, const std::string& text);
 
-/// @throws InvalidArgument as the parsers do.
+/// The problem that the flags describe, validated. @throws InvalidArgument as the parsers do.
 plan::Problem problem(const ProblemFlags& flags);
+/// The passes of `--pass`; `both` is forward and backward. @throws InvalidArgument.
 std::vector<plan::Pass> passes(const ProblemFlags& flags);
-/// All passes of a strategy, lowered.
+
+/// The given passes of a strategy, lowered by the given lowering passes: one plan for each pass, in
+/// their order. @throws InvalidArgument if the strategy cannot solve the problem.
 std::vector<plan::Plan> lowered_plans(const plan::Problem& problem, const plan::Strategy& strategy,
                                       const std::vector<plan::Pass>& passes,
                                       const std::vector<plan::Lowering>& lowerings);
 
-/// The plans of `--strategy`, for `--pass`, after `--lower`.
+/// The plans of `--strategy`, for `--pass`, after `--lower`. @throws InvalidArgument.
 std::vector<plan::Plan> lowered_plans(const ProblemFlags& flags);
 
 }  // namespace armillary::cli

@@ -1,3 +1,6 @@
+// The program: it checks the verb before CLI11 does, whose texts would be misleading, hands verbs
+// over to the other program, parses the rest, and turns every exception into one line and an exit
+// code.
 #include "cli/program.h"
 
 #include <fmt/format.h>
@@ -18,8 +21,9 @@
 namespace armillary::cli {
 namespace {
 
-/// Says it in one line, whatever control characters the user's text has; libtorch adds frames on
-/// lines of their own.
+/// Writes an error as one line and returns the exit code. Control characters of the user's text
+/// become blanks. The text of a failed run ends at its first line: libtorch adds stack frames
+/// below.
 int complain(int code, std::string_view message) {
   std::string line(code == kFailed ? message.substr(0, message.find('\n')) : message);
   for (char& c : line) {
@@ -29,7 +33,8 @@ int complain(int code, std::string_view message) {
   return code;
 }
 
-/// The flag that was most likely meant by an argument that CLI11 does not know.
+/// The flag that was most likely meant by an argument that CLI11 does not know, which is the last
+/// word of its message.
 std::string nearest_flag(const CLI::App& app, const std::string& message) {
   const std::string given = message.substr(message.rfind(' ') + 1);
   std::vector<std::string> flags;
@@ -43,8 +48,8 @@ std::string nearest_flag(const CLI::App& app, const std::string& message) {
   return nearest.empty() ? "" : "; nearest: " + nearest;
 }
 
-/// CLI11 reports a verb that does not exist as one argument too many, and a flag before the verb as
-/// a verb that is missing.
+/// Refuses an unknown verb, a missing one, and a flag in its place. CLI11 alone would call an
+/// unknown verb an argument too many, and a flag before the verb a missing verb.
 void check_verb(const CLI::App& app, int argc, const char* const* argv) {
   const std::string_view given = argc >= 2 ? argv[1] : "";
   if (given == "-h" || given == "--help" || given == "--version") return;
@@ -63,13 +68,15 @@ void check_verb(const CLI::App& app, int argc, const char* const* argv) {
                         nearest.empty() ? "" : "; nearest: " + nearest);
 }
 
-/// What was printed is there only once it is written.
+/// Writes the output that is still buffered, so that a full disk is a failure and not a silent
+/// loss.
 void flush_output() {
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     fail<Error>("standard output cannot be written: {}", std::strerror(errno));
   }
 }
 
+/// Whether these are the verbs of the program that hands verbs over.
 bool hands_over(const std::vector<AddVerb>& verbs) {
   return std::find(verbs.begin(), verbs.end(), name_train) != verbs.end();
 }
@@ -89,12 +96,13 @@ int run_program(int argc, const char* const* argv, const std::vector<AddVerb>& v
       "Exit codes: 0 done, 1 a run failed or a plan is wrong, 2 bad input.\n"
       "`armillary VERB --help` has examples.");
   for (const AddVerb add : verbs) add(app, exit_code);
+  // Verbs run inside parse(), as callbacks.
   try {
     check_verb(app, argc, argv);
     if (hands_over(verbs)) hand_over(argc, argv);
     app.parse(argc, argv);
     flush_output();
-  } catch (const CLI::Success& help) {
+  } catch (const CLI::Success& help) {  // --help or --version was given.
     return app.exit(help);
   } catch (const CLI::ExtrasError& error) {
     return complain(kBadInput, error.what() + nearest_flag(app, error.what()));

@@ -1,5 +1,5 @@
-// program.h: the program `armillary VERB`, but for its process. No logic of its own: a verb parses
-// flags and calls the library.
+// program.h: the program `armillary VERB` as a function, which tests call too. It has no logic of
+// its own: a verb parses flags and calls the library.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -11,15 +11,16 @@ namespace armillary::cli {
 /// as long as `app`.
 using AddVerb = void (*)(CLI::App& app, int& exit_code);
 
-/// Those of `armillary`.
+/// The verbs of `armillary`: those that need no libtorch, and the names of the others.
 std::vector<AddVerb> verbs_without_torch();
-/// Those of `armillary-torch`, and of tests that run many command lines; without libtorch the same
-/// as above. Defined in torch/ and in no_torch/, of which one is linked.
+/// The verbs of `armillary-torch`, and of tests that run many command lines. In a build without
+/// libtorch they are those of `armillary`. Defined in torch/ and in no_torch/, of which one is
+/// linked.
 std::vector<AddVerb> all_verbs();
 
-/// Parses the command line, does what it says, and says in one line on standard error what went
-/// wrong. Returns the exit code: 0 done, 1 a run failed, 2 bad input. Throws only if standard error
-/// cannot be written.
+/// Parses the command line and runs its verb. An error is written to standard error as one line.
+/// Returns the exit code: 0 done, 1 a run failed, 2 bad input. Throws only if standard error cannot
+/// be written.
 int run_program(int argc, const char* const* argv, const std::vector<AddVerb>& verbs);
 
 }  // namespace armillary::cli

@@ -1,3 +1,5 @@
+// docs/strategies.md: an introduction, then for each strategy a text, a picture and a table of
+// costs. All pictures and numbers are those of one problem, on 4 or 8 ranks.
 #include "cli/strategies_document.h"
 
 #include <fmt/format.h>
@@ -14,6 +16,7 @@
 namespace armillary::cli {
 namespace {
 
+/// The text before the first strategy. Numbers and rules in it must agree with the functions below.
 constexpr const char* kIntroduction = R"(# Strategies
 
 Written by the program: `armillary plan --document > docs/strategies.md`. `tests/golden/` compares the two; change the
@@ -41,6 +44,7 @@ what a strategy moves by its cut, whatever the mask: heads for tokens (`ulysses`
 and rows (`attention2d`). `auto:traffic` counts that and takes the ring where it is less.
 )";
 
+/// The problem of all pictures and numbers. The introduction describes it.
 plan::Problem problem(int world) {
   constexpr std::int64_t kTokens = 4096;
   return {.world = world,
@@ -51,7 +55,7 @@ plan::Problem problem(int world) {
           .layout = plan::parse_layout("zigzag")};
 }
 
-/// With the first values of its keys that solve the problem.
+/// The strategy with the first values of its keys that solve the problem; nothing if none do.
 std::optional<plan::Strategy> first_legal(const plan::Problem& problem, const std::string& name) {
   const std::vector<plan::Strategy> legal = plan::legal_strategies(problem);
   const auto found = std::find_if(legal.begin(), legal.end(),
@@ -59,6 +63,7 @@ std::optional<plan::Strategy> first_legal(const plan::Problem& problem, const st
   return found == legal.end() ? std::nullopt : std::optional(*found);
 }
 
+/// The forward plan on 4 ranks, as a grid in a code block.
 std::string picture(const std::string& name) {
   const plan::Problem four = problem(4);
   const std::optional<plan::Strategy> strategy = first_legal(four, name);
@@ -67,8 +72,9 @@ std::string picture(const std::string& name) {
                      to_string(plan::lower(plan::make_plan(four, *strategy, plan::Pass::Forward))));
 }
 
+/// A Markdown table of costs, with a row for each number of ranks that the strategy solves.
 std::string cost_table(const std::string& name) {
-  constexpr std::int64_t kKib = 1024;  // Divides all sizes of these plans.
+  constexpr std::int64_t kKib = 1024;  // All sizes of these plans are multiples of it.
   std::string table =
       "| ranks | strategy | forward: steps | sent KiB | x bound | slots KiB | backward: steps "
       "| sent KiB | slots KiB |\n|---|---|---|---|---|---|---|---|---|\n";
@@ -76,10 +82,12 @@ std::string cost_table(const std::string& name) {
     const std::optional<plan::Strategy> strategy = first_legal(problem(world), name);
     if (!strategy) continue;
     table += fmt::format("| {} | `{}` |", world, to_string(*strategy));
+    // Forward first, then backward: cells of one row.
     plan::ForwardBound bound(problem(world));
     for (plan::Plan& plan :
          plan::make_plans(problem(world), *strategy, {plan::Pass::Forward, plan::Pass::Backward})) {
       const bool forward = plan.pass == plan::Pass::Forward;
+      // Costs of the plan that runs, on the rank that has most of each.
       const Costs of_plan = costs(plan::lower(std::move(plan)));
       const plan::Traffic& most = of_plan.most;
       table += fmt::format(" {} | {} |", most.steps, most.sent_bytes / kKib);
@@ -97,6 +105,7 @@ std::string cost_table(const std::string& name) {
 }  // namespace
 
 std::string strategies_document() {
+  // A heading with the keys, the texts of the registry as a list, the picture and the table.
   std::string document = kIntroduction;
   for (const plan::StrategyInfo& info : plan::strategies()) {
     document += fmt::format(

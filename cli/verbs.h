@@ -1,19 +1,23 @@
 // verbs.h: the verbs of the program, one source file each. A verb parses its flags and calls the
-// library; its errors are the library's, and main says what they mean for the exit code.
+// library: tables and texts are all the logic it has. Its errors are exceptions of the library,
+// which run_program turns into exit codes.
 #pragma once
 
 #include <CLI/CLI.hpp>
 
 namespace armillary::cli {
 
-inline constexpr int kDone = 0;
+// Exit codes of the program. tests/error checks them for many command lines.
+
+inline constexpr int kDone = 0;      ///< The verb did its work; for `verify`, every plan is exact.
 inline constexpr int kFailed = 1;    ///< A run failed, or a plan is wrong.
 inline constexpr int kBadInput = 2;  ///< InvalidArgument, IoError, flags that do not parse.
 
+/// Each adds a verb to `app`. The verb runs when the command line is parsed, and sets `exit_code`.
 void add_plan(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
 
-// Of cli/torch/. Their descriptions are also those of who hands them over.
+// Verbs of cli/torch/. Their descriptions are shared with the program that hands them over.
 void add_train(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);

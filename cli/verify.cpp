@@ -1,3 +1,6 @@
+// The verb `verify`: proves plans that a strategy makes or that a file holds, and prints a line for
+// each, or the broken rules with their place in the grid. It can break a plan on purpose first, to
+// show an error, and record the proof of a problem in a file.
 #include "armillary/plan/verify.h"
 
 #include <fmt/format.h>
@@ -14,9 +17,9 @@
 
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
-#include "armillary/plan/each_rank.h"
 #include "armillary/plan/json.h"
 #include "armillary/plan/mutate.h"
+#include "armillary/plan/parallel_for_ranks.h"
 #include "armillary/plan/passes/lower.h"
 #include "armillary/plan/text.h"
 #include "armillary/proof/proof_file.h"
@@ -26,6 +29,7 @@
 namespace armillary::cli {
 namespace {
 
+/// The flags of the verb.
 struct VerifyFlags : ProblemFlags {
   std::string file;
   std::string mutation;
@@ -33,12 +37,14 @@ struct VerifyFlags : ProblemFlags {
   bool json = false;
 };
 
+/// Plans as JSON lines; empty lines are skipped. `name` is that of the stream, for errors.
 std::vector<plan::Plan> read_plans(std::istream& in, const std::string& name) {
   std::vector<plan::Plan> plans;
   int number = 0;
   for (std::string line; std::getline(in, line);) {
     ++number;
     if (line.empty()) continue;
+    // Errors of the parser get the line number.
     try {
       plans.push_back(plan::parse_json(line));
     } catch (const InvalidArgument& error) {
@@ -52,9 +58,10 @@ std::vector<plan::Plan> read_plans(std::istream& in, const std::string& name) {
   return plans;
 }
 
+/// Plans of a file, or of standard input if the path is `-`.
 std::vector<plan::Plan> read_plans(const std::string& path) {
   if (path == "-") return read_plans(std::cin, "standard input");
-  std::error_code unreadable;  // which is then said of the file
+  std::error_code unreadable;  // Ignored: opening the file fails then.
   if (std::filesystem::is_directory(path, unreadable)) {
     fail<IoError>("verify: {} is a folder; a file of plans as JSON lines is required", path);
   }
@@ -65,16 +72,19 @@ std::vector<plan::Plan> read_plans(const std::string& path) {
   return read_plans(file, path);
 }
 
+/// The plans of `--file`, or else of the strategy.
 std::vector<plan::Plan> make_plans(const VerifyFlags& flags) {
   if (!flags.file.empty()) return read_plans(flags.file);
   return lowered_plans(flags);
 }
 
-/// Breaks the first plan on purpose. Only a plan that is right can be broken.
+/// Breaks the first plan on purpose: applies its single-op mutation of this number. The plan must
+/// be correct before. Says on standard error what was changed.
 void break_one(std::vector<plan::Plan>& plans, const std::string& number) {
   if (!plan::verify(plans[0], 1).empty()) {
     fail<InvalidArgument>("--break: the plan is wrong already; one that verifies is required");
   }
+  // Mutations are numbered in a fixed order, so a number names the same one every time.
   const std::vector<plan::Mutation> all = plan::mutations(plans[0]);
   if (all.empty()) fail<InvalidArgument>("--break: this plan has no op to break");
   const std::int64_t n =
@@ -83,23 +93,26 @@ void break_one(std::vector<plan::Plan>& plans, const std::string& number) {
   plans[0] = plan::apply(plans[0], all[n]);
 }
 
-nlohmann::ordered_json report(const plan::Plan& plan,
-                              const std::vector<plan::Diagnostic>& diagnostics) {
+/// The JSON line of a plan: verdict, costs by rank, and all diagnostics.
+nlohmann::ordered_json result_line(const plan::Plan& plan,
+                                   const std::vector<plan::Diagnostic>& diagnostics) {
   nlohmann::ordered_json line{{"ok", diagnostics.empty()},
                               {"strategy", plan.strategy},
                               {"world", plan.problem.world},
                               {"pass", to_string(plan.pass)}};
+  // Lists with a number for each rank; their names are in the order of `values` below.
   constexpr const char* kPerRank[] = {"sent_bytes_per_rank", "received_bytes_per_rank",
                                       "peak_slot_bytes_per_rank", "visible_pairs_per_rank"};
   for (const char* key : kPerRank) line[key] = nlohmann::json::array();
   int steps = 0;
   std::size_t ops = 0;
-  const bool readable =
-      diagnostics.empty() || (diagnostics[0].rule != "form" && diagnostics[0].rule != "blocks");
+  // Sizes of a malformed plan mean nothing, so it has no costs.
+  const bool readable = diagnostics.empty() ||
+                        (diagnostics[0].rule != "well_formed" && diagnostics[0].rule != "blocks");
   std::vector<plan::Traffic> traffic;
-  if (readable) {  // sizes of a malformed plan mean nothing
+  if (readable) {
     traffic.resize(plan.ranks.size());
-    plan::for_each_rank(plan.problem.world, [&](plan::Rank rank) {
+    plan::parallel_for_ranks(plan.problem.world, [&](plan::Rank rank) {
       traffic[rank] = plan::traffic(plan.problem, plan.blocks, plan.ranks[rank]);
     });
   }
@@ -120,28 +133,29 @@ nlohmann::ordered_json report(const plan::Plan& plan,
   return line;
 }
 
-/// Is the plan the backward pass of the one before it? Then the two are judged together.
+/// Whether plan i is the backward pass of the plan before it. Then the two are verified together.
 bool follows_its_forward(const std::vector<plan::Plan>& plans, std::size_t i) {
   return i > 0 && plans[i - 1].pass == plan::Pass::Forward &&
          plans[i].pass == plan::Pass::Backward && plans[i - 1].problem == plans[i].problem &&
          plans[i - 1].strategy == plans[i].strategy;
 }
 
-/// `given` is what the proof takes for granted.
+/// Prints the verdict about one plan. `given` names an assumption of the proof, or is empty.
 void print(const plan::Plan& plan, const std::vector<plan::Diagnostic>& diagnostics,
            std::string_view given, bool json) {
   if (json) {
-    fmt::print("{}\n", report(plan, diagnostics).dump());
+    fmt::print("{}\n", result_line(plan, diagnostics).dump());
     return;
   }
   if (diagnostics.empty()) {
-    const nlohmann::ordered_json facts = report(plan, diagnostics);
+    const nlohmann::ordered_json facts = result_line(plan, diagnostics);
     fmt::print(
         "{} {}: exact{}. world {}, {} ops in {} steps; no deadlock, no hazard, every pair once\n",
         plan.strategy, to_string(plan.pass), given, plan.problem.world, facts["ops"].dump(),
         facts["steps"].dump());
     return;
   }
+  // The grid marks the place of the first broken rule; all broken rules follow as lines.
   fmt::print("{}", plan::to_string(plan, &diagnostics[0]));
   for (const plan::Diagnostic& d : diagnostics) {
     fmt::print("{} {}: rank {} op {}: {}: {}\n", plan.strategy, to_string(plan.pass), d.rank, d.op,
@@ -149,8 +163,9 @@ void print(const plan::Plan& plan, const std::vector<plan::Diagnostic>& diagnost
   }
 }
 
-/// Proves all passes as they run, and records it.
+/// Proves all passes as they run, and records the proof.
 int save_proof(const VerifyFlags& flags) {
+  // Programs that run are always lowered by all passes, so no other proof is of use.
   std::vector<plan::Lowering> lowerings = plan::parse_lowerings(flags.lower);
   std::sort(lowerings.begin(), lowerings.end());
   if (!std::equal(lowerings.begin(), lowerings.end(), plan::kLowerings.begin(),
@@ -158,6 +173,7 @@ int save_proof(const VerifyFlags& flags) {
     fail<InvalidArgument>("--save-proof: --lower is '{}'; 'all' is required: what runs is lowered",
                           flags.lower);
   }
+  // Prove, record, and say so.
   const plan::Problem asked = problem(flags);
   const plan::Strategy strategy = plan::parse_strategy(flags.strategy);
   const std::string path = proof::save_proof(flags.proofs, asked, strategy);
@@ -172,10 +188,12 @@ int save_proof(const VerifyFlags& flags) {
   return kDone;
 }
 
+/// Verifies the plans and prints the verdicts. Returns the exit code.
 int run(const VerifyFlags& flags) {
   if (!flags.proofs.empty()) return save_proof(flags);
   std::vector<plan::Plan> plans = make_plans(flags);
   if (!flags.mutation.empty()) break_one(plans, flags.mutation);
+  // All verdicts first: a backward pass also needs that of its forward pass.
   std::vector<std::vector<plan::Diagnostic>> found;
   bool ok = true;
   for (std::size_t i = 0; i < plans.size(); ++i) {
@@ -186,6 +204,7 @@ int run(const VerifyFlags& flags) {
     ok = ok && found[i].empty();
   }
   for (std::size_t i = 0; i < plans.size(); ++i) {
+    // A backward pass alone is exact only if forward left correct tiles.
     const bool lone = plans[i].pass == plan::Pass::Backward && !follows_its_forward(plans, i);
     print(plans[i], found[i], lone ? ", given what forward saves" : "", flags.json);
   }
@@ -204,7 +223,7 @@ void add_verify(CLI::App& app, int& exit_code) {
       verb->add_option("--file", flags->file, "Plans to judge, as JSON lines; - for standard input")
           ->option_text("FILE")
           ->check(not_empty());
-  for (CLI::Option* option : verb->get_options()) {  // The plans say what their problem is.
+  for (CLI::Option* option : verb->get_options()) {  // Plans in a file include their problem.
     if (option->get_group() == kProblemGroup) file->excludes(option);
   }
   verb->add_option("--break", flags->mutation,

@@ -4,7 +4,8 @@
 #   armillary_library(kernel USES core plan TORCH)    the same, with libtorch
 #   armillary_cross_test(equivalence USES train)      armillary_equivalence_test, of tests/equivalence/
 #
-# Sources are found by name: x.cpp belongs to the library, x_test.cpp to the folder's one test program.
+# Sources are found by name: x.cpp belongs to the library, x_test.cpp to the folder's one test program,
+# testing/x.cpp to armillary_<folder>_testing, which every test program may use.
 
 # armillary_library(<folder> [TORCH] [COLD] [USES <folder>...] [LIBS <target>...] [WITHOUT <file>...]
 #                   [SHARDS <n>]):
@@ -14,6 +15,9 @@ function(armillary_library name)
   cmake_parse_arguments(arg "TORCH;COLD" "SHARDS" "USES;LIBS;WITHOUT" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
+  set(testing ${sources})
+  list(FILTER testing INCLUDE REGEX "/testing/")
+  list(FILTER sources EXCLUDE REGEX "/testing/")
   foreach(file ${arg_WITHOUT})
     list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${file})
   endforeach()
@@ -34,6 +38,13 @@ function(armillary_library name)
   endif()
   target_include_directories(${target} ${scope} ${CMAKE_SOURCE_DIR})
   target_link_libraries(${target} ${scope} ${arg_USES} ${arg_LIBS} Threads::Threads)
+
+  if(testing)  # what tests share, of any folder
+    add_library(${target}_testing STATIC EXCLUDE_FROM_ALL ${testing})
+    target_compile_options(${target}_testing PRIVATE ${armillary_warnings})
+    target_link_libraries(${target}_testing PUBLIC ${target})
+    set_property(GLOBAL APPEND PROPERTY armillary_testing ${target}_testing)
+  endif()
 
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp)
   if(NOT arg_SHARDS)
@@ -68,7 +79,8 @@ function(armillary_test name)
   # Tests are compiled far more often than run: -O1 takes a fifth less time than -O3; with sanitizers, -O0 half of -O1.
   target_compile_options(${target} PRIVATE ${armillary_warnings}
     $<$<CONFIG:Release>:-O1> $<$<CONFIG:RelWithDebInfo>:-O0>)
-  target_link_libraries(${target} PRIVATE ${arg_LIBS} GTest::gtest_main GTest::gmock rapidcheck)
+  get_property(testing GLOBAL PROPERTY armillary_testing)
+  target_link_libraries(${target} PRIVATE ${testing} ${arg_LIBS} GTest::gtest_main GTest::gmock rapidcheck)
   math(EXPR last "${arg_SHARDS} - 1")
   foreach(shard RANGE ${last})
     set(test ${name})

@@ -1,4 +1,5 @@
-// Exact attention over 4 ranks that are threads of this process, against the same call on 1 rank.
+// Exact attention on 4 ranks that are threads of this process, compared with the same call on 1
+// rank: every strategy gives the same result up to rounding.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -7,7 +8,8 @@
 
 using namespace armillary;
 
-/// Attention of 1,001 tokens on `world` ranks: every rank holds what the layout gives it.
+/// Attention on `world` ranks. Each rank takes the tokens that the layout gives it out of Q, K and
+/// V, and writes its rows of the output.
 at::Tensor attend(int world, const at::Tensor& q_BSHD, const at::Tensor& k_BSGD,
                   const at::Tensor& v_BSGD, const attention::AttentionOptions& options) {
   const plan::Shards owned = plan::shards(options.layout, options.mask, world);
@@ -23,12 +25,13 @@ at::Tensor attend(int world, const at::Tensor& q_BSHD, const at::Tensor& k_BSGD,
 }
 
 int main() {
-  constexpr std::int64_t kTokens = 1001;
+  constexpr std::int64_t kTokens = 1001;  // Not divisible by 4: shards may differ in size.
   const at::Tensor q_BSHD = at::randn({1, kTokens, 8, 64});
   const at::Tensor k_BSGD = at::randn({1, kTokens, 2, 64});
   const at::Tensor v_BSGD = at::randn({1, kTokens, 2, 64});
   attention::AttentionOptions options{.mask = plan::parse_mask("causal", {kTokens, kTokens}),
                                       .layout = plan::parse_layout("zigzag")};
+  // The reference, then each strategy on 4 ranks.
   const at::Tensor single = attend(1, q_BSHD, k_BSGD, v_BSGD, options);
   bool exact = true;
   for (const char* strategy : {"ring", "allgather", "ulysses", "usp:u=2"}) {

@@ -1,4 +1,5 @@
-// A plan is data: print it, prove it, then drop one op and see where the proof fails.
+// A plan is data: this program prints it, proves it, then removes one op and prints the place where
+// the proof fails.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,11 +19,12 @@ int main() {
   Plan plan = make_plan(problem, parse_strategy("ring"), Pass::Forward);
   fmt::print("{}{} diagnostics\n\n", to_string(plan), verify(plan).size());
 
-  // Rank 3 forgets to attend to the keys that reached it last.
+  // Rank 3 does not attend to the keys that arrived last.
   std::vector<Op>& ops = plan.ranks[3].ops;
   const auto attends = [](const Op& op) { return op.kind == OpKind::Attend; };
   ops.erase(std::find_if(ops.rbegin(), ops.rend(), attends).base() - 1);
 
+  // The grid marks the op at which the error was found.
   const std::vector<Diagnostic> found = verify(plan);
   if (found.empty()) return 1;
   fmt::print("{}rule `{}` is broken: {}\n", to_string(plan, &found[0]), found[0].rule,

@@ -1,4 +1,4 @@
-// A strategy of one's own, registered, printed and proved; and one that forgets a hop.
+// A new strategy, registered, printed and proved; and a wrong one, which the proof refuses.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,12 +10,12 @@
 
 using namespace armillary::plan;
 
-/// K, V stay; queries go to all, partial results go straight home: one column per rank.
+/// K, V stay; queries go to all ranks, partial results to their owners: one column per rank.
 PassGrids pass_q(const Problem& problem, const Strategy&) {
   return {{.rk = problem.world, .row = Movement::Gather}};
 }
 
-/// The same, by somebody who forgot the first thing that rank 1 sends.
+/// The same without the first send of rank 1, so its receiver waits for ever.
 struct Forgetful : Schedule {
   explicit Forgetful(std::unique_ptr<const Schedule> good) : good(std::move(good)) {}
   RankProgram program(Pass pass, Rank rank) const override {

@@ -117,10 +117,12 @@ command_lint() {
   fi
   say "lint: format"
   lint_sources | xargs -r "$format" --dry-run -Werror || failed=1
-  say "lint: includes and sizes"
+  say "lint: includes, sizes and comments"
   python3 tools/check_includes.py --self-test || failed=1
   python3 tools/check_includes.py || failed=1
   python3 tools/check_sizes.py || failed=1
+  python3 tools/check_comments.py --self-test || failed=1
+  python3 tools/check_comments.py || failed=1
   say "lint: Python"
   .venv/bin/ruff format --quiet --check . || failed=1
   .venv/bin/ruff check --quiet . || failed=1

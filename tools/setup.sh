@@ -110,8 +110,8 @@ setup_python_tool() {  # NAME REQUIREMENT
   pip_install "$2" || die "setup: pip could not install $2"
 }
 
-# What others offer, to be measured beside ours. Without its dependencies: they want CUDA. It is not required: a peer
-# that is not there is a row that says so.
+# Peers that benchmarks measure beside ours, without their dependencies, which want CUDA. They are optional: a missing
+# peer is a row that says so.
 setup_peers() {
   [ -z "${ARMILLARY_PYTHON:-}" ] || return 0
   compgen -G ".venv/lib/python3*/site-packages/yunchang-$YUNCHANG_VERSION*" >/dev/null && return

@@ -1,3 +1,8 @@
+// agreement.cpp: the comparison as rounds of one send and one receive each.
+//
+// In the round of distance d, a rank tells rank r + d and hears from rank r - d. After it a rank
+// has the verdict of the 2 d ranks that end with itself, so distances 1, 2, 4, .. reach all of
+// them. Nothing runs in the background: a round ends, and the next starts, when the rank looks.
 #include "armillary/attention/agreement.h"
 
 #include <fmt/format.h>
@@ -14,15 +19,16 @@
 
 namespace armillary::attention {
 
-struct Letter {
+/// One message. Sent and compared as bytes.
+struct AgreementMessage {
   CallRecord record;
   proof::Verdict verdict;
 };
-static_assert(sizeof(Letter) == 1536 && std::is_trivially_copyable_v<Letter>);
+static_assert(sizeof(AgreementMessage) == 1536 && std::is_trivially_copyable_v<AgreementMessage>);
 
 namespace {
 
-/// The first word that two records differ in.
+/// The error for two records that are not equal: the first word in which they differ, on each side.
 std::string difference(const CallRecord& theirs, int before, const CallRecord& mine, int rank) {
   const std::vector<std::string> there = words_of(theirs);
   const std::vector<std::string> here = words_of(mine);
@@ -36,12 +42,13 @@ std::string difference(const CallRecord& theirs, int before, const CallRecord& m
 
 }  // namespace
 
-/// What this rank tells and hears, round after round.
+/// State of the rounds: the message of this rank, which gathers the gravest verdict, and the one
+/// that it hears.
 struct Agreement::Exchange {
   comm::Communicator& comm;
-  Letter mine;
-  Letter theirs = {};
-  int distance = 1;
+  AgreementMessage mine;
+  AgreementMessage theirs = {};
+  int distance = 1;  ///< From this rank to the one that it tells: 1, 2, 4, ..
   comm::Request requests[2] = {};
 
   Exchange(comm::Communicator& comm, const CallRecord& record, const proof::Verdict& own)
@@ -52,6 +59,7 @@ struct Agreement::Exchange {
   bool is_over() const { return distance >= comm.world(); }
   int before() const { return (comm.rank() + comm.world() - distance) % comm.world(); }
 
+  /// Starts the messages of a round. Requests and buffers live until the round is done.
   void start() {
     if (is_over()) return;
     const comm::Strided out = comm::whole(std::span(&mine, 1));
@@ -69,7 +77,7 @@ struct Agreement::Exchange {
 
   bool is_done() const { return comm.done(requests[0]) && comm.done(requests[1]); }
 
-  /// Ends a round that is done, and starts the next.
+  /// Ends a round whose messages are done, and starts the next.
   void go_on() {
     if (std::memcmp(&mine.record, &theirs.record, sizeof(CallRecord)) != 0) {
       mine.verdict.raise(proof::Finding::Different,
@@ -81,10 +89,11 @@ struct Agreement::Exchange {
   }
 };
 
-Agreement::Agreement(comm::Communicator& comm, const Asked& asked, const proof::Verdict& own)
-    : comm_(comm), timeout_s_(asked.options.timeout_s) {
-  if (comm.world() == 1) return;  // With whom?
-  exchange_ = std::make_unique<Exchange>(comm, record_of(asked), own);
+Agreement::Agreement(comm::Communicator& comm, const CallRequest& request,
+                     const proof::Verdict& own)
+    : comm_(comm), timeout_s_(request.options.timeout_s) {
+  if (comm.world() == 1) return;  // Open from the start.
+  exchange_ = std::make_unique<Exchange>(comm, record_of(request), own);
 }
 
 Agreement::~Agreement() = default;
@@ -95,6 +104,7 @@ bool Agreement::is_open() {
     if (!exchange_->is_done()) return false;
     exchange_->go_on();
   }
+  // Returns if the verdict is Fine. Else all ranks throw, none before all have the verdict.
   proof::throw_together(comm_, exchange_->mine.verdict);
   exchange_.reset();
   return true;

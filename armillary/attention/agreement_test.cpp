@@ -1,4 +1,4 @@
-// All ranks are asked for the same, by programs that were proved; or none runs.
+// All ranks are asked for the same attention and run proved programs, or none runs.
 #include "armillary/attention/agreement.h"
 
 #include <ATen/ATen.h>
@@ -25,12 +25,12 @@
 #include "armillary/attention/attention_in_progress.h"
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/local.h"
-#include "armillary/comm/spin_until.h"
+#include "armillary/comm/testing/spin_until.h"
 #include "armillary/core/error.h"
 #include "armillary/proof/proof_file.h"
 #include "armillary/proof/proofs.h"
 #include "armillary/proof/together.h"
-#include "armillary/runtime/watched_communicator.h"
+#include "armillary/runtime/testing/watched_communicator.h"
 
 namespace armillary::attention {
 namespace {
@@ -42,7 +42,7 @@ using testing::StartsWith;
 
 constexpr int kWorld = 3;
 
-/// A problem that no other test has: proofs are kept for the whole process.
+/// A sequence length that no other test uses: proofs are kept for the whole process.
 std::int64_t fresh_tokens() {
   static std::atomic<std::int64_t> tokens = 16;
   return ++tokens;
@@ -60,7 +60,7 @@ at::Tensor run(comm::Communicator& comm, const AttentionOptions& options, int ba
                                   : sequence_parallel_attention(x, x, x, comm, options);
 }
 
-/// The problem that such a call is about.
+/// The problem of a call with these options.
 plan::Problem problem_of(const AttentionOptions& options) {
   return {.world = kWorld,
           .heads = 2,
@@ -71,8 +71,8 @@ plan::Problem problem_of(const AttentionOptions& options) {
           .layout = options.layout};
 }
 
-/// What each rank throws, its kind first, and how many messages of plans it has started, not
-/// counting those of `warm_up`.
+/// The error of each rank, its kind first, and the number of plan messages that the rank has
+/// started, not counting those of `warm_up`.
 struct Ends {
   std::vector<std::string> texts;
   std::vector<int> tiles;
@@ -101,7 +101,7 @@ Ends ends_of(
   };
   try {
     comm::run_ranks(world, rank_body, {.timeout_s = 20, .shuffle_seed = shuffle_seed});
-  } catch (const CommError&) {  // the group failed, as every rank has said
+  } catch (const CommError&) {  // the group failed, as every rank was told
   }
   return ends;
 }
@@ -111,7 +111,7 @@ TEST(Agreement, AWrongPlanRunsOnNoRank) {
     if (pass == plan::Pass::Backward && program.rank == 1) program.ops.pop_back();
   });
   const AttentionOptions options = causal(fresh_tokens());
-  for (int time = 0; time < 2; ++time) {  // it does not become right by being asked again
+  for (int time = 0; time < 2; ++time) {  // asking again does not make it right
     const Ends ends = ends_of([&](comm::Communicator& comm) { run(comm, options); });
     EXPECT_THAT(ends.texts, Each(StartsWith("PlanError: attention: ring backward: rank ")));
     EXPECT_THAT(ends.texts, Each(ends.texts[0]));
@@ -119,7 +119,7 @@ TEST(Agreement, AWrongPlanRunsOnNoRank) {
   }
 }
 
-// A rank that has the verdict and leaves must not take it from the others.
+// A rank that has the verdict and leaves must not keep the others from hearing it.
 TEST(Agreement, EveryRankIsToldThatThePlanIsWrong) {
   const proof::ChangedPrograms broken([](plan::Pass, bool, plan::RankProgram& program) {
     if (program.rank == 1 && !program.ops.empty()) program.ops.pop_back();
@@ -136,7 +136,7 @@ TEST(Agreement, EveryRankIsToldThatThePlanIsWrong) {
   }
 }
 
-// What was compiled is forgotten before what was proved.
+// Compiled programs are forgotten before their proofs are.
 TEST(Agreement, AProgramThatIsCompiledAnewIsTheOneThatWasProved) {
   const AttentionOptions options = causal(fresh_tokens());
   std::vector<AttentionOptions> others;
@@ -185,12 +185,12 @@ TEST(Agreement, NorDoOnesThatDoNotFindWhatForwardSaves) {
               Each(HasSubstr("rank 0: backward or replay does not find what forward saves")));
 }
 
-/// An option that rank 1 is asked for otherwise, and the two words that the error has.
+/// An option with another value on rank 1, and the two words that the error has.
 struct Difference {
   std::string there;
   std::string here;
   std::function<void(AttentionOptions&)> change;
-  bool refused = false;  ///< On all ranks, if all are asked for it.
+  bool refused = false;  ///< Refused on all ranks even if all are asked for the same.
 };
 
 TEST(Agreement, RanksThatAreAskedForDifferentThingsAreToldBoth) {
@@ -225,7 +225,7 @@ TEST(Agreement, RanksThatAreAskedForDifferentThingsAreToldBoth) {
       AttentionOptions other = options;
       difference.change(other);
       const Ends ends = ends_of([&](comm::Communicator& comm) {
-        if (seen) {  // rank 0 and 2 have agreed on what they are asked for, rank 1 on its own too
+        if (seen) {  // every rank has had its own call agreed on before
           run(comm, options);
           if (!difference.refused) run(comm, other);
         }
@@ -255,7 +255,7 @@ TEST(Agreement, RanksOfDifferentVersionsAttendToNothing) {
                                      HasSubstr("version=" + std::string(proof::version())))));
 }
 
-// All have seen both before, and those far from the one that differs would have all they need.
+// All ranks have seen both calls before, and ranks far from the one that differs could run.
 TEST(Agreement, NoRankAttendsBeforeItKnowsThatAllWereAskedForTheSame) {
   constexpr int kMany = 8;
   AttentionOptions options = causal(fresh_tokens(), kMany);
@@ -277,7 +277,7 @@ TEST(Agreement, NoRankAttendsBeforeItKnowsThatAllWereAskedForTheSame) {
   EXPECT_THAT(ends.tiles, Each(0));
 }
 
-// What one rank can refuse by itself may come of ranks that are asked for different things.
+// An error of one rank may come from ranks that were asked for different things.
 TEST(Agreement, AnInputThatDoesNotFitAnothersMaskIsToldAsSuch) {
   const AttentionOptions options = causal(fresh_tokens());
   const AttentionOptions longer = causal(2 * options.mask.q_len());
@@ -296,7 +296,7 @@ TEST(Agreement, AnInputThatDoesNotFitAnothersMaskIsToldAsSuch) {
   }
 }
 
-// Seen before or not, and by ranks that have nothing to do with the one that refuses.
+// Calls seen before and new ones; also ranks that exchange no tile with the one that refuses.
 TEST(Agreement, WhatOneRankRefusesNoRankBegins) {
   constexpr int kMany = 5;
   AttentionOptions options = causal(fresh_tokens(), kMany);
@@ -317,7 +317,7 @@ TEST(Agreement, WhatOneRankRefusesNoRankBegins) {
   }
 }
 
-// A rank that cannot do what it is asked for waits to hear what the others are asked for.
+// A rank that refuses its call waits to hear the calls of the others.
 TEST(Agreement, ALateRankIsComparedToo) {
   const AttentionOptions options = causal(fresh_tokens());
   const AttentionOptions longer = causal(2 * options.mask.q_len());
@@ -329,7 +329,7 @@ TEST(Agreement, ALateRankIsComparedToo) {
   EXPECT_THAT(ends.texts, Each(HasSubstr(" was asked for mask=")));
 }
 
-// It does not wait for them for ever; they hear the reason still.
+// Its wait ends without them; they hear the reason all the same.
 TEST(Agreement, WhoComesLateHearsWhyTheCallWasRefused) {
   const AttentionOptions options = causal(fresh_tokens());
   const std::int64_t tokens = options.mask.q_len() / kWorld;
@@ -357,7 +357,7 @@ TEST(Agreement, WhoComesLateHearsWhyTheCallWasRefused) {
   EXPECT_THAT(ends.tiles, Each(0));
 }
 
-// Replays look at the agreement when they begin, some ranks in another round than others.
+// Replays check the agreement when they begin, ranks in different rounds of it.
 TEST(Agreement, HasALaneOfItsOwn) {
   constexpr int kMany = 8;
   const AttentionOptions options = causal(fresh_tokens(), kMany);
@@ -378,7 +378,7 @@ TEST(Agreement, HasALaneOfItsOwn) {
   EXPECT_THAT(ends.texts, Each("no error"));
 }
 
-// A replay begins to run before it is fed, and so has more to let go of when it may not.
+// A replay begins to run before it is fed, so it has more to undo when it is refused.
 TEST(Agreement, ReplaysOfDifferentThingsAreToldBothToo) {
   const AttentionOptions options = causal(fresh_tokens());
   AttentionOptions other = options;
@@ -386,7 +386,7 @@ TEST(Agreement, ReplaysOfDifferentThingsAreToldBothToo) {
   const Ends ends = ends_of([&](comm::Communicator& comm) {
     const at::Tensor x = at::ones({1, options.mask.q_len() / kWorld, 2, 8});
     const KeepResult first = sequence_parallel_attention_keep(x, x, x, comm, options);
-    sequence_parallel_attention_replay(x, x, x, first.kept, comm,
+    sequence_parallel_attention_replay({x, x, x}, first.kept, comm,
                                        comm.rank() == 1 ? other : options);
   });
   EXPECT_THAT(ends.texts, Each(AllOf(HasSubstr("was asked for scale="), HasSubstr("scale=0.25"))));

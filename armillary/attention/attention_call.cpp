@@ -1,3 +1,8 @@
+// attention_call.cpp: checks and compiles a call, and begins to agree on it.
+//
+// prepare_call describes the call as a problem, looks it up among the recent ones, and lets this
+// rank check everything that it can check alone. Its verdict travels with the record of the call,
+// so one that it refuses is refused by all ranks. agree() then decides when the run may begin.
 #include "armillary/attention/attention_call.h"
 
 #include <fmt/ranges.h>
@@ -30,7 +35,7 @@ plan::Dtype plan_dtype(at::ScalarType dtype) {
   }
 }
 
-/// Shards hold what the layout says, on this rank.
+/// Refuses a tensor whose tokens are not as many as the layout gives this rank.
 void check_tokens(std::string_view name, std::int64_t given, std::int64_t required,
                   const comm::Communicator& comm, const plan::Layout& layout) {
   if (given == required) return;
@@ -43,6 +48,7 @@ bool is_number(at::ScalarType dtype) {
          dtype == at::kHalf;
 }
 
+/// Checks the options that score.h does not. `returns_max`: the function returns the largest logit.
 void check_features(const AttentionOptions& options, std::int64_t heads, bool returns_max,
                     at::Device place) {
   const at::Tensor& sinks = options.sinks_H;
@@ -61,6 +67,7 @@ void check_features(const AttentionOptions& options, std::int64_t heads, bool re
   }
 }
 
+/// Scores with the default scale filled in. @throws InvalidArgument if a feature does not fit.
 kernel::Score score_of(const AttentionOptions& options, std::int64_t heads, double head_dim) {
   kernel::Score score{.scale = options.scale.value_or(1.0 / std::sqrt(head_dim)),
                       .softcap = options.softcap,
@@ -73,6 +80,20 @@ kernel::Score score_of(const AttentionOptions& options, std::int64_t heads, doub
   return score;
 }
 
+/// Refuses a communicator that has too few lanes for one of the passes, so that backward is not
+/// refused after forward ran. Ranks agree on the last lane, so no plan may use it.
+void check_lanes(const runtime::CompiledAttention& programs, const comm::Communicator& comm) {
+  std::size_t lanes = 0;
+  for (const auto& program : {programs.forward, programs.backward, programs.replay}) {
+    lanes = std::max(lanes, program->lanes.size());
+  }
+  if (std::cmp_less(lanes, comm.lanes())) return;
+  fail<InvalidArgument>(
+      "attention: a plan of {} lanes, a communicator of {}; at least {} are required, for ranks "
+      "agree on the last",
+      lanes, comm.lanes(), lanes + 1);
+}
+
 void check_kept(const KeptAttention& kept) {
   if (kept.out.defined() && kept.lse.defined()) return;
   fail<InvalidArgument>(
@@ -80,21 +101,24 @@ void check_kept(const KeptAttention& kept) {
       "required");
 }
 
-/// Looked up once for as long as the description is kept.
-std::shared_ptr<const runtime::CompiledAttention> programs_for(Described& asked, plan::Rank rank,
+/// The programs of `recent` for this kernel. They stay with `recent`, so the process-wide cache and
+/// its lock are asked only once.
+std::shared_ptr<const runtime::CompiledAttention> programs_for(RecentCall& recent, plan::Rank rank,
                                                                const kernel::Kernel& kernel) {
-  if (!asked.programs || asked.programs->forward->kernel != &kernel) {
-    asked.programs = runtime::compile_cached(
-        asked.problem, asked.strategy ? *asked.strategy : plan::parse_strategy(asked.strategy_text),
-        rank, kernel);
+  if (!recent.programs || recent.programs->forward->kernel != &kernel) {
+    // A text that names no strategy is parsed again for its error, which says why.
+    recent.programs = runtime::compile_cached(
+        recent.problem,
+        recent.strategy ? *recent.strategy : plan::parse_strategy(recent.strategy_text), rank,
+        kernel);
   }
-  return asked.programs;
+  return recent.programs;
 }
 
-/// All that one rank can refuse by itself.
-void check_and_compile(AttentionCall& call, Described& asked, const AttentionShape& shape,
+/// Checks everything that one rank can refuse alone, and fills in the call.
+void check_and_compile(AttentionCall& call, RecentCall& recent, const AttentionShape& shape,
                        const AttentionOptions& options) {
-  const plan::Problem& problem = asked.problem;
+  const plan::Problem& problem = recent.problem;
   check_features(options, shape.heads, problem.return_lse, call.context->device().place());
   if (options.timeout_s && !(*options.timeout_s > 0 && *options.timeout_s <= 1e9)) {
     fail<InvalidArgument>("attention: timeout_s is {}; more than 0 and at most 1e9 s is required",
@@ -103,7 +127,14 @@ void check_and_compile(AttentionCall& call, Described& asked, const AttentionSha
   call.options = {.score = score_of(options, problem.heads, problem.head_dim),
                   .max_logit = options.return_max_logit,
                   .timeout_s = options.timeout_s};
-  call.programs = programs_for(asked, call.comm->rank(), call.context->device().kernel());
+  const kernel::Kernel& kernel = call.context->device().kernel();
+  kernel.check("attention", {.head_dim = problem.head_dim,
+                             .value_dim = problem.value_dim,
+                             .plain = call.options.score.plain(),
+                             .max_logit = options.return_max_logit});
+  call.programs = programs_for(recent, call.comm->rank(), kernel);
+  check_lanes(*call.programs, *call.comm);
+  // The program says how many tokens of each input the layout gives this rank.
   const runtime::CompiledProgram& forward = *call.programs->forward;
   for (const int tile : forward.program.inputs) {
     const plan::Tensor tensor = forward.program.tiles[tile].tensor;
@@ -112,6 +143,7 @@ void check_and_compile(AttentionCall& call, Described& asked, const AttentionSha
   }
 }
 
+/// Names of CallKind, as records and errors say them.
 constexpr std::array<std::string_view, 4> kNames{"attention", "attention_lse", "keep", "replay"};
 
 }  // namespace
@@ -119,15 +151,19 @@ constexpr std::array<std::string_view, 4> kNames{"attention", "attention_lse", "
 std::shared_ptr<const runtime::CompiledProgram> AttentionCall::backward() const {
   const kernel::Kernel& kernel = context->device().kernel();
   if (programs->forward->kernel == &kernel) return programs->backward;
+  // The device was changed since forward: backward is compiled for the kernel of the new one. The
+  // program does not depend on the kernel, so the proof of the call holds for it.
   const plan::Planner& planner = programs->proved.planner;
-  return runtime::compile_cached(planner.problem(), planner.strategy(), comm->rank(), kernel)
-      ->backward;
+  const auto again =
+      runtime::compile_cached(planner.problem(), planner.strategy(), comm->rank(), kernel);
+  ARMILLARY_CHECK(again->proved.programs == programs->proved.programs);
+  return again->backward;
 }
 
 runtime::ExecutionOptions AttentionCall::options_with(
     const std::optional<at::Tensor>& sinks_H) const {
   runtime::ExecutionOptions with = options;
-  with.device = &context->device();  // of today: that of forward may be gone
+  with.device = &context->device();  // The present one: that of forward may be gone.
   if (sinks_H) {
     const bool fp64 = programs->forward->problem.dtype == plan::Dtype::F64;
     with.sinks_H = sinks_H->detach().to(fp64 ? at::kDouble : at::kFloat);
@@ -144,7 +180,8 @@ void AttentionCall::start(const std::shared_ptr<const runtime::CompiledProgram>&
 }
 
 void AttentionCall::agree() {
-  // As long as a round takes where all ranks are there: then messages leave before compute begins.
+  // About the time of an agreement whose ranks are all there: messages then leave before compute
+  // begins. Ranks that are late are waited for by the gate, beside compute.
   constexpr double kBrief = 50e-6;  // seconds
   if (may_run) {
     agreement->opens_within(kBrief);
@@ -184,34 +221,40 @@ c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionSha
                               .layout = options.layout,
                               .return_lse = kind == CallKind::AttentionLse,
                               .wire = options.wire};
+
+  // Check and compile. An error becomes a verdict, which the other ranks are told.
   auto call = c10::make_intrusive<AttentionCall>();
   call->comm = &comm;
   call->context = &context;
   call->proofs = options.proofs;
-  Described& asked = comm.attachment<RecentCalls>().described(problem, options.strategy);
+  RecentCall& recent = comm.attachment<RecentCalls>().find_or_add(problem, options.strategy);
   proof::Verdict refusal;
   try {
     if (kind == CallKind::Replay) check_kept(kept);
-    check_and_compile(*call, asked, shape, options);
+    check_and_compile(*call, recent, shape, options);
     call->may_run = proof::is_proved(comm, call->programs->proved);
   } catch (const InvalidArgument& error) {
     refusal.raise(proof::Finding::RefusedInput, error.what());
   } catch (const PlanError& error) {
     refusal.raise(proof::Finding::RefusedPlan, error.what());
   }
+
+  // Tell the next rank.
   call->agreement = std::make_unique<Agreement>(
       comm,
-      Asked{.call = kNames[static_cast<std::size_t>(kind)],
-            .key = asked.key,
-            .problem = asked.words,
-            .scale = options.scale.value_or(1.0 / std::sqrt(problem.head_dim)),
-            .options = options},
+      CallRequest{.call = kNames[static_cast<std::size_t>(kind)],
+                  .key = recent.key,
+                  .problem = recent.words,
+                  .scale = options.scale.value_or(1.0 / std::sqrt(problem.head_dim)),
+                  .options = options},
       refusal);
   if (refusal.finding == proof::Finding::Fine) return call;
-  // Its peers are told, and perhaps the reason is that they are asked for something else.
+
+  // Refused: wait a while for the other ranks, so that all of them hear the reason, and because
+  // ranks that were asked for different things are a better reason than the error of this one.
   constexpr double kLongestWaitForPeers = 10;  // seconds
   call->agreement->opens_within(std::min(comm.timeout_s(), kLongestWaitForPeers));
-  comm.abort(refusal.text);  // For those that come late.
+  comm.abort(refusal.text);  // Ranks that come later find the group aborted with the reason.
   proof::throw_verdict(refusal);
 }
 

@@ -1,5 +1,8 @@
-// attention_call.h: what one call of attention needs beside its tensors, checked and agreed on by
-// all ranks.
+// attention_call.h: one call of attention apart from its tensors: checked, compiled, and agreed on
+// by all ranks.
+//
+//   prepare_call --> start --> agree --> messages move (attention_in_progress.h) --> end
+//        '-- tells the next rank the call   '-- waits for the others, and proves new programs
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -19,44 +22,50 @@
 
 namespace armillary::attention {
 
-/// Lives as long as the graph of its call.
+/// One call on one rank. The autograd graph of the call holds it, so backward finds here the
+/// programs and options of forward. Threads: that of the rank.
 struct AttentionCall : torch::CustomClassHolder {
   std::shared_ptr<const runtime::CompiledAttention> programs;
   comm::Communicator* comm = nullptr;
-  runtime::Context* context = nullptr;      ///< Of `comm`.
+  runtime::Context* context = nullptr;      ///< Device and execution pool, kept with `comm`.
   runtime::ExecutionOptions options;        ///< Without sinks: a parameter, which the graph holds.
-  std::string proofs;                       ///< Folder of recorded ones, or empty.
-  std::unique_ptr<Agreement> agreement;     ///< Of the call in progress; the run's gate.
-  bool may_run = false;                     ///< Proved; agree() has nothing more to do.
-  std::unique_ptr<runtime::Execution> run;  ///< Forward or replay, while the call is in progress.
+  std::string proofs;                       ///< Folder of recorded proofs; empty for none.
+  std::unique_ptr<Agreement> agreement;     ///< Gate of the run; null once the call has ended.
+  bool may_run = false;                     ///< The programs are proved in this group.
+  std::unique_ptr<runtime::Execution> run;  ///< Forward or replay; null unless in progress.
 
-  /// The backward pass for the kernel of today's device.
+  /// The backward program for the kernel of the context's present device, which may be another than
+  /// that of forward.
   std::shared_ptr<const runtime::CompiledProgram> backward() const;
+
+  /// Options of a run on the present device, with the sinks in the accumulator dtype.
   runtime::ExecutionOptions options_with(const std::optional<at::Tensor>& sinks_H) const;
 
-  /// Before the program runs: proves it with all ranks, who have agreed then, if it was not proved
-  /// before. Else it waits for agreement briefly: the run's messages wait for the rest.
+  /// Called before the first tile moves. Programs that are not proved yet: waits until all ranks
+  /// agree, and proves the programs with them. Others: waits some microseconds at most; the gate
+  /// holds the run's messages back until all ranks agree. Collective.
   /// @throws as Agreement::wait and proof::prove_together.
   void agree();
 
-  /// Takes a run for the forward pass, or for the replay.
+  /// Takes an execution from the pool and marks the context as busy. `program` is forward or
+  /// replay.
   void start(const std::shared_ptr<const runtime::CompiledProgram>& program,
              const std::optional<at::Tensor>& sinks_H);
 
-  /// Takes the run out of the call: it is in progress no longer.
+  /// Hands out the execution and marks the context as free for the next call.
   std::unique_ptr<runtime::Execution> end();
 };
 
-/// Checks what is asked for, compiles it and begins to agree on it with all ranks. What cannot be
-/// done is told to all ranks, who refuse it too.
-/// @throws as sequence_parallel_attention.
+/// Checks the call on this rank, compiles its programs and begins to agree on it with all ranks. If
+/// this rank refuses the call, it tells all others, which then refuse it too. `kept` is read for a
+/// replay only. @throws as sequence_parallel_attention.
 c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionShape& shape,
                                                comm::Communicator& comm,
                                                const AttentionOptions& options,
                                                const KeptAttention& kept);
 
-/// One call at a time: two would mix their messages.
-/// @throws InvalidArgument if a call is in progress on this end of the group, which is `rank`'s.
+/// Calls of one group must not overlap: their messages would mix.
+/// @throws InvalidArgument if a call is in progress in this context, which is `rank`'s.
 void check_no_call_in_progress(const runtime::Context& context, int rank);
 
 }  // namespace armillary::attention

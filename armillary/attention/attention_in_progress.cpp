@@ -1,3 +1,8 @@
+// attention_in_progress.cpp: begin, feed and finish of a call, and its place in the autograd graph.
+//
+// State holds the call and drives its run: tensors are fed to the execution detached, as soon as
+// they are given. AttentionFunction enters the graph only at the end of finish, with q, k and v,
+// so gradients reach those three although k and v were fed before.
 #include "armillary/attention/attention_in_progress.h"
 
 #include <ATen/core/grad_mode.h>
@@ -22,33 +27,38 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-/// The largest of every rank's numbers, the same on all ranks. NaN wins.
+/// Elementwise maximum over the ranks, the same bits on all of them. A NaN wins. Collective.
 at::Tensor max_over_ranks(const at::Tensor& mine_H, comm::Communicator& comm) {
-  const at::Tensor all_PH = at::empty({comm.world(), mine_H.size(0)}, mine_H.options());
+  // A number per head: not worth the way from device to device.
+  const at::Tensor host_H = mine_H.cpu();
+  const at::Tensor all_PH = at::empty({comm.world(), host_H.size(0)}, host_H.options());
   const auto bytes = [](const at::Tensor& x) {
     return std::span(static_cast<std::byte*>(x.data_ptr()), x.nbytes());
   };
-  comm::all_gather(comm, bytes(mine_H), bytes(all_PH));
-  return all_PH.amax(0);
+  comm::all_gather(comm, bytes(host_H), bytes(all_PH));
+  return all_PH.amax(0).to(mine_H.device());
 }
 
+/// Tensors that forward saves for backward, in the order in which autograd keeps them.
 constexpr plan::Tensor kSaved[] = {plan::Tensor::Q, plan::Tensor::K, plan::Tensor::V,
                                    plan::Tensor::Out, plan::Tensor::Lse};
 
+/// Feeds q, the last input, runs the call to its end and takes the execution out of it.
 std::unique_ptr<runtime::Execution> finished_run(AttentionCall& call, const at::Tensor& q_BLHD) {
   call.run->feed(plan::Tensor::Q, q_BLHD.detach());
   call.run->finish();
   return call.end();
 }
 
-/// The end of a call. K and V were fed before: they are given for their gradients.
+/// The node of the autograd graph. Inputs: q, k, v, then the sinks if there are any. K and V were
+/// fed before; they are inputs for their gradients. Outputs: out, then log-sum-exp and largest
+/// logits if they were asked for.
 class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
  public:
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& q_BLHD,
-                               const at::Tensor& /*k_BLGD*/, const at::Tensor& /*v_BLGE*/,
+  static variable_list forward(AutogradContext* ctx, at::TensorList qkv,
                                const std::optional<at::Tensor>& sinks_H,
                                const c10::intrusive_ptr<AttentionCall>& call) {
-    std::unique_ptr<runtime::Execution> taken = finished_run(*call, q_BLHD);
+    std::unique_ptr<runtime::Execution> taken = finished_run(*call, qkv.front());
     const runtime::Execution& run = *taken;
     variable_list results{run.output(plan::Tensor::Out)};
     if (call->programs->forward->problem.return_lse) {
@@ -58,6 +68,8 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
       results.push_back(max_over_ranks(run.max_logit(), *call->comm));
     }
     ctx->mark_non_differentiable({results.begin() + 1, results.end()});
+
+    // Keep what backward needs, and give the execution and its slots to the next call.
     variable_list saved;
     for (const plan::Tensor tensor : kSaved) saved.push_back(run.saved(tensor));
     if (sinks_H) saved.push_back(*sinks_H);
@@ -77,9 +89,11 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
   static variable_list gradients(AutogradContext* ctx, const AttentionCall& call,
                                  const variable_list& grads) {
     check_no_call_in_progress(*call.context, call.comm->rank());
+    // Sinks are the last saved tensor, behind those of kSaved.
     const variable_list saved = ctx->get_saved_variables();
     std::optional<at::Tensor> sinks_H;
     if (saved.size() > std::size(kSaved)) sinks_H = saved.back();
+    // Run the backward program.
     std::unique_ptr<runtime::Execution> taken =
         call.context->executions().take(call.backward(), *call.comm, call.options_with(sinks_H));
     runtime::Execution& run = *taken;
@@ -89,13 +103,13 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     variable_list results{run.output(plan::Tensor::DQ), run.output(plan::Tensor::DK),
                           run.output(plan::Tensor::DV)};
     results.push_back(sinks_H ? run.sinks_grad().to(sinks_H->scalar_type()) : Variable());
-    results.emplace_back();
+    results.emplace_back();  // for the argument `call`
     call.context->executions().give_back(std::move(taken));
     return results;
   }
 };
 
-/// The same elements of the same storage, whatever their graphs.
+/// Whether both show the same elements of the same storage; their graphs may differ.
 bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
   return a.is_alias_of(b) && a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
          a.strides() == b.strides();
@@ -138,12 +152,14 @@ AttentionShape attention_shape_of(const at::Tensor& q_BLHD, const at::Tensor& k_
           .dtype = q_BLHD.scalar_type()};
 }
 
+/// The call and the tensors fed so far. Destroyed while the run is in progress, it aborts the
+/// group.
 struct AttentionInProgress::State {
   CallKind kind;
   AttentionShape shape;
   c10::intrusive_ptr<AttentionCall> call;
   std::optional<at::Tensor> sinks_H;
-  at::Tensor k_BLGD = {};  ///< As it was fed, without a graph; undefined before.
+  at::Tensor k_BLGD = {};  ///< As it was fed, without its graph; undefined before.
   at::Tensor v_BLGE = {};
 
   State(CallKind kind, const AttentionShape& shape, comm::Communicator& comm,
@@ -159,18 +175,21 @@ struct AttentionInProgress::State {
     call->end();
   }
 
+  /// Takes an execution for forward or replay. A replay is fed the kept output at once.
   void start(const KeptAttention& kept) {
     const bool replays = kind == CallKind::Replay;
     const at::NoGradGuard no_grad;
     call->start(replays ? call->programs->replay : call->programs->forward, sinks_H);
     if (!replays) return;
     call->agree();
-    // Detached: what is fed may become the output, which gets a graph that holds `kept`.
+    // Detached: the fed tensor may become the output, whose graph will hold `kept`; a graph that
+    // holds its own output would never be freed.
     call->run->feed(plan::Tensor::Out, kept.out.detach());
     call->run->feed(plan::Tensor::Lse, kept.lse.detach());
   }
 
-  /// Ahead of the rest: waits for agreement, so that what can leave does.
+  /// Feeds k or v before the other inputs. Waits for the agreement: messages cannot leave before
+  /// it, and the caller comes back only after its next projection.
   void feed_ahead(plan::Tensor tensor, const at::Tensor& value, at::Tensor& fed) {
     check_runs();
     call->agree();
@@ -189,6 +208,8 @@ struct AttentionInProgress::State {
     call->run->feed(tensor, value);
   }
 
+  /// Feeds the inputs that were not fed. Q is fed last, inside the autograd function or by
+  /// finish_keep.
   AttentionResults finish(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                           const at::Tensor& v_BLGE) {
     check_runs();
@@ -197,12 +218,14 @@ struct AttentionInProgress::State {
     if (!this->k_BLGD.defined()) feed(plan::Tensor::K, k_BLGD);
     if (!this->v_BLGE.defined()) feed(plan::Tensor::V, v_BLGE);
     if (kind == CallKind::Keep) return finish_keep(q_BLHD);
-    const variable_list results = AttentionFunction::apply(q_BLHD, k_BLGD, v_BLGE, sinks_H, call);
+    const at::Tensor qkv[] = {q_BLHD, k_BLGD, v_BLGE};
+    const variable_list results = AttentionFunction::apply(at::TensorList(qkv), sinks_H, call);
     return {.out_BLHE = results[0],
             .lse_BLH = kind == CallKind::AttentionLse ? results[1] : at::Tensor(),
             .max_logit_H = call->options.max_logit ? results[2] : at::Tensor()};
   }
 
+  /// The end of a call without a graph.
   AttentionResults finish_keep(const at::Tensor& q_BLHD) const {
     const at::NoGradGuard no_grad;
     std::unique_ptr<runtime::Execution> run = finished_run(*call, q_BLHD);
@@ -217,6 +240,7 @@ struct AttentionInProgress::State {
     if (!call->run) fail<InvalidArgument>("attention: the call is over; begin another one");
   }
 
+  /// Refuses k or v other than fed, and shapes other than begun.
   void check_began_with(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                         const at::Tensor& v_BLGE) const {
     for (const auto& [name, fed, given] :
@@ -244,10 +268,11 @@ AttentionInProgress AttentionInProgress::begin(CallKind kind, const AttentionSha
                                                comm::Communicator& comm,
                                                const AttentionOptions& options,
                                                const KeptAttention& kept) {
-  // A call that cannot be made on this rank ends all ranks: the others would wait for it.
+  // A call that this rank cannot make aborts the group: the others would wait for it.
   auto state = runtime::or_abort(
       comm, [&] { return std::make_unique<State>(kind, shape, comm, options, kept); });
-  // On its own, so that ranks hear the reason before they hear that the call was dropped.
+  // In a second or_abort, while `state` lives: the first abort gives the reason, and ~State would
+  // say only that the call was dropped.
   runtime::or_abort(comm, [&] { state->start(kept); });
   return AttentionInProgress(std::move(state));
 }

@@ -5,9 +5,8 @@
 //                          \           \ sends that need V too leave
 //                           \ all ranks agree; sends that need K alone leave
 //
-// The functions of sequence_parallel_attention.h are begin and finish; shape letters are those of
-// that file. Source: StarTrail (arXiv:2407.00611) hides the gather of Q, K, V behind the
-// projections so.
+// The functions of sequence_parallel_attention.h call begin and finish alone. Shape letters are
+// those of that file. Source: StarTrail (arXiv:2407.00611) hides its gather of Q, K, V like this.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,12 +19,12 @@
 
 namespace armillary::attention {
 
-/// The shape of a call on one rank, known before its tensors are: q_BLHD is [batch, q_tokens,
+/// Shape of a call on one rank, known before its tensors are made: q_BLHD is [batch, q_tokens,
 /// heads, head_dim], k_BLGD [batch, kv_tokens, kv_heads, head_dim], v_BLGE [batch, kv_tokens,
 /// kv_heads, value_dim]; all on the CPU.
 struct AttentionShape {
   std::int64_t batch = 1;
-  std::int64_t q_tokens = 0;  ///< Of this rank, like kv_tokens.
+  std::int64_t q_tokens = 0;  ///< Tokens of this rank, as kv_tokens are.
   std::int64_t kv_tokens = 0;
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
@@ -36,20 +35,20 @@ struct AttentionShape {
   bool operator==(const AttentionShape&) const = default;
 };
 
-/// The shape of these three. @throws InvalidArgument if they do not fit each other.
+/// The shape that these three have. @throws InvalidArgument if they do not fit each other.
 AttentionShape attention_shape_of(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                                   const at::Tensor& v_BLGE);
 
-/// The function of sequence_parallel_attention.h that a call is: sequence_parallel_attention, _lse,
-/// _keep or _replay.
+/// Function of sequence_parallel_attention.h that a call stands for: the one without a suffix,
+/// _lse, _keep or _replay.
 enum class CallKind : std::uint8_t { Attention, AttentionLse, Keep, Replay };
 
-/// Results of a call; undefined are those that its kind has not.
+/// Results of a call; those that its kind does not have are undefined.
 struct AttentionResults {
   at::Tensor out_BLHE;
-  at::Tensor lse_BLH = {};      ///< Of AttentionLse.
-  at::Tensor max_logit_H = {};  ///< Of AttentionLse with return_max_logit.
-  KeptAttention kept = {};      ///< Of Keep.
+  at::Tensor lse_BLH = {};      ///< For AttentionLse.
+  at::Tensor max_logit_H = {};  ///< For AttentionLse with return_max_logit.
+  KeptAttention kept = {};      ///< For Keep.
 };
 
 /// One call of attention on one rank. Every rank of the group begins it with the same options, in
@@ -61,17 +60,17 @@ struct AttentionResults {
 ///   at::Tensor out_BLHE = call.finish(q_BLHD, k_BLGD, v_BLGE).out_BLHE;
 ///
 /// (1) Output, gradients and errors are those of the function that its kind names, bit for bit; (2)
-/// messages start as soon as all inputs of their batch are fed: K alone where it travels alone
-/// (StarTrail, Ulysses), K with V where the two travel together (a ring); (3) a call that throws,
-/// or is destroyed before it has finished, ends all ranks: no peer waits for it; (4) between begin
-/// and finish the same communicator takes no other call of attention, nor a backward.
+/// messages start as soon as all inputs of their batch are fed: K alone if it travels alone
+/// (StarTrail, Ulysses), K with V if the two travel together (a ring); (3) a call that throws, or
+/// is destroyed before it has finished, aborts the group, so no peer waits for it; (4) between
+/// begin and finish the communicator takes no other call of attention, nor a backward pass.
 ///
-/// Threads: one, that of the rank. `comm` must outlive the backward pass; what was fed must not
-/// change before it.
+/// Threads: that of the rank. `comm` must outlive the backward pass; the tensors that were fed must
+/// not change before it.
 class AttentionInProgress {
  public:
-  /// Checks the call and tells it to the next rank (agreement.h) before any tensor is there.
-  /// `kept` is for a replay only.
+  /// Checks the call and tells it to the next rank (agreement.h); needs no tensor yet. `kept` is
+  /// for a replay only.
   /// @throws as sequence_parallel_attention; InvalidArgument if another call is in progress.
   static AttentionInProgress begin(CallKind kind, const AttentionShape& shape,
                                    comm::Communicator& comm, const AttentionOptions& options,
@@ -81,19 +80,19 @@ class AttentionInProgress {
   AttentionInProgress& operator=(AttentionInProgress&&) = delete;
   ~AttentionInProgress();
 
-  /// Takes the values of k or v ahead of the rest, once each; whether they have a graph does not
-  /// matter. Starts what can start. The first waits until all ranks have agreed, so that it can:
-  /// what ranks were told differently, and a plan that is wrong, is refused here.
+  /// Takes the values of k or v ahead of the rest, once each, with or without a graph, and starts
+  /// the messages that they complete. The first of the two waits until all ranks agree, so ranks
+  /// that were asked for different things, and a wrong plan, are refused here.
   /// @throws as sequence_parallel_attention; InvalidArgument if the shape or dtype is not that of
   /// `begin`.
   void feed_k(const at::Tensor& k_BLGD);
   void feed_v(const at::Tensor& v_BLGE);
 
-  /// Takes q, and of k and v what was not fed, and runs to the end, once. Gradients reach the three
-  /// tensors that are given here; k and v must lie in the memory that was fed. Where nothing was
-  /// fed, all that needs no message is computed while ranks agree.
-  /// @throws InvalidArgument if k or v is not what was fed, or the shape of q is not that of
-  /// `begin`; CommError as the communicator.
+  /// Takes q, and k and v unless they were fed, and runs to the end; once. Gradients reach the
+  /// three tensors that are given here; k and v must lie in the memory that was fed. If nothing was
+  /// fed, ops that need no message are computed while the ranks agree.
+  /// @throws InvalidArgument if k or v is not the tensor that was fed, or the shape of q is not
+  /// that of `begin`; CommError as the communicator.
   AttentionResults finish(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                           const at::Tensor& v_BLGE);
 

@@ -1,4 +1,4 @@
-// A call that takes K, V and Q one by one: it sends at once what is there, and changes no bit.
+// A call that takes K, V and Q one by one sends each as soon as it is fed, and changes no bit.
 #include "armillary/attention/attention_in_progress.h"
 
 #include <ATen/ATen.h>
@@ -10,18 +10,18 @@
 #include <string>
 #include <vector>
 
-#include "armillary/attention/small_calls.h"
-#include "armillary/attention/told_at_once.h"
+#include "armillary/attention/testing/small_calls.h"
+#include "armillary/attention/testing/told_at_once.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/runtime/context.h"
-#include "armillary/runtime/late_device.h"
-#include "armillary/runtime/watched_communicator.h"
+#include "armillary/runtime/testing/late_device.h"
+#include "armillary/runtime/testing/watched_communicator.h"
 
 namespace armillary::attention {
 namespace {
 
-/// The call that was begun, one input after the other; all three have a graph.
+/// Feeds a call one input after the other; all three have a graph.
 AttentionResults one_by_one(AttentionInProgress call, const Leaves& inputs) {
   const at::Tensor k = inputs.k * 2;
   call.feed_k(k.detach());
@@ -75,7 +75,7 @@ TEST(AttentionInProgress, OutputAndGradientsAreThoseOfOneCallBitForBit) {
   });
 }
 
-// Either of them alone, which the others do not wait for.
+// K or V alone is fed ahead; finish takes the other.
 TEST(AttentionInProgress, WhatIsNotFedIsTakenInTheEnd) {
   for (const bool k_first : {false, true}) {
     comm::run_ranks(4, [&](comm::Communicator& comm) {
@@ -107,8 +107,8 @@ TEST(AttentionInProgress, LogSumExpAndLargestLogitToo) {
   });
 }
 
-/// Messages of tiles that this rank had sent when each of its inputs was fed: of the second call,
-/// for the first is proved while it is fed.
+/// Numbers of tile messages that this rank had sent when each of its inputs was fed, in the second
+/// call: the first one is proved while it is fed.
 struct Sent {
   int with_nothing = 0;
   int with_k = 0;
@@ -158,7 +158,7 @@ TEST(AttentionInProgress, WhereKAndVTravelTogetherTheyLeaveBeforeQIsThere) {
   }
 }
 
-// Ranks that fail: rank 1 does what is wrong, rank 0 makes the call as it should be.
+// Failures: rank 1 makes the mistake, rank 0 makes the call correctly.
 
 AttentionShape shape_of_four() {
   return {.batch = 1,
@@ -200,8 +200,8 @@ TEST(AttentionInProgress, DroppedBeforeItsEndEndsAllRanks) {
 
 TEST(AttentionInProgress, WhatDoesNotFitIsRefusedOnAllRanks) {
   const at::Tensor x = at::ones({1, 4, 2, 8});
-  const auto expect_refused = [&](const AttentionShape& shape, const std::string& reason,
-                                  const std::function<void(AttentionInProgress&)>& wrong) {
+  const auto expect_error = [&](const AttentionShape& shape, const std::string& reason,
+                                const std::function<void(AttentionInProgress&)>& wrong) {
     const auto fails = [&](comm::Communicator& comm) {
       const auto call = [&] {
         auto begun = AttentionInProgress::begin(CallKind::Attention, shape, comm, causal_eight());
@@ -214,34 +214,34 @@ TEST(AttentionInProgress, WhatDoesNotFitIsRefusedOnAllRanks) {
   const auto nothing = [](AttentionInProgress&) {};
   AttentionShape shape = shape_of_four();
   shape.kv_tokens = 5;
-  expect_refused(shape, "5 tokens on rank 1 of 2", nothing);
+  expect_error(shape, "5 tokens on rank 1 of 2", nothing);
   shape = shape_of_four();
   shape.dtype = at::kInt;
-  expect_refused(shape, "attention: q is Int; fp64, fp32", nothing);
+  expect_error(shape, "attention: q is Int; fp64, fp32", nothing);
 
-  expect_refused(shape_of_four(), "k is Float of [1, 5, 2, 8]; rank 1 needs",
-                 [&](AttentionInProgress& call) {
-                   call.feed_k(at::ones({1, 5, 2, 8}));
-                 });
-  expect_refused(shape_of_four(), "v is Double of",
-                 [&](AttentionInProgress& call) { call.feed_v(x.to(at::kDouble)); });
-  expect_refused(shape_of_four(), "k was fed; this pass does not wait for it",
-                 [&](AttentionInProgress& call) {
-                   call.feed_k(x);
-                   call.feed_k(x);
-                 });
-  expect_refused(shape_of_four(), "attention: finish is given another v than was fed",
-                 [&](AttentionInProgress& call) {
-                   call.feed_k(x);
-                   call.feed_v(x);
-                   call.finish(x, x, x.clone());
-                 });
-  expect_refused(shape_of_four(), "attention: finish is given q Float [1, 3, 2, 8]; Float [1, 4",
-                 [&](AttentionInProgress& call) {
-                   call.feed_k(x);
-                   call.feed_v(x);
-                   call.finish(at::ones({1, 3, 2, 8}), x, x);
-                 });
+  expect_error(shape_of_four(), "k is Float of [1, 5, 2, 8]; rank 1 needs",
+               [&](AttentionInProgress& call) {
+                 call.feed_k(at::ones({1, 5, 2, 8}));
+               });
+  expect_error(shape_of_four(), "v is Double of",
+               [&](AttentionInProgress& call) { call.feed_v(x.to(at::kDouble)); });
+  expect_error(shape_of_four(), "k was fed; this pass does not wait for it",
+               [&](AttentionInProgress& call) {
+                 call.feed_k(x);
+                 call.feed_k(x);
+               });
+  expect_error(shape_of_four(), "attention: finish is given another v than was fed",
+               [&](AttentionInProgress& call) {
+                 call.feed_k(x);
+                 call.feed_v(x);
+                 call.finish(x, x, x.clone());
+               });
+  expect_error(shape_of_four(), "attention: finish is given q Float [1, 3, 2, 8]; Float [1, 4",
+               [&](AttentionInProgress& call) {
+                 call.feed_k(x);
+                 call.feed_v(x);
+                 call.finish(at::ones({1, 3, 2, 8}), x, x);
+               });
 }
 
 TEST(AttentionInProgress, OneCallAtATime) {
@@ -276,7 +276,7 @@ TEST(AttentionInProgress, IsOverOnceFinished) {
     call.feed_k(x);
     call.feed_v(x);
     call.finish(x, x, x);
-    sequence_parallel_attention(x, x, x, comm, options);  // another may begin
+    sequence_parallel_attention(x, x, x, comm, options);  // another call may begin
     EXPECT_THAT([&] { call.feed_k(x); },
                 testing::ThrowsMessage<InvalidArgument>("attention: the call is over; begin "
                                                         "another one"));
@@ -284,7 +284,7 @@ TEST(AttentionInProgress, IsOverOnceFinished) {
   EXPECT_THROW(comm::run_ranks(1, body), CommError);
 }
 
-// Backward runs on the device that the context has then; that of forward may be gone.
+// Backward runs on the device that the context has then; the one of forward may be gone.
 TEST(AttentionInProgress, TheDeviceMayChangeBetweenCallsNotWithin) {
   comm::run_ranks(2, [](comm::Communicator& comm) {
     AttentionOptions options = causal_options("ring");

@@ -1,3 +1,7 @@
+// call_record.cpp: makes records of requests and the words of records.
+//
+// A record holds every option by value, tensors and mask as digests, so equal requests are equal
+// bytes. Its text `problem` exists for errors alone and may be cut off.
 #include "armillary/attention/call_record.h"
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +19,7 @@ using proof::Digest;
 
 namespace {
 
-/// The lengths of a mask and its first bands.
+/// Lengths of a mask and its first bands: "48x48:0-48/0-48/-47..0"; a mask may have thousands.
 std::string describe(const plan::Mask& mask) {
   constexpr std::size_t kMostBands = 4;
   std::string text = fmt::format("{}x{}", mask.q_len(), mask.kv_len());
@@ -26,6 +30,7 @@ std::string describe(const plan::Mask& mask) {
   return text;
 }
 
+/// Words of everything that a plan depends on: RecentCall::words.
 std::string describe(const plan::Problem& problem, const std::string& strategy) {
   return fmt::format(
       "version={} strategy={} layout={} wire={} dtype={} batch={} heads={} kv_heads={} "
@@ -35,13 +40,15 @@ std::string describe(const plan::Problem& problem, const std::string& strategy) 
       problem.value_dim, problem.return_lse, describe(problem.mask));
 }
 
+/// Copies what fits and leaves at least one zero behind it; `to` is zero before.
 template <std::size_t N>
 void put(char (&to)[N], std::string_view text) {
   const std::size_t size = std::min(text.size(), N - 1);
   std::copy_n(text.begin(), size, to);
 }
 
-/// Digest of dtype, shape and values; of what is no tensor on the CPU, that it is none.
+/// Digest of dtype, shape and values; 0 for no tensor. A tensor on another device than the CPU,
+/// which is refused anyway, counts by the name of its device alone.
 Digest digest_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
   if (!tensor.device().is_cpu()) return proof::digest_of(tensor.device().str());
@@ -58,21 +65,26 @@ CallRecord::Optional record_of(const std::optional<double>& value) {
 
 }  // namespace
 
-Described& RecentCalls::described(const plan::Problem& problem, const std::string& strategy_text) {
+// A linear search: the layers of a model share a few problems, one for each mask.
+RecentCall& RecentCalls::find_or_add(const plan::Problem& problem,
+                                     const std::string& strategy_text) {
   constexpr std::size_t kMost = 8;
-  for (Described& one : recent_) {
-    if (one.strategy_text == strategy_text && one.problem == problem) return one;
+  for (auto recent = recent_.begin(); recent != recent_.end(); ++recent) {
+    if (recent->strategy_text != strategy_text || recent->problem != problem) continue;
+    std::rotate(recent_.begin(), recent, recent + 1);  // the least recent one goes first
+    return recent_.front();
   }
-  Described made{.problem = problem,
-                 .strategy_text = strategy_text,
-                 .strategy = {},
-                 .key = {},
-                 .words = {},
-                 .programs = {}};
+  // Not found: parse the strategy and make key and words.
+  RecentCall made{.problem = problem,
+                  .strategy_text = strategy_text,
+                  .strategy = {},
+                  .key = {},
+                  .words = {},
+                  .programs = {}};
   try {
     made.strategy = plan::parse_strategy(strategy_text);
     made.key = proof::digest_of(problem, *made.strategy);
-  } catch (const InvalidArgument&) {  // said by who compiles it
+  } catch (const InvalidArgument&) {  // prepare_call throws it again, where ranks are told of it
     made.key = proof::digest_of(strategy_text);
   }
   made.words = describe(problem, made.strategy ? to_string(*made.strategy) : strategy_text);
@@ -81,10 +93,10 @@ Described& RecentCalls::described(const plan::Problem& problem, const std::strin
   return recent_.front();
 }
 
-CallRecord record_of(const Asked& asked) {
-  const AttentionOptions& options = asked.options;
-  CallRecord record{.key = asked.key,
-                    .scale = asked.scale,
+CallRecord record_of(const CallRequest& request) {
+  const AttentionOptions& options = request.options;
+  CallRecord record{.key = request.key,
+                    .scale = request.scale,
                     .softcap = record_of(options.softcap),
                     .dropout = options.dropout.p,
                     .dropout_seed = options.dropout.seed,
@@ -96,9 +108,9 @@ CallRecord record_of(const Asked& asked) {
                     .version = {},
                     .call = {},
                     .problem = {}};
-  put(record.version, asked.version);
-  put(record.call, asked.call);
-  put(record.problem, asked.problem);
+  put(record.version, request.version);
+  put(record.call, request.call);
+  put(record.problem, request.problem);
   return record;
 }
 
@@ -113,6 +125,7 @@ std::vector<std::string> words_of(const CallRecord& record) {
   const auto add_digest = [&](std::string_view name, const Digest& digest) {
     add(name, digest == Digest{} ? "none" : "#" + to_string(digest));
   };
+  // The first word that differs is what an error says, so causes come before their consequences.
   add("version", record.version);
   add("call", record.call);
   add("scale", record.scale);
@@ -125,7 +138,8 @@ std::vector<std::string> words_of(const CallRecord& record) {
   add_digest("alibi_slopes_H", record.slopes);
   add_digest("sinks_H", record.sinks);
   for (const std::string_view word : split(record.problem, ' ')) words.emplace_back(word);
-  add_digest("problem", record.key);  // for what differs behind the end of that
+  // For a difference behind the end of the text.
+  add_digest("problem", record.key);
   return words;
 }
 

@@ -1,5 +1,9 @@
-// call_record.h: what a rank is asked for, as ranks compare it: as bytes, and in words where they
+// call_record.h: the request that a rank was given, in the two forms in which ranks compare it:
+// bytes, which decide whether two requests are equal, and words `name=value`, which say where they
 // differ.
+//
+//   problem, strategy --RecentCalls--> RecentCall: key, words, compiled programs   made once
+//   CallRequest: those and all options --record_of--> CallRecord: 1 KiB            made every call
 #pragma once
 
 #include <cstdint>
@@ -18,62 +22,75 @@
 
 namespace armillary::attention {
 
-/// A problem and a strategy as ranks compare them, and what was compiled for them.
-struct Described {
+/// One problem and strategy: how ranks compare them, and the programs that were compiled for them.
+struct RecentCall {
   plan::Problem problem;
   std::string strategy_text;
-  std::optional<plan::Strategy> strategy;  ///< None if the text names none.
+  std::optional<plan::Strategy> strategy;  ///< None if the text names no strategy.
+  /// Digest of problem and strategy; of the text alone if it names no strategy.
   proof::Digest key;
-  std::string words;  ///< `name=value`, spaces between; the first bands of the mask only.
+  /// Problem and strategy as words `name=value` with spaces between. A mask of many bands is cut
+  /// short: "version=0.1.0 strategy=ring layout=contiguous .. mask=48x48:0-48/0-48/-47..0".
+  std::string words;
   std::shared_ptr<const runtime::CompiledAttention> programs;  ///< Null before they are compiled.
 };
 
-/// What a rank made of the most recent problems: a layer asks in every step. One thread.
+/// The problems of the most recent calls of one rank. A layer makes the same call in every step, so
+/// almost every look-up finds its entry. Threads: that of the rank.
 class RecentCalls {
  public:
-  /// Valid until the next call. Never refuses.
-  Described& described(const plan::Problem& problem, const std::string& strategy_text);
+  /// The entry of this problem and strategy, made if there is none. Valid until the next look-up.
+  /// Throws nothing: a strategy that does not exist is refused by whoever compiles it.
+  RecentCall& find_or_add(const plan::Problem& problem, const std::string& strategy_text);
 
  private:
-  std::deque<Described> recent_;
+  std::deque<RecentCall> recent_;  ///< Newest first; the oldest is dropped.
 };
 
-/// What a rank is asked for.
-struct Asked {
-  std::string_view call;     ///< Name of the function.
-  proof::Digest key;         ///< Of problem and strategy.
-  std::string_view problem;  ///< Problem and strategy as words `name=value`.
-  double scale = 0;
-  const AttentionOptions&
-      options;  ///< `proofs` may differ: it is where proofs lie on this machine.
-  std::string_view version = proof::version();  ///< Of the library: others may plan otherwise.
+/// Everything that must be equal on all ranks, as views of the caller's values.
+struct CallRequest {
+  std::string_view call;     ///< Name of the function: "attention", "keep", ..
+  proof::Digest key;         ///< RecentCall::key.
+  std::string_view problem;  ///< RecentCall::words.
+  double scale = 0;          ///< Scale of the scores, the default filled in.
+  /// Compared are all of them but `proofs`, which is a path of this rank's machine.
+  const AttentionOptions& options;
+  /// Version of this library: another one may make other plans of the same problem.
+  std::string_view version = proof::version();
 };
 
-/// What a rank was asked for, as it travels: of one size on all ranks, compared as bytes.
+/// A request as it travels. Every rank sends the same number of bytes, and two records are equal if
+/// their bytes are, so the struct has no padding and unused bytes of its texts are 0.
 struct CallRecord {
+  /// A std::optional without padding; the value is 0 if none is given.
   struct Optional {
     double value;
     std::uint64_t is_given;
   };
   proof::Digest key;
+  // Options, by value.
   double scale;
   Optional softcap;
   double dropout;
   std::uint64_t dropout_seed;
   std::uint64_t dropout_step;
   Optional timeout_s;
-  proof::Digest slopes;  ///< 0 for none, like `sinks`.
+  // Tensors, by digests of dtype, shape and values; 0 for none.
+  proof::Digest slopes;
   proof::Digest sinks;
-  std::uint64_t max_logit;
+  std::uint64_t max_logit;  ///< Whether the largest logits are returned.
+  // Texts end with a zero. A problem that is longer is cut off; `key` stands for all of it.
   char version[16];
   char call[16];
-  char problem[872];  ///< Asked::problem, cut off where it is longer.
+  char problem[872];
 };
 static_assert(sizeof(CallRecord) == 1024 && std::is_trivially_copyable_v<CallRecord>);
 
-CallRecord record_of(const Asked& asked);
+/// Cost: reads the slopes and sinks, H numbers each, for their digests.
+CallRecord record_of(const CallRequest& request);
 
-/// Words `name=value`, the same names in the same order for every record.
+/// Words `name=value` in one order for all records: "version=0.1.0", "call=attention",
+/// "scale=0.125", .., the words of the problem, and its digest.
 std::vector<std::string> words_of(const CallRecord& record);
 
 }  // namespace armillary::attention

@@ -8,18 +8,18 @@
 #include <memory>
 #include <vector>
 
-#include "armillary/attention/small_calls.h"
+#include "armillary/attention/testing/small_calls.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/adapted_kernel.h"
-#include "armillary/kernel/limited_attention.h"
+#include "armillary/kernel/testing/limited_attention.h"
 #include "armillary/runtime/context.h"
-#include "armillary/runtime/late_device.h"
+#include "armillary/runtime/testing/late_device.h"
 
 namespace armillary::attention {
 namespace {
 
-/// Another library's attention, late.
+/// A device that runs its ops late, with a kernel adapted from another library's attention.
 class LibraryDevice : public runtime::LateDevice {
  public:
   explicit LibraryDevice(std::uint64_t seed) : LateDevice(seed) {}
@@ -31,7 +31,7 @@ class LibraryDevice : public runtime::LateDevice {
   }
 };
 
-/// Output and gradients; the device of backward is `after`, if there is one.
+/// Output and gradients, with forward on `device` and backward on `after`; null is the CPU.
 std::vector<at::Tensor> attended_on(comm::Communicator& comm,
                                     const std::shared_ptr<runtime::Device>& device,
                                     const std::shared_ptr<runtime::Device>& after) {
@@ -46,7 +46,7 @@ std::vector<at::Tensor> attended_on(comm::Communicator& comm,
   return {out_BLHE.detach(), x.q.grad(), x.k.grad(), x.v.grad()};
 }
 
-// Forward and backward by either kernel, in all four combinations.
+// Forward and backward with either kernel, in all four combinations.
 TEST(AttentionOnADevice, RunsItsKernelForwardAndBackward) {
   comm::run_ranks(3, [](comm::Communicator& comm) {
     const std::vector<at::Tensor> required = attended_on(comm, nullptr, nullptr);
@@ -59,7 +59,7 @@ TEST(AttentionOnADevice, RunsItsKernelForwardAndBackward) {
           const at::Tensor error = (given[i] - required[i]).abs().max();
           EXPECT_LT(error.item<double>(), 1e-5) << forward << backward << " result " << i;
         }
-        // The library rounds otherwise.
+        // The library rounds in another order.
         EXPECT_EQ(given[0].equal(required[0]), !forward);
         EXPECT_EQ(given[3].equal(required[3]), !forward && !backward);
       }

@@ -1,5 +1,5 @@
-// A rank whose call fails, and which catches the error and stays: its peers must not wait for it
-// until a deadline.
+// A rank whose call fails catches the error and stays: its peers must not wait for it until a
+// deadline.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,11 +10,11 @@
 #include <string>
 
 #include "armillary/attention/sequence_parallel_attention.h"
-#include "armillary/attention/told_at_once.h"
+#include "armillary/attention/testing/told_at_once.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu_kernel.h"
-#include "armillary/plan/causal_problem.h"
+#include "armillary/plan/testing/causal_problem.h"
 #include "armillary/runtime/executor.h"
 #include "armillary/runtime/program_cache.h"
 
@@ -54,18 +54,18 @@ TEST(Failure, ACallThatCannotBeMadeEndsItsPeers) {
 TEST(Failure, SoDoesAReplayOfNothing) {
   const at::Tensor x = four_tokens();
   AttentionOptions options = ring_options();
-  options.strategy = "ulysses";  // whose replay trades tokens for heads
+  options.strategy = "ulysses";  // its replay trades tokens for heads
   const auto keep_and_replay = [&](comm::Communicator& comm, bool keeps) {
     KeepResult first = sequence_parallel_attention_keep(x, x, x, comm, options);
     if (!keeps) first.kept = {};
-    sequence_parallel_attention_replay(x, x, x, first.kept, comm, options);
+    sequence_parallel_attention_replay({x, x, x}, first.kept, comm, options);
   };
   expect_all_told([&](comm::Communicator& comm) { keep_and_replay(comm, true); },
                   [&](comm::Communicator& comm) { keep_and_replay(comm, false); },
                   "nothing was kept for the replay");
 }
 
-// Autograd finds that a saved tensor was changed before an execution has begun.
+// Autograd finds that a saved tensor was changed before the execution has begun.
 TEST(Failure, SoDoesABackwardPassThatCannotBegin) {
   const auto forward_backward = [](comm::Communicator& comm, bool spoils) {
     AttentionOptions options = ring_options();
@@ -80,7 +80,7 @@ TEST(Failure, SoDoesABackwardPassThatCannotBegin) {
                   "modified by an inplace operation");
 }
 
-/// A kernel that breaks.
+/// A kernel that throws when it attends.
 class BrokenKernel : public kernel::Kernel {
   void run_attend(const kernel::Pairs&, const kernel::Inputs&, kernel::Partial&) const override {
     throw std::runtime_error("the kernel broke");
@@ -89,7 +89,7 @@ class BrokenKernel : public kernel::Kernel {
                        kernel::InputGrads&) const override {}
 };
 
-/// Each rank needs what the other has attended, so that none can end before the other fails.
+/// Each rank needs a partial result of the other, so neither can end before the other fails.
 std::shared_ptr<const runtime::CompiledProgram> forward_of(const comm::Communicator& comm,
                                                            const kernel::Kernel& kernel) {
   return runtime::compile_cached(plan::causal_problem(2, 16), plan::parse_strategy("tokenring"),
@@ -115,7 +115,7 @@ TEST(Failure, SoDoesAnythingThatAnExecutionThrows) {
       action(run);
     };
   };
-  static const BrokenKernel broken;  // what is compiled for it is kept
+  static const BrokenKernel broken;  // programs that are compiled for it are cached
   expect_all_told(
       waits,
       [](comm::Communicator& comm) {

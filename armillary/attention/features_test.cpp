@@ -1,5 +1,5 @@
-// Features of attention over ranks: gradients of sinks, dropout that knows no world, the largest
-// logit, and what is refused. Every set of features in every strategy is in tests/equivalence.
+// Features of attention over ranks: gradients of sinks, dropout on any world size, the largest
+// logit, and refused options. tests/equivalence has every set of features in every strategy.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,9 +14,9 @@
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/dropout.h"
-#include "armillary/kernel/feature_sets.h"
-#include "armillary/kernel/naive_attention.h"
-#include "armillary/plan/strategies/every_strategy.h"
+#include "armillary/kernel/testing/feature_sets.h"
+#include "armillary/kernel/testing/naive_attention.h"
+#include "armillary/plan/testing/every_strategy.h"
 #include "tests/finite_differences.h"
 #include "tests/tolerance.h"
 
@@ -45,7 +45,7 @@ AttentionOptions options_of(const std::string& mask, std::int64_t tokens,
           .dropout = features.score.dropout};
 }
 
-/// Results of whole sequences; `dsinks` by rank.
+/// Results put together from all ranks; `dsinks` by rank.
 struct Given {
   kernel::Results whole;
   std::vector<at::Tensor> dsinks;
@@ -109,8 +109,8 @@ TEST(Features, GradientsEqualFiniteDifferences) {
   }
 }
 
-// All weights are 1 / n, and values (and dout) are unit vectors, so that out (and dV) show every
-// entry by itself: 0 or 1 / (n (1 - p)).
+// All weights are 1 / n and values (and dout) are unit vectors, so out (and dV) show the weight of
+// each pair alone: 0 if it was dropped, else 1 / (n (1 - p)).
 TEST(Features, DropoutDropsTheSameEntriesOnEveryWorld) {
   constexpr std::int64_t kTokens = 23;
   const kernel::Dropout dropout{.p = 0.4, .seed = 12, .step = 34};
@@ -145,7 +145,7 @@ TEST(Features, DropoutDropsTheSameEntriesOnEveryWorld) {
   }
 }
 
-// The gradient of sinks is shared out over ranks: what each returns is not the whole, the sum is.
+// Every rank returns its share of the gradient of sinks; the sum of the shares is the gradient.
 TEST(Features, TheGradientOfSinksIsTheSumOfShares) {
   const kernel::Features features = kernel::features_of(kernel::kSinks, 4, 0.5);
   for (const World& world : kWorlds) {
@@ -201,7 +201,7 @@ TEST(Features, SinksMustStayAsTheyAreUntilBackward) {
   EXPECT_THROW(comm::run_ranks(2, body), CommError);
 }
 
-// Backward scores by the slopes of forward, whatever the caller has made of its tensor since.
+// Backward scores with the slopes of forward, even if the caller has changed its tensor since.
 TEST(Features, SlopesMayChangeAfterForward) {
   const kernel::Features features = kernel::features_of(kernel::kAlibi, 2, 0.5);
   comm::run_ranks(2, [&](comm::Communicator& comm) {
@@ -284,7 +284,7 @@ TEST(Features, TheLargestLogitIsTheSameOnEveryRank) {
   });
 }
 
-void expect_refused(const std::function<void(AttentionOptions&)>& spoil, const std::string& part) {
+void expect_error(const std::function<void(AttentionOptions&)>& spoil, const std::string& part) {
   try {
     comm::run_ranks(2, [&](comm::Communicator& comm) {
       AttentionOptions options = options_of("causal", 8, "ring", {});
@@ -300,26 +300,26 @@ void expect_refused(const std::function<void(AttentionOptions&)>& spoil, const s
 }
 
 TEST(Features, RefusesWhatDoesNotFit) {
-  expect_refused([](AttentionOptions& o) { o.softcap = 0; },
-                 "attention: softcap 0; a finite number above 0 is required, or none");
-  expect_refused([](AttentionOptions& o) { o.scale = kInf; }, "attention: scale inf; a finite");
-  expect_refused([](AttentionOptions& o) { o.dropout.p = 1; },
-                 "attention: dropout p 1; at least 0 and below 1 is required");
-  expect_refused([](AttentionOptions& o) { o.alibi_slopes_H = at::ones({1}); },
-                 "attention: alibi_slopes_H is Float [1]; Float [2] is required, of all heads");
-  expect_refused([](AttentionOptions& o) { o.alibi_slopes_H = at::ones({3}); },
-                 "attention: alibi_slopes_H is [3]; one slope per query head, [2], is required");
-  expect_refused([](AttentionOptions& o) { o.alibi_slopes_H = at::full({2}, kInf); },
-                 "attention: alibi_slopes_H has a slope that is not finite");
-  expect_refused([](AttentionOptions& o) { o.alibi_slopes_H = at::ones({2}).requires_grad_(); },
-                 "attention: alibi_slopes_H requires a gradient; slopes are constants: detach()");
-  expect_refused([](AttentionOptions& o) { o.sinks_H = at::ones({3}); },
-                 "attention: sinks_H is Float [3] on cpu; one logit per query head, [2], fp64");
-  expect_refused([](AttentionOptions& o) { o.sinks_H = at::ones({2}, at::kInt); },
-                 "attention: sinks_H is Int [2] on cpu");
-  expect_refused([](AttentionOptions& o) { o.return_max_logit = true; },
-                 "return_max_logit is set, and only the output is returned; call "
-                 "sequence_parallel_attention_lse");
+  expect_error([](AttentionOptions& o) { o.softcap = 0; },
+               "attention: softcap 0; a finite number above 0 is required, or none");
+  expect_error([](AttentionOptions& o) { o.scale = kInf; }, "attention: scale inf; a finite");
+  expect_error([](AttentionOptions& o) { o.dropout.p = 1; },
+               "attention: dropout p 1; at least 0 and below 1 is required");
+  expect_error([](AttentionOptions& o) { o.alibi_slopes_H = at::ones({1}); },
+               "attention: alibi_slopes_H is Float [1]; Float [2] is required, of all heads");
+  expect_error([](AttentionOptions& o) { o.alibi_slopes_H = at::ones({3}); },
+               "attention: alibi_slopes_H is [3]; one slope per query head, [2], is required");
+  expect_error([](AttentionOptions& o) { o.alibi_slopes_H = at::full({2}, kInf); },
+               "attention: alibi_slopes_H has a slope that is not finite");
+  expect_error([](AttentionOptions& o) { o.alibi_slopes_H = at::ones({2}).requires_grad_(); },
+               "attention: alibi_slopes_H requires a gradient; slopes are constants: detach()");
+  expect_error([](AttentionOptions& o) { o.sinks_H = at::ones({3}); },
+               "attention: sinks_H is Float [3] on cpu; one logit per query head, [2], fp64");
+  expect_error([](AttentionOptions& o) { o.sinks_H = at::ones({2}, at::kInt); },
+               "attention: sinks_H is Int [2] on cpu");
+  expect_error([](AttentionOptions& o) { o.return_max_logit = true; },
+               "return_max_logit is set, and only the output is returned; call "
+               "sequence_parallel_attention_lse");
 }
 
 }  // namespace

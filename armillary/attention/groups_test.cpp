@@ -1,15 +1,16 @@
-// Attention of some ranks of a group, which other ranks do not know of.
+// Attention within groups that were split from a larger group.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "armillary/attention/small_calls.h"
+#include "armillary/attention/testing/small_calls.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
-#include "armillary/runtime/watched_communicator.h"
+#include "armillary/runtime/testing/watched_communicator.h"
 
 namespace armillary::attention {
 namespace {
@@ -26,7 +27,7 @@ std::vector<at::Tensor> attended(comm::Communicator& comm, const char* strategy)
   return results;
 }
 
-// Two groups attend at the same time, one with its ranks backwards, then all ranks together.
+// Two groups attend at the same time, one with its ranks in reverse; then all ranks attend.
 TEST(GroupsOfAGroup, AttendAsIfTheyWereAlone) {
   for (const char* strategy : {"ring", "ulysses", "startrail:c=2", "tokenring"}) {
     std::vector<std::vector<at::Tensor>> required(4);
@@ -66,6 +67,28 @@ TEST(GroupsOfAGroup, NeedALaneMoreThanThePlan) {
   EXPECT_THAT([&] { comm::run_ranks(4, body, {.lanes = 5}); },
               testing::ThrowsMessage<InvalidArgument>(
                   testing::HasSubstr("a plan of 5 lanes, a communicator of 5; at least 6")));
+}
+
+// Ring's backward uses one lane more than its forward: a call is refused before forward runs, on
+// every rank with the same text.
+TEST(GroupsOfAGroup, NeedTheLanesOfBackwardBeforeForward) {
+  for (const auto& [strategy, lanes] : {std::pair("ring", 3), std::pair("ring:backward=q", 5)}) {
+    std::vector<std::string> told(2);
+    const auto body = [&, strategy = strategy](comm::Communicator& comm) {
+      const AttentionOptions options = causal_options(strategy);
+      const Leaves x(comm, options, at::kFloat);
+      try {
+        sequence_parallel_attention(x.q, x.k, x.v, comm, options);
+      } catch (const InvalidArgument& error) {
+        told[comm.rank()] = error.what();
+        throw;
+      }
+    };
+    EXPECT_THROW(comm::run_ranks(2, body, {.lanes = lanes}), InvalidArgument) << strategy;
+    EXPECT_THAT(told[0], testing::HasSubstr("lanes, a communicator of")) << strategy;
+    EXPECT_EQ(told[0], told[1]) << strategy;
+    comm::run_ranks(2, body, {.lanes = lanes + 1});
+  }
 }
 
 }  // namespace

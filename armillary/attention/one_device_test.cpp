@@ -1,5 +1,5 @@
-// Attention over ranks against PyTorch on one device: forward and every gradient, fp64. Which pairs
-// are seen, and which tokens a rank holds, is written out here, with no word of plan/.
+// Attention over ranks against PyTorch on one device: forward and every gradient, fp64. Visible
+// pairs and the tokens of each rank are written out here, without code of plan/.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ constexpr std::int64_t kHeads = 4;
 constexpr std::int64_t kKvHeads = 2;
 constexpr std::int64_t kHeadDim = 6;
 constexpr std::int64_t kValueDim = 5;
-constexpr double kScale = 0.7;  // also where the default would be another
+constexpr double kScale = 0.7;  // differs from every default
 
 struct OverRanks {
   const char* strategy;
@@ -44,14 +44,14 @@ constexpr OverRanks kOverRanks[] = {{"ring", 1},
 constexpr OverRanks kSomeOverRanks[] = {
     {"ring", 3}, {"ulysses", 2}, {"usp:u=2", 4}, {"startrail:c=2", 4}, {"grid:u=1,rq=2,rk=3", 6}};
 
-/// Positions of a rank's tokens: of 2 P pieces, piece r and piece 2 P - 1 - r.
+/// Positions of a rank's tokens: pieces r and 2 P - 1 - r of 2 P.
 at::Tensor zigzag(int world, int rank) {
   const std::int64_t piece = kLength / (2 * world);
   return at::cat({at::arange(rank * piece, (rank + 1) * piece),
                   at::arange((2 * world - 1 - rank) * piece, (2 * world - rank) * piece)});
 }
 
-/// What of [q, k] is seen, by the name of the mask.
+/// Visible pairs [q, k], by the name of the mask.
 std::vector<std::pair<std::string, at::Tensor>> masks() {
   const at::Tensor k = at::arange(kLength);
   const at::Tensor q = k.unsqueeze(1);
@@ -86,8 +86,8 @@ struct Required {
   at::Tensor out, lse, max_logit;
 };
 
-/// Runs it over ranks and expects `required` of the output, and of the gradients what the leaves of
-/// `whole` have. Sinks if the options have some: the sum of the shares.
+/// Runs the call over ranks. Expects `required` as the output and the gradients of the leaves of
+/// `whole` as gradients; for sinks, if the options have some, as the sum of the shares.
 void expect_equal_over_ranks(const OverRanks& world, AttentionOptions options, const Whole& whole,
                              const Required& required, const std::string& what) {
   options.strategy = world.strategy;
@@ -167,7 +167,7 @@ TEST(OneDevice, EqualsScaledDotProductAttentionOfPyTorch) {
   }
 }
 
-/// Which features are on.
+/// A set of features.
 struct Feature {
   const char* name;
   bool softcap, alibi, sinks, dropout;
@@ -178,7 +178,7 @@ constexpr Feature kEach[] = {{"softcap", true, false, false, false},
                              {"dropout", false, false, false, true},
                              {"all", true, true, true, true}};
 
-/// 1 / (1 - p) where a probability is kept, else 0.
+/// 1 / (1 - p) for a probability that is kept, 0 for one that is dropped.
 at::Tensor factors_of(const kernel::Dropout& dropout) {
   at::Tensor factors = at::zeros({kBatch, kHeads, kLength, kLength}, at::kDouble);
   auto entry = factors.accessor<double, 4>();
@@ -215,7 +215,7 @@ TEST(OneDevice, FeaturesEqualTheirFormulas) {
         options.alibi_slopes_H = slopes;
         scores = scores - slopes.to(at::kDouble).view({-1, 1, 1}) * distances;
       }
-      // Weights by hand, so that a sink is no more than one addend.
+      // Softmax written out: a sink is one more addend of the sum.
       at::Tensor weights = scores.exp() * seen;
       at::Tensor sum = weights.sum(-1, true);
       if (feature.sinks) {

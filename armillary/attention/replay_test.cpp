@@ -1,4 +1,4 @@
-// replay_test.cpp: a layer that kept attention's output does not attend again in recomputation.
+// replay_test.cpp: a recomputed layer that kept attention's output does not attend again.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "armillary/attention/sequence_parallel_attention.h"
-#include "armillary/attention/small_calls.h"
+#include "armillary/attention/testing/small_calls.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu_kernel.h"
@@ -36,7 +36,7 @@ TEST(AttentionReplay, OutputAndGradientsAreThoseOfTheCallItselfBitForBit) {
     EXPECT_FALSE(first.out_BLHE.requires_grad()) << where;
     expect_same_bits(first.out_BLHE, required, where + " keep");
     const at::Tensor given =
-        sequence_parallel_attention_replay(again.q, again.k, again.v, first.kept, comm, options);
+        sequence_parallel_attention_replay({again.q, again.k, again.v}, first.kept, comm, options);
     expect_same_bits(given, required, where + " replay");
     EXPECT_FALSE(first.kept.out.requires_grad()) << where << ": its graph would hold itself";
     given.backward(dout);
@@ -44,7 +44,7 @@ TEST(AttentionReplay, OutputAndGradientsAreThoseOfTheCallItselfBitForBit) {
   });
 }
 
-/// The CPU kernel, with the pairs that it attends forward counted.
+/// The CPU kernel; counts the pairs that it attends forward.
 class CountingKernel : public kernel::Kernel {
  public:
   bool plain_only() const override { return false; }
@@ -127,7 +127,7 @@ TEST(AttentionReplay, RefusesWhatWasNotKept) {
   const auto replay = [&](const KeptAttention& kept) {
     comm::run_ranks(1, [&](comm::Communicator& comm) {
       const Leaves leaves(comm, options, at::kFloat);
-      sequence_parallel_attention_replay(leaves.q, leaves.k, leaves.v, kept, comm, options);
+      sequence_parallel_attention_replay({leaves.q, leaves.k, leaves.v}, kept, comm, options);
     });
   };
   EXPECT_THAT([&] { replay({}); },

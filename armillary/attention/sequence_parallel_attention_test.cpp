@@ -11,7 +11,7 @@
 
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
-#include "armillary/kernel/naive_attention.h"
+#include "armillary/kernel/testing/naive_attention.h"
 #include "tests/finite_differences.h"
 #include "tests/sanitized.h"
 #include "tests/tolerance.h"
@@ -23,12 +23,12 @@ at::Tensor shard(const at::Tensor& global_BSHD, const plan::Runs& runs) {
   return global_BSHD.index_select(1, at::tensor(plan::positions(runs), at::kLong)).contiguous();
 }
 
-/// One problem over some ranks, with whole tensors outside.
+/// One problem over some ranks; its operator takes and returns whole tensors.
 struct Setting {
   int world = 2;
   AttentionOptions options;
 
-  /// sum(out * weight), and gradients of whole q, k, v.
+  /// Output, and gradients of sum(out * dout), as whole tensors.
   kernel::Results operator()(const kernel::Sequences& whole) const {
     const plan::Shards owned = plan::shards(options.layout, options.mask, world);
     kernel::Results results{at::zeros_like(whole.dout_BSHE),
@@ -149,8 +149,8 @@ TEST(SequenceParallelAttention, Bf16ErrorIsThatOfOneDevice) {
   }
 }
 
-/// Error of bf16 with sums that travel in bf16, over that with sums that travel in fp32; printed.
-/// A sum that is rounded on each of n - 1 hops is worst.
+/// Prints the error with sums that travel in bf16 over that with sums that travel in fp32. It is
+/// largest for a sum that is rounded on each of n - 1 hops.
 TEST(SequenceParallelAttention, NarrowWireCostsItsRoundings) {
   for (const char* strategy :
        {"ring", "allgather", "tokenring", "startrail:c=2", "grid:u=1,rq=4,rk=2"}) {
@@ -195,8 +195,7 @@ TEST(SequenceParallelAttention, TakesStridedInputsAndWorksWithoutGradients) {
   });
 }
 
-void expect_refused(const std::function<void(comm::Communicator&)>& action,
-                    const std::string& part) {
+void expect_error(const std::function<void(comm::Communicator&)>& action, const std::string& part) {
   try {
     comm::run_ranks(2, action);
   } catch (const InvalidArgument& error) {
@@ -213,18 +212,17 @@ TEST(SequenceParallelAttention, RefusesWhatDoesNotFit) {
     return [=](comm::Communicator& comm) { sequence_parallel_attention(q, k, v, comm, options); };
   };
   const at::Tensor x = at::randn({1, 4, 2, 8});
-  expect_refused(call(x, x, x.select(0, 0), ring), "v has 3 dims; [batch, tokens, heads, dim]");
-  expect_refused(call(x, x.to(at::kDouble), x, ring), "k is Double on cpu, q is Float");
-  expect_refused(call(x.to(at::kInt), x.to(at::kInt), x.to(at::kInt), ring), "q is Int");
-  expect_refused(call(x, x.narrow(3, 0, 4), x, ring), "q and k dims must agree");
+  expect_error(call(x, x, x.select(0, 0), ring), "v has 3 dims; [batch, tokens, heads, dim]");
+  expect_error(call(x, x.to(at::kDouble), x, ring), "k is Double on cpu, q is Float");
+  expect_error(call(x.to(at::kInt), x.to(at::kInt), x.to(at::kInt), ring), "q is Int");
+  expect_error(call(x, x.narrow(3, 0, 4), x, ring), "q and k dims must agree");
   const at::Tensor y = at::randn({1, 5, 2, 8});
-  expect_refused(call(y, y, y, ring), "5 tokens on rank");
-  expect_refused(call(y, y, y, ring), "layout zigzag gives it 4");
+  expect_error(call(y, y, y, ring), "5 tokens on rank");
+  expect_error(call(y, y, y, ring), "layout zigzag gives it 4");
   const at::Tensor odd = at::randn({1, 4, 3, 8});
-  expect_refused(call(odd, x, x, ring), "3 heads");
-  expect_refused(call(x, x, x, options_of("causal", 8, "zigzag", "rign")), "nearest: ring");
-  expect_refused(call(x, x, x, options_of("causal", 8, "zigzag", "usp:u=3")),
-                 "u must divide world");
+  expect_error(call(odd, x, x, ring), "3 heads");
+  expect_error(call(x, x, x, options_of("causal", 8, "zigzag", "rign")), "nearest: ring");
+  expect_error(call(x, x, x, options_of("causal", 8, "zigzag", "usp:u=3")), "u must divide world");
 }
 
 }  // namespace

@@ -1,3 +1,6 @@
+// One thread burns alone, then two burn together on different cores, then one alone again. The
+// divisor is the larger of the two single-thread rates, so that a neighbour who disturbs only one
+// of them does not raise the ratio.
 #include "armillary/bench/cores.h"
 
 #include <sched.h>
@@ -17,13 +20,14 @@
 namespace armillary::bench {
 namespace {
 
-/// Threads of OpenMP spin that long after their last work, and would pass for neighbours.
+/// Threads of OpenMP spin for some milliseconds after their last work. They would look like
+/// neighbours, so we wait for them.
 constexpr std::chrono::milliseconds kSpinning(20);
 constexpr double kWarmSeconds = 0.001;
 constexpr double kTimedSeconds = 0.004;
 
-/// Cores on which the thread that makes it may run, again at the end. Threads that have just been
-/// woken share one for milliseconds if the system is left to part them.
+/// Binds threads to cores, and at the end gives the thread that made it all of its cores back.
+/// Left to the system, two threads that have just been woken share a core for milliseconds.
 class OwnCores {
  public:
   OwnCores() { known_ = sched_getaffinity(0, sizeof(before_), &before_) == 0; }
@@ -33,13 +37,14 @@ class OwnCores {
   OwnCores(const OwnCores&) = delete;
   OwnCores& operator=(const OwnCores&) = delete;
 
+  /// Binds the calling thread to one core.
   void stay_on(int core) const {
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(core, &one);
     if (known_) sched_setaffinity(0, sizeof(one), &one);
   }
-  /// Of the thread that calls: any core but this one.
+  /// Lets the calling thread run on any core but this one.
   void leave(int core) const {
     cpu_set_t others = before_;
     CPU_CLR(core, &others);
@@ -51,6 +56,7 @@ class OwnCores {
   bool known_ = false;
 };
 
+/// The widest vectors that this CPU has: burn units are listed best first.
 const kernel::cpu::BurnUnit& widest_fp32() {
   const auto units = kernel::cpu::burn_units();
   return *std::find_if(units.begin(), units.end(), [](const kernel::cpu::BurnUnit& unit) {
@@ -58,6 +64,7 @@ const kernel::cpu::BurnUnit& widest_fp32() {
   });
 }
 
+/// Rate of the calling thread, after a warm-up.
 double gflops_now() {
   kernel::cpu::measure_gflops(widest_fp32(), kWarmSeconds);
   return kernel::cpu::measure_gflops(widest_fp32(), kTimedSeconds);
@@ -70,7 +77,9 @@ double core_ratio() {
   const OwnCores cores;
   const int here = std::max(0, sched_getcpu());
   cores.stay_on(here);
+  // Phase 1 of 3: one thread.
   const double before = gflops_now();
+  // Phase 2 of 3: two threads at the same time.
   std::barrier both(2);
   std::future<double> second;
   try {
@@ -85,6 +94,7 @@ double core_ratio() {
   both.arrive_and_wait();
   const double first = gflops_now();
   const double together = first + second.get();
+  // Phase 3 of 3: one thread again.
   return together / std::max(before, gflops_now());
 }
 

@@ -1,3 +1,6 @@
+// The case becomes the pairs of rank 0 of its layout, with random inputs. The kernel and PyTorch's
+// flash kernel run once, which warms them up and gives the results to check; from then on each side
+// times one forward, or one backward, of its own.
 #include "armillary/bench/kernel_rate.h"
 
 #include <ATen/ATen.h>
@@ -6,7 +9,7 @@
 
 #include <cmath>
 
-#include "armillary/bench/block.h"
+#include "armillary/bench/attention_case.h"
 #include "armillary/bench/cores.h"
 #include "armillary/bench/peak.h"
 #include "armillary/bench/sdpa.h"
@@ -19,6 +22,7 @@
 namespace armillary::bench {
 namespace {
 
+/// Refuses sizes that the layout, the mask and the kernel would not refuse by themselves.
 void check(const KernelCase& given) {
   if (given.tokens < 1 || given.world < 1 || given.heads < 1 || given.kv_heads < 1 ||
       given.heads % given.kv_heads != 0) {
@@ -32,6 +36,7 @@ void check(const KernelCase& given) {
   }
 }
 
+/// Runs the pass of a case that is timed.
 template <class Attention>
 void run(Attention& attention, plan::Pass pass) {
   pass == plan::Pass::Forward ? attention.forward() : attention.backward();
@@ -39,6 +44,7 @@ void run(Attention& attention, plan::Pass pass) {
 
 }  // namespace
 
+/// Everything that the sides share. It does not move, because pairs point to the mask.
 struct KernelRate::Work {
   explicit Work(const KernelCase& of)
       : given(of), mask(plan::parse_mask(of.mask, {of.tokens * of.world, of.tokens * of.world})) {
@@ -47,8 +53,12 @@ struct KernelRate::Work {
              .k_runs = shards.kv[0],
              .mask = &mask,
              .heads = {.group_size = of.heads / of.kv_heads}};
-    const Sample random = sample(of.dtype, plan::tokens(pairs.q_runs), plan::tokens(pairs.k_runs),
-                                 of.heads, of.kv_heads, of.head_dim);
+    const Sample random = sample({.dtype = of.dtype,
+                                  .q_tokens = plan::tokens(pairs.q_runs),
+                                  .k_tokens = plan::tokens(pairs.k_runs),
+                                  .heads = of.heads,
+                                  .kv_heads = of.kv_heads,
+                                  .head_dim = of.head_dim});
     inputs = {.q_BLHD = random.q_BLHD,
               .k_BLGD = random.k_BLGD,
               .v_BLGE = random.v_BLGD,
@@ -60,7 +70,7 @@ struct KernelRate::Work {
     }
   }
 
-  /// Once, which warms it up too.
+  /// Runs both passes that the results need, for the first time.
   template <class Attention>
   void run_first(Attention& attention) const {
     attention.forward();
@@ -69,15 +79,17 @@ struct KernelRate::Work {
 
   KernelCase given;
   plan::Mask mask;
-  kernel::Pairs pairs;  // which point to the mask
+  kernel::Pairs pairs;
   kernel::Inputs inputs;
   at::Tensor dout_BLHE;
-  std::optional<Block> ours;
+  std::optional<AttentionCase> ours;
   std::optional<Sdpa> sdpa;
 };
 
 KernelRate::KernelRate(const KernelCase& given) {
   const c10::NoGradGuard no_grad;
+  // Phase 1 of 3: the case. Flops count 2 products forward and 5 backward, 2 D each, for every
+  // visible pair and query head.
   check(given);
   facts_.isa = kernel::cpu::current_isa().name;
   at::set_num_threads(given.threads);
@@ -85,12 +97,14 @@ KernelRate::KernelRate(const KernelCase& given) {
   facts_.flops = (given.pass == plan::Pass::Forward ? 4.0 : 10.0) *
                  static_cast<double>(given.head_dim * given.heads) *
                  static_cast<double>(work_->mask.area(work_->pairs.q_runs, work_->pairs.k_runs));
+  // Phase 2 of 3: our result, which must be right.
   work_->run_first(*work_->ours);
   const bool backward = given.pass == plan::Pass::Backward;
   const std::vector<at::Tensor> exact =
       exact_first_head(work_->pairs, work_->inputs, work_->dout_BLHE, backward);
   facts_.max_error = error_of(work_->ours->results(backward), exact);
   require_right("the kernel", facts_.max_error, given.dtype);
+  // Phase 3 of 3: the result of PyTorch, whose error is a fact and no condition.
   if (!work_->sdpa) return;
   work_->run_first(*work_->sdpa);
   facts_.sdpa_max_error = error_of(work_->sdpa->results(backward, given.kv_heads), exact);
@@ -104,6 +118,7 @@ std::vector<Side> KernelRate::sides() {
     return facts_.flops / seconds_of([&] { run(attention, work_->given.pass); }) / 1e9;
   };
   std::vector<Side> sides;
+  // The cores come first in a turn: they are those that the sides behind them find.
   if (work_->given.threads > 1) sides.push_back(cores_side());
   sides.push_back({"peak", [this] {
                      return peak_gflops(facts_.isa, work_->given.dtype, work_->given.threads, 0.1);

@@ -1,7 +1,15 @@
-// kernel_rate.h: how fast the CPU kernel is, beside the peak and beside PyTorch, in one run.
+// kernel_rate.h: measures how fast the CPU kernel is, beside the peak of the cores and PyTorch's
+// flash kernel, in one run.
 //
-// Checks before it times. All sides do the whole job: inputs in, result or gradients out in the
-// input dtype; ours clears its accumulators and makes delta within the time.
+//   sides, in GFLOP/s:
+//     "cores"    only with several threads: two peaks over one (cores.h), no rate
+//     "peak"     multiply-adds of as many threads (peak.h)
+//     "kernel"   our kernel
+//     "sdpa"     PyTorch's, if the case asks for it
+//
+// Results are checked before anything is timed. Every side does the whole job: it reads inputs and
+// writes the result, or all gradients, in the input dtype. Clearing accumulators and computing
+// Delta are parts of our time.
 #pragma once
 
 #include <memory>
@@ -9,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "armillary/bench/rounds.h"
+#include "armillary/bench/interleaved_timing.h"
 #include "armillary/plan/plan.h"
 
 namespace armillary::bench {
@@ -21,36 +29,37 @@ struct KernelCase {
   std::int64_t heads = 8;
   std::int64_t kv_heads = 8;
   std::string mask = "causal";  ///< As on the command line, over tokens * world.
-  /// Rows stand for the tokens of rank 0 of `world` in this layout: zigzag halves, stripes.
+  /// The rows are the tokens of rank 0 of `world` in this layout, such as two halves of a zigzag.
   std::string layout = "contiguous";
   int world = 1;
-  plan::Pass pass = plan::Pass::Forward;
+  plan::Pass pass = plan::Pass::Forward;  ///< Backward is timed without forward.
   int threads = 1;
-  bool sdpa = false;  ///< PyTorch's flash kernel too, where it knows the mask: full and causal.
+  /// Adds the side "sdpa". Ignored for masks that PyTorch's kernel does not know (it knows full and
+  /// causal), and if world > 1.
+  bool sdpa = false;
 };
 
-/// What is known before anything is timed.
+/// Facts about a case that are known before anything is timed.
 struct KernelFacts {
-  std::string isa;
-  /// Of visible pairs: forward 4 D, backward 10 D a pair and query head.
+  std::string isa;  ///< Instruction set of our kernel.
+  /// Flops of one run: for each visible pair and query head 4 D forward, 10 D backward.
   double flops = 0;
-  /// Largest difference to fp64 over the largest value, of the output and, in backward, the worst
-  /// gradient; of the first KV head and its query heads.
+  /// Error against fp64 (error_of in attention_case.h), over the output and, in backward, the
+  /// gradients, of the first KV head and its query heads.
   double max_error = 0;
-  std::optional<double> sdpa_max_error = {};
+  std::optional<double> sdpa_max_error = {};  ///< The same of PyTorch's kernel.
 };
 
-/// Sides, in GFLOP/s: "kernel", "peak" of as many threads (peak.h), and perhaps "sdpa"; of several
-/// threads also "cores" (cores.h). One thread calls; its intra-op threads are set.
+/// A case with its inputs. One thread calls; the constructor sets its number of intra-op threads.
 class KernelRate {
  public:
-  /// Makes everything, runs it once and checks the results. @throws InvalidArgument for a case that
-  /// no kernel takes; Error if our result is wrong.
+  /// Runs everything once and checks the results. @throws InvalidArgument for a case that the
+  /// kernel does not take; Error if our result is wrong.
   explicit KernelRate(const KernelCase& given);
   ~KernelRate();
 
   const KernelFacts& facts() const { return facts_; }
-  std::vector<Side> sides();
+  std::vector<Side> sides();  ///< They must not outlive this object.
 
  private:
   struct Work;

@@ -1,3 +1,7 @@
+// Layer makes the call that a model makes, on every rank. LayerKernels walks over the programs of
+// the same plan and makes a kernel call of each op that attends, with arguments of the same shapes
+// and the same flags as the executor would pass. Their values do not matter for the time, so every
+// call has tensors of its own, and none depends on another.
 #include "armillary/bench/layer.h"
 
 #include <ATen/ATen.h>
@@ -31,10 +35,12 @@ class AllocationCounter : public c10::MemoryReportingInfoBase {
   std::int64_t count_ = 0;
 };
 
+/// An index tensor.
 at::Tensor as_tensor(const std::vector<std::int64_t>& values) {
   return at::tensor(values, at::kLong);
 }
 
+/// The usual scale of scores, 1 / sqrt(head dim).
 double scale_of(const plan::Problem& problem) {
   return 1 / std::sqrt(static_cast<double>(problem.head_dim));
 }
@@ -66,6 +72,7 @@ Layer::Layer(const plan::Problem& problem, const std::string& strategy, const Sa
   }
 }
 
+/// One layer on one rank: {out}, or {out, dq, dk, dv} of its tokens.
 std::vector<at::Tensor> Layer::step(comm::Communicator& comm, bool backward) {
   const Sample& mine = parts_[comm.rank()];
   if (!backward) {
@@ -73,6 +80,7 @@ std::vector<at::Tensor> Layer::step(comm::Communicator& comm, bool backward) {
     return {attention::sequence_parallel_attention(mine.q_BLHD, mine.k_BLGD, mine.v_BLGD, comm,
                                                    options_)};
   }
+  // New leaves in every step: a graph of autograd is used once.
   std::vector<at::Tensor> inputs;
   for (const at::Tensor& x : {mine.q_BLHD, mine.k_BLGD, mine.v_BLGD}) {
     inputs.push_back(x.detach().requires_grad_(true));
@@ -88,6 +96,7 @@ std::vector<at::Tensor> Layer::step(comm::Communicator& comm, bool backward) {
 std::vector<at::Tensor> Layer::first_run() {
   std::vector<std::vector<at::Tensor>> parts(rows_.size());
   ranks_.run([&](comm::Communicator& comm) { parts[comm.rank()] = step(comm, true); });
+  // The parts of all ranks, put at their positions of the sequence.
   std::vector<at::Tensor> results;
   const at::Tensor all_rows = at::cat(rows_);
   for (std::size_t i = 0; i < parts[0].size(); ++i) {
@@ -96,6 +105,7 @@ std::vector<at::Tensor> Layer::first_run() {
     const at::Tensor joined = at::cat(of_ranks, 1);
     results.push_back(at::empty_like(joined).index_copy_(1, all_rows, joined));
   }
+  // Warm runs now say how long a layer takes.
   for (const bool backward : {false, true}) repeats_[backward ? 1 : 0] = repeats_for(run(backward));
   return results;
 }
@@ -109,6 +119,7 @@ double Layer::wait() {
   return ranks_.wait();
 }
 
+// Every rank counts on its own thread, on which its ops run.
 std::int64_t Layer::allocations(bool backward) {
   std::vector<std::int64_t> counts(rows_.size());
   ranks_.run([&](comm::Communicator& comm) {
@@ -120,20 +131,21 @@ std::int64_t Layer::allocations(bool backward) {
   return *std::max_element(counts.begin(), counts.end());
 }
 
-/// Of one rank, each with tensors of its own.
+/// The kernel calls of one rank.
 struct LayerKernels::Calls {
-  struct Call {
+  /// One call, with tensors of its own. The op decides which of them are used.
+  struct KernelArgs {
     kernel::Pairs pairs;
     kernel::Inputs inputs;
     kernel::Partial carry;
-    kernel::Result result;
+    kernel::AttentionOutput result;
     kernel::OutputGrads upstream;
     kernel::InputGrads grads;
-    // As the executor calls it (plan/passes/lower.h).
-    bool fresh_q = false;
-    bool fresh_kv = false;
-    bool all = false;
+    bool init_q = false;  ///< As Op::init_q and Op::init_kv (plan/plan.h).
+    bool init_kv = false;
+    bool all = false;  ///< attend_all or attend_grad_all: the rounded result in one call.
 
+    /// Turns it into an `all` call, whose results are in the input dtype.
     void write_at_once() {
       all = true;
       result = {at::empty(carry.out_BLHE.sizes(), inputs.q_BLHD.options()), carry.lse_BLH};
@@ -143,26 +155,27 @@ struct LayerKernels::Calls {
                at::empty_like(inputs.v_BLGE)};
     }
   };
-  std::vector<Call> forward;
-  std::vector<Call> backward;
+  std::vector<KernelArgs> forward;  ///< In the order of the program of that pass.
+  std::vector<KernelArgs> backward;
 
   /// The calls of a program, on the rows of the sample that the views of its ops stand for.
-  static std::vector<Call> of(const plan::Planner& planner, const plan::RankProgram& program,
-                              const plan::Mask& mask, const Sample& whole) {
-    std::vector<Call> calls;
+  static std::vector<KernelArgs> of(const plan::Planner& planner, const plan::RankProgram& program,
+                                    const plan::Mask& mask, const Sample& whole) {
+    std::vector<KernelArgs> calls;
     for (const plan::Op& op : program.ops) {
       if (!op.attends() && !op.attends_grad()) continue;
       calls.push_back(one(planner, op, mask, whole));
-      calls.back().fresh_q = op.fresh_q;
-      calls.back().fresh_kv = op.fresh_kv;
+      calls.back().init_q = op.init_q;
+      calls.back().init_kv = op.init_kv;
       const bool all = op.kind == plan::OpKind::AttendAll || op.kind == plan::OpKind::AttendGradAll;
       if (all) calls.back().write_at_once();
     }
     return calls;
   }
 
-  static Call one(const plan::Planner& planner, const plan::Op& op, const plan::Mask& mask,
-                  const Sample& whole) {
+  /// The call of one op. Forward runs once here: backward needs its log-sum-exp.
+  static KernelArgs one(const plan::Planner& planner, const plan::Op& op, const plan::Mask& mask,
+                        const Sample& whole) {
     const plan::Problem& problem = planner.problem();
     const auto runs_of = [](const std::vector<plan::Block>& blocks, const plan::View& view) {
       plan::Runs runs;
@@ -171,14 +184,16 @@ struct LayerKernels::Calls {
       }
       return runs;
     };
+    // The pairs of the op: blocks of the views of q and k.
     const plan::View& queries = op.views[0];
     const plan::View& keys = op.views[1];
-    Call call;
+    KernelArgs call;
     call.pairs = {.q_runs = runs_of(planner.blocks().q, queries),
                   .k_runs = runs_of(planner.blocks().kv, keys),
                   .mask = &mask,
                   .heads = {queries.heads.begin, keys.heads.begin, problem.group_size()}};
     call.pairs.prepared = kernel::cpu_kernel().prepare(call.pairs);
+    // The inputs: those rows and heads of the sample.
     const at::Tensor q_rows = as_tensor(plan::positions(call.pairs.q_runs));
     const at::Tensor k_rows = as_tensor(plan::positions(call.pairs.k_runs));
     const auto part = [](const at::Tensor& x, const at::Tensor& rows, const plan::Heads& heads) {
@@ -188,6 +203,7 @@ struct LayerKernels::Calls {
                    .k_BLGD = part(whole.k_BLGD, k_rows, keys.heads),
                    .v_BLGE = part(whole.v_BLGD, k_rows, keys.heads),
                    .score = {.scale = scale_of(problem)}};
+    // The accumulators, and for gradients the upstream gradient and its Delta, which may be zero.
     const auto acc = at::TensorOptions(kernel::accumulator(whole.q_BLHD.scalar_type()));
     const at::IntArrayRef shape = call.inputs.q_BLHD.sizes();
     call.carry = {at::empty(shape, acc), at::empty(shape.slice(0, 3), acc)};
@@ -201,29 +217,31 @@ struct LayerKernels::Calls {
     return call;
   }
 
+  /// Makes the calls of one layer in program order.
   void run(bool both) {
     const kernel::Kernel& kernel = kernel::cpu_kernel();
-    for (Call& call : forward) {
+    for (KernelArgs& call : forward) {
       if (call.all) {
         kernel.attend_all(call.pairs, call.inputs, {}, call.result);
         continue;
       }
-      call.carry.fresh = call.fresh_q;
+      call.carry.init = call.init_q;
       kernel.attend(call.pairs, call.inputs, call.carry);
     }
     if (!both) return;
-    for (Call& call : backward) {
+    for (KernelArgs& call : backward) {
       if (call.all) {
         kernel.attend_grad_all(call.pairs, call.inputs, call.upstream, call.grads);
         continue;
       }
-      call.grads.dq_fresh = call.fresh_q;
-      call.grads.dkv_fresh = call.fresh_kv;
+      call.grads.dq_init = call.init_q;
+      call.grads.dkv_init = call.init_kv;
       kernel.attend_grad(call.pairs, call.inputs, call.upstream, call.grads);
     }
   }
 };
 
+// The programs are lowered as the executor lowers them, so `fuse` makes the same ops of them.
 LayerKernels::LayerKernels(const plan::Problem& problem, const std::string& strategy,
                            const Sample& whole)
     : mask_(problem.mask), ranks_(problem.world) {

@@ -1,5 +1,11 @@
 // layer.h: one attention layer on a group of ranks, and its kernel calls alone. For the sources of
 // this folder.
+//
+//   Layer          what a model pays for: agreement, executor, messages and kernels
+//   LayerKernels   the kernel calls of the same programs, on tensors that are there from the start
+//
+// The difference of both is the cost of spreading a layer over ranks. A run is repeated so often
+// that it lasts about 2 ms (repeats_for in ranks.h); times are those of one layer.
 #pragma once
 
 #include <array>
@@ -8,60 +14,68 @@
 #include <vector>
 
 #include "armillary/attention/sequence_parallel_attention.h"
-#include "armillary/bench/block.h"
+#include "armillary/bench/attention_case.h"
 #include "armillary/bench/ranks.h"
 #include "armillary/plan/strategy.h"
 
 namespace armillary::bench {
 
-/// A layer that can be run again and again on ranks of its own.
+/// An attention layer, run again and again on ranks of its own. `backward` means forward and
+/// backward together, as autograd runs them. One thread calls.
 class Layer {
  public:
-  /// `whole` holds the tokens of the whole sequence; ranks copy theirs.
+  /// `whole` holds the tokens of the whole sequence; each rank copies its own.
   Layer(const plan::Problem& problem, const std::string& strategy, const Sample& whole);
 
-  /// Output and gradients {out, dq, dk, dv} over the whole sequence, after one run; later runs are
-  /// repeated so often that they last.
+  /// Runs forward and backward once: {out, dq, dk, dv} over the whole sequence. Then finds out how
+  /// often later runs are repeated. Call it first: until then a run is one layer, and cold.
   std::vector<at::Tensor> first_run();
 
+  /// Starts a run on all ranks and returns at once, so that several layers can run side by side.
   void start(bool backward);
-  double wait();  ///< Seconds of one layer.
+  /// Seconds of one layer, of the run that was started. @throws the exception of a rank.
+  double wait();
+  /// start() and wait() together.
   double run(bool backward) {
     start(backward);
     return wait();
   }
 
-  /// Most buffers that a rank allocates in one layer.
+  /// Buffers that ATen allocates on a rank in one layer; of the rank that allocates most.
   std::int64_t allocations(bool backward);
 
  private:
+  /// One layer on the calling rank.
   std::vector<at::Tensor> step(comm::Communicator& comm, bool backward);
 
-  std::vector<at::Tensor> rows_;  ///< By rank: positions of its tokens.
-  std::vector<Sample> parts_;     ///< By rank.
+  std::vector<at::Tensor> rows_;  ///< By rank: global positions of its tokens.
+  std::vector<Sample> parts_;     ///< By rank: its tokens.
   attention::AttentionOptions options_;
-  std::array<Repeats, 2> repeats_;
-  Ranks ranks_;  ///< Last: its threads use the above.
+  std::array<Repeats, 2> repeats_;  ///< Without and with backward.
+  Ranks ranks_;                     ///< Last: its threads use the above.
 };
 
-/// The kernel calls of a layer's programs, one for every attend, without anything around them.
+/// The kernel calls of a layer's programs, one for every op that attends, without messages or an
+/// executor. One thread calls.
 class LayerKernels {
  public:
+  /// Makes the programs of all ranks and, for each of their kernel calls, tensors of its own with
+  /// the values of `whole`.
   LayerKernels(const plan::Problem& problem, const std::string& strategy, const Sample& whole);
   ~LayerKernels();
 
-  /// Seconds of the calls of one layer, on all ranks at once.
+  /// Seconds of the calls of one layer, on all ranks at the same time.
   double run(bool backward);
 
  private:
-  struct Calls;
-  plan::Mask mask_;  ///< Pairs point to it.
+  struct Calls;      ///< The calls of one rank.
+  plan::Mask mask_;  ///< Pairs of the calls point to it.
   std::vector<std::unique_ptr<Calls>> of_rank_;
-  std::array<Repeats, 2> repeats_;
+  std::array<Repeats, 2> repeats_;  ///< Without and with backward.
   Ranks ranks_;
 };
 
-/// Most ops of a rank in the programs of one layer.
+/// Ops of a rank in the programs of one layer, after lowering; of the rank that has most.
 std::int64_t most_ops(const plan::Problem& problem, const std::string& strategy, bool backward);
 
 }  // namespace armillary::bench

@@ -1,3 +1,6 @@
+// The constructor makes a layer on one rank as often as there are ranks, and one on all ranks for
+// each strategy; each is run once and checked against fp64 over the whole sequence. The sides then
+// run these layers again and again, on ranks that stay warm (ranks.h).
 #include "armillary/bench/layer_rate.h"
 
 #include <c10/core/GradMode.h>
@@ -17,6 +20,7 @@
 namespace armillary::bench {
 namespace {
 
+/// The problem of a case: the sequence has the tokens of all its ranks, whatever `world` says.
 plan::Problem problem_of(const LayerCase& given, int world) {
   if (given.tokens < 1 || given.world < 1 || given.world > kMaxThreads) {
     fail<InvalidArgument>(
@@ -24,7 +28,7 @@ plan::Problem problem_of(const LayerCase& given, int world) {
         given.tokens, given.world, kMaxThreads);
   }
   const std::int64_t tokens = given.tokens * given.world;
-  kernel_dtype(given.dtype);  // refuses what has no kernel
+  kernel_dtype(given.dtype);  // refuses a dtype without a kernel
   plan::Problem problem{.world = world,
                         .heads = static_cast<int>(given.heads),
                         .kv_heads = static_cast<int>(given.kv_heads),
@@ -37,7 +41,7 @@ plan::Problem problem_of(const LayerCase& given, int world) {
   return problem;
 }
 
-/// Output and gradients of the first KV head in fp64, over the whole sequence.
+/// The exact output and gradients of the first KV head in fp64, over the whole sequence.
 std::vector<at::Tensor> exact_of(const plan::Problem& problem, const Sample& whole) {
   const c10::NoGradGuard no_grad;
   const plan::Runs all{plan::run_of({0, problem.mask.q_len()})};
@@ -55,13 +59,16 @@ std::vector<at::Tensor> exact_of(const plan::Problem& problem, const Sample& who
 
 }  // namespace
 
+/// The layers that take turns. Each has threads of its own, which sleep while others run.
 struct LayerRate::Contest {
   LayerCase given;
   plan::Problem problem;
-  std::list<Layer> alone;               ///< World 1, one for every rank; the first is one_rank.
+  std::list<Layer> alone;               ///< World 1, one for every rank; the first is `one_rank`.
   std::map<std::string, Layer> spread;  ///< By strategy.
   std::map<std::string, LayerKernels> kernels;  ///< By strategy.
 
+  /// Mean seconds of a layer on one rank while all cores run one: the ranks share caches and memory
+  /// then as those of a strategy do.
   double busy(bool backward) {
     for (Layer& layer : alone) layer.start(backward);
     double sum = 0;
@@ -76,18 +83,25 @@ LayerRate::LayerRate(const LayerCase& given)
       isa_(kernel::cpu::current_isa().name) {
   Contest& contest = *contest_;
   const plan::Problem& problem = contest.problem;
+  // Phase 1 of 3: everything illegal is refused before anything is computed.
   for (const std::string& strategy : given.strategies) {
     plan::check_legal(problem, plan::parse_strategy(strategy));
   }
-  const Sample whole = sample(given.dtype, problem.mask.q_len(), problem.mask.kv_len(), given.heads,
-                              given.kv_heads, given.head_dim);
+  const Sample whole = sample({.dtype = given.dtype,
+                               .q_tokens = problem.mask.q_len(),
+                               .k_tokens = problem.mask.kv_len(),
+                               .heads = given.heads,
+                               .kv_heads = given.kv_heads,
+                               .head_dim = given.head_dim});
   const std::vector<at::Tensor> exact = exact_of(problem, whole);
+  // Phase 2 of 3: one rank, once for every core.
   const plan::Problem on_one = problem_of(given, 1);
   for (int i = 0; i < given.world; ++i) {
     const double error =
         error_of(contest.alone.emplace_back(on_one, "ring", whole).first_run(), exact);
     require_right("one rank", error, given.dtype);
   }
+  // Phase 3 of 3: the strategies.
   for (const std::string& strategy : given.strategies) {
     Layer& layer = contest.spread.try_emplace(strategy, problem, strategy, whole).first->second;
     LayerFacts facts{.strategy = strategy, .max_error = error_of(layer.first_run(), exact)};
@@ -97,6 +111,7 @@ LayerRate::LayerRate(const LayerCase& given)
       facts.allocations[backward ? 1 : 0] = layer.allocations(backward);
     }
     facts_.push_back(facts);
+    // Kernel calls alone have no result to check: they are those of the layer.
     if (given.kernels) contest.kernels.try_emplace(strategy, problem, strategy, whole);
   }
 }
@@ -112,6 +127,7 @@ double LayerRate::flops(bool backward) const {
 std::vector<Side> LayerRate::sides() {
   Contest& contest = *contest_;
   std::vector<Side> sides;
+  // The cores come first in a turn: they are those that the sides behind them find.
   if (contest.given.world > 1) sides.push_back(cores_side());
   sides.push_back({"peak", [this, &contest] {
                      return peak_gflops(isa_, contest.given.dtype, contest.given.world, 0.1);

@@ -1,22 +1,22 @@
-// layer_rate.h: how fast one attention layer is, spread over ranks by any strategy, beside one rank
-// and beside its kernels alone, in one run.
+// layer_rate.h: measures how fast one attention layer is when it is spread over ranks, beside the
+// same layer on one rank and beside its kernel calls alone, in one run.
 //
-//   sides: "cores"                  of a world above 1: two peaks over one (cores.h)
+//   sides: "cores"                  only if world > 1: two peaks over one (cores.h)
 //          "peak"                   GFLOP/s of as many threads as ranks (peak.h)
-//          "one_rank PASS"          the whole sequence on one rank, the other cores idle
-//          "busy_rank PASS"         the same while every other core does it too; the mean
-//          "STRATEGY PASS"          over all ranks
+//          "one_rank PASS"          the whole sequence on one rank, other cores idle
+//          "busy_rank PASS"         the same on every core at once; the mean of their times
+//          "STRATEGY PASS"          the sequence spread over all ranks
 //          "STRATEGY kernels PASS"  its kernel calls alone, on all ranks at once
 //
-// PASS is "forward" or "forward+backward"; all but the first two are seconds of one layer. Ranks
-// are threads with one computing thread each, and stay from round to round.
+// PASS is "forward" or "forward+backward"; all sides but the first two are seconds of one layer.
+// Ranks are threads with one computing thread each, which stay from turn to turn.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "armillary/bench/rounds.h"
+#include "armillary/bench/interleaved_timing.h"
 #include "armillary/plan/problem.h"
 
 namespace armillary::bench {
@@ -24,39 +24,42 @@ namespace armillary::bench {
 struct LayerCase {
   plan::Dtype dtype = plan::Dtype::F32;
   std::int64_t head_dim = 128;
-  std::int64_t tokens = 1024;  ///< A rank.
+  std::int64_t tokens = 1024;  ///< Tokens of a rank.
   std::int64_t heads = 8;
   std::int64_t kv_heads = 8;
   std::string mask = "causal";  ///< Over tokens * world.
   std::string layout = "zigzag";
   int world = 2;
   std::vector<std::string> strategies = {"ring"};
-  bool kernels = true;  ///< Time the kernel calls alone too.
+  bool kernels = true;  ///< Adds the sides "STRATEGY kernels PASS".
 };
 
-/// What is known of a strategy before anything is timed. Of two values the first is of forward, the
-/// second of forward and backward.
+/// Facts about a strategy that are known before anything is timed. Arrays hold a value for forward
+/// and one for forward and backward together.
 struct LayerFacts {
   std::string strategy;
-  /// As KernelFacts::max_error: of output and all gradients, from all ranks.
+  /// Error against fp64 (error_of in attention_case.h), over output and gradients of all ranks, of
+  /// the first KV head and its query heads.
   double max_error = 0;
-  std::int64_t ops[2] = {};  ///< In the programs of the rank that has most.
-  /// Buffers that ATen allocates on a rank in one layer once it is warm; the rank that has most.
+  std::int64_t ops[2] = {};  ///< Ops of a rank in its programs; of the rank that has most.
+  /// Buffers that ATen allocates on a rank in one warm layer; of the rank that allocates most.
   std::int64_t allocations[2] = {};
 };
 
+/// A case with its layers. One thread calls.
 class LayerRate {
  public:
-  /// Makes everything, runs it and checks the results. @throws InvalidArgument for a case that
-  /// cannot be; Error if a result is wrong.
+  /// Makes and runs all layers and checks their results. @throws InvalidArgument for a case or a
+  /// strategy that is not legal; Error if a result is wrong.
   explicit LayerRate(const LayerCase& given);
   ~LayerRate();
 
-  const std::string& isa() const { return isa_; }
-  /// Of visible pairs, over all ranks: 4 D a pair and query head forward, 14 D both.
+  const std::string& isa() const { return isa_; }  ///< Instruction set of the kernel.
+  /// Flops of one layer over all ranks: for each visible pair and query head 4 D forward, 14 D with
+  /// backward.
   double flops(bool backward) const;
-  const std::vector<LayerFacts>& facts() const { return facts_; }  ///< As the case names them.
-  std::vector<Side> sides();
+  const std::vector<LayerFacts>& facts() const { return facts_; }  ///< In the order of the case.
+  std::vector<Side> sides();  ///< They must not outlive this object.
 
  private:
   struct Contest;
@@ -65,6 +68,7 @@ class LayerRate {
   std::vector<LayerFacts> facts_;
 };
 
+/// Names of the passes, in the order of the arrays above.
 inline constexpr const char* kPassNames[2] = {"forward", "forward+backward"};
 
 }  // namespace armillary::bench

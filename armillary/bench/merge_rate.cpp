@@ -1,3 +1,6 @@
+// All sides run over the same two partial results, in place, with as many threads. Results are
+// checked before the first turn only: adding makes values grow from turn to turn, which changes no
+// speed.
 #include "armillary/bench/merge_rate.h"
 
 #include <ATen/ATen.h>
@@ -8,7 +11,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "armillary/bench/block.h"
+#include "armillary/bench/attention_case.h"
 #include "armillary/bench/cores.h"
 #include "armillary/core/error.h"
 #include "armillary/core/threads.h"
@@ -17,6 +20,7 @@
 
 namespace armillary::bench {
 
+/// The two partial results, and plain loops over the memory of their outputs.
 struct MergeRate::Buffers {
   kernel::Partial acc;
   kernel::Partial part;
@@ -24,10 +28,10 @@ struct MergeRate::Buffers {
 
   std::int64_t bytes() const { return static_cast<std::int64_t>(acc.out_BLHE.nbytes()); }
 
-  /// Every thread has a piece of its own, of whole cache lines.
+  /// Calls work(to, from, count) on every thread for a piece of whole cache lines.
   template <class Work>
   void on_pieces(const Work& work) const {
-    constexpr std::int64_t kLine = 16;
+    constexpr std::int64_t kLine = 16;  // floats of a cache line
     auto* to = acc.out_BLHE.data_ptr<float>();
     const auto* from = part.out_BLHE.const_data_ptr<float>();
     const std::int64_t lines = acc.out_BLHE.numel() / kLine;
@@ -40,7 +44,8 @@ struct MergeRate::Buffers {
 
 namespace {
 
-/// In the widest vectors of the CPU, as the kernels beside it.
+/// Adds in the widest vectors of the CPU, as the kernels beside it do: the compiler makes one
+/// function for each instruction set, and the loader chooses.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 [[gnu::target_clones("avx512f", "avx2", "default")]]
 #endif
@@ -48,6 +53,7 @@ void add_rows(float* to, const float* from, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
 }
 
+/// Refuses a case before its tensors are made.
 void check_merge(const MergeCase& given) {
   if (given.tokens < 1 || given.heads < 1 || given.head_dim < 1 || given.threads < 1 ||
       given.threads > kMaxThreads) {
@@ -80,12 +86,14 @@ MergeRate::MergeRate(const MergeCase& given)
   at::set_num_threads(given.threads);
   at::Generator generator = at::detail::createCPUGenerator(7);
   *buffers_ = {random_partial(given, generator), random_partial(given, generator), given.threads};
+  // A merge against the same merge in fp64.
   kernel::Partial exact = first_in_fp64(buffers_->acc);
   kernel::merge(exact, first_in_fp64(buffers_->part));
   kernel::merge(buffers_->acc, buffers_->part);
   const kernel::Partial merged = first_in_fp64(buffers_->acc);
   max_error_ = error_of({merged.out_BLHE, merged.lse_BLH}, {exact.out_BLHE, exact.lse_BLH});
   require_right("merge", max_error_, plan::Dtype::F32);
+  // An add against the sum in fp64.
   const at::Tensor sum = merged.out_BLHE + first_in_fp64(buffers_->part).out_BLHE;
   kernel::add(buffers_->acc.out_BLHE, buffers_->part.out_BLHE);
   const double of_add = error_of({first_in_fp64(buffers_->acc).out_BLHE}, {sum});
@@ -101,6 +109,7 @@ std::int64_t MergeRate::tensor_bytes() const {
 
 std::vector<Side> MergeRate::sides() {
   Buffers& buffers = *buffers_;
+  // Rate of a work that moves the bytes of so many tensors.
   const auto rate = [&buffers](double tensors, const std::function<void()>& work) {
     return tensors * static_cast<double>(buffers.bytes()) / seconds_of(work) / 1e9;
   };

@@ -1,5 +1,4 @@
-// peak.h: what the cores could do, measured: the number that every rate of a kernel is held
-// against.
+// peak.h: measured peak of the cores, to which every rate of a kernel is compared.
 #pragma once
 
 #include <string_view>
@@ -8,17 +7,14 @@
 
 namespace armillary::bench {
 
-/// Multiply-adds that `threads` threads finish a second, in GFLOP/s (2 an element): nothing but
-/// independent multiply-adds (kernel/cpu/peak.h) in the fastest way that the CPU has for `dtype`
-/// with the instructions of the set `isa` ("amx", "avx512_bf16", "avx512", "avx2", "portable", as
-/// kernel/cpu/isa.h names them) and of those below it. For bf16 that is the best of tiles, pairs
-/// and fp32, which one thread probes first; for every other dtype fp32.
+/// GFLOP/s (2 flops a multiply-add) of `threads` threads that do nothing but independent
+/// multiply-adds. Each uses the fastest instruction (kernel/cpu/peak.h) for `dtype` up to the set
+/// `isa`: "portable", "avx2", "avx512", "avx512_bf16" or "amx" (kernel/cpu/isa.h), which the CPU
+/// must have. For bf16 one thread first probes tiles, dot products and fp32; all else is fp32.
 ///
-/// Windows of about a millisecond count in which all threads run from begin to end: neighbours take
-/// as much of the cores here as they do of a kernel that runs as long. Takes about `seconds`, at
-/// least one window, and 0.15 s more with several threads, before which they may share a core.
-/// Requires a set that this CPU has. @throws InvalidArgument for a name that is not one of them,
-/// and below 1 thread.
+/// Only time in which all threads run counts, in windows of about a millisecond: neighbours then
+/// slow down the peak as much as a kernel. Takes about `seconds`, at least one window, and 0.15 s
+/// more with several threads. @throws InvalidArgument for an unknown set or fewer than 1 thread.
 double peak_gflops(std::string_view isa, plan::Dtype dtype, int threads, double seconds);
 
 }  // namespace armillary::bench

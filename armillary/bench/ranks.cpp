@@ -1,3 +1,6 @@
+// A thread of its own holds the group of ranks, whose threads wait for works in serve(). Works are
+// numbered: a rank knows by the number that there is a new one, and so does the caller that it is
+// done. All timed repeats lie between two barriers.
 #include "armillary/bench/ranks.h"
 
 #include <ATen/Parallel.h>
@@ -13,8 +16,8 @@ namespace armillary::bench {
 
 namespace {
 
-// Two threads that have just been woken may share a core. The system parts them if both compute,
-// which takes it some milliseconds; what sleeps or yields it leaves where it is.
+/// Two threads that have just been woken may share a core. The system moves one of them away after
+/// some milliseconds if both compute, but not if they sleep or yield: so ranks spin first.
 constexpr std::chrono::milliseconds kParting(10);
 
 }  // namespace
@@ -59,7 +62,8 @@ double Ranks::wait() {
   return seconds_;
 }
 
-/// Of the first rank that is there: rank 0 may be the last to wake.
+/// Notes the begin of the timed part of a work. The first rank decides: rank 0 may be the last to
+/// wake up behind the barrier.
 void Ranks::note_start(int work) {
   const std::lock_guard lock(mutex_);
   if (begun_ == work) return;
@@ -70,6 +74,7 @@ void Ranks::note_start(int work) {
 void Ranks::serve(comm::Communicator& comm) {
   at::set_num_threads(1);  // ranks are the threads
   for (int next = 1;; ++next) {
+    // Waits for the next work.
     Work work;
     Repeats repeats;
     {
@@ -81,11 +86,13 @@ void Ranks::serve(comm::Communicator& comm) {
     }
     for (const Clock::time_point woken = Clock::now(); Clock::now() - woken < kParting;) {
     }
+    // Does it, between barriers.
     for (int i = 0; i < repeats.untimed; ++i) work(comm);
     comm::barrier(comm);
     note_start(next);
     for (int i = 0; i < repeats.timed; ++i) work(comm);
     comm::barrier(comm);
+    // Rank 0 tells the caller: behind the barrier all ranks are done.
     if (comm.rank() != 0) continue;
     const std::lock_guard lock(mutex_);
     seconds_ = std::chrono::duration<double>(Clock::now() - begin_).count() / repeats.timed;

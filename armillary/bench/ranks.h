@@ -1,5 +1,5 @@
-// ranks.h: ranks as threads that stay from one round to the next, as a trainer's stay from step to
-// step: what a rank keeps for itself is warm when it is timed.
+// ranks.h: ranks as threads that stay from one run to the next, as the ranks of a trainer stay from
+// step to step. Memory, plans and proofs that a rank keeps are therefore warm when it is timed.
 #pragma once
 
 #include <chrono>
@@ -13,34 +13,39 @@
 
 namespace armillary::bench {
 
-/// How often to do a work in one turn.
+/// How often a work is done in one run.
 struct Repeats {
-  int untimed = 0;  ///< First, so often.
+  int untimed = 0;  ///< First, before the clock starts.
   int timed = 1;    ///< At least 1.
 };
 
-/// For what takes `seconds`: once untimed, then so often that clocks and barriers do not show, so
-/// rarely that many turns pass between two switches of the system.
+/// Repeats of a work that takes `seconds`: one untimed, then enough for 2 ms, at most 1000. That is
+/// long enough to hide clocks and barriers, and short enough for many runs between two switches of
+/// threads by the system. repeats_for(0.001) is {1, 2}.
 Repeats repeats_for(double seconds);
 
 /// A group of ranks with one computing thread each. One thread calls.
 class Ranks {
  public:
+  /// A work is called on every rank at the same time, with the communicator of the rank. Several
+  /// ranks call the same object.
   using Work = std::function<void(comm::Communicator&)>;
 
-  /// @throws InvalidArgument if world < 1.
+  /// Starts the ranks, which wait for work. @throws InvalidArgument if world < 1.
   explicit Ranks(int world);
-  ~Ranks();
+  ~Ranks();  ///< Ends the ranks. Waits for a work that was started.
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
 
-  /// Starts `work` on every rank. Requires that what was started before was waited for.
+  /// Starts `work` on every rank and returns at once. Requires that earlier work was waited for.
   void start(Work work, Repeats repeats = {});
 
-  /// Seconds from when the first rank began the timed works, all being ready, to when all had done
-  /// them, divided by their number. @throws what a rank threw; the group is of no use then.
+  /// Waits for the work that was started. Returns the seconds from the begin of the first timed
+  /// work, when all ranks were ready, to the end of the last, over the number of timed repeats.
+  /// @throws the exception of a rank; the group is of no use then.
   double wait();
 
+  /// start() and wait() together.
   double run(Work work, Repeats repeats = {}) {
     start(std::move(work), repeats);
     return wait();
@@ -49,18 +54,19 @@ class Ranks {
  private:
   using Clock = std::chrono::steady_clock;
   void note_start(int work);
-  void serve(comm::Communicator& comm);
+  void serve(comm::Communicator& comm);  ///< The life of one rank.
 
+  // Works are numbered from 1, in the order of start(). `mutex_` guards all that follows.
   std::mutex mutex_;
   std::condition_variable changed_;
-  Work work_;  ///< Empty: the ranks are to end.
-  Repeats repeats_;
-  int started_ = 0;          ///< How many works were given,
-  int done_ = 0;             ///< and how many of them rank 0 has seen the end of.
-  int begun_ = 0;            ///< How many of them a rank began,
-  Clock::time_point begin_;  ///< and when the last.
-  double seconds_ = 0;       ///< Of the last of them.
-  bool over_ = false;        ///< No rank runs any more.
+  Work work_;                ///< The current work; empty tells the ranks to end.
+  Repeats repeats_;          ///< Those of the current work.
+  int started_ = 0;          ///< Number of the last work that was given.
+  int done_ = 0;             ///< Number of the last work that rank 0 has finished.
+  int begun_ = 0;            ///< Number of the last work whose timed part a rank has begun.
+  Clock::time_point begin_;  ///< Begin of that timed part, on the first rank.
+  double seconds_ = 0;       ///< Result of the last work that is done.
+  bool over_ = false;        ///< True if no rank runs any more.
   std::exception_ptr error_;
   std::jthread group_;  ///< Last: it uses all of the above.
 };

@@ -1,4 +1,5 @@
-// What rates and counts of layers and kernels are of; whether they are fast is for ./dev bench.
+// rates_test.cpp: the rates and counts of kernels, merges and layers mean what their headers say.
+// Whether they are fast is measured by ./dev bench.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,8 +17,8 @@
 namespace armillary::bench {
 namespace {
 
-/// What a side does in a turn: its rate in billions a second, times the seconds around the turn.
-/// Those are never fewer than the side's own, and hardly more in the turn that nobody disturbs.
+/// Flops or bytes of one run of a side: its rate in billions a second, times the seconds around the
+/// run. Those are never fewer than the side's own, and hardly more in a run that nobody disturbs.
 double work_of(const Side& side) {
   double least = std::numeric_limits<double>::infinity();
   for (int turn = 0; turn < 20; ++turn) {
@@ -42,7 +43,8 @@ const plan::Problem& small_problem() {
 }
 
 Sample small_sample() {
-  return sample(plan::Dtype::F32, kTokens, kTokens, 4, 2, 64);
+  return sample(
+      {.q_tokens = kTokens, .k_tokens = kTokens, .heads = 4, .kv_heads = 2, .head_dim = 64});
 }
 
 TEST(KernelRate, IsOfTheFlopsOfVisiblePairs) {
@@ -86,8 +88,8 @@ TEST(LayerKernels, BackwardIsTimedWithForward) {
   LayerKernels kernels(small_problem(), "ring", small_sample());
   const std::vector<Side> sides = {{"forward", [&] { return kernels.run(false); }},
                                    {"both", [&] { return kernels.run(true); }}};
-  const Rounds rounds = take_turns(sides, 0.3);
-  EXPECT_GT(rounds.leasts.at("both"), 1.5 * rounds.leasts.at("forward"));
+  const TurnSummary turns = take_turns(sides, {.seconds = 0.3});
+  EXPECT_GT(turns.leasts.at("both"), 1.5 * turns.leasts.at("forward"));
 }
 
 TEST(LayerRate, SidesAreThoseOfItsHeader) {

@@ -1,3 +1,4 @@
+// The operators are those that at::scaled_dot_product_attention calls on a CPU, without autograd.
 #include "armillary/bench/sdpa.h"
 
 #include <ATen/ATen.h>
@@ -8,6 +9,7 @@
 namespace armillary::bench {
 namespace {
 
+/// [B, L, H, X] to [B, H, L, X], in memory too.
 at::Tensor by_heads(const at::Tensor& x_BLHX) {
   return x_BLHX.transpose(1, 2).contiguous();
 }
@@ -34,6 +36,7 @@ void Sdpa::backward() {
 
 std::vector<at::Tensor> Sdpa::results(bool backward, std::int64_t kv_heads) const {
   if (!backward) return {out_.transpose(1, 2)};
+  // Copies of one KV head are neighbours: [B, G x copies, L, D] to [B, L, G, D].
   const auto summed = [&](const at::Tensor& x_BHLD) {
     return x_BHLD.to(at::kDouble).unflatten(1, {kv_heads, -1}).sum(2).transpose(1, 2);
   };

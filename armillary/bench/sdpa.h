@@ -1,4 +1,5 @@
-// sdpa.h: the block of block.h by PyTorch's flash kernel for CPUs. For the sources of this folder.
+// sdpa.h: the attention of attention_case.h by PyTorch's flash kernel for CPUs. For the sources of
+// this folder.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,16 +10,19 @@
 
 namespace armillary::bench {
 
-/// Inputs are copied to the layout it wants, [B, H, L, D], before anything is timed, and KV heads
-/// are repeated for the query heads that share them, for it knows no groups.
+/// One attention over all pairs of a causal or a full mask. The constructor copies the inputs to
+/// the layout of that kernel, [B, H, L, D], and repeats KV heads for the query heads that share
+/// them, because it knows no groups; both are no part of its time.
 class Sdpa {
  public:
+  /// Inputs and the gradient of the output, [1, L, heads, D], as AttentionCase takes them.
   Sdpa(const kernel::Inputs& inputs, const at::Tensor& dout_BLHE, bool causal);
 
-  void forward();
-  void backward();  ///< Requires forward().
+  void forward();   ///< The output and its log-sum-exp.
+  void backward();  ///< All gradients. Requires forward().
 
-  /// As Block's; gradients of repeated KV heads are summed.
+  /// The results of AttentionCase::results, [B, L, H, D]: gradients of a KV head are the sums of
+  /// those of its copies.
   std::vector<at::Tensor> results(bool backward, std::int64_t kv_heads) const;
 
  private:

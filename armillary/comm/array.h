@@ -1,4 +1,7 @@
-// array.h: elements of one dtype, as collectives take them.
+// array.h: contiguous elements of one dtype: the arguments of collectives.
+//
+// Messages move bytes and know no dtype (strided.h); a collective adds and compares elements, so it
+// has to know theirs. `array` makes an Array of any span of values.
 #pragma once
 
 #include <array>
@@ -12,28 +15,34 @@
 
 namespace armillary::comm {
 
+/// Dtypes of elements. Bytes can be moved, but neither added nor compared. Bf16 and Fp16 are the
+/// formats of half_floats.h.
 enum class Dtype : std::uint8_t { Byte, Int64, Bf16, Fp16, Fp32, Fp64 };
 
-/// Bytes of an element.
+/// Size of an element in bytes.
 constexpr std::int64_t size_of(Dtype dtype) {
   constexpr std::array<std::int64_t, 6> kSizes{1, 8, 2, 2, 4, 8};
   return kSizes[static_cast<std::size_t>(dtype)];
 }
+/// Name of a dtype for error texts, in lower case.
 constexpr std::string_view to_string(Dtype dtype) {
   constexpr std::array<std::string_view, 6> kNames{"byte", "int64", "bf16", "fp16", "fp32", "fp64"};
   return kNames[static_cast<std::size_t>(dtype)];
 }
 
-/// `count` elements, contiguous. A collective that only reads an array does not write there.
+/// `count` contiguous elements, at any address: elements need not be aligned. The pointer is not
+/// const, because one type serves inputs and outputs: a collective writes only to the arrays that
+/// its comment names as outputs.
 struct Array {
   std::byte* data = nullptr;  ///< May be null if there are no elements.
   std::int64_t count = 0;
   Dtype dtype = Dtype::Byte;
-  int device = kHost;  ///< As of Strided.
+  int device = kHost;  ///< The device that has the memory, as in Strided.
 
   std::int64_t bytes() const { return count * size_of(dtype); }
 };
 
+/// The dtype of a C++ type. There is none for 16-bit floats: C++20 has no type for them.
 template <class T>
 constexpr Dtype dtype_of() {
   using Plain = std::remove_cv_t<T>;
@@ -41,9 +50,14 @@ constexpr Dtype dtype_of() {
   if constexpr (std::is_same_v<Plain, std::int64_t>) return Dtype::Int64;
   if constexpr (std::is_same_v<Plain, float>) return Dtype::Fp32;
   if constexpr (std::is_same_v<Plain, double>) return Dtype::Fp64;
+  static_assert(std::is_same_v<Plain, std::byte> || std::is_same_v<Plain, std::int64_t> ||
+                    std::is_same_v<Plain, float> || std::is_same_v<Plain, double>,
+                "collectives take std::byte, std::int64_t, float and double");
 }
 
-/// The values as an array; of 16-bit floats, which C++ has no type for, `dtype` says which.
+/// The values as an array, which does not own them: they must live as long as it is used. A dtype
+/// that has no C++ type is named by `dtype`; the values may then be of any type, and the count is
+/// that of elements of the dtype. The array is in host memory.
 template <class T>
 Array array(std::span<T> values, Dtype dtype = dtype_of<T>()) {
   return {const_cast<std::byte*>(std::as_bytes(values).data()),

@@ -1,4 +1,9 @@
-// Checks what is asked for, agrees on it with all ranks, then lets the engine do it.
+// The functions of collectives.h. Each has three steps: it checks its arguments on this rank,
+// agrees with all ranks that they make the same call, and calls the collective of the engine.
+//
+// To agree, every rank sends a record of its call to every other rank and compares all of them.
+// Each rank sees the same records, so all ranks come to the same conclusion without another
+// message.
 #include "armillary/comm/collectives.h"
 
 #include <algorithm>
@@ -14,19 +19,20 @@
 namespace armillary::comm {
 namespace {
 
-/// A collective as one rank calls it; the same bytes on all ranks, or nothing moves.
-struct Call {
-  std::array<char, 16> operation = {};
-  std::array<char, 8> dtype = {};
-  std::int64_t count = 0;  ///< Elements of each rank.
-  std::int64_t root = -1;  ///< Of what has one.
+/// Record of a collective as one rank calls it. It travels as bytes and must be equal on all ranks.
+struct CollectiveCall {
+  std::array<char, 16> operation = {};  ///< Name, padded with zeros; never full.
+  std::array<char, 8> dtype = {};       ///< Likewise; empty for a barrier.
+  std::int64_t count = 0;               ///< Elements of each rank.
+  std::int64_t root = -1;               ///< -1 for collectives without a root.
 
-  bool operator==(const Call&) const = default;
+  bool operator==(const CollectiveCall&) const = default;
 };
-static_assert(sizeof(Call) == 40 && std::has_unique_object_representations_v<Call>);
+static_assert(sizeof(CollectiveCall) == 40 &&
+              std::has_unique_object_representations_v<CollectiveCall>);
 
-Call call_of(std::string_view operation, const Array& values, int root = -1) {
-  Call call{.count = values.count, .root = root};
+CollectiveCall call_of(std::string_view operation, const Array& values, int root = -1) {
+  CollectiveCall call{.count = values.count, .root = root};
   const std::string_view dtype = to_string(values.dtype);
   ARMILLARY_CHECK(operation.size() < call.operation.size() && dtype.size() < call.dtype.size());
   std::ranges::copy(operation, call.operation.begin());
@@ -34,46 +40,54 @@ Call call_of(std::string_view operation, const Array& values, int root = -1) {
   return call;
 }
 
-/// "broadcast of 12 byte from rank 1"
-std::string text_of(const Call& call) {
+/// A call in words, such as "broadcast of 12 byte from rank 1".
+std::string text_of(const CollectiveCall& call) {
   std::string text = call.operation.data();
   if (call.dtype[0]) text += fmt::format(" of {} {}", call.count, call.dtype.data());
   if (call.root >= 0) text += fmt::format(" from rank {}", call.root);
   return text;
 }
 
-/// Returns when all ranks are known to make the same call.
-void agree(Communicator& comm, Call mine) {
+/// Returns when all ranks are known to make the same call. @throws InvalidArgument, on all ranks
+/// with the same text, if one call differs from that of rank 0.
+void agree(Communicator& comm, CollectiveCall mine) {
   if (comm.world() == 1) return;
-  std::vector<Call> calls(comm.world(), mine);
+  // Every rank gets the calls of all ranks, and looks for the first that differs.
+  std::vector<CollectiveCall> calls(comm.world(), mine);
   exchange(
       comm, [&](int) { return std::as_bytes(std::span(&mine, 1)); },
       [&](int rank) { return std::as_writable_bytes(std::span(&calls[rank], 1)); });
-  const auto other = std::ranges::find_if(calls, [&](const Call& c) { return c != calls[0]; });
+  const auto other =
+      std::ranges::find_if(calls, [&](const CollectiveCall& c) { return c != calls[0]; });
   if (other == calls.end()) return;
-  try {  // Until all ranks have all calls: who leaves first ends the group.
+  // The first rank that throws may end the group, so no rank throws before all have all calls. A
+  // second, empty exchange ensures it.
+  try {
     const auto nothing = [](int) { return std::span<std::byte>(); };
     exchange(comm, nothing, nothing);
-  } catch (const CommError&) {  // Somebody has left, and so all had come.
+  } catch (const CommError&) {
+    // A rank has thrown already, so it had passed the exchange, and all ranks had their calls.
   }
   fail<InvalidArgument>(
       "{}: rank 0 calls {}, rank {} calls {}; the same call is required on all ranks",
       calls[0].operation.data(), text_of(calls[0]), other - calls.begin(), text_of(*other));
 }
 
+/// @throws InvalidArgument if the dtypes differ.
 void expect_same_dtype(const char* operation, const Array& a, const Array& b) {
   if (a.dtype == b.dtype) return;
   fail<InvalidArgument>("{}: {} and {}; one dtype is required", operation, to_string(a.dtype),
                         to_string(b.dtype));
 }
 
+/// @throws InvalidArgument for bytes, which have no sum.
 void expect_numbers(const char* operation, const Array& values) {
   if (values.dtype != Dtype::Byte) return;
   fail<InvalidArgument>("{}: bytes have no sum; int64, bf16, fp16, fp32 or fp64 is required",
                         operation);
 }
 
-/// `all` is a part for each rank.
+/// @throws InvalidArgument unless `all` has room for as many elements of each rank as `mine` has.
 void expect_parts(const Communicator& comm, const char* operation, const Array& all,
                   const Array& mine) {
   expect_same_dtype(operation, all, mine);
@@ -141,7 +155,7 @@ void broadcast(Communicator& comm, std::span<std::byte> bytes, int root) {
 }
 
 void barrier(Communicator& comm) {
-  Call call;
+  CollectiveCall call;  // A barrier has no values, so call_of cannot make its record.
   std::ranges::copy(std::string_view("barrier"), call.operation.begin());
   agree(comm, call);
   comm.collectives().barrier();

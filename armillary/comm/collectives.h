@@ -1,24 +1,24 @@
-// collectives.h: what training needs from all ranks at once. An engine may have its own (MPI,
-// NCCL); the default is built on messages alone.
+// collectives.h: operations that all ranks of a group call together: sums, gathers, broadcasts.
 //
-// All ranks of the group call the same function with equal counts, in the same order. By messages,
-// results are bitwise the same on all ranks and in every run, whatever the timing, and each rank
-// sends (and receives), with n bytes per rank and P ranks:
+// An engine (communicator.h) may bring its own; the default is built on messages alone. All ranks
+// call the same function with equal counts, in the same order. With the default, results are
+// bitwise the same on all ranks and in every run, whatever the timing, and each of P ranks sends
+// (and receives) so many bytes, with n the bytes of one rank's values or part:
 //
-//   all_reduce       2 n (P-1)/P, up to one element per rank and segment of rounding
-//   reduce_scatter   n (P-1), n the bytes of one rank's part
-//   all_gather       n (P-1), n the bytes of one rank's part
-//   all_to_all       n (P-1), n the bytes of one rank's part
-//   broadcast        n ceil(log2 P) from root, at most; n (P-1) in all
+//   all_reduce       2 n (P-1)/P; up to one element per rank and segment more, by rounding
+//   reduce_scatter   n (P-1)
+//   all_gather       n (P-1)
+//   all_to_all       n (P-1)
+//   broadcast        at most n ceil(log2 P) from the root; n (P-1) from all ranks together
 //   barrier          0 bytes
 //
-// Beside that, each call sends one message of 40 bytes to every other rank, ahead of the data: what
-// this rank calls. A world of 1 sends nothing. Memory belongs to the function until it returns.
+// In addition, each call first sends a record of 40 bytes to every other rank, which says what this
+// rank calls. A world of 1 sends nothing. Memory belongs to the function until it returns.
 //
-// @throws of all: InvalidArgument as said below, on the rank that is given it, whose exception ends
-// the others; and on every rank, before any data moves, if two ranks call another collective or
-// differ in dtype, count, reduction or root: it names both calls, and the group may go on.
-// CommError as Communicator does.
+// @throws InvalidArgument from every function, as said below, on the rank whose argument is wrong;
+// its exception ends the other ranks. Also on every rank, before any data moves, if two ranks call
+// different collectives or differ in dtype, count, reduction or root: the text names both calls,
+// and the group remains usable. CommError as Communicator does.
 #pragma once
 
 #include <cstddef>
@@ -35,38 +35,40 @@ namespace armillary::comm {
 inline constexpr int kCollectiveLane = 0;
 
 /// Replaces `values` by their sum or largest over all ranks, in place; see reduce() for rounding.
-/// Addends come in rank order. Works through segments of 2^20 elements, each in two rounds: every
-/// rank receives 1/P of it from all others, reduces, and sends the result back. Extra memory: one
-/// segment. @throws InvalidArgument if the dtype is Byte.
+/// Addends are taken in rank order. Works through segments of 2^20 elements, each in two exchanges:
+/// every rank receives its 1/P of the segment from all others and reduces it, then sends the result
+/// to all. Extra memory: one segment. @throws InvalidArgument if the dtype is Byte.
 void all_reduce(Communicator& comm, const Array& values, Reduction reduction = Reduction::Sum);
 void all_reduce_sum(Communicator& comm, std::span<float> values);
 void all_reduce_sum(Communicator& comm, std::span<double> values);
 
-/// Fills `mine` with the sum or largest of part rank() of all ranks' `all`. `mine` may be its own
-/// place in `all`, which else stays as it is. As all_reduce in rounding and extra memory.
+/// Fills `mine` with the sum or largest of part rank() of all ranks' `all`, which is not written.
+/// `mine` may lie in `all` as part rank(). Rounding and extra memory are those of all_reduce.
 /// @throws InvalidArgument if dtypes differ or are Byte, or all.count != world * mine.count.
 void reduce_scatter(Communicator& comm, const Array& all, const Array& mine,
                     Reduction reduction = Reduction::Sum);
 
-/// Fills `all` with the `mine` of rank 0, 1, ...; `mine` may be its own place in `all`.
+/// Fills `all` with the `mine` of ranks 0, 1, ..., in this order. `mine` may lie in `all` as part
+/// rank().
 /// @throws InvalidArgument if dtypes differ, or all.count != world * mine.count.
 void all_gather(Communicator& comm, const Array& mine, const Array& all);
 void all_gather(Communicator& comm, std::span<const std::byte> mine, std::span<std::byte> all);
 
-/// Fills part r of `received` with part rank() of what rank r has in `sent`. They do not overlap.
+/// Fills part r of `received` with part rank() of the `sent` of rank r. The two must not overlap.
 /// @throws InvalidArgument if dtypes or counts differ, or the world does not divide the count.
 void all_to_all(Communicator& comm, const Array& sent, const Array& received);
 
-/// Replaces `values` on all ranks by those of `root`, down a binomial tree.
+/// Replaces `values` on all ranks by those of `root`, along a binomial tree.
 /// @throws InvalidArgument if root is not a rank.
 void broadcast(Communicator& comm, const Array& values, int root);
 void broadcast(Communicator& comm, std::span<std::byte> bytes, int root);
 
-/// Returns after all ranks have called it.
+/// Returns when all ranks have called it.
 void barrier(Communicator& comm);
 
-/// How an engine does them; arguments are checked, and all ranks are known to make the same call.
-/// The default: by messages between host memory.
+/// The collectives of an engine. They are called with checked arguments, and only when all ranks
+/// are known to make the same call. This class implements them by messages between host memory;
+/// engines override them.
 class Collectives {
  public:
   explicit Collectives(Communicator& comm) : comm_(comm) {}
@@ -77,7 +79,8 @@ class Collectives {
   virtual void all_gather(const Array& mine, const Array& all);
   virtual void all_to_all(const Array& sent, const Array& received);
   virtual void broadcast(const Array& values, int root);
-  virtual void barrier() {}  ///< That all have made the call is known.
+  /// Nothing is left to do: the exchange of records before it has waited for all ranks.
+  virtual void barrier() {}
 
  protected:
   Communicator& comm_;

@@ -1,4 +1,10 @@
-// The default of Collectives: messages between host memory.
+// The default implementation of Collectives, by messages between host memory. All but broadcast are
+// one or two exchanges, in which every rank sends a piece to every other rank at once.
+//
+//   all_reduce       per segment: each rank collects and reduces its piece, then sends it to all
+//   reduce_scatter   per segment: each rank collects and reduces its piece
+//   all_gather, all_to_all   one exchange, straight from and into the caller's memory
+//   broadcast        a binomial tree
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -11,6 +17,7 @@
 namespace armillary::comm {
 namespace {
 
+/// Elements that are reduced at a time; it bounds the extra memory.
 constexpr std::int64_t kSegmentElements = std::int64_t{1} << 20;
 
 void expect_host(const Array& values) {
@@ -19,12 +26,13 @@ void expect_host(const Array& values) {
                         values.device);
 }
 
+/// Elements [begin, end) of an array.
 Array part(const Array& values, std::int64_t begin, std::int64_t end) {
   const std::int64_t size = size_of(values.dtype);
   return {values.data + begin * size, end - begin, values.dtype, values.device};
 }
 
-/// The part of each rank, all of one count.
+/// The part of one rank in `all`, which has `count` elements for each.
 Array part_of(const Array& all, std::int64_t count, int rank) {
   return part(all, rank * count, (rank + 1) * count);
 }
@@ -37,11 +45,12 @@ void copy(const Array& from, const Array& to) {
   if (from.count > 0) std::memmove(to.data, from.data, bytes(from).size());
 }
 
-/// Fills `result` from `piece(rank)`, what is sent to that rank; `scratch` has room for a piece of
-/// each rank.
+/// Sends `piece(rank)` to each rank, and fills `result` with the reduction of the pieces that all
+/// ranks, this one included, have for this rank. `scratch` has room for a piece of each rank.
 template <class Piece>
 void reduce_piece(Communicator& comm, const Piece& piece, const Array& result, Reduction reduction,
                   std::span<std::byte> scratch) {
+  // Addends in rank order: pieces of others arrive in scratch, this rank's own is read in place.
   std::vector<Array> addends;
   addends.reserve(static_cast<std::size_t>(comm.world()));
   for (int rank = 0; rank < comm.world(); ++rank) {
@@ -54,7 +63,7 @@ void reduce_piece(Communicator& comm, const Piece& piece, const Array& result, R
   reduce(reduction, addends, result);
 }
 
-/// Room for a piece of each rank, of segments of so many elements.
+/// Memory for a piece of each rank, when a segment of `segment` elements is cut into pieces.
 std::vector<std::byte> scratch_for(const Communicator& comm, std::int64_t segment,
                                    const Array& values) {
   // Pieces differ by at most one element, so as many pieces of the largest size fit.
@@ -70,6 +79,7 @@ void Collectives::all_reduce(const Array& values, Reduction reduction) {
   auto scratch = scratch_for(comm_, std::min(values.count, kSegmentElements), values);
   for (std::int64_t begin = 0; begin < values.count; begin += kSegmentElements) {
     const std::int64_t size = std::min(kSegmentElements, values.count - begin);
+    // The reduced piece lands in `values`, from there it goes to the same place on all ranks.
     const auto piece = [&](int rank) {
       return part(values, begin + piece_begin(size, P, rank),
                   begin + piece_begin(size, P, rank + 1));
@@ -85,6 +95,7 @@ void Collectives::reduce_scatter(const Array& all, const Array& mine, Reduction 
   expect_host(all);
   expect_host(mine);
   if (comm_.world() == 1) return copy(all, mine);
+  // Elements of one rank's part per segment, so that the pieces of all ranks make a segment.
   const std::int64_t most = std::max<std::int64_t>(kSegmentElements / comm_.world(), 1);
   auto scratch = scratch_for(comm_, std::min(mine.count, most) * comm_.world(), all);
   for (std::int64_t begin = 0; begin < mine.count; begin += most) {
@@ -116,8 +127,9 @@ void Collectives::all_to_all(const Array& sent, const Array& received) {
 
 void Collectives::broadcast(const Array& values, int root) {
   expect_host(values);
-  // Counted from root, rank i receives from i without its lowest bit, and sends to i + every lower
-  // bit.
+  // Places are ranks counted from the root. Place i receives from i without its lowest set bit,
+  // then sends to i + b for every power of two b below that bit. With 8 ranks, place 4 receives
+  // from 0 and sends to 6 and 5; the root sends to 4, 2 and 1.
   const int P = comm_.world();
   const Strided whole_part = whole(bytes(values));
   const int place = (comm_.rank() - root + P) % P;

@@ -16,7 +16,7 @@
 namespace armillary::comm {
 namespace {
 
-/// (world, shuffle seed or 0 for none).
+/// Parameters: the world, and the shuffle seed or 0 for none.
 class Collectives : public testing::TestWithParam<std::tuple<int, std::uint64_t>> {
  protected:
   int world() const { return std::get<0>(GetParam()); }
@@ -114,7 +114,7 @@ TEST_P(Collectives, BarrierHoldsAllUntilTheLast) {
 }
 
 TEST_P(Collectives, LeaveMessagesOfOtherLanesAlone) {
-  if (world() == 1) return;  // Nobody to send to.
+  if (world() == 1) return;  // There is no other rank to send to.
   run([&](Communicator& comm) {
     const int next = (comm.rank() + 1) % comm.world();
     const int previous = (comm.rank() + comm.world() - 1) % comm.world();

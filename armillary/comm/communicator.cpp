@@ -1,3 +1,5 @@
+// The part of a communicator that all engines share: it checks arguments, fills in the default
+// timeout, and skips empty requests; then it calls the virtual function of the engine.
 #include "armillary/comm/communicator.h"
 
 #include <algorithm>
@@ -8,9 +10,10 @@
 namespace armillary::comm {
 namespace {
 
+/// Returns its argument. @throws InvalidArgument outside (0, 1e9].
 double checked_timeout(double timeout_s) {
-  // 1e9 s is the largest power of ten whose nanoseconds, added to a clock, fit in 64 bits. NaN
-  // fails.
+  // 1e9 s is the largest power of ten whose nanoseconds, added to a clock, fit in 64 bits. The
+  // comparison is written so that NaN fails too.
   if (!(timeout_s > 0 && timeout_s <= 1e9)) {
     fail<InvalidArgument>("wait: timeout {} s; more than 0 and at most 1e9 s is required",
                           timeout_s);
@@ -50,6 +53,7 @@ std::vector<Request> Communicator::start(std::span<const Message> batch) {
 
 void Communicator::start(std::span<const Message> batch, std::span<Request> requests) {
   ARMILLARY_CHECK(requests.size() == batch.size());
+  // All are checked before any is started, so a refused batch leaves no message behind.
   for (const Message& message : batch) check(message);
   do_start(batch, requests);
 }
@@ -64,6 +68,7 @@ void Communicator::wait(const Request& request, std::optional<double> timeout_s)
 
 std::size_t Communicator::wait_any(std::span<const Request> requests,
                                    std::optional<double> timeout_s) {
+  // A list without a request would be a wait that never ends.
   const bool any =
       std::any_of(requests.begin(), requests.end(), [](auto& r) { return r != nullptr; });
   if (!any) {
@@ -78,10 +83,12 @@ void Communicator::wait_all(std::span<const Request> requests, std::optional<dou
 }
 
 void Communicator::give_back(const Request& request) {
+  // A receive whose bytes were copied has borrowed nothing, and neither has a send.
   if (request && !request->borrowed().empty()) do_give_back(*request);
 }
 
 Collectives& Communicator::collectives() {
+  // Made late, because the constructor of this class cannot call a virtual function of the engine.
   if (!collectives_) collectives_ = make_collectives();
   return *collectives_;
 }
@@ -109,6 +116,7 @@ Request Communicator::start_one(const Message& message) {
 }
 
 void Communicator::check(const Message& message) const {
+  // Peer and lane.
   const char* verb = message.direction == Direction::Send ? "isend" : "irecv";
   if (message.peer < 0 || message.peer >= world_) {
     fail<InvalidArgument>("{}: peer {}; a rank in [0, {}) is required", verb, message.peer, world_);
@@ -119,6 +127,7 @@ void Communicator::check(const Message& message) const {
   if (message.lane < 0 || message.lane >= lanes_) {
     fail<InvalidArgument>("{}: lane {}; a lane in [0, {}) is required", verb, message.lane, lanes_);
   }
+  // Memory: sizes, rows that lie apart, an address if there are bytes, a device the engine takes.
   for (const Strided& part : message.parts) {
     const bool sizes = part.rows >= 0 && part.row_bytes >= 0;
     const bool apart = part.rows <= 1 || part.stride_bytes >= part.row_bytes;

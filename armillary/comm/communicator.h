@@ -1,18 +1,23 @@
-// communicator.h: how the ranks of one group exchange memory.
+// communicator.h: the interface through which the ranks of one group exchange memory.
 //
-// Point-to-point messages that never block, waits that always end, and one abort for all. It is not
-// a collective library (collectives.h is built on it) and knows nothing of tensors or plans.
+// It has point-to-point messages that never block, waits that always end, and one abort for all
+// ranks. It is not a collective library (collectives.h is built on it) and knows nothing of tensors
+// or plans. An implementation is called an engine. This library has one, threads of one process
+// (local.h); the contract is such that MPI and NCCL can be engines too.
 //
 //   rank 0   isend(peer 1, lane 2, parts) ---. n-th with n-th, per (sender, receiver, lane)
 //   rank 1   irecv(peer 0, lane 2, parts) <--'
 //
-// Matching. Messages of one lane between an ordered pair of ranks match in program order, without
-// tags. Lanes and pairs are independent: one that stands still holds up no other. How many lanes a
-// group has is said when it is made: an engine may need a communicator or a stream for each.
+// Matching. Messages of one lane from one rank to another match in program order, without tags.
+// Lanes are independent, and so are ordered pairs of ranks: if one makes no progress, the others
+// still do. The number of lanes is fixed when a group is made, because an engine may need a
+// communicator or a stream for each.
 // Threads. One thread per rank calls a communicator; only abort() may be called from any thread.
 // Failure. A group that failed stays failed: every call on every rank throws the first error. An
-// abort travels beside the messages, not behind them. Groups that split() made fail with the one
-// that they were made of, and it with them.
+// abort travels beside the messages, not behind them. A group and all groups that split() made of
+// it fail together.
+// Zero copy. Ranks that share memory need not copy a message: if both sides allow it, the receive
+// borrows the sender's memory and gives it back when it has read it.
 #pragma once
 
 #include <cstddef>
@@ -33,28 +38,29 @@ class Collectives;
 
 enum class Direction : std::uint8_t { Send, Receive };
 
-/// One message as one side sees it: the bytes of `parts`, one part after the other, row by row. The
-/// bytes of a send and its receive must be equal, zero included; their shapes may differ.
+/// One message as one side sees it: the bytes of `parts`, one part after the other, row by row. A
+/// send and its receive must have equally many bytes, which may be zero; their shapes may differ.
 struct Message {
   Direction direction = Direction::Send;
   int peer = -1;
   int lane = 0;
   std::span<const Strided> parts;
-  /// Allows a loan: ranks that share memory need not copy then, others ignore it. Of a send: the
-  /// memory stays as it is until the request is done, which may be long after it was received. Of a
-  /// receive: the caller reads the bytes where `Pending::borrowed` says, and gives them back.
-  bool loan = false;
-  /// Of a send that allows a loan: keeps its memory alive, also if this rank fails and leaves.
+  /// Allows zero copy; engines whose ranks do not share memory ignore it. The sender leaves its
+  /// memory unchanged until the request is done, which may be long after the message was received.
+  /// The receiver reads the bytes from `Pending::borrowed`, if there are any, and gives them back.
+  bool zero_copy = false;
+  /// For a send that allows zero copy: keeps its memory alive while a receiver reads it, even if
+  /// this rank fails and leaves.
   std::shared_ptr<const void> owner = {};
 };
 
-/// A message under way. Each implementation derives its own.
+/// A message under way, as one side sees it. Each engine derives a class of its own.
 class Pending {
  public:
   Pending(const Message& message, std::int64_t bytes);
   Pending(const Pending&) = delete;
   Pending& operator=(const Pending&) = delete;
-  /// See Request for what it does to a message that is not done.
+  /// Withdraws a message that is not done; see Request.
   virtual ~Pending() = default;
 
   Direction direction() const { return direction_; }
@@ -62,8 +68,9 @@ class Pending {
   int lane() const { return lane_; }
   std::int64_t bytes() const { return bytes_; }
 
-  /// Of a receive that is done: the sender's parts, as many and each of as many bytes as those of
-  /// the receive, if they were lent; none if the bytes were copied. May be read until given back.
+  /// The sender's parts, if this is a receive that is done and was zero copy: as many parts as the
+  /// receive has, each of as many bytes. They may be read until they are given back. Empty if the
+  /// bytes were copied into the receive's own memory, and for a send.
   virtual std::span<const Strided> borrowed() const { return {}; }
 
  private:
@@ -74,21 +81,22 @@ class Pending {
 };
 
 /// Handle of a started message; an empty one counts as done. The memory of the message must stay
-/// valid, and is the communicator's, until the request is done or the last handle is gone. Dropping
-/// the last handle of a message that is not done withdraws it: its memory is not touched any more
-/// and the group fails (while an exception unwinds the rank, the group waits for that exception's
-/// abort instead). So declare requests after the memory they use. A request must not outlive its
-/// communicator.
+/// valid, and belongs to the communicator, until the request is done or the last handle is gone.
+/// Dropping the last handle of a message that is not done withdraws the message: its memory is not
+/// touched any more and the group fails (while an exception unwinds the rank, the group waits for
+/// that exception's abort instead). So declare requests after the memory they use. A request must
+/// not outlive its communicator.
 using Request = std::shared_ptr<const Pending>;
 
 /// One rank's end of a group.
 ///
-/// Every timeout is in seconds, in (0, 1e9]; left out, it is timeout_s(). A wait that reaches it
-/// fails the group with a text that names rank, peer, lane, bytes and the seconds waited.
+/// Every timeout is in seconds, in (0, 1e9]; if it is left out, it is timeout_s(). A wait that
+/// reaches it fails the group with a text that names rank, peer, lane, bytes and the seconds
+/// waited.
 ///
-/// @throws of all methods after the group failed: CommError "rank R failed: <first reason>", within
-/// a second of the failure, also out of a wait that has begun. Then no rank touches this rank's
-/// memory, but to read what it lent.
+/// @throws CommError from every method after the group failed: "rank R failed: <first reason>",
+/// within a second of the failure, also out of a wait that has begun. After that, other ranks do
+/// not touch this rank's memory, except to read what they borrowed.
 class Communicator {
  public:
   virtual ~Communicator();
@@ -97,60 +105,67 @@ class Communicator {
   int world() const { return world_; }
   int lanes() const { return lanes_; }
   double timeout_s() const { return timeout_s_; }
+  /// The timeout of all later waits on this rank. @throws InvalidArgument outside (0, 1e9].
   void set_timeout(double timeout_s);
 
-  /// Starts one message, which is a batch of its own. `parts` is copied, the memory is not.
+  /// Starts one message, which is a batch of its own. The list `parts` is copied, the memory that
+  /// it describes is not.
   Request isend(int peer, int lane, std::span<const Strided> parts);
   Request irecv(int peer, int lane, std::span<const Strided> parts);
 
-  /// Starts messages that can only end together (a send and the receive that answers it): an NCCL
-  /// group, c10d coalescing. Batches of a lane start in program order. One request per message, in
-  /// order. Never waits for a peer, but may move memory before it returns.
+  /// Starts messages that can only end together (a send and the receive that answers it), as an
+  /// NCCL group or c10d coalescing does. Batches of a lane start in program order. Returns one
+  /// request per message, in order. Never waits for a peer, but may move memory before it returns.
   ///
   /// @throws InvalidArgument if a peer is outside [0, world) or this rank, a lane is outside [0,
   ///   lanes()), or a part has negative sizes, overlapping rows, null data with bytes, or lies
   ///   where the engine does not take it; nothing is started then.
-  /// @throws CommError if a send and its receive differ in bytes, naming both. Where only the
-  ///   receiver can know (MPI), it fails the group; where nobody can (NCCL), `verify` has to.
+  /// @throws CommError if a send and its receive differ in bytes, naming both. With an engine that
+  ///   tells only the receiver (MPI), the receiver fails the group; with one that tells nobody
+  ///   (NCCL), `verify` has to find it in the plan.
   std::vector<Request> start(std::span<const Message> batch);
 
-  /// The same into `requests`, one for each message, which allocates nothing for them.
+  /// The same, but writes the requests into `requests`, one for each message, and so needs no list
+  /// of its own.
   void start(std::span<const Message> batch, std::span<Request> requests);
 
-  /// Whether the message is over: a receive's memory is filled, a send's memory may be written
-  /// again. Moves things along, so polling it is enough to make progress. A done request stays
+  /// Whether the message is over: the bytes of a receive are there, the memory of a send may be
+  /// written again. Calling it repeatedly is enough to make progress. A request that is done stays
   /// done, also after a failure. Cost: one atomic load (local), one MPI_Test, one event query
-  /// (nccl).
+  /// (NCCL).
   bool done(const Request& request);
 
   /// Returns when the request is done.
   void wait(const Request& request, std::optional<double> timeout_s = {});
 
-  /// Returns the index of a request that is done, the first to be if the implementation can tell.
-  /// Empty requests are skipped, so a caller clears what it has seen and calls again.
+  /// Returns the index of a request that is done: the first that was, if the engine can tell. Empty
+  /// requests are skipped, so a caller clears each request it has seen and calls again.
   /// @throws InvalidArgument if all are empty: the wait would never end.
   std::size_t wait_any(std::span<const Request> requests, std::optional<double> timeout_s = {});
 
-  /// Returns when all are done. The timeout is for each: it restarts when one is done.
+  /// Waits for the requests one after the other. The timeout starts anew for each.
   void wait_all(std::span<const Request> requests, std::optional<double> timeout_s = {});
 
-  /// Ends the reading of what a receive borrowed, and so its send; nothing if it borrowed nothing.
-  /// Without it the last handle does. @throws CommError if the group has failed: the sender may
-  /// have written there before.
+  /// Gives back the memory that a receive borrowed, which completes its send. Does nothing if the
+  /// receive borrowed nothing, or has given it back. Dropping the last handle of the receive gives
+  /// back too. @throws CommError if the group has failed: the sender may have left, and written to
+  /// the memory, before it was read.
   void give_back(const Request& request);
 
-  /// How the engine does collectives; for collectives.h, which checks what it is asked for.
+  /// The collectives of this engine. For collectives.h, which checks the arguments first.
   Collectives& collectives();
 
-  /// A group of the ranks that call with the same color, in the order of key, ties in that of rank;
-  /// nothing for ranks with a color < 0. Collective over this group. The new group has as many
-  /// lanes, and this timeout. It must not outlive this group. Threads: this group's. The default is
-  /// an end of the group that was split first, with ranks and lanes of its own, so errors of
-  /// messages name ranks and lanes of that one. Cost: one all_gather of 12 bytes a rank.
+  /// Makes a group of the ranks that call with the same color, ordered by key, ties by rank; null
+  /// for ranks with a color < 0. Collective over this group. The new group has as many lanes and
+  /// the same timeout, must not outlive this group, and is called from the same threads. By default
+  /// the group that was split first carries the messages of all groups made of it, on lanes that it
+  /// sets aside for each, so error texts of messages name ranks and lanes of that first group.
+  /// Those lanes are at or above lanes(): an engine whose lanes are fixed when it is made overrides
+  /// this. Cost: one all_gather of 12 bytes per rank.
   virtual std::unique_ptr<Communicator> split(int color, int key);
 
-  /// An object that who calls this end of the group keeps with it, one of each type: made when it
-  /// is first asked for, gone with the communicator.
+  /// An object of type T that callers keep with this end of the group, one of each type. It is made
+  /// when it is first asked for and dies with the communicator.
   template <class T>
   T& attachment() {
     std::shared_ptr<void>& found = attachments_[typeid(T)];
@@ -158,12 +173,13 @@ class Communicator {
     return *static_cast<T*>(found.get());
   }
 
-  /// @throws CommError as said above if the group has failed; else nothing. Moves nothing along:
-  /// for who has other work than messages. Cost: one atomic load (local).
+  /// @throws CommError as said above if the group has failed; else does nothing. It makes no
+  /// progress on messages: it is for ranks that are busy with other work. Cost: one atomic load
+  /// (local).
   virtual void throw_if_failed() = 0;
 
-  /// Fails the group: from any thread, does not wait, does not throw. Only the first abort of a
-  /// group counts; its reason and rank are what every rank then throws.
+  /// Fails the group. May be called from any thread; does not wait, does not throw. Only the first
+  /// abort of a group counts: every rank then throws its reason and rank.
   virtual void abort(const std::string& reason) noexcept = 0;
 
  protected:
@@ -176,15 +192,18 @@ class Communicator {
  private:
   friend class SplitCommunicator;
 
-  // What an implementation does; arguments are checked. `requests` has the size of `batch`.
+  // The part of each engine. Arguments are checked before, and `requests` is as long as `batch`.
   virtual void do_start(std::span<const Message> batch, std::span<Request> requests) = 0;
   virtual bool do_done(const Pending& request) = 0;
   virtual std::size_t do_wait_any(std::span<const Request> requests, double timeout_s) = 0;
-  virtual void do_give_back(const Pending& /*request*/) {}          ///< Only of what borrows.
-  virtual bool takes(int device) const { return device == kHost; }  ///< Memory there.
+  /// Only called for receives that borrow.
+  virtual void do_give_back(const Pending& /*request*/) {}
+  /// Whether messages may use memory of this device.
+  virtual bool takes(int device) const { return device == kHost; }
   virtual std::unique_ptr<Collectives> make_collectives();
 
   Request start_one(const Message& message);
+  /// @throws InvalidArgument as start() does, for one message.
   void check(const Message& message) const;
 
   int rank_;

@@ -1,3 +1,6 @@
+// Ranks as threads: one LocalCommunicator per rank, and one LocalGroup for all of them, which does
+// the work. run_ranks() starts the threads, turns the exception of a rank into an abort of the
+// group, joins the threads, and throws the first exception again.
 #include "armillary/comm/local.h"
 
 #include <exception>
@@ -12,6 +15,7 @@
 namespace armillary::comm {
 namespace {
 
+/// One rank's end of the group: passes every call on, with its rank.
 class LocalCommunicator : public Communicator {
  public:
   LocalCommunicator(LocalGroup& group, int rank, int world, const LocalOptions& options)
@@ -28,7 +32,7 @@ class LocalCommunicator : public Communicator {
     return group_.done(rank(), static_cast<const LocalPending&>(request));
   }
   void do_give_back(const Pending& request) override {
-    // What it borrows is const to its holder, not to the group.
+    // Handles are const for their holders; the group may change what they point to.
     group_.give_back(const_cast<LocalPending&>(static_cast<const LocalPending&>(request)));
     group_.throw_if_failed(rank());
   }
@@ -37,9 +41,10 @@ class LocalCommunicator : public Communicator {
   }
 
   LocalGroup& group_;
-  std::pmr::unsynchronized_pool_resource memory_;  ///< Of messages under way.
+  std::pmr::unsynchronized_pool_resource memory_;  ///< Holds this rank's messages under way.
 };
 
+/// Text of any exception, as the reason of an abort.
 std::string text_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -69,6 +74,7 @@ void run_ranks(int world, const std::function<void(Communicator&)>& body,
       group.abort(rank, text_of(errors[rank]));
     }
   };
+  // If a thread cannot be made, the ranks that have begun are ended by an abort in its name.
   std::vector<std::thread> threads;
   try {
     for (int rank = 0; rank < world; ++rank) threads.emplace_back(run_rank, rank);
@@ -76,6 +82,7 @@ void run_ranks(int world, const std::function<void(Communicator&)>& body,
     group.abort(static_cast<int>(threads.size()), fmt::format("no thread: {}", e.what()));
   }
   for (std::thread& thread : threads) thread.join();
+  // Errors of other ranks are consequences of the first. A rank that swallowed its error left none.
   if (const std::optional<int> first = group.failed_rank()) {
     if (errors[*first]) std::rethrow_exception(errors[*first]);
     throw group.error();

@@ -1,6 +1,6 @@
-// Who copies what between the ranks of run_ranks(), and that a rank whose memory is being copied is
-// not told to go on. What is asserted holds however threads are scheduled; that the moment in
-// question comes is likely only, so each test tries several times.
+// The ranks that copy messages between the threads of run_ranks(), and that a rank does not go on
+// while its memory is being copied. Assertions hold however threads are scheduled. The moment that
+// a test is about comes only with some likelihood, so each test tries several times.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "armillary/comm/local.h"
-#include "armillary/comm/spin_until.h"
+#include "armillary/comm/testing/spin_until.h"
 #include "armillary/core/error.h"
 #include "tests/sanitized.h"
 
@@ -26,7 +26,7 @@ constexpr std::size_t kLarge = std::size_t{kSanitized ? 1 : 16} << 20;  // bytes
 
 using Bytes = std::vector<std::byte>;
 
-/// In the middle of a copy that begins now, in one try or another.
+/// Sleeps until the middle of a copy that begins now; longer in later attempts.
 void sleep_into_a_copy(int attempt) {
   std::this_thread::sleep_for(std::chrono::microseconds(200 << attempt / 2));
 }
@@ -35,9 +35,10 @@ std::int64_t count_of(const Bytes& memory, std::byte value) {
   return std::count(memory.begin(), memory.end(), value);
 }
 
-/// Rank 0 receives from rank 1. Rank `copier` of them begins last, and so copies; the other one
-/// waits. Meanwhile rank 2 trades a byte with the one that waits, which is a copy too, and fails.
-/// Who waits keeps its request, and writes its memory when it is told of the failure.
+/// Rank 0 receives from rank 1. Rank `copier` of the two begins last, and so copies; the other one
+/// waits. Meanwhile rank 2 exchanges a byte with the one that waits, which is a copy too, and
+/// fails. The rank that waits keeps its request, and writes its memory when it is told of the
+/// failure.
 void fail_during_a_copy(int copier, int attempt) {
   std::array<Bytes, 2> memory = {Bytes(kLarge, std::byte{0}), Bytes(kLarge, std::byte{1})};
   std::atomic<bool> waits = false;
@@ -70,14 +71,14 @@ void fail_during_a_copy(int copier, int attempt) {
     spin_until(copies);
     try {
       comm.wait(request);
-      comm.wait(comm.irecv(2, 0, {}));  // which tells of the failure if the copy came first
+      comm.wait(comm.irecv(2, 0, {}));  // Throws the failure if the copy came first.
     } catch (const CommError&) {
       std::fill(mine.begin(), mine.end(), std::byte{2});
       throw;
     }
   };
   EXPECT_THROW(run_ranks(3, body), CommError);
-  // The receiver has all that was sent, or what it wrote itself.
+  // The receiver has all bytes that were sent, or all that it wrote itself.
   const auto mixed = copier == 0 ? std::byte{2} : std::byte{1};
   EXPECT_EQ(count_of(memory[0], mixed), 0) << "attempt " << attempt;
 }
@@ -90,7 +91,7 @@ TEST(LocalCopies, AReceiverHearsOfAFailureAfterWhatIsCopiedToIt) {
   for (int attempt = 0; attempt < kTries; ++attempt) fail_during_a_copy(1, attempt);
 }
 
-// The receiver unwinds, and its memory with it.
+// The receiver unwinds, and its memory goes with it.
 TEST(LocalCopies, ARequestGoesAwayAfterWhatIsCopiedForIt) {
   for (int attempt = 0; attempt < kTries; ++attempt) {
     Bytes to(kLarge, std::byte{0});
@@ -121,7 +122,7 @@ TEST(LocalCopies, ARequestGoesAwayAfterWhatIsCopiedForIt) {
   }
 }
 
-/// What rank 1 sends to rank 0: one message on lane 1, and on lane 0 a large one and small ones.
+/// Messages from rank 1 to rank 0: one on lane 1, and on lane 0 a large one and then small ones.
 struct Mail {
   Bytes small = Bytes(1);
   Bytes medium = Bytes(kLarge / 4);
@@ -134,7 +135,7 @@ struct Mail {
   Mail(const Mail&) = delete;
   Mail& operator=(const Mail&) = delete;
 
-  /// The one of lane 1, the large one, the small ones.
+  /// Receives the message of lane 1, the large one and the small ones.
   std::vector<Request> receive(Communicator& comm, int small_ones) const {
     std::vector<Request> begun = {comm.irecv(1, 1, {&of_medium, 1}),
                                   comm.irecv(1, 0, {&of_large, 1})};
@@ -142,8 +143,8 @@ struct Mail {
     return begun;
   }
 
-  /// All but the small ones, when the receiver waits for them: the sender copies the first and
-  /// calls the receiver for the other.
+  /// Sends the message of lane 1 and the large one when the receiver waits for them: the sender
+  /// copies the first and asks the receiver to copy the other.
   std::vector<Request> send_two(Communicator& comm, const std::atomic<bool>& posted) const {
     spin_until(posted);
     std::this_thread::sleep_for(std::chrono::milliseconds(2));  // The receiver sleeps by then.
@@ -156,9 +157,10 @@ struct Mail {
   Request send_small(Communicator& comm) const { return comm.isend(0, 0, {&of_small, 1}); }
 };
 
-/// Lane 0 from rank 1 to rank 0. The receiver copies the first message, as it waits for it, and has
-/// others to see to when it has come; the sender brings the second meanwhile, the third afterwards.
-/// A sender may then ask without waiting: what two ranks have started needs no third call.
+/// On lane 0 the receiver copies the first message, because it waits for it, and does other work
+/// when it has arrived. The sender starts the second message in the meantime and the third
+/// afterwards. A sender may then ask without waiting: a message that both ranks have started needs
+/// no other call.
 TEST(LocalCopies, WhoStartsAMessagePassesThoseBeforeItToo) {
   for (int attempt = 0; attempt < 2 * kTries; ++attempt) {
     std::atomic<bool> posted = false;
@@ -187,8 +189,8 @@ TEST(LocalCopies, WhoStartsAMessagePassesThoseBeforeItToo) {
   }
 }
 
-// The same, but the receiver only asks for the second: what it left when the first had come, it
-// copies then.
+// The same, but the receiver only polls for the second message, which it left when the first had
+// arrived: it copies the message then.
 TEST(LocalCopies, WhoAsksOftenEnoughNeedNotWait) {
   for (int attempt = 0; attempt < 2 * kTries; ++attempt) {
     std::atomic<bool> posted = false;

@@ -1,3 +1,6 @@
+// How messages between ranks that are threads are matched, passed and waited for. The order of this
+// file: queues and matching; passing one message; the loops that pass several, by the occasion; the
+// calls of Communicator (start, done, wait_any, withdraw, abort); failure.
 #include "armillary/comm/local_group.h"
 
 #include <algorithm>
@@ -10,8 +13,9 @@
 namespace armillary::comm {
 namespace {
 
-// A rank that waits first yields, for so long: a peer that runs answers meanwhile. One that sleeps
-// is woken on the core of who wakes it, and both share it then for milliseconds.
+// A rank that waits polls for so long before it sleeps: a peer that runs often answers in that
+// time. A thread that sleeps is woken on the core of the thread that wakes it, and the two then
+// share that core for milliseconds.
 constexpr std::chrono::microseconds kAwake(300);
 
 std::chrono::nanoseconds nanoseconds_of(double seconds) {
@@ -27,6 +31,7 @@ LocalGroup::Queue& LocalGroup::queue_of(const LocalPending& request) {
   const int receiver = send ? request.peer() : request.rank();
   const auto [found, added] = queues_.try_emplace({sender, receiver, request.lane()}, &memory_);
   if (added && shuffled()) {
+    // The delays of a queue depend on the seed and the queue alone, not on the timing of threads.
     std::seed_seq seed{*options_.shuffle_seed, *options_.shuffle_seed >> 32, std::uint64_t(sender),
                        std::uint64_t(receiver), std::uint64_t(request.lane())};
     found->second.random.seed(seed);
@@ -34,7 +39,7 @@ LocalGroup::Queue& LocalGroup::queue_of(const LocalPending& request) {
   return found->second;
 }
 
-/// Sets `due` if both fronts have come.
+// A shuffled group draws the delay of the message here; in others a matched message is due at once.
 void LocalGroup::match(Queue& queue) {
   if (queue.due || queue.sends.empty() || queue.receives.empty()) return;
   LocalPending* send = queue.sends.front();
@@ -44,7 +49,7 @@ void LocalGroup::match(Queue& queue) {
   if (shuffled()) {
     const double delay_s = std::uniform_real_distribution<>(0, options_.max_delay_s)(queue.random);
     queue.due = Clock::now() + nanoseconds_of(delay_s);
-    // Both may sleep without knowing of this time.
+    // Both ranks may be asleep until some other time.
     ranks_[send->rank()].wake.notify_all();
     ranks_[receive->rank()].wake.notify_all();
   }
@@ -54,7 +59,6 @@ bool LocalGroup::is_due(const Queue& queue) const {
   return queue.due && !queue.copying && !failure_ && (!shuffled() || *queue.due <= Clock::now());
 }
 
-/// Lends or copies the message at the front of a queue that is due.
 void LocalGroup::pass_front(Lock& lock, int rank, Queue& queue) {
   LocalPending& send = *queue.sends.front();
   LocalPending& receive = *queue.receives.front();
@@ -65,13 +69,14 @@ void LocalGroup::pass_front(Lock& lock, int rank, Queue& queue) {
                           send.rank(), send.bytes(), receive.rank(), send.lane(), receive.bytes()));
     return;
   }
-  const bool lends = send.fits(receive);
-  if (!lends) copy(lock, send, receive, queue);
+  // The two sides leave the queue before they are told: their owners may free them then.
+  const bool zero_copy = send.can_share_with(receive);
+  if (!zero_copy) copy(lock, send, receive, queue);
   queue.sends.pop_front();
   queue.receives.pop_front();
   queue.due.reset();
-  if (lends) {
-    send.lend_to(receive);
+  if (zero_copy) {
+    send.share_with(receive);
   } else {
     set_done(send);
   }
@@ -83,6 +88,8 @@ void LocalGroup::copy(Lock& lock, const LocalPending& send, const LocalPending& 
                       Queue& queue) {
   Rank& sender = ranks_[send.rank()];
   Rank& receiver = ranks_[receive.rank()];
+  // Both ranks are marked, so that neither frees its memory, and the queue, so that no other rank
+  // passes the message too.
   queue.copying = true;
   ++sender.copies;
   ++receiver.copies;
@@ -102,7 +109,7 @@ void LocalGroup::set_done(LocalPending& request) {
 
 void LocalGroup::give_back(LocalPending& receive) {
   const Lock lock(mutex_);
-  if (LocalPending* const send = receive.end_loan()) set_done(*send);
+  if (LocalPending* const send = receive.end_zero_copy()) set_done(*send);
 }
 
 void LocalGroup::throw_if_failed(int rank) {
@@ -111,40 +118,40 @@ void LocalGroup::throw_if_failed(int rank) {
   throw_if_failed(lock, rank);
 }
 
-/// Copies what is due, for `rank`, which also goes on with what comes due meanwhile: whoever finds
-/// the queue copying leaves it alone, so that messages of a queue end in order.
+// Also passes messages that come due during a copy: the ranks that started them found the queue
+// busy and left them to this rank.
 void LocalGroup::copy_due(Lock& lock, int rank, Queue& queue) {
   while (is_due(queue)) pass_front(lock, rank, queue);
 }
 
-/// Receivers of what is sent, if that is not copied at once: one that waits has nothing else to do,
-/// and what it copies ends up in its cache.
-void LocalGroup::call_receivers(std::span<LocalPending* const> started) {
+// A rank that starts one message copies it itself. If it has several, the later ones would wait for
+// the first, while a receiver that waits has nothing else to do, and the bytes that it copies end
+// up in its own cache.
+void LocalGroup::ask_receivers(std::span<LocalPending* const> started) {
   const auto due = [&](const LocalPending* request) { return is_due(queue_of(*request)); };
   if (std::ranges::count_if(started, due) < 2) return;
   for (const LocalPending* request : started) {
     if (request->direction() == Direction::Receive || !due(request)) continue;
     Rank& receiver = ranks_[request->peer()];
-    receiver.called.store(true, std::memory_order_relaxed);
+    receiver.asked_to_copy.store(true, std::memory_order_relaxed);
     receiver.wake.notify_all();
   }
 }
 
-/// Of a rank that waits: until one of the requests is done.
 void LocalGroup::copy_received(Lock& lock, int rank, std::span<const Request> requests) {
-  ranks_[rank].called.store(false, std::memory_order_relaxed);
-  ranks_[rank].left.store(false, std::memory_order_relaxed);
+  ranks_[rank].asked_to_copy.store(false, std::memory_order_relaxed);
+  ranks_[rank].has_due_left.store(false, std::memory_order_relaxed);
   if (shuffled()) return;
   for (const Request& request : requests) {
     if (!request || request->direction() == Direction::Send) continue;
     Queue& queue = queue_of(static_cast<const LocalPending&>(*request));
     while (first_done(requests) == requests.size() && is_due(queue)) pass_front(lock, rank, queue);
-    // Whoever came while this rank was copying has left the next to it.
-    if (is_due(queue)) ranks_[rank].left.store(true, std::memory_order_relaxed);
+    // A rank that started a message while this rank was copying has left the message to it.
+    if (is_due(queue)) ranks_[rank].has_due_left.store(true, std::memory_order_relaxed);
   }
 }
 
-/// In the order of their times, also when several have passed.
+// The earliest first, so that a late look does not change the order.
 void LocalGroup::copy_all_due(Lock& lock, int rank) {
   while (shuffled()) {
     Queue* next = nullptr;
@@ -167,6 +174,7 @@ LocalGroup::Clock::time_point LocalGroup::next_due() const {
 
 void LocalGroup::start(int rank, std::span<const Message> batch, std::span<Request> requests,
                        std::pmr::memory_resource* memory) {
+  // Requests are made without the lock: they allocate.
   std::pmr::vector<LocalPending*> started(memory);
   for (std::size_t i = 0; i < batch.size(); ++i) {
     auto request = std::allocate_shared<LocalPending>(
@@ -176,15 +184,16 @@ void LocalGroup::start(int rank, std::span<const Message> batch, std::span<Reque
   }
   Lock lock(mutex_);
   throw_if_failed(lock, rank);
+  // The whole batch is queued before anything is copied, so that peers need not wait for the copies
+  // of this rank.
   for (LocalPending* request : started) {
     Queue& queue = queue_of(*request);
     (request->direction() == Direction::Send ? queue.sends : queue.receives).push_back(request);
     match(queue);
   }
   if (shuffled()) return;
-  // After all are in their queues, so that peers need not wait for our copies. Ours first: a peer
-  // that waits wakes meanwhile, and copies its own.
-  call_receivers(started);
+  // Receives first: a peer that waits wakes in the meantime and copies what this rank sends to it.
+  ask_receivers(started);
   for (const Direction direction : {Direction::Receive, Direction::Send}) {
     for (LocalPending* request : started) {
       if (request->direction() == direction) copy_due(lock, rank, queue_of(*request));
@@ -195,7 +204,8 @@ void LocalGroup::start(int rank, std::span<const Message> batch, std::span<Reque
 
 bool LocalGroup::done(int rank, const LocalPending& request) {
   if (request.done()) return true;
-  const bool left = ranks_[rank].left.load(std::memory_order_relaxed);
+  // The lock is taken only if there may be something to do: a copy to make, or an error to throw.
+  const bool left = ranks_[rank].has_due_left.load(std::memory_order_relaxed);
   if (!shuffled() && !left && !failed_.load(std::memory_order_acquire)) return false;
   Lock lock(mutex_);
   copy_all_due(lock, rank);
@@ -207,13 +217,13 @@ bool LocalGroup::done(int rank, const LocalPending& request) {
   return false;
 }
 
-/// First of the requests that are done; requests.size() if time is over, or a copy may be made.
 std::size_t LocalGroup::stay_awake(int rank, std::span<const Request> requests,
                                    Clock::time_point until) const {
   while (true) {
     const std::size_t index = first_done(requests);
     if (index < requests.size()) return index;
-    if (ranks_[rank].called.load(std::memory_order_relaxed) || Clock::now() >= until) return index;
+    if (ranks_[rank].asked_to_copy.load(std::memory_order_relaxed)) return index;
+    if (Clock::now() >= until) return index;
     std::this_thread::yield();
   }
 }
@@ -222,9 +232,10 @@ std::size_t LocalGroup::wait_any(int rank, std::span<const Request> requests, do
                                  const std::function<std::string()>& describe) {
   const Clock::time_point begin = Clock::now();
   const Clock::time_point deadline = begin + nanoseconds_of(timeout_s);
-  // Shuffled copies are for those that wait to make, each at its time.
+  // In a shuffled group ranks that wait make the copies, each at its time, so none polls.
   const Clock::time_point awake_until = shuffled() ? begin : std::min(deadline, begin + kAwake);
   while (true) {
+    // First without the lock, then pass what is due, then sleep until a peer wakes this rank.
     std::size_t index = stay_awake(rank, requests, awake_until);
     if (index < requests.size()) return index;
     Lock lock(mutex_);
@@ -237,7 +248,7 @@ std::size_t LocalGroup::wait_any(int rank, std::span<const Request> requests, do
     if (now >= deadline) {
       const double waited_s = std::chrono::duration<double>(now - begin).count();
       fail_group(rank, fmt::format("wait: {} not done after {:.3g} s{}", describe(), waited_s,
-                                   loans_text(requests)));
+                                   zero_copy_text(requests)));
     } else if (now >= awake_until) {
       ranks_[rank].wake.wait_until(lock, std::min(deadline, next_due()));
     }
@@ -246,10 +257,13 @@ std::size_t LocalGroup::wait_any(int rank, std::span<const Request> requests, do
 
 void LocalGroup::withdraw(LocalPending* request) {
   Lock lock(mutex_);
+  // A copy that runs now may complete the message.
   wait_for_copies(lock, request->rank());
   if (request->done()) return;
-  if (request->lends()) {
-    request->end_loan();
+  if (request->is_shared()) {
+    // The owner of the memory keeps it alive for the receiver, who learns of the failure when it
+    // gives the memory back.
+    request->end_zero_copy();
   } else {
     Queue& queue = queue_of(*request);
     auto& side = request->direction() == Direction::Send ? queue.sends : queue.receives;
@@ -258,7 +272,7 @@ void LocalGroup::withdraw(LocalPending* request) {
     if (place == side.begin()) queue.due.reset();
     *place = nullptr;
   }
-  // An unwinding rank has an error that says more; run_ranks() will abort with it.
+  // A rank that unwinds has an error that says more: run_ranks() aborts the group with it.
   if (std::uncaught_exceptions() == 0) {
     fail_group(
         request->rank(),
@@ -287,7 +301,7 @@ void LocalGroup::fail_group(int rank, const std::string& reason) {
 
 void LocalGroup::throw_if_failed(Lock& lock, int rank) {
   if (!failure_) return;
-  // The caller will free its memory: let copies end. None begins in a group that failed.
+  // The caller will free its memory, so copies must have ended. None begins in a failed group.
   wait_for_copies(lock, rank);
   throw error();
 }

@@ -1,3 +1,4 @@
+// Messages between ranks that are threads: their two sides, and the link between them in zero copy.
 #include "armillary/comm/local_pending.h"
 
 #include <algorithm>
@@ -15,10 +16,11 @@ LocalPending::LocalPending(LocalGroup& group, int rank, const Message& message,
       group_(group),
       rank_(rank),
       parts_(message.parts.begin(), message.parts.end(), memory),
-      loan_(message.loan && bytes() > 0),
+      zero_copy_(message.zero_copy && bytes() > 0),
       owner_(message.owner) {}
 
 LocalPending::~LocalPending() {
+  // A send that is done has nothing to end: it was copied, or its memory was given back.
   if (!done()) {
     group_.withdraw(this);
   } else if (borrows_) {
@@ -26,24 +28,25 @@ LocalPending::~LocalPending() {
   }
 }
 
-bool LocalPending::fits(const LocalPending& receive) const {
+bool LocalPending::can_share_with(const LocalPending& receive) const {
   const auto bytes = [](const Strided& part) { return part.rows * part.row_bytes; };
-  return loan_ && receive.loan_ &&
+  return zero_copy_ && receive.zero_copy_ &&
          std::ranges::equal(parts_, receive.parts_, std::equal_to<>(), bytes, bytes);
 }
 
-void LocalPending::lend_to(LocalPending& receive) {
-  // Into memory it has: this may be the sender's thread.
+void LocalPending::share_with(LocalPending& receive) {
+  // The list of the receive is as long, so nothing is allocated from the receiver's memory
+  // resource: this may be the sender's thread.
   std::copy(parts_.begin(), parts_.end(), receive.parts_.begin());
   receive.owner_ = owner_;
   receive.borrows_ = true;
-  receive.other_ = this;
-  other_ = &receive;
+  receive.other_side_ = this;
+  other_side_ = &receive;
 }
 
-LocalPending* LocalPending::end_loan() {
-  LocalPending* const other = std::exchange(other_, nullptr);
-  if (other) other->other_ = nullptr;
+LocalPending* LocalPending::end_zero_copy() {
+  LocalPending* const other = std::exchange(other_side_, nullptr);
+  if (other) other->other_side_ = nullptr;
   return other;
 }
 
@@ -53,17 +56,17 @@ std::size_t first_done(std::span<const Request> requests) {
   for (std::size_t i = 0; i < requests.size(); ++i) {
     if (!requests[i]) continue;
     const std::uint64_t place = static_cast<const LocalPending&>(*requests[i]).place();
-    if (place == 0 || place >= least) continue;
+    if (place == 0 || place >= least) continue;  // Not done, or done later.
     first = i;
     least = place;
   }
   return first;
 }
 
-std::string loans_text(std::span<const Request> requests) {
+std::string zero_copy_text(std::span<const Request> requests) {
   std::string text;
   for (const Request& request : requests) {
-    if (!request || !static_cast<const LocalPending&>(*request).lends()) continue;
+    if (!request || !static_cast<const LocalPending&>(*request).is_shared()) continue;
     text += fmt::format("; rank {} has the {} bytes of lane {} and reads them in place",
                         request->peer(), request->bytes(), request->lane());
   }

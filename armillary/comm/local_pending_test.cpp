@@ -1,4 +1,4 @@
-// Loans that are not made, and the order of what ends while nobody looks.
+// Messages that cannot be zero copy, and the order of messages that are done while no rank looks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,15 +22,16 @@ void yield_until(const std::atomic<bool>& flag) {
   EXPECT_TRUE(flag);
 }
 
-/// A message from rank 0 to rank 1, of which both sides allow a loan.
-Message lent(const Communicator& comm, std::span<const Strided> parts) {
+/// One side of a message from rank 0 to rank 1; both sides allow zero copy.
+Message zero_copy_message(const Communicator& comm, std::span<const Strided> parts) {
   return {.direction = comm.rank() == 0 ? Direction::Send : Direction::Receive,
           .peer = 1 - comm.rank(),
           .parts = parts,
-          .loan = true};
+          .zero_copy = true};
 }
 
-// As many parts and as many bytes in all, but who reads a part must find what it expects there.
+// Both sides have two parts and 12 bytes, but a receiver that reads a part expects its own bytes in
+// it.
 TEST(LocalPending, PartsOfOtherSizesAreCopied) {
   run_ranks(2, [](Communicator& comm) {
     std::vector<int> values(3, 0);
@@ -38,7 +39,7 @@ TEST(LocalPending, PartsOfOtherSizesAreCopied) {
     if (comm.rank() == 0) values = {1, 2, 3};
     const std::size_t first = comm.rank() == 0 ? 1 : 2;
     const Strided parts[] = {whole(all.first(first)), whole(all.subspan(first))};
-    const Message message = lent(comm, parts);
+    const Message message = zero_copy_message(comm, parts);
     const Request request = comm.start({&message, 1})[0];
     comm.wait(request);
     EXPECT_TRUE(request->borrowed().empty());
@@ -46,11 +47,11 @@ TEST(LocalPending, PartsOfOtherSizesAreCopied) {
   });
 }
 
-// Nothing could be given back, so the send would wait for its receiver to drop the handle.
-TEST(LocalPending, NoBytesAreNotLent) {
+// There would be nothing to give back, so the send would wait until its receiver drops the handle.
+TEST(LocalPending, NoBytesAreNotZeroCopy) {
   std::atomic<bool> sent = false;
   run_ranks(2, [&](Communicator& comm) {
-    const Message message = lent(comm, {});
+    const Message message = zero_copy_message(comm, {});
     const Request request = comm.start({&message, 1})[0];
     if (comm.rank() == 0) {
       comm.wait(request, 5);
@@ -63,7 +64,7 @@ TEST(LocalPending, NoBytesAreNotLent) {
   EXPECT_TRUE(sent);
 }
 
-// The second to come sees both sizes, and need not wait to be told.
+// The side that starts second sees both sizes, and throws without a wait.
 TEST(LocalPending, SizesThatDifferAreRefusedByTheStart) {
   std::atomic<bool> posted = false;
   std::atomic<bool> refused = false;
@@ -84,8 +85,8 @@ TEST(LocalPending, SizesThatDifferAreRefusedByTheStart) {
   EXPECT_THROW(run_ranks(2, body), CommError);
 }
 
-/// Lanes in the order in which their messages were done, for a rank that looks when the times of
-/// all of them have passed.
+/// Lanes in the order in which their messages were done, as a rank sees it that first looks when
+/// the delays of all of them have passed.
 std::vector<std::size_t> order_seen_late(std::uint64_t seed) {
   constexpr std::size_t kLanes = 16;
   std::vector<std::size_t> order;

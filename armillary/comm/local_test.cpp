@@ -1,4 +1,5 @@
-// What run_ranks() adds to the conformance suite (tests/conformance/), which runs on it too.
+// Properties of run_ranks() beyond those of the conformance suite (tests/conformance/), which runs
+// on it too.
 #include "armillary/comm/local.h"
 
 #include <gmock/gmock.h>
@@ -16,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "armillary/comm/failing_ranks.h"
-#include "armillary/comm/spin_until.h"
+#include "armillary/comm/testing/failing_ranks.h"
+#include "armillary/comm/testing/spin_until.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
@@ -26,7 +27,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-struct Oddity {  // Not a std::exception.
+struct Oddity {  // Not derived from std::exception.
   int value;
 };
 
@@ -106,8 +107,7 @@ TEST(RunRanks, RefusesBadOptions) {
 }
 
 TEST(RunRanks, CopiesStraightIntoTheReceiver) {
-  // One side has its thread asleep in a wait: the other copies, and when start() returns it is
-  // done.
+  // The receiver sleeps in a wait, so the sender copies, and its send is done when isend() returns.
   run_ranks(2, [](Communicator& comm) {
     std::vector<int> values(4, comm.rank());
     const Strided part = whole(std::span(values));
@@ -215,7 +215,7 @@ TEST(RunRanks, DelayedMessageIsCopiedByWhoeverWaits) {
   run_ranks(2, body, {.shuffle_seed = 1, .max_delay_s = 0.01});
 }
 
-/// Order in which rank 0 sees 16 messages, one a lane, done.
+/// The order in which rank 0 sees 16 messages done, one on each lane.
 std::vector<int> completion_order(const LocalOptions& options) {
   std::vector<int> order;
   run_ranks(
@@ -245,7 +245,7 @@ TEST(RunRanks, ShuffleChangesTheOrderOfCompletion) {
   EXPECT_NE(first, second);
 }
 
-// Also with the shortest delays: what is done later is not waited for.
+// A wait does not last until later messages are done, even with the shortest delays.
 TEST(RunRanks, ShuffledMessagesAreDoneOneByOne) {
   constexpr int kLanes = 4;
   int waits = 0;
@@ -269,7 +269,7 @@ TEST(RunRanks, ShuffledMessagesAreDoneOneByOne) {
   EXPECT_GT(alone, waits / 10);
 }
 
-// Not the one that is asked about first, nor the last that came.
+// wait_any tells the message that was done first, not the first of the list or the latest one.
 TEST(RunRanks, WaitAnyTellsWhatWasDoneFirst) {
   const std::vector<std::size_t> order = {2, 0, 3, 1};
   std::atomic<bool> asked = false;
@@ -279,7 +279,7 @@ TEST(RunRanks, WaitAnyTellsWhatWasDoneFirst) {
       comm.wait(comm.isend(0, 9, {}));
       return spin_until(asked);
     }
-    std::vector<Request> requests(order.size() + 2);  // the last two stay empty
+    std::vector<Request> requests(order.size() + 2);  // The last two stay empty.
     for (const std::size_t lane : order) {
       requests[lane] = comm.irecv(1, static_cast<int>(lane), {});
     }
@@ -294,7 +294,7 @@ TEST(RunRanks, WaitAnyTellsWhatWasDoneFirst) {
   });
 }
 
-// Who waits may copy: but not while something is done.
+// A rank that waits may copy, but not once one of its requests is done.
 TEST(RunRanks, AWaitEndsWithTheFirstThatIsDone) {
   bool early = false;
   for (int i = 0; i < 20 && !early; ++i) {
@@ -318,7 +318,7 @@ TEST(RunRanks, AWaitEndsWithTheFirstThatIsDone) {
       std::vector<Request> requests(3);
       if (sends) {
         const timespec pause{.tv_sec = 0, .tv_nsec = 5'000'000};
-        nanosleep(&pause, nullptr);  // the other sleeps by then
+        nanosleep(&pause, nullptr);  // The other rank sleeps by then.
       }
       comm.start(batch, requests);
       if (!sends && comm.wait_any(requests) == 0 && !comm.done(requests[2])) early = true;

@@ -1,3 +1,5 @@
+// Reduction of arrays, chunk by chunk: the accumulators of a chunk stay in the L1 cache while all
+// addends are added to it in order. One template serves all dtypes and both reductions.
 #include "armillary/comm/reduce.h"
 
 #include <algorithm>
@@ -10,14 +12,15 @@
 namespace armillary::comm {
 namespace {
 
-constexpr std::int64_t kChunk = 1024;  // elements whose accumulators stay in the L1 cache
+constexpr std::int64_t kChunk = 1024;  ///< Elements whose accumulators stay in the L1 cache.
 
-/// What elements are added and compared in.
+/// The type in which elements of type T are added and compared: fp32 for 16-bit floats, else T.
 template <class T>
 struct AccumulatorOf {
   using Type = std::conditional_t<sizeof(T) == 2, float, T>;
 };
 
+/// Integers are added as unsigned, so that they wrap around.
 template <class T>
 T sum_of(T a, T b) {
   if constexpr (std::is_integral_v<T>) {
@@ -27,7 +30,7 @@ T sum_of(T a, T b) {
   }
 }
 
-/// NaN if one is.
+/// The larger of both; NaN if one is NaN, because b <= a is false then and a != a finds a NaN in a.
 template <class T>
 T largest_of(T a, T b) {
   return b <= a || a != a ? a : b;
@@ -37,11 +40,12 @@ template <class T, class Combine>
 void reduce_with(const Combine& combine, std::span<const Array> addends, const Array& result) {
   using Accumulator = typename AccumulatorOf<T>::Type;
   std::array<Accumulator, kChunk> sums = {};
-  std::array<T, kChunk> values = {};  // copied, because arrays need not be aligned
+  std::array<T, kChunk> values = {};  // Elements are copied first: arrays need not be aligned.
   for (std::int64_t begin = 0; begin < result.count; begin += kChunk) {
     const std::int64_t n = std::min(kChunk, result.count - begin);
     const std::int64_t offset = begin * static_cast<std::int64_t>(sizeof(T));
     const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(T);
+    // The first addend starts the accumulators, each later one is combined with them.
     for (const Array& addend : addends) {
       std::memcpy(values.data(), addend.data + offset, bytes);
       const bool first = &addend == addends.data();
@@ -50,6 +54,7 @@ void reduce_with(const Combine& combine, std::span<const Array> addends, const A
         sums[i] = first ? x : combine(sums[i], x);
       }
     }
+    // The only rounding of 16-bit floats.
     for (std::int64_t i = 0; i < n; ++i) values[i] = static_cast<T>(sums[i]);
     std::memcpy(result.data + offset, values.data(), bytes);
   }

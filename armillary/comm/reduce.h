@@ -1,4 +1,4 @@
-// reduce.h: the arithmetic of collectives on host memory.
+// reduce.h: the arithmetic of collectives: sums and maxima over arrays in host memory.
 #pragma once
 
 #include <span>
@@ -7,12 +7,14 @@
 
 namespace armillary::comm {
 
+/// The operation that combines the elements of all ranks.
 enum class Reduction : std::uint8_t { Sum, Max };
 
-/// result[i] = ((a_0[i] + a_1[i]) + a_2[i]) + ..., or the largest, NaN if one is. Sums are rounded
-/// to the dtype after each addition; those of bf16 and fp16 are fp32, rounded once at the end.
-/// Integers wrap around. `result` may be one of the addends, or apart from all. Requires at least
-/// one addend, counts and dtypes that are equal, and a dtype that is not Byte.
+/// result[i] = ((a_0[i] + a_1[i]) + a_2[i]) + ..., or the largest of them, NaN if one is NaN. Sums
+/// are rounded to the dtype after each addition, except that bf16 and fp16 are summed in fp32 and
+/// rounded once at the end. Integers wrap around. `result` may be one of the addends, or must not
+/// overlap any. Requires at least one addend, equal counts and dtypes, and a dtype that is not
+/// Byte.
 void reduce(Reduction reduction, std::span<const Array> addends, const Array& result);
 
 }  // namespace armillary::comm

@@ -13,7 +13,8 @@
 namespace armillary::comm {
 namespace {
 
-/// Each value that T has, between neighbours, rounds to the nearer, in the middle to the even one.
+/// Every value of T converts to itself; a number between two neighbours rounds to the nearer one,
+/// the middle to the one with even bits.
 template <class T>
 void expect_rounds_to_nearest(std::uint16_t infinity) {
   const auto value = [](std::uint16_t bits) {
@@ -26,7 +27,7 @@ void expect_rounds_to_nearest(std::uint16_t infinity) {
     ASSERT_EQ(T(value(low)).bits, low);
     ASSERT_EQ(T(-value(low)).bits, low | 0x8000);
     const float middle = value(low) / 2 + value(high) / 2;
-    if (middle == 0) continue;  // below what fp32 has
+    if (middle == 0) continue;  // The middle underflows.
     ASSERT_EQ(T(middle).bits, low % 2 == 0 ? low : high) << low;
     ASSERT_EQ(T(std::nextafter(middle, 0.0F)).bits, low) << low;
     ASSERT_EQ(T(std::nextafter(middle, INFINITY)).bits, high) << low;
@@ -85,7 +86,7 @@ TEST(Reduce, AddsInOrder) {
 TEST(Reduce, RoundsHalfFloatsOnce) {
   for (const Dtype dtype : {Dtype::Bf16, Dtype::Fp16}) {
     const auto half = [&](float x) { return dtype == Dtype::Bf16 ? Bf16(x).bits : Fp16(x).bits; };
-    // An addition of 1 to 4096 alone would be lost.
+    // In 16 bits, 4096 + 1 is 4096.
     const std::vector<std::uint16_t> values{half(4096), half(1), half(1), half(-4096)};
     EXPECT_EQ(reduced(Reduction::Sum, values, dtype), half(2));
     EXPECT_EQ(reduced(Reduction::Max, values, dtype), half(4096));
@@ -99,7 +100,7 @@ TEST(Reduce, IntegersWrapAroundAndAreComparedWithTheirSign) {
   EXPECT_EQ(reduced<std::int64_t>(Reduction::Sum, {kMost, 2}), -kMost);
   EXPECT_EQ(reduced<std::int64_t>(Reduction::Max, {-5, kMost, 3}), kMost);
   EXPECT_EQ(reduced<std::int64_t>(Reduction::Max, {-5, -7}), -5);
-  // fp64 has not all of them.
+  // fp64 cannot tell these two apart.
   EXPECT_EQ(reduced<std::int64_t>(Reduction::Max, {kMost - 1, kMost}), kMost);
 }
 
@@ -111,7 +112,7 @@ TEST(Reduce, TheLargestIsNanIfOneIs) {
   EXPECT_EQ(reduced<double>(Reduction::Max, {-INFINITY, -3}), -3);
 }
 
-// More elements than are reduced at once, at any address, into an addend.
+// More elements than one chunk, at addresses that are not aligned, into one of the addends.
 TEST(Reduce, TakesAnyAddressAndItsOwnResult) {
   constexpr std::int64_t kCount = 2500;
   for (const std::size_t offset : {0, 1, 3}) {

@@ -1,3 +1,5 @@
+// Groups made of groups. All ranks of the group that is split tell each other their color, key and
+// the lanes they have taken so far; then each computes the new group by itself.
 #include "armillary/comm/split.h"
 
 #include <algorithm>
@@ -9,13 +11,13 @@
 namespace armillary::comm {
 namespace {
 
-/// Of the group that was split first: the lanes that it and those made of it have taken, on this
-/// rank.
+/// Kept with the group that was split first: the lanes below `end` are taken on this rank, by that
+/// group or by groups made of it.
 struct TakenLanes {
   int end = 0;
 };
 
-/// What a rank calls split() with.
+/// The arguments of one rank's call of split(), and the end of the lanes it has taken.
 struct Asked {
   int color = 0;
   int key = 0;
@@ -35,7 +37,8 @@ std::unique_ptr<Communicator> split_group(Communicator& comm, Communicator& root
   TakenLanes& taken = root.attachment<TakenLanes>();
   taken.end = std::max(taken.end, root.lanes());
   const std::vector<Asked> all = asked_by_all(comm, {color, key, taken.end});
-  // Lanes that no two of these ranks have taken yet.
+  // The new lanes begin behind those that any of these ranks has taken. All colors get the same
+  // ones: their groups have no rank in common.
   const int first_lane = std::ranges::max(all, {}, &Asked::taken).taken;
   if (first_lane > std::numeric_limits<int>::max() - root.lanes()) {
     fail<CommError>("split: no lanes are left; fewer groups are required");
@@ -43,6 +46,8 @@ std::unique_ptr<Communicator> split_group(Communicator& comm, Communicator& root
   taken.end = first_lane + root.lanes();
   if (color < 0) return nullptr;
 
+  // Members in the order of key, then rank; translated last, from ranks of `comm` to those of
+  // `root`.
   std::vector<int> members;
   for (int rank = 0; rank < comm.world(); ++rank) {
     if (all[rank].color == color) members.push_back(rank);
@@ -71,7 +76,7 @@ void SplitCommunicator::do_start(std::span<const Message> batch, std::span<Reque
     message.lane += first_lane_;
   }
   root_.do_start(translated_, requests);
-  translated_.clear();  // with what they own
+  translated_.clear();  // Lets go of the owners of messages.
 }
 
 }  // namespace armillary::comm

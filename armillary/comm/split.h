@@ -1,4 +1,11 @@
-// split.h: a group of some ranks of another, which carries its messages. Internal to comm.
+// split.h: a group made of some ranks of another group, which carries its messages. Internal to
+// comm: the default of Communicator::split.
+//
+//   group of all    rank 0  1  2  3  4  5     lanes 0 .. 31
+//   made of it      rank    0     1     2     lanes 0 .. 31, which are lanes 32 .. 63 of all
+//
+// Groups that share a rank have different lanes of the group that was split first, so their
+// messages do not meet. Lanes are never reused.
 #pragma once
 
 #include <memory>
@@ -9,8 +16,10 @@
 
 namespace armillary::comm {
 
-/// The end that `root`, the group that was split first, has of a group made of its `ranks`: rank i
-/// is ranks[i], lane j is first_lane + j.
+/// One rank's end of a group that was made by splitting. `root` is the group that was split first,
+/// also if this group is a part of a part: rank i is rank ranks[i] of `root`, and lane j is its
+/// lane first_lane + j. It adds no state of its own to messages: requests are those of `root`, and
+/// so are failures.
 class SplitCommunicator : public Communicator {
  public:
   SplitCommunicator(Communicator& root, std::vector<int> ranks, int rank, int first_lane,
@@ -36,10 +45,11 @@ class SplitCommunicator : public Communicator {
   Communicator& root_;
   const std::vector<int> ranks_;
   const int first_lane_;
-  std::vector<Message> translated_;  ///< Of the batch that is being started.
+  std::vector<Message> translated_;  ///< The batch that is being started, in terms of `root_`.
 };
 
-/// The part of `comm`, whose rank i is ranks[i] of `root`, that calls with this color.
+/// Communicator::split for `comm`, whose rank i is rank ranks[i] of `root`. Collective over `comm`.
+/// @throws CommError if lane numbers are used up.
 std::unique_ptr<Communicator> split_group(Communicator& comm, Communicator& root,
                                           const std::vector<int>& ranks, int color, int key);
 

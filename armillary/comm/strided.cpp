@@ -1,3 +1,5 @@
+// Sizes and copies of strided memory. A copy walks both sides at once, each with a cursor, and
+// moves as many bytes at a time as both have left in their current rows.
 #include "armillary/comm/strided.h"
 
 #include <algorithm>
@@ -9,15 +11,16 @@
 namespace armillary::comm {
 namespace {
 
-/// Walks the memory of a message as contiguous runs.
+/// A position in the memory of a message: a part, a row of it, and a byte of that row.
 class Cursor {
  public:
   explicit Cursor(std::span<const Strided> parts) : parts_(parts) { skip_finished(); }
 
-  /// What is left of the current row; 0 bytes at the end of the message.
+  /// The rest of the current row: its address and its bytes, which are 0 at the end of the message.
   std::byte* data() const { return parts_[0].data + row_ * parts_[0].stride_bytes + offset_; }
   std::int64_t bytes() const { return parts_.empty() ? 0 : parts_[0].row_bytes - offset_; }
 
+  /// Requires bytes <= bytes().
   void advance(std::int64_t bytes) {
     offset_ += bytes;
     if (offset_ < parts_[0].row_bytes) return;
@@ -27,6 +30,7 @@ class Cursor {
   }
 
  private:
+  /// Moves on from parts whose rows are all walked, and from parts without bytes.
   void skip_finished() {
     while (!parts_.empty() && (row_ == parts_[0].rows || parts_[0].row_bytes == 0)) {
       parts_ = parts_.subspan(1);

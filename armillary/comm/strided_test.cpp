@@ -28,7 +28,7 @@ TEST(Strided, CountsBytes) {
 std::pair<std::vector<Strided>, std::vector<std::int64_t>> random_parts(std::byte* memory,
                                                                         std::int64_t bytes,
                                                                         std::mt19937& random) {
-  const auto draw = [&](std::int64_t low, std::int64_t high) {  // Both included.
+  const auto draw = [&](std::int64_t low, std::int64_t high) {  // Both ends included.
     return std::uniform_int_distribution<std::int64_t>(low, high)(random);
   };
   std::vector<Strided> parts;

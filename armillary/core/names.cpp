@@ -1,3 +1,4 @@
+// Nearest names by edit distance, and lists of names in prose, for error texts.
 #include "armillary/core/names.h"
 
 #include <algorithm>
@@ -7,11 +8,12 @@
 namespace armillary {
 namespace {
 
+/// Levenshtein distance, with one row of the table in memory.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
+    std::size_t diagonal = row[0];  // Entry (i - 1, j - 1) of the table.
     row[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
       const std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
@@ -26,6 +28,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
   std::string best;
+  // A candidate must be strictly nearer than this: longer names may have more errors.
   std::size_t best_distance = name.size() / 3 + 3;
   for (const std::string& candidate : candidates) {
     const std::size_t distance = edit_distance(name, candidate);

@@ -1,4 +1,5 @@
-// names.h: what to say when a name is not known.
+// names.h: helpers for error texts about names that are not known: the nearest known name, and a
+// list of all.
 #pragma once
 
 #include <span>
@@ -7,11 +8,13 @@
 
 namespace armillary {
 
-/// The candidate nearest to `name` by edit distance; empty if none is closer than a third of
-/// `name`'s length plus two. Cost: product of the lengths, per candidate.
+/// The candidate nearest to `name` by edit distance (insertions, deletions and substitutions of one
+/// character); the first of equally near ones. Empty if no distance is at most a third of the
+/// length of `name`, rounded down, plus two: "casual" finds "causal", "x" finds nothing that is
+/// longer than three letters. Cost: product of the two lengths, per candidate.
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
 
-/// "a, b or c" for error texts.
+/// The names as a list in prose: "a, b or c".
 std::string list_names(std::span<const std::string> names);
 
 }  // namespace armillary

@@ -1,9 +1,12 @@
+// Readers of `name[:part,part,..]`: first the colon, then the commas, then the '=' of each part.
+// Each reader that meets text it does not understand throws an InvalidArgument that quotes it.
 #include "armillary/core/spec.h"
 
 #include <fmt/format.h>
 
 #include <charconv>
 #include <system_error>
+#include <utility>
 
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
@@ -12,6 +15,7 @@ namespace armillary {
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
+  // Each turn takes the text up to the next separator; the last one takes the rest.
   while (true) {
     const std::size_t end = text.find(separator);
     parts.push_back(text.substr(0, end));
@@ -20,13 +24,19 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
+std::optional<KeyValue> split_key_value(std::string_view part) {
+  const std::size_t equals = part.find('=');
+  if (equals == std::string_view::npos) return std::nullopt;
+  return KeyValue{part.substr(0, equals), part.substr(equals + 1)};
+}
+
 std::size_t parse_choice(std::string_view where, std::string_view name,
                          std::span<const std::string_view> choices) {
   for (std::size_t i = 0; i < choices.size(); ++i) {
     if (choices[i] == name) return i;
   }
   const std::vector<std::string> names(choices.begin(), choices.end());
-  const std::string nearest = nearest_name(name, names);
+  const std::string nearest = nearest_name(name, names);  // Empty if none is near.
   fail<InvalidArgument>("{}: '{:.60}' is not known; {} is required{}", where, name,
                         list_names(names),
                         nearest.empty() ? "" : fmt::format("; nearest is '{}'", nearest));
@@ -35,6 +45,7 @@ std::size_t parse_choice(std::string_view where, std::string_view name,
 std::int64_t parse_integer(std::string_view where, std::string_view text, IntegerRange range) {
   std::int64_t number = 0;
   const char* const end = text.data() + text.size();
+  // The whole text must be the number: from_chars alone would stop at the first other character.
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   if (error != std::errc() || stop != end || number < range.min || number > range.max) {
     fail<InvalidArgument>("{}: '{:.60}' given; a whole number from {} to {} is required", where,
@@ -44,6 +55,7 @@ std::int64_t parse_integer(std::string_view where, std::string_view text, Intege
 }
 
 Spec parse_spec(std::string_view text) {
+  // Values may have colons of their own, so only the first one ends the name.
   const std::size_t colon = text.find(':');
   if (colon == std::string_view::npos) return {text, std::nullopt};
   return {text.substr(0, colon), text.substr(colon + 1)};
@@ -53,28 +65,32 @@ Arguments::Arguments(std::string where, std::optional<std::string_view> text,
                      std::initializer_list<std::string_view> keys)
     : where_(std::move(where)) {
   if (!text) return;
+  // A part is a value or a key with its value. Values keep their order; keys are looked up by name.
   for (const std::string_view part : split(*text, ',')) {
-    const std::size_t equals = part.find('=');
-    if (part.empty() || equals == part.size() - 1) {
+    const std::optional<KeyValue> given = split_key_value(part);
+    if (part.empty() || (given && given->value.empty())) {
       fail<InvalidArgument>(
           "{}: '{:.60}' has an empty part; a value is required after ':', ',' and '='", where_,
           *text);
     }
-    if (equals == std::string_view::npos) {
+    if (!given) {
       values_.push_back(part);
       continue;
     }
-    const std::string_view key = part.substr(0, equals);
+    // A specification without keys gets a text of its own: there is no nearest key to name.
     if (keys.size() == 0) {
-      fail<InvalidArgument>("{}: key '{:.60}' given; no key is allowed", where_, key);
+      fail<InvalidArgument>("{}: key '{:.60}' given; no key is allowed", where_, given->key);
     }
-    parse_choice(where_ + " key", key, keys);
-    if (find(key))
-      fail<InvalidArgument>("{}: key '{}' is given twice; once is required", where_, key);
-    keys_.emplace_back(key, part.substr(equals + 1));
+    parse_choice(where_ + " key", given->key, keys);
+    if (find(given->key)) {
+      fail<InvalidArgument>("{}: key '{}' is given twice; once is required", where_, given->key);
+    }
+    keys_.push_back(*given);
   }
 }
 
+// Whether an argument may be left out is decided by the functions below, not by the constructor: it
+// depends on the name, and the text must say which argument is missing.
 std::string_view Arguments::value(std::string_view what) const {
   if (values_.size() != 1) {
     fail<InvalidArgument>("{}: {} values given; exactly one, {}, is required", where_,
@@ -91,8 +107,8 @@ void Arguments::refuse_values() const {
 }
 
 std::optional<std::string_view> Arguments::find(std::string_view key) const {
-  for (const auto& [name, text] : keys_) {
-    if (name == key) return text;
+  for (const KeyValue& given : keys_) {
+    if (given.key == key) return given.value;
   }
   return std::nullopt;
 }

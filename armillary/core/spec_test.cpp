@@ -6,7 +6,10 @@
 
 #include <array>
 #include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "armillary/core/error.h"
 
@@ -16,7 +19,7 @@ namespace {
 using testing::ElementsAre;
 using testing::ThrowsMessage;
 
-void expect_refused(const std::function<void()>& read, const std::string& message) {
+void expect_error(const std::function<void()>& read, const std::string& message) {
   EXPECT_THAT(read, ThrowsMessage<InvalidArgument>(message));
 }
 
@@ -26,15 +29,42 @@ TEST(Split, KeepsEmptyParts) {
   EXPECT_THAT(split("", ','), ElementsAre(""));
 }
 
+TEST(SplitKeyValue, EndsTheKeyAtTheFirstEqualsSign) {
+  const auto sides_of = [](std::string_view part) {
+    const std::optional<KeyValue> found = split_key_value(part);
+    return found ? std::vector{found->key, found->value} : std::vector<std::string_view>{};
+  };
+  EXPECT_THAT(sides_of("left=4"), ElementsAre("left", "4"));
+  EXPECT_THAT(sides_of("a=b=c"), ElementsAre("a", "b=c"));
+  EXPECT_THAT(sides_of(" a = b "), ElementsAre(" a ", " b "));
+}
+
+TEST(SplitKeyValue, KeepsEmptySides) {
+  const std::optional<KeyValue> no_value = split_key_value("left=");
+  ASSERT_TRUE(no_value.has_value());
+  EXPECT_EQ(no_value->key, "left");
+  EXPECT_EQ(no_value->value, "");
+  const std::optional<KeyValue> no_key = split_key_value("=4");
+  ASSERT_TRUE(no_key.has_value());
+  EXPECT_EQ(no_key->key, "");
+  EXPECT_EQ(no_key->value, "4");
+  EXPECT_TRUE(split_key_value("=").has_value());
+}
+
+TEST(SplitKeyValue, FindsNothingWithoutAnEqualsSign) {
+  EXPECT_FALSE(split_key_value("left").has_value());
+  EXPECT_FALSE(split_key_value("").has_value());
+}
+
 TEST(ParseChoice, FindsTheIndexOrSaysWhatIsNear) {
   constexpr std::array<std::string_view, 3> kNames = {"causal", "full", "window"};
   EXPECT_EQ(parse_choice("mask", "causal", kNames), 0u);
   EXPECT_EQ(parse_choice("mask", "window", kNames), 2u);
   const std::string required = "' is not known; causal, full or window is required";
-  expect_refused([&] { parse_choice("mask", "ful", kNames); },
-                 "mask: 'ful" + required + "; nearest is 'full'");
-  expect_refused([&] { parse_choice("mask", "entanglement", kNames); },
-                 "mask: 'entanglement" + required);
+  expect_error([&] { parse_choice("mask", "ful", kNames); },
+               "mask: 'ful" + required + "; nearest is 'full'");
+  expect_error([&] { parse_choice("mask", "entanglement", kNames); },
+               "mask: 'entanglement" + required);
 }
 
 TEST(ParseInteger, ReadsDigitsOnly) {
@@ -43,11 +73,11 @@ TEST(ParseInteger, ReadsDigitsOnly) {
   EXPECT_EQ(parse_integer("lo", "-12", {-12, 12}), -12);
   for (const std::string text : {"", " 1", "1 ", "+1", "-1", "1.0", "1e3", "0x10", "1k", "--1",
                                  "9223372036854775808", "99999999999999999999"}) {
-    expect_refused(
+    expect_error(
         [&] { parse_integer("seq", text); },
         "seq: '" + text + "' given; a whole number from 0 to 9223372036854775807 is required");
   }
-  expect_refused(
+  expect_error(
       [] {
         parse_integer("lo", "-13", {-12, 12});
       },
@@ -75,41 +105,41 @@ TEST(Arguments, TakesValuesAndKeysApart) {
 TEST(Arguments, RefusesWhatItDoesNotUnderstand) {
   const std::string empty = "' has an empty part; a value is required after ':', ',' and '='";
   for (const std::string text : {"", ",", "u=4,", ",u=4", "u=", "u=4,,r=2"}) {
-    expect_refused(
+    expect_error(
         [&] {
           Arguments("usp", text, {"u", "r"});
         },
         fmt::format("usp: '{}{}", text, empty));
   }
-  expect_refused(
+  expect_error(
       [] {
         Arguments("usp", "v=4", {"u", "r"});
       },
       "usp key: 'v' is not known; u or r is required; nearest is 'u'");
-  expect_refused(
+  expect_error(
       [] {
         Arguments("usp", "=4", {"u", "r"});
       },
       "usp key: '' is not known; u or r is required; nearest is 'u'");
-  expect_refused([] { Arguments("ring", "u=4", {}); }, "ring: key 'u' given; no key is allowed");
-  expect_refused([] { Arguments("usp", "u=4,u=4", {"u"}); },
-                 "usp: key 'u' is given twice; once is required");
-  expect_refused([] { Arguments("usp", "u=four", {"u"}).integer("u"); },
-                 "usp u: 'four' given; a whole number from 0 to 9223372036854775807 is required");
-  expect_refused(
+  expect_error([] { Arguments("ring", "u=4", {}); }, "ring: key 'u' given; no key is allowed");
+  expect_error([] { Arguments("usp", "u=4,u=4", {"u"}); },
+               "usp: key 'u' is given twice; once is required");
+  expect_error([] { Arguments("usp", "u=four", {"u"}).integer("u"); },
+               "usp u: 'four' given; a whole number from 0 to 9223372036854775807 is required");
+  expect_error(
       [] {
         Arguments("usp", "u=0", {"u"}).integer("u", {1, 8});
       },
       "usp u: '0' given; a whole number from 1 to 8 is required");
-  expect_refused(
+  expect_error(
       [] {
         Arguments("usp", "r=4", {"u", "r"}).integer("u");
       },
       "usp: no u given; u=NUMBER is required");
-  expect_refused([] { Arguments("usp", "4", {"u"}).refuse_values(); },
-                 "usp: '4' given; no value without a key is allowed");
-  expect_refused([] { Arguments("prefix", "1,2", {}).value("the prefix"); },
-                 "prefix: 2 values given; exactly one, the prefix, is required");
+  expect_error([] { Arguments("usp", "4", {"u"}).refuse_values(); },
+               "usp: '4' given; no value without a key is allowed");
+  expect_error([] { Arguments("prefix", "1,2", {}).value("the prefix"); },
+               "prefix: 2 values given; exactly one, the prefix, is required");
 }
 
 }  // namespace

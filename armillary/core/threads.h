@@ -1,10 +1,10 @@
-// threads.h: how many threads one process may be asked for.
+// threads.h: the number of threads that one process may be asked for.
 #pragma once
 
 namespace armillary {
 
-/// Most ranks, and most threads of a rank. Threads of one process are not a cluster: more than
-/// cores only take turns, and each has a stack.
+/// Largest number of ranks, and largest number of threads of a rank. Threads of one process are not
+/// a cluster: more threads than cores only take turns, and each has a stack of its own.
 inline constexpr int kMaxThreads = 1024;
 
 }  // namespace armillary

@@ -14,6 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Makes the folder of a file, and the folders above it.
 void make_folder_of(const std::string& path) {
   const fs::path folder = fs::path(path).parent_path();
   std::error_code error;
@@ -24,6 +25,7 @@ void make_folder_of(const std::string& path) {
   }
 }
 
+/// @throws IoError with the reason of the last system call.
 [[noreturn]] void refuse(const std::string& path) {
   fail<IoError>("write: {} cannot be written ({}); a path that can be written is required", path,
                 std::strerror(errno));
@@ -33,6 +35,7 @@ void make_folder_of(const std::string& path) {
 
 void write_file(const std::string& path, std::string_view text) {
   make_folder_of(path);
+  // The block ends the stream: the file is closed before it is renamed.
   const std::string temporary = path + ".tmp";
   {
     std::ofstream stream(temporary, std::ios::binary | std::ios::trunc);
@@ -57,7 +60,9 @@ JsonLines::JsonLines(std::string path) : path_(std::move(path)) {
 void JsonLines::write(const nlohmann::json& value) {
   const std::string line = value.dump() + '\n';
   stream_.write(line.data(), static_cast<std::streamsize>(line.size()));
-  if (!stream_.flush()) {  // it could be when it was opened: the run fails, its input was good
+  // The file could be written when it was opened, so the input was good and the run fails: exit
+  // code 1.
+  if (!stream_.flush()) {
     fail<Error>("write: {} cannot be written any more ({})", path_, std::strerror(errno));
   }
 }

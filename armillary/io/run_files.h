@@ -1,4 +1,5 @@
-// run_files.h: files that a run leaves behind, never half-written.
+// run_files.h: writers for the files that a run leaves behind. A reader never sees half of a file,
+// or half of a line.
 #pragma once
 
 #include <fstream>
@@ -8,18 +9,21 @@
 
 namespace armillary::io {
 
-/// Writes `text` to `path` through a temporary file beside it and a rename: a reader sees the old
-/// file or the new one. Folders on the way are made. @throws IoError naming the path.
+/// Writes `text` to `path`, replacing a file that is there. It writes `path`.tmp and renames it, so
+/// a reader sees the old file or the new one. Missing folders of the path are made.
+/// @throws IoError naming the path; the old file is then unchanged, and `path`.tmp may be left.
 void write_file(const std::string& path, std::string_view text);
 
-/// A JSON-lines file: one object per line, each appended whole and flushed, so that a run that is
-/// killed leaves only complete lines. One thread at a time.
+/// A JSON-lines file: one value per line. Each line is appended whole and flushed, so that a run
+/// that is killed leaves only complete lines. Used by one thread at a time.
 class JsonLines {
  public:
-  /// Starts an empty file; folders on the way are made. @throws IoError naming the path.
+  /// Starts an empty file, replacing one that is there. Missing folders are made.
+  /// @throws IoError naming the path.
   explicit JsonLines(std::string path);
 
-  /// @throws Error naming the path, for example when the disk is full: no fault of the input.
+  /// Appends one line. @throws Error naming the path if it cannot be written any more, for example
+  /// because the disk is full. This is not an IoError: the path was good when the file was opened.
   void write(const nlohmann::json& value);
 
  private:

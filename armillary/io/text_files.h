@@ -1,4 +1,4 @@
-// text_files.h: folders and files of text in, as documents of bytes. Knows nothing of tokens.
+// text_files.h: reads a file or a folder of text as documents of bytes. It knows nothing of tokens.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,11 @@ struct TextFile {
 
 /// Reads the text at `path`, a file or a folder.
 ///
-/// (1) A folder is walked recursively, links to folders are not followed; only files whose
-/// extension
-///     is in `extensions` (".py", with the dot) are read. No extensions: all files.
-/// (2) A path to a file is read whatever its extension.
-/// (3) The result is sorted by path, bytewise: the same folder gives the same documents everywhere.
-/// (4) Files of 0 bytes are left out (an empty `__init__.py` is not a document).
+/// (1) A folder is walked recursively; links to folders are not followed. Only files with one of
+/// the `extensions` (".py", with the dot) are read; all files if the list is empty. (2) A file is
+/// read whatever its extension. (3) The result is sorted by path, bytewise: the same folder gives
+/// the same documents everywhere. (4) Files of 0 bytes are left out (an empty `__init__.py` is not
+/// a document).
 ///
 /// Cost: one read of every byte; all documents are in memory at once.
 /// @throws IoError if `path` is missing or unreadable, a file cannot be read, no document is found,

@@ -85,7 +85,7 @@ TEST_F(TextFilesTest, FolderWithoutTextIsRefused) {
               ThrowsMessage<IoError>(HasSubstr("at least one byte is required")));
 }
 
-/// While it lives, the process can have one file or folder more open than it has.
+/// While it lives, the process can open one more file or folder, but no second one.
 class OneMoreFile {
  public:
   OneMoreFile() {
@@ -152,7 +152,7 @@ TEST_F(TextFilesTest, FilesAreSortedBytewiseByTheirWholePath) {
   for (std::size_t i = 0; i < paths.size(); ++i) EXPECT_EQ(files[i].path, paths[i]) << i;
 }
 
-/// Cut short, and with an ASCII byte in the place of each that must follow.
+/// Each sequence is cut short, and has each of its later bytes replaced by an ASCII byte.
 TEST(FirstInvalidUtf8, RefusesSequencesWithoutTheirRest) {
   for (const std::string whole : {"\xC2\x80", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"}) {
     for (std::size_t i = 1; i < whole.size(); ++i) {

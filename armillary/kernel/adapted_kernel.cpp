@@ -1,4 +1,8 @@
-// Gives the rows and heads of each native call as views, and merges or adds what came back.
+// Runs the native calls of some pairs, for ranges of heads that the library takes.
+//
+// The rows of a call are views of the caller's tensors, or flipped copies if the library must read
+// them backwards. Outputs that the library cannot merge or add itself go to temporary memory, and
+// are merged or added afterwards.
 #include "armillary/kernel/adapted_kernel.h"
 
 #include <ATen/ATen.h>
@@ -8,13 +12,14 @@
 namespace armillary::kernel {
 namespace {
 
+/// Calls that are given to the library at once.
 using Together = std::vector<NativeCall>;
 
 struct PreparedCalls : Prepared {
   std::vector<Together> calls;
 };
 
-/// The calls of these pairs, made before or now.
+/// The calls of these pairs: prepared ones, or made now.
 std::shared_ptr<const PreparedCalls> calls_of(const Pairs& pairs, const Abilities& can) {
   if (pairs.prepared) return std::static_pointer_cast<const PreparedCalls>(pairs.prepared);
   const auto made = std::make_shared<PreparedCalls>();
@@ -22,7 +27,7 @@ std::shared_ptr<const PreparedCalls> calls_of(const Pairs& pairs, const Abilitie
   return made;
 }
 
-/// Rows of x: a view, or backwards a copy.
+/// Rows of x in the order of the call: a view, or a flipped copy if the call reads backwards.
 at::Tensor rows_of(const at::Tensor& x_BLHX, const NativeRows& rows) {
   if (rows.step < 0) {
     const std::int64_t last = rows.first + (rows.count - 1) * rows.step;
@@ -30,7 +35,9 @@ at::Tensor rows_of(const at::Tensor& x_BLHX, const NativeRows& rows) {
   }
   return x_BLHX.slice(1, rows.first, rows.first + (rows.count - 1) * rows.step + 1, rows.step);
 }
-/// The same rows of x as a view in their order, and `y`, which has them as they were read.
+
+/// Brings the rows of a result into memory order: returns those rows of `x` as a view, and `y`, the
+/// result in the order of the call, flipped if the call read backwards.
 std::pair<at::Tensor, at::Tensor> in_order(const at::Tensor& x_BLHX, const NativeRows& rows,
                                            const at::Tensor& y) {
   if (rows.step > 0) return {rows_of(x_BLHX, rows), y};
@@ -38,13 +45,14 @@ std::pair<at::Tensor, at::Tensor> in_order(const at::Tensor& x_BLHX, const Nativ
   return {rows_of(x_BLHX, {last, rows.count, -rows.step}), y.flip(1)};
 }
 
-/// Query heads, and the KV heads that they read: as many for each.
+/// A range of query heads and the KV heads that they read, as many query heads for each.
 struct Heads {
   plan::Interval q;
   plan::Interval kv;
 };
 
-/// All heads at once if the groups are whole, else KV head by KV head.
+/// Head ranges of native calls: all heads at once if every KV head has the same number of query
+/// heads, else one KV head at a time.
 std::vector<Heads> heads_of(const HeadMap& map, std::int64_t heads, std::int64_t kv_heads) {
   std::vector<Heads> each;
   bool even = true;
@@ -62,11 +70,15 @@ at::Tensor of(const at::Tensor& x_BLHX, plan::Interval heads) {
   return x_BLHX.slice(2, heads.begin, heads.end);
 }
 
-/// Inputs of some heads.
+/// The inputs of some heads. The score is plain, so it is only a scale.
 Inputs part_of(const Inputs& inputs, const Heads& heads) {
-  return {of(inputs.q_BLHD, heads.q), of(inputs.k_BLGD, heads.kv), of(inputs.v_BLGE, heads.kv), {}};
+  return {of(inputs.q_BLHD, heads.q),
+          of(inputs.k_BLGD, heads.kv),
+          of(inputs.v_BLGE, heads.kv),
+          {.scale = inputs.score.scale}};
 }
 
+/// The rows of each call.
 std::vector<NativeAttention::Part> parts_of(const Together& calls, const Inputs& inputs) {
   std::vector<NativeAttention::Part> parts;
   for (const NativeCall& call : calls) {
@@ -79,7 +91,9 @@ std::vector<NativeAttention::Part> parts_of(const Together& calls, const Inputs&
   return parts;
 }
 
-/// An output with the rowsum of delta with dout: in fp32, without underflow of squares.
+/// Stands in for the output in backward: dout * delta / |dout|^2, whose rowsum with dout is delta.
+/// dout is scaled by its largest element first, so squares do not underflow. A row of dout that is
+/// 0 has delta 0, so it gets 0.
 at::Tensor stand_in_of(const at::Tensor& dout_BLHE, const at::Tensor& delta_BLH) {
   const at::Tensor dout = dout_BLHE.to(delta_BLH.scalar_type());
   const at::Tensor largest = dout.abs().amax(-1, /*keepdim=*/true);
@@ -89,15 +103,17 @@ at::Tensor stand_in_of(const at::Tensor& dout_BLHE, const at::Tensor& delta_BLH)
   return out.masked_fill(largest == 0, 0).to(dout_BLHE.scalar_type());
 }
 
-/// Of what a call writes to memory of its own, which is then merged or added: `sums` if the library
-/// itself merges or adds, and so rounds nothing.
+/// Options of temporary memory for a result: the input dtype if the library rounds results, else
+/// the accumulator. `sums`: the library merges or adds into it, and then does not round.
 at::TensorOptions own_memory(const Abilities& can, bool sums, const at::Tensor& input) {
   const at::ScalarType dtype = input.scalar_type();
   return at::TensorOptions(can.rounds && !sums ? dtype : accumulator(dtype)).device(input.device());
 }
 
+/// Forward of some calls for some heads, merged into `carry`.
 void attend_heads(const NativeAttention& native, const Together& calls, const Inputs& inputs,
-                  double scale, const Partial& carry) {
+                  const Partial& carry) {
+  // Memory of each result: rows of the carry, or a partial of its own.
   const Abilities can = native.abilities();
   const std::vector<NativeAttention::Part> parts = parts_of(calls, inputs);
   std::vector<Partial> partials;
@@ -114,7 +130,8 @@ void attend_heads(const NativeAttention& native, const Together& calls, const In
     if (can.carries) clear(own);
     partials.push_back(own);
   }
-  native.forward(parts, scale, partials);
+  native.forward(parts, inputs.score.scale, partials);
+  // Partials of their own are merged.
   for (std::size_t i = 0; i < calls.size(); ++i) {
     if (can.carries && calls[i].q.step > 0) continue;
     const auto [out, own_out] = in_order(carry.out_BLHE, calls[i].q, partials[i].out_BLHE);
@@ -124,7 +141,8 @@ void attend_heads(const NativeAttention& native, const Together& calls, const In
   }
 }
 
-/// Where the gradient of rows of one tensor is made.
+/// Memory for the gradient of some rows of one tensor: those rows of the accumulator, if the
+/// library adds to them in place, else temporary memory that add_to_sum() adds.
 struct GradRows {
   const at::Tensor& sum;
   const NativeRows& rows;
@@ -147,11 +165,12 @@ struct GradRows {
   }
 };
 
+/// Backward of some calls for some heads, added to the accumulators `sums`.
 void attend_grad_heads(const NativeAttention& native, const Together& calls, const Inputs& inputs,
-                       double scale, const NativeAttention::Upstream& upstream,
-                       const InputGrads& sums) {
+                       const NativeAttention::Upstream& upstream, const InputGrads& sums) {
   const Abilities can = native.abilities();
   const std::vector<NativeAttention::Part> parts = parts_of(calls, inputs);
+  // Upstream rows and memory of the gradients, call by call.
   std::vector<NativeAttention::Upstream> above;
   std::vector<GradRows> made;
   std::vector<InputGrads> grads;
@@ -167,7 +186,7 @@ void attend_grad_heads(const NativeAttention& native, const Together& calls, con
     made.emplace_back(sums.dv_BLGE, calls[i].k, parts[i].v_BLGE, can);
     grads.push_back({made[first].made, made[first + 1].made, made[first + 2].made});
   }
-  native.backward(parts, scale, above, grads);
+  native.backward(parts, inputs.score.scale, above, grads);
   for (const GradRows& rows : made) rows.add_to_sum();
 }
 
@@ -178,21 +197,22 @@ std::shared_ptr<const Prepared> AdaptedKernel::run_prepare(const Pairs& pairs) c
 }
 
 void AdaptedKernel::run_attend(const Pairs& pairs, const Inputs& inputs, Partial& carry) const {
-  clear_fresh(carry);
+  clear_init(carry);
   const auto calls = calls_of(pairs, native_.abilities());
   for (const Heads& heads : heads_of(pairs.heads, inputs.q_BLHD.size(2), inputs.k_BLGD.size(2))) {
     const Partial part{of(carry.out_BLHE, heads.q), of(carry.lse_BLH, heads.q)};
     for (const Together& together : calls->calls) {
-      attend_heads(native_, together, part_of(inputs, heads), inputs.score.scale, part);
+      attend_heads(native_, together, part_of(inputs, heads), part);
     }
   }
 }
 
 void AdaptedKernel::run_attend_grad(const Pairs& pairs, const Inputs& inputs,
                                     const OutputGrads& upstream, InputGrads& grads) const {
-  clear_fresh(grads);
+  clear_init(grads);
   const Abilities can = native_.abilities();
   const auto calls = calls_of(pairs, can);
+  // The library reads either delta or an output.
   NativeAttention::Upstream above{.dout_BLHE = upstream.dout_BLHE, .lse_BLH = upstream.lse_BLH};
   (can.takes_delta ? above.delta_BLH : above.out_BLHE) =
       can.takes_delta ? upstream.delta_BLH : stand_in_of(upstream.dout_BLHE, upstream.delta_BLH);
@@ -205,7 +225,7 @@ void AdaptedKernel::run_attend_grad(const Pairs& pairs, const Inputs& inputs,
     const InputGrads sums{of(grads.dq_BLHD, heads.q), of(grads.dk_BLGD, heads.kv),
                           of(grads.dv_BLGE, heads.kv)};
     for (const Together& together : calls->calls) {
-      attend_grad_heads(native_, together, part_of(inputs, heads), inputs.score.scale, part, sums);
+      attend_grad_heads(native_, together, part_of(inputs, heads), part, sums);
     }
   }
 }

@@ -1,20 +1,23 @@
-// adapted_kernel.h: a Kernel made of what another library's attention can do.
+// adapted_kernel.h: builds a Kernel from the attention of another library.
+//
+//   Kernel::attend --native_calls--> calls that the library takes --> merged, added to the carry
 #pragma once
 
 #include "armillary/kernel/native_attention.h"
 
 namespace armillary::kernel {
 
-/// What `native` lacks is made of what it has: a mask of calls that it takes (native_calls.h), a
-/// carry of a partial of its own that is merged, sums of gradients of its own gradients.
+/// A Kernel that fills in the abilities that `native` lacks (native_attention.h):
 ///
-/// A native backward that reads the output is given dout * delta / |dout|^2, whose rowsum with dout
-/// is delta: between ranks only delta travels. (Where dout is 0, so is delta.)
+///   - a mask becomes several calls with masks that `native` takes (native_calls.cpp);
+///   - without `carries`, the native result is a separate partial, which is merged;
+///   - without `adds_gradients`, native gradients are separate tensors, which are added;
+///   - without `takes_delta`, backward gets dout * delta / |dout|^2 in place of the output. Its
+///     rowsum with dout is delta. Only delta travels between ranks, so the output is not there.
 ///
-/// Plain scores only. Rules of Kernel (1), (2), (4), (5) and (6) hold if they do for each call of
-/// `native`; (3) if it holds there. With Abilities::rounds partial results and gradients are
-/// rounded to the input dtype once a call: errors then grow with the number of calls, and so with
-/// the ring size.
+/// It computes plain scores only. The rules of Kernel hold if they hold for each call of `native`.
+/// With Abilities::rounds partial results and gradients are rounded to the input dtype once per
+/// call, so errors grow with the number of calls, and so with the size of a ring.
 class AdaptedKernel : public Kernel {
  public:
   /// `native` must outlive it.

@@ -4,14 +4,14 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "armillary/kernel/dealt_attention.h"
-#include "armillary/kernel/limited_attention.h"
+#include "armillary/kernel/testing/dealt_attention.h"
+#include "armillary/kernel/testing/limited_attention.h"
 #include "tests/random_runs.h"
 
 namespace armillary::kernel {
 namespace {
 
-/// All sets of abilities that change how pairs are cut.
+/// All combinations of the abilities that change how pairs are cut.
 std::vector<Abilities> cutting_abilities() {
   std::vector<Abilities> all;
   for (int set = 0; set < 8; ++set) {
@@ -30,7 +30,7 @@ bool sees(const NativeCall& call, std::int64_t i, std::int64_t j) {
   return distance <= 0 && (call.mask == NativeMask::Causal || distance > -call.window);
 }
 
-/// How often each pair of rows is seen, by query row, then key row.
+/// Number of calls that see each pair of rows, by query row, then key row.
 std::vector<int> times_seen(const std::vector<std::vector<NativeCall>>& calls, std::int64_t q_rows,
                             std::int64_t k_rows) {
   std::vector<int> seen(static_cast<std::size_t>(q_rows * k_rows), 0);
@@ -95,7 +95,7 @@ RC_GTEST_PROP(NativeCalls, HaveEachVisiblePairOnce, ()) {
   }
 }
 
-// What a ring step of a causal mask is for a library that has one: two calls, one, or none.
+// A ring step under a causal mask is few calls for a library that has causal masks.
 TEST(NativeCalls, OfACausalMaskAreFewWhereItIsTakenNatively) {
   const plan::Mask mask = plan::parse_mask("causal", {64, 64});
   const auto count = [&](const plan::Runs& q, const plan::Runs& k, const Abilities& can) {
@@ -112,7 +112,7 @@ TEST(NativeCalls, OfACausalMaskAreFewWhereItIsTakenNatively) {
   EXPECT_EQ(count(stripe(0, 4, 64), stripe(1, 4, 64), {.causal = true}), 1U);
 }
 
-// A band between two distances of the stripes holds no pair.
+// No distance between two stripes lies in the band, so no pair is visible.
 TEST(NativeCalls, OfStripesThatAWindowMissesAreNone) {
   const plan::Mask mask = plan::parse_mask("window:left=0,right=0", {64, 64});
   const Pairs pairs{.q_runs = stripe(0, 4, 64), .k_runs = stripe(1, 4, 64), .mask = &mask};
@@ -164,7 +164,8 @@ TEST(AdaptedKernel, EqualsOneSoftmaxWithAnyAbilities) {
   }
 }
 
-// Rounded partials and gradients of bf16: what a ring over such a library costs, no more.
+// A library that rounds: partials and gradients in bf16 lose the accuracy of one rounding per call,
+// and no more.
 TEST(AdaptedKernel, RoundsOnceACall) {
   constexpr std::int64_t kLength = 64;
   const LimitedAttention native({.rounds = true, .causal = true});
@@ -183,8 +184,8 @@ TEST(AdaptedKernel, RoundsOnceACall) {
   EXPECT_GT(relative_error(given.dk_BSGD, required.dk_BSGD), 0x1p-12);
 }
 
-// What the library merges and adds itself has the accumulator's memory, also where a window cut in
-// triangles is read backwards.
+// If the library merges and adds itself, its results stay in the accumulator dtype. This also holds
+// for a window that is cut into triangles and read backwards.
 TEST(AdaptedKernel, RoundsNothingThatIsMergedOrAdded) {
   constexpr std::int64_t kLength = 64;
   const plan::Mask mask = plan::parse_mask("window:left=9,right=2", {kLength, kLength});

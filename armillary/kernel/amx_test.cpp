@@ -1,4 +1,4 @@
-// What only the set of AMX has to keep: the tile configuration of the thread that calls it.
+// The AMX kernels leave the tile configuration of the calling thread as it was.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -6,14 +6,15 @@
 #include <cstdint>
 
 #include "armillary/kernel/cpu/cpu_flags.h"
-#include "armillary/kernel/dealt_attention.h"
+#include "armillary/kernel/testing/dealt_attention.h"
 
 #if defined(__x86_64__)
 
 namespace armillary::kernel {
 namespace {
 
-/// As ldtilecfg and sttilecfg have it: palette, start row, then bytes of a row and rows by tile.
+/// The operand of ldtilecfg and sttilecfg: palette, start row, then bytes per row and rows, by
+/// tile.
 using TileConfig = std::array<std::uint8_t, 64>;
 
 TileConfig config_at_hand() {
@@ -67,7 +68,7 @@ TEST_F(Amx, NoConfigurationIsLeftWhereThereWasNone) {
   EXPECT_EQ(config_at_hand(), TileConfig{});
 }
 
-// PyTorch multiplies bf16 by oneDNN, which has tiles of its own.
+// PyTorch multiplies bf16 with oneDNN, which configures tiles itself.
 TEST_F(Amx, ProductsOfPyTorchBetweenCallsAreTheSame) {
   const at::Tensor a = at::ones({64, 96}, at::kBFloat16);
   const at::Tensor b = at::ones({96, 80}, at::kBFloat16);

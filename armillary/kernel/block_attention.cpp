@@ -1,3 +1,8 @@
+// Checks the arguments of every kernel call, and has the parts of attention that are the same for
+// all kernels: the default attend_all and attend_grad_all, delta, and the gradient of sinks.
+//
+// Each public method of Kernel checks, then calls its private virtual method. Error texts begin
+// with the name of the method and name the tensor.
 #include "armillary/kernel/block_attention.h"
 
 #include <ATen/ATen.h>
@@ -16,6 +21,7 @@
 namespace armillary::kernel {
 namespace {
 
+/// Every position of the runs lies in [0, length).
 void expect_inside(const char* where, const char* name, const plan::Runs& runs,
                    std::int64_t length) {
   for (const plan::Run& run : runs) {
@@ -39,6 +45,7 @@ class Checker {
  public:
   Checker(const char* where, const at::Tensor& q_BLHD) : where_(where), device_(q_BLHD.device()) {}
 
+  /// `given` has this shape and dtype, and the device of q.
   void expect(const char* name, const at::Tensor& given, at::IntArrayRef shape,
               at::ScalarType dtype) const {
     if (given.sizes() != shape || given.scalar_type() != dtype) {
@@ -59,6 +66,7 @@ class Checker {
     }
   }
 
+  /// The KV heads that the query heads of the view read are in the view.
   void expect_heads(const HeadMap& map, std::int64_t heads, std::int64_t kv_heads) const {
     if (map.group_size < 1 || map.first_q_head < 0 || map.first_kv_head < 0) {
       fail<InvalidArgument>(
@@ -66,7 +74,7 @@ class Checker {
           where_, map.group_size, map.first_q_head, map.first_kv_head);
     }
     if (heads == 0) {
-      return;
+      return;  // no query head reads any KV head
     }
     const std::int64_t first = map.first_q_head / map.group_size;
     const std::int64_t last = (map.first_q_head + heads - 1) / map.group_size;
@@ -81,13 +89,15 @@ class Checker {
   c10::Device device_;
 };
 
-/// What `attend` and `attend_grad` have in common.
-Checker check(const char* where, const Pairs& pairs, const Inputs& inputs) {
+/// Checks pairs, inputs and score, as forward and backward both require. Returns the checker for
+/// the other tensors of the call.
+Checker checker_of(const char* where, const Pairs& pairs, const Inputs& inputs) {
   const auto& [q, k, v, score] = inputs;
   const Checker checker(where, q);
   checker.expect_4d("q_BLHD", q);
   checker.expect_4d("k_BLGD", k);
   checker.expect_4d("v_BLGE", v);
+  // Shapes: q gives batch, heads and D; k gives the KV heads; v gives E; the runs give the tokens.
   const std::int64_t keys = tokens(pairs.k_runs);
   const at::ScalarType dtype = q.scalar_type();
   checker.expect("q_BLHD", q, {q.size(0), tokens(pairs.q_runs), q.size(2), q.size(3)}, dtype);
@@ -95,11 +105,12 @@ Checker check(const char* where, const Pairs& pairs, const Inputs& inputs) {
   checker.expect("v_BLGE", v, {q.size(0), keys, k.size(2), v.size(3)}, dtype);
   check_pairs(where, pairs);
   checker.expect_heads(pairs.heads, q.size(2), k.size(2));
+  // Slopes are by global head: there must be one for the last head of the view.
   check_score(where, score, q.size(2) == 0 ? 0 : pairs.heads.first_q_head + q.size(2));
   return checker;
 }
 
-/// dsink -= exp(sink - lse) delta
+/// dsink -= exp(sink - lse) delta, summed in fp64 over batch entries and tokens.
 template <class T>
 void subtract_sink_grads(const at::Tensor& sinks_H, const at::Tensor& lse_BLH,
                          const at::Tensor& delta_BLH, const at::Tensor& dsinks_H) {
@@ -111,7 +122,7 @@ void subtract_sink_grads(const at::Tensor& sinks_H, const at::Tensor& lse_BLH,
     double sum = 0;
     for (std::int64_t b = 0; b < lse.size(0); ++b) {
       for (std::int64_t l = 0; l < lse.size(1); ++l) {
-        // A sink of -inf weighs nothing, also where no key was seen: -inf - -inf is NaN.
+        // The row saw neither a key nor a sink above -inf: it adds 0, but -inf - -inf is NaN.
         if (std::isinf(lse[b][l][h]) && lse[b][l][h] < 0) continue;
         sum += std::exp(double{sinks[h]} - double{lse[b][l][h]}) * double{delta[b][l][h]};
       }
@@ -120,9 +131,10 @@ void subtract_sink_grads(const at::Tensor& sinks_H, const at::Tensor& lse_BLH,
   }
 }
 
-/// Of what a call writes for its queries, in this dtype but for what is always an accumulator.
+/// Checks the results of a call for its queries: out of this dtype, lse and max_logit in the
+/// accumulator. `names` are those of the three tensors in error texts.
 void expect_rows(const Checker& checker, const std::array<const char*, 3>& names,
-                 const Inputs& inputs, at::ScalarType dtype, const Result& given) {
+                 const Inputs& inputs, at::ScalarType dtype, const AttentionOutput& given) {
   const at::Tensor& q = inputs.q_BLHD;
   const at::ScalarType acc = accumulator(q.scalar_type());
   checker.expect(names[0], given.out_BLHE, {q.size(0), q.size(1), q.size(2), inputs.v_BLGE.size(3)},
@@ -132,6 +144,7 @@ void expect_rows(const Checker& checker, const std::array<const char*, 3>& names
   checker.expect(names[2], given.max_logit_H, {q.size(2)}, acc);
 }
 
+/// Checks the upstream tensors and the gradients, which have this dtype.
 void expect_grads(const Checker& checker, const Inputs& inputs, const OutputGrads& upstream,
                   at::ScalarType dtype, const InputGrads& grads) {
   const auto& [q, k, v, score] = inputs;
@@ -146,13 +159,12 @@ void expect_grads(const Checker& checker, const Inputs& inputs, const OutputGrad
   checker.expect("dv_BLGE", grads.dv_BLGE, v.sizes(), dtype);
 }
 
-void expect_known(const char* where, const Kernel& kernel, const Score& score, bool tracks_max) {
-  if (kernel.plain_only() && (!score.plain() || tracks_max)) {
-    fail<InvalidArgument>(
-        "{}: this kernel has no softcap, slopes, dropout or max_logit_H; one that has, such as "
-        "reference(), is required",
-        where);
-  }
+/// Refuses calls that the kernel does not compute.
+void expect_known(const char* where, const Kernel& kernel, const Inputs& inputs, bool tracks_max) {
+  kernel.check(where, {.head_dim = inputs.q_BLHD.size(3),
+                       .value_dim = inputs.v_BLGE.size(3),
+                       .plain = inputs.score.plain(),
+                       .max_logit = tracks_max});
 }
 
 }  // namespace
@@ -171,10 +183,27 @@ at::ScalarType accumulator(at::ScalarType dtype) {
   }
 }
 
+// KV head g of the view is read by global query heads [g' group_size, (g' + 1) group_size), with g'
+// its global number; the view has only some of them.
 plan::Interval HeadMap::q_heads_of(std::int64_t kv_head, std::int64_t heads) const {
   const std::int64_t begin = (first_kv_head + kv_head) * group_size - first_q_head;
   return {std::clamp<std::int64_t>(begin, 0, heads),
           std::clamp<std::int64_t>(begin + group_size, 0, heads)};
+}
+
+void Kernel::check(const char* where, const CallShape& shape) const {
+  if (plain_only() && (!shape.plain || shape.max_logit)) {
+    fail<InvalidArgument>(
+        "{}: this kernel has no softcap, slopes, dropout or max_logit_H; one that has, such as "
+        "reference(), is required",
+        where);
+  }
+  const std::pair<const char*, std::int64_t> dims[] = {{"head", shape.head_dim},
+                                                       {"value", shape.value_dim}};
+  for (const auto& [name, dim] : dims) {
+    if (max_dim() == 0 || (dim >= 1 && dim <= max_dim())) continue;
+    fail<InvalidArgument>("{}: {} dim {}; 1 to {} is required", where, name, dim, max_dim());
+  }
 }
 
 std::shared_ptr<const Prepared> Kernel::prepare(const Pairs& pairs) const {
@@ -182,75 +211,80 @@ std::shared_ptr<const Prepared> Kernel::prepare(const Pairs& pairs) const {
   return run_prepare(pairs);
 }
 
-void clear_fresh(Partial& partial) {
-  if (std::exchange(partial.fresh, false)) clear(partial);
+void clear_init(Partial& partial) {
+  if (std::exchange(partial.init, false)) clear(partial);
 }
 
-void clear_fresh(InputGrads& grads) {
-  if (std::exchange(grads.dq_fresh, false)) grads.dq_BLHD.zero_();
-  if (std::exchange(grads.dkv_fresh, false)) {
+void clear_init(InputGrads& grads) {
+  if (std::exchange(grads.dq_init, false)) grads.dq_BLHD.zero_();
+  if (std::exchange(grads.dkv_init, false)) {
     grads.dk_BLGD.zero_();
     grads.dv_BLGE.zero_();
   }
 }
 
+// Public calls: check, run.
+
 void Kernel::attend(const Pairs& pairs, const Inputs& inputs, Partial& carry) const {
-  const Checker checker = check("attend", pairs, inputs);
+  const Checker checker = checker_of("attend", pairs, inputs);
   expect_rows(checker, {"carry.out_BLHE", "carry.lse_BLH", "carry.max_logit_H"}, inputs,
               accumulator(inputs.q_BLHD.scalar_type()),
               {carry.out_BLHE, carry.lse_BLH, carry.max_logit_H});
-  expect_known("attend", *this, inputs.score, carry.max_logit_H.defined());
+  expect_known("attend", *this, inputs, carry.max_logit_H.defined());
   run_attend(pairs, inputs, carry);
-  carry.fresh = false;
+  carry.init = false;
 }
 
 void Kernel::attend_all(const Pairs& pairs, const Inputs& inputs, const at::Tensor& sinks_H,
-                        Result& result) const {
-  const Checker checker = check("attend", pairs, inputs);
+                        AttentionOutput& result) const {
+  const Checker checker = checker_of("attend", pairs, inputs);
   const at::Tensor& q = inputs.q_BLHD;
   expect_rows(checker, {"result.out_BLHE", "result.lse_BLH", "result.max_logit_H"}, inputs,
               q.scalar_type(), result);
   if (sinks_H.defined()) {
     checker.expect("sinks_H", sinks_H, {q.size(2)}, accumulator(q.scalar_type()));
   }
-  expect_known("attend", *this, inputs.score, result.max_logit_H.defined());
+  expect_known("attend", *this, inputs, result.max_logit_H.defined());
   run_attend_all(pairs, inputs, sinks_H, result);
 }
 
+// The default of attend_all: a partial over all keys, then finish.
 void Kernel::run_attend_all(const Pairs& pairs, const Inputs& inputs, const at::Tensor& sinks_H,
-                            Result& result) const {
+                            AttentionOutput& result) const {
   const c10::NoGradGuard no_grad;
   const at::ScalarType acc = accumulator(inputs.q_BLHD.scalar_type());
+  // The partial may use the memory of the result, unless the result is rounded.
   const bool rounds = result.out_BLHE.scalar_type() != acc;
   Partial carry{rounds ? at::empty_like(result.out_BLHE, acc) : result.out_BLHE, result.lse_BLH,
-                result.max_logit_H, /*fresh=*/true};
+                result.max_logit_H, /*init=*/true};
   run_attend(pairs, inputs, carry);
   finish(carry, result.out_BLHE, result.lse_BLH, sinks_H);
 }
 
 void Kernel::attend_grad(const Pairs& pairs, const Inputs& inputs, const OutputGrads& upstream,
                          InputGrads& grads) const {
-  const Checker checker = check("attend_grad", pairs, inputs);
-  expect_known("attend_grad", *this, inputs.score, false);
+  const Checker checker = checker_of("attend_grad", pairs, inputs);
+  expect_known("attend_grad", *this, inputs, false);
   expect_grads(checker, inputs, upstream, accumulator(inputs.q_BLHD.scalar_type()), grads);
   run_attend_grad(pairs, inputs, upstream, grads);
-  grads.dq_fresh = grads.dkv_fresh = false;
+  grads.dq_init = grads.dkv_init = false;
 }
 
 void Kernel::attend_grad_all(const Pairs& pairs, const Inputs& inputs, const OutputGrads& upstream,
                              InputGrads& grads) const {
-  const Checker checker = check("attend_grad", pairs, inputs);
-  expect_known("attend_grad", *this, inputs.score, false);
+  const Checker checker = checker_of("attend_grad", pairs, inputs);
+  expect_known("attend_grad", *this, inputs, false);
   expect_grads(checker, inputs, upstream, inputs.q_BLHD.scalar_type(), grads);
   run_attend_grad_all(pairs, inputs, upstream, grads);
 }
 
+// The default of attend_grad_all: gradients in temporary accumulators, then one rounding.
 void Kernel::run_attend_grad_all(const Pairs& pairs, const Inputs& inputs,
                                  const OutputGrads& upstream, InputGrads& grads) const {
   const c10::NoGradGuard no_grad;
   const auto acc = accumulator(inputs.q_BLHD.scalar_type());
   InputGrads sums{at::empty_like(grads.dq_BLHD, acc), at::empty_like(grads.dk_BLGD, acc),
-                  at::empty_like(grads.dv_BLGE, acc), /*dq_fresh=*/true, /*dkv_fresh=*/true};
+                  at::empty_like(grads.dv_BLGE, acc), /*dq_init=*/true, /*dkv_init=*/true};
   run_attend_grad(pairs, inputs, upstream, sums);
   grads.dq_BLHD.copy_(sums.dq_BLHD);
   grads.dk_BLGD.copy_(sums.dk_BLGD);
@@ -268,6 +302,7 @@ void delta(const at::Tensor& dout_BLHE, const at::Tensor& out_BLHE, at::Tensor& 
         fmt::join(dout_BLHE.sizes(), ", "), fmt::join(out_BLHE.sizes(), ", "),
         fmt::join(delta_BLH.sizes(), ", "));
   }
+  // One pass of the CPU kernel's row op if it takes the tensors, else by ATen.
   if (is_block(dout_BLHE) && is_block(out_BLHE) && delta_BLH.scalar_type() == at::kFloat) {
     cpu::delta(cpu::current_isa(), intra_op_team(2.0 * static_cast<double>(out_BLHE.numel())),
                {.shape = shape_of(out_BLHE),
@@ -277,6 +312,7 @@ void delta(const at::Tensor& dout_BLHE, const at::Tensor& out_BLHE, at::Tensor& 
                 .delta = output_of(delta_BLH)});
     return;
   }
+  // Products and sums are in the accumulator dtype, which is that of delta.
   const at::ScalarType acc = delta_BLH.scalar_type();
   delta_BLH.copy_((dout_BLHE.to(acc) * out_BLHE.to(acc)).sum(-1));
 }

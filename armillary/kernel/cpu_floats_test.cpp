@@ -1,4 +1,5 @@
-// fp32 in sets that multiply it in parts: as accurate as vectors of fp32, and NaN and Inf as there.
+// fp32 in instruction sets that multiply it as several bf16 parts: as accurate as fp32 vectors,
+// with the same NaN and Inf.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "armillary/kernel/dealt_attention.h"
+#include "armillary/kernel/testing/dealt_attention.h"
 
 namespace armillary::kernel {
 namespace {
@@ -30,7 +31,7 @@ Results in_fp64(const Sequences& x, const Mask& mask, double scale = 0.125) {
                          Score{.scale = scale});
 }
 
-// Root mean square errors, which move less than the largest from one draw to the next.
+// Root mean square errors, which depend less on the random draw than the largest error does.
 TEST_P(CpuFloats, ErrorsAreAtMostTwiceThoseOfVectors) {
   const std::pair<std::string, double> cases[] = {
       {"full", 0.125}, {"causal", 0.125}, {"window:left=60,right=0", 0.125}, {"full", 2.5}};
@@ -45,7 +46,8 @@ TEST_P(CpuFloats, ErrorsAreAtMostTwiceThoseOfVectors) {
       std::map<std::string, double> errors;
       for_each_result(dealt_attention(kernel, x, mask, at_once(mask, 4), Score{.scale = scale}),
                       exact, [&](const char* name, const at::Tensor& a, const at::Tensor& b) {
-                        if (a.numel() < 1000) return;  // of few numbers, the mean is one draw
+                        if (a.numel() < 1000)
+                          return;  // the mean of few numbers depends on the draw
                         errors[name] =
                             (a.to(at::kDouble) - b).square().mean().sqrt().item<double>();
                       });
@@ -61,7 +63,7 @@ TEST_P(CpuFloats, ErrorsAreAtMostTwiceThoseOfVectors) {
   }
 }
 
-// Products of queries and keys overflow, or are below what floats hold, but for their scale.
+// Products of queries and keys overflow or underflow fp32 unless they are scaled first.
 TEST_P(CpuFloats, ScoresThatOnlyTheScaleBringsBack) {
   const Mask mask = plan::parse_mask("causal", {.q = 100, .kv = 100});
   for (const double size : {1e19, 1e-17}) {
@@ -79,8 +81,8 @@ TEST_P(CpuFloats, ScoresThatOnlyTheScaleBringsBack) {
   }
 }
 
-// Thousands of equal weights, each a small part of the sum: added one by one, each would be rounded
-// the same way.
+// Thousands of equal weights, each a small part of the sum. If they were added one by one, each
+// addition would be rounded in the same direction.
 TEST_P(CpuFloats, SmallEqualWeightsAddUp) {
   const Mask mask = plan::full_mask({.q = 1, .kv = 3000});
   for (const double score : {-4.7, -5.3, -6.1}) {
@@ -97,8 +99,8 @@ TEST_P(CpuFloats, SmallEqualWeightsAddUp) {
   }
 }
 
-// A key whose score is -inf has no weight; an infinite value makes infinite what sees it. Of parts
-// of an infinite factor, or of one whose later parts are 0, a product would be NaN.
+// A key of score -inf has no weight; an infinite value makes the rows that see it infinite. Naive
+// products of the parts of an infinite factor, or with later parts that are 0, would be NaN.
 TEST_P(CpuFloats, InfiniteFactorsAreThoseOfTheReference) {
   const Mask mask = plan::parse_mask("causal", {.q = 100, .kv = 100});
   Sequences x = random_sequences({.heads = 2, .kv_heads = 1, .head_dim = 40, .value_dim = 36}, mask,

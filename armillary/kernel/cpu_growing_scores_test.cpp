@@ -1,12 +1,12 @@
-// Scores that grow along the keys, in calls that are not asked for the largest: kernels may weigh
-// keys with a maximum that is not theirs, and must notice where they may not.
+// Scores that grow along the keys, in calls that do not ask for the largest score. Kernels may then
+// weigh keys relative to an earlier maximum, and must notice when that is not accurate.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "armillary/kernel/dealt_attention.h"
+#include "armillary/kernel/testing/dealt_attention.h"
 
 namespace armillary::kernel {
 namespace {
@@ -20,7 +20,7 @@ class CpuGrowingScores : public KernelTest {};
 INSTANTIATE_TEST_SUITE_P(Isas, CpuGrowingScores, testing::ValuesIn(isa_names()),
                          [](const auto& test) { return test.param; });
 
-/// One call over everything that is not asked for the largest scores.
+/// One call over everything, which does not ask for the largest scores.
 Deal unasked(const Mask& mask, std::int64_t heads) {
   return {.q_blocks = {run(0, mask.q_len())},
           .k_blocks = {run(0, mask.kv_len())},
@@ -28,8 +28,8 @@ Deal unasked(const Mask& mask, std::int64_t heads) {
           .max_logit = false};
 }
 
-/// What is added to the score of each key: a slope up or down, steps of 6 at keys that are
-/// in no order, or one key far above all others.
+/// Amount added to the score of each key: a slope up or down, steps of 6 at irregular keys, or one
+/// key far above all others.
 at::Tensor added_scores(const std::string& shape) {
   const at::Tensor key = at::arange(kTokens).to(at::kDouble);
   if (shape == "up") return key / 25;
@@ -51,7 +51,7 @@ TEST_P(CpuGrowingScores, EqualTheReferenceInFp64) {
        {"full", "causal", "window:left=310,right=20", "documents:95,225,300", "block_causal:70"}) {
     const Mask mask = plan::parse_mask(text, {.q = kTokens, .kv = kTokens});
     const Deal at_once = unasked(mask, 1);
-    Deal striped = at_once;  // masks over stripes of keys hide some between others
+    Deal striped = at_once;  // in a stripe of keys, hidden keys lie between visible ones
     striped.k_blocks = {stripe(1, 3, kTokens), stripe(0, 3, kTokens), stripe(2, 3, kTokens)};
     for (const std::string shape : {"up", "down", "steps", "one"}) {
       for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
@@ -61,7 +61,7 @@ TEST_P(CpuGrowingScores, EqualTheReferenceInFp64) {
           const std::string where = fmt::format("{}, {}, {}, {} blocks", text, shape,
                                                 c10::toString(dtype), deal.k_blocks.size());
           const Results given = dealt_attention(kernel(), x, mask, deal, 0.125);
-          // dQ and dK are what is left of terms that cancel, and tell little.
+          // dQ and dK are differences of nearly equal terms, so their errors tell little.
           EXPECT_LE(relative_error(given.out_BSHE, required.out_BSHE), tolerance(dtype)) << where;
           EXPECT_LE(relative_error(given.lse_BSH, required.lse_BSH), 1e-5) << where;
           EXPECT_LE(relative_error(given.dv_BSGE, required.dv_BSGE), tolerance(dtype)) << where;
@@ -83,16 +83,16 @@ TEST_P(CpuGrowingScores, RandomScores) {
   }
 }
 
-// No block of keys doubles the sum of what came before, and together they are 2^250 times it.
+// No block of keys doubles the sum of the weights before it, but together they grow it by 2^250.
 TEST_P(CpuGrowingScores, SlowGrowth) {
   const Mask mask = plan::full_mask({.q = 1, .kv = 16384});
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     Sequences x = random_sequences({.heads = 1, .kv_heads = 1, .head_dim = 16, .value_dim = 16},
                                    mask, dtype, 5);
-    // 128 a + b times 0.0105, of numbers that bf16 has.
+    // Score 0.0105 (128 a + b) of key 128 a + b, from keys that are exact in bf16.
     x.q_BSHD.zero_().select(3, 0).fill_(128 * 0.0105);
     x.q_BSHD.select(3, 1).fill_(0.0105);
-    x.v_BSGE.fill_(3);  // so that outputs overflow before their sums do
+    x.v_BSGE.fill_(3);  // outputs overflow before sums do
     const at::Tensor key = at::arange(16384).view({1, -1, 1});
     x.k_BSGD.select(3, 0).copy_(key.floor_divide(128));
     x.k_BSGD.select(3, 1).copy_(key.remainder(128));

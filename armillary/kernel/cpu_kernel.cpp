@@ -1,3 +1,8 @@
+// Adapts the CPU kernel (cpu/), which takes pointers and strides, to the interface of every kernel.
+//
+// A call: (1) check what this kernel requires beyond block_attention.cpp; (2) hand fp64 to the
+// reference; (3) make rows contiguous; (4) take the block mask for the GEMM functions of this call;
+// (5) run; (6) copy back results whose rows are not contiguous.
 #include "armillary/kernel/cpu_kernel.h"
 
 #include <ATen/ATen.h>
@@ -13,7 +18,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
-#include "armillary/kernel/cpu/block.h"
+#include "armillary/kernel/cpu/attention_args.h"
 #include "armillary/kernel/cpu/isa.h"
 #include "armillary/kernel/cpu_views.h"
 #include "armillary/kernel/reference.h"
@@ -21,34 +26,36 @@
 namespace armillary::kernel {
 namespace {
 
-/// Schedules for either pass and way to multiply, each made when it is first asked for: a plan's op
-/// runs one pass only, and all its calls have one dtype.
-class Schedules final : public Prepared {
+/// Block masks of some pairs: one for each pass and each of the two sets of GEMM functions. Each is
+/// made on first use, because an op of a plan runs one pass, and all its calls have one dtype.
+/// Threads: any.
+class BlockMasks final : public Prepared {
  public:
-  Schedules(const cpu::Tiles& isa, const Pairs& pairs)
+  BlockMasks(const cpu::IsaKernels& isa, const Pairs& pairs)
       : isa_(isa), mask_(*pairs.mask), q_runs_(pairs.q_runs), k_runs_(pairs.k_runs) {}
 
-  const cpu::Schedule& forward(const cpu::Products& products) const {
-    return forward_[number(products)].get(*this, cpu::forward_limits(products));
+  const cpu::BlockMask& forward(const cpu::GemmOps& gemm) const {
+    return forward_[number(gemm)].get(*this, cpu::forward_limits(gemm));
   }
-  const cpu::Schedule& backward(const cpu::Products& products) const {
-    return backward_[number(products)].get(*this, cpu::backward_limits(products));
+  const cpu::BlockMask& backward(const cpu::GemmOps& gemm) const {
+    return backward_[number(gemm)].get(*this, cpu::backward_limits(gemm));
   }
 
  private:
+  /// A block mask that is made on first use.
   struct Lazy {
-    const cpu::Schedule& get(const Schedules& all, PatchLimits limits) {
+    const cpu::BlockMask& get(const BlockMasks& all, MaskTileLimits limits) {
       std::call_once(once, [&] {
-        schedule = cpu::make_schedule(all.mask_, all.q_runs_, all.k_runs_, limits);
+        block_mask = cpu::make_block_mask(all.mask_, all.q_runs_, all.k_runs_, limits);
       });
-      return schedule;
+      return block_mask;
     }
     std::once_flag once;
-    cpu::Schedule schedule;
+    cpu::BlockMask block_mask;
   };
-  std::size_t number(const cpu::Products& products) const { return &products == &isa_.pairs; }
+  std::size_t number(const cpu::GemmOps& gemm) const { return &gemm == &isa_.bf16_dot; }
 
-  const cpu::Tiles& isa_;
+  const cpu::IsaKernels& isa_;
   const plan::Mask& mask_;
   plan::Runs q_runs_;
   plan::Runs k_runs_;
@@ -56,15 +63,11 @@ class Schedules final : public Prepared {
   mutable std::array<Lazy, 2> backward_;
 };
 
-void check_dim(const char* where, const char* what, std::int64_t dim) {
-  if (dim < 1 || dim > cpu::kMaxDim) {
-    fail<InvalidArgument>("{}: {} dim {}; 1 to {} is required", where, what, dim, cpu::kMaxDim);
-  }
-}
-
-/// Whether two elements may share their memory: dims, by stride, must not reach into each other.
+/// Whether two elements of `x` may share memory. Dims are taken by ascending stride: each stride
+/// must exceed the largest offset that the dims before it reach. May also be true for unusual
+/// tensors without overlap.
 bool overlaps(const at::Tensor& x) {
-  c10::SmallVector<std::pair<std::int64_t, std::int64_t>, 4> dims;  // a call allocates nothing
+  c10::SmallVector<std::pair<std::int64_t, std::int64_t>, 4> dims;  // allocates nothing
   for (std::int64_t i = 0; i < x.dim(); ++i) {
     if (x.size(i) == 0) return false;
     if (x.size(i) > 1) dims.emplace_back(x.stride(i), x.size(i));
@@ -92,7 +95,8 @@ void check_grads(const char* where, const InputGrads& grads) {
   check_output(where, "dv_BLGE", grads.dv_BLGE);
 }
 
-/// A tensor that a call updates; one whose elements are not neighbours is updated as a copy.
+/// A tensor that a call updates. If its rows are not contiguous, the call updates a copy, which
+/// write_back() copies back.
 class Updated {
  public:
   explicit Updated(const at::Tensor& x) : x_(x), rows_(has_rows(x) ? x : x.contiguous()) {}
@@ -106,7 +110,8 @@ class Updated {
   at::Tensor rows_;
 };
 
-/// An fp32 tensor of one dim, or an undefined one; copied if elements are not neighbours.
+/// A one-dimensional fp32 tensor that a call updates, or an undefined one. If it is not contiguous,
+/// the call updates a copy, which the destructor copies back.
 class Raised {
  public:
   explicit Raised(const at::Tensor& x_H) : x_H_(x_H) {
@@ -128,7 +133,7 @@ cpu::Upstream upstream_of(const at::Tensor& dout_BLHE, const OutputGrads& upstre
           .delta = output_of(upstream.delta_BLH)};
 }
 
-/// Keeps the rows that a call reads alive.
+/// Inputs of a call with contiguous rows. Owns the copies, so it must live as long as the call.
 struct Readable {
   at::Tensor q;
   at::Tensor k;
@@ -136,6 +141,7 @@ struct Readable {
   at::Tensor slopes_H;
 };
 
+/// The tensor, or a copy if its rows are not contiguous.
 at::Tensor readable(const at::Tensor& x) {
   return has_rows(x) ? x : x.contiguous();
 }
@@ -147,16 +153,16 @@ Readable readable(const Inputs& inputs) {
   return rows;
 }
 
-/// As if every pair were visible.
+/// Work of the call if every pair were visible; the number of threads depends on it.
 double flops_at_most(const Readable& rows) {
   const auto pairs = static_cast<double>(rows.q.size(0) * rows.q.size(1) * rows.q.size(2)) *
                      static_cast<double>(rows.k.size(1));
   return 2 * pairs * static_cast<double>(rows.q.size(3) + rows.v.size(3));
 }
 
-/// A call without its schedule.
-cpu::Call call_of(const cpu::Tiles& isa, const HeadMap& heads, const Readable& rows,
-                  const Score& score) {
+/// Arguments of a call, except the block mask.
+cpu::AttentionArgs call_of(const cpu::IsaKernels& isa, const HeadMap& heads, const Readable& rows,
+                           const Score& score) {
   return {.isa = &isa,
           .team = intra_op_team(flops_at_most(rows)),
           .element = element_of(rows.q.scalar_type()),
@@ -177,66 +183,70 @@ cpu::Call call_of(const cpu::Tiles& isa, const HeadMap& heads, const Readable& r
           .v = input_of(rows.v)};
 }
 
+/// The kernel of one instruction set. The four run_ methods have the same phases.
 class CpuKernel final : public Kernel {
  public:
-  explicit CpuKernel(const cpu::Tiles& isa) : isa_(isa) {}
+  explicit CpuKernel(const cpu::IsaKernels& isa) : isa_(isa) {}
   bool plain_only() const override { return false; }
 
  private:
   std::shared_ptr<const Prepared> run_prepare(const Pairs& pairs) const override {
-    return std::make_shared<Schedules>(isa_, pairs);
+    return std::make_shared<BlockMasks>(isa_, pairs);
   }
 
-  /// What `pairs` brings, or what is made for this call.
-  std::shared_ptr<const Schedules> schedules(const Pairs& pairs) const {
-    auto given = std::dynamic_pointer_cast<const Schedules>(pairs.prepared);
-    return given ? given : std::make_shared<const Schedules>(isa_, pairs);
+  /// Block masks that prepare() made, or new ones for this call.
+  std::shared_ptr<const BlockMasks> block_masks(const Pairs& pairs) const {
+    auto given = std::dynamic_pointer_cast<const BlockMasks>(pairs.prepared);
+    return given ? given : std::make_shared<const BlockMasks>(isa_, pairs);
   }
 
-  void check(const char* where, const Inputs& inputs) const {
-    if (!inputs.q_BLHD.is_cpu()) {
-      fail<InvalidArgument>("{}: q_BLHD is on {}; the kernel of CPUs requires cpu", where,
-                            inputs.q_BLHD.device().str());
-    }
-    check_dim(where, "head", inputs.q_BLHD.size(3));
-    check_dim(where, "value", inputs.v_BLGE.size(3));
+  std::int64_t max_dim() const override { return cpu::kMaxDim; }
+
+  void check_on_cpu(const char* where, const Inputs& inputs) const {
+    if (inputs.q_BLHD.is_cpu()) return;
+    fail<InvalidArgument>("{}: q_BLHD is on {}; the kernel of CPUs requires cpu", where,
+                          inputs.q_BLHD.device().str());
   }
 
   void run_attend(const Pairs& pairs, const Inputs& inputs, Partial& carry) const override {
-    check("attend", inputs);
+    check_on_cpu("attend", inputs);
     check_output("attend", "carry.out_BLHE", carry.out_BLHE);
     check_output("attend", "carry.lse_BLH", carry.lse_BLH);
     if (inputs.q_BLHD.scalar_type() == at::kDouble) {
       return reference().attend(pairs, inputs, carry);
     }
+    // Arguments. Without a visible pair there is nothing to merge.
     const c10::NoGradGuard no_grad;
-    const auto prepared = schedules(pairs);
+    const auto prepared = block_masks(pairs);
     const Readable rows = readable(inputs);
-    cpu::Call call = call_of(isa_, pairs.heads, rows, inputs.score);
-    call.schedule = &prepared->forward(cpu::forward_products(call));
-    if (call.schedule->pairs.empty()) return clear_fresh(carry);
+    cpu::AttentionArgs call = call_of(isa_, pairs.heads, rows, inputs.score);
+    call.block_mask = &prepared->forward(cpu::forward_gemm_ops(call));
+    if (call.block_mask->pairs.empty()) return clear_init(carry);
+    // The call, and results back into tensors without contiguous rows.
     const Updated out(carry.out_BLHE);
     const Raised max_logit(carry.max_logit_H);
     cpu::attend(call, {.out = out.output(),
                        .lse = output_of(carry.lse_BLH),
                        .max_logit_H = max_logit.data(),
-                       .fresh = carry.fresh});
+                       .init = carry.init});
     out.write_back();
   }
 
   void run_attend_grad(const Pairs& pairs, const Inputs& inputs, const OutputGrads& upstream,
                        InputGrads& grads) const override {
-    check("attend_grad", inputs);
+    check_on_cpu("attend_grad", inputs);
     check_grads("attend_grad", grads);
     if (inputs.q_BLHD.scalar_type() == at::kDouble) {
       return reference().attend_grad(pairs, inputs, upstream, grads);
     }
+    // Arguments.
     const c10::NoGradGuard no_grad;
-    const auto prepared = schedules(pairs);
+    const auto prepared = block_masks(pairs);
     const Readable rows = readable(inputs);
-    cpu::Call call = call_of(isa_, pairs.heads, rows, inputs.score);
-    call.schedule = &prepared->backward(cpu::backward_products(call));
-    if (call.schedule->pairs.empty()) return clear_fresh(grads);
+    cpu::AttentionArgs call = call_of(isa_, pairs.heads, rows, inputs.score);
+    call.block_mask = &prepared->backward(cpu::backward_gemm_ops(call));
+    if (call.block_mask->pairs.empty()) return clear_init(grads);
+    // The call.
     const at::Tensor dout = readable(upstream.dout_BLHE);
     const Updated dq(grads.dq_BLHD);
     const Updated dk(grads.dk_BLGD);
@@ -245,29 +255,31 @@ class CpuKernel final : public Kernel {
                      {.dq = dq.output(),
                       .dk = dk.output(),
                       .dv = dv.output(),
-                      .dq_fresh = grads.dq_fresh,
-                      .dkv_fresh = grads.dkv_fresh});
+                      .dq_init = grads.dq_init,
+                      .dkv_init = grads.dkv_init});
     dq.write_back();
     dk.write_back();
     dv.write_back();
   }
 
   void run_attend_all(const Pairs& pairs, const Inputs& inputs, const at::Tensor& sinks_H,
-                      Result& result) const override {
-    check("attend", inputs);
+                      AttentionOutput& result) const override {
+    check_on_cpu("attend", inputs);
     check_output("attend", "result.out_BLHE", result.out_BLHE);
     check_output("attend", "result.lse_BLH", result.lse_BLH);
+    // Other results go through run_attend and finish, which take any strides.
     if (inputs.q_BLHD.scalar_type() == at::kDouble || !has_rows(result.out_BLHE)) {
       return Kernel::run_attend_all(pairs, inputs, sinks_H, result);
     }
     const c10::NoGradGuard no_grad;
-    const auto prepared = schedules(pairs);
+    const auto prepared = block_masks(pairs);
     const Readable rows = readable(inputs);
-    cpu::Call call = call_of(isa_, pairs.heads, rows, inputs.score);
-    call.schedule = &prepared->forward(cpu::forward_products(call));
-    if (call.schedule->pairs.empty()) {
+    cpu::AttentionArgs call = call_of(isa_, pairs.heads, rows, inputs.score);
+    call.block_mask = &prepared->forward(cpu::forward_gemm_ops(call));
+    if (call.block_mask->pairs.empty()) {
       return Kernel::run_attend_all(pairs, inputs, sinks_H, result);
     }
+    // The call.
     at::Tensor sinks;
     if (sinks_H.defined()) sinks = sinks_H.contiguous();
     const Raised max_logit(result.max_logit_H);
@@ -279,21 +291,23 @@ class CpuKernel final : public Kernel {
 
   void run_attend_grad_all(const Pairs& pairs, const Inputs& inputs, const OutputGrads& upstream,
                            InputGrads& grads) const override {
-    check("attend_grad", inputs);
+    check_on_cpu("attend_grad", inputs);
     check_grads("attend_grad", grads);
+    // Other gradients go through run_attend_grad, which takes any strides.
     const bool by_rows =
         has_rows(grads.dq_BLHD) && has_rows(grads.dk_BLGD) && has_rows(grads.dv_BLGE);
     if (inputs.q_BLHD.scalar_type() == at::kDouble || !by_rows) {
       return Kernel::run_attend_grad_all(pairs, inputs, upstream, grads);
     }
     const c10::NoGradGuard no_grad;
-    const auto prepared = schedules(pairs);
+    const auto prepared = block_masks(pairs);
     const Readable rows = readable(inputs);
-    cpu::Call call = call_of(isa_, pairs.heads, rows, inputs.score);
-    call.schedule = &prepared->backward(cpu::backward_products(call));
-    if (call.schedule->pairs.empty()) {
+    cpu::AttentionArgs call = call_of(isa_, pairs.heads, rows, inputs.score);
+    call.block_mask = &prepared->backward(cpu::backward_gemm_ops(call));
+    if (call.block_mask->pairs.empty()) {
       return Kernel::run_attend_grad_all(pairs, inputs, upstream, grads);
     }
+    // The call.
     const at::Tensor dout = readable(upstream.dout_BLHE);
     cpu::attend_grad_all(call, upstream_of(dout, upstream),
                          {.dq = result_of(grads.dq_BLHD),
@@ -301,22 +315,25 @@ class CpuKernel final : public Kernel {
                           .dv = result_of(grads.dv_BLGE)});
   }
 
-  const cpu::Tiles& isa_;
+  const cpu::IsaKernels& isa_;
 };
 
 }  // namespace
 
 const Kernel& cpu_kernel() {
-  return cpu_kernel(cpu::current_isa().name);
+  // Looked up once: every call of attention asks for it.
+  static const Kernel& kernel = cpu_kernel(cpu::current_isa().name);
+  return kernel;
 }
 
 const Kernel& cpu_kernel(std::string_view isa) {
+  // kernels[i] belongs to all_isas()[i].
   static const std::vector<CpuKernel> kernels = [] {
     std::vector<CpuKernel> all;
-    for (const cpu::Tiles* tiles : cpu::all_isas()) all.emplace_back(*tiles);
+    for (const cpu::IsaKernels* set : cpu::all_isas()) all.emplace_back(*set);
     return all;
   }();
-  const cpu::Tiles& wanted = cpu::isa_named(isa);
+  const cpu::IsaKernels& wanted = cpu::isa_named(isa);
   const auto isas = cpu::all_isas();
   return kernels[static_cast<std::size_t>(std::find(isas.begin(), isas.end(), &wanted) -
                                           isas.begin())];

@@ -1,6 +1,6 @@
-// What the CPU kernel promises beyond the rules of every kernel (reference_test.cpp,
+// Promises of the CPU kernel beyond the rules of every kernel (reference_test.cpp,
 // features_test.cpp): accuracy against fp64 and against PyTorch, the same bits for any number of
-// threads, and its errors.
+// threads, and error texts.
 #include "armillary/kernel/cpu_kernel.h"
 
 #include <ATen/ATen.h>
@@ -26,8 +26,8 @@
 #include "armillary/core/names.h"
 #include "armillary/kernel/cpu/isa.h"
 #include "armillary/kernel/cpu_views.h"
-#include "armillary/kernel/dealt_attention.h"
-#include "armillary/kernel/feature_sets.h"
+#include "armillary/kernel/testing/dealt_attention.h"
+#include "armillary/kernel/testing/feature_sets.h"
 #include "tests/sanitized.h"
 
 namespace armillary::kernel {
@@ -37,13 +37,13 @@ using plan::Mask;
 
 class CpuKernel : public KernelTest {
  protected:
-  const cpu::Tiles& isa() const { return cpu::isa_named(GetParam()); }
+  const cpu::IsaKernels& isa() const { return cpu::isa_named(GetParam()); }
 };
 
 INSTANTIATE_TEST_SUITE_P(Isas, CpuKernel, testing::ValuesIn(isa_names()),
                          [](const auto& test) { return test.param; });
 
-/// Runs with so many intra-op threads.
+/// Sets the number of intra-op threads while it lives.
 class Threads {
  public:
   explicit Threads(int threads) : before_(at::get_num_threads()) { at::set_num_threads(threads); }
@@ -61,9 +61,9 @@ Deal whole(const Mask& mask, std::int64_t heads, bool all = false) {
           .all = all};
 }
 
-// Several blocks, ragged ends, dims that fill no panel; more than is packed at once, which is 4096
-// keys (forward) or queries (backward) of two dims of 256, or hardly more of 250 and 256, and less
-// than a block of queries of 48 heads.
+// Several row blocks, ragged ends, dims that fill no panel, and more rows than are packed at once:
+// that is 4096 keys (forward) or queries (backward) if both dims are 256, hardly more for 250 and
+// 256, and less than one query row block of 48 heads.
 TEST_P(CpuKernel, EqualsTheReferenceInFp64) {
   constexpr std::int64_t kLong = kSanitized ? 901 : 9001;
   struct Case {
@@ -94,7 +94,7 @@ TEST_P(CpuKernel, EqualsTheReferenceInFp64) {
       const double scale = 1 / std::sqrt(head_dim);
       const std::string name = fmt::format("{}, {} x {}, dims {} and {}, {}", text, lengths.q,
                                            lengths.kv, head_dim, value_dim, c10::toString(dtype));
-      static std::map<std::string, Results> exact;  // once for all instruction sets
+      static std::map<std::string, Results> exact;  // shared by all instruction sets
       if (!exact.contains(name)) {
         exact.emplace(name,
                       dealt_attention(reference(), to_double(x), mask, whole(mask, heads), scale));
@@ -111,7 +111,7 @@ TEST_P(CpuKernel, EqualsTheReferenceInFp64) {
   }
 }
 
-/// Work that is over when two threads are in it at once.
+/// Work of a team that ends when two threads are in it at the same time.
 struct Meeting {
   std::mutex mutex;
   std::condition_variable changed;
@@ -153,7 +153,7 @@ TEST_P(CpuKernel, TheSameBitsForAnyNumberOfThreads) {
     const Deal deal = whole(mask, 3, all);
     const auto with = [&](int threads) {
       const Threads guard(threads);
-      return dealt_attention(kernel(), x, mask, deal, features.score, features.sinks_H);
+      return dealt_attention(kernel(), x, mask, deal, features);
     };
     const Results one = with(1);
     for (const int threads : {1, 2, 3}) {
@@ -165,8 +165,7 @@ TEST_P(CpuKernel, TheSameBitsForAnyNumberOfThreads) {
   }
 }
 
-// Rounding comes last: what is rounded is, to the bit, what the calls one by one would have
-// rounded.
+// attend_all and attend_grad_all round last: before that they have the same bits as separate calls.
 TEST_P(CpuKernel, AtOnceIsOneByOneRounded) {
   const Mask mask = plan::parse_mask("documents:400,300,220,within=causal", {.q = 920, .kv = 920});
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
@@ -182,7 +181,7 @@ TEST_P(CpuKernel, AtOnceIsOneByOneRounded) {
   }
 }
 
-/// PyTorch's flash kernel of CPUs in the dtype of the inputs, gradients included.
+/// PyTorch's flash attention on CPUs in the dtype of the inputs, with gradients.
 Results torch_flash(const Sequences& x, bool causal, double scale) {
   const auto heads_first = [](const at::Tensor& t) { return t.transpose(1, 2); };
   const at::Tensor q = heads_first(x.q_BSHD);
@@ -216,8 +215,8 @@ TEST_P(CpuKernel, HalfPrecisionErrsNoMoreThanPyTorch) {
   }
 }
 
-/// Gradients of a scale of 1 where every score is 0 and P = dS = 1 + 2^-10: of queries (1, 0, ..)
-/// and keys (0, 1, 0, ..), values of 0 and dO of 1.
+/// Gradients for scale 1, queries (1, 0, ..), keys (0, 1, 0, ..), values 0 and dO 1. Every score is
+/// 0, and P = dS = 1 + 2^-10 by the choice of the log-sum-exp.
 InputGrads grads_of_equal_weights(const Kernel& kernel, const Mask& mask, std::int64_t head_dim,
                                   std::int64_t stride) {
   const auto unit = [&](std::int64_t rows, std::int64_t one) {
@@ -239,21 +238,22 @@ InputGrads grads_of_equal_weights(const Kernel& kernel, const Mask& mask, std::i
   return grads;
 }
 
-// bf16 has no 1 + 2^-10: as a factor it is 1. Nor has it 257 or 301, which only fp32 sums can be.
+// bf16 cannot hold 1 + 2^-10, so as a factor of bf16_dot it is 1. It cannot hold 257 or 301 either:
+// only fp32 sums give these values.
 TEST_P(CpuKernel, GradientsInPairsRoundFactorsAndNotSums) {
-  const bool has_pairs = isa().pairs.backward != nullptr;
-  EXPECT_EQ(has_pairs, GetParam() == "avx512_bf16" || GetParam() == "emulated" ||
-                           GetParam() == "amx" || GetParam() == "emulated_amx");
+  const bool has_bf16_dot = isa().bf16_dot.backward != nullptr;
+  EXPECT_EQ(has_bf16_dot, GetParam() == "avx512_bf16" || GetParam() == "emulated" ||
+                              GetParam() == "amx" || GetParam() == "emulated_amx");
   const Mask mask = plan::full_mask({.q = 257, .kv = 301});
   for (const auto& [head_dim, stride] : {std::pair(2, 2), std::pair(3, 4), std::pair(4, 5)}) {
     const InputGrads grads = grads_of_equal_weights(kernel(), mask, head_dim, stride);
-    // Rows that begin within a word are multiplied as floats, but for tiles.
-    const bool in_pairs =
-        has_pairs && (!isa().pairs.needs_words || (head_dim % 2 == 0 && stride % 2 == 0));
+    // Rows that do not begin at a 32-bit word are multiplied in fp32, except by tiles.
+    const bool by_bf16_dot =
+        has_bf16_dot && (!isa().bf16_dot.needs_words || (head_dim % 2 == 0 && stride % 2 == 0));
     const std::string where = fmt::format("{} of {}", head_dim, stride);
     const auto expect = [&](const char* name, const at::Tensor& given, double terms) {
-      const double required = in_pairs ? terms : terms * (1 + 0x1p-10);
-      const double bound = in_pairs ? 0 : 1e-5;
+      const double required = by_bf16_dot ? terms : terms * (1 + 0x1p-10);
+      const double bound = by_bf16_dot ? 0 : 1e-5;
       EXPECT_LE(relative_error(given, at::full_like(given, required, at::kDouble)), bound)
           << name << ", " << where;
     };
@@ -277,15 +277,15 @@ TEST_P(CpuKernel, PreparedOrNotIsTheSame) {
     kernel().attend(pairs, inputs, carry);
     return carry.out_BLHE;
   };
-  const at::Tensor fresh = attend();
+  const at::Tensor init = attend();
   pairs.prepared = kernel().prepare(pairs);
   ASSERT_NE(pairs.prepared, nullptr);
-  EXPECT_TRUE(at::equal(fresh, attend()));
-  EXPECT_TRUE(at::equal(fresh, attend()));
+  EXPECT_TRUE(at::equal(init, attend()));
+  EXPECT_TRUE(at::equal(init, attend()));
   EXPECT_EQ(reference().prepare(pairs), nullptr);
 }
 
-// Tensors whose elements are not neighbours, in and out.
+// Inputs and results whose last dim is not contiguous.
 TEST_P(CpuKernel, AnyStrides) {
   const Mask mask = plan::full_mask({.q = 20, .kv = 20});
   const Sequences x = random_sequences({.heads = 2, .kv_heads = 2}, mask, at::kFloat, 5);
@@ -311,7 +311,7 @@ TEST_P(CpuKernel, AnyStrides) {
   }
 }
 
-// Rows of bf16 that begin between two words of memory, every one or every other.
+// Rows of bf16 of which all, or every second one, begin in the middle of a 32-bit word.
 TEST_P(CpuKernel, Bf16RowsBetweenWords) {
   const Mask mask = plan::parse_mask("causal", {.q = 70, .kv = 70});
   const Sequences x =
@@ -338,8 +338,8 @@ TEST_P(CpuKernel, Bf16RowsBetweenWords) {
   }
 }
 
-// Scores of -3 to 3 times a power of two, which are exact in any dtype, and grow from block to
-// block: the weights of the largest are equal, all others 0.
+// Scores of -3 to 3 times a power of two are exact in every dtype, and grow from block to block.
+// The largest ones have equal weights, all others weight 0.
 TEST_P(CpuKernel, HugeScoresAreExact) {
   const Mask mask = plan::parse_mask("full", {.q = 30, .kv = 1200});
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
@@ -360,7 +360,7 @@ TEST_P(CpuKernel, HugeScoresAreExact) {
   }
 }
 
-// A scale of 0 makes all visible scores equal, and one below turns their order round.
+// A scale of 0 makes all visible scores equal; a negative scale reverses their order.
 TEST_P(CpuKernel, ScalesThatAreNotPositive) {
   const Mask mask = plan::parse_mask("causal", {.q = 70, .kv = 70});
   const Sequences x = random_sequences({.heads = 2, .kv_heads = 1}, mask, at::kBFloat16, 7);
@@ -375,20 +375,22 @@ TEST_P(CpuKernel, ScalesThatAreNotPositive) {
   }
 }
 
-// Rule 3 where maxima move with the very block of keys that holds the NaN.
+// Rule 3, in a case where the block of keys with the NaN also raises the maxima.
 TEST_P(CpuKernel, ANanOfTheLastKeyReachesItsQueryOnly) {
   const Mask mask = plan::parse_mask("causal", {.q = 128, .kv = 128});
   Sequences x = random_sequences({.heads = 1, .kv_heads = 1, .head_dim = 16, .value_dim = 96}, mask,
                                  at::kBFloat16, 5);
   x.k_BSGD.slice(1, 90).mul_(4);
-  const Results tame = dealt_attention(kernel(), x, mask, whole(mask, 1), 0.5);
+  const Results finite = dealt_attention(kernel(), x, mask, whole(mask, 1), 0.5);
   x.v_BSGE.select(1, 127).fill_(std::numeric_limits<double>::quiet_NaN());
-  const Results wild = dealt_attention(kernel(), x, mask, whole(mask, 1), 0.5);
-  EXPECT_LE(relative_error(wild.out_BSHE.slice(1, 0, 127), tame.out_BSHE.slice(1, 0, 127)), 0x1p-7);
-  EXPECT_TRUE(wild.out_BSHE.select(1, 127).isnan().all().item<bool>());
+  const Results nonfinite = dealt_attention(kernel(), x, mask, whole(mask, 1), 0.5);
+  EXPECT_LE(relative_error(nonfinite.out_BSHE.slice(1, 0, 127), finite.out_BSHE.slice(1, 0, 127)),
+            0x1p-7);
+  EXPECT_TRUE(nonfinite.out_BSHE.select(1, 127).isnan().all().item<bool>());
 }
 
-// With a softcap an infinite key has finite scores; rows beyond the last query must not meet it.
+// With a softcap the scores of an infinite key are finite. Padding rows after the last query must
+// not multiply it: 0 * Inf is NaN.
 TEST_P(CpuKernel, InfiniteKeysWithASoftcap) {
   const Mask mask = plan::full_mask({.q = 50, .kv = 96});
   Sequences x =
@@ -445,14 +447,14 @@ TEST(CpuKernelErrors, DimsAndStrides) {
 
 TEST(CpuKernelErrors, InstructionSets) {
   std::vector<std::string> names;
-  for (const cpu::Tiles* isa : cpu::all_isas()) {
+  for (const cpu::IsaKernels* isa : cpu::all_isas()) {
     if (cpu::runs_here(*isa)) names.emplace_back(isa->name);
   }
   const std::string required = list_names(names) + " is required";
   EXPECT_EQ(error_of([] { cpu_kernel("sse9"); }), "ARMILLARY_ISA: sse9; " + required);
   EXPECT_EQ(error_of([] { cpu_kernel("portible"); }),
             "ARMILLARY_ISA: portible; " + required + "; nearest: portable");
-  for (const cpu::Tiles* isa : cpu::all_isas()) {
+  for (const cpu::IsaKernels* isa : cpu::all_isas()) {
     const std::string name = isa->name;
     const std::string missing = cpu::missing_for(name);
     EXPECT_EQ(

@@ -1,4 +1,4 @@
-// What each instruction set makes of single numbers: exponentials, tanh, rounding.
+// Functions of single numbers in each instruction set: exponentials, tanh, rounding.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -11,20 +11,20 @@
 
 #include "armillary/kernel/cpu/isa.h"
 #include "armillary/kernel/cpu_views.h"
-#include "armillary/kernel/dealt_attention.h"
+#include "armillary/kernel/testing/dealt_attention.h"
 
 namespace armillary::kernel {
 namespace {
 
 class CpuMath : public KernelTest {
  protected:
-  const cpu::Tiles& isa() const { return cpu::isa_named(GetParam()); }
+  const cpu::IsaKernels& isa() const { return cpu::isa_named(GetParam()); }
 };
 
 INSTANTIATE_TEST_SUITE_P(Isas, CpuMath, testing::ValuesIn(isa_names()),
                          [](const auto& test) { return test.param; });
 
-// Every 9973rd float of both signs, all specials among them.
+// Every 9973rd float of both signs, which include subnormals, infinities and NaN.
 TEST_P(CpuMath, RoundsAsPyTorchDoes) {
   std::vector<float> x = {0x1p-133f, 0x1.8p-133f, 0x1p-24f, 0x1p-25f, 65519.99f, 65520.0f};
   for (std::uint64_t bits = 0; bits < std::uint64_t{1} << 32; bits += 9973) {
@@ -37,21 +37,21 @@ TEST_P(CpuMath, RoundsAsPyTorchDoes) {
   const at::Tensor given = at::from_blob(x.data(), {count}, at::kFloat);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const at::Tensor rounded = at::zeros({count}, dtype);
-    isa().write_rows[cpu::index_of(element_of(dtype))](x.data(), 0, 1, count,
-                                                       rounded.mutable_data_ptr(), 0);
+    isa().write_rows[cpu::index_of(element_of(dtype))](
+        {.data = x.data(), .count = 1, .width = count}, rounded.mutable_data_ptr(), 0);
     const at::Tensor required = given.to(dtype);
     EXPECT_TRUE(at::equal(rounded.isnan(), required.isnan())) << dtype;
     EXPECT_TRUE(at::equal(rounded.nan_to_num(0), required.nan_to_num(0))) << dtype;
   }
 }
 
-/// 2^x for floats next to each other is within one exponent; so is their distance.
+/// Error in units of the last place of a float near `exact`; subnormals have the smallest unit.
 double ulp_error(float given, long double exact) {
   const int exponent = std::max(std::ilogb(static_cast<float>(exact)), -126);
   return static_cast<double>(std::abs(given - exact) / std::ldexp(1.0L, exponent - 23));
 }
 
-// Every 97th float from -87 to 88, and what lies beyond.
+// Every 97th float from -87 to 88, and values beyond that range.
 TEST_P(CpuMath, ExpErrsByLessThanTwoUlp) {
   std::vector<float> x;
   for (const float sign : {-1.0f, 1.0f}) {
@@ -71,7 +71,7 @@ TEST_P(CpuMath, ExpErrsByLessThanTwoUlp) {
     worst = std::max(worst, ulp_error(y[i], std::exp(static_cast<long double>(x[i]))));
   }
   EXPECT_LE(worst, 2);
-  EXPECT_GT(worst, 0.4);  // It was measured at all.
+  EXPECT_GT(worst, 0.4);  // otherwise the test measured nothing
   constexpr float kInf = std::numeric_limits<float>::infinity();
   constexpr float kMost = std::numeric_limits<float>::max();
   std::vector<float> ends = {std::numeric_limits<float>::quiet_NaN(), -88, 0, -0.0f};
@@ -87,7 +87,7 @@ TEST_P(CpuMath, ExpErrsByLessThanTwoUlp) {
   for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(y[i], i < 8 ? kInf : 0) << ends[i];
 }
 
-// Every 97th float from -126 to 1: what it rounds to in bf16 is then as good as that of exp.
+// Every 97th float from -126 to 1. With this error, rounding to bf16 is as accurate as from exp.
 TEST_P(CpuMath, Exp2OfWeightsErrsByLessThanBf16CanTell) {
   if (isa().exp2_to_round == nullptr) GTEST_SKIP() << "[SKIP] no pairs of bf16 in " << isa().name;
   std::vector<float> x;
@@ -106,7 +106,7 @@ TEST_P(CpuMath, Exp2OfWeightsErrsByLessThanBf16CanTell) {
     worst = std::max(worst, std::abs(y[i] / exact - 1));
   }
   EXPECT_LE(worst, 0x1p-18);
-  EXPECT_GT(worst, 0x1p-20);  // It was measured at all.
+  EXPECT_GT(worst, 0x1p-20);  // otherwise the test measured nothing
   std::vector<float> ends = {-1000, -1e9f, -1e18f, std::numeric_limits<float>::lowest()};
   ends.resize(15, -std::numeric_limits<float>::infinity());
   ends.push_back(std::numeric_limits<float>::quiet_NaN());
@@ -117,7 +117,7 @@ TEST_P(CpuMath, Exp2OfWeightsErrsByLessThanBf16CanTell) {
 
 TEST_P(CpuMath, TanhErrsByLessThanFourUlp) {
   std::vector<float> x;
-  for (std::uint32_t bits = 0x20000000; bits < 0x42c80000; bits += 997) {  // to 100
+  for (std::uint32_t bits = 0x20000000; bits < 0x42c80000; bits += 997) {  // up to 100.0
     float value = 0;
     std::memcpy(&value, &bits, sizeof value);
     x.push_back(x.size() % 2 == 0 ? value : -value);

@@ -8,6 +8,7 @@
 namespace armillary::kernel {
 namespace {
 
+/// Team::run by ATen: one iteration of a parallel loop per thread of the team.
 void run_on_intra_op_threads(int threads, void (*work)(void*), void* context) {
   at::parallel_for(0, threads, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) work(context);
@@ -17,7 +18,7 @@ void run_on_intra_op_threads(int threads, void (*work)(void*), void* context) {
 }  // namespace
 
 cpu::Team intra_op_team(double flops) {
-  // To wake a thread takes some 10 us, the time of a MFLOP; to make one, ten times that.
+  // Waking a thread takes about as long as a million flops, so a thread gets at least two million.
   constexpr double kFlopsAThread = 1 << 21;
   if (at::in_parallel_region() || flops < 2 * kFlopsAThread) return {.threads = 1};
   const int busy = static_cast<int>(std::min<double>(flops / kFlopsAThread, at::get_num_threads()));
@@ -33,6 +34,7 @@ cpu::Element element_of(at::ScalarType dtype) {
   return dtype == at::kHalf ? cpu::Element::Float16 : cpu::Element::Float32;
 }
 
+// Requires a dtype that kernels take, so every dtype but fp64 is one of cpu::Element.
 bool is_block(const at::Tensor& x) {
   return x.is_cpu() && x.dim() == 4 && x.scalar_type() != at::kDouble && has_rows(x);
 }
@@ -51,7 +53,7 @@ cpu::Input input_of(const at::Tensor& x_BLHE) {
           .head = x_BLHE.stride(2)};
 }
 
-cpu::Result result_of(const at::Tensor& x_BLHE) {
+cpu::RoundedOutput result_of(const at::Tensor& x_BLHE) {
   return {.data = x_BLHE.mutable_data_ptr(),
           .element = element_of(x_BLHE.scalar_type()),
           .batch = x_BLHE.stride(0),

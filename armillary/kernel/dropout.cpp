@@ -1,3 +1,4 @@
+// The generator Philox4x32-10, and the words of a (query, key) pair.
 #include "armillary/kernel/dropout.h"
 
 #include <cmath>
@@ -19,6 +20,7 @@ std::uint32_t high(std::uint64_t x) {
 
 }  // namespace
 
+// Two multiplications per round; the key advances by a Weyl sequence. Constants of the paper.
 Words philox4x32_10(Words counter, std::array<std::uint32_t, 2> key) {
   constexpr int kRounds = 10;
   constexpr std::uint64_t kMultiplier0 = 0xD2511F53;
@@ -35,6 +37,8 @@ Words philox4x32_10(Words counter, std::array<std::uint32_t, 2> key) {
   return counter;
 }
 
+// The key depends on step, batch entry, head and seed, so streams of different heads are
+// independent.
 DropoutStream::DropoutStream(const Dropout& dropout, std::int64_t batch, std::int64_t head)
     : threshold_(static_cast<std::uint64_t>(std::llround(dropout.p * kTwo32))),
       kept_(1 / (1 - dropout.p)) {
@@ -60,6 +64,7 @@ void DropoutStream::fill_row(std::int64_t q, std::span<const std::int64_t> keys,
                              std::span<Number> factors) const {
   ARMILLARY_CHECK(keys.size() == factors.size());
   const auto kept = static_cast<Number>(kept_);
+  // Neighbouring keys with equal k / 4 use one call of the generator.
   std::int64_t number = -1;
   Words words{};
   for (std::size_t i = 0; i < keys.size(); ++i) {

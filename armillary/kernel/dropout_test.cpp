@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
-#include "armillary/kernel/dropout_by_aten.h"
+#include "armillary/kernel/testing/dropout_by_aten.h"
 
 namespace armillary::kernel {
 namespace {
@@ -38,8 +38,8 @@ TEST(DropoutStream, IsWhatTheHeaderSays) {
   }
 }
 
-// Every number in turn is small and above 32 bits. 2,916 entries: a word that is left out changes
-// half of those that have it.
+// Each number is once small and once above 32 bits. If the code left out a word, half of the 2,916
+// entries with that word would change.
 TEST(DropoutStream, EqualsAtensGeneratorForNumbersOfAnySize) {
   const std::vector<std::uint64_t> seeds = {5, 0x0123456700000005, 0xfedcba9800000005};
   const std::vector<std::uint64_t> steps = {7, 0x0000000100000007, 0x8000000000000007};
@@ -66,7 +66,7 @@ TEST(DropoutStream, EqualsAtensGeneratorForNumbersOfAnySize) {
   }
 }
 
-// Whatever rows a call holds: neighbours, stripes, backwards.
+// Any order of rows in a call: neighbours, stripes, backwards.
 TEST(DropoutStream, FillsRowsByTheKeyAlone) {
   const DropoutStream stream({.p = 0.4, .seed = 1, .step = 2}, 0, 1);
   for (const std::vector<std::int64_t>& keys : {std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7},
@@ -107,7 +107,7 @@ TEST(DropoutStream, DropsAShareOfP) {
   }
 }
 
-// Two streams agree by chance only: with p = 1/2 in half of the entries.
+// Two streams agree only by chance: for p = 1/2 in half of the entries.
 TEST(DropoutStream, EverythingInTheKeyMatters) {
   const Dropout dropout{.p = 0.5, .seed = 5, .step = 6};
   const std::vector<bool> reference = drops_of(dropout, 0, 0);
@@ -121,13 +121,13 @@ TEST(DropoutStream, EverythingInTheKeyMatters) {
   EXPECT_NEAR(agreement(drops_of({.p = 0.5, .seed = 4, .step = 6}, 0, 0)), 0.5, kBound);
   EXPECT_NEAR(agreement(drops_of({.p = 0.5, .seed = 5, .step = 7}, 0, 0)), 0.5, kBound);
   EXPECT_NEAR(agreement(drops_of({.p = 0.5, .seed = 6, .step = 5}, 0, 0)), 0.5, kBound);
-  // The high words of seed and step alone.
+  // Streams that differ only in the high word of seed or step.
   constexpr std::uint64_t kHigh = std::uint64_t{1} << 32;
   EXPECT_NEAR(agreement(drops_of({.p = 0.5, .seed = 5 + kHigh, .step = 6}, 0, 0)), 0.5, kBound);
   EXPECT_NEAR(agreement(drops_of({.p = 0.5, .seed = 5, .step = 6 + kHigh}, 0, 0)), 0.5, kBound);
   EXPECT_NEAR(agreement(drops_of(dropout, 1, 0)), 0.5, kBound);
   EXPECT_NEAR(agreement(drops_of(dropout, 0, 1)), 0.5, kBound);
-  // Query and key are not exchangeable, nor are neighbours alike.
+  // Query and key cannot be exchanged, and neighbours differ.
   std::vector<bool> transposed;
   std::vector<bool> shifted;
   for (std::size_t q = 0; q < 200; ++q) {

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/kernel/dealt_attention.h"
-#include "armillary/kernel/feature_sets.h"
 #include "armillary/kernel/reference.h"
-#include "armillary/kernel/wild_values.h"
+#include "armillary/kernel/testing/dealt_attention.h"
+#include "armillary/kernel/testing/feature_sets.h"
+#include "armillary/kernel/testing/nonfinite_values.h"
 #include "tests/finite_differences.h"
 
 namespace armillary::kernel {
@@ -24,7 +24,7 @@ class FeatureRules : public KernelTest {
  protected:
   Results dealt(const Sequences& x, const Mask& mask, const Deal& deal,
                 const Features& features) const {
-    return dealt_attention(kernel(), x, mask, deal, features.score, features.sinks_H);
+    return dealt_attention(kernel(), x, mask, deal, features);
   }
 };
 
@@ -90,7 +90,7 @@ TEST_P(FeatureRules, LengthsAndHeadDimsMayDiffer) {
   }
 }
 
-// Many patches a call, whole and partial ones.
+// Many mask tiles per call, whole and mixed.
 TEST_P(FeatureRules, LongSequences) {
   const Mask mask = plan::parse_mask("window:left=700,right=0", {.q = 1300, .kv = 1300});
   for (const at::ScalarType dtype : dtypes()) {
@@ -106,8 +106,8 @@ TEST_P(FeatureRules, LongSequences) {
   }
 }
 
-/// PyTorch's attention in the dtype of the inputs: slopes as a bias, the sink as one more key whose
-/// score is all bias and whose value is 0.
+/// PyTorch's attention in the dtype of the inputs. Slopes are a bias; a sink is one more key with
+/// key 0 and value 0, whose score is its bias.
 Results torch_attention(const Sequences& x, const Mask& mask, const Features& features) {
   const at::ScalarType dtype = x.q_BSHD.scalar_type();
   const auto leaf = [](const at::Tensor& t) { return t.detach().clone().requires_grad_(); };
@@ -146,7 +146,7 @@ TEST_P(FeatureRules, SlopesAndSinksEqualPyTorch) {
   EXPECT_LE(relative_error(given.dsinks_H, torch.dsinks_H), tolerance(dtype()));
 }
 
-// Section 6 of the design, with features: error against fp64 <= 2.5 x that of PyTorch in the dtype.
+// With features, the error against fp64 is at most 2.5 times that of PyTorch in the same dtype.
 TEST_P(FeatureRules, Bf16IsAsGoodAsPyTorch) {
   const Mask mask = plan::parse_mask("causal", {.q = 200, .kv = 200});
   const Features features = features_of(kAlibi + kSinks, 2, 0.2);
@@ -156,7 +156,7 @@ TEST_P(FeatureRules, Bf16IsAsGoodAsPyTorch) {
   const Results exact = naive(x, mask, features);
   Results given = dealt(x, mask, one_deal(mask, 2), features);
   for (at::Tensor* grad : {&given.dq_BSHD, &given.dk_BSGD, &given.dv_BSGE}) {
-    *grad = grad->to(at::kBFloat16);  // As the plan's last copy does.
+    *grad = grad->to(at::kBFloat16);  // as the last copy of a plan does
   }
   const auto expect = [&](const char* name, at::Tensor Results::*field) {
     EXPECT_LE(relative_error(given.*field, exact.*field),
@@ -202,7 +202,7 @@ TEST_P(FeatureRules, DropoutLeavesTheLogSumExpAlone) {
   EXPECT_FALSE(at::equal(without.out_BSHE, with.out_BSHE));
 }
 
-// Rule 2. All that a row without keys has is its sink.
+// Rule 2. A row without keys has only its sink.
 TEST_P(FeatureRules, RowsWithoutKeysAreZero) {
   const Mask mask(8, 8, {{.q = {0, 3}, .k = {0, 8}}, {.q = {5, 8}, .k = {2, 4}}});
   const Sequences x = random_sequences({.heads = 2, .kv_heads = 1}, mask, at::kFloat, 7);
@@ -229,20 +229,20 @@ TEST_P(FeatureRules, NothingVisibleGivesNoGradientAndNoMaximum) {
 
 // Rule 3.
 TEST_P(FeatureRules, NanAndInfinityReachOnlyWhatSeesThem) {
-  const Mask mask = mask_of_wild_values();
+  const Mask mask = mask_of_nonfinite_values();
   for (const at::ScalarType dtype : dtypes()) {
     for (const double scale : {1.0, 0.3}) {
       SCOPED_TRACE(fmt::format("{}, scale {}", c10::toString(dtype), scale));
       const Features features = features_of(kAllFeatures, 2, scale);
-      const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype, 13);
-      expect_wild_values_stay(tame, naive(tame, mask, features), [&](const Sequences& x) {
+      const Sequences finite = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype, 13);
+      expect_nonfinite_values_stay(finite, naive(finite, mask, features), [&](const Sequences& x) {
         return dealt(x, mask, one_deal(mask, 2), features);
       });
     }
   }
 }
 
-// Rule 4. Products of 1e4 under a softcap of 30; a distance of 10 million tokens.
+// Rule 4. Products of 1e4 under a softcap of 30, and a distance of 10 million tokens.
 TEST_P(FeatureRules, LargeScoresDoNotOverflow) {
   const Mask mask = plan::full_mask({.q = 2, .kv = 3});
   Sequences x = random_sequences({.head_dim = 2}, mask, at::kFloat, 17);
@@ -277,7 +277,7 @@ TEST_P(FeatureRules, LargeScoresDoNotOverflow) {
   EXPECT_EQ(carry.lse_BLH.item<float>(), 0);
 }
 
-// Rule 5. As in reference_test.cpp: work for 2^60 pairs that no band touches would not end.
+// Rule 5, as in reference_test.cpp: any work for 2^60 hidden pairs would not end.
 TEST(Features, PairsThatNoBandTouchesCostNothing) {
   constexpr std::int64_t kRows = std::int64_t{1} << 30;
   const Mask mask(
@@ -309,7 +309,7 @@ TEST_P(FeatureRules, SameCallGivesTheSameBits) {
                   });
 }
 
-// Also in one call, which knows the sinks.
+// This also holds for attend_all, which knows the sinks.
 TEST_P(FeatureRules, ANaNScoreIsTheLargestLogitBesideAnySink) {
   const Mask mask = plan::full_mask({.q = 9, .kv = 9});
   const Sequences x = random_sequences({.heads = 4, .kv_heads = 4}, mask, dtype(), 3);
@@ -318,12 +318,13 @@ TEST_P(FeatureRules, ANaNScoreIsTheLargestLogitBesideAnySink) {
   for (const bool all : {false, true}) {
     const Deal deal{
         .q_blocks = {run(0, 9)}, .k_blocks = {run(0, 9)}, .q_heads = {{0, 4}}, .all = all};
-    const Results given = dealt_attention(kernel(), x, mask, deal, Score{.scale = 0.3}, sinks_H);
+    const Results given =
+        dealt_attention(kernel(), x, mask, deal, Features{{.scale = 0.3}, sinks_H});
     EXPECT_TRUE(given.max_logit_H.isnan().all().item<bool>()) << given.max_logit_H << all;
   }
 }
 
-// Whichever of several blocks of queries comes first.
+// This holds for a NaN in any of several query row blocks.
 TEST_P(FeatureRules, ANaNScoreIsTheLargestLogitOfAllBlocks) {
   const Mask mask = plan::full_mask({.q = 300, .kv = 9});
   for (const std::int64_t row : {4, 150, 290}) {

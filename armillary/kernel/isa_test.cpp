@@ -1,4 +1,4 @@
-// isa_test.cpp: which set of kernels is taken, and what is said of those that are not.
+// The choice of an instruction set, and the reasons given for the sets that are not chosen.
 #include "armillary/kernel/cpu/isa.h"
 
 #include <gmock/gmock.h>
@@ -75,8 +75,8 @@ TEST(CpuFlags, OfThisProcessStayTheSame) {
 }
 
 struct ChoiceCase {
-  std::string amx;          ///< Reason why tiles are missing.
-  std::string avx512_bf16;  ///< The same of pairs.
+  std::string amx;          ///< reason why AMX is missing
+  std::string avx512_bf16;  ///< reason why avx512_bf16 is missing
   std::string avx512;
   double fp32;
   double bf16;
@@ -118,7 +118,7 @@ TEST(ChooseIsa, ByRatesAndWhatRuns) {
 TEST(ExplainIsa, GivesTheReasonOfEachSet) {
   std::vector<IsaFacts> facts = facts_of({"no amx_tile", "", "", 217.4, 107.3, "avx512"});
   facts[2].fp32_gflops = facts[2].bf16_gflops = 217.4;
-  const std::vector<IsaReport> reports = explain(facts, 2, false);
+  const std::vector<IsaStatus> reports = explain(facts, 2, false);
   ASSERT_EQ(reports.size(), facts.size());
   const auto why = [&](int set, Element element) { return reports[set].uses[index_of(element)]; };
   EXPECT_EQ(reports[0].missing, "no amx_tile");
@@ -145,7 +145,7 @@ TEST(ExplainIsa, NamesPairsAndTiles) {
   std::vector<IsaFacts> facts = facts_of({"", "", "", 117, 233, "amx"});
   facts[0].fp32_gflops = 217;
   facts[0].bf16_gflops = 2830;
-  const auto bf16 = [](const IsaReport& report) {
+  const auto bf16 = [](const IsaStatus& report) {
     return report.uses[index_of(Element::BFloat16)].why;
   };
   EXPECT_EQ(bf16(explain(facts, 0, false)[0]),
@@ -157,7 +157,7 @@ TEST(ExplainIsa, NamesPairsAndTiles) {
 }
 
 TEST(ReportIsas, IsOfEverySet) {
-  const std::vector<IsaReport> reports = report_isas();
+  const std::vector<IsaStatus> reports = isa_statuses();
   ASSERT_EQ(reports.size(), all_isas().size());
   int taken = 0;
   for (std::size_t i = 0; i < reports.size(); ++i) {
@@ -207,7 +207,7 @@ TEST(BurnUnits, OfASetAreItsOwnAndThoseBelow) {
 }
 
 #if defined(__x86_64__)
-/// Others that use tiles on this thread set them once and go on.
+/// Other users of AMX on this thread configure tiles once and rely on them.
 TEST(BurnUnits, LeaveTheTilesOfTheThreadAsTheyWere) {
   if (!amx_permitted()) GTEST_SKIP() << "[SKIP] " << missing_for("amx");
   const auto configured = [] {

@@ -1,3 +1,7 @@
+// Clears, merges, adds and finishes partial results.
+//
+// Contiguous rows of fp32, bf16 or fp16 on a CPU go to the row ops of the CPU kernel, which read
+// and write memory once. Other tensors go to ATen. Sinks are merged as a partial over one more key.
 #include "armillary/kernel/merge.h"
 
 #include <ATen/ATen.h>
@@ -22,12 +26,13 @@ void expect_alike(const char* where, const char* what, const at::Tensor& given,
   }
 }
 
-/// a - b, so that exp(a - lse) of a merge is sigmoid(lead), which is exactly 1 and 0 where one side
-/// is empty. Equal sides weigh the same; said so explicitly, because -inf - -inf is NaN.
+/// a - b for two log-sum-exps. The weight exp(a - lse) of a merge is sigmoid(a - b), which is
+/// exactly 1 or 0 if one side is empty. Equal sides get 0, because -inf - -inf would be NaN.
 at::Tensor lead(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).masked_fill_(a == b, 0);
 }
 
+/// `given` has the shape of x without its last dim, as lse has that of out.
 void expect_alike_but_last(const char* where, const char* what, const at::Tensor& given,
                            const at::Tensor& x) {
   if (x.dim() == 0 || given.sizes() != x.sizes().slice(0, x.dim() - 1)) {
@@ -36,7 +41,7 @@ void expect_alike_but_last(const char* where, const char* what, const at::Tensor
   }
 }
 
-/// Sums are accumulators; what is added to them may have travelled in the input dtype.
+/// The dtypes of an accumulator and a part of it, which may have travelled in the input dtype.
 void expect_addable(const char* where, const at::Tensor& sum, const at::Tensor& part) {
   const at::ScalarType dtype = part.scalar_type();
   if (dtype != sum.scalar_type() && accumulator(dtype) != sum.scalar_type()) {
@@ -45,15 +50,17 @@ void expect_addable(const char* where, const at::Tensor& sum, const at::Tensor& 
   }
 }
 
-/// Whether one pass over memory does it, in place of several of ATen's.
+/// Whether a row op of the CPU kernel takes both, so one pass over memory replaces several of ATen.
 bool are_blocks(const at::Tensor& sum, const at::Tensor& part) {
   return is_block(sum) && sum.scalar_type() == at::kFloat && is_block(part);
 }
 
+/// Threads for row ops of `flops_each` per element.
 cpu::Team team_of(const at::Tensor& x, double flops_each) {
   return intra_op_team(flops_each * static_cast<double>(x.numel()));
 }
 
+/// merge() by the row op of the CPU kernel.
 void merge_rows(const Partial& acc, const at::Tensor& other_out, const at::Tensor& other_lse) {
   const at::Tensor& out = acc.out_BLHE;
   cpu::merge(cpu::current_isa(), team_of(out, 4.0),
@@ -65,7 +72,7 @@ void merge_rows(const Partial& acc, const at::Tensor& other_out, const at::Tenso
               .other_lse = output_of(other_lse)});
 }
 
-/// As a key of that score whose value is 0.
+/// Merges a partial over one key per head, whose score is the sink and whose value is 0.
 void merge_sinks(Partial& partial, const at::Tensor& sinks_H) {
   const at::Tensor& lse = partial.lse_BLH;
   if (lse.dim() == 0 || sinks_H.sizes() != lse.sizes().slice(lse.dim() - 1) ||
@@ -74,6 +81,7 @@ void merge_sinks(Partial& partial, const at::Tensor& sinks_H) {
                           c10::toString(sinks_H.scalar_type()), fmt::join(sinks_H.sizes(), ", "),
                           c10::toString(lse.scalar_type()), fmt::join(lse.sizes(), ", "));
   }
+  // The row op reads the same zeros and the same logits for every row: strides of 0.
   at::Tensor& out = partial.out_BLHE;
   if (is_block(out) && out.size(3) <= cpu::kMaxDim) {
     static constexpr float kNoValue[cpu::kMaxDim] = {};
@@ -112,6 +120,7 @@ void merge(Partial& acc, const Partial& other) {
   if (are_blocks(acc.out_BLHE, other.out_BLHE)) {
     return merge_rows(acc, other.out_BLHE, other.lse_BLH);
   }
+  // By ATen: the weight of each side is a sigmoid of the distance of their log-sum-exps.
   const at::Tensor& a = acc.lse_BLH;
   const at::Tensor& b = other.lse_BLH;
   const at::Tensor distance = lead(a, b).unsqueeze(-1);
@@ -140,11 +149,13 @@ void finish(const Partial& partial, at::Tensor& out_BLHE, at::Tensor& lse_BLH,
   const c10::NoGradGuard no_grad;
   expect_alike("finish", "out", out_BLHE, partial.out_BLHE);
   expect_alike("finish", "lse", lse_BLH, partial.lse_BLH);
+  // A result of lower precision is rounded once, after the sinks: they join in a copy.
   if (sinks_H.defined() && out_BLHE.scalar_type() != partial.out_BLHE.scalar_type()) {
-    Partial with_sinks{partial.out_BLHE.clone(), partial.lse_BLH.clone()};  // to be rounded once
+    Partial with_sinks{partial.out_BLHE.clone(), partial.lse_BLH.clone()};
     merge_sinks(with_sinks, sinks_H);
     return finish(with_sinks, out_BLHE, lse_BLH);
   }
+  // Otherwise they join in the memory of the result.
   if (!shares_memory(out_BLHE, partial.out_BLHE)) out_BLHE.copy_(partial.out_BLHE);
   if (!shares_memory(lse_BLH, partial.lse_BLH)) lse_BLH.copy_(partial.lse_BLH);
   Partial result{out_BLHE, lse_BLH};

@@ -11,14 +11,14 @@
 #include <string>
 #include <vector>
 
-#include "armillary/core/refusal.h"
-#include "armillary/kernel/dealt_attention.h"
-#include "armillary/kernel/naive_attention.h"
+#include "armillary/core/testing/expect_error.h"
+#include "armillary/kernel/testing/dealt_attention.h"
+#include "armillary/kernel/testing/naive_attention.h"
 
 namespace armillary::kernel {
 namespace {
 
-// A merge adds a few roundings of 2^-53 to numbers of size 1 to 10.
+// A merge makes a few rounding errors of 2^-53 in numbers of size 1 to 10.
 constexpr double kRounding = 1e-13;
 
 Partial copy(const Partial& x) {
@@ -38,7 +38,7 @@ Partial nothing_seen(at::IntArrayRef out_shape, at::ScalarType dtype) {
   return partial;
 }
 
-/// Some rows have seen keys, some have not; log-sum-exps are far apart or near.
+/// Some rows saw keys and some did not; log-sum-exps are near each other or far apart.
 Partial random_partial(at::IntArrayRef out_shape) {
   at::manual_seed(*rc::gen::inRange<std::uint64_t>(0, 1u << 30));
   const double spread = *rc::gen::element(0.0, 1.0, 30.0, 2000.0);
@@ -118,8 +118,8 @@ RC_GTEST_PROP(Merge, IsSoftmaxOverBothSetsOfKeys, ()) {
               kRounding);
 }
 
-// fp32 rows have a path of their own: many of them, rows that fill no vector, sides that saw no
-// key.
+// fp32 rows take the row op of the CPU kernel. Cases: many rows, rows that do not fill a vector,
+// and sides that saw no key.
 TEST(Merge, Fp32RowsEqualFp64) {
   for (const std::int64_t width : {1, 5, 64, 131}) {
     at::manual_seed(static_cast<std::uint64_t>(width));
@@ -141,7 +141,7 @@ TEST(Merge, Fp32RowsEqualFp64) {
   }
 }
 
-// Parts that travelled in the input dtype; views with gaps; rows that fill no vector.
+// Parts in the input dtype, views with gaps, and rows that do not fill a vector.
 TEST(Merge, PartsOfTheInputDtypeAreWidenedExactly) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     for (const std::int64_t width : {1, 5, 64, 131}) {
@@ -192,8 +192,8 @@ TEST(Finish, ASinkByHand) {
   EXPECT_NEAR(result.lse_BLH.item<double>(), std::log(4.0), 1e-14);
 }
 
-// Finishing with sinks is merging with a partial that saw one key of that score and value 0, in
-// whatever shares the keys came.
+// finish() with sinks equals a merge with a partial that saw one key per head, of that score and
+// value 0.
 RC_GTEST_PROP(Finish, ASinkIsAKeyWithoutAValue, ()) {
   const std::vector<std::int64_t> shape = random_shape();
   const Partial partial = random_partial(shape);
@@ -203,8 +203,8 @@ RC_GTEST_PROP(Finish, ASinkIsAKeyWithoutAValue, ()) {
   expect_same(finished(partial, sinks_H), merged(partial, sink), kRounding);
 }
 
-// The plan says that finishing reads the partial: others may read it afterwards. In its own memory,
-// the result is the same.
+// In a plan `finish` only reads the partial, so other ops may read it afterwards. A result in the
+// memory of the partial has the same bits.
 TEST(Finish, LeavesThePartialAloneUnlessItIsTheResult) {
   const at::Tensor sinks_H = at::tensor({0.5f, 2.0f});
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {

@@ -1,4 +1,4 @@
-#include "armillary/kernel/naive_attention.h"
+#include "armillary/kernel/testing/naive_attention.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -25,8 +25,8 @@ TEST(NaiveAttention, OneQueryOverTwoKeysByHand) {
   EXPECT_NEAR(y.dq_BSHD.item<double>(), 0.75 * std::log(3.0), 1e-15);
 }
 
-// The features that numbers can be worked out for: scores 4 and -4, capped at 2, less 3 and 0 by
-// distance (the one query sits on the last key), and a sink.
+// Features whose result is computed by hand: scores 4 and -4 with softcap 2, minus 3 and 0 for the
+// distance (the query has the position of the last key), and a sink of 0.
 TEST(NaiveAttention, FeaturesByHand) {
   const Sequences x{.q_BSHD = at::ones({1, 1, 1, 1}, at::kDouble),
                     .k_BSGD = at::tensor({4.0, -4.0}, at::kDouble).view({1, 2, 1, 1}),

@@ -1,8 +1,9 @@
-// Lowers a mask over runs to calls of a NativeAttention.
+// Cuts the visible pairs of some runs into calls with simple masks.
 //
-// Each run is a few sets of evenly spaced rows; a band between two such sets of one step
-// is lo <= j - i <= hi over their rows i and j. Rows that see all keys are split off, until what is
-// left is a rectangle, a triangle or a window.
+// (1) Each run becomes a few sets of evenly spaced rows (EvenRows). (2) Between two sets of the
+// same step a band is lo <= j - i <= hi over their row numbers i and j. (3) Cutter splits off rows
+// that see all keys, until a rectangle, a triangle or a window remains. (4) Neighbouring calls over
+// disjoint rows are joined into groups for libraries that take several calls at once.
 #include <algorithm>
 #include <utility>
 
@@ -11,17 +12,17 @@
 namespace armillary::kernel {
 namespace {
 
-/// Rows of a tensor whose positions are `step` apart.
+/// Rows of a tensor with evenly spaced positions: row i of the set has position begin + i step.
 struct EvenRows {
   NativeRows rows;
-  std::int64_t begin = 0;  ///< Position of the first row.
+  std::int64_t begin = 0;  ///< position of the first row
   std::int64_t step = 1;
 
-  /// Of the rows at [range.begin, range.end).
+  /// Rows of the tensor for numbers [range.begin, range.end) of this set.
   NativeRows part(plan::Interval range) const {
     return {rows.first + range.begin * rows.step, range.end - range.begin, rows.step};
   }
-  /// Which rows have a position in `range`.
+  /// Numbers of the rows whose position is in `range`.
   plan::Interval within(plan::Interval range) const {
     const auto first_at = [&](std::int64_t position) {
       return position <= begin ? 0 : (position - begin + step - 1) / step;
@@ -30,7 +31,8 @@ struct EvenRows {
   }
 };
 
-/// Those of a list of runs: of a striped run its stripes or its columns, which are fewer.
+/// Even rows of a list of runs. A striped run is cut into its stripes, or into its columns (the
+/// rows with the same place in each stripe) if these are fewer.
 std::vector<EvenRows> even_rows_of(const plan::Runs& runs) {
   std::vector<EvenRows> each;
   std::int64_t row = 0;
@@ -51,47 +53,52 @@ std::vector<EvenRows> even_rows_of(const plan::Runs& runs) {
   return each;
 }
 
+/// floor(x / by)
 std::int64_t floor_of(std::int64_t x, std::int64_t by) {
   return x / by - (x % by < 0 ? 1 : 0);
 }
 
-/// Far outside of every distance of rows, and far from overflow.
+/// Exceeds every distance of two rows, and sums of a few such numbers do not overflow.
 constexpr std::int64_t kFar = std::int64_t{1} << 58;
 
-/// The calls of some queries against some keys, evenly spaced, under one band.
+/// Cuts one band between even rows into native calls.
 class Cutter {
  public:
   Cutter(const EvenRows& q, const EvenRows& k, const Abilities& can, std::vector<NativeCall>& calls)
       : q_(q), k_(k), can_(can), calls_(calls) {}
 
-  /// Rows i of `q` see rows j of `k` with lo <= j - i <= hi: none where no multiple of the step
-  /// lies in the band, hi < lo.
+  /// Query rows i in `q` see key rows j in `k` with lo <= j - i <= hi. hi < lo means that no
+  /// multiple of the step lies in the band.
   void cut(plan::Interval q, plan::Interval k, std::int64_t lo, std::int64_t hi) {
+    // Rows without a visible pair are cut off.
     q = intersect(q, {k.begin - hi, k.end - lo});
     k = intersect(k, {q.begin + lo, q.end + hi});
     if (q.empty() || k.empty() || hi < lo) return;
+    // Which edge of the band crosses the rectangle: hi (above), lo (below), both or none.
     const bool cuts_above = q.begin + hi < k.end - 1;
     const bool cuts_below = q.end - 1 + lo > k.begin;
     if (!cuts_above && !cuts_below) return add(q, k, NativeMask::Full, 0, false);
-    if (cuts_above && k.end - hi < q.end) {  // rows that see up to the last key
+    if (cuts_above && k.end - hi < q.end) {  // these rows see keys up to the last
       cut({q.begin, k.end - hi}, k, lo, hi);
       return cut({k.end - hi, q.end}, k, lo, kFar);
     }
     if (!cuts_below) return cut_triangle(q, k, hi, false);
     if (!cuts_above) {
-      const std::int64_t first = k.begin - lo;  // rows before see the first key
+      const std::int64_t first = k.begin - lo;  // rows before this one see all keys
       if (q.begin < first) {
         add({q.begin, first}, k, NativeMask::Full, 0, false);
         return cut({first, q.end}, k, lo, kFar);
       }
       return cut_triangle(q, k, lo, true);
     }
+    // Both edges: a window.
     if (can_.window) return add(q, k, NativeMask::Window, hi - lo + 1, false);
     cut_window(q, k, lo, hi);
   }
 
  private:
-  /// Rows by as many as see a key in common: a triangle below, a rectangle and a triangle above.
+  /// Cuts a window into groups of as many query rows as the window is wide. A group has a triangle
+  /// below, a rectangle of keys that all its rows see, and a triangle above.
   void cut_window(plan::Interval q, plan::Interval k, std::int64_t lo, std::int64_t hi) {
     for (std::int64_t begin = q.begin; begin < q.end; begin += hi - lo + 1) {
       const plan::Interval rows{begin, std::min(q.end, begin + hi - lo + 1)};
@@ -103,7 +110,9 @@ class Cutter {
     }
   }
 
-  /// All keys up to i + bound; backwards, from i + bound on. Aligned at the end that is read last.
+  /// Row i sees the keys up to i + bound or, `backwards`, from i + bound on. A causal mask is
+  /// aligned at the last row, so the second kind is a causal call that reads both sides backwards.
+  /// Without causal masks the triangle is cut into quarters, down to single rows.
   void cut_triangle(plan::Interval q, plan::Interval k, std::int64_t bound, bool backwards) {
     if (can_.causal) return add(q, k, NativeMask::Causal, 0, backwards);
     if (q.end - q.begin == 1) return add(q, k, NativeMask::Full, 0, false);
@@ -135,17 +144,20 @@ class Cutter {
   std::vector<NativeCall>& calls_;
 };
 
+/// Cuts one band between two sets of even rows.
 void cut_pair(const EvenRows& q, const EvenRows& k, const plan::Band& band, const Abilities& can,
               std::vector<NativeCall>& calls) {
   if (q.step != k.step && q.rows.count > 1 && k.rows.count > 1) {
-    for (std::int64_t i = 0; i < q.rows.count; ++i) {  // rows have no common step
+    // Without a common step, each query row is cut alone: a single row has any step.
+    for (std::int64_t i = 0; i < q.rows.count; ++i) {
       const EvenRows one{q.part({i, i + 1}), q.begin + i * q.step, k.step};
       cut_pair(one, k, band, can, calls);
     }
     return;
   }
   const std::int64_t step = k.rows.count > 1 ? k.step : q.step;
-  const std::int64_t offset = q.begin - k.begin;  // k - q = step (j - i) - offset
+  // Positions: k - q = step (j - i) - offset. The band over positions becomes one over j - i.
+  const std::int64_t offset = q.begin - k.begin;
   const std::int64_t lo =
       band.lo == plan::Distance::kAnyLo ? -kFar : -floor_of(-(band.lo + offset), step);
   const std::int64_t hi =
@@ -153,6 +165,7 @@ void cut_pair(const EvenRows& q, const EvenRows& k, const plan::Band& band, cons
   Cutter(q, k, can, calls).cut(q.within(band.q), k.within(band.k), lo, hi);
 }
 
+/// Whether all rows of `after` come after those of `before`, both read forwards.
 bool apart(const NativeRows& before, const NativeRows& after) {
   return before.step > 0 && after.step > 0 &&
          before.first + (before.count - 1) * before.step < after.first;
@@ -161,6 +174,7 @@ bool apart(const NativeRows& before, const NativeRows& after) {
 }  // namespace
 
 std::vector<std::vector<NativeCall>> native_calls(const Pairs& pairs, const Abilities& can) {
+  // All calls, one after the other.
   std::vector<NativeCall> calls;
   const std::vector<EvenRows> k_each = even_rows_of(pairs.k_runs);
   for (const EvenRows& q : even_rows_of(pairs.q_runs)) {
@@ -168,6 +182,7 @@ std::vector<std::vector<NativeCall>> native_calls(const Pairs& pairs, const Abil
       for (const plan::Band& band : pairs.mask->bands()) cut_pair(q, k, band, can, calls);
     }
   }
+  // Groups: a call joins the one before if they have the same mask and ascending, disjoint rows.
   std::vector<std::vector<NativeCall>> together;
   for (const NativeCall& call : calls) {
     const auto joins = [&](const NativeCall& before) {

@@ -1,7 +1,7 @@
-// Every kernel, and naive_attention that other tests trust, against PyTorch's own operators in
+// Every kernel, and naive_attention that other tests rely on, against PyTorch's own operators in
 // fp64: scaled_dot_product_attention, softmax, logsumexp and their autograd. Masks are comparisons
-// of positions and dropout is ATen's generator, so that no code of ours is on that side. Then cases
-// in closed form and by hand.
+// of positions and dropout uses ATen's generator, so that side has no code of this project. Then
+// follow cases in closed form and by hand.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "armillary/kernel/dealt_attention.h"
-#include "armillary/kernel/dropout_by_aten.h"
+#include "armillary/kernel/testing/dealt_attention.h"
+#include "armillary/kernel/testing/dropout_by_aten.h"
 
 namespace armillary::kernel {
 namespace {
@@ -25,7 +25,7 @@ using PyTorch = KernelTest;
 INSTANTIATE_TEST_SUITE_P(Kernels, PyTorch, testing::ValuesIn(kernel_names()),
                          [](const auto& test) { return test.param; });
 
-/// A mask by its name here and as a comparison of queries [Q, 1] and keys [K].
+/// A mask as text, and as a comparison of query positions [Q, 1] and key positions [K].
 struct MaskCase {
   std::string text;
   plan::Lengths lengths;
@@ -108,10 +108,10 @@ at::Tensor kept_by_aten(const Dropout& dropout, at::IntArrayRef sizes_BHQK) {
   return kept_BHQK;
 }
 
-/// What PyTorch says of a case, in fp64.
-class Opinion {
+/// Results of a case by PyTorch in fp64.
+class TorchAttention {
  public:
-  Opinion(const Sequences& x, const at::Tensor& visible_QK, const Model& model)
+  TorchAttention(const Sequences& x, const at::Tensor& visible_QK, const Model& model)
       : x_(x), hidden_QK_(visible_QK.logical_not()), model_(model), score_(model.score()) {
     const at::Tensor sinks_H = model.sink_logits();
     if (sinks_H.defined()) sinks_H_ = leaf(sinks_H);
@@ -137,11 +137,11 @@ class Opinion {
   std::int64_t queries() const { return hidden_QK_.size(0); }
   std::int64_t keys() const { return hidden_QK_.size(1); }
 
-  /// Slopes and hidden pairs, what is added to scores; [H, Q, K].
+  /// Bias [H, Q, K] of the scores: slopes, and -inf for hidden pairs.
   at::Tensor bias() const {
     at::Tensor bias_HQK = at::zeros({model_.heads, queries(), keys()}, at::kDouble);
     if (model_.slopes) {
-      // From the back: the last query is on the last key.
+      // Counted from the end: the last query has the position of the last key.
       const at::Tensor q = at::arange(queries(), at::kDouble) - (queries() - 1);
       const at::Tensor k = at::arange(keys(), at::kDouble) - (keys() - 1);
       const at::Tensor slopes = score_.alibi_slopes_H.to(at::kDouble).view({-1, 1, 1});
@@ -156,7 +156,7 @@ class Opinion {
     return at::cat({x_HQK, sinks_H_.view({-1, 1, 1}).expand(shape)}, -1);
   }
 
-  /// Of all pairs, and of the sink as one more key.
+  /// Scores of all pairs, and of the sink as one more key.
   at::Tensor logits() const {
     const at::Tensor k = k_.repeat_interleave(model_.heads / model_.kv_heads, 2);
     at::Tensor logits_BHQK = at::einsum("bqhd,bkhd->bhqk", {q_, k}) * score_.scale;
@@ -174,7 +174,7 @@ class Opinion {
     return at::einsum("bhqk,bkhe->bqhe", {weights_BHQK, v});
   }
 
-  /// The sink is one more key and value of 0, with a bias.
+  /// The sink is one more key with key and value 0, whose score is its bias.
   at::Tensor by_sdpa() const {
     const auto by_head = [&](const at::Tensor& x_BSGX) {
       if (!sinks_H_.defined()) return x_BSGX.transpose(1, 2);
@@ -200,8 +200,8 @@ class Opinion {
   at::Tensor sinks_H_;
 };
 
-Results opinion(const Sequences& x, const MaskCase& mask, const Model& model) {
-  return Opinion(x, visible_pairs(mask), model).results();
+Results torch_attention(const Sequences& x, const MaskCase& mask, const Model& model) {
+  return TorchAttention(x, visible_pairs(mask), model).results();
 }
 
 /// Calls visit(mask, model): every mask with plain attention, every model with two masks.
@@ -229,12 +229,13 @@ TEST_P(PyTorch, SaysTheSameOfMasksHeadsAndFeatures) {
                                      .q_heads = {{0, 1}, {1, model.heads}}}};
     for (const at::ScalarType dtype : dtypes()) {
       const Sequences x = model.sequences(mask, dtype);
-      const Results required = opinion(x, shape, model);
+      const Results required = torch_attention(x, shape, model);
       for (const Deal& deal : ways) {
-        expect_near(dealt_attention(kernel(), x, mask, deal, model.score(), model.sink_logits()),
-                    required, tolerance(dtype),
-                    fmt::format("{}, {}, {}, {}", shape.text, model.name, c10::toString(dtype),
-                                deal.all ? "at once" : "in parts"));
+        expect_near(
+            dealt_attention(kernel(), x, mask, deal, Features{model.score(), model.sink_logits()}),
+            required, tolerance(dtype),
+            fmt::format("{}, {}, {}, {}", shape.text, model.name, c10::toString(dtype),
+                        deal.all ? "at once" : "in parts"));
       }
     }
   });
@@ -245,13 +246,13 @@ TEST(NaiveAttention, EqualsPyTorch) {
     const Mask mask = plan::parse_mask(shape.text, shape.lengths);
     const Sequences x = model.sequences(mask, at::kDouble);
     expect_near(naive_attention(x, mask, model.score(), model.sink_logits()),
-                opinion(x, shape, model), 1e-12, shape.text + ", " + model.name);
+                torch_attention(x, shape, model), 1e-12, shape.text + ", " + model.name);
   });
 }
 
-// Keys that are all the same weigh the same: a causal row is the mean of the values up to it, the
-// log-sum-exp is its score and the log of their number, and no score has a gradient that does not
-// cancel, so dq is 0.
+// Equal keys have equal weights. So a causal row is the mean of the values up to it, its
+// log-sum-exp is the score plus the log of their number, and the gradients of the scores cancel: dq
+// is 0.
 TEST_P(PyTorch, EqualKeysGiveTheMeanOfValues) {
   constexpr std::int64_t kLength = 150;
   const Mask mask = plan::causal_mask({.q = kLength, .kv = kLength}, plan::Align::Start);
@@ -277,8 +278,8 @@ TEST_P(PyTorch, EqualKeysGiveTheMeanOfValues) {
   }
 }
 
-// Queries 1 and 2, keys 0 and 2 ln 2, a scale of 1/2: scores 0 and ln 2, 0 and ln 4, so weights
-// 1/3 and 2/3, 1/5 and 4/5. Values 3 and 6, dout 1.
+// Queries 1 and 2, keys 0 and 2 ln 2, scale 1/2. Query 1 has scores 0 and ln 2 and weights 1/3 and
+// 2/3; query 2 has scores 0 and ln 4 and weights 1/5 and 4/5. Values 3 and 6, dout 1.
 TEST_P(PyTorch, TwoQueriesOverTwoKeysByHand) {
   const Mask mask = plan::full_mask({.q = 2, .kv = 2});
   const double ln2 = std::log(2.0);

@@ -1,3 +1,8 @@
+// Attention by ATen, one Piece at a time: a mask tile in one batch entry for one KV head.
+//
+// Forward: scores, maximum, weights, output and log-sum-exp of the piece, merged into the carry.
+// Backward: P, dP, dS, and from them dV, dQ and dK. Hidden pairs have score -inf and weight 0; a
+// NaN or Inf in an input takes slower paths that keep it away from rows that do not see it.
 #include "armillary/kernel/reference.h"
 
 #include <ATen/ATen.h>
@@ -9,29 +14,29 @@
 #include <span>
 #include <vector>
 
-#include "armillary/kernel/patches.h"
+#include "armillary/kernel/mask_tiles.h"
 #include "armillary/kernel/vector_math.h"
 
 // Letters in this file: M query tokens x query heads of one KV head, N keys, I a dim of size 1.
 namespace armillary::kernel {
 namespace {
 
-// The scores of a patch stay in the L2 cache (1 MiB in fp32), and its matrix products are large
-// enough to run at full speed.
+// The scores of a mask tile (1 MiB in fp32) stay in the L2 cache, and its GEMMs are large enough to
+// run at full speed.
 constexpr std::int64_t kQueryRows = 512;
 constexpr std::int64_t kKeyRows = 512;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kLog2E = 1.4426950408889634;
 
-/// False if anything in `x` is NaN or Inf. A sum of finite numbers may overflow too: callers take
-/// their slow path then, which is as right as the fast one.
-bool tame(const at::Tensor& x) {
+/// False if any element is NaN or Inf. Also false if the sum of finite numbers overflows; then the
+/// callers take their slow path, which gives the same result.
+bool surely_finite(const at::Tensor& x) {
   return std::isfinite(x.sum().item<double>());
 }
 
-/// x = exp(x). As 2^x, because ATen sends exp, but not exp2, to a library that takes twice as long,
-/// and 15 times where results underflow.
+/// x = exp(x), computed as 2^(x log2 e). ATen hands exp, but not exp2, to a library that is slower,
+/// above all if results underflow.
 void exp_in_place(at::Tensor& x) {
   x.mul_(kLog2E).exp2_();
 }
@@ -42,34 +47,35 @@ at::Tensor products(const at::Tensor& a_MD, const at::Tensor& b_ND, double scale
   return at::addmm_out(products_MN, products_MN, a_MD, b_ND.t(), /*beta=*/0, scale);
 }
 
-/// weights x, where hidden weights are 0, also against a NaN or Inf in `x`: rows that have one are
-/// added one by one. Slow, and not needed in healthy runs.
+/// weights x, in which a hidden weight of 0 keeps even a NaN or Inf of `x` away. The product is
+/// computed without the rows of `x` that have one; these are added one by one. Slow, but healthy
+/// runs do not need it.
 at::Tensor weighted_sum(const at::Tensor& weights_MN, const at::Tensor& x_NX,
                         const at::Tensor& hidden_MN) {
-  const at::Tensor wild_N = x_NX.isfinite().all(1).logical_not_();
-  at::Tensor sum_MX = weights_MN.mm(x_NX.masked_fill(wild_N.unsqueeze(1), 0));
-  const at::Tensor wild_rows = wild_N.nonzero().squeeze(1).cpu();
-  for (std::int64_t i = 0; i < wild_rows.size(0); ++i) {
-    const std::int64_t row = wild_rows[i].item<std::int64_t>();
+  const at::Tensor nonfinite_N = x_NX.isfinite().all(1).logical_not_();
+  at::Tensor sum_MX = weights_MN.mm(x_NX.masked_fill(nonfinite_N.unsqueeze(1), 0));
+  const at::Tensor nonfinite_rows = nonfinite_N.nonzero().squeeze(1).cpu();
+  for (std::int64_t i = 0; i < nonfinite_rows.size(0); ++i) {
+    const std::int64_t row = nonfinite_rows[i].item<std::int64_t>();
     const at::Tensor term_MX = weights_MN.narrow(1, row, 1) * x_NX.narrow(0, row, 1);
     sum_MX.add_(term_MX.masked_fill(hidden_MN.narrow(1, row, 1), 0));
   }
   return sum_MX;
 }
 
-/// A patch in one batch entry, for one KV head and the query heads that read it.
+/// A mask tile in one batch entry, for one KV head and the query heads that read it.
 struct Piece {
   plan::Interval q_rows;
   plan::Interval k_rows;
   plan::Interval q_heads;
   std::int64_t kv_head = 0;
   std::int64_t batch = 0;
-  at::Tensor bias_LIN;      ///< 0 where visible, -inf where hidden; undefined if all is visible.
-  at::Tensor slopes_IHI;    ///< Of the query heads; undefined if there are none.
-  at::Tensor distance_LIN;  ///< |k - q - (kv_len - q_len)|, if there are slopes.
-  at::Tensor keep_LHN;      ///< 0 or 1 / (1 - p); undefined without dropout.
+  at::Tensor bias_LIN;      ///< 0 if visible, -inf if hidden; undefined: all visible
+  at::Tensor slopes_IHI;    ///< slopes of the query heads; undefined: none
+  at::Tensor distance_LIN;  ///< |k - q - (kv_len - q_len)|, with slopes only
+  at::Tensor keep_LHN;      ///< 0 or 1 / (1 - p); undefined: no dropout
 
-  /// View [tokens, heads, ...] of a tensor of the query side, and [N, ...] of one of the key side.
+  /// Views of the piece: [tokens, heads, ...] of a query tensor, [N, ...] of a key tensor.
   at::Tensor queries(const at::Tensor& x_BLHX) const {
     return x_BLHX.select(0, batch)
         .slice(0, q_rows.begin, q_rows.end)
@@ -79,7 +85,7 @@ struct Piece {
     return x_BLGX.select(0, batch).slice(0, k_rows.begin, k_rows.end).select(1, kv_head);
   }
 
-  /// The same as M or N rows in accumulators; copies only if it must.
+  /// The same as M or N rows in the accumulator dtype. Copies only if rows or dtype require it.
   at::Tensor q_side(const at::Tensor& x_BLHX) const {
     return queries(x_BLHX).flatten(0, 1).to(accumulator(x_BLHX.scalar_type()));
   }
@@ -87,7 +93,7 @@ struct Piece {
     return keys(x_BLGX).to(accumulator(x_BLGX.scalar_type()));
   }
 
-  bool partial() const { return bias_LIN.defined(); }
+  bool mixed() const { return bias_LIN.defined(); }
   at::Tensor by_token(const at::Tensor& x_MN) const {
     return x_MN.unflatten(0, {q_rows.end - q_rows.begin, q_heads.end - q_heads.begin});
   }
@@ -95,18 +101,18 @@ struct Piece {
     return (bias_LIN < 0).expand({-1, q_heads.end - q_heads.begin, -1}).flatten(0, 1);
   }
 
-  /// Makes hidden scores -inf. A sum is the fast way, but NaN - inf would not be -inf.
+  /// Makes hidden scores -inf. Adding the bias is fast, but NaN - inf would be NaN.
   void hide_scores(const at::Tensor& s_MN) const {
-    if (!partial()) return;
-    if (tame(s_MN)) {
+    if (!mixed()) return;
+    if (surely_finite(s_MN)) {
       by_token(s_MN).add_(bias_LIN);
     } else {
       by_token(s_MN).masked_fill_(bias_LIN < 0, -kInf);
     }
   }
-  /// Makes hidden weights 0, which they are already unless something met a NaN or an infinity.
+  /// Makes hidden weights 0. They are 0 already unless an input has a NaN or Inf.
   void hide_weights(const at::Tensor& w_MN) const {
-    if (partial() && !tame(w_MN)) by_token(w_MN).masked_fill_(bias_LIN < 0, 0);
+    if (mixed() && !surely_finite(w_MN)) by_token(w_MN).masked_fill_(bias_LIN < 0, 0);
   }
 
   /// x *= keep
@@ -114,16 +120,18 @@ struct Piece {
     if (keep_LHN.defined()) by_token(x_MN).mul_(keep_LHN);
   }
 
+  /// w x over the keys, and w^T x over the queries, without the effect of hidden pairs.
   at::Tensor sum_over_keys(const at::Tensor& w_MN, const at::Tensor& x_NX) const {
-    if (!partial() || tame(x_NX)) return w_MN.mm(x_NX);
+    if (!mixed() || surely_finite(x_NX)) return w_MN.mm(x_NX);
     return weighted_sum(w_MN, x_NX, hidden());
   }
   at::Tensor sum_over_queries(const at::Tensor& w_MN, const at::Tensor& x_MX) const {
-    if (!partial() || tame(x_MX)) return w_MN.t().mm(x_MX);
+    if (!mixed() || surely_finite(x_MX)) return w_MN.t().mm(x_MX);
     return weighted_sum(w_MN.t(), x_MX, hidden().t());
   }
 };
 
+/// Sets the bias of visible pairs to 0.
 template <class Number>
 void show(const std::vector<VisibleKeys>& visible, const at::Tensor& bias_LIN) {
   Number* const bias = bias_LIN.data_ptr<Number>();
@@ -133,6 +141,7 @@ void show(const std::vector<VisibleKeys>& visible, const at::Tensor& bias_LIN) {
   }
 }
 
+/// The bias of a mask tile, written on the CPU row by row.
 at::Tensor bias_of(const plan::Mask& mask, const Strip& q, const Strip& k,
                    const at::TensorOptions& options) {
   const at::Tensor bias_LIN =
@@ -146,13 +155,13 @@ at::Tensor bias_of(const plan::Mask& mask, const Strip& q, const Strip& k,
   return bias_LIN.to(options.device());
 }
 
-/// Global positions of the rows of a patch, for the features that ask for them.
+/// Global positions of the rows of a mask tile, for slopes and dropout.
 struct Positions {
   std::vector<std::int64_t> q;
   std::vector<std::int64_t> k;
 };
 
-/// |k - q - shift|: exact in int64, then rounded once.
+/// |k - q - shift|, exact in int64 and then rounded once.
 at::Tensor distance_of(const Positions& positions, std::int64_t shift,
                        const at::TensorOptions& options) {
   const at::Tensor q_L = at::tensor(positions.q, at::kLong);
@@ -160,6 +169,7 @@ at::Tensor distance_of(const Positions& positions, std::int64_t shift,
   return (k_N - (q_L + shift).view({-1, 1, 1})).abs_().to(options);
 }
 
+/// Writes the dropout factors of a piece, by query, head, key.
 template <class Number>
 void fill_keep(const Dropout& dropout, const Positions& positions, std::int64_t batch,
                std::int64_t first_head, const at::Tensor& keep_LHN) {
@@ -196,15 +206,16 @@ void for_each_piece(const Pairs& pairs, const Inputs& inputs, Visit visit) {
   const at::Tensor& q_BLHD = inputs.q_BLHD;
   const std::int64_t heads = q_BLHD.size(2);
   const std::int64_t group = std::clamp<std::int64_t>(heads, 1, pairs.heads.group_size);
-  const PatchLimits limits{.q_rows = std::max<std::int64_t>(1, kQueryRows / group),
-                           .k_rows = kKeyRows};
-  const Patches patches = find_patches(*pairs.mask, pairs.q_runs, pairs.k_runs, limits);
+  // A mask tile has about kQueryRows rows of scores: tokens times the query heads of a KV head.
+  const MaskTileLimits limits{.q_rows = std::max<std::int64_t>(1, kQueryRows / group),
+                              .k_rows = kKeyRows};
+  const MaskTiles mask_tiles = find_mask_tiles(*pairs.mask, pairs.q_runs, pairs.k_runs, limits);
   const auto acc = q_BLHD.options().dtype(accumulator(q_BLHD.scalar_type()));
   const at::Tensor& slopes_H = inputs.score.alibi_slopes_H;
   const Dropout& dropout = inputs.score.dropout;
-  for (const Patch& patch : patches.visible) {
-    const Strip& q = patches.q[patch.q];
-    const Strip& k = patches.k[patch.k];
+  for (const MaskTile& mask_tile : mask_tiles.visible) {
+    const Strip& q = mask_tiles.q[mask_tile.q];
+    const Strip& k = mask_tiles.k[mask_tile.k];
     Piece piece{.q_rows = q.rows,
                 .k_rows = k.rows,
                 .q_heads = {},
@@ -212,7 +223,8 @@ void for_each_piece(const Pairs& pairs, const Inputs& inputs, Visit visit) {
                 .slopes_IHI = {},
                 .distance_LIN = {},
                 .keep_LHN = {}};
-    if (!patch.whole) piece.bias_LIN = bias_of(*pairs.mask, q, k, acc);
+    // State of the mask tile: bias and distances are the same for all heads and batch entries.
+    if (!mask_tile.whole) piece.bias_LIN = bias_of(*pairs.mask, q, k, acc);
     Positions rows;
     if (slopes_H.defined() || dropout.on()) {
       rows = {plan::positions(q.runs), plan::positions(k.runs)};
@@ -220,6 +232,7 @@ void for_each_piece(const Pairs& pairs, const Inputs& inputs, Visit visit) {
     if (slopes_H.defined()) {
       piece.distance_LIN = distance_of(rows, pairs.mask->kv_len() - pairs.mask->q_len(), acc);
     }
+    // Its pieces: KV head by KV head, batch entry by batch entry.
     for (piece.kv_head = 0; piece.kv_head < inputs.k_BLGD.size(2); ++piece.kv_head) {
       piece.q_heads = pairs.heads.q_heads_of(piece.kv_head, heads);
       if (piece.q_heads.empty()) continue;
@@ -239,8 +252,8 @@ void for_each_piece(const Pairs& pairs, const Inputs& inputs, Visit visit) {
   }
 }
 
-/// score.h in numbers, for both passes; hidden ones are -inf. `softcap_grad`, if given, becomes
-/// d score / d (scale <q, k>), or stays undefined if that is 1.
+/// Scores of a piece as score.h defines them; hidden ones are -inf. `softcap_grad`, if not null,
+/// becomes d score / d (scale <q, k>); without softcap, where that is 1, it stays undefined.
 at::Tensor scores(const Piece& piece, const Score& score, const at::Tensor& q_MD,
                   const at::Tensor& k_ND, at::Tensor* softcap_grad = nullptr) {
   const double cap = score.softcap.value_or(1);
@@ -265,20 +278,21 @@ class Reference final : public Kernel {
  private:
   void run_attend(const Pairs& pairs, const Inputs& inputs, Partial& carry) const override {
     const c10::NoGradGuard no_grad;
-    clear_fresh(carry);
+    clear_init(carry);
     for_each_piece(pairs, inputs, [&](const Piece& piece) {
       at::Tensor p_MN =
           scores(piece, inputs.score, piece.q_side(inputs.q_BLHD), piece.k_side(inputs.k_BLGD));
-      // A row that sees no key here: its maximum is -inf, all its weights exp(-inf - 0) = 0.
+      // Weights. A row that sees no key has maximum -inf; its weights are exp(-inf - 0) = 0.
       const at::Tensor max_MI = p_MN.amax(1, /*keepdim=*/true);
       exp_in_place(p_MN.sub_(max_MI.masked_fill(max_MI == -kInf, 0)));
-      const at::Tensor sum_MI = p_MN.sum(1, /*keepdim=*/true);  // dropped ones too
+      const at::Tensor sum_MI = p_MN.sum(1, /*keepdim=*/true);  // includes dropped entries
       piece.drop(p_MN);
-      // The largest weight is 1, so the sum is at least 1 unless the row is empty.
+      // Output. The largest weight is 1, so the sum is at least 1 unless the row is empty.
       const at::Tensor out_ME =
           piece.sum_over_keys(p_MN, piece.k_side(inputs.v_BLGE)).div_(sum_MI.clamp_min(1));
       const at::Tensor lse_M = (max_MI + sum_MI.log()).squeeze(1);
 
+      // Merge into the carry, and the largest scores.
       Partial seen{piece.queries(carry.out_BLHE), piece.queries(carry.lse_BLH)};
       merge(seen, {piece.by_token(out_ME), piece.by_token(lse_M)});
       if (carry.max_logit_H.defined()) {
@@ -291,7 +305,7 @@ class Reference final : public Kernel {
   void run_attend_grad(const Pairs& pairs, const Inputs& inputs, const OutputGrads& upstream,
                        InputGrads& grads) const override {
     const c10::NoGradGuard no_grad;
-    clear_fresh(grads);
+    clear_init(grads);
     const double scale = inputs.score.scale;
     for_each_piece(pairs, inputs, [&](const Piece& piece) {
       const at::Tensor q_MD = piece.q_side(inputs.q_BLHD);
@@ -302,7 +316,7 @@ class Reference final : public Kernel {
       at::Tensor softcap_grad_MN;
       at::Tensor p_MN = scores(piece, inputs.score, q_MD, k_ND, &softcap_grad_MN);
       exp_in_place(p_MN.sub_(piece.q_side(upstream.lse_BLH).unsqueeze(1)));
-      piece.hide_weights(p_MN);  // A row that sees no key: -inf - -inf is NaN.
+      piece.hide_weights(p_MN);  // a row that saw no key: -inf - -inf is NaN
 
       // dP = keep * dout V^T, and dV = (keep * P)^T dout
       at::Tensor ds_MN = products(dout_ME, piece.k_side(inputs.v_BLGE), 1);
@@ -311,7 +325,7 @@ class Reference final : public Kernel {
       piece.drop(kept_MN);
       piece.keys(grads.dv_BLGE).add_(piece.sum_over_queries(kept_MN, dout_ME));
 
-      // dS = P * (dP - delta), times the gradient of the softcap
+      // dS = P * (dP - delta), times the gradient of the softcap; dQ = dS K, dK = dS^T Q
       ds_MN.sub_(piece.q_side(upstream.delta_BLH).unsqueeze(1)).mul_(p_MN);
       if (softcap_grad_MN.defined()) ds_MN.mul_(softcap_grad_MN);
       piece.hide_weights(ds_MN);

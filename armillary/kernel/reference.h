@@ -1,10 +1,9 @@
-// reference.h: block attention in ATen: the kernel that others are tested against, kept for ever.
+// reference.h: attention by ATen ops, the kernel that other kernels are tested against.
 //
-// Takes every dtype and any shape, and multiplies in the accumulator dtype only: a bf16 matrix
-// product rounds every block, and is 50 times slower on a CPU without BF16. Works patch by patch
-// (patches.h), so a call needs about 3 MiB of its own in fp32 whatever the length (some 4 MiB more
-// with every feature on); K and V are never repeated for the query heads that share them. Nothing
-// but ATen, hence any device in principle; tested on CPU.
+// It takes every dtype and shape and multiplies in the accumulator dtype only. It works mask tile
+// by mask tile (mask_tiles.h), so a call needs about 3 MiB of temporary memory in fp32 for any
+// length, and about 4 MiB more with every feature. K and V are never repeated for the query heads
+// that share them. It uses ATen only, so any device should work; it is tested on CPUs.
 #pragma once
 
 #include "armillary/kernel/block_attention.h"

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "armillary/kernel/dealt_attention.h"
-#include "armillary/kernel/naive_attention.h"
-#include "armillary/kernel/wild_values.h"
+#include "armillary/kernel/testing/dealt_attention.h"
+#include "armillary/kernel/testing/naive_attention.h"
+#include "armillary/kernel/testing/nonfinite_values.h"
 
 namespace armillary::kernel {
 namespace {
@@ -78,7 +78,7 @@ TEST_P(Rules, QueriesAndKeysOfDifferentLengths) {
   }
 }
 
-// More keys than are packed at once.
+// More keys than the CPU kernel packs at once.
 TEST_P(Rules, ZeroQueryHeads) {
   const Mask mask = plan::full_mask({.q = 4, .kv = 9001});
   const Pairs pairs{.q_runs = run(0, 4), .k_runs = run(0, 9001), .mask = &mask, .heads = {}};
@@ -87,7 +87,7 @@ TEST_P(Rules, ZeroQueryHeads) {
   const auto acc = accumulator(dtype());
   Partial carry{at::zeros({1, 4, 0, 256}, acc), at::zeros({1, 4, 0}, acc)};
   kernel().attend(pairs, {q, k, k, {}}, carry);
-  Result result{at::zeros_like(q), at::zeros({1, 4, 0}, acc)};
+  AttentionOutput result{at::zeros_like(q), at::zeros({1, 4, 0}, acc)};
   kernel().attend_all(pairs, {q, k, k, {}}, {}, result);
   InputGrads grads{at::zeros_like(q), at::full_like(k, kNan), at::full_like(k, kNan)};
   kernel().attend_grad_all(pairs, {q, k, k, {}}, {q, result.lse_BLH, result.lse_BLH}, grads);
@@ -102,7 +102,7 @@ TEST_P(Rules, ZeroBatch) {
   EXPECT_EQ(dealt_attention(kernel(), x, mask, deal, 1).out_BSHE.numel(), 0);
 }
 
-// Many patches a call, whole and partial ones, for more query heads than one.
+// Many mask tiles per call, whole and mixed, for several query heads.
 TEST_P(Rules, LongSequences) {
   for (const std::string text : {"causal", "window:left=700,right=0", "documents:900,30,370"}) {
     const Mask mask = plan::parse_mask(text, {.q = 1300, .kv = 1300});
@@ -133,7 +133,7 @@ Results torch_attention(const Sequences& x, const Mask& mask, double scale) {
   return {out.detach(), {}, q.grad(), k.grad(), v.grad()};
 }
 
-// Section 6 of the design: error against fp64 <= 2.5 x that of one-device attention in the dtype.
+// The error against fp64 is at most 2.5 times that of PyTorch on one device in the same dtype.
 TEST_P(Rules, HalfPrecisionIsAsGoodAsOneDeviceAttention) {
   const Mask mask = plan::parse_mask("causal", {.q = 300, .kv = 300});
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
@@ -144,7 +144,7 @@ TEST_P(Rules, HalfPrecisionIsAsGoodAsOneDeviceAttention) {
                     .q_heads = {{0, 2}}};
     Results given = dealt_attention(kernel(), x, mask, deal, 0.2);
     for (at::Tensor* grad : {&given.dq_BSHD, &given.dk_BSGD, &given.dv_BSGE}) {
-      *grad = grad->to(dtype);  // As the plan's last copy does.
+      *grad = grad->to(dtype);  // as the last copy of a plan does
     }
     const Results torch = torch_attention(x, mask, 0.2);
     const Results exact = naive_attention(x, mask, 0.2);
@@ -174,25 +174,27 @@ TEST_P(Rules, RowsWithoutKeysAreZero) {
 
 // Rule 3.
 TEST_P(Rules, NanAndInfinityReachOnlyWhatSeesThem) {
-  const Mask mask = mask_of_wild_values();
+  const Mask mask = mask_of_nonfinite_values();
   const Deal deal{.q_blocks = {run(0, 15)}, .k_blocks = {run(0, 15)}, .q_heads = {{0, 2}}};
   for (const at::ScalarType dtype : dtypes()) {
     for (const double scale : {1.0, 0.3}) {
       SCOPED_TRACE(fmt::format("{}, scale {}", c10::toString(dtype), scale));
-      const Sequences tame = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype, 13);
-      expect_wild_values_stay(tame, naive_attention(tame, mask, scale), [&](const Sequences& x) {
-        return dealt_attention(kernel(), x, mask, deal, scale);
-      });
+      const Sequences finite = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype, 13);
+      expect_nonfinite_values_stay(
+          finite, naive_attention(finite, mask, scale),
+          [&](const Sequences& x) { return dealt_attention(kernel(), x, mask, deal, scale); });
     }
   }
 }
 
-// Rule 4. Scores of 1e4, 1e4 - 1 and -1e4, exact in fp32: weights 0.73, 0.27 and 0. An fp32 lse of
-// 1e4 is off by up to 2^-11, and so are weights made from it: in merges and in the gradient.
+// Rule 4. Scores 1e4, 1e4 - 1 and -1e4 are exact in fp32; weights are 0.73, 0.27 and 0. An fp32
+// log-sum-exp of 1e4 has an error of up to 2^-11, and so have weights computed from it, in merges
+// and in the gradient.
 TEST_P(Rules, LargeScoresDoNotOverflow) {
   const Mask mask = plan::full_mask({.q = 2, .kv = 3});
   for (const at::ScalarType dtype : dtypes()) {
-    if (dtype == at::kBFloat16) continue;  // dq is a hundredth of terms that cancel
+    if (dtype == at::kBFloat16)
+      continue;  // dq is a hundred times smaller than the terms that cancel in it
     const double of_lse = dtype == at::kDouble ? 1e-11 : 2e-3;
     Sequences x = random_sequences({.head_dim = 2}, mask, dtype, 17);
     x.q_BSHD = at::tensor({100, 1, -100, 1}, dtype).view({1, 2, 1, 2});
@@ -207,8 +209,8 @@ TEST_P(Rules, LargeScoresDoNotOverflow) {
   }
 }
 
-// Rule 5. With any work at all for pairs that no band touches, 2^60 of them would not end; memory
-// for one number per row would be seen as well: every row of these tensors is the same one.
+// Rule 5. Any work for 2^60 hidden pairs would not end, and memory of one number per row would be
+// noticed. All rows of these tensors are the same row of memory.
 TEST(Reference, PairsThatNoBandTouchesCostNothing) {
   constexpr std::int64_t kRows = std::int64_t{1} << 30;
   const Mask mask(

@@ -1,4 +1,4 @@
-// Sums that wait for the next of several rounds (cpu/block.h) stay in the memory that is for them.
+// Accumulators that are kept between the stages of a call stay within their workspace.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -8,10 +8,10 @@
 #include <string>
 #include <thread>
 
-#include "armillary/kernel/cpu/block.h"
-#include "armillary/kernel/cpu/rounds.h"
+#include "armillary/kernel/cpu/attention_args.h"
+#include "armillary/kernel/cpu/stages.h"
 #include "armillary/kernel/cpu_kernel.h"
-#include "armillary/kernel/dealt_attention.h"
+#include "armillary/kernel/testing/dealt_attention.h"
 
 namespace armillary::kernel {
 namespace {
@@ -24,14 +24,15 @@ struct Case {
   std::int64_t heads, kv_heads;
 };
 
-/// On a thread whose memory is larger than a call asks for, so that it keeps it.
+/// Runs a call on a thread whose workspace is already larger than the call may need, and checks
+/// that it writes only to the part that it may use.
 void expect_no_more_than_it_may(const Case& given) {
   const auto& [lengths, text, heads, kv_heads] = given;
   const plan::Mask mask = plan::parse_mask(text, lengths);
   const Sequences x =
       random_sequences({.heads = heads, .kv_heads = kv_heads, .head_dim = kDim, .value_dim = kDim},
                        mask, at::kBFloat16, 3);
-  // About kRestingFloats, and dq of the queries that read one KV head.
+  // The limit: about kRestingFloats, plus dq of the query heads of one KV head.
   const auto most =
       static_cast<std::size_t>(cpu::kRestingFloats + heads / kv_heads * lengths.q * kDim);
   constexpr float kUntouched = 12345;
@@ -50,8 +51,8 @@ void expect_no_more_than_it_may(const Case& given) {
   EXPECT_EQ(std::count(beyond.begin(), beyond.end(), kUntouched), std::ssize(beyond)) << where;
 }
 
-// Keys, and queries and keys, that are packed in several rounds, also where bf16 takes half. With
-// 48 query heads on a KV head, one block is more than is packed, and than may rest, at once.
+// Keys alone, and queries and keys, that are packed in several stages even in bf16, which takes
+// half the memory. With 48 query heads per KV head, one row block exceeds both limits.
 TEST(RestingMemory, HoldsNoMoreSumsThanItMay) {
   for (const Case& given : {Case{{.q = 20, .kv = 9001}, "full", 4, 2},
                             Case{{.q = 9001, .kv = 9001}, "window:left=40,right=9", 2, 1},

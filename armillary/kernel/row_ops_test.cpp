@@ -1,24 +1,24 @@
-// merge, add and delta of every instruction set, where kernel::merge and others take the best one
-// only: against softmax and sums by ATen in fp64.
+// merge, add and delta of every instruction set against softmax and sums by ATen in fp64.
+// kernel::merge and its siblings use only the best instruction set.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "armillary/kernel/cpu/block.h"
+#include "armillary/kernel/cpu/attention_args.h"
 #include "armillary/kernel/cpu/isa.h"
 #include "armillary/kernel/cpu_views.h"
-#include "armillary/kernel/dealt_attention.h"
+#include "armillary/kernel/testing/dealt_attention.h"
 
 namespace armillary::kernel {
 namespace {
 
 class RowOps : public KernelTest {
  protected:
-  const cpu::Tiles& isa() const { return cpu::isa_named(GetParam()); }
+  const cpu::IsaKernels& isa() const { return cpu::isa_named(GetParam()); }
 
-  /// Calls visit(dtype, width, where): rows that fill vectors, and that do not.
+  /// Calls visit(dtype, width, where) for rows that fill vectors and rows that do not.
   template <class Visit>
   static void for_each_width(Visit visit) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
@@ -33,8 +33,8 @@ class RowOps : public KernelTest {
 INSTANTIATE_TEST_SUITE_P(Isas, RowOps, testing::ValuesIn(isa_names()),
                          [](const auto& test) { return test.param; });
 
-/// Attention over keys [begin, end) of given scores, as softmax and logsumexp have it; the first
-/// `empty` rows of the second batch entry see none of them.
+/// Attention over keys [begin, end) of the given scores, by softmax and logsumexp. The first
+/// `empty` rows of the second batch entry see none of these keys.
 Partial attended(const at::Tensor& scores_BLHK, const at::Tensor& v_KE, plan::Interval keys,
                  std::int64_t empty) {
   const at::Tensor part = scores_BLHK.slice(-1, keys.begin, keys.end);
@@ -44,8 +44,8 @@ Partial attended(const at::Tensor& scores_BLHK, const at::Tensor& v_KE, plan::In
   return seen;
 }
 
-// 2 x 70 x 3 rows: not a multiple of the rows of a chunk. Of the last batch entry rows 0 to 9 saw
-// keys of neither side, rows 10 to 19 of one.
+// 2 x 70 x 3 rows are not a multiple of the rows of a chunk. In the last batch entry, rows 0 to 9
+// saw no key on either side, and rows 10 to 19 saw keys on one side only.
 TEST_P(RowOps, MergedRowsAreSoftmaxOverBothSetsOfKeys) {
   for_each_width([&](at::ScalarType dtype, std::int64_t width, const std::string& where) {
     const at::Tensor scores = 9 * at::randn({2, 70, 3, 12}, at::kDouble);

@@ -1,3 +1,4 @@
+// Checks of the options of a score, with the given value and the required one in each text.
 #include "armillary/kernel/score.h"
 
 #include <ATen/ops/isfinite.h>
@@ -21,6 +22,7 @@ void check_score(const char* where, const Score& score, std::int64_t heads) {
     fail<InvalidArgument>("{}: dropout p {}; at least 0 and below 1 is required", where,
                           score.dropout.p);
   }
+  // Only metadata of the slopes: check_slopes() reads their elements.
   const at::Tensor& slopes = score.alibi_slopes_H;
   if (!slopes.defined()) return;
   if (slopes.dim() != 1 || slopes.scalar_type() != at::kFloat || slopes.size(0) < heads) {

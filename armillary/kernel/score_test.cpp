@@ -6,8 +6,8 @@
 #include <limits>
 #include <string>
 
-#include "armillary/core/refusal.h"
-#include "armillary/kernel/dealt_attention.h"
+#include "armillary/core/testing/expect_error.h"
+#include "armillary/kernel/testing/dealt_attention.h"
 
 namespace armillary::kernel {
 namespace {

@@ -1,5 +1,5 @@
-// Queries and keys of which whole blocks meet nothing, and KV heads that no query head reads: a
-// call that writes its results in place of adding to them writes these too.
+// Whole row blocks of queries and keys without a visible pair, and KV heads that no query head
+// reads. A call that initialises its results must write these parts too.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "armillary/kernel/dealt_attention.h"
+#include "armillary/kernel/testing/dealt_attention.h"
 
 namespace armillary::kernel {
 namespace {
@@ -20,11 +20,12 @@ using Unseen = KernelTest;
 INSTANTIATE_TEST_SUITE_P(Kernels, Unseen, testing::ValuesIn(kernel_names()),
                          [](const auto& test) { return test.param; });
 
-/// One call over all queries and keys of a mask: into memory full of NaN, all of it fresh.
-class FreshCall {
+/// One call over all queries and keys of a mask, which initialises results whose memory is full of
+/// NaN.
+class InitCall {
  public:
-  FreshCall(const Kernel& kernel, const Sequences& x, const Mask& mask, const HeadMap& heads,
-            double scale = 0.3)
+  InitCall(const Kernel& kernel, const Sequences& x, const Mask& mask, const HeadMap& heads,
+           double scale = 0.3)
       : kernel_(kernel),
         x_(x),
         inputs_{x.q_BSHD, x.k_BSGD, x.v_BSGE, {.scale = scale}},
@@ -33,20 +34,20 @@ class FreshCall {
                .mask = &mask,
                .heads = heads} {}
 
-  Result attend() const {
+  AttentionOutput attend() const {
     Partial carry{nan_like(x_.dout_BSHE, accumulator_), nan_like(x_.dout_BSHE, accumulator_, 3)};
-    carry.fresh = true;
+    carry.init = true;
     kernel_.attend(pairs_, inputs_, carry);
     return {carry.out_BLHE, carry.lse_BLH};
   }
 
-  Result attend_all(const at::Tensor& sinks_H = {}) const {
-    Result result{nan_like(x_.dout_BSHE, dtype_), nan_like(x_.dout_BSHE, accumulator_, 3)};
+  AttentionOutput attend_all(const at::Tensor& sinks_H = {}) const {
+    AttentionOutput result{nan_like(x_.dout_BSHE, dtype_), nan_like(x_.dout_BSHE, accumulator_, 3)};
     kernel_.attend_all(pairs_, inputs_, sinks_H, result);
     return result;
   }
 
-  /// `all` by attend_grad_all.
+  /// Gradients by attend_grad_all if `all`, else by attend_grad.
   InputGrads grads(const Results& forward, bool all) const {
     const at::ScalarType dtype = all ? dtype_ : accumulator_;
     InputGrads grads{nan_like(x_.q_BSHD, dtype), nan_like(x_.k_BSGD, dtype),
@@ -75,8 +76,8 @@ class FreshCall {
   at::ScalarType accumulator_ = accumulator(dtype_);
 };
 
-/// The ends see each other; queries [50, q_len - 50) see no key, keys [50, 850) no query: several
-/// whole blocks of every instruction set.
+/// Only the ends of both sides are visible. Queries [50, q_len - 50) see no key and keys [50, 850)
+/// are seen by no query: several whole row blocks in every instruction set.
 Mask mask_with_a_gap(std::int64_t q_len) {
   return Mask(q_len, 900,
               {{.q = {0, 50}, .k = {0, 50}, .hi = 0}, {.q = {q_len - 50, q_len}, .k = {850, 900}}});
@@ -103,10 +104,10 @@ TEST_P(Unseen, BlocksOfQueriesWithoutKeysAreZero) {
   for (const at::ScalarType dtype : dtypes()) {
     const Sequences x = random_sequences({.batch = 2, .heads = 2, .kv_heads = 1}, mask, dtype, 7);
     const Results required = naive_attention(x, mask, 0.3);
-    const FreshCall call(kernel(), x, mask, {.group_size = 2});
+    const InitCall call(kernel(), x, mask, {.group_size = 2});
     for (const bool all : {false, true}) {
       const std::string where = fmt::format("{}{}", c10::toString(dtype), all ? ", at once" : "");
-      const Result given = all ? call.attend_all() : call.attend();
+      const AttentionOutput given = all ? call.attend_all() : call.attend();
       EXPECT_LE(relative_error(given.out_BLHE, required.out_BSHE), tolerance(dtype)) << where;
       EXPECT_LE(relative_error(given.lse_BLH, required.lse_BSH), 1e-5) << where;
       expect_all(unseen_queries(given.out_BLHE), 0, where + ": out");
@@ -115,7 +116,7 @@ TEST_P(Unseen, BlocksOfQueriesWithoutKeysAreZero) {
   }
 }
 
-// Queries of dims of 256 are packed in two parts if they are 4200.
+// 4200 queries of dim 256 are packed in two stages.
 TEST_P(Unseen, BlocksWithoutPairsHaveNoGradient) {
   struct Case {
     std::int64_t q_len, heads, head_dim;
@@ -128,7 +129,7 @@ TEST_P(Unseen, BlocksWithoutPairsHaveNoGradient) {
           {.heads = heads, .kv_heads = 1, .head_dim = head_dim, .value_dim = head_dim}, mask, dtype,
           7);
       const Results required = naive_attention(x, mask, 0.3);
-      const FreshCall call(kernel(), x, mask, {.group_size = heads});
+      const InitCall call(kernel(), x, mask, {.group_size = heads});
       for (const bool all : {false, true}) {
         const std::string where =
             fmt::format("{} queries, {}{}", q_len, c10::toString(dtype), all ? ", at once" : "");
@@ -142,16 +143,16 @@ TEST_P(Unseen, BlocksWithoutPairsHaveNoGradient) {
   }
 }
 
-// All that such a row has is its sink, and one of -inf is none.
+// A row without keys has only its sink, and a sink of -inf is none.
 TEST_P(Unseen, ASinkOfMinusInfinityIsNoneInOneCall) {
-  const Mask mask = mask_with_a_gap(130);  // blocks where some queries see keys, and others
+  const Mask mask = mask_with_a_gap(130);  // row blocks in which some queries see keys
   const at::Tensor sinks_H = at::tensor({-kInf, 0.5}, at::kFloat);
   for (const at::ScalarType dtype : dtypes()) {
     const std::string where = c10::toString(dtype);
     const Sequences x = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype, 9);
-    const FreshCall call(kernel(), x, mask, {.group_size = 2});
-    const Result without = call.attend_all();
-    const Result given = call.attend_all(sinks_H.to(accumulator(dtype)));
+    const InitCall call(kernel(), x, mask, {.group_size = 2});
+    const AttentionOutput without = call.attend_all();
+    const AttentionOutput given = call.attend_all(sinks_H.to(accumulator(dtype)));
     EXPECT_TRUE(at::equal(given.out_BLHE.select(2, 0), without.out_BLHE.select(2, 0))) << where;
     EXPECT_TRUE(at::equal(given.lse_BLH.select(2, 0), without.lse_BLH.select(2, 0))) << where;
     expect_all(unseen_queries(given.out_BLHE), 0, where + ": out");
@@ -163,7 +164,7 @@ TEST_P(Unseen, ASinkOfMinusInfinityIsNoneInOneCall) {
   }
 }
 
-/// Query heads 2 to 5 over KV heads 0 to 3, of which they read 1 and 2; the others are NaN.
+/// Query heads 2 to 5 and KV heads 0 to 3. Only KV heads 1 and 2 are read; the others are NaN.
 Sequences sequences_of_unread_heads(const Mask& mask, std::int64_t batch, std::int64_t dim,
                                     at::ScalarType dtype) {
   const Sequences x = random_sequences(
@@ -182,11 +183,11 @@ void expect_only_read_heads(const Kernel& kernel, const Sequences& x, const Mask
   Sequences read = x;
   for (at::Tensor* t : {&read.k_BSGD, &read.v_BSGE}) *t = t->narrow(2, 1, 2);
   const Results required = naive_attention(read, mask, scale);
-  const FreshCall call(kernel, x, mask, {.first_q_head = 2, .group_size = 2}, scale);
+  const InitCall call(kernel, x, mask, {.first_q_head = 2, .group_size = 2}, scale);
   for (const bool all : {false, true}) {
     const std::string where =
         fmt::format("{}, {}{}", what, c10::toString(dtype), all ? ", at once" : "");
-    const Result out = all ? call.attend_all() : call.attend();
+    const AttentionOutput out = all ? call.attend_all() : call.attend();
     EXPECT_LE(relative_error(out.out_BLHE, required.out_BSHE), tolerance(dtype)) << where;
     InputGrads given = call.grads(required, all);
     for (const std::int64_t head : {0, 3}) {
@@ -206,7 +207,7 @@ TEST_P(Unseen, KvHeadsThatNoQueryHeadReads) {
   }
 }
 
-// Queries (backward) or keys (forward) that are packed in two parts.
+// Queries (backward) or keys (forward) that are packed in two stages.
 TEST_P(Unseen, KvHeadsThatNoQueryHeadReadsInSeveralRounds) {
   for (const plan::Lengths lengths : {plan::Lengths{.q = 2300, .kv = 20}, {.q = 20, .kv = 4500}}) {
     const Mask mask = plan::full_mask(lengths);

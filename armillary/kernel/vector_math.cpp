@@ -6,6 +6,7 @@
 namespace armillary::kernel {
 
 void choose_vector_math() {
+  // A static local runs once, on one thread; others wait for it.
   static const bool chosen = [] {
     const c10::NoGradGuard no_grad;
     for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {

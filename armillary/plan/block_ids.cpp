@@ -7,7 +7,7 @@
 namespace armillary::plan {
 namespace {
 
-/// Is `id` the one that continues the run?
+/// True if `id` is the id after the last one of the run.
 bool continues(const IdRun& run, int id) {
   return run.last != std::numeric_limits<int>::max() && id == run.last + 1;
 }
@@ -23,6 +23,7 @@ BlockIds::BlockIds(const std::vector<int>& ids) {
 }
 
 void BlockIds::push_back(int id) {
+  // An empty list keeps its first run in the object; the heap is used from the second run on.
   if (!many_ && one_.size() == 0) {
     one_ = {id, id};
     return;
@@ -42,6 +43,7 @@ std::size_t BlockIds::size() const {
   return count;
 }
 
+// Ids inside a run ascend by construction, so only the borders of runs are compared.
 bool ascend_below(const BlockIds& ids, int end) {
   std::int64_t before = -1;
   for (const IdRun& run : ids.runs()) {
@@ -51,6 +53,7 @@ bool ascend_below(const BlockIds& ids, int end) {
   return true;
 }
 
+// Both lists ascend, so the run that holds the next run of `some` is found by going forward only.
 bool includes(const BlockIds& all, const BlockIds& some) {
   const auto outer = all.runs();
   auto at = outer.begin();
@@ -60,6 +63,7 @@ bool includes(const BlockIds& all, const BlockIds& some) {
   });
 }
 
+// A merge of two ascending lists: the run that ends first cannot meet any later run of the other.
 bool meet(const BlockIds& a, const BlockIds& b) {
   auto left = a.runs().begin();
   auto right = b.runs().begin();

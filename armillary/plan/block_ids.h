@@ -1,8 +1,11 @@
-// block_ids.h: a list of blocks, kept as runs of neighbouring ids.
+// block_ids.h: a list of block ids, stored as runs of consecutive ids.
 //
-// A plan is millions of such lists, and nearly all are neighbours: what a rank owns, and what
-// others need of it. So a list takes 16 bytes and no allocation, whatever the number of its blocks,
-// and two are compared run by run.
+// A plan holds millions of such lists, and nearly all of them are consecutive: the blocks that a
+// rank owns, and those that others need of it. A list of one run takes 16 bytes and no allocation,
+// however many blocks it has, and two lists are compared run by run.
+//
+//   BlockIds{4, 5, 6}         one run, 4-6, stored in the object itself
+//   BlockIds{0, 4, 5, 6, 2}   three runs, 0, 4-6 and 2, stored on the heap
 #pragma once
 
 #include <cstddef>
@@ -14,7 +17,7 @@
 
 namespace armillary::plan {
 
-/// Ids first, first + 1, ... last.
+/// The ids first, first + 1, ..., last. The default run has no ids (last < first).
 struct IdRun {
   int first = 0;
   int last = -1;
@@ -22,8 +25,9 @@ struct IdRun {
   std::size_t size() const { return static_cast<std::size_t>(last) - first + 1; }
 };
 
-/// Any ids in any order, of which only the last can be changed: by adding one. Lists that are equal
-/// have equal runs: a run ends where the next id is not the neighbour above.
+/// A list of ids in any order, changed by appending only. It is iterated id by id, or run by run
+/// with runs(). Runs are as long as possible: a run ends where the next id is not its last id + 1,
+/// so equal lists have equal runs.
 class BlockIds {
  public:
   class Iterator;
@@ -32,6 +36,7 @@ class BlockIds {
   using const_iterator = Iterator;
 
   BlockIds() = default;
+  /// Both append the ids one by one, in the given order.
   BlockIds(std::initializer_list<int> ids);
   BlockIds(const std::vector<int>& ids);
   BlockIds(const BlockIds& other)
@@ -45,35 +50,42 @@ class BlockIds {
   BlockIds& operator=(BlockIds&& other) noexcept = default;
   ~BlockIds() = default;
 
+  /// Appends an id: extends the last run if `id` follows it, begins a new run otherwise.
   void push_back(int id);
 
+  /// The runs in list order; valid until the list changes, moves or dies.
   std::span<const IdRun> runs() const {
     if (many_) return *many_;
     return {&one_, one_.size() == 0 ? std::size_t{0} : 1};
   }
   bool empty() const { return runs().empty(); }
-  std::size_t size() const;                           ///< Cost: O(runs).
-  int front() const { return runs().front().first; }  ///< Requires that there is one.
-  int back() const { return runs().back().last; }     ///< The same.
+  /// Number of ids. Cost: O(runs).
+  std::size_t size() const;
+  /// The first and the last id of the list. Both require that it is not empty.
+  int front() const { return runs().front().first; }
+  int back() const { return runs().back().last; }
+  /// The ids one by one, in list order.
   Iterator begin() const;
   Iterator end() const;
   bool operator==(const BlockIds& other) const;
 
  private:
-  // Runs are in `many_`, or without it there is one, or none if it has no ids.
+  // The runs are `many_` if it is set. Otherwise the list has the one run `one_`, or none if `one_`
+  // has no ids.
   IdRun one_;
   std::unique_ptr<std::vector<IdRun>> many_;
 };
 
-/// Do the ids ascend, and lie in [0, end)?
+/// True if the ids ascend strictly and lie in [0, end). Cost: O(runs).
 bool ascend_below(const BlockIds& ids, int end);
 
-/// Has `all` every id of `some`? Both ascend. Cost: O(runs).
+/// True if `all` has every id of `some`. Requires that both ascend. Cost: O(runs).
 bool includes(const BlockIds& all, const BlockIds& some);
 
-/// Do they share an id? Both ascend. Cost: O(runs).
+/// True if the lists share an id. Requires that both ascend. Cost: O(runs).
 bool meet(const BlockIds& a, const BlockIds& b);
 
+/// Forward iterator over the ids; dereferences to the id by value. Invalid once the list changes.
 class BlockIds::Iterator {
  public:
   using iterator_category = std::forward_iterator_tag;
@@ -83,6 +95,7 @@ class BlockIds::Iterator {
   using reference = int;
 
   Iterator() = default;
+  /// At the first id of `run`; the run past the last one gives the end iterator.
   explicit Iterator(const IdRun* run) : run_(run) {}
   int operator*() const { return run_->first + static_cast<int>(offset_); }
   Iterator& operator++() {
@@ -101,7 +114,7 @@ class BlockIds::Iterator {
 
  private:
   const IdRun* run_ = nullptr;
-  std::size_t offset_ = 0;
+  std::size_t offset_ = 0;  ///< Ids of `run_` before the current one.
 };
 
 inline BlockIds::Iterator BlockIds::begin() const {
@@ -110,6 +123,8 @@ inline BlockIds::Iterator BlockIds::begin() const {
 inline BlockIds::Iterator BlockIds::end() const {
   return Iterator(runs().data() + runs().size());
 }
+// Lists of one run compare 8 bytes; a list on the heap never equals one in the object, because it
+// has at least two runs.
 inline bool BlockIds::operator==(const BlockIds& other) const {
   if (!many_ && !other.many_) return one_ == other.one_;
   return many_ && other.many_ && *many_ == *other.many_;

@@ -1,3 +1,7 @@
+// Cuts shards into blocks. For each side of the mask (queries, keys): (1) list the runs of all
+// shards as pieces; (2) collect the edges at which the need of another rank begins or ends, from
+// the mask and the pieces of the other side; (3) cut every contiguous piece at the edges inside it,
+// and join neighbours that the same ranks use.
 #include "armillary/plan/blocks.h"
 
 #include <algorithm>
@@ -5,7 +9,7 @@
 #include <utility>
 
 #include "armillary/core/error.h"
-#include "armillary/plan/each_rank.h"
+#include "armillary/plan/parallel_for_ranks.h"
 
 namespace armillary::plan {
 namespace {
@@ -25,7 +29,8 @@ std::vector<Piece> pieces_of(const std::vector<Runs>& shards) {
   return pieces;
 }
 
-/// One side of the mask against the other: the keys that queries see, or the other way round.
+/// The mask seen from the side whose blocks are cut. `seen_by` maps positions of the other side to
+/// positions of this side; `sees` tells whether tokens of the other side need a block of this side.
 struct Side {
   const Mask& mask;
   bool keys;  ///< The blocks being cut are keys; else queries.
@@ -38,7 +43,8 @@ struct Side {
   }
 };
 
-/// Ends of what each piece of the other side sees: where a block may be needed on one hand only.
+/// Begins and ends of the intervals that each piece of the other side sees, with the owner of that
+/// piece, sorted by position. On the two sides of an edge the owner's need may differ.
 std::vector<std::pair<std::int64_t, Rank>> edges(const Side& side,
                                                  const std::vector<Piece>& others) {
   std::vector<std::pair<std::int64_t, Rank>> cuts;
@@ -52,6 +58,7 @@ std::vector<std::pair<std::int64_t, Rank>> edges(const Side& side,
   return cuts;
 }
 
+/// The ranks whose shard of the other side sees the block.
 std::vector<Rank> users_of(const Side& side, const std::vector<Runs>& others, const Runs& block) {
   std::vector<Rank> users;
   for (Rank rank = 0; rank < static_cast<Rank>(others.size()); ++rank) {
@@ -61,11 +68,12 @@ std::vector<Rank> users_of(const Side& side, const std::vector<Runs>& others, co
 }
 
 /// Cuts a contiguous piece at the edges inside it that other ranks make, and joins neighbours with
-/// the same users. A piece of several stripes stays whole: what needs it needs every stripe.
+/// the same users. A piece of several stripes stays whole: a rank that needs it needs all stripes.
 void cut(const Piece& piece, const Side& side,
          const std::vector<std::pair<std::int64_t, Rank>>& cuts, const std::vector<Runs>& others,
          std::vector<Block>& out) {
   const Interval range = piece.range();
+  // Edges strictly inside the piece, without those of its own rank: its own need moves nothing.
   std::vector<std::int64_t> ends;
   if (piece.run.step == 1) {
     auto edge = std::upper_bound(cuts.begin(), cuts.end(),
@@ -80,6 +88,7 @@ void cut(const Piece& piece, const Side& side,
     out.push_back({piece.owner, {piece.run}});
     return;
   }
+  // A part with the same users as the part before it extends that block.
   ends.push_back(range.end);
   std::int64_t begin = range.begin;
   std::vector<Rank> users_before;
@@ -96,6 +105,7 @@ void cut(const Piece& piece, const Side& side,
   }
 }
 
+/// The blocks of one side, by owner, then in the owner's memory order.
 std::vector<Block> cut_all(const Side& side, const std::vector<Runs>& shards,
                            const std::vector<Runs>& others) {
   const auto cuts = edges(side, pieces_of(others));
@@ -121,10 +131,12 @@ BlockAreas::BlockAreas(const Mask& mask, const Blocks& blocks) : kv_count_(block
         blocks.q.size(), blocks.kv.size());
   }
   areas_.resize(blocks.q.size() * blocks.kv.size());
-  for_each_rank(static_cast<int>(blocks.q.size()), [&](int q) {  // rows are as independent as ranks
-    std::int64_t* area = &areas_[static_cast<std::size_t>(q) * kv_count_];
-    for (const Block& kv : blocks.kv) *area++ = mask.area(blocks.q[q].runs, kv.runs);
-  });
+  parallel_for_ranks(static_cast<int>(blocks.q.size()),
+                     [&](int q) {  // rows are as independent as ranks
+                       std::int64_t* area = &areas_[static_cast<std::size_t>(q) * kv_count_];
+                       for (const Block& kv : blocks.kv)
+                         *area++ = mask.area(blocks.q[q].runs, kv.runs);
+                     });
 }
 
 }  // namespace armillary::plan

@@ -1,8 +1,9 @@
 // blocks.h: the atomic sets of tokens that a plan moves and attends to.
 //
-// Every run of a rank's shard is cut where the mask cuts it (a document's end, a window's halo), so
-// that whole blocks are needed or not needed by a rank; neighbours with the same users are joined
-// again. Strategies lay out the whole plan on blocks; what nobody needs is then left out (prune.h).
+// Every run of a rank's shard is cut at the positions where the need of another rank begins or ends
+// (the end of a document, the edge of a window), so that a rank needs all of a block or nothing of
+// it. Neighbours with the same users are joined again. Strategies lay out the whole plan on blocks
+// and leave out the hops that no rank needs (strategies/movement.h).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@
 
 namespace armillary::plan {
 
-/// Tokens that are owned, moved and attended to together.
+/// Tokens that are owned, moved and attended to together. `runs` are global token positions in the
+/// owner's memory order.
 struct Block {
   Rank owner = 0;
   Runs runs;
@@ -28,13 +30,16 @@ struct Blocks {
   bool operator==(const Blocks&) const = default;
 };
 
-/// Cost: O((world + cuts) * bands near a block), no loop over tokens.
+/// Cuts the shards of the problem's layout into blocks. Deterministic, so every rank computes the
+/// same blocks. Cost: O((world + cuts) * bands near a block), no loop over tokens.
 Blocks make_blocks(const Problem& problem);
 
-/// Visible pairs of every (query block, key block), computed once per problem and shared by all
-/// readers. Immutable.
+/// The number of visible (query, key) pairs of every (query block, key block), computed once per
+/// problem and shared by all readers. Immutable; threads may share it.
 class BlockAreas {
  public:
+  /// Cost: one area of the mask for every pair of blocks, on all cores; 8 bytes each.
+  /// @throws InvalidArgument for more than 2^28 pairs of blocks.
   BlockAreas(const Mask& mask, const Blocks& blocks);
   std::int64_t area(int q_block, int kv_block) const {
     return areas_[static_cast<std::size_t>(q_block) * kv_count_ + kv_block];

@@ -130,7 +130,7 @@ TEST(Blocks, AreNeededWholeOrNotAtAll) {
         const std::set<Rank> by_any = users(side, block.runs);
         for (const std::int64_t token : positions(block.runs)) {
           std::set<Rank> by_this = users(side, {run_of({token, token + 1})});
-          // What the owner itself sees does not move.
+          // A token that only its owner sees does not move.
           if (by_any.count(block.owner) > 0) by_this.insert(block.owner);
           EXPECT_EQ(by_this, by_any)
               << "token " << token << " of the block of rank " << block.owner;
@@ -143,7 +143,7 @@ TEST(Blocks, AreNeededWholeOrNotAtAll) {
 TEST(Blocks, NeighboursWithTheSameUsersAreOne) {
   for_each_problem([](const Problem& problem) {
     for_each_side(problem, [](const Side& side) {
-      std::set<std::int64_t> starts;  // Of the runs of the shards: never joined.
+      std::set<std::int64_t> starts;  // Begins of the shards' runs, which are never joined.
       for (const Runs& shard : side.shards) {
         for (const plan::Run& run : shard) starts.insert(run.begin);
       }
@@ -213,8 +213,8 @@ TEST(Blocks, DocumentsOfOneRankStayTogether) {
   }
 }
 
-/// Keys 0-3 of rank 0: its own queries see the first two, those of rank 1 all four. What the owner
-/// sees does not move, so it cuts nothing.
+/// Keys 0-3 of rank 0: its own queries see the first two, those of rank 1 all four. The owner's
+/// own need moves nothing, so it cuts nothing.
 TEST(Blocks, TheOwnersOwnNeedsCutNothing) {
   const Blocks blocks =
       make_blocks(make_problem({{4, 8}, "bands:0-2/0-2/..;2-4/0-8/.."}, "contiguous", 2));

@@ -1,3 +1,8 @@
+// Upper bounds on degrees. A side of the mask is cut into pieces, and each piece gets the largest
+// degree that any of its tokens may have. The pieces are refined greedily from a priority queue:
+// the piece whose bound exceeds its exact number of pairs most is halved, at a kink if there is
+// one. Exact numbers of pairs are areas of the mask; the largest degree of a piece is found at its
+// ends and kinks, because the degree is linear between two kinks.
 #include "armillary/plan/degrees.h"
 
 #include <algorithm>
@@ -23,21 +28,23 @@ std::int64_t pairs(const Mask& mask, MaskSide side, const Runs& here, const Runs
   return side == MaskSide::Queries ? mask.area(here, there) : mask.area(there, here);
 }
 
+/// The degree of the token at position `at`.
 std::int64_t pairs_of_token(const Mask& mask, MaskSide side, std::int64_t at) {
   return pairs(mask, side, {run_of({at, at + 1})},
                all_of(side == MaskSide::Queries ? mask.kv_len() : mask.q_len()));
 }
 
-/// Foreign tokens of an interval of positions, and bounds on the pairs of each.
+/// The foreign tokens of an interval of positions: tokens that the rank does not own.
 struct DegreePiece {
   Interval range;
   double tokens = 0;
-  double own_pairs = 0;
-  double own_most = 0;
-  double foreign_pairs = 0;
-  double foreign_most = 0;
+  double own_pairs = 0;      ///< Their pairs with own tokens of the other side, exact.
+  double own_most = 0;       ///< Upper bound on such pairs of a single token.
+  double foreign_pairs = 0;  ///< Their pairs with foreign tokens of the other side, exact.
+  double foreign_most = 0;   ///< Upper bound on such pairs of a single token.
 };
 
+/// Cuts one side of the mask into pieces with tight bounds.
 class Cutter {
  public:
   Cutter(const Mask& mask, MaskSide side, const std::vector<Kink>& kinks, const Runs& own,
@@ -49,6 +56,7 @@ class Cutter {
         own_other_(own_other),
         all_other_(all_of(side == MaskSide::Queries ? mask.kv_len() : mask.q_len())) {}
 
+  /// At most kPieces pieces that cover the side; fewer once every bound is exact.
   std::vector<DegreePiece> pieces() {
     const Interval all{0, length(mask_, side_)};
     if (all.empty()) return {};
@@ -72,7 +80,7 @@ class Cutter {
   }
 
  private:
-  /// How far the bounds are above the pairs, as a part of all pairs. None for one token.
+  /// The distance of the bounds from the exact pairs, as a fraction of all pairs; 0 for one token.
   static double slack(const DegreePiece& whole, const DegreePiece& piece) {
     if (piece.range.end - piece.range.begin <= 1) return 0;
     const auto part = [](double above, double all) { return all > 0 ? above / all : 0; };
@@ -86,7 +94,8 @@ class Cutter {
                                 [&](const Kink& kink) { return kink.at < at; });
   }
 
-  /// At a kink near the middle, or in the middle. Requires two positions.
+  /// The position at which a piece is halved: a kink near the middle, or the middle. Requires two
+  /// positions.
   std::int64_t cut(Interval range) const {
     const std::int64_t middle = range.begin + (range.end - range.begin) / 2;
     const auto next = kink_from(middle);
@@ -95,7 +104,7 @@ class Cutter {
     return middle;
   }
 
-  /// Most pairs of one token of the range, own and foreign: at an end or at a kink.
+  /// The largest degree in the range, own and foreign pairs together: it is at an end or at a kink.
   double most_of_all(Interval range) const {
     if (kinks_.empty()) return std::numeric_limits<double>::infinity();
     std::int64_t most = std::max(pairs_of_token(mask_, side_, range.begin),
@@ -107,7 +116,9 @@ class Cutter {
     return static_cast<double>(most);
   }
 
+  /// A piece with its exact numbers of pairs and its bounds.
   DegreePiece measured(Interval range) const {
+    // Exact pairs: all tokens of the range, less the own ones.
     const Runs here{run_of(range)};
     const Runs own = clip(own_, range);
     DegreePiece piece{.range = range,
@@ -118,6 +129,8 @@ class Cutter {
         pairs(mask_, side_, here, all_other_) - pairs(mask_, side_, own, all_other_);
     piece.own_pairs = static_cast<double>(to_own);
     piece.foreign_pairs = static_cast<double>(to_all - to_own);
+    // Bounds: a token has at most all pairs of the piece, and at most one pair with each token of
+    // the other side that some token of the range sees.
     std::int64_t seen = 0;
     std::int64_t own_seen = 0;
     for (const Interval& part :
@@ -141,6 +154,7 @@ class Cutter {
 
 }  // namespace
 
+// Largest degrees first, so prefix sums answer of_top().
 Degrees::Degrees(std::vector<DegreeStep> steps) : steps_(std::move(steps)) {
   std::sort(steps_.begin(), steps_.end(),
             [](const DegreeStep& a, const DegreeStep& b) { return a.degree > b.degree; });
@@ -159,6 +173,7 @@ double Degrees::of_top(double count) const {
   return pairs_[step] + (count - counts_[step]) * steps_[step].degree;
 }
 
+// The steps above the cap count as the cap; those after them are the same with and without a cap.
 double Degrees::of_top(double count, double cap) const {
   const auto lower = std::partition_point(steps_.begin(), steps_.end(),
                                           [&](const DegreeStep& s) { return s.degree > cap; });
@@ -166,12 +181,14 @@ double Degrees::of_top(double count, double cap) const {
   return capped * cap + of_top(count) - of_top(capped);
 }
 
+// The degree is a sum over bands, and within a band it changes slope at four positions: at the
+// begin and the end of the band, and at the two where a diagonal meets an end of the other range.
 std::vector<Kink> kinks(const Mask& mask, MaskSide side) {
   const std::int64_t end = length(mask, side);
   if (mask.bands().size() > kMostBands || end == 0) return {};
   std::vector<std::int64_t> places{0};
   for (const Band& band : mask.bands()) {
-    if (side == MaskSide::Queries) {  // begins, ends, and where a diagonal meets an end of the keys
+    if (side == MaskSide::Queries) {
       places.insert(places.end(),
                     {band.q.begin, band.q.end, band.k.begin - band.lo, band.k.end - 1 - band.hi});
     } else {
@@ -190,6 +207,8 @@ std::vector<Kink> kinks(const Mask& mask, MaskSide side) {
   return result;
 }
 
+// Own pairs: as few tokens with the largest degree as make the exact sum, so that the sum over all
+// tokens stays exact. Foreign pairs: every token with the largest degree of its piece.
 ForeignDegrees foreign_degrees(const Mask& mask, MaskSide side,
                                const std::vector<Kink>& kinks_of_side, const Runs& own,
                                const Runs& own_other) {

@@ -1,3 +1,7 @@
+// Dependencies by a scoreboard. For every slot a history is kept: the outstanding reads and writes
+// of the tile that is in it, and those of the tile before. An op goes through its views one by one,
+// waits for the touches it conflicts with, and then adds its own. Touches that a later write covers
+// are dropped, so histories stay short.
 #include "armillary/plan/hazards.h"
 
 #include <algorithm>
@@ -6,7 +10,8 @@
 namespace armillary::plan {
 namespace {
 
-/// With what tells most touches apart, so that few of their views are looked at.
+/// A read or write of a view by an op. The tile and the outermost blocks are copied out of the
+/// view: they tell most touches apart, so that few views have to be compared.
 struct Touch {
   Touch(int op, const View& view, bool writes)
       : op(op),
@@ -24,7 +29,8 @@ struct Touch {
   bool waited_for = false;  ///< By a later touch of the same tile.
 };
 
-/// What happened to a slot: to the tile that is in it, and to the one before.
+/// The outstanding touches of a slot: reads and writes of the tile that is in it, and `before`: the
+/// touches of the previous tile that nothing waited for yet.
 struct History {
   int tile = -1;
   std::vector<Touch> before;
@@ -32,12 +38,13 @@ struct History {
   std::vector<Touch> writes;
 };
 
+/// True if `outer` shows everything that `inner` shows. Both are views of one tile.
 bool covers(const View& outer, const View& inner) {
   return outer.heads.contains(inner.heads) && includes(outer.blocks, inner.blocks);
 }
 
 /// Touches of two tiles of one slot conflict whatever their views: a read of a tile that was
-/// replaced must not slip in before its replacement.
+/// replaced must not move before its replacement, where it would look right.
 bool conflict(const Touch& a, const Touch& b) {
   if (a.op == b.op || !(a.writes || b.writes)) return false;
   if (a.tile != b.tile) return true;
@@ -45,8 +52,8 @@ bool conflict(const Touch& a, const Touch& b) {
          overlap(*a.view, *b.view);
 }
 
-/// Another tile takes the slot: it waits for what nobody of the one before waited for, and so for
-/// all of that one.
+/// A new tile takes the slot. It must wait for the outstanding accesses of the previous tile: those
+/// that no later access waited for. All other accesses come before one of these.
 void replace_tile(History& history, int tile) {
   history.before.clear();
   for (std::vector<Touch>* touches : {&history.reads, &history.writes}) {
@@ -57,8 +64,8 @@ void replace_tile(History& history, int tile) {
   history.tile = tile;
 }
 
-/// Adds those of `olds` that `touch` must wait for. Whoever waits for a write that covers an older
-/// touch need not wait for the older one too.
+/// Adds to `waits` the ops of `olds` that `touch` must wait for. A write that covers an older touch
+/// replaces it in the history: to wait for the write is to wait for both.
 void wait_for(std::vector<Touch>& olds, const Touch& touch, std::vector<int>& waits) {
   auto kept = olds.begin();
   for (Touch& old : olds) {
@@ -72,7 +79,8 @@ void wait_for(std::vector<Touch>& olds, const Touch& touch, std::vector<int>& wa
   olds.erase(kept, olds.end());
 }
 
-/// Adds what `touch` must wait for, and notes it.
+/// Adds to `waits` the ops that `touch` must wait for, and adds `touch` to the history. Reads wait
+/// for writes; writes wait for reads, writes and the previous tile.
 void touch_slot(History& history, const Touch& touch, std::vector<int>& waits) {
   if (history.tile < 0) history.tile = touch.tile;
   if (touch.writes && history.tile != touch.tile) replace_tile(history, touch.tile);

@@ -1,7 +1,8 @@
-// hazards.h: which ops of a rank wait for which, from the slots they touch.
+// hazards.h: which ops of a rank wait for which, derived from the slots that they touch.
 //
-// Derived, never written by hand: last writers and readers of every slot, as a processor does it.
-// The verifier, the executor and (later) the simulator use this one answer.
+// Dependencies are never written by hand. They follow from the last writers and readers of every
+// slot, as in the scoreboard of a processor. The verifier, the passes and the executor all use this
+// one derivation.
 #pragma once
 
 #include <functional>
@@ -12,16 +13,16 @@
 
 namespace armillary::plan {
 
-/// Do the views share a head and a block? Both must be of the same tile.
+/// True if the views share a head and a block. Both must be views of the same tile.
 bool overlap(const View& a, const View& b);
 
-/// For every op, the earlier ops of the rank that must be complete before it starts, ascending;
-/// those that follow from others are left out where that is cheap. Two ops conflict if one of them
-/// writes and they touch overlapping views of one tile, or different tiles of one slot. Requires a
-/// program that passes the `form` rules of verify.h.
+/// For every op, the earlier ops of the rank that must be complete before it starts, ascending.
+/// Waits that follow from other waits are left out if that is cheap. Two ops conflict if one of
+/// them writes and they touch overlapping views of one tile, or different tiles of one slot.
+/// Requires a program that passes the rule `well_formed` of verify.h.
 std::vector<std::vector<int>> dependencies(const RankProgram& program);
 
-/// The same, one op after the other, for programs of which nobody keeps the answer.
+/// The same, op by op: `waits` is valid during the call only. For callers that need not keep them.
 using Dependencies = std::function<void(int op, std::span<const int> waits)>;
 void for_each_dependencies(const RankProgram& program, const Dependencies& visit);
 

@@ -108,7 +108,7 @@ TEST_F(HazardsTest, SameBlocksOfOtherHeadsDoNotWait) {
   EXPECT_EQ(waits(), (Waits{{}, {}, {}, {0, 1, 2}}));
 }
 
-/// Whoever waits for a write that covers an older one need not wait for the older one.
+/// An op that waits for a write that covers an older one need not wait for the older one.
 TEST_F(HazardsTest, ACoveringWriteHidesWhatWasBefore) {
   write(blocks(0, {0, 1}));
   read(blocks(0, {1}));
@@ -133,7 +133,8 @@ TEST_F(HazardsTest, OtherSlotsAreIndependent) {
   EXPECT_EQ(waits(), (Waits{{}, {}, {0}, {1}}));
 }
 
-/// A tile that takes over a slot waits for all that touched the one before, whatever their views.
+/// A tile that takes over a slot waits for all ops that touched the tile before, whatever their
+/// views.
 TEST_F(HazardsTest, AnotherTileInTheSlotWaitsForEveryTouch) {
   write(blocks(0, {0}));
   write(blocks(0, {1}));
@@ -162,7 +163,7 @@ TEST_F(HazardsTest, AReadOfTheReplacedTileWaitsForTheOneThatReplacedIt) {
   EXPECT_EQ(waits(), (Waits{{}, {0}, {1}, {0, 2}}));
 }
 
-/// The same where a write covers the view of that read: views of another tile say nothing of it.
+/// The same if a write covers the view of that read: views of different tiles do not compare.
 TEST_F(HazardsTest, AReadOfAnotherTileIsNotHiddenByACoveringWrite) {
   write(blocks(1, {0}));
   read(blocks(0, {0}));
@@ -171,7 +172,7 @@ TEST_F(HazardsTest, AReadOfAnotherTileIsNotHiddenByACoveringWrite) {
   EXPECT_EQ(waits(), (Waits{{}, {0}, {0, 1}, {1}}));
 }
 
-/// What the caller put there need not be written first.
+/// Tiles that the caller filled need not be written first.
 TEST_F(HazardsTest, WritesNextToReadsOfAnInputDoNotWait) {
   read(blocks(2, {0}));
   write(blocks(2, {1}));

@@ -1,3 +1,7 @@
+// Plans to and from JSON with nlohmann::json. Writing: one to_json() for each struct of plan.h.
+// Reading: parse_syntax() checks the text as such (depth, doubled keys); then one parse function
+// for each struct takes its fields from a Node, which knows the way to its value, so that every
+// error names the place.
 #include "armillary/plan/json.h"
 
 #include <algorithm>
@@ -16,6 +20,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;  // Keys in the order they are written: for human readers.
 
+// All values of the enums, for reading: a name is looked up among the names of these.
 constexpr std::array kDtypes{Dtype::F64, Dtype::F32, Dtype::Bf16, Dtype::F16};
 constexpr std::array kWires{Wire::Accumulator, Wire::Input};
 constexpr std::array kPasses{Pass::Forward, Pass::Backward, Pass::Replay};
@@ -37,6 +42,7 @@ Json to_json(const Interval& range) {
   return Json::array({range.begin, range.end});
 }
 
+/// The bands of the mask: whatever name it was made from, it is read back as the same bands.
 Json to_json(const Mask& mask) {
   Json bands = Json::array();
   for (const Band& band : mask.bands()) {
@@ -46,6 +52,7 @@ Json to_json(const Mask& mask) {
   return {{"q_len", mask.q_len()}, {"kv_len", mask.kv_len()}, {"bands", std::move(bands)}};
 }
 
+/// Named json_of because the public to_json(const Problem&) returns text.
 Json json_of(const Problem& problem) {
   return {{"world", problem.world},
           {"batch", problem.batch},
@@ -60,6 +67,7 @@ Json json_of(const Problem& problem) {
           {"mask", to_json(problem.mask)}};
 }
 
+/// Blocks with their owners and runs of positions.
 Json to_json(const std::vector<Block>& blocks) {
   Json list = Json::array();
   for (const Block& block : blocks) {
@@ -82,13 +90,15 @@ Json to_json(const Tile& tile) {
           {"narrow", tile.narrow}};
 }
 
+/// Fields that most ops do not have are left out; views are written under the names of their
+/// operands.
 Json to_json(const Op& op) {
   Json json{{"op", to_string(op.kind)}, {"lane", op.lane}, {"step", op.step}};
   if (op.is_comm()) json["peer"] = op.peer;
   if (op.collective != Collective::None) json["collective"] = to_string(op.collective);
-  if (op.fresh_q) json["fresh_q"] = true;
-  if (op.fresh_kv) json["fresh_kv"] = true;
-  if (op.loan) json["loan"] = true;
+  if (op.init_q) json["init_q"] = true;
+  if (op.init_kv) json["init_kv"] = true;
+  if (op.zero_copy) json["zero_copy"] = true;
   ARMILLARY_CHECK(takes(op.kind, op.views.size()));
   Json views = Json::object();
   for (std::size_t i = 0; i < op.views.size(); ++i) {
@@ -116,11 +126,13 @@ Json to_json(const RankProgram& program) {
 
 // ---- reading
 
-/// A value and the way to it, for the error text.
+/// A JSON value and the path to it: `ranks[0].ops[3].lane`. Every accessor checks the type of the
+/// value and throws InvalidArgument with the path if it is another one.
 class Node {
  public:
   Node(const Json& json, std::string path) : json_(json), path_(std::move(path)) {}
 
+  /// Throws: the path, the value (shortened), and what is required instead.
   template <class... Args>
   [[noreturn]] void refuse(fmt::format_string<Args...> required, Args&&... args) const {
     std::string given = json_.dump();
@@ -130,7 +142,7 @@ class Node {
                           fmt::format(required, std::forward<Args>(args)...));
   }
 
-  /// Checks that this is an object with known keys only.
+  /// Checks that this is an object with known keys only; the error names the nearest known key.
   const Node& object(const std::vector<std::string>& keys) const {
     if (!json_.is_object()) refuse("an object");
     for (const auto& [key, value] : json_.items()) {
@@ -145,6 +157,7 @@ class Node {
 
   bool has(const char* key) const { return json_.contains(key); }
 
+  /// The value of a key, which must be there.
   Node operator[](std::string_view key) const {
     const auto found = json_.find(key);
     if (found == json_.end()) {
@@ -153,6 +166,8 @@ class Node {
     return {*found, path_to(key)};
   }
 
+  /// An integer that fits T. The library would truncate fractions and wrap integers of 2^63 and
+  /// more, so both are refused first.
   template <class T>
   T integer() const {
     const bool too_large =
@@ -166,7 +181,7 @@ class Node {
     return static_cast<T>(value);
   }
 
-  /// Of an object or array.
+  /// Elements of an array, keys of an object.
   std::size_t size() const { return json_.size(); }
 
   bool boolean() const {
@@ -179,9 +194,11 @@ class Node {
     return json_.get<std::string>();
   }
 
+  /// An array, each element read by `read`.
   template <class Read>
   auto list(Read read) const {
     if (!json_.is_array()) refuse("an array");
+    // Each element is a Node of its own, with its index in the path.
     std::vector<decltype(read(*this))> values;
     values.reserve(json_.size());
     for (std::size_t i = 0; i < json_.size(); ++i) {
@@ -194,6 +211,7 @@ class Node {
     return list([](const Node& node) { return node.integer<int>(); });
   }
 
+  /// An array of two integers.
   template <class T>
   std::pair<T, T> range() const {
     if (!json_.is_array() || json_.size() != 2) refuse("an array of begin and end");
@@ -201,7 +219,7 @@ class Node {
     return {ends[0], ends[1]};
   }
 
-  /// The one of `values` whose name this is.
+  /// The one of `values` whose name this string is.
   template <class Values>
   auto name_of(const Values& values) const {
     const std::string name = text();
@@ -213,7 +231,7 @@ class Node {
     refuse("{}", list_names(names));
   }
 
-  /// What `make` returns; its complaint names this value.
+  /// The result of `make`. If it throws InvalidArgument, the path is put before its text.
   template <class Make>
   auto checked(Make make) const {
     try {
@@ -248,6 +266,7 @@ Band parse_band(const Node& node) {
           node["hi"].integer<std::int64_t>()};
 }
 
+/// The lengths and bands must be those of a Mask, which checks them.
 Mask parse_mask(const Node& node) {
   node.object({"q_len", "kv_len", "bands"});
   const auto q_len = node["q_len"].integer<std::int64_t>();
@@ -256,6 +275,7 @@ Mask parse_mask(const Node& node) {
   return node.checked([&] { return Mask(q_len, kv_len, bands); });
 }
 
+/// A validated problem: the layout is parsed from its text, sizes are checked by validate().
 Problem parse_problem(const Node& node) {
   node.object({"world", "batch", "heads", "kv_heads", "head_dim", "value_dim", "dtype",
                "return_lse", "wire", "layout", "mask"});
@@ -292,6 +312,8 @@ Slot parse_slot(const Node& node) {
   return {node["bytes"].integer<std::int64_t>(), node["external"].boolean()};
 }
 
+/// Numbers of a tile, a view or an op are any that fit their type: indices and shapes are checked
+/// by verify, not here.
 Tile parse_tile(const Node& node) {
   node.object({"tensor", "partial", "heads", "blocks", "slot", "narrow"});
   return {node["tensor"].name_of(kTensors), node["partial"].boolean(),   parse_heads(node["heads"]),
@@ -303,9 +325,10 @@ View parse_view(const Node& node) {
   return {node["tile"].integer<int>(), parse_heads(node["heads"]), node["blocks"].integers()};
 }
 
+/// The operands are read last: which keys they have follows from the kind of the op.
 Op parse_op(const Node& node) {
   node.object(
-      {"op", "lane", "step", "peer", "collective", "fresh_q", "fresh_kv", "loan", "operands"});
+      {"op", "lane", "step", "peer", "collective", "init_q", "init_kv", "zero_copy", "operands"});
   Op op;
   op.kind = node["op"].name_of(kOpKinds);
   op.lane = node["lane"].integer<Lane>();
@@ -316,9 +339,10 @@ Op parse_op(const Node& node) {
     node["peer"].refuse("no peer for {}", to_string(op.kind));
   }
   if (node.has("collective")) op.collective = node["collective"].name_of(kCollectives);
-  if (node.has("fresh_q")) op.fresh_q = node["fresh_q"].boolean();
-  if (node.has("fresh_kv")) op.fresh_kv = node["fresh_kv"].boolean();
-  if (node.has("loan")) op.loan = node["loan"].boolean();
+  if (node.has("init_q")) op.init_q = node["init_q"].boolean();
+  if (node.has("init_kv")) op.init_kv = node["init_kv"].boolean();
+  if (node.has("zero_copy")) op.zero_copy = node["zero_copy"].boolean();
+  // A message has as many views as there are keys, at least one: src, src1, src2 ..
   const Node given = node["operands"];
   const std::size_t named = operands(op.kind).size();
   std::vector<std::string> names;
@@ -330,6 +354,7 @@ Op parse_op(const Node& node) {
   return op;
 }
 
+/// The rank is not compared with the place in the list: that is a rule of verify, too.
 RankProgram parse_program(const Node& node) {
   node.object({"rank", "slots", "tiles", "inputs", "outputs", "saved", "ops"});
   return {.rank = node["rank"].integer<Rank>(),
@@ -341,10 +366,10 @@ RankProgram parse_program(const Node& node) {
           .saved = node["saved"].integers()};
 }
 
-/// The parser keeps one of two equal keys without a word, and any depth, which would then be walked
-/// by recursion: both are looked for as it goes.
+/// Parses the text. The library silently keeps one of two equal keys, and accepts any depth, which
+/// would later be walked by recursion. A callback refuses both while it parses.
 Json parse_syntax(std::string_view text) {
-  std::vector<std::set<std::string>> keys;  // Of the objects that are open.
+  std::vector<std::set<std::string>> keys;  // Keys seen so far, of each object that is open.
   const auto watch = [&keys](int depth, Json::parse_event_t event, Json& parsed) {
     if (depth > 16) {
       fail<InvalidArgument>(
@@ -359,6 +384,7 @@ Json parse_syntax(std::string_view text) {
     }
     return true;
   };
+  // Errors of the library's own parser become InvalidArgument as well.
   try {
     return Json::parse(text, watch);
   } catch (const Json::exception& error) {
@@ -386,6 +412,7 @@ std::string to_json(const Plan& plan) {
   return json.dump();
 }
 
+// The version is looked at first: another version may have other keys.
 Plan parse_json(std::string_view text) {
   const Json json = parse_syntax(text);
   const Node root(json, "");

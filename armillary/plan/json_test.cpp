@@ -47,7 +47,7 @@ Plan small_plan() {
 }
 
 constexpr const char* kSmallJson =
-    R"({"format_version":3,"strategy":"by hand","pass":"backward",)"
+    R"({"format_version":4,"strategy":"by hand","pass":"backward",)"
     R"("problem":{"world":1,"batch":1,"heads":2,"kv_heads":1,"head_dim":8,"value_dim":4,)"
     R"("dtype":"bf16","return_lse":false,"wire":"accumulator","layout":"striped:3",)"
     R"("mask":{"q_len":2,"kv_len":2,"bands":[{"q":[0,2],"k":[0,2],"lo":-1,"hi":0}]}},)"
@@ -106,7 +106,7 @@ std::string refusal(const std::string& text) {
   return "accepted";
 }
 
-/// What the parser says when `from` in the small plan becomes `to`.
+/// The error text of the parser if `from` in the small plan becomes `to`.
 std::string refusal(const std::string& from, const std::string& to) {
   std::string text = kSmallJson;
   const std::size_t place = text.find(from);
@@ -115,12 +115,12 @@ std::string refusal(const std::string& from, const std::string& to) {
 }
 
 TEST(Json, RefusesAnotherVersion) {
-  EXPECT_EQ(refusal(R"("format_version":3)", R"("format_version":1)"),
-            "parse_json: format_version is 1; 3 is required");
+  EXPECT_EQ(refusal(R"("format_version":4)", R"("format_version":1)"),
+            "parse_json: format_version is 1; 4 is required");
 }
 
 TEST(Json, NamesTheKeyThatIsMissing) {
-  EXPECT_EQ(refusal(R"("format_version":3,)", ""),
+  EXPECT_EQ(refusal(R"("format_version":4,)", ""),
             "parse_json: format_version is missing; this key is required");
   EXPECT_EQ(refusal(R"("lane":1,)", ""),
             "parse_json: ranks[0].ops[0].lane is missing; this key is required");

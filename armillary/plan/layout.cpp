@@ -1,3 +1,6 @@
+// Shards of every layout. All layouts but `balanced` are closed forms of (length, world, rank), the
+// same for queries and keys. `balanced` measures pieces of the queries with the mask and deals them
+// out greedily.
 #include "armillary/plan/layout.h"
 
 #include <fmt/format.h>
@@ -13,11 +16,12 @@
 namespace armillary::plan {
 namespace {
 
-/// Enough pieces that their areas can be evened out, few enough that plans stay small.
+/// Pieces per rank of `balanced`: enough to even out their areas, few enough to keep plans small.
 constexpr std::int64_t kPiecesPerRank = 16;
 
 constexpr std::array<std::string_view, 4> kNames = {"contiguous", "zigzag", "striped", "balanced"};
 
+/// Appends piece i of a length cut into nearly equal pieces, unless it is empty.
 void append_piece(Runs& runs, std::int64_t length, std::int64_t pieces, std::int64_t i) {
   const Interval piece = {piece_begin(length, pieces, i), piece_begin(length, pieces, i + 1)};
   if (!piece.empty()) runs.push_back(run_of(piece));
@@ -29,9 +33,10 @@ Runs contiguous(std::int64_t length, int world, int rank) {
   return runs;
 }
 
-/// Begin of a piece of zigzag. One token more in the middle is as much work as another query as it
-/// is as another key: a rank that has it is at most 1.6 % above the mean, from 64 tokens a rank on.
-/// At the begin or the end it would be twice that, for those that keep keys or queries.
+/// First token of a piece of zigzag. Tokens left over go to the middle of the sequence first: there
+/// an extra token costs as much work as a query as it does as a key, and its rank is at most 1.6 %
+/// above the mean work from 64 tokens a rank on. At the begin or at the end of the sequence it
+/// would be twice that, for strategies that keep the keys or the queries in place.
 std::int64_t zigzag_begin(std::int64_t length, std::int64_t world, std::int64_t piece) {
   const std::int64_t left = length % (2 * world);
   const std::int64_t lower = std::clamp(left - world, std::int64_t{0}, piece);
@@ -39,6 +44,8 @@ std::int64_t zigzag_begin(std::int64_t length, std::int64_t world, std::int64_t 
   return length / (2 * world) * piece + lower + upper;
 }
 
+/// One early and one late piece; a causal mask makes the late one as expensive as the early is
+/// cheap.
 Runs zigzag(std::int64_t length, int world, int rank) {
   Runs runs;
   for (const int piece : {rank, 2 * world - 1 - rank}) {
@@ -49,6 +56,7 @@ Runs zigzag(std::int64_t length, int world, int rank) {
   return runs;
 }
 
+/// All stripes of a rank as one strided run, clipped at the end of the sequence.
 Runs striped(std::int64_t length, int world, int rank, std::int64_t stripe) {
   const std::int64_t width = std::min(stripe, length);
   const std::int64_t step = checked_product("layout striped: world x stripe", {world, width});
@@ -57,12 +65,13 @@ Runs striped(std::int64_t length, int world, int rank, std::int64_t stripe) {
   return clip(Run{begin, ceil_div(length - begin, step), step, width}, {0, length});
 }
 
+/// A piece of the queries and the number of pairs it sees.
 struct AreaPiece {
   Run run;
   std::int64_t area = 0;
 };
 
-/// Pieces of the queries with what they see, largest area first.
+/// The pieces of the queries, largest area first; equal areas stay in order of position.
 std::vector<AreaPiece> pieces_by_area(const Mask& mask, int world) {
   Runs keys;
   append_piece(keys, mask.kv_len(), 1, 0);
@@ -79,8 +88,8 @@ std::vector<AreaPiece> pieces_by_area(const Mask& mask, int world) {
   return pieces;
 }
 
-/// In rounds, largest pieces first: every rank gets one piece a round, and the rank that has least
-/// gets the largest.
+/// Deals the pieces out, largest first, one to every rank in turn. Before each turn the ranks are
+/// sorted by the area they have, so the rank with the least area gets the largest piece.
 std::vector<Runs> balanced(const Mask& mask, int world) {
   const std::vector<AreaPiece> pieces = pieces_by_area(mask, world);
   std::vector<Runs> owned(world);
@@ -96,6 +105,7 @@ std::vector<Runs> balanced(const Mask& mask, int world) {
     owned[rank].push_back(pieces[i].run);
     area[rank] += pieces[i].area;
   }
+  // Memory order is by position.
   for (Runs& runs : owned) {
     std::sort(runs.begin(), runs.end(),
               [](const Run& a, const Run& b) { return a.begin < b.begin; });
@@ -103,6 +113,7 @@ std::vector<Runs> balanced(const Mask& mask, int world) {
   return owned;
 }
 
+/// Shards of all ranks by the closed forms.
 std::vector<Runs> shards_of(const Layout& layout, std::int64_t length, int world) {
   std::vector<Runs> shards;
   shards.reserve(world);
@@ -115,7 +126,7 @@ std::vector<Runs> shards_of(const Layout& layout, std::int64_t length, int world
         shards.push_back(striped(length, world, rank, layout.stripe));
         break;
       case Layout::Kind::Contiguous:
-      case Layout::Kind::Balanced:  // The keys of a mask with two lengths.
+      case Layout::Kind::Balanced:  // Only the keys of a mask with two lengths come here.
         shards.push_back(contiguous(length, world, rank));
         break;
     }

@@ -5,12 +5,12 @@
 //
 //   contiguous    rank i owns [i*N/P, (i+1)*N/P)
 //   zigzag        2P pieces, rank i owns pieces i and 2P-1-i, so that causal work is equal on every
-//                 rank (Megatron; USP, Algorithm 2). Tokens left over make pieces one longer, from
-//                 the middle one on and then from the first one on
+//                 rank (Megatron; USP, Algorithm 2). Each token left over makes a piece one longer:
+//                 first pieces P, P+1, .. 2P-1, then pieces 0, 1, ..
 //   striped:W     stripes of W tokens dealt in turn (Striped Attention; Attention2D's cyclic)
-//   balanced      pieces dealt out by mask area, 16 to every rank, or one token each where the
-//                 sequence is shorter: work is equal to a few percent, unless a piece
-//                 alone has more than a rank's share
+//   balanced      pieces dealt out by mask area, 16 to every rank, or pieces of one token if the
+//                 sequence is shorter: work is equal to a few percent, unless a single piece has
+//                 more than a rank's share
 #pragma once
 
 #include <cstdint>
@@ -35,18 +35,18 @@ struct Layout {
 Layout parse_layout(std::string_view text);
 std::string to_string(const Layout& layout);
 
-/// Tokens of every rank, in memory order, for queries and for keys. With equal lengths the two are
-/// the same (they are projections of the same tokens); with different lengths `balanced` deals the
-/// queries by area and leaves the keys contiguous. Shards are pieces: zigzag gives up to two runs,
-/// and neighbouring runs are NOT joined (each run becomes a block of its own); empty pieces are
-/// left out.
+/// The tokens of every rank, in memory order: shards.q[rank] and shards.kv[rank]. With as many keys
+/// as queries both are equal (projections of the same tokens). Otherwise `balanced` deals the
+/// queries by area and leaves the keys contiguous. Shards are lists of pieces: zigzag gives up to
+/// two runs, and neighbouring runs are NOT joined (each becomes a block of its own). Empty pieces
+/// are left out.
 struct Shards {
   std::vector<Runs> q;
   std::vector<Runs> kv;
 };
 
-/// Requires world >= 1 and stripe >= 1. Cost: O(world) runs; `balanced` has 16 a rank, and adds
-/// their mask areas. Deterministic: every rank computes the same shards.
+/// Requires world >= 1 and stripe >= 1. Cost: O(world) runs; `balanced` makes 16 runs a rank and
+/// computes a mask area for each. Deterministic: every rank computes the same shards.
 Shards shards(const Layout& layout, const Mask& mask, int world);
 
 }  // namespace armillary::plan

@@ -1,3 +1,7 @@
+// Lower bounds on received bytes, rank by rank. A full mask has a closed form: in one KV head the
+// pairs of x rows and y columns are the rectangle x * y, and the best x and y are known. Other
+// masks go through Reach, which bounds the pairs by degrees and searches. The proof of both is in
+// docs/notes/lower_bound.md; a "plane" here and there is one KV head of one batch entry.
 #include "armillary/plan/lower_bound.h"
 
 #include <algorithm>
@@ -5,41 +9,44 @@
 #include <optional>
 
 #include "armillary/core/error.h"
-#include "armillary/plan/each_rank.h"
+#include "armillary/plan/parallel_for_ranks.h"
 
 namespace armillary::plan {
 namespace {
 
-/// A KV head of a full mask, seen from a rank that owns some of its tokens.
+/// One KV head of a full mask, seen from a rank that owns some tokens of the sequence.
 struct Plane {
   double tokens = 0;
   double own = 0;
-  double group = 1;  ///< Query heads.
+  double group = 1;  ///< Query heads that read the KV head.
 
   double all_pairs() const { return group * tokens * tokens; }
   double own_pairs() const { return group * own * own; }
-  /// Rows and columns of others, for all pairs.
+  /// Rows and columns to receive for all pairs of the plane.
   double foreign() const { return (group + 1) * (tokens - own); }
 };
 
-/// Own rows are more than there are columns: columns first, then rows. Each word less than the one
-/// before, so all KV heads have the same share.
+/// Rows and columns to receive for `pairs` in one plane, if there are more own rows than columns:
+/// all columns first, then rows. Each brings fewer pairs than the one before, so it is best to give
+/// all planes the same share.
 double received_in_each(const Plane& plane, double pairs) {
   const double rows = plane.group * plane.own;
   const double columns = std::clamp(pairs / rows, plane.own, plane.tokens);
   return columns - plane.own + std::max(0.0, pairs / columns - rows);
 }
 
-/// Rows and columns of the smallest rectangle of so many pairs, without the own ones.
+/// Foreign rows and columns of the best rectangle with so many pairs: a square, unless that leaves
+/// own rows unused.
 double received_for_rectangle(const Plane& plane, double pairs) {
   const double own_rows = plane.group * plane.own;
   double columns = std::clamp(std::sqrt(pairs), pairs / (plane.group * plane.tokens), plane.tokens);
-  columns = std::min(columns, pairs / own_rows);  // own rows are free
+  columns = std::min(columns, pairs / own_rows);  // own rows cost nothing
   return std::max(pairs / columns - own_rows, 0.0) + columns - plane.own;
 }
 
-/// Columns first, then a square, then rows again: each word brings more than the one before. So the
-/// least is some KV heads wholly, a rectangle of one more and the own tokens of the others.
+/// Rows and columns to receive for `pairs` in all planes, if there are fewer own rows than columns.
+/// Each brings more pairs than the one before, so it is best to take some planes as a whole, a
+/// rectangle of one more, and only the own tokens of the others.
 double received_in_few(const Plane& plane, double pairs, std::int64_t planes) {
   const auto all = static_cast<double>(planes);
   const double beyond = pairs - all * plane.own_pairs();
@@ -49,10 +56,11 @@ double received_in_few(const Plane& plane, double pairs, std::int64_t planes) {
   return whole * plane.foreign() + received_for_rectangle(plane, left);
 }
 
+/// Rows and columns to receive for `pairs` in `planes` planes of a full mask.
 double received_full(const Plane& plane, double pairs, std::int64_t planes) {
   const auto all = static_cast<double>(planes);
   if (pairs <= all * plane.own_pairs()) return 0;
-  if (plane.own == 0) {  // a plane's sides without what is owned: whole ones, and a square
+  if (plane.own == 0) {  // without own tokens: whole planes, and one square
     const double whole = std::floor(pairs / plane.all_pairs());
     const double left = pairs - whole * plane.all_pairs();
     return whole * plane.foreign() + 2 * std::sqrt(left);
@@ -74,10 +82,11 @@ ForwardBound::ForwardBound(const Problem& problem)
   const Shards owned = shards(problem.layout, mask, problem.world);
   for (const Runs& runs : owned.q) tokens_.push_back(static_cast<double>(tokens(runs)));
   if (full_) return;
+  // The kinks belong to the mask and are computed once; the degrees depend on the rank's tokens.
   const std::vector<Kink> q_kinks = kinks(mask, MaskSide::Queries);
   const std::vector<Kink> kv_kinks = kinks(mask, MaskSide::Keys);
   std::vector<std::optional<Reach>> made(problem.world);
-  for_each_rank(problem.world, [&](Rank rank) {
+  parallel_for_ranks(problem.world, [&](Rank rank) {
     made[rank].emplace(mask, q_kinks, kv_kinks, Reach::Owned{owned.q[rank], owned.kv[rank]},
                        problem.group_size());
   });
@@ -93,10 +102,11 @@ double ForwardBound::received(Rank rank, double pairs) const {
   return received_full(plane, pairs, planes);
 }
 
+// Threads read known_ and write their own entry of `received`; known_ grows after they are done.
 double ForwardBound::bytes(const std::vector<double>& pairs) {
   ARMILLARY_CHECK(static_cast<int>(pairs.size()) == problem_.world);
   std::vector<double> received(pairs.size());
-  for_each_rank(problem_.world, [&](Rank rank) {
+  parallel_for_ranks(problem_.world, [&](Rank rank) {
     const auto known = known_.find({rank, pairs[rank]});
     received[rank] = known == known_.end() ? this->received(rank, pairs[rank]) : known->second;
   });

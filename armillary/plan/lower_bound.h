@@ -1,4 +1,4 @@
-// lower_bound.h: what no strategy can go below.
+// lower_bound.h: the fewest bytes that ranks must receive, whatever the strategy.
 #pragma once
 
 #include <cstdint>
@@ -12,42 +12,43 @@
 
 namespace armillary::plan {
 
-/// Bytes that a rank must receive on average in the forward pass, whatever the strategy: in bytes
-/// of the input dtype, for this mask and these shards (the problem's layout), and for ranks that
-/// attend to so many pairs each. Proof and how far it is from the truth: docs/notes/lower_bound.md.
+/// Lower bound on the bytes that a rank receives on average in the forward pass. It is for the
+/// problem's mask and layout (which give the shards), and for ranks that attend to given numbers of
+/// pairs. Proof, and the distance of real strategies from it: docs/notes/lower_bound.md.
 ///
-/// It holds where a rank owns Q, K and V of its tokens in all heads and must end with Out of these;
-/// a pair of a query head is attended to by a rank that has its rows of Q, K and V, and whoever
-/// attends to pairs of a query that it does not own sends a row of Out. Log-sum-exps are not
-/// counted, nor what accumulators have more than inputs. Sent bytes have the same mean.
+/// Assumptions: a rank owns Q, K and V of its tokens in all heads and must end with Out of them. A
+/// pair of a query head is attended to by one rank, which has its rows of Q, K and V. A rank that
+/// attends to pairs of a query that it does not own sends a row of Out. Elements have the bytes of
+/// the input dtype; log-sum-exps are not counted. The mean of sent bytes is the same.
 ///
-/// Not for several threads at once.
+/// Not thread-safe: bytes() keeps results it has computed.
 class ForwardBound {
  public:
   /// Requires as many queries as keys. Cost: O(world * kPieces) areas of the mask.
   explicit ForwardBound(const Problem& problem);
 
-  /// `full mask`: in one KV head a rank attends to a rectangle at most. `any mask`: to no more
-  /// pairs than the tokens with most have.
+  /// The bound in use. `full mask`: the pairs of a rank in one KV head are at most a rectangle of
+  /// rows and columns. `any mask`: they are bounded by the largest degrees (reach.h).
   std::string_view name() const { return full_ ? "full mask" : "any mask"; }
 
-  /// Mean over ranks; rank r attends to pairs[r], counted as Traffic::visible_pairs.
-  /// Requires one number for every rank. Cost: some 100,000 steps for each that is new.
+  /// Mean bytes over ranks, if rank r attends to pairs[r], counted as Traffic::visible_pairs.
+  /// Requires one number for every rank. Cost: some 100,000 steps for each new number.
   double bytes(const std::vector<double>& pairs);
-  /// Ranks that all have the same share.
+  /// The same if all ranks attend to equally many pairs.
   double bytes_of_equal_work();
 
  private:
+  /// Rows and columns that a rank receives at least, over all KV heads and batch entries.
   double received(Rank rank, double pairs) const;
 
   Problem problem_;
   bool full_ = false;
-  std::vector<double> tokens_;                       ///< By rank.
-  std::vector<Reach> reach_;                         ///< By rank; not with a full mask.
-  std::map<std::pair<Rank, double>, double> known_;  ///< What received() gave.
+  std::vector<double> tokens_;                       ///< Tokens owned, by rank.
+  std::vector<Reach> reach_;                         ///< By rank; empty with a full mask.
+  std::map<std::pair<Rank, double>, double> known_;  ///< Results of received().
 };
 
-/// ForwardBound of ranks with the same share of the work.
+/// ForwardBound::bytes_of_equal_work for a single question.
 double forward_lower_bound(const Problem& problem);
 
 }  // namespace armillary::plan

@@ -8,13 +8,13 @@
 #include <limits>
 #include <string>
 
-#include "armillary/plan/strategies/every_strategy.h"
+#include "armillary/plan/testing/every_strategy.h"
 #include "tests/sanitized.h"
 
 namespace armillary::plan {
 namespace {
 
-/// In words per token, as closed forms give them.
+/// The bound in words per token, as closed forms give it.
 double words_per_token(int world, int heads, int kv_heads) {
   constexpr std::int64_t kTokens = 65536;
   const Problem problem{.world = world,
@@ -42,12 +42,18 @@ TEST(LowerBound, OfFewRanksIsARing) {
   EXPECT_NEAR(words_per_token(2, 32, 1), 2 * 128 * 0.5, 1e-9);
 }
 
-/// One word a row and one a column, half each, of 2 bytes.
+/// Query heads and KV heads of a problem.
+struct HeadCounts {
+  int q = 1;
+  int kv = 1;
+};
+
+/// A row costs two words of 2 bytes (Q and Out), and so does a column (K and V).
 Problem small_problem(int world, std::int64_t length, const std::string& mask,
-                      const std::string& layout, int heads = 1, int kv_heads = 1) {
+                      const std::string& layout, HeadCounts heads = {}) {
   return {.world = world,
-          .heads = heads,
-          .kv_heads = kv_heads,
+          .heads = heads.q,
+          .kv_heads = heads.kv,
           .head_dim = 1,
           .value_dim = 1,
           .dtype = Dtype::Bf16,
@@ -56,7 +62,7 @@ Problem small_problem(int world, std::int64_t length, const std::string& mask,
 }
 constexpr double kBytesPerRow = 4;
 
-/// Rows and columns that a rank receives, in the mean.
+/// Mean number of rows and columns that a rank receives.
 double least_received(const Problem& problem, const std::vector<double>& pairs) {
   return ForwardBound(problem).bytes(pairs) / kBytesPerRow;
 }
@@ -65,7 +71,7 @@ double least_received(const Problem& problem, const std::vector<double>& pairs) 
 TEST(LowerBound, OfMasksThatHidePairs) {
   // zigzag, 8 heads to a KV head: a column is 8 rows at once, so the best is a ring. Rank 0 has
   // pieces 0 and 3 and must see pieces 1 and 2, rank 1 has those and must see piece 0.
-  const Problem ring = small_problem(2, 4096, "causal", "zigzag", 8, 1);
+  const Problem ring = small_problem(2, 4096, "causal", "zigzag", {8, 1});
   EXPECT_NEAR(forward_lower_bound(ring) / kBytesPerRow, (2048 + 1024) / 2., 2);
   // Two documents on two ranks: nothing, or half of each where they are split.
   EXPECT_EQ(forward_lower_bound(small_problem(2, 64, "documents:32,32", "contiguous")), 0);
@@ -78,7 +84,7 @@ TEST(LowerBound, OfMasksThatHidePairs) {
   EXPECT_NEAR(least_received(four, {3, 3}), 0, 0) << "own tokens with each other";
   // A window of 5 keys before a query's own: rank 1 sees 5, 4, 3, 2 and 1 pairs of the 5 last keys
   // of rank 0. With 16 query heads these columns are cheaper than any row.
-  const Problem window = small_problem(2, 64, "window:left=5,right=0", "contiguous", 16, 1);
+  const Problem window = small_problem(2, 64, "window:left=5,right=0", "contiguous", {16, 1});
   const double own = 16 * (32 * 6 - 15);
   EXPECT_NEAR(least_received(window, {own, own + 16 * 15.}), 5 / 2., 0.01);
   EXPECT_NEAR(least_received(window, {own, own + 16 * 9.}), 2 / 2., 0.01) << "two keys, 5 and 4";
@@ -89,7 +95,7 @@ TEST(LowerBound, OfAWindowIsItsHaloHoweverLongTheSequence) {
   constexpr std::int64_t kHalo = 1023;
   for (const std::int64_t length : {std::int64_t{1} << 14, std::int64_t{1} << 20}) {
     const Problem problem =
-        small_problem(8, length, "window:left=1023,right=0", "contiguous", 1024, 1);
+        small_problem(8, length, "window:left=1023,right=0", "contiguous", {1024, 1});
     const Shards owned = shards(problem.layout, problem.mask, problem.world);
     std::vector<double> pairs;  // each rank attends to what its queries see
     for (const Runs& q : owned.q) {
@@ -206,7 +212,7 @@ TEST(LowerBound, IsNotAboveAnyAssignmentOfPairsToRanks) {
                                                      {4, 4, "bands:0-4/0-2/.."}}) {
     for (const char* layout : {"contiguous", "zigzag", "striped", "balanced"}) {
       const Problem problem =
-          small_problem(one.world, one.length, one.mask, layout, one.heads, one.kv_heads);
+          small_problem(one.world, one.length, one.mask, layout, {one.heads, one.kv_heads});
       ForwardBound bound(problem);
       for (const auto& [work, received] : AllAssignments(problem).least()) {
         const double least = bound.bytes(work) / kBytesPerRow * one.world;
@@ -221,7 +227,7 @@ TEST(LowerBound, IsNotAboveAnyAssignmentOfPairsToRanks) {
   EXPECT_GT(met, 500) << "the bound is reached often";
 }
 
-/// Sent over the bound, by every strategy.
+/// Sent bytes over the bound, for every strategy.
 void expect_bounded(const Problem& problem, const std::string& what) {
   ForwardBound bound(problem);
   for (const std::string& strategy : every_strategy(problem)) {
@@ -249,7 +255,7 @@ TEST(LowerBound, IsNotAboveAnyStrategy) {
         for (const auto& [heads, kv_heads] :
              {std::pair(8, 8), std::pair(8, 2), std::pair(8, 1), std::pair(6, 3)}) {
           if (sample++ % 11 != 0) continue;
-          Problem problem = small_problem(world, 128, mask, layout, heads, kv_heads);
+          Problem problem = small_problem(world, 128, mask, layout, {heads, kv_heads});
           problem.batch = 1 + world % 2;
           problem.wire = Wire::Input;
           expect_bounded(problem, fmt::format("{} {} world {} heads {}/{}", mask, layout, world,

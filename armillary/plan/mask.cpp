@@ -1,3 +1,6 @@
+// Bands and their areas. The constructor of Mask makes all bands tight, checks that they are
+// disjoint and sorts them, with bounds for binary search. Queries then look at the few bands near
+// two runs, and count pairs of each band in closed form (count_pairs in runs.h).
 #include "armillary/plan/mask.h"
 
 #include <algorithm>
@@ -11,6 +14,7 @@
 namespace armillary::plan {
 namespace {
 
+/// The sum, or an error if it does not fit in 63 bits.
 std::int64_t add(std::int64_t area, std::int64_t pairs) {
   if (__builtin_add_overflow(area, pairs, &area)) {
     fail<InvalidArgument>("mask: 2^63 visible pairs or more; fewer are required");
@@ -18,6 +22,8 @@ std::int64_t add(std::int64_t area, std::int64_t pairs) {
   return area;
 }
 
+/// Sorts by (q.begin, k.begin); the other fields make the order unique, so that equal sets of bands
+/// compare equal.
 void sort(std::vector<Band>& bands) {
   std::sort(bands.begin(), bands.end(), [](const Band& a, const Band& b) {
     const auto key = [](const Band& band) {
@@ -27,6 +33,7 @@ void sort(std::vector<Band>& bands) {
   });
 }
 
+/// Refuses bands whose ranges leave the sequence.
 void check_ranges(const std::vector<Band>& bands, std::int64_t q_len, std::int64_t kv_len) {
   const auto inside = [](Interval range, std::int64_t length) {
     return 0 <= range.begin && range.begin <= range.end && range.end <= length;
@@ -39,7 +46,8 @@ void check_ranges(const std::vector<Band>& bands, std::int64_t q_len, std::int64
   }
 }
 
-/// Sweep over the queries; `open` are the bands that hold the query where the next band begins.
+/// Sweeps over the queries: `open` holds the bands that reach the query at which the next band
+/// begins, and only those are compared with it.
 void check_disjoint(const std::vector<Band>& sorted) {
   std::vector<const Band*> open;
   for (const Band& band : sorted) {
@@ -62,6 +70,7 @@ std::int64_t area_of(const Band& band, const Run& q_run, const Run& k_run) {
   const Interval q = intersect(band.q, q_run.span());
   const Interval k = intersect(band.k, k_run.span());
   if (q.empty() || k.empty()) return 0;
+  // Strided runs are clipped to at most three runs each.
   if (q_run.contiguous() && k_run.contiguous()) return count_pairs(run_of(q), run_of(k), distance);
   std::int64_t area = 0;
   for (const Run& q_part : clip(q_run, q)) {
@@ -70,7 +79,7 @@ std::int64_t area_of(const Band& band, const Run& q_run, const Run& k_run) {
   return area;
 }
 
-/// Sorted, and joined where they touch or overlap.
+/// The intervals sorted, and joined if they touch or overlap.
 std::vector<Interval> united(std::vector<Interval> intervals) {
   std::sort(intervals.begin(), intervals.end(),
             [](Interval a, Interval b) { return a.begin < b.begin; });
@@ -90,8 +99,9 @@ std::vector<Interval> united(std::vector<Interval> intervals) {
 Band tight(const Band& band) {
   if (band.empty()) return {};
   auto [q, k, lo, hi] = band;
-  // First what the ranges allow: then both lo and hi occur, in pairs that the ranges keep, and are
-  // small enough to be added to positions.
+  // First lo and hi are cut to the distances that the ranges allow. After that both occur, and they
+  // are small enough to be added to positions. Then the ranges are cut to the tokens that see or
+  // are seen; this removes no pair.
   lo = std::max(lo, k.begin - (q.end - 1));
   hi = std::min(hi, k.end - 1 - q.begin);
   if (lo > hi) return {};
@@ -111,6 +121,8 @@ Mask::Mask(std::int64_t q_len, std::int64_t kv_len, std::vector<Band> bands)
     fail<InvalidArgument>("mask: {} queries and {} keys given; lengths of 0 to {} are required",
                           q_len, kv_len, kMaxLength);
   }
+  // Bands are checked as given, so that errors name what the caller wrote; then they are made
+  // tight, which may change their order.
   check_ranges(bands_, q_len, kv_len);
   sort(bands_);
   check_disjoint(bands_);
@@ -118,6 +130,7 @@ Mask::Mask(std::int64_t q_len, std::int64_t kv_len, std::vector<Band> bands)
   std::erase_if(bands_, [](const Band& band) { return band.empty(); });
   sort(bands_);
 
+  // Running maxima of ends forwards, and minima of begins backwards. q.begin ascends already.
   for (const Band& band : bands_) reach_.push_back({band.q, band.k});
   for (std::size_t i = 1; i < reach_.size(); ++i) {
     reach_[i].q.end = std::max(reach_[i].q.end, reach_[i - 1].q.end);
@@ -129,8 +142,8 @@ Mask::Mask(std::int64_t q_len, std::int64_t kv_len, std::vector<Band> bands)
 }
 
 std::span<const Band> Mask::near(Interval q, Interval k) const {
-  // Both conditions hold for a first part of the bands, then never again; the second is walked, as
-  // callers visit these bands anyway.
+  // Each condition holds for a first part of the bands and for no band after it. The end of the
+  // second part is found by walking, because callers visit these bands anyway.
   const auto first = std::partition_point(reach_.begin(), reach_.end(), [&](const Reach& reach) {
     return reach.q.end <= q.begin || reach.k.end <= k.begin;
   });
@@ -177,6 +190,7 @@ bool Mask::empty(const Runs& q, const Runs& k) const {
   return true;
 }
 
+// Each near band is cut to the range; the keys of the tight rest are those that are seen.
 std::vector<Interval> Mask::keys_of(Interval q_range) const {
   std::vector<Interval> keys;
   for (const Band& band : near(q_range, {0, kv_len_})) {

@@ -5,9 +5,9 @@
 //   q.begin <= q < q.end,   k.begin <= k < k.end,   lo <= k - q <= hi
 //
 // Full, causal, sliding window, prefix, packed documents and block-causal masks are all a few
-// bands, so every mask has a closed-form area against any two sets of tokens, and strategies,
-// layouts and kernels know nothing of mask names. A mask is never replaced by another one:
-// what cannot be expressed is refused when it is parsed.
+// bands. So every mask has a closed-form area against any two sets of tokens, and strategies,
+// layouts and kernels know nothing of mask names. A mask is never replaced by a similar one: a mask
+// that cannot be expressed is refused when it is parsed.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@
 
 namespace armillary::plan {
 
+/// The default lo and hi allow every distance, so a band of q and k alone is a full rectangle.
 struct Band {
   Interval q;
   Interval k;
@@ -31,31 +32,31 @@ struct Band {
   bool empty() const { return q.empty() || k.empty() || lo > hi; }
 };
 
-/// `Q0-Q1/K0-K1/LO..HI`, as parse_mask() reads it.
+/// Formats a band as `Q0-Q1/K0-K1/LO..HI`, as parse_mask() reads it.
 std::string to_string(const Band& band);
 
 /// The same pairs with the smallest ranges, lo and hi; an empty() band if there are no pairs. Every
-/// query of a tight band sees a key, every key is seen, and lo and hi occur. Cost: O(1).
+/// query of a tight band sees a key, every key is seen, and both lo and hi occur. Cost: O(1).
 Band tight(const Band& band);
 
-/// The pairs that both hold, tight. Bands are closed under intersection.
+/// The pairs that are in both bands, as a tight band. Bands are closed under intersection.
 Band intersect(const Band& a, const Band& b);
 
-/// Longest sequence: leaves room for sums and differences of positions in 64 bits.
+/// The longest sequence. It leaves room for sums and differences of positions in 64 bits.
 inline constexpr std::int64_t kMaxLength = std::int64_t{1} << 56;
 
 /// A mask over `q_len` queries and `kv_len` keys. Its bands are tight, disjoint and sorted by
 /// (q.begin, k.begin): masks made of equal bands compare equal. Immutable; threads may share it.
 ///
-/// Cost: area and empty take O(1) for every two runs and band near both; keys_of and queries_of
-/// O(log) and O(1) for every band near. Near bands (one or two, within packed documents) are found
-/// in O(log).
+/// Cost: area() and empty() take O(1) for every two runs and band near both; keys_of() and
+/// queries_of() take O(1) for every band near. The near bands (one or two for packed documents) are
+/// found in O(log bands).
 class Mask {
  public:
   Mask() = default;
 
-  /// Any list of bands; empty ones are dropped, the others made tight.
-  /// @throws InvalidArgument if a length is not in [0, kMaxLength], a range leaves the lengths or
+  /// Takes any list of bands, drops the empty ones and makes the others tight.
+  /// @throws InvalidArgument if a length is not in [0, kMaxLength], a range leaves the lengths, or
   /// two bands overlap (names both and a pair). Cost: O(n log n + n * bands that share a query).
   Mask(std::int64_t q_len, std::int64_t kv_len, std::vector<Band> bands);
 
@@ -65,24 +66,25 @@ class Mask {
 
   bool visible(std::int64_t q, std::int64_t k) const;
 
-  /// Number of visible pairs between two sets of tokens; of all of them without arguments.
+  /// Number of visible pairs between two sets of tokens; without arguments, of the whole mask.
   /// @throws InvalidArgument if there are 2^63 pairs or more.
   std::int64_t area(const Runs& q, const Runs& k) const;
   std::int64_t area() const;
 
-  /// area(q, k) == 0, but stops at the first visible pair.
+  /// Equal to area(q, k) == 0, but stops at the first visible pair.
   bool empty(const Runs& q, const Runs& k) const;
 
-  /// Keys (queries) seen by at least one of (seeing at least one of) the positions of `range`, as
-  /// sorted disjoint intervals that do not touch. Used to cut blocks at mask edges.
+  /// Keys that at least one query of the range sees; queries that see at least one key of the
+  /// range. Sorted disjoint intervals that do not touch. Used to cut blocks at mask edges.
   std::vector<Interval> keys_of(Interval q_range) const;
   std::vector<Interval> queries_of(Interval k_range) const;
 
   bool operator==(const Mask&) const = default;
 
  private:
-  /// Bounds over all bands before this one and it (ends), or over it and all after it (begins):
-  /// what makes bands near an interval a binary search, in whatever order and overlap they are.
+  /// Bounds over prefixes and suffixes of the bands: the ends are maxima over this band and all
+  /// before it, the begins are minima over this band and all after it. They ascend, so bands near
+  /// an interval are found by binary search even though bands overlap in q or k.
   struct Reach {
     Interval q;
     Interval k;
@@ -98,8 +100,8 @@ class Mask {
   std::vector<Reach> reach_;
 };
 
-/// Where a causal or window mask puts its diagonal when there are more keys than queries (or
-/// fewer): the first query sits on the first key, or the last query on the last key.
+/// Position of the diagonal of a causal or window mask if there are more or fewer keys than
+/// queries. Start: the first query sits on the first key. End: the last query on the last key.
 enum class Align : std::uint8_t { Start, End };
 
 struct Lengths {
@@ -107,8 +109,8 @@ struct Lengths {
   std::int64_t kv = 0;
 };
 
-/// What a query sees of its own sequence: all of it, the keys up to itself, or so many keys to the
-/// left and right of itself.
+/// The keys of its own document that a query sees: all of them, those up to itself, or so many to
+/// the left and to the right of itself.
 struct Full {};
 struct Causal {};
 struct Window {
@@ -117,7 +119,8 @@ struct Window {
 };
 using Within = std::variant<Causal, Full, Window>;
 
-/// All of these throw InvalidArgument on lengths that no Mask can have, and on negative sizes.
+/// The named masks. All throw InvalidArgument on lengths that no Mask can have, and on negative
+/// sizes.
 Mask full_mask(Lengths lengths);
 Mask causal_mask(Lengths lengths, Align align);
 Mask window_mask(Lengths lengths, Window window, Align align);

@@ -1,4 +1,5 @@
-// The named masks as bands: the only place that knows their definitions.
+// The named masks as bands. This is the only file that knows their definitions; everything else
+// sees bands. Each function checks its sizes, then lists the bands.
 #include <algorithm>
 #include <utility>
 
@@ -9,8 +10,10 @@
 namespace armillary::plan {
 namespace {
 
+/// The most blocks of block_causal, each of which is a band.
 constexpr std::int64_t kMaxBlocks = std::int64_t{1} << 22;
 
+/// Lengths are checked by a mask without bands, before anything is computed from them.
 void check(Lengths lengths) {
   Mask(lengths.q, lengths.kv, {});
 }
@@ -23,12 +26,13 @@ void check_equal(std::string_view where, Lengths lengths) {
   }
 }
 
-/// k - q on the diagonal.
+/// The distance k - q on the diagonal.
 std::int64_t diagonal(Lengths lengths, Align align) {
   check(lengths);
   return align == Align::Start ? 0 : lengths.kv - lengths.q;
 }
 
+// The distances k - q that a rule allows within one document.
 Distance within(const Full&) {
   return {};
 }
@@ -40,7 +44,7 @@ Distance within(const Window& window) {
     fail<InvalidArgument>("mask window: left {} and right {} given; at least 0 is required",
                           window.left, window.right);
   }
-  // Beyond kMaxLength there are no keys, but sums would overflow.
+  // There are no keys farther than kMaxLength, and larger numbers could overflow in sums.
   return {.lo = -std::min(window.left, kMaxLength), .hi = std::min(window.right, kMaxLength)};
 }
 
@@ -61,6 +65,7 @@ Mask window_mask(Lengths lengths, Window window, Align align) {
   return Mask(lengths.q, lengths.kv, {{{0, lengths.q}, {0, lengths.kv}, center + lo, center + hi}});
 }
 
+// Two bands: a full one over the prefix, and a causal one over the rest of the keys.
 Mask prefix_mask(Lengths lengths, std::int64_t prefix, Align align) {
   const std::int64_t center = diagonal(lengths, align);
   if (prefix < 0 || prefix > lengths.kv) {
@@ -72,6 +77,7 @@ Mask prefix_mask(Lengths lengths, std::int64_t prefix, Align align) {
                {.q = {0, lengths.q}, .k = {prefix, lengths.kv}, .hi = center}});
 }
 
+// One full band per block of queries; the last block may be shorter.
 Mask block_causal_mask(Lengths lengths, std::int64_t block) {
   check_equal("mask block_causal", lengths);
   const std::int64_t length = lengths.q;
@@ -87,12 +93,14 @@ Mask block_causal_mask(Lengths lengths, std::int64_t block) {
   return Mask(length, length, std::move(bands));
 }
 
-/// The last length that would make the sum right, where there is one.
+/// The length of the last document that would make the sum right, for the error text; empty if it
+/// would be negative.
 std::string nearest_last(const std::vector<std::int64_t>& documents, std::int64_t missing) {
   const std::int64_t last = documents.empty() ? 0 : documents.back();
   return last + missing < 0 ? "" : fmt::format("; nearest: {} as the last", last + missing);
 }
 
+// One square band on the diagonal per document.
 Mask documents_mask(Lengths lengths, const std::vector<std::int64_t>& documents,
                     const Within& within_document) {
   check_equal("mask documents", lengths);

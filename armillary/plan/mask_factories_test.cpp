@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "armillary/core/refusal.h"
+#include "armillary/core/testing/expect_error.h"
 #include "armillary/plan/mask.h"
 
 namespace armillary::plan {
@@ -114,41 +114,41 @@ RC_GTEST_PROP(MaskFactory, Documents, ()) {
 }
 
 TEST(MaskFactory, RefusesBadSizes) {
-  expect_refused(
+  expect_error(
       "mask: 1 queries and 9223372036854775807 keys given; lengths of 0 to 72057594037927936 are "
       "required",
       [] {
         causal_mask({1, std::numeric_limits<std::int64_t>::max()}, Align::End);
       });
-  expect_refused("mask window: left -1 and right 2 given; at least 0 is required", [] {
+  expect_error("mask window: left -1 and right 2 given; at least 0 is required", [] {
     window_mask({4, 4}, {-1, 2}, Align::Start);
   });
-  expect_refused("mask prefix: 9 of 8 keys given; 0 to 8 is required", [] {
+  expect_error("mask prefix: 9 of 8 keys given; 0 to 8 is required", [] {
     prefix_mask({4, 8}, 9, Align::Start);
   });
-  expect_refused("mask block_causal: block 0 of 4 tokens given; at least 1 is required", [] {
+  expect_error("mask block_causal: block 0 of 4 tokens given; at least 1 is required", [] {
     block_causal_mask({4, 4}, 0);
   });
-  expect_refused(
-      "mask block_causal: block 255 of 1073741824 tokens given; at least 256 is required", [] {
-        block_causal_mask({1 << 30, 1 << 30}, 255);
-      });
-  expect_refused("mask block_causal: 4 queries and 5 keys given; equal lengths are required", [] {
+  expect_error("mask block_causal: block 255 of 1073741824 tokens given; at least 256 is required",
+               [] {
+                 block_causal_mask({1 << 30, 1 << 30}, 255);
+               });
+  expect_error("mask block_causal: 4 queries and 5 keys given; equal lengths are required", [] {
     block_causal_mask({4, 5}, 2);
   });
 }
 
 TEST(MaskFactory, RefusesDocumentsThatDoNotAddUp) {
-  expect_refused("mask documents: 4 queries and 5 keys given; equal lengths are required", [] {
+  expect_error("mask documents: 4 queries and 5 keys given; equal lengths are required", [] {
     documents_mask({4, 5}, {4});
   });
-  expect_refused(
+  expect_error(
       "mask documents: lengths add up to 5, the sequence has 4 tokens; equal sums are required; "
       "nearest: 2 as the last",
       [] {
         documents_mask({4, 4}, {2, 3});
       });
-  expect_refused(
+  expect_error(
       "mask documents: a document of -1 tokens after 2 given; lengths of 0 and more that add up to "
       "4 are required",
       [] {

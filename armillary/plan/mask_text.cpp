@@ -1,4 +1,6 @@
-// Masks as they are written on the command line and in recipes.
+// Masks as they are written on the command line and in recipes. parse_mask() looks the name up in a
+// table of parsers; each parser reads its own arguments, refuses all others and calls a factory of
+// mask.h.
 #include <fmt/format.h>
 
 #include <array>
@@ -11,8 +13,9 @@
 namespace armillary::plan {
 namespace {
 
-using Text = std::optional<std::string_view>;  // What follows the mask's name.
+using Text = std::optional<std::string_view>;  // The arguments: text after the colon, if any.
 
+/// The value of `align`. It may be left out only for equal lengths, for which both choices agree.
 Align parse_align(const Arguments& arguments, Lengths lengths) {
   if (const auto text = arguments.find("align")) {
     constexpr std::array<std::string_view, 2> kNames = {"start", "end"};
@@ -27,9 +30,12 @@ Align parse_align(const Arguments& arguments, Lengths lengths) {
   return Align::Start;
 }
 
+/// The keys `left` and `right`, both required.
 Window parse_window(const Arguments& arguments) {
   return {.left = arguments.integer("left"), .right = arguments.integer("right")};
 }
+
+// One parser for each name, in the order of the table in parse_mask().
 
 Mask parse_full(const Text& text, Lengths lengths) {
   Arguments("mask full", text, {}).refuse_values();
@@ -61,6 +67,7 @@ Mask parse_block_causal(const Text& text, Lengths lengths) {
   return block_causal_mask(lengths, parse_integer(arguments.where(), block));
 }
 
+/// The rule within a document: `causal` if none is given. `left` and `right` belong to `window`.
 Within parse_within(const Arguments& arguments) {
   constexpr std::array<std::string_view, 3> kNames = {"causal", "full", "window"};
   const std::size_t choice = parse_choice(arguments.where() + " within",
@@ -76,6 +83,7 @@ Within parse_within(const Arguments& arguments) {
   return Causal{};
 }
 
+/// Lengths without keys, then the keys of the rule within each document.
 Mask parse_documents(const Text& text, Lengths lengths) {
   const Arguments arguments("mask documents", text, {"within", "left", "right"});
   std::vector<std::int64_t> documents;
@@ -92,12 +100,14 @@ constexpr std::string_view kBandsWhere = "mask bands";
                         kBandsWhere, text);
 }
 
+/// A range `BEGIN-END`; `band` is the whole band, for the error text.
 Interval parse_range(std::string_view text, std::string_view band) {
   const std::vector<std::string_view> ends = split(text, '-');
   if (ends.size() != 2) refuse_band(band);
   return {parse_integer(kBandsWhere, ends[0]), parse_integer(kBandsWhere, ends[1])};
 }
 
+/// A band `Q0-Q1/K0-K1/LO..HI`. An empty LO or HI means any distance on that side.
 Band parse_band(std::string_view text) {
   const std::vector<std::string_view> parts = split(text, '/');
   if (parts.size() != 3) refuse_band(text);
@@ -113,6 +123,7 @@ Band parse_band(std::string_view text) {
   return band;
 }
 
+/// Any bands; Mask checks that they lie inside the lengths and do not overlap.
 Mask parse_bands(const Text& text, Lengths lengths) {
   std::vector<Band> bands;
   for (const std::string_view band : split(text.value_or(""), ';')) {
@@ -131,6 +142,7 @@ std::string to_string(const Band& band) {
 }
 
 Mask parse_mask(std::string_view text, Lengths lengths) {
+  // Both tables have the same order.
   using Parser = Mask (*)(const Text&, Lengths);
   static constexpr std::array<std::string_view, 7> kNames = {
       "full", "causal", "window", "prefix", "block_causal", "documents", "bands"};

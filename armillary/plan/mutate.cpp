@@ -1,3 +1,6 @@
+// Enumerates all small changes of a plan as numbers, and applies one of them to a plan. Enumeration
+// goes op by op through one rank; changes of the dtype of messages need both ends and are listed by
+// add_messages().
 #include "armillary/plan/mutate.h"
 
 #include <fmt/format.h>
@@ -13,6 +16,7 @@
 namespace armillary::plan {
 namespace {
 
+/// An index of the plan as the type that containers take.
 std::size_t at(int index) {
   return static_cast<std::size_t>(index);
 }
@@ -22,6 +26,7 @@ bool contains(const Values& values, typename Values::value_type value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 
+/// Lists the mutations of one rank's program.
 class Enumeration {
  public:
   Enumeration(const Plan& plan, const RankProgram& program, std::vector<Mutation>& found)
@@ -30,51 +35,58 @@ class Enumeration {
   void add_all() {
     for (std::size_t i = 0; i < program_.ops.size(); ++i) {
       const Op& op = program_.ops[i];
-      add(Slip::Dropped, i, {});
-      add(Slip::Doubled, i, {});
+      // The op as a whole, and its message.
+      add(MutationKind::Dropped, i, {});
+      add(MutationKind::Doubled, i, {});
       add_swaps(i);
       if (op.is_comm()) add_peers(i);
-      if (op.is_comm() && op.views.size() == 1) add(Slip::OtherLoan, i, {});
+      if (op.is_comm() && op.views.size() == 1) add(MutationKind::OtherZeroCopy, i, {});
+      // Its views, alone and in groups that must agree.
       for (const std::uint32_t operands : operand_groups(op)) add_views(i, operands);
       for (std::size_t v = 0; v < op.views.size(); ++v) add_tiles(i, v);
+      // Its flags and its step.
       if (op.kind == OpKind::Attend || op.kind == OpKind::AttendGrad) {
-        add(Slip::OtherStart, i, {.to = 0});
+        add(MutationKind::OtherStart, i, {.to = 0});
       }
-      if (op.kind == OpKind::AttendGrad) add(Slip::OtherStart, i, {.to = 1});
-      add(Slip::OtherBatch, i, {.to = op.step - 1});
-      add(Slip::OtherBatch, i, {.to = op.step + 1});
+      if (op.kind == OpKind::AttendGrad) add(MutationKind::OtherStart, i, {.to = 1});
+      add(MutationKind::OtherBatch, i, {.to = op.step - 1});
+      add(MutationKind::OtherBatch, i, {.to = op.step + 1});
     }
     for (std::size_t t = 0; t < program_.tiles.size(); ++t) add_slots(t);
   }
 
  private:
-  void add(Slip slip, std::size_t op, Mutation mutation) {
-    mutation.slip = slip;
+  /// Adds a mutation of one op; `mutation` has the fields that its kind uses.
+  void add(MutationKind kind, std::size_t op, Mutation mutation) {
+    mutation.kind = kind;
     mutation.rank = program_.rank;
     mutation.op = static_cast<int>(op);
     found_.push_back(mutation);
   }
 
+  /// Exchanges with the next op and, if that is of another lane, with the next op of the same lane.
   void add_swaps(std::size_t i) {
     const std::vector<Op>& ops = program_.ops;
     if (i + 1 == ops.size()) return;
-    add(Slip::Swapped, i, {.to = static_cast<int>(i + 1)});
+    add(MutationKind::Swapped, i, {.to = static_cast<int>(i + 1)});
     if (ops[i + 1].lane == ops[i].lane) return;
     for (std::size_t j = i + 2; j < ops.size(); ++j) {
       if (ops[j].lane != ops[i].lane) continue;
-      add(Slip::Swapped, i, {.to = static_cast<int>(j)});
+      add(MutationKind::Swapped, i, {.to = static_cast<int>(j)});
       return;
     }
   }
 
+  /// All other peers, also the rank itself; in a world of 1, a rank that does not exist.
   void add_peers(std::size_t i) {
     for (Rank peer = 0; peer < plan_.problem.world; ++peer) {
-      if (peer != program_.ops[i].peer) add(Slip::OtherPeer, i, {.to = peer});
+      if (peer != program_.ops[i].peer) add(MutationKind::OtherPeer, i, {.to = peer});
     }
-    if (plan_.problem.world == 1) add(Slip::OtherPeer, i, {.to = 1});
+    if (plan_.problem.world == 1) add(MutationKind::OtherPeer, i, {.to = 1});
   }
 
-  /// Each operand alone, and all those of one kind of block that show the same.
+  /// Sets of operands as bits: each operand alone, all operands of the query side, and all operands
+  /// of the key side.
   std::vector<std::uint32_t> operand_groups(const Op& op) const {
     std::vector<std::uint32_t> groups;
     for (std::size_t v = 0; v < op.views.size(); ++v) groups.push_back(1U << v);
@@ -88,44 +100,49 @@ class Enumeration {
     return groups;
   }
 
+  /// Changes of the blocks and heads of a group of operands, which show the same as the first of
+  /// them.
   void add_views(std::size_t i, std::uint32_t operands) {
     std::size_t first = 0;
     while ((operands >> first & 1) == 0) ++first;
     const View& view = program_.ops[i].views[first];
     for (const int block : view.blocks) {
       if (view.blocks.size() > 1) {
-        add(Slip::FewerBlocks, i, {.operands = operands, .block = block});
+        add(MutationKind::FewerBlocks, i, {.operands = operands, .block = block});
       }
       add_other_blocks(i, operands, view, block);
     }
     if (view.heads.count() < 2) return;
-    add(Slip::FewerHeads, i, {.operands = operands, .to = 0});
-    add(Slip::FewerHeads, i, {.operands = operands, .to = 1});
+    add(MutationKind::FewerHeads, i, {.operands = operands, .to = 0});
+    add(MutationKind::FewerHeads, i, {.operands = operands, .to = 1});
   }
 
+  /// Replaces `block` by every other block of the tile, and by the block after it.
   void add_other_blocks(std::size_t i, std::uint32_t operands, const View& view, int block) {
     for (const int other : tile_of(view).blocks) {
       if (contains(view.blocks, other)) continue;
-      add(Slip::OtherBlock, i, {.operands = operands, .block = block, .to = other});
+      add(MutationKind::OtherBlock, i, {.operands = operands, .block = block, .to = other});
     }
-    const int outside = block + 1;  // Often a block that the tile does not have, or none at all.
+    const int outside = block + 1;  // Often not a block of the tile, or no block at all.
     if (contains(tile_of(view).blocks, outside)) return;
-    add(Slip::OtherBlock, i, {.operands = operands, .block = block, .to = outside});
+    add(MutationKind::OtherBlock, i, {.operands = operands, .block = block, .to = outside});
   }
 
+  /// Every other tile of the same tensor in place of the operand's.
   void add_tiles(std::size_t i, std::size_t operand) {
     const int tile = program_.ops[i].views[operand].tile;
     for (std::size_t other = 0; other < program_.tiles.size(); ++other) {
       if (static_cast<int>(other) == tile) continue;
       if (program_.tiles[other].tensor != program_.tiles[at(tile)].tensor) continue;
-      add(Slip::OtherTile, i, {.operands = 1U << operand, .to = static_cast<int>(other)});
+      add(MutationKind::OtherTile, i, {.operands = 1U << operand, .to = static_cast<int>(other)});
     }
   }
 
+  /// Every other slot for a tile.
   void add_slots(std::size_t tile) {
     for (std::size_t slot = 0; slot < program_.slots.size(); ++slot) {
       if (static_cast<int>(slot) == program_.tiles[tile].slot) continue;
-      found_.push_back({.slip = Slip::SlotReused,
+      found_.push_back({.kind = MutationKind::SlotReused,
                         .rank = program_.rank,
                         .tile = static_cast<int>(tile),
                         .to = static_cast<int>(slot)});
@@ -139,8 +156,10 @@ class Enumeration {
   std::vector<Mutation>& found_;
 };
 
-/// Every sum that is sent. The n-th send of a lane from a rank to another meets its n-th receive.
+/// Adds a change of dtype for every partial tile that is sent. The n-th send of a lane from one
+/// rank to another meets the n-th receive there.
 void add_messages(const Plan& plan, std::vector<Mutation>& found) {
+  // Receives by (lane, sender, receiver), in program order.
   std::map<std::tuple<Lane, Rank, Rank>, std::vector<int>> received;
   for (const RankProgram& program : plan.ranks) {
     for (std::size_t i = 0; i < program.ops.size(); ++i) {
@@ -149,6 +168,7 @@ void add_messages(const Plan& plan, std::vector<Mutation>& found) {
       received[{op.lane, op.peer, program.rank}].push_back(static_cast<int>(i));
     }
   }
+  // Sends, counted per channel to find the receive of each.
   std::map<std::tuple<Lane, Rank, Rank>, std::size_t> sent;
   for (const RankProgram& program : plan.ranks) {
     for (std::size_t i = 0; i < program.ops.size(); ++i) {
@@ -157,8 +177,8 @@ void add_messages(const Plan& plan, std::vector<Mutation>& found) {
       const std::tuple channel(op.lane, program.rank, op.peer);
       const std::vector<int>& at_peer = received[channel];
       const std::size_t n = sent[channel]++;
-      if (n >= at_peer.size() || !program.tiles[at(op.views[0].tile)].partial) continue;
-      found.push_back({.slip = Slip::OtherDtype,
+      if (n >= at_peer.size() || !program.tiles[at(op.views.front().tile)].partial) continue;
+      found.push_back({.kind = MutationKind::OtherDtype,
                        .rank = program.rank,
                        .op = static_cast<int>(i),
                        .to = at_peer[n]});
@@ -166,19 +186,20 @@ void add_messages(const Plan& plan, std::vector<Mutation>& found) {
   }
 }
 
+/// Applies a change of one of the operands' views.
 void change_view(View& view, const Mutation& mutation) {
   std::vector<int> blocks(view.blocks.begin(), view.blocks.end());
-  switch (mutation.slip) {
-    case Slip::FewerBlocks:
+  switch (mutation.kind) {
+    case MutationKind::FewerBlocks:
       std::erase(blocks, mutation.block);
       view.blocks = blocks;
       break;
-    case Slip::OtherBlock:
+    case MutationKind::OtherBlock:
       std::replace(blocks.begin(), blocks.end(), mutation.block, mutation.to);
       std::sort(blocks.begin(), blocks.end());
       view.blocks = blocks;
       break;
-    case Slip::FewerHeads:
+    case MutationKind::FewerHeads:
       if (mutation.to == 0) ++view.heads.begin;
       if (mutation.to == 1) --view.heads.end;
       break;
@@ -187,6 +208,7 @@ void change_view(View& view, const Mutation& mutation) {
   }
 }
 
+/// Makes the slot of a tile large enough, so that the size alone does not give the mutant away.
 void make_room(const Plan& plan, RankProgram& program, const Tile& tile) {
   Slot& slot = program.slots[at(tile.slot)];
   slot.bytes = std::max(slot.bytes, bytes_of(plan.problem, plan.blocks, tile));
@@ -198,12 +220,15 @@ void change_slot(const Plan& plan, RankProgram& program, const Mutation& mutatio
   make_room(plan, program, tile);
 }
 
+/// Flips `narrow` for the tile of a message's first view.
 void change_dtype(const Plan& plan, RankProgram& program, int op) {
-  Tile& tile = program.tiles[at(program.ops[at(op)].views[0].tile)];
+  const View& first = program.ops[at(op)].views.front();
+  Tile& tile = program.tiles[at(first.tile)];
   tile.narrow = !tile.narrow;
   make_room(plan, program, tile);
 }
 
+/// The changed operands by number: `0,3,4`.
 std::string operand_names(const Mutation& mutation) {
   std::string text;
   for (int i = 0; mutation.operands >> i != 0; ++i) {
@@ -214,33 +239,33 @@ std::string operand_names(const Mutation& mutation) {
 
 }  // namespace
 
-std::string_view to_string(Slip slip) {
-  switch (slip) {
-    case Slip::Dropped:
+std::string_view to_string(MutationKind kind) {
+  switch (kind) {
+    case MutationKind::Dropped:
       return "dropped";
-    case Slip::Doubled:
+    case MutationKind::Doubled:
       return "doubled";
-    case Slip::Swapped:
+    case MutationKind::Swapped:
       return "swapped";
-    case Slip::OtherPeer:
+    case MutationKind::OtherPeer:
       return "other peer";
-    case Slip::FewerBlocks:
+    case MutationKind::FewerBlocks:
       return "fewer blocks";
-    case Slip::OtherBlock:
+    case MutationKind::OtherBlock:
       return "other block";
-    case Slip::FewerHeads:
+    case MutationKind::FewerHeads:
       return "fewer heads";
-    case Slip::OtherTile:
+    case MutationKind::OtherTile:
       return "other tile";
-    case Slip::SlotReused:
+    case MutationKind::SlotReused:
       return "slot reused";
-    case Slip::OtherBatch:
+    case MutationKind::OtherBatch:
       return "other batch";
-    case Slip::OtherStart:
+    case MutationKind::OtherStart:
       return "other start";
-    case Slip::OtherLoan:
-      return "other loan";
-    case Slip::OtherDtype:
+    case MutationKind::OtherZeroCopy:
+      return "other zero copy";
+    case MutationKind::OtherDtype:
       return "other dtype";
   }
   ARMILLARY_CHECK(false);
@@ -254,44 +279,45 @@ std::vector<Mutation> mutations(const Plan& plan) {
 }
 
 std::vector<Rank> changed_ranks(const Plan& plan, const Mutation& mutation) {
-  if (mutation.slip != Slip::OtherDtype) return {mutation.rank};
+  if (mutation.kind != MutationKind::OtherDtype) return {mutation.rank};
   return {mutation.rank, plan.ranks[at(mutation.rank)].ops[at(mutation.op)].peer};
 }
 
 void mutate(Plan& plan, const Mutation& mutation) {
+  // Changes that concern a tile or two ranks come first; all others change one op.
   RankProgram& program = plan.ranks[at(mutation.rank)];
-  if (mutation.slip == Slip::SlotReused) {
+  if (mutation.kind == MutationKind::SlotReused) {
     change_slot(plan, program, mutation);
     return;
   }
   const auto op = program.ops.begin() + mutation.op;
-  if (mutation.slip == Slip::OtherDtype) {
+  if (mutation.kind == MutationKind::OtherDtype) {
     change_dtype(plan, program, mutation.op);
     change_dtype(plan, plan.ranks[at(op->peer)], mutation.to);
     return;
   }
-  switch (mutation.slip) {
-    case Slip::Dropped:
+  switch (mutation.kind) {
+    case MutationKind::Dropped:
       program.ops.erase(op);
       break;
-    case Slip::Doubled:
+    case MutationKind::Doubled:
       program.ops.insert(op, Op(*op));
       break;
-    case Slip::Swapped:
+    case MutationKind::Swapped:
       std::swap(*op, program.ops[at(mutation.to)]);
       break;
-    case Slip::OtherPeer:
+    case MutationKind::OtherPeer:
       op->peer = mutation.to;
       break;
-    case Slip::OtherBatch:
+    case MutationKind::OtherBatch:
       op->step = mutation.to;
       break;
-    case Slip::OtherLoan:
-      op->loan = !op->loan;
+    case MutationKind::OtherZeroCopy:
+      op->zero_copy = !op->zero_copy;
       break;
-    case Slip::OtherStart: {
-      bool& fresh = mutation.to == 0 ? op->fresh_q : op->fresh_kv;
-      fresh = !fresh;
+    case MutationKind::OtherStart: {
+      bool& init = mutation.to == 0 ? op->init_q : op->init_kv;
+      init = !init;
       break;
     }
     default:
@@ -308,33 +334,34 @@ Plan apply(const Plan& plan, const Mutation& mutation) {
 }
 
 std::string to_string(const Mutation& mutation) {
-  if (mutation.slip == Slip::SlotReused) {
+  if (mutation.kind == MutationKind::SlotReused) {
     return fmt::format("rank {} tile {}: slot {} reused", mutation.rank, mutation.tile,
                        mutation.to);
   }
+  // The place and the kind; then the fields that the kind uses.
   std::string text =
-      fmt::format("rank {} op {}: {}", mutation.rank, mutation.op, to_string(mutation.slip));
+      fmt::format("rank {} op {}: {}", mutation.rank, mutation.op, to_string(mutation.kind));
   const std::string operands = operand_names(mutation);
-  switch (mutation.slip) {
-    case Slip::Dropped:
-    case Slip::Doubled:
-    case Slip::OtherLoan:
+  switch (mutation.kind) {
+    case MutationKind::Dropped:
+    case MutationKind::Doubled:
+    case MutationKind::OtherZeroCopy:
       return text;
-    case Slip::Swapped:
+    case MutationKind::Swapped:
       return fmt::format("{} with op {}", text, mutation.to);
-    case Slip::FewerBlocks:
+    case MutationKind::FewerBlocks:
       return fmt::format("{}, operands {}: without block {}", text, operands, mutation.block);
-    case Slip::OtherBlock:
+    case MutationKind::OtherBlock:
       return fmt::format("{}, operands {}: block {} in place of {}", text, operands, mutation.to,
                          mutation.block);
-    case Slip::FewerHeads:
+    case MutationKind::FewerHeads:
       return fmt::format("{}, operands {}: without the {} head", text, operands,
                          mutation.to == 0 ? "first" : "last");
-    case Slip::OtherTile:
+    case MutationKind::OtherTile:
       return fmt::format("{}, operand {}: tile {}", text, operands, mutation.to);
-    case Slip::OtherDtype:
+    case MutationKind::OtherDtype:
       return fmt::format("{}, received by op {}", text, mutation.to);
-    case Slip::OtherStart:
+    case MutationKind::OtherStart:
       return fmt::format("{} of the sums of {}", text, mutation.to == 0 ? "queries" : "keys");
     default:
       return fmt::format("{} {}", text, mutation.to);

@@ -1,8 +1,8 @@
-// mutate.h: the small ways to break a plan, to test what judges it.
+// mutate.h: small changes that break a plan, to test the verifier.
 //
-// A mutation changes one op of one rank (or the slot of one tile, or the dtype of one message) and
-// leaves the rest alone: the slips of somebody who writes a strategy. Most mutants are wrong; some
-// happen to be as good as the plan.
+// A mutation changes one op of one rank, the slot of one tile or the dtype of one message, and
+// leaves the rest as it is. These are the mistakes that the author of a strategy could make. Most
+// mutants are wrong plans; some happen to be as good as the original.
 #pragma once
 
 #include <cstdint>
@@ -13,52 +13,56 @@
 
 namespace armillary::plan {
 
-/// What is changed, and what `to` and `block` of a Mutation then mean.
-enum class Slip : std::uint8_t {
-  Dropped,    ///< The op is left out.
-  Doubled,    ///< The op is done twice in a row.
-  Swapped,    ///< Changes places with its neighbour: op `to`, the next one or the next of its lane.
-  OtherPeer,  ///< A send or receive whose peer is rank `to`.
-  FewerBlocks,  ///< Other view: `block` is missing from the operands.
-  OtherBlock,   ///< Other view: block `to` in place of `block`.
-  FewerHeads,   ///< Other view: the first (`to` 0) or last (`to` 1) head is missing.
-  OtherTile,    ///< Other view: the operand shows tile `to`, of the same tensor.
-  SlotReused,   ///< Tile `tile` lies in slot `to`, made large enough for it.
-  OtherBatch,   ///< The op's step is `to`.
-  OtherStart,   ///< Of an op that attends: `fresh_q` (`to` 0) or `fresh_kv` (1) is the other way.
-  OtherLoan,    ///< Of a message of one view: it is a loan if it was none, and the other way.
-  OtherDtype,  ///< A sum that is sent: its tile, and that of receive `to` of the peer, are `narrow`
-               ///< if they were not, or are not if they were; slots are made large enough.
+/// The kind of change. It also says how `to`, `block` and `tile` of a Mutation are read.
+enum class MutationKind : std::uint8_t {
+  Dropped,        ///< The op is left out.
+  Doubled,        ///< The op is done twice in a row.
+  Swapped,        ///< The op changes places with op `to`: the next op, or the next of its lane.
+  OtherPeer,      ///< The peer of a send or receive is rank `to`.
+  FewerBlocks,    ///< The operands lack `block`.
+  OtherBlock,     ///< The operands show block `to` in place of `block`.
+  FewerHeads,     ///< The operands lack their first (`to` 0) or last (`to` 1) head.
+  OtherTile,      ///< The operand shows tile `to` of the same tensor.
+  SlotReused,     ///< Tile `tile` lies in slot `to`, made large enough for it.
+  OtherBatch,     ///< The op's step is `to`.
+  OtherStart,     ///< `init_q` (`to` 0) or `init_kv` (`to` 1) of an op that attends is flipped.
+  OtherZeroCopy,  ///< `zero_copy` of a message of one view is flipped.
+  /// `narrow` is flipped for the tile of a sum that is sent and for the tile of receive `to` of the
+  /// peer; their slots are made large enough.
+  OtherDtype,
 };
-std::string_view to_string(Slip slip);
+std::string_view to_string(MutationKind kind);
 
+/// One change, as a few numbers; fields that a kind does not use are -1 or 0.
 struct Mutation {
-  Slip slip = Slip::Dropped;
+  MutationKind kind = MutationKind::Dropped;
   Rank rank = 0;
   int op = -1;                 ///< Index in the rank's ops; -1 for SlotReused.
   int tile = -1;               ///< SlotReused only.
   std::uint32_t operands = 0;  ///< Bit i: operand i is changed.
-  int block = -1;
-  int to = -1;
+  int block = -1;              ///< FewerBlocks and OtherBlock only.
+  int to = -1;                 ///< See MutationKind.
   bool operator==(const Mutation&) const = default;
 };
 
-/// All single mutations of a plan, ordered by rank and op; those of messages come last. Views are
-/// changed one by one, and together where operands must agree (q with out, lse, ..; k with v, ..),
-/// which breaks the sums and not the form. Cost: a few words per mutation, some dozen mutations per
-/// op.
+/// All single mutations of a plan, ordered by rank and op; those of OtherDtype come last. Views are
+/// changed one by one, and also together if operands must agree (q with out, lse, ..; k with v,
+/// ..), which breaks the sums but stays well formed. Cost: a few words per mutation, some dozen
+/// mutations per op.
 std::vector<Mutation> mutations(const Plan& plan);
 
-/// The ranks whose programs a mutation of this plan changes: its own, and of a message the peer.
+/// The ranks whose programs a mutation of this plan changes: its own rank, and for OtherDtype also
+/// the peer.
 std::vector<Rank> changed_ranks(const Plan& plan, const Mutation& mutation);
 
-/// Changes the plan, in the programs of `changed_ranks` alone. Requires a mutation of this plan.
+/// Changes the plan in place, in the programs of `changed_ranks` alone. Requires a mutation of this
+/// plan.
 void mutate(Plan& plan, const Mutation& mutation);
 
-/// The same with a copy.
+/// A changed copy of the plan.
 Plan apply(const Plan& plan, const Mutation& mutation);
 
-/// `rank 2 op 5: other peer 3`.
+/// One line for test output: `rank 2 op 5: other peer 3`.
 std::string to_string(const Mutation& mutation);
 
 }  // namespace armillary::plan

@@ -1,3 +1,6 @@
+// The small functions on plans: names, operands, sizes and traffic. Sizes are computed from three
+// parts: elements per token and head (dim_of), tokens of a list of blocks, and the element type
+// (dtype_of).
 #include "armillary/plan/plan.h"
 
 #include <algorithm>
@@ -7,65 +10,43 @@
 
 #include "armillary/core/checked.h"
 #include "armillary/core/error.h"
+#include "armillary/plan/operands.h"
 
 namespace armillary::plan {
 namespace {
 
-using enum Access;
-
-constexpr std::array<Operand, 1> kSend{{{"src", Read}}};
-constexpr std::array<Operand, 1> kRecv{{{"dst", Write}}};
-constexpr std::array<Operand, 5> kAttend{
-    {{"q", Read}, {"k", Read}, {"v", Read}, {"out", Update}, {"lse", Update}}};
-constexpr std::array<Operand, 9> kAttendGrad{{{"q", Read},
-                                              {"k", Read},
-                                              {"v", Read},
-                                              {"dout", Read},
-                                              {"lse", Read},
-                                              {"delta", Read},
-                                              {"dq", Update},
-                                              {"dk", Update},
-                                              {"dv", Update}}};
-constexpr std::array<Operand, 4> kMerge{
-    {{"out", Update}, {"lse", Update}, {"part_out", Read}, {"part_lse", Read}}};
-constexpr std::array<Operand, 2> kAdd{{{"acc", Update}, {"part", Read}}};
-constexpr std::array<Operand, 2> kCopy{{{"dst", Write}, {"src", Read}}};
-constexpr std::array<Operand, 1> kClear{{{"dst", Write}}};
-constexpr std::array<Operand, 4> kDelta{
-    {{"delta", Write}, {"dout", Read}, {"out", Read}, {"lse", Read}}};
-constexpr std::array<Operand, 4> kFinish{
-    {{"out", Write}, {"lse", Write}, {"part_out", Read}, {"part_lse", Read}}};
-
-constexpr std::array<Operand, 5> kAttendAll{
-    {{"q", Read}, {"k", Read}, {"v", Read}, {"out", Write}, {"lse", Write}}};
-constexpr std::array<Operand, 9> kAttendGradAll{{{"q", Read},
-                                                 {"k", Read},
-                                                 {"v", Read},
-                                                 {"dout", Read},
-                                                 {"lse", Read},
-                                                 {"delta", Read},
-                                                 {"dq", Write},
-                                                 {"dk", Write},
-                                                 {"dv", Write}}};
-
+/// Bytes of so many tokens and heads of a tile, of all batch entries.
 std::int64_t bytes(const Problem& problem, const Tile& tile, Heads heads, std::int64_t tokens) {
   return checked_product("plan: bytes of a tile",
                          {problem.batch, tokens, heads.count(), dim_of(problem, tile.tensor),
                           bytes_of(dtype_of(problem, tile))});
 }
 
+/// Prefix sums of the tokens of blocks: one number more than there are blocks.
 std::vector<std::int64_t> tokens_before(const std::vector<Block>& blocks) {
   std::vector<std::int64_t> before{0};
   for (const Block& block : blocks) before.push_back(before.back() + block.tokens());
   return before;
 }
 
-/// The tokens of some blocks in as few runs as sorting gives.
+/// The tokens of some blocks, sorted and in as few runs as possible: areas cost per pair of runs.
 Runs joined(const std::vector<Block>& table, const BlockIds& ids) {
   Runs runs;
   for (const int id : ids) runs.insert(runs.end(), table[id].runs.begin(), table[id].runs.end());
   std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.begin < b.begin; });
   return join(runs);
+}
+
+/// True if view `v` of an op is an accumulator that the op initialises instead of adding to it.
+bool is_initialised(const Op& op, std::size_t v) {
+  if (op.attends()) {
+    return op.init_q && (v == AttendOperand::kOut || v == AttendOperand::kLse);
+  }
+  if (op.attends_grad()) {
+    return (op.init_q && v == AttendGradOperand::kDQ) ||
+           (op.init_kv && (v == AttendGradOperand::kDK || v == AttendGradOperand::kDV));
+  }
+  return false;
 }
 
 }  // namespace
@@ -79,56 +60,33 @@ bool is_whole(const Tile& tile, const View& view) {
 }
 
 std::span<const Operand> operands(OpKind kind) {
-  switch (kind) {
-    case OpKind::Send:
-      return kSend;
-    case OpKind::Recv:
-      return kRecv;
-    case OpKind::Attend:
-      return kAttend;
-    case OpKind::AttendGrad:
-      return kAttendGrad;
-    case OpKind::Merge:
-      return kMerge;
-    case OpKind::Add:
-      return kAdd;
-    case OpKind::Copy:
-      return kCopy;
-    case OpKind::Clear:
-      return kClear;
-    case OpKind::Delta:
-      return kDelta;
-    case OpKind::Finish:
-      return kFinish;
-    case OpKind::AttendAll:
-      return kAttendAll;
-    case OpKind::AttendGradAll:
-      return kAttendGradAll;
-  }
-  fail<InternalError>("plan: op kind {}", static_cast<int>(kind));
+  return operand_table(kind);
 }
 
+// Every view of a message stands under its one operand.
 bool takes(OpKind kind, std::size_t views) {
   const std::size_t named = operands(kind).size();
   return kind == OpKind::Send || kind == OpKind::Recv ? views >= named : views == named;
 }
 
 Access access(const Op& op, std::size_t v) {
-  const bool fresh = op.attends_grad() ? (v == 6 && op.fresh_q) || (v > 6 && op.fresh_kv)
-                                       : op.attends() && v > 2 && op.fresh_q;
-  return fresh ? Write : operands(op.kind)[op.is_comm() ? 0 : v].access;
+  if (op.is_comm()) return operands(op.kind).front().access;
+  return is_initialised(op, v) ? Access::Write : operands(op.kind)[v].access;
 }
 
 bool writes(const Op& op, std::size_t v) {
-  return access(op, v) != Read;
+  return access(op, v) != Access::Read;
 }
 
+// Views past the first one of a message get their number.
 std::string operand_name(OpKind kind, std::size_t v) {
   const auto named = operands(kind);
   std::string name(named[std::min(v, named.size() - 1)].name);
   if (v >= named.size()) name += std::to_string(v);
   return name;
 }
+
+// Names, in the order of the enums.
 
 std::string_view to_string(Pass pass) {
   constexpr std::array<std::string_view, 3> kNames{"forward", "backward", "replay"};
@@ -154,12 +112,14 @@ std::string_view to_string(Collective collective) {
   return kNames.at(static_cast<std::size_t>(collective));
 }
 
+// Log-sum-exps always travel in the accumulator, so Lse is not in this list.
 bool travels_narrow(const Problem& problem, Tensor tensor) {
   const bool summed =
       tensor == Tensor::Out || tensor == Tensor::DQ || tensor == Tensor::DK || tensor == Tensor::DV;
   return summed && problem.narrows_sums();
 }
 
+// Statistics of the softmax, and partial results that do not travel narrow, are accumulators.
 Dtype dtype_of(const Problem& problem, const Tile& tile) {
   const bool statistic = tile.tensor == Tensor::Lse || tile.tensor == Tensor::Delta;
   return statistic || (tile.partial && !tile.narrow) ? accumulator(problem.dtype) : problem.dtype;
@@ -207,6 +167,7 @@ std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const Tile& 
 TokenCounts::TokenCounts(const Blocks& blocks)
     : before_q_(tokens_before(blocks.q)), before_kv_(tokens_before(blocks.kv)) {}
 
+// A run of ids is the difference of two prefix sums.
 std::int64_t TokenCounts::of(Tensor tensor, const BlockIds& ids) const {
   const std::vector<std::int64_t>& before = is_kv(tensor) ? before_kv_ : before_q_;
   std::int64_t total = 0;
@@ -227,18 +188,21 @@ std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const RankPr
   return bytes;
 }
 
+// One walk over the ops: messages add bytes, ops that attend add pairs.
 Traffic traffic(const Problem& problem, const Blocks& blocks, const RankProgram& program) {
   Traffic result;
   std::set<int> steps;
   for (const Op& op : program.ops) {
-    steps.insert(steps.end(), op.step);  // ops mostly ascend
+    steps.insert(steps.end(), op.step);  // the hint is right for most ops: steps mostly ascend
     if (op.is_comm()) {
       (op.kind == OpKind::Send ? result.sent_bytes : result.received_bytes) +=
           bytes_of(problem, blocks, program, op);
     } else if (op.attends() || op.attends_grad()) {
-      result.visible_pairs += problem.batch * op.views[0].heads.count() *
-                              problem.mask.area(joined(blocks.q, op.views[0].blocks),
-                                                joined(blocks.kv, op.views[1].blocks));
+      const View& q = op.views[QkvOperand::kQ];
+      const View& k = op.views[QkvOperand::kK];
+      result.visible_pairs +=
+          problem.batch * q.heads.count() *
+          problem.mask.area(joined(blocks.q, q.blocks), joined(blocks.kv, k.blocks));
     }
   }
   for (const Slot& slot : program.slots) {
@@ -248,6 +212,7 @@ Traffic traffic(const Problem& problem, const Blocks& blocks, const RankProgram&
   return result;
 }
 
+// Messages within a node share its number, rank / ranks_per_node.
 std::int64_t sent_between_nodes(const Problem& problem, const Blocks& blocks,
                                 const RankProgram& program, int ranks_per_node) {
   std::int64_t bytes = 0;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "armillary/core/error.h"
+#include "armillary/plan/operands.h"
 
 namespace armillary::plan {
 namespace {
@@ -152,9 +153,10 @@ TEST(Traffic, OfNothingIsZero) {
   EXPECT_EQ(one.steps, 0);
 }
 
-constexpr OpKind kOpKinds[] = {OpKind::Send,  OpKind::Recv,  OpKind::Attend, OpKind::AttendGrad,
-                               OpKind::Merge, OpKind::Add,   OpKind::Copy,   OpKind::Clear,
-                               OpKind::Delta, OpKind::Finish};
+constexpr OpKind kOpKinds[] = {OpKind::Send,       OpKind::Recv,      OpKind::Attend,
+                               OpKind::AttendGrad, OpKind::Merge,     OpKind::Add,
+                               OpKind::Copy,       OpKind::Clear,     OpKind::Delta,
+                               OpKind::Finish,     OpKind::AttendAll, OpKind::AttendGradAll};
 
 TEST(Operands, HaveOneNameEachAndWriteSomethingUnlessSent) {
   std::set<std::string_view> kinds;
@@ -189,6 +191,34 @@ TEST(Operands, AreThoseThatTheHeaderNames) {
   EXPECT_EQ(text(OpKind::Clear), "clear >dst");
   EXPECT_EQ(text(OpKind::Delta), "delta >delta <dout <out <lse");
   EXPECT_EQ(text(OpKind::Finish), "finish >out >lse <part_out <part_lse");
+  EXPECT_EQ(text(OpKind::AttendAll), "attend_all <q <k <v >out >lse");
+  EXPECT_EQ(text(OpKind::AttendGradAll), "attend_grad_all <q <k <v <dout <lse <delta >dq >dk >dv");
+}
+
+TEST(Operands, PlacesAreThoseOfTheirNames) {
+  const auto name = [](OpKind kind, std::size_t place) { return operands(kind)[place].name; };
+  for (const OpKind kind : {OpKind::Attend, OpKind::AttendAll}) {
+    EXPECT_EQ(name(kind, AttendOperand::kV), "v");
+    EXPECT_EQ(name(kind, AttendOperand::kLse), "lse");
+  }
+  for (const OpKind kind : {OpKind::AttendGrad, OpKind::AttendGradAll}) {
+    EXPECT_EQ(name(kind, AttendGradOperand::kV), "v");
+    EXPECT_EQ(name(kind, AttendGradOperand::kDV), "dv");
+  }
+  for (const OpKind kind : {OpKind::Merge, OpKind::Finish}) {
+    EXPECT_EQ(name(kind, MergeOperand::kPartLse), "part_lse");
+  }
+}
+
+/// An operand that is updated is an accumulator; the ops that write results make them final.
+TEST(Operands, AreFinalWhereTheyAreWrittenAndPartialWhereTheyAreUpdated) {
+  for (const OpKind kind : kOpKinds) {
+    for (const Operand& operand : operands(kind)) {
+      if (!operand.tensor || operand.access == Access::Read) continue;
+      EXPECT_EQ(operand.partial, operand.access == Access::Update)
+          << to_string(kind) << " " << operand.name;
+    }
+  }
 }
 
 }  // namespace

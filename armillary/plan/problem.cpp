@@ -1,3 +1,5 @@
+// Checks of problems, and the names of their enums. Planning and verification compute with sizes
+// that passed validate(), so their products are checked for overflow here once.
 #include "armillary/plan/problem.h"
 
 #include <fmt/format.h>
@@ -11,17 +13,21 @@
 namespace armillary::plan {
 namespace {
 
+// Names, in the order of the enums.
 constexpr std::array<std::string_view, 2> kWires{"accumulator", "input"};
 constexpr std::array<std::string_view, 4> kDtypes = {"fp64", "fp32", "bf16", "fp16"};
 
+/// Refuses a size below 1.
 void check_at_least_1(std::string_view name, std::int64_t size) {
   if (size < 1) {
     fail<InvalidArgument>("problem: {} {} given; at least 1 is required", name, size);
   }
 }
 
+/// Refuses heads that are no multiple of kv_heads, and names the nearest divisors of heads.
 void check_kv_heads(int heads, int kv_heads) {
   if (heads % kv_heads == 0) return;
+  // The largest divisor up to kv_heads and the smallest one above it.
   int below = 1;
   int above = heads;
   for (int i = 1; i <= heads / i; ++i) {
@@ -44,9 +50,10 @@ void check_kv_heads(int heads, int kv_heads) {
       heads, kv_heads, nearest);
 }
 
-/// Bytes of a tensor of all ranks, and pairs of all heads, must be numbers to calculate with.
+/// Refuses sizes whose product is 2^62 or more, so that the sum of two such products fits in 63
+/// bits.
 void check_fits(std::string_view what, std::initializer_list<std::int64_t> factors) {
-  std::int64_t product = 2;  // Below 2^62, so that two of them can be added.
+  std::int64_t product = 2;  // Twice the product must stay below 2^63.
   for (const std::int64_t factor : factors) {
     if (__builtin_mul_overflow(product, factor, &product)) {
       fail<InvalidArgument>("problem: {} = {}; a product below 2^62 is required", what,
@@ -83,6 +90,7 @@ Wire parse_wire(std::string_view text) {
 }
 
 void validate(const Problem& problem) {
+  // Each size alone.
   if (problem.world < 1 || problem.world > kMaxWorld) {
     fail<InvalidArgument>("problem: world {} given; 1 to {} is required", problem.world, kMaxWorld);
   }
@@ -93,6 +101,7 @@ void validate(const Problem& problem) {
   check_at_least_1("value_dim", problem.value_dim);
   check_at_least_1("stripe", problem.layout.stripe);
   check_kv_heads(problem.heads, problem.kv_heads);
+  // Their products: bytes of a tensor gathered by all ranks, and visible pairs of all heads.
   check_fits(
       "world x batch x heads x dim x tokens x bytes",
       {problem.world, problem.batch, problem.heads, std::max(problem.head_dim, problem.value_dim),
@@ -100,6 +109,8 @@ void validate(const Problem& problem) {
   check_fits("batch x heads x visible pairs", {problem.batch, problem.heads, problem.mask.area()});
 }
 
+// The last query head decides the end, so a range that begins or ends inside a group reads the
+// whole KV head.
 Heads kv_heads_of(const Problem& problem, Heads q_heads) {
   const int group = problem.group_size();
   const int begin = q_heads.begin / group;

@@ -1,3 +1,7 @@
+// The bound f(x, y) on pairs and the search for the fewest rows and columns. Three levels, from the
+// inside out: best_with() finds the best x for one y and one price by bisection (f is concave in
+// x); most_value() finds the best y by branch and bound; least_received() finds the best price by
+// walking down the lower hull of (pairs, received). Notation and proof: docs/notes/lower_bound.md.
 #include "armillary/plan/reach.h"
 
 #include <algorithm>
@@ -7,11 +11,11 @@
 namespace armillary::plan {
 namespace {
 
-/// Columns first .. last; the choice is the best with the last.
+/// A node of branch and bound: the numbers of columns from `first` to `last`.
 struct ColumnRange {
   double first = 0;
   double last = 0;
-  double most = 0;  ///< Of any number of columns in the range.
+  double most = 0;  ///< Upper bound on the value with any number of columns in the range.
   bool operator<(const ColumnRange& other) const { return most < other.most; }
 };
 
@@ -26,8 +30,8 @@ Reach::Reach(const Mask& mask, const std::vector<Kink>& q_kinks, const std::vect
       of_rows_(foreign_degrees(mask, MaskSide::Queries, q_kinks, own.q, own.kv)),
       of_columns_(foreign_degrees(mask, MaskSide::Keys, kv_kinks, own.kv, own.q)) {}
 
-// Degrees count tokens: a row is one of `group` of its token, a column has `group` rows for each
-// token that sees it.
+// Degrees count tokens of both sides. A query token has `group` rows, so x rows are x / group
+// tokens and every pair of tokens counts `group` times.
 double Reach::pairs(double x, double y) const {
   const double tokens = x / group_;
   const double foreign =
@@ -38,7 +42,8 @@ double Reach::pairs(double x, double y) const {
 
 Reach::Choice Reach::best_with(double y, double price, double cap) const {
   const auto at = [&](double x) { return std::min(pairs(x, y), cap); };
-  double least = 0;  // a row more is worth its price below, and is not from `most` on
+  // Bisection: another row is worth its price for x below the answer, and not from there on.
+  double least = 0;
   double most = rows_;
   while (least < most) {
     const double middle = std::floor((least + most) / 2);
@@ -51,8 +56,9 @@ Reach::Choice Reach::best_with(double y, double price, double cap) const {
   return {at(least), least + y};
 }
 
-// Branch and bound. With fewer columns than a range's last there are no more pairs, and as many
-// words less as there are columns less.
+// Branch and bound over the number of columns. Fewer columns than the last of a range allow no more
+// pairs, and save one received column each: this bounds the value of the whole range by the value
+// with its last number of columns.
 Reach::Most Reach::most_value(double price, double cap, double tolerance) const {
   const auto value = [&](const Choice& choice) { return price * choice.pairs - choice.received; };
   Choice best = best_with(0, price, cap);
@@ -66,7 +72,7 @@ Reach::Most Reach::most_value(double price, double cap, double tolerance) const 
   while (!ranges.empty() && ranges.top().most > value(best) + tolerance) {
     const ColumnRange range = ranges.top();
     ranges.pop();
-    if (range.first == range.last) continue;  // is what it says
+    if (range.first == range.last) continue;  // its bound is its value, known already
     const double middle = std::floor((range.first + range.last) / 2);
     add(range.first, middle);
     ranges.push({middle + 1, range.last, range.most - (middle + 1 - range.first)});
@@ -75,8 +81,11 @@ Reach::Most Reach::most_value(double price, double cap, double tolerance) const 
   return {std::max(rest, value(best)), best};
 }
 
-// All prices are right; the best is found by cutting off the corner between a choice with fewer
-// pairs than the mean of the planes and one with more, roughly first, until there is none.
+// Every price gives a valid bound; this finds one that is nearly the best. It keeps two choices on
+// the lower hull of (pairs, received), one with fewer pairs than the mean of the planes and one
+// with more. The price is the slope between them. If some choice lies below that line, it replaces
+// one of the two; otherwise the hull is found. A rough tolerance comes first, a fine one at the
+// end.
 double Reach::least_received(double pairs, double planes) const {
   constexpr double kRough = 0.02;
   constexpr double kFine = 0.002;
@@ -92,6 +101,7 @@ double Reach::least_received(double pairs, double planes) const {
     const double price = (more.received - fewer.received) / (more.pairs - fewer.pairs);
     const double mean = fewer.received + price * (pairs / planes - fewer.pairs);
     const double tolerance = part * mean;
+    // The bound of this price, whether or not the search goes on.
     const Most most = most_value(price, cap, tolerance);
     least = std::max(least, price * pairs - planes * most.value);
     const Choice& corner = most.choice;

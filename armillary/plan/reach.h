@@ -1,4 +1,5 @@
-// reach.h: how many pairs a rank can attend to with so many words of others, at most.
+// reach.h: an upper bound on the pairs that a rank can attend to with given foreign tokens, and so
+// a lower bound on the foreign tokens that it needs for given pairs.
 #pragma once
 
 #include "armillary/plan/degrees.h"
@@ -6,46 +7,47 @@
 
 namespace armillary::plan {
 
-/// One KV head with its `group` query heads, seen from a rank that owns some tokens. Foreign rows
-/// are queries of a head that it does not own, foreign columns keys. docs/notes/lower_bound.md has
-/// the proof.
+/// One KV head with its `group` query heads, seen from a rank that owns some tokens. A row is one
+/// query of one query head, a column is one key. Foreign rows and columns are those of tokens that
+/// the rank does not own; it must receive each that it uses. Proof: docs/notes/lower_bound.md.
 class Reach {
  public:
-  /// Kinks are those of the mask. Own tokens are the rank's.
+  /// Tokens that the rank owns.
   struct Owned {
     Runs q;
     Runs kv;
   };
+  /// `q_kinks` and `kv_kinks` are kinks() of both sides of the mask.
   Reach(const Mask& mask, const std::vector<Kink>& q_kinks, const std::vector<Kink>& kv_kinks,
         const Owned& own, int group);
 
-  /// Never below the pairs of the own rows and any x foreign ones with the own columns and any y
-  /// foreign ones. Rises with x and with y, and is concave in x.
+  /// Upper bound on the visible pairs between the own rows with any x foreign rows, and the own
+  /// columns with any y foreign columns. Rises with x and with y, and is concave in x.
   double pairs(double x, double y) const;
 
-  /// Rows and columns that a rank must receive for `pairs` visible pairs, of `planes` KV heads (and
-  /// batch entries) together, at least. At most 0.4 % below what pairs() allows with a price for
-  /// every pair. Cost: some thousand calls of pairs().
+  /// Lower bound on the foreign rows and columns that a rank receives for `pairs` visible pairs in
+  /// `planes` KV heads (and batch entries) together. At most 0.4 % below the best bound that
+  /// pairs() allows by this method. Cost: some thousand calls of pairs().
   double least_received(double pairs, double planes) const;
 
  private:
-  /// Pairs of a choice of rows and columns, and what these cost.
+  /// A choice of foreign rows and columns: the pairs it allows, and how many rows and columns.
   struct Choice {
     double pairs = 0;
     double received = 0;
   };
   struct Most {
-    double value = 0;  ///< Never below the truth.
-    Choice choice;
+    double value = 0;  ///< Upper bound on the maximum.
+    Choice choice;     ///< The best choice found.
   };
-  /// Most of price * min(pairs, cap) - received.
+  /// Maximum of price * min(pairs, cap) - received over all choices, to within `tolerance`.
   Most most_value(double price, double cap, double tolerance) const;
-  /// The best rows to `y` columns.
+  /// The best choice with exactly `y` foreign columns.
   Choice best_with(double y, double price, double cap) const;
 
-  double own_pairs_ = 0;
-  double rows_ = 0;     ///< Foreign ones.
-  double columns_ = 0;  ///< Foreign ones.
+  double own_pairs_ = 0;  ///< Pairs of own rows with own columns.
+  double rows_ = 0;       ///< Foreign rows.
+  double columns_ = 0;    ///< Foreign columns.
   double group_ = 1;
   ForeignDegrees of_rows_;
   ForeignDegrees of_columns_;

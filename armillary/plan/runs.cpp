@@ -1,3 +1,7 @@
+// Closed forms on strided runs. Pairs within a range of distances are the difference of two counts
+// "k - q <= d". Such a count is a part of a rectangle below a diagonal: a sum of triangles if the
+// runs are contiguous or have one step, and floor sums (Euclid's algorithm) for two different
+// steps.
 #include "armillary/plan/runs.h"
 
 #include <optional>
@@ -12,7 +16,7 @@ namespace {
 using Wide = __int128;  // 2^56 tokens have up to 2^112 pairs.
 
 /// Number of (i, j) with 0 <= i < rows, 0 <= j < columns and j - i <= d: the part of a rectangle
-/// below a diagonal, as a triangle less what sticks out of it at two sides.
+/// below a diagonal, computed as a triangle less the parts of it outside of the rectangle.
 Wide below_diagonal(std::int64_t rows, std::int64_t columns, std::int64_t d) {
   const auto triangle = [](std::int64_t side) -> Wide {
     return side > 0 ? static_cast<Wide>(side) * (side + 1) >> 1 : 0;
@@ -38,15 +42,15 @@ Wide floor_sum(Wide n, Wide m, Wide a, Wide b) {
 
 /// Number of (i, j) with 0 <= i < q.count, 0 <= j < k.count and j * k.step - i * q.step <= d.
 Wide below_slope(const Run& q, const Run& k, std::int64_t d) {
-  // Rows before `some` have no j, rows from `all` on have every j.
+  // Rows before `some` have no j, and rows from `all` on have every j; the rows between are summed.
   const std::int64_t some = std::clamp<std::int64_t>(ceil_div(-d, q.step), 0, q.count);
   const std::int64_t all = std::clamp(ceil_div((k.count - 1) * k.step - d, q.step), some, q.count);
   const Wide part = floor_sum(all - some, k.step, q.step, d + some * q.step) + (all - some);
   return part + static_cast<Wide>(q.count - all) * k.count;
 }
 
-/// Pairs with k - q <= d for runs of one step. Stripes e = j - i apart are seen whole up to some e,
-/// not at all from two further on, and in part between.
+/// Pairs with k - q <= d for runs of the same step. Two stripes that are e = j - i apart see each
+/// other completely up to some e, in part for the next two e, and not at all after that.
 Wide pairs_of_one_step(const Run& q, const Run& k, std::int64_t d) {
   d -= k.begin - q.begin;
   const auto stripes = [&](std::int64_t e) { return below_diagonal(q.count, k.count, e); };
@@ -58,8 +62,8 @@ Wide pairs_of_one_step(const Run& q, const Run& k, std::int64_t d) {
   return pairs;
 }
 
-/// Pairs with k - q <= d for any two runs: offsets v - w within the stripes, each as often as it
-/// occurs.
+/// Pairs with k - q <= d for any two runs: a sum over the offsets between two positions within
+/// their stripes, each counted as often as it occurs.
 Wide pairs_of_two_steps(const Run& q, const Run& k, std::int64_t d) {
   d -= k.begin - q.begin;
   Wide pairs = 0;
@@ -76,6 +80,7 @@ struct Restriped {
   Run rest;
 };
 
+/// Gives a contiguous run the step of another run, so that both can be counted by stripes.
 Restriped restripe(const Run& run, std::int64_t step) {
   const std::int64_t count = run.tokens() / step;
   return {{.begin = run.begin, .count = count, .step = step, .width = step},
@@ -85,7 +90,7 @@ Restriped restripe(const Run& run, std::int64_t step) {
            .width = run.tokens() - count * step}};
 }
 
-/// Pairs with k - q <= d.
+/// Pairs with k - q <= d: chooses the cheapest closed form for the two runs.
 Wide pairs_up_to(const Run& q, const Run& k, std::int64_t d) {
   if (q.contiguous() && k.contiguous()) {
     return below_diagonal(q.tokens(), k.tokens(), d - (k.begin - q.begin));
@@ -113,6 +118,7 @@ std::optional<Run> join(const Run& run, const Run& next) {
     if (run.last() + 1 != next.begin) return std::nullopt;
     return run_of({run.begin, next.last() + 1});
   }
+  // A contiguous run may be the first or the last stripe of the other one.
   const std::int64_t step = run.contiguous() ? next.step : run.step;
   const auto striped = [&](const Run& part) {
     return part.contiguous() ? Run{part.begin, 1, step, part.tokens()} : part;
@@ -164,6 +170,7 @@ Runs clip(const Run& run, Interval range) {
   if (first > last) return {};
   if (first == last) return {run_of({at(first, skip), at(last, keep)})};
 
+  // A part of the first stripe, whole stripes, and a part of the last stripe; each may be missing.
   Runs parts;
   if (skip > 0) {
     parts.push_back(run_of({at(first, skip), at(first, run.width)}));
@@ -199,6 +206,7 @@ Runs join(const Runs& runs) {
   return joined;
 }
 
+// The distances of the rule are cut to those that occur, which also keeps the arithmetic in range.
 std::int64_t count_pairs(const Run& q_run, const Run& k_run, Distance distance) {
   const std::int64_t nearest = k_run.begin - q_run.last();
   const std::int64_t farthest = k_run.last() - q_run.begin;
@@ -216,6 +224,7 @@ std::int64_t count_pairs(const Run& q_run, const Run& k_run, Distance distance) 
   return static_cast<std::int64_t>(pairs);
 }
 
+// A position is in both runs if it has distance 0 from itself.
 std::int64_t count_common(const Runs& a, const Runs& b) {
   std::int64_t common = 0;
   for (const Run& a_run : a) {

@@ -1,4 +1,4 @@
-// schedule.h: what a strategy is made of. Adding one: docs/adding_a_strategy.md.
+// schedule.h: the parts of a strategy, for those who write one (docs/adding_a_strategy.md).
 //
 //   StrategyDefinition --check-->     refuses a problem it cannot solve, with the reason
 //                      --schedule-->  Schedule --program--> RankProgram, rank by rank
@@ -16,7 +16,7 @@
 
 namespace armillary::plan {
 
-/// What all ranks of a problem share. Outlives every schedule made from it.
+/// The data that all ranks of a problem share. Outlives every schedule made from it.
 struct PlanContext {
   const Problem& problem;
   const Blocks& blocks;
@@ -32,17 +32,19 @@ class Schedule {
   virtual RankProgram program(Pass pass, Rank rank) const = 0;
 };
 
+/// A strategy as functions; the Strategy that they are given has keys that fit `info`.
 struct StrategyDefinition {
   StrategyInfo info;
 
-  /// @throws InvalidArgument if the strategy cannot solve the problem: the reason and the nearest
-  /// legal choice. Keys have been checked against `info`. Cheap: makes no blocks.
+  /// @throws InvalidArgument if the strategy cannot solve the problem, with the reason and the
+  /// nearest legal choice. Must be cheap: it makes no blocks.
   std::function<void(const Problem&, const Strategy&)> check;
 
+  /// Makes the schedule of a problem that passed `check`.
   std::function<std::unique_ptr<const Schedule>(const PlanContext&, const Strategy&)> schedule;
 
-  /// Values of the keys that are worth comparing for a problem; some may be refused by `check`.
-  /// Empty: the name alone.
+  /// Sets of keys that are worth comparing for a problem; `check` may refuse some of them. Without
+  /// this function the strategy is compared once, without keys.
   std::function<std::vector<std::map<std::string, std::string>>(const Problem&)> variants = {};
 };
 

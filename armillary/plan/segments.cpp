@@ -1,7 +1,12 @@
+// Locates views in two steps: each view as one segment per block, then joined. Two neighbouring
+// segments are joined only if they are neighbours in every view of the same side, so that all views
+// of a side keep the same segments.
 #include "armillary/plan/segments.h"
 
 #include <algorithm>
 #include <utility>
+
+#include "armillary/plan/operands.h"
 
 namespace armillary::plan {
 namespace {
@@ -15,6 +20,7 @@ LocatedView in_blocks(const Blocks& blocks, const RankProgram& program, const Vi
                       .heads = view.heads.count(),
                       .first_global_head = view.heads.begin,
                       .segments = {}};
+  // One walk over the tile's blocks, counting tokens; the view's blocks are met in the same order.
   auto next = view.blocks.begin();
   std::int64_t token = 0;
   for (const int block : tile.blocks) {
@@ -27,10 +33,12 @@ LocatedView in_blocks(const Blocks& blocks, const RankProgram& program, const Vi
   return located;
 }
 
-/// Joins segments that are neighbours in every one of the views, which show the same blocks.
+/// Joins segments that are neighbours in memory in all of the views. Requires views of the same
+/// blocks, in one segment per block.
 void join_segments(const std::vector<LocatedView*>& views) {
   if (views.empty()) return;
-  const std::size_t count = views[0]->segments.size();
+  // joins[s]: segment s follows segment s - 1 in every view.
+  const std::size_t count = views.front()->segments.size();
   std::vector<bool> joins(count, true);
   for (const LocatedView* view : views) {
     for (std::size_t s = 1; s < count; ++s) {
@@ -60,6 +68,7 @@ void join_segments(const std::vector<LocatedView*>& views) {
 std::vector<LocatedView> locate(const Blocks& blocks, const RankProgram& program, const Op& op) {
   std::vector<LocatedView> located;
   for (const View& view : op.views) located.push_back(in_blocks(blocks, program, view));
+  // The views of a message need not agree with each other, so each is joined on its own.
   std::vector<LocatedView*> q_side;
   std::vector<LocatedView*> kv_side;
   for (LocatedView& view : located) {
@@ -75,9 +84,10 @@ std::vector<LocatedView> locate(const Blocks& blocks, const RankProgram& program
 }
 
 bool is_one_call(const Mask& mask, const std::vector<LocatedView>& located) {
-  return std::all_of(located.begin(), located.end(),
-                     [](const LocatedView& view) { return view.segments.size() == 1; }) &&
-         !mask.empty(located[0].segments[0].positions, located[1].segments[0].positions);
+  const auto has_one_segment = [](const LocatedView& view) { return view.segments.size() == 1; };
+  if (!std::all_of(located.begin(), located.end(), has_one_segment)) return false;
+  return !mask.empty(located[QkvOperand::kQ].segments.front().positions,
+                     located[QkvOperand::kK].segments.front().positions);
 }
 
 }  // namespace armillary::plan

@@ -1,4 +1,10 @@
-// segments.h: where in the memory of its tile a view lies.
+// segments.h: the place of a view in the memory of its tile.
+//
+// A view shows some blocks of a tile. Blocks that are neighbours in the tile are one stretch of
+// memory, so a kernel takes them in one call. A tile of blocks 3, 4, 7 and 8, with 10 tokens each:
+//
+//   view of blocks 3, 4      one segment: tokens 0-19 of the tile
+//   view of blocks 3, 7, 8   two segments: tokens 0-9 and 20-39
 #pragma once
 
 #include <cstdint>
@@ -8,29 +14,29 @@
 
 namespace armillary::plan {
 
-/// Rows of a tile that lie one after the other in memory: blocks that are neighbours in it.
+/// Tokens of a tile that lie one after the other in memory: one block, or neighbouring blocks.
 struct Segment {
   std::int64_t begin = 0;  ///< First token in the tile.
   std::int64_t count = 0;
   Runs positions;  ///< Global positions of these tokens, in memory order.
 };
 
-/// A view, located in its tile.
+/// A view with its place in the tile. All its segments show the same heads.
 struct LocatedView {
   int tile = -1;
-  std::int64_t first_head = 0;  ///< In the tile.
+  std::int64_t first_head = 0;  ///< Counted from the first head of the tile.
   std::int64_t heads = 0;
-  std::int64_t first_global_head = 0;
+  std::int64_t first_global_head = 0;  ///< Counted from head 0 of the tensor.
   std::vector<Segment> segments;
 };
 
-/// The views of an op that is in form (verify.h), each in as few segments as it can have. Views of
-/// one side (queries; keys) of a compute op show the same blocks, and are cut into the same
-/// segments. Cost: O(blocks of the tiles).
+/// Locates the views of a well-formed op (verify.h), each in as few segments as possible. The views
+/// of one side (queries or keys) of a compute op show the same blocks and are cut into the same
+/// segments, so that a kernel call takes segment s of each. Cost: O(blocks of the tiles).
 std::vector<LocatedView> locate(const Blocks& blocks, const RankProgram& program, const Op& op);
 
-/// Whether an op that attends is one kernel call that sees all of its views: each is one segment,
-/// and a pair is visible.
+/// True if an op that attends is one kernel call over all of its views: each view is one segment,
+/// and at least one pair is visible. Requires the located views of such an op.
 bool is_one_call(const Mask& mask, const std::vector<LocatedView>& located);
 
 }  // namespace armillary::plan

@@ -1,15 +1,19 @@
+// The registry of strategies, the texts that name them, and Planner. Texts are checked in two
+// steps: syntax and keys here, for all strategies alike; values that depend on the problem in the
+// strategy's own `check`.
 #include "armillary/plan/strategy.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
-#include "armillary/plan/each_rank.h"
+#include "armillary/plan/parallel_for_ranks.h"
 #include "armillary/plan/passes/replay.h"
 #include "armillary/plan/schedule.h"
 #include "armillary/plan/strategies/presets.h"
@@ -17,11 +21,13 @@
 namespace armillary::plan {
 namespace {
 
+/// All strategies known so far: the named ones, then those of add_strategy().
 std::vector<StrategyDefinition>& registry() {
   static std::vector<StrategyDefinition> all = named_strategies();
   return all;
 }
 
+/// The strategy of that name, or an error with the nearest name.
 const StrategyDefinition& definition(const std::string& name) {
   std::vector<std::string> names;
   for (const StrategyDefinition& candidate : registry()) {
@@ -33,22 +39,26 @@ const StrategyDefinition& definition(const std::string& name) {
                         nearest.empty() ? "" : "; nearest: " + nearest);
 }
 
+/// Adds `key=value` or `key` to a strategy; `text` is all that was given, for the error.
 void add_key(Strategy& strategy, std::string_view text, std::string_view part) {
-  const std::size_t equals = part.find('=');
-  if (equals == 0 || equals + 1 == part.size() || part.empty()) {
+  const std::optional<KeyValue> given = split_key_value(part);
+  if (part.empty() || (given && (given->key.empty() || given->value.empty()))) {
     fail<InvalidArgument>("strategy: '{}' has the part '{}'; write NAME:key=value,...", text, part);
   }
-  const std::string key(part.substr(0, equals));
-  const std::string value(equals == std::string_view::npos ? "" : part.substr(equals + 1));
+  const std::string key(given ? given->key : part);
+  const std::string value(given ? given->value : "");
   if (!strategy.keys.emplace(key, value).second) {
     fail<InvalidArgument>("strategy: '{}' gives the key '{}' twice; once is enough", text, key);
   }
 }
 
+/// True if the key takes a whole number: its values are a single letter (strategy.h).
 bool is_number(const StrategyKey& key) {
   return key.values.size() == 1;
 }
 
+/// Checks a value against StrategyKey::values: a number, no value, one of some names, or a text.
+/// Names are told from a text by their small letters.
 void check_value(const StrategyInfo& info, const StrategyKey& key, const std::string& value) {
   const std::string what = fmt::format("strategy {}: {}", info.name, key.name);
   if (is_number(key)) {
@@ -62,6 +72,7 @@ void check_value(const StrategyInfo& info, const StrategyKey& key, const std::st
   }
 }
 
+/// Refuses keys that the strategy does not have, wrong values, and required keys that are missing.
 void check_keys(const Strategy& strategy, const StrategyInfo& info) {
   std::vector<std::string> names;
   for (const StrategyKey& key : info.keys) names.push_back(key.name);
@@ -77,6 +88,7 @@ void check_keys(const Strategy& strategy, const StrategyInfo& info) {
                             list_names(names));
     }
   }
+  // Required keys are checked last: a misspelled key is the better explanation.
   for (const StrategyKey& key : info.keys) {
     if (key.required && strategy.keys.count(key.name) == 0) {
       fail<InvalidArgument>("strategy: {} needs the key '{}'; write {}", info.name, key.name,
@@ -87,6 +99,7 @@ void check_keys(const Strategy& strategy, const StrategyInfo& info) {
 
 }  // namespace
 
+// NAME, or NAME and a colon with at least one key.
 Strategy parse_strategy(std::string_view text) {
   const std::size_t colon = text.find(':');
   Strategy strategy{.name = std::string(text.substr(0, colon)), .keys = {}};
@@ -112,6 +125,7 @@ std::string to_string(const Strategy& strategy) {
   return text;
 }
 
+// Keys that are not required stand in brackets, with their comma.
 std::string usage(const StrategyInfo& info) {
   std::string text = info.name;
   char separator = ':';
@@ -146,6 +160,8 @@ void check_legal(const Problem& problem, const Strategy& strategy) {
   known.check(problem, strategy);
 }
 
+// Candidates that a strategy refuses are left out; the reason is given when they are asked for by
+// name.
 std::vector<Strategy> legal_strategies(const Problem& problem) {
   std::vector<Strategy> legal;
   for (const StrategyDefinition& entry : registry()) {
@@ -156,14 +172,15 @@ std::vector<Strategy> legal_strategies(const Problem& problem) {
       try {
         check_legal(problem, candidate);
         legal.push_back(std::move(candidate));
-      } catch (const InvalidArgument&) {  // refused with its reason when it is asked for by name
+      } catch (const InvalidArgument&) {  // not legal for this problem
       }
     }
   }
   return legal;
 }
 
-/// What the ranks of a problem share.
+/// The data that the ranks of a problem share. The schedule refers to the other members, so their
+/// order here is the order in which they are made.
 struct Planner::Shared {
   Shared(const Problem& given, const Strategy& strategy)
       : problem(given),
@@ -178,6 +195,7 @@ struct Planner::Shared {
 };
 
 Planner::Planner(const Problem& problem, Strategy strategy) : strategy_(std::move(strategy)) {
+  // Blocks and areas are the expensive part, so they come after all checks.
   validate(problem);
   check_legal(problem, strategy_);
   shared_ = std::make_shared<const Shared>(problem, strategy_);
@@ -196,13 +214,16 @@ RankProgram Planner::program(Pass pass, Rank rank) const {
     fail<InvalidArgument>("planner: rank {}; world {} has ranks 0 to {}", rank, problem().world,
                           problem().world - 1);
   }
+  // Strategies know forward and backward; a replay is made from forward.
   if (pass != Pass::Replay) return shared_->schedule->program(pass, rank);
   return replay(problem(), blocks(), shared_->schedule->program(Pass::Forward, rank));
 }
 
+// The planner is made once for all passes, and the ranks of each pass are made on all cores.
 std::vector<Plan> make_plans(const Problem& problem, const Strategy& strategy,
                              const std::vector<Pass>& passes) {
-  constexpr int kMostTogether = 1 << 10;  // A ring of 1024 has some ten million ops: gigabytes.
+  // A ring of 1024 ranks has some ten million ops, which take gigabytes.
+  constexpr int kMostTogether = 1 << 10;
   if (problem.world > kMostTogether) {
     fail<InvalidArgument>("plan: world {}; the programs of at most {} ranks can be made together",
                           problem.world, kMostTogether);
@@ -216,8 +237,8 @@ std::vector<Plan> make_plans(const Problem& problem, const Strategy& strategy,
                      .blocks = planner.blocks(),
                      .ranks = {}});
     plans.back().ranks.resize(problem.world);
-    for_each_rank(problem.world,
-                  [&](Rank rank) { plans.back().ranks[rank] = planner.program(pass, rank); });
+    parallel_for_ranks(problem.world,
+                       [&](Rank rank) { plans.back().ranks[rank] = planner.program(pass, rank); });
   }
   return plans;
 }

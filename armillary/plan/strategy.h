@@ -1,7 +1,9 @@
-// strategy.h: from a problem to a plan. A strategy is a pure function; this is its registry.
+// strategy.h: from a problem and the name of a strategy to a plan.
 //
-// Every strategy cuts the solid heads x queries x keys along three axes, u x Rq x Rk = world, and
-// picks how tiles move along each axis (strategies/grid.h). A named strategy is a preset of these.
+// A strategy is a pure function from a problem to programs; strategies are known by name in one
+// registry. Nearly all cut the solid heads x queries x keys along three axes, u x Rq x Rk = world,
+// and choose how tiles move along each axis (strategies/grid.h). A named strategy is a preset of
+// these choices.
 #pragma once
 
 #include <map>
@@ -14,16 +16,19 @@
 
 namespace armillary::plan {
 
-/// A strategy by name with its keys, as written: `usp:u=4` is {"usp", {{"u", "4"}}}.
+/// A strategy by name with its keys, as written: `usp:u=4` is {"usp", {{"u", "4"}}}. A key that is
+/// written without a value has the value "".
 struct Strategy {
   std::string name = "ring";
   std::map<std::string, std::string> keys;
   bool operator==(const Strategy&) const = default;
 };
 
-/// @throws InvalidArgument for an unknown name or key (with the nearest), or a key that is missing,
-/// doubled or has another value than it takes.
+/// Parses `NAME` or `NAME:key=value,...`.
+/// @throws InvalidArgument for an unknown name (with the nearest) or key, or for a key that is
+/// missing, doubled or has a value that it does not take.
 Strategy parse_strategy(std::string_view text);
+/// The text that parse_strategy() reads, with the keys in alphabetical order.
 std::string to_string(const Strategy& strategy);
 
 /// A key of a strategy and the values it takes.
@@ -35,22 +40,24 @@ struct StrategyKey {
   bool required = false;
 };
 
-/// What the registry knows of a strategy, for help texts, tables and docs/strategies.md.
+/// A strategy described for help texts, tables and docs/strategies.md.
 struct StrategyInfo {
   std::string name;
   std::vector<StrategyKey> keys;
   std::string summary;  ///< One line.
   std::string paper;    ///< Authors, year, arXiv id, section.
-  std::string bytes;    ///< What a rank sends, forward and backward, in words.
+  std::string bytes;    ///< Elements that a rank sends, forward and backward, as text.
   std::string differs;  ///< How it differs from the paper.
-  /// Its rings turn round or go both ways where tiles then pass fewer ranks with the mask.
+  /// True if its rings run the other way, or both ways, when tiles then pass fewer ranks under the
+  /// mask.
   bool turns_rings = false;
 };
-/// `usp:u=U`, `startrail:c=C[,placement=p2p_intra|collect_intra]`.
+/// Formats name and keys: `usp:u=U`, `startrail:c=C[,placement=p2p_intra|collect_intra]`.
 std::string usage(const StrategyInfo& info);
+/// All strategies, in the order of the registry: named ones, then those added by add_strategy().
 std::vector<StrategyInfo> strategies();
 
-/// @throws InvalidArgument if the strategy cannot solve the problem: says the reason and the
+/// @throws InvalidArgument if the strategy cannot solve the problem, with the reason and the
 /// nearest legal choice. A mask, layout or length is never a reason.
 void check_legal(const Problem& problem, const Strategy& strategy);
 
@@ -58,13 +65,15 @@ void check_legal(const Problem& problem, const Strategy& strategy);
 /// keys that makes a difference.
 std::vector<Strategy> legal_strategies(const Problem& problem);
 
-/// Makes programs rank by rank: what all ranks share (blocks, areas) is computed once, then a
-/// program takes O(its steps). Immutable after construction; threads may share it.
+/// Makes programs rank by rank. The data that all ranks share (blocks, areas, schedule) is computed
+/// once; a program then takes O(its steps). Immutable after construction; threads may share it.
 class Planner {
  public:
-  /// @throws InvalidArgument if the problem is malformed, or as check_legal.
+  /// @throws InvalidArgument if the problem is malformed (validate) or not legal (check_legal).
   Planner(const Problem& problem, Strategy strategy);
 
+  /// The program of one rank, not lowered (passes/lower.h).
+  /// @throws InvalidArgument if the rank is not in [0, world).
   RankProgram program(Pass pass, Rank rank) const;
 
   const Problem& problem() const;
@@ -77,11 +86,12 @@ class Planner {
   std::shared_ptr<const Shared> shared_;
 };
 
-/// The programs of all ranks, made on all cores. Of several passes, what they share is worked out
-/// once.
-/// @throws InvalidArgument as Planner, and above 1024 ranks.
+/// One plan per pass, with the programs of all ranks, made on all cores. The data that the passes
+/// share is computed once.
+/// @throws InvalidArgument as Planner does, and for more than 1024 ranks.
 std::vector<Plan> make_plans(const Problem& problem, const Strategy& strategy,
                              const std::vector<Pass>& passes);
+/// The plan of a single pass.
 Plan make_plan(const Problem& problem, const Strategy& strategy, Pass pass);
 
 }  // namespace armillary::plan

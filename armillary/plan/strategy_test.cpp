@@ -250,7 +250,7 @@ TEST(Strategies, ListEveryNameWithItsKeysSummaryAndPaper) {
                                              "startrail", "grid", "auto"}));
 }
 
-/// What any strategy refuses is what its arithmetic cannot do; the list is printed.
+/// Strategies refuse only problems that their arithmetic cannot solve; the list is printed.
 TEST(Strategies, RefuseForAFewReasonsOnly) {
   const std::vector<std::string> reasons{"u must not exceed the heads", "u must divide world",
                                          "window must divide world",    "nodes must divide world",

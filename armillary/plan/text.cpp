@@ -1,3 +1,6 @@
+// Prints plans as a grid. Ops become tokens; within a cell (one rank, one step) tokens that differ
+// only in K and V, or only in the peer of a send, are joined; cells are wrapped into lines, and
+// rows are padded to the widths of the columns. Nothing here trusts an index of the plan.
 #include "armillary/plan/text.h"
 
 #include <fmt/format.h>
@@ -9,20 +12,24 @@
 #include <map>
 #include <vector>
 
+#include "armillary/plan/operands.h"
+
 namespace armillary::plan {
 namespace {
 
-/// What an op is about: a tensor, or a pair of them that is printed as one.
+/// A view as printed: the name of a tensor, or of two that are printed as one, and the part shown.
 struct Noun {
   std::string name;
   std::string part;  ///< Blocks and heads.
   bool operator==(const Noun&) const = default;
 };
 
-struct Pair {
+/// Two names that are printed as one if they stand for the same part.
+struct JointName {
   std::string_view first, second, both;
 };
-constexpr std::array<Pair, 3> kPairs{{{"k", "v", "kv"}, {"dk", "dv", "dkv"}, {"po", "plse", "o"}}};
+constexpr std::array<JointName, 3> kJointNames{
+    {{"k", "v", "kv"}, {"dk", "dv", "dkv"}, {"po", "plse", "o"}}};
 
 /// One word of the grid, of one op or of several that are printed as one.
 struct Token {
@@ -30,15 +37,16 @@ struct Token {
   Lane lane = kCompute;
   Noun noun;
   std::vector<Rank> peers;
-  std::string attended;  ///< Of ops that attend: the key side.
-  std::string mark;      ///< Likewise: which sums are fresh.
+  std::string attended;  ///< Ops that attend: the key side.
+  std::string mark;      ///< Ops that attend: which accumulators they initialise.
   std::vector<int> ops;  ///< Indices in the rank's ops.
 };
 
-/// `7`, `{0,4-7}` or `{}`.
+/// Formats numbers as `7`, `{0,4-7}` or `{}`.
 template <class Numbers>
 std::string list(const Numbers& numbers) {
   if (numbers.size() == 1) return std::to_string(numbers[0]);
+  // Three or more consecutive numbers print as a range.
   std::string text;
   for (std::size_t i = 0; i < numbers.size();) {
     std::size_t last = i;
@@ -53,6 +61,7 @@ std::string list(const Numbers& numbers) {
   return "{" + text + "}";
 }
 
+/// The printed form of a view; `?` if its tile does not exist.
 Noun noun(const Plan& plan, Rank rank, const View& view) {
   const std::vector<Tile>& tiles = plan.ranks[static_cast<std::size_t>(rank)].tiles;
   if (view.tile < 0 || view.tile >= static_cast<int>(tiles.size())) return {"?", ""};
@@ -60,6 +69,7 @@ Noun noun(const Plan& plan, Rank rank, const View& view) {
   std::string name(to_string(tile.tensor));
   if (tile.partial && tile.tensor == Tensor::Out) name = "po";
   if (tile.partial && tile.tensor == Tensor::Lse) name = "plse";
+  // Heads are printed only if they are not all heads of the tensor.
   const int heads = is_kv(tile.tensor) ? plan.problem.kv_heads : plan.problem.heads;
   std::string part = list(std::vector<int>(view.blocks.begin(), view.blocks.end()));
   if (view.heads != Heads{0, heads}) {
@@ -68,8 +78,9 @@ Noun noun(const Plan& plan, Rank rank, const View& view) {
   return {std::move(name), std::move(part)};
 }
 
+/// The joint name of two nouns of the same part, or an empty text.
 std::string join(const Noun& a, const Noun& b) {
-  for (const Pair& pair : kPairs) {
+  for (const JointName& pair : kJointNames) {
     if (a.part == b.part && a.name == pair.first && b.name == pair.second) {
       return std::string(pair.both);
     }
@@ -77,7 +88,7 @@ std::string join(const Noun& a, const Noun& b) {
   return "";
 }
 
-/// Another part of the same message: `q0+kv0`.
+/// Adds another view of the same message: `q0+kv0`.
 void add_part(Noun& noun, const Noun& part) {
   const std::string both = join(noun, part);
   if (!both.empty()) {
@@ -87,13 +98,14 @@ void add_part(Noun& noun, const Noun& part) {
   }
 }
 
-/// What attends to `k` and `v`: joined where the two show the same, as they should.
+/// The key side of an op that attends: one noun if k and v show the same part, as they should.
 std::string key_side(const Noun& k, const Noun& v) {
   const std::string both = join(k, v);
   if (!both.empty()) return both + k.part;
   return fmt::format("({}{},{}{})", k.name, k.part, v.name, v.part);
 }
 
+/// The token of one op; its noun is `?` if the op has a wrong number of views.
 Token token(const Plan& plan, Rank rank, const Op& op, int index) {
   Token token;
   token.kind = op.kind;
@@ -103,28 +115,31 @@ Token token(const Plan& plan, Rank rank, const Op& op, int index) {
   if (op.is_comm()) token.peers = {op.peer};
   const auto noun_of = [&](std::size_t operand) { return noun(plan, rank, op.views[operand]); };
   if (!takes(op.kind, op.views.size())) return token;
-  token.noun = noun_of(0);
+  // The first operand names the token: the queries of an op that attends, otherwise the tile that
+  // is sent or written.
+  token.noun = noun(plan, rank, op.views.front());
   if (op.is_comm()) {
     for (std::size_t v = 1; v < op.views.size(); ++v) add_part(token.noun, noun_of(v));
   } else if (op.attends() || op.attends_grad()) {
-    token.attended = key_side(noun_of(1), noun_of(2));
-    if (op.fresh_q || op.fresh_kv) {
-      token.mark = op.fresh_q && (op.fresh_kv || op.attends()) ? ":fresh"
-                   : op.fresh_q                                ? ":fresh_q"
-                                                               : ":fresh_kv";
+    token.attended = key_side(noun_of(QkvOperand::kK), noun_of(QkvOperand::kV));
+    if (op.init_q || op.init_kv) {
+      token.mark = op.init_q && (op.init_kv || op.attends()) ? ":init"
+                   : op.init_q                               ? ":init_q"
+                                                             : ":init_kv";
     }
   } else if (op.kind == OpKind::Merge || op.kind == OpKind::Finish) {
-    const std::string both = join(noun_of(0), noun_of(1));
+    const std::string both = join(noun_of(MergeOperand::kOut), noun_of(MergeOperand::kLse));
     if (!both.empty()) token.noun.name = both;
   }
   return token;
 }
 
+/// True if two tokens do the same in the same lane, so that one word may stand for both.
 bool same_verb(const Token& a, const Token& b) {
   return a.kind == b.kind && a.lane == b.lane;
 }
 
-/// Prints `next` as part of `token` where that loses nothing.
+/// Makes `next` a part of `token` if both have a joint name: sends of K and of V, clears of o.
 bool absorb(Token& token, const Token& next) {
   const std::string both = join(token.noun, next.noun);
   if (!same_verb(token, next) || token.peers != next.peers || both.empty()) return false;
@@ -133,7 +148,7 @@ bool absorb(Token& token, const Token& next) {
   return true;
 }
 
-/// One send of the same to several peers.
+/// Makes `next` a part of `token` if it is a send of the same part to another peer.
 bool spread(Token& token, const Token& next) {
   if (!same_verb(token, next) || token.kind != OpKind::Send || token.noun != next.noun)
     return false;
@@ -142,6 +157,7 @@ bool spread(Token& token, const Token& next) {
   return true;
 }
 
+/// Tokens in order, each joined into the first earlier one that takes it.
 template <class Joins>
 std::vector<Token> joined(const std::vector<Token>& tokens, Joins joins) {
   std::vector<Token> kept;
@@ -153,6 +169,7 @@ std::vector<Token> joined(const std::vector<Token>& tokens, Joins joins) {
   return kept;
 }
 
+/// The word of a token, as the table in text.h shows it.
 std::string print(const Token& token) {
   const std::string what = token.noun.name + token.noun.part;
   switch (token.kind) {
@@ -175,13 +192,14 @@ std::string print(const Token& token) {
   }
 }
 
-/// The words of one rank and step, broken into lines.
+/// The tokens of one rank and step, broken into lines.
 struct Cell {
   std::vector<Token> tokens;
   std::vector<std::string> lines;
-  std::vector<std::vector<int>> ops;  ///< Of each line.
+  std::vector<std::vector<int>> ops;  ///< By line: the ops on it, to find the place of a mark.
 };
 
+/// Fills lines up to `width`; a longer token has a line of its own.
 void wrap(Cell& cell, std::size_t width) {
   for (const Token& token : cell.tokens) {
     const std::string word = print(token);
@@ -197,6 +215,7 @@ void wrap(Cell& cell, std::size_t width) {
 
 using Row = std::vector<Cell>;  // A cell per rank.
 
+/// The rows by step, with tokens joined and lines wrapped.
 std::map<int, Row> rows_of(const Plan& plan, std::size_t width) {
   std::map<int, Row> rows;
   const std::size_t ranks = plan.ranks.size();
@@ -221,6 +240,7 @@ std::string trimmed(std::string line) {
   return line;
 }
 
+/// The mark of a diagnostic, with the rank if it has one.
 std::string arrow(const Diagnostic& at) {
   if (at.rank < 0) return fmt::format("   <-- HERE {}", at.message);
   return fmt::format("   <-- HERE rank {}: {}", at.rank, at.message);
@@ -238,6 +258,7 @@ std::string line_of(const Row& row, std::size_t index, const std::vector<std::si
   return line;
 }
 
+/// True if the op of the diagnostic is on line `index` of its rank in this row.
 bool marks(const Row& row, std::size_t index, const Diagnostic* at) {
   if (at == nullptr || at->rank < 0 || at->rank >= static_cast<int>(row.size())) return false;
   const Cell& cell = row[static_cast<std::size_t>(at->rank)];
@@ -245,6 +266,7 @@ bool marks(const Row& row, std::size_t index, const Diagnostic* at) {
          std::find(cell.ops[index].begin(), cell.ops[index].end(), at->op) != cell.ops[index].end();
 }
 
+/// The width of every rank's column: its longest line and a gap.
 std::vector<std::size_t> widths_of(const Plan& plan, const std::map<int, Row>& rows) {
   constexpr std::size_t kGap = 3;
   std::vector<std::size_t> widths;
@@ -271,11 +293,13 @@ std::string to_string(const Plan& plan, const Diagnostic* at) {
   const std::vector<std::size_t> widths = widths_of(plan, rows);
   constexpr std::size_t kLabelWidth = 10;
 
+  // The head line.
   std::string text(kLabelWidth, ' ');
   for (std::size_t r = 0; r < plan.ranks.size(); ++r) {
     text += fmt::format("{:<{}}", fmt::format("rank {}", r), widths[r]);
   }
   text = trimmed(text) + "\n";
+  // The rows, each as high as its highest cell.
   bool marked = false;
   for (const auto& [step, row] : rows) {
     std::size_t height = 1;
@@ -291,6 +315,7 @@ std::string to_string(const Plan& plan, const Diagnostic* at) {
       text += line + "\n";
     }
   }
+  // A diagnostic without an op, or of an op that is not there.
   if (at != nullptr && !marked) text += "end" + arrow(*at) + "\n";
   return text;
 }

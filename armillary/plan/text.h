@@ -7,18 +7,20 @@
 //   kv1>r3       send K and V of block 1 to rank 3 (`kv1>r{2,3}`: to both)
 //   kv0<r1       receive K and V of block 0 from rank 1
 //   q0+kv0>r1    one message of both
-//   q2*kv1       attend: queries of block 2 to keys of block 1; `:fresh` where it writes the sums
-//                that it would add to, `:all` where it writes the result (passes/lower.h)
-//   grad(q2*kv1) their gradients; likewise, and `:fresh_q` or `:fresh_kv` of sums of one side
-//   clear(o2)    any other op: its name and what it writes
+//   q2*kv1       attend: queries of block 2 to keys of block 1; `:init` if the op initialises its
+//                accumulators instead of adding to them, `:all` if it writes the result
+//                (passes/lower.h)
+//   grad(q2*kv1) gradients of these pairs; `:init` and `:all` as for attend, `:init_q` or
+//                `:init_kv` if the accumulators of one side only are initialised
+//   clear(o2)    any other op: its name and the tile it writes
 //
 //   o            partial output and log-sum-exp (`po`, `plse` one by one); `out`, `lse` are final
 //   dkv          gradients of K and V; `dk`, `dv` one by one
 //   kv{0,4-7}    blocks 0, 4, 5, 6, 7
 //   kv1[0:2]     of heads 0 and 1, where these are not all heads
 //
-// Sums of a gradient that are not yet complete print like the gradient. Ops stand in program order;
-// those that print as one token stand where the first of them stands.
+// The sum of a gradient that is not yet complete prints like the gradient. Ops stand in program
+// order; ops that print as one token stand at the place of the first of them.
 #pragma once
 
 #include <string>
@@ -28,12 +30,13 @@
 
 namespace armillary::plan {
 
-/// The grid, lines of at most about 160 columns up to six ranks; many ops of one rank and step
-/// wrap. Marks the line of `at`, if given, with `<-- HERE rank r: message`; without an op, at the
-/// end. Never throws for a broken plan: what is out of range prints as `?`. Cost: O(ops).
+/// The whole grid. Up to six ranks fit into lines of about 160 columns; many ops of one rank and
+/// step wrap. The line of the op of `at`, if given, is marked with `<-- HERE rank r: message`; a
+/// diagnostic without an op is marked at the end. Never throws for a broken plan: indices out of
+/// range print as `?`. Cost: O(ops).
 std::string to_string(const Plan& plan, const Diagnostic* at = nullptr);
 
-/// One op alone, for messages: `kv` pairs are not joined here (`k1>r3`).
+/// A single op, for messages. K and V of two ops are not joined here: `k1>r3`.
 std::string to_string(const Plan& plan, Rank rank, const Op& op);
 
 }  // namespace armillary::plan

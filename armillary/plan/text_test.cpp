@@ -95,7 +95,7 @@ TEST(Text, FillsLinesToTheirWidth) {
 }
 
 TEST(Text, MarksTheEndForARankThatIsNotThere) {
-  const Diagnostic at{.rank = 7, .op = 0, .rule = "form", .message = "no rank 7"};
+  const Diagnostic at{.rank = 7, .op = 0, .rule = "well_formed", .message = "no rank 7"};
   EXPECT_THAT(to_string(plan_of("ring", "full", Pass::Forward, 2), &at),
               EndsWith("\nend   <-- HERE rank 7: no rank 7\n"));
 }

@@ -1,3 +1,5 @@
+// Runs the checks of verify/ in order. Each relies on those before it, so the first check that
+// finds anything is the last one that runs.
 #include "armillary/plan/verify.h"
 
 #include "armillary/core/error.h"
@@ -10,25 +12,29 @@ namespace armillary::plan {
 std::vector<Diagnostic> verify(const Plan& plan, int limit) {
   ARMILLARY_CHECK(limit >= 1);
   validate(plan.problem);
-  verifier::Report report(limit);
-  verifier::check_partition(plan, report);
-  if (!report.empty()) return report.take();
-  verifier::check_form(plan, report);
-  if (!report.empty()) return report.take();
-  verifier::check_externals(plan, report);
-  if (!report.empty()) return report.take();
-  verifier::check_loans(plan, report);
-  if (!report.empty()) return report.take();
-  const std::vector<verifier::Message> messages = verifier::match_messages(plan, report);
-  if (!report.empty()) return report.take();
-  const std::vector<verifier::Event> events = verifier::order_events(plan, messages, report);
-  if (!report.empty()) return report.take();
-  verifier::run_symbols(plan, messages, events, report);
-  return report.take();
+  verifier::Diagnostics diagnostics(limit);
+  // Structure.
+  verifier::check_partition(plan, diagnostics);
+  if (!diagnostics.empty()) return diagnostics.take();
+  verifier::check_well_formed(plan, diagnostics);
+  if (!diagnostics.empty()) return diagnostics.take();
+  verifier::check_externals(plan, diagnostics);
+  if (!diagnostics.empty()) return diagnostics.take();
+  verifier::check_zero_copy(plan, diagnostics);
+  if (!diagnostics.empty()) return diagnostics.take();
+  const std::vector<verifier::MatchedMessage> messages =
+      verifier::match_messages(plan, diagnostics);
+  if (!diagnostics.empty()) return diagnostics.take();
+  const std::vector<verifier::Event> events = verifier::order_events(plan, messages, diagnostics);
+  if (!diagnostics.empty()) return diagnostics.take();
+  // The run on symbols.
+  verifier::run_symbols(plan, messages, events, diagnostics);
+  return diagnostics.take();
 }
 
 namespace {
 
+/// True if both tiles are the same part of the same tensor, wherever they lie.
 bool are_alike(const Tile& a, const Tile& b) {
   return a.tensor == b.tensor && a.heads == b.heads && a.blocks == b.blocks;
 }
@@ -41,11 +47,12 @@ bool finds_saved(const RankProgram& forward, const RankProgram& later) {
   });
 }
 
+// Like finds_saved() for every rank, but names each tile that differs.
 std::vector<Diagnostic> verify_saved(const Plan& forward, const Plan& backward, int limit) {
-  verifier::Report report(limit);
+  verifier::Diagnostics diagnostics(limit);
   if (!(forward.problem == backward.problem) || !(forward.blocks == backward.blocks)) {
-    report.add(-1, -1, "blocks", "forward and backward solve different problems");
-    return report.take();
+    diagnostics.add(-1, -1, "blocks", "forward and backward solve different problems");
+    return diagnostics.take();
   }
   for (std::size_t r = 0; r < forward.ranks.size(); ++r) {
     const RankProgram& left = forward.ranks[r];
@@ -54,13 +61,13 @@ std::vector<Diagnostic> verify_saved(const Plan& forward, const Plan& backward, 
       const Tile& a = left.tiles[left.saved[s]];
       const Tile& b = found.tiles[found.saved[s]];
       if (!are_alike(a, b)) {
-        report.add(left.rank, -1, "blocks", "forward saves {} but backward finds {}",
-                   verifier::describe(left, {left.saved[s], a.heads, a.blocks}),
-                   verifier::describe(found, {found.saved[s], b.heads, b.blocks}));
+        diagnostics.add(left.rank, -1, "blocks", "forward saves {} but backward finds {}",
+                        verifier::describe(left, {left.saved[s], a.heads, a.blocks}),
+                        verifier::describe(found, {found.saved[s], b.heads, b.blocks}));
       }
     }
   }
-  return report.take();
+  return diagnostics.take();
 }
 
 }  // namespace armillary::plan

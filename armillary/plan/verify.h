@@ -6,18 +6,18 @@
 //
 //   blocks       the blocks are the tokens that the layout gives each rank, in its order; inputs,
 //                outputs and saved tiles lie where they should
-//   form         every view lies in its tile, operands of an op agree in shape, tiles fit their
+//   well_formed  every view lies in its tile, operands of an op agree in shape, tiles fit their
 //                slots; sums over part of the pairs travel in the dtype that the problem's `wire`
 //                says, log-sum-exps in the accumulator
-//   loan         nothing is written over a send that is a loan; a receive that is one writes a
-//   whole
-//                tile that nothing else writes, and that is not the caller's
+//   zero_copy    nothing is written over the view of a send without a copy; a receive without a
+//                copy writes a whole tile that nothing else writes, and that is not the caller's
 //   match        every send meets one receive of an equal view, in order per lane and pair of
 //                ranks
 //   order        steps of a lane, also of the compute lane, do not decrease; no op of a batch
-//                conflicts with another of it; there is no cycle of waits: no deadlock even with no
-//                buffering at all
-//   undefined    no op reads what was never written, or what another tile of the slot replaced
+//                conflicts with another of it; there is no cycle of waits, so there is no deadlock
+//                even without any buffering
+//   undefined    no op reads a value that was never written, or that another tile of the slot
+//                replaced
 //   twice        no visible pair is counted twice: no partial is merged with one that shares a
 //                pair; no row of a head passes `delta` twice, on one rank or on two
 //   partial      only partials are accumulated; rounding to the input dtype happens once, when
@@ -26,10 +26,10 @@
 //                counted exactly once, forward and backward, on the owner of its block; backward,
 //                every row of every head has passed `delta`
 //
-// Attention sinks, of which a plan does not know, are exact by that: their gradient is summed over
-// the rows that pass `delta`, on all ranks. Forward they join at `finish`, which makes a final tile
-// from sums without a sink, and no final tile becomes a sum again: so there a sink is in a result
-// once, however often it is made.
+// Attention sinks are not part of a plan, but these rules make them exact. Their gradient is summed
+// over the rows that pass `delta`, on all ranks. In forward they are added by `finish`, which makes
+// a final tile from a partial without a sink; a final tile never becomes a partial again. So a sink
+// is in a result exactly once, however often the result is made.
 //
 // The proof is at block level; a block pair without a visible pair counts as nothing. A plan
 // without a diagnostic is exact for every mask area computed by mask.h, every timing and every
@@ -52,21 +52,20 @@ struct Diagnostic {
   bool operator==(const Diagnostic&) const = default;
 };
 
-/// Empty result == the plan is exact attention. Reports at most `limit` diagnostics, first causes
-/// first: structure (blocks, form, match, order), then the run on symbols. Requires limit >= 1; any
-/// plan may be given, also one that was read from a file. What concerns a rank alone is looked at
-/// on all cores; the answer is the same for any number of them.
+/// An empty result means that the plan is exact attention. Otherwise the result has at most `limit`
+/// diagnostics, first causes first: structure (blocks, well_formed, zero_copy, match, order), then
+/// the run on symbols. Requires limit >= 1. Any plan may be given, also one that was read from a
+/// file. Checks of a single rank run on all cores; the result does not depend on their number.
 /// @throws InvalidArgument if the problem itself is malformed (`validate`).
-/// Cost: O(ops * blocks per view * blocks / 64); 64 ranks of a ring in tens of milliseconds,
-/// 1,024 in less than a minute.
+/// Cost: O(ops * blocks per view * blocks / 64).
 std::vector<Diagnostic> verify(const Plan& plan, int limit = 20);
 
-/// Whether a later pass of a rank finds just the tiles that its forward pass saves: tensors, heads
-/// and blocks, in order.
+/// True if a later pass of a rank finds exactly the tiles that its forward pass saves: the same
+/// tensors, heads and blocks in the same order.
 bool finds_saved(const RankProgram& forward, const RankProgram& later);
 
-/// Proves that `backward` finds exactly the tiles that `forward` saves, and of the same problem.
-/// For two plans that are exact each on its own.
+/// Proves that `backward` finds exactly the tiles that `forward` saves, for the same problem.
+/// Requires that each plan is exact on its own.
 std::vector<Diagnostic> verify_saved(const Plan& forward, const Plan& backward, int limit = 20);
 
 }  // namespace armillary::plan

@@ -1,4 +1,4 @@
-// verify_test.cpp: what verify does with any plan. Broken plans, rule by rule, are in
+// verify_test.cpp: properties of verify for any plan. Broken plans, rule by rule, are in
 // verify/*_test.cpp; that the plans of all strategies pass is in strategies/grid_test.cpp.
 #include "armillary/plan/verify.h"
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
-#include "armillary/plan/verify/broken_plan.h"
+#include "armillary/plan/testing/broken_plan.h"
 
 namespace armillary::plan {
 namespace {
@@ -81,7 +81,7 @@ TEST(VerifySaved, OfTheSameProblem) {
                 {-1, -1, "blocks", "forward and backward solve different problems"}}));
 }
 
-/// The same ids are other tokens where the problem is cut otherwise.
+/// Equal ids are different tokens if the problem is cut into other blocks.
 TEST(VerifySaved, OfTheSameBlocks) {
   const Plan forward = ring_forward();
   Plan backward = ring_backward();

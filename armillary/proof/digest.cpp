@@ -1,3 +1,5 @@
+// Digests by XXH3. A value is hashed field by field, each number as 64 bits, so that padding and
+// the sizes of types do not count.
 #include "armillary/proof/digest.h"
 
 #define XXH_INLINE_ALL
@@ -10,12 +12,13 @@
 namespace armillary::proof {
 namespace {
 
-/// Numbers and texts, one after the other. Texts and lists go with their length, so that two
-/// inputs of different parts are different.
+/// Hashes numbers, texts, and the structures of a plan, one after the other. A text or list is
+/// preceded by its length, so that inputs which are cut into parts differently hash differently.
 class Hash {
  public:
   Hash() { XXH3_128bits_reset(state_.get()); }
 
+  /// Numbers, flags and enumerators, as 64 bits.
   template <std::integral T>
   void add(T value) {
     const auto wide = static_cast<std::int64_t>(value);
@@ -32,6 +35,7 @@ class Hash {
   template <class T>
   requires std::is_enum_v<T>
   void add(T value) { add(static_cast<int>(value)); }
+  // One function for each structure; it lists all fields. A new field has to be added here too.
   void add(const plan::Heads& heads) { add_all(heads.begin, heads.end); }
   void add(const plan::Interval& range) { add_all(range.begin, range.end); }
   void add(const plan::BlockIds& ids) {
@@ -47,13 +51,15 @@ class Hash {
   }
   void add(const plan::View& view) { add_all(view.tile, view.heads, view.blocks); }
   void add(const plan::Op& op) {
-    add_all(op.kind, op.lane, op.step, op.peer, op.collective, op.fresh_q, op.fresh_kv, op.loan);
+    add_all(op.kind, op.lane, op.step, op.peer, op.collective, op.init_q, op.init_kv, op.zero_copy);
     add_list(op.views);
   }
+  /// Lists, element by element.
   template <class T>
   void add(const std::vector<T>& list) {
     add_list(list);
   }
+  /// Adds each value in turn.
   template <class... Values>
   void add_all(const Values&... values) {
     (add(values), ...);
@@ -71,6 +77,7 @@ class Hash {
     for (const auto& value : list) add(value);
   }
 
+  /// The state of the hash needs an alignment that only its own functions give it.
   struct Free {
     void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
   };
@@ -91,6 +98,7 @@ Digest digest_of(std::string_view text) {
 
 Digest digest_of(const plan::Problem& problem, const plan::Strategy& strategy) {
   Hash hash;
+  // The strategy by its text, which names all keys that were given.
   hash.add(std::string_view(to_string(strategy)));
   hash.add_all(problem.world, problem.batch, problem.heads, problem.kv_heads, problem.head_dim,
                problem.value_dim, problem.dtype, problem.layout.kind, problem.layout.stripe,

@@ -1,7 +1,9 @@
 // digest.h: 128 bits that tell one program, or one problem, from another.
 //
-// Ranks compare digests before they exchange tiles, and a recorded proof is found by one. XXH3: not
-// for secrets, but no two inputs that people make are alike in it.
+// Ranks compare digests of their programs instead of the programs, and a recorded proof is found by
+// the digest of its problem. The hash is XXH3: it does not resist an attacker, but inputs that were
+// not made to collide do not in practice. A digest covers every field of its input, so two inputs
+// that differ in one field have different digests.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +15,12 @@
 
 namespace armillary::proof {
 
+/// The two halves of an XXH3 hash. The default stands for no input.
 struct Digest {
   std::uint64_t low = 0;
   std::uint64_t high = 0;
   bool operator==(const Digest&) const = default;
-  /// Any order, for maps.
+  /// An order without a meaning, for maps.
   bool operator<(const Digest& other) const {
     return high != other.high ? high < other.high : low < other.low;
   }
@@ -25,19 +28,23 @@ struct Digest {
 
 std::string to_string(const Digest& digest);  ///< 32 hexadecimal digits.
 
+/// Digest of the bytes of a text.
 Digest digest_of(std::string_view text);
 
-/// Digest of a problem and a strategy; equal on every machine. Cost: O(bands of the mask).
+/// Digest of a problem and a strategy: the key of its proof. Equal on every machine of one byte
+/// order. Cost: O(bands of the mask).
 Digest digest_of(const plan::Problem& problem, const plan::Strategy& strategy);
 
+/// Digest of the blocks of a problem, which all ranks share. Cost: O(runs of all blocks).
 Digest digest_of(const plan::Blocks& blocks);
 
-/// Digest of a program over these blocks; ranks differ in it. Cost: O(ops * views).
+/// Digest of the program of one rank, with the digest of the blocks that it is about. It includes
+/// the rank, so no two ranks have the same. Cost: O(ops * views).
 Digest digest_of(const plan::RankProgram& program, const Digest& blocks);
 
-/// The version of this library, "0.1.0", and that of its proofs, which is raised when `verify`
-/// would judge a program otherwise.
+/// The version of this library, such as "0.1.0".
 std::string_view version();
+/// The version of proofs. It is raised when `verify` would judge a program differently.
 inline constexpr int kProofVersion = 1;
 
 }  // namespace armillary::proof

@@ -1,3 +1,8 @@
+// Recorded proofs: JSON whose last field is the digest of all other fields.
+//
+// A file is read in the order in which errors help most: is it JSON, is every field there, does
+// each have the value that this problem and version require, was the text edited, are the digests
+// well formed. Every refusal says to record the proof again.
 #include "armillary/proof/proof_file.h"
 
 #include <filesystem>
@@ -18,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr int kFormatVersion = 1;
 
-/// All but the digest of it.
+/// The contents of a file without their digest. The order of the fields is that of the file.
 Json contents(const plan::Problem& problem, const plan::Strategy& strategy, Json programs) {
   return {{"format_version", kFormatVersion},
           {"version", version()},
@@ -28,6 +33,7 @@ Json contents(const plan::Problem& problem, const plan::Strategy& strategy, Json
           {"programs", std::move(programs)}};
 }
 
+/// The field `programs`: for each pass, the digests of all ranks.
 Json to_json(const std::array<PassProof, kPasses.size()>& passes) {
   Json programs = Json::object();
   for (std::size_t p = 0; p < kPasses.size(); ++p) {
@@ -37,8 +43,9 @@ Json to_json(const std::array<PassProof, kPasses.size()>& passes) {
   return programs;
 }
 
+/// The bytes of a file. @throws IoError if it is no file, or cannot be read.
 std::string read(const std::string& path) {
-  std::error_code error;  // then it is no file
+  std::error_code error;  // An error means that it is no file.
   if (!fs::is_regular_file(path, error)) {
     fail<IoError>("proof: {} is no file; one of verify --save-proof is required", path);
   }
@@ -50,7 +57,8 @@ std::string read(const std::string& path) {
   return text;
 }
 
-/// Whether a file is there, of whatever kind. A folder that was named must be one.
+/// Whether anything is at `path`, also a link to nothing: then reading it fails with a text of its
+/// own. @throws IoError if `folder` is not a folder.
 bool is_there(const std::string& folder, const std::string& path) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
@@ -61,11 +69,13 @@ bool is_there(const std::string& folder, const std::string& path) {
   return fs::exists(status);
 }
 
+/// @throws InvalidArgument that says what is wrong with the file.
 [[noreturn]] void refuse(const std::string& path, const std::string& given) {
   fail<InvalidArgument>("proof: {} {}; run armillary verify --save-proof again", path, given);
 }
 
-/// Refuses another value, of an object the first key that differs.
+/// Refuses a field whose value is not the required one. For an object, the text names the first key
+/// that differs, such as `problem.world`.
 void require(const std::string& path, const std::string& key, const Json& given,
              const Json& required) {
   if (given == required) return;
@@ -82,6 +92,7 @@ void require(const std::string& path, const std::string& key, const Json& given,
          fmt::format("is of {} {}; {} is required", key, shortened(given), shortened(required)));
 }
 
+/// Reads 32 hexadecimal digits. @throws InvalidArgument for anything else.
 Digest parse_digest(const std::string& path, const Json& json) {
   const std::string text = json.is_string() ? json.get<std::string>() : "";
   Digest digest;
@@ -104,6 +115,7 @@ std::string save_proof(const std::string& folder, const plan::Problem& problem,
   const plan::Planner planner(problem, strategy);
   std::array<PassProof, kPasses.size()> passes;
   for (std::size_t p = 0; p < kPasses.size(); ++p) passes[p] = prove(planner, kPasses[p]);
+  // Nothing is written for a plan that is wrong.
   const std::string wrong = first_wrong(planner, passes);
   if (!wrong.empty()) fail<PlanError>("proof: {}; a plan that is exact is required", wrong);
   Json json = contents(problem, strategy, to_json(passes));
@@ -120,17 +132,20 @@ std::optional<Programs> load_proof(const std::string& folder, const plan::Proble
   if (!is_there(folder, path)) return std::nullopt;
   Json json = Json::parse(read(path), nullptr, false);
   if (!json.is_object()) refuse(path, "is cut off, or is no JSON");
+  // Fields, and the values that are known before.
   const Json expected = contents(problem, strategy, nullptr);
   for (const auto& [key, value] : expected.items()) {
     if (!json.contains(key)) refuse(path, "has no " + key);
     if (key != "programs") require(path, key, json[key], value);
   }
+  // The digest, of the text without it, as save_proof makes it.
   const std::string recorded = json.contains("digest") ? json["digest"].dump() : "none";
   json.erase("digest");
   const std::string found = Json(to_string(digest_of(json.dump()))).dump();
   if (recorded != found) {
     refuse(path, fmt::format("was edited: it says digest {}, its text has {}", recorded, found));
   }
+  // The digests of programs: one for each rank and pass.
   Programs programs;
   if (!json["programs"].is_object()) refuse(path, "has no programs");
   for (std::size_t p = 0; p < kPasses.size(); ++p) {

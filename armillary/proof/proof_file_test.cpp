@@ -10,7 +10,7 @@
 #include <iterator>
 #include <string>
 
-#include "armillary/core/refusal.h"
+#include "armillary/core/testing/expect_error.h"
 
 namespace armillary::proof {
 namespace {
@@ -38,7 +38,7 @@ class ProofFile : public testing::Test {
   static void write(const std::string& path, const std::string& text) {
     std::ofstream(path) << text;
   }
-  /// Writes the file with one part replaced.
+  /// Replaces one part of the file.
   static void edit(const std::string& path, const std::string& part, const std::string& by) {
     std::string text = text_of(path);
     const std::size_t at = text.find(part);

@@ -1,3 +1,6 @@
+// Proofs that are made once. An entry holds a promise: the thread that takes the entry fulfils it,
+// and all others wait for its future. `ahead` tells whether the entry may still be taken from the
+// worker.
 #include "armillary/proof/proofs.h"
 
 #include <exception>
@@ -13,7 +16,8 @@ Proofs& Proofs::of_this_process() {
 }
 
 Proofs::Proofs() {
-  // The thread uses them, so they must be there when it ends: what is made first is gone last.
+  // Static objects that the worker uses. They are made before this one, so they are destroyed after
+  // it, when the worker has ended.
   plan::strategies();
   make_current_change();
 }
@@ -37,11 +41,13 @@ std::shared_ptr<const PassProof> Proofs::get(const Digest& key, plan::Pass pass,
       entry = add({key, pass});
     } else {
       entry = found->second;
-      mine = entry->ahead != nullptr;  // Who needs it now does not wait for the thread.
+      // A proof that the worker has not begun is made here: this thread needs it now.
+      mine = entry->ahead != nullptr;
       entry->ahead = nullptr;
     }
     if (mine) ++made_;
   }
+  // Without the lock: proofs of different problems are made at the same time.
   if (mine) run(*entry, make);
   return entry->proof.get();
 }
@@ -49,10 +55,11 @@ std::shared_ptr<const PassProof> Proofs::get(const Digest& key, plan::Pass pass,
 void Proofs::start(const Digest& key, plan::Pass pass, Make make) {
   {
     const std::lock_guard lock(mutex_);
-    if (entries_.contains({key, pass})) return;
+    if (entries_.contains({key, pass})) return;  // Known, or being made.
+    // The thread is made by the first call: most processes never need it.
     try {
       if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
-    } catch (const std::system_error&) {  // No thread: get() makes it.
+    } catch (const std::system_error&) {  // get() makes it.
       return;
     }
     const std::shared_ptr<Entry> entry = add({key, pass});
@@ -67,9 +74,9 @@ std::int64_t Proofs::made() const {
   return made_;
 }
 
-/// Under the lock. The oldest is forgotten; who has asked for it keeps it.
+// A thread that has asked for the forgotten proof keeps its entry alive.
 std::shared_ptr<Proofs::Entry> Proofs::add(const Key& key) {
-  constexpr std::size_t kMost = 3072;  // three passes of 1,024 problems
+  constexpr std::size_t kMost = 3072;  // Three passes of 1,024 problems.
   auto entry = std::make_shared<Entry>();
   entries_.emplace(key, entry);
   order_.push_back(key);
@@ -95,9 +102,10 @@ void Proofs::work() {
     if (stops_) return;
     const std::shared_ptr<Entry> entry = ahead_.front();
     ahead_.pop_front();
-    if (!entry->ahead) continue;  // Somebody could not wait.
+    if (!entry->ahead) continue;  // A thread that needed it at once has taken it.
     const Make make = std::exchange(entry->ahead, nullptr);
     ++made_;
+    // The lock is free while the proof is made.
     lock.unlock();
     run(*entry, make);
     lock.lock();

@@ -57,7 +57,7 @@ TEST(Proofs, ThatHaveBegunAreWaitedFor) {
   EXPECT_EQ(proofs.made(), 1);
 }
 
-// Proofs that are made ahead take one thread; who needs one now makes it.
+// Proofs that are made ahead share one thread; a thread that needs one now makes it itself.
 TEST(Proofs, WhoNeedsOneDoesNotWaitForThoseBefore) {
   std::atomic<bool> go = false;
   std::atomic<bool> began = false;

@@ -1,3 +1,5 @@
+// Runnable programs and their proofs. Programs that run and programs that are proved come from one
+// function, make(), so a test can change one or both and see that the difference is noticed.
 #include "armillary/proof/prove.h"
 
 #include <fmt/format.h>
@@ -7,14 +9,14 @@
 #include <utility>
 
 #include "armillary/core/error.h"
-#include "armillary/plan/each_rank.h"
+#include "armillary/plan/parallel_for_ranks.h"
 #include "armillary/plan/passes/lower.h"
 #include "armillary/plan/verify.h"
 
 namespace armillary::proof {
 namespace {
 
-/// The change that tests ask for; null in every other process.
+/// The change that a test asks for; null in every other process.
 class CurrentChange {
  public:
   static CurrentChange& of_this_process() {
@@ -25,7 +27,9 @@ class CurrentChange {
     const std::lock_guard lock(mutex_);
     change_ = std::move(change);
   }
+  /// Changes the program if a test asks for it. Called by many threads at once.
   void apply(plan::Pass pass, bool proving, plan::RankProgram& program) {
+    // A copy of the pointer keeps the change alive after the lock is released.
     const std::shared_ptr<const ChangedPrograms::Change> change = get();
     if (change) (*change)(pass, proving, program);
   }
@@ -39,6 +43,7 @@ class CurrentChange {
   std::shared_ptr<const ChangedPrograms::Change> change_;
 };
 
+/// Strategy, then lowering, then the change of a test.
 plan::RankProgram make(const plan::Planner& planner, plan::Pass pass, plan::Rank rank,
                        bool proving) {
   plan::RankProgram program =
@@ -60,16 +65,19 @@ PassProof prove(const plan::Planner& planner, plan::Pass pass) {
                   .pass = pass,
                   .blocks = planner.blocks(),
                   .ranks = std::vector<plan::RankProgram>(world)};
+  // Ranks are made in parallel; each writes its own elements of the two lists.
   PassProof proof;
   proof.programs.resize(world);
   const Digest blocks = digest_of(plan.blocks);
-  plan::for_each_rank(world, [&](plan::Rank rank) {
+  plan::parallel_for_ranks(world, [&](plan::Rank rank) {
     plan::RankProgram& program = plan.ranks[rank];
     program = make(planner, pass, rank, true);
     proof.programs[rank] = digest_of(program, blocks);
   });
+  // One diagnostic is enough to refuse the plan.
   const std::vector<plan::Diagnostic> found = verify(plan, 1);
   if (!found.empty()) {
+    // Strategy and pass, then the place: rank and op; then the rule, and its text.
     proof.wrong = fmt::format("{} {}: rank {} op {}: {}: {}", plan.strategy, to_string(pass),
                               found[0].rank, found[0].op, found[0].rule, found[0].message);
   }
@@ -81,6 +89,7 @@ std::string first_wrong(const plan::Planner& planner,
   for (const PassProof& pass : passes) {
     if (!pass.wrong.empty()) return pass.wrong;
   }
+  // All passes are exact by themselves. Later passes must also find the tiles that forward saves.
   for (int rank = 0; rank < planner.problem().world; ++rank) {
     const plan::RankProgram forward = runnable(planner, plan::Pass::Forward, rank);
     for (const plan::Pass later : {plan::Pass::Backward, plan::Pass::Replay}) {

@@ -1,3 +1,9 @@
+// Proving in a group, in three exchanges:
+//
+//   1. every rank gathers the digests of the programs that all ranks will run (their claims);
+//   2. the prover of each pass compares them with the programs it proves or finds recorded;
+//   3. every rank gathers the verdicts of all ranks and takes the gravest, so all go on or all
+//   throw.
 #include "armillary/proof/together.h"
 
 #include <fmt/format.h>
@@ -25,10 +31,11 @@
 namespace armillary::proof {
 namespace {
 
-using Claims = std::array<Digest, kPasses.size()>;  ///< The programs of one rank, by pass.
+using Claims = std::array<Digest, kPasses.size()>;  ///< Digests of one rank's programs, by pass.
 
-/// What this group has proved, and which programs this rank had then. The same keys on all ranks,
-/// who call in the same order. The oldest are forgotten, and proved again if they are met again.
+/// The proofs of this group, attached to each rank's end of it: by problem and strategy, the
+/// programs that this rank had then. Ranks prove in the same order, so all have the same keys. The
+/// oldest are forgotten, and proved again if they are needed again.
 class Proved {
  public:
   const Claims* find(const Digest& key) const {
@@ -50,17 +57,19 @@ class Proved {
   std::deque<Digest> order_;
 };
 
-/// Every pass is proved by one rank; which, goes round with the problem, so that the proofs of many
-/// masks are spread over the ranks.
+/// The rank that proves a pass. It depends on the problem, so that the proofs of many masks are
+/// spread over the ranks.
 int prover_of(const Digest& key, std::size_t pass, int world) {
   return static_cast<int>((key.low + pass) % static_cast<std::uint64_t>(world));
 }
 
+/// Makes the proof of a pass; keeps copies, because the worker thread may run it later.
 Proofs::Make prover(const plan::Planner& planner, plan::Pass pass) {
   return [planner, pass] { return prove(planner, pass); };
 }
 
-/// What this rank finds wrong with the passes that it proves; empty if nothing.
+/// Judges the passes that this rank has to prove, against the claims of all ranks. Returns the
+/// first error, or an empty text.
 std::string judge(const RankPrograms& own, const std::vector<Claims>& claims, plan::Rank rank,
                   const std::string& folder) {
   if (!own.finds_saved) {
@@ -73,11 +82,13 @@ std::string judge(const RankPrograms& own, const std::vector<Claims>& claims, pl
     if (!folder.empty() && !recorded) {
       recorded = load_proof(folder, own.planner.problem(), own.planner.strategy());
     }
+    // A proof in the folder replaces one that this process makes.
     std::shared_ptr<const PassProof> made;
     if (!recorded) {
       made = Proofs::of_this_process().get(own.key, kPasses[p], prover(own.planner, kPasses[p]));
       if (!made->wrong.empty()) return made->wrong;
     }
+    // Either way, each rank must run the program that was proved.
     const std::vector<Digest>& proved = recorded ? (*recorded)[p] : made->programs;
     for (int r = 0; r < world; ++r) {
       if (claims[r][p] == proved[r]) continue;
@@ -92,6 +103,7 @@ std::string judge(const RankPrograms& own, const std::vector<Claims>& claims, pl
   return "";
 }
 
+/// The `mine` of all ranks, by rank. T is copied as bytes.
 template <class T>
 std::vector<T> gather(comm::Communicator& comm, const T& mine) {
   std::vector<T> all(static_cast<std::size_t>(comm.world()));
@@ -100,7 +112,7 @@ std::vector<T> gather(comm::Communicator& comm, const T& mine) {
   return all;
 }
 
-/// The same verdict on all ranks.
+/// Returns if all claims are proved, on all ranks. Throws the same verdict on all ranks otherwise.
 void judge_together(comm::Communicator& comm, const RankPrograms& own, const std::string& folder) {
   Verdict mine;
   const auto refuse = [&](Finding finding, std::string_view why) {
@@ -110,7 +122,7 @@ void judge_together(comm::Communicator& comm, const RankPrograms& own, const std
   const std::vector<Claims> claims = gather(comm, own.programs);
   try {
     refuse(Finding::RefusedPlan, judge(own, claims, comm.rank(), folder));
-  } catch (const InvalidArgument& error) {  // of a recorded proof that is none
+  } catch (const InvalidArgument& error) {  // A recorded proof that cannot be used.
     refuse(Finding::RefusedInput, error.what());
   } catch (const IoError& error) {
     refuse(Finding::RefusedInput, error.what());
@@ -141,7 +153,7 @@ void prove_together(comm::Communicator& comm, const RankPrograms& own, const std
 void prove_ahead(comm::Communicator& comm, const plan::Problem& problem,
                  const plan::Strategy& strategy, const std::string& folder) {
   const Digest key = digest_of(problem, strategy);
-  std::error_code error;  // then it will be said by who needs it
+  std::error_code error;  // Ignored: the run that needs the proof throws.
   if (!folder.empty() && std::filesystem::exists(proof_path(folder, key), error)) return;
   for (std::size_t p = 0; p < kPasses.size(); ++p) {
     if (prover_of(key, p, comm.world()) != comm.rank()) continue;

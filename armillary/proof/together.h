@@ -1,7 +1,10 @@
-// together.h: a group of ranks proves what it will run, each proof made once.
+// together.h: a group of ranks proves the programs that it will run, each proof made once.
 //
 //   own digests --all-gather--> the prover of each pass: all ranks' programs --verify--> verdict
 //                               its digests = those gathered?    --all-gather--> go, or PlanError
+//
+// A rank never runs a program of which no proof is known: the prover makes the programs of all
+// ranks itself, and the digests tell whether they are those that the ranks will run.
 #pragma once
 
 #include <array>
@@ -15,25 +18,26 @@ namespace armillary::proof {
 /// The programs of one rank, as it will run them.
 struct RankPrograms {
   plan::Planner planner;
-  Digest key;                                   ///< Of problem and strategy.
+  Digest key;                                   ///< Digest of problem and strategy.
   std::array<Digest, kPasses.size()> programs;  ///< By pass.
-  bool finds_saved = false;                     ///< Backward and replay find what forward saves.
+  bool finds_saved = false;  ///< Whether backward and replay find the tiles that forward saves.
 };
 
-/// Whether prove_together has proved these programs in this group. The same on all ranks.
-/// @throws PlanError if it has proved others for this problem and strategy.
+/// Whether prove_together has proved these programs in this group; the same on all ranks. It sends
+/// nothing. @throws PlanError if other programs were proved for this problem and strategy.
 bool is_proved(comm::Communicator& comm, const RankPrograms& own);
 
-/// Returns if the programs of all ranks of the group are proved: at once if they were before.
-/// `folder` has recorded proofs (proof_file.h); empty for none. Every pass is proved by one rank,
-/// in turn. Collective; waits are the communicator's.
-/// @throws on all ranks PlanError if a plan is not exact or a program is not the one that was
-/// proved, InvalidArgument if a recorded proof cannot be used; CommError as the communicator.
+/// Returns when the programs of all ranks of the group are proved: at once if they were before.
+/// `folder` has recorded proofs (proof_file.h); empty for none. Every pass is proved by one rank;
+/// the ranks take turns. Collective over the group; waits are those of the communicator.
+/// @throws PlanError, on all ranks, if a plan is not exact or a program is not the one that was
+/// proved; InvalidArgument, on all ranks, if a recorded proof cannot be used; CommError as the
+/// communicator does.
 void prove_together(comm::Communicator& comm, const RankPrograms& own, const std::string& folder);
 
-/// Begins this rank's share of the proofs of a problem that will be run, beside what it does now;
-/// none that is recorded in `folder`. Ranks call it with the same problem and strategy, or not at
-/// all.
+/// Begins this rank's share of the proofs of a problem that will run later, on another thread.
+/// Proofs that are recorded in `folder` are not made. It sends nothing. All ranks call it with the
+/// same problem and strategy, or none does.
 void prove_ahead(comm::Communicator& comm, const plan::Problem& problem,
                  const plan::Strategy& strategy, const std::string& folder = "");
 

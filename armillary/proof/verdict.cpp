@@ -12,6 +12,7 @@ namespace armillary::proof {
 
 void Verdict::raise(Finding worse, std::string_view why) {
   if (worse <= finding) return;
+  // A text that does not fit keeps its first kBegin characters and as much of its end as fits.
   constexpr std::size_t kBegin = 120;
   constexpr std::string_view kGap = " .. ";
   std::string fits(why);
@@ -19,7 +20,7 @@ void Verdict::raise(Finding worse, std::string_view why) {
     const std::size_t end = sizeof(text) - 1 - kBegin - kGap.size();
     fits = fmt::format("{}{}{}", why.substr(0, kBegin), kGap, why.substr(why.size() - end));
   }
-  *this = {.finding = worse};
+  *this = {.finding = worse};  // Clears the text, so it ends with a zero.
   std::copy(fits.begin(), fits.end(), text);
 }
 
@@ -32,7 +33,9 @@ void throw_together(comm::Communicator& comm, const Verdict& verdict) {
   if (verdict.finding == Finding::Fine) return;
   try {
     comm::barrier(comm);
-  } catch (const CommError&) {  // somebody has left it, and so all had come
+  } catch (const Error&) {
+    // CommError: a rank has thrown already, so it had passed the barrier, and all ranks had called.
+    // InvalidArgument: a rank is in another collective; the verdict says more than that.
   }
   throw_verdict(verdict);
 }

@@ -1,4 +1,5 @@
-// verdict.h: what ranks find wrong together, as it travels between them, and ends all of them.
+// verdict.h: the result of a check that ranks make together, as a value that they exchange, and the
+// exception that then ends all of them.
 #pragma once
 
 #include <cstdint>
@@ -8,25 +9,27 @@
 
 namespace armillary::proof {
 
-/// The graver ones last.
+/// Kinds of result, the graver ones last.
 enum class Finding : std::uint64_t { Fine, RefusedInput, RefusedPlan, Different };
 
-/// The gravest finding that a rank knows of. Copied between ranks as bytes.
+/// The gravest finding that a rank knows of, with its text. Ranks exchange it as bytes, so it has a
+/// fixed size and no pointers.
 struct Verdict {
   Finding finding = Finding::Fine;
-  char text[504] = {};
+  char text[504] = {};  ///< Ends with a zero.
 
-  /// Takes this one if it is graver. Of a text that is too long the middle is left out: what is
-  /// required stands at its end.
+  /// Replaces the verdict if `worse` is graver. Among equally grave findings, the first stays.
+  /// A text that is too long loses its middle: its end says what is required.
   void raise(Finding worse, std::string_view why);
 };
 
-/// PlanError for RefusedPlan, else InvalidArgument.
+/// Throws PlanError for RefusedPlan, InvalidArgument for any other finding.
 [[noreturn]] void throw_verdict(const Verdict& verdict);
 
-/// Throws a verdict that is not Fine. All ranks of the group call it with one of their own, and
-/// none leaves before all have come: the first that throws ends the group, and would take their
-/// verdicts from the others.
+/// Throws a verdict that is not Fine; returns at once if it is. All ranks of the group call it,
+/// each with a verdict of its own, and all of these are Fine or none is. No rank throws before all
+/// have called: the first that throws may end the group, and others would throw a CommError instead
+/// of their verdict.
 void throw_together(comm::Communicator& comm, const Verdict& verdict);
 
 }  // namespace armillary::proof

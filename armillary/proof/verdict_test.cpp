@@ -38,7 +38,7 @@ TEST(Verdict, OfALongTextBothEndsStay) {
   }
 }
 
-// On every rank its own, of its own class.
+// Each rank throws its own verdict, with the exception type of its own finding.
 TEST(Verdict, IsThrownByAllRanks) {
   for (const int world : {1, 2, 5, 13}) {
     std::vector<std::string> texts(world);

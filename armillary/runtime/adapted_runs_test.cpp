@@ -1,4 +1,4 @@
-// Every strategy on a kernel that takes no carry, no delta and few masks.
+// Every strategy with an adapted kernel: a library that takes no carry, no delta and few masks.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
@@ -7,10 +7,10 @@
 
 #include "armillary/comm/local.h"
 #include "armillary/kernel/adapted_kernel.h"
-#include "armillary/kernel/limited_attention.h"
 #include "armillary/kernel/reference.h"
-#include "armillary/plan/causal_problem.h"
-#include "armillary/plan/strategies/every_strategy.h"
+#include "armillary/kernel/testing/limited_attention.h"
+#include "armillary/plan/testing/causal_problem.h"
+#include "armillary/plan/testing/every_strategy.h"
 #include "armillary/runtime/executor.h"
 #include "armillary/runtime/program_cache.h"
 
@@ -19,7 +19,7 @@ namespace {
 
 using plan::Tensor;
 
-/// Kernels of libraries: they outlive the programs that are compiled for them.
+/// Kernels of two libraries. Static, because they must outlive the cached programs.
 const kernel::Kernel& library(bool causal) {
   static const kernel::LimitedAttention full_only({});
   static const kernel::LimitedAttention flash({.causal = true, .window = true, .varlen = true});

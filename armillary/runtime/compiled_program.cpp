@@ -1,3 +1,5 @@
+// Compiles a program: shapes of tiles, storage aliases, kernel calls of each op, and the batches of
+// each lane with the ops that they wait for. Dependencies come from plan/hazards.h, as in verify.
 #include "armillary/runtime/compiled_program.h"
 
 #include <algorithm>
@@ -6,6 +8,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/plan/hazards.h"
+#include "armillary/plan/operands.h"
 
 namespace armillary::runtime {
 namespace {
@@ -13,6 +16,7 @@ namespace {
 using plan::Op;
 using plan::Tile;
 
+/// {B, L, heads, dim}, or {B, L, heads} for a tensor with one number per row.
 std::vector<std::int64_t> shape_of(const plan::Problem& problem, const plan::Blocks& blocks,
                                    const Tile& tile) {
   std::vector<std::int64_t> shape{problem.batch, tokens_of(blocks, tile.tensor, tile.blocks),
@@ -23,6 +27,7 @@ std::vector<std::int64_t> shape_of(const plan::Problem& problem, const plan::Blo
   return shape;
 }
 
+/// Ops in batches, lane by lane, in program order.
 std::vector<std::vector<Batch>> batches_of(const plan::RankProgram& program) {
   std::vector<std::vector<Batch>> lanes;
   std::map<plan::Lane, int> last_step;
@@ -31,10 +36,12 @@ std::vector<std::vector<Batch>> batches_of(const plan::RankProgram& program) {
     const Op& op = program.ops[i];
     if (static_cast<std::size_t>(op.lane) >= lanes.size()) lanes.resize(op.lane + 1);
     std::vector<Batch>& lane = lanes[op.lane];
+    // A compute op is a batch of its own; messages with the step of the one before join its batch.
     if (!op.is_comm() || lane.empty() || last_step[op.lane] != op.step) {
       lane.push_back({.lane = op.lane, .ops = {}, .waits = {}, .inputs = {}});
       last_step[op.lane] = op.step;
     }
+    // A batch waits for everything that one of its ops waits for.
     Batch& batch = lane.back();
     batch.ops.push_back(i);
     batch.waits.insert(batch.waits.end(), waits[i].begin(), waits[i].end());
@@ -45,29 +52,31 @@ std::vector<std::vector<Batch>> batches_of(const plan::RankProgram& program) {
   return lanes;
 }
 
-/// What comes from or goes to the caller has memory of its own in every run, and so has what lies
-/// in a slot of the caller.
-std::vector<int> homes_of(const plan::RankProgram& program) {
+/// Storage alias of each tile (CompiledProgram::alias_of).
+std::vector<int> aliases_of(const plan::RankProgram& program) {
   std::vector<int> of_slot(program.slots.size(), CompiledProgram::kInSlots);
-  std::vector<int> home(program.tiles.size(), CompiledProgram::kInSlots);
+  // Tiles of the caller are their own aliases.
+  std::vector<int> alias_of(program.tiles.size(), CompiledProgram::kInSlots);
   for (const auto* role : {&program.inputs, &program.outputs, &program.saved}) {
     for (const int tile : *role) {
       const int slot = program.tiles[tile].slot;
       if (program.slots[slot].external) of_slot[slot] = tile;
-      home[tile] = tile;
+      alias_of[tile] = tile;
     }
   }
-  for (std::size_t t = 0; t < home.size(); ++t) {
-    if (home[t] == CompiledProgram::kInSlots) home[t] = of_slot[program.tiles[t].slot];
+  // Other tiles have the memory of the caller's tile in their slot, if the slot is external.
+  for (std::size_t t = 0; t < alias_of.size(); ++t) {
+    if (alias_of[t] == CompiledProgram::kInSlots) alias_of[t] = of_slot[program.tiles[t].slot];
   }
-  return home;
+  return alias_of;
 }
 
-/// The kernel calls of an op that attends: every segment of queries against every one of keys.
+/// Kernel calls of an op that attends: every query segment against every key segment, except for
+/// pairs of segments without a visible (query, key) pair.
 std::vector<KernelCall> calls_of(const CompiledProgram& compiled, const CompiledOp& op) {
   if (!op.op->attends() && !op.op->attends_grad()) return {};
-  const plan::LocatedView& q = op.views[0];
-  const plan::LocatedView& k = op.views[1];
+  const plan::LocatedView& q = op.views[plan::QkvOperand::kQ];
+  const plan::LocatedView& k = op.views[plan::QkvOperand::kK];
   std::vector<KernelCall> calls;
   for (std::size_t i = 0; i < q.segments.size(); ++i) {
     for (std::size_t j = 0; j < k.segments.size(); ++j) {
@@ -95,10 +104,12 @@ std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner,
   compiled.problem = planner.problem();
   compiled.program = std::move(program);
   compiled.kernel = &kernel;
+  // Memory of the tiles.
   for (const Tile& tile : compiled.program.tiles) {
     compiled.shapes.push_back(shape_of(planner.problem(), planner.blocks(), tile));
   }
-  compiled.home = homes_of(compiled.program);
+  compiled.alias_of = aliases_of(compiled.program);
+  // Ops. Pointers into `compiled` stay valid, because the object is on the heap and never moves.
   for (const Op& op : compiled.program.ops) {
     CompiledOp& made = compiled.ops.emplace_back();
     made.op = &op;

@@ -1,8 +1,11 @@
-// compiled_program.h: a rank's program made ready to run, again and again.
+// compiled_program.h: the program of one rank, prepared so that it can run many times.
 //
-// All that does not depend on the values is worked out here once per (problem, strategy, rank):
-// where in a tile each view lies, which ops an op waits for, which global positions a kernel call
-// is about.
+//   RankProgram --compile--> tiles      shape, and the caller's tile whose memory it uses
+//                            ops        views located in their tiles, kernel calls prepared
+//                            batches    ops that start together, by lane, with all they wait for
+//
+// Everything that does not depend on the values of tensors is computed here, once per (problem,
+// strategy, rank, kernel).
 #pragma once
 
 #include <cstdint>
@@ -16,44 +19,48 @@
 
 namespace armillary::runtime {
 
-/// Ops that start together: one compute op, or the messages of a step of one lane.
+/// Ops that start together: one compute op, or the messages of one step of a communication lane.
 struct Batch {
   plan::Lane lane = plan::kCompute;
   std::vector<int> ops;
-  std::vector<int> waits;   ///< Ops that must be complete before it starts.
-  std::vector<int> inputs;  ///< Tiles of the caller: those it feeds must be there before it starts.
+  std::vector<int> waits;   ///< ops that must be complete before the batch starts
+  std::vector<int> inputs;  ///< tiles in external slots; the inputs among them must be fed before
 };
 
-/// One kernel call of an op that attends: a segment of queries against a segment of keys.
+/// One kernel call of an op that attends: a segment of queries against a segment of keys. Segments
+/// are the pieces of a view that lie together in memory (plan/segments.h).
 struct KernelCall {
   std::size_t q_segment = 0;
   std::size_t kv_segment = 0;
   kernel::Pairs pairs;
 };
 
-/// An op, its memory located and its kernels chosen.
+/// An op whose views are located in memory and whose kernel calls are prepared.
 struct CompiledOp {
   const plan::Op* op = nullptr;
-  std::vector<plan::LocatedView> views;  ///< One per operand.
-  std::vector<KernelCall> calls;         ///< None for ops that do not attend.
+  std::vector<plan::LocatedView> views;  ///< one per operand
+  std::vector<KernelCall> calls;         ///< calls with a visible pair; empty if it does not attend
 };
 
-/// Immutable; threads may share it. Stays where it is: `ops` point into `problem` and `program`.
+/// A program that is ready to run. Immutable; threads may share it. It must not be copied or moved,
+/// because `ops` point into `program` and `calls` into `problem`.
 struct CompiledProgram {
   plan::Problem problem;
   plan::RankProgram program;
-  const kernel::Kernel* kernel = nullptr;  ///< For which `calls` are prepared.
-  std::vector<std::vector<std::int64_t>>
-      shapes;  ///< Of the tiles: {B, L, heads, dim} or {B, L, heads}.
-  /// Of the tiles: the tile of the caller (inputs, outputs, saved) in whose memory it lies: itself,
-  /// or that in whose slot it is. Or kInSlots.
-  std::vector<int> home;
+  const kernel::Kernel* kernel = nullptr;  ///< the kernel that `calls` are prepared for
+  /// Shape of each tile: {B, L, heads, dim}, or {B, L, heads} for Lse and Delta.
+  std::vector<std::vector<std::int64_t>> shapes;
+  /// Storage alias of each tile: the tile of the caller (input, output or saved) whose memory it
+  /// uses. That is the tile itself, or the one that has the same external slot; kInSlots if the
+  /// tile uses the memory of its own slot.
+  std::vector<int> alias_of;
   static constexpr int kInSlots = -1;
   std::vector<CompiledOp> ops;
-  std::vector<std::vector<Batch>> lanes;  ///< Batches in order, one list per lane; 0 computes.
+  std::vector<std::vector<Batch>> lanes;  ///< batches of each lane in order; lane 0 computes
 };
 
-/// A program of the planner's problem, as it is: lowered or not.
+/// Compiles a program of the planner's problem, lowered or not. The program must be `well_formed`
+/// (plan/verify.h). `kernel` must outlive the result.
 std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner,
                                                plan::RankProgram program,
                                                const kernel::Kernel& kernel);

@@ -11,7 +11,7 @@ void Context::use(std::shared_ptr<Device> device) {
     fail<InvalidArgument>(
         "context: the device was changed while a call is in progress; finish it first");
   }
-  executions_ = {};  // their memory lies on the device before
+  executions_ = {};  // idle executions have memory on the previous device
   device_ = std::move(device);
 }
 

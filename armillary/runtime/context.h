@@ -1,38 +1,43 @@
-// context.h: what the runs of one rank share: its group, its device, executions at rest with their
-// memory, and what callers keep with them.
+// context.h: everything that the runs of one rank share: the device, and the pool of executions
+// with their memory.
+//
+//   Communicator --attachment--> Context --> Device             (device.h)
+//                                        '-> ExecutionPool      (execution_pool.h)
 #pragma once
 
 #include <memory>
 
 #include "armillary/comm/communicator.h"
 #include "armillary/runtime/device.h"
-#include "armillary/runtime/resting_executions.h"
+#include "armillary/runtime/execution_pool.h"
 
 namespace armillary::runtime {
 
-/// The context of one end of a group, kept with it, so a process may have several ranks, and a rank
-/// several groups. Kept elsewhere: compiled programs, which do not change, for the process
-/// (program_cache.h); scratch of the CPU kernels, by thread. Threads: that of the rank. Gone with
-/// the communicator.
+/// State of one rank in one group. It is attached to the rank's end of the group and destroyed with
+/// it, so a process may hold several ranks and a rank several groups.
+///
+/// Compiled programs are not part of it: they are immutable and shared by the process
+/// (program_cache.h). Nor is the workspace of the CPU kernels, which is thread-local.
+/// Threads: only the thread of the rank.
 class Context {
  public:
-  /// That of `comm`, made when it is first asked for.
+  /// The context of `comm`; created on first use.
   static Context& of(comm::Communicator& comm) { return comm.attachment<Context>(); }
 
-  /// Runs begun from now on use `device`, backward passes of earlier calls too; the CPU before.
-  /// @throws InvalidArgument while a call is in progress.
+  /// Selects the device of all later runs, backward passes of earlier calls included. The default
+  /// is the CPU. @throws InvalidArgument while a call is in progress.
   void use(std::shared_ptr<Device> device);
   Device& device() const { return device_ == nullptr ? cpu_device() : *device_; }
 
-  RestingExecutions& executions() { return executions_; }
+  ExecutionPool& executions() { return executions_; }
 
-  /// Whether a call is in progress, whose messages another call would mix with its own.
+  /// Whether a call is in progress. A second call would mix its messages with those of the first.
   bool is_busy() const { return busy_; }
   void set_busy(bool busy) { busy_ = busy; }
 
  private:
-  std::shared_ptr<Device> device_;  ///< Null: the CPU. Before what runs on it.
-  RestingExecutions executions_;
+  std::shared_ptr<Device> device_;  ///< null: the CPU; declared first, so it outlives executions_
+  ExecutionPool executions_;
   bool busy_ = false;
 };
 

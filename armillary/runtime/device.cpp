@@ -7,6 +7,7 @@
 namespace armillary::runtime {
 namespace {
 
+/// Runs each op inside start(). A null event means that the op has run.
 class CpuDevice : public Device {
  public:
   at::Device place() const override { return at::kCPU; }

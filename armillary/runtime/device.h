@@ -1,12 +1,11 @@
-// device.h: where a run computes: memory, and lanes of work that may finish after the call that
-// started it.
+// device.h: the place where a run computes: memory, and in-order lanes of work that may end after
+// the call that started it has returned.
 //
 //   start(lane, work, op) --> [op op op] one after the other on the lane --> done(event)
 //
-// The executor starts ops and looks at their events; it never takes the return of a function for
-// the end of an op. On a CPU an op runs inside start() and its event is done at once; on a GPU a
-// lane is a stream. The executor gives its ops to the lane of plan::kCompute; messages are the
-// communicator's.
+// The executor starts ops and asks their events; it never takes the return of a function for the
+// end of an op. On the CPU an op runs inside start() and has no event; on a GPU a lane is a stream.
+// The executor starts its ops on the lane plan::kCompute. Messages belong to the communicator.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +18,7 @@
 
 namespace armillary::runtime {
 
-/// What a device runs: op by op.
+/// The work that a device runs, op by op. `run` may be called on a thread of the device.
 class Work {
  public:
   virtual void run(int op) = 0;
@@ -28,15 +27,17 @@ class Work {
   ~Work() = default;
 };
 
-/// Work under way. Each device derives its own.
+/// Completion of one started op, or of work of the caller. Each device derives its own: a stream
+/// has an event of its driver, a thread a flag.
 class Event {
  public:
   virtual ~Event() = default;
 };
-/// An empty one counts as done.
+/// A null handle counts as done.
 using EventHandle = std::shared_ptr<const Event>;
 
-/// The device of one rank. Threads: one calls it, the rank's; `work` may run on others.
+/// The device of one rank. Threads: only the thread of the rank calls it; `work` may run on others.
+/// runtime/testing/late_device.h is a second implementation, for tests: one thread a lane.
 class Device {
  public:
   Device() = default;
@@ -44,29 +45,36 @@ class Device {
   Device& operator=(const Device&) = delete;
   virtual ~Device() = default;
 
-  /// Where tensors lie that its work takes.
+  /// The device of all tensors that its work reads and writes.
   virtual at::Device place() const = 0;
 
-  /// The kernel that attention runs on it; lives as long as the process. The default: the CPU's.
+  /// The attention kernel of this device; lives as long as the process. Default: cpu_kernel().
   virtual const kernel::Kernel& kernel() const;
 
   /// Memory for slots, aligned to 64 bytes: [bytes] of kByte. @throws as at::empty.
   virtual at::Tensor allocate(std::int64_t bytes);
 
-  /// Runs `work.run(op)` after all that was started on this lane before, and not beside it; lanes
-  /// are independent. `work` must live until the event is done or drain() has returned.
-  /// @throws what the work throws, if it ran inside the call.
+  /// Runs `work.run(op)` after everything that was started on this lane before. Ops of one lane
+  /// never run at the same time; ops of different lanes may. `work` must live until the event is
+  /// done or drain() has returned. @throws what the work throws, if it runs inside this call.
   virtual EventHandle start(plan::Lane lane, Work& work, int op) = 0;
 
-  /// Whether the work has run. Does not wait. @throws what the work threw.
+  /// An event after all work on tensors of this device that the caller has queued so far outside of
+  /// the device's lanes, such as kernels on the current stream that compute an input. Null, the
+  /// default, if there is none that is not done, as on the CPU. The executor takes such an event
+  /// with every tensor that it is given, and reads the tensor when the event is done.
+  virtual EventHandle caller_event() { return nullptr; }
+
+  /// Whether the op has finished. Does not wait. @throws what the work threw.
   bool done(const EventHandle& event) { return event == nullptr || is_done(*event); }
 
-  /// Returns when the work has run, or after `seconds`; whether it has. @throws as done().
+  /// Waits until the op has finished, but not longer than `seconds`. Returns whether it has.
+  /// @throws as done().
   bool wait(const EventHandle& event, double seconds) {
     return event == nullptr || wait_for(*event, seconds);
   }
 
-  /// Drops what has not begun of `work`, and returns when nothing of it runs any more.
+  /// Drops the ops of `work` that have not begun, and returns when none of them runs any more.
   virtual void drain(const Work& work) noexcept = 0;
 
  private:
@@ -74,7 +82,7 @@ class Device {
   virtual bool wait_for(const Event& event, double seconds) = 0;
 };
 
-/// The CPU: work runs inside start(). One for all threads: it has no state.
+/// The CPU: work runs inside start(). It has no state, so all threads share one object.
 Device& cpu_device();
 
 }  // namespace armillary::runtime

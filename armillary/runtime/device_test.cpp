@@ -1,4 +1,4 @@
-// Where the memory of a run lies, for devices whose memory is not the CPU's.
+// All memory of a run lies on its device, also if that is not the CPU.
 #include "armillary/runtime/device.h"
 
 #include <ATen/Functions.h>
@@ -10,14 +10,14 @@
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu_kernel.h"
-#include "armillary/plan/causal_problem.h"
+#include "armillary/plan/testing/causal_problem.h"
 #include "armillary/runtime/executor.h"
 #include "armillary/runtime/program_cache.h"
 
 namespace armillary::runtime {
 namespace {
 
-/// Has shapes and no memory, and runs nothing.
+/// A device whose tensors have shapes but no memory. It runs its ops only if `runs`.
 class ShapesOnly : public Device {
  public:
   at::Device place() const override { return at::kMeta; }
@@ -33,7 +33,7 @@ class ShapesOnly : public Device {
   bool wait_for(const Event& /*event*/, double /*seconds*/) override { return true; }
 };
 
-/// Sees what it is given, and computes nothing.
+/// A kernel that checks the place of its tensors and computes nothing.
 class Seeing : public kernel::Kernel {
  public:
   bool plain_only() const override { return false; }
@@ -47,7 +47,7 @@ class Seeing : public kernel::Kernel {
 
  private:
   void run_attend_all(const kernel::Pairs& /*pairs*/, const kernel::Inputs& inputs,
-                      const at::Tensor& sinks_H, kernel::Result& result) const override {
+                      const at::Tensor& sinks_H, kernel::AttentionOutput& result) const override {
     for (const auto& x : {inputs.q_BLHD, inputs.k_BLGD, inputs.v_BLGE, sinks_H, result.out_BLHE,
                           result.lse_BLH, result.max_logit_H}) {
       expect_there(x);

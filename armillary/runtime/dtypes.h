@@ -1,4 +1,7 @@
-// dtypes.h: dtypes of plans as dtypes of tensors.
+// dtypes.h: converts dtypes of plans to dtypes of tensors.
+//
+// Plans do not include libtorch, so they have an enum of their own (plan/problem.h). This is the
+// only conversion between the two.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -8,6 +11,8 @@
 
 namespace armillary::runtime {
 
+/// F64 -> kDouble, F32 -> kFloat, Bf16 -> kBFloat16, F16 -> kHalf.
+/// @throws InternalError for a value that is no dtype.
 inline at::ScalarType scalar_type(plan::Dtype dtype) {
   switch (dtype) {
     case plan::Dtype::F64:

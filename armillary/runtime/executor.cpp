@@ -1,3 +1,9 @@
+// Starts the ops of one rank in the order of the plan and collects those that are done.
+//
+// The file reads from the outside in: (1) life of a run, (2) memory, (3) steps of the caller,
+// (4) which batch may start, (5) starting it, (6) collecting and waiting, (7) memory of messages,
+// (8) results. The loop is finish(): advance_all() as far as possible, then wait_for_any().
+// executor_compute.cpp has the ops of the compute lane.
 #include "armillary/runtime/executor.h"
 
 #include <ATen/ATen.h>
@@ -21,7 +27,8 @@ std::string text_of(at::IntArrayRef shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-/// Whether a token's heads and dims lie one after the other: rows of one message and one kernel.
+/// Whether the heads and dims of each token are contiguous, and tokens do not overlap. Then a token
+/// is one row for messages and kernels, and the tensor needs no copy.
 bool has_token_rows(const at::Tensor& x) {
   std::int64_t stride = 1;
   for (std::int64_t i = x.dim() - 1; i >= 2; --i) {
@@ -31,7 +38,8 @@ bool has_token_rows(const at::Tensor& x) {
   return x.size(1) <= 1 || x.stride(1) >= stride;
 }
 
-/// The program is this rank's, and sinks fit it.
+/// Checks that the program belongs to this rank, that the communicator has enough lanes, and that
+/// the sinks fit the problem.
 void check_run(const CompiledProgram& compiled, const comm::Communicator& comm,
                const ExecutionOptions& options) {
   if (comm.rank() != compiled.program.rank || comm.world() != compiled.problem.world) {
@@ -62,17 +70,19 @@ ExecutionOptions with_device(ExecutionOptions options) {
 
 }  // namespace
 
+// 1. Life of a run: construct, restart, release; failure.
+
 Execution::Execution(std::shared_ptr<const CompiledProgram> compiled, comm::Communicator& comm,
                      ExecutionOptions options, const at::Tensor& slots)
     : compiled_(std::move(compiled)),
       comm_(&comm),
       options_(with_device(std::move(options))),
       tiles_(compiled_->program.tiles.size()),
-      operands_(*compiled_, device().place()),
-      awaited_(compiled_->program.tiles.size(), false),
+      bound_tensors_(*compiled_, device().place()),
+      inputs_(compiled_->program.tiles.size(), Input::There),
       complete_(compiled_->program.ops.size(), false),
       next_(compiled_->lanes.size(), 0),
-      loans_(*compiled_, device().place()) {
+      zero_copy_(*compiled_, device().place()) {
   place_slots(slots);
   restart(comm, std::move(options_));
 }
@@ -88,7 +98,8 @@ void Execution::check_not_failed() const {
                         comm_->rank());
 }
 
-/// A step that throws is the run's last: peers are told, then the device leaves its memory alone.
+/// Runs one step. If it throws, the run has failed: the group is aborted, then the device is
+/// drained, so that nothing writes to memory that the caller may free while the exception unwinds.
 template <class Step>
 void Execution::attempt(const Step& step) {
   check_not_failed();
@@ -98,12 +109,14 @@ void Execution::attempt(const Step& step) {
     failed_ = true;
     device().drain(*this);
     running_.clear();
+    arriving_.clear();
     throw;
   }
 }
 
 void Execution::restart(comm::Communicator& comm, ExecutionOptions options,
                         const at::Tensor& slots) {
+  // Checks. Peers that wait for this rank are told if it cannot begin.
   check_not_failed();
   options = with_device(std::move(options));
   or_abort(comm, [&] {
@@ -113,11 +126,13 @@ void Execution::restart(comm::Communicator& comm, ExecutionOptions options,
                             device().place().str(), options.device->place().str());
     }
   });
+  // Memory: slots may be other memory than before, with the same layout.
   release_tiles();
   take_slots(slots);
   for (std::size_t t = 0; t < tiles_.size(); ++t) {
-    if (in_slot(t)) operands_.move(static_cast<int>(t), slots_.storage());
+    if (in_slot(t)) bound_tensors_.move(static_cast<int>(t), slots_.storage());
   }
+  // Accumulators of the options.
   comm_ = &comm;
   options_ = std::move(options);
   moved_ = {};
@@ -129,28 +144,45 @@ void Execution::restart(comm::Communicator& comm, ExecutionOptions options,
     const at::ScalarType acc = scalar_type(accumulator(compiled_->problem.dtype));
     max_logit_H_ = at::full({heads}, -std::numeric_limits<double>::infinity(), there.dtype(acc));
   }
+  // State of the machine: nothing has started, and inputs are awaited. Only backward, which has
+  // dOut as an input, also awaits what forward saved; in the other passes saved tiles are results.
   std::fill(complete_.begin(), complete_.end(), false);
   std::fill(next_.begin(), next_.end(), 0);
   const plan::RankProgram& program = compiled_->program;
-  for (const int tile : program.inputs) awaited_[tile] = true;
+  std::fill(inputs_.begin(), inputs_.end(), Input::There);
+  for (const int tile : program.inputs) inputs_[tile] = Input::Awaited;
+  take_caller_event(kOptions);
   if (tile_of(program.inputs, plan::Tensor::DOut) < 0) return;
-  for (const int tile : program.saved) awaited_[tile] = true;
+  for (const int tile : program.saved) inputs_[tile] = Input::Awaited;
+}
+
+/// Lets ops wait for the work that the caller has queued: on the tile, or on the options.
+void Execution::take_caller_event(int tile) {
+  EventHandle event = device().caller_event();
+  const bool there = event == nullptr;
+  if (tile == kOptions) {
+    options_there_ = there;
+  } else {
+    inputs_[tile] = there ? Input::There : Input::Arriving;
+  }
+  if (!there) arriving_.push_back({tile, std::move(event)});
 }
 
 void Execution::release_tiles() {
-  ARMILLARY_CHECK(flying_.empty() && running_.empty());
+  ARMILLARY_CHECK(in_flight_.empty() && running_.empty());
+  arriving_.clear();
   placed_ = false;
-  loans_.release();
+  zero_copy_.release();
   for (std::size_t t = 0; t < tiles_.size(); ++t) {
     if (in_slot(t)) continue;
     tiles_[t] = at::Tensor();
-    operands_.drop(static_cast<int>(t));
+    bound_tensors_.drop(static_cast<int>(t));
   }
 }
 
 at::Tensor Execution::release() {
   release_tiles();
-  for (std::size_t t = 0; t < tiles_.size(); ++t) operands_.drop(static_cast<int>(t));
+  for (std::size_t t = 0; t < tiles_.size(); ++t) bound_tensors_.drop(static_cast<int>(t));
   options_.sinks_H = at::Tensor();
   options_.score.alibi_slopes_H = at::Tensor();
   dsinks_H_ = at::Tensor();
@@ -158,8 +190,10 @@ at::Tensor Execution::release() {
   return std::exchange(slots_, at::Tensor());
 }
 
-/// Where in the memory of the slots every tile lies: one piece for all; tiles that live in a
-/// caller's tile need none of it.
+// 2. Memory: slots, outputs and saved tensors.
+
+/// Lays out the slots one after the other in one allocation, and binds their tiles. A slot has the
+/// size of its largest tile. Tiles with the memory of a caller's tile (alias_of) need no slot.
 void Execution::place_slots(const at::Tensor& given) {
   const plan::RankProgram& program = compiled_->program;
   constexpr std::int64_t kAlignment = 64;
@@ -173,20 +207,23 @@ void Execution::place_slots(const at::Tensor& given) {
     std::int64_t& slot = bytes[program.tiles[t].slot];
     slot = std::max(slot, (bytes_of_tile(t) + kAlignment - 1) / kAlignment * kAlignment);
   }
+  // Offsets, and the memory itself.
   std::vector<std::int64_t> begins(bytes.size());
   std::exclusive_scan(bytes.begin(), bytes.end(), begins.begin(), std::int64_t{0});
   slot_bytes_ = std::reduce(bytes.begin(), bytes.end());
   take_slots(given);
+  // Each tile is the beginning of its slot, in its own dtype and shape.
   for (std::size_t t = 0; t < program.tiles.size(); ++t) {
     if (!in_slot(t)) continue;
     const plan::Tile& tile = program.tiles[t];
-    operands_.point(static_cast<int>(t), slots_.narrow(0, begins[tile.slot], bytes_of_tile(t))
-                                             .view(scalar_type(dtype_of(compiled_->problem, tile)))
-                                             .view(compiled_->shapes[t]));
+    bound_tensors_.point(static_cast<int>(t),
+                         slots_.narrow(0, begins[tile.slot], bytes_of_tile(t))
+                             .view(scalar_type(dtype_of(compiled_->problem, tile)))
+                             .view(compiled_->shapes[t]));
   }
 }
 
-/// Those that were given, if they are enough; else those that it has, or new ones.
+/// Uses the given slots if they are large enough, else the present ones, else new ones.
 void Execution::take_slots(const at::Tensor& given) {
   if (given.defined() && given.numel() >= slot_bytes_) {
     slots_ = given;
@@ -197,26 +234,28 @@ void Execution::take_slots(const at::Tensor& given) {
 
 void Execution::set_tile(int tile, const at::Tensor& memory) {
   tiles_[tile] = memory;
-  operands_.point(tile, memory);
+  bound_tensors_.point(tile, memory);
 }
 
-/// Memory for results that the caller has not placed, and for the tiles that live in results.
+/// Allocates the results that the caller has not placed. Then binds the tiles that use the memory
+/// of a caller's tile.
 void Execution::place_results() {
   if (placed_) return;
   placed_ = true;
   const auto count = static_cast<int>(tiles_.size());
   for (int t = 0; t < count; ++t) {
-    if (compiled_->home[t] != t || awaited_[t] || tiles_[t].defined()) continue;
+    if (compiled_->alias_of[t] != t || inputs_[t] != Input::There || tiles_[t].defined()) continue;
     const plan::Dtype dtype = dtype_of(compiled_->problem, compiled_->program.tiles[t]);
     set_tile(t, at::empty(compiled_->shapes[t],
                           at::TensorOptions(scalar_type(dtype)).device(device().place())));
   }
   for (int t = 0; t < count; ++t) {
-    const int home = compiled_->home[t];
-    if (home != t && home != CompiledProgram::kInSlots) set_tile(t, tiles_[home]);
+    const int alias = compiled_->alias_of[t];
+    if (alias != t && alias != CompiledProgram::kInSlots) set_tile(t, tiles_[alias]);
   }
 }
 
+/// The tile of `tensor` among inputs, outputs or saved tiles; -1 if there is none.
 int Execution::tile_of(const std::vector<int>& role, plan::Tensor tensor) const {
   for (const int tile : role) {
     if (compiled_->program.tiles[tile].tensor == tensor) return tile;
@@ -234,6 +273,8 @@ void Execution::check_fits(plan::Tensor tensor, int tile, const at::Tensor& give
   }
 }
 
+// 3. Steps of the caller: place, feed, advance, finish. Each is one attempt().
+
 void Execution::place_output(plan::Tensor tensor, const at::Tensor& memory) {
   place(compiled_->program.outputs, tensor, memory);
 }
@@ -245,7 +286,7 @@ void Execution::place_saved(plan::Tensor tensor, const at::Tensor& memory) {
 void Execution::place(const std::vector<int>& role, plan::Tensor tensor, const at::Tensor& memory) {
   attempt([&] {
     const int tile = tile_of(role, tensor);
-    if (tile < 0 || awaited_[tile] || placed_) {
+    if (tile < 0 || inputs_[tile] != Input::There || placed_) {
       fail<InvalidArgument>(
           "executor: memory for {} was given; a result of this pass is required, before feed()",
           to_string(tensor));
@@ -263,14 +304,14 @@ void Execution::feed(plan::Tensor tensor, const at::Tensor& value) {
   attempt([&] {
     int tile = tile_of(compiled_->program.inputs, tensor);
     if (tile < 0) tile = tile_of(compiled_->program.saved, tensor);
-    if (tile < 0 || !awaited_[tile]) {
+    if (tile < 0 || inputs_[tile] != Input::Awaited) {
       fail<InvalidArgument>("executor: {} was fed; this pass does not wait for it",
                             to_string(tensor));
     }
     check_fits(tensor, tile, value);
     place_results();
     set_tile(tile, has_token_rows(value) ? value : value.contiguous());
-    awaited_[tile] = false;
+    take_caller_event(tile);
   });
   advance();
 }
@@ -282,9 +323,11 @@ void Execution::advance() {
   });
 }
 
-/// As far as it goes without waiting.
+/// Starts and collects as long as one of the two makes progress, without waiting. Tiles are given
+/// back after each step, because a peer may wait for them to end its run.
 void Execution::advance_all() {
-  while (start_ready() || collect_done()) loans_.give_back_read(complete_, *comm_, operands_);
+  while (start_ready() || collect_done())
+    zero_copy_.give_back_read(complete_, *comm_, bound_tensors_);
 }
 
 void Execution::finish() {
@@ -297,6 +340,9 @@ void Execution::finish() {
   });
 }
 
+// 4. Readiness: which batch may start.
+
+/// An open gate is forgotten: it never closes again.
 bool Execution::gate_is_open() {
   if (options_.gate != nullptr && options_.gate->is_open()) options_.gate = nullptr;
   return options_.gate == nullptr;
@@ -307,25 +353,29 @@ bool Execution::finished() const {
   for (std::size_t lane = 0; lane < next_.size(); ++lane) {
     if (next_[lane] < compiled_->lanes[lane].size()) return false;
   }
-  return flying_.empty() && running_.empty();
+  return in_flight_.empty() && running_.empty() && arriving_.empty();
 }
 
-/// Whether a batch of `lane` may count on `op`: the device keeps the order of a lane.
+/// Whether a batch of `lane` may rely on `op`. A compute batch may rely on an op that the device
+/// has only started, because the device keeps the order of a lane; a message may not.
 bool Execution::is_over(int op, plan::Lane lane) const {
   if (complete_[op]) return true;
   return lane == plan::kCompute && compiled_->ops[op].op->lane == lane && !running_.empty() &&
          op >= running_.front().op && op <= running_.back().op;
 }
 
+/// Whether every op that the batch waits for is over, and every input that it reads is there.
 bool Execution::ready(const Batch& batch) const {
+  if (batch.lane == plan::kCompute && !options_there_) return false;
   return std::all_of(batch.waits.begin(), batch.waits.end(),
                      [&](int op) { return is_over(op, batch.lane); }) &&
          std::none_of(batch.inputs.begin(), batch.inputs.end(),
-                      [&](int tile) { return awaited_[tile]; });
+                      [&](int tile) { return inputs_[tile] != Input::There; });
 }
 
-/// Starts the next batch of every lane that can start; comm lanes first, so that messages fly while
-/// the compute lane works.
+/// Starts batches of every lane as long as the next one is ready. Communication lanes come first,
+/// so that messages are in flight while the compute lane works. Returns whether any batch was
+/// started.
 bool Execution::start_ready() {
   bool started = false;
   const bool may_send = gate_is_open();
@@ -335,12 +385,15 @@ bool Execution::start_ready() {
     while (next_[l] < lane.size() && ready(lane[next_[l]])) {
       start(lane[next_[l]++]);
       started = true;
-      if (l == plan::kCompute) return true;  // what it completed may let messages start
+      if (l == plan::kCompute) return true;  // messages may now be ready: look at them first
     }
   }
   return started;
 }
 
+// 5. Starting a batch.
+
+/// Starts one op on the device, or the messages of a batch. A null event is an op that has run.
 void Execution::start(const Batch& batch) {
   if (batch.lane != plan::kCompute) return start_messages(batch);
   const int op = batch.ops[0];
@@ -352,11 +405,14 @@ void Execution::start(const Batch& batch) {
   }
 }
 
+/// Describes the messages of a batch by pieces of memory, and starts them in one call.
 void Execution::start_messages(const Batch& batch) {
+  // All pieces first: messages refer to them by spans, so the vector must not grow afterwards.
   parts_.clear();
   messages_.clear();
   for (const int op : batch.ops) add_parts(op);
-  std::span<const comm::Strided> parts = parts_;  // will not grow any more
+  // One message per op, with its pieces and its place in the totals.
+  std::span<const comm::Strided> parts = parts_;
   for (const int op : batch.ops) {
     const plan::Op& action = *compiled_->ops[op].op;
     const bool sends = action.kind == plan::OpKind::Send;
@@ -366,54 +422,74 @@ void Execution::start_messages(const Batch& batch) {
                          .lane = action.lane,
                          .parts = parts.first(count)});
     const int tile = action.views[0].tile;
-    loans_.allow(op, in_slot(tile) ? slots_ : tiles_[tile], messages_.back());
+    zero_copy_.allow(op, in_slot(tile) ? slots_ : tiles_[tile], messages_.back());
     parts = parts.subspan(count);
     (sends ? moved_.sent_bytes : moved_.received_bytes) +=
         comm::total_bytes(messages_.back().parts);
     (sends ? moved_.sent_messages : moved_.received_messages) += 1;
-    flying_.push_back(op);
+    in_flight_.push_back(op);
   }
-  requests_.resize(flying_.size());
+  // requests_[i] belongs to in_flight_[i].
+  requests_.resize(in_flight_.size());
   comm_->start(messages_, std::span(requests_).last(messages_.size()));
-  messages_.clear();  // they own what is lent
+  messages_.clear();  // they own tiles that peers borrow
 }
 
+// 6. Collecting what is done, and waiting.
+
+/// Marks inputs as there, and ops as complete, whose event or request is done. Returns whether
+/// there was any.
 bool Execution::collect_done() {
+  // Work of the caller, and ops on the device, end in the order in which they were started.
   bool any = false;
+  while (!arriving_.empty() && device().done(arriving_.front().event)) {
+    const int tile = arriving_.front().tile;
+    if (tile == kOptions) {
+      options_there_ = true;
+    } else {
+      inputs_[tile] = Input::There;
+    }
+    arriving_.pop_front();
+    any = true;
+  }
   while (!running_.empty() && device().done(running_.front().event)) {
     complete_[running_.front().op] = true;
     running_.pop_front();
     any = true;
   }
+  // Messages end in any order; those that are not done move to the front.
   std::size_t kept = 0;
-  for (std::size_t i = 0; i < flying_.size(); ++i) {
+  for (std::size_t i = 0; i < in_flight_.size(); ++i) {
     if (comm_->done(requests_[i])) {
-      complete_[flying_[i]] = true;
-      moved_.borrowed_bytes += loans_.borrow(flying_[i], requests_[i], operands_);
+      complete_[in_flight_[i]] = true;
+      moved_.borrowed_bytes += zero_copy_.borrow(in_flight_[i], requests_[i], bound_tensors_);
       continue;
     }
-    std::swap(flying_[kept], flying_[i]);
+    std::swap(in_flight_[kept], in_flight_[i]);
     std::swap(requests_[kept], requests_[i]);
     ++kept;
   }
-  any = any || kept < flying_.size();
-  flying_.resize(kept);
+  any = any || kept < in_flight_.size();
+  in_flight_.resize(kept);
   requests_.resize(kept);
   return any;
 }
 
+/// Waits for whatever can end next: an op on the device, the gate, or a message. Only if nothing is
+/// under way, an input is missing or the plan is wrong.
 void Execution::wait_for_any() {
-  if (!running_.empty()) return wait_for_device();
+  if (!running_.empty()) return wait_for_device(running_.front().event);
+  if (!arriving_.empty()) return wait_for_device(arriving_.front().event);
   if (options_.gate != nullptr) {
     options_.gate->wait();
     return;
   }
-  if (!flying_.empty()) {
+  if (!in_flight_.empty()) {
     comm_->wait_any(requests_, options_.timeout_s);
     return;
   }
-  for (std::size_t tile = 0; tile < awaited_.size(); ++tile) {
-    if (awaited_[tile]) {
+  for (std::size_t tile = 0; tile < inputs_.size(); ++tile) {
+    if (inputs_[tile] == Input::Awaited) {
       fail<InvalidArgument>("executor: finish() before {} was fed; feed every input first",
                             to_string(compiled_->program.tiles[tile].tensor));
     }
@@ -422,46 +498,61 @@ void Execution::wait_for_any() {
                   comm_->rank());
 }
 
-/// Until the device has run an op, a message has passed, or messages may start.
-void Execution::wait_for_device() {
+/// Waits until the device has run an op, a message is done, or the gate has opened. No call can
+/// wait for all of these at once, so it looks at messages and gate every 50 us.
+void Execution::wait_for_device(const EventHandle& event) {
   using Clock = std::chrono::steady_clock;
-  constexpr double kLook = 50e-6;  // seconds; then messages are looked at
+  constexpr double kLook = 50e-6;  // seconds
   const double timeout_s = options_.timeout_s.value_or(comm_->timeout_s());
   const auto begin = Clock::now();
-  while (!device().wait(running_.front().event, kLook)) {
+  while (!device().wait(event, kLook)) {
     comm_->throw_if_failed();
     if (options_.gate != nullptr && gate_is_open()) return;
     if (std::ranges::any_of(requests_, [&](const auto& request) { return comm_->done(request); })) {
       return;
     }
+    if (!arriving_.empty() && device().done(arriving_.front().event)) return;
     if (std::chrono::duration<double>(Clock::now() - begin).count() < timeout_s) continue;
-    fail<Error>("executor: rank {} waits for {} of op {}, not done after {:.3g} s", comm_->rank(),
-                to_string(compiled_->ops[running_.front().op].op->kind), running_.front().op,
-                timeout_s);
+    fail<Error>("executor: rank {} waits for {}, not done after {:.3g} s", comm_->rank(),
+                waited_for(), timeout_s);
   }
 }
 
-/// Pieces of memory of a message.
+/// The work that wait_for_device() waits for, for errors.
+std::string Execution::waited_for() const {
+  if (!running_.empty()) {
+    const int op = running_.front().op;
+    return fmt::format("{} of op {}", to_string(compiled_->ops[op].op->kind), op);
+  }
+  const int tile = arriving_.front().tile;
+  if (tile == kOptions) return "the options that the caller computes";
+  return fmt::format("the {} that the caller computes",
+                     to_string(compiled_->program.tiles[tile].tensor));
+}
+
+// 7. The memory of a message as pieces.
+
+/// Number of pieces of a message: one for each batch entry and segment of its views.
 std::size_t Execution::parts_of(const CompiledOp& message) const {
   std::size_t segments = 0;
   for (const plan::LocatedView& view : message.views) segments += view.segments.size();
   return static_cast<std::size_t>(compiled_->problem.batch) * segments;
 }
 
-/// The memory of a message's views, in an order that both of its ends share however their tiles are
-/// laid out.
+/// Appends the pieces of a message, view by view. Both ends use the same order, and the bytes of
+/// each segment are in order of blocks and tokens, however the tiles are laid out.
 void Execution::add_parts(int op) {
   for (std::size_t v = 0; v < compiled_->ops[op].views.size(); ++v) add_parts(op, v);
 }
 
-/// Of a view, by batch entry, block, token: a row per token, or one per segment if all heads are
-/// shown.
+/// Appends the pieces of one view, by batch entry, then segment. A piece has one row per token, or
+/// a single row if its tokens are contiguous, as in a view of all heads of a contiguous tile.
 void Execution::add_parts(int op, std::size_t view) {
   const at::Device place = this->device().place();
   const int device = place.is_cpu() ? comm::kHost : place.index();
   for (std::int64_t b = 0; b < compiled_->problem.batch; ++b) {
     for (std::size_t s = 0; s < compiled_->ops[op].views[view].segments.size(); ++s) {
-      const at::Tensor& shown = operands_.at(op, view, s);
+      const at::Tensor& shown = bound_tensors_.at(op, view, s);
       const std::int64_t size = shown.element_size();
       const std::int64_t rows = shown.size(1);
       const std::int64_t token_bytes = shown.stride(1) * size;
@@ -475,6 +566,8 @@ void Execution::add_parts(int op, std::size_t view) {
     }
   }
 }
+
+// 8. Results.
 
 at::Tensor Execution::output(plan::Tensor tensor) const {
   check_not_failed();

@@ -1,10 +1,15 @@
-// executor.h: the reader that runs a plan on tensors. The only place where plans meet tensors.
+// executor.h: runs a compiled program on tensors. The only place where plans meet tensors.
 //
-// A small machine with one in-order queue per lane. An op is complete when its event is (device.h)
-// or its message has passed. The next batch of a lane starts as soon as the ops it waits for are
-// complete, or were started before it on its own lane, and the inputs it reads are fed; sends and
-// receives are under way while the compute lane works. What the verifier proved of the plan is what
-// happens here: the same dependencies (plan/hazards.h), the same order of messages.
+// The executor is a small machine with one in-order queue per lane:
+//
+//   lane 0   [attend] [attend] [merge] ..   --start(op)-------> Device        --> Event
+//   lane 1   [send k, recv k] [send k ..    --start(messages)-> Communicator  --> Request
+//
+// An op is complete when its event (device.h) or its request is done. The next batch of a lane
+// starts when two things hold: the ops it waits for are complete, or were started before it on its
+// own lane of the device; and the inputs it reads were fed. Messages are in flight while the
+// compute lane works. The dependencies (plan/hazards.h) and the order of messages are those that
+// the verifier proved.
 //
 //   Execution run(compiled, comm, options);
 //   run.feed(Tensor::K, k);        // sends of k alone start while v and q are still projected
@@ -12,7 +17,7 @@
 //   run.feed(Tensor::Q, q);
 //   run.finish();
 //   at::Tensor out = run.output(Tensor::Out);
-//   run.restart(comm, options);    // the next layer or step: same slots, same operands
+//   run.restart(comm, options);    // the next layer or step: same slots, same bound tensors
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,114 +26,132 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "armillary/comm/communicator.h"
 #include "armillary/kernel/block_attention.h"
+#include "armillary/runtime/bound_tensors.h"
 #include "armillary/runtime/compiled_program.h"
 #include "armillary/runtime/device.h"
 #include "armillary/runtime/gate.h"
-#include "armillary/runtime/loans.h"
-#include "armillary/runtime/operands.h"
+#include "armillary/runtime/zero_copy.h"
 
 namespace armillary::runtime {
 
+/// Options of one run. Head-wise tensors cover all query heads of the problem, not those of a rank.
 struct ExecutionOptions {
-  kernel::Score score;  ///< Slopes are those of all query heads.
-  /// Attention sinks: one logit for each of all query heads, in the accumulator dtype. They join in
-  /// the plan's `finish`, and get their gradient at its `delta`: once for every row.
+  kernel::Score score;  ///< scale, softcap, ALiBi slopes, dropout
+  /// Attention sinks: one logit per query head, in the accumulator dtype; undefined for none. They
+  /// join in the plan's `finish` and get their gradient in its `delta`, so once for every row.
   at::Tensor sinks_H = {};
-  bool max_logit = false;  ///< Forward only: for max_logit().
-  /// Longest that a run waits for its peers without any message arriving, or for one op of a device
-  /// that runs it later; the communicator's own timeout if not given.
+  bool max_logit = false;  ///< forward only: keep the largest score, for max_logit()
+  /// Longest wait in seconds without a message arriving, or for one op of an asynchronous device;
+  /// the communicator's timeout if not given.
   std::optional<double> timeout_s = {};
-  /// Where ops run, and memory that the caller has not placed lies; null: the CPU. Outlives the
-  /// run.
+  /// Device of the ops and of memory that the caller does not place; null: the CPU. It must outlive
+  /// the run.
   Device* device = nullptr;
-  /// No message starts, and no run ends, before it is open; what needs no message is computed
-  /// meanwhile. Null: it is. Lives as long as the run.
+  /// No message starts, and no run ends, before this gate is open; ops that need no message run
+  /// meanwhile. Null: open. It must outlive the run.
   Gate* gate = nullptr;
 };
 
-/// What a run has moved. Bytes are those of plan::traffic of the program once it is finished.
+/// Messages and bytes that a run has moved. After finish() the bytes are those of plan::traffic.
 struct Moved {
   std::int64_t sent_bytes = 0;
   std::int64_t received_bytes = 0;
   std::int64_t sent_messages = 0;
   std::int64_t received_messages = 0;
-  std::int64_t borrowed_bytes = 0;  ///< Of those received: read where the sender has them.
+  std::int64_t borrowed_bytes = 0;  ///< received without a copy (zero_copy.h)
 };
 
-/// Runs of one rank's program, one after the other. One thread; compute ops run where the device
-/// runs them. A run must not outlive its communicator.
+/// Runs the program of one rank, as often as wanted, one run after the other. Threads: one; compute
+/// ops run where the device runs them. A run must not outlive its communicator.
 ///
-/// What plans hold beside the caller's tensors, slots and the operands of ops, is made once. A run
-/// allocates its outputs and what forward saves, where the caller has not placed them, and nothing
-/// else: fp32, bf16 and fp16 on a CPU, inputs whose heads and dims are neighbours.
+/// Memory. Slots and bound tensors are made once. Each run allocates only the outputs and saved
+/// tensors that the caller has not placed. This holds for fp32, bf16 and fp16 on a CPU, and for
+/// inputs in which the heads and dims of a token are contiguous; other inputs are copied.
 ///
-/// A failure of any kind (a kernel that throws, a peer that is gone, a deadline) aborts the group,
-/// so that every rank leaves within a second with the first reason, and as soon as the op that its
-/// device runs is over. Then nothing writes the caller's memory any more, and whatever is asked of
-/// the run throws.
+/// Failure. Any failure (a kernel that throws, a peer that is gone, a deadline) aborts the group:
+/// every rank leaves within a second with the first reason, or when the op that its device runs is
+/// over. After that nothing writes to the caller's memory, and every step of the run throws, as do
+/// output() and saved().
 class Execution final : private Work {
  public:
-  /// `slots` is memory for all slots, of release(); if there is too little, it is allocated.
+  /// `slots` is memory for all slots, as release() returned it; allocated here if it is too small.
+  /// @throws InvalidArgument if the communicator, the lanes or the sinks do not fit the program.
   Execution(std::shared_ptr<const CompiledProgram> compiled, comm::Communicator& comm,
             ExecutionOptions options, const at::Tensor& slots = {});
-  Execution(Execution&&) noexcept = default;  ///< Not while a run is under way.
-  /// Waits for what the device runs of it.
+  Execution(Execution&&) noexcept = default;  ///< not during a run
+  /// Drops the ops that the device has not begun, and waits for the one that it runs.
   ~Execution();
 
-  /// Makes it ready for another run, of the same rank. Requires finish(), or a run that has not
-  /// begun; one that failed is over for good.
+  /// Prepares another run of the same rank, on a device at the same place. Requires finish(), or a
+  /// run that has not begun. A failed execution cannot restart. @throws InvalidArgument as above.
   void restart(comm::Communicator& comm, ExecutionOptions options, const at::Tensor& slots = {});
 
-  /// Lets go of the caller's tensors, results too, and of the memory of the slots, for another
-  /// execution to use until this one runs again.
+  /// Releases the tensors of the caller, results included, and returns the memory of the slots, so
+  /// that another execution can use it until this one restarts.
   at::Tensor release();
 
-  /// Gives the memory of an output, or of what forward saves (an output too, or a tile of its own:
-  /// `Out` of Ulysses has other heads then): contiguous. Before the first feed().
-  /// @throws InvalidArgument as feed().
+  /// Provides the memory of an output, or of a tensor that forward saves; contiguous, before the
+  /// first feed(). A saved tensor may be an output too, or a tile of its own: Ulysses saves `Out`
+  /// of other heads than it returns. @throws InvalidArgument as feed().
   void place_output(plan::Tensor tensor, const at::Tensor& memory);
   void place_saved(plan::Tensor tensor, const at::Tensor& memory);
 
-  /// Gives an input (in backward: dOut, or a saved tensor), contiguous or not: [B, L, heads, dim]
-  /// in the problem's dtype; Lse in its accumulator. Starts whatever it makes possible.
-  /// @throws InvalidArgument on a shape or dtype that differs, or a tensor that is not awaited.
+  /// Provides an input (in backward: dOut, or a saved tensor), contiguous or not, and starts every
+  /// op that becomes possible. The work that computes the tensor may still be queued on the device
+  /// (Device::caller_event): ops that read it start when it has ended. Shape [B, L, heads, dim] in
+  /// the problem's dtype; Lse without dim, in the accumulator dtype.
+  /// @throws InvalidArgument for another shape or dtype, or a tensor that this pass does not await.
   void feed(plan::Tensor tensor, const at::Tensor& value);
 
-  /// Starts what can start and returns without waiting.
+  /// Starts every op that can start, collects those that are done, and returns without waiting.
   void advance();
 
-  /// Runs to the end, also of what peers read in this rank's memory (loans.h). @throws
-  /// InvalidArgument if an input was not fed; CommError as the communicator.
+  /// Runs the program to its end. Also waits until peers have read all tiles that they borrow from
+  /// this rank (zero_copy.h). @throws InvalidArgument if an input was not fed; PlanError if no op
+  /// can ever start; Error if the device misses the timeout; CommError as the communicator.
   void finish();
 
-  /// An output, or a tensor that forward saves for backward. Requires finish().
+  /// Returns an output, or a tensor that forward saves for backward. Requires finish().
   at::Tensor output(plan::Tensor tensor) const;
   at::Tensor saved(plan::Tensor tensor) const;
 
-  /// This rank's share of the gradient of the sinks: the sum over the rows whose `delta` it makes,
-  /// fp64, 0 for heads of others. The sum over the ranks is the gradient. Requires finish() of a
-  /// backward pass with sinks.
+  /// This rank's part of the gradient of the sinks, [query heads] in fp64: the sum over the rows
+  /// whose `delta` it computes, 0 for heads of other ranks. The sum over all ranks is the gradient.
+  /// Requires finish() of a backward pass with sinks.
   const at::Tensor& sinks_grad() const { return dsinks_H_; }
 
-  /// Largest score of the pairs that this rank attended, for each of all query heads, in the
-  /// accumulator dtype; -inf if none. Requires finish() and `max_logit`.
+  /// Largest score of the pairs that this rank attended, [query heads] in the accumulator dtype;
+  /// -inf for heads without a pair. Requires finish() and `max_logit`.
   const at::Tensor& max_logit() const { return max_logit_H_; }
 
   const Moved& moved() const { return moved_; }
   const CompiledProgram& program() const { return *compiled_; }
-  const at::Tensor& slots() const { return slots_; }  ///< Bytes; undefined at rest.
+  const at::Tensor& slots() const { return slots_; }  ///< kByte; undefined after release()
 
  private:
-  /// An op that was started on the device.
+  /// An op that was started on the device and is not known to be done.
   struct Running {
     int op;
     EventHandle event;
   };
 
+  /// State of the tile of an input. Other tiles are There.
+  enum class Input : std::uint8_t { There, Arriving, Awaited };
+
+  /// An input that was fed while the work that computes it may not have ended; kOptions stands for
+  /// the tensors of the options and their accumulators.
+  struct Arriving {
+    int tile;
+    EventHandle event;
+  };
+  static constexpr int kOptions = -1;
+
+  // Life of a run (executor.cpp, sections 1 to 3).
   Device& device() const { return *options_.device; }
   void check_not_failed() const;
   template <class Step>
@@ -137,13 +160,14 @@ class Execution final : private Work {
   void take_slots(const at::Tensor& given);
   void release_tiles();
   bool in_slot(std::size_t tile) const {
-    return compiled_->home[tile] == CompiledProgram::kInSlots;
+    return compiled_->alias_of[tile] == CompiledProgram::kInSlots;
   }
   void place(const std::vector<int>& role, plan::Tensor tensor, const at::Tensor& memory);
   void place_results();
   void set_tile(int tile, const at::Tensor& memory);
   void check_fits(plan::Tensor tensor, int tile, const at::Tensor& given) const;
 
+  // The machine: which batch may start, its start, and its end (executor.cpp, sections 4 to 6).
   void advance_all();
   bool gate_is_open();
   bool start_ready();
@@ -156,9 +180,12 @@ class Execution final : private Work {
   void add_parts(int op, std::size_t view);
   bool collect_done();
   void wait_for_any();
-  void wait_for_device();
+  void wait_for_device(const EventHandle& event);
+  void take_caller_event(int tile);
+  std::string waited_for() const;
   bool finished() const;
 
+  // The ops of the compute lane (executor_compute.cpp). `run` is called by the device.
   void run(int op) override;
   bool in_place(const CompiledOp& op, std::size_t target, std::size_t source) const;
   void delta(int op, std::size_t segment);
@@ -173,24 +200,28 @@ class Execution final : private Work {
   std::shared_ptr<const CompiledProgram> compiled_;
   comm::Communicator* comm_;
   ExecutionOptions options_;
-  std::vector<at::Tensor> tiles_;  ///< Those of the caller; undefined while they are not there.
-  Operands operands_;
+  std::vector<at::Tensor> tiles_;  ///< the caller's, by tile; undefined until fed or placed
+  BoundTensors bound_tensors_;
   std::int64_t slot_bytes_ = 0;
-  at::Tensor slots_;     ///< Undefined at rest.
-  bool placed_ = false;  ///< All results have memory.
+  at::Tensor slots_;     ///< undefined after release()
+  bool placed_ = false;  ///< all results have memory
   bool failed_ = false;
-  std::vector<bool> awaited_;      ///< By tile: the caller has not fed it yet.
-  std::vector<bool> complete_;     ///< By op.
-  std::deque<Running> running_;    ///< On the device, in the order of the lane.
-  std::vector<std::size_t> next_;  ///< By lane: first batch that has not started.
-  std::vector<int> flying_;        ///< Ops of the messages under way.
-  Loans loans_;  ///< After operands_ and tiles_: given back before the memory is gone.
-  std::vector<comm::Request> requests_;  ///< Of what flies. Dropped first: it may pass on a loan.
-  // Of the batch that starts; kept for their memory.
+  std::vector<Input> inputs_;      ///< by tile
+  std::deque<Arriving> arriving_;  ///< in the order in which they end
+  bool options_there_ = true;      ///< kOptions is not among `arriving_`
+  std::vector<bool> complete_;     ///< by op
+  std::deque<Running> running_;    ///< on the device, in the order of the lane
+  std::vector<std::size_t> next_;  ///< by lane: first batch that has not started
+  std::vector<int> in_flight_;     ///< ops of the messages that are not done
+  // Members are destroyed from the last to the first. Requests go first: a send that is withdrawn
+  // may read borrowed memory. Then borrowed tiles are given back, before the memory they return to.
+  ZeroCopy zero_copy_;
+  std::vector<comm::Request> requests_;  ///< one for each op in flight
+  // Scratch of start_messages(); kept so that starting allocates nothing.
   std::vector<comm::Strided> parts_;
   std::vector<comm::Message> messages_;
-  at::Tensor dsinks_H_;     ///< Undefined without sinks.
-  at::Tensor max_logit_H_;  ///< Undefined unless it was asked for.
+  at::Tensor dsinks_H_;     ///< undefined without sinks
+  at::Tensor max_logit_H_;  ///< undefined unless options_.max_logit
   Moved moved_;
 };
 

@@ -1,15 +1,29 @@
-// What the ops of the compute lane do; executor.cpp has when.
+// The ops of the compute lane: each calls the kernel or a function of kernel/merge.h on the tensors
+// that are bound to its operands. executor.cpp decides when an op runs.
+//
+// Operands are named as in plan/operands.h. Ops that attend have one kernel call for each
+// visible (query segment, key segment); other ops work segment by segment.
 #include <ATen/ATen.h>
 
 #include <limits>
 
 #include "armillary/core/error.h"
 #include "armillary/kernel/merge.h"
+#include "armillary/plan/operands.h"
 #include "armillary/runtime/executor.h"
 
 namespace armillary::runtime {
 
-/// Whether `source` lies where `target` does, so that there is nothing to move.
+using plan::AddOperand;
+using plan::AttendGradOperand;
+using plan::AttendOperand;
+using plan::ClearOperand;
+using plan::CopyOperand;
+using plan::DeltaOperand;
+using plan::FinishOperand;
+using plan::MergeOperand;
+
+/// Whether both operands have the same slot, so that a copy has nothing to move.
 bool Execution::in_place(const CompiledOp& op, std::size_t target, std::size_t source) const {
   const std::vector<plan::Tile>& tiles = compiled_->program.tiles;
   return tiles[op.views[source].tile].slot == tiles[op.views[target].tile].slot;
@@ -18,27 +32,34 @@ bool Execution::in_place(const CompiledOp& op, std::size_t target, std::size_t s
 void Execution::run(int op) {
   const CompiledOp& action = compiled_->ops[op];
   const plan::OpKind kind = action.op->kind;
+  // Ops that attend: their kernel calls were prepared by compile().
   if (kind == plan::OpKind::Attend) return attend(op);
   if (kind == plan::OpKind::AttendAll) return attend_all(op);
   if (kind == plan::OpKind::AttendGrad) return attend_grad(op);
   if (kind == plan::OpKind::AttendGradAll) return attend_grad_all(op);
+  // Row ops: all operands have the same segments.
   for (std::size_t s = 0; s < action.views[0].segments.size(); ++s) {
-    const auto operand = [&](std::size_t v) -> const at::Tensor& { return operands_.at(op, v, s); };
+    const auto operand = [&](std::size_t v) -> const at::Tensor& {
+      return bound_tensors_.at(op, v, s);
+    };
     switch (kind) {
       case plan::OpKind::Merge: {
-        kernel::Partial into{operand(0), operand(1)};
-        kernel::merge(into, {operand(2), operand(3)});
+        kernel::Partial into{operand(MergeOperand::kOut), operand(MergeOperand::kLse)};
+        kernel::merge(into, {operand(MergeOperand::kPartOut), operand(MergeOperand::kPartLse)});
         break;
       }
       case plan::OpKind::Add:
-        kernel::add(operand(0), operand(1));
+        kernel::add(operand(AddOperand::kAcc), operand(AddOperand::kPart));
         break;
       case plan::OpKind::Copy:
-        if (!in_place(action, 0, 1)) operand(0).copy_(operand(1));
+        if (!in_place(action, CopyOperand::kDst, CopyOperand::kSrc)) {
+          operand(CopyOperand::kDst).copy_(operand(CopyOperand::kSrc));
+        }
         break;
       case plan::OpKind::Clear: {
-        const bool lse = compiled_->program.tiles[action.views[0].tile].tensor == plan::Tensor::Lse;
-        operand(0).fill_(lse ? -std::numeric_limits<double>::infinity() : 0.0);
+        const int tile = action.views[ClearOperand::kDst].tile;
+        const bool lse = compiled_->program.tiles[tile].tensor == plan::Tensor::Lse;
+        operand(ClearOperand::kDst).fill_(lse ? -std::numeric_limits<double>::infinity() : 0.0);
         break;
       }
       case plan::OpKind::Delta:
@@ -53,64 +74,89 @@ void Execution::run(int op) {
   }
 }
 
-/// What a view's heads have of a tensor with an element for every query head.
+/// The elements of the view's heads in a tensor [query heads]; undefined if `x_H` is.
 at::Tensor Execution::heads_of(const at::Tensor& x_H, const plan::LocatedView& view) const {
   return x_H.defined() ? x_H.narrow(0, view.first_global_head, view.heads) : at::Tensor();
 }
 
+/// delta = rowsum(dout * out). Every row passes here exactly once in backward, so the gradient of
+/// the sinks is added here.
 void Execution::delta(int op, std::size_t segment) {
-  at::Tensor delta_BLH = operands_.at(op, 0, segment);
-  kernel::delta(operands_.at(op, 1, segment), operands_.at(op, 2, segment), delta_BLH);
+  const auto part = [&](std::size_t v) { return bound_tensors_.at(op, v, segment); };
+  at::Tensor delta_BLH = part(DeltaOperand::kDelta);
+  kernel::delta(part(DeltaOperand::kDOut), part(DeltaOperand::kOut), delta_BLH);
   if (!options_.sinks_H.defined()) return;
-  const plan::LocatedView& rows = compiled_->ops[op].views[0];
+  const plan::LocatedView& rows = compiled_->ops[op].views[DeltaOperand::kDelta];
   at::Tensor dsinks = heads_of(dsinks_H_, rows);
-  kernel::sinks_grad(heads_of(options_.sinks_H, rows), operands_.at(op, 3, segment), delta_BLH,
-                     dsinks);
+  kernel::sinks_grad(heads_of(options_.sinks_H, rows), part(DeltaOperand::kLse), delta_BLH, dsinks);
 }
 
+/// A partial over all keys becomes the result; sinks join.
 void Execution::finish_rows(int op, std::size_t segment) {
-  at::Tensor out = operands_.at(op, 0, segment);
-  at::Tensor lse = operands_.at(op, 1, segment);
-  kernel::finish({operands_.at(op, 2, segment), operands_.at(op, 3, segment)}, out, lse,
-                 heads_of(options_.sinks_H, compiled_->ops[op].views[0]));
+  const auto part = [&](std::size_t v) { return bound_tensors_.at(op, v, segment); };
+  at::Tensor out = part(FinishOperand::kOut);
+  at::Tensor lse = part(FinishOperand::kLse);
+  kernel::finish({part(FinishOperand::kPartOut), part(FinishOperand::kPartLse)}, out, lse,
+                 heads_of(options_.sinks_H, compiled_->ops[op].views[FinishOperand::kOut]));
 }
 
+/// Merges attention over some keys into (out, lse). An op that is `init` has one kernel call, which
+/// writes them.
 void Execution::attend(int op) {
   const CompiledOp& action = compiled_->ops[op];
-  const auto part = [&](std::size_t v, std::size_t s) { return operands_.at(op, v, s); };
+  const auto part = [&](std::size_t v, std::size_t s) { return bound_tensors_.at(op, v, s); };
   for (const auto& [i, j, pairs] : action.calls) {
-    kernel::Partial carry{part(3, i), part(4, i), heads_of(max_logit_H_, action.views[0]),
-                          action.op->fresh_q};
-    compiled_->kernel->attend(pairs, {part(0, i), part(1, j), part(2, j), options_.score}, carry);
+    kernel::Partial carry{part(AttendOperand::kOut, i), part(AttendOperand::kLse, i),
+                          heads_of(max_logit_H_, action.views[AttendOperand::kQ]),
+                          action.op->init_q};
+    compiled_->kernel->attend(pairs,
+                              {part(AttendOperand::kQ, i), part(AttendOperand::kK, j),
+                               part(AttendOperand::kV, j), options_.score},
+                              carry);
   }
 }
 
+/// One kernel call over all keys, rounded and with sinks.
 void Execution::attend_all(int op) {
-  const plan::LocatedView& queries = compiled_->ops[op].views[0];
-  const auto part = [&](std::size_t v) { return operands_.at(op, v, 0); };
-  kernel::Result result{part(3), part(4), heads_of(max_logit_H_, queries)};
-  compiled_->kernel->attend_all(compiled_->ops[op].calls[0].pairs,
-                                {part(0), part(1), part(2), options_.score},
-                                heads_of(options_.sinks_H, queries), result);
+  const plan::LocatedView& queries = compiled_->ops[op].views[AttendOperand::kQ];
+  const auto part = [&](std::size_t v) { return bound_tensors_.at(op, v, 0); };
+  kernel::AttentionOutput result{part(AttendOperand::kOut), part(AttendOperand::kLse),
+                                 heads_of(max_logit_H_, queries)};
+  compiled_->kernel->attend_all(
+      compiled_->ops[op].calls[0].pairs,
+      {part(AttendOperand::kQ), part(AttendOperand::kK), part(AttendOperand::kV), options_.score},
+      heads_of(options_.sinks_H, queries), result);
 }
 
+/// Adds the gradients of the visible pairs to dq, dk and dv, or initialises them.
 void Execution::attend_grad(int op) {
   const CompiledOp& action = compiled_->ops[op];
-  const auto part = [&](std::size_t v, std::size_t s) { return operands_.at(op, v, s); };
+  const auto part = [&](std::size_t v, std::size_t s) { return bound_tensors_.at(op, v, s); };
   for (const auto& [i, j, pairs] : action.calls) {
-    kernel::InputGrads grads{part(6, i), part(7, j), part(8, j), action.op->fresh_q,
-                             action.op->fresh_kv};
-    compiled_->kernel->attend_grad(pairs, {part(0, i), part(1, j), part(2, j), options_.score},
-                                   {part(3, i), part(4, i), part(5, i)}, grads);
+    kernel::InputGrads grads{part(AttendGradOperand::kDQ, i), part(AttendGradOperand::kDK, j),
+                             part(AttendGradOperand::kDV, j), action.op->init_q,
+                             action.op->init_kv};
+    compiled_->kernel->attend_grad(
+        pairs,
+        {part(AttendGradOperand::kQ, i), part(AttendGradOperand::kK, j),
+         part(AttendGradOperand::kV, j), options_.score},
+        {part(AttendGradOperand::kDOut, i), part(AttendGradOperand::kLse, i),
+         part(AttendGradOperand::kDelta, i)},
+        grads);
   }
 }
 
+/// One kernel call that writes all of dq, dk and dv, rounded.
 void Execution::attend_grad_all(int op) {
-  const auto part = [&](std::size_t v) { return operands_.at(op, v, 0); };
-  kernel::InputGrads grads{part(6), part(7), part(8)};
+  const auto part = [&](std::size_t v) { return bound_tensors_.at(op, v, 0); };
+  kernel::InputGrads grads{part(AttendGradOperand::kDQ), part(AttendGradOperand::kDK),
+                           part(AttendGradOperand::kDV)};
   compiled_->kernel->attend_grad_all(compiled_->ops[op].calls[0].pairs,
-                                     {part(0), part(1), part(2), options_.score},
-                                     {part(3), part(4), part(5)}, grads);
+                                     {part(AttendGradOperand::kQ), part(AttendGradOperand::kK),
+                                      part(AttendGradOperand::kV), options_.score},
+                                     {part(AttendGradOperand::kDOut), part(AttendGradOperand::kLse),
+                                      part(AttendGradOperand::kDelta)},
+                                     grads);
 }
 
 }  // namespace armillary::runtime

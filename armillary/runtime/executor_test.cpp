@@ -13,8 +13,8 @@
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu_kernel.h"
 #include "armillary/kernel/reference.h"
-#include "armillary/plan/causal_problem.h"
-#include "armillary/plan/strategies/every_strategy.h"
+#include "armillary/plan/testing/causal_problem.h"
+#include "armillary/plan/testing/every_strategy.h"
 #include "armillary/runtime/program_cache.h"
 
 namespace armillary::runtime {
@@ -33,7 +33,7 @@ ExecutionOptions options() {
   return {.score = {0.35}};
 }
 
-/// Random values in the shape that the program's tile of `tensor` has.
+/// Random values in the shape of the program's tile of `tensor`.
 at::Tensor random_tile(const CompiledProgram& compiled, Tensor tensor, std::uint64_t seed) {
   for (std::size_t t = 0; t < compiled.program.tiles.size(); ++t) {
     if (compiled.program.tiles[t].tensor != tensor || compiled.program.tiles[t].partial) continue;
@@ -86,7 +86,7 @@ TEST(Execution, MovesExactlyTheBytesOfItsPlan) {
   }
 }
 
-/// Bytes of a forward and a backward pass that were received, and of those that were not copied.
+/// Bytes received in a forward and a backward pass, and the part of them that was not copied.
 struct Borrowed {
   std::int64_t received = 0;
   std::int64_t borrowed = 0;
@@ -120,8 +120,8 @@ TEST(Execution, BorrowsWhatNobodyWritesOverBeforeTheEnd) {
   EXPECT_GT(borrowed_by(problem, "ring")[1].borrowed, 0);
 }
 
-// The first hop is of the caller's K and V, the third of a slot that is not used again; the second
-// passes on what is borrowed.
+// The first hop sends the caller's K and V, the third a slot that is not used again: both need no
+// copy. The second passes on a borrowed tile, and copies it.
 TEST(Execution, BorrowsTwoOfThreeHopsOfARing) {
   plan::Problem problem = plan::causal_problem(4, 64);
   problem.mask = plan::parse_mask("full", {64, 64});
@@ -129,7 +129,7 @@ TEST(Execution, BorrowsTwoOfThreeHopsOfARing) {
   EXPECT_EQ(3 * forward.borrowed, 2 * forward.received);
 }
 
-// No op waits for the second hop, but it is of what is borrowed.
+// No op waits for the second hop, but its tile is borrowed, so it is copied.
 TEST(Execution, LendsNothingThatItBorrows) {
   plan::Problem problem = plan::causal_problem(3, 48);
   problem.mask = plan::parse_mask("full", {48, 48});
@@ -138,7 +138,7 @@ TEST(Execution, LendsNothingThatItBorrows) {
   EXPECT_EQ(2 * forward.borrowed, forward.received);
 }
 
-// What was given back may be borrowed again.
+// A tile that was given back may be borrowed again.
 TEST(Execution, BorrowsAsMuchInEveryRun) {
   plan::Problem problem = plan::causal_problem(3, 48);
   problem.mask = plan::parse_mask("full", {48, 48});
@@ -191,7 +191,7 @@ TEST(Execution, SameBitsWhateverTheTiming) {
   }
 }
 
-// Slots and operands are the same memory in every run; results of one run are not those of another.
+// Slots and bound tensors are the same in every run; results of two runs never share memory.
 TEST(Execution, RunsAgainWithTheSameBitsAndLeavesResultsAlone) {
   const plan::Problem problem = plan::causal_problem(4, 37);
   for (const std::string& name : plan::every_strategy(problem)) {
@@ -236,7 +236,7 @@ TEST(Execution, RememberedLogitsAreThoseOfARunThatAskedForThem) {
   });
 }
 
-// Q, K and V as one projection makes them, side by side: they are neither copied nor mistaken.
+// Q, K and V are views of one packed projection: the run reads their strides right.
 TEST(Execution, TakesViewsOfAPackedProjection) {
   plan::Problem problem = plan::causal_problem(2, 24);
   problem.kv_heads = problem.heads;
@@ -278,7 +278,7 @@ TEST(Execution, SendsKeysBeforeQueriesAreThere) {
   });
 }
 
-// `delta` reads the log-sum-exp for sinks, beside its operands: it must wait for it.
+// With sinks `delta` also reads the log-sum-exp, so it must wait for it in any order of inputs.
 TEST(Execution, SinksGetTheirGradientInWhateverOrderInputsCome) {
   for (const char* name : {"ring", "ulysses"}) {
     const plan::Problem problem = plan::causal_problem(2, 16);
@@ -425,7 +425,7 @@ class FailingKernel : public kernel::Kernel {
 
 TEST(Execution, AFailureOnOneRankEndsAllWithItsReason) {
   const plan::Problem problem = plan::causal_problem(4, 32);
-  static const FailingKernel broken;  // what is compiled for it is kept
+  static const FailingKernel broken;  // static: the cache keeps programs that refer to it
   const auto begin = std::chrono::steady_clock::now();
   expect_error<std::runtime_error>(
       [&] {

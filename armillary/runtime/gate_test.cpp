@@ -10,18 +10,18 @@
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu_kernel.h"
-#include "armillary/plan/causal_problem.h"
 #include "armillary/plan/strategy.h"
+#include "armillary/plan/testing/causal_problem.h"
 #include "armillary/runtime/executor.h"
 #include "armillary/runtime/program_cache.h"
-#include "armillary/runtime/watched_communicator.h"
+#include "armillary/runtime/testing/watched_communicator.h"
 
 namespace armillary::runtime {
 namespace {
 
 using plan::Tensor;
 
-/// Opens when the test says so, or when it is waited for.
+/// A gate that opens when the test says so, or when a run waits for it.
 class TestGate : public Gate {
  public:
   bool is_open() override { return open; }
@@ -39,7 +39,7 @@ std::shared_ptr<const CompiledProgram> forward_of(const comm::Communicator& comm
       ->forward;
 }
 
-/// Runs that feed the same numbers have the same results.
+/// Feeds the same numbers in every run, so results can be compared.
 void feed_all(Execution& run) {
   const CompiledProgram& program = run.program();
   for (const int tile : program.program.inputs) {
@@ -48,7 +48,7 @@ void feed_all(Execution& run) {
   }
 }
 
-/// Whether a run has computed anything, by its largest logits.
+/// Whether a run has attended any pair: then a largest logit is finite.
 bool has_attended(const Execution& run) {
   return run.max_logit().isfinite().any().item<bool>();
 }
@@ -77,7 +77,7 @@ TEST(Gate, MessagesWaitForItAndTheOwnBlockDoesNot) {
   });
 }
 
-// Of one rank, too, which sends nothing.
+// This holds for one rank too, which sends nothing.
 TEST(Gate, NoRunEndsBeforeItIsOpen) {
   for (const int world : {1, 2}) {
     comm::run_ranks(world, [](comm::Communicator& comm) {

@@ -1,11 +1,13 @@
-#include "armillary/runtime/late_device.h"
+#include "armillary/runtime/testing/late_device.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <optional>
 #include <stdexcept>
 #include <thread>
@@ -16,15 +18,15 @@
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/cpu_kernel.h"
-#include "armillary/plan/causal_problem.h"
+#include "armillary/plan/testing/causal_problem.h"
 #include "armillary/runtime/executor.h"
 #include "armillary/runtime/program_cache.h"
-#include "armillary/runtime/watched_communicator.h"
+#include "armillary/runtime/testing/watched_communicator.h"
 
 namespace armillary::runtime {
 namespace {
 
-/// Keeps the ops that ran, in their order; op 3 fails.
+/// Records the ops that ran, in their order; op 3 fails.
 struct Recorded : Work {
   std::vector<int> ran;
   void run(int op) override {
@@ -79,7 +81,7 @@ void feed_ones(Execution& run) {
   }
 }
 
-/// Fails in the second op that it runs.
+/// A device that fails in the second op that it runs.
 class FailingDevice : public LateDevice {
  public:
   FailingDevice() : LateDevice(1) {}
@@ -105,7 +107,7 @@ TEST(LateDevice, AnErrorOfAnOpEndsAllRanks) {
     try {
       feed_ones(run);
       run.finish();
-      comm::barrier(comm);  // of a rank that had finished before
+      comm::barrier(comm);  // a rank may have finished before the failure
     } catch (const std::exception& error) {
       EXPECT_THAT(error.what(), testing::HasSubstr("the device failed"));
       ++told;
@@ -118,7 +120,7 @@ TEST(LateDevice, AnErrorOfAnOpEndsAllRanks) {
 
 constexpr double kLongDelay = 0.1;  // seconds, at most
 
-/// Memory of an output, which ops would write that are left behind.
+/// Memory of an output. Ops that ran after their run is gone would write to it.
 class Untouched {
  public:
   explicit Untouched(Execution& run)
@@ -133,6 +135,65 @@ class Untouched {
  private:
   at::Tensor memory_;
 };
+
+/// Work of the caller: op t writes tensor t, which holds NaN until then.
+struct Computed : Work {
+  std::vector<at::Tensor> tensors;
+  std::vector<at::Tensor> values;
+
+  explicit Computed(const std::vector<at::Tensor>& given) : values(given) {
+    for (const at::Tensor& value : values) tensors.push_back(at::full_like(value, NAN));
+  }
+  void run(int op) override { tensors[op].copy_(values[op]); }
+};
+
+/// Out of a forward pass whose inputs are computed on the caller's lane while they are fed, or were
+/// there before.
+at::Tensor out_of(comm::Communicator& comm, const char* strategy, LateDevice* late) {
+  const plan::Problem problem = plan::causal_problem(comm.world(), 64);
+  const auto program =
+      compile_cached(problem, plan::parse_strategy(strategy), comm.rank(), kernel::cpu_kernel())
+          ->forward;
+  std::vector<at::Tensor> given;
+  std::vector<plan::Tensor> tensors;
+  for (const int tile : program->program.inputs) {
+    tensors.push_back(program->program.tiles[tile].tensor);
+    at::Generator generator = at::detail::createCPUGenerator(10 * comm.rank() + given.size());
+    given.push_back(at::randn(program->shapes[tile], generator));
+  }
+  Computed computed(given);
+  Execution run(program, comm, {.score = {0.35}, .device = late});
+  for (std::size_t t = 0; t < given.size(); ++t) {
+    if (late != nullptr) late->start(LateDevice::kCallerLane, computed, static_cast<int>(t));
+    run.feed(tensors[t], late == nullptr ? given[t] : computed.tensors[t]);
+  }
+  run.finish();
+  return run.output(plan::Tensor::Out).clone();
+}
+
+TEST(LateDevice, ReadsInputsWhenTheCallerHasComputedThem) {
+  for (const char* strategy : {"ring", "ulysses", "usp:u=2", "startrail:c=2", "tokenring"}) {
+    comm::run_ranks(4, [&](comm::Communicator& comm) {
+      const at::Tensor required = out_of(comm, strategy, nullptr);
+      for (const std::uint64_t seed : {1, 2, 3}) {
+        LateDevice late(seed + 3 * comm.rank(), 2e-3);
+        EXPECT_TRUE(at::equal(out_of(comm, strategy, &late), required)) << strategy;
+      }
+    });
+  }
+}
+
+TEST(LateDevice, WaitsForInputsUntilADeadline) {
+  const auto body = [](comm::Communicator& comm) {
+    LateDevice late(1, 10);
+    Execution run(ring_of(comm), comm, {.score = {0.35}, .timeout_s = 0.05, .device = &late});
+    feed_ones(run);
+    run.finish();
+  };
+  EXPECT_THAT([&] { comm::run_ranks(1, body); },
+              testing::ThrowsMessage<Error>(testing::HasSubstr(
+                  "rank 0 waits for the options that the caller computes, not done after 0.05 s")));
+}
 
 TEST(LateDevice, ARunThatIsDroppedLeavesNothingOnIt) {
   comm::run_ranks(1, [](comm::Communicator& comm) {
@@ -159,7 +220,7 @@ TEST(LateDevice, ARunThatFailedLeavesNothingOnItAndIsOver) {
   EXPECT_THROW(comm::run_ranks(1, body), CommError);
 }
 
-// An op on the CPU fails inside the call that starts it.
+// On the CPU an op fails inside the call that starts it.
 TEST(Execution, DoesNotGoOnAfterAnOpThatThrew) {
   class Failing : public Device {
    public:
@@ -183,7 +244,7 @@ TEST(Execution, DoesNotGoOnAfterAnOpThatThrew) {
   EXPECT_THROW(comm::run_ranks(1, body), CommError);
 }
 
-/// Does not open.
+/// A gate that never opens.
 struct Shut : Gate {
   bool is_open() override { return false; }
   void wait() override { ADD_FAILURE() << "an op is under way"; }
@@ -208,7 +269,7 @@ TEST(LateDevice, ARankThatWaitsForItHearsOfAFailure) {
   EXPECT_THROW(comm::run_ranks(2, body), std::runtime_error);
 }
 
-/// Ops wait for a message of the rank.
+/// A device on which every op waits until its rank has started a message.
 class AfterAMessage : public LateDevice {
  public:
   explicit AfterAMessage(const std::atomic<int>& messages) : LateDevice(1), held_{messages} {}
@@ -232,7 +293,7 @@ class AfterAMessage : public LateDevice {
   Held held_;
 };
 
-/// Opens when it has been looked at some times.
+/// A gate that is open at the 21st look.
 struct OpensSoon : Gate {
   int looks = 0;
   bool is_open() override { return ++looks > 20; }
@@ -253,9 +314,16 @@ TEST(LateDevice, MessagesStartWhileItRunsAnOp) {
   });
 }
 
+/// A late device for inputs that are there when they are fed.
+class LateOpsAlone : public LateDevice {
+ public:
+  using LateDevice::LateDevice;
+  EventHandle caller_event() override { return nullptr; }
+};
+
 TEST(LateDevice, AWaitForItHasADeadline) {
   const auto body = [](comm::Communicator& comm) {
-    LateDevice device(5, 1000);
+    LateOpsAlone device(5, 1000);
     Execution run(ring_of(comm), comm, {.score = {0.35}, .timeout_s = 0.1, .device = &device});
     feed_ones(run);
     run.finish();

@@ -1,5 +1,5 @@
-// Programs run as strategies make them give what they give lowered; which ops are lowered is in
-// plan/passes/.
+// Lowered programs give the results of the programs that strategies make. The tests beside
+// plan/passes/ check which ops are lowered.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 
 #include "armillary/comm/local.h"
 #include "armillary/kernel/cpu_kernel.h"
-#include "armillary/plan/causal_problem.h"
 #include "armillary/plan/passes/lower.h"
-#include "armillary/plan/strategies/every_strategy.h"
+#include "armillary/plan/testing/causal_problem.h"
+#include "armillary/plan/testing/every_strategy.h"
 #include "armillary/plan/verify.h"
 #include "armillary/runtime/dtypes.h"
 #include "armillary/runtime/executor.h"
@@ -21,7 +21,7 @@ namespace {
 
 using plan::Tensor;
 
-/// All that the ranks receive from a pass with seeded inputs, after these passes of lowering.
+/// Outputs of all ranks for seeded inputs, after these passes of lowering.
 std::vector<at::Tensor> results_of(const plan::Planner& planner, plan::Pass pass,
                                    const std::vector<plan::Lowering>& lowerings) {
   const plan::Problem& problem = planner.problem();
@@ -62,7 +62,7 @@ TEST(Lowered, EveryPassGivesTheResultsOfThePlainProgram) {
       const plan::Planner planner(problem, plan::parse_strategy(name));
       for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
         const std::vector<at::Tensor> plain = results_of(planner, pass, {});
-        for (const char* passes : {"fuse", "alias", "coalesce", "lend", "all"}) {
+        for (const char* passes : {"fuse", "alias", "coalesce", "zero_copy", "all"}) {
           const auto lowered = results_of(planner, pass, plan::parse_lowerings(passes));
           ASSERT_EQ(lowered.size(), plain.size());
           for (std::size_t i = 0; i < plain.size(); ++i) {
@@ -75,7 +75,7 @@ TEST(Lowered, EveryPassGivesTheResultsOfThePlainProgram) {
   }
 }
 
-/// The program with its partial moved to tiles of their own before it is finished.
+/// The same program, but `finish` reads copies of the partial out and lse in slots of their own.
 plan::RankProgram with_copied_partial(plan::RankProgram program) {
   std::vector<plan::Op> ops;
   for (plan::Op& op : program.ops) {
@@ -98,7 +98,7 @@ plan::RankProgram with_copied_partial(plan::RankProgram program) {
   return program;
 }
 
-// A sink joins where a partial becomes the result, and in no copy of it.
+// Sinks join in `finish` only, not in a copy of the partial.
 TEST(Lowered, SinksCountOnceWherePartialsAreCopied) {
   const plan::Problem problem = plan::causal_problem(1, 16);
   const plan::Planner planner(problem, plan::parse_strategy("ring"));

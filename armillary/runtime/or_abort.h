@@ -1,4 +1,7 @@
-// or_abort.h: a rank that cannot go on tells its peers, which would wait for it until a deadline.
+// or_abort.h: a failing rank aborts its group.
+//
+// Without the abort its peers would wait for its messages until their timeout; with it they leave
+// within a second and throw the first reason (comm/communicator.h).
 #pragma once
 
 #include <exception>
@@ -7,7 +10,8 @@
 
 namespace armillary::runtime {
 
-/// Runs `action`; if it throws, the group is aborted with its reason before the error goes on.
+/// Returns action(). If it throws, aborts the group with the text of the exception, then rethrows.
+/// Only exceptions derived from std::exception abort.
 template <class Action>
 decltype(auto) or_abort(comm::Communicator& comm, const Action& action) {
   try {

@@ -1,5 +1,8 @@
+// One entry per (problem, strategy, kernel) holds the planner and the programs of all ranks of the
+// process. A rank plans under the lock of the entry, once for all ranks, and compiles without it.
 #include "armillary/runtime/program_cache.h"
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <map>
@@ -12,6 +15,7 @@
 namespace armillary::runtime {
 namespace {
 
+/// Programs of one rank in all passes, compiled, with their digests for the proof.
 std::shared_ptr<const CompiledAttention> compile_all(const plan::Planner& planner,
                                                      const proof::Digest& key, plan::Rank rank,
                                                      const kernel::Kernel& kernel) {
@@ -23,6 +27,7 @@ std::shared_ptr<const CompiledAttention> compile_all(const plan::Planner& planne
     digests[p] = proof::digest_of(program, blocks);
     compiled[p] = compile(planner, std::move(program), kernel);
   }
+  // Whether backward and replay expect the saved tiles that forward leaves is known here already.
   const plan::RankProgram& forward = compiled[0]->program;
   return std::make_shared<const CompiledAttention>(
       CompiledAttention{.forward = compiled[0],
@@ -35,8 +40,9 @@ std::shared_ptr<const CompiledAttention> compile_all(const plan::Planner& planne
                                                   finds_saved(forward, compiled[2]->program)}});
 }
 
-/// Planners and programs of recent problems. A training run has one problem per mask: packed
-/// documents bring a new mask every step, so old ones must go.
+/// Planners and programs of the problems that were used last. A training run has one problem per
+/// mask, and packed documents bring a new mask every step, so old problems must go. Entries that go
+/// stay alive as long as a rank uses them.
 class Cache {
  public:
   std::shared_ptr<const CompiledAttention> get(const plan::Problem& problem,
@@ -52,7 +58,8 @@ class Cache {
         entry->key = proof::digest_of(problem, strategy);
       }
     }
-    // Unlocked: ranks that are threads compile side by side, each its own.
+    // Ranks that are threads compile at the same time, each its own programs: no lock. The planner
+    // does not change once it is there.
     const auto compiled = compile_all(*entry->planner, entry->key, rank, kernel);
     const std::lock_guard lock(entry->mutex);
     return entry->programs.emplace(rank, compiled).first->second;
@@ -64,19 +71,22 @@ class Cache {
     plan::Strategy strategy;
     const kernel::Kernel* kernel = nullptr;
     std::mutex mutex;
-    std::optional<plan::Planner> planner;  ///< Stays as it is once it is there, like `key`.
+    std::optional<plan::Planner> planner;  ///< made once, by the first rank; `key` likewise
     proof::Digest key;
     std::map<plan::Rank, std::shared_ptr<const CompiledAttention>> programs;
   };
 
+  /// The entry of this problem, added if there is none. Planning happens outside of this lock.
   std::shared_ptr<Entry> find(const plan::Problem& problem, const plan::Strategy& strategy,
                               const kernel::Kernel& kernel) {
     constexpr std::size_t kMostEntries = 32;
     const std::lock_guard lock(mutex_);
-    for (const std::shared_ptr<Entry>& entry : entries_) {
-      if (entry->kernel == &kernel && entry->problem == problem && entry->strategy == strategy) {
-        return entry;
-      }
+    for (auto found = entries_.begin(); found != entries_.end(); ++found) {
+      const Entry& entry = **found;
+      if (entry.kernel != &kernel || entry.problem != problem || entry.strategy != strategy)
+        continue;
+      std::rotate(entries_.begin(), found, found + 1);  // the least recent one goes first
+      return entries_.front();
     }
     auto entry = std::make_shared<Entry>();
     entry->problem = problem;

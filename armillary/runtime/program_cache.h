@@ -1,4 +1,7 @@
-// program_cache.h: the programs of one attention on one rank, compiled once.
+// program_cache.h: compiles the programs of one attention on one rank, once per process.
+//
+//   (problem, strategy, kernel) --Planner--> (pass, rank) --proof::runnable--> program --compile-->
+//   CompiledProgram
 #pragma once
 
 #include <memory>
@@ -9,18 +12,19 @@
 
 namespace armillary::runtime {
 
-/// All passes of one rank, and what tells them from those of other calls. Immutable; threads may
-/// share it.
+/// The programs of all passes of one rank, with the digests that identify them. Immutable; threads
+/// may share it.
 struct CompiledAttention {
   std::shared_ptr<const CompiledProgram> forward;
   std::shared_ptr<const CompiledProgram> backward;
   std::shared_ptr<const CompiledProgram> replay;
-  proof::RankPrograms proved;  ///< What has to be, before they run.
+  proof::RankPrograms proved;  ///< to be proved before the first run
 };
 
-/// Compiles, or finds what was compiled for an equal problem, strategy and kernel before. Keeps the
-/// most recent ones for the whole process. Threads: any; ranks that are threads share the planning.
-/// That they are proved is for the caller to see to.
+/// Returns the programs that were compiled for an equal problem, strategy, rank and the same
+/// kernel, or compiles them. The cache keeps the problems that were used last; ranks that are
+/// threads share the planning. It does not prove anything: the caller has to (proof/together.h).
+/// Threads: any.
 /// @throws InvalidArgument if the strategy cannot solve the problem.
 std::shared_ptr<const CompiledAttention> compile_cached(const plan::Problem& problem,
                                                         const plan::Strategy& strategy,

@@ -1,3 +1,5 @@
+// attend_over_ranks.cpp: wraps AttentionInProgress in the functions that a model calls. Each call
+// of a layer shares one AttentionInProgress between its three closures.
 #include "armillary/train/attend_over_ranks.h"
 
 #include <memory>
@@ -14,6 +16,7 @@ using attention::AttentionShape;
 using attention::CallKind;
 using attention::KeptAttention;
 
+/// Self-attention: as many keys as queries, values as wide as keys.
 AttentionShape attention_shape_of(const QkvShape& shape) {
   return {.batch = shape.batch,
           .q_tokens = shape.tokens,
@@ -25,9 +28,10 @@ AttentionShape attention_shape_of(const QkvShape& shape) {
           .dtype = shape.dtype};
 }
 
-/// A layer's call of `begun`, whose result is `result` of its results.
-template <class Result, class Make>
-typename AttendTo<Result>::Call call_of(AttentionInProgress begun, const Make& result) {
+/// The call `begun` as a model sees it; `result` makes the model's Output of its AttentionResults.
+template <class Output, class Make>
+typename AttentionFunction<Output>::InProgress call_of(AttentionInProgress begun,
+                                                       const Make& result) {
   const auto call = std::make_shared<AttentionInProgress>(std::move(begun));
   return {.take_k = [call](const at::Tensor& k_BLGD) { call->feed_k(k_BLGD); },
           .take_v = [call](const at::Tensor& v_BLGD) { call->feed_v(v_BLGD); },
@@ -45,11 +49,13 @@ at::Tensor output_of(const AttentionResults& results) {
 }  // namespace
 
 Attends attend_over_ranks(comm::Communicator& comm, const AttentionOptions& options) {
+  // Each function begins a call on this rank; the rest happens in the calls' closures.
   const auto attend = [&comm, options](const QkvShape& shape) {
     return call_of<at::Tensor>(
         AttentionInProgress::begin(CallKind::Attention, attention_shape_of(shape), comm, options),
         output_of);
   };
+  // A replay holds the kept tensors until backward has run.
   const auto replay = [&comm, options](const KeptAttention& kept) {
     return [&comm, options, kept](const QkvShape& shape) {
       return call_of<at::Tensor>(

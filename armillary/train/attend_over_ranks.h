@@ -1,4 +1,4 @@
-// attend_over_ranks.h: the attention of a model whose sequence is spread over ranks.
+// attend_over_ranks.h: attention for the layers of a model whose sequence is spread over ranks.
 #pragma once
 
 #include "armillary/attention/sequence_parallel_attention.h"
@@ -7,9 +7,10 @@
 
 namespace armillary::train {
 
-/// sequence_parallel_attention and its _keep and _replay, begun before k, v and q are there: each
-/// travels while the next is made (attention_in_progress.h). Collective, as those are; a call that
-/// is dropped ends all ranks. `comm` must outlive the backward pass.
+/// sequence_parallel_attention and its _keep and _replay in the form in which a model calls them.
+/// Calls begin before k, v and q exist, and k and v travel while the next of the three is computed
+/// (attention_in_progress.h). Collective, as those functions are; a call that is dropped aborts the
+/// group. `comm` must outlive the backward pass. Threads: that of the rank.
 Attends attend_over_ranks(comm::Communicator& comm, const attention::AttentionOptions& options);
 
 }  // namespace armillary::train

@@ -1,4 +1,4 @@
-// The layers of a model send K and V while they still project.
+// The layers of a model send K and V while they still project V and Q.
 #include "armillary/train/attend_over_ranks.h"
 
 #include <ATen/ATen.h>
@@ -13,15 +13,15 @@
 
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
-#include "armillary/runtime/watched_communicator.h"
+#include "armillary/runtime/testing/watched_communicator.h"
 #include "armillary/train/models/decoder.h"
 #include "armillary/train/models/gpt.h"
 
 namespace armillary::train {
 namespace {
 
-/// What one rank's thread does, in order: "mm" for a product that begins, "send" for a message of a
-/// plan.
+/// Actions of one rank's thread, in order: "mm" for a product that begins, "send" for a message of
+/// a plan.
 thread_local std::vector<std::string>* events = nullptr;
 
 std::unique_ptr<at::ObserverContext> see_operator(const at::RecordFunction& function) {
@@ -56,7 +56,7 @@ std::vector<std::string> events_of_forward(comm::Communicator& inner, const char
       at::addThreadLocalCallback(at::RecordFunctionCallback(see_operator));
   const Attends attends = attend_over_ranks(comm, full_options(strategy, kTokens * comm.world()));
   model->forward(positions_L.unsqueeze(0), positions_L, attends);
-  seen.clear();  // Of the second time: the first is proved while it is fed.
+  seen.clear();  // The second pass counts: the first one is proved while it is fed.
   const at::Tensor logits = model->forward(positions_L.unsqueeze(0), positions_L, attends);
   at::removeCallback(handle);
   events = nullptr;
@@ -64,7 +64,7 @@ std::vector<std::string> events_of_forward(comm::Communicator& inner, const char
   return seen;
 }
 
-/// Sends before the product of this index begins; -1 if it does not.
+/// Number of sends before the product of this index begins; -1 if there is no such product.
 int sends_before_product(const std::vector<std::string>& seen, int product) {
   int sends = 0;
   for (const std::string& event : seen) {
@@ -84,7 +84,7 @@ TEST(AttendOverRanks, SendsLeaveBeforeTheLastProjectionBegins) {
             fmt::format("{}, policy {}, rank {}: {}", strategy, static_cast<int>(policy),
                         comm.rank(), fmt::join(seen, " "));
         EXPECT_EQ(sends_before_product(seen, First), 0) << where;
-        if (strategy != std::string("ring")) {  // where K and V travel together
+        if (strategy != std::string("ring")) {  // in a ring K and V travel together
           EXPECT_GT(sends_before_product(seen, Second), 0) << where;
         }
         EXPECT_GT(sends_before_product(seen, Last), sends_before_product(seen, Second)) << where;
@@ -99,7 +99,7 @@ TEST(AttendOverRanks, ALayerThatFailsBetweenItsProjectionsEndsAllRanks) {
     const Attends attends = attend_over_ranks(comm, full_options("ring", 12));
     const at::Tensor x = at::ones({1, 6, 2, 8});
     try {
-      const Attend::Call call = attends.attend.begin({1, 6, 2, 2, 8, at::kFloat});
+      const Attend::InProgress call = attends.attend.begin({1, 6, 2, 2, 8, at::kFloat});
       call.take_k(x);
       if (comm.rank() == 1) fail<Error>("no memory for v");
       call.take_v(x);

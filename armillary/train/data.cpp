@@ -1,3 +1,4 @@
+// data.cpp: checks of sequences, and the helpers that make masks and shards of them.
 #include "armillary/train/data.h"
 
 #include <fmt/ranges.h>
@@ -12,11 +13,12 @@
 namespace armillary::train {
 namespace {
 
+/// Sum of the lengths.
 std::int64_t total(std::span<const std::int64_t> lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
 }
 
-/// `what` is token or label.
+/// Refuses a value outside the vocabulary. `what` is "token" or "label".
 void check_value(const char* what, std::int64_t value, std::size_t position, std::int64_t index,
                  std::int64_t vocab_size) {
   if (value >= 0 && value < vocab_size) return;
@@ -36,6 +38,7 @@ std::int64_t Sequence::targets() const {
 Sequence checked_sequence(const Data& data, std::int64_t index, std::int64_t seq_len) {
   Sequence sequence = data.at(index);
   const auto length = static_cast<std::size_t>(seq_len);
+  // Lengths first: all of them are seq_len.
   const std::int64_t in_documents = total(sequence.documents);
   if (sequence.tokens.size() != length || sequence.labels.size() != length ||
       in_documents != seq_len) {
@@ -44,6 +47,7 @@ Sequence checked_sequence(const Data& data, std::int64_t index, std::int64_t seq
         "{} of each is required",
         index, sequence.tokens.size(), sequence.labels.size(), in_documents, seq_len);
   }
+  // Then every token, and every label that is not ignored.
   for (std::size_t i = 0; i < length; ++i) {
     check_value("token", sequence.tokens[i], i, index, data.vocab_size());
     if (sequence.labels[i] == kIgnoredLabel) continue;
@@ -55,6 +59,7 @@ Sequence checked_sequence(const Data& data, std::int64_t index, std::int64_t seq
 plan::Mask sequence_mask(std::string_view text, std::span<const std::int64_t> documents) {
   const std::int64_t length = total(documents);
   const plan::Lengths lengths{.q = length, .kv = length};
+  // "documents:within=causal" becomes "documents:7,5,12,within=causal".
   constexpr std::string_view kDocuments = "documents";
   if (text == kDocuments || text.starts_with("documents:within=")) {
     std::string written = fmt::format("documents:{}", fmt::join(documents, ","));

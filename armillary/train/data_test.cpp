@@ -15,7 +15,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// One sequence for any index; a vocabulary of 10.
+/// The same sequence for every index; a vocabulary of 10.
 class OneSequence : public Data {
  public:
   explicit OneSequence(Sequence sequence) : sequence_(std::move(sequence)) {}

@@ -1,3 +1,8 @@
+// estimate.cpp: adds up the plans of step 1.
+//
+// For each sequence of the step: its mask, then the programs of every rank and pass, one at a time;
+// traffic is summed over sequences and layers, slots and activations are the largest of any. Sizes
+// that depend on the model alone come from ModelCost.
 #include "armillary/train/estimate.h"
 
 #include <fmt/ranges.h>
@@ -8,21 +13,20 @@
 
 #include "armillary/plan/strategy.h"
 #include "armillary/proof/prove.h"
-#include "armillary/train/models/decoder_cost.h"
 #include "armillary/train/models/registry.h"
 
 namespace armillary::train {
 namespace {
 
-/// The options of the recipe's model: its own keys, and how it is to be run.
-DecoderOptions options_of(const Recipe& recipe) {
+/// The keys of a recipe that every model is told.
+ModelRun run_of(const Recipe& recipe) {
   const bool bf16 = recipe.training.mixed_precision_param == "bfloat16";
-  return decoder_options(recipe.model)
-      .dtype(bf16 ? at::kBFloat16 : at::kFloat)
-      .recompute(parse_recompute(recipe.activation_checkpoint.mode))
-      .loss_chunk_tokens(recipe.training.loss_chunk_tokens);
+  return {.dtype = bf16 ? at::kBFloat16 : at::kFloat,
+          .recompute = parse_recompute(recipe.activation_checkpoint.mode),
+          .loss_chunk_tokens = recipe.training.loss_chunk_tokens};
 }
 
+/// Tokens of the largest shard.
 std::int64_t most_tokens_of_a_rank(const plan::Problem& problem) {
   std::int64_t most = 0;
   for (const plan::Runs& runs : plan::shards(problem.layout, problem.mask, problem.world).q) {
@@ -31,7 +35,7 @@ std::int64_t most_tokens_of_a_rank(const plan::Problem& problem) {
   return most;
 }
 
-/// Adds one sequence's plan to the traffic of its pass; returns the largest slots of a rank.
+/// Adds one pass of one sequence to `pass`. Returns the slot bytes of the rank that has most.
 std::int64_t add_pass(PassTraffic& pass, const plan::Planner& planner, std::int64_t layers,
                       const std::function<plan::RankProgram(plan::Rank)>& program) {
   pass.sent_bytes_per_rank.resize(static_cast<std::size_t>(planner.problem().world));
@@ -45,7 +49,8 @@ std::int64_t add_pass(PassTraffic& pass, const plan::Planner& planner, std::int6
   return peak;
 }
 
-/// Adds one sequence's plan to all that counts plans.
+/// Adds one sequence: traffic of both passes, slots, and for each policy the activations and the
+/// pass that it repeats: forward for Full, replay for AttentionOutput.
 void add_plan(Estimate& result, const plan::Planner& planner) {
   const std::int64_t layers = result.cost.attention.layers;
   const std::int64_t tokens = most_tokens_of_a_rank(planner.problem());
@@ -53,6 +58,7 @@ void add_plan(Estimate& result, const plan::Planner& planner) {
     return [&planner, pass](plan::Rank rank) { return proof::runnable(planner, pass, rank); };
   };
   const auto forward = program_of(plan::Pass::Forward);
+  // Slots of a layer are free again when its pass ends, so passes share memory.
   const auto slots =
       std::max(add_pass(result.forward, planner, layers, forward),
                add_pass(result.backward, planner, layers, program_of(plan::Pass::Backward)));
@@ -71,19 +77,22 @@ std::int64_t tokens_of_step(const Recipe& recipe) {
   return recipe.training.seq_len * recipe.training.local_batch_size;
 }
 
+/// Bytes as MiB, for a reader.
 double mib(std::int64_t bytes) {
   return static_cast<double>(bytes) / (1024.0 * 1024.0);
 }
 
+/// Bytes sent by the rank that sends most.
 std::int64_t most_sent(const PassTraffic& pass) {
   return *std::max_element(pass.sent_bytes_per_rank.begin(), pass.sent_bytes_per_rank.end());
 }
 
+/// One line about a pass: the rank that sends most.
 std::string largest(const PassTraffic& pass) {
   return fmt::format("{:.2f} MiB in {} steps a layer", mib(most_sent(pass)), pass.steps);
 }
 
-/// A line for each policy; the recipe's is marked.
+/// A line for each policy; the recipe's is marked with '*'.
 std::string describe_policies(const Recipe& recipe, const Estimate& estimate) {
   std::string text = "recomputation: activations, and more work and traffic a step than none\n";
   for (const PolicyCost& cost : estimate.policies) {
@@ -105,6 +114,7 @@ nlohmann::json to_json(const PassTraffic& pass) {
 plan::Problem attention_problem(const Recipe& recipe, const ModelAttention& shape,
                                 const plan::Mask& mask) {
   plan::Problem problem;
+  // Self-attention: as many keys as queries, and values as wide as keys.
   problem.world = static_cast<int>(recipe.parallelism.context_parallel_degree);
   problem.heads = static_cast<int>(shape.heads);
   problem.kv_heads = static_cast<int>(shape.kv_heads);
@@ -123,11 +133,11 @@ plan::Problem attention_problem(const Recipe& recipe, const plan::Mask& mask) {
 }
 
 ModelCost model_cost(const Recipe& recipe) {
-  return decoder_cost(options_of(recipe));
+  return model_cost(recipe.model, run_of(recipe));
 }
 
 std::unique_ptr<Model> make_model(const Recipe& recipe) {
-  return make_model(options_of(recipe), recipe.training.seed);
+  return make_model(recipe.model, run_of(recipe), recipe.training.seed);
 }
 
 std::int64_t MemoryBytes::total() const {
@@ -135,17 +145,25 @@ std::int64_t MemoryBytes::total() const {
 }
 
 Estimate estimate(const Recipe& recipe, const Data& data) {
+  return estimate(recipe, model_cost(recipe), data);
+}
+
+Estimate estimate(const Recipe& recipe, const ModelCost& cost, const Data& data) {
   Estimate result;
-  result.cost = model_cost(recipe);
+  result.cost = cost;
+  // Parameters, gradients and AdamW's two moments, all fp32 (parameter_store.h).
   result.memory.parameters = 4 * result.cost.parameters;
   result.memory.gradients = 4 * result.cost.parameters;
   result.memory.optimizer = 8 * result.cost.parameters;
+  // An all-reduce: every rank sends the others their shares, then its own sum to all of them.
   const std::int64_t world = recipe.parallelism.context_parallel_degree;
   result.gradient_sent_bytes = result.memory.gradients * 2 * (world - 1) / world;
   for (const std::string& name : recompute_names()) {
     result.policies.push_back({.policy = parse_recompute(name)});
     result.policies.back().more_sent.sent_bytes_per_rank.resize(static_cast<std::size_t>(world));
   }
+
+  // Plans of every sequence.
   const auto strategy = plan::parse_strategy(recipe.parallelism.strategy);
   for (std::int64_t i = 0; i < recipe.training.local_batch_size; ++i) {
     const Sequence sequence = checked_sequence(data, i, recipe.training.seq_len);
@@ -154,6 +172,8 @@ Estimate estimate(const Recipe& recipe, const Data& data) {
              plan::Planner(attention_problem(recipe, result.cost.attention, mask), strategy));
     result.visible_pairs += mask.area();
   }
+
+  // Work that policies repeat, and the memory of the chosen one.
   for (PolicyCost& cost : result.policies) {
     cost.more_flops =
         result.cost.flops_again(cost.policy, tokens_of_step(recipe), result.visible_pairs);
@@ -166,6 +186,7 @@ Estimate estimate(const Recipe& recipe, const Data& data) {
 std::string describe(const Recipe& recipe, const Estimate& estimate) {
   const MemoryBytes& memory = estimate.memory;
   const std::int64_t tokens = tokens_of_step(recipe);
+  // Arguments in the order of the lines.
   return fmt::format(
       "model       {}, {} parameters\n"
       "step        {} tokens, {} visible pairs a head, {:.3f} TFLOP\n"

@@ -13,8 +13,8 @@
 #include "armillary/core/error.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/proof/prove.h"
-#include "armillary/train/counting_allocator.h"
 #include "armillary/train/packed_text.h"
+#include "armillary/train/testing/counting_allocator.h"
 #include "armillary/train/trainer.h"
 
 namespace armillary::train {
@@ -103,8 +103,9 @@ TEST(Estimate, PoliciesCostWhatTheyDoAndSendAgain) {
       EXPECT_LT(sent, result.forward.sent_bytes_per_rank[0]);
     }
     EXPECT_EQ(result.memory.activations, none.activation_bytes);
-    // Of 12 tokens in 3 layers: 4 heads of 16 and their log-sum-exps, in fp32. What backward makes
-    // again of one layer is less by as much, where that is what is held at most.
+    // AttentionOutput keeps 12 tokens x 3 layers x (4 heads of 16 and their log-sum-exps) in fp32
+    // more than Full, and recomputes that much less of one layer, which counts if backward holds
+    // most.
     const std::int64_t kept = output.activation_bytes - full.activation_bytes;
     EXPECT_GE(kept, std::int64_t{2} * 12 * (4 * 16 + 4) * 4);
     EXPECT_LE(kept, std::int64_t{3} * 12 * (4 * 16 + 4) * 4);
@@ -113,7 +114,7 @@ TEST(Estimate, PoliciesCostWhatTheyDoAndSendAgain) {
   }
 }
 
-/// The estimate against what the tensors of a training run hold at most.
+/// The estimate against the peak memory of the tensors of a training run.
 TEST(Estimate, MemoryIsThatOfARunWithinAQuarter) {
   const PackedText packed({std::string(5000, 'a')}, {.seq_len = 2048, .seed = 0});
   CountingAllocator& memory = CountingAllocator::instance();
@@ -175,7 +176,7 @@ TEST(Estimate, TheBusiestRankIsToldAndTheStepsOfThatWithMost) {
   recipe.training.local_batch_size = 2;
   const Estimate result = estimate(recipe, text());
   const std::int64_t block = 2 * (48 / 4) * 2 * 16 * 4;
-  const std::int64_t all = std::int64_t{2} * 3 * block;  // sequences, layers
+  const std::int64_t all = std::int64_t{2} * 3 * block;  // 2 sequences, 3 layers
   EXPECT_EQ(result.forward.sent_bytes_per_rank,
             (std::vector<std::int64_t>{all, 2 * all, 3 * all, 0}));
   EXPECT_EQ(result.forward.steps, 4);
@@ -191,7 +192,7 @@ TEST(Estimate, TheBusiestRankIsToldAndTheStepsOfThatWithMost) {
   EXPECT_DOUBLE_EQ(json.at("flops_per_step"), 6 * matrices * 96 + 12.0 * 3 * 4 * 16 * 2352);
 }
 
-/// Packed documents of lengths that the sequence says: pairs of each alone.
+/// Documents of known lengths in one sequence: only pairs within a document are visible.
 TEST(Estimate, PairsOfDocumentsAreTheirTriangles) {
   const PackedText packed({std::string(47, 'a'), std::string(47, 'b')}, {.seq_len = 72, .seed = 0});
   Recipe recipe = recipe_of(2, "ring", "documents");
@@ -199,7 +200,7 @@ TEST(Estimate, PairsOfDocumentsAreTheirTriangles) {
   EXPECT_EQ(estimate(recipe, packed).visible_pairs, 48 * 49 / 2 + 24 * 25 / 2);
 }
 
-/// Slots of the rank that needs most in one pass.
+/// Slot bytes of the rank that needs most in one pass.
 std::int64_t slots_of(const Recipe& recipe, plan::Pass pass) {
   const plan::Mask mask = plan::parse_mask(recipe.parallelism.mask, {48, 48});
   const plan::Planner planner(attention_problem(recipe, mask),
@@ -223,7 +224,7 @@ TEST(Estimate, SlotsAreThoseOfThePassThatNeedsMore) {
   EXPECT_EQ(estimate(recipe, text()).memory.attention, slots_of(recipe, plan::Pass::Forward));
 }
 
-/// A sequence of one document, and one of many small ones that need little: in either order.
+/// One sequence is a single document, the other has many small ones that need little; either order.
 TEST(Estimate, SlotsAndStepsAreThoseOfTheSequenceThatNeedsMost) {
   std::vector<std::string> documents(17, "ab");
   documents[0] = std::string(47, 'a');
@@ -238,7 +239,7 @@ TEST(Estimate, SlotsAndStepsAreThoseOfTheSequenceThatNeedsMost) {
     if (std::min(first, second) > 1 || ++found[first > 1 ? 1 : 0] > 1) continue;
     const Estimate result = estimate(recipe, packed);
     EXPECT_EQ(result.forward.steps, 4) << first << " documents, then " << second;
-    recipe.parallelism.mask = "causal";  // that of one document
+    recipe.parallelism.mask = "causal";  // the mask of a single document
     const Estimate most = estimate(recipe, packed);
     recipe.parallelism.mask = "documents";
     EXPECT_EQ(result.memory.attention, most.memory.attention)
@@ -257,7 +258,7 @@ TEST(Estimate, DtypeAndWireAreTheRecipes) {
   const std::int64_t narrow = estimate(recipe, text()).forward.sent_bytes_per_rank[0];
   EXPECT_LT(ring, wide.forward.sent_bytes_per_rank[0]);
   EXPECT_LT(narrow, ring) << "partial outputs travel in bf16 too";
-  recipe.parallelism.strategy = "ring";  // K and V alone travel: (P - 1) chunks in bf16
+  recipe.parallelism.strategy = "ring";  // only K and V travel: (P - 1) chunks in bf16
   EXPECT_EQ(estimate(recipe, text()).forward.sent_bytes_per_rank[0], 3 * 3 * 2 * 12 * 2 * 16 * 2);
 }
 

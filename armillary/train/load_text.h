@@ -1,4 +1,4 @@
-// load_text.h: the data of a recipe: the text of its dataset_path.
+// load_text.h: the training data of a recipe, from the files of its dataset_path.
 #pragma once
 
 #include "armillary/train/packed_text.h"
@@ -6,8 +6,9 @@
 
 namespace armillary::train {
 
-/// Reads and packs the recipe's dataset. @throws IoError, InvalidArgument (dataset_path is empty,
-/// or the text is shorter than a sequence).
+/// Reads the files with one of dataset_extensions, each a document, and packs them by seq_len and
+/// seed. @throws IoError as io::read_text; InvalidArgument if dataset_path is empty or the text is
+/// shorter than a sequence.
 PackedText load_text(const Recipe::Training& training);
 
 }  // namespace armillary::train

@@ -23,7 +23,7 @@ void expect_near(const std::vector<double>& got, const std::vector<double>& want
     EXPECT_NEAR(got[i], want[i], 1e-12) << "step " << i + 1;
 }
 
-// Wanted values are those of torchtitan's linear_warmup_stable_decay.
+// Expected values are those of torchtitan's linear_warmup_stable_decay.
 TEST(LrFactor, WarmsUpStaysAndDecaysLinearly) {
   expect_near(
       factors({.warmup_steps = 2, .decay_ratio = 0.4, .decay_type = "linear", .min_lr_factor = 0.0},

@@ -10,16 +10,17 @@
 namespace armillary::train {
 
 double measure_matmul_peak(comm::Communicator& comm, c10::ScalarType dtype) {
-  constexpr std::int64_t kSize = 512;  // three matrices fit in a cache, the product is large enough
+  constexpr std::int64_t kSize = 512;  // large enough for full speed; three matrices fit in a cache
   constexpr std::chrono::duration<double> kWindow(0.2);
   const at::Tensor a = at::ones({kSize, kSize}, dtype);
-  at::Tensor product = at::mm(a, a);  // warm
+  at::Tensor product = at::mm(a, a);  // warm-up
 
+  // All ranks multiply at the same time, as they do in training.
   comm::barrier(comm);
   const auto begin = std::chrono::steady_clock::now();
   std::chrono::duration<double> elapsed{};
   double flops = 0;
-  // The whole window counts, not the best product in it: ranks that share a core take turns.
+  // The rate over the whole window, not of its best product: ranks that share a core take turns.
   while (elapsed < kWindow) {
     at::mm_out(product, a, a);
     flops += 2.0 * kSize * kSize * kSize;

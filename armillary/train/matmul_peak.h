@@ -1,4 +1,4 @@
-// matmul_peak.h: the rate that `mfu` is measured against.
+// matmul_peak.h: the measured peak rate that `mfu` is a share of.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -7,9 +7,9 @@
 
 namespace armillary::train {
 
-/// Floating point operations per second that one rank reaches in matrix products of this dtype, all
-/// ranks multiplying at the same time (they may share cores); the mean over the ranks, the same on
-/// all. Collective. Cost: a fifth of a second.
+/// Floating point operations per second of one rank in matrix products of this dtype, measured
+/// while all ranks multiply, for they may share cores. The mean over the ranks, the same number on
+/// all of them. Collective. Cost: 0.2 s, and three matrices of 512 x 512.
 double measure_matmul_peak(comm::Communicator& comm, c10::ScalarType dtype);
 
 }  // namespace armillary::train

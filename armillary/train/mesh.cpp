@@ -5,6 +5,7 @@
 namespace armillary::train {
 namespace {
 
+/// An axis of the mesh, as errors name it.
 struct Axis {
   const char* name;
   int size;
@@ -18,6 +19,7 @@ void check_mesh(const MeshShape& shape, int world) {
                        {"dp", shape.dp, false},
                        {"cp", shape.cp, true},
                        {"tp", shape.tp, false}};
+  // Every axis by itself: at least 1, and 1 if it is not built.
   for (const Axis& axis : axes) {
     if (axis.size < 1 || (axis.size > 1 && !axis.built)) {
       fail<InvalidArgument>("mesh: {} {}{}; {} is required; nearest: {} 1", axis.name, axis.size,
@@ -25,7 +27,8 @@ void check_mesh(const MeshShape& shape, int world) {
                             axis.built ? "at least 1" : "1", axis.name);
     }
   }
-  if (shape.cp != world) {  // the other axes are 1
+  // The other axes are 1 here, so the product is cp.
+  if (shape.cp != world) {
     fail<InvalidArgument>(
         "mesh: pp {} x dp {} x cp {} x tp {} is {} ranks; a product of {}, the world, is required; "
         "nearest: cp {}",

@@ -1,4 +1,4 @@
-// mesh.h: ranks as a grid of named axes, each cutting something else of a training step.
+// mesh.h: ranks as a grid of named axes. Each axis splits another part of a training step:
 //
 //   pp  layers                     not built yet
 //   dp  sequences of the batch     not built yet
@@ -10,6 +10,7 @@
 
 namespace armillary::train {
 
+/// Ranks along each axis; their product is the world.
 struct MeshShape {
   int pp = 1;
   int dp = 1;
@@ -17,16 +18,18 @@ struct MeshShape {
   int tp = 1;
 };
 
+/// Checks that a mesh of this shape can be made of `world` ranks.
 /// @throws InvalidArgument if an axis is below 1, one that is not built yet is above 1, or the
 /// product of the axes is not `world`; with the nearest legal choice.
 void check_mesh(const MeshShape& shape, int world);
 
-/// The place of one rank in the grid, and its communicator along each axis that is built.
+/// One rank's communicators along the axes that are built. Threads: that of the rank.
 class Mesh {
  public:
-  /// `comm` has all ranks of the mesh and must outlive it. @throws InvalidArgument as check_mesh.
+  /// `comm` holds all ranks of the mesh and must outlive it. @throws InvalidArgument as check_mesh.
   Mesh(comm::Communicator& comm, const MeshShape& shape);
 
+  /// The group that shares the tokens of each sequence.
   comm::Communicator& cp() const { return comm_; }
 
  private:

@@ -1,4 +1,5 @@
-// optimizer.h: AdamW on replicas that stay equal because their gradients are summed over the ranks.
+// optimizer.h: AdamW. Every rank updates its own replica; replicas stay equal because the gradients
+// are summed over the ranks first and all ranks then do the same arithmetic.
 //
 //   store: zero_gradients -> backward (adds into them) -> sum over ranks;  optimizer: clip -> step
 #pragma once
@@ -10,24 +11,25 @@
 
 namespace armillary::train {
 
-/// AdamW of all parameters of a store, which must outlive it. One per rank.
+/// AdamW for all parameters of a store, which must outlive it. One per rank; threads: that of the
+/// rank.
 class Optimizer {
  public:
   Optimizer(ParameterStore& store, const Recipe::Optimizer& options);
 
-  /// Scales the gradients so that their norm is at most `max_norm` (as torch's clip_grad_norm_
-  /// does). Returns the norm before, summed in fp64 in one fixed order: equal on ranks with equal
-  /// gradients.
+  /// Scales all gradients so that their 2-norm is at most `max_norm`, as torch's clip_grad_norm_
+  /// does. Returns the norm before, summed in fp64 in one fixed order, so it is equal on ranks with
+  /// equal gradients.
   double clip(double max_norm);
 
-  /// One step of AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2) at this rate, in
-  /// one pass over memory.
+  /// One step of AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2) with learning rate
+  /// `lr`, in one pass over memory.
   void step(double lr);
 
  private:
   ParameterStore& store_;
   Recipe::Optimizer options_;
-  std::int64_t steps_ = 0;
+  std::int64_t steps_ = 0;  ///< Steps taken, for AdamW's bias correction.
 };
 
 }  // namespace armillary::train

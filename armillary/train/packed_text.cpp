@@ -1,3 +1,5 @@
+// packed_text.cpp: the packing is stored as bytes and the first token of each document; tokens and
+// labels are made when a sequence is asked for.
 #include "armillary/train/packed_text.h"
 
 #include <algorithm>
@@ -11,7 +13,8 @@
 namespace armillary::train {
 namespace {
 
-/// Uniform in [0, n). std::uniform_int_distribution may differ between standard libraries.
+/// Uniform in [0, n), by rejection. std::uniform_int_distribution may differ between standard
+/// libraries.
 std::uint64_t random_below(std::mt19937_64& random, std::uint64_t n) {
   const std::uint64_t limit = random.max() - random.max() % n;
   std::uint64_t value = random();
@@ -19,7 +22,7 @@ std::uint64_t random_below(std::mt19937_64& random, std::uint64_t n) {
   return value % n;
 }
 
-/// Different streams for the order of documents (0) and of the sequences of epoch e (e + 1).
+/// A seed of its own for each stream: 0 orders the documents, e + 1 the sequences of epoch e.
 std::uint64_t mix(std::int64_t seed, std::int64_t stream) {
   std::seed_seq sequence{seed & 0xFFFFFFFF, seed >> 32, stream & 0xFFFFFFFF, stream >> 32};
   std::uint32_t words[2];
@@ -31,6 +34,7 @@ std::uint64_t mix(std::int64_t seed, std::int64_t stream) {
 
 PackedText::PackedText(const std::vector<std::string>& documents, PackingOptions options)
     : options_(options) {
+  // The bytes of the documents in packing order. Separators take a position each, but no byte.
   begins_.push_back(0);
   const auto count = static_cast<std::int64_t>(documents.size());
   for (const std::int64_t i : permutation(count, mix(options.seed, 0))) {
@@ -51,16 +55,19 @@ std::int64_t PackedText::sequences() const {
 }
 
 Sequence PackedText::at(std::int64_t index) const {
+  // Which sequence of the packing.
   const std::int64_t epoch = index / sequences();
   const auto order = permutation(sequences(), mix(options_.seed, epoch + 1));
   const std::int64_t begin =
       order[static_cast<std::size_t>(index % sequences())] * options_.seq_len;
   const std::int64_t end = begin + options_.seq_len;
 
+  // Its tokens, document by document. `next` points to the end of the document at `position`.
   Sequence sequence;
   auto next = std::upper_bound(begins_.begin(), begins_.end(), begin);
   for (std::int64_t position = begin; position < end; ++next) {
-    const auto document = next - begins_.begin() - 1;  // one separator for each one before it
+    // The number of the document is also the number of separators before it.
+    const auto document = next - begins_.begin() - 1;
     const auto token = [&](std::int64_t at) -> std::int64_t {
       if (at == *next - 1) return kSeparator;
       return static_cast<unsigned char>(bytes_[static_cast<std::size_t>(at - document)]);
@@ -76,6 +83,7 @@ Sequence PackedText::at(std::int64_t index) const {
 
 std::vector<std::int64_t> permutation(std::int64_t n, std::uint64_t seed) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(n));
+  // Fisher-Yates shuffle. std::shuffle may differ between standard libraries.
   std::iota(order.begin(), order.end(), 0);
   std::mt19937_64 random(seed);
   for (std::size_t i = order.size(); i > 1; --i) {

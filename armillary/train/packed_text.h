@@ -1,12 +1,12 @@
-// packed_text.h: documents of bytes as training data: packed into sequences of tokens.
+// packed_text.h: documents of bytes, packed into sequences of tokens.
 //
 //   documents, shuffled once    |import os...<sep>|# Copyright ...<sep>|def f(): ...<sep>| ...
 //   cut every seq_len tokens    |---- sequence 0 ----|---- sequence 1 ----|---- sequence 2 ----|
-//   sequences, shuffled each epoch
+//   sequences, shuffled anew each epoch
 //
 // A token is a byte, or kSeparator after the last byte of a document. The label of a token is the
-// token after it, but kIgnoredLabel on the last token of a document: what follows it is no
-// continuation.
+// next token; the separator has kIgnoredLabel, because the next document does not continue this
+// one.
 #pragma once
 
 #include <cstdint>
@@ -21,22 +21,25 @@ inline constexpr std::int64_t kSeparator = 256;  ///< Ends a document.
 inline constexpr std::int64_t kVocabSize = 257;  ///< 256 bytes and the separator.
 
 struct PackingOptions {
-  std::int64_t seq_len = 0;
-  std::int64_t seed = 0;
+  std::int64_t seq_len = 0;  ///< Tokens of a sequence; at least 1.
+  std::int64_t seed = 0;     ///< Seed of both shuffles.
 };
 
 /// All documents packed into sequences.
 ///
-/// (1) Every token but the last, and fewer than seq_len at the end of the packing, is a token of
-///     exactly one sequence.
-/// (2) `at(i)` depends on documents, options and i only: a run resumes by its step number.
-/// (3) i counts on over epochs; each epoch has an order of its own.
+/// (1) Every token is in exactly one sequence of an epoch, except the last token of the packing and
+///     fewer than seq_len tokens before it.
+/// (2) `at(i)` depends on documents, options and i only, so a run can resume at any step.
+/// (3) i counts on over epochs: epoch e has sequences e n to (e + 1) n - 1, with n = sequences(),
+/// in
+///     an order of its own.
 class PackedText : public Data {
  public:
   /// @throws InvalidArgument if the documents hold fewer than seq_len + 1 tokens.
   PackedText(const std::vector<std::string>& documents, PackingOptions options);
 
-  std::int64_t sequences() const;  ///< Per epoch.
+  std::int64_t sequences() const;  ///< Sequences per epoch.
+  /// Tokens of the packing, separators included.
   std::int64_t tokens() const { return begins_.back(); }
 
   std::int64_t vocab_size() const override { return kVocabSize; }
@@ -50,7 +53,7 @@ class PackedText : public Data {
   std::vector<std::int64_t> begins_;  ///< First token of each document, and the end of the last.
 };
 
-/// 0 .. n-1 in a random order that depends on n and seed only, on every platform.
+/// 0 .. n-1 in a random order that depends on n and seed only, the same on every platform.
 std::vector<std::int64_t> permutation(std::int64_t n, std::uint64_t seed);
 
 }  // namespace armillary::train

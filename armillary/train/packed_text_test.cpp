@@ -36,7 +36,7 @@ TEST(PackedText, EveryTokenIsInOneSequenceOfAnEpoch) {
     for (std::int64_t i = 0; i < text.sequences(); ++i) {
       for (const auto token : text.at(epoch * text.sequences() + i).tokens) ++count[token];
     }
-    // 30 tokens in packing order, the first 28 in 7 sequences; all bytes are different.
+    // 30 tokens in packing order, of which the first 28 are in 7 sequences; all bytes differ.
     int total = 0;
     for (const auto& [token, n] : count) {
       total += n;
@@ -83,7 +83,7 @@ TEST(PackedText, DocumentsAreThePiecesBetweenSeparators) {
       EXPECT_EQ(separator, !last && t == end - 1) << "document " << d << " token " << t;
     }
   }
-  // All 30 tokens but the last, which is a separator: the last document lacks its own.
+  // All 30 tokens but the last, which is the separator of the last document.
   EXPECT_EQ(s.documents.size(), kDocuments.size());
 }
 
@@ -123,7 +123,7 @@ TEST(Permutation, IsOneAndTheSameOnEveryPlatform) {
   EXPECT_THAT(permutation(6, 7), ElementsAre(5, 1, 4, 2, 0, 3));  // std::mt19937_64 is specified
 }
 
-/// Two documents, cut by hand. Either may be the first.
+/// Two documents, cut by hand; either may come first.
 TEST(PackedText, TokensAreBytesAndASeparatorAfterEachDocument) {
   const PackedText text({"ab\xFF", "c"}, {.seq_len = 5, .seed = 0});
   ASSERT_EQ(text.tokens(), 6);
@@ -140,7 +140,7 @@ TEST(PackedText, TokensAreBytesAndASeparatorAfterEachDocument) {
   EXPECT_EQ(s.targets(), 4);
 }
 
-/// One sequence holds all documents: its tokens say their order.
+/// One sequence holds all documents, so its tokens show their order.
 TEST(PackedText, TheSeedDecidesTheOrderOfDocumentsWithAllItsBits) {
   std::set<std::vector<std::int64_t>> orders;
   for (const std::int64_t seed : {0, 1, 2, 3}) {

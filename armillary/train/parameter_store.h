@@ -1,7 +1,7 @@
-// parameter_store.h: a replica's parameters, their gradients and the optimizer's state, each as one
-// flat fp32 buffer, so that a sum over ranks is one collective and a norm one pass.
+// parameter_store.h: parameters of a replica, their gradients and the optimizer's state, each in
+// one flat fp32 buffer. A sum of gradients over ranks is then one collective, and a norm one pass.
 //
-//   forward of layer i:  gather(i) .. release(i)      today every rank holds all: nothing moves
+//   gather() --> forward and backward of the model --> release()     every rank holds all of it
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,31 +11,50 @@
 
 namespace armillary::train {
 
-/// One per rank. What it gives is valid as long as it is. Not copied: `.grad` of the parameters are
-/// views into it.
+/// One per rank. Its tensors are views into it and valid as long as it lives. It cannot be copied:
+/// `.grad` of the parameters are such views. Threads: that of the rank.
 class ParameterStore {
  public:
-  /// Takes the values of `parameters`, fp32 leaves on the CPU, over: from then on each is a view
-  /// into the store. Memory: 16 bytes each, 4 of them instead of the parameter's own.
+  /// Copies the values of `parameters`, fp32 leaves on the CPU, and makes each parameter a view of
+  /// its copy. Memory: 16 bytes per parameter, of which 4 replace the parameter's own.
+  /// @throws InvalidArgument for a parameter of another dtype or device.
   explicit ParameterStore(std::vector<at::Tensor> parameters);
   ParameterStore(const ParameterStore&) = delete;
   ParameterStore& operator=(const ParameterStore&) = delete;
 
-  /// Views by parameter, in the order given.
+  /// Views by parameter, in the order in which the parameters were given.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   const std::vector<at::Tensor>& gradients() const { return gradients_; }
-  const std::vector<at::Tensor>& means() const { return means_; }      ///< Of AdamW.
-  const std::vector<at::Tensor>& squares() const { return squares_; }  ///< Of AdamW.
+  const std::vector<at::Tensor>& means() const { return means_; }      ///< AdamW's state.
+  const std::vector<at::Tensor>& squares() const { return squares_; }  ///< Likewise.
 
-  /// All gradients, in the order of the parameters.
+  /// All gradients, one parameter after the other.
   std::span<float> flat_gradients();
+  /// Set or multiply all gradients in place; views stay valid.
   void zero_gradients();
   void scale_gradients(double factor);
 
-  /// Before a model reads its parameters, and after it has. They are whole on every rank, so both
-  /// do nothing; with shards, `gather` brings the others' and `release` drops them.
+  /// Called before a model reads its parameters, and after its backward pass. Both do nothing,
+  /// since every rank holds all parameters; a store of sharded parameters would bring and drop
+  /// shards here.
   void gather() {}
   void release() {}
+
+  /// Gathers while it lives, and releases at its end, also if the model throws.
+  class Gathered {
+   public:
+    explicit Gathered(ParameterStore& store) : store_(store) { store_.gather(); }
+    Gathered(const Gathered&) = delete;
+    Gathered& operator=(const Gathered&) = delete;
+    ~Gathered() { store_.release(); }
+
+   private:
+    ParameterStore& store_;
+  };
+
+  /// @throws InvalidArgument if a parameter no longer uses this store's memory for itself or its
+  /// gradient, as after `zero_grad(set_to_none)` in a model: its gradient would be lost.
+  void check_views() const;
 
  private:
   at::Tensor flat_gradients_;

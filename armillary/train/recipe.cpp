@@ -1,3 +1,8 @@
+// recipe.cpp: reads, changes, checks and prints recipes by the table of recipe_fields.h.
+//
+// Every text, from a file or a setting, goes the same way: find the section, find the key, `assign`
+// the value with its type, check that it is legal. model.name goes first, because the keys of
+// [model] depend on it. Errors name file, line and key, and the nearest legal name.
 #include "armillary/train/recipe.h"
 
 #include <toml++/toml.h>
@@ -14,6 +19,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
+#include "armillary/core/spec.h"
 #include "armillary/io/text_files.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/train/data.h"
@@ -26,11 +32,13 @@ namespace {
 
 using Names = std::vector<std::string>;
 
+/// The type that a key requires.
 std::string type_name(const Field& field) {
   static constexpr const char* kNames[] = {"a boolean", "an integer", "a number", "a string"};
   return kNames[field.value.index()];
 }
 
+/// The type of a value that was given.
 std::string type_name(const toml::node& node) {
   switch (node.type()) {
     case toml::node_type::boolean:
@@ -50,7 +58,7 @@ std::string type_name(const toml::node& node) {
   }
 }
 
-/// The value as it stands in a recipe. JSON's literals are TOML's, but for infinity and NaN.
+/// The value as it stands in a recipe. JSON's literals are TOML's too, except infinity and NaN.
 std::string toml_text(const Field& field) {
   const auto* number = std::get_if<double*>(&field.value);
   if (number != nullptr && !std::isfinite(**number)) return fmt::format("{}", **number);
@@ -62,6 +70,7 @@ std::string where(const std::string& origin, const toml::source_region& source) 
   return fmt::format("recipe: {}:{}: ", origin, source.begin.line);
 }
 
+/// Refuses a name with the legal ones and the nearest of them. `what` says what it names.
 [[noreturn]] void refuse_name(const std::string& where, const std::string& what,
                               const std::string& given, const Names& legal) {
   const std::string nearest = nearest_name(given, legal);
@@ -69,14 +78,16 @@ std::string where(const std::string& origin, const toml::source_region& source) 
                         list_names(legal), nearest.empty() ? "" : "; nearest: " + nearest);
 }
 
+/// The value of a field that holds a number.
 double number(const Field& field) {
   if (const auto* value = std::get_if<double*>(&field.value)) return **value;
   return static_cast<double>(*std::get<std::int64_t*>(field.value));
 }
 
+/// Checks the value of a field against its legal values.
 void check_legal(const std::string& where, const Field& field) {
   if (const auto* range = std::get_if<Range>(&field.legal)) {
-    // Written so that NaN is refused too.
+    // Negated, so that NaN is refused too.
     if (!(number(field) >= range->min && number(field) <= range->max)) {
       fail<InvalidArgument>("{}{} = {}; a value {} is required", where, field.path(),
                             toml_text(field), range->text);
@@ -89,13 +100,16 @@ void check_legal(const std::string& where, const Field& field) {
   }
 }
 
+/// Sets the field to the value of the node. @throws InvalidArgument on another type or an illegal
+/// value.
 void assign(const std::string& where, const Field& field, const toml::node& node) {
+  // Types must be equal, except that an integer is a number too.
   const bool fits = std::visit(
       [&](auto* target) {
         using Value = std::remove_pointer_t<decltype(target)>;
         auto value = node.value_exact<Value>();
         if constexpr (std::is_same_v<Value, double>) {
-          if (node.is_integer()) value = node.value<double>();  // 1 is a number too
+          if (node.is_integer()) value = node.value<double>();
         }
         if (value) *target = *value;
         return value.has_value();
@@ -108,7 +122,7 @@ void assign(const std::string& where, const Field& field, const toml::node& node
   check_legal(where, field);
 }
 
-/// model.name first: which keys a model has depends on it.
+/// Sets model.name, if it is given, before all other keys: they depend on it.
 void assign_model_name(Recipe& recipe, const toml::table& document, const std::string& origin) {
   const auto* model = document["model"].as_table();
   const auto name = model == nullptr ? toml::table::const_iterator() : model->find("name");
@@ -133,6 +147,7 @@ std::vector<Field> section_fields(const std::vector<Field>& all, const std::stri
   return members;
 }
 
+/// The field with this key. @throws InvalidArgument, which says so if the key is of another model.
 const Field& find_key(const std::vector<Field>& members, const std::string& where,
                       const std::string& key) {
   Names keys;
@@ -140,6 +155,7 @@ const Field& find_key(const std::vector<Field>& members, const std::string& wher
     if (field.key == key) return field;
     keys.push_back(field.key);
   }
+  // Not found. Perhaps another model has the key.
   const std::string& section = members.front().section;
   for (const std::string& name : section == "model" ? model_names() : Names()) {
     Recipe other;
@@ -156,6 +172,7 @@ const Field& find_key(const std::vector<Field>& members, const std::string& wher
   refuse_name(where, fmt::format("key of [{}]", section), key, keys);
 }
 
+/// @throws InvalidArgument if the text is no TOML.
 toml::table parse_toml(std::string_view text, const std::string& origin) {
   try {
     return toml::parse(text);
@@ -165,7 +182,8 @@ toml::table parse_toml(std::string_view text, const std::string& origin) {
   }
 }
 
-/// {value = text}, or nothing if that is no TOML: a word, a number of too many digits.
+/// The table {value = text}; none if the text is no TOML value: a word, a number of too many
+/// digits.
 std::optional<toml::table> toml_value(const std::string& text) {
   try {
     return toml::parse("value = " + text);
@@ -189,6 +207,7 @@ Recipe parse_recipe(std::string_view text, const std::string& origin) {
   Recipe recipe;
   const toml::table document = parse_toml(text, origin);
   assign_model_name(recipe, document, origin);
+  // Section by section, key by key.
   const std::vector<Field> all = fields(recipe);
   for (const auto& [name, body] : document) {
     const std::string at_section = where(origin, name.source());
@@ -208,20 +227,20 @@ Recipe parse_recipe(std::string_view text, const std::string& origin) {
 
 void apply_setting(Recipe& recipe, std::string_view setting) {
   const std::string where = fmt::format("recipe: --set {}: ", setting);
-  const std::size_t equals = setting.find('=');
-  const std::size_t dot = setting.substr(0, equals).find('.');
-  if (equals == std::string_view::npos || dot == std::string_view::npos) {
+  const std::optional<KeyValue> given = split_key_value(setting);
+  if (!given || given->key.find('.') == std::string_view::npos) {
     fail<InvalidArgument>("{}it has no '.' or no '='; section.key=value is required", where);
   }
   if (const auto offset = io::first_invalid_utf8(setting)) {
-    fail<InvalidArgument>("recipe: --set {}: not UTF-8 at byte {}; UTF-8 is required",
-                          setting.substr(0, equals), *offset);
+    fail<InvalidArgument>("recipe: --set {}: not UTF-8 at byte {}; UTF-8 is required", given->key,
+                          *offset);
   }
   const std::vector<Field> all = fields(recipe);
-  const auto members = section_fields(all, where, std::string(setting.substr(0, dot)));
-  const Field& field =
-      find_key(members, where, std::string(setting.substr(dot + 1, equals - dot - 1)));
-  const std::string value(setting.substr(equals + 1));
+  const std::size_t dot = given->key.find('.');
+  const auto members = section_fields(all, where, std::string(given->key.substr(0, dot)));
+  const Field& field = find_key(members, where, std::string(given->key.substr(dot + 1)));
+  const std::string value(given->value);
+  // A string may stand without quotes: such a value is taken as it is.
   const bool quoted = !value.empty() && (value.front() == '"' || value.front() == '\'');
   if (std::holds_alternative<std::string*>(field.value) && !quoted) {
     assign(where, field, toml::value(value));
@@ -248,8 +267,9 @@ void validate(const Recipe& recipe) {
   }
   check_model(recipe.model);
   const MeshShape mesh = mesh_of(recipe);
-  check_mesh(mesh, mesh.cp);  // ranks are launched along cp alone
-  // One document as long as the sequence: legal for every mask that is legal for any documents.
+  check_mesh(mesh, mesh.cp);  // ranks are launched along cp only
+  // Real documents are not known yet. One document as long as the sequence is legal in every mask
+  // that is legal with any documents.
   const plan::Mask mask =
       sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1));
   plan::check_legal(attention_problem(recipe, mask),
@@ -261,6 +281,7 @@ std::vector<std::string> settings(const Recipe& recipe) {
   std::vector<std::string> lines;
   for (const Field& field : fields(copy)) {
     const std::string path = field.path();
+    // Paths and output may differ between ranks.
     const bool local = field.section == "job" || field.section == "metrics" ||
                        path == "training.dataset_path" || path == "parallelism.proofs";
     if (!local) lines.push_back(fmt::format("{} = {}", path, toml_text(field)));

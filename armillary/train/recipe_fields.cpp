@@ -1,3 +1,7 @@
+// recipe_fields.cpp: the table of keys: section, key, member, meaning, legal values.
+//
+// fields() puts it together in the order in which recipes are printed: [job], [model] with the keys
+// of the named model, the sections that decide what is trained, then those of runs.
 #include "armillary/train/recipe_fields.h"
 
 #include <fmt/format.h>
@@ -17,6 +21,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// Ranges, each with its words for errors.
 Range at_least(std::int64_t min) {
   return {static_cast<double>(min), DBL_MAX, fmt::format("at least {}", min)};
 }
@@ -31,14 +36,14 @@ Range below_one() {
   return {0, std::nextafter(1.0, 0.0), "at least 0 and below 1"};
 }
 
-// Heads and widths are `int` in plans.
+// Plans store heads and widths as `int`.
 constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kMaxLayers = 4096;
 constexpr std::int64_t kMaxBatch = 4096;
 
 using Names = std::vector<std::string>;
 
-/// How a run is spread over ranks and told of; the other sections say what is trained.
+/// Keys of [parallelism], [comm] and [metrics]: the ranks of a run, and its output.
 std::vector<Field> fields_of_runs(Recipe& r) {
   return {
       {"parallelism", "pipeline_parallel_degree", &r.parallelism.pipeline_parallel_degree,
@@ -66,8 +71,9 @@ std::vector<Field> fields_of_runs(Recipe& r) {
   };
 }
 
-/// The keys of the model that is named.
+/// Keys of [model] that the named model has.
 std::vector<Field> fields_of_model(Recipe& r, const Range& size) {
+  // 0 stands for the model's own choice.
   const Range size_or_default = between(0, kMaxSize);
   const bool is_llama = r.model.name == "llama";
   const std::string hidden_about = is_llama ? "width of the MLP; 0: 8/3 dim, as the keys below say"
@@ -84,6 +90,7 @@ std::vector<Field> fields_of_model(Recipe& r, const Range& size) {
       {"model", "rope_theta", &r.model.rope_theta, "base of the rotary periods", above_zero()},
       {"model", "enable_weight_tying", &r.model.enable_weight_tying, "output = embedding"},
   };
+  // Llama's rule for the width of its MLP.
   if (is_llama) {
     keys.push_back({"model", "multiple_of", &r.model.multiple_of,
                     "hidden_dim 0 is rounded up to a multiple of it", size});
@@ -102,6 +109,7 @@ std::vector<Field> fields(Recipe& r) {
       {"job", "description", &r.job.description, "a line for the reader"},
   };
   std::ranges::move(fields_of_model(r, size), std::back_inserter(all));
+  // Keys that decide what is trained.
   std::vector<Field> training = {
       {"training", "dataset_path", &r.training.dataset_path, "folder or file of UTF-8 text"},
       {"training", "dataset_extensions", &r.training.dataset_extensions,

@@ -23,9 +23,9 @@ Recipe with(const std::string& setting) {
   return recipe;
 }
 
-/// A refused recipe says all of `texts`, on one line.
+/// Expects the error of a refused recipe to be one line that has all of `texts`.
 template <class... Texts>
-void expect_refused(const std::string& toml, const Texts&... texts) {
+void expect_error(const std::string& toml, const Texts&... texts) {
   EXPECT_THAT([&] { parse_recipe(toml, "r.toml"); },
               ThrowsMessage<InvalidArgument>(AllOf(HasSubstr(texts)..., Not(HasSubstr("\n")))))
       << toml;
@@ -54,25 +54,24 @@ TEST(Recipe, ReadsEveryType) {
 }
 
 TEST(Recipe, UnknownNamesAreRefusedWithTheNearest) {
-  expect_refused("\n[trainning]\nsteps = 1\n", "recipe: r.toml:2: ", "section 'trainning'",
-                 "nearest: training");
-  expect_refused("[training]\nsteps = 1\nseq_length = 4\n", "r.toml:3: ", "'seq_length'",
-                 "nearest: seq_len");
-  expect_refused("steps = 1\n", "r.toml:1: steps is an integer outside any section");
-  expect_refused("[lr_scheduler]\ndecay_type = \"cosin\"\n", "lr_scheduler.decay_type 'cosin'",
-                 "linear, sqrt or cosine is required", "nearest: cosine");
+  expect_error("\n[trainning]\nsteps = 1\n", "recipe: r.toml:2: ", "section 'trainning'",
+               "nearest: training");
+  expect_error("[training]\nsteps = 1\nseq_length = 4\n", "r.toml:3: ", "'seq_length'",
+               "nearest: seq_len");
+  expect_error("steps = 1\n", "r.toml:1: steps is an integer outside any section");
+  expect_error("[lr_scheduler]\ndecay_type = \"cosin\"\n", "lr_scheduler.decay_type 'cosin'",
+               "linear, sqrt or cosine is required", "nearest: cosine");
 }
 
 TEST(Recipe, KeysOfAnotherModelAreRefused) {
-  expect_refused("[model]\nmultiple_of = 32\n",
-                 "r.toml:2: key of [model] 'multiple_of' belongs to ", "name, dim, ",
-                 "nearest: model.name = \"llama\"");
-  expect_refused("[model]\nname = \"llama\"\nmultipleof = 3\n", "'multipleof' is not known",
-                 "nearest: multiple_of");
-  expect_refused("[model]\nname = \"lama\"\n", "r.toml:2: model.name 'lama'", "gpt or llama",
-                 "nearest: llama");
-  expect_refused("[model]\nname = 3\n", "model.name is an integer");
-  // A key may stand before the name that it belongs to, in a file and in settings.
+  expect_error("[model]\nmultiple_of = 32\n", "r.toml:2: key of [model] 'multiple_of' belongs to ",
+               "name, dim, ", "nearest: model.name = \"llama\"");
+  expect_error("[model]\nname = \"llama\"\nmultipleof = 3\n", "'multipleof' is not known",
+               "nearest: multiple_of");
+  expect_error("[model]\nname = \"lama\"\n", "r.toml:2: model.name 'lama'", "gpt or llama",
+               "nearest: llama");
+  expect_error("[model]\nname = 3\n", "model.name is an integer");
+  // A key of a model may stand before model.name, in a file and in settings.
   const Recipe recipe = parse_recipe("[model]\nmultiple_of = 32\nname = \"llama\"\n", "r.toml");
   EXPECT_EQ(recipe.model.multiple_of, 32);
   EXPECT_EQ(parse_recipe(print_recipe(recipe), "again").model.multiple_of, 32);
@@ -88,7 +87,7 @@ TEST(Recipe, KeysOfLlamaHaveTheirRanges) {
   EXPECT_EQ(parsed("multiple_of = 2147483647").multiple_of, 2147483647);
   EXPECT_EQ(parsed("ffn_dim_multiplier = 1e9").ffn_dim_multiplier, 1e9);
   const auto refused = [&](const std::string& line, const std::string& required) {
-    expect_refused(llama + line + "\n", "r.toml:3: model." + line, required);
+    expect_error(llama + line + "\n", "r.toml:3: model." + line, required);
   };
   refused("multiple_of = 0", "between 1 and 2147483647 is required");
   refused("multiple_of = 2147483648", "between 1 and 2147483647 is required");
@@ -100,36 +99,35 @@ TEST(Recipe, KeysOfLlamaHaveTheirRanges) {
 TEST(Recipe, MemoryKeysAreRefusedLikeAllOthers) {
   EXPECT_EQ(with("activation_checkpoint.mode=attention_output").activation_checkpoint.mode,
             "attention_output");
-  expect_refused("[activation_checkpoint]\nmode = \"attention_outputs\"\n",
-                 "activation_checkpoint.mode 'attention_outputs'",
-                 "none, full or attention_output is required", "nearest: attention_output");
-  expect_refused("[activation_checkpoint]\nmode = \"ful\"\n", "nearest: full");
-  expect_refused("[activation_checkpoints]\n", "nearest: activation_checkpoint");
-  expect_refused("[training]\nloss_chunk_tokens = 0\n",
-                 "training.loss_chunk_tokens = 0; a value between 1 and");
+  expect_error("[activation_checkpoint]\nmode = \"attention_outputs\"\n",
+               "activation_checkpoint.mode 'attention_outputs'",
+               "none, full or attention_output is required", "nearest: attention_output");
+  expect_error("[activation_checkpoint]\nmode = \"ful\"\n", "nearest: full");
+  expect_error("[activation_checkpoints]\n", "nearest: activation_checkpoint");
+  expect_error("[training]\nloss_chunk_tokens = 0\n",
+               "training.loss_chunk_tokens = 0; a value between 1 and");
 }
 
 TEST(Recipe, WrongTypesAreRefused) {
-  expect_refused("[training]\nsteps = \"10\"\n",
-                 "r.toml:2: training.steps is a string; an integer is required");
-  expect_refused("[training]\nsteps = 10.0\n", "training.steps is a number with a fraction");
-  expect_refused("[optimizer]\nlr = true\n", "optimizer.lr is a boolean; a number is required");
-  expect_refused("[optimizer]\nlr = [1]\n", "optimizer.lr is an array");
-  expect_refused("[optimizer]\nlr = 2024-01-01\n", "optimizer.lr is a date or time");
-  expect_refused("[job]\ndump_folder = 1\n", "job.dump_folder is an integer; a string");
-  expect_refused("[model.dim]\n", "model.dim is a table");
+  expect_error("[training]\nsteps = \"10\"\n",
+               "r.toml:2: training.steps is a string; an integer is required");
+  expect_error("[training]\nsteps = 10.0\n", "training.steps is a number with a fraction");
+  expect_error("[optimizer]\nlr = true\n", "optimizer.lr is a boolean; a number is required");
+  expect_error("[optimizer]\nlr = [1]\n", "optimizer.lr is an array");
+  expect_error("[optimizer]\nlr = 2024-01-01\n", "optimizer.lr is a date or time");
+  expect_error("[job]\ndump_folder = 1\n", "job.dump_folder is an integer; a string");
+  expect_error("[model.dim]\n", "model.dim is a table");
 }
 
 TEST(Recipe, ValuesOutOfRangeAreRefused) {
-  expect_refused("[training]\nseq_len = 0\n", "training.seq_len = 0; a value between 1 and");
-  expect_refused("[training]\nseed = -1\n", "training.seed = -1; a value at least 0 is required");
-  expect_refused("[optimizer]\nlr = nan\n", "optimizer.lr = nan; a value above 0 is required");
-  expect_refused("[optimizer]\nlr = inf\n", "optimizer.lr = inf");
-  expect_refused("[optimizer]\nbeta2 = 1\n",
-                 "optimizer.beta2 = 1.0; a value at least 0 and below 1");
-  expect_refused("[training]\nsteps = 99999999999999999999\n", "r.toml:2: ", "TOML is required");
-  expect_refused("[training\n", "r.toml:1: ", "TOML is required");
-  expect_refused("[training]\nsteps = 1\nsteps = 2\n", "r.toml:3: ");
+  expect_error("[training]\nseq_len = 0\n", "training.seq_len = 0; a value between 1 and");
+  expect_error("[training]\nseed = -1\n", "training.seed = -1; a value at least 0 is required");
+  expect_error("[optimizer]\nlr = nan\n", "optimizer.lr = nan; a value above 0 is required");
+  expect_error("[optimizer]\nlr = inf\n", "optimizer.lr = inf");
+  expect_error("[optimizer]\nbeta2 = 1\n", "optimizer.beta2 = 1.0; a value at least 0 and below 1");
+  expect_error("[training]\nsteps = 99999999999999999999\n", "r.toml:2: ", "TOML is required");
+  expect_error("[training\n", "r.toml:1: ", "TOML is required");
+  expect_error("[training]\nsteps = 1\nsteps = 2\n", "r.toml:3: ");
 }
 
 TEST(Recipe, SettingsAreTomlOrBareStrings) {
@@ -199,7 +197,7 @@ TEST(Recipe, DefaultRecipeIsValid) {
   EXPECT_EQ(recipe.parallelism.context_parallel_degree, 4);
 }
 
-/// Every key, with a value that no other has.
+/// A recipe with another value for every key.
 TEST(Recipe, EveryKeyIsTheMemberOfItsName) {
   const Recipe r = parse_recipe(R"(
 [job]
@@ -294,7 +292,7 @@ log_freq = 26
   is(r.metrics.log_freq, 26, "log_freq");
 }
 
-/// The edges of all ranges.
+/// Values at the ends of all ranges.
 TEST(Recipe, EdgesAreLegalAndWhatLiesBeyondIsRefused) {
   struct Edge {
     const char* key;

@@ -1,7 +1,11 @@
 #include "armillary/train/same_recipe.h"
 
+#include <ATen/core/Tensor.h>
+
 #include <algorithm>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "armillary/comm/collectives.h"
@@ -11,6 +15,7 @@
 namespace armillary::train {
 namespace {
 
+/// Settings, one a line.
 using Lines = std::vector<std::string>;
 
 std::string text_of(const Lines& lines) {
@@ -19,7 +24,7 @@ std::string text_of(const Lines& lines) {
   return text;
 }
 
-/// That of `root`, on every rank.
+/// The text of rank `root`, on every rank. Its size travels first.
 std::string text_of_rank(comm::Communicator& comm, std::string text, int root) {
   auto size = static_cast<std::int64_t>(text.size());
   comm::broadcast(comm, comm::array(std::span(&size, 1)), root);
@@ -28,17 +33,18 @@ std::string text_of_rank(comm::Communicator& comm, std::string text, int root) {
   return text;
 }
 
-/// The first lines that differ.
+/// The first lines in which two texts differ.
 std::pair<std::string_view, std::string_view> difference(std::string_view a, std::string_view b) {
+  // Takes the first line off a text; an empty line off an empty text.
   const auto next = [](std::string_view& text) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
     return line;
   };
   while (!a.empty() || !b.empty()) {
-    const std::string_view of_a = next(a);
-    const std::string_view of_b = next(b);
-    if (of_a != of_b) return {of_a, of_b};
+    const std::string_view line_a = next(a);
+    const std::string_view line_b = next(b);
+    if (line_a != line_b) return {line_a, line_b};
   }
   return {};
 }
@@ -48,6 +54,8 @@ std::pair<std::string_view, std::string_view> difference(std::string_view a, std
 void expect_same_recipe(comm::Communicator& comm, const Recipe& recipe) {
   Lines lines = settings(recipe);
   lines.insert(lines.begin(), fmt::format("version = {}", proof::version()));
+
+  // Compare with rank 0, and tell every rank who differs.
   const std::string mine = text_of(lines);
   const std::string first = text_of_rank(comm, mine, 0);
   std::int64_t same = mine == first ? 1 : 0;
@@ -55,11 +63,34 @@ void expect_same_recipe(comm::Communicator& comm, const Recipe& recipe) {
   comm::all_gather(comm, comm::array(std::span(&same, 1)), comm::array(std::span(all)));
   const auto other = std::ranges::find(all, 0);
   if (other == all.end()) return;
+
+  // The first rank that differs sends its text, so that all ranks throw the same error.
   const auto rank = static_cast<int>(other - all.begin());
   const std::string its = text_of_rank(comm, mine, rank);
-  const auto [of_first, of_other] = difference(first, its);
-  fail<InvalidArgument>("train: rank 0 has {}, rank {} has {}; one recipe is required", of_first,
-                        rank, of_other);
+  const auto [first_line, its_line] = difference(first, its);
+  comm::barrier(comm);  // All ranks have its text before one of them throws and aborts the group.
+  fail<InvalidArgument>("train: rank 0 has {}, rank {} has {}; one recipe is required", first_line,
+                        rank, its_line);
+}
+
+void expect_same_parameters(comm::Communicator& comm, const ParameterStore& store) {
+  // A digest of the digests of all parameters, in their order.
+  std::string digests;
+  for (const at::Tensor& parameter : store.parameters()) {
+    digests += to_string(proof::digest_of(std::string_view(
+        static_cast<const char*>(parameter.const_data_ptr()), parameter.nbytes())));
+  }
+  const proof::Digest mine = proof::digest_of(digests);
+  std::vector<proof::Digest> all(comm.world());
+  comm::all_gather(comm, std::as_bytes(std::span(&mine, 1)),
+                   std::as_writable_bytes(std::span(all)));
+  const auto other = std::ranges::find_if(all, [&](const auto& one) { return one != all[0]; });
+  if (other == all.end()) return;
+  comm::barrier(comm);  // All ranks know it before one of them throws and aborts the group.
+  fail<InvalidArgument>(
+      "train: the parameters of rank {} differ from those of rank 0 before the first step; equal "
+      "ones are required: draw them from the same seed",
+      other - all.begin());
 }
 
 }  // namespace armillary::train

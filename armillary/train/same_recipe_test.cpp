@@ -6,18 +6,19 @@
 #include <atomic>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/train/estimate.h"
-#include "armillary/train/small_training.h"
+#include "armillary/train/testing/small_training.h"
 
 namespace armillary::train {
 namespace {
 
 using Change = std::function<void(Recipe& recipe, int rank)>;
 
-/// What every rank of three throws; they must all throw the same.
+/// The text that three ranks throw; expects the same one on all of them.
 std::string refusal(const Change& change) {
   std::string text;
   comm::run_ranks(3, [&](comm::Communicator& comm) {
@@ -30,7 +31,7 @@ std::string refusal(const Change& change) {
       mine = e.what();
     }
     if (comm.rank() == 0) text = mine;
-    comm.split(0, 0);  // the group goes on, and rank 0 is done
+    comm.split(0, 0);  // the group is still usable; and `text` is written before the others read it
     EXPECT_EQ(mine, text) << "rank " << comm.rank();
   });
   return text;
@@ -59,6 +60,48 @@ TEST(SameRecipe, FilesMayLieElsewhere) {
               recipe.metrics.log_freq = 1 + rank;
             }),
             "");
+}
+
+// Ranks whose models draw from other seeds have equal recipes and would train two models.
+TEST(SameParameters, AreRequiredBeforeTheFirstStep) {
+  std::atomic<int> steps = 0;
+  std::vector<std::string> told(3);
+  const auto body = [&](comm::Communicator& comm) {
+    const Recipe recipe = small_recipe();
+    Recipe of_model = recipe;
+    if (comm.rank() == 2) of_model.training.seed += 1;
+    const auto model = make_model(of_model);
+    const PackedText text = words(recipe.training.seq_len);
+    try {
+      train(Mesh(comm, {.cp = 3}), *model, text, recipe, [&](const StepMetrics&) { ++steps; });
+    } catch (const InvalidArgument& error) {
+      told[comm.rank()] = error.what();
+      throw;
+    }
+  };
+  EXPECT_THROW(comm::run_ranks(3, body), InvalidArgument);
+  for (const std::string& text : told) {
+    EXPECT_THAT(text, testing::HasSubstr("the parameters of rank 2 differ from those of rank 0"));
+  }
+  EXPECT_EQ(steps, 0);
+}
+
+// The launcher of train(mesh, ..) need not abort the group: the function itself does.
+TEST(SameRecipe, ARankThatThrowsInOnStepEndsTheOthers) {
+  std::string told;
+  const auto body = [&](comm::Communicator& comm) {
+    Recipe recipe = small_recipe();
+    const auto model = make_model(recipe);
+    const PackedText text = words(recipe.training.seq_len);
+    const auto on_step = [](const StepMetrics&) { throw Error("on_step failed"); };
+    try {
+      train(Mesh(comm, {.cp = 2}), *model, text, recipe, on_step);
+    } catch (const Error& error) {  // and stay, as a launcher of processes does
+      if (comm.rank() == 1) told = error.what();
+    }
+  };
+  EXPECT_THROW(comm::run_ranks(2, body, {.timeout_s = 20}), CommError);
+  EXPECT_THAT(told, testing::HasSubstr("on_step failed"));
 }
 
 TEST(SameRecipe, IsRequiredBeforeTheFirstStep) {

@@ -1,3 +1,8 @@
+// trainer.cpp: one step on one rank, and the launcher of ranks as threads.
+//
+// A step reads its sequences ahead, in the step before, so that the plans of their masks are proved
+// beside compute. Then, for each sequence: shard, forward, backward into the store's gradients.
+// Then one sum over the ranks, clipping and AdamW, which are the same arithmetic on every rank.
 #include "armillary/train/trainer.h"
 
 #include <ATen/Functions.h>
@@ -17,10 +22,11 @@
 #include "armillary/core/error.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/proof/together.h"
+#include "armillary/runtime/or_abort.h"
 #include "armillary/train/attend_over_ranks.h"
 #include "armillary/train/estimate.h"
+#include "armillary/train/host_info.h"
 #include "armillary/train/lr_schedule.h"
-#include "armillary/train/machine.h"
 #include "armillary/train/matmul_peak.h"
 #include "armillary/train/models/model.h"
 #include "armillary/train/optimizer.h"
@@ -30,6 +36,7 @@
 namespace armillary::train {
 namespace {
 
+/// The values as a batch of one sequence, [1, L].
 at::Tensor row(const std::vector<std::int64_t>& values) {
   return at::tensor(values, at::kLong).view({1, -1});
 }
@@ -38,17 +45,17 @@ at::ScalarType compute_dtype(const Recipe& recipe) {
   return recipe.training.mixed_precision_param == "bfloat16" ? at::kBFloat16 : at::kFloat;
 }
 
-/// What the matrices are multiplied in.
+/// The dtype in which matrices are multiplied (linear.h), for the measured peak.
 at::ScalarType product_dtype(const Recipe& recipe) {
   return cpu_multiplies_bf16() ? compute_dtype(recipe) : at::kFloat;
 }
 
-/// The sign of a NaN says nothing, but would be printed.
+/// Clears the sign of a NaN, which means nothing but would be printed.
 double unsigned_nan(double value) {
   return std::isnan(value) ? std::abs(value) : value;
 }
 
-/// A sequence and the attention over it: what is planned, proved ahead and run.
+/// A sequence and the problem of the attention over it.
 struct Task {
   Sequence sequence;
   plan::Problem problem;
@@ -66,15 +73,20 @@ class RankTrainer {
         cost_(model.cost()),
         store_(model.parameters()),
         optimizer_(store_, recipe.optimizer),
-        peak_flops_(measure_matmul_peak(comm_, product_dtype(recipe))) {}
+        peak_flops_(measure_matmul_peak(comm_, product_dtype(recipe))) {
+    expect_same_parameters(comm_, store_);
+  }
 
   StepMetrics step(std::int64_t step) {
     const auto begin = std::chrono::steady_clock::now();
     const std::vector<Task> batch = step == 1 ? read_batch(1) : std::move(next_batch_);
     if (step < recipe_.training.steps) read_ahead(step + 1);
+
+    // The loss is a mean over the targets of all sequences, so they are counted first.
     std::int64_t targets = 0;
     for (const Task& task : batch) targets += task.sequence.targets();
 
+    // Forward and backward of each sequence, then sums over the ranks.
     store_.zero_gradients();
     double loss = 0;
     std::int64_t visible_pairs = 0;
@@ -83,6 +95,8 @@ class RankTrainer {
       loss += forward_backward(task, std::max<std::int64_t>(targets, 1));
     }
     loss = sum_over_ranks(loss);
+
+    // Update. Loss and norm are equal on all ranks, so all of them fail or none.
     const double grad_norm = optimizer_.clip(recipe_.training.max_norm);
     if (!std::isfinite(loss) || !std::isfinite(grad_norm)) {
       fail<Error>(
@@ -99,6 +113,7 @@ class RankTrainer {
   }
 
  private:
+  /// The sequences of a step, checked, and their problems on this world.
   std::vector<Task> read_batch(std::int64_t step) const {
     std::vector<Task> batch;
     const std::int64_t size = recipe_.training.local_batch_size;
@@ -112,8 +127,8 @@ class RankTrainer {
     return batch;
   }
 
-  /// Reads the batch of the next step. Its plans are proved beside this one: packed documents bring
-  /// new masks every step.
+  /// Reads the training batch of the next step. Its plans are proved beside this step: packed
+  /// documents bring new masks every step.
   void read_ahead(std::int64_t step) {
     next_batch_ = read_batch(step);
     for (const Task& task : next_batch_) {
@@ -121,12 +136,13 @@ class RankTrainer {
     }
   }
 
-  /// Adds this rank's gradients of one sequence; returns its share of the loss.
+  /// Forward and backward of this rank's tokens of one sequence. Adds to the gradients and returns
+  /// this rank's share of the loss.
   double forward_backward(const Task& task, std::int64_t targets) {
     const plan::Problem& problem = task.problem;
     const auto shards = plan::shards(problem.layout, problem.mask, comm_.world());
     const auto positions = plan::positions(shards.q[static_cast<std::size_t>(comm_.rank())]);
-    store_.gather();
+    const ParameterStore::Gathered gathered(store_);
     const auto loss =
         model_.loss({.tokens_BL = row(gather(task.sequence.tokens, positions)),
                      .labels_BL = row(gather(task.sequence.labels, positions))},
@@ -138,17 +154,18 @@ class RankTrainer {
                     at::tensor(positions, at::kLong)) /
         targets;
     loss.backward();
-    store_.release();
+    store_.check_views();
     return loss.item().toDouble();
   }
 
-  /// Sums the gradients in place and the loss.
+  /// Sums the gradients over the ranks in place, and the loss.
   double sum_over_ranks(double loss) {
     comm::all_reduce_sum(comm_, store_.flat_gradients());
     comm::all_reduce_sum(comm_, std::span(&loss, 1));
     return loss;
   }
 
+  /// Adds rates and memory to the metrics of a step that took so many seconds.
   StepMetrics measure(StepMetrics metrics, std::int64_t visible_pairs, double seconds) const {
     const std::int64_t tokens = recipe_.training.seq_len * recipe_.training.local_batch_size;
     const double rank_seconds = seconds * comm_.world();
@@ -164,29 +181,34 @@ class RankTrainer {
   const Recipe& recipe_;
   const Data& data_;
   plan::Strategy strategy_;
-  std::vector<Task> next_batch_;
+  std::vector<Task> next_batch_;  ///< Read ahead.
   Model& model_;
   ModelCost cost_;
   ParameterStore store_;
   Optimizer optimizer_;
-  double peak_flops_;
+  double peak_flops_;  ///< Measured peak of one rank; 0 for no mfu.
 };
 
 }  // namespace
 
 void train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
            const std::function<void(const StepMetrics&)>& on_step) {
-  expect_same_recipe(mesh.cp(), recipe);
-  if (data.vocab_size() > model.vocab_size()) {
-    fail<InvalidArgument>(
-        "train: data with a vocabulary of {}; at most {}, the model's, is required",
-        data.vocab_size(), model.vocab_size());
-  }
-  RankTrainer trainer(mesh, model, data, recipe);
-  for (std::int64_t step = 1; step <= recipe.training.steps; ++step) {
-    const StepMetrics metrics = trainer.step(step);
-    if (mesh.cp().rank() == 0) on_step(metrics);
-  }
+  // A rank that throws, in on_step or for its own data, ends the others with its reason.
+  runtime::or_abort(mesh.cp(), [&] {
+    expect_same_recipe(mesh.cp(), recipe);
+    if (data.vocab_size() > model.vocab_size()) {
+      fail<InvalidArgument>(
+          "train: data with a vocabulary of {}; at most {}, the model's, is required",
+          data.vocab_size(), model.vocab_size());
+    }
+
+    // Only rank 0 tells the caller; losses and norms are equal on all ranks.
+    RankTrainer trainer(mesh, model, data, recipe);
+    for (std::int64_t step = 1; step <= recipe.training.steps; ++step) {
+      const StepMetrics metrics = trainer.step(step);
+      if (mesh.cp().rank() == 0) on_step(metrics);
+    }
+  });
 }
 
 void train(const Recipe& recipe, const Data& data,

@@ -3,11 +3,11 @@
 //   step:  sequence -> shard -> forward -> backward -> sum gradients -> clip -> AdamW
 //          \_____ per rank, attention over all ranks _____/  \_______ replicas stay equal _______/
 //
-// Every rank holds the whole model and its own tokens of each sequence. Ranks come from whoever
-// launches them: as threads of this process, or any others that have a communicator. The loss is
-// the sum over all target tokens of the step divided by their number, so it and the gradients do
-// not depend on the number of ranks, up to rounding. Every plan is proved before it runs
-// (proof/together.h), that of a step beside the step before.
+// Every rank holds the whole model and its own tokens of each sequence. Ranks may be threads of
+// this process, or anything else that has a communicator. The loss is the sum over all target
+// tokens of the step divided by their number, so it and the gradients do not depend on the number
+// of ranks, up to rounding. Every plan is proved before it runs (proof/together.h), beside the step
+// before.
 #pragma once
 
 #include <cstdint>
@@ -21,33 +21,32 @@
 
 namespace armillary::train {
 
-/// What one step was like. Rates are per rank, as torchtitan's are per device.
+/// Metrics of one step. Rates are per rank, as torchtitan's are per device.
 struct StepMetrics {
   std::int64_t step = 0;  ///< From 1.
   double loss = 0;        ///< Mean cross-entropy per target token, in nats, before the update.
   double grad_norm = 0;   ///< 2-norm of the gradient of all parameters, before clipping.
   std::int64_t memory_bytes = 0;  ///< Peak resident memory of the process so far.
   double tps = 0;                 ///< Tokens per second.
-  double tflops = 0;              ///< 10^12 floating point operations of the model per second:
-                                  ///< matrices, and visible query-key pairs only.
+  double tflops = 0;              ///< ModelCost::flops per second, in 10^12.
   std::optional<double> mfu;      ///< tflops over the measured peak of a rank, in percent.
 };
 
-/// One rank's part of the recipe's steps; every rank of the mesh calls it with its own replica of
-/// the model, and `on_step` is called after each step by rank 0. What to train is `model`: the
-/// recipe's [model] and activation_checkpoint are not read. The rank computes with the threads that
-/// its thread has (at::set_num_threads).
-/// @throws InvalidArgument if ranks have other recipes (same_recipe.h), if the vocabulary of the
-/// data is larger than the model's, or as checked_sequence, in the step before that of the
-/// sequence; the rest as below; CommError on ranks whose peer has failed.
+/// One rank's part of all steps of the recipe. Every rank of the mesh calls it with its own
+/// replica; rank 0 calls `on_step` after each step. It trains `model` and does not read [model] and
+/// [activation_checkpoint]. It computes with the threads of the calling thread
+/// (at::set_num_threads).
+/// @throws InvalidArgument if the recipes of two ranks differ (same_recipe.h), if the data has a
+/// larger vocabulary than the model, or as checked_sequence one step ahead of the sequence; Error
+/// as below; CommError on ranks whose peer has failed.
 void train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
            const std::function<void(const StepMetrics&)>& on_step);
 
 /// Launches the recipe's ranks as threads of this process, each with the recipe's model.
 ///
 /// (1) The same recipe and data give bitwise the same loss and grad_norm in every run on the same
-///     machine, whatever the timing. (2) `on_step` may throw: all ranks then end, and its exception
-///     is thrown again.
+/// machine, whatever the timing; (2) `on_step` may throw: all ranks then end, and its exception is
+/// thrown again.
 /// @throws InvalidArgument if the recipe is not valid for this data; CommError if a rank waits
 /// longer than comm.train_timeout_seconds; Error if the loss is not finite (names the step).
 void train(const Recipe& recipe, const Data& data,

@@ -1,5 +1,5 @@
 // trainer_by_hand_test.cpp: a whole training run, from the packed text to AdamW, against the same
-// run worked out with the plain model of plain_decoder.h, in fp64, on one device.
+// run computed with the plain model of plain_decoder.h, in fp64, on one device.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 #include "armillary/train/matmul_peak.h"
 #include "armillary/train/models/registry.h"
 #include "armillary/train/packed_text.h"
-#include "armillary/train/plain_decoder.h"
+#include "armillary/train/testing/plain_decoder.h"
 #include "armillary/train/trainer.h"
 
 namespace armillary::train {
@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::int64_t kRunLen = 40;
 
-/// Documents whose bytes count up, each byte of the text once: a token alone says what follows.
+/// Documents whose bytes count up, each byte of the text once: a token determines the next one.
 struct CountingText {
   std::vector<std::string> documents;
   std::vector<bool> is_last = std::vector<bool>(256);
@@ -45,7 +45,7 @@ struct CountingText {
   }
 };
 
-/// Tensors of one sequence, from its tokens alone.
+/// Tensors of one sequence, made from its tokens alone.
 struct PlainSequence {
   at::Tensor tokens_L, labels_L, documents_L;
   std::int64_t targets = 0;
@@ -94,7 +94,7 @@ Recipe run_recipe(const RunCase& given) {
   recipe.training.max_norm = 0.5;
   recipe.training.loss_chunk_tokens = 7;
   recipe.training.seed = 11;
-  // Steps as large as the gradients: what is scaled wrongly shows.
+  // Steps are as large as the gradients, so a wrong scale shows.
   recipe.optimizer = {
       .name = "AdamW", .lr = 0.05, .beta1 = 0.7, .beta2 = 0.8, .eps = 0.01, .weight_decay = 0.3};
   recipe.lr_scheduler = {
@@ -107,7 +107,7 @@ Recipe run_recipe(const RunCase& given) {
   return recipe;
 }
 
-// Warm-up in 2 steps; 3 of 6 decay, from 1 to 0.1 at step 7.
+// Warm-up in 2 steps; 3 of 6 steps decay, from 1 towards 0.1 at step 7.
 constexpr double kRates[] = {0.5, 1, 1, 1, 0.7, 0.4};
 
 /// Loss and gradient norm of every step.
@@ -187,7 +187,7 @@ TEST(TrainByHand, LossAndGradientNormAreThoseOfPlainOps) {
   }
 }
 
-/// A step of 2 sequences of 40 tokens on 2 ranks, full attention: all is per rank.
+/// A step of 2 sequences of 40 tokens on 2 ranks, full attention; rates are per rank.
 TEST(TrainByHand, RatesAreOfTheTimeOfAStepAndOfTheOperationsOfTheModel) {
   Recipe recipe = run_recipe({.name = "rates", .world = 2, .mask = "full"});
   recipe.training.steps = 30;
@@ -205,7 +205,7 @@ TEST(TrainByHand, RatesAreOfTheTimeOfAStepAndOfTheOperationsOfTheModel) {
   const double pairs = 2 * 2 * 4 * 40 * 40;  // sequences, layers, heads, and pairs of 8 dims
   const double flops = 6 * matrices * 2 * 40 + 12 * 8 * pairs;
   double told = 0;
-  std::size_t filled = 0;  // Steps that take most of the time between their ends.
+  std::size_t filled = 0;  // steps whose own time is most of the time between two ends
   for (std::size_t i = 0; i < steps.size(); ++i) {
     EXPECT_NEAR(steps[i].tflops * 1e12 / steps[i].tps, flops / 80, 1e-6 * flops)
         << "step " << i + 1;

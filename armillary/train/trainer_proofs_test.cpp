@@ -1,4 +1,4 @@
-// What a training run proves, and that it runs nothing else.
+// trainer_proofs_test.cpp: the proofs of a training run; no program runs without one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@
 #include "armillary/proof/proof_file.h"
 #include "armillary/proof/proofs.h"
 #include "armillary/train/estimate.h"
-#include "armillary/train/small_training.h"
+#include "armillary/train/testing/small_training.h"
 
 namespace armillary::train {
 namespace {
@@ -25,7 +25,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// Leaves out the first send of rank 1 in one of the passes.
+/// A schedule whose rank 1 lacks its first send in one of the passes.
 struct WithoutASend : plan::Schedule {
   WithoutASend(std::unique_ptr<const plan::Schedule> whole, plan::Pass broken)
       : whole(std::move(whole)), broken(broken) {}
@@ -63,11 +63,11 @@ TEST(Train, APlanThatIsWrongDoesNotRun) {
   }
 }
 
-// Each mask once, whatever the layers, steps and ranks; and what was proved ahead is what runs.
+// Each mask is proved once, whatever the layers, steps and ranks, and proofs made ahead are used.
 TEST(Train, EveryMaskIsProvedOnce) {
   for (const std::string mask : {"window:left=9,right=1", "documents"}) {
     Recipe recipe = small_recipe();
-    recipe.training.seq_len = 46;  // in no other test: proofs are kept for the whole process
+    recipe.training.seq_len = 46;  // no other test uses it: proofs are kept for the whole process
     recipe.parallelism.context_parallel_degree = 3;
     recipe.parallelism.mask = mask;
     recipe.training.steps = 3;

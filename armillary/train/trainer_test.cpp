@@ -18,7 +18,7 @@
 #include "armillary/core/error.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/train/estimate.h"
-#include "armillary/train/small_training.h"
+#include "armillary/train/testing/small_training.h"
 
 namespace armillary::train {
 namespace {
@@ -27,7 +27,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-// Summation order is all that may differ between worlds; 1e-5 is the project's bound for fp32.
+// Only the order of sums may differ between worlds; 1e-5 is the project's bound for fp32.
 constexpr double kFp32Relative = 1e-5;
 
 struct Spread {
@@ -36,7 +36,7 @@ struct Spread {
   std::string layout;
 };
 
-/// 20 steps equal those on one rank.
+/// Expects the steps of every spread to equal those on one rank.
 void expect_equal_to_one_rank(const Recipe& recipe, const std::vector<Spread>& spreads) {
   Recipe alone = recipe;
   alone.parallelism.context_parallel_degree = 1;
@@ -68,7 +68,7 @@ TEST(Train, AnyWorldEqualsOneRank) {
                                             {3, "allgather", "striped"}});
 }
 
-/// Every cut of 4 ranks and every value of the keys that makes a difference, layouts in turn.
+/// Every grid of 4 ranks and every value of a key that makes a difference, with layouts in turn.
 TEST(Train, EveryStrategyOfTheRegistryEqualsOneRank) {
   Recipe recipe = small_recipe();
   recipe.training.steps = 5;
@@ -79,7 +79,8 @@ TEST(Train, EveryStrategyOfTheRegistryEqualsOneRank) {
   std::vector<Spread> spreads;
   std::set<std::string> names;
   for (const plan::Strategy& strategy : plan::legal_strategies(problem)) {
-    if (strategy.name.starts_with("without_")) continue;  // a wrong one of another test
+    if (strategy.name.starts_with("without_"))
+      continue;  // a wrong strategy that another test registers
     spreads.push_back({4, to_string(strategy), layouts[spreads.size() % 4]});
     names.insert(strategy.name);
   }
@@ -103,7 +104,7 @@ TEST(Train, MoreRanksThanTokensEqualOneRank) {
   expect_equal_to_one_rank(recipe, {{5, "ring", "zigzag"}});
 }
 
-/// Rounding what travels is seen, and is no more than rounding.
+/// Narrow messages change the result, by no more than rounding.
 TEST(Train, ANarrowWireIsTakenAndCostsARounding) {
   Recipe recipe = small_recipe();
   recipe.parallelism.context_parallel_degree = 4;
@@ -140,7 +141,7 @@ TEST(Train, TheSameRunTwiceIsBitwiseEqual) {
   }
 }
 
-/// What is made again in backward is what was there, in every strategy.
+/// Recomputation changes no bit, in every strategy.
 TEST(Train, RecomputationChangesNoBit) {
   struct Case {
     std::int64_t world;
@@ -224,7 +225,7 @@ TEST(Train, AnExceptionOfTheObserverEndsAllRanks) {
               ThrowsMessage<std::runtime_error>("disk full"));
 }
 
-/// With weights of 3e8 the squares of a row overflow: its norm is 0, and so are all logits.
+/// With weights of 3e8 the squares of a row overflow: norm(x) is 0, and so are all logits.
 TEST(Train, AGradientNormThatIsNotFiniteEndsTheRun) {
   Recipe recipe = small_recipe();
   recipe.optimizer.lr = 3e8;
@@ -233,7 +234,7 @@ TEST(Train, AGradientNormThatIsNotFiniteEndsTheRun) {
                                         "loss [0-9.e+]+ and grad_norm (inf|nan) in step")));
 }
 
-/// A sequence of nothing but separators has nothing to learn, and is no error.
+/// A sequence of separators only has no target, which is no error.
 TEST(Train, AStepWithoutTargetsHasNoLoss) {
   Recipe recipe = small_recipe();
   recipe.training.seq_len = 1;
@@ -273,7 +274,7 @@ TEST(Train, RanksHaveAsManyThreadsAsTheRecipeSays) {
   }
 }
 
-/// Tokens of a vocabulary of its own; the third sequence is what `broken` says.
+/// Data with a vocabulary of its own; its third sequence is `broken`.
 class OwnData : public Data {
  public:
   OwnData(std::int64_t vocab_size, Sequence broken)

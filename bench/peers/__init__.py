@@ -1,1 +1,1 @@
-"""What a user could pick instead of this project, each as a contender of bench/contest.py."""
+"""Alternatives to this project that a user has, each a contender (armillary/bench/contender.h)."""

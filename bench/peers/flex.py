@@ -1,10 +1,9 @@
 """flex_attention, compiled for CPUs, forward only (it has no backward there): a peer of bench/kernel.py.
 
-A side is a cell as JSON (tokens, heads, head_dim, dtype, mask, threads), whose value is seconds; with
-"error " before it the largest difference to fp64, over the largest value, of some rows of the first head.
-The first run of a cell compiles."""
+The side "flex" is one attention, in seconds. The fact "max_error" is the largest difference to fp64, over the
+largest value, of some rows of the first head."""
 
-import json
+import argparse
 import time
 
 import torch
@@ -34,18 +33,17 @@ def visible(mask, tokens):
 
 
 class Cell:
-    """Inputs, and the compiled function, of one cell."""
+    """Inputs and the compiled function of one cell. Making it compiles, which takes up to a minute."""
 
-    def __init__(self, tokens, heads, head_dim, dtype, mask, threads):
-        torch.set_num_threads(threads)
-        torch._dynamo.reset()  # what was compiled for another shape is of no use
-        see = visible(mask, tokens)
+    def __init__(self, args):
+        tokens = args.tokens
+        self.see = visible(args.mask, tokens)
         generator = torch.Generator().manual_seed(7)
-        self.inputs = [
-            torch.randn(1, heads, tokens, head_dim, generator=generator).to(DTYPES[dtype]) for _ in range(3)
-        ]
-        self.see = see
-        blocks = create_block_mask(lambda b, h, q, k: see(q, k), None, None, tokens, tokens, device="cpu")
+        shape = (1, args.heads, tokens, args.head_dim)
+        self.inputs = [torch.randn(shape, generator=generator).to(DTYPES[args.dtype]) for _ in range(3)]
+        blocks = create_block_mask(
+            lambda b, h, q, k: self.see(q, k), None, None, tokens, tokens, device="cpu"
+        )
         compiled = torch.compile(flex_attention, dynamic=False)
         self.attend = lambda: compiled(*self.inputs, block_mask=blocks)
         self.attend()
@@ -65,19 +63,20 @@ class Cell:
 
 
 def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--head-dim", type=int, default=128)
+    parser.add_argument("--dtype", default="fp32", choices=DTYPES)
+    parser.add_argument("--mask", default="causal")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
     answers = claim_stdout()
-    cells = {}
-
-    def run(side):
-        wants_error = side.startswith("error ")
-        text = side.removeprefix("error ")
-        if text not in cells:
-            cells.clear()  # one at a time: long ones are large
-            cells[text] = Cell(**json.loads(text))
-        return cells[text].error() if wants_error else cells[text].seconds()
-
+    torch.set_num_threads(args.threads)
     with torch.no_grad():
-        serve(answers, {"sides": "any cell", "torch": torch.__version__}, run)
+        cell = Cell(args)
+        facts = {"sides": ["flex"], "max_error": cell.error(), "torch": torch.__version__}
+        serve(answers, facts, lambda _: cell.seconds())
 
 
 if __name__ == "__main__":

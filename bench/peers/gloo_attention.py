@@ -1,12 +1,14 @@
 """Causal attention over two processes with one thread each, on Gloo over loopback: a peer of
 bench/strategies.py.
 
-Sides: METHOD PASS, in seconds between barriers, PASS forward or forward+backward; METHOD error, the
-largest difference to one process over the largest value, of the output (and of the gradients where there
-are any)."""
+Sides: METHOD PASS, in seconds between barriers, PASS forward or forward+backward. Every method is checked
+first. Facts: "methods", all of them; "max_error" by method, the largest difference to one process over the
+largest value, of the output and, if there is a backward, of the gradients; "reasons" by method, for those
+that cannot be run and have no sides."""
 
 import argparse
 import contextlib
+import math
 import os
 import tempfile
 import time
@@ -19,10 +21,11 @@ from torch.nn import functional
 
 from bench.peers.gloo_plain import ZigzagRing, ulysses
 from bench.peers.gloo_public import context_parallel, yunchang
-from bench.peers.protocol import UnableError, claim_stdout, serve
+from bench.peers.protocol import UnableError, claim_stdout, reason, serve
 
 WORLD = 2
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+PASSES = ("forward", "forward+backward")
 
 # name: (layout, whether there is a backward pass, how to make it)
 METHODS = {
@@ -45,14 +48,14 @@ def rows_of(layout, rank, tokens):
 
 
 class Problem:
-    """The tensors of the whole sequence, the same on every rank, and the methods that were made so far."""
+    """The tensors of the whole sequence, equal on every rank, and the methods that were made so far."""
 
     def __init__(self, args):
         generator = torch.Generator().manual_seed(7)
         shape = (1, args.heads, WORLD * args.tokens, args.head_dim)
         self.whole = [torch.randn(shape, generator=generator).to(DTYPES[args.dtype]) for _ in range(4)]
         self.made = {}
-        self.turns = {}
+        self.shards = {}
 
     def attention(self, method):
         if method.startswith("PyTorch"):  # its rotation is a setting of the whole process
@@ -75,10 +78,10 @@ class Problem:
     def mine(self, method):
         """This rank's q, k, v and dout, cut once."""
         layout = METHODS[method][0]
-        if layout not in self.turns:
+        if layout not in self.shards:
             rows = rows_of(layout, dist.get_rank(), self.whole[0].size(2))
-            self.turns[layout] = [x.index_select(2, rows) for x in self.whole]
-        return [x.detach() for x in self.turns[layout]]
+            self.shards[layout] = [x.index_select(2, rows) for x in self.whole]
+        return [x.detach() for x in self.shards[layout]]
 
     def seconds(self, method, both):
         dist.barrier()
@@ -93,20 +96,21 @@ class Problem:
         inputs = [x.requires_grad_(has_backward) for x in (q, k, v)]
         out = functional.scaled_dot_product_attention(*inputs, is_causal=True)
         exact = [out.detach(), *(torch.autograd.grad(out, inputs, dout) if has_backward else [])]
-        worst = 0.0
+        errors = []
         for part, whole in zip(self.compute(method, has_backward), exact, strict=True):
             parts = [torch.empty_like(part, memory_format=torch.contiguous_format) for _ in range(WORLD)]
             dist.all_gather(parts, part.contiguous())
             for rank, of_rank in enumerate(parts):
                 at = whole.index_select(2, rows_of(layout, rank, whole.size(2)))
-                worst = max(
-                    worst, float((of_rank.float() - at.float()).abs().max() / whole.float().abs().max())
-                )
+                errors.append((of_rank.float() - at.float()).abs().max() / whole.float().abs().max())
+        worst = float(torch.stack(errors).max())  # NaN if one of them is
+        if not math.isfinite(worst):
+            raise UnableError("its result is not finite")
         return worst
 
 
 def do(problem, side):
-    """What all ranks do for one line."""
+    """One line, as every rank does it: METHOD PASS, or METHOD error."""
     method, _, what = side.rpartition(" ")
     if method not in METHODS:
         raise UnableError(f"{method}; one of {', '.join(METHODS)} is required")
@@ -118,7 +122,8 @@ def do(problem, side):
 
 
 def follow(problem):
-    """The other ranks: what rank 0 does, until it ends. What fails here fails there, and rank 0 says it."""
+    """The other ranks: they do what rank 0 does, until it ends. A failure here fails there too, and rank 0
+    tells the reason."""
     while True:
         line = [None]
         dist.broadcast_object_list(line, 0)
@@ -126,6 +131,18 @@ def follow(problem):
             return
         with contextlib.suppress(Exception):
             do(problem, line[0])
+
+
+def check_all(run):
+    """Runs every method once against one process: the facts of this peer."""
+    errors, reasons = {}, {}
+    for method in METHODS:
+        try:
+            errors[method] = run(f"{method} error")
+        except Exception as error:  # noqa: BLE001, a method that cannot be run is a row of the table
+            reasons[method] = reason(error)
+    sides = [f"{method} {direction}" for method in errors for direction in PASSES]
+    return {"sides": sides, "methods": list(METHODS), "max_error": errors, "reasons": reasons}
 
 
 def rank_main(rank, args, meeting, answers_fd):
@@ -145,9 +162,8 @@ def rank_main(rank, args, meeting, answers_fd):
         return do(problem, side)
 
     if rank == 0:
-        sides = [f"{method} {what}" for method in METHODS for what in ("forward", "forward+backward")]
         with os.fdopen(answers_fd, "w") as answers:
-            serve(answers, {"sides": sides, "torch": torch.__version__}, run)
+            serve(answers, check_all(run) | {"torch": torch.__version__}, run)
         dist.broadcast_object_list([None], 0)
     else:
         follow(problem)

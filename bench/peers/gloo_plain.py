@@ -1,5 +1,5 @@
 """Causal zigzag ring attention and Ulysses on torch.distributed, written plainly on PyTorch's flash kernel
-for CPUs: what an engineer does without a library. Shards are [1, H, tokens, D]."""
+for CPUs, as an engineer does without a library. Shards are [1, H, tokens, D]."""
 
 import torch
 import torch.distributed as dist
@@ -10,7 +10,8 @@ flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_back
 
 
 def pass_on(tensors):
-    """Sends to the next rank, receives from the one before: what comes, and a function that waits for it."""
+    """Sends to the next rank and receives from the one before. Returns the tensors that come, and a function
+    that waits for them."""
     rank, world = dist.get_rank(), dist.get_world_size()
     tensors = [tensor.contiguous() for tensor in tensors]  # gradients of the flash kernel are not
     coming = [torch.empty_like(tensor) for tensor in tensors]
@@ -34,8 +35,8 @@ def fold(out, lse, part_out, part_lse):
 
 
 class ZigzagRing(torch.autograd.Function):
-    """A rank holds pieces r and 2P-1-r. Of an earlier rank all queries see the first piece; of a later one
-    the second half of the queries sees all."""
+    """A rank holds pieces r and 2P-1-r. Keys of an earlier rank: all queries see the first piece, none the
+    second. Keys of a later rank: the second half of the queries sees all, the first half none."""
 
     @staticmethod
     def forward(ctx, q, k, v):

@@ -1,8 +1,8 @@
 """GPT and Llama of `armillary train` in plain PyTorch on one process: a peer of bench/train.py.
 
 Pre-norm with RMSNorm, rotary positions, GELU or SwiGLU, no biases; same names, same start from the
-same seed, AdamW. A side is "step": one step of training, whose value has seconds, loss, grad_norm and the
-most memory that was ever held."""
+same seed, AdamW. The side NAME is one step of training, in seconds; a step before the first turn warms it up.
+Facts: "loss" and "grad_norm" of that first step, and "memory_bytes", the most that the process ever held."""
 
 import argparse
 import pathlib
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from bench.peers.protocol import claim_stdout, serve
 
-SEPARATOR = 256  # ends a document; a token is a byte else
+SEPARATOR = 256  # ends a document; all other tokens are bytes
 
 
 def rotate(x_BHLD, cos, sin):
@@ -49,7 +49,7 @@ class FeedForward(nn.Module):
 
 
 class SwiGlu(nn.Module):
-    """As wide as llama_options of models/llama.h makes it with multiple_of 256."""
+    """The width is that of llama_options in models/llama.h with multiple_of 256."""
 
     def __init__(self, dim):
         super().__init__()
@@ -108,6 +108,7 @@ class Decoder(nn.Module):
 
 def main():
     parser = argparse.ArgumentParser()
+    parser.add_argument("--name", default="step", help="of the side")
     parser.add_argument("--text", type=pathlib.Path, required=True, help="one document: the only sequence")
     parser.add_argument("--model", default="gpt", choices=FEED_FORWARDS)
     parser.add_argument("--dim", type=int, default=512)
@@ -123,7 +124,7 @@ def main():
     adamw = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
     tokens = torch.tensor([*args.text.read_bytes(), SEPARATOR])
 
-    def step(_):
+    def step():
         begin = time.perf_counter()
         with torch.autocast("cpu", torch.bfloat16, enabled=args.dtype == "bf16"):
             logits = model(tokens[None, :-1])
@@ -132,14 +133,14 @@ def main():
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         adamw.step()
         adamw.zero_grad(set_to_none=True)
-        return {
-            "seconds": time.perf_counter() - begin,
-            "loss": float(loss.detach()),
-            "grad_norm": float(norm),
-            "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        }
+        return time.perf_counter() - begin, {"loss": float(loss.detach()), "grad_norm": float(norm)}
 
-    serve(answers, {"sides": ["step"], "torch": torch.__version__}, step)
+    def run(_):
+        seconds, _ = step()
+        return seconds, {"memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+
+    _, first = step()
+    serve(answers, {"sides": [args.name], **first, "torch": torch.__version__}, run)
 
 
 if __name__ == "__main__":

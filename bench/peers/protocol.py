@@ -1,4 +1,4 @@
-"""The peer's end of the protocol of bench/contest.py."""
+"""The peer's end of the lines of JSON that armillary/bench/contender.h describes."""
 
 import json
 import os
@@ -6,14 +6,14 @@ import sys
 
 
 def claim_stdout():
-    """Standard output for answers alone: what libraries print goes to standard error from here on."""
+    """Standard output for answers alone: prints of libraries go to standard error from here on."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return answers
 
 
 class UnableError(Exception):
-    """A peer cannot do it; the text is the reason, ready for the table."""
+    """A peer cannot run a side. The text is the reason, ready for the table."""
 
 
 def reason(error):
@@ -27,16 +27,21 @@ def reason(error):
 
 
 def serve(answers, facts, run):
-    """Answers every line of standard input with what `run(line)` returns, or its error."""
+    """Prints the facts, then answers each line of standard input with the value of `run(line)` or its error.
 
-    def answer(value):
-        answers.write(json.dumps(value) + "\n")
+    `run` may return (value, facts): facts that are added to those of the contender."""
+
+    def answer(content):
+        answers.write(json.dumps(content) + "\n")
         answers.flush()
 
     answer(facts)
     for line in sys.stdin:
         side = line.strip()
         try:
-            answer({"side": side, "value": run(side)})
+            value = run(side)
         except Exception as error:  # noqa: BLE001, a peer's failure is a row of the table
             answer({"side": side, "error": reason(error)})
+            continue
+        value, found = value if isinstance(value, tuple) else (value, {})
+        answer({"side": side, "value": value, "facts": found})

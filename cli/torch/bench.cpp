@@ -1,4 +1,11 @@
-// The verb `bench`: how fast parts are on this machine, each checked before it is timed.
+// The verb `bench`: measures parts of the program on this machine, each checked before it is timed.
+// It has a verb of its own for each bench: kernel, layer, merge, cores; and turns, which measures
+// only other programs.
+//
+// All benches work alike. Flags become a case, the case a rate with several sides (ours, the peak,
+// alternatives), and the sides take turns for some seconds. With --against, other programs take
+// turns with them (bench/contender.h). With --on-request, this program is such a program itself:
+// lines of standard input say which side runs next.
 #include <fmt/format.h>
 
 #include <array>
@@ -9,7 +16,8 @@
 #include <string_view>
 #include <vector>
 
-#include "armillary/bench/report.h"
+#include "armillary/bench/contender.h"
+#include "armillary/bench/result_json.h"
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
@@ -19,7 +27,7 @@
 namespace armillary::cli {
 namespace {
 
-/// As given on the command line; each bench reads some of it.
+/// The flags of all benches as the user wrote them; each bench has and reads some of them.
 struct BenchFlags {
   std::string dtype = "fp32";
   std::string head_dim = "128";
@@ -33,19 +41,27 @@ struct BenchFlags {
   std::string threads = "1";
   std::vector<std::string> strategies;
   std::string seconds = "2";
+  std::string least = "3";
+  std::vector<std::string> against;
+  std::string deadline = "600";
   bool sdpa = false;
   bool no_kernels = false;
+  bool cores = false;
   bool json = false;
   bool on_request = false;
 };
 
+/// KV heads; as many as query heads if the flag was left out.
 int kv_heads(const BenchFlags& flags) {
   return parse_count(flags.kv_heads.empty() ? "--heads" : "--kv-heads",
                      flags.kv_heads.empty() ? flags.heads : flags.kv_heads);
 }
 
+// The case of each bench. @throws InvalidArgument for flags that do not parse.
+
 bench::KernelCase kernel_case(const BenchFlags& flags) {
   constexpr std::array<std::string_view, 2> kPasses{"forward", "backward"};
+  // Values that the bench itself parses, such as the mask, stay texts.
   const bool forward = parse_choice("--pass", flags.pass, kPasses) == 0;
   return {.dtype = plan::parse_dtype(flags.dtype),
           .head_dim = parse_count("--head-dim", flags.head_dim),
@@ -85,7 +101,22 @@ bench::CoresCase cores_case(const BenchFlags& /*flags*/) {
   return {};
 }
 
-/// `bench kernel: isa avx2, dtype fp32, ..`, numbers to four digits.
+bench::TurnLimits turn_limits(const BenchFlags& flags) {
+  return {.seconds = static_cast<double>(parse_integer("--seconds", flags.seconds, {0, 3600})),
+          .least = parse_count("--least", flags.least)};
+}
+
+/// Seconds that another program has for each answer.
+double deadline_s(const BenchFlags& flags) {
+  return static_cast<double>(parse_count("--deadline", flags.deadline));
+}
+
+/// Prints a line of JSON. Commands and reasons are texts of others, which may be no UTF-8.
+void print_json(const nlohmann::ordered_json& line) {
+  fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
+/// A result in words: `bench kernel, isa avx2, dtype fp32, ..`, numbers to four digits.
 std::string as_text(const nlohmann::ordered_json& line) {
   std::string text;
   for (const auto& [key, value] : line.items()) {
@@ -97,8 +128,8 @@ std::string as_text(const nlohmann::ordered_json& line) {
   return text;
 }
 
-/// Runs one side for every line of `in` that names it, so that another program can make it take
-/// turns with sides of other programs.
+/// Prints the facts and the names of the sides, then runs a side for every line of `in` that names
+/// one. So another program can let the sides of several programs take turns.
 void serve(const nlohmann::ordered_json& facts, const std::vector<bench::Side>& sides,
            std::istream& in) {
   nlohmann::ordered_json ready = facts;
@@ -107,34 +138,72 @@ void serve(const nlohmann::ordered_json& facts, const std::vector<bench::Side>& 
   for (const bench::Side& side : sides) names.push_back(side.name);
   const std::vector<std::string_view> choices(names.begin(), names.end());
   ready["sides"] = names;
-  fmt::print("{}\n", ready.dump());
-  std::fflush(stdout);
+  print_json(ready);
+  std::fflush(stdout);  // The other program waits for this line, and for every answer.
   for (std::string name; std::getline(in, name);) {
     const std::size_t side = parse_choice("side", name, choices);
-    fmt::print("{}\n", nlohmann::ordered_json{{"side", name}, {"value", sides[side].run()}}.dump());
+    print_json({{"side", name}, {"value", sides[side].run()}});
     std::fflush(stdout);
   }
 }
 
-template <class Rate, class Case>
-void measure(const Case& given, const BenchFlags& flags) {
-  const double seconds = static_cast<double>(parse_integer("--seconds", flags.seconds, {0, 3600}));
-  Rate rate(given);
-  const std::vector<bench::Side> sides = rate.sides();
-  if (flags.on_request) return serve(facts_json(given, rate), sides, std::cin);
-  const bench::Rounds rounds = bench::take_turns(sides, seconds);
-  for (const nlohmann::ordered_json& line : report(given, rate, rounds)) {
-    fmt::print("{}\n", flags.json ? line.dump() : as_text(line));
-  }
-  const std::string left_out = bench::left_out_text(rounds);
-  if (!flags.json && !left_out.empty()) fmt::print("{}\n", left_out);
+/// Prints all sides of the turns, those of other programs too: one object, or one line a side.
+void print_turns(const bench::TurnSummary& turns, const bench::Contenders& others, bool json) {
+  if (json) return print_json(turns_json(turns, others));
+  for (const std::string& line : turns_text(turns, others)) fmt::print("{}\n", line);
 }
 
-/// One of the benches, with the flags that it shares with others.
+/// Says which turns were left out, unless the output is JSON, which has them in its results.
+void print_left_out(const bench::TurnSummary& turns, bool json) {
+  const std::string text = json ? "" : left_out_text(turns);
+  if (!text.empty()) fmt::print("{}\n", text);
+}
+
+/// Measures one case, prints a line for each result, and with --against one for all sides.
+template <class Rate, class Case>
+void measure(const Case& given, const BenchFlags& flags) {
+  // Phase 1 of 3: the rate, which checks its results when it is made. Bad flags are refused first.
+  const bench::TurnLimits limits = turn_limits(flags);
+  const double deadline = deadline_s(flags);
+  Rate rate(given);
+  std::vector<bench::Side> sides = rate.sides();
+  if (flags.on_request) return serve(facts_json(given, rate), sides, std::cin);
+  // Phase 2 of 3: other programs, one after the other; then the turns of all.
+  bench::Contenders others(flags.against, deadline);
+  others.add_sides(sides);
+  const bench::TurnSummary turns = take_turns(sides, limits);
+  // Phase 3 of 3: the results.
+  for (const nlohmann::ordered_json& line : result_lines(given, rate, turns)) {
+    flags.json ? print_json(line) : fmt::print("{}\n", as_text(line));
+  }
+  if (!flags.against.empty()) print_turns(turns, others, flags.json);
+  print_left_out(turns, flags.json);
+}
+
+/// Lets other programs take turns, without a side of this one except the cores.
+void measure_others(const BenchFlags& flags) {
+  const bench::TurnLimits limits = turn_limits(flags);
+  if (flags.against.empty()) {
+    fail<InvalidArgument>("turns: no program given; at least one --against COMMAND is required");
+  }
+  bench::Contenders others(flags.against, deadline_s(flags));
+  std::vector<bench::Side> sides;
+  others.add_sides(sides);
+  // A side may take minutes: the cores are looked at before each, and the worst look counts.
+  for (std::size_t i = 0; flags.cores && i < sides.size(); i += 2) {
+    sides.insert(sides.begin() + static_cast<std::ptrdiff_t>(i), bench::cores_side());
+  }
+  const bench::TurnSummary turns = take_turns(sides, limits);
+  print_turns(turns, others, flags.json);
+  print_left_out(turns, flags.json);
+}
+
+/// One of the benches as a verb, with functions that add the flags it shares with others.
 struct Bench {
   CLI::App* app;
   std::shared_ptr<BenchFlags> flags = std::make_shared<BenchFlags>();
 
+  /// A flag with a value, which may be left out but not be empty.
   void add(const char* name, std::string& value, const char* help) const {
     app->add_option(name, value, help)->option_text(" ")->check(not_empty());
   }
@@ -148,12 +217,34 @@ struct Bench {
     add("--kv-heads", flags->kv_heads, "KV heads; must divide the query heads [as many]");
     add("--mask", flags->mask, "As for `armillary plan`, over tokens x world [causal]");
   }
-  void add_output() const {
-    add("--seconds", flags->seconds, "How long to measure; at least 3 rounds [2]");
+  /// How long, and in which form; all benches have these.
+  void add_turns() const {
+    add("--seconds", flags->seconds, "How long to measure; at least 3 turns [2]");
     app->add_flag("--json", flags->json, "One JSON object a line");
-    app->add_flag("--on-request", flags->on_request,
-                  "Run what a line of standard input names, and answer with its value");
   }
+  /// For benches that have sides of their own.
+  CLI::Option* add_on_request() const {
+    return app->add_flag("--on-request", flags->on_request,
+                         "Run what a line of standard input names, and answer with its value");
+  }
+  /// For benches that other programs can join.
+  CLI::Option* add_against() const {
+    CLI::Option* option =
+        app->add_option("--against", flags->against,
+                        "Command of a program that takes turns with these sides; several times too")
+            ->option_text("COMMAND")
+            ->expected(1)
+            ->take_all()
+            ->check(not_empty());
+    add("--deadline", flags->deadline, "Seconds for each answer of such a program [600]");
+    return option;
+  }
+  /// The last three together. A program that runs on request takes no turns by itself.
+  void add_output() const {
+    add_turns();
+    add_against()->excludes(add_on_request());
+  }
+  /// Sets the action of the verb: `case_of` makes the case, which a Rate measures.
   template <class Rate, class Case>
   void measures(Case (*case_of)(const BenchFlags&), int& exit_code) const {
     app->callback([given = flags, case_of, &exit_code] {
@@ -163,7 +254,10 @@ struct Bench {
   }
 };
 
+// Each function below adds one bench: its flags with their defaults, and its help.
+
 void add_kernel(CLI::App& verb, int& exit_code) {
+  // Defaults that differ between benches, then flags.
   const Bench bench{verb.add_subcommand("kernel", "Attention of one block on one rank")};
   bench.flags->tokens = "4096";
   bench.flags->layout = "contiguous";
@@ -179,7 +273,7 @@ void add_kernel(CLI::App& verb, int& exit_code) {
                       "PyTorch's flash kernel beside it (full and causal)");
   bench.add_output();
   bench.app->footer(
-      "Rates are medians of rounds in which the peak, ours and PyTorch's flash kernel take turns;\n"
+      "Rates are medians of turns in which the peak, ours and PyTorch's flash kernel take turns;\n"
       "ARMILLARY_ISA=amx|avx512_bf16|avx512|avx2|portable forces an instruction set (armillary "
       "doctor).\n"
       "\nExamples:\n"
@@ -233,15 +327,38 @@ void add_merge(CLI::App& verb, int& exit_code) {
 void add_cores(CLI::App& verb, int& exit_code) {
   const Bench bench{
       verb.add_subcommand("cores", "Two threads beside one: whether a second core is there")};
-  bench.add_output();
+  bench.add_turns();
+  bench.add_on_request();
   bench.app->footer(
       "The rate of two independent peaks over that of one: below 1.8 another has the second core,\n"
-      "or it is half of the first. Other benches of several threads ask it in every round, and "
+      "or it is half of the first. Other benches of several threads ask it in every turn, and "
       "leave\n"
-      "such rounds out.\n"
+      "such turns out.\n"
       "\nExamples:\n"
       "  armillary bench cores\n");
   bench.measures<bench::CoresRate>(cores_case, exit_code);
+}
+
+void add_turns(CLI::App& verb, int& exit_code) {
+  const Bench bench{verb.add_subcommand("turns", "Other programs, each a run a turn")};
+  bench.add_turns();
+  bench.add("--least", bench.flags->least, "Turns at least, however long they take [3]");
+  bench.add_against();
+  bench.app->add_flag("--cores", bench.flags->cores,
+                      "Leave out turns in which a second core was not there");
+  bench.app->footer(
+      "A program prints {\"sides\": [\"a\", ..]} when it is ready, reads lines that name a side, "
+      "and "
+      "answers\nwith {\"side\": \"a\", \"value\": 0.5} or {\"side\": \"a\", \"error\": "
+      "\"reason\"}. The "
+      "result is the median\nof each side.\n"
+      "\nExamples:\n"
+      "  armillary bench turns --against 'old/armillary bench kernel --on-request' \\\n"
+      "      --against 'new/armillary bench kernel --on-request' --json\n");
+  bench.app->callback([given = bench.flags, &exit_code] {
+    measure_others(*given);
+    exit_code = kDone;
+  });
 }
 
 }  // namespace
@@ -252,8 +369,10 @@ void add_bench(CLI::App& app, int& exit_code) {
   add_layer(*verb, exit_code);
   add_merge(*verb, exit_code);
   add_cores(*verb, exit_code);
-  verb->allow_extras();  // to say which there are
+  add_turns(*verb, exit_code);
+  verb->allow_extras();  // An unknown bench is refused below, with the list of benches.
   verb->callback([verb] {
+    // The callback of the bench has run by itself. Without one, the error lists all benches.
     if (!verb->get_subcommands().empty()) return;
     std::vector<std::string> names;
     for (const CLI::App* bench : verb->get_subcommands({})) names.push_back(bench->get_name());

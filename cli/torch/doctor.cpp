@@ -1,4 +1,5 @@
-// armillary doctor: the sets of kernels that this machine can run, their peaks, and which is taken.
+// The verb `doctor`: the instruction sets for which there are kernels, their peak rates on this
+// machine, and for each dtype the set that is used, with the reason.
 #include <fmt/format.h>
 
 #include <array>
@@ -14,7 +15,7 @@
 namespace armillary::cli {
 namespace {
 
-using kernel::cpu::IsaReport;
+using kernel::cpu::IsaStatus;
 using kernel::cpu::IsaUse;
 
 constexpr const char* kDoctorNotes =
@@ -28,46 +29,49 @@ constexpr const char* kDoctorNotes =
     "  ARMILLARY_ISA=avx2 armillary doctor\n"
     "\nExit code: 0 done, 2 ARMILLARY_ISA names no set that runs here.";
 
-/// In the order of kernel::cpu::Element.
+/// Names of dtypes, in the order of kernel::cpu::Element.
 constexpr std::array<std::string_view, kernel::cpu::kElements> kDtypes{"fp32", "bf16", "fp16"};
 
+/// A rate for the table; "-" if it was not measured.
 std::string as_cell(double gflops) {
   return gflops == 0 ? "-" : fmt::format("{:.1f}", gflops);
 }
 
-void print_table(const std::vector<IsaReport>& reports) {
+/// A row for each set, then a line for each dtype.
+void print_table(const std::vector<IsaStatus>& statuses) {
   fmt::print("{:<12}{:>10}{:>10}{:>10}  GFLOP/s of one thread\n", "set", kDtypes[0], kDtypes[1],
              kDtypes[2]);
-  for (const IsaReport& report : reports) {
-    // bf16 has the most to say: sets differ there.
-    const IsaUse& bf16 = report.uses[index_of(kernel::cpu::Element::BFloat16)];
-    fmt::print("{:<12}", report.name);
-    for (const IsaUse& use : report.uses) fmt::print("{:>10}", as_cell(use.gflops));
+  for (const IsaStatus& status : statuses) {
+    // The last column is about bf16: it is the dtype for which sets differ most.
+    const IsaUse& bf16 = status.uses[index_of(kernel::cpu::Element::BFloat16)];
+    fmt::print("{:<12}", status.name);
+    for (const IsaUse& use : status.uses) fmt::print("{:>10}", as_cell(use.gflops));
     fmt::print("  {}\n", bf16.taken               ? "taken"
-                         : report.missing.empty() ? "not taken: " + bf16.why
-                                                  : "does not run here: " + report.missing);
+                         : status.missing.empty() ? "not taken: " + bf16.why
+                                                  : "does not run here: " + status.missing);
   }
   for (std::size_t dtype = 0; dtype < kDtypes.size(); ++dtype) {
-    for (const IsaReport& report : reports) {
-      const IsaUse& use = report.uses[dtype];
-      if (use.taken) fmt::print("{} takes {}: {}\n", kDtypes[dtype], report.name, use.why);
+    for (const IsaStatus& status : statuses) {
+      const IsaUse& use = status.uses[dtype];
+      if (use.taken) fmt::print("{} takes {}: {}\n", kDtypes[dtype], status.name, use.why);
     }
   }
 }
 
-nlohmann::ordered_json as_json(const std::vector<IsaReport>& reports) {
+/// The set of each dtype first, then all facts about each set.
+nlohmann::ordered_json as_json(const std::vector<IsaStatus>& statuses) {
   nlohmann::ordered_json taken;
   nlohmann::ordered_json sets = nlohmann::ordered_json::array();
-  for (const IsaReport& report : reports) {
-    nlohmann::ordered_json set{{"name", report.name}, {"runs", report.missing.empty()}};
-    if (!report.missing.empty()) set["missing"] = report.missing;
+  for (const IsaStatus& status : statuses) {
+    nlohmann::ordered_json set{{"name", status.name}, {"runs", status.missing.empty()}};
+    if (!status.missing.empty()) set["missing"] = status.missing;
     for (std::size_t dtype = 0; dtype < kDtypes.size(); ++dtype) {
-      const IsaUse& use = report.uses[dtype];
+      const IsaUse& use = status.uses[dtype];
       nlohmann::ordered_json& out = set[std::string(kDtypes[dtype])];
       if (use.gflops != 0) out["peak_gflops"] = use.gflops;
       out["taken"] = use.taken;
       out["why"] = use.why;
-      if (use.taken) taken[std::string(kDtypes[dtype])] = report.name;
+      if (use.taken) taken[std::string(kDtypes[dtype])] = status.name;
     }
     sets.push_back(std::move(set));
   }
@@ -82,11 +86,11 @@ void add_doctor(CLI::App& app, int& exit_code) {
   verb->add_flag("--json", *json, "One JSON object");
   verb->footer(kDoctorNotes);
   verb->callback([json, &exit_code] {
-    const std::vector<IsaReport> reports = kernel::cpu::report_isas();
+    const std::vector<IsaStatus> statuses = kernel::cpu::isa_statuses();
     if (*json) {
-      fmt::print("{}\n", as_json(reports).dump());
+      fmt::print("{}\n", as_json(statuses).dump());
     } else {
-      print_table(reports);
+      print_table(statuses);
     }
     exit_code = kDone;
   });

@@ -1,7 +1,8 @@
-// armillary-torch: all verbs, those that need libtorch too. `armillary` starts it when it has to.
+// The program `armillary-torch`: all verbs, with those that need libtorch. `armillary` starts it
+// for them.
 #include "cli/program.h"
 
-// What may still throw is stderr that cannot be written; nobody is left to be told.
+// Only a standard error that cannot be written may still throw, and then no message can be shown.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
   return armillary::cli::run_program(argc, argv, armillary::cli::all_verbs());

@@ -1,4 +1,6 @@
-// armillary train: reads a recipe, plans it, and trains or says what training would take.
+// The verb `train`: reads a recipe with its settings, estimates memory and time, and trains, or
+// with
+// --dry-run prints the estimate only.
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -7,10 +9,10 @@
 
 #include "armillary/core/error.h"
 #include "armillary/train/estimate.h"
+#include "armillary/train/host_info.h"
 #include "armillary/train/load_text.h"
-#include "armillary/train/machine.h"
+#include "armillary/train/metrics_writer.h"
 #include "armillary/train/recipe.h"
-#include "armillary/train/report.h"
 #include "armillary/train/trainer.h"
 #include "cli/verbs.h"
 
@@ -27,6 +29,7 @@ Examples:
 The run folder (job.dump_folder) gets recipe.toml and metrics.jsonl.
 Exit code: 0 done, 1 the run failed, 2 bad input.)";
 
+/// The command line of the verb.
 struct TrainArguments {
   std::string recipe;
   std::vector<std::string> settings;
@@ -39,7 +42,8 @@ void print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
 }
 
-/// Ranks are threads: all of them must fit into this machine.
+/// Refuses a recipe that needs more memory than this machine has. Ranks are threads of one process,
+/// so the memory of all of them counts.
 void require_memory(const train::Recipe& recipe, const train::Estimate& estimate) {
   constexpr double kGib = 1 << 30;
   const double needed = static_cast<double>(estimate.memory.total()) / kGib *
@@ -54,6 +58,7 @@ void require_memory(const train::Recipe& recipe, const train::Estimate& estimate
 }
 
 void run_train(const TrainArguments& arguments) {
+  // The recipe: the file, then the settings in the order in which they were given.
   train::Recipe recipe = train::load_recipe(arguments.recipe);
   for (const std::string& setting : arguments.settings) train::apply_setting(recipe, setting);
   train::validate(recipe);
@@ -61,6 +66,7 @@ void run_train(const TrainArguments& arguments) {
     print(train::print_recipe(recipe));
     return;
   }
+  // The estimate, which needs the documents for their masks.
   const train::PackedText text = train::load_text(recipe.training);
   const train::Estimate estimate = train::estimate(recipe, text);
   const std::string summary = arguments.json ? train::to_json(recipe, estimate).dump() + '\n'
@@ -69,10 +75,12 @@ void run_train(const TrainArguments& arguments) {
     print(summary);
     return;
   }
+  // The run. Its folder is written from here on.
   require_memory(recipe, estimate);
-  train::Reporter reporter(recipe, arguments.json);
+  train::MetricsWriter metrics_writer(recipe, arguments.json);
   if (!arguments.json) print(summary);
-  train::train(recipe, text, [&](const train::StepMetrics& metrics) { reporter.report(metrics); });
+  train::train(recipe, text,
+               [&](const train::StepMetrics& metrics) { metrics_writer.write(metrics); });
 }
 
 }  // namespace

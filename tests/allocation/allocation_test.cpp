@@ -1,4 +1,4 @@
-// What a step of attention allocates once it is warm: nothing.
+// A warm step of attention allocates nothing.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 
 #include "armillary/comm/local.h"
 #include "armillary/kernel/cpu_kernel.h"
-#include "armillary/plan/strategies/every_strategy.h"
+#include "armillary/plan/testing/every_strategy.h"
 #include "armillary/runtime/dtypes.h"
 #include "armillary/runtime/executor.h"
 #include "armillary/runtime/program_cache.h"
@@ -133,8 +133,8 @@ class Caller {
   Tiles grads_;
 };
 
-/// Of the rank that allocates most, in a warm step. The least of several: that a pool of messages
-/// grows when more of them are under way than ever before is a late warm-up.
+/// Allocations of a warm step on the rank that allocates most. The least of several steps counts: a
+/// pool of messages still grows when more of them are in flight than ever before.
 std::int64_t allocations_of_a_step(const plan::Problem& problem, const std::string& strategy,
                                    const ExecutionOptions& options) {
   std::int64_t most = 0;

@@ -38,7 +38,7 @@ bool forget_peak() {
   return static_cast<bool>(refs.flush());
 }
 
-/// What resident memory grows by at most, over what was there before and what is given back.
+/// Largest growth of resident memory during a step, beyond the tensors that are kept afterwards.
 std::int64_t peak_above_tensors(const std::string& mask, at::ScalarType dtype) {
   std::int64_t above = 0;
   comm::run_ranks(1, [&](comm::Communicator& comm) {

@@ -1,8 +1,10 @@
-"""Every benchmark runs in its smallest size and says what it promises; contenders that fail are said to."""
+"""Every benchmark runs in its smallest size and has the columns it promises; a contender that fails is a row
+with the reason."""
 
 import json
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 
@@ -57,7 +59,7 @@ def test_layer():
     assert [(row["world"], row["pass"]) for row in found] == [
         (world, direction) for world in (1, 2) for direction in ("forward", "forward+backward")
     ]
-    assert all(("left_out_rounds" in row) == (row["world"] == 2) for row in found)
+    assert all(("left_out_turns" in row) == (row["world"] == 2) for row in found)
 
 
 def test_strategies():
@@ -70,7 +72,7 @@ def test_strategies():
         assert row["who"].startswith("yunchang") or row["max_error"] < 1e-5, row
         assert "seconds" in row or row["reasons"]["seconds"], row
         assert not row["ours"] or row["over_best_other"] > 0, row
-        assert row["left_out_rounds"] == len(row["left_out_cores"]), row
+        assert row["left_out_turns"] == len(row["left_out_cores"]), row
 
 
 def test_train():
@@ -82,7 +84,7 @@ def test_train():
             row["first_grad_norm"] for row in found if row["model"] == model and "first_grad_norm" in row
         ]
         assert max(first) - min(first) < 1e-3 * min(first)
-    assert all(row["left_out_rounds"] == len(row["left_out_cores"]) for row in found)
+    assert all(row["left_out_turns"] == len(row["left_out_cores"]) for row in found)
 
 
 def test_verify():
@@ -93,7 +95,7 @@ def test_verify():
         (what, direction) for what in ("plan", "verify") for direction in ("forward", "backward")
     }
     assert all(row["ms"] > 0 for row in found)
-    assert all(row["left_out_rounds"] == len(row["left_out_cores"]) for row in found)
+    assert all(row["left_out_turns"] == len(row["left_out_cores"]) for row in found)
 
 
 @pytest.mark.parametrize(
@@ -125,41 +127,83 @@ def test_a_benchmark_that_there_is_not():
     assert "nearest: kernel" in done.stderr
 
 
-def peer_script(tmp_path, text):
-    path = tmp_path / "peer.py"
+def turns(*against, env=None, **flags):
+    """The result of `armillary bench turns` between contenders, each a command as a list."""
+    command = contest.program("turns", "--seconds", 0)
+    for one in against:
+        command += ["--against", shlex.join(map(str, one))]
+    for name, value in flags.items():
+        command += [f"--{name}", str(value)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, env=os.environ | (env or {})
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def script(tmp_path, text, name="peer"):
+    path = tmp_path / f"{name}.py"
     path.write_text(text, encoding="utf-8")
-    return [sys.executable, str(path)]
+    return [sys.executable, path]
+
+
+def scripted(tmp_path, sides, name="peer"):
+    """A peer that answers each side from a list of values; an exception in it is an error."""
+    return script(
+        tmp_path,
+        f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from bench.peers.protocol import UnableError, claim_stdout, serve
+
+values = {{side: iter(of_side) for side, of_side in {sides!r}.items()}}
+
+def run(side):
+    value = next(values[side])
+    if isinstance(value, str):
+        raise UnableError(value)
+    return value
+
+serve(claim_stdout(), {{"sides": list(values), "version": 3}}, run)
+""",
+        name,
+    )
 
 
 def test_a_peer_that_is_not_installed(tmp_path):
-    with pytest.raises(contest.RefusedError, match="not installed: 'no_such_module'"):
-        contest.Contender(peer_script(tmp_path, "import no_such_module"))
+    found = turns(script(tmp_path, "import no_such_module"))
+    reason = found["contenders"][0]["reason"]
+    assert contest.short(reason) == "not installed: 'no_such_module'"
+    assert found["medians"] == {}
 
 
-def test_a_library_that_is_not_installed(tmp_path, monkeypatch):
+def test_a_library_that_is_not_installed(tmp_path):
     absent = "raise ModuleNotFoundError('No module named yunchang', name='yunchang')\n"
     (tmp_path / "yunchang.py").write_text(absent, encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    shape = ["--tokens", 16, "--heads", 2, "--head-dim", 16]
-    with contest.Contender(contest.peer("gloo_attention", *shape), timeout_s=120) as gloo:
-        with pytest.raises(contest.RefusedError, match="not installed: yunchang"):
-            gloo.run("yunchang ring forward")
-        assert gloo.run("plain zigzag ring error") < 1e-5  # and the others go on
+    peer = [sys.executable, "-m", "bench.peers.gloo_attention"]
+    peer += ["--tokens", 16, "--heads", 2, "--head-dim", 16]
+    found = turns(peer, env={"PYTHONPATH": str(tmp_path)})
+    facts = found["contenders"][0]["facts"]
+    assert facts["reasons"]["yunchang ring"] == "not installed: yunchang"
+    assert facts["max_error"]["plain zigzag ring"] < 1e-5  # and the others go on
+    assert found["medians"]["plain zigzag ring forward"] > 0
+    assert "yunchang ring forward" not in found["medians"]
 
 
 def test_a_peer_that_hangs_is_ended(tmp_path):
-    script = "import subprocess, time\nsubprocess.Popen(['sleep', '60'])\ntime.sleep(60)"
-    with pytest.raises(contest.RefusedError, match="no answer within 1 s"):
-        contest.Contender(peer_script(tmp_path, script), timeout_s=1)
+    text = "import subprocess, time\nsubprocess.Popen(['sleep', '60'])\ntime.sleep(60)"
+    found = turns(script(tmp_path, text), deadline=1)
+    assert found["contenders"][0]["reason"] == "no answer within 1 s"
 
 
-def test_a_side_that_fails_has_a_reason_and_the_others_go_on():
-    def refuse():
-        raise contest.RefusedError("not today")
-
-    values = iter([3.0, 1.0, 2.0])
-    medians, reasons, counts = contest.take_turns({"a": lambda: next(values), "b": refuse}, 0)
-    assert (medians, reasons, counts) == ({"a": 2.0}, {"b": "not today"}, {"rounds": 3})
+def test_a_side_that_fails_has_a_reason_and_the_others_go_on(tmp_path):
+    good = scripted(tmp_path, {"a": [3.0, 1.0, 2.0]}, "good")
+    bad = scripted(tmp_path, {"b": ["not today"]}, "bad")
+    found = turns(good, bad)
+    assert (found["medians"], found["leasts"]) == ({"a": 2.0}, {"a": 1.0})
+    assert found["reasons"] == {"b": "not today"}
+    assert contest.counts(found) == {"turns": 3}
+    assert found["contenders"][0]["facts"] == {"version": 3}
 
 
 @pytest.mark.parametrize(
@@ -167,32 +211,30 @@ def test_a_side_that_fails_has_a_reason_and_the_others_go_on():
     [
         (
             [1.99, 1.79, 1.8],
-            4.0,
-            {"rounds": 2, "left_out_rounds": 1, "left_out_cores": [1.79], "all_left_out": False},
+            7.0,
+            {"turns": 2, "left_out_turns": 1, "left_out_cores": [1.79], "all_left_out": False},
             "1 of 3 (cores 1.79 to 1.79)",
         ),
         (
             [2.0, 1.9, 2.01],
             5.0,
-            {"rounds": 3, "left_out_rounds": 0, "left_out_cores": [], "all_left_out": False},
+            {"turns": 3, "left_out_turns": 0, "left_out_cores": [], "all_left_out": False},
             "0",
         ),
         (
             [1.0, 1.5, 1.2],
             5.0,
-            {"rounds": 3, "left_out_rounds": 3, "left_out_cores": [1.0, 1.5, 1.2], "all_left_out": True},
+            {"turns": 3, "left_out_turns": 3, "left_out_cores": [1.0, 1.5, 1.2], "all_left_out": True},
             "ALL 3 (cores 1.00 to 1.50): medians of all",
         ),
     ],
 )
-def test_rounds_without_a_second_core_are_left_out(cores, median, counts, text):
-    found, values = iter(cores), iter([7.0, 5.0, 1.0])
-    runs = {"cores": lambda: next(found), "side": lambda: next(values)}
-    medians, _, said = contest.take_turns(runs, 0)
-    assert medians["side"] == median
-    assert said == counts
-    assert contest.left_out(said) == text
+def test_turns_without_a_second_core_are_left_out(tmp_path, cores, median, counts, text):
+    found = turns(scripted(tmp_path, {"cores": cores, "side": [7.0, 5.0, 1.0]}))
+    assert found["medians"]["side"] == median
+    assert contest.counts(found) == counts
+    assert contest.left_out(found) == text
 
 
-def test_one_thread_has_no_rounds_to_leave_out():
-    assert contest.left_out({"rounds": 3}) == "-"
+def test_one_thread_has_no_turns_to_leave_out():
+    assert contest.left_out({"turns": 3}) == "-"

@@ -1,4 +1,5 @@
-// Collectives that ranks call differently: one line on every rank, and no data moved.
+// Collectives: results for every dtype, and calls that are refused. If ranks call differently,
+// every rank gets the same text and no data moves.
 #include "armillary/comm/collectives.h"
 
 #include <fmt/format.h>
@@ -20,7 +21,7 @@
 namespace armillary::comm {
 namespace {
 
-/// Expects `call` to throw `text` on every rank, and the group to work afterwards.
+/// Expects `call` to throw `text` on every rank, and the group to be usable afterwards.
 void expect_refusal(Communicator& comm, const Body& call, const std::string& text) {
   try {
     call(comm);
@@ -75,7 +76,7 @@ TEST_P(CommunicatorConformance, CollectivesThatDifferAreRefusedOnEveryRank) {
   }
 }
 
-/// Element i of what rank r gives, small enough to be exact in every dtype.
+/// Element i of the values of rank r, small enough to be exact in every dtype.
 int value_of(int rank, std::int64_t i) {
   return static_cast<int>((7 * std::int64_t{rank} + 3 * i) % 11) - 5;
 }
@@ -214,7 +215,7 @@ TEST_P(CommunicatorConformance, CollectivesRefuseWhatDoesNotFit) {
         },
         "all_to_all: sends 3 and receives 3 fp32; equal counts that 2 ranks divide are "
         "required");
-    barrier(comm);  // nothing was started
+    barrier(comm);  // Nothing was started, so the group is usable.
   });
 }
 

@@ -22,7 +22,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// A message of `count` ints that nobody else sends.
+/// The values of a message: first, first + 1, .., `count` in all.
 std::vector<int> numbers(int count, int first) {
   std::vector<int> values(count);
   std::iota(values.begin(), values.end(), first);
@@ -124,7 +124,7 @@ TEST_P(CommunicatorConformance, LanesDoNotWaitForEachOther) {
     std::vector<int> first = {comm.rank()};
     std::vector<int> second = {comm.rank()};
     if (comm.rank() == 0) {
-      // Lane 1 gets its answer only after lane 2 is through.
+      // The message of lane 1 is sent only after that of lane 2 is done.
       const Request late = receive(comm, 1, 1, first);
       comm.wait(send(comm, 1, 2, second));
       comm.wait(late);
@@ -192,7 +192,7 @@ TEST_P(CommunicatorConformance, ShapesMayDiffer) {
   });
 }
 
-TEST_P(CommunicatorConformance, LoansAreReadWhereTheyAreAndGivenBack) {
+TEST_P(CommunicatorConformance, ZeroCopyIsReadInPlaceAndGivenBack) {
   for (const bool both : {true, false}) {
     run(2, [&](Communicator& comm) {
       for (int round = 0; round < 50; ++round) {
@@ -203,12 +203,12 @@ TEST_P(CommunicatorConformance, LoansAreReadWhereTheyAreAndGivenBack) {
                               .peer = 1 - comm.rank(),
                               .lane = round % 2,
                               .parts = {&part, 1},
-                              .loan = both || comm.rank() == 1,
+                              .zero_copy = both || comm.rank() == 1,
                               .owner = values};
         const Request request = comm.start({&message, 1})[0];
         comm.wait(request);
         if (comm.rank() == 0) {
-          std::fill(values->begin(), values->end(), -2);  // It is ours again.
+          std::fill(values->begin(), values->end(), -2);  // It may be written again.
           continue;
         }
         const auto where = request->borrowed().empty() ? message.parts : request->borrowed();
@@ -334,7 +334,7 @@ TEST_P(CommunicatorConformance, MissedDeadlineNamesTheMessage) {
                      if (comm.rank() == 1) {
                        const Request request = receive(comm, 2, 4, values);
                        text = text_of<CommError>([&] { comm.wait(request, 0.1); });
-                     } else {  // Who waits longer leaves with the same error.
+                     } else {  // A rank that would wait longer leaves with the same error.
                        const Request request = receive(comm, 1, 0, values);
                        text = text_of<CommError>([&] { comm.wait(request); });
                      }
@@ -456,8 +456,8 @@ TEST_P(CommunicatorConformance, SizesThatDifferFailTheGroup) {
 }
 
 TEST_P(CommunicatorConformance, MemoryMayGoWhenTheRankUnwinds) {
-  // Requests die before their memory; nobody may touch it then. What fails here is seen by ASan and
-  // TSan, or as a hang.
+  // Requests die before their memory, which must not be touched afterwards. A failure shows as an
+  // error of ASan or TSan, or as a hang.
   for (int repeat = 0; repeat < 20; ++repeat) {
     const auto body = [&](Communicator& comm) {
       const int peer = 1 - comm.rank();

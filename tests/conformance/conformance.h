@@ -1,6 +1,6 @@
-// conformance.h: what every Communicator must do, as one suite. A communicator takes part by a file
-// that instantiates it, as local_test.cpp does. Ranks may be processes: no test shares memory
-// between ranks.
+// conformance.h: one suite of tests for every Communicator. A communicator takes part by a file
+// that instantiates the suite for it, as local_test.cpp does. Ranks may be processes, so no test
+// shares memory between ranks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,16 +15,16 @@ namespace armillary::comm {
 
 using Body = std::function<void(Communicator&)>;
 
-/// How the suite gets a group.
+/// A way to run a group, and the properties of it that tests have to know.
 struct Launcher {
   std::string name;
-  /// Runs the body on all ranks of a new group, as run_ranks() does: in particular, throws
-  /// CommError (on every process that takes part) if the group failed although the body swallowed
-  /// the error.
+  /// Runs the body on all ranks of a new group, as run_ranks() does. In particular it throws
+  /// CommError, on every process that takes part, if the group failed but the body swallowed the
+  /// error.
   std::function<void(int world, const Body& body)> run;
-  /// Whether a send and a receive of different sizes can be told from each other.
+  /// Whether the engine notices that a send and its receive differ in size.
   bool sees_sizes = true;
-  /// What errors call lane 0: a group that was split off names lanes of the whole.
+  /// The number of lane 0 in error texts: a group made by split() names lanes of the first group.
   int lane_0 = 0;
 };
 
@@ -35,7 +35,7 @@ inline std::ostream& operator<<(std::ostream& out, const Launcher& launcher) {
 class CommunicatorConformance : public testing::TestWithParam<Launcher> {
  protected:
   void run(int world, const Body& body) const { GetParam().run(world, body); }
-  /// What errors call this lane.
+  /// The number of a lane in error texts.
   int told(int lane) const { return GetParam().lane_0 + lane; }
 };
 

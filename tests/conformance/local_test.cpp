@@ -1,4 +1,5 @@
-// The conformance suite on threads: as fast as they go, and with delays that shuffle completion.
+// The conformance suite on threads: without delays, with delays that shuffle the order of
+// completion, and on a group made by split().
 #include "armillary/comm/local.h"
 
 #include "tests/conformance/conformance.h"
@@ -15,7 +16,7 @@ Launcher shuffled(std::uint64_t seed) {
           [seed](int world, const Body& body) { run_ranks(world, body, {.shuffle_seed = seed}); }};
 }
 
-/// All but the last rank of a group, in a group of their own.
+/// A group made by split(), of all but the last rank of the first group.
 Launcher split() {
   const auto run = [](int world, const Body& body) {
     run_ranks(world + 1, [&](Communicator& comm) {

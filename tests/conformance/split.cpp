@@ -1,4 +1,5 @@
-// Groups made of groups: their ranks, their messages beside those of others, one failure for all.
+// Groups made by split(): their ranks, their messages beside those of other groups, and failures,
+// which all of them share.
 #include <gmock/gmock.h>
 
 #include <chrono>
@@ -19,7 +20,7 @@ std::vector<std::int64_t> gathered(Communicator& comm, std::int64_t value) {
   return all;
 }
 
-/// Sends `value` once around and returns what came.
+/// Sends `value` to the next rank and returns the value of the previous one.
 int from_previous(Communicator& comm, int lane, int value) {
   if (comm.world() == 1) return value;
   int came = -1;
@@ -59,7 +60,7 @@ TEST_P(CommunicatorConformance, MessagesOfGroupsDoNotMeet) {
     const auto columns = comm.split(comm.rank() % 3, comm.rank());
     const auto halves = rows->split(rows->rank() % 2, 0);
     const auto others = columns->split(0, -columns->rank());
-    // Receives of all groups on one lane wait at once, and each gets its own.
+    // Receives of all groups are under way on one lane at once, and each gets its own message.
     std::vector<Communicator*> groups{&comm, rows.get(), columns.get(), halves.get(), others.get()};
     std::vector<int> came(groups.size(), -1);
     std::vector<Request> receives;
@@ -89,7 +90,7 @@ TEST_P(CommunicatorConformance, MessagesOfGroupsDoNotMeet) {
 TEST_P(CommunicatorConformance, SplitAgainAndAgain) {
   run(4, [](Communicator& comm) {
     for (int round = 0; round < 20; ++round) {
-      // Ranks 0 and 1 have taken more lanes than the rest when all split again.
+      // Ranks 0 and 1 have taken more lanes than the others when all ranks split again.
       const auto pair = comm.split(comm.rank() < 2 ? 0 : -1, 0);
       if (pair) {
         EXPECT_EQ(from_previous(*pair, 1, comm.rank()), 1 - comm.rank());
@@ -119,7 +120,7 @@ TEST_P(CommunicatorConformance, AFailureOfOneGroupEndsAll) {
       }
       return "no exception";
     };
-    // Rank 2 waits for the one that left, ranks 0 and 1 in another group and in that of all.
+    // Rank 2 waits for the rank that left, rank 0 in another group, and rank 1 in the group of all.
     const std::string required = "rank 3 failed: out of memory";
     EXPECT_EQ(text_of([&] { comm.rank() == 1 ? barrier(comm) : barrier(*pair); }), required);
     EXPECT_EQ(text_of([&] { pair->throw_if_failed(); }), required);

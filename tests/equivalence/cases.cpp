@@ -9,10 +9,10 @@
 #include "armillary/attention/sequence_parallel_attention.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
-#include "armillary/kernel/feature_sets.h"
-#include "armillary/kernel/naive_attention.h"
+#include "armillary/kernel/testing/feature_sets.h"
+#include "armillary/kernel/testing/naive_attention.h"
 #include "armillary/plan/layout.h"
-#include "armillary/plan/strategies/every_strategy.h"
+#include "armillary/plan/testing/every_strategy.h"
 
 namespace armillary::equivalence {
 namespace {

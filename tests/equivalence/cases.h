@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "armillary/comm/local.h"
-#include "armillary/kernel/feature_sets.h"
-#include "armillary/kernel/naive_attention.h"
+#include "armillary/kernel/testing/feature_sets.h"
+#include "armillary/kernel/testing/naive_attention.h"
 #include "armillary/plan/strategy.h"
 
 namespace armillary::equivalence {
@@ -53,7 +53,7 @@ struct Drawn {
 };
 Drawn draw(const Case& c, std::uint64_t seed);
 
-/// Of a rank: called before its attention.
+/// A function that each rank calls before its attention.
 using Prepare = std::function<void(comm::Communicator&)>;
 
 /// Results of all ranks put together, forward and backward, through autograd, on threads as ranks.

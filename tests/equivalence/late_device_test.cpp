@@ -1,6 +1,6 @@
 // Every strategy on a device that runs ops late equals the run in which each op is done when it was
 // started, bit for bit.
-#include "armillary/runtime/late_device.h"
+#include "armillary/runtime/testing/late_device.h"
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>

@@ -1,5 +1,5 @@
-// `armillary bench`: bad input is refused before anything is measured, and every bench measures in
-// its smallest size.
+// bench_test.cpp: `armillary bench` refuses bad input before it measures anything, and every bench
+// measures in its smallest size.
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -27,14 +27,14 @@ class Bench : public testing::Test {
                                    const std::string& message) {
     std::vector<std::string> arguments{"bench", bench};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
-    expect_refused(arguments, StartsWith(message));
+    expect_error(arguments, StartsWith(message));
   }
 
-  /// The JSON lines of a bench that runs its fewest rounds.
+  /// The JSON lines of a bench that takes as few turns as it can.
   static std::vector<Json> measure(std::vector<std::string> arguments,
                                    const std::string& input = "") {
     arguments.insert(arguments.begin(), "bench");
-    const Result result = run(arguments, input);
+    const ProgramRun result = run(arguments, input);
     EXPECT_EQ(result.code, 0) << result.err;
     std::vector<Json> lines;
     std::istringstream out(result.out);
@@ -52,13 +52,13 @@ class Bench : public testing::Test {
 using BenchError = Bench;
 
 TEST_F(BenchError, BenchesThatThereAreNot) {
-  expect_refused(
+  expect_error(
       {"bench"},
-      Eq("bench: what to measure is not named; kernel, layer, merge or cores is required"));
-  expect_refused({"bench", "kernl"},
-                 Eq("bench: 'kernl' is not known; kernel, layer, merge or cores is "
-                    "required; nearest is 'kernel'"));
-  expect_refused({"bench", "kernel", "--token", "8"}, HasSubstr("nearest: --tokens"));
+      Eq("bench: what to measure is not named; kernel, layer, merge, cores or turns is required"));
+  expect_error({"bench", "kernl"},
+               Eq("bench: 'kernl' is not known; kernel, layer, merge, cores or turns is "
+                  "required; nearest is 'kernel'"));
+  expect_error({"bench", "kernel", "--token", "8"}, HasSubstr("nearest: --tokens"));
 }
 
 TEST_F(BenchError, KernelsThatThereAreNot) {
@@ -97,18 +97,32 @@ TEST_F(BenchError, LayersAndMergesThatThereAreNot) {
       "bench: 16384 tokens, 8 heads, head dim 128, 2000 threads; at least 1 each, at ");
 }
 
+TEST_F(BenchError, TurnsThatThereAreNot) {
+  expect_bench_refused("turns", {}, "turns: no program given; at least one --against COMMAND");
+  const std::vector<std::string> other{"--against", "exit 1"};
+  const auto refused = [&](const std::string& flag, const std::string& value) {
+    expect_bench_refused("turns", {other[0], other[1], flag, value},
+                         flag + ": '" + value + "' given");
+  };
+  refused("--seconds", "-1");
+  refused("--least", "0");
+  refused("--deadline", "0");
+  expect_bench_refused("kernel", {other[0], other[1], "--on-request"},
+                       "--against excludes --on-request");
+}
+
 TEST_F(Bench, KernelMeasures) {
   const auto lines = measure({"kernel", "--tokens", "64", "--heads", "2", "--pass", "backward",
                               "--sdpa", "--seconds", "0", "--json"});
   ASSERT_EQ(lines.size(), 1U);
   expect_above_zero(lines[0], {"flops", "gflops", "peak_gflops", "of_peak", "max_error",
                                "sdpa_gflops", "over_sdpa", "sdpa_max_error"});
-  EXPECT_EQ(lines[0]["rounds"], 3);
+  EXPECT_EQ(lines[0]["turns"], 3);
   EXPECT_LT(lines[0]["max_error"], 1e-5);
   EXPECT_LT(lines[0]["sdpa_max_error"], 1e-5);
 }
 
-/// Its gradients of Q and K are zero: what rounding leaves is no error.
+/// Its gradients of Q and K are zero: the rest that rounding leaves is no error.
 TEST_F(Bench, KernelMeasuresOneToken) {
   const auto lines = measure({"kernel", "--tokens", "1", "--heads", "1", "--head-dim", "2",
                               "--pass", "backward", "--seconds", "0", "--json"});
@@ -138,8 +152,8 @@ TEST_F(Bench, MergeMeasures) {
   for (const Json& line : lines) expect_above_zero(line, {"gbytes_per_s", "of_memory"});
 }
 
-/// Efficiencies of two ranks are of rounds in which there were two cores, or say that they are not.
-TEST_F(Bench, SeveralThreadsSayWhichRoundsAreLeftOut) {
+/// Efficiencies of two ranks are those of turns with two cores; results say so where they are not.
+TEST_F(Bench, SeveralThreadsSayWhichTurnsAreLeftOut) {
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
            {"layer", "--tokens", "16", "--heads", "1", "--head-dim", "8", "--no-kernels"},
            {"kernel", "--tokens", "16", "--heads", "1", "--head-dim", "8", "--threads", "2"},
@@ -148,15 +162,15 @@ TEST_F(Bench, SeveralThreadsSayWhichRoundsAreLeftOut) {
     std::vector<std::string> all = arguments;
     all.insert(all.end(), {"--seconds", "0", "--json"});
     for (const Json& line : measure(all)) {
-      const int left_out = line["left_out_rounds"];
+      const int left_out = line["left_out_turns"];
       EXPECT_EQ(line["left_out_cores"].size(), left_out) << line.dump();
       EXPECT_EQ(line["all_left_out"], left_out == 3) << line.dump();
-      EXPECT_EQ(line["rounds"], left_out == 3 ? 3 : 3 - left_out) << line.dump();
+      EXPECT_EQ(line["turns"], left_out == 3 ? 3 : 3 - left_out) << line.dump();
     }
   }
   const auto one = measure({"kernel", "--tokens", "16", "--seconds", "0", "--json"});
-  EXPECT_FALSE(one[0].contains("left_out_rounds")) << one[0].dump();
-  const Result text = run({"bench", "cores", "--seconds", "0"});
+  EXPECT_FALSE(one[0].contains("left_out_turns")) << one[0].dump();
+  const ProgramRun text = run({"bench", "cores", "--seconds", "0"});
   EXPECT_THAT(text.out, HasSubstr("left out"));
 }
 
@@ -167,9 +181,48 @@ TEST_F(Bench, SidesRunOnRequest) {
   EXPECT_EQ(lines[1]["side"], "kernel");
   EXPECT_EQ(lines[2]["side"], "peak");
   expect_above_zero(lines[1], {"value"});
-  const Result unknown = run({"bench", "kernel", "--tokens", "64", "--on-request"}, "kernal\n");
+  const ProgramRun unknown = run({"bench", "kernel", "--tokens", "64", "--on-request"}, "kernal\n");
   EXPECT_EQ(unknown.code, 2);
   EXPECT_THAT(unknown.err, HasSubstr("side: 'kernal' is not known"));
+}
+
+/// A contender as a user would write it: it answers 0.5 for every side.
+const char* const kHalf =
+    R"(echo '{"sides": ["half"], "version": 3}'; while read side; do echo '{"side": "half", )"
+    R"("value": 0.5}'; done)";
+
+TEST_F(Bench, OtherProgramsTakeTurnsWithEveryBench) {
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"kernel", "--tokens", "16", "--heads", "1", "--head-dim", "8"},
+           {"layer", "--tokens", "16", "--heads", "1", "--head-dim", "8", "--no-kernels"},
+           {"merge", "--tokens", "64"}}) {
+    std::vector<std::string> all = arguments;
+    all.insert(all.end(), {"--against", kHalf, "--against", "echo 'not there' >&2", "--seconds",
+                           "0", "--json"});
+    const auto lines = measure(all);
+    ASSERT_GE(lines.size(), 2U);
+    const Json& turns = lines.back();
+    EXPECT_EQ(turns["bench"], "turns");
+    EXPECT_EQ(turns["medians"]["half"], 0.5);
+    EXPECT_EQ(turns["contenders"][0]["facts"], Json({{"version", 3}}));
+    EXPECT_EQ(turns["contenders"][1]["reason"], "not there");
+    EXPECT_EQ(turns["turns"], lines[0]["turns"]);
+    EXPECT_GT(turns["medians"].size(), 2U) << "the sides of this program";
+  }
+}
+
+TEST_F(Bench, TurnsAreOfOtherProgramsAlone) {
+  const auto lines = measure({"turns", "--against", kHalf, "--against", kHalf, "--seconds", "0",
+                              "--least", "5", "--json"});
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0]["turns"], 5);
+  EXPECT_EQ(lines[0]["medians"], Json({{"half", 0.5}, {"half #2", 0.5}}));
+  const auto with_cores =
+      measure({"turns", "--against", kHalf, "--cores", "--seconds", "0", "--json"});
+  EXPECT_TRUE(with_cores[0].contains("left_out_turns"));
+  expect_above_zero(with_cores[0]["medians"], {"cores", "half"});
+  const ProgramRun text = run({"bench", "turns", "--against", kHalf, "--seconds", "0"});
+  EXPECT_EQ(text.out, "half: median 0.5, least 0.5\n");
 }
 
 TEST_F(Bench, FlagsAreThoseOfTheCase) {

@@ -24,7 +24,7 @@ class Doctor : public testing::Test {
   static void force(const std::string& isa) { setenv("ARMILLARY_ISA", isa.c_str(), 1); }
 
   static Json diagnosis() {
-    const Result result = run({"doctor", "--json"});
+    const ProgramRun result = run({"doctor", "--json"});
     EXPECT_EQ(result.code, 0) << result.err;
     return Json::parse(result.out);
   }
@@ -40,7 +40,7 @@ class Doctor : public testing::Test {
 };
 
 TEST_F(Doctor, SaysWhatIsTakenForEachDtype) {
-  const Result result = run({"doctor"});
+  const ProgramRun result = run({"doctor"});
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(result.err, "");
   EXPECT_THAT(result.out, StartsWith("set               fp32      bf16      fp16  GFLOP/s"));
@@ -87,11 +87,11 @@ using DoctorError = Doctor;
 
 TEST_F(DoctorError, ForcedSetsThatThereAreNot) {
   force("sse9");
-  expect_refused({"doctor"}, AllOf(StartsWith("ARMILLARY_ISA: sse9; "),
-                                   HasSubstr("portable, emulated or emulated_amx is required")));
-  expect_refused({"bench", "kernel", "--tokens", "8"}, StartsWith("ARMILLARY_ISA: sse9; "));
+  expect_error({"doctor"}, AllOf(StartsWith("ARMILLARY_ISA: sse9; "),
+                                 HasSubstr("portable, emulated or emulated_amx is required")));
+  expect_error({"bench", "kernel", "--tokens", "8"}, StartsWith("ARMILLARY_ISA: sse9; "));
   force("avx3");
-  expect_refused({"doctor"}, HasSubstr("is required; nearest: "));
+  expect_error({"doctor"}, HasSubstr("is required; nearest: "));
 }
 
 TEST_F(DoctorError, ForcedSetsThatDoNotRunHere) {
@@ -99,13 +99,13 @@ TEST_F(DoctorError, ForcedSetsThatDoNotRunHere) {
   for (const std::string name : {"amx", "avx512_bf16", "avx512", "avx2"}) {
     if (set_of(all, name).value("runs", false)) continue;
     force(name);
-    expect_refused({"doctor"}, AllOf(StartsWith("ARMILLARY_ISA: " + name),
-                                     HasSubstr("portable, emulated or emulated_amx is required")));
+    expect_error({"doctor"}, AllOf(StartsWith("ARMILLARY_ISA: " + name),
+                                   HasSubstr("portable, emulated or emulated_amx is required")));
   }
 }
 
 TEST_F(DoctorError, FlagsThatThereAreNot) {
-  expect_refused({"doctor", "--jsn"}, HasSubstr("nearest: --json"));
+  expect_error({"doctor", "--jsn"}, HasSubstr("nearest: --json"));
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ TEST(Help, EveryVerbHasExamples) {
   for (const std::string verb : {"plan", "verify", "train", "doctor"}) {
     for (const std::string flag : {"--help", "-h"}) {
       if ((verb == "train" || verb == "doctor") && !has_torch()) continue;
-      const Result result = run({verb, flag});
+      const ProgramRun result = run({verb, flag});
       EXPECT_EQ(result.code, 0) << verb;
       EXPECT_EQ(result.err, "") << verb;
       EXPECT_THAT(result.out, HasSubstr("Examples:\n  armillary " + verb)) << verb;
@@ -45,8 +45,8 @@ TEST(Help, VerbsThatNeedLibtorchAreHandedOver) {
                                                     {"train", "no such.toml", "--set", "a=b c"},
                                                     {"bench", "layer", "--tokens", "x"},
                                                     {"train", "--", "--help"}}) {
-    const Result here = run(arguments);
-    const Result there = run(arguments, "", start_the_file);
+    const ProgramRun here = run(arguments);
+    const ProgramRun there = run(arguments, "", start_the_file);
     EXPECT_EQ(there.code, here.code) << fmt::format("{}", fmt::join(arguments, " "));
     EXPECT_EQ(there.out, here.out);
     EXPECT_EQ(there.err, here.err);
@@ -55,7 +55,7 @@ TEST(Help, VerbsThatNeedLibtorchAreHandedOver) {
 
 TEST(Help, NamesVerbsAndExitCodes) {
   for (const std::string flag : {"--help", "-h"}) {
-    const Result result = run({flag});
+    const ProgramRun result = run({flag});
     EXPECT_EQ(result.code, 0);
     for (const std::string text :
          {"plan", "verify", "train", "doctor", "0 done", "1 a run failed", "2 bad input"}) {
@@ -85,7 +85,7 @@ TEST(Help, ExamplesWork) {
       const Folder folder;  // for what an example writes
       std::replace(arguments.begin(), arguments.end(), std::string("proofs"),
                    folder.path("proofs"));
-      const Result result = run(arguments);
+      const ProgramRun result = run(arguments);
       const bool broken = line.find("--break") != std::string::npos;
       EXPECT_EQ(result.code, broken ? 1 : 0) << line << '\n' << result.err;
       EXPECT_NE(result.out, "") << line;
@@ -96,8 +96,8 @@ TEST(Help, ExamplesWork) {
 }
 
 TEST(Plan, ListsAndComparesStrategies) {
-  const Result list = run({"plan", "--list"});
-  const Result table = run({"plan", "--compare", "--world", "4"});
+  const ProgramRun list = run({"plan", "--list"});
+  const ProgramRun table = run({"plan", "--compare", "--world", "4"});
   EXPECT_EQ(list.code, 0) << list.err;
   EXPECT_EQ(table.code, 0) << table.err;
   for (const std::string name : {"ring", "allgather", "ulysses", "usp:u="}) {
@@ -108,15 +108,15 @@ TEST(Plan, ListsAndComparesStrategies) {
 
 // 2 neighbours are a node: with Ulysses inside, only K, V of the ring leave it.
 TEST(Plan, ComparesWhatLeavesNodes) {
-  const Result table = run({"plan", "--compare", "--world", "4", "--ranks-per-node", "2"});
+  const ProgramRun table = run({"plan", "--compare", "--world", "4", "--ranks-per-node", "2"});
   EXPECT_EQ(table.code, 0) << table.err;
   EXPECT_THAT(table.out, HasSubstr("| between nodes MiB | backward |"));
-  const Result together = run({"plan", "--compare", "--world", "4", "--ranks-per-node", "4"});
+  const ProgramRun together = run({"plan", "--compare", "--world", "4", "--ranks-per-node", "4"});
   EXPECT_THAT(together.out, HasSubstr("| 0.00 | 0.00 |\n"));
 }
 
 TEST(Plan, PrintsAGrid) {
-  const Result result = run({"plan", "--world", "2", "--seq", "8", "--mask", "full"});
+  const ProgramRun result = run({"plan", "--world", "2", "--seq", "8", "--mask", "full"});
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, testing::AllOf(HasSubstr("rank 0"), HasSubstr("rank 1"),
                                          HasSubstr("step 0    kv0>r1"), HasSubstr("q0*kv1")));
@@ -124,27 +124,27 @@ TEST(Plan, PrintsAGrid) {
 
 TEST(VerbError, VerbsThatDoNotExist) {
   const std::string required = "plan, verify, train, bench or doctor is required";
-  expect_refused({}, Eq("no verb given; " + required));
-  expect_refused({"plna"}, Eq("unknown verb 'plna'; " + required + "; nearest: plan"));
-  expect_refused({"Verify"}, Eq("unknown verb 'Verify'; " + required + "; nearest: verify"));
-  expect_refused({"simulate"}, Eq("unknown verb 'simulate'; " + required));
-  expect_refused({""}, Eq("unknown verb ''; " + required));
-  expect_refused({"--world", "4"}, Eq("flag '--world' before the verb; plan, verify, train, bench "
-                                      "or doctor is required first, or "
-                                      "--help"));
-  expect_refused({"plan", "verify"}, Eq("The following argument was not expected: verify"));
+  expect_error({}, Eq("no verb given; " + required));
+  expect_error({"plna"}, Eq("unknown verb 'plna'; " + required + "; nearest: plan"));
+  expect_error({"Verify"}, Eq("unknown verb 'Verify'; " + required + "; nearest: verify"));
+  expect_error({"simulate"}, Eq("unknown verb 'simulate'; " + required));
+  expect_error({""}, Eq("unknown verb ''; " + required));
+  expect_error({"--world", "4"}, Eq("flag '--world' before the verb; plan, verify, train, bench "
+                                    "or doctor is required first, or "
+                                    "--help"));
+  expect_error({"plan", "verify"}, Eq("The following argument was not expected: verify"));
 }
 
 TEST(VerbError, FlagsThatDoNotGoTogether) {
-  expect_refused({"plan", "--list", "--json"}, Eq("--json excludes --list"));
-  expect_refused({"plan", "--compare", "--strategy", "ring"}, Eq("--strategy excludes --compare"));
-  expect_refused({"plan", "--ranks-per-node", "2"}, Eq("--ranks-per-node requires --compare"));
-  expect_refused({"plan", "--compare", "--ranks-per-node", "0"},
-                 HasSubstr("--ranks-per-node: '0' given"));
+  expect_error({"plan", "--list", "--json"}, Eq("--json excludes --list"));
+  expect_error({"plan", "--compare", "--strategy", "ring"}, Eq("--strategy excludes --compare"));
+  expect_error({"plan", "--ranks-per-node", "2"}, Eq("--ranks-per-node requires --compare"));
+  expect_error({"plan", "--compare", "--ranks-per-node", "0"},
+               HasSubstr("--ranks-per-node: '0' given"));
 }
 
 TEST(VerbError, AWorldThatIsTooLargeToCompareGivesNoTable) {
-  const Result refused = run({"plan", "--compare", "--world", "3000"});
+  const ProgramRun refused = run({"plan", "--compare", "--world", "3000"});
   EXPECT_EQ(refused.code, 2);
   EXPECT_EQ(refused.out, "");
   EXPECT_THAT(refused.err, HasSubstr("at most 1024 ranks"));
@@ -156,7 +156,7 @@ TEST(Compare, HasNoBoundWhereQueriesAndKeysDiffer) {
   const auto table = [&](const std::string& kv_len) {
     std::vector<std::string> arguments = common;
     arguments.insert(arguments.end(), {"--seq", "64", "--kv-seq", kv_len});
-    const Result result = run(arguments);
+    const ProgramRun result = run(arguments);
     EXPECT_EQ(result.code, 0) << result.err;
     return result.out;
   };
@@ -164,7 +164,7 @@ TEST(Compare, HasNoBoundWhereQueriesAndKeysDiffer) {
   EXPECT_THAT(table("6400"), HasSubstr("| - |"));
 }
 
-/// What was not written was not done.
+/// Output that cannot be written is a failure of the program.
 TEST(Output, ThatCannotBeWrittenIsAFailure) {
   if (access("/dev/full", W_OK) != 0) GTEST_SKIP() << "[SKIP] no /dev/full";
   const Folder folder;
@@ -187,7 +187,7 @@ TEST(Compare, OfRingIsWhatIsWorkedByHand) {
                                        "--seq",   "1024",      "--head-dim", "512",
                                        "--dtype", "fp32",      "--heads",    "8"};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    const Result result = run(arguments);
+    const ProgramRun result = run(arguments);
     EXPECT_EQ(result.code, 0) << result.err;
     const std::size_t begin = result.out.find("\n| ring |") + 1;
     return result.out.substr(begin, result.out.find('\n', begin) - begin);
@@ -198,15 +198,15 @@ TEST(Compare, OfRingIsWhatIsWorkedByHand) {
 }
 
 TEST(Plan, SaysWhatTheBusiestRankSendsAndReceives) {
-  const Result result = run({"plan", "--world", "4", "--seq", "1024", "--head-dim", "512",
-                             "--dtype", "fp32", "--heads", "8"});
+  const ProgramRun result = run({"plan", "--world", "4", "--seq", "1024", "--head-dim", "512",
+                                 "--dtype", "fp32", "--heads", "8"});
   // Rank 2 sends 3 blocks of K and V of 8 MiB; rank 3 receives 3. Rank 0 receives none.
   EXPECT_THAT(result.out, HasSubstr("world 4, 4 steps; most on one rank: 25165824 bytes sent, "
                                     "25165824 received, "));
 }
 
 TEST(Help, SaysItsVersion) {
-  const Result result = run({"--version"});
+  const ProgramRun result = run({"--version"});
   EXPECT_EQ(result.code, 0);
   EXPECT_THAT(result.out, testing::MatchesRegex("armillary [0-9]+\\.[0-9]+\\.[0-9]+.*\n"));
 }
@@ -214,7 +214,7 @@ TEST(Help, SaysItsVersion) {
 /// Rank 0 has 2 of 5 tokens and sends them to three; the others have one, and receive at most 4. A
 /// token's K and V are 2048 bytes.
 TEST(Plan, WhatIsReceivedIsNotWhatIsSent) {
-  const Result result =
+  const ProgramRun result =
       run({"plan", "--strategy", "allgather", "--world", "4", "--seq", "5", "--mask", "full"});
   EXPECT_THAT(result.out, HasSubstr("most on one rank: 12288 bytes sent, 8192 received, "));
 }

@@ -21,7 +21,7 @@ void expect_all_refused(const std::vector<Refused>& table) {
   for (std::size_t row = 0; row < table.size(); ++row) {
     std::vector<std::string> arguments{row % 2 == 0 ? "plan" : "verify"};
     arguments.insert(arguments.end(), table[row].flags.begin(), table[row].flags.end());
-    expect_refused(arguments, testing::Eq(table[row].message));
+    expect_error(arguments, testing::Eq(table[row].message));
   }
 }
 
@@ -120,7 +120,8 @@ TEST(ProblemError, LayoutsPassesAndDtypes) {
         "is "
         "'backward'"},
        {{"--lower", "fuse,alais"},
-        "lower: 'alais' is no pass; fuse, alias, coalesce, lend, none or all is required; nearest: "
+        "lower: 'alais' is no pass; fuse, alias, coalesce, zero_copy, none or all is required; "
+        "nearest: "
         "'alias'"},
        {{"--dtype", "bfloat16"},
         "dtype: 'bfloat16' is not known; fp64, fp32, bf16 or fp16 is required; nearest is "
@@ -172,7 +173,7 @@ TEST(ProblemError, LegalEdgesAreNotRefused) {
     for (const std::string verb : {"plan", "verify"}) {
       std::vector<std::string> arguments{verb};
       arguments.insert(arguments.end(), flags.begin(), flags.end());
-      const Result result = run(arguments);
+      const ProgramRun result = run(arguments);
       EXPECT_EQ(result.code, 0) << fmt::format("{}: ", fmt::join(arguments, " ")) << result.err;
       EXPECT_EQ(result.err, "");
       EXPECT_NE(result.out, "");

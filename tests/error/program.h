@@ -49,7 +49,7 @@ class Folder {
   std::filesystem::path path_;
 };
 
-struct Result {
+struct ProgramRun {
   int code = -1;  ///< -1: killed by a signal.
   std::string out;
   std::string err;
@@ -94,11 +94,11 @@ inline void be_the_program(const std::vector<std::string>& arguments, const Fold
 /// How a child of this process becomes the program.
 using Become = void (*)(const std::vector<std::string>& arguments, const Folder& folder);
 
-/// What the program does with `arguments` and `input` on standard input, in a fork of this process:
-/// started anew for each, verbs that need libtorch would spend a quarter of a second on loading it.
-/// Ends it, with code -1, after a minute: what is refused is refused at once.
-inline Result run(const std::vector<std::string>& arguments, const std::string& input = "",
-                  Become become = be_the_program) {
+/// Runs the program with `arguments`, and `input` on standard input, in a fork of this process: a new
+/// process would load libtorch for a quarter of a second. Ends it with code -1 after a minute, since
+/// bad input has to be refused at once.
+inline ProgramRun run(const std::vector<std::string>& arguments, const std::string& input = "",
+                      Become become = be_the_program) {
   const Folder folder;
   folder.write("in", input);
   std::fflush(nullptr);  // or the child would print what this process has not yet printed
@@ -118,10 +118,10 @@ inline bool has_torch() {
 }
 
 /// Expects exit code 2, nothing on standard output, and on standard error one line that matches.
-inline void expect_refused(const std::vector<std::string>& arguments,
-                           const testing::Matcher<const std::string&>& message,
-                           const std::string& input = "") {
-  const Result result = run(arguments, input);
+inline void expect_error(const std::vector<std::string>& arguments,
+                         const testing::Matcher<const std::string&>& message,
+                         const std::string& input = "") {
+  const ProgramRun result = run(arguments, input);
   SCOPED_TRACE(fmt::format("armillary {}", fmt::join(arguments, " ")));
   EXPECT_EQ(result.code, 2) << result.err;
   EXPECT_EQ(result.out, "");

@@ -38,7 +38,7 @@ class TrainErrorTest : public testing::Test {
   }
   std::string read(const std::string& name) const { return folder_.read(name); }
 
-  static Result train(Arguments arguments) {
+  static ProgramRun train(Arguments arguments) {
     arguments.insert(arguments.begin(), "train");
     return run(arguments);
   }
@@ -46,7 +46,7 @@ class TrainErrorTest : public testing::Test {
   template <class... Texts>
   void expect_train_refused(Arguments arguments, const Texts&... texts) const {
     arguments.insert(arguments.begin(), "train");
-    expect_refused(arguments, AllOf(HasSubstr(texts)...));
+    expect_error(arguments, AllOf(HasSubstr(texts)...));
     EXPECT_FALSE(std::filesystem::exists(path("run")));
   }
   template <class... Texts>
@@ -100,11 +100,11 @@ TEST_F(TrainErrorTest, GoodInputIsNotRefused) {
   EXPECT_EQ(train({tiny, "--print-config"}).code, 0);
   EXPECT_EQ(train({tiny, "--dry-run", "--json"}).code, 0);
   EXPECT_FALSE(std::filesystem::exists(path("run")));
-  const Result trained =
+  const ProgramRun trained =
       train({tiny, "--set", "training.steps=2", "--set", "model.dim=16", "--json"});
   EXPECT_EQ(trained.code, 0) << trained.err;
   EXPECT_EQ(trained.out, read("run/metrics.jsonl"));
-  const Result failed =
+  const ProgramRun failed =
       train({tiny, "--set", "optimizer.lr=1e30", "--set", "lr_scheduler.warmup_steps=0"});
   EXPECT_EQ(failed.code, 1) << failed.err;
   EXPECT_THAT(failed.err, HasSubstr("lower optimizer.lr"));

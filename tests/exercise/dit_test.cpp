@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "armillary/comm/local.h"
-#include "armillary/train/small_training.h"
+#include "armillary/train/testing/small_training.h"
 
 namespace armillary::train {
 namespace {
@@ -27,7 +27,8 @@ class DitBlock : public Model {
   std::vector<at::Tensor> parameters() const override { return weights_; }
   ModelCost cost() const override { return {.attention = {1, kHeads, kHeads, kDim / kHeads}}; }
 
-  at::Tensor loss(const Batch& batch, const Attends& attends, const at::Tensor& p_L) override {
+  at::Tensor loss(const TrainingBatch& batch, const Attends& attends,
+                  const at::Tensor& p_L) override {
     const at::Tensor waves_E = at::arange(1, kDim + 1, at::kFloat);
     const at::Tensor latents_LE = at::outer(batch.tokens_BL[0].to(at::kFloat), waves_E * 0.1).sin();
     const at::Tensor noise_LE = at::outer(p_L.to(at::kFloat) + 0.5, waves_E * 12.9898).cos();

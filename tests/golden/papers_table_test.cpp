@@ -1,7 +1,7 @@
 // papers_table_test.cpp: the table of docs/papers.md that holds steps, kernel calls and live blocks
 // of plans beside those of the papers' algorithms.
 //
-// What the papers need is counted here line by line of the algorithms, without the strategies.
+// The costs of the papers are counted here from the lines of their algorithms, not from strategies.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "armillary/plan/strategies/paper_plan.h"
+#include "armillary/plan/testing/paper_plan.h"
 
 namespace armillary::golden {
 namespace {

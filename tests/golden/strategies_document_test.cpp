@@ -21,7 +21,7 @@ std::string stored_file(const std::string& name) {
 
 TEST(StrategiesDocument, IsWhatTheProgramWrites) {
   const std::string stored = stored_file("docs/strategies.md");
-  const error::Result result = error::run({"plan", "--document"});
+  const error::ProgramRun result = error::run({"plan", "--document"});
   ASSERT_EQ(result.code, 0) << result.err;
   const auto [old_at, new_at] =
       std::mismatch(stored.begin(), stored.end(), result.out.begin(), result.out.end());
@@ -33,7 +33,7 @@ TEST(StrategiesDocument, IsWhatTheProgramWrites) {
 
 /// README.md shows some rows of the table.
 TEST(Readme, RowsOfTheTableAreWhatTheProgramPrints) {
-  const error::Result table =
+  const error::ProgramRun table =
       error::run({"plan", "--compare", "--world", "8", "--seq", "65536", "--heads", "32",
                   "--kv-heads", "8", "--head-dim", "128", "--layout", "zigzag"});
   ASSERT_EQ(table.code, 0) << table.err;

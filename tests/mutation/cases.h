@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "armillary/plan/passes/lower.h"
-#include "armillary/plan/strategies/every_strategy.h"
+#include "armillary/plan/testing/every_strategy.h"
 #include "tests/seed.h"
 
 namespace armillary::mutation {

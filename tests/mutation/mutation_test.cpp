@@ -1,8 +1,8 @@
 // mutation_test.cpp: a plan with one op changed is caught by verify, or it is as good as the plan.
 //
-// For every mutant that verify accepts, rules.h must give a reason, and playing it (replay.h) must
-// give the very sums that the plan gives. ARMILLARY_TEST_ALL=1 judges every mutation of every plan;
-// without it, a few of each kind per plan, chosen by a printed seed.
+// For every mutant that verify accepts, rules.h must give a reason, and playing it (interpreter.h)
+// must give the very sums that the plan gives. ARMILLARY_TEST_ALL=1 judges every mutation of every
+// plan; without it, a few of each kind per plan, chosen by a printed seed.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@
 #include "armillary/plan/text.h"
 #include "armillary/plan/verify.h"
 #include "tests/mutation/cases.h"
-#include "tests/mutation/replay.h"
+#include "tests/mutation/interpreter.h"
 #include "tests/mutation/rules.h"
 
 namespace armillary::mutation {
@@ -27,27 +27,27 @@ constexpr std::size_t kSampled = 3;  ///< Mutations of each kind per plan.
 /// How many mutants each way of judging settled.
 class Tally {
  public:
-  void add(plan::Slip slip, const std::string& verdict) { ++counts_[slip][verdict]; }
+  void add(plan::MutationKind kind, const std::string& verdict) { ++counts_[kind][verdict]; }
   void print(int plans) const {
     fmt::print("{} plans\n", plans);
-    for (const auto& [slip, verdicts] : counts_) {
-      fmt::print("  {:<13}", to_string(slip));
+    for (const auto& [kind, verdicts] : counts_) {
+      fmt::print("  {:<13}", to_string(kind));
       for (const auto& [verdict, count] : verdicts) fmt::print("  {}: {}", verdict, count);
       fmt::print("\n");
     }
   }
 
  private:
-  std::map<plan::Slip, std::map<std::string, int>> counts_;
+  std::map<plan::MutationKind, std::map<std::string, int>> counts_;
 };
 
 /// All mutations, or some of each kind.
 std::vector<plan::Mutation> chosen(std::vector<plan::Mutation> all, std::mt19937& random) {
   if (test_all()) return all;
   std::shuffle(all.begin(), all.end(), random);
-  std::map<plan::Slip, std::size_t> taken;
+  std::map<plan::MutationKind, std::size_t> taken;
   std::erase_if(all,
-                [&](const plan::Mutation& mutation) { return ++taken[mutation.slip] > kSampled; });
+                [&](const plan::Mutation& mutation) { return ++taken[mutation.kind] > kSampled; });
   return all;
 }
 
@@ -67,10 +67,10 @@ class MutationTest : public ::testing::TestWithParam<int> {
   void judge(const Case& made, std::mt19937& random) {
     const plan::Plan plan = made.plan();
     ASSERT_EQ(verify(plan), std::vector<plan::Diagnostic>{}) << made.name;
-    const Results expected = replay(plan);
+    const Results expected = interpret(plan);
     ASSERT_TRUE(expected.finished) << made.name;
     if (made.lowered) {
-      ASSERT_TRUE(replay(made.strategy_plan()) == expected) << made.name << ": other sums";
+      ASSERT_TRUE(interpret(made.strategy_plan()) == expected) << made.name << ": other sums";
     }
     ++plans();
     plan::Plan mutant = plan;
@@ -80,16 +80,16 @@ class MutationTest : public ::testing::TestWithParam<int> {
       broken = changed_ranks(plan, mutation);
       mutate(mutant, mutation);
       if (!verify(mutant, 1).empty()) {
-        tally().add(mutation.slip, "caught");
+        tally().add(mutation.kind, "caught");
         continue;
       }
       const std::string_view rule = rule_of(plan, mutation, mutant);
       EXPECT_NE(rule, "") << describe(made, plan, mutation)
                           << ": verify accepts it, and no rule says why";
-      EXPECT_TRUE(replay(mutant) == expected)
+      EXPECT_TRUE(interpret(mutant) == expected)
           << describe(made, plan, mutation) << ": verify accepts it by rule '" << rule
           << "', but played it gives other sums";
-      tally().add(mutation.slip, std::string(rule));
+      tally().add(mutation.kind, std::string(rule));
     }
   }
 

@@ -7,17 +7,17 @@
 #include <utility>
 #include <vector>
 
-#include "tests/mutation/replay.h"
+#include "tests/mutation/interpreter.h"
 
 namespace armillary::mutation {
 
 using plan::Access;
 using plan::Mutation;
+using plan::MutationKind;
 using plan::Op;
 using plan::OpKind;
 using plan::Plan;
 using plan::RankProgram;
-using plan::Slip;
 using plan::Tile;
 using plan::View;
 
@@ -159,7 +159,7 @@ bool begins(const Plan& plan, const Mutation& mutation) {
 
 /// For every read of a cell, in program order: who wrote it last (-1: nobody, it was given).
 std::vector<int> writers_of_reads(const RankProgram& program) {
-  std::map<std::tuple<int, int, int>, int> writers;  // Of (tile, block, head).
+  std::map<std::tuple<int, int, int>, int> writers;  // By (tile, block, head).
   std::vector<int> tile_in(program.slots.size(), -1);
   std::vector<int> found;
   const auto visit = [&](const View& view, auto each) {
@@ -218,29 +218,29 @@ std::string_view rule_of(const Plan& plan, const Mutation& mutation, const Plan&
   const RankProgram& before = plan.ranks[mutation.rank];
   const RankProgram& after = mutant.ranks[mutation.rank];
   if (!steps_ascend(after)) return "";
-  if (mutation.slip == Slip::SlotReused) {
+  if (mutation.kind == MutationKind::SlotReused) {
     return writers_of_reads(before) == writers_of_reads(after) ? "lives apart" : "";
   }
   const Op& op = before.ops[mutation.op];
-  switch (mutation.slip) {
-    case Slip::OtherBatch:
+  switch (mutation.kind) {
+    case MutationKind::OtherBatch:
       if (!op.is_comm()) return "row of print";
       return batches(before) == batches(after) ? "same batches" : "other batches";
-    case Slip::FewerBlocks:
-    case Slip::OtherBlock:
+    case MutationKind::FewerBlocks:
+    case MutationKind::OtherBlock:
       if (!attends(op)) return "";
       return visible_pairs(plan, op) == visible_pairs(plan, after.ops[mutation.op]) ? "sees nothing"
                                                                                     : "";
-    case Slip::OtherStart:
+    case MutationKind::OtherStart:
       return begins(plan, mutation) ? "cleared anyway" : "";
-    case Slip::OtherLoan:
-      if (op.loan) return "copied";
+    case MutationKind::OtherZeroCopy:
+      if (op.zero_copy) return "copied";
       return rests(before, mutation.op) ? "rests" : "";
-    case Slip::Doubled:
+    case MutationKind::Doubled:
       return repeatable(op) ? "again" : "";
-    case Slip::Swapped:
+    case MutationKind::Swapped:
       return rule_of_swap(before, op, before.ops[mutation.to]);
-    case Slip::OtherTile:
+    case MutationKind::OtherTile:
       return rule_of_tile(before, op, mutation);
     default:
       return "";

@@ -8,7 +8,7 @@ import json
 import sys
 from itertools import chain, product
 
-ACCESS = {  # What an op does to its operands: r reads, w writes, u updates (reads and writes).
+ACCESS = {  # Access of each operand: r reads, w writes, u updates (reads and writes).
     "send": dict(src="r"), "recv": dict(dst="w"), "copy": dict(dst="w", src="r"), "clear": dict(dst="w"),
     "attend": dict(q="r", k="r", v="r", out="u", lse="u"),
     "attend_grad": dict(q="r", k="r", v="r", dout="r", lse="r", delta="r", dq="u", dk="u", dv="u"),
@@ -21,9 +21,9 @@ ACCESS = {  # What an op does to its operands: r reads, w writes, u updates (rea
 SIDE = dict(q="q", out="q", lse="q", dout="q", delta="q", dq="q", k="kv", v="kv", dk="kv", dv="kv")
 MOVES = ("send", "recv", "copy")  # Ops that take any tile.
 STARTS = {
-    ("attend", "fresh_q"): ("out", "lse"),
-    ("attend_grad", "fresh_q"): ("dq",),
-    ("attend_grad", "fresh_kv"): ("dk", "dv"),
+    ("attend", "init_q"): ("out", "lse"),
+    ("attend_grad", "init_q"): ("dq",),
+    ("attend_grad", "init_kv"): ("dk", "dv"),
 }  # Sums that an op writes in place of adding to them.
 IN_PLACE = ("copydst src", "finishout part_out", "finishlse part_lse")
 FINAL = "final"  # Value of a cell that is no partial: its tensor, block and head say it all.
@@ -98,15 +98,15 @@ def read_program(plan, me, program, given, lanes):
         batches.extend([[]] if step != op["step"] or not op["comm"] else [])
         need(all(other["id"] not in op["waits"] for other in batches[-1]), op["id"], "conflict in a batch")
         batches[-1].append(op)
-    check_loans(program, touched)
+    check_zero_copy(program, touched)
 
 
 def access_of(op):
-    """What an op does to each of its operands; a message has any number of them."""
+    """The access of each operand of an op; a message has any number of operands."""
     access = dict(ACCESS[op["op"]])
     if op["comm"]:
         access = dict.fromkeys(op["operands"], *access.values())
-    for flag in [flag for flag in ("fresh_q", "fresh_kv") if op.get(flag)]:
+    for flag in [flag for flag in ("init_q", "init_kv") if op.get(flag)]:
         need((op["op"], flag) in STARTS, op["id"], f"{flag} of {op['op']}")
         access |= dict.fromkeys(STARTS[op["op"], flag], "w")
     return access
@@ -116,7 +116,7 @@ def read_op(op, tiles, touched):
     """Checks the form of an op, and finds the earlier ops that it must wait for."""
     kind, shapes, op["waits"], op["use"] = op["op"], {}, set(), {}
     need((op["lane"] > 0) == op["comm"] and op.get("peer") != op["id"][0], op["id"], "wrong lane or peer")
-    op["access"], once = access_of(op), "all" in kind or op.get("fresh_q") or op.get("fresh_kv")
+    op["access"], once = access_of(op), "all" in kind or op.get("init_q") or op.get("init_kv")
     for name, access in op["access"].items():
         view, writes, tensor = op["operands"][name], access != "r", name.removeprefix("part_")
         need(0 <= view["tile"] < len(tiles), op["id"], f"{name} has no tile")
@@ -144,14 +144,14 @@ def read_op(op, tiles, touched):
                 op["waits"].add(other)
         touched[tile["slot"]].append((op["id"], tile, set(mine), writes, name))
         op["use"][name] = tile, mine
-    need(not op.get("loan") or (op["comm"] and len(op["use"]) == 1), op["id"], "cannot be a loan")
+    need(not op.get("zero_copy") or (op["comm"] and len(op["use"]) == 1), op["id"], "cannot be a zero_copy")
     need(op["id"] not in op["waits"], op["id"], "operands are in each other's way")
 
 
-def check_loans(program, touched):
-    """What is lent, or borrowed, is not written by anyone but the sender before, or the receive."""
+def check_zero_copy(program, touched):
+    """The tile of a zero-copy message is written by nobody but its sender before, or its receive."""
     external = [slot["external"] for slot in program["slots"]]
-    for op in [op for op in program["ops"] if op.get("loan")]:
+    for op in [op for op in program["ops"] if op.get("zero_copy")]:
         ((tile, part),) = op["use"].values()
         others = [use for use in touched[tile["slot"]] if use[3] and use[0] != op["id"]]
         if op["op"] == "send":

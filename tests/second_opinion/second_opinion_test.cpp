@@ -1,7 +1,7 @@
 // second_opinion_test.cpp: verify and check_plan.py, which share no code, judge plans and mutants
 // alike.
 //
-// Every plan of the grid of tests/mutation/cases.h up to 8 ranks. Of the mutants: a sample, chosen
+// Every plan of the grid of tests/mutation/cases.h up to 8 ranks. Mutants are a sample, chosen
 // by a printed seed; with ARMILLARY_TEST_ALL=1 every mutant of every n-th plan (n grows with the
 // world).
 #include <fmt/format.h>
@@ -20,8 +20,8 @@
 
 #include "armillary/plan/json.h"
 #include "armillary/plan/mutate.h"
+#include "armillary/plan/testing/broken_plan.h"
 #include "armillary/plan/verify.h"
-#include "armillary/plan/verify/broken_plan.h"
 #include "tests/mutation/cases.h"
 
 namespace armillary::second_opinion {
@@ -143,7 +143,7 @@ TEST(SecondOpinion, AgreesOnSinksAndOnTheWire) {
     for (const plan::Mutation& mutation : mutations(plan)) {
       const bool delta = mutation.op >= 0 &&
                          plan.ranks[mutation.rank].ops[mutation.op].kind == plan::OpKind::Delta;
-      if (!delta && mutation.slip != plan::Slip::OtherDtype) continue;
+      if (!delta && mutation.kind != plan::MutationKind::OtherDtype) continue;
       if (!test_all() && random() % 4 != 0) continue;
       comparison.add(made.name + ": " + to_string(mutation), apply(plan, mutation));
     }

@@ -33,7 +33,7 @@ class NotCompiledError(Exception):
 
 
 class Build:
-    """What ninja knows of a build folder: objects, their sources and commands, programs and their parts."""
+    """Contents of a build folder, as ninja knows them: objects, their sources and commands, programs and their parts."""
 
     def __init__(self, root, folder):
         self.root = pathlib.Path(root)

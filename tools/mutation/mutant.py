@@ -29,7 +29,7 @@ class Mutant:
 
 
 def changed_part(before, after):
-    """Where the part of `before` that differs begins and ends, and what `after` has there."""
+    """Begin and end of the part of `before` that differs, and its replacement in `after`."""
     begin = 0
     while begin < min(len(before), len(after)) and before[begin] == after[begin]:
         begin += 1

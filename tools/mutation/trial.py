@@ -17,7 +17,7 @@ class FailsAnywayError(Exception):
 
 @dataclasses.dataclass
 class Verdict:
-    """What became of a mutant: killed, survived, same (it compiles to the same code) or not compiled."""
+    """The fate of a mutant: killed, survived, same (it compiles to the same code) or not compiled."""
 
     mutant: Mutant
     kind: str

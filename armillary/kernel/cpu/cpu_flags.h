@@ -1,4 +1,7 @@
 // cpu_flags.h: instructions that the CPU has and that the operating system lets a process use.
+//
+// A set of kernels runs only where both agree: vectors by CPUID, AMX tiles also by XCR0 and, on
+// Linux, by a permission that each process must ask for.
 #pragma once
 
 #include <string>
@@ -6,7 +9,7 @@
 
 namespace armillary::kernel::cpu {
 
-/// Answers of the CPU and of the operating system; on other CPUs than x86-64 all stay false.
+/// Answers of the CPU and of the operating system. On CPUs other than x86-64 all stay false.
 struct CpuFlags {
   bool avx2 = false;
   bool fma = false;
@@ -16,20 +19,28 @@ struct CpuFlags {
   bool avx512_bf16 = false;
   bool amx_tile = false;
   bool amx_bf16 = false;
-  bool tiles_enabled = false;  ///< The operating system saves tiles: XCR0 has bits 17 and 18.
-  int tiles_refused = 0;       ///< The errno with which it refused them to this process, or 0.
+  /// The operating system saves tile registers: XCR0 has bits 17 and 18.
+  bool tiles_enabled = false;
+  /// errno of the refused request for tiles of this process; 0 if it was granted or never made.
+  int tiles_refused = 0;
 };
 
-/// Reason why a CPU with `flags` cannot run the set `name` (isa.h), or nothing if it can: "the CPU
-/// has no amx_tile, amx_bf16".
+/// Reason why a CPU with `flags` cannot run the set `name` (isa.h), or an empty string if it can.
+/// Example: "the CPU has no amx_tile, amx_bf16". Sets without requirements ("portable", "emulated")
+/// never lack anything.
 std::string missing_for(std::string_view name, const CpuFlags& flags);
 
-/// The same for this process. Linux gives tiles only to a process that asked for them, and keeps
-/// more memory for its signals from then on, so it is asked at the first question about "amx".
+/// The same for this process. Linux grants tiles only to a process that asks for them, and then
+/// needs more memory for its signal stacks; so the request is made at the first question about
+/// "amx", and only if nothing else is missing. Threads: any.
 std::string missing_for(std::string_view name);
 
 /// Whether this process may use tiles of bf16. The first call asks the operating system; any thread
 /// may call it.
 bool amx_permitted();
+
+/// Whether the CPU has instructions that multiply bf16: AVX512_BF16 or AMX_BF16 on x86-64 (tiles
+/// saved by the operating system), BF16 on Arm (Linux). Asks for no permission. Threads: any.
+bool multiplies_bf16();
 
 }  // namespace armillary::kernel::cpu

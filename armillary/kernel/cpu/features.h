@@ -1,11 +1,15 @@
-// features.h: what tiles ask of code that is compiled once for all instruction sets.
+// features.h: functions that kernels need from code that is compiled once, for all instruction
+// sets.
+//
+// They use the standard library, which sources of one instruction set must not (simd-inl.h).
 #pragma once
 
-#include "armillary/kernel/cpu/tiles.h"
+#include "armillary/kernel/cpu/isa_kernels.h"
 
 namespace armillary::kernel::cpu {
 
-/// factors[i] = 0 or 1 / (1 - p) for query `row` of the tile and its keys [first, first + count).
-void fill_dropout(const TileScore& score, int row, int first, int count, float* factors);
+/// Writes the dropout factors, 0 or 1 / (1 - p), of a query and its keys to factors[0 ..
+/// keys.count). Requires `score.dropout`.
+void fill_dropout(const TileScore& score, const RowKeys& keys, float* factors);
 
 }  // namespace armillary::kernel::cpu

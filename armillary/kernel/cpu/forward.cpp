@@ -1,18 +1,25 @@
+// Forward driver: attention of query row blocks over the keys of a call.
+//
+// Each stage (stages.h) packs keys and values once, and then runs one task for each query row block
+// of each query head (QueryBlock): load the state of its rows, pack its queries, merge the tile of
+// every visible key row block, and write the rows as a result or as an accumulator for the next
+// stage. Tasks write different rows, so their order does not matter.
 #include <cmath>
 #include <limits>
 #include <optional>
 
-#include "armillary/kernel/cpu/block.h"
+#include "armillary/kernel/cpu/attention_args.h"
 #include "armillary/kernel/cpu/features.h"
 #include "armillary/kernel/cpu/packed_keys.h"
-#include "armillary/kernel/cpu/rounds.h"
+#include "armillary/kernel/cpu/stages.h"
 
 namespace armillary::kernel::cpu {
 namespace {
 
-constexpr float kNone = -std::numeric_limits<float>::infinity();
+/// Log-sum-exp and maximum of a row that saw no key.
+constexpr float kNoKey = -std::numeric_limits<float>::infinity();
 
-/// NaN is the largest, as for at::maximum.
+/// Raises a maximum that several threads share. NaN is the largest, as for at::maximum.
 void raise(float& shared, float seen) {
   std::atomic_ref<float> most(shared);
   float before = most.load();
@@ -20,203 +27,269 @@ void raise(float& shared, float seen) {
   }
 }
 
-/// What becomes of queries.
+/// Destination of the rows of a call.
 struct QueryTarget {
-  bool begins = false;  ///< With nothing seen, in place of what `sums` and `lse` hold.
-  bool ends = false;    ///< As the result, with the sinks.
-  Result result;        ///< Of `ends`.
-  Output sums;          ///< What rounds begin with and end as, but for the first and the last.
-  /// `sums` has the rows of the round's others only, of the query heads of one KV head.
-  bool sums_of_others = false;
+  bool init = false;     ///< rows are initialised as (0, -inf), not merged into `sums` and `lse`
+  bool finish = false;   ///< rows end as `result`, with the sinks; otherwise as `sums`
+  RoundedOutput result;  ///< only if `finish`
+  Output sums;           ///< accumulators between calls, or between stages
+  /// `sums` is scratch: rows of the query row blocks of a stage, for the query heads of one KV
+  /// head.
+  bool sums_in_scratch = false;
   Output lse;
   const float* sinks_H = nullptr;
   float* max_logit_H = nullptr;
 };
 
-float* sums_at(const Call& call, const QueryTarget& target, const Round& round, std::int64_t batch,
-               std::int64_t head, plan::Interval rows) {
-  if (!target.sums_of_others) return at(target.sums, batch, head, rows.begin);
-  const auto first = static_cast<std::size_t>(round.others.begin);
-  const std::int64_t first_head = q_heads_of(call, round.first_head % call.kv_heads).begin;
-  return at(target.sums, 0, head - first_head, rows.begin - call.schedule->q_rows[first].begin);
-}
-
-/// Another key of each row, whose value is 0: last, for the largest logit tells a NaN by the sum.
-void add_sink(const Products& products, const ForwardTile& tile, float sink) {
+/// Adds the sink: a key with value 0. It comes after all keys, since the largest logit finds a NaN
+/// by the sum.
+void add_sink(const GemmOps& gemm, const ForwardTile& tile, float sink) {
   for (int row = 0; row < tile.pairs.q_rows; ++row) {
-    const float max = tile.max[row] * products.log_unit;
+    const float max = tile.max[row] * gemm.log_unit;
     float& sum = tile.sum[row];
     if (!(sink > max)) {
-      if (sink != kNone) sum += std::exp(sink - max);
+      if (sink != kNoKey) sum += std::exp(sink - max);
       continue;
     }
     const float factor = std::exp(max - sink);
-    tile.max[row] = sink / products.log_unit;
+    tile.max[row] = sink / gemm.log_unit;
     sum = sum * factor + 1;
-    products.scale_row(tile, row, factor);
+    gemm.scale_row(tile, row, factor);
   }
 }
 
-/// One block of queries of one head against the keys of a round.
-void attend_block(const Call& call, const QueryTarget& target, const Round& round,
-                  const PackedKeys& keys, std::int64_t head_of_round, std::int64_t head,
-                  std::int64_t q_block) {
-  const Products& products = forward_products(call);
-  const Units& units = products.units;
-  const Schedule& schedule = *call.schedule;
-  const std::span<const BlockPair> pairs =
-      pairs_of_q(schedule, q_block, {round.first_block, round.first_block + round.blocks});
-  const BlockPair* const all_pairs = schedule.pairs.data();
-  const auto q = static_cast<std::size_t>(q_block);
-  const Turn turn = turn_of(pairs, all_pairs + schedule.first_of_q[q],
-                            all_pairs + schedule.first_of_q[q + 1], round.first_block == 0);
-  const bool begins = target.begins && turn.first;
-  const bool ends = target.ends && turn.last;
-  if (turn.idle && !begins) return;
+/// State that the tasks of a stage share.
+struct ForwardStage {
+  const AttentionArgs& call;
+  const QueryTarget& target;
+  const Stage& stage;
+  const PackedKeys& keys;
+};
 
-  const std::int64_t batch = (round.first_head + head_of_round) / call.kv_heads;
-  const plan::Interval rows = schedule.q_rows[q];
-  const int count = static_cast<int>(rows.end - rows.begin);
-  const int padded = round_up(count, units.rows);
-  const std::int64_t out_floats = std::int64_t{padded} * round_up(call.value_dim, units.columns);
-  Carver carver;
-  const auto array = [&](std::int64_t floats) {
-    return carver.reserve(static_cast<std::size_t>(floats));
-  };
-  const std::size_t queries = array(query_floats(products, padded, call.head_dim));
-  const std::size_t out = array(out_floats);
-  const std::size_t scores = array(products.forward_sizes.scores);
-  const std::size_t max = array(padded);
-  const std::size_t sum = array(padded);
-  thread_local Scratch scratch;
-  float* const memory = scratch.floats(carver.size());
-  ForwardTile tile{.score = score_of(call, head, rows),
-                   .head_dim = call.head_dim,
-                   .value_dim = call.value_dim,
-                   .q = memory + queries,
-                   .scores = memory + scores,
-                   .out = memory + out,
-                   .max = memory + max,
-                   .sum = memory + sum};
-  std::optional<DropoutStream> stream;
-  if (call.dropout.on()) {
-    stream.emplace(call.dropout, batch, call.first_q_head + head);
-    tile.score.dropout = &*stream;
-  }
-  float max_logit = kNone;
-  if (target.max_logit_H != nullptr) tile.max_logit = &max_logit;
+/// Task of one thread: a query row block of a query head against the keys of a stage.
+class QueryBlock {
+ public:
+  /// `head_of_stage` counts KV heads of the stage, `head` query heads of the call.
+  QueryBlock(const ForwardStage& work, std::int64_t head_of_stage, std::int64_t head,
+             std::int64_t q_block)
+      : call_(work.call),
+        gemm_(forward_gemm_ops(work.call)),
+        target_(work.target),
+        stage_(work.stage),
+        keys_(work.keys),
+        head_of_stage_(head_of_stage),
+        batch_((work.stage.first_head + head_of_stage) / work.call.kv_heads),
+        head_(head),
+        pairs_(pairs_of_q(*call_.block_mask, q_block,
+                          {stage_.first_block, stage_.first_block + stage_.blocks})),
+        progress_(progress_of_queries(static_cast<std::size_t>(q_block))),
+        rows_(call_.block_mask->q_rows[static_cast<std::size_t>(q_block)]),
+        count_(static_cast<int>(rows_.end - rows_.begin)),
+        padded_(round_up(count_, gemm_.units.rows)) {}
 
-  tile.scale = q_scale(call);
-  float* const sums = begins && ends ? nullptr : sums_at(call, target, round, batch, head, rows);
-  float* const lse = at(target.lse, batch, head, rows.begin);
-  for (int row = 0; row < count; ++row) {
-    tile.max[row] = kNone;
-    if (!begins) tile.max[row] = lse[row * target.lse.row] / products.log_unit;
-    tile.sum[row] = tile.max[row] == kNone ? 0 : 1;
+  void run() {
+    if (progress_.idle && !initialises()) return;
+    reserve();
+    load_state();
+    attend();
+    write();
   }
-  std::fill(tile.max + count, tile.max + padded, 0.0f);
-  std::fill(tile.sum + count, tile.sum + padded, 0.0f);
-  // Nothing seen: all of it is 0 and need not be read.
-  if (std::all_of(tile.sum, tile.sum + count, [](float sum) { return sum == 0; })) {
-    std::fill_n(tile.out, out_floats, 0.0f);
-  } else {
-    const Rows before{.data = sums,
-                      .element = Element::Float32,
-                      .stride = target.sums.row,
-                      .count = count,
-                      .width = call.value_dim};
-    products.pack_sums(before, 1, padded, tile.out);
+
+ private:
+  bool initialises() const { return target_.init && progress_.first; }
+  bool finishes() const { return target_.finish && progress_.last; }
+  std::int64_t out_floats() const {
+    return std::int64_t{padded_} * round_up(call_.value_dim, gemm_.units.columns);
   }
-  const bool q_finite =
-      products.pack_queries(rows_of(call, call.q, batch, head, rows, call.head_dim), tile.scale,
-                            padded, memory + queries);
-  for (const BlockPair& pair : pairs) {
-    tile.pairs = schedule.tile_pairs(pair);
-    tile.score.k_positions =
-        schedule.k_positions.data() + schedule.k_rows[static_cast<std::size_t>(pair.k)].begin;
-    keys.point(head_of_round, pair.k, tile);
-    tile.pairs.wild |= !q_finite && products.parts > 1;
-    products.forward(tile);
+  float* lse() const { return at(target_.lse, batch_, head_, rows_.begin); }
+
+  Progress progress_of_queries(std::size_t q) const {
+    const BlockMask& block_mask = *call_.block_mask;
+    const BlockPair* const all = block_mask.pairs.data();
+    return progress_of(pairs_, all + block_mask.first_of_q[q], all + block_mask.first_of_q[q + 1],
+                       stage_.first_block == 0);
   }
-  tile.pairs.q_rows = count;
-  if (ends) {
-    if (target.sinks_H != nullptr) {
-      add_sink(products, tile, target.sinks_H[head]);
+
+  /// Accumulators of the rows between stages; not used if the rows begin and end in this stage.
+  float* sums() const {
+    if (!target_.sums_in_scratch) return at(target_.sums, batch_, head_, rows_.begin);
+    const auto first = static_cast<std::size_t>(stage_.others.begin);
+    const std::int64_t first_head = q_heads_of(call_, stage_.first_head % call_.kv_heads).begin;
+    return at(target_.sums, 0, head_ - first_head,
+              rows_.begin - call_.block_mask->q_rows[first].begin);
+  }
+
+  /// Scratch of the thread, and the fields of the tile that are the same for all pairs.
+  void reserve() {
+    Carver carver;
+    const auto array = [&](std::int64_t floats) {
+      return carver.reserve(static_cast<std::size_t>(floats));
+    };
+    const std::size_t queries = array(query_floats(gemm_, padded_, call_.head_dim));
+    const std::size_t out = array(out_floats());
+    const std::size_t scores = array(gemm_.forward_sizes.scores);
+    const std::size_t max = array(padded_);
+    const std::size_t sum = array(padded_);
+    thread_local Scratch scratch;
+    float* const memory = scratch.floats(carver.size());
+    queries_ = memory + queries;
+    tile_ = ForwardTile{.score = score_of(call_, head_, rows_),
+                        .head_dim = call_.head_dim,
+                        .value_dim = call_.value_dim,
+                        .scale = q_scale(call_),
+                        .q = queries_,
+                        .scores = memory + scores,
+                        .out = memory + out,
+                        .max = memory + max,
+                        .sum = memory + sum};
+    if (call_.dropout.on()) {
+      stream_.emplace(call_.dropout, batch_, call_.first_q_head + head_);
+      tile_.score.dropout = &*stream_;
     }
-    products.write[index_of(target.result.element)](
-        tile, at(target.result, batch, head, rows.begin), target.result.row, lse, target.lse.row);
-  } else {
-    products.write[index_of(Element::Float32)](tile, sums, target.sums.row, lse, target.lse.row);
+    if (target_.max_logit_H != nullptr) tile_.max_logit = &max_logit_;
   }
-  if (target.max_logit_H != nullptr) raise(target.max_logit_H[head], max_logit);
-}
 
-void attend_to(const Call& call, QueryTarget target) {
-  if (call.heads == 0) return;
-  const Schedule& schedule = *call.schedule;
-  const std::int64_t group = largest_group(call);
-  Rounds rounds{.heads = call.batch * call.kv_heads,
-                .blocks = static_cast<std::int64_t>(schedule.k_rows.size()),
-                .block_floats = KeyLayout(call).floats,
-                .others = static_cast<std::int64_t>(schedule.q_rows.size()),
-                .others_each = static_cast<std::int64_t>(schedule.q_rows.size()),
-                .heads_floats = forward_products(call).heads_floats};
-  if (target.sums.data == nullptr && rounds.several_a_head()) {
-    const std::int64_t floats = std::int64_t{schedule.largest_q} * call.value_dim * group;
-    rounds.others_each = std::max<std::int64_t>(1, kRestingFloats / floats);
-    target.sums_of_others = true;
-    target.sums = {.data = resting_memory().floats(rounds.others_each * floats),
-                   .row = call.value_dim,
-                   .head = rounds.others_each * schedule.largest_q * call.value_dim};
+  /// Online softmax state of the rows before this stage: maximum lse and sum 1, or nothing seen.
+  void load_state() {
+    const float* const before = lse();
+    for (int row = 0; row < count_; ++row) {
+      tile_.max[row] = kNoKey;
+      if (!initialises()) tile_.max[row] = before[row * target_.lse.row] / gemm_.log_unit;
+      tile_.sum[row] = tile_.max[row] == kNoKey ? 0 : 1;
+    }
+    std::fill(tile_.max + count_, tile_.max + padded_, 0.0f);
+    std::fill(tile_.sum + count_, tile_.sum + padded_, 0.0f);
+    // If no row has seen a key, `out` is 0 and need not be read.
+    if (std::all_of(tile_.sum, tile_.sum + count_, [](float sum) { return sum == 0; })) {
+      std::fill_n(tile_.out, out_floats(), 0.0f);
+      return;
+    }
+    gemm_.pack_sums({.data = sums(),
+                     .element = Element::Float32,
+                     .stride = target_.sums.row,
+                     .count = count_,
+                     .width = call_.value_dim},
+                    1, padded_, tile_.out);
   }
-  for_each_round(rounds, [&](const Round& round) {
-    PackedKeys keys(call, round);
-    deal_out(call.team, round.heads * round.blocks, [&](std::int64_t i) { keys.pack(i); });
-    const std::int64_t q_blocks = round.others.end - round.others.begin;
-    deal_out(call.team, round.heads * group * q_blocks, [&](std::int64_t i) {
-      const std::int64_t head_of_round = i / (group * q_blocks);
+
+  /// Packs the queries and merges the tiles of all visible key row blocks of the stage.
+  void attend() {
+    const BlockMask& block_mask = *call_.block_mask;
+    const Rows rows = rows_of(call_, call_.q, {batch_, head_, rows_}, call_.head_dim);
+    const bool q_finite = gemm_.pack_queries(rows, tile_.scale, padded_, queries_);
+    for (const BlockPair& pair : pairs_) {
+      tile_.pairs = block_mask.tile_pairs(pair);
+      tile_.score.k_positions =
+          block_mask.k_positions.data() + block_mask.k_rows[static_cast<std::size_t>(pair.k)].begin;
+      keys_.point(head_of_stage_, pair.k, tile_);
+      // A non-finite query spoils its own row only, unless it is split into parts.
+      tile_.pairs.nonfinite |= !q_finite && gemm_.parts > 1;
+      gemm_.forward(tile_);
+    }
+  }
+
+  /// Writes the state as result or accumulator, and the largest logit.
+  void write() {
+    tile_.pairs.q_rows = count_;
+    if (finishes()) {
+      if (target_.sinks_H != nullptr) add_sink(gemm_, tile_, target_.sinks_H[head_]);
+      gemm_.write[index_of(target_.result.element)](tile_,
+                                                    at(target_.result, batch_, head_, rows_.begin),
+                                                    target_.result.row, lse(), target_.lse.row);
+    } else {
+      gemm_.write[index_of(Element::Float32)](tile_, sums(), target_.sums.row, lse(),
+                                              target_.lse.row);
+    }
+    if (target_.max_logit_H != nullptr) raise(target_.max_logit_H[head_], max_logit_);
+  }
+
+  const AttentionArgs& call_;
+  const GemmOps& gemm_;
+  const QueryTarget& target_;
+  const Stage& stage_;
+  const PackedKeys& keys_;
+  std::int64_t head_of_stage_;
+  std::int64_t batch_;
+  std::int64_t head_;
+  std::span<const BlockPair> pairs_;  ///< visible ones of this stage
+  Progress progress_;
+  plan::Interval rows_;
+  int count_;
+  int padded_;
+  float* queries_ = nullptr;
+  ForwardTile tile_;
+  std::optional<DropoutStream> stream_;
+  float max_logit_ = kNoKey;
+};
+
+void attend_to(const AttentionArgs& call, QueryTarget target) {
+  if (call.heads == 0) return;
+  const BlockMask& block_mask = *call.block_mask;
+  const std::int64_t group = largest_group(call);
+  Stages stages{.heads = call.batch * call.kv_heads,
+                .blocks = static_cast<std::int64_t>(block_mask.k_rows.size()),
+                .block_floats = KeyLayout(call).floats,
+                .others = static_cast<std::int64_t>(block_mask.q_rows.size()),
+                .others_per_stage = static_cast<std::int64_t>(block_mask.q_rows.size()),
+                .heads_floats = forward_gemm_ops(call).heads_floats};
+  // A rounded result whose KV heads take several stages: accumulators in scratch, for as many query
+  // row blocks at a time as fit.
+  if (target.sums.data == nullptr && stages.several_per_head()) {
+    const std::int64_t floats = std::int64_t{block_mask.largest_q} * call.value_dim * group;
+    stages.others_per_stage = std::max<std::int64_t>(1, kRestingFloats / floats);
+    target.sums_in_scratch = true;
+    target.sums = {.data = resting_memory().floats(stages.others_per_stage * floats),
+                   .row = call.value_dim,
+                   .head = stages.others_per_stage * block_mask.largest_q * call.value_dim};
+  }
+  for_each_stage(stages, [&](const Stage& stage) {
+    PackedKeys keys(call, stage);
+    deal_out(call.team, stage.heads * stage.blocks, [&](std::int64_t i) { keys.pack(i); });
+    const ForwardStage work{call, target, stage, keys};
+    const std::int64_t q_blocks = stage.others.end - stage.others.begin;
+    deal_out(call.team, stage.heads * group * q_blocks, [&](std::int64_t i) {
+      const std::int64_t head_of_stage = i / (group * q_blocks);
       const plan::Interval heads =
-          q_heads_of(call, (round.first_head + head_of_round) % call.kv_heads);
+          q_heads_of(call, (stage.first_head + head_of_stage) % call.kv_heads);
       const std::int64_t head = heads.begin + i / q_blocks % group;
-      // Last blocks first: with a causal mask they have most to do, and so even out the ends.
-      const std::int64_t q_block = round.others.end - 1 - i % q_blocks;
-      if (head < heads.end) {
-        attend_block(call, target, round, keys, head_of_round, head, q_block);
-      }
+      // Last row blocks first: with a causal mask they have most work, so short tasks end the
+      // stage.
+      const std::int64_t q_block = stage.others.end - 1 - i % q_blocks;
+      if (head < heads.end) QueryBlock(work, head_of_stage, head, q_block).run();
     });
   });
 }
 
 }  // namespace
 
-void fill_dropout(const TileScore& score, int row, int first, int count, float* factors) {
-  const auto keys = static_cast<std::size_t>(count);
-  score.dropout->fill(score.q_positions[row], std::span(score.k_positions + first, keys),
-                      std::span(factors, keys));
+void fill_dropout(const TileScore& score, const RowKeys& keys, float* factors) {
+  const auto count = static_cast<std::size_t>(keys.count);
+  score.dropout->fill(score.q_positions[keys.row], std::span(score.k_positions + keys.first, count),
+                      std::span(factors, count));
 }
 
-const Products& forward_products(const Call& call) {
-  return products_of(call, has_words(call.k, call.head_dim));
+const GemmOps& forward_gemm_ops(const AttentionArgs& call) {
+  return gemm_ops_of(call, has_words(call.k, call.head_dim));
 }
 
-PatchLimits forward_limits(const Products& products) {
-  return {.q_rows = products.forward_sizes.q_rows, .k_rows = products.forward_sizes.k_rows};
+MaskTileLimits forward_limits(const GemmOps& gemm) {
+  return {.q_rows = gemm.forward_sizes.q_rows, .k_rows = gemm.forward_sizes.k_rows};
 }
 
-void attend(const Call& call, const Carry& carry) {
-  attend_to(call, {.begins = carry.fresh,
-                   .sums = carry.out,
-                   .lse = carry.lse,
-                   .max_logit_H = carry.max_logit_H});
+void attend(const AttentionArgs& call, const Carry& carry) {
+  attend_to(
+      call,
+      {.init = carry.init, .sums = carry.out, .lse = carry.lse, .max_logit_H = carry.max_logit_H});
 }
 
-void attend_all(const Call& call, const AllKeys& results) {
-  QueryTarget target{.begins = true,
-                     .ends = true,
+void attend_all(const AttentionArgs& call, const AllKeys& results) {
+  QueryTarget target{.init = true,
+                     .finish = true,
                      .result = results.out,
                      .lse = results.lse,
                      .sinks_H = results.sinks_H,
                      .max_logit_H = results.max_logit_H};
+  // An fp32 result is its own accumulator between stages.
   if (results.out.element == Element::Float32) target.sums = floats_of(results.out);
   attend_to(call, target);
 }

@@ -1,3 +1,7 @@
+// The table of compiled sets and the choice between them. Each set is one source with flags of its
+// own (avx2.cpp, amx.cpp, ..) that defines kIsaKernels in a namespace of its own. current_isa()
+// chooses once per process: ARMILLARY_ISA, or else the best set that runs here, with a probe where
+// only rates decide.
 #include "armillary/kernel/cpu/isa.h"
 
 #include <algorithm>
@@ -12,44 +16,48 @@ namespace armillary::kernel::cpu {
 
 #if defined(__x86_64__)
 namespace amx {
-extern const Tiles kTiles;
+extern const IsaKernels kIsaKernels;
 }
 namespace avx512_bf16 {
-extern const Tiles kTiles;
+extern const IsaKernels kIsaKernels;
 }
 namespace avx512 {
-extern const Tiles kTiles;
+extern const IsaKernels kIsaKernels;
 }
 namespace avx2 {
-extern const Tiles kTiles;
+extern const IsaKernels kIsaKernels;
 }
 #endif
 namespace portable {
-extern const Tiles kTiles;
+extern const IsaKernels kIsaKernels;
 }
 namespace emulated {
-extern const Tiles kTiles;
+extern const IsaKernels kIsaKernels;
 }
 namespace emulated_amx {
-extern const Tiles kTiles;
+extern const IsaKernels kIsaKernels;
 }
 
 namespace {
 
-constexpr const Tiles* kAll[] = {
+// Best first; the emulated sets last, since choose_isa() takes the first that qualifies.
+constexpr const IsaKernels* kAll[] = {
 #if defined(__x86_64__)
-    &amx::kTiles,      &avx512_bf16::kTiles, &avx512::kTiles,      &avx2::kTiles,
+    &amx::kIsaKernels,      &avx512_bf16::kIsaKernels, &avx512::kIsaKernels,
+    &avx2::kIsaKernels,
 #endif
-    &portable::kTiles, &emulated::kTiles,    &emulated_amx::kTiles};
+    &portable::kIsaKernels, &emulated::kIsaKernels,    &emulated_amx::kIsaKernels};
 
+/// Names of the sets that run here, for error texts.
 std::vector<std::string> names_here() {
   std::vector<std::string> names;
-  for (const Tiles* isa : kAll) {
+  for (const IsaKernels* isa : kAll) {
     if (runs_here(*isa)) names.emplace_back(isa->name);
   }
   return names;
 }
 
+/// Value of ARMILLARY_ISA; null if it is unset or empty.
 const char* forced_name() {
   const char* const forced = std::getenv("ARMILLARY_ISA");
   return forced != nullptr && *forced != '\0' ? forced : nullptr;
@@ -57,13 +65,14 @@ const char* forced_name() {
 
 std::vector<IsaFacts> facts_here() {
   std::vector<IsaFacts> facts;
-  for (const Tiles* isa : kAll)
+  for (const IsaKernels* isa : kAll)
     facts.push_back({.name = isa->name, .missing = missing_for(isa->name)});
   return facts;
 }
 
-/// Rates of the instructions that the set itself multiplies fp32 and bf16 with.
+/// Measures the instructions that the set itself multiplies bf16 and fp32 with.
 void probe(IsaFacts& set) {
+  // The unit of the set comes before those of lesser sets; the fp32 unit is the last.
   const std::vector<const BurnUnit*> units = units_up_to(set.name, Element::BFloat16);
   const auto own = std::find_if(units.begin(), units.end(),
                                 [&](const BurnUnit* unit) { return unit->isa == set.name; });
@@ -73,46 +82,51 @@ void probe(IsaFacts& set) {
   set.fp32_gflops = gflops[1];
 }
 
-const Tiles& choose_here() {
+/// The choice without ARMILLARY_ISA.
+const IsaKernels& choose_here() {
   std::vector<IsaFacts> facts = facts_here();
   const auto best = std::find_if(facts.begin(), facts.end(),
                                  [](const IsaFacts& set) { return set.missing.empty(); });
+  // No other set has a bf16 instruction that could be slower than fp32.
   if (best->name == "avx512_bf16") probe(*best);
   return *kAll[choose_isa(facts)];
 }
 
 }  // namespace
 
-std::span<const Tiles* const> all_isas() {
+std::span<const IsaKernels* const> all_isas() {
   return kAll;
 }
 
-bool runs_here(const Tiles& isa) {
+bool runs_here(const IsaKernels& isa) {
   return missing_for(isa.name).empty();
 }
 
-const Tiles& isa_named(std::string_view name) {
+const IsaKernels& isa_named(std::string_view name) {
   const std::vector<std::string> here = names_here();
-  for (const Tiles* isa : kAll) {
+  for (const IsaKernels* isa : kAll) {
     if (isa->name != name) continue;
     const std::string missing = missing_for(name);
     if (missing.empty()) return *isa;
     fail<InvalidArgument>("ARMILLARY_ISA: {}: {}; {} is required", name, missing, list_names(here));
   }
+  // The name is unknown.
   const std::string nearest = nearest_name(name, here);
   fail<InvalidArgument>("ARMILLARY_ISA: {}; {} is required{}", name, list_names(here),
                         nearest.empty() ? "" : "; nearest: " + nearest);
 }
 
-const Tiles& current_isa() {
-  static const Tiles& isa = forced_name() != nullptr ? isa_named(forced_name()) : choose_here();
+const IsaKernels& current_isa() {
+  static const IsaKernels& isa =
+      forced_name() != nullptr ? isa_named(forced_name()) : choose_here();
   return isa;
 }
 
-std::vector<IsaReport> report_isas() {
-  const Tiles& taken = current_isa();
+std::vector<IsaStatus> isa_statuses() {
+  const IsaKernels& taken = current_isa();
   std::vector<IsaFacts> facts = facts_here();
   for (IsaFacts& set : facts) {
+    // Emulated sets have no instruction of their own to measure.
     if (set.missing.empty() && !set.name.starts_with("emulated")) probe(set);
   }
   const auto index = std::find(std::begin(kAll), std::end(kAll), &taken) - std::begin(kAll);

@@ -1,3 +1,5 @@
+// The choice between sets and the sentences that explain it in `armillary doctor`. Pure functions
+// of measured facts: nothing here asks the CPU.
 #include "armillary/kernel/cpu/isa_choice.h"
 
 #include <fmt/format.h>
@@ -9,6 +11,7 @@
 namespace armillary::kernel::cpu {
 namespace {
 
+/// False as long as the rates were not measured.
 bool slower_in_bf16(const IsaFacts& set) {
   return set.bf16_gflops != 0 && set.bf16_gflops < set.fp32_gflops;
 }
@@ -23,10 +26,12 @@ std::string_view name_of(Element element) {
   return kNames[index_of(element)];
 }
 
+/// Example: "160 GFLOP/s in bf16, 90 in fp32".
 std::string both_rates(const IsaFacts& set) {
   return fmt::format("{:.0f} GFLOP/s in bf16, {:.0f} in fp32", set.bf16_gflops, set.fp32_gflops);
 }
 
+/// Why the chosen set is used for a dtype, and how it multiplies it.
 std::string reason_for(const IsaFacts& set, Element element, bool forced) {
   std::string by = forced ? "ARMILLARY_ISA names it" : "the best set that runs here";
   if (element == Element::Float32) {
@@ -38,6 +43,7 @@ std::string reason_for(const IsaFacts& set, Element element, bool forced) {
   return fmt::format("{}; {} is multiplied as fp32", by, name_of(element));
 }
 
+/// Why another set is not used: missing, overruled, emulated, slow in bf16, or just not the best.
 std::string reason_against(const IsaFacts& set, const IsaFacts& taken, bool forced) {
   if (!set.missing.empty()) return set.missing;
   if (forced) return fmt::format("ARMILLARY_ISA names {}", taken.name);
@@ -59,21 +65,22 @@ std::size_t choose_isa(std::span<const IsaFacts> sets) {
   return static_cast<std::size_t>(taken - sets.begin());
 }
 
-std::vector<IsaReport> explain(std::span<const IsaFacts> sets, std::size_t taken, bool forced) {
-  std::vector<IsaReport> reports;
+std::vector<IsaStatus> explain(std::span<const IsaFacts> sets, std::size_t taken, bool forced) {
+  // One status for each set, one use for each dtype.
+  std::vector<IsaStatus> statuses;
   for (const IsaFacts& set : sets) {
-    IsaReport report{.name = set.name, .missing = set.missing, .uses = {}};
+    IsaStatus status{.name = set.name, .missing = set.missing, .uses = {}};
     for (const Element element : {Element::Float32, Element::BFloat16, Element::Float16}) {
       const bool is_taken = &set == &sets[taken];
-      report.uses[index_of(element)] = {
+      status.uses[index_of(element)] = {
           .gflops = element == Element::BFloat16 ? set.bf16_gflops : set.fp32_gflops,
           .taken = is_taken,
           .why = is_taken ? reason_for(set, element, forced)
                           : reason_against(set, sets[taken], forced)};
     }
-    reports.push_back(std::move(report));
+    statuses.push_back(std::move(status));
   }
-  return reports;
+  return statuses;
 }
 
 }  // namespace armillary::kernel::cpu

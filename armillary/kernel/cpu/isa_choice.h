@@ -1,9 +1,9 @@
-// isa_choice.h: the rule that takes one of the compiled sets, and its reasons.
+// isa_choice.h: the rule that chooses one of the compiled sets, and its reasons.
 //
-// Sets are taken by the rate that the core has in them, not by their name: pairs of bf16
-// (vdpbf16ps) are twice as fast as fp32 on one CPU and half as fast on the next, and no flag of a
-// CPU says which. So the rates are probed, and only where there is something to decide: nothing
-// beats tiles (amx), and sets without pairs multiply bf16 as fp32.
+// Sets are chosen by the rate of the core, not by name: the bf16 dot product of vectors (vdpbf16ps)
+// is twice as fast as fp32 on one CPU and half as fast on the next, and no CPUID flag tells which.
+// Rates are probed only where they decide: tiles (amx) always win, and sets without a bf16 dot
+// product multiply bf16 as fp32.
 #pragma once
 
 #include <array>
@@ -13,37 +13,42 @@
 #include <string_view>
 #include <vector>
 
-#include "armillary/kernel/cpu/tiles.h"
+#include "armillary/kernel/cpu/isa_kernels.h"
 
 namespace armillary::kernel::cpu {
 
-/// One compiled set, before one is taken.
+/// Facts about one compiled set, known before the choice.
 struct IsaFacts {
   std::string_view name;
-  std::string missing;  ///< Reason why it does not run here; empty if it does.
-  // Rates of its own instructions for fp32 and for bf16, one thread; 0 if nobody measured them.
+  /// Reason why the set does not run here; empty if it does.
+  std::string missing;
+  /// Rates of one thread in the instructions of the set; 0 if not measured.
   double fp32_gflops = 0;
   double bf16_gflops = 0;
 };
 
-/// Index of the first of `sets`, given best first, that runs here and whose bf16 is not slower than
-/// its fp32, as far as both were measured. At least one set must be such.
+/// Index of the first set, best first, that runs here and whose bf16 rate is not below its fp32
+/// rate, as far as both were measured. At least one set must qualify. Example: [amx missing,
+/// avx512_bf16 at 90 and 160 GFLOP/s in bf16 and fp32, avx512, ..] gives 2.
 std::size_t choose_isa(std::span<const IsaFacts> sets);
 
-/// One set for one dtype.
+/// One set and one dtype, as `armillary doctor` prints them.
 struct IsaUse {
-  double gflops = 0;  ///< Peak of one thread in what its kernels multiply; 0 if not measured.
+  /// Peak of one thread in the instruction that the set multiplies this dtype with; 0 if not
+  /// measured.
+  double gflops = 0;
   bool taken = false;
-  std::string why;  ///< Or why not.
+  std::string why;  ///< reason for the choice, or against the set
 };
 
-struct IsaReport {
+/// One set after the choice.
+struct IsaStatus {
   std::string_view name;
-  std::string missing;                 ///< Reason why it does not run here; empty if it does.
-  std::array<IsaUse, kElements> uses;  ///< By Element.
+  std::string missing;                 ///< as in IsaFacts
+  std::array<IsaUse, kElements> uses;  ///< indexed by Element
 };
 
-/// Reasons for sets[taken], and against the others. `forced`: the environment named it.
-std::vector<IsaReport> explain(std::span<const IsaFacts> sets, std::size_t taken, bool forced);
+/// Reasons for sets[taken] and against the others. `forced`: the environment named the set.
+std::vector<IsaStatus> explain(std::span<const IsaFacts> sets, std::size_t taken, bool forced);
 
 }  // namespace armillary::kernel::cpu

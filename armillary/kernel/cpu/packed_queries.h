@@ -1,28 +1,43 @@
-// packed_queries.h: what backward packs for all blocks of keys of a round.
+// packed_queries.h: queries that backward packs for all key row blocks of a stage (stages.h), and
+// the order in which tasks add to dq.
+//
+//   [KV head of the stage][query head of its group][query row block of the stage]
+//       [Q | Q by rows | dO | dO by rows | log-sum-exp | delta]
+//
+// Each query row block is packed once and read by every key row block that it sees. The tasks of
+// those key row blocks add to the same rows of dq; they do so in ascending order of key row blocks,
+// so that the bits of dq do not depend on the number of threads.
 #pragma once
 
 #include <atomic>
 #include <limits>
 #include <thread>
 
-#include "armillary/kernel/cpu/rounds.h"
+#include "armillary/kernel/cpu/stages.h"
 
 namespace armillary::kernel::cpu {
 
-/// Where a packed block of queries has its parts, in floats from its begin.
+/// Offsets, in floats, of the parts within one packed query row block of `floats` floats. Sizes are
+/// those of the largest query row block.
+///
+/// Q and dO are packed for sums over their elements (q, dout), and again for sums over rows
+/// (q_values, dout_values) if words hold two terms. With words of one term both layouts are the
+/// same, and the offsets are equal.
 struct QueryLayout {
-  explicit QueryLayout(const Call& call) {
-    const Products& products = backward_products(call);
-    const int rows = round_up(call.schedule->largest_q, products.units.rows);
+  /// Offsets for a call; requires its block mask.
+  explicit QueryLayout(const AttentionArgs& call) {
+    const GemmOps& gemm = backward_gemm_ops(call);
+    const int rows = round_up(call.block_mask->largest_q, gemm.units.rows);
+    // Appends a part of `count` floats and returns its offset.
     const auto add = [&](std::int64_t count) {
       const std::int64_t begin = floats;
       floats += count;
       return begin;
     };
-    // Q and dO once for sums over their elements, and once, if that differs, for sums over rows.
-    const auto columns = [&](int dim) { return add(query_floats(products, rows, dim)); };
+    const auto columns = [&](int dim) { return add(query_floats(gemm, rows, dim)); };
+    // Words of one term: the layout for sums over elements serves both.
     const auto values = [&](int dim, std::int64_t same) {
-      return products.terms == 1 ? same : add(value_floats(products, rows, dim));
+      return gemm.terms == 1 ? same : add(value_floats(gemm, rows, dim));
     };
     q = columns(call.head_dim);
     q_values = values(call.head_dim, q);
@@ -32,51 +47,64 @@ struct QueryLayout {
     delta = add(rows);
   }
 
+  /// Q and dO for sums over their elements and over rows; then one log-sum-exp and one delta for
+  /// each row.
   std::int64_t q;
   std::int64_t q_values;
   std::int64_t dout;
   std::int64_t dout_values;
   std::int64_t lse;
   std::int64_t delta;
+  /// Floats of a packed row block.
   std::int64_t floats = 0;
 };
 
-/// Queries of a round, packed once for all key blocks: for each KV head, query head of its group
-/// and block: Q, dO, log-sum-exp and delta. And whose turn it is to add to dq.
+/// Packed queries of a stage, and one turn counter for each packed row block. Memory is
+/// packed_memory() of the constructing thread, valid until the next stage. Threads: pack() of
+/// different numbers may run at once; all other functions only after all of them.
 class PackedQueries {
  public:
-  PackedQueries(const Call& call, const Upstream& upstream, const Round& round)
+  /// Reserves memory; packs nothing yet. The arguments must outlive this object.
+  PackedQueries(const AttentionArgs& call, const Upstream& upstream, const Stage& stage)
       : call_(call),
         upstream_(upstream),
-        round_(round),
+        stage_(stage),
         layout_(call),
         group_(largest_group(call)) {
-    const std::int64_t blocks = round.heads * group_ * round.blocks;
+    const std::int64_t blocks = stage.heads * group_ * stage.blocks;
     data_ = packed_memory().floats(static_cast<std::size_t>(blocks * (layout_.floats + 2)));
-    wild_ = data_ + blocks * layout_.floats;
-    turns_ = reinterpret_cast<std::int32_t*>(wild_ + blocks);
+    nonfinite_ = data_ + blocks * layout_.floats;
+    turns_ = reinterpret_cast<std::int32_t*>(nonfinite_ + blocks);
   }
 
-  std::int64_t count() const { return round_.heads * group_ * round_.blocks; }
+  /// Row blocks to pack, from 0 to count() - 1. KV heads with fewer query heads than the largest
+  /// group leave some of them empty.
+  std::int64_t count() const { return stage_.heads * group_ * stage_.blocks; }
 
+  /// Packs query row block `number`, resets its turn, and copies its log-sum-exps and deltas.
+  /// Padding rows get a log-sum-exp of inf, so that their weights are exp(-inf) = 0. Does nothing
+  /// for query heads that do not exist or that have no visible pair with the key row blocks of the
+  /// stage.
   void pack(std::int64_t number) {
-    const std::int64_t pair = round_.first_head + number / (group_ * round_.blocks);
-    const std::int64_t batch = pair / call_.kv_heads;
-    const plan::Interval heads = q_heads_of(call_, pair % call_.kv_heads);
-    const std::int64_t head = heads.begin + number / round_.blocks % group_;
-    const std::int64_t q_block = round_.first_block + number % round_.blocks;
+    // Find the head and row block that the number stands for; nobody may read it.
+    const std::int64_t batch_head = stage_.first_head + number / (group_ * stage_.blocks);
+    const std::int64_t batch = batch_head / call_.kv_heads;
+    const plan::Interval heads = q_heads_of(call_, batch_head % call_.kv_heads);
+    const std::int64_t head = heads.begin + number / stage_.blocks % group_;
+    const std::int64_t q_block = stage_.first_block + number % stage_.blocks;
     turns_[number] = 0;
-    if (head >= heads.end || pairs_of_q(*call_.schedule, q_block, round_.others).empty()) return;
-    const plan::Interval rows = call_.schedule->q_rows[static_cast<std::size_t>(q_block)];
+    if (head >= heads.end || pairs_of_q(*call_.block_mask, q_block, stage_.others).empty()) return;
+    // Pack Q and dO in the layouts that both kinds of sums need.
+    const plan::Interval rows = call_.block_mask->q_rows[static_cast<std::size_t>(q_block)];
     const auto count = static_cast<int>(rows.end - rows.begin);
-    const int padded = round_up(count, backward_products(call_).units.rows);
+    const int padded = round_up(count, backward_gemm_ops(call_).units.rows);
     float* const block = data_ + number * layout_.floats;
-    const bool q_finite =
-        pack_both(rows_of(call_, call_.q, batch, head, rows, call_.head_dim), q_scale(call_),
-                  padded, block + layout_.q, block + layout_.q_values);
-    const bool dout_finite =
-        pack_both(rows_of(call_, upstream_.dout, batch, head, rows, call_.value_dim), 1, padded,
-                  block + layout_.dout, block + layout_.dout_values);
+    const HeadRows place{batch, head, rows};
+    const bool q_finite = pack_both(rows_of(call_, call_.q, place, call_.head_dim), q_scale(call_),
+                                    padded, block + layout_.q, block + layout_.q_values);
+    const bool dout_finite = pack_both(rows_of(call_, upstream_.dout, place, call_.value_dim), 1,
+                                       padded, block + layout_.dout, block + layout_.dout_values);
+    // Copy log-sum-exps and deltas; padding rows get values that make their weights 0.
     float* const lse = block + layout_.lse;
     float* const delta = block + layout_.delta;
     for (int row = 0; row < padded; ++row) {
@@ -85,16 +113,25 @@ class PackedQueries {
                       : std::numeric_limits<float>::infinity();
       delta[row] = real ? *at(upstream_.delta, batch, head, rows.begin + row) : 0;
     }
-    wild_[number] = q_finite && dout_finite ? 0 : 1;
+    nonfinite_[number] = q_finite && dout_finite ? 0 : 1;
   }
 
-  std::int64_t number(std::int64_t head_of_round, std::int64_t head_of_group,
+  /// Number of the packed row block for query row block `block` of the block mask. `head_of_stage`
+  /// counts KV heads of the stage, `head_of_group` the query heads that read it:
+  ///
+  ///   number = (head_of_stage * largest group + head_of_group) * stage.blocks + block -
+  ///   first_block
+  std::int64_t number(std::int64_t head_of_stage, std::int64_t head_of_group,
                       std::int64_t block) const {
-    return (head_of_round * group_ + head_of_group) * round_.blocks + block - round_.first_block;
+    return (head_of_stage * group_ + head_of_group) * stage_.blocks + block - stage_.first_block;
   }
 
-  bool wild(std::int64_t number) const { return wild_[number] != 0; }
+  /// Whether Q or dO of a packed row block has a NaN or Inf. Kernels then skip hidden pairs instead
+  /// of multiplying them by 0.
+  bool nonfinite(std::int64_t number) const { return nonfinite_[number] != 0; }
 
+  /// Sets the packed factors, log-sum-exps and deltas of a tile; `number` is that of the packed row
+  /// block.
   void point(std::int64_t number, BackwardTile& tile) const {
     const float* const block = data_ + number * layout_.floats;
     tile.q = block + layout_.q;
@@ -105,32 +142,44 @@ class PackedQueries {
     tile.delta = block + layout_.delta;
   }
 
-  /// Waits until the dq of a block has the sums of the first `turn` of its key blocks.
+  /// Waits until the first `turn` key row blocks of the stage have added to the dq rows of packed
+  /// row block `number`. Cannot deadlock: tasks begin in ascending order of key row blocks
+  /// (deal_out), so all earlier ones are running or done. Spins, then yields.
   void wait_for_turn(std::int64_t number, std::int32_t turn) const {
     const std::atomic_ref<std::int32_t> done(turns_[number]);
     for (int spins = 0; done.load(std::memory_order_acquire) != turn; ++spins) {
       if (spins > 1000) std::this_thread::yield();
     }
   }
+  /// Tells the next key row block that this one has added. Releases the writes to dq, which
+  /// wait_for_turn() acquires.
   void end_turn(std::int64_t number, std::int32_t turn) const {
     std::atomic_ref<std::int32_t>(turns_[number]).store(turn + 1, std::memory_order_release);
   }
 
  private:
+  /// Packs rows for sums over elements, and also for sums over rows if that layout differs. Returns
+  /// whether all elements were finite.
   bool pack_both(const Rows& rows, float scale, int padded, float* columns, float* values) const {
-    const Products& products = backward_products(call_);
-    const bool finite = products.pack_queries(rows, scale, padded, columns);
-    if (values != columns) products.pack_query_values(rows, scale, padded, values);
+    const GemmOps& gemm = backward_gemm_ops(call_);
+    const bool finite = gemm.pack_queries(rows, scale, padded, columns);
+    if (values != columns) gemm.pack_query_values(rows, scale, padded, values);
     return finite;
   }
 
-  const Call& call_;
+  const AttentionArgs& call_;
   const Upstream& upstream_;
-  const Round& round_;
+  const Stage& stage_;
+  /// Offsets within a packed row block.
   QueryLayout layout_;
+  /// Query heads reserved for each KV head: those of the largest group.
   std::int64_t group_;
+  /// count() row blocks of layout_.floats floats.
   float* data_ = nullptr;
-  float* wild_ = nullptr;
+  /// One flag for each packed row block: 1 if it has a NaN or Inf, else 0.
+  float* nonfinite_ = nullptr;
+  /// One counter for each packed row block: key row blocks of the stage that have added to its dq.
+  /// Accessed through std::atomic_ref once packing is done.
   std::int32_t* turns_ = nullptr;
 };
 

@@ -1,12 +1,15 @@
+// Merge, add and delta of strided tensors. Rows are collected in chunks of addresses, which kernels
+// of the instruction set process; jobs of 1024 rows are dealt out to threads.
 #include <algorithm>
 
-#include "armillary/kernel/cpu/block.h"
-#include "armillary/kernel/cpu/rounds.h"
+#include "armillary/kernel/cpu/attention_args.h"
+#include "armillary/kernel/cpu/stages.h"
 
 namespace armillary::kernel::cpu {
 namespace {
 
-/// Calls set(chunk, i, batch, head, row) for the rows of a chunk, then run(chunk), for all rows.
+/// Calls set(chunk, i, batch, head, row) for each row of a chunk, then run(chunk, width), until all
+/// rows are done. Rows are visited with heads innermost, as they lie in memory.
 template <class Chunk, class Set>
 void in_chunks(const Team& team, const RowShape& shape, void (*run)(const Chunk&, int),
                const Set& set) {
@@ -17,8 +20,10 @@ void in_chunks(const Team& team, const RowShape& shape, void (*run)(const Chunk&
   deal_out(team, jobs, [&](std::int64_t job) {
     const std::int64_t last = std::min(rows, (job + 1) * kCount * kChunks);
     for (std::int64_t first = job * kCount * kChunks; first < last; first += kCount) {
+      // Addresses of up to kCount rows, then one kernel call for them.
       Chunk chunk;
       chunk.count = static_cast<int>(std::min(kCount, last - first));
+      // Divide once a chunk; then count heads, rows and batch entries up.
       std::int64_t head = first % shape.heads;
       std::int64_t row = first / shape.heads % shape.rows;
       std::int64_t batch = first / shape.heads / shape.rows;
@@ -37,7 +42,8 @@ void in_chunks(const Team& team, const RowShape& shape, void (*run)(const Chunk&
 
 }  // namespace
 
-void merge(const Tiles& isa, const Team& team, const MergeCall& call) {
+// kernel::merge, add and delta: which addresses a row has.
+void merge(const IsaKernels& isa, const Team& team, const MergeArgs& call) {
   in_chunks<MergeRows>(team, call.shape, isa.merge[index_of(call.other_element)],
                        [&](MergeRows& chunk, int i, auto batch, auto head, auto row) {
                          chunk.out[i] = at(call.out, batch, head, row);
@@ -48,7 +54,7 @@ void merge(const Tiles& isa, const Team& team, const MergeCall& call) {
                        });
 }
 
-void add(const Tiles& isa, const Team& team, const AddCall& call) {
+void add(const IsaKernels& isa, const Team& team, const AddArgs& call) {
   in_chunks<AddRows>(team, call.shape, isa.add[index_of(call.part_element)],
                      [&](AddRows& chunk, int i, auto batch, auto head, auto row) {
                        chunk.sum[i] = at(call.sum, batch, head, row);
@@ -56,7 +62,7 @@ void add(const Tiles& isa, const Team& team, const AddCall& call) {
                      });
 }
 
-void delta(const Tiles& isa, const Team& team, const DeltaCall& call) {
+void delta(const IsaKernels& isa, const Team& team, const DeltaArgs& call) {
   in_chunks<DeltaRows>(team, call.shape, isa.delta[index_of(call.element)],
                        [&](DeltaRows& chunk, int i, auto batch, auto head, auto row) {
                          chunk.dout[i] = at(call.dout, call.element, batch, head, row);

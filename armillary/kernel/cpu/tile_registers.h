@@ -1,4 +1,10 @@
-// tile_registers.h: the tile configuration of a thread, for all that multiply by AMX on it.
+// tile_registers.h: the AMX tile configuration of a thread, for all code that multiplies tiles.
+//
+// Tile instructions fault until the thread has loaded a configuration, and the configuration is
+// state of the thread that other libraries (oneDNN) use as well. So every kernel call that
+// multiplies tiles sets its own and restores the previous one at its end.
+//
+// Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +13,12 @@
 
 namespace armillary::kernel::cpu {
 
-/// What ldtilecfg reads: eight tiles of 16 rows of 64 bytes.
+/// Operand of ldtilecfg and sttilecfg, 64 bytes: palette, start row, then bytes of a row and rows
+/// of each tile. The default is eight tiles of 16 rows of 64 bytes; the entries 8 to 15 are
+/// reserved and 0.
 struct alignas(64) TileConfig {
+  /// Palette 0 means that tiles are not configured; palette 1 has tiles of at most 16 rows of 64
+  /// bytes.
   std::uint8_t palette = 1;
   std::uint8_t start_row = 0;
   std::uint8_t reserved[14] = {};
@@ -17,15 +27,18 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-/// The tile configuration of this thread for as long as it lives; then what was before, of which
-/// only the configuration is kept: whoever multiplies tiles loads them first.
+/// RAII: configures the tiles of the thread, and restores the previous configuration at the end of
+/// the scope. Contents of tiles are not restored: every user of tiles loads or zeroes them first.
+/// Requires amx_permitted() (cpu_flags.h).
 class TileRegisters {
  public:
+  /// Saves the configuration of the thread, then loads eight tiles of 1 KiB.
   __attribute__((always_inline)) TileRegisters() {
     static constexpr TileConfig kConfig;
     asm volatile("sttilecfg %0" : "=m"(before_));
     asm volatile("ldtilecfg %0" ::"m"(kConfig));
   }
+  /// Restores it; tiles are released if there was none.
   __attribute__((always_inline)) ~TileRegisters() {
     if (before_.palette == 0) {
       asm volatile("tilerelease" ::: "memory");
@@ -37,6 +50,7 @@ class TileRegisters {
   TileRegisters& operator=(const TileRegisters&) = delete;
 
  private:
+  /// Configuration at the time of construction.
   TileConfig before_;
 };
 

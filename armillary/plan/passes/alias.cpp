@@ -1,12 +1,17 @@
+// The pass `alias`. The slot of a sum becomes the slot of the result that it is finished or copied
+// into, so that the op has nothing to move. Conditions are those of lower.h; they are read off two
+// numbers per tile: how many ops use it, and which op is the last one.
 #include <algorithm>
 #include <vector>
 
+#include "armillary/plan/operands.h"
 #include "armillary/plan/passes/compact.h"
 #include "armillary/plan/passes/lower.h"
 
 namespace armillary::plan {
 namespace {
 
+/// Moves the sums of one program into the slots of their results.
 class Aliasing {
  public:
   Aliasing(const Problem& problem, RankProgram& program)
@@ -20,6 +25,7 @@ class Aliasing {
       for (const int tile : *role) result_[tile] = true;
     }
     for (const int tile : program.inputs) given_[tile] = true;
+    // An op that shows a tile twice uses it once.
     for (std::size_t i = 0; i < program.ops.size(); ++i) {
       for (const View& view : program.ops[i].views) {
         if (last_use_[view.tile] == static_cast<int>(i)) continue;
@@ -29,13 +35,16 @@ class Aliasing {
     }
   }
 
+  /// Every copy and finish in order; finish moves out and lse independently of each other.
   void move_sums() {
     for (int i = 0; i < static_cast<int>(program_.ops.size()); ++i) {
-      const Op& op = program_.ops[i];
-      if (op.kind == OpKind::Copy) move(i, op.views[0], op.views[1]);
-      if (op.kind == OpKind::Finish) {
-        move(i, op.views[0], op.views[2]);
-        move(i, op.views[1], op.views[3]);
+      const Views& views = program_.ops[i].views;
+      if (program_.ops[i].kind == OpKind::Copy) {
+        move(i, views[CopyOperand::kDst], views[CopyOperand::kSrc]);
+      }
+      if (program_.ops[i].kind == OpKind::Finish) {
+        move(i, views[FinishOperand::kOut], views[FinishOperand::kPartOut]);
+        move(i, views[FinishOperand::kLse], views[FinishOperand::kPartLse]);
       }
     }
   }
@@ -43,27 +52,27 @@ class Aliasing {
  private:
   bool is_whole(const View& view) const { return plan::is_whole(program_.tiles[view.tile], view); }
 
-  /// Lets `from` lie where `to` does, if op `i` moves all of it there unchanged, nothing else
-  /// touches `to` and nothing `from` afterwards.
+  /// Puts the tile of `from` into the slot of the tile of `to`, if op `i` moves all of it there
+  /// unchanged, no other op touches `to`, and no later op touches `from`.
   void move(int i, const View& to, const View& from) {
     Tile& source = program_.tiles[from.tile];
     const Tile& target = program_.tiles[to.tile];
     const bool only = uses_[to.tile] == 1 && last_use_[from.tile] == i;
-    const bool callers = result_[from.tile] || given_[from.tile];
-    if (!only || callers || !result_[to.tile] || given_[to.tile]) return;
+    const bool is_external = result_[from.tile] || given_[from.tile];
+    if (!only || is_external || !result_[to.tile] || given_[to.tile]) return;
     if (!is_whole(to) || !is_whole(from)) return;
     if (dtype_of(problem_, source) == dtype_of(problem_, target)) source.slot = target.slot;
   }
 
   const Problem& problem_;
   RankProgram& program_;
-  std::vector<int> uses_;      ///< Of each tile: ops that touch it.
-  std::vector<int> last_use_;  ///< The last of them.
-  std::vector<bool> result_;   ///< The caller receives it, or finds it in backward.
-  std::vector<bool> given_;
+  std::vector<int> uses_;      ///< By tile: the number of ops that touch it.
+  std::vector<int> last_use_;  ///< By tile: the last op that touches it.
+  std::vector<bool> result_;   ///< By tile: the caller receives it, or finds it in backward.
+  std::vector<bool> given_;    ///< By tile: the caller fills it.
 };
 
-/// What forward saves lies in memory of the caller, which keeps it.
+/// Puts every saved tile into an external slot of its own, because the caller keeps these tiles.
 void give_saved_slots(RankProgram& program) {
   for (const int id : program.saved) {
     Tile& tile = program.tiles[id];

@@ -1,3 +1,5 @@
+// The pass `coalesce`. Messages of an all-to-all in one batch with the same peer become one message
+// with the views of all, at the place of the first of them.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -9,6 +11,7 @@
 namespace armillary::plan {
 namespace {
 
+/// True if both ends of two messages agree, so that every rank joins the same messages.
 bool same_message(const Op& a, const Op& b) {
   return a.kind == b.kind && a.peer == b.peer && a.step == b.step &&
          a.collective == Collective::AllToAll && b.collective == Collective::AllToAll;
@@ -22,7 +25,7 @@ RankProgram coalesce(RankProgram program) {
   });
   if (!trades) return program;
   const std::vector<std::vector<int>> waits = dependencies(program);
-  std::map<Lane, std::vector<int>> batches;  // Of each lane the messages of its last one.
+  std::map<Lane, std::vector<int>> batches;  // By lane: the messages of its latest batch.
   std::vector<bool> joined(program.ops.size(), false);
   for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
     Op& op = program.ops[i];
@@ -30,7 +33,7 @@ RankProgram coalesce(RankProgram program) {
     std::vector<int>& batch = batches[op.lane];
     if (!batch.empty() && program.ops[batch.front()].step != op.step) batch.clear();
     const auto first = std::find_if(batch.begin(), batch.end(), [&](int other) {
-      // What it waits for comes before that message, too.
+      // All ops that it waits for come before that message, too.
       return same_message(program.ops[other], op) && (waits[i].empty() || waits[i].back() < other);
     });
     joined[i] = first != batch.end();

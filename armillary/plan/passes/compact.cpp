@@ -8,7 +8,7 @@
 namespace armillary::plan {
 namespace {
 
-/// Of each number, its place among those that are used; -1 for the others.
+/// The new number of each element: its rank among the used ones; -1 for an unused one.
 std::vector<int> numbered(const std::vector<bool>& used) {
   std::vector<int> places(used.size(), -1);
   int next = 0;
@@ -18,6 +18,7 @@ std::vector<int> numbered(const std::vector<bool>& used) {
   return places;
 }
 
+/// Removes the elements whose new number is -1.
 template <class Values>
 void keep(Values& values, const std::vector<int>& places) {
   Values kept;
@@ -30,6 +31,7 @@ void keep(Values& values, const std::vector<int>& places) {
 }  // namespace
 
 void compact(const Problem& problem, const Blocks& blocks, RankProgram& program) {
+  // Tiles: used by the caller or by an op.
   const std::array roles{&program.inputs, &program.outputs, &program.saved};
   std::vector<bool> used(program.tiles.size(), false);
   for (const std::vector<int>* role : roles) {
@@ -47,6 +49,7 @@ void compact(const Problem& problem, const Blocks& blocks, RankProgram& program)
     for (View& view : op.views) view.tile = tiles[view.tile];
   }
 
+  // Slots: those that hold a tile that is left, with the size of the largest.
   std::vector<bool> held(program.slots.size(), false);
   for (const Tile& tile : program.tiles) held[tile.slot] = true;
   const std::vector<int> slots = numbered(held);

@@ -1,12 +1,12 @@
-// compact.h: the end of a pass: what nothing uses any more is left out.
+// compact.h: the last step of a pass: removes tiles and slots that nothing uses any more.
 #pragma once
 
 #include "armillary/plan/plan.h"
 
 namespace armillary::plan {
 
-/// Leaves only tiles that an op or the caller uses, and slots that hold one, numbered again in the
-/// same order; slots are as large as their largest tile.
+/// Keeps the tiles that an op or the caller uses and the slots that hold one of them, numbers both
+/// again in the same order, and makes every slot as large as its largest tile.
 void compact(const Problem& problem, const Blocks& blocks, RankProgram& program);
 
 }  // namespace armillary::plan

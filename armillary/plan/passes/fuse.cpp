@@ -1,8 +1,15 @@
+// The pass `fuse`, in two walks over the program. fuse_clears: an op that attends in one kernel
+// call takes over the clears of its accumulators (`init_q`, `init_kv`). fuse_results: such an op
+// also takes over the `finish` or the copies that end its accumulators, if they may happen at its
+// place. Ops that were taken over are marked and dropped at the end of each walk.
 #include <algorithm>
+#include <array>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "armillary/plan/hazards.h"
+#include "armillary/plan/operands.h"
 #include "armillary/plan/passes/compact.h"
 #include "armillary/plan/passes/lower.h"
 #include "armillary/plan/segments.h"
@@ -10,6 +17,12 @@
 namespace armillary::plan {
 namespace {
 
+/// The places of the accumulators of attend and attend_grad, by side.
+constexpr std::array kAttended{AttendOperand::kOut, AttendOperand::kLse};
+constexpr std::array kGradsOfQ{AttendGradOperand::kDQ};
+constexpr std::array kGradsOfKv{AttendGradOperand::kDK, AttendGradOperand::kDV};
+
+/// One walk over the program of a rank. Indices of ops are stable until drop_done().
 class Fusion {
  public:
   Fusion(const Problem& problem, const Blocks& blocks, RankProgram& program)
@@ -26,24 +39,26 @@ class Fusion {
     }
   }
 
+  /// Sums of queries and sums of keys are decided separately.
   void fuse_clears() {
     for (int i = 0; i < static_cast<int>(program_.ops.size()); ++i) {
       Op& attend = program_.ops[i];
       const bool grad = attend.kind == OpKind::AttendGrad;
       if ((!grad && attend.kind != OpKind::Attend) || !is_one_call(attend)) continue;
-      if (!attend.fresh_q) attend.fresh_q = grad ? begins(i, 6, 6) : begins(i, 3, 4);
-      if (grad && !attend.fresh_kv) attend.fresh_kv = begins(i, 7, 8);
+      if (!attend.init_q) attend.init_q = grad ? begins(i, kGradsOfQ) : begins(i, kAttended);
+      if (grad && !attend.init_kv) attend.init_kv = begins(i, kGradsOfKv);
     }
     drop_done();
   }
 
-  /// Requires that clears are fused: of an op that writes its sums, nothing before it touches them.
+  /// Requires that clears are fused: then no op before it touches the accumulators that an op
+  /// initialises.
   void fuse_results() {
     waits_ = dependencies(program_);
     for (int i = 0; i < static_cast<int>(program_.ops.size()); ++i) {
       const Op& attend = program_.ops[i];
-      if (attend.kind == OpKind::Attend && attend.fresh_q) end_attend(i);
-      if (attend.kind == OpKind::AttendGrad && attend.fresh_q && attend.fresh_kv) {
+      if (attend.kind == OpKind::Attend && attend.init_q) end_attend(i);
+      if (attend.kind == OpKind::AttendGrad && attend.init_q && attend.init_kv) {
         end_attend_grad(i);
       }
     }
@@ -62,37 +77,46 @@ class Fusion {
     std::erase_if(program_.ops, [&](const Op&) { return done_[next++]; });
   }
 
+  /// attend and finish become attend_all.
   void end_attend(int attend) {
-    const int finish = end_of(attend, 3, OpKind::Finish);
-    if (finish < 0 || finish != end_of(attend, 4, OpKind::Finish)) return;
+    const Views& sums = op(attend).views;
+    const int finish = end_of(sums[AttendOperand::kOut], OpKind::Finish, FinishOperand::kPartOut);
+    if (finish < 0 ||
+        finish != end_of(sums[AttendOperand::kLse], OpKind::Finish, FinishOperand::kPartLse)) {
+      return;
+    }
     Op fused = op(attend);
     fused.kind = OpKind::AttendAll;
-    fused.fresh_q = false;
-    for (std::size_t v : {0, 1}) fused.views[3 + v] = op(finish).views[v];
+    fused.init_q = false;
+    fused.views[AttendOperand::kOut] = op(finish).views[FinishOperand::kOut];
+    fused.views[AttendOperand::kLse] = op(finish).views[FinishOperand::kLse];
     replace(attend, std::move(fused), {finish});
   }
 
+  /// attend_grad and the copies of dq, dk and dv become attend_grad_all.
   void end_attend_grad(int attend) {
     Op fused = op(attend);
     fused.kind = OpKind::AttendGradAll;
-    fused.fresh_q = fused.fresh_kv = false;
+    fused.init_q = fused.init_kv = false;
     std::vector<int> copies;
-    for (std::size_t v = 6; v < fused.views.size(); ++v) {
-      const int copy = end_of(attend, v, OpKind::Copy);
+    for (const std::size_t v :
+         {AttendGradOperand::kDQ, AttendGradOperand::kDK, AttendGradOperand::kDV}) {
+      const int copy = end_of(fused.views[v], OpKind::Copy, CopyOperand::kSrc);
       if (copy < 0) return;
-      const Tile& result = program_.tiles[op(copy).views[0].tile];
-      if (result.partial && !result.narrow) return;
-      fused.views[v] = op(copy).views[0];
+      const View& result = op(copy).views[CopyOperand::kDst];
+      const Tile& tile = program_.tiles[result.tile];
+      if (tile.partial && !tile.narrow) return;
+      fused.views[v] = result;
       copies.push_back(copy);
     }
     replace(attend, std::move(fused), copies);
   }
 
-  /// Whether the sums, operands `first` to `last`, all begin with what clears them, which then need
-  /// not be done.
-  bool begins(int attend, std::size_t first, std::size_t last) {
+  /// If each of the accumulators at these places is cleared right before the op, marks the clears
+  /// as done and returns true.
+  bool begins(int attend, std::span<const std::size_t> sums) {
     std::vector<int> clears;
-    for (std::size_t v = first; v <= last; ++v) {
+    for (const std::size_t v : sums) {
       const int clear = clear_of(attend, op(attend).views[v]);
       if (clear < 0) return false;
       clears.push_back(clear);
@@ -101,7 +125,8 @@ class Fusion {
     return true;
   }
 
-  /// The op before this one that touches any of a sum, if it clears just that; or -1.
+  /// The last op before this one that touches any part of an accumulator, if it clears exactly that
+  /// view; otherwise -1.
   int clear_of(int attend, const View& sum) const {
     const std::vector<int>& users = users_[sum.tile];
     auto user = std::lower_bound(users.begin(), users.end(), attend);
@@ -110,30 +135,33 @@ class Fusion {
       const bool touches = std::any_of(
           before.views.begin(), before.views.end(),
           [&](const View& view) { return view.tile == sum.tile && overlap(view, sum); });
-      if (touches) return before.kind == OpKind::Clear && before.views[0] == sum ? *user : -1;
+      if (!touches) continue;
+      const bool clears = before.kind == OpKind::Clear && before.views[ClearOperand::kDst] == sum;
+      return clears ? *user : -1;
     }
     return -1;
   }
 
-  /// The op of `kind` that makes all of a sum, operand `v`, a result, if nothing but this op
-  /// touches it besides; or -1.
-  int end_of(int attend, std::size_t v, OpKind kind) const {
-    const View& sum = op(attend).views[v];
+  /// The op of `kind` that reads all of an accumulator at place `source` and turns it into a
+  /// result, if no op but this and one before touches the accumulator; otherwise -1.
+  int end_of(const View& sum, OpKind kind, std::size_t source) const {
     const std::vector<int>& users = users_[sum.tile];
-    if (users.size() != 2 || op(users[1]).kind != kind) return -1;
-    const std::size_t source = kind == OpKind::Copy ? 1 : v - 1;
-    const View& read = op(users[1]).views[source];
-    return read.tile == sum.tile && is_whole(read) ? users[1] : -1;
+    if (users.size() != 2) return -1;
+    const int last = users.back();
+    if (op(last).kind != kind) return -1;
+    const View& read = op(last).views[source];
+    return read.tile == sum.tile && is_whole(read) ? last : -1;
   }
 
-  /// Puts `fused` in the place of an op and of those that end its sums, if what they write may be
-  /// written when it runs: nothing is computed between, nothing else is waited for, and nothing
-  /// that it reads lies in the same memory.
+  /// Puts `fused` in the place of an op and of the ops that end its accumulators, if the results
+  /// may be written at that time.
   void replace(int attend, Op fused, const std::vector<int>& ends) {
+    // No other compute op stands between.
     const int last = *std::max_element(ends.begin(), ends.end());
     for (int j = attend + 1; j < last; ++j) {
       if (!op(j).is_comm() && std::count(ends.begin(), ends.end(), j) == 0) return;
     }
+    // The ends wait for nothing that this op does not wait for; compute ops up to it are in order.
     const std::vector<int>& before = waits_[attend];
     for (const int end : ends) {
       for (const int w : waits_[end]) {
@@ -141,6 +169,7 @@ class Fusion {
         if (!computed && std::find(before.begin(), before.end(), w) == before.end()) return;
       }
     }
+    // No operand that is read, and no other result, lies in the slot of a result.
     for (std::size_t v = 0; v < fused.views.size(); ++v) {
       for (std::size_t w = 0; w < v; ++w) {
         if (writes(fused, v) && slot(fused.views[v]) == slot(fused.views[w])) return;
@@ -156,13 +185,14 @@ class Fusion {
   const Problem& problem_;
   const Blocks& blocks_;
   RankProgram& program_;
-  std::vector<std::vector<int>> waits_;  ///< Of the ops, for fuse_results.
-  std::vector<std::vector<int>> users_;  ///< Of each tile: the ops that touch it, in order.
-  std::vector<bool> done_;               ///< By op: another one does it.
+  std::vector<std::vector<int>> waits_;  ///< By op: dependencies(), for fuse_results.
+  std::vector<std::vector<int>> users_;  ///< By tile: the ops that touch it, in order.
+  std::vector<bool> done_;               ///< By op: another op does its work.
 };
 
 }  // namespace
 
+// The second walk has its own users of tiles, without the clears that were dropped.
 RankProgram fuse(const Problem& problem, const Blocks& blocks, RankProgram program) {
   Fusion(problem, blocks, program).fuse_clears();
   Fusion(problem, blocks, program).fuse_results();

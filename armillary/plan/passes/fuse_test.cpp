@@ -1,21 +1,23 @@
-// Which ops are fused; that programs do the same is what mutation_test.cpp holds, and that results
-// are right the tests of attention/.
+// fuse_test.cpp: which ops are fused. That programs stay equivalent is tested by mutation_test.cpp,
+// and that results are right by the tests of attention/.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "armillary/plan/causal_problem.h"
+#include "armillary/plan/operands.h"
 #include "armillary/plan/passes/lower.h"
 #include "armillary/plan/strategy.h"
+#include "armillary/plan/testing/causal_problem.h"
 
 namespace armillary::plan {
 namespace {
 
-/// How many ops of a pass attend at once.
+/// Number of ops of a program that attend and write results in one call.
 int at_once(const RankProgram& program) {
   return static_cast<int>(std::count_if(program.ops.begin(), program.ops.end(), [](const Op& op) {
     return op.kind == OpKind::AttendAll || op.kind == OpKind::AttendGradAll;
@@ -26,7 +28,7 @@ RankProgram fused(const Planner& planner, RankProgram program) {
   return fuse(planner.problem(), planner.blocks(), std::move(program));
 }
 
-// Where a rank sees all keys in one call, and only there.
+// Attention is done at once if a rank sees all keys in one call, and only then.
 TEST(Fuse, AttendsAtOnceWhereOneCallSeesAllKeys) {
   struct Case {
     int world;
@@ -52,7 +54,7 @@ TEST(Fuse, AttendsAtOnceWhereOneCallSeesAllKeys) {
   }
 }
 
-// It has no sums in its slots then.
+// There are no sums in slots then.
 TEST(Fuse, LeavesNoRoomForWhatIsNotMade) {
   const Planner planner(causal_problem(1, 16), parse_strategy("ring"));
   const RankProgram program = fused(planner, planner.program(Pass::Backward, 0));
@@ -60,37 +62,39 @@ TEST(Fuse, LeavesNoRoomForWhatIsNotMade) {
       << "delta alone";
 }
 
-// Of a ring only what one call writes first: on rank 1 of 2, causal, zigzag, every sum.
+// In a ring the first call of each sum initialises it: on rank 1 of 2, causal, zigzag, every sum.
 TEST(Fuse, ClearsNothingThatAKernelWritesFirst) {
   const Planner planner(causal_problem(2, 16), parse_strategy("ring"));
   for (const Pass pass : {Pass::Forward, Pass::Backward}) {
     const RankProgram program = fused(planner, planner.program(pass, 1));
-    int fresh = 0;
+    int init = 0;
     for (const Op& op : program.ops) {
       EXPECT_NE(op.kind, OpKind::Clear);
-      fresh += (op.fresh_q ? 1 : 0) + (op.fresh_kv ? 1 : 0);
+      init += (op.init_q ? 1 : 0) + (op.init_kv ? 1 : 0);
     }
-    EXPECT_GE(fresh, 1);
+    EXPECT_GE(init, 1);
   }
 }
 
-// Nor of one tile whose parts begin with different calls: the gradients of gathered keys.
+// Likewise for a tile whose parts are initialised by different calls: gradients of gathered keys.
 TEST(Fuse, ClearsNoPartThatAKernelWritesFirst) {
   Problem problem = causal_problem(6, 16);
   problem.mask = parse_mask("full", {36, 36});
   const Planner planner(problem, parse_strategy("attention2d:overlap=true,rows=3"));
   for (Rank rank = 0; rank < problem.world; ++rank) {
     const RankProgram program = fused(planner, planner.program(Pass::Backward, rank));
-    int fresh_parts = 0;
+    int init_parts = 0;
     for (const Op& op : program.ops) {
       EXPECT_NE(op.kind, OpKind::Clear) << "rank " << rank;
-      fresh_parts += op.fresh_kv && !is_whole(program.tiles[op.views[7].tile], op.views[7]) ? 1 : 0;
+      if (!op.init_kv) continue;
+      const View& dk = op.views[AttendGradOperand::kDK];
+      init_parts += is_whole(program.tiles[dk.tile], dk) ? 0 : 1;
     }
-    EXPECT_EQ(fresh_parts, 3) << "rank " << rank;
+    EXPECT_EQ(init_parts, 3) << "rank " << rank;
   }
 }
 
-// What was fused is not fused again, nor forgotten.
+// Fusing a fused program changes nothing.
 TEST(Fuse, TwiceIsOnce) {
   for (const char* strategy : {"ring", "tokenring", "attention2d:overlap=true,rows=2"}) {
     const Planner planner(causal_problem(4, 16), parse_strategy(strategy));
@@ -104,7 +108,7 @@ TEST(Fuse, TwiceIsOnce) {
   }
 }
 
-/// How many ops of the one rank's program attend at once after it was changed by hand.
+/// The same number for the program of one rank that was changed by hand before it is fused.
 int at_once_after(Pass pass, const std::function<void(RankProgram&)>& change) {
   const Planner planner(causal_problem(1, 16), parse_strategy("ring"));
   RankProgram program = planner.program(pass, 0);
@@ -135,6 +139,11 @@ void insert_before(RankProgram& program, OpKind kind, const std::vector<Op>& add
   program.ops.insert(place, added.begin(), added.end());
 }
 
+/// The operands of finish: a result and the partial that it is made of.
+constexpr std::array<std::pair<std::size_t, std::size_t>, 2> kFinished{
+    {{FinishOperand::kOut, FinishOperand::kPartOut},
+     {FinishOperand::kLse, FinishOperand::kPartLse}}};
+
 TEST(Fuse, MakesASumThatIsNotWhollyOneResult) {
   using enum Pass;
   for (const Pass pass : {Forward, Backward}) {
@@ -143,37 +152,41 @@ TEST(Fuse, MakesASumThatIsNotWhollyOneResult) {
   EXPECT_EQ(at_once_after(Backward,
                           [](RankProgram& program) {
                             Op copy = first_of(program, OpKind::Copy);
-                            copy.views[0] = another(program, copy.views[1]);
+                            copy.views[CopyOperand::kDst] =
+                                another(program, copy.views[CopyOperand::kSrc]);
                             insert_before(program, OpKind::Copy, {copy});
                           }),
             0)
       << "a gradient that goes to two places";
   EXPECT_EQ(at_once_after(Forward,
                           [](RankProgram& program) {
-                            Op& finish = first_of(program, OpKind::Finish);
-                            finish.views[0].heads = finish.views[2].heads = {0, 2};
+                            Views& views = first_of(program, OpKind::Finish).views;
+                            views[FinishOperand::kOut].heads = {0, 2};
+                            views[FinishOperand::kPartOut].heads = {0, 2};
                           }),
             0)
       << "a result of some of the heads";
-  EXPECT_EQ(at_once_after(Forward,
-                          [](RankProgram& program) {
-                            first_of(program, OpKind::Clear).views[0].heads = {0, 2};
-                          }),
-            0)
+  EXPECT_EQ(
+      at_once_after(Forward,
+                    [](RankProgram& program) {
+                      first_of(program, OpKind::Clear).views[ClearOperand::kDst].heads = {0, 2};
+                    }),
+      0)
       << "a sum of which some heads were there before";
-  EXPECT_EQ(at_once_after(Forward,
-                          [](RankProgram& program) {
-                            first_of(program, OpKind::Attend).views[3].heads = {0, 2};
-                          }),
-            0)
+  EXPECT_EQ(
+      at_once_after(Forward,
+                    [](RankProgram& program) {
+                      first_of(program, OpKind::Attend).views[AttendOperand::kOut].heads = {0, 2};
+                    }),
+      0)
       << "a sum of which some heads are another's";
   EXPECT_EQ(at_once_after(Forward,
                           [](RankProgram& program) {
                             Op& finish = first_of(program, OpKind::Finish);
-                            for (std::size_t v = 0; v < 2; ++v) {
-                              const View sum = finish.views[v + 2];
-                              finish.views[v + 2] = another(program, sum);
-                              finish.views[v] = sum;
+                            for (const auto& [result, part] : kFinished) {
+                              const View sum = finish.views[part];
+                              finish.views[part] = another(program, sum);
+                              finish.views[result] = sum;
                             }
                           }),
             0)
@@ -185,11 +198,11 @@ TEST(Fuse, MakesASumThatIsMergedBeforeItIsFinished) {
     Op merge = first_of(program, OpKind::Finish);
     merge.kind = OpKind::Merge;
     std::vector<Op> clears;
-    for (std::size_t v = 0; v < 2; ++v) {
-      merge.views[v] = another(program, merge.views[v + 2]);
+    for (const auto& [total, part] : kFinished) {
+      merge.views[total] = another(program, merge.views[part]);
       clears.push_back({.kind = OpKind::Clear, .step = first_of(program, OpKind::Clear).step});
-      clears.back().views.push_back(merge.views[v]);
-      first_of(program, OpKind::Finish).views[v + 2] = merge.views[v];
+      clears.back().views.push_back(merge.views[total]);
+      first_of(program, OpKind::Finish).views[part] = merge.views[total];
     }
     insert_before(program, OpKind::Attend, clears);
     insert_before(program, OpKind::Finish, {merge});
@@ -197,14 +210,16 @@ TEST(Fuse, MakesASumThatIsMergedBeforeItIsFinished) {
   EXPECT_EQ(at_once_after(Pass::Forward, merge_first), 0);
 }
 
-// What the call would write when it reads its operands, not when the gradients are copied.
+// The fused call would write the gradients earlier than the copies do, while memory is in use.
 TEST(Fuse, MakesGradientsWhoseMemoryIsNotFreeYet) {
   using enum Pass;
   EXPECT_EQ(at_once_after(Backward,
                           [](RankProgram& program) {
-                            const int dq = first_of(program, OpKind::Copy).views[0].tile;
-                            const int q = first_of(program, OpKind::AttendGrad).views[0].tile;
-                            program.tiles[dq].slot = program.tiles[q].slot;
+                            const View& dq =
+                                first_of(program, OpKind::Copy).views[CopyOperand::kDst];
+                            const View& q =
+                                first_of(program, OpKind::AttendGrad).views[AttendGradOperand::kQ];
+                            program.tiles[dq.tile].slot = program.tiles[q.tile].slot;
                           }),
             0)
       << "in place of what the call reads";
@@ -212,7 +227,7 @@ TEST(Fuse, MakesGradientsWhoseMemoryIsNotFreeYet) {
                           [](RankProgram& program) {
                             const Op copy = first_of(program, OpKind::Copy);
                             Op recv{.kind = OpKind::Recv, .lane = 1, .step = copy.step, .peer = 0};
-                            recv.views.push_back(copy.views[0]);
+                            recv.views.push_back(copy.views[CopyOperand::kDst]);
                             insert_before(program, OpKind::Copy, {recv});
                           }),
             0)
@@ -226,26 +241,30 @@ TEST(Fuse, MakesASumThatIsCopiedUnrounded) {
   for (const bool unrounded : {false, true}) {
     RankProgram program = planner.program(Pass::Backward, 0);
     Op& copy = first_of(program, OpKind::Copy);
-    if (unrounded) copy.views[0] = another(program, copy.views[1]);
+    if (unrounded) {
+      copy.views[CopyOperand::kDst] = another(program, copy.views[CopyOperand::kSrc]);
+    }
     EXPECT_EQ(at_once(fused(planner, program)), unrounded ? 0 : 1);
   }
 }
 
-// Sums of one op that become results of two others, each with a sum that is not the op's.
+// Out and lse of one op that are finished by two ops, each together with a sum of another op.
 TEST(Fuse, FinishesOutAndLogSumExpTogetherOrNot) {
   const auto crosswise = [](RankProgram& program) {
     const Op finish = first_of(program, OpKind::Finish);
     Op other = finish;
     std::vector<Op> clears;
-    for (std::size_t v = 0; v < 4; ++v) {
+    for (std::size_t v = 0; v < finish.views.size(); ++v) {
       other.views[v] = another(program, finish.views[v]);
-      if (v < 2) continue;
+    }
+    for (const auto& [result, part] : kFinished) {
       clears.push_back({.kind = OpKind::Clear, .step = first_of(program, OpKind::Clear).step});
-      clears.back().views.push_back(other.views[v]);
+      clears.back().views.push_back(other.views[part]);
     }
     insert_before(program, OpKind::Attend, clears);
-    std::swap(other.views[1], first_of(program, OpKind::Finish).views[1]);
-    std::swap(other.views[3], first_of(program, OpKind::Finish).views[3]);
+    for (const std::size_t lse : {FinishOperand::kLse, FinishOperand::kPartLse}) {
+      std::swap(other.views[lse], first_of(program, OpKind::Finish).views[lse]);
+    }
     insert_before(program, OpKind::Finish, {other});
   };
   EXPECT_EQ(at_once_after(Pass::Forward, crosswise), 0);

@@ -6,11 +6,12 @@
 
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
-#include "armillary/plan/each_rank.h"
+#include "armillary/plan/parallel_for_ranks.h"
 
 namespace armillary::plan {
 namespace {
 
+/// The pass of that name, or an error with the nearest name.
 Lowering parse_lowering(std::string_view name) {
   std::vector<std::string> names;
   for (const Lowering lowering : kLowerings) {
@@ -29,13 +30,14 @@ Lowering parse_lowering(std::string_view name) {
 }  // namespace
 
 std::string_view to_string(Lowering lowering) {
-  constexpr std::array<std::string_view, 4> kNames{"fuse", "alias", "coalesce", "lend"};
+  constexpr std::array<std::string_view, 4> kNames{"fuse", "alias", "coalesce", "zero_copy"};
   return kNames.at(static_cast<std::size_t>(lowering));
 }
 
 std::vector<Lowering> parse_lowerings(std::string_view text) {
   if (text == "none") return {};
   if (text == "all") return {kLowerings.begin(), kLowerings.end()};
+  // Names between commas; an empty name is an unknown one.
   std::vector<Lowering> lowerings;
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
@@ -50,6 +52,8 @@ std::vector<Lowering> parse_lowerings(std::string_view text) {
   return lowerings;
 }
 
+// The order matters: `fuse` removes sums that `alias` would otherwise place, and `zero_copy` looks
+// at slots and messages as they are in the end.
 RankProgram lower(const Problem& problem, const Blocks& blocks, RankProgram program,
                   const std::vector<Lowering>& lowerings) {
   const auto asked = [&](Lowering lowering) {
@@ -58,12 +62,12 @@ RankProgram lower(const Problem& problem, const Blocks& blocks, RankProgram prog
   if (asked(Lowering::Fuse)) program = fuse(problem, blocks, std::move(program));
   if (asked(Lowering::Alias)) program = alias(problem, blocks, std::move(program));
   if (asked(Lowering::Coalesce)) program = coalesce(std::move(program));
-  if (asked(Lowering::Lend)) program = lend(std::move(program));
+  if (asked(Lowering::ZeroCopy)) program = zero_copy(std::move(program));
   return program;
 }
 
 Plan lower(Plan plan, const std::vector<Lowering>& lowerings) {
-  for_each_rank(static_cast<int>(plan.ranks.size()), [&](Rank rank) {
+  parallel_for_ranks(static_cast<int>(plan.ranks.size()), [&](Rank rank) {
     RankProgram& program = plan.ranks[rank];
     program = lower(plan.problem, plan.blocks, std::move(program), lowerings);
   });

@@ -1,4 +1,5 @@
-// Passes alone and together, over every strategy; which ops they change is in the tests of each.
+// lower_test.cpp: passes alone and together, over every strategy. The tests of each pass check
+// which ops it changes.
 #include "armillary/plan/passes/lower.h"
 
 #include <gtest/gtest.h>
@@ -9,8 +10,9 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/plan/operands.h"
 #include "armillary/plan/passes/replay.h"
-#include "armillary/plan/strategies/every_strategy.h"
+#include "armillary/plan/testing/every_strategy.h"
 #include "armillary/plan/verify.h"
 
 namespace armillary::plan {
@@ -44,22 +46,22 @@ std::string refusal(const char* text) {
 TEST(Lower, ReadsNamesOfPasses) {
   using enum Lowering;
   EXPECT_EQ(parse_lowerings("none"), std::vector<Lowering>{});
-  EXPECT_EQ(parse_lowerings("all"), (std::vector{Fuse, Alias, Coalesce, Lend}));
+  EXPECT_EQ(parse_lowerings("all"), (std::vector{Fuse, Alias, Coalesce, ZeroCopy}));
   EXPECT_EQ(parse_lowerings("alias,fuse"), (std::vector{Alias, Fuse}));
-  EXPECT_EQ(
-      refusal("fues"),
-      "lower: 'fues' is no pass; fuse, alias, coalesce, lend, none or all is required; nearest: "
-      "'fuse'");
+  EXPECT_EQ(refusal("fues"),
+            "lower: 'fues' is no pass; fuse, alias, coalesce, zero_copy, none or all is required; "
+            "nearest: "
+            "'fuse'");
   EXPECT_EQ(refusal(""),
-            "lower: '' is no pass; fuse, alias, coalesce, lend, none or all is required");
+            "lower: '' is no pass; fuse, alias, coalesce, zero_copy, none or all is required");
   EXPECT_EQ(refusal("fuse,"),
-            "lower: '' is no pass; fuse, alias, coalesce, lend, none or all is required");
+            "lower: '' is no pass; fuse, alias, coalesce, zero_copy, none or all is required");
   EXPECT_EQ(refusal("all,fuse"), "lower: 'all' stands among others; alone is required");
   EXPECT_EQ(refusal("fuse,alias,fuse"),
             "lower: 'fuse,alias,fuse' names fuse twice; once is required");
 }
 
-/// Any of the passes, in form and exact; the whole proof of more worlds is in tests/mutation.
+/// Programs are well formed and exact after any of the passes; tests/mutation proves more worlds.
 TEST(Lower, EveryPassAloneAndTogetherLeavesPlansExact) {
   for (const Dtype dtype : {Dtype::F32, Dtype::Bf16}) {
     const Problem problem = lowered_problem(4, dtype);
@@ -67,7 +69,7 @@ TEST(Lower, EveryPassAloneAndTogetherLeavesPlansExact) {
       const std::vector<Plan> plans = make_plans(problem, parse_strategy(name), kEveryPass);
       std::vector<Plan> all;
       for (const Plan& plan : plans) {
-        for (const char* passes : {"none", "fuse", "alias", "coalesce", "lend", "all"}) {
+        for (const char* passes : {"none", "fuse", "alias", "coalesce", "zero_copy", "all"}) {
           const Plan lowered = lower(plan, parse_lowerings(passes));
           ASSERT_EQ(verify(lowered), std::vector<Diagnostic>{})
               << name << ' ' << to_string(plan.pass) << ' ' << passes;
@@ -105,14 +107,18 @@ int slot_of(const RankProgram& program, const View& view) {
   return program.tiles[view.tile].slot;
 }
 
-/// By tensor: whether the sum lies where its result does.
+/// By tensor: true if the sum lies in the slot of its result.
 std::map<Tensor, bool> in_place(const RankProgram& program) {
   std::map<Tensor, bool> found;
   for (const Op& op : program.ops) {
-    const std::size_t results = op.kind == OpKind::Finish ? 2 : op.kind == OpKind::Copy ? 1 : 0;
-    for (std::size_t v = 0; v < results; ++v) {
-      const Tensor tensor = program.tiles[op.views[v].tile].tensor;
-      found[tensor] = slot_of(program, op.views[v]) == slot_of(program, op.views[v + results]);
+    const auto add = [&](std::size_t result, std::size_t sum) {
+      const Tensor tensor = program.tiles[op.views[result].tile].tensor;
+      found[tensor] = slot_of(program, op.views[result]) == slot_of(program, op.views[sum]);
+    };
+    if (op.kind == OpKind::Copy) add(CopyOperand::kDst, CopyOperand::kSrc);
+    if (op.kind == OpKind::Finish) {
+      add(FinishOperand::kOut, FinishOperand::kPartOut);
+      add(FinishOperand::kLse, FinishOperand::kPartLse);
     }
   }
   return found;
@@ -169,7 +175,7 @@ TEST(Coalesce, OneMessageOfWhatAnAllToAllTradesWithAPeerAtOnce) {
   EXPECT_EQ(views("ring").begin()->first, 1U);
 }
 
-/// A receive into what an op between the two still touches stays a message of its own.
+/// A receive into a tile that an op between the two messages touches stays a message of its own.
 TEST(Coalesce, NotPastWhatItWaitsFor) {
   const Problem problem = lowered_problem(4, Dtype::Bf16);
   const Planner planner(problem, parse_strategy("usp:qkv=packed,u=2"));

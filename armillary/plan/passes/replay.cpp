@@ -9,6 +9,10 @@
 namespace armillary::plan {
 namespace {
 
+// A replay keeps the tiles, inputs, outputs and saved tiles of forward, and those of its messages
+// and copies that lead to saved tiles or outputs without attention. Then every tile gets a slot of
+// its own, the saved results become inputs, and unused tiles are dropped.
+
 bool contains(const std::vector<int>& tiles, int tile) {
   return std::count(tiles.begin(), tiles.end(), tile) > 0;
 }
@@ -18,11 +22,11 @@ bool is_result(const RankProgram& program, int tile) {
   return tensor == Tensor::Out || tensor == Tensor::Lse;
 }
 
-/// A send belongs to a replay if its tile is one that only the way to the saved tiles reads: an
-/// input that is not itself saved, or a saved result on its way home. The receive at its other end
-/// then writes a saved tile or an output, and so belongs too.
+/// True if the op belongs to a replay. A send does if its tile is an input that is not itself
+/// saved, which is read only on the way to saved tiles, or a saved result on the way to its owner.
+/// The receive at its other end writes a saved tile or an output, and so belongs to the replay too.
 bool is_replayed(const RankProgram& forward, const Op& op) {
-  const int tile = op.views[0].tile;
+  const int tile = op.views.front().tile;  // sent, received, or the destination of a copy
   const bool saved = contains(forward.saved, tile);
   switch (op.kind) {
     case OpKind::Send:
@@ -35,7 +39,7 @@ bool is_replayed(const RankProgram& forward, const Op& op) {
   }
 }
 
-/// Each tile is alive to the end, so each gets a slot of its own.
+/// Gives each tile a slot of its own: in a replay all tiles are alive to the end.
 void separate(RankProgram& program) {
   std::vector<Slot> slots;
   for (Tile& tile : program.tiles) {
@@ -59,6 +63,7 @@ RankProgram replay(const Problem& problem, const Blocks& blocks, const RankProgr
     if (is_replayed(forward, op)) program.ops.push_back(op);
   }
   separate(program);
+  // The caller brings the saved results.
   for (const int tile : forward.saved) {
     if (!is_result(forward, tile)) continue;
     program.inputs.push_back(tile);

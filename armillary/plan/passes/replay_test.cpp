@@ -8,7 +8,7 @@
 #include <string>
 #include <tuple>
 
-#include "armillary/plan/strategies/every_strategy.h"
+#include "armillary/plan/testing/every_strategy.h"
 
 namespace armillary::plan {
 namespace {
@@ -57,7 +57,7 @@ Messages messages_of(const Replay& replay, OpKind kind) {
   for (const RankProgram& rank : replay.ranks) {
     for (const Op& op : rank.ops) {
       if (op.kind != kind) continue;
-      const View& view = op.views[0];
+      const View& view = op.views.front();
       std::string text = std::string(to_string(rank.tiles[view.tile].tensor)) + ' ' +
                          std::to_string(view.heads.begin) + '-' + std::to_string(view.heads.end);
       for (const int block : view.blocks) text += ' ' + std::to_string(block);
@@ -72,7 +72,7 @@ Messages messages_of(const Replay& replay, OpKind kind) {
 std::int64_t written_cells(const RankProgram& rank, int tile) {
   std::int64_t cells = 0;
   for (const Op& op : rank.ops) {
-    const View& view = op.views[0];
+    const View& view = op.views.front();
     if (op.kind == OpKind::Send || view.tile != tile) continue;
     cells += static_cast<std::int64_t>(view.heads.count() * view.blocks.size());
   }
@@ -102,7 +102,7 @@ TEST(Replay, MessagesPairUpAndFillWhatForwardLeaves) {
   }
 }
 
-/// The caller brings the results, too: their slots are its tensors, and no room is made for them.
+/// The caller brings the results, too: their slots are its tensors, and take no memory of the rank.
 TEST(Replay, TakesAndLeavesTensorsOfTheCaller) {
   const Problem problem = replayed_problem(4);
   for (const std::string& strategy : every_strategy(problem)) {
@@ -127,7 +127,7 @@ TEST(Replay, AttendsToNothing) {
   }
 }
 
-/// Only a trade of heads, or of K and V for those of another place, is made again.
+/// Only the exchange of heads, or the transposition of K and V, is made again.
 TEST(Replay, SendsWhatBroughtInputsToTheirPlace) {
   const Problem problem = replayed_problem(4);
   for (const char* strategy :

@@ -1,4 +1,6 @@
-// All-gather attention: every rank gathers K, V, then attends without waiting again.
+// All-gather attention: every rank gathers the K, V that its queries see, then attends without
+// waiting again. A grid of one column (rq = world) whose movement is a gather; with S slices the KV
+// heads are gathered in S parts, each while the part before it is attended.
 #include <algorithm>
 
 #include "armillary/plan/strategies/presets.h"

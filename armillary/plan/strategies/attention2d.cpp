@@ -1,4 +1,6 @@
-// Attention2D: queries along the rows of a grid of ranks, keys along its columns.
+// Attention2D: queries travel along the rows of a grid of ranks, keys along its columns. A grid
+// with K, V transposed first. Without overlap both sides are gathered and attended in one kernel
+// call; with overlap both walk rings, rows after columns.
 #include "armillary/plan/strategies/presets.h"
 
 namespace armillary::plan {

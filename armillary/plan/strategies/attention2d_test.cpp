@@ -1,20 +1,21 @@
 // attention2d_test.cpp: plans of `attention2d` against the paper's algorithms, written out: which
 // rank sends whose block to whom in which step, which blocks meet, and in how many kernel calls.
 //
-// Tiles go to the next row and column here, to the one before in the paper: a mirror image.
+// Tiles go to the next row and column here, and to the one before in the paper: a mirror image.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
-#include "armillary/plan/strategies/paper_plan.h"
+#include "armillary/plan/testing/paper_plan.h"
 #include "tests/sanitized.h"
 
 namespace armillary::plan {
 namespace {
 
-/// R x C ranks, numbered down the columns. K, V go to the rank whose number by rows is theirs.
+/// R x C ranks, numbered down the columns. K, V of a rank go to the place whose number by rows is
+/// that rank; keys_at(i, j) is the owner of the K, V held at (i, j).
 struct Shape {
   int rows;
   int columns;
@@ -29,7 +30,8 @@ struct Shape {
 constexpr Shape kShapes[] = {{1, 3}, {2, 2}, {2, 3}, {3, 2}, {2, 4}, {4, 2}, {3, 3},
                              {2, 5}, {5, 3}, {4, 4}, {2, 8}, {8, 2}, {4, 5}};
 
-/// Algorithm 5: K, V walk down the column; the own queries meet them as they come. From `start` on.
+/// Algorithm 5, from step `start` on: K, V walk down the column, and the rank's own queries attend
+/// them as they arrive.
 void gather_and_compute(Written& written, const Shape& shape, int i, int j, int start) {
   const Rank me = shape.at(i, j);
   for (int t = 0; t < shape.rows; ++t) {
@@ -40,8 +42,8 @@ void gather_and_compute(Written& written, const Shape& shape, int i, int j, int 
   }
 }
 
-/// Algorithms 4, 5 and 6: the first queries leave at the start (line 4); when the keys are there,
-/// each block of queries meets them all, and its sum goes on behind it.
+/// Algorithms 4, 5 and 6: the first queries leave at the start (line 4). When all keys are there,
+/// each block of queries attends them all, and its partial result follows it.
 Written forward(const Shape& shape) {
   Written written;
   const int start = 1;
@@ -67,9 +69,9 @@ Written forward(const Shape& shape) {
   return written;
 }
 
-/// Algorithms 8 to 11: as forward, without a transpose at the start; Delta is made before queries
-/// leave; the last block of queries meets the keys block by block, those whose sums leave first
-/// first.
+/// Algorithms 8 to 11: like forward, but without a transpose at the start. Delta is computed before
+/// queries leave. The last block of queries attends the keys block by block, in the order in which
+/// the sums of dK, dV leave.
 Written backward(const Shape& shape) {
   Written written;
   const int gathered = std::max(1, shape.rows - 1);
@@ -122,8 +124,8 @@ TEST(Attention2d, OverlappedBackwardIsAlgorithms8To11) {
   }
 }
 
-/// R calls of Algorithm 5, C - 1 of Algorithm 6: 7 on 4 x 4. In backward the last is R (Algorithm
-/// 11). Without overlap one call (Algorithm 1, line 5; Algorithm 3).
+/// R calls of Algorithm 5 and C - 1 of Algorithm 6: 7 on 4 x 4 ranks. In backward the last of these
+/// is R calls (Algorithm 11). Without overlap there is one call (Algorithm 1, line 5; Algorithm 3).
 TEST(Attention2d, Calls) {
   for (const Shape& shape : kShapes) {
     SCOPED_TRACE(shape.key() + ", world " + std::to_string(shape.world()));
@@ -137,9 +139,9 @@ TEST(Attention2d, Calls) {
   }
 }
 
-/// The mask of a call is steps, not a triangle (section 4.1): kernels here take it. In backward
-/// gradients of own keys that the own row does not see lie between those of others, and part a
-/// call: so with documents.
+/// Section 4.1: the mask of a call has steps instead of being a triangle. Kernels here accept that,
+/// so a mask does not add calls. Documents are left out in backward: gradients of own keys that the
+/// rank's row does not see lie between those of other keys and split a call.
 TEST(Attention2d, CallsAreNotMoreUnderAMask) {
   if (kSanitized) GTEST_SKIP() << "[SKIP] about counts, not about memory";
   for (const Shape& shape : kShapes) {
@@ -162,8 +164,9 @@ TEST(Attention2d, CallsAreNotMoreUnderAMask) {
   }
 }
 
-/// Beside the rank's own: the gathered keys; two blocks of queries (section 3.4); the own sum, the
-/// one that is made, the one that leaves and the one that comes.
+/// Blocks in memory, without the rank's own inputs: the gathered keys; two blocks of queries
+/// (section 3.4); four sums: the rank's own, one being computed, one that leaves and one that
+/// arrives.
 TEST(Attention2d, LiveBlocks) {
   for (const Shape& shape : kShapes) {
     SCOPED_TRACE(shape.key() + ", world " + std::to_string(shape.world()));
@@ -177,7 +180,7 @@ TEST(Attention2d, LiveBlocks) {
   }
 }
 
-/// A step to transpose, R of the own queries, C - 1 of the others, and one for the last sum.
+/// One step to transpose, R for the rank's own queries, C - 1 for the others, one for the last sum.
 TEST(Attention2d, Steps) {
   for (const Shape& shape : kShapes) {
     SCOPED_TRACE(shape.key() + ", world " + std::to_string(shape.world()));

@@ -1,4 +1,5 @@
-// auto:traffic: the grid of the family that sends least, for each pass.
+// auto:traffic: the grid of the family that sends least, for each pass. The bytes of every cut are
+// counted with the mask and layout at hand (`sent_bytes`), without making plans.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -8,21 +9,22 @@
 namespace armillary::plan {
 namespace {
 
-/// A grid of a pass, and what it sends: the same with any movements.
+/// A grid of one pass and the bytes it sends, which do not depend on its movements.
 struct Candidate {
   std::int64_t bytes = 0;
   Grid grid;
 };
 
-/// The grid that sends least. Forward and backward share u: backward starts from the head groups
-/// that forward leaves.
+/// The grids that send least, forward and backward together. Both passes have the same u, because
+/// backward starts from the head groups that forward leaves; for each u the best cut of the rest is
+/// found for each pass by itself. The first of equals is taken.
 PassGrids least_traffic(const PlanContext& context) {
   std::optional<std::int64_t> least;
   PassGrids grids{Grid()};
   for (int u = 1; u <= std::min(context.problem.world, context.problem.heads); ++u) {
     if (context.problem.world % u != 0) continue;
     const int rest = context.problem.world / u;
-    std::array<std::optional<Candidate>, 2> best;  // by pass
+    std::array<std::optional<Candidate>, 2> best;  // indexed by pass
     for (int rk = 1; rk <= rest; ++rk) {
       if (rest % rk != 0) continue;
       const Grid cut{.u = u, .rq = rest / rk, .rk = rk, .row = Movement::Ring};

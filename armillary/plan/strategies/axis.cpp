@@ -1,3 +1,9 @@
+// axis.cpp: hops of a route as messages of one rank.
+//
+// Order of work: the constructor asks the route for the hops of this member and keeps those that
+// some block needs; `find_arrivals` groups the origins by the step in which their tiles are usable;
+// `spread` and `collect` then emit one message per hop and tensor, in the order of the route, so
+// that the messages of two ranks match.
 #include "armillary/plan/strategies/axis.h"
 
 #include <algorithm>
@@ -29,6 +35,7 @@ Axis::Axis(ProgramBuilder& builder, Options options)
   find_arrivals();
 }
 
+/// Blocks of the origin's tile for which `keep(block)` is true.
 template <class Keep>
 std::vector<int> Axis::blocks_where(int origin, const Keep& keep) const {
   std::vector<int> blocks = options_.blocks(origin);
@@ -36,21 +43,25 @@ std::vector<int> Axis::blocks_where(int origin, const Keep& keep) const {
   return blocks;
 }
 
+/// Each hop with the blocks that need it; the list may be empty.
 std::vector<Axis::Move> Axis::moves(const std::vector<Hop>& hops) const {
   std::vector<Move> moves;
   moves.reserve(hops.size());
   for (const Hop& hop : hops) {
     moves.push_back({hop, blocks_where(hop.origin, [&](int block) {
-                       return makes(hop, [&](int member) { return options_.needs(member, block); });
+                       return is_hop_needed(
+                           hop, [&](int member) { return options_.needs(member, block); });
                      })});
   }
   return moves;
 }
 
+/// Blocks of the origin's tile that this rank needs.
 std::vector<int> Axis::needed_of(int origin) const {
   return blocks_where(origin, [&](int block) { return options_.needs(options_.me, block); });
 }
 
+/// Groups the origins by the step in which their tiles are usable; a whole gather is one group.
 void Axis::find_arrivals() {
   struct Parts {
     std::vector<int> origins;
@@ -63,7 +74,7 @@ void Axis::find_arrivals() {
     const bool waits = gathers() && options_.gathered == Gathered::Whole;
     Parts& parts = by_step[waits ? route.last_usable() : route.usable(options_.me, origin)];
     parts.origins.push_back(origin);
-    // Sums are of all own blocks, also of those that see nothing: results.
+    // All own blocks, also those that see nothing: their results must exist too.
     append(parts.blocks, own ? options_.blocks(origin) : needed_of(origin));
   }
   for (auto& [usable, parts] : by_step) {
@@ -72,16 +83,16 @@ void Axis::find_arrivals() {
   }
 }
 
-/// By member: what of `held` has its tiles.
-std::vector<int> Axis::holders(const std::vector<Held>& held) const {
-  std::vector<int> holders(options_.route->size(), -1);
-  for (std::size_t h = 0; h < held.size(); ++h) {
-    for (const int origin : held[h].origins) holders[origin] = static_cast<int>(h);
+/// Indexed by origin: the element of `arrived` that has its tiles.
+std::vector<int> Axis::index_by_origin(const std::vector<Arrived>& arrived) const {
+  std::vector<int> index(options_.route->size(), -1);
+  for (std::size_t a = 0; a < arrived.size(); ++a) {
+    for (const int origin : arrived[a].origins) index[origin] = static_cast<int>(a);
   }
-  return holders;
+  return index;
 }
 
-/// A tile of each tensor for all that is needed, with a copy of the own part.
+/// One tile per tensor for all blocks that this rank needs, with a copy of its own part in it.
 std::vector<int> Axis::gather(const std::vector<Tensor>& tensors, const std::vector<int>& own_tiles,
                               Heads heads, int step) {
   std::vector<int> all;
@@ -97,15 +108,16 @@ std::vector<int> Axis::gather(const std::vector<Tensor>& tensors, const std::vec
   return tiles;
 }
 
-std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
-                               const std::vector<int>& own_tiles, Heads heads,
-                               const Departure& departure) {
+std::vector<Arrived> Axis::spread(const std::vector<Tensor>& tensors,
+                                  const std::vector<int>& own_tiles, Heads heads,
+                                  const Departure& departure) {
+  // Tiles: the shared one of a gather, the rank's own, or a new one for each arrival.
   std::vector<int> all;
   if (gathers()) all = gather(tensors, own_tiles, heads, departure.begin);
-  std::vector<Held> held;
+  std::vector<Arrived> arrived;
   for (const Arrival& arrival : arrivals_) {
     const bool own = arrival.usable == 0;
-    held.push_back(
+    arrived.push_back(
         {.heads = heads,
          .origins = arrival.origins,
          .blocks = arrival.blocks,
@@ -113,12 +125,14 @@ std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
                   : own     ? own_tiles
                             : std::vector<int>{},
          .usable = own ? departure.own_usable : departure.begin + arrival.usable * departure.pace});
-    if (!held.back().tiles.empty()) continue;
+    if (!arrived.back().tiles.empty()) continue;
     for (const Tensor tensor : tensors) {
-      held.back().tiles.push_back(builder_.tile(tensor, false, heads, arrival.blocks));
+      arrived.back().tiles.push_back(builder_.tile(tensor, false, heads, arrival.blocks));
     }
   }
-  const std::vector<int> holder = holders(held);
+
+  // Messages: one per hop and tensor. Hops of step 0 leave in `first`.
+  const std::vector<int> index = index_by_origin(arrived);
   const Collective collective =
       options_.route->movement() == Movement::Gather ? Collective::AllGather : Collective::None;
   const auto step_of = [&](const Hop& hop) {
@@ -126,37 +140,40 @@ std::vector<Held> Axis::spread(const std::vector<Tensor>& tensors,
   };
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     for (const auto& [hop, blocks] : out_) {
-      const int tile = hop.origin == options_.me ? own_tiles[t] : held[holder[hop.origin]].tiles[t];
+      // Own blocks leave from the own tile, so they need not wait for the copy of a gather.
+      const int tile =
+          hop.origin == options_.me ? own_tiles[t] : arrived[index[hop.origin]].tiles[t];
       builder_.send(step_of(hop), options_.lane, options_.rank(hop.peer),
                     builder_.part(tile, heads, blocks), collective);
     }
     for (const auto& [hop, blocks] : in_) {
       builder_.recv(step_of(hop), options_.lane, options_.rank(hop.peer),
-                    builder_.part(held[holder[hop.origin]].tiles[t], blocks), collective);
+                    builder_.part(arrived[index[hop.origin]].tiles[t], blocks), collective);
     }
   }
-  return held;
+  return arrived;
 }
 
-void Axis::open_sums(std::vector<Held>& held, const std::vector<Tensor>& tensors) {
-  const BlockIds all = gathers() ? joined(held).blocks : BlockIds();
-  for (Held& part : held) {
+/// Parts of a gather share the partial tiles of the first part, as they share their tiles.
+void Axis::open_sums(std::vector<Arrived>& arrived, const std::vector<Tensor>& tensors) {
+  const BlockIds all = gathers() ? joined(arrived).blocks : BlockIds();
+  for (Arrived& part : arrived) {
     if (!part.sums.empty()) continue;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
-      const bool first = &part == &held.front() || !gathers();
+      const bool first = &part == &arrived.front() || !gathers();
       part.sums.push_back(
           first ? builder_.tile(tensors[t], true, part.heads, gathers() ? all : part.blocks)
-                : held.front().sums[t]);
+                : arrived.front().sums[t]);
       builder_.compute(part.usable, OpKind::Clear, {builder_.part(part.sums[t], part.blocks)});
     }
   }
 }
 
-Held Axis::joined(const std::vector<Held>& parts) {
-  Held all = parts.front();
+Arrived Axis::joined(const std::vector<Arrived>& parts) {
+  Arrived all = parts.front();
   std::vector<int> blocks;
   all.origins.clear();
-  for (const Held& part : parts) {
+  for (const Arrived& part : parts) {
     append(all.origins, part.origins);
     blocks.insert(blocks.end(), part.blocks.begin(), part.blocks.end());
     all.usable = std::max(all.usable, part.usable);
@@ -166,7 +183,9 @@ Held Axis::joined(const std::vector<Held>& parts) {
   return all;
 }
 
-void Axis::combine(int step, const Held& into, const std::vector<int>& scratch) {
+/// Combines a sum that arrived into the rank's own: Out and Lse as a pair by log-sum-exp, gradients
+/// by addition.
+void Axis::combine(int step, const Arrived& into, const std::vector<int>& scratch) {
   const BlockIds& blocks = builder_[scratch[0]].blocks;
   if (builder_[scratch[0]].tensor == Tensor::Out) {
     builder_.compute(step, OpKind::Merge,
@@ -180,16 +199,18 @@ void Axis::combine(int step, const Held& into, const std::vector<int>& scratch) 
   }
 }
 
-View Axis::own_sum(const std::vector<Held>& held, int tensor) const {
-  return builder_.part(held[holders(held)[options_.me]].sums[tensor], options_.blocks(options_.me));
+View Axis::own_sum(const std::vector<Arrived>& arrived, int tensor) const {
+  return builder_.part(arrived[index_by_origin(arrived)[options_.me]].sums[tensor],
+                       options_.blocks(options_.me));
 }
 
-int Axis::collect(const std::vector<Held>& held, const Ready& ready) {
-  return collect({&held, 1}, ready);
+int Axis::collect(const std::vector<Arrived>& arrived, const Ready& ready) {
+  return collect({&arrived, 1}, ready);
 }
 
-int Axis::collect(std::span<const std::vector<Held>> slices, const Ready& ready) {
-  const Hops hops = options_.home->collect(options_.me, ready);
+int Axis::collect(std::span<const std::vector<Arrived>> slices, const Ready& ready) {
+  // Hops without blocks stay in the lists: their steps decide when the own sum is complete.
+  const Hops hops = options_.return_route->collect(options_.me, ready);
   const std::vector<Move> out = moves(hops.out);
   const std::vector<Move> in = moves(hops.in);
   int complete = 0;
@@ -199,29 +220,34 @@ int Axis::collect(std::span<const std::vector<Held>> slices, const Ready& ready)
   return complete;
 }
 
-/// One slice, `later` steps after the first.
-int Axis::collect(const std::vector<Held>& held, const std::vector<Move>& out,
+/// The messages and merges of one slice, `later` steps after those of the first.
+int Axis::collect(const std::vector<Arrived>& arrived, const std::vector<Move>& out,
                   const std::vector<Move>& in, const Ready& ready, int later) {
-  const std::vector<int> holder = holders(held);
-  const Collective collective =
-      options_.home->movement() == Movement::Gather ? Collective::ReduceScatter : Collective::None;
+  const std::vector<int> index = index_by_origin(arrived);
+  const Collective collective = options_.return_route->movement() == Movement::Gather
+                                    ? Collective::ReduceScatter
+                                    : Collective::None;
   int complete = ready(options_.me, options_.me) + later;
+  // Sums of other members leave.
   for (const auto& [hop, blocks] : out) {
-    for (const int sum : held[holder[hop.origin]].sums) {
-      builder_.send_sum(hop.step + later, options_.back_lane, options_.rank(hop.peer),
+    for (const int sum : arrived[index[hop.origin]].sums) {
+      builder_.send_sum(hop.step + later, options_.return_lane, options_.rank(hop.peer),
                         builder_.part(sum, blocks), collective);
     }
   }
+  // Sums arrive: the rank's own, and those of others that it carries on. One that arrives before
+  // the rank's own share is ready waits for it in a scratch tile.
   for (const auto& [hop, blocks] : in) {
-    const Held& into = held[holder[hop.origin]];
+    const Arrived& into = arrived[index[hop.origin]];
     const int step = std::max(hop.step, ready(options_.me, hop.origin)) + later;
-    // The same for every member, whatever it receives: what follows is sent in that step by all.
+    // Hops without blocks count as well: `complete` must be the same on all members, because all
+    // of them go on in the step after it, for example with an all-to-all.
     if (hop.origin == options_.me) complete = std::max(complete, step);
     if (blocks.empty()) continue;
     std::vector<int> scratch;
     for (const int sum : into.sums) {
       scratch.push_back(builder_.arriving_sum(builder_[sum].tensor, into.heads, blocks));
-      builder_.recv(hop.step + later, options_.back_lane, options_.rank(hop.peer),
+      builder_.recv(hop.step + later, options_.return_lane, options_.rank(hop.peer),
                     builder_.whole(scratch.back()), collective);
     }
     combine(step, into, scratch);

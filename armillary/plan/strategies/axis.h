@@ -1,4 +1,11 @@
-// axis.h: tiles that travel along one axis of the grid, and sums that come back.
+// axis.h: one axis of the grid as one of its members sees it: the tiles that travel along it, and
+// the sums that return.
+//
+//   spread      tiles out: sends, receives, and the tiles that hold what arrives
+//   open_sums   a cleared partial tile for the results of each arrival
+//   collect     sums back: sends, receives, and the merge or addition of each sum that arrives
+//
+// The caller emits the attention between `open_sums` and `collect`.
 #pragma once
 
 #include <cstdint>
@@ -11,77 +18,97 @@
 
 namespace armillary::plan {
 
-/// Tiles that a rank holds on an axis from one step on: its own, or those that arrived in a step.
-struct Held {
-  Heads heads;               ///< Of the tiles, or the part of them that is meant.
-  std::vector<int> origins;  ///< Members they come from.
-  BlockIds blocks;           ///< What this rank needs of them; all of its own.
-  std::vector<int> tiles;    ///< One per tensor that travels.
-  std::vector<int> sums;     ///< One per tensor that comes back.
-  int usable = 0;            ///< First step that may compute with the tiles.
+/// Tiles that this rank can compute with from one step on: its own, or those that arrived together.
+struct Arrived {
+  /// Heads of the tiles that travel: those given to `spread`.
+  Heads heads;
+  /// Members whose tiles these are.
+  std::vector<int> origins;
+  /// Blocks of other members that this rank needs; of its own tiles all blocks.
+  BlockIds blocks;
+  /// One tile per tensor that travels. Elements may share a tile (`Gathered`).
+  std::vector<int> tiles;
+  /// One partial tile per tensor that returns, made by `open_sums`.
+  std::vector<int> sums;
+  /// First step that may compute with the tiles.
+  int usable = 0;
 };
 
-/// When the tiles of an axis leave.
+/// Steps in which the tiles of an axis leave. A hop in step 0 of the route happens in `first`, one
+/// in step s > 0 in begin + s * pace; a tile that is usable after s > 0 steps of the route is
+/// usable in begin + s * pace. Example: {.first = 0, .begin = 1, .pace = 2} sends in steps 0, 3
+/// and 5.
 struct Departure {
   int own_usable = 0;  ///< First step that may compute with the rank's own tiles.
-  int first = 0;       ///< Step of the first hop.
-  int begin = 0;       ///< Step that the others, and what arrives, count from:
-  int pace = 1;        ///< so many steps for each hop.
+  int first = 0;
+  int begin = 0;
+  int pace = 1;
 };
 
-/// Where the tiles of an axis lie.
+/// Placement of the tiles that arrive on an axis.
 enum class Gathered : std::uint8_t {
-  Apart,    ///< Own tiles stay where they are; what arrives in a step has tiles of its own.
-  InParts,  ///< All in one tile, own ones copied there; each part is usable when it is there.
-  Whole,    ///< All in one tile, usable when all are there.
+  Apart,    ///< Own tiles stay in place; tiles that arrive in one step share a tile of their own.
+  InParts,  ///< One tile for all, own blocks copied there; each part is usable once it is there.
+  Whole,    ///< One tile for all, usable once all parts are there.
 };
 
-/// One axis seen by one of its members. What moves on which hop is found once: it is the same for
-/// all that travels, whatever its heads.
+/// One axis seen by one of its members. The constructor finds the hops and their blocks once; they
+/// are the same for all tensors and heads. All axes of a program emit into one builder, which
+/// orders the ops by step.
 class Axis {
  public:
   struct Options {
-    const Route* route = nullptr;  ///< Of the tiles that travel. Outlives the axis.
-    const Route* home = nullptr;   ///< Of the sums.
+    /// Routes of the tiles and of the sums. Both must outlive the axis and have the same size.
+    const Route* route = nullptr;
+    const Route* return_route = nullptr;
+    /// This rank's place among the members.
     int me = 0;
-    Lane lane = 1;       ///< Of the tiles.
-    Lane back_lane = 2;  ///< Of the sums.
+    /// Lanes of the tiles and of the sums.
+    Lane lane = 1;
+    Lane return_lane = 2;
     Gathered gathered = Gathered::Apart;
+    /// The rank of a member.
     std::function<Rank(int member)> rank;
+    /// Blocks of the tile that a member is the origin of.
     std::function<std::vector<int>(int origin)> blocks;
+    /// True if the member attends the block, and so adds to the sum of its results.
     std::function<bool(int member, int block)> needs;
   };
   Axis(ProgramBuilder& builder, Options options);
 
-  /// Emits the hops of some heads of `tensors`. Returns what becomes usable, the rank's own first
-  /// unless it is usable with the rest.
-  std::vector<Held> spread(const std::vector<Tensor>& tensors, const std::vector<int>& own_tiles,
-                           Heads heads, const Departure& departure);
+  /// Emits the hops of some heads of `tensors`; own_tiles[t] holds this rank's part of tensors[t].
+  /// Returns what becomes usable, in order of steps: the rank's own tiles first, unless the axis
+  /// gathers as a whole.
+  std::vector<Arrived> spread(const std::vector<Tensor>& tensors, const std::vector<int>& own_tiles,
+                              Heads heads, const Departure& departure);
 
-  /// Adds cleared partial tiles for the results of what is held, but where there are some.
-  void open_sums(std::vector<Held>& held, const std::vector<Tensor>& tensors);
+  /// Gives every element of `arrived` that has no sums yet a partial tile per tensor, and clears it
+  /// in the step in which the element becomes usable.
+  void open_sums(std::vector<Arrived>& arrived, const std::vector<Tensor>& tensors);
 
-  /// All parts of one tile as one. Requires that they are, or that there is one.
-  static Held joined(const std::vector<Held>& parts);
+  /// All parts as one, usable when the last of them is. Requires that the parts share their tiles
+  /// (`Gathered::InParts`), or that there is one part.
+  static Arrived joined(const std::vector<Arrived>& parts);
 
-  /// The part of a sum that is the rank's own.
-  View own_sum(const std::vector<Held>& held, int tensor) const;
+  /// The rank's own blocks of sum number `tensor`.
+  View own_sum(const std::vector<Arrived>& arrived, int tensor) const;
 
-  /// Emits the hops that bring the sums home, and their merge or addition. Returns the step in
-  /// which the own sum is complete. `ready` as in movement.h.
+  /// Emits the hops that return the sums to their origins, and the merge (Out with Lse) or addition
+  /// (gradients) of each sum that arrives. Returns the step in which the rank's own sum is
+  /// complete, the same on all members. `ready` is the argument of Route::collect.
   using Ready = Route::Ready;
-  int collect(const std::vector<Held>& held, const Ready& ready);
-  /// The same of slices of heads, each ready one step after the one before. Returns the step of the
-  /// last.
-  int collect(std::span<const std::vector<Held>> slices, const Ready& ready);
+  int collect(const std::vector<Arrived>& arrived, const Ready& ready);
+  /// The same for slices of heads, each ready one step after the slice before it. Returns the step
+  /// in which the last one is complete.
+  int collect(std::span<const std::vector<Arrived>> slices, const Ready& ready);
 
  private:
-  /// A hop and the blocks that make it.
+  /// A hop and the blocks that need it.
   struct Move {
     Hop hop;
     BlockIds blocks;
   };
-  /// What becomes usable together, so many hops after the departure.
+  /// Tiles that become usable together, `usable` steps of the route after the departure.
   struct Arrival {
     int usable = 0;
     std::vector<int> origins;
@@ -98,16 +125,16 @@ class Axis {
   }
   std::vector<int> gather(const std::vector<Tensor>& tensors, const std::vector<int>& own_tiles,
                           Heads heads, int step);
-  std::vector<int> holders(const std::vector<Held>& held) const;
-  int collect(const std::vector<Held>& held, const std::vector<Move>& out,
+  std::vector<int> index_by_origin(const std::vector<Arrived>& arrived) const;
+  int collect(const std::vector<Arrived>& arrived, const std::vector<Move>& out,
               const std::vector<Move>& in, const Ready& ready, int later);
-  void combine(int step, const Held& into, const std::vector<int>& scratch);
+  void combine(int step, const Arrived& into, const std::vector<int>& scratch);
 
   ProgramBuilder& builder_;
   Options options_;
-  std::vector<Move> out_;
+  std::vector<Move> out_;  ///< Tiles that this rank sends, own ones and those it passes on.
   std::vector<Move> in_;
-  std::vector<Arrival> arrivals_;  ///< In the order in which they are usable; also the own part.
+  std::vector<Arrival> arrivals_;  ///< In order of `usable`; includes the rank's own tiles.
 };
 
 }  // namespace armillary::plan

@@ -1,4 +1,4 @@
-// Bidirectional ring: K, V walk both ways at once, half of the ring each.
+// Bidirectional ring: K, V walk both ways at once, half of the ring each way. A grid of one column.
 #include "armillary/plan/strategies/presets.h"
 
 namespace armillary::plan {

@@ -1,6 +1,6 @@
-// Bytes of plans against the closed forms of the family, to the byte: Rk = 1, and any token counts
-// and head groups.
-#include "armillary/plan/strategies/closed_forms.h"
+// closed_forms_test.cpp: bytes of plans against the closed forms of the family (closed_forms.h), to
+// the byte. Rk = 1; any token counts and head groups.
+#include "armillary/plan/testing/closed_forms.h"
 
 #include <gtest/gtest.h>
 
@@ -77,8 +77,8 @@ TEST(ClosedForms, UlyssesAndUspWithEvenUnevenAndReplicatedHeads) {
   }
 }
 
-/// The worked table: N = 65536, heads q/kv/d, words of bf16 that one rank receives in one forward
-/// pass.
+/// Worked values: bf16 words that one rank receives in one forward pass, with N = 65536 and dim
+/// 128.
 TEST(ClosedForms, WorkedForwardValues) {
   struct Row {
     int heads, kv_heads, world;
@@ -115,9 +115,9 @@ TEST(ClosedForms, WorkedForwardValues) {
   }
 }
 
-/// Backward with what forward left on the grid, words per rank:
-///   ulysses: as many as forward (four all-to-alls each way), u <= kv_heads
-///   ring:    K, V in the input dtype and dK, dV in fp32: (2 + 4) Dk N (1 - 1/P) words of bf16
+/// Backward starts from the tiles that forward left on the grid. bf16 words per rank:
+///   ulysses: as many as forward, four all-to-alls in each pass, if u <= kv_heads
+///   ring:    K, V in the input dtype and dK, dV in fp32: (2 + 4) Dk N (1 - 1/P)
 TEST(ClosedForms, WorkedBackwardValues) {
   constexpr std::int64_t kTokens = 65536;
   for (const auto& [heads, kv_heads, world] : {std::tuple(32, 32, 8), std::tuple(32, 8, 8)}) {

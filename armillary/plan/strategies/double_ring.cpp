@@ -1,4 +1,5 @@
-// Double ring: rings of neighbouring ranks inside a ring of windows.
+// Double ring: K, V walk rings of `window` neighbouring ranks inside a ring of windows. A grid of
+// one column; Route knows the movement (movement.h).
 #include "armillary/plan/strategies/presets.h"
 
 namespace armillary::plan {

@@ -1,5 +1,6 @@
-// Bytes of every member of the family, per rank and to the byte, against closed forms for equal
-// shards and a full mask; and bytes that are counted without a plan against those of plans.
+// family_traffic_test.cpp: bytes of every member of the family, per rank and to the byte, against
+// closed forms for equal shards and a full mask; and bytes that are counted without a plan
+// (`sent_bytes`) against those of plans.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -15,9 +16,9 @@
 #include <vector>
 
 #include "armillary/plan/lower_bound.h"
-#include "armillary/plan/strategies/closed_forms.h"
-#include "armillary/plan/strategies/grid_plan.h"
 #include "armillary/plan/strategy.h"
+#include "armillary/plan/testing/closed_forms.h"
+#include "armillary/plan/testing/grid_plan.h"
 #include "tests/sanitized.h"
 
 namespace armillary::plan {
@@ -26,8 +27,8 @@ namespace {
 const std::vector<int> kWorlds =
     kSanitized ? std::vector<int>{4, 8, 16} : std::vector<int>{4, 8, 16, 64};
 
-constexpr std::int64_t kWord = 2;  ///< bf16.
-constexpr std::int64_t kSum = 4;
+constexpr std::int64_t kWord = 2;  ///< Bytes of a bf16 element.
+constexpr std::int64_t kSum = 4;   ///< Bytes of an element of a partial result, which is fp32.
 
 Problem full_problem(int world, int heads, int kv_heads) {
   return {.world = world,
@@ -40,6 +41,7 @@ Problem full_problem(int world, int heads, int kv_heads) {
           .layout = parse_layout("striped")};
 }
 
+/// Tokens of a rank, heads and dimensions.
 struct Sizes {
   explicit Sizes(const Problem& problem)
       : n(problem.mask.q_len() / problem.world),
@@ -54,7 +56,8 @@ struct Cut {
   std::int64_t u, rq, rk;
 };
 
-/// u axis, column and row of a rank. A column with its u partners is a world of its own.
+/// Bytes of a rank on the u axis, its column and its row. A column with its u partners is a world
+/// of its own, to which closed_forms.h applies.
 std::int64_t grid_bytes(const Problem& problem, const Cut& cut, Pass pass) {
   const Sizes s(problem);
   const auto [u, rq, rk] = cut;
@@ -67,22 +70,29 @@ std::int64_t grid_bytes(const Problem& problem, const Cut& cut, Pass pass) {
   return volumes.backward(0).sent + row * ((s.d + s.e) * kWord + 2 * kSum + s.d * kSum);
 }
 
-/// Sent and received by every rank; `except` ranks send that much less.
+/// Ranks that have no hop to make, because they are their own destination, and the bytes they save.
+struct WithoutHop {
+  std::int64_t saved_bytes = 0;
+  int ranks = 0;
+};
+
+/// Expects that every rank sends and receives `bytes`, but that exactly `without_hop.ranks` of them
+/// do so with less.
 void expect_bytes(const Problem& problem, const std::string& strategy, Pass pass,
-                  std::int64_t bytes, std::int64_t not_hopping = 0, int stay_at_home = 0) {
+                  std::int64_t bytes, const WithoutHop& without_hop = {}) {
   const Plan plan = make_plan(problem, parse_strategy(strategy), pass);
   int less = 0;
   for (const RankProgram& program : plan.ranks) {
     const Traffic given = traffic(problem, plan.blocks, program);
     EXPECT_EQ(given.sent_bytes, given.received_bytes) << strategy << " rank " << program.rank;
-    if (given.sent_bytes == bytes - not_hopping && not_hopping > 0) {
+    if (given.sent_bytes == bytes - without_hop.saved_bytes && without_hop.saved_bytes > 0) {
       ++less;
     } else {
       EXPECT_EQ(given.sent_bytes, bytes) << strategy << ' ' << to_string(pass) << " world "
                                          << problem.world << " rank " << program.rank;
     }
   }
-  EXPECT_EQ(less, stay_at_home) << strategy << ", world " << problem.world;
+  EXPECT_EQ(less, without_hop.ranks) << strategy << ", world " << problem.world;
 }
 
 TEST(FamilyTraffic, GridsRingsAndTokenRingSendTheirClosedForms) {
@@ -108,7 +118,8 @@ TEST(FamilyTraffic, GridsRingsAndTokenRingSendTheirClosedForms) {
   }
 }
 
-/// What walks in each of M rounds is sent M times: inside the nodes queries and sums, or K, V.
+/// Tiles that walk in each of M rounds are sent M times: inside the nodes queries and their partial
+/// results, or with inner=ring K, V.
 TEST(FamilyTraffic, TilesThatWalkInEachRoundAreSentInEach) {
   for (const auto& [world, nodes] : {std::pair(4, 2), std::pair(12, 3), std::pair(16, 4)}) {
     const Problem problem = full_problem(world, 8, 2);
@@ -125,8 +136,8 @@ TEST(FamilyTraffic, TilesThatWalkInEachRoundAreSentInEach) {
   }
 }
 
-/// Which side travels on the columns in backward: one of the two as asked for, or the one that
-/// sends less.
+/// The key `backward` chooses the side that travels on the columns in backward: one of the two, or
+/// the one that sends less.
 TEST(FamilyTraffic, GridsSendTheirClosedFormsWithEitherSideOnTheColumns) {
   int exchanged = 0;
   int kept = 0;
@@ -163,8 +174,8 @@ TEST(FamilyTraffic, GridsSendTheirClosedFormsWithEitherSideOnTheColumns) {
   EXPECT_GT(kept, 0);
 }
 
-/// The choice is made with this mask: few keys that all queries see are cheaper to move than the
-/// queries, where with a full mask the queries are cheaper.
+/// The cheaper side is chosen for the mask at hand. With a full mask the queries are cheaper to
+/// move here; with few keys that all queries see, the keys are.
 TEST(FamilyTraffic, TheCheaperSideDependsOnTheMask) {
   Problem problem = full_problem(8, 8, 8);
   const auto sent = [&](const std::string& side) {
@@ -180,7 +191,8 @@ TEST(FamilyTraffic, TheCheaperSideDependsOnTheMask) {
   EXPECT_EQ(sent("cheaper"), sent("kv"));
 }
 
-/// As `grid`, and K, V to the transposed place (dK, dV back), but for ranks that are their own.
+/// Attention2D sends as much as `grid`, and K, V to the transposed place (dK, dV back), except on
+/// ranks that hold their own K, V.
 TEST(FamilyTraffic, Attention2dSendsTheGridAndItsTransposes) {
   for (const auto& [world, rows, fixed] :
        {std::tuple(4, 2, 2), std::tuple(16, 4, 4), std::tuple(64, 8, 8), std::tuple(8, 2, 2)}) {
@@ -190,8 +202,8 @@ TEST(FamilyTraffic, Attention2dSendsTheGridAndItsTransposes) {
       const std::int64_t transposed = s.n * s.hk * (s.d + s.e) * kWord;
       for (const Pass pass : {Pass::Forward, Pass::Backward}) {
         expect_bytes(problem, "attention2d:rows=" + std::to_string(rows) + overlap, pass,
-                     grid_bytes(problem, {1, rows, world / rows}, pass) + transposed, transposed,
-                     fixed);
+                     grid_bytes(problem, {1, rows, world / rows}, pass) + transposed,
+                     {.saved_bytes = transposed, .ranks = fixed});
       }
     }
   }
@@ -211,17 +223,17 @@ TEST(FamilyTraffic, StarTrailSendsCollectivesHopAndSubRings) {
       expect_bytes(problem, strategy, Pass::Forward,
                    (c - 1) * (q * s.d * kWord + kv * kWord + q * (s.e + 1) * kSum) + hop +
                        rings * c * kv * kWord,
-                   hop, c);
+                   {.saved_bytes = hop, .ranks = c});
       const std::int64_t walks = q * ((s.d + s.e) * kWord + 2 * kSum) + q * s.d * kSum;
       expect_bytes(problem, strategy, Pass::Backward,
                    (c - 1) * (kv * (kWord + kSum) + walks) + c * walks + rings * c * walks,
-                   c * walks, c);
+                   {.saved_bytes = c * walks, .ranks = c});
     }
   }
 }
 
-/// GiB per rank and layer that the paper gives for N = 65536, H = 6656, P = 64, C = 4, in bf16. Out
-/// travels as a sum with its log-sum-exp here: it is counted in words of bf16, without the latter.
+/// GiB per rank and layer that the paper gives for N = 65536, H = 6656, P = 64, C = 4, in bf16.
+/// Here Out travels in fp32 with its log-sum-exp; it is counted as bf16, without the log-sum-exp.
 TEST(FamilyTraffic, StarTrailModelM) {
   constexpr double kGib = 1 << 30;
   constexpr std::int64_t kTokens = 65536;
@@ -256,7 +268,7 @@ TEST(AutoTraffic, StaysNearTheLowerBoundFromEightRanksOn) {
       problem.mask = full_mask({65536, 65536});
       problem.layout = {};
       problem.head_dim = problem.value_dim = 128;
-      problem.wire = Wire::Input;  // the bound counts words: a sum is one
+      problem.wire = Wire::Input;  // the bound counts a partial result as one word
       const Planner planner(problem, parse_strategy("auto:traffic"));
       const RankProgram program = planner.program(Pass::Forward, 1);
       const auto bytes =
@@ -272,8 +284,8 @@ std::string cut_text(const Grid& cut) {
   return fmt::format("grid:backward=kv,rk={},row=ring,rq={},u={}", cut.rk, cut.rq, cut.u);
 }
 
-/// Forward and backward of the first of the cuts that send least together, found by making every
-/// plan. Both have the same u.
+/// The cuts of forward and backward that together send least, found by making every plan. Both have
+/// the same u; the first of equals is taken.
 std::array<Grid, 2> cuts_that_send_least(const Problem& problem) {
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
   std::array<Grid, 2> best;
@@ -329,7 +341,8 @@ TEST(AutoTraffic, IsTheFirstCutThatSendsLeastInBothPasses) {
   EXPECT_GT(two_cuts, 0) << "never different cuts of the two passes";
 }
 
-/// Mean sent forward over the bound for the mask at hand and the work of each rank.
+/// Bytes sent in forward, mean over ranks, divided by the lower bound for the mask at hand and the
+/// work of each rank.
 double over_bound(const Problem& problem) {
   const Plan plan = make_plan(problem, parse_strategy("auto:traffic"), Pass::Forward);
   std::vector<double> pairs;
@@ -340,7 +353,7 @@ double over_bound(const Problem& problem) {
   return sent / ForwardBound(problem).bytes(pairs);
 }
 
-/// As its document says.
+/// The factors that docs/strategies.md states for `auto:traffic`.
 TEST(AutoTraffic, StaysNearTheLowerBound) {
   if (kSanitized) GTEST_SKIP() << "[SKIP] about counts, not about memory";
   struct Case {
@@ -368,7 +381,7 @@ TEST(AutoTraffic, StaysNearTheLowerBound) {
   }
 }
 
-/// Whatever the grid, mask and layout.
+/// Counted bytes are those of the plan, whatever the grid, mask and layout.
 RC_GTEST_PROP(SentBytes, AreThoseOfThePlan, ()) {
   using enum Movement;
   Grid grid{.u = *rc::gen::element(1, 2, 3),

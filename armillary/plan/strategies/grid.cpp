@@ -1,3 +1,6 @@
+// grid.cpp: places of ranks in a grid, the blocks that each row and column needs, and the choice of
+// rings. Ranks are numbers with mixed digits (h, i, j); `Grid::nesting` gives the order of the
+// digits, the lowest first.
 #include "armillary/plan/strategies/grid.h"
 
 #include <algorithm>
@@ -8,10 +11,12 @@
 namespace armillary::plan {
 namespace {
 
+/// Number of members of an axis.
 int size_of(const Grid& grid, GridAxis axis) {
   return axis == GridAxis::Heads ? grid.u : axis == GridAxis::Keys ? grid.rk : grid.rq;
 }
 
+/// The coordinate of a place along an axis; a reference, const if the place is.
 template <class AnyPlace>
 auto& digit(AnyPlace& place, GridAxis axis) {
   return axis == GridAxis::Heads ? place.h : axis == GridAxis::Keys ? place.j : place.i;
@@ -36,6 +41,8 @@ Rank rank_of(const Grid& grid, Place place) {
   return rank;
 }
 
+/// The numbers of a place by rows and by columns are i * rk + j and j * rq + i. K, V of an owner
+/// are held at the place whose number by rows is the owner's number by columns.
 Place kv_source(const Grid& grid, Place holder) {
   if (!grid.transposed) return holder;
   const int by_rows = holder.i * grid.rk + holder.j;
@@ -58,6 +65,7 @@ Heads head_slice(Heads heads, int slices, int s) {
           heads.begin + static_cast<int>(piece_begin(heads.count(), slices, s + 1))};
 }
 
+/// Tables are flat, indexed by block, then by row or column.
 Needs::Needs(const Grid& grid, const Blocks& blocks, const BlockAreas& areas)
     : grid_(grid),
       areas_(&areas),
@@ -69,6 +77,7 @@ Needs::Needs(const Grid& grid, const Blocks& blocks, const BlockAreas& areas)
       q_used_(blocks.q.size()) {
   const auto q_count = static_cast<int>(blocks.q.size());
   const auto kv_count = static_cast<int>(blocks.kv.size());
+  // Blocks of each super-block, and the column that each key block travels on.
   std::vector<int> column(kv_count);
   for (int q = 0; q < q_count; ++q) {
     const Place owner = place_of(grid, blocks.q[q].owner);
@@ -79,6 +88,7 @@ Needs::Needs(const Grid& grid, const Blocks& blocks, const BlockAreas& areas)
     kv_blocks_[owner.i * grid.rk + owner.j].push_back(k);
     column[k] = kv_holder(grid, owner).j;
   }
+  // One pass over all visible pairs of blocks marks who needs what.
   for (int q = 0; q < q_count; ++q) {
     const int i = place_of(grid, blocks.q[q].owner).i;
     for (int k = 0; k < kv_count; ++k) {
@@ -95,6 +105,7 @@ const std::vector<int>& Needs::held_kv_blocks(int i, int j) const {
   return kv_blocks(source.i, source.j);
 }
 
+/// `window` applies to the movements that are a DoubleRing; Route ignores it otherwise.
 GridRoutes::GridRoutes(const Grid& grid)
     : column(grid.column, grid.rq, grid.window),
       row(grid.row, grid.rk, grid.window),
@@ -103,7 +114,7 @@ GridRoutes::GridRoutes(const Grid& grid)
 Grid sides_exchanged(Grid grid) {
   std::swap(grid.rq, grid.rk);
   std::swap(grid.column, grid.row);
-  // Sums go straight home, but those of a double ring visit windows as its tiles do.
+  // Sums return directly, but those of a double ring visit windows as its tiles do.
   grid.home = grid.row == Movement::DoubleRing ? Movement::DoubleRing : Movement::Gather;
   for (GridAxis& axis : grid.nesting) {
     if (axis != GridAxis::Heads) axis = axis == GridAxis::Keys ? GridAxis::Queries : GridAxis::Keys;
@@ -111,8 +122,10 @@ Grid sides_exchanged(Grid grid) {
   return grid;
 }
 
+/// Compares rings by tokens times members passed, counted block by block.
 Grid with_shorter_rings(const Blocks& blocks, const Needs& needs, const Grid& grid) {
   Grid shorter = grid;
+  // Columns: K, V start at the place that holds them, which a transpose may have changed.
   if (grid.column == Movement::Ring) {
     const auto reach = [&](const Route& route) {
       std::int64_t passed = 0;
@@ -125,6 +138,7 @@ Grid with_shorter_rings(const Blocks& blocks, const Needs& needs, const Grid& gr
     };
     shorter.column = shorter_ring(reach, grid.rq);
   }
+  // Rows: Q starts at its owner.
   if (grid.row == Movement::Ring) {
     const auto reach = [&](const Route& route) {
       std::int64_t passed = 0;
@@ -136,7 +150,7 @@ Grid with_shorter_rings(const Blocks& blocks, const Needs& needs, const Grid& gr
       return passed;
     };
     shorter.row = shorter_ring(reach, grid.rk);
-    if (grid.home == Movement::Ring) shorter.home = shorter.row;  // sums walk behind the tiles
+    if (grid.home == Movement::Ring) shorter.home = shorter.row;  // sums follow the tiles
   }
   return shorter;
 }

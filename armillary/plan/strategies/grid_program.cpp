@@ -1,4 +1,10 @@
-// grid_program.cpp: forward and backward of any grid, from the axes it is made of.
+// grid_program.cpp: forward and backward of any grid, composed from its axes.
+//
+// Both passes have the phases of grid.h: heads for tokens; tiles travel along columns and rows, and
+// every rank attends each row tile with each column tile once both are there; sums return; tokens
+// for heads. The parts are `HeadExchange` (u axis), `KvTranspose`, two `Axis` objects (the messages
+// of a column and of a row) and `GridSteps` (the steps). Slices of KV heads travel on the column
+// one after the other; the row travels once, with all query heads.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -16,36 +22,37 @@
 namespace armillary::plan {
 namespace {
 
+// Sums return on lanes of their own: a send that waits for a sum must not hold up the tiles behind
+// it. The axes do not wait for each other either.
 constexpr Lane kColumnLane = 1;
-constexpr Lane kColumnBackLane = 2;
+constexpr Lane kColumnReturnLane = 2;
 constexpr Lane kRowLane = 3;
-constexpr Lane kRowBackLane = 4;
+constexpr Lane kRowReturnLane = 4;
 
-/// Called for tiles that see each other, with the query heads that read the column's KV heads.
-struct Pair {
+/// A tile of the row and one of the column that are attended together.
+struct TilePair {
   int step;
-  const Held& row;
-  const Held& column;
-  Heads q_heads;
-  const Seen& seen;
+  const Arrived& row;
+  const Arrived& column;
+  Heads q_heads;     ///< Query heads that read the KV heads of the column tile.
+  const Seen& seen;  ///< Blocks of the two that see each other.
 };
 
-/// What forward and backward of one rank share.
+/// The program of one rank. An object makes one pass: call either `forward` or `backward`, once.
 class GridProgram {
  public:
-  GridProgram(const Problem& problem, const Blocks& blocks, const Needs& needs, const Grid& grid,
-              const GridRoutes& routes, Rank rank)
-      : problem_(problem),
-        needs_(needs),
-        grid_(grid),
+  GridProgram(const GridContext& context, const GridRoutes& routes, Rank rank)
+      : problem_(context.problem),
+        needs_(context.needs),
+        grid_(context.grid),
         routes_(routes),
-        place_(place_of(grid, rank)),
-        builder_(problem, blocks, rank),
-        heads_(builder_, problem, blocks, needs, grid, rank),
-        transpose_(builder_, needs, grid, rank, {kColumnLane, kColumnBackLane}),
+        place_(place_of(context.grid, rank)),
+        builder_(context.problem, context.blocks, rank),
+        heads_(builder_, context, rank),
+        transpose_(builder_, context, rank, {.out = kColumnLane, .back = kColumnReturnLane}),
         row_(builder_, row_options()),
         column_(builder_, column_options()) {
-    ARMILLARY_CHECK(grid.u == 1 || !grid.transposed);
+    ARMILLARY_CHECK(grid_.u == 1 || !grid_.transposed);
   }
 
   RankProgram forward();
@@ -64,19 +71,21 @@ class GridProgram {
   Heads q_heads_of(Heads kv_heads) const;
 
   void spread_columns(const std::vector<int>& tiles);
-  std::vector<Held> spread_row(const std::vector<Tensor>& tensors, const std::vector<int>& tiles);
+  std::vector<Arrived> spread_row(const std::vector<Tensor>& tensors,
+                                  const std::vector<int>& tiles);
   Axis::Ready row_ready() const {
     return [this](int member, int origin) { return steps_->row_ready(member, origin); };
   }
-  void for_each_pair(const std::vector<Held>& rows, const std::vector<std::vector<Held>>& slices,
-                     const std::function<void(const Pair&)>& attend);
-  Axis row_beside(const Held& column);
-  Axis column_beside(const Held& row);
-  void attend(const std::vector<Held>& rows, const std::vector<std::vector<Held>>& slices);
-  int attend_at_once(int q, const std::vector<int>& kv, std::vector<Held>& rows);
-  int attend_in_rounds(int q, const std::vector<int>& kv, std::vector<Held>& rows);
-  void finish_forward(int step, const std::vector<Held>& rows);
-  void finish_backward(int row_step, int column_step, const std::vector<Held>& rows);
+  void for_each_pair(const std::vector<Arrived>& rows,
+                     const std::vector<std::vector<Arrived>>& slices,
+                     const std::function<void(const TilePair&)>& attend);
+  Axis row_axis_of_round(const Arrived& column);
+  Axis column_axis_of_round(const Arrived& row);
+  void attend(const std::vector<Arrived>& rows, const std::vector<std::vector<Arrived>>& slices);
+  int attend_at_once(int q, const std::vector<int>& kv, std::vector<Arrived>& rows);
+  int attend_in_rounds(int q, const std::vector<int>& kv, std::vector<Arrived>& rows);
+  void finish_forward(int step, const std::vector<Arrived>& rows);
+  void finish_backward(int row_step, int column_step, const std::vector<Arrived>& rows);
 
   const Problem& problem_;
   const Needs& needs_;
@@ -88,16 +97,16 @@ class GridProgram {
   KvTranspose transpose_;
   Axis row_;
   Axis column_;
-  std::vector<std::vector<Held>> slices_;  ///< Of KV heads, on the column.
-  std::optional<GridSteps> steps_;         ///< Of the pass that is made.
+  std::vector<std::vector<Arrived>> slices_;  ///< Column tiles of each slice of KV heads.
+  std::optional<GridSteps> steps_;            ///< Steps of the pass that is being made.
 };
 
 Axis::Options GridProgram::column_options() {
   Axis::Options options{.route = &routes_.column,
-                        .home = &routes_.column,
+                        .return_route = &routes_.column,
                         .me = place_.i,
                         .lane = kColumnLane,
-                        .back_lane = kColumnBackLane,
+                        .return_lane = kColumnReturnLane,
                         .gathered = grid_.one_call                       ? Gathered::Whole
                                     : grid_.order == GridOrder::RowsLast ? Gathered::InParts
                                                                          : Gathered::Apart};
@@ -109,10 +118,10 @@ Axis::Options GridProgram::column_options() {
 
 Axis::Options GridProgram::row_options() {
   Axis::Options options{.route = &routes_.row,
-                        .home = &routes_.home,
+                        .return_route = &routes_.home,
                         .me = place_.j,
                         .lane = kRowLane,
-                        .back_lane = kRowBackLane,
+                        .return_lane = kRowReturnLane,
                         .gathered = grid_.one_call ? Gathered::Whole : Gathered::Apart};
   options.rank = [this](int j) { return rank_of(grid_, Place{place_.h, place_.i, j}); };
   options.blocks = [this](int j) { return std::cref(needs_.q_blocks(place_.i, j)); };
@@ -120,6 +129,7 @@ Axis::Options GridProgram::row_options() {
   return options;
 }
 
+/// A tile that forward saved on the grid, with the blocks that forward had there.
 int GridProgram::saved(Tensor tensor) {
   const bool whole = tensor == Tensor::Out || tensor == Tensor::Lse;
   return builder_.saved(tensor, heads_.group_heads(tensor, place_.h),
@@ -128,6 +138,7 @@ int GridProgram::saved(Tensor tensor) {
                                                           : heads_.used_blocks(tensor));
 }
 
+/// Query heads of this rank's head group that read the KV heads.
 Heads GridProgram::q_heads_of(Heads kv_heads) const {
   const Heads group = head_group(problem_, grid_, place_.h);
   return {std::max(group.begin, kv_heads.begin * problem_.group_size()),
@@ -142,27 +153,30 @@ void GridProgram::spread_columns(const std::vector<int>& tiles) {
   }
 }
 
-std::vector<Held> GridProgram::spread_row(const std::vector<Tensor>& tensors,
-                                          const std::vector<int>& tiles) {
+std::vector<Arrived> GridProgram::spread_row(const std::vector<Tensor>& tensors,
+                                             const std::vector<int>& tiles) {
   return row_.spread(tensors, tiles, heads_.group_heads(Tensor::Q, place_.h), steps_->rows());
 }
 
-/// Every pair of tiles that see each other, in the step in which they meet.
-void GridProgram::for_each_pair(const std::vector<Held>& rows,
-                                const std::vector<std::vector<Held>>& slices,
-                                const std::function<void(const Pair&)>& attend) {
+/// Calls `attend` for every pair of a row tile and a column tile, with the step in which they are
+/// attended; their visible blocks may be none. If a row tile is attended with the whole column, the
+/// column is one joined tile.
+void GridProgram::for_each_pair(const std::vector<Arrived>& rows,
+                                const std::vector<std::vector<Arrived>>& slices,
+                                const std::function<void(const TilePair&)>& attend) {
   const bool gathered = grid_.order == GridOrder::RowsLast;
-  std::vector<std::vector<Held>> whole_slices;
-  for (const std::vector<Held>& slice : slices) {
+  std::vector<std::vector<Arrived>> whole_slices;
+  for (const std::vector<Arrived>& slice : slices) {
     if (gathered) whole_slices.push_back({Axis::joined(slice)});
   }
-  for (const Held& row : rows) {
+  for (const Arrived& row : rows) {
     const auto& met = steps_->meets_whole_columns(row) ? whole_slices : slices;
-    std::vector<Seen> of_column;  // slices differ in their heads alone
-    for (const Held& column : met[0]) {
+    // The visible blocks are the same for all slices, which differ in their heads alone.
+    std::vector<Seen> of_column;
+    for (const Arrived& column : met[0]) {
       of_column.push_back(seen(needs_, builder_, {row, column, gathered}));
     }
-    for (const std::vector<Held>& slice : met) {
+    for (const std::vector<Arrived>& slice : met) {
       for (std::size_t c = 0; c < slice.size(); ++c) {
         attend({.step = steps_->meet(row, slice[c]),
                 .row = row,
@@ -175,8 +189,8 @@ void GridProgram::for_each_pair(const std::vector<Held>& rows,
 }
 
 RankProgram GridProgram::forward() {
-  // Phase 1: heads for tokens. K and V first: their way is longer. Unless they are packed, each
-  // leaves when it is projected.
+  // Phase 1: heads for tokens. K and V first, because they travel further. Unless packed, the three
+  // leave one step apart, so that each can leave as soon as it is projected.
   const int one = grid_.packed ? 0 : 1;
   const int k_home = home_input(Tensor::K);
   const int v_home = home_input(Tensor::V);
@@ -185,25 +199,30 @@ RankProgram GridProgram::forward() {
   const int v_own = heads_.to_grid(one, v_home);
   const int q = heads_.to_grid(2 * one, q_home);
   int start = grid_.u == 1 ? 0 : 2 * one + 1;
-  const int k = transpose_.there(start, k_own);
-  const int v = transpose_.there(start, v_own);
+  const int k = transpose_.to_holder(start, k_own);
+  const int v = transpose_.to_holder(start, v_own);
   if (grid_.transposed) ++start;
   for (const int tile : {q, k, v}) builder_.save(tile);
 
-  // Phase 2: everything new meets everything held. Phase 3: partials go home.
-  steps_.emplace(grid_, routes_, place_, Pass::Forward, start, start);
-  std::vector<Held> rows;
+  // Phase 2: each arriving tile is attended with all tiles that are there. Phase 3: partial results
+  // return along the row.
+  steps_.emplace(grid_, routes_,
+                 GridSteps::Options{
+                     .place = place_, .pass = Pass::Forward, .start = start, .row_start = start});
+  std::vector<Arrived> rows;
   const int complete =
-      grid_.anew ? attend_in_rounds(q, {k, v}, rows) : attend_at_once(q, {k, v}, rows);
+      grid_.resend_each_round ? attend_in_rounds(q, {k, v}, rows) : attend_at_once(q, {k, v}, rows);
 
   // Phase 4: tokens for heads.
   finish_forward(complete, rows);
   return builder_.finish();
 }
 
-void GridProgram::attend(const std::vector<Held>& rows,
-                         const std::vector<std::vector<Held>>& slices) {
-  for_each_pair(rows, slices, [&](const Pair& pair) {
+/// Emits the attention of every row tile with every column tile. Ops without blocks are dropped by
+/// the builder.
+void GridProgram::attend(const std::vector<Arrived>& rows,
+                         const std::vector<std::vector<Arrived>>& slices) {
+  for_each_pair(rows, slices, [&](const TilePair& pair) {
     const auto q_view = [&](int tile) {
       return builder_.part(tile, pair.q_heads, pair.seen.q_blocks);
     };
@@ -217,8 +236,9 @@ void GridProgram::attend(const std::vector<Held>& rows,
   });
 }
 
-/// Returns the step in which the own partial, the first of `rows`, is complete.
-int GridProgram::attend_at_once(int q, const std::vector<int>& kv, std::vector<Held>& rows) {
+/// Columns and rows travel once. Returns the step in which the rank's own partial result is
+/// complete; `rows` gets the row tiles with their partial results.
+int GridProgram::attend_at_once(int q, const std::vector<int>& kv, std::vector<Arrived>& rows) {
   spread_columns(kv);
   rows = spread_row({Tensor::Q}, {q});
   row_.open_sums(rows, {Tensor::Out, Tensor::Lse});
@@ -226,8 +246,9 @@ int GridProgram::attend_at_once(int q, const std::vector<int>& kv, std::vector<H
   return row_.collect(rows, row_ready());
 }
 
-/// The row in a round with some of the keys: fewer need its tiles than in all rounds together.
-Axis GridProgram::row_beside(const Held& column) {
+/// The row axis of one round, whose keys are those of one column tile. A member needs only the
+/// queries that see the keys it has in this round: fewer than in all rounds together.
+Axis GridProgram::row_axis_of_round(const Arrived& column) {
   Axis::Options options = row_options();
   options.needs = [this, &column](int j, int q) {
     return std::any_of(column.origins.begin(), column.origins.end(), [&](int i) {
@@ -238,7 +259,8 @@ Axis GridProgram::row_beside(const Held& column) {
   return {builder_, options};
 }
 
-Axis GridProgram::column_beside(const Held& row) {
+/// The column axis of one round, whose queries are those of one row tile.
+Axis GridProgram::column_axis_of_round(const Arrived& row) {
   Axis::Options options = column_options();
   options.needs = [this, &row](int i, int kv) {
     return std::any_of(row.origins.begin(), row.origins.end(), [&](int j) {
@@ -250,36 +272,43 @@ Axis GridProgram::column_beside(const Held& row) {
   return {builder_, options};
 }
 
-/// The same, where the axis inside travels anew for each tile of the other, a round, and what a
-/// round has made goes home from it.
-int GridProgram::attend_in_rounds(int q, const std::vector<int>& kv, std::vector<Held>& rows) {
-  const auto round = [](const Held& beside) {
-    return Departure{.own_usable = beside.usable, .first = beside.usable, .begin = beside.usable};
+/// Like attend_at_once, but the inner axis travels again in every round. A round begins when a tile
+/// of the outer axis is usable.
+int GridProgram::attend_in_rounds(int q, const std::vector<int>& kv, std::vector<Arrived>& rows) {
+  const auto departure_in_round_of = [](const Arrived& outer) {
+    return Departure{.own_usable = outer.usable, .first = outer.usable, .begin = outer.usable};
   };
+
+  // Rows outside: each row tile has its own partial result, which returns once after its round.
   if (grid_.order == GridOrder::ColumnsInside) {
     rows = spread_row({Tensor::Q}, {q});
     row_.open_sums(rows, {Tensor::Out, Tensor::Lse});
-    for (const Held& row : rows) {
-      attend({row},
-             {column_beside(row).spread({Tensor::K, Tensor::V}, kv,
-                                        heads_.group_heads(Tensor::K, place_.h), round(row))});
+    for (const Arrived& row : rows) {
+      attend({row}, {column_axis_of_round(row).spread({Tensor::K, Tensor::V}, kv,
+                                                      heads_.group_heads(Tensor::K, place_.h),
+                                                      departure_in_round_of(row))});
     }
     return row_.collect(rows, row_ready());
   }
+
+  // Columns outside: the rank's own partial result is one tile for all rounds, `rows[0].sums`; the
+  // partial results of other ranks' queries are new in each round.
   ARMILLARY_CHECK(grid_.order == GridOrder::RowsInside && grid_.slices == 1);
   spread_columns(kv);
   std::vector<Axis> axes;
-  std::vector<std::vector<Held>> rounds;
-  for (const Held& column : slices_[0]) {
-    Axis& row = axes.emplace_back(row_beside(column));
-    std::vector<Held>& held = rounds.emplace_back();
-    held = row.spread({Tensor::Q}, {q}, heads_.group_heads(Tensor::Q, place_.h), round(column));
-    if (!rows.empty()) held[0].sums = rows[0].sums;
-    row.open_sums(held, {Tensor::Out, Tensor::Lse});
-    attend(held, {{column}});
-    if (rows.empty()) rows = held;
+  std::vector<std::vector<Arrived>> rounds;
+  for (const Arrived& column : slices_[0]) {
+    Axis& row = axes.emplace_back(row_axis_of_round(column));
+    std::vector<Arrived>& arrived = rounds.emplace_back();
+    arrived = row.spread({Tensor::Q}, {q}, heads_.group_heads(Tensor::Q, place_.h),
+                         departure_in_round_of(column));
+    if (!rows.empty()) arrived[0].sums = rows[0].sums;
+    row.open_sums(arrived, {Tensor::Out, Tensor::Lse});
+    attend(arrived, {{column}});
+    if (rows.empty()) rows = arrived;
   }
-  // After the calls of all rounds: in a step the own call stands before what comes home.
+  // Collected after all rounds are attended, so that in each step the rank's own attention stands
+  // before the merges of partial results that arrive.
   int complete = 0;
   for (std::size_t r = 0; r < rounds.size(); ++r) {
     complete = std::max(complete, axes[r].collect(rounds[r], [&](int member, int origin) {
@@ -289,7 +318,9 @@ int GridProgram::attend_in_rounds(int q, const std::vector<int>& kv, std::vector
   return complete;
 }
 
-void GridProgram::finish_forward(int step, const std::vector<Held>& rows) {
+/// Turns the complete partial result into Out and Lse and saves them; with u > 1 returns them to
+/// their owners.
+void GridProgram::finish_forward(int step, const std::vector<Arrived>& rows) {
   const Heads heads = heads_.group_heads(Tensor::Out, place_.h);
   const auto result = [&](Tensor tensor, bool wanted_home) {
     if (grid_.u == 1 && wanted_home) return home_output(tensor);
@@ -308,7 +339,7 @@ void GridProgram::finish_forward(int step, const std::vector<Held>& rows) {
 }
 
 RankProgram GridProgram::backward() {
-  // Phase 1: dOut heads for tokens; forward left Q, K, V, Out and Lse on the grid.
+  // Phase 1: heads for tokens, of dOut alone: forward left Q, K, V, Out and Lse on the grid.
   const int q = saved(Tensor::Q);
   const int k = saved(Tensor::K);
   const int v = saved(Tensor::V);
@@ -321,15 +352,18 @@ RankProgram GridProgram::backward() {
       start, OpKind::Delta,
       {builder_.whole(delta), builder_.whole(dout), builder_.whole(out), builder_.whole(lse)});
 
-  // Phase 2: everything new meets everything held. Delta is made in the first step, so rows leave
-  // after it.
-  steps_.emplace(grid_, routes_, place_, Pass::Backward, start, start + 1);
+  // Phase 2: each arriving tile is attended with all tiles that are there. Rows leave one step
+  // after the columns, because Delta is computed in the first step.
+  steps_.emplace(
+      grid_, routes_,
+      GridSteps::Options{
+          .place = place_, .pass = Pass::Backward, .start = start, .row_start = start + 1});
   spread_columns({k, v});
-  std::vector<Held> rows =
+  std::vector<Arrived> rows =
       spread_row({Tensor::Q, Tensor::DOut, Tensor::Lse, Tensor::Delta}, {q, dout, lse, delta});
   row_.open_sums(rows, {Tensor::DQ});
-  for (std::vector<Held>& slice : slices_) column_.open_sums(slice, {Tensor::DK, Tensor::DV});
-  for_each_pair(rows, slices_, [&](const Pair& pair) {
+  for (std::vector<Arrived>& slice : slices_) column_.open_sums(slice, {Tensor::DK, Tensor::DV});
+  for_each_pair(rows, slices_, [&](const TilePair& pair) {
     const auto q_view = [&](int tile) {
       return builder_.part(tile, pair.q_heads, pair.seen.q_blocks);
     };
@@ -343,7 +377,7 @@ RankProgram GridProgram::backward() {
          q_view(pair.row.sums[0]), kv_view(pair.column.sums[0]), kv_view(pair.column.sums[1])});
   });
 
-  // Phase 3: sums go home along rows and columns. Phase 4: tokens for heads.
+  // Phase 3: sums return along rows and columns. Phase 4: tokens for heads.
   const int row_step = row_.collect(rows, row_ready());
   const int column_step = column_.collect(
       slices_, [this](int member, int origin) { return steps_->column_ready(member, origin); });
@@ -351,15 +385,17 @@ RankProgram GridProgram::backward() {
   return builder_.finish();
 }
 
-void GridProgram::finish_backward(int row_step, int column_step, const std::vector<Held>& rows) {
+/// Rounds the complete sums to the input dtype and returns them to their owners. `row_step` and
+/// `column_step` are the steps in which dQ, and dK and dV, are complete.
+void GridProgram::finish_backward(int row_step, int column_step, const std::vector<Arrived>& rows) {
   const int dq_home = home_output(Tensor::DQ);
   const std::array<int, 2> kv_home{home_output(Tensor::DK), home_output(Tensor::DV)};
   const View dq_sum = row_.own_sum(rows, 0);
   if (grid_.u == 1) {
     builder_.compute(row_step, OpKind::Copy, {builder_.whole(dq_home), dq_sum});
-    for (const std::vector<Held>& slice : slices_) {
+    for (const std::vector<Arrived>& slice : slices_) {
       for (int t = 0; t < 2; ++t) {
-        transpose_.back(column_step, column_.own_sum(slice, t), kv_home[t]);
+        transpose_.to_owner(column_step, column_.own_sum(slice, t), kv_home[t]);
       }
     }
     return;
@@ -370,16 +406,16 @@ void GridProgram::finish_backward(int row_step, int column_step, const std::vect
   heads_.to_home(last + 1, dq, dq_home);
   for (int t = 0; t < 2; ++t) {
     std::vector<View> sums;
-    for (const std::vector<Held>& slice : slices_) sums.push_back(column_.own_sum(slice, t));
+    for (const std::vector<Arrived>& slice : slices_) sums.push_back(column_.own_sum(slice, t));
     heads_.gradients_to_home(last + 1, sums, kv_home[t]);
   }
 }
 
 }  // namespace
 
-RankProgram grid_program(const Problem& problem, const Blocks& blocks, const Needs& needs,
-                         const Grid& grid, const GridRoutes& routes, Pass pass, Rank rank) {
-  GridProgram program(problem, blocks, needs, grid, routes, rank);
+RankProgram grid_program(const GridContext& context, const GridRoutes& routes, Pass pass,
+                         Rank rank) {
+  GridProgram program(context, routes, rank);
   return pass == Pass::Forward ? program.forward() : program.backward();
 }
 

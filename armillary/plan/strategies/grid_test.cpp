@@ -1,4 +1,5 @@
-// grid_test.cpp: every strategy makes exact plans, whatever mask, layout, world, length and heads.
+// grid_test.cpp: every strategy makes exact plans, whatever the mask, layout, world, length and
+// heads; and the functions of grid.h by themselves.
 //
 // ARMILLARY_TEST_ALL=1 proves all combinations. Without it each combination of strategy, layout,
 // mask and world is proved for some of the lengths and heads, chosen by a printed seed
@@ -13,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "armillary/plan/strategies/every_strategy.h"
-#include "armillary/plan/strategies/grid_plan.h"
 #include "armillary/plan/strategy.h"
-#include "armillary/plan/verify/broken_plan.h"
+#include "armillary/plan/testing/broken_plan.h"
+#include "armillary/plan/testing/every_strategy.h"
+#include "armillary/plan/testing/grid_plan.h"
 #include "tests/sanitized.h"
 #include "tests/seed.h"
 
@@ -38,7 +39,7 @@ struct Masked {
   std::string mask;
 };
 
-/// Masks over about n tokens, of all kinds.
+/// Masks of all kinds over about n tokens.
 std::vector<Masked> masks(std::int64_t n) {
   const std::int64_t a = n / 5;
   const std::int64_t b = n / 2;
@@ -57,7 +58,7 @@ std::vector<Masked> masks(std::int64_t n) {
           {{n, 2 * n + 3}, "causal:align=end"},
           {{2 * n + 3, n}, "causal:align=start"},
           {{2 * n + 3, n}, "window:left=4,right=2,align=end"},
-          // Query 3 sees nothing, and keys n/2 and up are seen twice over.
+          // Query 3 sees nothing, and keys from n/2 on are seen by two bands.
           {{n + 4, n}, fmt::format("bands:0-3/0-{0}/-2..1;4-{1}/{2}-{0}/..", n, n + 4, n / 2)}};
 }
 
@@ -85,7 +86,7 @@ std::string describe(const Case& made, int world) {
                      made.masked.lengths.kv, made.heads.q, made.heads.kv, made.return_lse);
 }
 
-/// Of one strategy, layout and number of heads; some of them unless all are wanted.
+/// Adds the cases of one strategy, layout and number of heads: a random part unless all are wanted.
 void add_cases(std::vector<Case>& cases, const Case& base, int world, std::mt19937& random) {
   for (const std::int64_t n : {0, 1, world - 1, 2 * world + 7, 257}) {
     for (const Masked& masked : masks(n)) {
@@ -210,8 +211,8 @@ Grid with_shorter_rings_for(const Grid& grid, const char* mask, Lengths lengths)
   return with_shorter_rings(blocks, Needs(grid, blocks, areas), grid);
 }
 
-/// With a causal mask keys go on to the ranks after theirs and queries back to those before; sums
-/// walk behind the queries.
+/// With a causal mask keys go forwards to the ranks after their owner and queries back to those
+/// before; sums follow the queries.
 TEST(Grid, RingsTurnToWhereTilesAreNeeded) {
   const Grid columns =
       with_shorter_rings_for({.rq = 4, .column = Movement::Ring}, "causal", {12, 12});
@@ -226,8 +227,9 @@ TEST(Grid, RingsTurnToWhereTilesAreNeeded) {
   EXPECT_EQ(straight_home.home, Movement::Gather);
 }
 
-/// Of rank 0, key 0 is needed by ranks 1 and 2, which it passes on 2 hops or back on 3; keys 1 and
-/// 2 by ranks 2 and 3, on 3 hops or back on 2. Both sides at once are no shorter for either.
+/// Rank 0 owns keys 0 to 2. Ranks 1 and 2 need key 0, which passes 2 members forwards or 3 back;
+/// ranks 2 and 3 need keys 1 and 2, which pass 3 forwards or 2 back. Both ways at once is no
+/// shorter for either.
 TEST(Grid, RingsTurnForMostTokens) {
   const Grid grid{.rq = 4, .column = Movement::Ring};
   EXPECT_EQ(with_shorter_rings_for(grid, "bands:1-2/0-1/..;2-3/0-3/..;3-4/1-3/..", {4, 12}).column,
@@ -260,7 +262,7 @@ void prove_all_movements(Grid grid, const std::string& mask) {
   }
 }
 
-/// Also rows, which no named strategy has yet: partials that go home and are merged.
+/// Every movement on columns and rows in every order, also combinations that no named strategy has.
 TEST(Grid, EveryCutOfTheWorldIsExact) {
   for (const Grid& grid :
        {Grid{1, 1, 3}, Grid{1, 2, 2}, Grid{2, 2, 2}, Grid{2, 1, 4}, Grid{1, 3, 2}, Grid{3, 1, 2}}) {

@@ -1,11 +1,16 @@
 // grid_traffic.cpp: bytes of a grid, counted block by block without making its plan.
+//
+// A block of a grid moves in four ways: on the u axis to its partners, by the transpose to its
+// holder, along a column (K, V, dK, dV) and along a row (Q, dOut, Lse, Delta, Out, dQ). Each way
+// has a function below; each adds up tokens x heads x bytes x hops. A block
+// makes one hop per member that needs it, whatever the movement, so movements do not appear.
 #include "armillary/core/error.h"
 #include "armillary/plan/strategies/grid.h"
 
 namespace armillary::plan {
 namespace {
 
-/// Heads and bytes of a grid: what a token costs.
+/// Head counts of the head groups, and bytes per element: the cost of a token.
 class Costs {
  public:
   Costs(const Problem& problem, const Grid& grid)
@@ -21,17 +26,22 @@ class Costs {
     count_gradients_home();
   }
 
+  /// Heads that head group h reads.
   std::int64_t q_heads(int h) const { return head_group(problem_, grid_, h).count(); }
   std::int64_t kv_heads(int h) const { return kv_heads_[h]; }
+  /// Dimensions of a key and of a value.
   std::int64_t d() const { return problem_.head_dim; }
   std::int64_t e() const { return problem_.value_dim; }
+  /// Bytes of an element of an input or result, of a partial Out, dQ, dK or dV on the wire, and of
+  /// Lse or Delta.
   std::int64_t word() const { return word_; }
-  std::int64_t sum() const { return sum_; }                    ///< Of a partial Out, dQ, dK, dV.
-  std::int64_t statistic() const { return statistic_; }        ///< Of Lse, Delta.
-  std::int64_t all_kv_heads() const { return all_kv_heads_; }  ///< Replicated ones once per group.
+  std::int64_t sum() const { return sum_; }
+  std::int64_t statistic() const { return statistic_; }
+  /// KV heads of all head groups together; a head that several groups read counts once for each.
+  std::int64_t all_kv_heads() const { return all_kv_heads_; }
 
-  /// Bytes per token of dK, dV that the owner of head group h receives on the u axis: final ones
-  /// where one group reads the head, sums where several do.
+  /// Bytes per token of dK, dV that an owner with head group h receives on the u axis: final
+  /// gradients of heads that one group reads, partial ones of heads that several groups read.
   std::int64_t gradients_home(int h) const { return gradients_home_[h]; }
 
  private:
@@ -62,22 +72,27 @@ class Costs {
   std::int64_t all_kv_heads_ = 0;
 };
 
-/// On the u axis, where Q, K, V, Out, or dOut, dQ, dK, dV, are exchanged.
-std::int64_t exchanged(const Problem& problem, const Blocks& blocks, const Needs& needs,
-                       const Grid& grid, const Costs& costs, Pass pass) {
+/// Bytes on the u axis: Q, K, V and Out (Lse too if it is a result), or dOut, dQ, dK and dV.
+std::int64_t sent_by_head_exchange(const GridContext& context, const Costs& costs, Pass pass) {
+  const Blocks& blocks = context.blocks;
+  const Needs& needs = context.needs;
   std::int64_t bytes = 0;
+  // Query side: a token's heads of the other groups leave its owner as Q or dOut, and return to it
+  // as Out or dQ. Queries that see nothing need not leave in forward.
   for (std::size_t q = 0; q < blocks.q.size(); ++q) {
-    const std::int64_t others = problem.heads - costs.q_heads(place_of(grid, blocks.q[q].owner).h);
+    const std::int64_t others =
+        context.problem.heads - costs.q_heads(place_of(context.grid, blocks.q[q].owner).h);
     const bool used = needs.q_used(static_cast<int>(q));
     const std::int64_t dim =
         pass == Pass::Forward ? (used ? costs.d() : 0) + costs.e() : costs.d() + costs.e();
     bytes += blocks.q[q].tokens() * others * dim * costs.word();
-    if (pass == Pass::Forward && problem.return_lse) {
+    if (pass == Pass::Forward && context.problem.return_lse) {
       bytes += blocks.q[q].tokens() * others * costs.statistic();
     }
   }
+  // Key side: K, V to the other groups that read them, or their gradients back.
   for (std::size_t kv = 0; kv < blocks.kv.size(); ++kv) {
-    const int h = place_of(grid, blocks.kv[kv].owner).h;
+    const int h = place_of(context.grid, blocks.kv[kv].owner).h;
     if (pass == Pass::Backward) {
       bytes += blocks.kv[kv].tokens() * costs.gradients_home(h);
     } else if (needs.kv_used(static_cast<int>(kv))) {
@@ -88,54 +103,55 @@ std::int64_t exchanged(const Problem& problem, const Blocks& blocks, const Needs
   return bytes;
 }
 
-/// Members 0 .. n - 1 but the origin that need it.
-template <class Needs>
-std::int64_t others_who_need(int n, int origin, const Needs& needs) {
+/// Bytes of K, V to their holders (forward), or of dK, dV back to their owners.
+std::int64_t sent_by_transpose(const GridContext& context, const Costs& costs) {
+  const Blocks& blocks = context.blocks;
+  std::int64_t bytes = 0;
+  for (int kv = 0; kv < static_cast<int>(blocks.kv.size()); ++kv) {
+    const Place owner = place_of(context.grid, blocks.kv[kv].owner);
+    const Place holder = kv_holder(context.grid, owner);
+    if ((holder.i == owner.i && holder.j == owner.j) || !context.needs.kv_used(kv)) continue;
+    bytes += blocks.kv[kv].tokens() * costs.all_kv_heads() * (costs.d() + costs.e()) * costs.word();
+  }
+  return bytes;
+}
+
+/// Number of the members 0 .. n - 1, without the origin, for which `needs(member)` is true.
+template <class IsNeeded>
+std::int64_t others_who_need(int n, int origin, const IsNeeded& needs) {
   std::int64_t count = 0;
   for (int member = 0; member < n; ++member) count += member != origin && needs(member) ? 1 : 0;
   return count;
 }
 
-/// K, V to those who need them; backward as many sums of dK, dV.
-std::int64_t sent_on_columns(const Blocks& blocks, const Needs& needs, const Grid& grid,
-                             const Costs& costs, Pass pass) {
+/// Bytes of K, V along columns, and in backward of as many sums of dK, dV.
+std::int64_t sent_on_columns(const GridContext& context, const Costs& costs, Pass pass) {
+  const Blocks& blocks = context.blocks;
   const std::int64_t word = costs.word() + (pass == Pass::Backward ? costs.sum() : 0);
   std::int64_t bytes = 0;
   for (int kv = 0; kv < static_cast<int>(blocks.kv.size()); ++kv) {
-    const int origin = kv_holder(grid, place_of(grid, blocks.kv[kv].owner)).i;
-    const std::int64_t hops =
-        others_who_need(grid.rq, origin, [&](int i) { return needs.row_needs(i, kv); });
+    const int origin = kv_holder(context.grid, place_of(context.grid, blocks.kv[kv].owner)).i;
+    const std::int64_t hops = others_who_need(
+        context.grid.rq, origin, [&](int i) { return context.needs.row_needs(i, kv); });
     bytes += blocks.kv[kv].tokens() * costs.all_kv_heads() * (costs.d() + costs.e()) * word * hops;
   }
   return bytes;
 }
 
-/// Q, or Q, dOut, Lse and Delta, and as many partial outputs or sums of dQ.
-std::int64_t sent_on_rows(const Problem& problem, const Blocks& blocks, const Needs& needs,
-                          const Grid& grid, const Costs& costs, Pass pass) {
+/// Bytes along rows: Q and as many partial results (Out, Lse), or Q, dOut, Lse, Delta and as many
+/// sums of dQ.
+std::int64_t sent_on_rows(const GridContext& context, const Costs& costs, Pass pass) {
+  const Blocks& blocks = context.blocks;
   const std::int64_t both_ways =
       pass == Pass::Forward ? costs.d() * costs.word() + costs.e() * costs.sum() + costs.statistic()
                             : (costs.d() + costs.e()) * costs.word() + 2 * costs.statistic() +
                                   costs.d() * costs.sum();
   std::int64_t bytes = 0;
   for (int q = 0; q < static_cast<int>(blocks.q.size()); ++q) {
-    const int origin = place_of(grid, blocks.q[q].owner).j;
-    const std::int64_t hops =
-        others_who_need(grid.rk, origin, [&](int j) { return needs.column_needs(j, q); });
-    bytes += blocks.q[q].tokens() * problem.heads * both_ways * hops;
-  }
-  return bytes;
-}
-
-/// On the u axis, and to transpose.
-std::int64_t sent_to_places(const Problem& problem, const Blocks& blocks, const Needs& needs,
-                            const Grid& grid, const Costs& costs, Pass pass) {
-  std::int64_t bytes = grid.u == 1 ? 0 : exchanged(problem, blocks, needs, grid, costs, pass);
-  for (int kv = 0; grid.transposed && kv < static_cast<int>(blocks.kv.size()); ++kv) {
-    const Place owner = place_of(grid, blocks.kv[kv].owner);
-    const Place holder = kv_holder(grid, owner);
-    if ((holder.i == owner.i && holder.j == owner.j) || !needs.kv_used(kv)) continue;
-    bytes += blocks.kv[kv].tokens() * costs.all_kv_heads() * (costs.d() + costs.e()) * costs.word();
+    const int origin = place_of(context.grid, blocks.q[q].owner).j;
+    const std::int64_t hops = others_who_need(
+        context.grid.rk, origin, [&](int j) { return context.needs.column_needs(j, q); });
+    bytes += blocks.q[q].tokens() * context.problem.heads * both_ways * hops;
   }
   return bytes;
 }
@@ -144,11 +160,12 @@ std::int64_t sent_to_places(const Problem& problem, const Blocks& blocks, const 
 
 std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Needs& needs,
                         const Grid& grid, Pass pass) {
-  ARMILLARY_CHECK(!grid.anew);
+  ARMILLARY_CHECK(!grid.resend_each_round);
+  const GridContext context{problem, blocks, needs, grid};
   const Costs costs(problem, grid);
-  return sent_to_places(problem, blocks, needs, grid, costs, pass) +
-         sent_on_columns(blocks, needs, grid, costs, pass) +
-         sent_on_rows(problem, blocks, needs, grid, costs, pass);
+  return (grid.u > 1 ? sent_by_head_exchange(context, costs, pass) : 0) +
+         (grid.transposed ? sent_by_transpose(context, costs) : 0) +
+         sent_on_columns(context, costs, pass) + sent_on_rows(context, costs, pass);
 }
 
 }  // namespace armillary::plan

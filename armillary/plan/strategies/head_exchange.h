@@ -1,11 +1,12 @@
-// head_exchange.h: the u axis: an all-to-all that trades heads for tokens, and back.
+// head_exchange.h: the u axis: an all-to-all that trades heads for tokens, and the one that trades
+// back.
 //
 //   home tile   all heads of the rank's own blocks
 //   grid tile   head group h of the super-block S(i, j): the blocks of the u partners (*, i, j)
 //
-// With u = 1 the two are the same and nothing happens. KV heads that several head groups read are
-// sent to each of them (replicated when u > kv_heads; one or two heads when counts are uneven), and
-// their gradients are summed at home, in the order of head groups.
+// With u = 1 the two are the same and nothing moves. A KV head that several head groups read, as
+// when u > kv_heads or when head counts are uneven, is sent to each of them, and its gradients are
+// summed at home, in the order of head groups.
 #pragma once
 
 #include <vector>
@@ -15,31 +16,37 @@
 
 namespace armillary::plan {
 
+/// The u axis seen by one rank. Messages of one step are one batch on kHeadLane, marked
+/// Collective::AllToAll.
 class HeadExchange {
  public:
-  HeadExchange(ProgramBuilder& builder, const Problem& problem, const Blocks& blocks,
-               const Needs& needs, const Grid& grid, Rank rank);
+  /// `builder` and what `context` refers to must outlive the object.
+  HeadExchange(ProgramBuilder& builder, const GridContext& context, Rank rank);
 
-  /// Heads of `tensor` that head group h needs; all heads at home.
+  /// Heads of `tensor` that head group h needs. KV heads of two groups may overlap.
   Heads group_heads(Tensor tensor, int h) const;
+  /// All heads of `tensor`, as at home.
   Heads all_heads(Tensor tensor) const;
-  /// The rank's own blocks; those of its super-block; the latter without blocks that nobody needs.
+  /// The rank's own blocks, those of its super-block, and the latter without the blocks that no
+  /// one needs (all of them if u = 1, because nothing moves then).
   std::vector<int> own_blocks(Tensor tensor) const;
   const std::vector<int>& super_block(Tensor tensor) const;
   std::vector<int> used_blocks(Tensor tensor) const;
 
-  /// Home to grid. Returns the grid tile; usable from `step` + 1 on (from `step` on if u = 1).
+  /// Home to grid. Returns the grid tile; it is usable from `step` + 1 on, from `step` on if u = 1,
+  /// where it is the home tile itself. Q, K and V travel without unused blocks, dOut with all.
   int to_grid(int step, int home);
 
-  /// Grid to home, of final tiles.
+  /// Grid to home, for final tiles of the query side (Out, Lse, dQ).
   void to_home(int step, int grid_tile, int home);
 
-  /// Partial gradients of a KV tensor on the grid, one per head slice, to the final gradient at
-  /// home.
+  /// Grid to home, for dK and dV: partial gradients on the grid, one view per slice of KV heads, to
+  /// the final gradient at home. A head that one group reads travels in the input dtype, rounded in
+  /// `step` - 1; one that several groups read travels as partial sums.
   void gradients_to_home(int step, const std::vector<View>& sums, int home);
 
  private:
-  /// Heads [begin, end) of a KV tensor that are read by the head groups of `readers`.
+  /// A range of KV heads and the head groups that read them.
   struct SharedHeads {
     Heads heads;
     std::vector<int> readers;

@@ -2,9 +2,15 @@
 
 namespace armillary::plan {
 
-KvTranspose::KvTranspose(ProgramBuilder& builder, const Needs& needs, const Grid& grid, Rank rank,
+KvTranspose::KvTranspose(ProgramBuilder& builder, const GridContext& context, Rank rank,
                          Lanes lanes)
-    : builder_(builder), needs_(needs), grid_(grid), place_(place_of(grid, rank)), lanes_(lanes) {}
+    : builder_(builder),
+      needs_(context.needs),
+      grid_(context.grid),
+      place_(place_of(context.grid, rank)),
+      lanes_(lanes) {}
+
+/// True if this rank holds its own K, V.
 
 bool KvTranspose::stays() const {
   const Place source = kv_source(grid_, place_);
@@ -19,24 +25,28 @@ std::vector<int> KvTranspose::held_blocks() const {
   return used;
 }
 
-int KvTranspose::there(int step, int tile) {
+int KvTranspose::to_holder(int step, int tile) {
   if (stays()) return tile;
   std::vector<int> used;
   for (const int block : builder_[tile].blocks) {
     if (needs_.kv_used(block)) used.push_back(block);
   }
-  const int held = builder_.tile(builder_[tile].tensor, false, builder_[tile].heads, held_blocks());
-  builder_.send(step, lanes_.there, rank_of(grid_, kv_holder(grid_, place_)),
+  const int arrived =
+      builder_.tile(builder_[tile].tensor, false, builder_[tile].heads, held_blocks());
+  builder_.send(step, lanes_.out, rank_of(grid_, kv_holder(grid_, place_)),
                 builder_.part(tile, used));
-  builder_.recv(step, lanes_.there, rank_of(grid_, kv_source(grid_, place_)), builder_.whole(held));
-  return held;
+  builder_.recv(step, lanes_.out, rank_of(grid_, kv_source(grid_, place_)),
+                builder_.whole(arrived));
+  return arrived;
 }
 
-void KvTranspose::back(int step, const View& sum, int home) {
+void KvTranspose::to_owner(int step, const View& sum, int home) {
   if (stays()) {
     builder_.compute(step, OpKind::Copy, {builder_.part(home, sum.heads, sum.blocks), sum});
     return;
   }
+  // The sum that was computed here is rounded and returns to its owner; this rank's own gradient
+  // arrives from its holder.
   const Tensor tensor = builder_[home].tensor;
   std::vector<int> used;
   std::vector<int> unused;
@@ -51,6 +61,7 @@ void KvTranspose::back(int step, const View& sum, int home) {
                 builder_.whole(complete));
   builder_.recv(step + 1, lanes_.back, rank_of(grid_, kv_holder(grid_, place_)),
                 builder_.part(home, sum.heads, used));
+  // Own blocks that no query sees did not travel: their gradient is zero.
   const int zero = builder_.tile(tensor, true, sum.heads, unused);
   builder_.compute(step, OpKind::Clear, {builder_.whole(zero)});
   builder_.compute(step, OpKind::Copy,

@@ -1,7 +1,14 @@
-// kv_transpose.h: K, V to the ranks whose place read by rows is theirs, and dK, dV back.
+// kv_transpose.h: Attention2D's transfer of K, V to the transposed place of the grid, and of dK, dV
+// back to the owner of the tokens.
 //
-// Only where the grid transposes (Grid::transposed); else, and where a place is its own, nothing
-// moves.
+// The holder of K, V is the place whose number by rows is the owner's number by columns (kv_holder
+// in grid.h). Example for 2 x 3 ranks, each with the owner of the K, V it holds:
+//
+//     ranks by columns      owners of K, V
+//       0  2  4               0  1  2
+//       1  3  5               3  4  5
+//
+// Nothing moves if the grid does not transpose, nor on ranks that hold their own K, V (0 and 5).
 #pragma once
 
 #include <vector>
@@ -14,22 +21,23 @@ namespace armillary::plan {
 class KvTranspose {
  public:
   struct Lanes {
-    Lane there;
-    Lane back;
+    Lane out;   ///< Lane of K, V to the holder.
+    Lane back;  ///< Lane of dK, dV to the owner.
   };
-  KvTranspose(ProgramBuilder& builder, const Needs& needs, const Grid& grid, Rank rank,
-              Lanes lanes);
+  /// `builder` and what `context` refers to must outlive the object.
+  KvTranspose(ProgramBuilder& builder, const GridContext& context, Rank rank, Lanes lanes);
 
-  /// Blocks of the K, V that this rank holds when the columns begin; without those that nobody
-  /// needs if they came from elsewhere.
+  /// Blocks of the K, V that this rank holds when the columns begin. Blocks that no one needs are
+  /// left out if they would have to travel.
   std::vector<int> held_blocks() const;
 
-  /// K or V to the place that reads by rows as this one does by columns. Returns the tile that this
-  /// rank holds then.
-  int there(int step, int tile);
+  /// Sends K or V of this rank to its holder. Returns the tile that this rank holds from then on,
+  /// usable from `step` + 1 on (from `step` on if it is `tile` itself).
+  int to_holder(int step, int tile);
 
-  /// The sum of dK or dV on this place to the owner of the tokens, in the input dtype.
-  void back(int step, const View& sum, int home);
+  /// Returns a sum of dK or dV, complete in `step`, to the owner of the tokens: rounded to the
+  /// input dtype in `step`, sent in `step` + 1. Blocks that did not travel get zeros at home.
+  void to_owner(int step, const View& sum, int home);
 
  private:
   bool stays() const;

@@ -1,3 +1,8 @@
+// movement.cpp: the table of stations of each movement, and the hops that follow from it.
+//
+// The constructor fills `stations_`, indexed by the distance from the origin of a tile. `spread`
+// and `collect` go through it for one member, and find the origins from which that member has the
+// distances at the two ends of a hop.
 #include "armillary/plan/strategies/movement.h"
 
 #include <algorithm>
@@ -10,10 +15,12 @@
 namespace armillary::plan {
 namespace {
 
+/// member mod n, also for negative numbers: wrap(-1, 5) is 4.
 int wrap(int member, int n) {
   return ((member % n) + n) % n;
 }
 
+/// Stable: hops of one step keep the order in which they were added, the same at both ends.
 template <class Before>
 void sort(Hops& hops, const Before& before) {
   std::stable_sort(hops.in.begin(), hops.in.end(), before);
@@ -31,7 +38,7 @@ std::string_view to_string(Movement movement) {
 Route::Route(Movement movement, int n, int window)
     : movement_(movement), window_(movement == Movement::DoubleRing ? window : n), stations_(n) {
   ARMILLARY_CHECK(n >= 1 && window_ >= 1 && n % window_ == 0);
-  const int ahead = n / 2;  // of a bidirectional ring: members that the tile reaches by going on
+  const int ahead = n / 2;  // bidirectional ring: members that the tile reaches going forwards
   for (int d = 1; d < n; ++d) {
     const bool new_window = d % window_ == 0;
     switch (movement) {
@@ -41,12 +48,15 @@ Route::Route(Movement movement, int n, int window)
       case Movement::Ring:
       case Movement::RingBack:
       case Movement::DoubleRing:
+        // Distance d - 1 passes the tile on, except into a new window: there the member at the same
+        // place of the window before sends it, as soon as it has it itself.
         stations_[d] = {.from = new_window ? d - window_ : d - 1,
                         .sent = new_window ? d - window_ : d - 1,
                         .usable = d,
                         .next = (d + 1) % n};
         break;
       case Movement::Bidirectional:
+        // Distances up to `ahead` are reached forwards, the others backwards from the origin.
         stations_[d] =
             d <= ahead
                 ? Station{.from = d - 1, .sent = d - 1, .usable = d, .next = d < ahead ? d + 1 : 0}
@@ -58,11 +68,14 @@ Route::Route(Movement movement, int n, int window)
     }
     chain_.push_back(d);
   }
+  // Sums go on to members where the tile is usable later, so this order puts senders first.
   std::stable_sort(chain_.begin(), chain_.end(),
                    [&](int a, int b) { return stations_[a].usable < stations_[b].usable; });
 }
 
-/// Members are counted within a window and over windows: two digits, added without carry.
+/// Members have two digits, the window and the place in it, which are added without carry. Without
+/// windows `window_` is n and there is one digit. Nine members, windows of 3: 4 plus 5 is (1, 1) +
+/// (1, 2) = (2, 0), member 6.
 int Route::plus(int member, int distance) const {
   return (member / window_ + distance / window_) % (size() / window_) * window_ +
          (member + distance) % window_;
@@ -85,24 +98,26 @@ int Route::origin_of(int member, int distance) const {
   return movement_ == Movement::RingBack ? plus(member, distance) : minus(member, distance);
 }
 
+/// Each station gives one hop out (to the member at that distance from the tile's origin) and one
+/// in. Stations whose tile comes from a neighbour give a direct hop as well.
 Hops Route::spread(int me) const {
   ARMILLARY_CHECK(0 <= me && me < size());
   Hops hops;
   for (int d = 1; d < size(); ++d) {
     const Station& station = stations_[d];
-    const auto hop = [&](int origin, bool straight) {
+    const auto hop = [&](int origin, bool direct) {
       return Hop{.step = station.sent,
                  .origin = origin,
                  .member = at(origin, d),
-                 .beside = station.from == 0 ? -1 : at(origin, station.from),
-                 .straight = straight};
+                 .neighbour = station.from == 0 ? -1 : at(origin, station.from),
+                 .direct = direct};
     };
-    const auto add = [&](int from, bool straight) {
-      Hop out = hop(origin_of(me, from), straight);
+    const auto add = [&](int from, bool direct) {
+      Hop out = hop(origin_of(me, from), direct);
       out.peer = out.member;
       hops.out.push_back(out);
-      Hop in = hop(origin_of(me, d), straight);
-      in.peer = straight ? in.origin : in.beside;
+      Hop in = hop(origin_of(me, d), direct);
+      in.peer = direct ? in.origin : in.neighbour;
       hops.in.push_back(in);
     };
     add(0, true);
@@ -118,20 +133,23 @@ int Route::last_usable() const {
   return last;
 }
 
+/// Stations in the order of `chain_`: the step of a hop is known once all sums that it carries on
+/// have steps. A hop to the origin is always listed, one to the next member if there is one.
 Hops Route::collect(int me, const Ready& ready) const {
   ARMILLARY_CHECK(0 <= me && me < size());
   Hops hops;
-  std::vector<int> arrived(size());  // by distance, the same for all origins
+  // Step in which the last sum reaches each distance; the same for all origins.
+  std::vector<int> arrived(size());
   for (const int d : chain_) {
     const int next = stations_[d].next;
     const int step = std::max(ready(at(0, d), 0), arrived[d]) + 1;
-    const auto hop = [&](int origin, int peer, bool straight) {
+    const auto hop = [&](int origin, int peer, bool direct) {
       return Hop{.step = step,
                  .origin = origin,
                  .peer = peer,
                  .member = at(origin, d),
-                 .beside = next == 0 ? -1 : at(origin, next),
-                 .straight = straight};
+                 .neighbour = next == 0 ? -1 : at(origin, next),
+                 .direct = direct};
     };
     const int sent = origin_of(me, d);
     hops.out.push_back(hop(sent, sent, true));

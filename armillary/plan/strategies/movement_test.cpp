@@ -1,3 +1,5 @@
+// movement_test.cpp: the hops of every movement, from the side of all members at once: both ends
+// agree, every tile reaches those who need it once and in time, every share returns once.
 #include "armillary/plan/strategies/movement.h"
 
 #include <gtest/gtest.h>
@@ -15,27 +17,28 @@ constexpr int kSizes[] = {1, 2, 3, 5, 6, 8, 12, 13};
 constexpr Movement kMovements[] = {Movement::Gather, Movement::Ring, Movement::RingBack,
                                    Movement::Bidirectional, Movement::DoubleRing};
 
-/// A hop as both of its ends see it.
-struct Message {
+/// One tile or sum sent in one step, as both ends of the hop see it.
+struct SentTile {
   int step;
   int origin;
   int from;
   int to;
   auto key() const { return std::tie(step, origin, from, to); }
-  bool operator<(const Message& other) const { return key() < other.key(); }
-  bool operator==(const Message& other) const { return key() == other.key(); }
+  bool operator<(const SentTile& other) const { return key() < other.key(); }
+  bool operator==(const SentTile& other) const { return key() == other.key(); }
 };
 
-std::ostream& operator<<(std::ostream& out, const Message& message) {
+std::ostream& operator<<(std::ostream& out, const SentTile& message) {
   return out << "step " << message.step << ", origin " << message.origin << ": " << message.from
              << " -> " << message.to;
 }
 
-/// Hops of all members that are kept, in the order of steps. Both ends of a hop must agree on it.
-std::vector<Message> messages(int n, const std::function<Hops(int me)>& hops_of,
-                              const std::function<bool(const Hop&)>& keep) {
-  std::vector<Message> sent;
-  std::vector<Message> received;
+/// The hops of all members for which `keep` is true, in order of steps. Expects that both ends of
+/// each hop agree on it.
+std::vector<SentTile> messages(int n, const std::function<Hops(int me)>& hops_of,
+                               const std::function<bool(const Hop&)>& keep) {
+  std::vector<SentTile> sent;
+  std::vector<SentTile> received;
   for (int me = 0; me < n; ++me) {
     const Hops hops = hops_of(me);
     for (const std::vector<Hop>* side : {&hops.in, &hops.out}) {
@@ -56,10 +59,10 @@ std::vector<Message> messages(int n, const std::function<Hops(int me)>& hops_of,
   return sent;
 }
 
-/// Does the member need the tile of the origin?
+/// True if the member needs the tile of the origin.
 using Need = std::function<bool(int member, int origin)>;
 
-/// What masks make of it: all, none, a window to either side, later ones, some of them.
+/// Needs as masks make them: all, none, a window to either side, later members only, some members.
 std::vector<Need> needs_of(int n) {
   return {[](int, int) { return true; },
           [](int, int) { return false; },
@@ -69,20 +72,20 @@ std::vector<Need> needs_of(int n) {
           [n](int member, int origin) { return (member * 7 + origin * 5) % (n + 1) < n / 2; }};
 }
 
-std::vector<Message> spread_messages(const Route& route, const Need& need) {
+std::vector<SentTile> spread_messages(const Route& route, const Need& need) {
   return messages(
       route.size(), [&](int me) { return route.spread(me); },
       [&](const Hop& hop) {
-        return makes(hop, [&](int member) { return need(member, hop.origin); });
+        return is_hop_needed(hop, [&](int member) { return need(member, hop.origin); });
       });
 }
 
-std::vector<Message> collect_messages(const Route& route, const Route::Ready& ready,
-                                      const Need& need) {
+std::vector<SentTile> collect_messages(const Route& route, const Route::Ready& ready,
+                                       const Need& need) {
   return messages(
       route.size(), [&](int me) { return route.collect(me, ready); },
       [&](const Hop& hop) {
-        return makes(hop, [&](int member) { return need(member, hop.origin); });
+        return is_hop_needed(hop, [&](int member) { return need(member, hop.origin); });
       });
 }
 
@@ -107,16 +110,16 @@ void for_each_case(const ForEachCase& check) {
 /// holds[member][origin]: first step in which the member can pass the tile on or compute with it.
 using Holds = std::vector<std::map<int, int>>;
 
-Holds follow(const std::vector<Message>& hops, int n) {
+Holds follow(const std::vector<SentTile>& hops, int n) {
   Holds holds(n);
   for (int member = 0; member < n; ++member) holds[member][member] = 0;
-  for (const Message& hop : hops) {
-    const auto held = holds[hop.from].find(hop.origin);
-    if (held == holds[hop.from].end()) {
+  for (const SentTile& hop : hops) {
+    const auto arrived = holds[hop.from].find(hop.origin);
+    if (arrived == holds[hop.from].end()) {
       ADD_FAILURE() << hop << ": sent before it arrived";
       continue;
     }
-    EXPECT_LE(held->second, hop.step) << hop << ": sent before it arrived";
+    EXPECT_LE(arrived->second, hop.step) << hop << ": sent before it arrived";
     EXPECT_TRUE(holds[hop.to].emplace(hop.origin, hop.step + 1).second)
         << hop << ": the receiver has it already";
   }
@@ -126,23 +129,25 @@ Holds follow(const std::vector<Message>& hops, int n) {
 TEST(Spread, EveryMemberReceivesEveryForeignTileOnce) {
   for_each_case([](const Route& route) {
     const int n = route.size();
-    const std::vector<Message> hops = spread_messages(route, everybody);
+    const std::vector<SentTile> hops = spread_messages(route, everybody);
     EXPECT_EQ(hops.size(), static_cast<std::size_t>(n) * (n - 1));
     const Holds holds = follow(hops, n);
     for (int member = 0; member < n; ++member) {
       for (int origin = 0; origin < n; ++origin) {
-        const auto held = holds[member].find(origin);
-        ASSERT_NE(held, holds[member].end()) << "member " << member << " lacks " << origin;
+        const auto arrived = holds[member].find(origin);
+        ASSERT_NE(arrived, holds[member].end()) << "member " << member << " lacks " << origin;
         const int usable = route.usable(member, origin);
-        EXPECT_LE(held->second, usable) << "member " << member << ", origin " << origin;
-        if (route.movement() == Movement::DoubleRing) continue;  // the next window's is there early
-        EXPECT_EQ(held->second, usable) << "member " << member << ", origin " << origin;
+        EXPECT_LE(arrived->second, usable) << "member " << member << ", origin " << origin;
+        if (route.movement() == Movement::DoubleRing)
+          continue;  // from another window it may be early
+        EXPECT_EQ(arrived->second, usable) << "member " << member << ", origin " << origin;
       }
     }
   });
 }
 
-/// Each once, in time, from the origin or from one who needs the tile too, and to nobody else.
+/// Each tile arrives once and in time, from the origin or from a member that needs it too, and goes
+/// to no one else.
 TEST(Spread, TilesGoOnlyToThoseWhoNeedThem) {
   for_each_case([](const Route& route) {
     const int n = route.size();
@@ -150,9 +155,9 @@ TEST(Spread, TilesGoOnlyToThoseWhoNeedThem) {
       const Holds holds = follow(spread_messages(route, need), n);
       for (int member = 0; member < n; ++member) {
         for (int origin = 0; origin < n; ++origin) {
-          const bool held = holds[member].contains(origin);
-          EXPECT_EQ(held, member == origin || need(member, origin)) << member << ' ' << origin;
-          if (!held) continue;
+          const bool arrived = holds[member].contains(origin);
+          EXPECT_EQ(arrived, member == origin || need(member, origin)) << member << ' ' << origin;
+          if (!arrived) continue;
           EXPECT_LE(holds[member].at(origin), route.usable(member, origin));
         }
       }
@@ -160,37 +165,36 @@ TEST(Spread, TilesGoOnlyToThoseWhoNeedThem) {
   });
 }
 
-/// Worked example of movement.h: of a ring of five, members 1 and 4 need the tile of member 0.
+/// Worked example of movement.h: on a ring of five, members 1 and 4 need the tile of member 0.
 TEST(Spread, OriginsSendPastThoseWhoNeedNothing) {
   const auto need = [](int member, int origin) {
     return origin == 0 && (member == 1 || member == 4);
   };
   const Route ring(Movement::Ring, 5);
-  EXPECT_EQ(spread_messages(ring, need), (std::vector<Message>{{0, 0, 0, 1}, {3, 0, 0, 4}}));
+  EXPECT_EQ(spread_messages(ring, need), (std::vector<SentTile>{{0, 0, 0, 1}, {3, 0, 0, 4}}));
   EXPECT_EQ(ring.reach(0, [&](int member) { return need(member, 0); }), 4);
   const auto ready = [&](int member, int origin) { return ring.usable(member, origin); };
   EXPECT_EQ(collect_messages(ring, ready, need),
-            (std::vector<Message>{{2, 0, 1, 0}, {5, 0, 4, 0}}));
+            (std::vector<SentTile>{{2, 0, 1, 0}, {5, 0, 4, 0}}));
 }
 
-/// Where everybody needs everything.
+/// Every member needs every tile.
 TEST(Spread, RingTalksToNeighboursOnlyAndGatherTakesOneStep) {
   for (const int n : kSizes) {
-    for (const Message& hop : spread_messages(Route(Movement::Ring, n), everybody)) {
+    for (const SentTile& hop : spread_messages(Route(Movement::Ring, n), everybody)) {
       EXPECT_EQ(hop.to, (hop.from + 1) % n) << hop;
     }
-    for (const Message& hop : spread_messages(Route(Movement::RingBack, n), everybody)) {
+    for (const SentTile& hop : spread_messages(Route(Movement::RingBack, n), everybody)) {
       EXPECT_EQ(hop.from, (hop.to + 1) % n) << hop;
     }
-    for (const Message& hop : spread_messages(Route(Movement::Gather, n), everybody)) {
+    for (const SentTile& hop : spread_messages(Route(Movement::Gather, n), everybody)) {
       EXPECT_EQ(hop.from, hop.origin) << hop;
       EXPECT_EQ(hop.step, 0) << hop;
     }
   }
 }
 
-/// Steps in which shares of results are ready, for rings that meet everything held at once and for
-/// others.
+/// Steps in which shares of results are ready: when the tile is usable, as on a ring, and others.
 std::vector<Route::Ready> ready_functions(const Route& route) {
   return {[&](int member, int origin) { return route.usable(member, origin); },
           [&](int member, int origin) { return 3 + route.usable(member, origin); },
@@ -198,8 +202,9 @@ std::vector<Route::Ready> ready_functions(const Route& route) {
           [&](int member, int origin) { return 5 * route.usable(member, origin) % 11; }};
 }
 
-/// Follows the sums home: share[member][origin] is the set of members whose results are in it.
-void check_collect(const std::vector<Message>& hops, int n, const Route::Ready& ready,
+/// Follows the sums to their origins: share[member][origin] is the set of members whose results are
+/// in it.
+void check_collect(const std::vector<SentTile>& hops, int n, const Route::Ready& ready,
                    const Need& need) {
   std::vector<std::vector<std::set<int>>> share(n, std::vector<std::set<int>>(n));
   std::vector<std::vector<bool>> gone(n, std::vector<bool>(n));
@@ -209,7 +214,7 @@ void check_collect(const std::vector<Message>& hops, int n, const Route::Ready& 
     }
   }
   std::vector<std::vector<int>> last(n, std::vector<int>(n, -1));  // Step of the last arrival.
-  for (const Message& hop : hops) {
+  for (const SentTile& hop : hops) {
     EXPECT_NE(hop.from, hop.origin) << hop << ": leaves its home";
     EXPECT_FALSE(gone[hop.from][hop.origin]) << hop << ": this share was sent before";
     gone[hop.from][hop.origin] = true;
@@ -247,17 +252,17 @@ TEST(Collect, BringsEveryShareHomeOnce) {
   });
 }
 
-/// Worked example of movement.h: on a ring of three the sum of origin 0 starts on member 1, member
-/// 2 adds its own and brings it home.
+/// On a ring of three the sum of origin 0 starts on member 1; member 2 adds its share and returns
+/// it.
 TEST(Collect, RingSumsWalkBehindTheTiles) {
   const Route ring(Movement::Ring, 3);
   const auto ready = [&](int member, int origin) { return ring.usable(member, origin); };
-  const std::vector<Message> expected{{2, 0, 1, 2}, {2, 1, 2, 0}, {2, 2, 0, 1},
-                                      {3, 0, 2, 0}, {3, 1, 0, 1}, {3, 2, 1, 2}};
+  const std::vector<SentTile> expected{{2, 0, 1, 2}, {2, 1, 2, 0}, {2, 2, 0, 1},
+                                       {3, 0, 2, 0}, {3, 1, 0, 1}, {3, 2, 1, 2}};
   EXPECT_EQ(collect_messages(ring, ready, everybody), expected);
 }
 
-/// And where only members 2 and 3 of six add to the sum of origin 0: 2 begins it, 3 brings it home.
+/// Only members 2 and 3 of six add to the sum of origin 0: 2 starts it and 3 returns it.
 TEST(Collect, SumsGoHomeFromTheLastThatAdds) {
   for (const Movement movement : {Movement::Ring, Movement::Bidirectional}) {
     const Route route(movement, 6);
@@ -265,7 +270,7 @@ TEST(Collect, SumsGoHomeFromTheLastThatAdds) {
     const auto need = [](int member, int origin) {
       return origin == 0 && (member == 2 || member == 3);
     };
-    const std::vector<Message> expected{{3, 0, 2, 3}, {4, 0, 3, 0}};
+    const std::vector<SentTile> expected{{3, 0, 2, 3}, {4, 0, 3, 0}};
     EXPECT_EQ(collect_messages(route, ready, need), expected) << to_string(movement);
   }
 }

@@ -1,4 +1,5 @@
-// overlap_test.cpp: sums that are on their way home while the rank still computes others.
+// overlap_test.cpp: sums return to their owners while the rank still computes others, on lanes of
+// their own.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,8 +11,8 @@
 #include <vector>
 
 #include "armillary/plan/hazards.h"
-#include "armillary/plan/strategies/every_strategy.h"
 #include "armillary/plan/strategy.h"
+#include "armillary/plan/testing/every_strategy.h"
 
 namespace armillary::plan {
 namespace {
@@ -38,11 +39,11 @@ int last_of(const RankProgram& program, OpKind kind) {
 }
 
 struct Sums {
-  int early = 0;  ///< Wait for nothing from the last attention on.
-  int late = 0;
+  int early = 0;  ///< Sends that wait for neither the last attention nor any op after it.
+  int late = 0;   ///< All other sends.
 };
 
-/// Sends of partials of a tensor.
+/// Counts the sends of partial tiles of a tensor.
 Sums sums_sent(const RankProgram& program, Tensor tensor, OpKind attention) {
   const int last = last_of(program, attention);
   const std::vector<std::vector<int>> waits = dependencies(program);
@@ -59,7 +60,7 @@ Sums sums_sent(const RankProgram& program, Tensor tensor, OpKind attention) {
   return sums;
 }
 
-/// The last block of queries meets the keys block by block, the first to leave first.
+/// The last block of queries attends the keys block by block, in the order in which sums leave.
 TEST(Overlap, Attention2dScattersSumsOfKeysWhileTheLastQueriesAreComputed) {
   for (const int rows : {2, 3, 4}) {
     for (const int columns : {2, 3}) {
@@ -75,7 +76,8 @@ TEST(Overlap, Attention2dScattersSumsOfKeysWhileTheLastQueriesAreComputed) {
   }
 }
 
-/// What arrives last meets what the team gathered member by member, own tokens last.
+/// The last tile of the ring is attended with the gathered tokens of one member after the other,
+/// the rank's own tokens last.
 TEST(Overlap, StarTrailScattersPartialsWhileTheLastKeysAreComputed) {
   for (const auto& [world, c] :
        {std::pair(4, 2), std::pair(8, 2), std::pair(9, 3), std::pair(16, 4), std::pair(18, 3)}) {
@@ -93,8 +95,8 @@ TEST(Overlap, StarTrailScattersPartialsWhileTheLastKeysAreComputed) {
   }
 }
 
-/// A rank makes its own share of a sum before it adds those that arrive: it waits for nobody while
-/// it has work. Where sums come home from each of several rounds, in each step.
+/// A rank computes its own share of a sum before it adds those that arrive, so it does not wait
+/// while it has work. If sums return from each of several rounds, this holds within each step.
 TEST(Overlap, SumsThatArriveAreAddedAfterTheOwn) {
   int sums = 0;
   for (const int world : {4, 6, 8, 9}) {
@@ -133,7 +135,7 @@ TEST(Overlap, SumsThatArriveAreAddedAfterTheOwn) {
 
 using TensorLane = std::pair<Tensor, Lane>;
 
-/// Lanes of what is sent along axes: tiles on their way out, and sums on their way home.
+/// Lanes of the messages along axes: tiles on their way out, and sums on their way home.
 struct Lanes {
   std::set<TensorLane> out;
   std::set<TensorLane> home;
@@ -149,7 +151,7 @@ std::ostream& operator<<(std::ostream& stream, const Lanes& lanes) {
   return stream;
 }
 
-/// Without the exchange of heads, which is at the begin and the end.
+/// Leaves out the exchange of heads, which happens at the beginning and at the end.
 Lanes lanes_of(const Plan& plan) {
   Lanes lanes;
   for (const RankProgram& program : plan.ranks) {
@@ -163,8 +165,8 @@ Lanes lanes_of(const Plan& plan) {
   return lanes;
 }
 
-/// Results that go home never queue behind tiles that travel, whatever strategy moves them: ops of
-/// one lane keep their order, and a send that waits for a sum would hold up the tiles behind it.
+/// Sums never share a lane with tiles that travel, in any strategy: ops of one lane keep their
+/// order, and a send that waits for a sum would hold up the tiles behind it.
 TEST(Overlap, SumsGoHomeOnLanesOfTheirOwn) {
   int both = 0;
   for (const int world : {2, 4, 6, 8, 9}) {
@@ -186,7 +188,8 @@ TEST(Overlap, SumsGoHomeOnLanesOfTheirOwn) {
   EXPECT_GT(both, 50);
 }
 
-/// Nor do the two axes of a grid wait for each other: columns have lanes 1 and 2, rows 3 and 4.
+/// The two axes of a grid do not wait for each other either: columns have lanes 1 and 2, rows 3
+/// and 4.
 TEST(Overlap, AxesHaveLanesOfTheirOwn) {
   using enum Tensor;
   const std::set<TensorLane> k_and_v{{K, 1}, {V, 1}};
@@ -195,7 +198,8 @@ TEST(Overlap, AxesHaveLanesOfTheirOwn) {
   const Lanes grid_forward{{{K, 1}, {V, 1}, {Q, 3}}, {{Out, 4}, {Lse, 4}}};
   const Lanes grid_backward{{{K, 1}, {V, 1}, {Q, 3}, {DOut, 3}, {Lse, 3}, {Delta, 3}},
                             {{DK, 2}, {DV, 2}, {DQ, 4}}};
-  // Of a team, the members have lanes 3 and 4, what walks 1 and 2: it does both.
+  // StarTrail: messages inside a team have lanes 3 and 4, hops and rings 1 and 2. The side that
+  // walks uses both.
   const Lanes team_forward{{{K, 1}, {V, 1}, {K, 3}, {V, 3}, {Q, 3}}, {{Out, 4}, {Lse, 4}}};
   const Lanes team_backward{{{Q, 1},
                              {DOut, 1},

@@ -1,3 +1,7 @@
+// presets.cpp: the schedule of a pair of grids, and the parsing of keys that presets share.
+//
+// A GridPass holds what all ranks of one pass share: who needs which block, the grid with its rings
+// turned, its routes. Making the program of one rank then needs no more shared work.
 #include "armillary/plan/strategies/presets.h"
 
 #include <algorithm>
@@ -10,7 +14,8 @@
 namespace armillary::plan {
 namespace {
 
-/// A grid in one pass, and what its ranks share.
+/// A grid in one pass, and everything that its ranks share. `needs` belongs to the grid as given:
+/// turning rings does not change who needs a block.
 struct GridPass {
   GridPass(const PlanContext& context, const Grid& given, Pass which)
       : context(context),
@@ -19,7 +24,7 @@ struct GridPass {
         grid(with_shorter_rings(context.blocks, needs, given)),
         routes(grid) {}
   RankProgram program(Rank rank) const {
-    return grid_program(context.problem, context.blocks, needs, grid, routes, pass, rank);
+    return grid_program({context.problem, context.blocks, needs, grid}, routes, pass, rank);
   }
   std::int64_t sent() const {
     return sent_bytes(context.problem, context.blocks, needs, grid, pass);
@@ -31,17 +36,19 @@ struct GridPass {
   GridRoutes routes;
 };
 
-/// The first that sends least.
+/// The first of the grids that sends least in this pass.
 GridPass cheapest(const PlanContext& context, const std::vector<Grid>& grids, Pass pass) {
   std::vector<GridPass> passes;
   passes.reserve(grids.size());
   for (const Grid& grid : grids) passes.emplace_back(context, grid, pass);
+  // One candidate need not be counted.
   if (passes.size() == 1) return std::move(passes[0]);
   return std::move(
       *std::min_element(passes.begin(), passes.end(),
                         [](const GridPass& a, const GridPass& b) { return a.sent() < b.sent(); }));
 }
 
+/// A strategy made of grids, for one problem.
 class GridSchedule : public Schedule {
  public:
   GridSchedule(const PlanContext& context, const PassGrids& grids)
@@ -72,10 +79,12 @@ PassGrids with_sides(const Grid& forward, const Strategy& strategy, const std::s
   const auto given = strategy.keys.find("backward");
   const std::string side = given == strategy.keys.end() ? otherwise : given->second;
   if (side == "kv") return forward;
+  // "cheaper": forward's grid is first, so it is taken if both send the same.
   if (side == "q") return {forward, {sides_exchanged(forward)}};
   return {forward, {forward, sides_exchanged(forward)}};
 }
 
+/// `check` and `schedule` both call `grids`: once for its errors, once for its value.
 StrategyDefinition grid_strategy(
     StrategyInfo info, const std::function<PassGrids(const Problem&, const Strategy&)>& grids,
     Variants variants) {
@@ -89,6 +98,7 @@ StrategyDefinition grid_strategy(
           .variants = std::move(variants)};
 }
 
+/// Values were checked against StrategyInfo before, so stoi gets a whole number of at least 1.
 int number(const Strategy& strategy, const std::string& key, int otherwise) {
   const auto found = strategy.keys.find(key);
   return found == strategy.keys.end() ? otherwise : std::stoi(found->second);
@@ -126,6 +136,7 @@ void require_divides_world(const Problem& problem, const Strategy& strategy, con
 
 void require_heads(const Problem& problem, int u, const Strategy& strategy) {
   if (u <= problem.heads) return;
+  // The nearest legal choice is the largest divisor of the world that is at most the heads.
   int nearest = problem.heads;
   while (problem.world % nearest != 0) --nearest;
   fail<InvalidArgument>(

@@ -1,5 +1,11 @@
-// presets.h: the named strategies. Each is one file that says how it cuts u x Rq x Rk and what
-// moves.
+// presets.h: the named strategies, and what they are made of.
+//
+// Most of them are presets: a grid for forward, one or more for backward, and a check of the keys.
+// A preset is one call of `grid_strategy` in a file of its own, for example ring.cpp:
+//
+//   grid_strategy({.name = "ring", ...}, [](const Problem& problem, const Strategy& strategy) {
+//     return with_sides({.rq = problem.world}, strategy, "kv");
+//   });
 #pragma once
 
 #include <functional>
@@ -13,9 +19,11 @@
 
 namespace armillary::plan {
 
-/// The registry as it starts, in the order of tables.
+/// The strategies that are registered from the start, in the order of tables.
 std::vector<StrategyDefinition> named_strategies();
 
+// One function per strategy, each in the file of its name; `grid` is in grid_strategy.cpp, and
+// `auto` in automatic.cpp.
 StrategyDefinition ring();
 StrategyDefinition allgather();
 StrategyDefinition ulysses();
@@ -28,50 +36,57 @@ StrategyDefinition startrail();
 StrategyDefinition grid();
 StrategyDefinition automatic();
 
-/// Forward and backward may cut queries and keys differently: both find their tokens, of the same u
-/// partners, where forward left them. u and the place of its axis are the same in both.
+/// The grids of the two passes. They may cut queries and keys differently: backward finds the
+/// tokens of its u partners where forward left them. So u and the place of the head axis in the
+/// nesting must be the same in all of them.
 struct PassGrids {
+  /// The same grid in both passes.
   PassGrids(const Grid& both)
       : forward(both), backward({both}) {}  // NOLINT(google-explicit-constructor)
   PassGrids(const Grid& one, std::vector<Grid> others)
       : forward(one), backward(std::move(others)) {}
   Grid forward;
-  std::vector<Grid> backward;  ///< Of several, the first that sends least with this mask is taken.
+  /// Candidates, at least one. The first that sends least with this mask and layout is taken.
+  std::vector<Grid> backward;
 };
 
-/// The key `backward` of a strategy that lets either side travel on its columns in backward.
+/// Values of the key `backward` of a strategy that lets either side travel on its columns there: K,
+/// V as in forward, or the query side.
 inline constexpr const char* kSides = "kv|q|cheaper";
 
-/// The key `qkv` of a strategy that trades tokens for heads.
+/// Values of the key `qkv` of a strategy that trades tokens for heads.
 inline constexpr const char* kPacking = "separate|packed";
 
-/// Backward as the key says: `kv` as forward, `q` with sides exchanged, or the cheaper of the two.
+/// Grids of the key `backward`: `kv` is forward's grid, `q` has its sides exchanged, `cheaper`
+/// offers both. `otherwise` is the value if the key is not given.
 PassGrids with_sides(const Grid& forward, const Strategy& strategy, const std::string& otherwise);
 
-/// A schedule of grids; rings are turned to the shorter side.
+/// A schedule of grids. Their rings are turned with `with_shorter_rings` for the mask at hand.
 std::unique_ptr<const Schedule> grid_schedule(const PlanContext& context, const PassGrids& grids);
 
-/// A strategy that is a grid for every problem. `grids` refuses what it cannot solve.
+/// A strategy that is a grid for every problem. `grids` throws InvalidArgument for a problem that
+/// it cannot solve, with the nearest legal choice; it is called by `check` and by `schedule`.
 using Variants = decltype(StrategyDefinition::variants);
 StrategyDefinition grid_strategy(
     StrategyInfo info, const std::function<PassGrids(const Problem&, const Strategy&)>& grids,
     Variants variants = {});
 
-/// A key as a number, or `otherwise` if it is not given.
+/// The value of a key as a number, or `otherwise` if the key is not given.
 int number(const Strategy& strategy, const std::string& key, int otherwise = 1);
-/// Has the key, of those without or with a value, this value?
+/// True if the key is given with this value; a key without a value has the value "".
 bool has(const Strategy& strategy, const std::string& key, const std::string& value);
 
-/// Divisors of n but 1 and n, ascending.
+/// Divisors of n except 1 and n, ascending: 2, 3, 4 and 6 for 12.
 std::vector<int> inner_divisors(int n);
-/// `{key, d}` for each of them.
+/// One variant `{key, d}` for each inner divisor d of the world.
 Variants each_inner_divisor(std::string key);
 
-/// @throws InvalidArgument unless `value` of `key` divides the world; names the nearest that does.
+/// @throws InvalidArgument unless `value` of `key` divides the world; names the nearest value that
+/// does.
 void require_divides_world(const Problem& problem, const Strategy& strategy, const std::string& key,
                            int value);
 
-/// @throws InvalidArgument if u ways over heads are more than there are query heads.
+/// @throws InvalidArgument if u exceeds the number of query heads.
 void require_heads(const Problem& problem, int u, const Strategy& strategy);
 
 }  // namespace armillary::plan

@@ -1,3 +1,8 @@
+// program_builder.cpp: ops are collected in any order and finished in four passes.
+//
+// `finish` adds the copies that round sums for the wire, sorts the ops by step (a counting sort),
+// drops tiles that no op touches, and places tiles in slots: tiles in order of their first step,
+// each in the free slot of its tensor with the least number, or else in a new one.
 #include "armillary/plan/strategies/program_builder.h"
 
 #include <algorithm>
@@ -17,7 +22,7 @@ bool is_empty(const View& view) {
   return view.blocks.empty() || view.heads.count() == 0;
 }
 
-/// Steps of the first and the last op that touches a tile.
+/// Steps of the first and the last op that touches a tile; last is -1 if there is none.
 struct Lifetime {
   int first = std::numeric_limits<int>::max();
   int last = -1;
@@ -32,14 +37,15 @@ std::vector<Lifetime> lifetimes(const RankProgram& program) {
       life.last = std::max(life.last, op.step);
     }
   }
+  // Backward reads saved tiles after the program ends.
   for (const int tile : program.saved) lives[tile].last = std::numeric_limits<int>::max();
   return lives;
 }
 
-/// The slots of one tensor. Asked for steps that do not decrease.
+/// The slots of one tensor. Calls must come in order of steps.
 class SlotPool {
  public:
-  /// The first slot whose tile is dead before `step`, or -1. It is the caller's.
+  /// Takes the first slot whose tile is dead before `step` out of the pool; -1 if there is none.
   int free_before(int step) {
     for (; !busy_.empty() && busy_.top().first < step; busy_.pop()) free_.push(busy_.top().second);
     if (free_.empty()) return -1;
@@ -47,6 +53,7 @@ class SlotPool {
     free_.pop();
     return slot;
   }
+  /// Puts a slot into the pool whose tile lives until step `until`.
   void take(int slot, int until) { busy_.push({until, slot}); }
 
  private:
@@ -70,6 +77,7 @@ int ProgramBuilder::tile(Tensor tensor, bool partial, Heads heads, BlockIds bloc
   return static_cast<int>(program_.tiles.size()) - 1;
 }
 
+/// A tile in an external slot of its own, listed in `role`: the inputs, outputs or saved tiles.
 int ProgramBuilder::external(std::vector<int>& role, Tensor tensor, Heads heads, BlockIds blocks) {
   const int id = tile(tensor, false, heads, std::move(blocks));
   program_.tiles[id].slot = static_cast<int>(program_.slots.size());
@@ -108,18 +116,21 @@ View ProgramBuilder::part(int tile, Heads heads, BlockIds blocks) const {
 }
 
 void ProgramBuilder::send(int step, Lane lane, Rank peer, View view, Collective collective) {
-  message(OpKind::Send, step, lane, peer, std::move(view), collective);
+  add_message(
+      {.kind = OpKind::Send, .lane = lane, .step = step, .peer = peer, .collective = collective},
+      std::move(view));
 }
 
 void ProgramBuilder::recv(int step, Lane lane, Rank peer, View view, Collective collective) {
-  message(OpKind::Recv, step, lane, peer, std::move(view), collective);
+  add_message(
+      {.kind = OpKind::Recv, .lane = lane, .step = step, .peer = peer, .collective = collective},
+      std::move(view));
 }
 
-void ProgramBuilder::message(OpKind kind, int step, Lane lane, Rank peer, View view,
-                             Collective collective) {
+/// Adds a message of one view, which `message` does not have yet.
+void ProgramBuilder::add_message(Op message, View view) {
   if (is_empty(view)) return;
-  program_.ops.push_back(
-      {.kind = kind, .lane = lane, .step = step, .peer = peer, .collective = collective});
+  program_.ops.push_back(std::move(message));
   program_.ops.back().views.push_back(std::move(view));
 }
 
@@ -139,12 +150,13 @@ void ProgramBuilder::send_sum(int step, Lane lane, Rank peer, View sum, Collecti
   if (!travels_narrow(problem_, tensor)) {
     return send(step, lane, peer, std::move(sum), collective);
   }
+  // The narrow copy is what leaves; rounding is the last op of the step before.
   const int narrow = arriving_sum(tensor, sum.heads, sum.blocks);
   send(step, lane, peer, whole(narrow), collective);
-  narrowings_.push_back({.kind = OpKind::Copy,
-                         .lane = kCompute,
-                         .step = step - 1,
-                         .views = {whole(narrow), std::move(sum)}});
+  narrowing_copies_.push_back({.kind = OpKind::Copy,
+                               .lane = kCompute,
+                               .step = step - 1,
+                               .views = {whole(narrow), std::move(sum)}});
 }
 
 void ProgramBuilder::add(Op op) {
@@ -153,16 +165,17 @@ void ProgramBuilder::add(Op op) {
 }
 
 RankProgram ProgramBuilder::finish() {
-  for (Op& copy : narrowings_) add(std::move(copy));
+  for (Op& copy : narrowing_copies_) add(std::move(copy));
   sort_ops();
   drop_unused_tiles();
   place_tiles();
   return std::move(program_);
 }
 
-/// By step, in each messages before compute, else as they were added. There are few steps for many
-/// ops, so places are counted.
+/// Sorts by step, within a step messages before compute ops, otherwise as they were added. There
+/// are few steps for many ops, hence the counting sort: a row per step and kind of lane.
 void ProgramBuilder::sort_ops() {
+  // begins[row] becomes the place of the next op of that row.
   const auto row = [](const Op& op) {
     return 2 * static_cast<std::size_t>(op.step) + (op.lane == kCompute ? 1 : 0);
   };
@@ -172,12 +185,14 @@ void ProgramBuilder::sort_ops() {
     ++begins[row(op) + 1];
   }
   std::partial_sum(begins.begin(), begins.end(), begins.begin());
+  // Ops are moved: their views may be on the heap.
   std::vector<Op> sorted(program_.ops.size());
   for (Op& op : program_.ops) sorted[begins[row(op)]++] = std::move(op);
   program_.ops = std::move(sorted);
 }
 
-/// A tile that pruning left without ops takes no place; the others are numbered again.
+/// Removes tiles that pruning left without ops, and renumbers the others everywhere. Tiles of the
+/// caller stay.
 void ProgramBuilder::drop_unused_tiles() {
   const std::vector<Lifetime> lives = lifetimes(program_);
   std::vector<int> new_id(program_.tiles.size(), -1);
@@ -191,17 +206,20 @@ void ProgramBuilder::drop_unused_tiles() {
   for (Op& op : program_.ops) {
     for (View& view : op.views) view.tile = new_id[view.tile];
   }
+  // Inputs, outputs and saved tiles are lists of ids as well.
   for (std::vector<int>* role : {&program_.inputs, &program_.outputs, &program_.saved}) {
     for (int& id : *role) id = new_id[id];
   }
 }
 
+/// Greedy interval allocation. A slot is as large as the largest tile that it ever holds.
 void ProgramBuilder::place_tiles() {
   const std::vector<Lifetime> lives = lifetimes(program_);
   std::vector<int> order;
   for (int id = 0; id < static_cast<int>(program_.tiles.size()); ++id) {
     if (program_.tiles[id].slot < 0) order.push_back(id);
   }
+  // Stable, so that tiles of one step get their slots in the order in which they were made.
   std::stable_sort(order.begin(), order.end(),
                    [&](int a, int b) { return lives[a].first < lives[b].first; });
   const TokenCounts counts(blocks_);

@@ -1,4 +1,5 @@
-// Ring attention: K, V walk from rank to rank, queries stay home.
+// Ring attention: K, V walk from rank to rank, and queries stay with their owner. A grid of one
+// column. With backward=q the query side walks in backward instead.
 #include "armillary/plan/strategies/presets.h"
 
 namespace armillary::plan {

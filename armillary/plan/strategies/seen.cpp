@@ -5,10 +5,10 @@
 namespace armillary::plan {
 namespace {
 
-/// What is held of a tile from the first to the last of the blocks.
-BlockIds spanned(const BlockIds& blocks, const Held& held, const Tile& tile) {
+/// The arrived blocks of a tile from the first to the last of `blocks`.
+BlockIds spanned(const BlockIds& blocks, const Arrived& arrived, const Tile& tile) {
   BlockIds all;
-  for (const int block : held.blocks) {
+  for (const int block : arrived.blocks) {
     const bool between = !blocks.empty() && blocks.front() <= block && block <= blocks.back();
     if (between && includes(tile.blocks, {block})) all.push_back(block);
   }
@@ -26,6 +26,7 @@ Seen seen(const Needs& needs, const ProgramBuilder& builder, const Meeting& meet
       seen.q_blocks.push_back(q);
     }
   }
+  // The dropped query blocks see none of these keys, so it is enough to ask the kept ones.
   for (const int kv : column.blocks) {
     if (std::any_of(seen.q_blocks.begin(), seen.q_blocks.end(),
                     [&](int q) { return needs.visible(q, kv); })) {
@@ -33,6 +34,7 @@ Seen seen(const Needs& needs, const ProgramBuilder& builder, const Meeting& meet
     }
   }
   if (!in_one_call) return seen;
+  // Gathered tiles hold only needed blocks, so some blocks in between may not be there.
   return {.q_blocks = spanned(seen.q_blocks, row, builder[row.tiles[0]]),
           .kv_blocks = spanned(seen.kv_blocks, column, builder[column.tiles[0]])};
 }

@@ -1,4 +1,6 @@
-// seen.h: of two tiles that meet, the blocks that are attended.
+// seen.h: the blocks of two tiles that an attention of one with the other has to touch.
+//
+// Blocks that see nothing of the other tile are left out, so they cost no work.
 #pragma once
 
 #include "armillary/plan/strategies/axis.h"
@@ -6,21 +8,23 @@
 
 namespace armillary::plan {
 
-/// Of a tile of the row and one of the column, the blocks that see one of the other.
+/// Blocks of a row tile and of a column tile that see a block of the other, ascending.
 struct Seen {
   BlockIds q_blocks;
   BlockIds kv_blocks;
 };
 
-/// Tiles of a row and a column that meet.
+/// A tile of the row and a tile of the column that are attended together.
 struct Meeting {
-  const Held& row;
-  const Held& column;
-  /// Also what lies in memory between the first and the last block that sees something: one kernel
-  /// call takes it all, and finds in the mask what sees nothing.
+  const Arrived& row;
+  const Arrived& column;
+  /// Adds the blocks that lie in memory between the first and the last one that see something. One
+  /// kernel call can then take them all; its mask hides the pairs that see nothing.
   bool in_one_call = false;
 };
 
+/// The blocks to attend; both lists are empty if nothing of the two tiles is visible. `builder`
+/// holds the tiles. Cost: O(query blocks * key blocks).
 Seen seen(const Needs& needs, const ProgramBuilder& builder, const Meeting& meeting);
 
 }  // namespace armillary::plan

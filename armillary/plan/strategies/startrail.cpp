@@ -1,4 +1,6 @@
-// StarTrail (WallFacer): teams of C ranks, and K, V that walk C-times-shorter rings.
+// StarTrail (WallFacer): teams of C ranks, and K, V that walk C-times-shorter rings. It is no grid:
+// teams gather, tiles hop to the rings, walk there, and partial results return in the team. So it
+// has a Schedule of its own (startrail_teams.h, startrail_program.cpp).
 #include <algorithm>
 #include <cmath>
 
@@ -9,6 +11,7 @@
 namespace armillary::plan {
 namespace {
 
+/// Keeps what all ranks share: teams, blocks by team, routes.
 class StarTrailSchedule : public Schedule {
  public:
   StarTrailSchedule(const PlanContext& context, const Teams& teams) : shared_(context, teams) {}
@@ -20,6 +23,8 @@ class StarTrailSchedule : public Schedule {
   TeamContext shared_;
 };
 
+/// The teams that the keys ask for. C^2 must divide the world: P/C teams fall into C groups.
+/// @throws InvalidArgument otherwise, with the nearest C below.
 Teams teams_of(const Problem& problem, const Strategy& strategy) {
   const int c = number(strategy, "c");
   if (problem.world % (std::int64_t{c} * c) != 0) {

@@ -9,6 +9,7 @@ TeamContext::TeamContext(const PlanContext& given, const Teams& of)
       kv(of, given.blocks.kv),
       team_route(Movement::Gather, of.c),
       ring_routes{Route(Movement::Ring, of.group_size()), Route(Movement::Ring, of.group_size())} {
+  // Every visible pair of blocks makes the block of each side meet the team of the other.
   for (int i = 0; i < static_cast<int>(given.blocks.q.size()); ++i) {
     for (int j = 0; j < static_cast<int>(given.blocks.kv.size()); ++j) {
       if (!given.areas.visible(i, j)) continue;
@@ -16,6 +17,7 @@ TeamContext::TeamContext(const PlanContext& given, const Teams& of)
       kv.meet(j, q.team_of(i));
     }
   }
+  // Rings turn to the side on which tiles pass fewer members.
   for (const Pass pass : {Pass::Forward, Pass::Backward}) {
     const auto reach = [&](const Route& route) { return reach_on_rings(pass, route); };
     const int n = teams.group_size();
@@ -28,6 +30,7 @@ std::vector<Tensor> walkers(Pass pass) {
   return {Tensor::Q, Tensor::DOut, Tensor::Lse, Tensor::Delta};
 }
 
+/// Tiles of team t begin on the ring at its member t / c (see `hop_to`), in every group.
 std::int64_t TeamContext::reach_on_rings(Pass pass, const Route& route) const {
   const TeamSide& side = walks(pass);
   const std::vector<Block>& blocks = pass == Pass::Forward ? context.blocks.kv : context.blocks.q;

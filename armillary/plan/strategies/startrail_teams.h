@@ -1,16 +1,22 @@
-// startrail_teams.h: who is in which team of StarTrail, which way its tiles go, and who meets them.
+// startrail_teams.h: the teams of StarTrail, the routes of tiles between them, and the blocks that
+// meet. Paper: StarTrail (WallFacer), arXiv:2407.00611, algorithms 1 to 3.
 //
 // Ranks are (team, member): P/C teams of C members. G = P/C^2 neighbouring teams are a group.
 //
-//   1. team   every member gathers its team's Q, K, V
-//   2. hop    K, V of (t, a) to (a G + t / C, t mod C): one member seeds one group   (Algorithm 2)
-//   3. ring   K, V walk among equal members of a group: G steps                      (Algorithm 3)
-//   4. team   partial outputs are reduce-scattered: what the ring brought last meets the queries of
-//             one member after the other, so that partials leave while others are computed
+//   1. team   Every member gathers its team's Q, K, V.
+//   2. hop    K, V of the team go from (t, a) to (a G + t / C, t mod C): each member seeds one
+//             group (Algorithm 2).
+//   3. ring   K, V walk among the members of a group with the same number: G steps (Algorithm 3).
+//   4. team   Partial outputs are reduce-scattered. The tile that the ring brings last is attended
+//             by the queries of one member after the other, so that partial results leave while
+//             others are computed.
 //
-// After 3, member a of every team has seen the keys of all teams t = a (mod C). Backward changes
-// the sides: K, V stay with the team, and Q, dOut, Lse, Delta hop and walk; dQ walks behind them,
-// hops back, and is reduce-scattered in the team, as dK and dV are.
+// After 3, member a of every team has seen the keys of all teams t = a (mod C). Backward exchanges
+// the sides: K, V stay with the team, and Q, dOut, Lse, Delta hop and walk. dQ follows them on the
+// ring, hops back, and is reduce-scattered in the team, as dK and dV are.
+//
+// Example, P = 8, C = 2: teams {0, 1} {2, 3} {4, 5} {6, 7}, groups of G = 2 teams. The hop takes K,
+// V from ranks 0 .. 7 to ranks 0, 4, 1, 5, 2, 6, 3, 7; the rings are {0, 2} {1, 3} {4, 6} {5, 7}.
 #pragma once
 
 #include <algorithm>
@@ -25,25 +31,33 @@
 
 namespace armillary::plan {
 
+/// Place of a rank: its team, and its number there.
 struct TeamPlace {
   int team = 0;
   int member = 0;
   bool operator==(const TeamPlace&) const = default;
 };
 
-/// The configuration of a world: who is in which team, where tiles hop to.
+/// The teams of a world of c * teams ranks. Requires that c divides teams.
 struct Teams {
+  /// Number of members of a team, which is also the number of groups.
   int c = 1;
+  /// Number of teams.
   int teams = 1;
-  bool teams_inside = true;  ///< Members of a team are neighbouring ranks; else rings are.
+  /// True if the members of a team are neighbouring ranks, false if those of a ring are.
+  bool teams_inside = true;
 
+  /// Teams of a group, which is also the length of a ring.
   int group_size() const { return teams / c; }
+  /// The rank of a place, and the inverse. With c = 2 and 4 teams, member 1 of team 2 is rank 5, or
+  /// rank 6 if rings are inside.
   Rank rank(TeamPlace place) const {
     return teams_inside ? place.team * c + place.member : place.member * teams + place.team;
   }
   TeamPlace place(Rank rank) const {
     return teams_inside ? TeamPlace{rank / c, rank % c} : TeamPlace{rank % teams, rank / teams};
   }
+  /// The place that K, V of the team hop to from a member (Algorithm 2), and the inverse.
   TeamPlace hop_to(TeamPlace from) const {
     return {from.member * group_size() + from.team / c, from.team % c};
   }
@@ -52,9 +66,11 @@ struct Teams {
   }
 };
 
-/// Blocks of one side, Q or K, V, and the teams whose other side they meet.
+/// The blocks of one side, Q or K, V, by team, and the teams with blocks of the other side that see
+/// them. TeamContext fills in the latter with `meet`; after that it is immutable.
 class TeamSide {
  public:
+  /// `blocks` is one side of the problem's Blocks.
   TeamSide(const Teams& teams, const std::vector<Block>& blocks)
       : teams_(teams), owned_(teams.teams) {
     meets_.resize(blocks.size() * static_cast<std::size_t>(teams.teams));
@@ -64,35 +80,42 @@ class TeamSide {
       owned_[owner_[b].team].push_back(b);
     }
   }
+  /// Records that the block sees, or is seen by, a block of the other side that the team owns.
   void meet(int block, int team) { meets_[index(block, team)] = true; }
+  /// The team and the member that own a block.
   int team_of(int block) const { return owner_[block].team; }
   int member_of(int block) const { return owner_[block].member; }
 
+  /// Blocks of a whole team, and those of one of its members, ascending.
   const std::vector<int>& of_team(int team) const { return owned_[team]; }
   std::vector<int> of(TeamPlace place) const {
     return filter(owned_[place.team], [&](int b) { return owner_[b] == place; });
   }
+  /// True if the block sees, or is seen by, any block of the team's other side.
   bool meets_team(int block, int team) const { return meets_[index(block, team)]; }
-  /// Any team of the group; any team whose keys (queries in backward) come to these members.
+  /// True if the block meets any team of the group.
   bool meets_group(int block, int group) const {
     const int first = group * teams_.group_size();
     return any(block, first, first + teams_.group_size(), 1);
   }
+  /// True if the block meets any team whose walking tiles come to the members with this number.
   bool meets_members(int block, int member) const {
     return any(block, member, teams_.teams, teams_.c);
   }
-  /// Blocks of a team that a group needs: what hops and walks.
+  /// Blocks of a team that a group needs: those that hop and walk there.
   std::vector<int> walking(int team, int group) const {
     return filter(owned_[team], [&](int b) { return meets_group(b, group); });
   }
 
  private:
+  /// Those of `blocks` for which `keep` is true, in their order.
   template <class Keep>
   static std::vector<int> filter(const std::vector<int>& blocks, const Keep& keep) {
     std::vector<int> kept;
     std::copy_if(blocks.begin(), blocks.end(), std::back_inserter(kept), keep);
     return kept;
   }
+  /// True if the block meets one of the teams begin, begin + step, ..., below end.
   bool any(int block, int begin, int end, int step) const {
     for (int team = begin; team < end; team += step) {
       if (meets_team(block, team)) return true;
@@ -104,15 +127,18 @@ class TeamSide {
   }
 
   Teams teams_;
-  std::vector<TeamPlace> owner_;
-  std::vector<std::vector<int>> owned_;
-  std::vector<bool> meets_;
+  std::vector<TeamPlace> owner_;         ///< Indexed by block.
+  std::vector<std::vector<int>> owned_;  ///< Indexed by team.
+  std::vector<bool> meets_;              ///< Flat: by block, then by team.
 };
 
-/// What all ranks share.
+/// Everything about a problem and its teams that all ranks share. Immutable after construction.
+/// Cost of construction: O(query blocks * key blocks).
 struct TeamContext {
+  /// Keeps `context`, so its objects must outlive this one.
   TeamContext(const PlanContext& context, const Teams& teams);
 
+  /// The side that walks in a pass, the side that stays with its team, and the route of the rings.
   const TeamSide& walks(Pass pass) const { return pass == Pass::Forward ? kv : q; }
   const TeamSide& stays(Pass pass) const { return pass == Pass::Forward ? q : kv; }
   const Route& ring_route(Pass pass) const {
@@ -121,20 +147,24 @@ struct TeamContext {
 
   PlanContext context;
   Teams teams;
+  /// The two sides. A query block meets the teams whose keys it sees, a key block those whose
+  /// queries see it.
   TeamSide q;
   TeamSide kv;
+  /// Gathers among the members of a team.
   Route team_route;
-  std::array<Route, 2> ring_routes;  ///< By pass.
+  /// Rings of a group, indexed by pass; each is turned to the shorter side.
+  std::array<Route, 2> ring_routes;
 
  private:
-  /// Tokens times the members they pass if all rings go this way.
+  /// Tokens times the members that they pass if all rings take this route.
   std::int64_t reach_on_rings(Pass pass, const Route& route) const;
 };
 
-/// Forward K, V walk; backward Q and what its gradient needs, and dQ behind them.
+/// The tensors that walk: K, V in forward; Q, dOut, Lse, Delta in backward.
 std::vector<Tensor> walkers(Pass pass);
 
-/// The program of one rank.
+/// The program of one rank. `shared` is read only, so threads may make programs at the same time.
 RankProgram startrail_program(const TeamContext& shared, Pass pass, Rank rank);
 
 }  // namespace armillary::plan

@@ -1,16 +1,17 @@
-// startrail_test.cpp: plans of `startrail` against the papers' algorithms, written out: who is in
-// which team, where K, V hop to, and round which ring they go.
+// startrail_test.cpp: plans of `startrail` against the papers' algorithms, written out: the teams,
+// the places that K, V hop to, and the rings they walk.
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
-#include "armillary/plan/strategies/paper_plan.h"
+#include "armillary/plan/testing/paper_plan.h"
 
 namespace armillary::plan {
 namespace {
 
-/// A rank by its team and its place there, and how many there are of both: r_t, r_a, d_t, d_a.
+/// The teams of a world, in the names of the paper: inter_dim (d_t) teams of intra_dim (d_a) ranks;
+/// a rank is number `intra` (r_a) of team `inter` (r_t).
 struct Ranks {
   int inter_dim;
   int intra_dim;
@@ -47,11 +48,11 @@ Rank get_next(const Ranks& of, Rank rank) {
   return of.rank(next_team_in_group, of.intra(rank));
 }
 
-/// By rank, a number.
+/// A number per rank.
 using Table = std::vector<int>;
 
-/// The ranks that K, V of each rank's team hop to, and those that come next on the rings: what the
-/// algorithms give, by hand.
+/// The ranks that K, V of each rank's team hop to, and the next ranks on the rings, worked out by
+/// hand.
 TEST(StarTrail, TablesOfEightGpusAndFourSubRings) {
   const Ranks eight{.inter_dim = 4, .intra_dim = 2};
   Table hops;
@@ -74,12 +75,12 @@ TEST(StarTrail, TableOfSixteenGpusInFourTeams) {
   EXPECT_EQ(hops, (Table{0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15}));
 }
 
-/// What all ranks do together.
+/// The messages of all ranks together, phase by phase.
 class Teamwork : public Written {
  public:
   explicit Teamwork(const Ranks& ranks) : of_(ranks) {}
 
-  /// Own tiles to all of the team.
+  /// Every rank sends its own tiles to all members of its team.
   void gather(int step, const std::vector<Tensor>& tensors) {
     for (Rank rank = 0; rank < of_.world(); ++rank) {
       for (int member = 0; member < of_.intra_dim; ++member) {
@@ -88,7 +89,8 @@ class Teamwork : public Written {
     }
   }
 
-  /// The team's tiles by Algorithm 2. Returns by rank the team whose tiles it has then.
+  /// Every rank sends its team's tiles by Algorithm 2. Returns for each rank the team whose tiles
+  /// it has then.
   Table hop(int step, const std::vector<Tensor>& tensors) {
     Table has(of_.world());
     for (Rank rank = 0; rank < of_.world(); ++rank) {
@@ -99,7 +101,8 @@ class Teamwork : public Written {
     return has;
   }
 
-  /// On from rank to rank by Algorithm 3, from `step` on. Returns by iteration what each rank has.
+  /// Tiles go from rank to rank by Algorithm 3, from `step` on. Returns for each iteration the team
+  /// whose tiles each rank has.
   std::vector<Table> walk(int step, const Table& start, const std::vector<Tensor>& tensors) {
     std::vector<Table> has{start};
     for (int i = 1; i < of_.ring(); ++i) {
@@ -124,8 +127,9 @@ class Teamwork : public Written {
   Ranks of_;
 };
 
-/// Algorithm 1: gather Q, K, V in the team, hop, walk. What comes last meets the queries of one
-/// member after the other, own ones last, so that their partials leave meanwhile (WallFacer 4.2.2).
+/// Algorithm 1: gather Q, K, V in the team, hop, walk. The tile that arrives last is attended by
+/// the queries of one member after the other, the rank's own queries last, so that partial results
+/// leave meanwhile (WallFacer 4.2.2).
 Teamwork forward(const Ranks& of) {
   Teamwork written(of);
   const int c = of.intra_dim;
@@ -172,8 +176,8 @@ TEST(StarTrail, IsAlgorithms1To3) {
   }
 }
 
-/// Backward K, V stay with the team; the query side hops and walks the same ways, and the sums of
-/// its gradient end with the hop the other way round and the team.
+/// In backward K, V stay with the team. The query side hops and walks the same ways; sums of dQ
+/// walk behind it, and end with the reverse hop and a reduce-scatter in the team.
 TEST(StarTrail, BackwardWalksTheSameWays) {
   const std::vector<Tensor> walking{Tensor::Q, Tensor::DOut, Tensor::Lse, Tensor::Delta};
   for (const Ranks& of : shapes()) {
@@ -217,9 +221,8 @@ TEST(StarTrail, StepsAndCalls) {
   }
 }
 
-/// Keys of a team each: those that were gathered and hop, and of those that walk the one that is
-/// attended to and the one that comes (WallFacer 4.6). Queries and sums of the team, and partials
-/// that come.
+/// Keys of two teams are in memory: those that were gathered and hop, then the tile that is
+/// attended and the one that arrives (WallFacer 4.6). Queries are those of the team.
 TEST(StarTrail, LiveBlocks) {
   for (const Ranks& of : shapes()) {
     if (of.intra_dim == 1) continue;

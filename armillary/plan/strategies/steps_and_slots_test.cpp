@@ -1,7 +1,7 @@
-// steps_and_slots_test.cpp: how many steps and slots a plan has, by formula, for a full mask.
+// steps_and_slots_test.cpp: the number of steps and slots of plans, by formula, for a full mask.
 //
-// Nothing here is in bytes: a hop, a departure or a freed slot that comes a step late costs time or
-// memory and no other test need see it.
+// A hop, a departure or a freed slot that comes a step late costs time or memory but changes no
+// byte count and no result, so other tests may miss it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/plan/strategies/every_strategy.h"
-#include "armillary/plan/strategies/grid_plan.h"
-#include "armillary/plan/strategies/paper_plan.h"
 #include "armillary/plan/strategy.h"
+#include "armillary/plan/testing/every_strategy.h"
+#include "armillary/plan/testing/grid_plan.h"
+#include "armillary/plan/testing/paper_plan.h"
 
 namespace armillary::plan {
 namespace {
@@ -35,7 +35,7 @@ int steps_of(int world, const std::string& strategy, Pass pass) {
   return steps_of(make_plan(problem_of_world(world), parse_strategy(strategy), pass));
 }
 
-/// Steps from a tile's departure until all n members have it.
+/// Steps from the departure of a tile until all n members have it.
 int span_of(Movement movement, int n) {
   if (movement == Movement::Gather) return std::min(n - 1, 1);
   return movement == Movement::Bidirectional ? n / 2 : n - 1;
@@ -59,8 +59,8 @@ TEST(Steps, OfColumns) {
   }
 }
 
-/// Keys stay: partials are home one step after the last queries are there. Backward leaves a step
-/// later: delta is made first.
+/// Keys stay: partial results return one step after the last queries have arrived. In backward
+/// queries leave one step later, because Delta is computed first.
 TEST(Steps, OfRows) {
   for (const int world : kLineWorlds) {
     for (const Movement row : kLines) {
@@ -76,7 +76,7 @@ TEST(Steps, OfRows) {
   }
 }
 
-/// Both travel at once: as many steps as the longer way has.
+/// Both sides travel at once, so a plan has the steps of the longer way.
 TEST(Steps, OfGrids) {
   for (const auto& [rq, rk] : {std::pair(2, 2), std::pair(2, 3), std::pair(3, 2), std::pair(5, 3),
                                std::pair(3, 5), std::pair(4, 2), std::pair(2, 7)}) {
@@ -98,7 +98,7 @@ TEST(Steps, OfGrids) {
   }
 }
 
-/// Sums that walk a ring behind the queries pass the last member when it has met all keys.
+/// Sums that walk a ring behind the queries leave the last member when it has attended all keys.
 TEST(Steps, OfSumsThatWalkHome) {
   for (const auto& [rq, rk] :
        {std::pair(1, 2), std::pair(1, 5), std::pair(2, 2), std::pair(2, 5), std::pair(5, 2)}) {
@@ -109,7 +109,7 @@ TEST(Steps, OfSumsThatWalkHome) {
   }
 }
 
-/// Q, K and V leave one after the other, each when it is projected, or together; dOut alone.
+/// Q, K and V leave one after the other, each when it is projected, or together; dOut leaves alone.
 TEST(Steps, OfTheExchangeOfHeads) {
   for (const int world : {2, 3, 4, 5, 8, 13}) {
     EXPECT_EQ(steps_of(world, "ulysses", Pass::Forward), 3 + 1 + 1) << world;
@@ -135,7 +135,7 @@ Problem masked_problem(int world, const char* mask) {
 constexpr const char* kPruningMasks[] = {"causal", "window:left=3,right=0", "documents:7,20,1,32",
                                          "bands:0-60/0-10/.."};
 
-/// Last step in which a rank trades heads; -1 if it does not.
+/// Last step in which a rank exchanges heads; -1 if there is none.
 int last_exchange(const RankProgram& program) {
   int last = -1;
   for (const Op& op : program.ops) {
@@ -144,8 +144,8 @@ int last_exchange(const RankProgram& program) {
   return last;
 }
 
-/// An all-to-all is one step of all ranks, also where the mask leaves some without sums to wait
-/// for.
+/// An all-to-all is in the same step on all ranks, also if the mask leaves some ranks without sums
+/// to wait for.
 TEST(Steps, OfTheLastExchangeAreTheSameOnAllRanks) {
   for (const char* mask : kPruningMasks) {
     for (const Grid& grid :
@@ -199,8 +199,8 @@ TEST(Steps, OfNamedStrategies) {
   }
 }
 
-/// Three steps of gathering and hopping; a ring of G = P / C^2; what came last meets the C members
-/// one by one. Backward brings dQ back by the ring, the hop and the team.
+/// Three steps to gather and hop, then a ring of G = P / C^2; the last tile is attended in C steps,
+/// one per member. In backward dQ returns by the ring, the hop and the team.
 TEST(Steps, OfStarTrail) {
   for (const auto& [world, c] :
        {std::pair(4, 2), std::pair(8, 2), std::pair(12, 2), std::pair(20, 2), std::pair(9, 3),
@@ -214,8 +214,8 @@ TEST(Steps, OfStarTrail) {
   }
 }
 
-/// A window that looks both ways is reached by half a ring each way, and by gathers as it was: the
-/// document says of a strategy that its rings turn if and only if some do.
+/// With a window that looks both ways rings need half the steps, and gathers as many as before.
+/// StrategyInfo::turns_rings must be true exactly for the strategies that have such rings.
 TEST(Steps, AreFewerUnderAMaskWhereRingsTurn) {
   const auto problem = [](const char* mask) {
     Problem made = problem_of_world(16);
@@ -239,7 +239,7 @@ TEST(Steps, AreFewerUnderAMaskWhereRingsTurn) {
   }
 }
 
-/// Slots of a tensor that are not the caller's, of the rank that has most.
+/// Slots of a tensor without the caller's; the maximum over ranks.
 int slots_of(const Plan& plan, Tensor tensor) {
   std::size_t most = 0;
   for (const RankProgram& program : plan.ranks) {
@@ -252,14 +252,15 @@ int slots_of(const Plan& plan, Tensor tensor) {
   return static_cast<int>(most);
 }
 
-/// Tiles of others that are alive at once: one that is read and one that arrives; a gather has all
-/// in one.
+/// Tiles of other ranks that are alive at once: one that is read and one that arrives; a gather has
+/// one tile for all.
 int slots_of_tiles(Movement movement, int n) {
   return std::min(span_of(movement, n), 2);
 }
 
-/// Sums alive at once. A ring: the own, one that is made, one that leaves, one that arrives; from
-/// both sides one more arrives. A gather: the own, all others in one, and one from each.
+/// Sums that are alive at once. Ring: the rank's own, one being computed, one that leaves and one
+/// that arrives; if sums arrive from both sides, one more. Gather: the rank's own, one for all
+/// others, and one that arrives from each.
 int slots_of_sums(Movement movement, int n) {
   if (n == 1) return 1;
   if (movement == Movement::Gather) return n + 1;
@@ -309,7 +310,7 @@ TEST(Slots, OfRows) {
   }
 }
 
-/// The tile of the next window is on its way for a whole window: one slot more than in a ring.
+/// The tile of the next window travels for a whole window of steps: one slot more than on a ring.
 TEST(Slots, OfDoubleRings) {
   for (const auto& [world, window] :
        {std::pair(6, 2), std::pair(6, 3), std::pair(9, 3), std::pair(10, 5), std::pair(15, 3)}) {
@@ -322,7 +323,7 @@ TEST(Slots, OfDoubleRings) {
   }
 }
 
-/// Tiles that the mask leaves nothing to do with take no room.
+/// Tiles that no op touches because of the mask have no slot.
 TEST(Slots, AreOfTilesThatOpsTouch) {
   for (const char* mask : kPruningMasks) {
     for (const int world : {4, 5, 8}) {

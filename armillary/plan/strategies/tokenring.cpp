@@ -1,4 +1,6 @@
-// TokenRing: Q walks a ring while partial results go straight back to the owner of the queries.
+// TokenRing: Q walks a ring while partial results return directly to the owner of the queries. A
+// grid of one row. Between nodes a second axis moves K, V (Q with inner=ring), and one axis is
+// nested inside the other.
 #include <utility>
 
 #include "armillary/plan/strategies/presets.h"
@@ -26,6 +28,7 @@ StrategyDefinition tokenring() {
       [](const Problem& problem, const Strategy& strategy) {
         const int nodes = number(strategy, "nodes");
         require_divides_world(problem, strategy, "nodes", nodes);
+        // K, V move between nodes and Q inside a node, or the other way round with inner=ring.
         Grid backward{.rq = nodes,
                       .rk = problem.world / nodes,
                       .row = Movement::Ring,
@@ -35,8 +38,9 @@ StrategyDefinition tokenring() {
           backward.nesting = {GridAxis::Heads, GridAxis::Queries, GridAxis::Keys};
           backward.order = GridOrder::ColumnsInside;
         }
+        // As in the paper, the inner axis sends its tiles in every round, in forward only.
         Grid forward = backward;
-        forward.anew = !has(strategy, "tiles", "stay");
+        forward.resend_each_round = !has(strategy, "tiles", "stay");
         return PassGrids(forward, {backward});
       },
       [](const Problem& problem) {

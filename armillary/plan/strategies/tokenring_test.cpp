@@ -1,5 +1,5 @@
 // tokenring_test.cpp: plans of `tokenring` against the paper's algorithm, written out: which rank
-// sends whose block to whom in which step, and which blocks meet.
+// sends whose block to whom in which step, and which blocks are attended together.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,13 +7,13 @@
 #include <tuple>
 #include <vector>
 
-#include "armillary/plan/strategies/paper_plan.h"
+#include "armillary/plan/testing/paper_plan.h"
 
 namespace armillary::plan {
 namespace {
 
-/// Algorithm 1, of n ranks: Q goes on while it is attended to; (out, lse) of step i straight back
-/// in step i + 1.
+/// Algorithm 1 for n ranks: Q goes on while it is attended; (out, lse) of step i returns directly
+/// to its owner in step i + 1.
 Written algorithm1(int n) {
   Written written;
   for (Rank j = 0; j < n; ++j) {
@@ -27,9 +27,10 @@ Written algorithm1(int n) {
   return written;
 }
 
-/// Section 3.3.3, of M nodes of n neighbours: a round of Algorithm 1 in each node, and K, V to the
-/// next node for the next round. Of the paper queries walk in each round, and each completes (out,
-/// lse); else queries of the node stay where they have come, and the last round completes all.
+/// Section 3.3.3 for M nodes of n neighbouring ranks: each round is Algorithm 1 in every node, and
+/// K, V go to the next node for the next round. As in the paper (walk), queries walk in each round
+/// and each round returns (out, lse). Otherwise the queries of a node stay where they arrived in
+/// the first round, and the last round returns all (out, lse).
 Written tokenring_inside(int nodes, int n, bool walk) {
   Written written;
   for (int node = 0; node < nodes; ++node) {
@@ -58,9 +59,9 @@ Written tokenring_inside(int nodes, int n, bool walk) {
   return written;
 }
 
-/// The other nesting: K, V go round in each node of n neighbours, in each round or to stay where
-/// they have come in the first, and then Q to the next node. Each round completes (out, lse) of the
-/// queries it is for.
+/// The other nesting: K, V walk in each node of n neighbouring ranks, in every round (walk) or only
+/// in the first, and stay where they arrived; then Q goes to the next node. Each round completes
+/// (out, lse) of the queries that it attends.
 Written ring_inside(int nodes, int n, bool walk) {
   Written written;
   for (int node = 0; node < nodes; ++node) {
@@ -129,7 +130,7 @@ TEST(TokenRing, RingInsideIsTheOtherNesting) {
   }
 }
 
-/// Steps in which a rank last attended with the queries whose sums it sends.
+/// For each sum that is sent: steps between the last attention that adds to it and its send.
 std::vector<int> steps_waited(const Plan& plan, Tensor sum, int operand) {
   std::vector<int> waited;
   for (const RankProgram& program : plan.ranks) {
@@ -146,7 +147,7 @@ std::vector<int> steps_waited(const Plan& plan, Tensor sum, int operand) {
   return waited;
 }
 
-/// No sum waits for another, in backward either.
+/// No sum waits for another one, also in backward.
 TEST(TokenRing, SumsLeaveOneStepAfterTheirLastKeys) {
   for (const Nodes& of : kNodes) {
     for (const char* inner : {"tokenring", "ring"}) {
@@ -162,8 +163,8 @@ TEST(TokenRing, SumsLeaveOneStepAfterTheirLastKeys) {
   }
 }
 
-/// One step and one kernel call for each block that a rank meets, and a step for the last sum.
-/// Backward makes Delta first.
+/// One step and one kernel call for each pair of shards that a rank attends, and one step for the
+/// last sum. Backward computes Delta first.
 TEST(TokenRing, StepsAndCalls) {
   for (const Nodes& of : kNodes) {
     for (const std::string inner :
@@ -181,8 +182,9 @@ TEST(TokenRing, StepsAndCalls) {
   }
 }
 
-/// Beside the rank's own: queries of the node (flat: one that is attended to and one that comes)
-/// and the keys of one node that come while those of another are attended to.
+/// Blocks in memory, without the rank's own: the queries of the node (without nodes: one that is
+/// attended and one that arrives), and the keys of one node that arrive while those of another are
+/// attended.
 TEST(TokenRing, LiveBlocks) {
   for (const Nodes& of : kNodes) {
     const Plan stay = paper_plan(of.world, of.key() + ",tiles=stay", Pass::Forward);

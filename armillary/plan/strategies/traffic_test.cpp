@@ -1,4 +1,4 @@
-// traffic_test.cpp: what moves where the mask leaves things out, and how work is shared.
+// traffic_test.cpp: bytes that move under masks that hide much, and the balance of work.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "armillary/plan/strategies/every_strategy.h"
-#include "armillary/plan/strategies/grid_plan.h"
 #include "armillary/plan/strategy.h"
+#include "armillary/plan/testing/every_strategy.h"
+#include "armillary/plan/testing/grid_plan.h"
 #include "tests/sanitized.h"
 
 namespace armillary::plan {
@@ -20,7 +20,7 @@ namespace {
 constexpr int kKvHeads = 2;
 constexpr int kHeadDim = 8;
 constexpr int kValueDim = 4;
-/// Bytes of K and V of a token, and of dK and dV as sums.
+/// Bytes per token of K and V, and of dK and dV as partial sums.
 constexpr std::int64_t kKvBytes = std::int64_t{2} * kKvHeads * (kHeadDim + kValueDim);
 constexpr std::int64_t kSumBytes = std::int64_t{4} * kKvHeads * (kHeadDim + kValueDim);
 
@@ -81,8 +81,8 @@ TEST(Traffic, PackedQkvTakesOneExchangeInsteadOfThreeForTheSameBytes) {
   }
 }
 
-/// Sends tokens whatever the mask: to those who have their heads (u > 1), to the place that reads
-/// by rows (attention2d) or to a team that seeds another (startrail).
+/// True if the strategy sends tokens whatever the mask: to the ranks of their head groups (u > 1),
+/// to the transposed place (attention2d), or to the team and the group that it seeds (startrail).
 bool moves_tokens_anyway(const std::string& strategy) {
   const bool trades_heads = strategy.find("u=") != std::string::npos &&  // not of grids with u=1
                             strategy.find("u=1") == std::string::npos;
@@ -108,8 +108,7 @@ TEST(Traffic, DocumentsThatAreShardsSendNothing) {
   EXPECT_GT(silent, 100);
 }
 
-/// Where documents end inside shards, a rank is sent the beginning of its first document and no
-/// more.
+/// If documents end inside shards, a rank receives the beginning of its first document and no more.
 TEST(Traffic, DocumentsMoveOnlyToWhereTheyGoOn) {
   // Ranks of 20 tokens; documents 0-29, 30-35, 36-59: rank 1 needs 0-19, rank 2 needs 36-39.
   const Problem problem = make_problem(3, 60, "documents:30,6,24");
@@ -121,8 +120,8 @@ TEST(Traffic, DocumentsMoveOnlyToWhereTheyGoOn) {
   }
 }
 
-/// A document per super-block of usp: nothing moves on the ring, and each super-block is a ulysses
-/// of its own.
+/// One document per super-block of usp: nothing moves on the ring, and the ranks of each
+/// super-block send as much as a ulysses of their own.
 TEST(Traffic, DocumentsThatAreSuperBlocksMoveOnTheHeadAxisOnly) {
   const Problem whole = make_problem(4, 96, documents(2, 48));
   const Problem half = make_problem(2, 48, "causal");
@@ -136,7 +135,8 @@ TEST(Traffic, DocumentsThatAreSuperBlocksMoveOnTheHeadAxisOnly) {
   }
 }
 
-/// Tokens of other ranks that rank r sees, of 20 a rank, under a window of `left` and `right`.
+/// Tokens of other ranks that rank r sees under a window of `left` and `right`, with 20 tokens per
+/// rank.
 std::int64_t halo(std::int64_t r, int world, std::int64_t left, std::int64_t right) {
   return std::min(left, 20 * r) + std::min(right, 20 * (world - 1 - r));
 }
@@ -157,7 +157,7 @@ void check_window(const std::string& strategy, int world, const Window& window, 
   }
 }
 
-/// All that let K, V travel and keep the queries where they are.
+/// All strategies that move K, V and keep the queries in place.
 std::vector<std::string> movers_of_keys(int world) {
   std::vector<std::string> names{"ring", "allgather", "allgather:slices=2", "bidirectional_ring"};
   for (int w = 1; w <= world; ++w) {
@@ -169,7 +169,7 @@ std::vector<std::string> movers_of_keys(int world) {
 const std::vector<int> kWindowWorlds =
     kSanitized ? std::vector<int>{5, 8} : std::vector<int>{5, 8, 64};
 
-/// To one side, to both, and to both further than half of the ring.
+/// Windows to one side, to both sides, and to both sides further than half of the ring.
 constexpr Window kWindows[] = {{0, 0},   {7, 0},   {50, 0},  {0, 7},   {0, 33},  {7, 3},
                                {20, 20}, {25, 30}, {25, 41}, {90, 90}, {50, 110}};
 
@@ -185,8 +185,9 @@ TEST(Traffic, AWindowMovesItsHaloAndNoMore) {
   }
 }
 
-/// Backward: the halo again, and as many sums: (w + a) (d + e) a token of the halo and head. Those
-/// of a gather come straight home, so a rank receives as many as others see of it.
+/// Backward: the halo again, and as many sums, which is (w + a) (d + e) per token of the halo and
+/// KV head. Sums of a gather return directly, so a rank receives one for each of its tokens that
+/// another rank sees.
 TEST(Traffic, AWindowBringsBackTheSumsOfItsHalo) {
   for (const int world : kWindowWorlds) {
     for (const Window& window : kWindows) {
@@ -206,7 +207,7 @@ TEST(Traffic, AWindowBringsBackTheSumsOfItsHalo) {
   }
 }
 
-/// Where queries travel the halo is of queries, to the other side: Q out; Out and Lse home.
+/// If queries travel, the halo consists of queries, on the other side: Q out, Out and Lse back.
 TEST(Traffic, AWindowMovesTheHaloOfQueriesWhereTheyTravel) {
   constexpr std::int64_t kQBytes = std::int64_t{4} * (2 * kHeadDim + 4 * (kValueDim + 1));
   for (const int world : {5, 8}) {
@@ -221,8 +222,8 @@ TEST(Traffic, AWindowMovesTheHaloOfQueriesWhereTheyTravel) {
   }
 }
 
-/// Under zigzag and a causal mask a quarter of the foreign traffic is for nobody, for every world;
-/// under contiguous one half. Of sums as of tiles.
+/// With a causal mask a quarter of the tiles that a full mask moves is needed by no one under
+/// zigzag, and half of them under contiguous, for every world. The same holds for sums.
 TEST(Traffic, CausalMasksSaveAQuarterUnderZigzagAndAHalfUnderContiguous) {
   for (const int world : {2, 4, 8, 16}) {
     const std::int64_t length = std::int64_t{64} * world;
@@ -261,8 +262,8 @@ TEST(Traffic, ARingWalksToWhereItIsNeeded) {
   EXPECT_EQ(way(both_ways), Bidirectional) << "a document ends inside a rank";
 }
 
-/// Whatever the mask, however many ranks on the way need nothing: tiles and sums make no more hops
-/// than a gather's.
+/// Tiles and sums make as many hops as those of a gather, whatever the mask, and however many ranks
+/// on the way need nothing.
 RC_GTEST_PROP(TrafficOfMovements, IsThatOfAGather, ()) {
   using enum Movement;
   const int world = *rc::gen::element(2, 3, 6, 8).as("world");
@@ -285,7 +286,7 @@ RC_GTEST_PROP(TrafficOfMovements, IsThatOfAGather, ()) {
             bytes({.rk = world, .row = Gather, .home = Gather}));
 }
 
-/// Visible pairs of the rank that has most, relative to the mean.
+/// Visible pairs: the maximum over ranks divided by the mean.
 double imbalance(const Problem& problem, const std::string& strategy) {
   std::int64_t most = 0;
   std::int64_t sum = 0;
@@ -307,7 +308,7 @@ TEST(Traffic, CausalZigzagIsBalanced) {
   }
 }
 
-/// Also where tokens are left over, and whether a rank keeps its queries or its keys.
+/// Work is even also if tokens are left over, and whether a rank keeps its queries or its keys.
 TEST(Traffic, EveryStrategySharesCausalWorkEvenly) {
   for (const int world : {2, 3, 4, 6, 9, 16}) {
     for (const int left : {0, 1, world + 1}) {

@@ -1,5 +1,5 @@
 // DeepSpeed-Ulysses: an all-to-all trades tokens for heads, every rank attends to the whole
-// sequence with its share of the heads, and another all-to-all trades back.
+// sequence with its share of the heads, and another all-to-all trades back. A grid of u = world.
 #include "armillary/plan/strategies/presets.h"
 
 namespace armillary::plan {

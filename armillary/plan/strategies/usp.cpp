@@ -1,4 +1,5 @@
-// USP, unified sequence parallelism: Ulysses over u ranks, ring over the world / u groups.
+// USP, unified sequence parallelism: Ulysses over u ranks, a ring over the world / u groups. A grid
+// with u ways over heads and one column.
 #include "armillary/plan/strategies/presets.h"
 
 namespace armillary::plan {

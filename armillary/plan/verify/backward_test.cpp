@@ -1,10 +1,11 @@
-// backward_test.cpp: what is summed beside the pairs in backward: the gradient of attention sinks,
-// at `delta`; and that the sums of dK and of dV are two.
+// backward_test.cpp: rules of backward plans: the gradient of attention sinks is summed at `delta`,
+// and dK and dV are two separate sums.
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "armillary/plan/verify/broken_plan.h"
+#include "armillary/plan/operands.h"
+#include "armillary/plan/testing/broken_plan.h"
 
 namespace armillary::plan {
 namespace {
@@ -53,7 +54,7 @@ TEST(VerifyTwice, NoRowPassesDeltaOnTwoRanks) {
   EXPECT_EQ(found[0].message, "query block 0 passes delta twice: delta{0} heads 0-4");
 }
 
-/// Also rows that see no key, whose delta nobody reads.
+/// Also rows that see no key, whose delta no op reads.
 TEST(VerifyComplete, EveryRowPassesDelta) {
   Problem problem = small_problem(2);
   problem.mask = parse_mask("bands:0-4/0-8/..", {.q = 8, .kv = 8});
@@ -64,7 +65,7 @@ TEST(VerifyComplete, EveryRowPassesDelta) {
                {-1, -1, "complete", "query block 1 heads 0-4 passes delta on no rank"});
 }
 
-/// A result is made from sums in which there is no sink yet: as often as anybody likes.
+/// A result is made from partials without a sink, so it may be made any number of times.
 TEST(VerifyForward, ARowMayPassFinishTwice) {
   Plan plan = ring_forward();
   repeat(plan, 0, 8);
@@ -101,22 +102,25 @@ TEST(VerifyGradients, NeitherCountsAPairTwice) {
   };
   twice(adds[0], "partial dk{0} heads 0-1 and partial dk{0} heads 0-1 share a pair");
   twice(adds[1], "partial dv{0} heads 0-1 and partial dv{0} heads 0-1 share a pair");
-  // Once more by the kernel, into one of the two that is new: dq is not asked here, dk' has it.
+  // Once more by the kernel, with new accumulators for dq and for one of dk and dv: the other one
+  // has the pair already.
   for (const int i : {0, 1}) {
     SCOPED_TRACE(i == 0 ? "dk" : "dv");
-    expect_first(gradients_apart(),
-                 [&](Plan& p) {
-                   const int dq = add_tile_like(p, 0, ops(p, 0)[adds[0] - 1].views[6].tile);
-                   const int fresh = add_tile_like(p, 0, ops(p, 0)[adds[0] - 1].views[8 - i].tile);
-                   Op again = ops(p, 0)[adds[0] - 1];
-                   again.views[6].tile = dq;
-                   again.views[8 - i].tile = fresh;
-                   insert(p, 0, adds[0], again);
-                   for (const int id : {dq, fresh}) {
-                     insert(p, 0, adds[0], {.kind = OpKind::Clear, .views = {whole(p, 0, id)}});
-                   }
-                 },
-                 {0, adds[0] + 2, "twice", "query block 0 and key block 0 are counted twice"});
+    expect_first(
+        gradients_apart(),
+        [&](Plan& p) {
+          const std::size_t other = i == 0 ? AttendGradOperand::kDV : AttendGradOperand::kDK;
+          Op again = ops(p, 0)[adds[0] - 1];
+          const int dq = add_tile_like(p, 0, again.views[AttendGradOperand::kDQ].tile);
+          const int init = add_tile_like(p, 0, again.views[other].tile);
+          again.views[AttendGradOperand::kDQ].tile = dq;
+          again.views[other].tile = init;
+          insert(p, 0, adds[0], again);
+          for (const int id : {dq, init}) {
+            insert(p, 0, adds[0], {.kind = OpKind::Clear, .views = {whole(p, 0, id)}});
+          }
+        },
+        {0, adds[0] + 2, "twice", "query block 0 and key block 0 are counted twice"});
   }
 }
 

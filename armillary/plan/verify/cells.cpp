@@ -2,51 +2,56 @@
 
 namespace armillary::plan::verifier {
 
-void Spots::define() const {
-  for (const Spot& spot : *this) {
-    content_->defined[spot.cell] = 1;
-    if (!counted().empty()) counted().clear(spot.cell);
+// A partial that is written without a source sums over nothing.
+void ViewCells::define() const {
+  for (const Cell& cell : *this) {
+    state_->defined[cell.cell] = 1;
+    if (!contributions().empty()) contributions().clear(cell.cell);
   }
 }
 
-void Spots::copy(const Spots& source) const {
+void ViewCells::copy(const ViewCells& source) const {
   Iterator from = source.begin();
-  for (const Spot& spot : *this) {
-    content_->defined[spot.cell] = 1;
-    if (!counted().empty()) counted().copy(spot.cell, source.counted(), (*from).cell);
+  for (const Cell& cell : *this) {
+    state_->defined[cell.cell] = 1;
+    if (!contributions().empty())
+      contributions().copy(cell.cell, source.contributions(), (*from).cell);
     ++from;
   }
 }
 
-Spots Cells::at(const View& view, Content& content) const {
+ViewCells Cells::at(const View& view, SlotState& state) const {
   const Tile& tile = program_->tiles[view.tile];
   if (view.heads.count() == 0) return {};
-  return {view, tile, sides_->of(tile.tensor), content};
+  return {view, tile, sides_->of(tile.tensor), state};
 }
 
-Spots Cells::write(const View& view) {
+// A new tile in the slot lays out its cells again: run by run of its blocks, and within a run one
+// row of head classes per block class. Final tiles keep no contributions.
+ViewCells Cells::write(const View& view) {
   const Tile& tile = program_->tiles[view.tile];
-  Content& content = slots_[tile.slot];
-  if (content.tile != view.tile) {
-    content.tile = view.tile;
+  SlotState& state = slots_[tile.slot];
+  if (state.tile != view.tile) {
+    state.tile = view.tile;
     const Side& side = sides_->of(tile.tensor);
     const int heads = side.heads.within(tile.heads).count();
     int cells = 0;
-    content.firsts.clear();
+    state.firsts.clear();
     for (const IdRun& run : tile.blocks.runs()) {
-      content.firsts.push_back(cells);
+      state.firsts.push_back(cells);
       cells += side.blocks.within(run).count() * heads;
     }
-    content.defined.assign(cells, 0);
+    state.defined.assign(cells, 0);
+    // Sets hold classes of blocks of the other side.
     const Side& other = is_kv(tile.tensor) ? sides_->q : sides_->kv;
-    content.counted.reset(tile.partial ? cells : 0, words_for(other.blocks.count()));
+    state.contributions.reset(tile.partial ? cells : 0, words_for(other.blocks.count()));
   }
-  return at(view, content);
+  return at(view, state);
 }
 
-Spots Cells::read(const View& view) {
-  Content& content = slots_[program_->tiles[view.tile].slot];
-  return content.tile == view.tile ? at(view, content) : Spots();
+ViewCells Cells::read(const View& view) {
+  SlotState& state = slots_[program_->tiles[view.tile].slot];
+  return state.tile == view.tile ? at(view, state) : ViewCells();
 }
 
 void Cells::define(int tile) {

@@ -1,4 +1,4 @@
-// cells_test.cpp: classes of blocks and heads, and what is kept of each.
+// cells_test.cpp: classes of blocks and heads, and the state of their cells.
 #include "armillary/plan/verify/cells.h"
 
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/plan/verify/broken_plan.h"
+#include "armillary/plan/testing/broken_plan.h"
 
 namespace armillary::plan::verifier {
 namespace {
@@ -23,7 +23,7 @@ TEST(VerifyClasses, LieBetweenNeighbouringBorders) {
   EXPECT_EQ(std::pair(heads.begin, heads.end), std::pair(0, 2));
 }
 
-/// 16 blocks a rank, of which a causal mask tells few apart. One view more tells more apart.
+/// 16 blocks a rank, of which the views of a causal plan tell few apart. One more view splits them.
 TEST(VerifyClasses, AreOfWhatNoViewTellsApart) {
   Problem problem = small_problem(4);
   problem.mask = causal_mask({1024, 1024}, Align::Start);
@@ -33,13 +33,13 @@ TEST(VerifyClasses, AreOfWhatNoViewTellsApart) {
   const int before = sides_of(plan).kv.blocks.count();
   EXPECT_LT(before, static_cast<int>(plan.blocks.kv.size()));
   const auto wide = std::find_if(ops(plan, 0).begin(), ops(plan, 0).end(), [&](const Op& op) {
-    const Tile& moved = tile(plan, 0, op.views[0].tile);
-    const BlockIds& blocks = op.views[0].blocks;
+    const Tile& moved = tile(plan, 0, op.views.front().tile);
+    const BlockIds& blocks = op.views.front().blocks;
     return op.kind == OpKind::Send && is_kv(moved.tensor) && blocks.size() > 3 &&
            sides_of(plan).kv.blocks.within(IdRun{blocks.front(), blocks.back()}).count() == 1;
   });
   ASSERT_NE(wide, ops(plan, 0).end());
-  const int first = wide->views[0].blocks.front();
+  const int first = wide->views.front().blocks.front();
   wide->views[0].blocks = {first, first + 2};
   EXPECT_EQ(sides_of(plan).kv.blocks.count(), before + 3);
 }
@@ -71,9 +71,9 @@ TEST(VerifyCells, AreThoseOfTheViewAlone) {
     for (const Heads& heads : {Heads{0, 2}, Heads{2, 4}}) {
       const View part{.tile = 0, .heads = heads, .blocks = blocks};
       EXPECT_FALSE(cells.read(part).all_defined());
-      const Spots spots = cells.write(part);
-      spots.define();
-      for (const Spots::Spot& spot : spots) seen.push_back(spot.cell);
+      const ViewCells written = cells.write(part);
+      written.define();
+      for (const ViewCells::Cell& cell : written) seen.push_back(cell.cell);
       EXPECT_TRUE(cells.read(part).all_defined());
     }
   }
@@ -107,37 +107,38 @@ TEST(VerifyCells, ACopyCountsWhatItsSourceDoes) {
   cells.define(2);
   const View from{.tile = 0, .heads = {2, 4}, .blocks = {5, 6}};
   const View to{.tile = 2, .heads = {2, 4}, .blocks = {5, 6}};
-  const Spots source = cells.read(from);
-  for (const Spots::Spot& spot : source) {
-    const Bits block{std::uint64_t{1} << spot.block_class};
-    EXPECT_EQ(source.counted().add(spot.cell, 0, block, block), -1);
+  const ViewCells source = cells.read(from);
+  for (const ViewCells::Cell& cell : source) {
+    const Bits block{std::uint64_t{1} << cell.block_class};
+    EXPECT_EQ(source.contributions().add(cell.cell, 0, block, block), -1);
   }
-  const Spots target = cells.write(to);
+  const ViewCells target = cells.write(to);
   target.copy(source);
-  for (const Spots::Spot& spot : target) {
-    EXPECT_EQ(target.counted().missing(spot.cell, 0, {~std::uint64_t{0}}),
-              spot.block_class == 0 ? 1 : 0);
-    EXPECT_TRUE(target.counted().equal(spot.cell, source.counted(), spot.cell));
-    EXPECT_EQ(target.counted().missing(spot.cell, 0, {std::uint64_t{1} << spot.block_class}), -1);
+  for (const ViewCells::Cell& cell : target) {
+    EXPECT_EQ(target.contributions().missing(cell.cell, 0, {~std::uint64_t{0}}),
+              cell.block_class == 0 ? 1 : 0);
+    EXPECT_TRUE(target.contributions().equal(cell.cell, source.contributions(), cell.cell));
+    EXPECT_EQ(target.contributions().missing(cell.cell, 0, {std::uint64_t{1} << cell.block_class}),
+              -1);
   }
 }
 
 TEST(VerifyCounted, SaysWhatWasCountedBefore) {
-  Counted counted;
-  counted.reset(2, 2);
+  Contributions contributions;
+  contributions.reset(2, 2);
   const Bits all{~std::uint64_t{0}, ~std::uint64_t{0}};
-  EXPECT_EQ(counted.missing(0, 0, {0, 4}), 66);
-  EXPECT_EQ(counted.add(0, 0, {0, 4}, all), -1);
-  EXPECT_EQ(counted.missing(0, 0, {0, 4}), -1);
-  EXPECT_EQ(counted.missing(0, 1, {0, 4}), 66) << "another reader";
-  EXPECT_EQ(counted.missing(1, 0, {0, 4}), 66) << "another cell";
-  EXPECT_EQ(counted.add(0, 0, {1, 12}, all), 66);
-  EXPECT_EQ(counted.add(0, 1, {1, 12}, all), -1) << "another reader";
+  EXPECT_EQ(contributions.missing(0, 0, {0, 4}), 66);
+  EXPECT_EQ(contributions.add(0, 0, {0, 4}, all), -1);
+  EXPECT_EQ(contributions.missing(0, 0, {0, 4}), -1);
+  EXPECT_EQ(contributions.missing(0, 1, {0, 4}), 66) << "another reader";
+  EXPECT_EQ(contributions.missing(1, 0, {0, 4}), 66) << "another cell";
+  EXPECT_EQ(contributions.add(0, 0, {1, 12}, all), 66);
+  EXPECT_EQ(contributions.add(0, 1, {1, 12}, all), -1) << "another reader";
 }
 
 TEST(VerifyCounted, SumsAreOfWhatNeitherSharesWithTheOther) {
-  Counted a;
-  Counted b;
+  Contributions a;
+  Contributions b;
   a.reset(1, 1);
   b.reset(1, 1);
   EXPECT_TRUE(a.equal(0, b, 0));
@@ -149,23 +150,23 @@ TEST(VerifyCounted, SumsAreOfWhatNeitherSharesWithTheOther) {
   a.clear(0);
   b.clear(0);
   EXPECT_TRUE(a.equal(0, b, 0));
-  Counted never;
+  Contributions never;
   never.reset(1, 1);
-  EXPECT_TRUE(b.equal(0, never, 0)) << "no reader, or one that counted nothing";
+  EXPECT_TRUE(b.equal(0, never, 0)) << "no reader, or one that contributed nothing";
 }
 
 TEST(VerifyCounted, ACopyAndAnotherTileForgetWhatWasCounted) {
-  Counted counted;
-  Counted never;
-  counted.reset(1, 1);
+  Contributions contributions;
+  Contributions never;
+  contributions.reset(1, 1);
   never.reset(1, 1);
-  counted.add(0, 2, {6}, {6});
-  counted.copy(0, never, 0);
-  EXPECT_EQ(counted.missing(0, 2, {6}), 1) << "a copy of a cell that counts nothing";
-  counted.add(0, 2, {6}, {6});
-  counted.reset(3, 1);
+  contributions.add(0, 2, {6}, {6});
+  contributions.copy(0, never, 0);
+  EXPECT_EQ(contributions.missing(0, 2, {6}), 1) << "a copy of a cell that counts nothing";
+  contributions.add(0, 2, {6}, {6});
+  contributions.reset(3, 1);
   for (const int cell : {0, 1, 2}) {
-    EXPECT_EQ(counted.missing(cell, 2, {6}), 1) << "cell " << cell << " of another tile";
+    EXPECT_EQ(contributions.missing(cell, 2, {6}), 1) << "cell " << cell << " of another tile";
   }
 }
 

@@ -3,18 +3,19 @@
 #include <array>
 #include <utility>
 
-#include "armillary/plan/each_rank.h"
+#include "armillary/plan/parallel_for_ranks.h"
 
 namespace armillary::plan::verifier {
 namespace {
 
+/// Adds the borders of `more`.
 void unite(std::vector<char>& borders, const std::vector<char>& more) {
   for (std::size_t i = 0; i < borders.size(); ++i) {
     if (more[i] != 0) borders[i] = 1;
   }
 }
 
-/// Where the tiles and views of a rank begin and end.
+/// The numbers at which tiles and views of one side begin and end.
 struct Borders {
   std::vector<char> heads;
   std::vector<char> blocks;
@@ -31,6 +32,7 @@ struct Borders {
 
 }  // namespace
 
+// The class of a number is the last one that began at or before it.
 Classes::Classes(const std::vector<char>& borders) {
   const int n = static_cast<int>(borders.size()) - 1;
   for (int i = 0; i <= n; ++i) {
@@ -39,6 +41,8 @@ Classes::Classes(const std::vector<char>& borders) {
   }
 }
 
+// Each rank collects its own borders; then they are united in the order of the ranks. Index 0 is
+// the query side, index 1 the key side.
 Sides sides_of(const Plan& plan) {
   using Both = std::array<Borders, 2>;
   const Both none{Borders{std::vector<char>(plan.problem.heads + 1),
@@ -46,7 +50,7 @@ Sides sides_of(const Plan& plan) {
                   Borders{std::vector<char>(plan.problem.kv_heads + 1),
                           std::vector<char>(plan.blocks.kv.size() + 1)}};
   std::vector<Both> of_rank(plan.ranks.size());
-  for_each_rank(plan.problem.world, [&](Rank rank) {
+  parallel_for_ranks(plan.problem.world, [&](Rank rank) {
     const RankProgram& program = plan.ranks[rank];
     Both borders = none;
     for (const Tile& tile : program.tiles) {

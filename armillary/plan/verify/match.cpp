@@ -1,3 +1,6 @@
+// Rule `match`. Each rank sorts its sends and its receives by peer and lane. Then, for every
+// ordered pair of ranks, the sends of one and the receives of the other are matched lane by lane,
+// in program order: the n-th send meets the n-th receive, and both must show equal views.
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -5,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "armillary/plan/each_rank.h"
+#include "armillary/plan/parallel_for_ranks.h"
 #include "armillary/plan/verify/structure.h"
 
 namespace armillary::plan::verifier {
@@ -17,13 +20,14 @@ struct End {
   int op = 0;
 };
 
-/// Ends of one rank with one peer, by lane, or those in one lane.
+/// Ends at one rank of its messages with one peer, sorted by lane; or a part of them in one lane.
 using Channel = std::span<const End>;
 
-/// The sends or the receives of a rank: by peer, then lane, then program order.
+/// All sends or all receives of a rank, sorted by peer, then lane, then program order.
 class Ends {
  public:
   Ends(const RankProgram& program, OpKind kind, int world) : begins_(world + 1) {
+    // A counting sort by peer: counts, their prefix sums, then the ops placed from the last one on.
     for (const Op& op : program.ops) {
       if (op.kind == kind) ++begins_[op.peer];
     }
@@ -39,29 +43,32 @@ class Ends {
     }
   }
   std::size_t size() const { return ends_.size(); }
+  /// The ends of messages with one peer.
   Channel with(Rank peer) const {
     return Channel(ends_).subspan(begins_[peer], begins_[peer + 1] - begins_[peer]);
   }
 
  private:
-  std::vector<int> begins_;  ///< Of each peer.
+  std::vector<int> begins_;  ///< Index of the first end of each peer.
   std::vector<End> ends_;
 };
 
+/// True if two views of two ranks show the same part of the same tensor.
 bool equal_views(const RankProgram& a, const View& left, const RankProgram& b, const View& right) {
   const Tile& l = a.tiles[left.tile];
   const Tile& r = b.tiles[right.tile];
-  // Both are as narrow as the problem's wire: `form` has seen to that.
+  // The dtypes agree: `well_formed` has compared both with the problem's wire.
   return l.tensor == r.tensor && l.partial == r.partial && left.heads == right.heads &&
          left.blocks == right.blocks;
 }
 
-/// The same views, in the same order.
+/// True if two messages have equal views in the same order.
 bool equal(const RankProgram& a, const Op& left, const RankProgram& b, const Op& right) {
   return std::equal(left.views.begin(), left.views.end(), right.views.begin(), right.views.end(),
                     [&](const View& l, const View& r) { return equal_views(a, l, b, r); });
 }
 
+/// The views of a message, for diagnostics.
 std::string describe_all(const RankProgram& program, const Op& message) {
   std::string text;
   for (const View& view : message.views) {
@@ -71,7 +78,7 @@ std::string describe_all(const RankProgram& program, const Op& message) {
   return text;
 }
 
-/// Takes those of the lane away from the front.
+/// Removes the ends of `lane` from the front of `ends` and returns them; possibly none.
 Channel take_lane(Channel& ends, Lane lane) {
   std::size_t count = 0;
   while (count < ends.size() && ends[count].lane == lane) ++count;
@@ -80,66 +87,83 @@ Channel take_lane(Channel& ends, Lane lane) {
   return taken;
 }
 
-/// What one rank sends.
+/// The result for one sender: its messages, or the diagnostics.
 struct Sent {
-  std::vector<Message> messages;
-  Report report;
+  std::vector<MatchedMessage> messages;
+  Diagnostics diagnostics;
 };
 
-/// Messages of one lane from one rank to another, in program order of both.
-void match_lane(const Plan& plan, Rank from, Rank to, Channel sends, Channel recvs, Sent& sent) {
-  const RankProgram& sender = plan.ranks[from];
-  const RankProgram& receiver = plan.ranks[to];
-  const std::size_t both = std::min(sends.size(), recvs.size());
-  for (std::size_t m = 0; m < both; ++m) {
-    const Message message{from, sends[m].op, to, recvs[m].op};
-    const Op& send = sender.ops[message.send];
-    const Op& recv = receiver.ops[message.recv];
-    if (!equal(sender, send, receiver, recv)) {
-      sent.report.add(to, message.recv, "match", "expects {} but rank {} sends {}",
-                      describe_all(receiver, recv), from, describe_all(sender, send));
-      return;
+/// Matches the messages from one rank to another.
+class PairMatcher {
+ public:
+  PairMatcher(const RankProgram& sender, const RankProgram& receiver, Sent& sent)
+      : sender_(sender), receiver_(receiver), sent_(sent) {}
+
+  /// All messages: the lanes one after the other.
+  void match(Channel sends, Channel recvs) {
+    while (!sends.empty() || !recvs.empty()) {
+      const bool send_first = recvs.empty() || (!sends.empty() && sends[0].lane < recvs[0].lane);
+      const Lane lane = send_first ? sends[0].lane : recvs[0].lane;
+      match_lane(take_lane(sends, lane), take_lane(recvs, lane));
     }
-    sent.messages.push_back(message);
   }
-  if (recvs.size() > both) {
-    const int op = recvs[both].op;
-    sent.report.add(to, op, "match", "{} has no matching send on rank {}",
-                    describe_all(receiver, receiver.ops[op]), from);
-  } else if (sends.size() > both) {
-    const int op = sends[both].op;
-    sent.report.add(from, op, "match", "{} has no matching receive on rank {}",
-                    describe_all(sender, sender.ops[op]), to);
+
+ private:
+  /// The messages of one lane, in program order of both ranks.
+  void match_lane(Channel sends, Channel recvs) {
+    const std::size_t both = std::min(sends.size(), recvs.size());
+    for (std::size_t m = 0; m < both; ++m) {
+      const Op& send = sender_.ops[sends[m].op];
+      const Op& recv = receiver_.ops[recvs[m].op];
+      if (!equal(sender_, send, receiver_, recv)) {
+        sent_.diagnostics.add(receiver_.rank, recvs[m].op, "match",
+                              "expects {} but rank {} sends {}", describe_all(receiver_, recv),
+                              sender_.rank, describe_all(sender_, send));
+        return;
+      }
+      sent_.messages.push_back({sender_.rank, sends[m].op, receiver_.rank, recvs[m].op});
+    }
+    // The first message that is left over on either side has no other end.
+    if (recvs.size() > both) {
+      const int op = recvs[both].op;
+      sent_.diagnostics.add(receiver_.rank, op, "match", "{} has no matching send on rank {}",
+                            describe_all(receiver_, receiver_.ops[op]), sender_.rank);
+    } else if (sends.size() > both) {
+      const int op = sends[both].op;
+      sent_.diagnostics.add(sender_.rank, op, "match", "{} has no matching receive on rank {}",
+                            describe_all(sender_, sender_.ops[op]), receiver_.rank);
+    }
   }
-}
+
+  const RankProgram& sender_;
+  const RankProgram& receiver_;
+  Sent& sent_;
+};
 
 }  // namespace
 
-std::vector<Message> match_messages(const Plan& plan, Report& report) {
+std::vector<MatchedMessage> match_messages(const Plan& plan, Diagnostics& diagnostics) {
+  // The ends of every rank.
   const int world = static_cast<int>(plan.ranks.size());
   std::vector<std::optional<Ends>> sends(world);
   std::vector<std::optional<Ends>> recvs(world);
-  for_each_rank(world, [&](Rank rank) {
+  parallel_for_ranks(world, [&](Rank rank) {
     sends[rank].emplace(plan.ranks[rank], OpKind::Send, world);
     recvs[rank].emplace(plan.ranks[rank], OpKind::Recv, world);
   });
-  std::vector<Sent> sent(world, {.messages = {}, .report = Report(report.limit())});
-  for_each_rank(world, [&](Rank from) {
+  // Each sender with all receivers.
+  std::vector<Sent> sent(world, {.messages = {}, .diagnostics = Diagnostics(diagnostics.limit())});
+  parallel_for_ranks(world, [&](Rank from) {
     sent[from].messages.reserve(sends[from]->size());
     for (Rank to = 0; to < world; ++to) {
-      Channel out = sends[from]->with(to);
-      Channel in = recvs[to]->with(from);
-      while (!out.empty() || !in.empty()) {
-        const Lane lane =
-            in.empty() || (!out.empty() && out[0].lane < in[0].lane) ? out[0].lane : in[0].lane;
-        match_lane(plan, from, to, take_lane(out, lane), take_lane(in, lane), sent[from]);
-      }
+      PairMatcher(plan.ranks[from], plan.ranks[to], sent[from])
+          .match(sends[from]->with(to), recvs[to]->with(from));
     }
   });
-  std::vector<Message> messages;
+  std::vector<MatchedMessage> messages;
   for (const Sent& of_rank : sent) {
     messages.insert(messages.end(), of_rank.messages.begin(), of_rank.messages.end());
-    report.add(of_rank.report);
+    diagnostics.add(of_rank.diagnostics);
   }
   return messages;
 }

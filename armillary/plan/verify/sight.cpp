@@ -1,3 +1,4 @@
+// Operations on sets of block classes, word by word.
 #include "armillary/plan/verify/sight.h"
 
 #include <bit>

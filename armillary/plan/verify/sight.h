@@ -1,4 +1,4 @@
-// sight.h: which blocks see each other, class by class. Internal to verify.
+// sight.h: visibility between classes of blocks. Internal to verify.
 #pragma once
 
 #include <vector>
@@ -7,10 +7,12 @@
 
 namespace armillary::plan::verifier {
 
-/// Which block classes see each other: those of which any two blocks do. What counts one pair of
-/// two classes counts all of theirs.
+/// Tells which classes of query blocks and key blocks see each other: those of which any two blocks
+/// have a visible pair. An op that attends to one pair of blocks of two classes attends to all of
+/// them, so one bit per pair of classes is enough.
 class Sight {
  public:
+  /// Cost: the areas of all pairs of blocks, on all cores. Keeps a reference to `sides`.
   Sight(const Plan& plan, const Sides& sides)
       : areas_(plan.problem.mask, plan.blocks),
         sides_(sides),
@@ -24,15 +26,17 @@ class Sight {
       }
     }
   }
+  /// The key classes that a query class sees.
   const Bits& of_query(int q_class) const { return of_query_[q_class]; }
+  /// The query classes that see a key class.
   const Bits& of_key(int kv_class) const { return of_key_[kv_class]; }
 
-  /// The first two blocks of the classes that see each other, or -1 and -1.
-  struct Pair {
+  /// The first two blocks of two classes that have a visible pair, or -1 and -1: for messages.
+  struct BlockPair {
     int q = -1;
     int kv = -1;
   };
-  Pair first(int q_class, int kv_class) const {
+  BlockPair first(int q_class, int kv_class) const {
     const Classes& queries = sides_.q.blocks;
     const Classes& keys = sides_.kv.blocks;
     for (int q = queries.begin(q_class); q < queries.end(q_class); ++q) {
@@ -46,14 +50,15 @@ class Sight {
  private:
   BlockAreas areas_;
   const Sides& sides_;
+  // The same relation twice: by query class, and by key class.
   std::vector<Bits> of_query_;
   std::vector<Bits> of_key_;
 };
 
-/// One of `required` that is not in `given`, or -1.
+/// The first class that is in `required` and not in `given`, or -1.
 int first_missing(const Bits& required, const Bits& given);
 
-/// The classes of blocks.
+/// The set of the classes of these blocks. Requires borders at both ends of every run of them.
 Bits bits_of(const BlockIds& blocks, const Classes& classes);
 
 }  // namespace armillary::plan::verifier

@@ -1,32 +1,37 @@
-// structure.h: the rules `form`, `blocks`, `loan` and `match`: a plan that can be read at all.
+// structure.h: the rules `blocks`, `well_formed`, `zero_copy` and `match`. Internal to verify.
+//
+// They are checked in the order of the functions below, and each function requires that the ones
+// before it found nothing. After them a plan can be read without a check of any index.
 #pragma once
 
 #include "armillary/plan/plan.h"
-#include "armillary/plan/verify/report.h"
+#include "armillary/plan/verify/diagnostics.h"
 
 namespace armillary::plan::verifier {
 
 /// Rule `blocks`, first part: the blocks partition the tokens. After it, sizes may be computed.
-void check_partition(const Plan& plan, Report& report);
+void check_partition(const Plan& plan, Diagnostics& diagnostics);
 
-/// Rule `form`. After it, every index in the plan may be used without a check.
-void check_form(const Plan& plan, Report& report);
+/// Rule `well_formed`, all ranks on all cores. After it, every index in the plan may be used
+/// without a check.
+void check_well_formed(const Plan& plan, Diagnostics& diagnostics);
 
 /// Rule `blocks`, second part: inputs, outputs and saved tiles lie where they should.
-void check_externals(const Plan& plan, Report& report);
+void check_externals(const Plan& plan, Diagnostics& diagnostics);
 
-/// Rule `loan`. Requires `form`.
-void check_loans(const Plan& plan, Report& report);
+/// Rule `zero_copy`, all ranks on all cores.
+void check_zero_copy(const Plan& plan, Diagnostics& diagnostics);
 
-/// The two ends of a message.
-struct Message {
+/// A message: op `send` of rank `from` meets op `recv` of rank `to`.
+struct MatchedMessage {
   Rank from = 0;
-  int send = 0;  ///< Op of `from`.
+  int send = 0;
   Rank to = 0;
-  int recv = 0;  ///< Op of `to`.
+  int recv = 0;
 };
 
-/// Rule `match`. Returns the messages of a plan that obeys it.
-std::vector<Message> match_messages(const Plan& plan, Report& report);
+/// Rule `match`. Returns the messages of a plan that obeys it, by sender, then receiver, then lane,
+/// in program order.
+std::vector<MatchedMessage> match_messages(const Plan& plan, Diagnostics& diagnostics);
 
 }  // namespace armillary::plan::verifier

@@ -1,4 +1,5 @@
-// structure_test.cpp: plans broken in the rules blocks, form and match, and where verify says so.
+// structure_test.cpp: plans that break the rules blocks, well_formed and match, and the diagnostics
+// that verify gives.
 #include "armillary/plan/verify/structure.h"
 
 #include <gtest/gtest.h>
@@ -6,15 +7,17 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "armillary/plan/verify/broken_plan.h"
+#include "armillary/plan/operands.h"
+#include "armillary/plan/testing/broken_plan.h"
 
 namespace armillary::plan {
 namespace {
 
-void expect_blocks(const Breakage& slip, const std::string& message) {
-  expect_first_forward(slip, {-1, -1, "blocks", message});
+void expect_blocks(const Breakage& kind, const std::string& message) {
+  expect_first_forward(kind, {-1, -1, "blocks", message});
 }
 
 TEST(VerifyBlocks, PartitionTheTokens) {
@@ -54,7 +57,7 @@ TEST(VerifyBlocks, HaveRunsWithinTheTokens) {
   refused({.begin = 1, .count = 1, .step = 1, .width = kMost});
 }
 
-/// One stripe has no next one: its step says nothing.
+/// The step of a single stripe has no meaning.
 TEST(VerifyBlocks, MayListAnIntervalAsOneWideStripe) {
   Plan plan = ring_forward();
   plan.blocks.kv[1].runs = {{.begin = 4, .count = 1, .step = 1, .width = 2},
@@ -62,8 +65,8 @@ TEST(VerifyBlocks, MayListAnIntervalAsOneWideStripe) {
   EXPECT_EQ(verify(plan), std::vector<Diagnostic>{});
 }
 
-void expect_form(const Breakage& slip, Rank rank, int op, const std::string& message) {
-  expect_first_forward(slip, {rank, op, "form", message});
+void expect_form(const Breakage& kind, Rank rank, int op, const std::string& message) {
+  expect_first_forward(kind, {rank, op, "well_formed", message});
 }
 
 TEST(VerifyForm, OneProgramPerRank) {
@@ -128,30 +131,35 @@ TEST(VerifyForm, MessagesGoToOtherRanksOnCommLanes) {
   expect_form([](Plan& p) { ops(p, 1)[6].lane = 3; }, 1, 6, "attend on comm lane 3");
 }
 
+void swap_q_and_k(Op& attend) {
+  std::swap(attend.views[AttendOperand::kQ], attend.views[AttendOperand::kK]);
+}
+
 TEST(VerifyForm, OperandsAreWhatTheOpTakes) {
-  expect_form([](Plan& p) { std::swap(ops(p, 0)[6].views[0], ops(p, 0)[6].views[1]); }, 0, 6,
-              "operand q is k; it must be q");
-  expect_form([](Plan& p) { ops(p, 0)[6].views[3].tile = 7; }, 0, 6,
+  expect_form([](Plan& p) { swap_q_and_k(ops(p, 0)[6]); }, 0, 6, "operand q is k; it must be q");
+  expect_form([](Plan& p) { ops(p, 0)[6].views[AttendOperand::kOut].tile = 7; }, 0, 6,
               "operand out is out; it must be partial out");
-  expect_form([](Plan& p) { ops(p, 0)[8].views[2].tile = 7; }, 0, 8,
+  expect_form([](Plan& p) { ops(p, 0)[8].views[FinishOperand::kPartOut].tile = 7; }, 0, 8,
               "operand part_out is out; it must be partial out");
   expect_form(
       [](Plan& p) {
-        ops(p, 0)[6].views[3].heads = {0, 2};
+        ops(p, 0)[6].views[AttendOperand::kOut].heads = {0, 2};
       },
       0, 6, "q{0} heads 0-4 and partial out{0} heads 0-2 differ in blocks or heads");
   expect_form(
       [](Plan& p) {
-        ops(p, 0)[7].views[2] = {1, {0, 2}, {0}};
+        ops(p, 0)[7].views[AttendOperand::kV] = {1, {0, 2}, {0}};
       },
       0, 7, "k{1} heads 0-2 and v{0} heads 0-2 differ in blocks or heads");
   expect_form(
       [](Plan& p) {
-        ops(p, 0)[6].views[1].heads = ops(p, 0)[6].views[2].heads = {0, 1};
+        Views& views = ops(p, 0)[6].views;
+        views[AttendOperand::kK].heads = views[AttendOperand::kV].heads = {0, 1};
       },
       0, 6, "k{0} heads 0-1 does not hold the KV heads of q{0} heads 0-4");
-  expect_first(ring_backward(), [](Plan& p) { ops(p, 0)[17].views[1].tile = 15; },
-               {0, 17, "form", "add of partial dk{0} heads 0-2 and partial dv{0} heads 0-2"});
+  expect_first(
+      ring_backward(), [](Plan& p) { ops(p, 0)[17].views[AddOperand::kPart].tile = 15; },
+      {0, 17, "well_formed", "add of partial dk{0} heads 0-2 and partial dv{0} heads 0-2"});
 }
 
 TEST(VerifyForm, StepsCountFromZero) {
@@ -168,10 +176,10 @@ Plan narrow_plan(const std::string& strategy, Pass pass) {
 
 TEST(VerifyForm, OnlySumsThatTravelAreNarrow) {
   expect_first(ring_backward(), [](Plan& p) { tile(p, 0, 10).narrow = true; },
-               {0, -1, "form", "tile 10: dk cannot be narrow"});
+               {0, -1, "well_formed", "tile 10: dk cannot be narrow"});
   const auto refused = [](int id, const std::string& message) {
     expect_first(narrow_plan("ring", Pass::Forward), [&](Plan& p) { tile(p, 0, id).narrow = true; },
-                 {0, -1, "form", message});
+                 {0, -1, "well_formed", message});
   };
   refused(0, "tile 0: k cannot be narrow");
   refused(6, "tile 6: lse cannot be narrow");
@@ -184,12 +192,16 @@ TEST(VerifyForm, NarrowSumsAreAddedToWideOnes) {
       std::find_if(mine.begin(), mine.end(), [](const Op& op) { return op.kind == OpKind::Add; });
   ASSERT_NE(sum, mine.end());
   const int i = static_cast<int>(sum - mine.begin());
-  const auto refused = [&](const Breakage& slip, const std::string& operand) {
+  const auto refused = [&](const Breakage& kind, const std::string& operand) {
     expect_first(
-        plan, slip,
-        {0, i, "form", "operand " + operand + " is narrow; it must be in the accumulator"});
+        plan, kind,
+        {0, i, "well_formed", "operand " + operand + " is narrow; it must be in the accumulator"});
   };
-  refused([&](Plan& p) { std::swap(ops(p, 0)[i].views[0], ops(p, 0)[i].views[1]); }, "acc");
+  const auto swap_operands = [&](Plan& p) {
+    Views& views = ops(p, 0)[i].views;
+    std::swap(views[AddOperand::kAcc], views[AddOperand::kPart]);
+  };
+  refused(swap_operands, "acc");
   refused([&](Plan& p) { ops(p, 0)[i].kind = OpKind::Copy; }, "src");
 }
 
@@ -200,8 +212,8 @@ TEST(VerifyForm, NoOpWritesWhereItReads) {
         p.ranks[0].slots[tile(p, 0, 2).slot].bytes *= 2;
       },
       0, 6, "operands out and q share slot 2");
-  expect_first(ring_backward(), [](Plan& p) { ops(p, 1)[17].views[1].tile = 10; },
-               {1, 17, "form", "operands acc and part share slot 13"});
+  expect_first(ring_backward(), [](Plan& p) { ops(p, 1)[17].views[AddOperand::kPart].tile = 10; },
+               {1, 17, "well_formed", "operands acc and part share slot 13"});
 }
 
 TEST(VerifyBlocks, TilesOfTheCallerLieOnTheirOwners) {
@@ -264,34 +276,34 @@ TEST(VerifyBlocks, ASumMayLieWhereItsResultWill) {
   move_to(plan, 5, 7);
   move_to(plan, 6, 8);
   EXPECT_EQ(verify(plan), std::vector<Diagnostic>{});
-  // Not when it is rounded, nor when a part of it is something else's.
+  // Not if it is rounded, nor if a part of it belongs to another tile.
   plan.problem.dtype = Dtype::Bf16;
   EXPECT_FALSE(verify(plan).empty());
 }
 
 TEST(VerifyForm, OpsHaveAsManyOperandsAsTheyTake) {
   expect_first_forward([](Plan& p) { ops(p, 0)[8].views.push_back(whole(p, 0, 5)); },
-                       {0, 8, "form", "finish with 5 operands; it takes 4"});
+                       {0, 8, "well_formed", "finish with 5 operands; it takes 4"});
   expect_first_forward([](Plan& p) { ops(p, 0)[8].views.pop_back(); },
-                       {0, 8, "form", "finish with 3 operands; it takes 4"});
+                       {0, 8, "well_formed", "finish with 3 operands; it takes 4"});
   expect_first_forward([](Plan& p) { ops(p, 0)[0].views.clear(); },
-                       {0, 0, "form", "send with 0 operands; it takes 1 or more"});
+                       {0, 0, "well_formed", "send with 0 operands; it takes 1 or more"});
 }
 
 TEST(VerifyForm, FreshSumsAreOfOneKernelCall) {
-  const auto fresh = [](Plan& p) { ops(p, 0)[6].fresh_q = true; };
+  const auto init = [](Plan& p) { ops(p, 0)[6].init_q = true; };
   Plan plan = ring_forward();
-  fresh(plan);
+  init(plan);
   EXPECT_EQ(verify(plan), std::vector<Diagnostic>{}) << "cleared, and then written";
   drop(plan, 0, 4);
   drop(plan, 0, 4);
   EXPECT_EQ(verify(plan), std::vector<Diagnostic>{}) << "written by its first call";
-  expect_first_forward([](Plan& p) { ops(p, 0)[7].fresh_q = true; },
+  expect_first_forward([](Plan& p) { ops(p, 0)[7].init_q = true; },
                        {0, 8, "complete", "partial out{0} heads 0-4 lacks key block 0"});
-  expect_first_forward([](Plan& p) { ops(p, 0)[6].fresh_kv = true; },
-                       {0, 6, "form", "attend has no sums of keys that it could begin"});
-  expect_first_forward([](Plan& p) { ops(p, 0)[8].fresh_q = true; },
-                       {0, 8, "form", "finish has no sums of queries that it could begin"});
+  expect_first_forward([](Plan& p) { ops(p, 0)[6].init_kv = true; },
+                       {0, 6, "well_formed", "attend has no sums of keys that it could begin"});
+  expect_first_forward([](Plan& p) { ops(p, 0)[8].init_q = true; },
+                       {0, 8, "well_formed", "finish has no sums of queries that it could begin"});
 }
 
 TEST(VerifyMatch, EverySendMeetsOneReceiveOfAnEqualView) {
@@ -323,16 +335,16 @@ TEST(VerifyForm, BothEndsAreNarrowOrNeither) {
   const Plan plan = narrow_plan("ring", Pass::Backward);
   const std::vector<Op>& mine = plan.ranks[1].ops;
   const auto recv = std::find_if(mine.begin(), mine.end(), [&](const Op& op) {
-    return op.kind == OpKind::Recv && plan.ranks[1].tiles[op.views[0].tile].narrow;
+    return op.kind == OpKind::Recv && plan.ranks[1].tiles[op.views.front().tile].narrow;
   });
   ASSERT_NE(recv, mine.end());
   expect_first(plan,
                [&](Plan& p) {
-                 Tile& received = tile(p, 1, recv->views[0].tile);
+                 Tile& received = tile(p, 1, recv->views.front().tile);
                  received.narrow = false;
                  p.ranks[1].slots[received.slot].bytes *= 2;
                },
-               {1, static_cast<int>(recv - mine.begin()), "form",
+               {1, static_cast<int>(recv - mine.begin()), "well_formed",
                 "partial dk{1} heads 0-2 travels in fp32; under wire input it travels in bf16"});
 }
 

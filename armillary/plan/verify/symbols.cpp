@@ -1,19 +1,27 @@
+// Runs a plan on symbols. The constructor marks the tiles that the caller fills. run() then takes
+// the events one by one: a message copies the cells of its views, and a compute op has one method
+// that checks the operands and changes the cells of what it writes. check_results() looks at the
+// outputs. A method stops at its first diagnostic; operands are addressed by the names of
+// operands.h.
 #include "armillary/plan/verify/symbols.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
+#include "armillary/plan/operands.h"
 #include "armillary/plan/verify/sight.h"
 
 namespace armillary::plan::verifier {
 namespace {
 
+/// The contents of all slots of all ranks, while the plan runs.
 class Symbols {
  public:
-  Symbols(const Plan& plan, const std::vector<Message>& messages, Report& report)
+  Symbols(const Plan& plan, const std::vector<MatchedMessage>& messages, Diagnostics& diagnostics)
       : plan_(plan),
         messages_(messages),
-        report_(report),
+        diagnostics_(diagnostics),
         sides_(sides_of(plan)),
         sight_(plan, sides_),
         passed_delta_(sides_.q.blocks.count(), std::vector<char>(sides_.q.heads.count())) {
@@ -28,7 +36,7 @@ class Symbols {
 
   void run(const std::vector<Event>& events) {
     for (const Event& event : events) {
-      if (report_.full()) return;
+      if (diagnostics_.full()) return;
       if (event.message >= 0) {
         deliver(messages_[event.message]);
       } else {
@@ -37,6 +45,7 @@ class Symbols {
     }
   }
 
+  /// Outputs, and in forward the saved tiles, must be whole at the end.
   void check_results() {
     for (const RankProgram& program : plan_.ranks) {
       std::vector<int> results = program.outputs;
@@ -49,9 +58,9 @@ class Symbols {
   }
 
  private:
-  using Spot = Spots::Spot;
+  using Cell = ViewCells::Cell;
 
-  /// What an op works on: the views of op `op` of `rank`.
+  /// An op of a rank; the functions below address its views.
   struct Place {
     Rank rank;
     int op;
@@ -61,35 +70,40 @@ class Symbols {
   const Tile& tile(Place at, std::size_t v) const { return program(at).tiles[view(at, v).tile]; }
   std::string name(Place at, std::size_t v) const { return describe(program(at), view(at, v)); }
 
-  /// Classes of query heads that read a class of KV heads.
+  /// The classes of query heads that read a class of KV heads.
   ClassRange readers(int kv_class) const {
     const Classes& classes = sides_.kv.heads;
     const int group = plan_.problem.group_size();
     return sides_.q.heads.sharing({classes.begin(kv_class) * group, classes.end(kv_class) * group});
   }
 
-  /// Cells of a view that must all be there; empty, with a diagnostic, if they are not.
-  Spots defined(Place at, std::size_t v) {
-    Spots spots = cells_[at.rank].read(view(at, v));
-    if (spots.all_defined()) return spots;
-    report_.add(at.rank, at.op, "undefined", "{} is not there, or not all of it", name(at, v));
+  /// The cells of a view, which must all be there; if they are not, a diagnostic and no cells.
+  ViewCells defined(Place at, std::size_t v) {
+    ViewCells cells = cells_[at.rank].read(view(at, v));
+    if (cells.all_defined()) return cells;
+    diagnostics_.add(at.rank, at.op, "undefined", "{} is not there, or not all of it", name(at, v));
     return {};
   }
 
-  bool all_defined(Place at, std::initializer_list<std::size_t> views) {
-    return std::all_of(views.begin(), views.end(),
-                       [&](std::size_t v) { return !defined(at, v).empty(); });
+  /// True if everything that the op reads without writing it is there.
+  bool inputs_defined(Place at) {
+    const Op& op = program(at).ops[at.op];
+    for (std::size_t v = 0; v < op.views.size(); ++v) {
+      if (access(op, v) == Access::Read && defined(at, v).empty()) return false;
+    }
+    return true;
   }
 
-  /// Requires `source` in another slot.
-  void overwrite(Place at, std::size_t v, const Spots& source) {
+  /// Writes the values of `source` into view `v`. Requires `source` in another slot.
+  void overwrite(Place at, std::size_t v, const ViewCells& source) {
     cells_[at.rank].write(view(at, v)).copy(source);
   }
 
-  void deliver(const Message& message) {
+  /// A message: each view of the receive gets the cells of the same view of the send.
+  void deliver(const MatchedMessage& message) {
     const Place from{message.from, message.send};
     for (std::size_t v = 0; v < program(from).ops[from.op].views.size(); ++v) {
-      const Spots source = defined(from, v);
+      const ViewCells source = defined(from, v);
       if (source.empty()) return;
       overwrite({message.to, message.recv}, v, source);
     }
@@ -105,7 +119,7 @@ class Symbols {
       case OpKind::Merge:
         return merge(at);
       case OpKind::Add:
-        return unite(at, 0, 1);
+        return unite(at, AddOperand::kAcc, AddOperand::kPart);
       case OpKind::Copy:
         return copy(at);
       case OpKind::Clear:
@@ -124,125 +138,151 @@ class Symbols {
     }
   }
 
+  /// Writes final values, or partials that sum over nothing yet, into view `v`.
   void define(Place at, std::size_t v) { cells_[at.rank].write(view(at, v)).define(); }
 
+  /// clear: only a partial can be an empty sum.
   void clear(Place at) {
-    if (!tile(at, 0).partial) {
-      report_.add(at.rank, at.op, "partial", "{} is final and cannot be cleared", name(at, 0));
+    const std::size_t dst = ClearOperand::kDst;
+    if (!tile(at, dst).partial) {
+      diagnostics_.add(at.rank, at.op, "partial", "{} is final and cannot be cleared",
+                       name(at, dst));
       return;
     }
-    define(at, 0);
+    define(at, dst);
   }
 
-  /// Out and lse of one result must sum over the same.
+  /// True if both views are there and sum over the same blocks, as out and lse of one result must.
   bool same_sets(Place at, std::size_t a, std::size_t b) {
-    const Spots left = defined(at, a);
-    const Spots right = defined(at, b);
+    const ViewCells left = defined(at, a);
+    const ViewCells right = defined(at, b);
     if (left.empty() || right.empty()) return false;
     bool same = true;
     auto other = right.begin();
-    for (const Spot& spot : left) {
-      same = same && left.counted().equal(spot.cell, right.counted(), (*other).cell);
+    for (const Cell& cell : left) {
+      same = same && left.contributions().equal(cell.cell, right.contributions(), (*other).cell);
       ++other;
     }
     if (!same) {
-      report_.add(at.rank, at.op, "partial", "{} and {} are over different pairs", name(at, a),
-                  name(at, b));
+      diagnostics_.add(at.rank, at.op, "partial", "{} and {} are over different pairs", name(at, a),
+                       name(at, b));
     }
     return same;
   }
 
-  /// Reports a pair of block classes that a set had already.
+  /// True if one of the classes is -1. Otherwise this pair of classes was in a set already: adds a
+  /// diagnostic that names two blocks of them.
   bool once(Place at, int q_class, int kv_class) {
     if (q_class < 0 || kv_class < 0) return true;
-    const Sight::Pair pair = sight_.first(q_class, kv_class);
-    report_.add(at.rank, at.op, "twice", "query block {} and key block {} are counted twice",
-                pair.q, pair.kv);
+    const Sight::BlockPair pair = sight_.first(q_class, kv_class);
+    diagnostics_.add(at.rank, at.op, "twice",
+                     "query block {} and key block {} are counted twice", pair.q, pair.kv);
     return false;
   }
 
-  /// Counts all visible pairs of the op in the query-side tile `v`.
+  /// Adds all visible pairs of the op to the query-side accumulator `v`. False with a diagnostic if
+  /// one was there already.
   bool count_queries(Place at, std::size_t v) {
-    const Bits keys = bits_of(view(at, 1).blocks, sides_.kv.blocks);
-    const Spots spots = defined(at, v);
-    for (const Spot& spot : spots) {
-      const int q = spot.block_class;
-      const int kv = spots.counted().add(spot.cell, 0, sight_.of_query(q), keys);
+    const Bits keys = bits_of(view(at, QkvOperand::kK).blocks, sides_.kv.blocks);
+    const ViewCells cells = defined(at, v);
+    for (const Cell& cell : cells) {
+      const int q = cell.block_class;
+      const int kv = cells.contributions().add(cell.cell, 0, sight_.of_query(q), keys);
       if (!once(at, q, kv)) return false;
     }
     return true;
   }
 
-  /// Counts all visible pairs of the op in the key-side tile `v`, under each KV head that is read.
+  /// The same for the key-side accumulator `v`, separately for each class of query heads that
+  /// attends and reads the KV heads of the cell.
   bool count_keys(Place at, std::size_t v) {
-    const Bits queries = bits_of(view(at, 0).blocks, sides_.q.blocks);
-    const ClassRange attending = sides_.q.heads.sharing(view(at, 0).heads);
-    const Spots spots = defined(at, v);
-    for (const Spot& spot : spots) {
-      const int kv = spot.block_class;
-      const ClassRange all = readers(spot.head_class);
+    const View& q_view = view(at, QkvOperand::kQ);
+    const Bits queries = bits_of(q_view.blocks, sides_.q.blocks);
+    const ClassRange attending = sides_.q.heads.sharing(q_view.heads);
+    const ViewCells cells = defined(at, v);
+    for (const Cell& cell : cells) {
+      const int kv = cell.block_class;
+      const ClassRange all = readers(cell.head_class);
       const int end = std::min(all.end, attending.end);
       for (int c = std::max(all.begin, attending.begin); c < end; ++c) {
-        const int q = spots.counted().add(spot.cell, c - all.begin, sight_.of_key(kv), queries);
+        const int q =
+            cells.contributions().add(cell.cell, c - all.begin, sight_.of_key(kv), queries);
         if (!once(at, q, kv)) return false;
       }
     }
     return true;
   }
 
-  /// Sums that begin with the op count nothing before it.
-  void begin_fresh_sums(Place at) {
+  /// Accumulators that the op initialises sum over nothing before it.
+  void init_sums(Place at) {
     const Op& op = program(at).ops[at.op];
     for (std::size_t v = 0; v < op.views.size(); ++v) {
       if (access(op, v) == Access::Write) define(at, v);
     }
   }
 
+  /// attend: out and lse sum over the same blocks, so lse gets the sets of out.
   void attend(Place at) {
-    if (!all_defined(at, {0, 1, 2})) return;
-    begin_fresh_sums(at);
-    if (same_sets(at, 3, 4) && count_queries(at, 3)) repeat(at, 4, 3);
+    const std::size_t out = AttendOperand::kOut;
+    const std::size_t lse = AttendOperand::kLse;
+    if (!inputs_defined(at)) return;
+    init_sums(at);
+    if (same_sets(at, out, lse) && count_queries(at, out)) repeat(at, lse, out);
   }
 
-  /// The sums of dk and of dv are two: what the one has already the other may not have yet.
+  /// attend_grad: dk and dv have a set each, because one of them may hold a part already that the
+  /// other does not.
   void attend_grad(Place at) {
-    if (!all_defined(at, {0, 1, 2, 3, 4, 5})) return;
-    begin_fresh_sums(at);
-    if (!all_defined(at, {6, 7, 8})) return;
-    if (count_queries(at, 6) && count_keys(at, 7)) count_keys(at, 8);
-  }
-
-  void attend_all(Place at) {
-    if (!all_defined(at, {0, 1, 2}) || !sees_all_keys(at, 3)) return;
-    define(at, 3);
-    define(at, 4);
-  }
-
-  /// What it writes is the whole gradient, or travels narrow and is a part of it.
-  void attend_grad_all(Place at) {
-    if (!all_defined(at, {0, 1, 2, 3, 4, 5})) return;
-    for (const std::size_t v : {6, 7, 8}) {
-      if (!tile(at, v).partial && !(v == 6 ? sees_all_keys(at, v) : sees_all_queries(at, v)))
-        return;
-      define(at, v);
-      if (!tile(at, v).partial) continue;
-      if (!(v == 6 ? count_queries(at, v) : count_keys(at, v))) return;
+    if (!inputs_defined(at)) return;
+    init_sums(at);
+    for (const std::size_t v : kGrads) {
+      if (defined(at, v).empty()) return;
+    }
+    for (const std::size_t v : kGrads) {
+      if (!count_grad(at, v)) return;
     }
   }
 
-  /// Whether the op attends to all visible keys of the queries that view `v` shows.
+  /// attend_all: the call must see all keys.
+  void attend_all(Place at) {
+    if (!inputs_defined(at) || !sees_all_keys(at, AttendOperand::kOut)) return;
+    define(at, AttendOperand::kOut);
+    define(at, AttendOperand::kLse);
+  }
+
+  /// attend_grad_all: a final gradient must be the whole one; a narrow one is a part of it, and
+  /// what it sums over is followed.
+  void attend_grad_all(Place at) {
+    if (!inputs_defined(at)) return;
+    for (const std::size_t v : kGrads) {
+      const bool partial = tile(at, v).partial;
+      const bool of_q = v == AttendGradOperand::kDQ;
+      if (!partial && !(of_q ? sees_all_keys(at, v) : sees_all_queries(at, v))) return;
+      define(at, v);
+      if (partial && !count_grad(at, v)) return;
+    }
+  }
+
+  /// Adds all visible pairs of the op to gradient `v`.
+  bool count_grad(Place at, std::size_t v) {
+    return v == AttendGradOperand::kDQ ? count_queries(at, v) : count_keys(at, v);
+  }
+
+  /// True if the op attends to all visible keys of the queries that view `v` shows.
   bool sees_all_keys(Place at, std::size_t v) {
-    const Bits keys = bits_of(view(at, 1).blocks, sides_.kv.blocks);
+    const Bits keys = bits_of(view(at, QkvOperand::kK).blocks, sides_.kv.blocks);
     return for_each_class(view(at, v).blocks, sides_.q.blocks, [&](int q) {
       const int missing = first_missing(sight_.of_query(q), keys);
       return lacks_none(at, v, missing < 0 ? -1 : sight_.first(q, missing).kv);
     });
   }
 
-  /// Whether all visible queries, under all heads that read them, attend to the keys of view `v`.
+  /// True if all queries that see the keys of view `v`, in all heads that read its KV heads, attend
+  /// to them in this op.
   bool sees_all_queries(Place at, std::size_t v) {
-    const Bits queries = bits_of(view(at, 0).blocks, sides_.q.blocks);
-    const bool all_heads = view(at, 0).heads == q_heads_of(view(at, v).heads);
+    const View& q_view = view(at, QkvOperand::kQ);
+    const Bits queries = bits_of(q_view.blocks, sides_.q.blocks);
+    const bool all_heads = q_view.heads == q_heads_of(view(at, v).heads);
     return for_each_class(view(at, v).blocks, sides_.kv.blocks, [&](int kv) {
       const int missing =
           first_missing(sight_.of_key(kv), all_heads ? queries : Bits(queries.size()));
@@ -250,12 +290,13 @@ class Symbols {
     });
   }
 
+  /// All query heads that read some KV heads.
   Heads q_heads_of(const Heads& kv_heads) const {
     const int group = plan_.problem.group_size();
     return {kv_heads.begin * group, kv_heads.end * group};
   }
 
-  /// False as soon as one of the classes of the blocks does not pass.
+  /// Calls `pass` for each class of the blocks; false as soon as one call returns false.
   template <class Pass>
   static bool for_each_class(const BlockIds& blocks, const Classes& classes, const Pass& pass) {
     for (const IdRun& run : blocks.runs()) {
@@ -267,135 +308,153 @@ class Symbols {
     return true;
   }
 
-  /// Reports the block of the other side that is missing; -1: none is.
+  /// True if `missing` is -1. Otherwise adds a diagnostic that view `v` lacks this block of the
+  /// other side.
   bool lacks_none(Place at, std::size_t v, int missing) {
     if (missing < 0) return true;
-    report_.add(at.rank, at.op, "complete", "{} lacks {} block {}", name(at, v),
-                is_kv(tile(at, v).tensor) ? "query" : "key", missing);
+    diagnostics_.add(at.rank, at.op, "complete", "{} lacks {} block {}", name(at, v),
+                     is_kv(tile(at, v).tensor) ? "query" : "key", missing);
     return false;
   }
 
-  /// Counts in tile `v` what was counted in `like`, whose sets were the same.
+  /// Gives view `v` the sets of view `like`; both had the same sets before the op.
   void repeat(Place at, std::size_t v, std::size_t like) {
     overwrite(at, v, cells_[at.rank].read(view(at, like)));
   }
 
-  /// acc += part, over disjoint sets.
+  /// Adds view `part` to view `acc`. Both must be partial and sum over disjoint sets.
   void unite(Place at, std::size_t acc, std::size_t part) {
-    const Spots into = defined(at, acc);
-    const Spots from = defined(at, part);
+    const ViewCells into = defined(at, acc);
+    const ViewCells from = defined(at, part);
     if (into.empty() || from.empty()) return;
     if (!tile(at, acc).partial || !tile(at, part).partial) {
-      report_.add(at.rank, at.op, "partial", "{} and {} must both be partial to be summed",
-                  name(at, acc), name(at, part));
+      diagnostics_.add(at.rank, at.op, "partial", "{} and {} must both be partial to be summed",
+                       name(at, acc), name(at, part));
       return;
     }
     auto more = from.begin();
-    for (const Spot& spot : into) {
-      if (!into.counted().add(spot.cell, from.counted(), (*more).cell)) {
-        report_.add(at.rank, at.op, "twice", "{} and {} share a pair", name(at, acc),
-                    name(at, part));
+    for (const Cell& cell : into) {
+      if (!into.contributions().add(cell.cell, from.contributions(), (*more).cell)) {
+        diagnostics_.add(at.rank, at.op, "twice", "{} and {} share a pair", name(at, acc),
+                         name(at, part));
         return;
       }
       ++more;
     }
   }
 
+  /// merge: out and lse of both sides belong together, and the two partials share no key.
   void merge(Place at) {
-    if (!same_sets(at, 0, 1) || !same_sets(at, 2, 3)) return;
-    unite(at, 0, 2);
-    unite(at, 1, 3);
+    if (!same_sets(at, MergeOperand::kOut, MergeOperand::kLse)) return;
+    if (!same_sets(at, MergeOperand::kPartOut, MergeOperand::kPartLse)) return;
+    unite(at, MergeOperand::kOut, MergeOperand::kPartOut);
+    unite(at, MergeOperand::kLse, MergeOperand::kPartLse);
   }
 
+  /// copy: moves a tile as it is, or makes the final gradient of a complete sum.
   void copy(Place at) {
-    const Spots source = defined(at, 1);
+    const std::size_t dst = CopyOperand::kDst;
+    const std::size_t src = CopyOperand::kSrc;
+    const ViewCells source = defined(at, src);
     if (source.empty()) return;
-    if (tile(at, 0).partial == tile(at, 1).partial) {
-      if (tile(at, 0).slot == tile(at, 1).slot) {
-        cells_[at.rank].rename(view(at, 0).tile);
+    // As it is: in place the slot only changes its tile.
+    if (tile(at, dst).partial == tile(at, src).partial) {
+      if (tile(at, dst).slot == tile(at, src).slot) {
+        cells_[at.rank].rename(view(at, dst).tile);
       } else {
-        overwrite(at, 0, source);
+        overwrite(at, dst, source);
       }
       return;
     }
-    const bool gradient = tile(at, 1).tensor == Tensor::DQ || is_kv(tile(at, 1).tensor);
-    if (tile(at, 0).partial || !gradient) {
-      report_.add(at.rank, at.op, "partial", "{} cannot become {} by a copy", name(at, 1),
-                  name(at, 0));
+    // A sum becomes a result. Out and lse do so by `finish` only, and no result becomes a sum.
+    const bool gradient = tile(at, src).tensor == Tensor::DQ || is_kv(tile(at, src).tensor);
+    if (tile(at, dst).partial || !gradient) {
+      diagnostics_.add(at.rank, at.op, "partial", "{} cannot become {} by a copy", name(at, src),
+                       name(at, dst));
       return;
     }
-    if (check_complete(at, 1)) define(at, 0);
+    if (check_complete(at, src)) define(at, dst);
   }
 
+  /// delta: its rows must not have passed a delta before, on this or another rank.
   void delta(Place at) {
-    if (!all_defined(at, {1, 2, 3})) return;
-    const Spots made = cells_[at.rank].write(view(at, 0));
+    if (!inputs_defined(at)) return;
+    const ViewCells made = cells_[at.rank].write(view(at, DeltaOperand::kDelta));
     made.define();
-    for (const Spot& spot : made) {
-      char& passed = passed_delta_[spot.block_class][spot.head_class];
+    for (const Cell& cell : made) {
+      char& passed = passed_delta_[cell.block_class][cell.head_class];
       if (passed != 0) {
-        report_.add(at.rank, at.op, "twice", "query block {} passes delta twice: {}",
-                    sides_.q.blocks.begin(spot.block_class), name(at, 0));
+        diagnostics_.add(at.rank, at.op, "twice", "query block {} passes delta twice: {}",
+                         sides_.q.blocks.begin(cell.block_class), name(at, DeltaOperand::kDelta));
         return;
       }
       passed = 1;
     }
   }
 
+  /// All rows must have passed a delta at the end.
   void check_deltas() {
     const Classes& heads = sides_.q.heads;
     for (int q = 0; q < sides_.q.blocks.count(); ++q) {
       for (int head = 0; head < heads.count(); ++head) {
         if (passed_delta_[q][head] != 0) continue;
-        report_.add(-1, -1, "complete", "query block {} heads {}-{} passes delta on no rank",
-                    sides_.q.blocks.begin(q), heads.begin(head), heads.end(head));
+        diagnostics_.add(-1, -1, "complete", "query block {} heads {}-{} passes delta on no rank",
+                         sides_.q.blocks.begin(q), heads.begin(head), heads.end(head));
       }
     }
   }
 
+  /// finish: the partial result must be over all keys.
   void finish(Place at) {
-    if (!same_sets(at, 2, 3) || !check_complete(at, 2)) return;
-    define(at, 0);
-    define(at, 1);
+    if (!same_sets(at, FinishOperand::kPartOut, FinishOperand::kPartLse)) return;
+    if (!check_complete(at, FinishOperand::kPartOut)) return;
+    define(at, FinishOperand::kOut);
+    define(at, FinishOperand::kLse);
   }
 
-  /// A block of the other side that a partial result still lacks, or -1.
-  int lacks(Tensor tensor, const Spot& spot, const Counted& counted) const {
-    const int own = spot.block_class;
+  /// A block of the other side that the cell of a partial tile still lacks, or -1.
+  int lacks(Tensor tensor, const Cell& cell, const Contributions& contributions) const {
+    const int own = cell.block_class;
     if (!is_kv(tensor)) {
-      const int missing = counted.missing(spot.cell, 0, sight_.of_query(own));
+      const int missing = contributions.missing(cell.cell, 0, sight_.of_query(own));
       return missing < 0 ? -1 : sight_.first(own, missing).kv;
     }
-    const ClassRange all = readers(spot.head_class);
+    // Gradients of keys need the queries of every head that reads them.
+    const ClassRange all = readers(cell.head_class);
     for (int c = all.begin; c < all.end; ++c) {
-      const int missing = counted.missing(spot.cell, c - all.begin, sight_.of_key(own));
+      const int missing = contributions.missing(cell.cell, c - all.begin, sight_.of_key(own));
       if (missing >= 0) return sight_.first(missing, own).q;
     }
     return -1;
   }
 
+  /// True if all cells of view `v` are there and lack nothing.
   bool check_complete(Place at, std::size_t v) {
-    const Spots spots = defined(at, v);
+    const ViewCells cells = defined(at, v);
     const Tensor tensor = tile(at, v).tensor;
-    for (const Spot& spot : spots) {
-      if (!lacks_none(at, v, lacks(tensor, spot, spots.counted()))) return false;
+    for (const Cell& cell : cells) {
+      if (!lacks_none(at, v, lacks(tensor, cell, cells.contributions()))) return false;
     }
-    return !spots.empty();
+    return !cells.empty();
   }
 
+  /// A tile of the caller must be there at the end, unless it is empty.
   void check_result(const RankProgram& program, int id) {
     const Tile& tile = program.tiles[id];
     if (tile.blocks.empty() || tile.heads.count() == 0) return;
     const View view{.tile = id, .heads = tile.heads, .blocks = tile.blocks};
     if (!cells_[program.rank].read(view).all_defined()) {
-      report_.add(program.rank, -1, "complete", "{} is not whole at the end",
-                  describe(program, view));
+      diagnostics_.add(program.rank, -1, "complete", "{} is not whole at the end",
+                       describe(program, view));
     }
   }
 
+  static constexpr std::array kGrads{AttendGradOperand::kDQ, AttendGradOperand::kDK,
+                                     AttendGradOperand::kDV};
+
   const Plan& plan_;
-  const std::vector<Message>& messages_;
-  Report& report_;
+  const std::vector<MatchedMessage>& messages_;
+  Diagnostics& diagnostics_;
   Sides sides_;
   Sight sight_;
   /// By query block class, then head class: whether its rows have passed `delta`, on any rank.
@@ -405,11 +464,11 @@ class Symbols {
 
 }  // namespace
 
-void run_symbols(const Plan& plan, const std::vector<Message>& messages,
-                 const std::vector<Event>& events, Report& report) {
-  Symbols symbols(plan, messages, report);
+void run_symbols(const Plan& plan, const std::vector<MatchedMessage>& messages,
+                 const std::vector<Event>& events, Diagnostics& diagnostics) {
+  Symbols symbols(plan, messages, diagnostics);
   symbols.run(events);
-  if (report.empty()) symbols.check_results();
+  if (diagnostics.empty()) symbols.check_results();
 }
 
 }  // namespace armillary::plan::verifier

@@ -1,5 +1,5 @@
-// symbols_test.cpp: plans broken in the rules undefined, twice, partial and complete, and where
-// verify says so.
+// symbols_test.cpp: plans that break the rules undefined, twice, partial and complete, and the
+// diagnostics that verify gives.
 #include "armillary/plan/verify/symbols.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/plan/verify/broken_plan.h"
+#include "armillary/plan/operands.h"
+#include "armillary/plan/testing/broken_plan.h"
 
 namespace armillary::plan {
 namespace {
@@ -26,7 +27,7 @@ TEST(VerifyUndefined, NothingIsReadThatWasNotWritten) {
       {1, 5, "undefined", "partial out{1} heads 0-4 is not there, or not all of it"});
   expect_first_forward(
       [](Plan& p) {
-        ops(p, 1)[4].views[0].heads = {0, 3};
+        ops(p, 1)[4].views[ClearOperand::kDst].heads = {0, 3};
       },
       {1, 6, "undefined", "partial out{1} heads 0-4 is not there, or not all of it"});
   expect_first(ring_backward(), [](Plan& p) { drop(p, 0, 4); },
@@ -55,8 +56,9 @@ TEST(VerifyUndefined, AlsoWhereLanesCouldRunAhead) {
   const auto pass_on_late = [](Plan& p, bool replaced) {
     std::vector<Op>& mine = ops(p, 2);
     const auto is_k_of = [&](const Op& op, OpKind kind, Rank rank, int block) {
-      const Tile& moved = p.ranks[rank].tiles[op.views[0].tile];
-      return op.kind == kind && moved.tensor == Tensor::K && op.views[0].blocks.front() == block;
+      const Tile& moved = p.ranks[rank].tiles[op.views.front().tile];
+      return op.kind == kind && moved.tensor == Tensor::K &&
+             op.views.front().blocks.front() == block;
     };
     const auto send = std::find_if(mine.begin(), mine.end(),
                                    [&](const Op& op) { return is_k_of(op, OpKind::Send, 2, 1); });
@@ -68,7 +70,7 @@ TEST(VerifyUndefined, AlsoWhereLanesCouldRunAhead) {
     }
     if (replaced) {
       const int other = add_tile_like(p, 2, 0);
-      tile(p, 2, other).slot = tile(p, 2, late.views[0].tile).slot;
+      tile(p, 2, other).slot = tile(p, 2, late.views.front().tile).slot;
       mine.push_back(
           {.kind = OpKind::Copy, .step = 2, .views = {whole(p, 2, other), whole(p, 2, 0)}});
     }
@@ -122,7 +124,7 @@ TEST(VerifyPartial, OnlyPartialsAreAccumulated) {
                [](Plan& p) {
                  insert(p, 0, 21, ops(p, 0)[17]);
                  ops(p, 0)[21].step = ops(p, 0)[20].step;
-                 ops(p, 0)[21].views[0].tile = 17;
+                 ops(p, 0)[21].views[AddOperand::kAcc].tile = 17;
                },
                {0, 21, "partial",
                 "dk{0} heads 0-2 and partial dk{0} heads 0-2 must both be partial to be summed"});
@@ -149,8 +151,8 @@ struct MergedPlan {
   MergedPlan() {
     part_out = add_tile_like(plan, 0, 5);
     part_lse = add_tile_like(plan, 0, 6);
-    ops(plan, 0)[7].views[3] = whole(plan, 0, part_out);
-    ops(plan, 0)[7].views[4] = whole(plan, 0, part_lse);
+    ops(plan, 0)[7].views[AttendOperand::kOut] = whole(plan, 0, part_out);
+    ops(plan, 0)[7].views[AttendOperand::kLse] = whole(plan, 0, part_lse);
     insert(plan, 0, 8,
            {.kind = OpKind::Merge,
             .step = 1,
@@ -167,32 +169,33 @@ struct MergedPlan {
 };
 
 TEST(VerifyPartial, MergedOutAndLseSumOverTheSame) {
-  const auto expect_refused = [](const Breakage& slip, int op) {
+  const auto expect_error = [](const Breakage& kind, int op) {
     const std::string out = "partial out{0} heads 0-4";
     const std::string lse = "partial lse{0} heads 0-4";
-    expect_first(MergedPlan().plan, slip,
+    expect_first(MergedPlan().plan, kind,
                  {0, op, "partial", out + " and " + lse + " are over different pairs"});
   };
   const MergedPlan good;
-  // What is merged, and what it is merged into, without the pairs of its lse.
-  expect_refused(
+  // The part that is merged, then the result that it is merged into, with a cleared lse.
+  expect_error(
       [&](Plan& p) {
         const View lse = whole(p, 0, good.part_lse);
         insert(p, 0, MergedPlan::kMerge, {.kind = OpKind::Clear, .step = 1, .views = {lse}});
       },
       MergedPlan::kMerge + 1);
-  expect_refused(
+  expect_error(
       [](Plan& p) {
         const View lse = whole(p, 0, 6);
         insert(p, 0, MergedPlan::kMerge, {.kind = OpKind::Clear, .step = 1, .views = {lse}});
       },
       MergedPlan::kMerge + 1);
   // Each out with the lse of the other: both are over all pairs after the merge, and it is wrong.
-  expect_refused(
+  expect_error(
       [&](Plan& p) {
         Views& merged = ops(p, 0)[MergedPlan::kMerge].views;
-        std::swap(merged[1], merged[3]);
-        ops(p, 0)[MergedPlan::kMerge + 1].views[3] = whole(p, 0, good.part_lse);
+        std::swap(merged[MergeOperand::kLse], merged[MergeOperand::kPartLse]);
+        ops(p, 0)[MergedPlan::kMerge + 1].views[FinishOperand::kPartLse] =
+            whole(p, 0, good.part_lse);
       },
       MergedPlan::kMerge);
 }
@@ -273,7 +276,7 @@ TEST(VerifyComplete, EveryResultIsWholeAtTheEnd) {
                        {1, -1, "complete", "out{1} heads 0-4 is not whole at the end"});
   expect_first(ring_backward(), [](Plan& p) { drop(p, 0, 20); },
                {0, -1, "complete", "dv{0} heads 0-2 is not whole at the end"});
-  // What forward saves must last, too.
+  // Saved tiles must last to the end, too.
   expect_first_forward(
       [](Plan& p) {
         const int other = add_tile_like(p, 0, 6);

@@ -1,3 +1,7 @@
+// Rule `order`, by a graph of waits. (1) RankWaits makes the graph of one rank, on all cores: ops
+// and batches in lane order, and waits through slots (hazards.h). (2) wait_graph() puts the graphs
+// of all ranks side by side and connects them by messages. (3) A topological sort gives the order
+// of events; nodes that are left over are on or behind a cycle, of which one is found and printed.
 #include "armillary/plan/verify/waits.h"
 
 #include <algorithm>
@@ -7,22 +11,23 @@
 #include <span>
 #include <utility>
 
-#include "armillary/plan/each_rank.h"
 #include "armillary/plan/hazards.h"
+#include "armillary/plan/parallel_for_ranks.h"
 
 namespace armillary::plan::verifier {
 namespace {
 
-/// Graph of things that happen. A compute op is one node; a batch is two, its start and its end;
-/// messages from one batch to another are one, between the starts and the ends of the two.
+/// Graph of events; an edge says that one must come before the other. A compute op is one node. A
+/// batch is two nodes, its start and its end. All messages from one batch to another are one node,
+/// after the starts and before the ends of both batches.
 class WaitGraph {
  public:
   struct Node {
     Rank rank = 0;
-    int op = 0;  ///< For batches: the first op of the batch.
+    int op = 0;  ///< The compute op; the first op of a batch; the receive of a message.
     int first_message = 0;
     int messages = 0;
-    bool runs = false;  ///< A compute op.
+    bool runs = false;  ///< True for a compute op.
   };
   struct Edge {
     int before;
@@ -39,7 +44,7 @@ class WaitGraph {
     edges_.reserve(edges);
   }
 
-  /// Another graph beside this one. Returns the place of its first node.
+  /// Adds the nodes and edges of another graph. Returns the index of its first node here.
   int add(const WaitGraph& other) {
     const int first = static_cast<int>(nodes_.size());
     nodes_.insert(nodes_.end(), other.nodes_.begin(), other.nodes_.end());
@@ -47,8 +52,9 @@ class WaitGraph {
     return first;
   }
 
-  /// Nodes in an order that respects all edges; shorter than the graph if there is a cycle. What
-  /// became possible last happens first: what it touches is still in the cache.
+  /// Nodes in an order that respects all edges; fewer than the graph has if there is a cycle. The
+  /// ready nodes are a stack, so the node that became ready last comes first: the cells that it
+  /// touches are then still in the cache.
   std::vector<int> sort() {
     waits_.resize(nodes_.size());
     for (const Edge& edge : edges_) ++waits_[edge.after];
@@ -72,11 +78,11 @@ class WaitGraph {
 
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<Edge>& edges() const { return edges_; }
-  /// After `sort`: does the node wait for ever?
+  /// True if the node did not get its turn in `sort`.
   bool stuck(int node) const { return waits_[node] > 0; }
 
  private:
-  /// Edges by their first node, one after the other.
+  /// The edges sorted by their first node, in one array (compressed sparse rows).
   class Followers {
    public:
     Followers(std::size_t nodes, const std::vector<Edge>& edges)
@@ -98,40 +104,43 @@ class WaitGraph {
 
   std::vector<Node> nodes_;
   std::vector<Edge> edges_;
-  std::vector<int> waits_;
+  std::vector<int> waits_;  ///< By node: edges into it that are still open.
 };
 
-/// Where an op starts and ends in the graph.
+/// The nodes at which an op starts and ends; one and the same node for a compute op.
 struct Span {
   int start = -1;
   int end = -1;
   bool operator==(const Span&) const = default;
 };
 
+/// The latest batch of a lane.
 struct Batch {
   int step = 0;
   Span span;
 };
 
-/// What one rank does, and in which order.
+/// The graph of one rank. Nodes are added op by op; messages are not in it yet.
 class RankWaits {
  public:
-  RankWaits(const RankProgram& program, int limit) : program_(program), report_(limit) {
+  RankWaits(const RankProgram& program, int limit) : program_(program), diagnostics_(limit) {
     add_ops();
     add_dependencies();
   }
   const WaitGraph& graph() const { return graph_; }
   WaitGraph take_graph() { return std::move(graph_); }
-  const Report& report() const { return report_; }
+  const Diagnostics& diagnostics() const { return diagnostics_; }
   const Span& span(int op) const { return spans_[op]; }
 
  private:
+  /// Adds the nodes of all ops, and the edges that keep the order of each lane.
   void add_ops() {
     std::map<Lane, Batch> last;
-    int computed = -1;  // The compute op before.
+    int computed = -1;  // The last compute op so far.
     spans_.reserve(program_.ops.size());
     for (int i = 0; i < static_cast<int>(program_.ops.size()); ++i) {
       const Op& op = program_.ops[i];
+      // A compute op follows the compute op before it.
       if (!op.is_comm()) {
         const int node = graph_.add({.rank = program_.rank, .op = i, .runs = true});
         if (computed >= 0) {
@@ -142,6 +151,7 @@ class RankWaits {
         spans_.push_back({node, node});
         continue;
       }
+      // A message joins the batch of its lane, or begins one that follows the batch before.
       const auto before = last.find(op.lane);
       const bool first = before == last.end();
       if (!first) check_step(i, before->second.step);
@@ -156,23 +166,27 @@ class RankWaits {
     }
   }
 
+  /// Steps of a lane must not decrease.
   void check_step(int i, int before) {
     const Op& op = program_.ops[i];
     if (before <= op.step) return;
-    report_.add(program_.rank, i, "order", "lane {} goes back from step {} to {}", op.lane, before,
-                op.step);
+    diagnostics_.add(program_.rank, i, "order", "lane {} goes back from step {} to {}", op.lane,
+                     before, op.step);
   }
 
-  /// Ops of a lane follow each other anyway: of another lane the last one waited for is enough, and
-  /// that only if no op before it in its own lane waits for as much.
+  /// Adds the waits through slots. Ops of one lane follow each other anyway, so an op needs one
+  /// edge per other lane, from the last op there that it waits for; and no edge if an earlier op of
+  /// its own lane waits for that op or a later one already.
   void add_dependencies() {
-    // Of a lane, the last op of another that it waits for.
+    // By (own lane, other lane): the last op of the other lane that an edge comes from.
     std::map<std::pair<Lane, Lane>, int> reached;
     for_each_dependencies(program_, [&](int i, std::span<const int> waits) {
       const Lane own = program_.ops[i].lane;
+      // Ops of one batch start together, so they must not wait for each other.
       for (const int earlier : waits) {
         if (spans_[earlier].start != spans_[i].start) continue;
-        report_.add(program_.rank, i, "order", "conflicts with op {} of its own batch", earlier);
+        diagnostics_.add(program_.rank, i, "order", "conflicts with op {} of its own batch",
+                         earlier);
       }
       for (auto earlier = waits.rbegin(); earlier != waits.rend(); ++earlier) {
         const Lane lane = program_.ops[*earlier].lane;
@@ -186,17 +200,20 @@ class RankWaits {
   }
 
   const RankProgram& program_;
-  Report report_;
+  Diagnostics diagnostics_;
   WaitGraph graph_;
   std::vector<Span> spans_;
 };
 
-/// What all ranks do. Reports what is wrong with a rank on its own.
-WaitGraph wait_graph(const Plan& plan, const std::vector<Message>& messages, Report& report) {
+/// The graph of all ranks and messages. Adds the diagnostics of single ranks.
+WaitGraph wait_graph(const Plan& plan, const std::vector<MatchedMessage>& messages,
+                     Diagnostics& diagnostics) {
+  // The graphs of the ranks.
   std::vector<std::unique_ptr<RankWaits>> ranks(plan.ranks.size());
-  for_each_rank(plan.problem.world, [&](Rank rank) {
-    ranks[rank] = std::make_unique<RankWaits>(plan.ranks[rank], report.limit());
+  parallel_for_ranks(plan.problem.world, [&](Rank rank) {
+    ranks[rank] = std::make_unique<RankWaits>(plan.ranks[rank], diagnostics.limit());
   });
+  // One graph with room for all of them and for the messages.
   std::size_t nodes = messages.size();
   std::size_t edges = 4 * messages.size();
   for (const auto& waits : ranks) {
@@ -208,12 +225,13 @@ WaitGraph wait_graph(const Plan& plan, const std::vector<Message>& messages, Rep
   std::vector<int> first_nodes;
   for (const auto& waits : ranks) {
     first_nodes.push_back(graph.add(waits->take_graph()));
-    report.add(waits->report());
+    diagnostics.add(waits->diagnostics());
   }
   const auto span_of = [&](Rank rank, int op) {
     const Span& span = ranks[rank]->span(op);
     return Span{first_nodes[rank] + span.start, first_nodes[rank] + span.end};
   };
+  // Messages between the same two batches are one node; in the list they follow each other.
   const int count = static_cast<int>(messages.size());
   for (int first = 0, end = 0; first < count; first = end) {
     const Span send = span_of(messages[first].from, messages[first].send);
@@ -234,9 +252,9 @@ WaitGraph wait_graph(const Plan& plan, const std::vector<Message>& messages, Rep
   return graph;
 }
 
-/// Nodes of a cycle, each waiting for the next. Requires that some node never happened.
+/// The nodes of a cycle, each waiting for the next. Requires that some node is stuck.
 std::vector<const WaitGraph::Node*> find_cycle(const WaitGraph& graph) {
-  // One that did not happen, for each that did not.
+  // For each stuck node, one stuck node that it waits for. There always is one.
   std::vector<int> waits_for(graph.nodes().size(), -1);
   int at = -1;
   for (const WaitGraph::Edge& edge : graph.edges()) {
@@ -244,6 +262,8 @@ std::vector<const WaitGraph::Node*> find_cycle(const WaitGraph& graph) {
     waits_for[edge.after] = edge.before;
     at = edge.before;
   }
+  // Following these must come back to a node that was seen: it is on a cycle, which is walked
+  // again.
   std::vector<bool> seen(graph.nodes().size());
   for (; !seen[at]; at = waits_for[at]) seen[at] = true;
   std::vector<const WaitGraph::Node*> cycle;
@@ -254,8 +274,8 @@ std::vector<const WaitGraph::Node*> find_cycle(const WaitGraph& graph) {
   return cycle;
 }
 
-/// One diagnostic for every compute op and batch of the cycle.
-void report_cycle(const WaitGraph& graph, const Plan& plan, Report& report) {
+/// Adds one diagnostic for every compute op and batch of a cycle, from the lowest rank and op on.
+void add_cycle(const WaitGraph& graph, const Plan& plan, Diagnostics& diagnostics) {
   using Node = WaitGraph::Node;
   std::vector<const Node*> cycle = find_cycle(graph);
   const auto op_of = [&](const Node* node) -> const Op& {
@@ -266,6 +286,7 @@ void report_cycle(const WaitGraph& graph, const Plan& plan, Report& report) {
     return op_of(a).is_comm() ? op_of(a).lane == op_of(b).lane && op_of(a).step == op_of(b).step
                               : a->op == b->op;
   };
+  // Begin with the lowest rank and op, and name neighbours of the same batch once.
   const auto first = std::min_element(cycle.begin(), cycle.end(), [](const Node* a, const Node* b) {
     return std::pair(a->rank, a->op) < std::pair(b->rank, b->op);
   });
@@ -275,24 +296,25 @@ void report_cycle(const WaitGraph& graph, const Plan& plan, Report& report) {
   for (std::size_t i = 0; i < cycle.size(); ++i) {
     const Node& other = *cycle[(i + 1) % cycle.size()];
     const Op& op = op_of(cycle[i]);
-    report.add(cycle[i]->rank, cycle[i]->op, "order", "deadlock: {}{} waits for rank {} op {}",
-               to_string(op.kind),
-               op.is_comm() ? fmt::format(" (lane {}, step {})", op.lane, op.step) : "", other.rank,
-               other.op);
+    diagnostics.add(cycle[i]->rank, cycle[i]->op, "order", "deadlock: {}{} waits for rank {} op {}",
+                    to_string(op.kind),
+                    op.is_comm() ? fmt::format(" (lane {}, step {})", op.lane, op.step) : "",
+                    other.rank, other.op);
   }
 }
 
 }  // namespace
 
-std::vector<Event> order_events(const Plan& plan, const std::vector<Message>& messages,
-                                Report& report) {
-  WaitGraph graph = wait_graph(plan, messages, report);
-  if (!report.empty()) return {};
+std::vector<Event> order_events(const Plan& plan, const std::vector<MatchedMessage>& messages,
+                                Diagnostics& diagnostics) {
+  WaitGraph graph = wait_graph(plan, messages, diagnostics);
+  if (!diagnostics.empty()) return {};
   const std::vector<int> order = graph.sort();
   if (order.size() < graph.nodes().size()) {
-    report_cycle(graph, plan, report);
+    add_cycle(graph, plan, diagnostics);
     return {};
   }
+  // Starts and ends of batches are no events.
   std::vector<Event> events;
   events.reserve(order.size() + messages.size());
   for (const int n : order) {

@@ -1,4 +1,5 @@
-// waits.h: the rule `order`: who waits for whom, and an order in which all can happen.
+// waits.h: the rule `order`: the graph of waits, and an order of all ops that respects it. Internal
+// to verify.
 #pragma once
 
 #include <vector>
@@ -7,18 +8,18 @@
 
 namespace armillary::plan::verifier {
 
-/// Something that happens: a compute op of a rank, or a message (both ends at once).
+/// One event of a run: a compute op of a rank, or a message (both ends at once).
 struct Event {
-  int message = -1;  ///< Its place in the messages; -1: a compute op.
-  Rank rank = 0;     ///< Compute op.
-  int op = 0;
+  int message = -1;  ///< Index of the message; -1: a compute op.
+  Rank rank = 0;     ///< Compute op only.
+  int op = 0;        ///< Compute op only.
 };
 
-/// All events in an order that respects every wait, assuming the worst of the machine: no
-/// buffering, and a batch of a lane starts after the one before is complete. Reports rule `order`
-/// and returns nothing if a batch conflicts with itself, steps of a lane decrease, or waits form a
-/// cycle, of which every op is then named.
-std::vector<Event> order_events(const Plan& plan, const std::vector<Message>& messages,
-                                Report& report);
+/// All events in an order that respects every wait, for the strictest machine: no buffering, and a
+/// batch of a lane starts after the batch before is complete. Adds a diagnostic of the rule `order`
+/// and returns nothing if ops of a batch conflict, steps of a lane decrease, or waits form a cycle;
+/// then every op of the cycle is named.
+std::vector<Event> order_events(const Plan& plan, const std::vector<MatchedMessage>& messages,
+                                Diagnostics& diagnostics);
 
 }  // namespace armillary::plan::verifier

@@ -1,4 +1,4 @@
-// waits_test.cpp: plans broken in the rule order, and where verify says so.
+// waits_test.cpp: plans that break the rule order, and the diagnostics that verify gives.
 #include "armillary/plan/verify/waits.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "armillary/plan/verify/broken_plan.h"
+#include "armillary/plan/testing/broken_plan.h"
 
 namespace armillary::plan {
 namespace {
@@ -23,7 +23,7 @@ TEST(VerifyOrder, StepsOfTheComputeLaneDoNotDecrease) {
 }
 
 TEST(VerifyOrder, NoOpOfABatchConflictsWithAnother) {
-  // Rank 1 passes on to rank 0 what arrives in the same batch.
+  // Rank 1 sends a tile to rank 0 that arrives in the same batch.
   expect_first_forward(
       [](Plan& p) {
         const int back = add_tile_like(p, 0, 0);

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "armillary/plan/verify/broken_plan.h"
+#include "armillary/plan/testing/broken_plan.h"
 
 namespace armillary::plan {
 namespace {
@@ -17,17 +17,17 @@ Plan wired(Dtype dtype, Wire wire, const std::string& strategy, Pass pass) {
   return make_plan(problem, parse_strategy(strategy), pass);
 }
 
-/// The message of a sum of this tensor: both its tiles.
+/// The tiles of a sum of this tensor at both ends of its message.
 struct WiredSum {
-  int sent = -1;      ///< Of rank 0.
-  int received = -1;  ///< Of rank 1.
+  int sent = -1;      ///< A tile of rank 0.
+  int received = -1;  ///< A tile of rank 1.
 };
 
 WiredSum sum_of(Plan& plan, Tensor tensor) {
   const auto moved = [&](Rank rank, OpKind kind) {
     for (const Op& op : ops(plan, rank)) {
-      const Tile& shown = tile(plan, rank, op.views[0].tile);
-      if (op.kind == kind && shown.tensor == tensor && shown.partial) return op.views[0].tile;
+      const Tile& shown = tile(plan, rank, op.views.front().tile);
+      if (op.kind == kind && shown.tensor == tensor && shown.partial) return op.views.front().tile;
     }
     return -1;
   };
@@ -56,7 +56,7 @@ TEST(VerifyWire, ASumTravelsInTheInputDtypeWhereTheProblemAsksForIt) {
     ASSERT_TRUE(tile(plan, 0, sum_of(plan, tensor).sent).narrow);
     ASSERT_EQ(first_of(plan), "exact");
     flip(plan, tensor);
-    EXPECT_EQ(first_of(plan), std::string("form: partial ") + name +
+    EXPECT_EQ(first_of(plan), std::string("well_formed: partial ") + name +
                                   "{1} heads 0-2 travels in fp32; under wire input it travels in "
                                   "bf16");
   }
@@ -64,8 +64,9 @@ TEST(VerifyWire, ASumTravelsInTheInputDtypeWhereTheProblemAsksForIt) {
   ASSERT_TRUE(tile(out, 0, sum_of(out, Tensor::Out).sent).narrow);
   ASSERT_EQ(first_of(out), "exact");
   flip(out, Tensor::Out);
-  EXPECT_EQ(first_of(out),
-            "form: partial out{1} heads 0-4 travels in fp32; under wire input it travels in fp16");
+  EXPECT_EQ(
+      first_of(out),
+      "well_formed: partial out{1} heads 0-4 travels in fp32; under wire input it travels in fp16");
 }
 
 TEST(VerifyWire, ASumTravelsInTheAccumulatorWhereTheProblemAsksForIt) {
@@ -77,7 +78,7 @@ TEST(VerifyWire, ASumTravelsInTheAccumulatorWhereTheProblemAsksForIt) {
     ASSERT_EQ(first_of(plan), "exact") << to_string(dtype);
     flip(plan, Tensor::DK);
     const int sent = sum_of(plan, Tensor::DK).sent;
-    EXPECT_EQ(first_of(plan), "form: tile " + std::to_string(sent) + ": dk cannot be narrow")
+    EXPECT_EQ(first_of(plan), "well_formed: tile " + std::to_string(sent) + ": dk cannot be narrow")
         << to_string(dtype);
   }
 }
@@ -87,7 +88,7 @@ TEST(VerifyWire, LogSumExpsTravelInTheAccumulator) {
   const int sent = sum_of(plan, Tensor::Lse).sent;
   ASSERT_FALSE(tile(plan, 0, sent).narrow);
   flip(plan, Tensor::Lse);
-  EXPECT_EQ(first_of(plan), "form: tile " + std::to_string(sent) + ": lse cannot be narrow");
+  EXPECT_EQ(first_of(plan), "well_formed: tile " + std::to_string(sent) + ": lse cannot be narrow");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// work_test.cpp: how few blocks and heads verify tells apart, which is what it costs. Counts,
-// not times: `./dev bench verify` measures those.
+// work_test.cpp: verify tells few blocks and heads apart, and its cost follows from their number.
+// These are counts, not times: `./dev bench verify` measures those.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "armillary/plan/hazards.h"
-#include "armillary/plan/verify/broken_plan.h"
+#include "armillary/plan/testing/broken_plan.h"
 #include "armillary/plan/verify/classes.h"
 #include "tests/sanitized.h"
 
@@ -20,7 +20,7 @@ constexpr int kManyRanks = kSanitized ? 16 : 64;
 constexpr int kManyRanks = 16;
 #endif
 
-/// Of 4 ranks with 16 blocks each.
+/// A problem of 4 ranks with 16 blocks each.
 Sides sides_of_many_blocks(const std::string& strategy, Pass pass) {
   const Problem problem{.world = 4,
                         .heads = 8,
@@ -49,8 +49,8 @@ TEST(VerifyWork, ClassesAreTheRanksAndTheHeadGroupsOfAFullMask) {
   }
 }
 
-/// What the run on symbols looks at: the views of all ops, and their cells (a block class with a
-/// head class each).
+/// The work of the run on symbols: the views of all ops, and their cells (a block class with a head
+/// class each).
 struct Work {
   std::int64_t views = 0;
   std::int64_t cells = 0;
@@ -127,8 +127,8 @@ TEST(VerifyWork, OfAMillionOpsIsAFewClassesAView) {
   expect_exact_with_little_work(many_slices, "allgather:slices=16");
 }
 
-/// What is derived and ordered stays in proportion to the plan, also where many messages share a
-/// tile: every slice of a gather is 63 of them into a slot that held another slice.
+/// The number of waits stays in proportion to the plan, also if many messages share a tile: every
+/// slice of a gather is 63 of them into a slot that held another slice.
 TEST(VerifyWork, OpsWaitForFewOthers) {
   const Problem problem{.world = 64,
                         .heads = 64,

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "armillary/core/error.h"
-#include "armillary/train/counting_allocator.h"
+#include "armillary/train/testing/counting_allocator.h"
 
 namespace armillary::train {
 namespace {
@@ -85,7 +85,7 @@ TEST(CrossEntropy, IgnoredTokensAndNoTokensCountNothing) {
   EXPECT_EQ(empty.dweight_VE.abs().max().item<double>(), 0);
 }
 
-/// The logits of all tokens, in whatever copy, would be most of the memory here.
+/// Logits of all tokens, in any copy, would be most of the memory here.
 TEST(CrossEntropy, LogitsOfAllTokensAreNeverThere) {
   constexpr std::int64_t kTokens = 4096;
   constexpr std::int64_t kVocabulary = 5000;

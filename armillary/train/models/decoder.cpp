@@ -1,3 +1,8 @@
+// decoder.cpp: modules of the decoder, its initialization and its loss.
+//
+// The rotation is computed once for a pass and shared by all layers. `run` applies the
+// recomputation policy to a layer: the layer itself only sees the attention function that it is
+// given. Q, K and V are products of one fused linear, handed to attention in the order K, V, Q.
 #include "armillary/train/models/decoder.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -17,11 +22,13 @@
 namespace armillary::train {
 namespace {
 
+/// The implementation of norm and linear that the options ask for.
 std::shared_ptr<const LayerOps> ops_of(const DecoderOptions& options) {
   return options.fused() ? fused_cpu_ops(options.native_bf16())
                          : separate_ops(options.native_bf16());
 }
 
+/// Angles position * theta^(-2 i / head_dim) for pair i (RoFormer, arXiv:2104.09864).
 Rotation rotation_at(const at::Tensor& positions_L, std::int64_t head_dim, double theta) {
   const auto exponents = at::arange(0, head_dim, 2, at::kDouble) / static_cast<double>(head_dim);
   const auto frequencies = at::pow(theta, -exponents);
@@ -30,11 +37,12 @@ Rotation rotation_at(const at::Tensor& positions_L, std::int64_t head_dim, doubl
   return {angles.cos().to(at::kFloat), angles.sin().to(at::kFloat)};
 }
 
-/// A layer's output under its policy.
+/// The output of a layer under a recomputation policy.
 at::Tensor run(Block& layer, Recompute policy, const at::Tensor& x_BLE, const Rotation& rotation,
                const Attends& attends) {
   if (policy == Recompute::None) return layer->forward(x_BLE, rotation, attends.attend);
-  // Backward calls it when the caller's attends and rotation may be gone.
+  // The layer as a function of x. It owns all that it uses: backward calls it when the caller's
+  // attends and rotation may be gone.
   const auto with = [layer, rotation](Attend attend) {
     return [layer, rotation, attend = std::move(attend)](const at::Tensor& x) mutable {
       return layer->forward(x, rotation, attend);
@@ -44,19 +52,23 @@ at::Tensor run(Block& layer, Recompute policy, const at::Tensor& x_BLE, const Ro
     const Layer again = with(attends.attend);
     return recomputed(x_BLE, layer->parameters(), again, again);
   }
+
+  // AttentionOutput. The first run leaves the replay of its attention in `replay`, which the second
+  // run calls instead of attention.
   ARMILLARY_CHECK(attends.keep);
   const auto replay = std::make_shared<Attend>();
   const Attend first = [keep = attends.keep, replay](const QkvShape& shape) {
-    const AttendAndKeep::Call call = keep.begin(shape);
+    const AttendAndKeep::InProgress call = keep.begin(shape);
     const auto finish = [finish = call.finish, replay](const at::Tensor& q_BLHD,
                                                        const at::Tensor& k_BLGD,
                                                        const at::Tensor& v_BLGD) {
       KeptOutput kept = finish(q_BLHD, k_BLGD, v_BLGD);
-      *replay = std::move(kept.again);
+      *replay = std::move(kept.replay);
       return kept.out_BLHD;
     };
-    return Attend::Call{call.take_k, call.take_v, finish};
+    return Attend::InProgress{call.take_k, call.take_v, finish};
   };
+  // Begins the replay that the first run left.
   const Attend again = [replay](const QkvShape& shape) { return replay->begin(shape); };
   return recomputed(x_BLE, layer->parameters(), with(first), with(again));
 }
@@ -84,24 +96,29 @@ AttentionImpl::AttentionImpl(const DecoderOptions& options)
 
 at::Tensor AttentionImpl::forward(const at::Tensor& x_BLE, const RmsNorm& norm,
                                   const Rotation& rotation, const Attend& attend) {
+  // Indices of the three products.
   constexpr std::size_t kQ = 0;
   constexpr std::size_t kK = 1;
   constexpr std::size_t kV = 2;
-  const Attend::Call call = attend.begin(
+  const Attend::InProgress call = attend.begin(
       {x_BLE.size(0), x_BLE.size(1), heads_, kv_heads_, head_dim_, x_BLE.scalar_type()});
-  const auto made = [&](std::size_t i, const at::Tensor& y) {
-    const at::Tensor x = y.view({y.size(0), y.size(1), y.size(2) / head_dim_, head_dim_});
-    const at::Tensor given = i == kV ? x : rotated(x, rotation.cos_LC, rotation.sin_LC);
-    if (i == kK) call.take_k(given);
-    if (i == kV) call.take_v(given);
-    return given;
+
+  // Splits a product into heads, rotates q and k, and hands k and v to attention at once.
+  const auto rotate_and_feed = [&](std::size_t i, const at::Tensor& product) {
+    const std::int64_t heads = product.size(2) / head_dim_;
+    const at::Tensor x = product.view({product.size(0), product.size(1), heads, head_dim_});
+    const at::Tensor value = i == kV ? x : rotated(x, rotation.cos_LC, rotation.sin_LC);
+    if (i == kK) call.take_k(value);
+    if (i == kV) call.take_v(value);
+    return value;
   };
-  const auto made_grad = [rotation](std::size_t i, const at::Tensor& dgiven) {
-    return i == kV ? dgiven : rotated_back(dgiven, rotation.cos_LC, rotation.sin_LC);
+  const auto rotate_grad = [rotation](std::size_t i, const at::Tensor& dvalue) {
+    return i == kV ? dvalue : rotated_back(dvalue, rotation.cos_LC, rotation.sin_LC);
   };
-  const auto qkv =
-      ops_->linear_of_norm(x_BLE, norm->norm(), {wq_->weight(), wk_->weight(), wv_->weight()},
-                           {.order = {kK, kV, kQ}, .made = made, .made_grad = made_grad});
+  const EachProduct each{
+      .order = {kK, kV, kQ}, .transform = rotate_and_feed, .transform_grad = rotate_grad};
+  const auto qkv = ops_->linear_of_norm(x_BLE, norm->norm(),
+                                        {wq_->weight(), wk_->weight(), wv_->weight()}, each);
   const at::Tensor out_BLHD = call.finish(qkv[kQ], qkv[kK], qkv[kV]);
   return ops_->linear(out_BLHD.flatten(2), wo_->weight());
 }
@@ -116,11 +133,13 @@ FeedForwardImpl::FeedForwardImpl(const DecoderOptions& options)
 }
 
 at::Tensor FeedForwardImpl::forward(const at::Tensor& x_BLE, const RmsNorm& norm) {
+  // SwiGLU: gate and up are products of the same norm(x).
   if (w3_) {
     const auto gate_and_up =
         ops_->linear_of_norm(x_BLE, norm->norm(), {w1_->weight(), w3_->weight()});
     return ops_->linear(swiglu(gate_and_up[0], gate_and_up[1]), w2_->weight());
   }
+  // GELU.
   const at::Tensor hidden = ops_->linear_of_norm(x_BLE, norm->norm(), {w1_->weight()})[0];
   return ops_->linear_of_gelu(hidden, w2_->weight());
 }
@@ -142,7 +161,7 @@ DecoderImpl::DecoderImpl(const DecoderOptions& options)
       tok_embeddings_(register_module("tok_embeddings",
                                       torch::nn::Embedding(options.vocab_size(), options.dim()))),
       norm_(nullptr) {
-  kernel::choose_vector_math();
+  kernel::choose_vector_math();  // rotation_at calls ATen's cos and sin
   const auto layers = register_module("layers", torch::nn::ModuleList());
   for (std::int64_t i = 0; i < options.n_layers(); ++i) {
     layers_.emplace_back(options);
@@ -156,15 +175,16 @@ DecoderImpl::DecoderImpl(const DecoderOptions& options)
 
 void DecoderImpl::initialize(std::int64_t seed) {
   const at::NoGradGuard no_grad;
-  // A generator of our own: the global one is shared by all ranks of the process.
+  // Not the global generator: all ranks of the process share it.
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(seed));
   const double residual = 0.02 / std::sqrt(2.0 * static_cast<double>(options_.n_layers()));
   for (auto& parameter : named_parameters()) {
     const std::string& name = parameter.key();
-    if (parameter.value().dim() == 1) continue;  // norms are 1
+    if (parameter.value().dim() == 1) continue;  // a norm, which is 1 already
     double deviation = 0.02;
     if (name.ends_with("wo.weight") || name.ends_with("w2.weight")) deviation = residual;
-    // The first norm divides by it, and so does the gradient: 0.02 would make that 50 times larger.
+    // The first norm divides by the size of the embedding, and so does its gradient, which a
+    // deviation of 0.02 would make 50 times larger.
     if (name == "tok_embeddings.weight" && !options_.tied()) deviation = 1;
     parameter.value().normal_(0, deviation, generator);
   }

@@ -5,15 +5,14 @@
 //             --norm--> --output--> logits_BLV
 //
 // Pre-norm with RMSNorm, rotary positions, grouped-query attention, GELU or SwiGLU, no biases.
-// Sub-modules
-// have the names of torchtitan's llama3 (layers.0.attention.wq.weight). Include from sources only:
-// module headers of libtorch are heavy.
+// Sub-modules have the names of torchtitan's llama3 (layers.0.attention.wq.weight). Include it from
+// sources only: libtorch's headers of modules are heavy.
 //
-// Dtypes. Parameters are fp32. With dtype bf16 the matrices are rounded to bf16 where they are
-// used, and activations are bf16; norms and rotations compute in fp32 and round their result.
+// Dtypes. Parameters are fp32. With dtype bf16 the matrices are rounded to bf16 when they are used,
+// and activations are bf16; norms and rotations compute in fp32 and round their result.
 //
-// Memory. Of a layer, autograd keeps x, q, k, v, out, h and the feed-forward before GELU, or before
-// and after SwiGLU; with a policy of recompute.h less.
+// Memory. Autograd keeps these activations of a layer: x, q, k, v, out, h, the input of GELU, or
+// the inputs and the output of SwiGLU; fewer with a policy of recompute.h.
 //
 //   B batch, L tokens of this rank, E dim, H query heads, G KV heads, D head dim, V vocabulary
 #pragma once
@@ -32,16 +31,19 @@
 
 namespace armillary::train {
 
-/// cos and sin of the rotation of each pair of dims at each position, fp32, [L, D/2].
+/// cos and sin of the angle by which each pair of dims turns at each position, fp32, [L, D/2].
 struct Rotation {
   at::Tensor cos_LC;
   at::Tensor sin_LC;
 };
 
+/// RMSNorm over dim E, with its weight.
 class RmsNormImpl : public torch::nn::Module {
  public:
   explicit RmsNormImpl(const DecoderOptions& options);
+  /// norm(x_BLE), as an op of its own.
   at::Tensor forward(const at::Tensor& x_BLE);
+  /// Weight and epsilon, for an op that fuses the norm with a product.
   Norm norm() const { return {weight_, eps_}; }
 
  private:
@@ -51,11 +53,12 @@ class RmsNormImpl : public torch::nn::Module {
 };
 TORCH_MODULE(RmsNorm);
 
-/// A matrix [out, in] that multiplies every token (layer_ops.h); no bias.
+/// A matrix [out, in] that multiplies every token, without bias. LayerOps does the product.
 class ProjectionImpl : public torch::nn::Module {
  public:
   ProjectionImpl(std::int64_t in, std::int64_t out)
       : weight_(register_parameter("weight", at::zeros({out, in}))) {}
+  /// [out, in], fp32; 0 until DecoderImpl::initialize.
   const at::Tensor& weight() const { return weight_; }
 
  private:
@@ -63,10 +66,11 @@ class ProjectionImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Projection);
 
+/// Projections to q, k, v, rotation of q and k, attention, and the projection of its output.
 class AttentionImpl : public torch::nn::Module {
  public:
   explicit AttentionImpl(const DecoderOptions& options);
-  /// Of norm(x). `attend` is shown k, then v, before q is projected.
+  /// Attention of norm(x_BLE). Hands k, then v, to `attend` before q is projected.
   at::Tensor forward(const at::Tensor& x_BLE, const RmsNorm& norm, const Rotation& rotation,
                      const Attend& attend);
 
@@ -79,21 +83,25 @@ class AttentionImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Attention);
 
+/// The MLP of a layer: w2 gelu(w1 x), or w2 (silu(w1 x) * w3 x).
 class FeedForwardImpl : public torch::nn::Module {
  public:
   explicit FeedForwardImpl(const DecoderOptions& options);
-  at::Tensor forward(const at::Tensor& x_BLE, const RmsNorm& norm);  ///< Of norm(x).
+  /// The MLP of norm(x_BLE).
+  at::Tensor forward(const at::Tensor& x_BLE, const RmsNorm& norm);
 
  private:
   std::shared_ptr<const LayerOps> ops_;
   Projection w1_, w2_;
-  Projection w3_{nullptr};  ///< Of SwiGLU alone.
+  Projection w3_{nullptr};  ///< Null unless SwiGLU.
 };
 TORCH_MODULE(FeedForward);
 
+/// One layer: x + attention(norm(x)) = h, then h + feed_forward(norm(h)).
 class BlockImpl : public torch::nn::Module {
  public:
   explicit BlockImpl(const DecoderOptions& options);
+  /// Gives x_BLE of the next layer. Collective if `attend` is.
   at::Tensor forward(const at::Tensor& x_BLE, const Rotation& rotation, const Attend& attend);
 
  private:
@@ -103,36 +111,41 @@ class BlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
+/// The whole model on one rank's tokens. Threads: that of the rank; ranks have replicas of their
+/// own.
 class DecoderImpl : public torch::nn::Module {
  public:
   explicit DecoderImpl(const DecoderOptions& options);
 
-  /// Draws all parameters from `seed` alone, the same on every rank: matrices normal(0, 0.02),
-  /// those that end in the residual stream divided by sqrt(2 n_layers) (GPT-2); the embedding
-  /// normal(0, 1) (torchtitan) unless it is the output too; norms 1.
+  /// Draws all parameters from `seed` alone, so they are equal on all ranks: matrices normal(0,
+  /// 0.02), those whose product is added to the residual stream divided by sqrt(2 n_layers)
+  /// (GPT-2); the embedding normal(0, 1) (torchtitan) unless it is the output too; norms 1.
   void initialize(std::int64_t seed);
 
-  /// tokens_BL int64; positions_L int64: the place of each token in the whole sequence, in whatever
-  /// order this rank keeps them. Returns logits_BLV in `dtype`. L may be 0.
+  /// Returns logits_BLV in `dtype`. tokens_BL int64; positions_L int64: the place of each token in
+  /// the whole sequence, in any order. L may be 0.
   at::Tensor forward(const at::Tensor& tokens_BL, const at::Tensor& positions_L,
                      const Attends& attends);
 
-  /// Sum over the tokens of -log of the probability of their label, fp64; labels_BL int64,
-  /// kIgnoredLabel counts nothing. That of `forward` and at::cross_entropy_loss, up to the order of
-  /// sums, with the logits of `chunk_tokens` tokens at a time (cross_entropy.h).
+  /// Sum over the tokens of -log of the probability of their label, fp64, differentiable. labels_BL
+  /// int64; a token with kIgnoredLabel adds nothing. Equals at::cross_entropy_loss of `forward` up
+  /// to the order of sums, but holds the logits of `chunk_tokens` tokens at a time
+  /// (cross_entropy.h).
   at::Tensor loss(const at::Tensor& tokens_BL, const at::Tensor& positions_L,
                   const at::Tensor& labels_BL, const Attends& attends, std::int64_t chunk_tokens);
 
  private:
+  /// Input of the output matrix: the last norm's output.
   at::Tensor features(const at::Tensor& tokens_BL, const at::Tensor& positions_L,
                       const Attends& attends);
+  /// The output matrix: the embedding if it is tied.
   const at::Tensor& output_weight() const;
 
   DecoderOptions options_;
   torch::nn::Embedding tok_embeddings_;
   std::vector<Block> layers_;
   RmsNorm norm_;
-  Projection output_{nullptr};  ///< Absent if tied.
+  Projection output_{nullptr};  ///< Null if the output is tied to the embedding.
 };
 TORCH_MODULE(Decoder);
 

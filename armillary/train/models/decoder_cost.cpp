@@ -1,3 +1,4 @@
+// decoder_cost.cpp: counts by the shapes of decoder.h and by what its autograd functions keep.
 #include "armillary/train/models/decoder_cost.h"
 
 #include "armillary/core/checked.h"
@@ -14,19 +15,20 @@ TokenBytes token_bytes(const DecoderOptions& options, std::int64_t kv_dim) {
   const std::int64_t dim = options.dim();
   const std::int64_t hidden = options.hidden_dim();
   const std::int64_t lse = 4 * options.n_heads();
-  // What is made of the products of the feed-forward, or the gradient of that; where bf16 is
-  // multiplied as fp32, that and x as fp32.
+  // Scratch of backward: the MLP's activation or its gradient. Without native bf16 there are fp32
+  // copies too, 6 bytes more per element of it and of x.
   const std::int64_t wide = value_bytes < 4 && !options.native_bf16() ? 6 : 0;
-  // SwiGLU keeps both products and what it makes of them, and has a gradient of each.
+  // SwiGLU keeps both products and its output, and has a gradient for each product.
   const std::int64_t kept = is_swiglu(options) ? 3 * hidden : hidden;
   const std::int64_t grads = is_swiglu(options) ? 2 * hidden : 0;
+  // Kept of a layer: x, q, out, h; k, v; the MLP; log-sum-exp; 1 / rms of two norms.
   return {.layer = value_bytes * (4 * dim + 2 * kv_dim + kept) + lse + 8,
           .input = value_bytes * dim,
           .output = value_bytes * dim + lse,
           .backward = (value_bytes + wide) * (hidden + dim) + value_bytes * (2 * dim + grads),
-          // Features, their gradient, and that once more, scaled.
+          // Input of the output matrix, its gradient, and the scaled copy of that.
           .loss = 3 * value_bytes * dim,
-          // Logits, their log-softmax and its gradient, in fp32 or wider than they are.
+          // Logits, their log-softmax and its gradient, 4 bytes each.
           .chunk = 12 * options.vocab_size()};
 }
 
@@ -39,7 +41,7 @@ ModelCost decoder_cost(const DecoderOptions& options) {
   const std::int64_t kv_dim = options.n_kv_heads() * head_dim;
   const std::int64_t hidden = (is_swiglu(options) ? 3 : 2) * options.hidden_dim();
   const std::int64_t row = 2 * (options.dim() + kv_dim) + hidden;
-  // The factor 2 leaves room for the sums below.
+  // Checked for twice the product, which leaves room for the sums below.
   const std::int64_t layers =
       checked_product(kWhat, {2, options.n_layers(), options.dim(), row + 2}) / 2;
   const std::int64_t norms = 2 * options.n_layers() * options.dim();

@@ -1,4 +1,4 @@
-// decoder_cost.h: what a decoder (decoder.h) takes, without making one.
+// decoder_cost.h: parameters, flops and bytes of a decoder (decoder.h), counted from its options.
 #pragma once
 
 #include "armillary/train/models/decoder_options.h"
@@ -6,7 +6,8 @@
 
 namespace armillary::train {
 
-/// A tied output counts as a matrix, the embedding table does not.
+/// Matrix parameters include the output matrix, also if it is tied to the embedding, but not the
+/// embedding's look-up. Makes no tensors.
 /// @throws InvalidArgument if the layers have 2^62 parameters or more.
 ModelCost decoder_cost(const DecoderOptions& options);
 

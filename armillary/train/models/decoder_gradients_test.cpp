@@ -1,5 +1,5 @@
 // decoder_gradients_test.cpp: loss and all gradients of models/decoder.h, on one rank and on
-// several, against the model of plain_decoder.h; rotary positions against angles worked by hand.
+// several, against the model of plain_decoder.h; rotary positions against angles computed by hand.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 #include "armillary/train/models/decoder.h"
 #include "armillary/train/models/registry.h"
 #include "armillary/train/packed_text.h"
-#include "armillary/train/plain_decoder.h"
+#include "armillary/train/testing/plain_decoder.h"
 
 namespace armillary::train {
 namespace {
@@ -52,7 +52,7 @@ DecoderOptions sizes_of(const DecoderCase& given) {
   return decoder_options(sizes);
 }
 
-/// Weights so large that attention is far from uniform, and norms that are not 1.
+/// Makes the weights so large that attention is far from uniform, and norms other than 1.
 Decoder sharp_decoder(const DecoderCase& given) {
   Decoder model(sizes_of(given));
   model->initialize(3);
@@ -77,10 +77,10 @@ at::Tensor decoder_labels() {
 
 struct DecoderResults {
   double loss = 0;
-  std::vector<at::Tensor> gradients;  ///< In the order of named_parameters.
+  std::vector<at::Tensor> gradients;  ///< In the order of named_parameters().
 };
 
-/// Every rank has its tokens and a replica; loss and gradients are summed over the ranks.
+/// Loss and gradients summed over the ranks, each of which has its tokens and a replica.
 DecoderResults on_ranks(const DecoderCase& given) {
   const plan::Mask mask = plan::parse_mask(kThreeDocuments, {kDecoderTokens, kDecoderTokens});
   const plan::Layout layout = plan::parse_layout(given.layout);
@@ -176,10 +176,10 @@ TEST(DecoderRotation, TurnsByThePositionInTheWholeSequence) {
         parameter.value().copy_(at::eye(4));
       }
     }
-    // Its norm is sqrt(2) (1, 1, 0, 0).
+    // norm(x) is then sqrt(2) (1, 1, 0, 0).
     model->named_parameters()["tok_embeddings.weight"].copy_(at::tensor({3.0F, 3.0F, 0.0F, 0.0F}));
   }
-  // As rank 1 of 4 has 16 tokens in zigzag: its own, and the last but two.
+  // Positions of rank 1 of 4 with 16 tokens in zigzag: pieces 1 and 6 of 8.
   const std::vector<std::int64_t> positions{2, 3, 12, 13, 0, 1000003};
   bool attended = false;
   const auto check = [&](const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
@@ -206,7 +206,7 @@ TEST(DecoderRotation, TurnsByThePositionInTheWholeSequence) {
   EXPECT_TRUE(attended);
 }
 
-/// Deviations of matrices of thousands of elements are those asked for, to a few percent.
+/// Standard deviations of matrices of thousands of elements, within a few percent.
 TEST(DecoderInitialize, DrawsTheDeviationsThatTheHeaderSays) {
   for (const bool tied : {false, true}) {
     ModelOptions sizes;

@@ -23,7 +23,7 @@ DecoderOptions small() {
       .hidden_dim(48);
 }
 
-/// Causal attention by positions, on one device, whatever the order of the tokens.
+/// Causal attention by positions on one device, with the tokens in any order.
 Attend causal(const at::Tensor& positions_L) {
   return [positions_L](const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                        const at::Tensor& v_BLGD) {
@@ -50,7 +50,7 @@ Decoder make(const DecoderOptions& options, std::int64_t seed = 1) {
   return model;
 }
 
-/// Weights so large that attention is far from uniform and positions matter.
+/// Makes the weights so large that attention is far from uniform and positions matter.
 Decoder make_sharp() {
   Decoder model = make(small());
   const at::NoGradGuard no_grad;
@@ -136,7 +136,7 @@ TEST(Decoder, Bf16ActivationsStayCloseAndGradientsAreFp32) {
   const auto want = exact->forward(tokens_BL, positions_L, causal(positions_L));
   const auto got = rounded->forward(tokens_BL, positions_L, causal(positions_L));
   EXPECT_EQ(got.scalar_type(), at::kBFloat16);
-  // bf16 has 8 bits: a few roundings of values around the largest logit.
+  // bf16 has 8 bits; the bound is a few roundings of values near the largest logit.
   EXPECT_LT(max_difference(got, want), 0.03 * want.abs().max().item<double>());
   got.to(at::kFloat).square().sum().backward();
   want.square().sum().backward();
@@ -158,7 +158,7 @@ TEST(Decoder, Bf16IsTheSameWithAndWithoutInstructionsForIt) {
   const auto [tokens_BL, positions_L] = inputs(33);
   const auto want = native->forward(tokens_BL, positions_L, causal(positions_L));
   const auto got = emulated->forward(tokens_BL, positions_L, causal(positions_L));
-  // Sums in another order may round to the neighbouring bf16, here and there.
+  // Sums in another order may sometimes round to the neighbouring bf16.
   EXPECT_LT(max_difference(got, want), 0.02 * want.abs().max().item<double>());
   EXPECT_LT((got - want).to(at::kDouble).abs().mean().item<double>(),
             0.002 * want.abs().max().item<double>());

@@ -4,6 +4,7 @@
 
 namespace armillary::train {
 
+// The feed-forward stays GELU, the default of DecoderOptions.
 DecoderOptions gpt_options(const ModelOptions& model) {
   return DecoderOptions()
       .vocab_size(kVocabSize)

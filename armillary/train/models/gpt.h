@@ -6,7 +6,8 @@
 
 namespace armillary::train {
 
-/// hidden_dim 0: 4 dim. Vocabulary: that of packed_text.h.
+/// Options of the decoder for a [model] section. hidden_dim 0 becomes 4 dim. The vocabulary is the
+/// bytes and the separator of packed_text.h. Requires check_model of registry.h.
 DecoderOptions gpt_options(const ModelOptions& model);
 
 }  // namespace armillary::train

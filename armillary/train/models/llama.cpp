@@ -8,11 +8,14 @@
 namespace armillary::train {
 namespace {
 
+/// Width of the MLP, given or by Llama's rule.
 std::int64_t llama_hidden_dim(const ModelOptions& model) {
   if (model.hidden_dim != 0) return model.hidden_dim;
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  // Cut twice, as in the sources of Llama: the sizes of published weights depend on it.
+  // 8/3 dim and the product are both cut to integers, as in Llama's sources: the sizes of the
+  // published weights depend on it.
   const double wanted = model.ffn_dim_multiplier * static_cast<double>(8 * model.dim / 3);
+  // Round up to a multiple, if the result fits an int32.
   if (wanted <= static_cast<double>(kMost)) {
     const std::int64_t steps =
         (static_cast<std::int64_t>(wanted) + model.multiple_of - 1) / model.multiple_of;

@@ -1,6 +1,6 @@
 // llama.h: the decoder (decoder.h) with SwiGLU, as Llama 2 and 3 (arXiv:2307.09288, 2407.21783).
 //
-// Shapes (vocabulary and weights aside, which are of bytes here):
+// Sizes of the published models. The vocabulary is that of packed_text.h instead of theirs:
 //
 //   model          dim  n_layers  n_heads  n_kv_heads  multiple_of  ffn_dim_multiplier  rope_theta
 //   Llama 2 7B    4096        32       32           0          256                 1.0       10000
@@ -16,8 +16,9 @@
 
 namespace armillary::train {
 
-/// hidden_dim 0: ffn_dim_multiplier times 8/3 dim, up to a multiple of multiple_of, rounded as
-/// Llama does. @throws InvalidArgument if that is above 2^31 - 1.
+/// Options of the decoder for a [model] section. hidden_dim 0 becomes ffn_dim_multiplier times 8/3
+/// dim, rounded up to a multiple of multiple_of: 4096 with 1.3 and 1024 gives 14336.
+/// @throws InvalidArgument if that is above 2^31 - 1.
 DecoderOptions llama_options(const ModelOptions& model);
 
 }  // namespace armillary::train

@@ -1,4 +1,4 @@
-// llama_test.cpp: the shapes that models/llama.h says, and what cannot be one.
+// llama_test.cpp: the sizes in models/llama.h, and sizes that are refused.
 #include "armillary/train/models/llama.h"
 
 #include <gmock/gmock.h>

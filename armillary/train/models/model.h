@@ -1,4 +1,4 @@
-// model.h: what the trainer and the estimate know of a model. A model knows nothing of ranks,
+// model.h: the interface of models to the trainer and the estimate. A model knows nothing of ranks,
 // recipes or optimizers: attention over the whole sequence is a function that it is given
 // (attend.h).
 //
@@ -17,12 +17,12 @@
 namespace armillary::train {
 
 /// This rank's tokens of a sequence, in the order of its shard.
-struct Batch {
+struct TrainingBatch {
   at::Tensor tokens_BL;  ///< int64.
-  at::Tensor labels_BL;  ///< int64; kIgnoredLabel (data.h) counts nothing.
+  at::Tensor labels_BL;  ///< int64; kIgnoredLabel (data.h) for a token without a target.
 };
 
-/// The attention of a model: `layers` calls a pass, all of one shape.
+/// The attention of a model: `layers` calls in a pass, all of one shape.
 struct ModelAttention {
   std::int64_t layers = 0;
   std::int64_t heads = 0;
@@ -30,58 +30,62 @@ struct ModelAttention {
   std::int64_t head_dim = 0;
 };
 
-/// Bytes for one token of the parts of a step that live at the same time.
+/// Bytes per token of activations, by the time that they live.
 struct TokenBytes {
-  std::int64_t layer = 0;     ///< Kept of a layer from forward to backward.
-  std::int64_t input = 0;     ///< Of a layer.
-  std::int64_t output = 0;    ///< Attention's out and log-sum-exp.
-  std::int64_t backward = 0;  ///< The most that the backward of a layer makes.
+  std::int64_t layer = 0;     ///< Kept from forward to backward for each layer.
+  std::int64_t input = 0;     ///< Input of a layer, which every policy keeps.
+  std::int64_t output = 0;    ///< Output and log-sum-exp of attention, kept by AttentionOutput.
+  std::int64_t backward = 0;  ///< The most that the backward of one layer allocates.
   std::int64_t loss = 0;      ///< Held by the loss for every token.
   std::int64_t chunk = 0;     ///< Held by the loss for each of `loss_chunk_tokens` tokens.
 };
 
-/// What a model takes, counted from its options alone: plans and prices need nothing else of it.
+/// Cost of a model, counted from its options alone. The estimate and the reported flops have no
+/// other formula of a model.
 struct ModelCost {
   std::int64_t parameters = 0;
-  /// Those that multiply every token: forward takes 2 flops per token and such parameter, backward
-  /// 4.
+  /// Parameters of matrices that multiply every token: forward takes 2 flops per token and such
+  /// parameter, backward 4.
   std::int64_t matmul_parameters = 0;
-  std::int64_t layer_matmul_parameters = 0;  ///< Of these, those of layers: what a policy repeats.
+  /// The part of them that is in layers, whose products recomputation repeats.
+  std::int64_t layer_matmul_parameters = 0;
   ModelAttention attention;
   TokenBytes bytes;
   std::int64_t loss_chunk_tokens = 1;
 
   /// Floating point operations of a step, forward and backward: 6 per token and matrix parameter,
-  /// 12 D per visible pair of a query head (2 products of D forward, 4 backward). Recomputed scores
-  /// and masked pairs do not count.
+  /// and 12 D per visible pair of each query head (2 products of D forward, 4 backward; 2 flops per
+  /// element). Recomputed scores and masked pairs do not count.
   double flops(std::int64_t tokens, std::int64_t visible_pairs) const;
 
-  /// Operations that a policy does again in a step: the matrices of the layers, and attention
-  /// unless its output is kept.
+  /// Operations that a policy repeats in a step: the products of the layers, and attention unless
+  /// its output is kept.
   double flops_again(Recompute policy, std::int64_t tokens, std::int64_t visible_pairs) const;
 
-  /// About what a rank with so many tokens of one sequence holds: what is kept from forward to
-  /// backward, and the most that the loss or the backward of one layer holds beside it.
+  /// Approximate bytes of activations of a rank with so many tokens of one sequence: those kept
+  /// from forward to backward, and the most that the loss or the backward of one layer holds beside
+  /// them.
   std::int64_t activation_bytes(Recompute policy, std::int64_t tokens) const;
 };
 
-/// A replica on one rank. Its parameters are fp32 leaves, equal on all ranks.
+/// A replica on one rank. Its parameters are fp32 leaves, equal on all ranks. Threads: that of the
+/// rank.
 class Model {
  public:
   virtual ~Model() = default;
 
-  /// In an order that is the same on every rank.
+  /// All parameters, in an order that is the same on every rank.
   virtual std::vector<at::Tensor> parameters() const = 0;
 
-  /// The sum over this rank's tokens of what is learned: a scalar with a graph, whose sum over the
-  /// ranks is the loss of the sequence. positions_L int64: the place of each token in the whole
-  /// sequence. L may be 0; attention is then called all the same, for the other ranks need it.
-  virtual at::Tensor loss(const Batch& batch, const Attends& attends,
+  /// The loss summed over this rank's tokens: a scalar with a graph. The loss of the sequence is
+  /// its sum over the ranks. positions_L int64: the place of each token in the whole sequence. L
+  /// may be 0; the model must call attention even then, because the call is collective.
+  virtual at::Tensor loss(const TrainingBatch& batch, const Attends& attends,
                           const at::Tensor& positions_L) = 0;
 
   virtual ModelCost cost() const = 0;
 
-  /// Tokens and labels must be below it.
+  /// Tokens and labels must be below it; the largest number if the model takes any.
   virtual std::int64_t vocab_size() const { return std::numeric_limits<std::int64_t>::max(); }
 };
 

@@ -1,3 +1,5 @@
+// recompute.cpp: an autograd function whose forward leaves no graph and whose backward makes one,
+// differentiates it and drops it.
 #include "armillary/train/models/recompute.h"
 
 #include <torch/csrc/autograd/autograd.h>
@@ -14,13 +16,15 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+/// The second function, as autograd keeps it until backward.
 struct Again : torch::CustomClassHolder {
   Layer layer;
 };
 
 class RecomputedFunction : public torch::autograd::Function<RecomputedFunction> {
  public:
-  // Functions run without a graph, so `first` leaves none.
+  // Autograd runs forward functions without a graph, so `first` leaves none. Parameters are inputs
+  // only so that their gradients reach them.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList parameters,
                             const Layer& first, const c10::intrusive_ptr<Again>& again) {
     variable_list saved{x};
@@ -34,12 +38,14 @@ class RecomputedFunction : public torch::autograd::Function<RecomputedFunction> 
     const auto again =
         c10::static_intrusive_pointer_cast<Again>(ctx->saved_data["again"].toCapsule());
     variable_list inputs = ctx->get_saved_variables();
+    // x becomes a leaf, so the new graph ends there.
     inputs[0] = inputs[0].detach().requires_grad_(true);
     variable_list outputs;
     {
       const at::AutoGradMode with_graph(true);
       outputs = {again->layer(inputs[0])};
     }
+    // Gradients of x and of the parameters; a parameter that `again` did not use has none.
     variable_list results =
         torch::autograd::grad(outputs, inputs, grads, /*retain_graph=*/std::nullopt,
                               /*create_graph=*/false, /*allow_unused=*/true);

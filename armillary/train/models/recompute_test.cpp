@@ -54,7 +54,7 @@ TEST(Recomputed, PoliciesByName) {
                   "required; nearest: full"));
 }
 
-/// How often a model of two layers asks for attention, forward and backward together.
+/// Counts the attention calls of a model of two layers, forward and backward together.
 TEST(Recomputed, AttentionRunsTwiceOnlyUnderFull) {
   struct Calls {
     int attend = 0;

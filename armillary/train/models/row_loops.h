@@ -1,40 +1,84 @@
-// row_loops.h: the loops of row_ops.h over raw memory, compiled for AVX2 and for what every machine
-// has; the program takes its own when it starts.
+// row_loops.h: the loops of row_ops.h over raw memory, compiled once per instruction set.
 //
-// T is float or c10::BFloat16; all is computed in fp32 and rounded once. Rows are contiguous.
+//   row_ops.cpp --> row_loops<T>() --> avx2::kRowLoops       row_loops_avx2.cpp
+//                                  or  portable::kRowLoops   row_loops_portable.cpp
+//
+// Both sources are row_loops-inl.h with flags of their own, as in kernel/cpu.
+// T is float or c10::BFloat16. Everything is computed in fp32 and rounded once. Rows are
+// contiguous. Both sets give the same bits: neither reorders a sum or fuses a product with a sum.
 #pragma once
 
 #include <c10/util/BFloat16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace armillary::train {
 
+/// A matrix as it lies in memory.
 struct RowsShape {
   std::int64_t rows;
   std::int64_t dim;
 };
 
-/// inverse[row] = 1 / sqrt(mean(x^2) + eps).
+/// Arguments of RowLoops::norm_grad: dy, x and dx are [rows, dim], inverse [rows], the others
+/// [dim].
 template <class T>
-void inverse_rms_rows(RowsShape shape, const T* x, double eps, float* inverse);
+struct NormGradRows {
+  RowsShape shape;
+  const T* dy;
+  const T* x;
+  const float* inverse;
+  const float* weight;
+  T* dx;
+  double* dweight;
+};
 
-/// y = x * inverse[row] * weight.
+/// Arguments of RowLoops::rotate: `heads` heads of one token, each of `dim`, a row each.
 template <class T>
-void norm_rows(RowsShape shape, const T* x, const float* inverse, const float* weight, T* y);
+struct RotatedHeads {
+  std::int64_t heads;
+  std::int64_t dim;
+  const T* x;
+  const float* cos;  ///< Angles of the token, dim / 2 of them, the same for all heads.
+  const float* sin;
+  float direction;  ///< 1, or -1 to turn back.
+  T* y;
+};
 
-/// dx, and dweight += the gradient of norm_rows for its weight.
+/// Loops over rows of T.
 template <class T>
-void norm_grad_rows(RowsShape shape, const T* dy, const T* x, const float* inverse,
-                    const float* weight, T* dx, double* dweight);
+struct RowLoops {
+  /// inverse[row] = 1 / sqrt(mean(x^2) + eps).
+  void (*inverse_rms)(RowsShape shape, const T* x, double eps, float* inverse);
+  /// y = x * inverse[row] * weight.
+  void (*norm)(RowsShape shape, const T* x, const float* inverse, const float* weight, T* y);
+  /// dx = the gradient of `norm` for x, with `inverse` as a function of x, and dweight += that for
+  /// the weight.
+  void (*norm_grad)(const NormGradRows<T>& rows);
+  /// Turns the pairs (x_i, x_{i + dim/2}) of each head by the angles.
+  void (*rotate)(const RotatedHeads<T>& rows);
+};
 
-/// Each row is `heads` heads of `dim`; all turn by the row's angles, cos and sin of dim / 2, or
-/// back with `direction` -1.
+/// All loops of one instruction set.
+struct RowLoopSet {
+  RowLoops<float> fp32;
+  RowLoops<c10::BFloat16> bf16;
+  /// Rounds n values to the nearest bf16, in place.
+  void (*round_to_bf16)(std::int64_t n, float* x);
+};
+
+/// The set that runs: AVX2 if this CPU has it. Chosen once, at the first call. Threads: any.
+const RowLoopSet& row_loop_set();
+
+/// Its loops for T.
 template <class T>
-void rotate_row(RowsShape heads, const T* x, const float* cos, const float* sin, float direction,
-                T* y);
-
-/// In place: the nearest values that bf16 has.
-void round_to_bf16(std::int64_t n, float* x);
+const RowLoops<T>& row_loops() {
+  if constexpr (std::is_same_v<T, float>) {
+    return row_loop_set().fp32;
+  } else {
+    return row_loop_set().bf16;
+  }
+}
 
 }  // namespace armillary::train

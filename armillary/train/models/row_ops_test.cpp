@@ -1,4 +1,4 @@
-// row_ops_test.cpp: row_ops.h and project.h against ATen's compositions.
+// row_ops_test.cpp: row_ops.h and linear.h against ATen's compositions.
 #include "armillary/train/models/row_ops.h"
 
 #include <ATen/Functions.h>
@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "armillary/train/counting_allocator.h"
-#include "armillary/train/models/project.h"
+#include "armillary/train/models/linear.h"
+#include "armillary/train/testing/counting_allocator.h"
 
 namespace armillary::train {
 namespace {
@@ -99,20 +99,20 @@ TEST(RowOps, RotateTurnsPairs) {
     const auto turned_back = [&](std::size_t /*i*/, const at::Tensor& dy) {
       return rotated_back(dy, cos_LC, sin_LC);
     };
-    return project(t[0].flatten(2), {identity}, {.native_bf16 = false},
-                   {.order = {0}, .made = turned, .made_grad = turned_back})[0];
+    return fused_linear(t[0].flatten(2), {identity}, {.native_bf16 = false},
+                        {.order = {0}, .transform = turned, .transform_grad = turned_back})[0];
   };
   expect_close(ours, theirs, {random({2, 7, 4, 6}, 4)}, "rotated");
 }
 
-TEST(Project, IsALinearLayerOfOneOrSeveralMatrices) {
+TEST(FusedLinear, IsALinearLayerOfOneOrSeveralMatrices) {
   const Tensors values{random({2, 9, 32}, 1), random({16, 32}, 2), random({8, 32}, 3)};
   for (const bool gelu : {false, true}) {
     for (const bool native : {false, true}) {
-      const ProductOptions options{.native_bf16 = native, .gelu = gelu};
+      const LinearOptions options{.native_bf16 = native, .gelu = gelu};
       expect_close(
           [&](const Tensors& t) {
-            const Tensors y = project(t[0], {t[1], t[2]}, options);
+            const Tensors y = fused_linear(t[0], {t[1], t[2]}, options);
             return at::cat({y[0], y[1]}, -1);
           },
           [&](const Tensors& t) {
@@ -124,7 +124,7 @@ TEST(Project, IsALinearLayerOfOneOrSeveralMatrices) {
   }
 }
 
-TEST(Project, HandsOnEachProductBeforeTheNextIsMadeAndChangesNoBit) {
+TEST(FusedLinear, HandsOnEachProductBeforeTheNextIsMadeAndChangesNoBit) {
   const at::Tensor x = random({2, 9, 32}, 1);
   const Tensors weights{random({16, 32}, 2), random({8, 32}, 3), random({24, 32}, 4)};
   const auto outcome = [&](const EachProduct* each) {
@@ -132,8 +132,8 @@ TEST(Project, HandsOnEachProductBeforeTheNextIsMadeAndChangesNoBit) {
                          weights[1].clone().requires_grad_(true),
                          weights[2].clone().requires_grad_(true)};
     const Tensors factors(leaves.begin() + 1, leaves.end());
-    const Tensors y =
-        each != nullptr ? project(leaves[0], factors, {}, *each) : project(leaves[0], factors, {});
+    const Tensors y = each != nullptr ? fused_linear(leaves[0], factors, {}, *each)
+                                      : fused_linear(leaves[0], factors, {});
     at::cat(y, -1).square().sum().backward();
     Tensors results = y;
     for (const at::Tensor& leaf : leaves) results.push_back(leaf.grad());
@@ -141,13 +141,13 @@ TEST(Project, HandsOnEachProductBeforeTheNextIsMadeAndChangesNoBit) {
   };
   std::vector<std::size_t> seen;
   Tensors values(3);
-  const auto made = [&](std::size_t i, const at::Tensor& y) {
+  const auto record = [&](std::size_t i, const at::Tensor& y) {
     EXPECT_FALSE(y.requires_grad());
     seen.push_back(i);
     values[i] = y.clone();
     return y;
   };
-  const EachProduct each{.order = {1, 2, 0}, .made = made};
+  const EachProduct each{.order = {1, 2, 0}, .transform = record};
   const Tensors given = outcome(&each);
   const Tensors required = outcome(nullptr);
   EXPECT_EQ(seen, (std::vector<std::size_t>{1, 2, 0}));
@@ -159,23 +159,24 @@ TEST(Project, HandsOnEachProductBeforeTheNextIsMadeAndChangesNoBit) {
   }
 }
 
-TEST(Project, OfANormIsTheProductOfTheNorm) {
+TEST(FusedLinear, OfANormIsTheProductOfTheNorm) {
   expect_close(
       [](const Tensors& t) {
-        return project(t[0], t[1], {.native_bf16 = false, .norm_weight = t[2], .norm_eps = 1e-5});
+        return fused_linear(t[0], t[1],
+                            {.native_bf16 = false, .norm_weight = t[2], .norm_eps = 1e-5});
       },
       [](const Tensors& t) { return at::linear(at::rms_norm(t[0], {32}, t[2], 1e-5), t[1]); },
       {random({2, 9, 32}, 1), random({16, 32}, 2), random({32}, 3)}, "norm");
 }
 
-/// Beside the result: nothing of fp32 stays of a bf16 product, nothing of gelu(x).
-TEST(Project, KeepsItsInputAlone) {
+/// Forward leaves no memory but its result: no fp32 copy of a bf16 product, and no gelu(x).
+TEST(FusedLinear, KeepsItsInputAlone) {
   CountingAllocator& memory = CountingAllocator::instance();
   const at::Tensor weight = random({64, 64}, 2).requires_grad_(true);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const at::Tensor x = random({512, 64}, 1).to(dtype).requires_grad_(true);
     const std::int64_t before = memory.live_bytes();
-    const at::Tensor y = project(x, weight, {.native_bf16 = false, .gelu = true});
+    const at::Tensor y = fused_linear(x, weight, {.native_bf16 = false, .gelu = true});
     EXPECT_EQ(memory.live_bytes() - before, static_cast<std::int64_t>(y.nbytes())) << dtype;
   }
 }

@@ -1,0 +1,63 @@
+// child_process.h: a process that is talked to by lines, with a deadline on every answer. For the
+// sources of this folder.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <string>
+#include <string_view>
+
+namespace armillary::bench {
+
+/// A file descriptor that is closed at the end of its life; -1 is none.
+class Descriptor {
+ public:
+  explicit Descriptor(int number = -1) : number_(number) {}
+  ~Descriptor() { close(); }
+  Descriptor(Descriptor&& other) noexcept;
+  Descriptor& operator=(Descriptor&& other) noexcept;
+
+  int number() const { return number_; }
+  void close();  ///< Closes it early. Later calls do nothing.
+
+ private:
+  int number_;
+};
+
+/// A shell command that runs beside this process. It leads a process group of its own, which holds
+/// whatever it starts, and which ends with this object. If this process is killed first, the
+/// command sees the end of its standard input. One thread calls.
+class ChildProcess {
+ public:
+  /// Starts `/bin/sh -c command`, with all three standard streams connected to this object.
+  /// @throws Error if the system gives no process or no pipe.
+  explicit ChildProcess(const std::string& command);
+  /// As `end`, with five seconds of grace.
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  /// Writes a line to the standard input of the command. A command that reads no more is no error
+  /// here: the next `read_line` tells why it ended.
+  void write_line(std::string_view line);
+
+  /// The next line of the standard output of the command, without its end.
+  /// @throws Error "no answer within 2 s"; or, if the output has ended, the last line of standard
+  /// error, or "it ended without an answer".
+  std::string read_line(double deadline_s);
+
+  /// Closes the standard input of the command, waits until the command has ended, but not longer
+  /// than `grace`, and kills whatever is left of its group. Later calls do nothing.
+  void end(std::chrono::milliseconds grace);
+
+ private:
+  std::string last_words();  ///< The reason why standard output has ended.
+
+  pid_t pid_ = -1;             ///< Number of the process and of its group; -1 after `end`.
+  Descriptor in_, out_, err_;  ///< Our ends of the streams of the command.
+  std::string unread_;         ///< Standard output behind the last line that was returned.
+  std::string complaints_;     ///< The last kilobytes of standard error.
+};
+
+}  // namespace armillary::bench

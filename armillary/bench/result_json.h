@@ -1,0 +1,51 @@
+// result_json.h: the results of a bench as JSON lines: one object a result, numbers with all their
+// digits, units in the names of the keys.
+//
+//   facts          the case as it was given, the instruction set, errors against fp64
+//   + turn counts  "turns": how many turns the medians were taken from; where a second core is
+//                  needed also "left_out_turns", "left_out_cores" (their ratios), "all_left_out"
+//   + rates        the medians and their quotients, such as "gflops" and "of_peak"
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "armillary/bench/contender.h"
+#include "armillary/bench/cores.h"
+#include "armillary/bench/kernel_rate.h"
+#include "armillary/bench/layer_rate.h"
+#include "armillary/bench/merge_rate.h"
+
+namespace armillary::bench {
+
+/// Everything that is known before anything is timed.
+nlohmann::ordered_json facts_json(const KernelCase& given, const KernelRate& rate);
+nlohmann::ordered_json facts_json(const LayerCase& given, const LayerRate& rate);
+nlohmann::ordered_json facts_json(const MergeCase& given, const MergeRate& rate);
+nlohmann::ordered_json facts_json(const CoresCase& given, const CoresRate& rate);
+
+/// The results of a case: one line; one for every strategy and pass of a layer, and one each for
+/// merging and adding. Requires medians of all sides of the rate.
+std::vector<nlohmann::ordered_json> result_lines(const KernelCase& given, const KernelRate& rate,
+                                                 const TurnSummary& turns);
+std::vector<nlohmann::ordered_json> result_lines(const LayerCase& given, const LayerRate& rate,
+                                                 const TurnSummary& turns);
+std::vector<nlohmann::ordered_json> result_lines(const MergeCase& given, const MergeRate& rate,
+                                                 const TurnSummary& turns);
+std::vector<nlohmann::ordered_json> result_lines(const CoresCase& given, const CoresRate& rate,
+                                                 const TurnSummary& turns);
+
+/// The turn counts above, alone: {"turns": 3}, with the other keys if `cores` was a side.
+nlohmann::ordered_json turn_counts(const TurnSummary& turns);
+
+/// All sides as they are, for tables that another program makes: the turn counts; "medians" and
+/// "leasts" by side; "reasons" of the sides that refused; "contenders" (contender.h).
+nlohmann::ordered_json turns_json(const TurnSummary& turns, const Contenders& contenders);
+/// The same in words, one line for each side: `ring: median 0.25, least 0.24`.
+std::vector<std::string> turns_text(const TurnSummary& turns, const Contenders& contenders);
+
+/// A sentence about the turns that were left out; empty if `cores` was no side.
+std::string left_out_text(const TurnSummary& turns);
+
+}  // namespace armillary::bench

@@ -1,0 +1,88 @@
+// Rule `zero_copy`: memory that is read by another rank keeps its value until the run ends, and
+// memory that is not written because the sender's is read in its place has no other use. Ops are
+// looked at from the last one to the first, with the list of views that are written later.
+#include <algorithm>
+#include <vector>
+
+#include "armillary/plan/hazards.h"
+#include "armillary/plan/parallel_for_ranks.h"
+#include "armillary/plan/verify/structure.h"
+
+namespace armillary::plan::verifier {
+namespace {
+
+/// Checks the messages without a copy of one rank.
+class ZeroCopyChecker {
+ public:
+  ZeroCopyChecker(const RankProgram& program, Diagnostics& diagnostics)
+      : program_(program),
+        diagnostics_(diagnostics),
+        written_later_(program.slots.size()),
+        writers_(program.tiles.size(), 0) {}
+
+  void check() {
+    if (std::ranges::none_of(program_.ops, &Op::zero_copy)) return;
+    // How many operands write each tile.
+    for (const Op& op : program_.ops) {
+      for (std::size_t v = 0; v < op.views.size(); ++v) {
+        if (writes(op, v)) ++writers_[op.views[v].tile];
+      }
+    }
+    // Backwards, so that written_later_ holds the views written after the op that is checked.
+    for (int i = static_cast<int>(program_.ops.size()); i-- > 0;) {
+      const Op& op = program_.ops[i];
+      if (op.zero_copy) check(i);
+      for (std::size_t v = 0; v < op.views.size(); ++v) {
+        if (writes(op, v)) written_later_[slot_of(op.views[v])].push_back(&op.views[v]);
+      }
+    }
+  }
+
+ private:
+  int slot_of(const View& view) const { return program_.tiles[view.tile].slot; }
+
+  void check(int i) {
+    const Op& op = program_.ops[i];
+    if (!op.is_comm() || op.views.size() != 1) {
+      diagnostics_.add(program_.rank, i, "zero_copy",
+                       "{} of {} views is not zero copy; one view is required", to_string(op.kind),
+                       op.views.size());
+      return;
+    }
+    // A send lends its view: later writes of the slot must be of other parts of the same tile. A
+    // receive borrows a whole tile of its own.
+    const View& view = op.views.front();
+    if (op.kind == OpKind::Send) {
+      const std::vector<const View*>& later = written_later_[slot_of(view)];
+      const auto over = std::find_if(later.rbegin(), later.rend(), [&](const View* other) {
+        return other->tile != view.tile || overlap(*other, view);
+      });
+      if (over == later.rend()) return;
+      diagnostics_.add(program_.rank, i, "zero_copy", "lends {}, over which {} is written",
+                       describe(program_, view), describe(program_, **over));
+    } else if (!is_whole(program_.tiles[view.tile], view) ||
+               program_.slots[slot_of(view)].external || writers_[view.tile] != 1) {
+      diagnostics_.add(
+          program_.rank, i, "zero_copy",
+          "borrows {}, which is not a whole tile that it alone writes, beside the caller's",
+          describe(program_, view));
+    }
+  }
+
+  const RankProgram& program_;
+  Diagnostics& diagnostics_;
+  std::vector<std::vector<const View*>> written_later_;  ///< By slot.
+  std::vector<int> writers_;                             ///< By tile: operands that write it.
+};
+
+}  // namespace
+
+void check_zero_copy(const Plan& plan, Diagnostics& diagnostics) {
+  const int count = static_cast<int>(plan.ranks.size());
+  std::vector<Diagnostics> of_rank(count, Diagnostics(diagnostics.limit()));
+  parallel_for_ranks(count,
+                     [&](Rank rank) { ZeroCopyChecker(plan.ranks[rank], of_rank[rank]).check(); });
+  for (const Diagnostics& found : of_rank) diagnostics.add(found);
+}
+
+}  // namespace armillary::plan::verifier

@@ -1,0 +1,99 @@
+// metrics_writer.cpp: lines, JSON and the progress bar. Lines go to standard output and the bar to
+// standard error, so output can be piped while the bar stays on the terminal.
+#include "armillary/train/metrics_writer.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace armillary::train {
+namespace {
+
+/// Seconds of a clock that never goes back.
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// 1234567 -> "1,234,567", in every locale.
+std::string thousands(std::int64_t value) {
+  const std::string digits = std::to_string(value);
+  std::string text;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
+}
+
+/// Terminal escape: back to the start of the line, and erase it.
+constexpr const char* kEraseLine = "\r\033[K";
+
+}  // namespace
+
+std::string console_line(const StepMetrics& metrics) {
+  // Columns are wide enough to line up in a run of fewer than 100 steps.
+  const double gib = static_cast<double>(metrics.memory_bytes) / (1024.0 * 1024.0 * 1024.0);
+  return fmt::format(
+      "step: {:2}  loss: {:7.4f}  grad_norm: {:7.4f}  memory: {:5.2f}GiB  tps: {}  tflops: {:.3f}  "
+      "mfu: {}",
+      metrics.step, metrics.loss, metrics.grad_norm, gib, thousands(std::llround(metrics.tps)),
+      metrics.tflops, metrics.mfu ? fmt::format("{:.2f}%", *metrics.mfu) : "-");
+}
+
+nlohmann::json to_json(const StepMetrics& metrics) {
+  return {{"step", metrics.step},
+          {"loss", metrics.loss},
+          {"grad_norm", metrics.grad_norm},
+          {"memory_bytes", metrics.memory_bytes},
+          {"tps", metrics.tps},
+          {"tflops", metrics.tflops},
+          {"mfu", metrics.mfu ? nlohmann::json(*metrics.mfu) : nlohmann::json()}};
+}
+
+std::string progress_bar(std::int64_t step, std::int64_t steps, double seconds_left, int width) {
+  // The arrow head is there until the bar is full.
+  const auto done = static_cast<int>(step * width / steps);
+  std::string bar(static_cast<std::size_t>(done), '=');
+  if (done < width) bar += '>';
+  const auto left = std::llround(seconds_left);
+  return fmt::format("[{:<{}}] {}/{}  {}:{:02} left", bar, width, step, steps, left / 60,
+                     left % 60);
+}
+
+MetricsWriter::MetricsWriter(const Recipe& recipe, bool json)
+    : steps_(recipe.training.steps),
+      log_freq_(recipe.metrics.log_freq),
+      json_(json),
+      terminal_(isatty(STDERR_FILENO) == 1),
+      begin_s_(now_s()),
+      metrics_(recipe.job.dump_folder + "/metrics.jsonl") {
+  io::write_file(recipe.job.dump_folder + "/recipe.toml", print_recipe(recipe));
+}
+
+MetricsWriter::~MetricsWriter() {
+  if (terminal_) std::fputs(kEraseLine, stderr);
+}
+
+void MetricsWriter::write(const StepMetrics& metrics) {
+  // The bar is erased before the line of the step, and drawn again below it.
+  if (terminal_) std::fputs(kEraseLine, stderr);
+  if (metrics.step == 1 || metrics.step == steps_ || metrics.step % log_freq_ == 0) {
+    metrics_.write(to_json(metrics));
+    fmt::print("{}\n", json_ ? to_json(metrics).dump() : console_line(metrics));
+    std::fflush(stdout);
+  }
+  if (terminal_) {
+    // Time left, if the other steps take as long as those so far.
+    const double per_step = (now_s() - begin_s_) / static_cast<double>(metrics.step);
+    fmt::print(
+        stderr, "{}",
+        progress_bar(metrics.step, steps_, per_step * static_cast<double>(steps_ - metrics.step)));
+    std::fflush(stderr);
+  }
+}
+
+}  // namespace armillary::train

@@ -1,0 +1,54 @@
+// metrics_writer.h: writes the metrics of a run as text for a reader and as JSON for programs.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "armillary/io/run_files.h"
+#include "armillary/train/recipe.h"
+#include "armillary/train/trainer.h"
+
+namespace armillary::train {
+
+/// `step:  1  loss:  5.5452  grad_norm:  1.2345  memory:  0.51GiB  tps: 1,234  tflops: 0.12
+/// mfu: 31.20%` as torchtitan prints it, tflops with a digit more; `mfu: -` if there is none.
+std::string console_line(const StepMetrics& metrics);
+
+/// The fields of StepMetrics by name; mfu is null if there is none. Numbers keep all their digits,
+/// so equal runs have equal loss and grad_norm as text.
+nlohmann::json to_json(const StepMetrics& metrics);
+
+/// `[=====>    ] 12/24  0:07 left`, with `width` characters between the brackets. Requires steps >
+/// 0.
+std::string progress_bar(std::int64_t step, std::int64_t steps, double seconds_left,
+                         int width = 30);
+
+/// Output of one run:
+///
+///   job.dump_folder   recipe.toml, and metrics.jsonl with the steps below; replaces earlier files
+///   standard output   the first step, every metrics.log_freq-th and the last
+///   standard error    a progress bar, if it is a terminal
+///
+/// Threads: one.
+class MetricsWriter {
+ public:
+  /// Writes recipe.toml. `json`: lines to standard output are JSON too.
+  /// @throws IoError if the folder cannot be written.
+  MetricsWriter(const Recipe& recipe, bool json);
+  ~MetricsWriter();
+  MetricsWriter(const MetricsWriter&) = delete;
+  MetricsWriter& operator=(const MetricsWriter&) = delete;
+
+  /// Called after every step, in order.
+  void write(const StepMetrics& metrics);
+
+ private:
+  std::int64_t steps_;
+  std::int64_t log_freq_;
+  bool json_;
+  bool terminal_;   ///< Standard error is one.
+  double begin_s_;  ///< Time of the constructor, for the time left.
+  io::JsonLines metrics_;
+};
+
+}  // namespace armillary::train

@@ -1,0 +1,99 @@
+#include "armillary/train/metrics_writer.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace armillary::train {
+namespace {
+
+constexpr StepMetrics kMetrics = {.step = 3,
+                                  .loss = 5.54517744,
+                                  .grad_norm = 1.23456,
+                                  .memory_bytes = 547608330,
+                                  .tps = 1234567.4,
+                                  .tflops = 0.125,
+                                  .mfu = 31.2};
+
+TEST(ConsoleLine, IsTorchtitans) {
+  EXPECT_EQ(console_line(kMetrics),
+            "step:  3  loss:  5.5452  grad_norm:  1.2346  memory:  0.51GiB  tps: 1,234,567  "
+            "tflops: 0.125  mfu: 31.20%");
+  StepMetrics unknown = kMetrics;
+  unknown.tps = 12;
+  unknown.mfu.reset();
+  EXPECT_EQ(console_line(unknown),
+            "step:  3  loss:  5.5452  grad_norm:  1.2346  memory:  0.51GiB  tps: 12  "
+            "tflops: 0.125  mfu: -");
+}
+
+TEST(MetricsJson, KeepsAllDigits) {
+  StepMetrics metrics = kMetrics;
+  metrics.loss = 0.1 + 0.2;
+  metrics.mfu.reset();
+  const nlohmann::json json = nlohmann::json::parse(to_json(metrics).dump());
+  EXPECT_EQ(json.at("loss").get<double>(), 0.1 + 0.2);
+  EXPECT_EQ(json.at("step"), 3);
+  EXPECT_EQ(json.at("memory_bytes"), 547608330);
+  EXPECT_TRUE(json.at("mfu").is_null());
+  EXPECT_EQ(json.size(), 7U);
+}
+
+TEST(ProgressBar, Grows) {
+  EXPECT_EQ(progress_bar(0, 20, 61.2, 10), "[>         ] 0/20  1:01 left");
+  EXPECT_EQ(progress_bar(10, 20, 9, 10), "[=====>    ] 10/20  0:09 left");
+  EXPECT_EQ(progress_bar(20, 20, 0, 10), "[==========] 20/20  0:00 left");
+}
+
+TEST(MetricsWriter, WritesTheRunFolder) {
+  const auto folder = std::filesystem::temp_directory_path() / "armillary_reporter_test";
+  std::filesystem::remove_all(folder);
+  Recipe recipe;
+  recipe.job.dump_folder = (folder / "run").string();
+  recipe.metrics.log_freq = 2;
+  {
+    MetricsWriter metrics_writer(recipe, /*json=*/false);
+    StepMetrics metrics = kMetrics;
+    testing::internal::CaptureStdout();
+    for (metrics.step = 1; metrics.step <= 4; ++metrics.step) metrics_writer.write(metrics);
+    const std::string printed = testing::internal::GetCapturedStdout();
+    EXPECT_EQ(printed.substr(0, 9), "step:  1 ");
+  }
+  EXPECT_EQ(print_recipe(load_recipe((folder / "run/recipe.toml").string())), print_recipe(recipe));
+  std::ifstream lines(folder / "run/metrics.jsonl");
+  std::vector<int> steps;
+  for (std::string line; std::getline(lines, line);) {
+    steps.push_back(nlohmann::json::parse(line).at("step"));
+  }
+  EXPECT_EQ(steps, (std::vector<int>{1, 2, 4}));
+  std::filesystem::remove_all(folder);
+}
+
+TEST(MetricsWriter, WritesTheFirstAndTheLastStepWhateverTheFrequency) {
+  const auto folder = std::filesystem::temp_directory_path() / "armillary_reporter_last_test";
+  Recipe recipe;
+  recipe.job.dump_folder = folder.string();
+  recipe.training.steps = 7;
+  recipe.metrics.log_freq = 3;
+  {
+    MetricsWriter metrics_writer(recipe, /*json=*/true);
+    StepMetrics metrics = kMetrics;
+    testing::internal::CaptureStdout();
+    for (metrics.step = 1; metrics.step <= 7; ++metrics.step) metrics_writer.write(metrics);
+    testing::internal::GetCapturedStdout();
+  }
+  std::ifstream lines(folder / "metrics.jsonl");
+  std::vector<int> steps;
+  for (std::string line; std::getline(lines, line);) {
+    steps.push_back(nlohmann::json::parse(line).at("step"));
+  }
+  EXPECT_EQ(steps, (std::vector<int>{1, 3, 6, 7}));
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace armillary::train

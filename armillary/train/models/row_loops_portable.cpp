@@ -1,0 +1,2 @@
+#define ARMILLARY_ISA portable
+#include "armillary/train/models/row_loops-inl.h"

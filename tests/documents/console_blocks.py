@@ -1,0 +1,89 @@
+"""Reads the ```console blocks of a document, runs their commands and compares the shape of what they print.
+
+    $ armillary verify --strategy ring --world 4      one command
+    ring forward: exact. world 4, 30 ops in 4 steps   its output, standard error last
+    ...                                               any lines
+    $ armillary plan --strategy nonsense              # exits with 2
+
+Two lines have the same shape if they are equal after every number is replaced by `#` and every run of blanks
+by one. `python tests/documents/console_blocks.py docs/quickstart.md` writes a document's outputs anew."""
+
+import dataclasses
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
+EXIT = re.compile(r"\s+# exits with (\d+)$")
+NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+ANY = "..."
+
+
+@dataclasses.dataclass
+class Command:
+    text: str
+    status: int
+    expected: list
+
+
+def commands(document):
+    """All commands of a document, in order."""
+    found = []
+    for block in BLOCK.findall(document):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                status = EXIT.search(line)
+                found.append(Command(EXIT.sub("", line[2:]), int(status.group(1)) if status else 0, []))
+            else:
+                found[-1].expected.append(line)
+    return found
+
+
+def run(command, folder):
+    """(exit code, lines) of a command. `runs/` of the command is below `folder`."""
+    path = f"{ROOT / 'build' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", command.text.replace("runs/", f"{folder}/")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"PATH": path},
+    )
+    return done.returncode, (done.stdout + done.stderr).rstrip().splitlines()
+
+
+def shape(line):
+    return re.sub(r"\s+", " ", NUMBER.sub("#", line)).strip()
+
+
+def same_shape(expected, given):
+    """Whether the lines agree, `...` standing for any number of lines."""
+    if not expected:
+        return not given
+    if expected[0] == ANY:
+        return any(same_shape(expected[1:], given[i:]) for i in range(len(given) + 1))
+    return bool(given) and shape(expected[0]) == shape(given[0]) and same_shape(expected[1:], given[1:])
+
+
+def written(document, folder):
+    """The document with the outputs of today; those with `...` keep their own."""
+
+    def block(found):
+        lines = []
+        for command in commands(found.group(0)):
+            status = f"  # exits with {command.status}" if command.status else ""
+            lines.append(f"$ {command.text}{status}")
+            lines += command.expected if ANY in command.expected else run(command, folder)[1]
+        return "```console\n" + "\n".join(lines) + "\n```"
+
+    return BLOCK.sub(block, document)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        path = pathlib.Path(name)
+        path.write_text(written(path.read_text(encoding="utf-8"), "runs"), encoding="utf-8")
