@@ -8,16 +8,20 @@
 # testing/x.cpp to armillary_<folder>_testing, which every test program may use.
 
 # armillary_library(<folder> [TORCH] [COLD] [USES <folder>...] [LIBS <target>...] [WITHOUT <file>...]
-#                   [SHARDS <n>]):
+#                   [EXCEPT <sub-folder>...] [SHARDS <n>]):
 # target armillary_<folder> of the current folder's sources, and armillary_<folder>_test of its tests.
+# EXCEPT names sub-folders that are targets of their own.
 # COLD: nothing in it runs often enough to be worth the optimiser's time, a third of the compiler's.
 function(armillary_library name)
-  cmake_parse_arguments(arg "TORCH;COLD" "SHARDS" "USES;LIBS;WITHOUT" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;COLD" "SHARDS" "USES;LIBS;WITHOUT;EXCEPT" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
   set(testing ${sources})
   list(FILTER testing INCLUDE REGEX "/testing/")
   list(FILTER sources EXCLUDE REGEX "/testing/")
+  foreach(folder ${arg_EXCEPT})
+    list(FILTER sources EXCLUDE REGEX "^${CMAKE_CURRENT_SOURCE_DIR}/${folder}/")
+  endforeach()
   foreach(file ${arg_WITHOUT})
     list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${file})
   endforeach()
@@ -108,6 +112,27 @@ function(armillary_cross_test name)
       ARMILLARY_PROGRAM="$<TARGET_FILE:armillary>" ARMILLARY_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
     add_dependencies(armillary_${name}_test armillary)
   endif()
+endfunction()
+
+# armillary_mpi_tests(<name> <n>...): the ctest tests <name>_mpi_<n>, which run the test program <name> with --mpi as
+# n processes. Without MPI, one process says so. With a sanitizer there are none: MPI libraries leak.
+function(armillary_mpi_tests name)
+  if(NOT TARGET armillary_${name}_test OR ARMILLARY_SANITIZE)
+    return()
+  endif()
+  foreach(processes ${ARGN})
+    set(test ${name}_mpi_${processes})
+    set(launcher)
+    if(MPI_CXX_FOUND)
+      # `timeout` ends mpirun in a way that lets it end its processes; ctest would not.
+      set(launcher timeout -k 10 300 ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${processes})
+    endif()
+    add_test(NAME ${test} COMMAND ${launcher} $<TARGET_FILE:armillary_${name}_test> --mpi --gtest_brief=1)
+    # The variables are of Open MPI: more processes than cores, and root, as in a container.
+    set_tests_properties(${test} PROPERTIES LABELS ${name} PROCESSORS 2 TIMEOUT 330
+      SKIP_REGULAR_EXPRESSION "\\[SKIP\\] no MPI"
+      ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+  endforeach()
 endfunction()
 
 # armillary_program(<name> SOURCES <file>... LIBS <target>...): a program in bin/. Without its sources,

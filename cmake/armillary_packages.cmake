@@ -6,6 +6,8 @@ find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 find_path(ARMILLARY_XXHASH_INCLUDE xxhash.h REQUIRED)  # its header alone
+set(MPI_CXX_SKIP_MPICXX ON)  # its C functions are called, not the C++ ones of MPI-2
+find_package(MPI QUIET COMPONENTS CXX)  # without it, armillary/comm/no_mpi stands in
 find_package(GTest)
 find_package(rapidcheck)
 

@@ -35,7 +35,7 @@ void expect_refusal(Communicator& comm, const Body& call, const std::string& tex
 }
 
 TEST_P(CommunicatorConformance, CollectivesThatDifferAreRefusedOnEveryRank) {
-  for (const int world : {2, 3, 5, 8}) {
+  for (const int world : worlds({2, 3, 5, 8})) {
     run(world, [](Communicator& comm) {
       const bool odd = comm.rank() == comm.world() - 1;
       const auto refusal = [&](std::string_view name, std::string_view first,
@@ -121,7 +121,7 @@ constexpr std::array kDtypes{Dtype::Byte, Dtype::Int64, Dtype::Bf16,
                              Dtype::Fp16, Dtype::Fp32,  Dtype::Fp64};
 
 TEST_P(CommunicatorConformance, CollectivesMoveEveryDtype) {
-  for (const int world : {1, 2, 3, 5}) {
+  for (const int world : worlds({1, 2, 3, 5})) {
     run(world, [](Communicator& comm) {
       const int P = comm.world();
       const int self = comm.rank();
@@ -153,7 +153,7 @@ TEST_P(CommunicatorConformance, CollectivesMoveEveryDtype) {
 }
 
 TEST_P(CommunicatorConformance, CollectivesReduceEveryDtype) {
-  for (const int world : {1, 2, 3, 5}) {
+  for (const int world : worlds({1, 2, 3, 5})) {
     run(world, [](Communicator& comm) {
       const int P = comm.world();
       const auto reduced = [&](Reduction reduction, std::int64_t i) {
@@ -220,6 +220,7 @@ TEST_P(CommunicatorConformance, CollectivesRefuseWhatDoesNotFit) {
 }
 
 TEST_P(CommunicatorConformance, AbortEndsABlockedCollective) {
+  ARMILLARY_NEEDS_RANKS(3);
   EXPECT_THROW(run(3,
                    [](Communicator& comm) {
                      if (comm.rank() == 2) return comm.abort("over");

@@ -52,7 +52,7 @@ std::string text_of(const Call& call) {
 }
 
 TEST_P(CommunicatorConformance, TellsRankAndWorld) {
-  for (const int world : {1, 2, 5}) {
+  for (const int world : worlds({1, 2, 5})) {
     run(world, [&](Communicator& comm) {
       EXPECT_EQ(comm.world(), world);
       std::vector<int> self = {comm.rank()};
@@ -69,7 +69,8 @@ TEST_P(CommunicatorConformance, TellsRankAndWorld) {
 TEST_P(CommunicatorConformance, KeepsOrderPerPairAndLane) {
   constexpr int kMessages = 200;
   constexpr int kLanes = 3;
-  run(5, [&](Communicator& comm) {
+  run(at_most(5), [&](Communicator& comm) {
+    const int P = comm.world();
     // value = ((sender * 5 + receiver) * lanes + lane) * messages + index
     const auto value = [](int sender, int receiver, int lane, int index) {
       return ((sender * 5 + receiver) * kLanes + lane) * kMessages + index;
@@ -80,9 +81,9 @@ TEST_P(CommunicatorConformance, KeepsOrderPerPairAndLane) {
     std::vector<Request> requests;
     for (int index = 0; index < kMessages; ++index) {
       for (int lane = 0; lane < kLanes; ++lane) {
-        for (int step = 1; step < 5; ++step) {
-          const int to = (comm.rank() + step) % 5;
-          const int from = (comm.rank() + 5 - step) % 5;
+        for (int step = 1; step < P; ++step) {
+          const int to = (comm.rank() + step) % P;
+          const int from = (comm.rank() + P - step) % P;
           outbox.push_back({value(comm.rank(), to, lane, index)});
           requests.push_back(send(comm, to, lane, outbox.back()));
           inbox.push_back({-1});
@@ -239,12 +240,15 @@ TEST_P(CommunicatorConformance, BothDirectionsAtOnce) {
 
 TEST_P(CommunicatorConformance, ManyRoundsAroundARing) {
   constexpr int kRounds = 300;
-  run(5, [](Communicator& comm) {
-    const int next = (comm.rank() + 1) % 5;
-    const int previous = (comm.rank() + 4) % 5;
+  run(at_most(5), [](Communicator& comm) {
+    const int P = comm.world();
+    // As many rounds as bring every value home.
+    const int rounds = kRounds / P * P;
+    const int next = (comm.rank() + 1) % P;
+    const int previous = (comm.rank() + P - 1) % P;
     std::vector<int> held = numbers(64, 100 * comm.rank());
     std::vector<int> coming(64);
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < rounds; ++round) {
       const std::vector<Request> requests = {receive(comm, previous, round % 2, coming),
                                              send(comm, next, round % 2, held)};
       comm.wait_all(requests);
@@ -255,7 +259,7 @@ TEST_P(CommunicatorConformance, ManyRoundsAroundARing) {
 }
 
 TEST_P(CommunicatorConformance, WaitAnyTellsWhatIsDone) {
-  run(4, [](Communicator& comm) {
+  run(at_most(4), [](Communicator& comm) {
     if (comm.rank() > 0) {
       std::vector<int> go(1);
       comm.wait(receive(comm, 0, 0, go));
@@ -265,8 +269,10 @@ TEST_P(CommunicatorConformance, WaitAnyTellsWhatIsDone) {
     }
     std::vector<std::vector<int>> inbox(4, std::vector<int>(1, -1));
     std::vector<Request> requests(4);  // requests[0] stays empty and is skipped.
-    for (int peer = 1; peer < 4; ++peer) requests[peer] = receive(comm, peer, 0, inbox[peer]);
+    for (int peer = 1; peer < comm.world(); ++peer)
+      requests[peer] = receive(comm, peer, 0, inbox[peer]);
     for (const int peer : {3, 1, 2}) {
+      if (peer >= comm.world()) continue;
       std::vector<int> go(1);
       comm.wait(send(comm, peer, 0, go));
       ASSERT_EQ(comm.wait_any(requests), std::size_t(peer));
@@ -326,6 +332,7 @@ TEST_P(CommunicatorConformance, RefusesWhatCannotBeSent) {
 }
 
 TEST_P(CommunicatorConformance, MissedDeadlineNamesTheMessage) {
+  ARMILLARY_NEEDS_RANKS(3);
   const auto begin = Clock::now();
   EXPECT_THROW(run(3,
                    [this](Communicator& comm) {
@@ -349,6 +356,7 @@ TEST_P(CommunicatorConformance, MissedDeadlineNamesTheMessage) {
 }
 
 TEST_P(CommunicatorConformance, MissedDeadlineOfWaitAnyNamesAll) {
+  ARMILLARY_NEEDS_RANKS(3);
   EXPECT_THROW(run(3,
                    [this](Communicator& comm) {
                      if (comm.rank() > 0) return;
@@ -386,16 +394,17 @@ TEST_P(CommunicatorConformance, AbortEndsAllWaits) {
   const auto body = [](Communicator& comm) {
     const auto begin = Clock::now();
     std::vector<int> values(1);
-    const int next = (comm.rank() + 1) % 5;
+    const int P = comm.world();
+    const int next = (comm.rank() + 1) % P;
     std::string text;
-    if (comm.rank() == 3) {
+    if (comm.rank() == P - 2) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));  // Let the others begin to wait.
       comm.abort("disk on fire");
       comm.abort("second thoughts");
       text = text_of<CommError>([&] { comm.isend(next, 0, {}); });
-    } else if (comm.rank() == 4) {  // Polls.
+    } else if (comm.rank() == P - 1) {  // Polls.
       text = text_of<CommError>([&] {
-        const Request request = receive(comm, 1, 0, values);
+        const Request request = receive(comm, P - 2, 0, values);
         while (!comm.done(request)) std::this_thread::yield();
       });
     } else {
@@ -404,11 +413,11 @@ TEST_P(CommunicatorConformance, AbortEndsAllWaits) {
       text = text_of<CommError>([&] { comm.wait_any(requests); });
       comm.abort("too late");
     }
-    EXPECT_EQ(text, "rank 3 failed: disk on fire") << "rank " << comm.rank();
+    EXPECT_EQ(text, fmt::format("rank {} failed: disk on fire", P - 2)) << "rank " << comm.rank();
     EXPECT_THROW(receive(comm, next, 0, values), CommError) << "rank " << comm.rank();
     EXPECT_LT(seconds_since(begin), 1) << "rank " << comm.rank();
   };
-  EXPECT_THROW(run(5, body), CommError);
+  EXPECT_THROW(run(at_most(5), body), CommError);
 }
 
 TEST_P(CommunicatorConformance, AbortFromAnotherThread) {
@@ -446,6 +455,8 @@ TEST_P(CommunicatorConformance, SizesThatDifferFailTheGroup) {
             std::vector<int> values(comm.rank() == 0 ? 3 : 5);
             const std::string text = text_of<CommError>([&] {
               comm.wait(comm.rank() == 0 ? send(comm, 1, 2, values) : receive(comm, 0, 2, values));
+              // An engine may tell the receiver only; its failure ends the sender's next wait.
+              comm.wait(comm.irecv(1 - comm.rank(), 0, {}));
             });
             EXPECT_THAT(text,
                         HasSubstr(fmt::format("rank 0 sends 12 bytes to rank 1 on lane {}, which "

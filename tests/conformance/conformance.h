@@ -1,12 +1,17 @@
 // conformance.h: one suite of tests for every Communicator. A communicator takes part by a file
 // that instantiates the suite for it, as local_test.cpp does. Ranks may be processes, so no test
-// shares memory between ranks.
+// shares memory between ranks. Then every process runs every test, also those whose groups it is no
+// member of, and an engine may have few processes: tests ask for their worlds by at_most(),
+// worlds() or lacks_ranks().
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
+#include <initializer_list>
 #include <ostream>
+#include <set>
 #include <string>
 
 #include "armillary/comm/communicator.h"
@@ -26,6 +31,8 @@ struct Launcher {
   bool sees_sizes = true;
   /// The number of lane 0 in error texts: a group made by split() names lanes of the first group.
   int lane_0 = 0;
+  /// The largest world of a group.
+  int most_ranks = 8;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Launcher& launcher) {
@@ -34,9 +41,26 @@ inline std::ostream& operator<<(std::ostream& out, const Launcher& launcher) {
 
 class CommunicatorConformance : public testing::TestWithParam<Launcher> {
  protected:
+  void SetUp() override {
+    if (lacks_ranks(2)) GTEST_SKIP() << "needs 2 ranks";
+  }
   void run(int world, const Body& body) const { GetParam().run(world, body); }
   /// The number of a lane in error texts.
   int told(int lane) const { return GetParam().lane_0 + lane; }
+  /// The world nearest to `world` that the engine has.
+  int at_most(int world) const { return std::min(world, GetParam().most_ranks); }
+  /// `wanted`, in which worlds that are too large become the largest one.
+  std::set<int> worlds(std::initializer_list<int> wanted) const {
+    std::set<int> result;
+    for (const int world : wanted) result.insert(at_most(world));
+    return result;
+  }
+  /// Whether the engine has too few ranks, for tests that need a certain world.
+  bool lacks_ranks(int world) const { return GetParam().most_ranks < world; }
 };
 
 }  // namespace armillary::comm
+
+/// Skips a test that needs `world` ranks, if the engine has fewer.
+#define ARMILLARY_NEEDS_RANKS(world) \
+  if (lacks_ranks(world)) GTEST_SKIP() << "needs " << (world) << " ranks"

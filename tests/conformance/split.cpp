@@ -33,6 +33,7 @@ int from_previous(Communicator& comm, int lane, int value) {
 }
 
 TEST_P(CommunicatorConformance, SplitOrdersByKeyThenRank) {
+  ARMILLARY_NEEDS_RANKS(6);
   run(6, [](Communicator& comm) {
     const int self = comm.rank();
     const auto rows = comm.split(self / 3, 0);
@@ -55,6 +56,7 @@ TEST_P(CommunicatorConformance, SplitOrdersByKeyThenRank) {
 }
 
 TEST_P(CommunicatorConformance, MessagesOfGroupsDoNotMeet) {
+  ARMILLARY_NEEDS_RANKS(6);
   run(6, [](Communicator& comm) {
     const auto rows = comm.split(comm.rank() / 3, comm.rank());
     const auto columns = comm.split(comm.rank() % 3, comm.rank());
@@ -88,6 +90,7 @@ TEST_P(CommunicatorConformance, MessagesOfGroupsDoNotMeet) {
 }
 
 TEST_P(CommunicatorConformance, SplitAgainAndAgain) {
+  ARMILLARY_NEEDS_RANKS(4);
   run(4, [](Communicator& comm) {
     for (int round = 0; round < 20; ++round) {
       // Ranks 0 and 1 have taken more lanes than the others when all ranks split again.
@@ -107,6 +110,7 @@ TEST_P(CommunicatorConformance, SplitAgainAndAgain) {
 }
 
 TEST_P(CommunicatorConformance, AFailureOfOneGroupEndsAll) {
+  ARMILLARY_NEEDS_RANKS(4);
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
   const auto body = [](Communicator& comm) {
@@ -131,6 +135,7 @@ TEST_P(CommunicatorConformance, AFailureOfOneGroupEndsAll) {
 }
 
 TEST_P(CommunicatorConformance, GroupsHaveDeadlinesOfTheirOwn) {
+  ARMILLARY_NEEDS_RANKS(3);
   EXPECT_THROW(run(3,
                    [](Communicator& comm) {
                      const auto group = comm.split(0, -comm.rank());

@@ -1,0 +1,408 @@
+// Messages between processes. The order of this file: making a group; sends, arrivals and receives;
+// the calls of Communicator; failure and the end of a group.
+#include "armillary/comm/mpi/group.h"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+
+#include "armillary/comm/strided.h"
+#include "armillary/core/error.h"
+
+namespace armillary::comm {
+namespace {
+
+// A rank that fails waits so long for peers to end messages under way.
+constexpr std::chrono::milliseconds kSettle(500);
+// The end of a failed group takes so long at most.
+constexpr std::chrono::seconds kClose(1);
+// A rank that waits yields its core between looks for so long, then it sleeps between them.
+constexpr std::chrono::microseconds kAwake(500);
+constexpr std::chrono::microseconds kSleep(50);
+
+std::chrono::nanoseconds as_nanoseconds(double seconds) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(seconds));
+}
+
+/// Lets other threads and processes run between two looks. `since` is the begin of the wait.
+void pause(std::chrono::steady_clock::time_point since) {
+  if (std::chrono::steady_clock::now() - since < kAwake) {
+    std::this_thread::yield();
+  } else {
+    std::this_thread::sleep_for(kSleep);
+  }
+}
+
+MPI_Comm duplicate(MPI_Comm comm) {
+  MPI_Comm result = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(comm, &result), "MPI_Comm_dup");
+  MPI_Comm_set_errhandler(result, MPI_ERRORS_RETURN);
+  return result;
+}
+
+}  // namespace
+
+MpiGroup::MpiGroup(MpiProcess& process, MPI_Comm members, const MpiOptions& options)
+    : process_(process), options_(options), receives_waiting_(options.lanes) {
+  const Lock lock(process_.mutex());
+  MPI_Comm_set_errhandler(members, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(members, &rank_);
+  MPI_Comm_size(members, &world_);
+  pieces_sent_.resize(world_);
+  pieces_received_.resize(world_);
+  expect_equal_options(members);
+  make_lanes(members);
+  check_mpi(MPI_Comm_free(&members), "MPI_Comm_free");
+  alarm_.emplace(control_);
+  process_.enter_group();
+  helper_ = std::thread([this] { help(); });
+}
+
+MpiGroup::~MpiGroup() = default;
+
+void MpiGroup::expect_equal_options(MPI_Comm members) const {
+  const std::array<std::int64_t, 2> mine{options_.lanes, options_.piece_bytes};
+  std::vector<std::array<std::int64_t, 2>> all(world_);
+  check_mpi(MPI_Allgather(mine.data(), 2, MPI_INT64_T, all.data(), 2, MPI_INT64_T, members),
+            "MPI_Allgather");
+  for (int other = 0; other < world_; ++other) {
+    if (all[other] == all[0]) continue;
+    fail<InvalidArgument>(
+        "run_mpi_rank: rank 0 has {} lanes and pieces of {} bytes, rank {} has {} and {}; equal "
+        "options are required",
+        all[0][0], all[0][1], other, all[other][0], all[other][1]);
+  }
+}
+
+void MpiGroup::make_lanes(MPI_Comm members) {
+  control_ = duplicate(members);
+  for (int lane = 0; lane < options_.lanes; ++lane) lanes_.push_back(duplicate(members));
+  // The tag of a piece is (number of the group) * kMostPieces + pieces that follow.
+  int found = 0;
+  void* largest_tag = nullptr;
+  check_mpi(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&largest_tag), &found),
+            "MPI_Comm_get_attr");
+  ARMILLARY_CHECK(found != 0);
+  most_groups_ = (*static_cast<int*>(largest_tag) - kMostPieces + 1) / kMostPieces + 1;
+}
+
+void MpiGroup::add_request(MPI_Request request, Owner owner) {
+  requests_.push_back(request);
+  owners_.push_back(std::move(owner));
+}
+
+// All pieces are given to MPI at once, so the next message of the lane cannot overtake one.
+void MpiGroup::send(MpiPending& message) {
+  message.set_under_way();
+  const int group = message.lane() / options_.lanes;
+  MPI_Comm const lane = lanes_[message.lane() % options_.lanes];
+  for (int after = message.pieces() - 1; after >= 0; --after) {
+    const std::span<std::byte> piece = message.next_piece();
+    MPI_Request request = MPI_REQUEST_NULL;
+    check_mpi(MPI_Isend(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, message.peer(),
+                        group * kMostPieces + after, lane, &request),
+              "MPI_Isend");
+    ++pieces_sent_[message.peer()];
+    message.piece_started();
+    add_request(request, {.message = &message, .thrown_away = {}});
+  }
+}
+
+void MpiGroup::progress() noexcept {
+  if (!process_.usable()) return;
+  try {
+    alarm_->poll();
+    // Lanes without a receive are left alone: MPI keeps their messages until one is started.
+    const bool all = drains() || alarm_->any_leaving();
+    for (int lane = 0; lane < options_.lanes; ++lane) {
+      if (all || receives_waiting_[lane] > 0) take_arrivals(lane);
+    }
+    if (all) {
+      for (auto& [source, channel] : channels_) match(source, channel);
+    }
+    test_requests();
+  } catch (const std::exception& e) {
+    alarm_->raise(rank_, e.what());
+  }
+}
+
+void MpiGroup::take_arrivals(int lane) {
+  while (true) {
+    int found = 0;
+    MPI_Message message = MPI_MESSAGE_NULL;
+    MPI_Status status;
+    check_mpi(MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, lanes_[lane], &found, &message, &status),
+              "MPI_Improbe");
+    if (!found) return;
+    int bytes = 0;
+    check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
+    ++pieces_received_[status.MPI_SOURCE];
+    const int group = status.MPI_TAG / kMostPieces;
+    const Source source{status.MPI_SOURCE, group * options_.lanes + lane};
+    Channel& channel = channels_[source];
+    channel.arrivals.push_back({message, bytes, status.MPI_TAG % kMostPieces});
+    match(source, channel);
+  }
+}
+
+void MpiGroup::match(const Source& source, Channel& channel) {
+  const bool drop = drains();
+  while (!channel.arrivals.empty()) {
+    const bool wanted = !channel.receives.empty() && channel.receives.front() != nullptr;
+    if (wanted && !drop) {
+      receive(source, channel);
+      if (alarm_->raised()) return;  // The sizes differ.
+    } else if (drop || !channel.receives.empty() || alarm_->is_leaving(source.first)) {
+      throw_away(channel.arrivals.front());
+      channel.arrivals.pop_front();
+    } else {
+      return;  // No receive was started yet.
+    }
+  }
+}
+
+void MpiGroup::receive(const Source& source, Channel& channel) {
+  MpiPending& message = *channel.receives.front();
+  Arrival arrival = channel.arrivals.front();
+  const std::int64_t sent = arrival.bytes + arrival.pieces_after * options_.piece_bytes;
+  if (message.pieces_started() == 0 && sent != message.bytes()) {
+    alarm_->raise(rank_,
+                  fmt::format("rank {} sends {} bytes to rank {} on lane {}, which receives {} "
+                              "bytes; equal sizes are required",
+                              source.first, sent, rank_, source.second, message.bytes()));
+    return;
+  }
+  channel.arrivals.pop_front();
+  const std::span<std::byte> piece = message.next_piece();
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Imrecv(piece.data(), arrival.bytes, MPI_BYTE, &arrival.message, &request),
+            "MPI_Imrecv");
+  message.piece_started();
+  add_request(request, {.message = &message, .thrown_away = {}});
+  if (message.pieces_started() < message.pieces()) return;
+  channel.receives.pop_front();
+  --receives_waiting_[source.second % options_.lanes];
+}
+
+void MpiGroup::throw_away(const Arrival& arrival) {
+  MPI_Message message = arrival.message;
+  MPI_Request request = MPI_REQUEST_NULL;
+  auto memory = std::make_unique_for_overwrite<std::byte[]>(arrival.bytes);
+  check_mpi(MPI_Imrecv(memory.get(), arrival.bytes, MPI_BYTE, &message, &request), "MPI_Imrecv");
+  add_request(request, {.message = nullptr, .thrown_away = std::move(memory)});
+}
+
+void MpiGroup::test_requests() {
+  if (requests_.empty()) return;
+  int count = 0;
+  completed_.resize(requests_.size());
+  check_mpi(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
+                         completed_.data(), MPI_STATUSES_IGNORE),
+            "MPI_Testsome");
+  if (count == MPI_UNDEFINED || count == 0) return;
+  for (int i = 0; i < count; ++i) {
+    MpiPending* const message = owners_[completed_[i]].message;
+    // A message that ends after the failure is not done: calls for it throw.
+    if (message && message->piece_ended() && !alarm_->raised()) {
+      message->set_done(++messages_done_);
+    }
+  }
+  // The last entries fill the gaps, from the last gap on.
+  std::sort(completed_.begin(), completed_.begin() + count, std::greater<>());
+  for (int i = 0; i < count; ++i) {
+    std::swap(requests_[completed_[i]], requests_.back());
+    std::swap(owners_[completed_[i]], owners_.back());
+    requests_.pop_back();
+    owners_.pop_back();
+  }
+}
+
+void MpiGroup::start(std::span<const Message> batch, std::span<Request> requests) {
+  // Messages are made, and strided memory is packed, without the lock.
+  std::vector<MpiPending*> started;
+  started.reserve(batch.size());
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i].lane / options_.lanes >= most_groups_) {
+      fail<CommError>("split: MPI has tags for {} groups; fewer groups are required", most_groups_);
+    }
+    auto request = std::make_shared<MpiPending>(*this, batch[i], options_.piece_bytes);
+    started.push_back(request.get());
+    requests[i] = std::move(request);
+  }
+  Lock lock(process_.mutex());
+  throw_if_failed(lock);
+  for (MpiPending* message : started) {
+    if (message->direction() == Direction::Send) continue;
+    message->set_under_way();
+    const Source source{message->peer(), message->lane()};
+    Channel& channel = channels_[source];
+    channel.receives.push_back(message);
+    ++receives_waiting_[message->lane() % options_.lanes];
+    match(source, channel);
+  }
+  for (MpiPending* message : started) {
+    if (message->direction() == Direction::Send) send(*message);
+  }
+  progress();
+  throw_if_failed(lock);
+}
+
+bool MpiGroup::done(const MpiPending& request) {
+  if (request.done()) return true;
+  Lock lock(process_.mutex());
+  progress();
+  if (request.done()) return true;
+  throw_if_failed(lock);
+  return false;
+}
+
+std::size_t MpiGroup::wait_any(std::span<const Request> requests, double timeout_s,
+                               const std::function<std::string()>& describe) {
+  const Clock::time_point begin = Clock::now();
+  const Clock::time_point deadline = begin + as_nanoseconds(timeout_s);
+  std::size_t index = first_mpi_done(requests);
+  while (index == requests.size()) {
+    {
+      Lock lock(process_.mutex());
+      progress();
+      index = first_mpi_done(requests);
+      if (index < requests.size()) break;
+      const Clock::time_point now = Clock::now();
+      if (now >= deadline) {
+        const double waited_s = std::chrono::duration<double>(now - begin).count();
+        alarm_->raise(rank_, fmt::format("wait: {} not done after {:.3g} s", describe(), waited_s));
+      }
+      throw_if_failed(lock);
+    }
+    pause(begin);
+    index = first_mpi_done(requests);  // The helper may have seen it.
+  }
+  return index;
+}
+
+void MpiGroup::withdraw(MpiPending& request) {
+  Lock lock(process_.mutex());
+  if (request.done()) return;
+  // The place in the queue of receives stays, so that nothing behind it matches.
+  if (request.direction() == Direction::Receive) {
+    auto& receives = channels_[{request.peer(), request.lane()}].receives;
+    std::replace(receives.begin(), receives.end(), &request, static_cast<MpiPending*>(nullptr));
+  }
+  // A rank that unwinds has an error that says more: run_mpi_rank() fails the group with it. Peers
+  // are told to let its messages end until then.
+  if (std::uncaught_exceptions() == 0) {
+    alarm_->raise(rank_, fmt::format("rank {} dropped a request of {} bytes with rank {} on lane "
+                                     "{} before it was done",
+                                     rank_, request.bytes(), request.peer(), request.lane()));
+  }
+  if (request.pieces_under_way() == 0 || !process_.usable()) return;
+  try {
+    if (!alarm_->raised()) alarm_->announce_leaving();
+    settle(lock, [&] { return request.pieces_under_way() == 0; });
+  } catch (const std::exception& e) {
+    alarm_->raise(rank_, e.what());
+    process_.give_up();
+  }
+}
+
+void MpiGroup::throw_if_failed() {
+  if (!alarm_->raised()) return;
+  Lock lock(process_.mutex());
+  throw_if_failed(lock);
+}
+
+void MpiGroup::throw_if_failed(Lock& lock) {
+  if (!alarm_->raised()) return;
+  settle(lock, [&] { return requests_.empty() && alarm_->quiet(); });
+  throw alarm_->error();
+}
+
+void MpiGroup::settle(Lock& lock, const std::function<bool()>& settled) {
+  const Clock::time_point begin = Clock::now();
+  while (process_.usable()) {
+    progress();
+    if (settled()) return;
+    if (Clock::now() - begin > kSettle) return process_.give_up();
+    lock.unlock();
+    pause(begin);
+    lock.lock();
+  }
+}
+
+void MpiGroup::abort(const std::string& reason) noexcept {
+  try {
+    alarm_->raise(rank_, reason);
+  } catch (const std::exception&) {
+    // No memory for the text: the deadlines of the peers end the group.
+  }
+  // The helper sends it, for this may be any thread and the lock may be held for long.
+  helper_wake_.notify_all();
+}
+
+std::optional<int> MpiGroup::failed_rank() const {
+  return alarm_->raised() ? std::optional(alarm_->failed_rank()) : std::nullopt;
+}
+
+void MpiGroup::help() {
+  Lock lock(process_.mutex());
+  while (!helper_stop_ && process_.usable()) {
+    helper_wake_.wait_for(lock, as_nanoseconds(options_.helper_interval_s),
+                          [&] { return helper_stop_ || alarm_->waits_to_send(); });
+    if (!helper_stop_) progress();
+  }
+}
+
+bool MpiGroup::all_received(std::span<const std::int64_t> sent_to_me) const {
+  for (int peer = 0; peer < world_; ++peer) {
+    if (pieces_received_[peer] != sent_to_me[2 * peer]) return false;
+    if (peer != rank_ && alarm_->received(peer) != sent_to_me[2 * peer + 1]) return false;
+  }
+  return true;
+}
+
+void MpiGroup::close() {
+  {
+    const Lock lock(process_.mutex());
+    helper_stop_ = true;
+  }
+  helper_wake_.notify_all();
+  helper_.join();
+
+  Lock lock(process_.mutex());
+  closing_ = true;
+  progress();  // Sends a failure of this rank, so that it is counted.
+  if (process_.usable()) {
+    // Ranks tell each other how many pieces and notices they have sent, and take all of them.
+    std::vector<std::int64_t> sent(2 * static_cast<std::size_t>(world_));
+    std::vector<std::int64_t> sent_to_me(sent.size());
+    for (int peer = 0; peer < world_; ++peer) {
+      sent[2 * peer] = pieces_sent_[peer];
+      sent[2 * peer + 1] = alarm_->sent();
+    }
+    MPI_Request told = MPI_REQUEST_NULL;
+    check_mpi(MPI_Ialltoall(sent.data(), 2, MPI_INT64_T, sent_to_me.data(), 2, MPI_INT64_T,
+                            control_, &told),
+              "MPI_Ialltoall");
+    const Clock::time_point begin = Clock::now();
+    std::optional<Clock::time_point> failed;
+    while (process_.usable()) {
+      int all_told = 0;
+      progress();
+      check_mpi(MPI_Test(&told, &all_told, MPI_STATUS_IGNORE), "MPI_Test");
+      if (all_told && all_received(sent_to_me) && requests_.empty() && alarm_->quiet()) break;
+      if (alarm_->raised() && !failed) failed = Clock::now();
+      if (failed && Clock::now() - *failed > kClose) process_.give_up();
+      lock.unlock();
+      pause(begin);
+      lock.lock();
+    }
+  }
+  if (process_.usable()) {
+    for (MPI_Comm& lane : lanes_) MPI_Comm_free(&lane);
+    MPI_Comm_free(&control_);
+  }
+  process_.leave_group(alarm_->raised());
+}
+
+}  // namespace armillary::comm

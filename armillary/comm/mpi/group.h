@@ -1,0 +1,146 @@
+// group.h: the state of one rank of a group of processes: messages under way, and their progress.
+// Internal to mpi.h.
+//
+//   sends      MPI_Isend at once, tag = (number of the group made by split(), pieces that follow)
+//   arrivals   MPI_Improbe on the lanes that this rank receives on: sender, tag, bytes
+//   receives   in order, per (sender, lane): an arrival meets the first receive, MPI_Imrecv
+//
+// The bytes and the tag of a first piece tell the bytes of its message, so a receive of another
+// size is noticed before its memory is touched.
+//
+// A group that failed, or that all ranks leave, takes what still arrives into buffers that it
+// throws away. So all sends end, and no memory of a rank is touched after it has thrown.
+#pragma once
+
+#include <mpi.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "armillary/comm/mpi.h"
+#include "armillary/comm/mpi/alarm.h"
+#include "armillary/comm/mpi/pending.h"
+#include "armillary/comm/mpi/process.h"
+
+namespace armillary::comm {
+
+/// One rank's end of the group. Functions are called on the rank's thread, except abort(). All
+/// state but the alarm is guarded by the lock of MpiProcess.
+class MpiGroup {
+ public:
+  /// Collective over `members`, which is freed. @throws InvalidArgument if options differ.
+  MpiGroup(MpiProcess& process, MPI_Comm members, const MpiOptions& options);
+  MpiGroup(const MpiGroup&) = delete;
+  MpiGroup& operator=(const MpiGroup&) = delete;
+  /// Requires close().
+  ~MpiGroup();
+
+  int rank() const { return rank_; }
+  int world() const { return world_; }
+
+  // The calls of Communicator.
+
+  void start(std::span<const Message> batch, std::span<Request> requests);
+  bool done(const MpiPending& request);
+  /// `describe` names the requests in the text of a missed deadline.
+  std::size_t wait_any(std::span<const Request> requests, double timeout_s,
+                       const std::function<std::string()>& describe);
+  /// Takes back a message that is not done. Fails the group unless an exception is unwinding.
+  void withdraw(MpiPending& request);
+  void throw_if_failed();
+  void abort(const std::string& reason) noexcept;
+
+  /// Waits until all ranks have called it and no message is under way any more, then frees the
+  /// communicators. In a group that failed it waits for a second at most, then gives up MPI.
+  void close();
+  /// The rank that failed first, if the group has failed.
+  std::optional<int> failed_rank() const;
+  CommError error() const { return alarm_->error(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Lock = std::unique_lock<std::mutex>;
+
+  /// A piece that has arrived and was not taken yet.
+  struct Arrival {
+    MPI_Message message;
+    int bytes;
+    int pieces_after;  ///< Pieces of the same message that follow.
+  };
+
+  /// Messages of one lane from one sender. A withdrawn receive leaves a null pointer in its place.
+  struct Channel {
+    std::deque<MpiPending*> receives;
+    std::deque<Arrival> arrivals;
+  };
+
+  /// Sender and lane, which is at or above the lanes of the options in groups made by split().
+  using Source = std::pair<int, int>;
+
+  /// The owner of an MPI request: a message of this rank, or a buffer that is thrown away.
+  struct Owner {
+    MpiPending* message = nullptr;
+    std::unique_ptr<std::byte[]> thrown_away;
+  };
+
+  // Functions that call MPI, with the lock held.
+
+  void make_lanes(MPI_Comm members);
+  void expect_equal_options(MPI_Comm members) const;
+  void send(MpiPending& message);
+  /// Makes progress on everything. An error of MPI fails the group.
+  void progress() noexcept;
+  /// Takes the arrivals of a lane from MPI and matches them.
+  void take_arrivals(int lane);
+  void match(const Source& source, Channel& channel);
+  /// Receives into the memory of the first receive of the channel; fails the group if sizes differ.
+  void receive(const Source& source, Channel& channel);
+  void throw_away(const Arrival& arrival);
+  void test_requests();
+  void add_request(MPI_Request request, Owner owner);
+
+  /// Whether nothing that arrives is wanted any more.
+  bool drains() const { return alarm_->raised() || closing_; }
+  /// Lets messages under way end, for half a second at most, then gives up MPI.
+  void settle(Lock& lock, const std::function<bool()>& settled);
+  void throw_if_failed(Lock& lock);
+  bool all_received(std::span<const std::int64_t> sent_to_me) const;
+  void help();  ///< The helper thread.
+
+  MpiProcess& process_;
+  const MpiOptions options_;
+  int rank_ = 0;
+  int world_ = 1;
+  int most_groups_ = 1;  ///< Groups that tags can tell apart, this one included.
+  MPI_Comm control_ = MPI_COMM_NULL;
+  std::vector<MPI_Comm> lanes_;
+  std::optional<MpiAlarm> alarm_;
+
+  std::map<Source, Channel> channels_;
+  std::vector<int> receives_waiting_;  ///< Per lane: receives that wait for pieces.
+  std::vector<MPI_Request> requests_;  ///< Pieces under way, and their owners in the same order.
+  std::vector<Owner> owners_;
+  std::vector<int> completed_;  ///< Indices that MPI_Testsome returned.
+  std::uint64_t messages_done_ = 0;
+  std::vector<std::int64_t> pieces_sent_;      ///< Per peer.
+  std::vector<std::int64_t> pieces_received_;  ///< Likewise; thrown away ones included.
+  bool closing_ = false;
+
+  std::condition_variable helper_wake_;
+  bool helper_stop_ = false;
+  std::thread helper_;
+};
+
+}  // namespace armillary::comm

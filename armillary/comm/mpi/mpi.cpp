@@ -1,0 +1,108 @@
+// Ranks as processes: the Communicator, which passes every call on to MpiGroup, and run_mpi_rank().
+#include "armillary/comm/mpi.h"
+
+#include <exception>
+
+#include "armillary/comm/mpi/group.h"
+#include "armillary/comm/mpi/process.h"
+#include "armillary/core/error.h"
+
+namespace armillary::comm {
+namespace {
+
+class MpiCommunicator : public Communicator {
+ public:
+  MpiCommunicator(MpiGroup& group, const MpiOptions& options)
+      : Communicator(group.rank(), group.world(), options.timeout_s, options.lanes),
+        group_(group) {}
+
+  void throw_if_failed() override { group_.throw_if_failed(); }
+  void abort(const std::string& reason) noexcept override { group_.abort(reason); }
+
+ private:
+  void do_start(std::span<const Message> batch, std::span<Request> requests) override {
+    group_.start(batch, requests);
+  }
+  bool do_done(const Pending& request) override {
+    return group_.done(static_cast<const MpiPending&>(request));
+  }
+  std::size_t do_wait_any(std::span<const Request> requests, double timeout_s) override {
+    return group_.wait_any(requests, timeout_s, [&] { return describe(requests); });
+  }
+
+  MpiGroup& group_;
+};
+
+/// Text of any exception, as the reason of an abort.
+std::string reason_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception of unknown type";
+  }
+}
+
+/// @throws InvalidArgument if an option is out of range, on each rank before MPI is called.
+void expect_legal(const MpiOptions& options) {
+  if (options.lanes < 1) {
+    fail<InvalidArgument>("run_mpi_rank: {} lanes; at least 1 is required", options.lanes);
+  }
+  if (options.world < 0) {
+    fail<InvalidArgument>("run_mpi_rank: world {}; at least 1, or 0 for all, is required",
+                          options.world);
+  }
+  if (!(options.timeout_s > 0 && options.timeout_s <= 1e9)) {
+    fail<InvalidArgument>("run_mpi_rank: timeout {} s; more than 0 and at most 1e9 s is required",
+                          options.timeout_s);
+  }
+  if (!(options.helper_interval_s > 0 && options.helper_interval_s <= 0.5)) {
+    fail<InvalidArgument>("run_mpi_rank: helper interval {} s; in (0, 0.5] is required",
+                          options.helper_interval_s);
+  }
+  if (options.piece_bytes < 1 || options.piece_bytes > std::int64_t{1} << 30) {
+    fail<InvalidArgument>("run_mpi_rank: pieces of {} bytes; 1 to 2^30 are required",
+                          options.piece_bytes);
+  }
+}
+
+}  // namespace
+
+bool mpi_available() {
+  return true;
+}
+
+void run_mpi_rank(const std::function<void(Communicator&)>& body, const MpiOptions& options) {
+  expect_legal(options);
+  MpiProcess& process = MpiProcess::instance();
+  if (options.world > process.processes()) {
+    fail<InvalidArgument>("run_mpi_rank: world {} of {} processes; as many are required",
+                          options.world, process.processes());
+  }
+  if (!process.usable()) {
+    fail<CommError>(
+        "run_mpi_rank: a group has failed and left messages; a new process is required");
+  }
+  const int world = options.world > 0 ? options.world : process.processes();
+  MPI_Comm const members = process.first_processes(world, options.timeout_s);
+  if (members == MPI_COMM_NULL) return;
+
+  MpiGroup group(process, members, options);
+  std::exception_ptr error;
+  try {
+    MpiCommunicator communicator(group, options);
+    body(communicator);
+  } catch (...) {
+    error = std::current_exception();
+    group.abort(reason_of(error));
+  }
+  group.close();
+  // Errors of other ranks are consequences of the first. A rank that swallowed its error left none.
+  if (const std::optional<int> first = group.failed_rank()) {
+    if (error && *first == group.rank()) std::rethrow_exception(error);
+    throw group.error();
+  }
+}
+
+}  // namespace armillary::comm

@@ -1,0 +1,78 @@
+#include "armillary/comm/mpi/pending.h"
+
+#include <limits>
+
+#include "armillary/comm/mpi/group.h"
+#include "armillary/core/error.h"
+
+namespace armillary::comm {
+namespace {
+
+/// The bytes of `parts` if they lie in one row, else null.
+std::byte* one_row(std::span<const Strided> parts, std::int64_t bytes) {
+  for (const Strided& part : parts) {
+    if (part.rows * part.row_bytes != bytes) continue;
+    const bool in_a_row = part.rows == 1 || part.stride_bytes == part.row_bytes;
+    return in_a_row ? part.data : nullptr;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+MpiPending::MpiPending(MpiGroup& group, const Message& message, std::int64_t piece_bytes)
+    : Pending(message, total_bytes(message.parts)), group_(group), piece_bytes_(piece_bytes) {
+  const std::int64_t pieces = bytes() == 0 ? 1 : (bytes() - 1) / piece_bytes + 1;
+  if (pieces > kMostPieces) {
+    fail<InvalidArgument>("mpi: a message of {} bytes; at most {} pieces of {} bytes are required",
+                          bytes(), kMostPieces, piece_bytes);
+  }
+  pieces_ = static_cast<int>(pieces);
+  if (bytes() == 0) return;
+  memory_ = one_row(message.parts, bytes());
+  if (memory_) return;
+  parts_.assign(message.parts.begin(), message.parts.end());
+  buffer_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes()));
+  memory_ = buffer_.get();
+  const Strided packed{memory_, 1, bytes(), bytes()};
+  if (direction() == Direction::Send) copy_strided(parts_, {&packed, 1});
+}
+
+MpiPending::~MpiPending() {
+  if (is_under_way_ && !done()) group_.withdraw(*this);
+}
+
+std::span<std::byte> MpiPending::next_piece() {
+  const std::int64_t first = bytes() - (pieces_ - 1) * piece_bytes_;
+  if (started_ == 0) return {memory_, static_cast<std::size_t>(first)};
+  return {memory_ + first + (started_ - 1) * piece_bytes_, static_cast<std::size_t>(piece_bytes_)};
+}
+
+bool MpiPending::piece_ended() {
+  --under_way_;
+  return under_way_ == 0 && started_ == pieces_;
+}
+
+void MpiPending::set_done(std::uint64_t place) {
+  if (buffer_ && direction() == Direction::Receive) {
+    const Strided packed{memory_, 1, bytes(), bytes()};
+    copy_strided({&packed, 1}, parts_);
+  }
+  buffer_.reset();
+  place_.store(place, std::memory_order_release);
+}
+
+std::size_t first_mpi_done(std::span<const Request> requests) {
+  std::size_t first = requests.size();
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (!requests[i]) continue;
+    const std::uint64_t place = static_cast<const MpiPending&>(*requests[i]).place();
+    if (place == 0 || place >= least) continue;
+    first = i;
+    least = place;
+  }
+  return first;
+}
+
+}  // namespace armillary::comm

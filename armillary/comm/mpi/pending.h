@@ -1,0 +1,71 @@
+// pending.h: one side of a message under way between processes. Internal to mpi.h.
+//
+//   bytes = first piece + (pieces - 1) * piece_bytes         the first piece is the odd one
+//
+// Memory of several rows is packed into a buffer before it is sent, and unpacked from one after it
+// is received. Memory of one row is given to MPI as it is.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "armillary/comm/communicator.h"
+
+namespace armillary::comm {
+
+class MpiGroup;
+
+/// A send or a receive of this rank. The rank's Request owns it; the group knows it while it is
+/// under way. Functions require the lock of MpiProcess, except done() and place().
+class MpiPending : public Pending {
+ public:
+  /// @throws InvalidArgument if it has too many bytes for kMostPieces pieces.
+  MpiPending(MpiGroup& group, const Message& message, std::int64_t piece_bytes);
+  /// Withdraws a message that is not done.
+  ~MpiPending() override;
+
+  int pieces() const { return pieces_; }
+  /// Bytes of the next piece, which MPI has not been given yet, and their place in memory.
+  std::span<std::byte> next_piece();
+  /// Counts a piece that MPI was given.
+  void piece_started() { ++started_, ++under_way_; }
+  /// Counts a piece that MPI has ended with. Returns whether the message is complete.
+  bool piece_ended();
+  int pieces_started() const { return started_; }
+  int pieces_under_way() const { return under_way_; }  ///< Pieces whose memory MPI may touch.
+
+  /// A message that was made and then refused is not under way, and dropping it is no failure.
+  void set_under_way() { is_under_way_ = true; }
+  bool is_under_way() const { return is_under_way_; }
+
+  bool done() const { return place() > 0; }
+  /// Place, from 1, in the order in which messages of this rank were done; 0 until this one is.
+  std::uint64_t place() const { return place_.load(std::memory_order_acquire); }
+  /// Unpacks a receive and marks the message as done.
+  void set_done(std::uint64_t place);
+
+ private:
+  MpiGroup& group_;
+  std::vector<Strided> parts_;  ///< Empty if the memory is one row.
+  std::int64_t piece_bytes_;
+  int pieces_;
+  int started_ = 0;
+  int under_way_ = 0;
+  bool is_under_way_ = false;
+  std::byte* memory_ = nullptr;  ///< All bytes in a row: the caller's memory or the buffer.
+  std::unique_ptr<std::byte[]> buffer_;
+  std::atomic<std::uint64_t> place_{0};
+};
+
+/// Most pieces of one message: their number has to fit into a tag, beside that of the group.
+inline constexpr int kPieceBits = 10;
+inline constexpr int kMostPieces = 1 << kPieceBits;
+
+/// Index of the request that was done first, or requests.size() if none is done.
+std::size_t first_mpi_done(std::span<const Request> requests);
+
+}  // namespace armillary::comm

@@ -1,0 +1,101 @@
+// The state of MPI in this process: initialised once, finalized at exit unless peers may be gone.
+#include "armillary/comm/mpi/process.h"
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+#include "armillary/core/error.h"
+
+namespace armillary::comm {
+namespace {
+
+/// Seconds that MPI_Finalize may take after a failure.
+constexpr std::chrono::seconds kFinalize(5);
+
+}  // namespace
+
+void check_mpi(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  std::string text(MPI_MAX_ERROR_STRING, '\0');
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  text.resize(static_cast<std::size_t>(length));
+  fail<CommError>("{}: {}", call, text);
+}
+
+MpiProcess& MpiProcess::instance() {
+  // Never destroyed: the handler at exit uses it.
+  static auto* const process = new MpiProcess;
+  return *process;
+}
+
+MpiProcess::MpiProcess() {
+  int initialised = 0;
+  int finalized = 0;
+  int level = MPI_THREAD_SINGLE;
+  MPI_Initialized(&initialised);
+  MPI_Finalized(&finalized);
+  if (finalized) fail<CommError>("mpi: MPI is finalized; it can be used only once per process");
+  if (initialised) {
+    MPI_Query_thread(&level);
+  } else {
+    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
+    std::atexit([] { instance().finalize(); });
+  }
+  if (level < MPI_THREAD_SERIALIZED) {
+    fail<CommError>("mpi: thread level {}; MPI_THREAD_SERIALIZED ({}) is required", level,
+                    MPI_THREAD_SERIALIZED);
+  }
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+  MPI_Comm_size(MPI_COMM_WORLD, &processes_);
+}
+
+void MpiProcess::finalize() {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized || !usable() || open_groups_ > 0) return;
+  if (any_failed_) {
+    std::thread([] {
+      std::this_thread::sleep_for(kFinalize);
+      std::fputs("mpi: MPI_Finalize does not return after a failure; the process ends\n", stderr);
+      std::_Exit(EXIT_FAILURE);
+    }).detach();
+  }
+  MPI_Finalize();
+}
+
+MPI_Comm MpiProcess::first_processes(int world, double timeout_s) {
+  // MPI_Comm_split blocks, so it is called when all processes are known to be here.
+  MPI_Request arrived = MPI_REQUEST_NULL;
+  {
+    const std::lock_guard lock(mutex_);
+    check_mpi(MPI_Ibarrier(MPI_COMM_WORLD, &arrived), "MPI_Ibarrier");
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  while (true) {
+    int here = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      check_mpi(MPI_Test(&arrived, &here, MPI_STATUS_IGNORE), "MPI_Test");
+    }
+    if (here) break;
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+    if (waited.count() > timeout_s) {
+      give_up();
+      fail<CommError>("run_mpi_rank: rank {} is here, not all of {} processes came within {:.3g} s",
+                      rank_, processes_, waited.count());
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  const std::lock_guard lock(mutex_);
+  MPI_Comm members = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split(MPI_COMM_WORLD, rank_ < world ? 0 : MPI_UNDEFINED, rank_, &members),
+            "MPI_Comm_split");
+  return members;
+}
+
+}  // namespace armillary::comm

@@ -1,0 +1,17 @@
+#include "armillary/comm/mpi.h"
+
+#include "armillary/core/error.h"
+
+namespace armillary::comm {
+
+bool mpi_available() {
+  return false;
+}
+
+void run_mpi_rank(const std::function<void(Communicator&)>& /*body*/,
+                  const MpiOptions& /*options*/) {
+  fail<InvalidArgument>(
+      "mpi: this build has no MPI; one that found Open MPI or MPICH is required (./dev setup mpi)");
+}
+
+}  // namespace armillary::comm
