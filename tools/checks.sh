@@ -74,7 +74,7 @@ command_test() {
     esac
     shift
   done
-  setup build test
+  setup build test mpi
   rm -rf build*/test-results
   if [ ${#only[@]} -gt 0 ]; then
     build_targets release "test_${only[0]}"

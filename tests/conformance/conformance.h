@@ -33,6 +33,7 @@ struct Launcher {
   int lane_0 = 0;
   /// The largest world of a group.
   int most_ranks = 8;
+  bool huge_messages = true;  ///< Whether messages may be longer than 2 GiB.
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Launcher& launcher) {

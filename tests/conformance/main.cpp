@@ -40,7 +40,11 @@ int run_on_mpi() {
 
 int main(int argc, char** argv) {
   bool mpi = false;
-  for (int i = 1; i < argc; ++i) mpi |= std::string_view(argv[i]) == "--mpi";
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    mpi |= argument == "--mpi";
+    if (argument.starts_with("--fault=")) return armillary::comm::run_fault(argument.substr(8));
+  }
   testing::GTEST_FLAG(filter) = mpi ? "Mpi/*" : "-Mpi/*";
   testing::InitGoogleTest(&argc, argv);
   return mpi ? armillary::comm::run_on_mpi() : RUN_ALL_TESTS();

@@ -370,39 +370,51 @@ void MpiGroup::close() {
   helper_.join();
 
   Lock lock(process_.mutex());
-  closing_ = true;
   progress();  // Sends a failure of this rank, so that it is counted.
-  if (process_.usable()) {
-    // Ranks tell each other how many pieces and notices they have sent, and take all of them.
-    std::vector<std::int64_t> sent(2 * static_cast<std::size_t>(world_));
-    std::vector<std::int64_t> sent_to_me(sent.size());
-    for (int peer = 0; peer < world_; ++peer) {
-      sent[2 * peer] = pieces_sent_[peer];
-      sent[2 * peer + 1] = alarm_->sent();
-    }
-    MPI_Request told = MPI_REQUEST_NULL;
-    check_mpi(MPI_Ialltoall(sent.data(), 2, MPI_INT64_T, sent_to_me.data(), 2, MPI_INT64_T,
-                            control_, &told),
-              "MPI_Ialltoall");
-    const Clock::time_point begin = Clock::now();
-    std::optional<Clock::time_point> failed;
-    while (process_.usable()) {
-      int all_told = 0;
-      progress();
-      check_mpi(MPI_Test(&told, &all_told, MPI_STATUS_IGNORE), "MPI_Test");
-      if (all_told && all_received(sent_to_me) && requests_.empty() && alarm_->quiet()) break;
-      if (alarm_->raised() && !failed) failed = Clock::now();
-      if (failed && Clock::now() - *failed > kClose) process_.give_up();
-      lock.unlock();
-      pause(begin);
-      lock.lock();
-    }
+  try {
+    drain(lock);
+  } catch (const std::exception& e) {
+    alarm_->raise(rank_, e.what());
+    process_.give_up();
   }
   if (process_.usable()) {
     for (MPI_Comm& lane : lanes_) MPI_Comm_free(&lane);
     MPI_Comm_free(&control_);
   }
   process_.leave_group(alarm_->raised());
+}
+
+void MpiGroup::drain(Lock& lock) {
+  if (!process_.usable()) return;
+  // Ranks tell each other how many pieces and notices they have sent. A rank that has been told by
+  // all takes as many, and throws them away.
+  std::vector<std::int64_t> sent(2 * static_cast<std::size_t>(world_));
+  std::vector<std::int64_t> sent_to_me(sent.size());
+  for (int peer = 0; peer < world_; ++peer) {
+    sent[2 * peer] = pieces_sent_[peer];
+    sent[2 * peer + 1] = alarm_->sent();
+  }
+  MPI_Request told = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ialltoall(sent.data(), 2, MPI_INT64_T, sent_to_me.data(), 2, MPI_INT64_T, control_,
+                          &told),
+            "MPI_Ialltoall");
+  const Clock::time_point begin = Clock::now();
+  std::optional<Clock::time_point> failed;
+  while (process_.usable()) {
+    progress();
+    if (!everybody_left_) {
+      int all = 0;
+      check_mpi(MPI_Test(&told, &all, MPI_STATUS_IGNORE), "MPI_Test");
+      everybody_left_ = all != 0;
+    }
+    const bool ended = requests_.empty() && alarm_->quiet();
+    if (everybody_left_ && ended && all_received(sent_to_me)) return;
+    if (alarm_->raised() && !failed) failed = Clock::now();
+    if (failed && Clock::now() - *failed > kClose) process_.give_up();
+    lock.unlock();
+    pause(begin);
+    lock.lock();
+  }
 }
 
 }  // namespace armillary::comm

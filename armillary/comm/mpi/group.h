@@ -112,10 +112,12 @@ class MpiGroup {
   void add_request(MPI_Request request, Owner owner);
 
   /// Whether nothing that arrives is wanted any more.
-  bool drains() const { return alarm_->raised() || closing_; }
+  bool drains() const { return alarm_->raised() || everybody_left_; }
   /// Lets messages under way end, for half a second at most, then gives up MPI.
   void settle(Lock& lock, const std::function<bool()>& settled);
   void throw_if_failed(Lock& lock);
+  /// The part of close() that waits.
+  void drain(Lock& lock);
   bool all_received(std::span<const std::int64_t> sent_to_me) const;
   void help();  ///< The helper thread.
 
@@ -136,7 +138,7 @@ class MpiGroup {
   std::uint64_t messages_done_ = 0;
   std::vector<std::int64_t> pieces_sent_;      ///< Per peer.
   std::vector<std::int64_t> pieces_received_;  ///< Likewise; thrown away ones included.
-  bool closing_ = false;
+  bool everybody_left_ = false;                ///< All ranks have called close().
 
   std::condition_variable helper_wake_;
   bool helper_stop_ = false;

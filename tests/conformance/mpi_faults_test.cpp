@@ -1,0 +1,162 @@
+// Processes that fail: this program starts itself under mpirun with --fault=KIND, and looks at the
+// exit code, the output, the time, and the processes that are left.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "armillary/comm/collectives.h"
+#include "armillary/comm/mpi.h"
+#include "armillary/core/error.h"
+#include "tests/conformance/mpi.h"
+#include "tests/sanitized.h"
+
+namespace armillary::comm {
+
+// The fault strikes rank 1 in round 20, while large messages are under way.
+int run_fault(std::string_view kind) {
+  const auto strike = [&](Communicator& comm) {
+    if (kind == "throw") throw std::runtime_error("the disk is full");
+    if (kind == "exit") std::_Exit(3);
+    if (kind == "kill") raise(SIGKILL);
+    if (kind == "stop") raise(SIGSTOP);
+    if (kind == "abort") {
+      std::thread([&] { comm.abort("the watchdog barked"); }).join();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    }
+  };
+  try {
+    run_mpi_rank(
+        [&](Communicator& comm) {
+          std::vector<int> out(300000, comm.rank());
+          std::vector<int> in(300000);
+          const Strided out_part = whole(std::span(out));
+          const Strided in_part = whole(std::span(in));
+          const int P = comm.world();
+          for (int round = 0; round < 1000; ++round) {
+            const Request sent = comm.isend((comm.rank() + 1) % P, 1, {&out_part, 1});
+            const Request came = comm.irecv((comm.rank() + P - 1) % P, 1, {&in_part, 1});
+            if (round == 20 && comm.rank() == 1) strike(comm);
+            comm.wait(came);
+            comm.wait(sent);
+            if (round == 20 && comm.rank() == 1 && kind == "leave") return;
+          }
+        },
+        {.timeout_s = 1});
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "error: %s\n", e.what());
+    return 4;
+  }
+  return 0;
+}
+
+namespace {
+
+using testing::AnyOf;
+using testing::HasSubstr;
+
+struct Outcome {
+  int exit_code = 0;
+  std::string output;
+  double seconds = 0;
+};
+
+/// Command lines of processes, this one's children of children included, that contain `text`.
+std::vector<std::string> processes_with(const std::string& text) {
+  std::vector<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream file(entry.path() / "cmdline");
+    const std::string line{std::istreambuf_iterator<char>(file), {}};
+    if (line.find(text) != std::string::npos) found.push_back(line);
+  }
+  return found;
+}
+
+Outcome run_with_fault(const std::string& kind) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  // The mark makes the processes of this run known by their command lines.
+  const std::string mark = "--mark=" + std::to_string(getpid()) + kind;
+  const std::string command =
+      "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_ALLOW_RUN_AS_ROOT=1 "
+      "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout -k 5 30 mpirun -n 3 " +
+      program + " --fault=" + kind + " " + mark + " 2>&1";
+  const auto begin = std::chrono::steady_clock::now();
+  Outcome outcome;
+  FILE* const pipe = popen(command.c_str(), "r");
+  std::array<char, 4096> buffer;
+  while (const std::size_t size = fread(buffer.data(), 1, buffer.size(), pipe)) {
+    outcome.output.append(buffer.data(), size);
+  }
+  const int status = pclose(pipe);
+  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  EXPECT_THAT(processes_with(mark), testing::IsEmpty());
+  testing::Test::RecordProperty("seconds", std::to_string(outcome.seconds));
+  return outcome;
+}
+
+class MpiFaults : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!mpi_available()) GTEST_SKIP() << "[SKIP] no MPI";
+    if (kSanitized) GTEST_SKIP() << "[SKIP] MPI libraries leak";
+  }
+};
+
+TEST_F(MpiFaults, ARankThatThrowsEndsAll) {
+  const Outcome outcome = run_with_fault("throw");
+  EXPECT_EQ(outcome.exit_code, 4) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("error: the disk is full"));
+  EXPECT_THAT(outcome.output, HasSubstr("error: rank 1 failed: the disk is full"));
+  EXPECT_LT(outcome.seconds, 10);
+}
+
+TEST_F(MpiFaults, AnAbortOfAnotherThreadEndsAllWhileTheRankComputes) {
+  const Outcome outcome = run_with_fault("abort");
+  EXPECT_EQ(outcome.exit_code, 4) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("error: rank 1 failed: the watchdog barked"));
+  EXPECT_LT(outcome.seconds, 10);
+}
+
+TEST_F(MpiFaults, ARankThatExitsEndsAll) {
+  const Outcome outcome = run_with_fault("exit");
+  EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
+  EXPECT_LT(outcome.seconds, 10);
+}
+
+TEST_F(MpiFaults, ARankThatIsKilledEndsAll) {
+  const Outcome outcome = run_with_fault("kill");
+  EXPECT_NE(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("signal 9"));
+  EXPECT_LT(outcome.seconds, 10);
+}
+
+TEST_F(MpiFaults, ARankThatLeavesMissesItsPeersDeadline) {
+  const Outcome outcome = run_with_fault("leave");
+  EXPECT_EQ(outcome.exit_code, 4) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("with rank 1"));
+  EXPECT_LT(outcome.seconds, 10);
+}
+
+TEST_F(MpiFaults, ARankThatIsStoppedMissesItsPeersDeadline) {
+  const Outcome outcome = run_with_fault("stop");
+  EXPECT_NE(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("rank 1 on lane 1 not done after 1"));
+  EXPECT_LT(outcome.seconds, 15);
+}
+
+}  // namespace
+}  // namespace armillary::comm
