@@ -1,3 +1,5 @@
+// Notices of failure. They are found by MPI_Improbe, so no receive has to be cancelled when a group
+// ends, and are small enough that a send does not wait for its receiver.
 #include "armillary/comm/mpi/alarm.h"
 
 #include <algorithm>
@@ -28,6 +30,7 @@ CommError MpiAlarm::error() const {
 
 void MpiAlarm::poll() {
   if (waits_to_send()) {
+    // A reason that is too long is cut: its end is a zero.
     sent_ = true;
     Notice notice{.rank = self_};
     std::copy_n(text_.begin(), std::min(text_.size(), notice.reason.size() - 1),
@@ -45,6 +48,7 @@ void MpiAlarm::poll() {
     check_mpi(MPI_Mrecv(&notice, sizeof(notice), MPI_BYTE, &message, MPI_STATUS_IGNORE),
               "MPI_Mrecv");
     ++notices_received_[status.MPI_SOURCE];
+    // The rank that failed has told all others itself, so nothing is passed on.
     if (notice.kind == Kind::Failure) {
       raise(notice.rank, notice.reason.data());
     } else {
@@ -61,6 +65,7 @@ void MpiAlarm::announce_leaving() {
 }
 
 void MpiAlarm::send_to_all(const Notice& notice) {
+  // The list keeps the notice in its place, from which MPI sends it.
   Outgoing& out = outgoing_.emplace_back(notice);
   ++notices_sent_;
   for (int peer = 0; peer < world_; ++peer) {

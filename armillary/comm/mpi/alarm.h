@@ -20,8 +20,10 @@
 
 namespace armillary::comm {
 
-/// One rank's end of the alarm. raise(), raised(), rank() and error() may be called from any
-/// thread; the other functions call MPI and require the lock of MpiProcess.
+/// One rank's end of the alarm. Only the first failure counts, as this rank sees it: that of
+/// another rank if its notice is received before this rank fails. raise(), raised(), rank() and
+/// error() may be called from any thread; the other functions call MPI and require the lock of
+/// MpiProcess.
 class MpiAlarm {
  public:
   /// `comm` carries notices and nothing else, and stays the caller's.
@@ -34,6 +36,7 @@ class MpiAlarm {
   bool waits_to_send() const { return raised() && !sent_ && own_; }
   /// The rank that failed first. Requires raised().
   int failed_rank() const { return failed_rank_; }
+  /// "rank R failed: <reason>". Requires raised().
   CommError error() const;
 
   /// Sends a failure of this rank to all, and receives notices that have come.
@@ -41,6 +44,7 @@ class MpiAlarm {
   /// Tells all ranks that this rank unwinds and drops messages: they must not leave its sends
   /// without a receive. The failure itself follows, when its reason is known.
   void announce_leaving();
+  /// Whether a peer has announced that it unwinds; whether any has.
   bool is_leaving(int peer) const { return leaving_[peer]; }
   bool any_leaving() const { return any_leaving_; }
 
@@ -51,6 +55,7 @@ class MpiAlarm {
   std::int64_t received(int peer) const { return notices_received_[peer]; }
 
  private:
+  /// Leaving: the sender unwinds, see announce_leaving(). Failure: the group has failed.
   enum class Kind : std::int32_t { Leaving, Failure };
 
   struct Notice {
@@ -65,6 +70,7 @@ class MpiAlarm {
     std::vector<MPI_Request> requests;
   };
 
+  /// Starts to send a copy of the notice to every other rank.
   void send_to_all(const Notice& notice);
 
   const MPI_Comm comm_;
@@ -76,6 +82,8 @@ class MpiAlarm {
   int failed_rank_ = -1;
   std::string text_;
   bool own_ = false;  ///< The first failure is one of this rank.
+
+  // The rest is guarded by the lock of MpiProcess.
 
   bool sent_ = false;
   bool announced_leaving_ = false;

@@ -1,5 +1,8 @@
-// Messages between processes. The order of this file: making a group; sends, arrivals and receives;
-// the calls of Communicator; failure and the end of a group.
+// Messages between processes. Sends are given to MPI when they start. Receives wait in queues of
+// this rank until MPI_Improbe has found their message, and only then does MPI know their memory.
+// All progress is made by progress(), which every call and the helper thread run under one lock.
+// The order of this file: making a group; sends, arrivals and receives; the calls of Communicator;
+// failure and the end of a group.
 #include "armillary/comm/mpi/group.h"
 
 #include <algorithm>
@@ -49,6 +52,7 @@ MpiGroup::MpiGroup(MpiProcess& process, MPI_Comm members, const MpiOptions& opti
   MPI_Comm_set_errhandler(members, MPI_ERRORS_RETURN);
   MPI_Comm_rank(members, &rank_);
   MPI_Comm_size(members, &world_);
+  // All processes are here, so calls that wait for all of them return soon.
   pieces_sent_.resize(world_);
   pieces_received_.resize(world_);
   expect_equal_options(members);
@@ -127,6 +131,8 @@ void MpiGroup::progress() noexcept {
   }
 }
 
+// Everything that MPI has is taken, in order, also what has no receive yet: its place is behind
+// other messages of the same sender, which may belong to another group made by split().
 void MpiGroup::take_arrivals(int lane) {
   while (true) {
     int found = 0;
@@ -163,6 +169,7 @@ void MpiGroup::match(const Source& source, Channel& channel) {
 }
 
 void MpiGroup::receive(const Source& source, Channel& channel) {
+  // The first piece tells the bytes of the message, before any memory is touched.
   MpiPending& message = *channel.receives.front();
   Arrival arrival = channel.arrivals.front();
   const std::int64_t sent = arrival.bytes + arrival.pieces_after * options_.piece_bytes;
@@ -173,6 +180,7 @@ void MpiGroup::receive(const Source& source, Channel& channel) {
                               source.first, sent, rank_, source.second, message.bytes()));
     return;
   }
+  // The piece goes to its place; after the last one the next receive is due.
   channel.arrivals.pop_front();
   const std::span<std::byte> piece = message.next_piece();
   MPI_Request request = MPI_REQUEST_NULL;
@@ -185,6 +193,7 @@ void MpiGroup::receive(const Source& source, Channel& channel) {
   --receives_waiting_[source.second % options_.lanes];
 }
 
+// The sender's memory is free when the bytes are here, so they must come, wanted or not.
 void MpiGroup::throw_away(const Arrival& arrival) {
   MPI_Message message = arrival.message;
   MPI_Request request = MPI_REQUEST_NULL;
@@ -232,6 +241,7 @@ void MpiGroup::start(std::span<const Message> batch, std::span<Request> requests
   }
   Lock lock(process_.mutex());
   throw_if_failed(lock);
+  // Receives first, so that messages which have arrived go to their places.
   for (MpiPending* message : started) {
     if (message->direction() == Direction::Send) continue;
     message->set_under_way();
@@ -266,6 +276,7 @@ std::size_t MpiGroup::wait_any(std::span<const Request> requests, double timeout
     {
       Lock lock(process_.mutex());
       progress();
+      // A message that came with the failure, or at the deadline, is done.
       index = first_mpi_done(requests);
       if (index < requests.size()) break;
       const Clock::time_point now = Clock::now();
@@ -318,6 +329,8 @@ void MpiGroup::throw_if_failed(Lock& lock) {
   throw alarm_->error();
 }
 
+// Peers take what was sent to them, as they know of the failure or that this rank is leaving. Their
+// helper threads do it if they compute; one that is dead or stopped does not.
 void MpiGroup::settle(Lock& lock, const std::function<bool()>& settled) {
   const Clock::time_point begin = Clock::now();
   while (process_.usable()) {
@@ -344,6 +357,7 @@ std::optional<int> MpiGroup::failed_rank() const {
   return alarm_->raised() ? std::optional(alarm_->failed_rank()) : std::nullopt;
 }
 
+// It also receives notices while the rank computes, for throw_if_failed() only reads a flag.
 void MpiGroup::help() {
   Lock lock(process_.mutex());
   while (!helper_stop_ && process_.usable()) {
@@ -400,6 +414,7 @@ void MpiGroup::drain(Lock& lock) {
             "MPI_Ialltoall");
   const Clock::time_point begin = Clock::now();
   std::optional<Clock::time_point> failed;
+  // Ranks that still work are waited for as long as they need: their own deadlines end them.
   while (process_.usable()) {
     progress();
     if (!everybody_left_) {

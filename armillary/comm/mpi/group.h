@@ -49,17 +49,23 @@ class MpiGroup {
 
   int rank() const { return rank_; }
   int world() const { return world_; }
+  /// Memory for messages that are packed.
+  MpiBuffers& buffers() { return buffers_; }
 
   // The calls of Communicator.
 
+  /// Starts all receives of the batch, then all sends. Errors are those of Communicator::start.
   void start(std::span<const Message> batch, std::span<Request> requests);
+  /// Makes progress once if the message is not done.
   bool done(const MpiPending& request);
   /// `describe` names the requests in the text of a missed deadline.
   std::size_t wait_any(std::span<const Request> requests, double timeout_s,
                        const std::function<std::string()>& describe);
   /// Takes back a message that is not done. Fails the group unless an exception is unwinding.
   void withdraw(MpiPending& request);
+  /// @throws CommError if the group has failed, after messages under way have ended.
   void throw_if_failed();
+  /// Fails the group in the name of this rank, from any thread. The helper thread tells the peers.
   void abort(const std::string& reason) noexcept;
 
   /// Waits until all ranks have called it and no message is under way any more, then frees the
@@ -97,17 +103,21 @@ class MpiGroup {
 
   // Functions that call MPI, with the lock held.
 
+  /// Duplicates `members` for each lane and for notices.
   void make_lanes(MPI_Comm members);
   void expect_equal_options(MPI_Comm members) const;
+  /// Gives all pieces of a message to MPI.
   void send(MpiPending& message);
   /// Makes progress on everything. An error of MPI fails the group.
   void progress() noexcept;
   /// Takes the arrivals of a lane from MPI and matches them.
   void take_arrivals(int lane);
+  /// Takes arrivals for receives that wait, and throws away those that nobody will ask for.
   void match(const Source& source, Channel& channel);
   /// Receives into the memory of the first receive of the channel; fails the group if sizes differ.
   void receive(const Source& source, Channel& channel);
   void throw_away(const Arrival& arrival);
+  /// Asks MPI which pieces have ended, and marks messages as done.
   void test_requests();
   void add_request(MPI_Request request, Owner owner);
 
@@ -118,8 +128,10 @@ class MpiGroup {
   void throw_if_failed(Lock& lock);
   /// The part of close() that waits.
   void drain(Lock& lock);
+  /// Whether all pieces and notices have come that peers say they sent: two numbers per peer.
   bool all_received(std::span<const std::int64_t> sent_to_me) const;
-  void help();  ///< The helper thread.
+  /// The helper thread: makes progress now and then, and at once after abort().
+  void help();
 
   MpiProcess& process_;
   const MpiOptions options_;
@@ -129,6 +141,7 @@ class MpiGroup {
   MPI_Comm control_ = MPI_COMM_NULL;
   std::vector<MPI_Comm> lanes_;
   std::optional<MpiAlarm> alarm_;
+  MpiBuffers buffers_;
 
   std::map<Source, Channel> channels_;
   std::vector<int> receives_waiting_;  ///< Per lane: receives that wait for pieces.

@@ -10,6 +10,8 @@
 namespace armillary::comm {
 namespace {
 
+/// One rank's end of the group. split() is the default: parts have lanes of their own beyond those
+/// of the options, which MpiGroup turns into tags.
 class MpiCommunicator : public Communicator {
  public:
   MpiCommunicator(MpiGroup& group, const MpiOptions& options)
@@ -84,10 +86,12 @@ void run_mpi_rank(const std::function<void(Communicator&)>& body, const MpiOptio
     fail<CommError>(
         "run_mpi_rank: a group has failed and left messages; a new process is required");
   }
+  // Processes that take no part are gone when the members are known.
   const int world = options.world > 0 ? options.world : process.processes();
   MPI_Comm const members = process.first_processes(world, options.timeout_s);
   if (members == MPI_COMM_NULL) return;
 
+  // The body runs; its exception fails the group. Then all ranks leave the group together.
   MpiGroup group(process, members, options);
   std::exception_ptr error;
   try {

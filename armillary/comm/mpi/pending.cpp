@@ -1,6 +1,8 @@
+// Messages of processes: memory in one row, or packed into a buffer, and cut into pieces.
 #include "armillary/comm/mpi/pending.h"
 
 #include <limits>
+#include <utility>
 
 #include "armillary/comm/mpi/group.h"
 #include "armillary/core/error.h"
@@ -11,6 +13,7 @@ namespace {
 /// The bytes of `parts` if they lie in one row, else null.
 std::byte* one_row(std::span<const Strided> parts, std::int64_t bytes) {
   for (const Strided& part : parts) {
+    // A part with all bytes is the only one that has any.
     if (part.rows * part.row_bytes != bytes) continue;
     const bool in_a_row = part.rows == 1 || part.stride_bytes == part.row_bytes;
     return in_a_row ? part.data : nullptr;
@@ -31,9 +34,10 @@ MpiPending::MpiPending(MpiGroup& group, const Message& message, std::int64_t pie
   if (bytes() == 0) return;
   memory_ = one_row(message.parts, bytes());
   if (memory_) return;
+  // A send is packed at once; a receive keeps its parts until its bytes are there.
   parts_.assign(message.parts.begin(), message.parts.end());
-  buffer_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes()));
-  memory_ = buffer_.get();
+  buffer_ = group_.buffers().take(bytes());
+  memory_ = buffer_.memory.get();
   const Strided packed{memory_, 1, bytes(), bytes()};
   if (direction() == Direction::Send) copy_strided(parts_, {&packed, 1});
 }
@@ -42,6 +46,7 @@ MpiPending::~MpiPending() {
   if (is_under_way_ && !done()) group_.withdraw(*this);
 }
 
+// The first piece is the odd one, so that its bytes and the number of the others tell the total.
 std::span<std::byte> MpiPending::next_piece() {
   const std::int64_t first = bytes() - (pieces_ - 1) * piece_bytes_;
   if (started_ == 0) return {memory_, static_cast<std::size_t>(first)};
@@ -54,11 +59,12 @@ bool MpiPending::piece_ended() {
 }
 
 void MpiPending::set_done(std::uint64_t place) {
-  if (buffer_ && direction() == Direction::Receive) {
+  if (buffer_.bytes > 0) {
     const Strided packed{memory_, 1, bytes(), bytes()};
-    copy_strided({&packed, 1}, parts_);
+    if (direction() == Direction::Receive) copy_strided({&packed, 1}, parts_);
+    group_.buffers().give_back(std::move(buffer_));
   }
-  buffer_.reset();
+  // The owner may free this object from now on.
   place_.store(place, std::memory_order_release);
 }
 
@@ -68,7 +74,7 @@ std::size_t first_mpi_done(std::span<const Request> requests) {
   for (std::size_t i = 0; i < requests.size(); ++i) {
     if (!requests[i]) continue;
     const std::uint64_t place = static_cast<const MpiPending&>(*requests[i]).place();
-    if (place == 0 || place >= least) continue;
+    if (place == 0 || place >= least) continue;  // Not done, or done later.
     first = i;
     least = place;
   }

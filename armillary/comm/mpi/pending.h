@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "armillary/comm/communicator.h"
+#include "armillary/comm/mpi/buffers.h"
 
 namespace armillary::comm {
 
@@ -28,6 +29,8 @@ class MpiPending : public Pending {
   /// Withdraws a message that is not done.
   ~MpiPending() override;
 
+  // Pieces. The group gives them to MPI in order, and counts those that MPI has ended with.
+
   int pieces() const { return pieces_; }
   /// Bytes of the next piece, which MPI has not been given yet, and their place in memory.
   std::span<std::byte> next_piece();
@@ -36,11 +39,14 @@ class MpiPending : public Pending {
   /// Counts a piece that MPI has ended with. Returns whether the message is complete.
   bool piece_ended();
   int pieces_started() const { return started_; }
-  int pieces_under_way() const { return under_way_; }  ///< Pieces whose memory MPI may touch.
+  /// Pieces whose memory MPI may touch.
+  int pieces_under_way() const { return under_way_; }
 
   /// A message that was made and then refused is not under way, and dropping it is no failure.
   void set_under_way() { is_under_way_ = true; }
   bool is_under_way() const { return is_under_way_; }
+
+  // Completion. These two functions need no lock.
 
   bool done() const { return place() > 0; }
   /// Place, from 1, in the order in which messages of this rank were done; 0 until this one is.
@@ -57,7 +63,7 @@ class MpiPending : public Pending {
   int under_way_ = 0;
   bool is_under_way_ = false;
   std::byte* memory_ = nullptr;  ///< All bytes in a row: the caller's memory or the buffer.
-  std::unique_ptr<std::byte[]> buffer_;
+  MpiBuffers::Buffer buffer_;    ///< Packed bytes; none if the memory is one row.
   std::atomic<std::uint64_t> place_{0};
 };
 
@@ -65,7 +71,8 @@ class MpiPending : public Pending {
 inline constexpr int kPieceBits = 10;
 inline constexpr int kMostPieces = 1 << kPieceBits;
 
-/// Index of the request that was done first, or requests.size() if none is done.
+/// Index of the request that was done first, or requests.size() if none is done. Requests that are
+/// seen at the same time have the places that MPI_Testsome listed them in.
 std::size_t first_mpi_done(std::span<const Request> requests);
 
 }  // namespace armillary::comm

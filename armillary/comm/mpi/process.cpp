@@ -39,6 +39,7 @@ MpiProcess::MpiProcess() {
   MPI_Initialized(&initialised);
   MPI_Finalized(&finalized);
   if (finalized) fail<CommError>("mpi: MPI is finalized; it can be used only once per process");
+  // A caller that initialised MPI also finalizes it.
   if (initialised) {
     MPI_Query_thread(&level);
   } else {
@@ -49,11 +50,14 @@ MpiProcess::MpiProcess() {
     fail<CommError>("mpi: thread level {}; MPI_THREAD_SERIALIZED ({}) is required", level,
                     MPI_THREAD_SERIALIZED);
   }
+  // Errors come back as codes instead of ending the process; duplicates are told the same.
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &processes_);
 }
 
+// MPI_Finalize waits for all processes, so it is not called by one that exits within a group or
+// whose peers do not answer: mpirun sees an exit without it as a failure and ends the others.
 void MpiProcess::finalize() {
   int finalized = 0;
   MPI_Finalized(&finalized);
@@ -75,6 +79,7 @@ MPI_Comm MpiProcess::first_processes(int world, double timeout_s) {
     const std::lock_guard lock(mutex_);
     check_mpi(MPI_Ibarrier(MPI_COMM_WORLD, &arrived), "MPI_Ibarrier");
   }
+  // The lock is free between two looks, for the helper threads of other groups.
   const auto begin = std::chrono::steady_clock::now();
   while (true) {
     int here = 0;

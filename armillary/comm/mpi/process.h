@@ -22,7 +22,9 @@ class MpiProcess {
   /// @throws CommError if MPI has too low a thread level, or was finalized already.
   static MpiProcess& instance();
 
+  /// The lock. It is held for one look at MPI at a time, and while communicators are made.
   std::mutex& mutex() { return mutex_; }
+  /// Whether MPI may be called: nobody has given up.
   bool usable() const { return usable_.load(std::memory_order_acquire); }
   void give_up() { usable_.store(false, std::memory_order_release); }
 

@@ -1,0 +1,29 @@
+#include "armillary/comm/mpi/buffers.h"
+
+#include <utility>
+
+namespace armillary::comm {
+
+MpiBuffers::Buffer MpiBuffers::take(std::int64_t bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    // The last one given back is the likeliest to be in the caches.
+    for (auto buffer = kept_.rbegin(); buffer != kept_.rend(); ++buffer) {
+      if (buffer->bytes < bytes || buffer->bytes > 2 * bytes) continue;
+      Buffer found = std::move(*buffer);
+      kept_.erase(std::next(buffer).base());
+      bytes_kept_ -= found.bytes;
+      return found;
+    }
+  }
+  return {std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes)), bytes};
+}
+
+void MpiBuffers::give_back(Buffer buffer) {
+  const std::lock_guard lock(mutex_);
+  if (bytes_kept_ + buffer.bytes > kMostKept) return;
+  bytes_kept_ += buffer.bytes;
+  kept_.push_back(std::move(buffer));
+}
+
+}  // namespace armillary::comm
