@@ -1,6 +1,7 @@
-// The verb `verify`: proves plans that a strategy makes or that a file holds, and prints a line for
-// each, or the broken rules with their place in the grid. It can break a plan on purpose first, to
-// show an error, and record the proof of a problem in a file.
+// The verb `verify`: proves plans that a strategy makes or that a file holds. It prints a line for
+// each plan that is exact; for one that is wrong it prints the plan with the place of the first
+// error marked, and the broken rules. It can break a plan on purpose first, to show an error, and
+// record the proof of a problem in a file.
 #include "armillary/plan/verify.h"
 
 #include <fmt/format.h>
@@ -155,7 +156,7 @@ void print(const plan::Plan& plan, const std::vector<plan::Diagnostic>& diagnost
         facts["steps"].dump());
     return;
   }
-  // The grid marks the place of the first broken rule; all broken rules follow as lines.
+  // The printed plan marks the place of the first broken rule; all broken rules follow as lines.
   fmt::print("{}", plan::to_string(plan, &diagnostics[0]));
   for (const plan::Diagnostic& d : diagnostics) {
     fmt::print("{} {}: rank {} op {}: {}: {}\n", plan.strategy, to_string(plan.pass), d.rank, d.op,
@@ -193,7 +194,7 @@ int run(const VerifyFlags& flags) {
   if (!flags.proofs.empty()) return save_proof(flags);
   std::vector<plan::Plan> plans = make_plans(flags);
   if (!flags.mutation.empty()) break_one(plans, flags.mutation);
-  // All verdicts first: a backward pass also needs that of its forward pass.
+  // Verdicts. A backward pass is also checked against its forward pass if both are right alone.
   std::vector<std::vector<plan::Diagnostic>> found;
   bool ok = true;
   for (std::size_t i = 0; i < plans.size(); ++i) {

@@ -1,8 +1,9 @@
 // agreement.cpp: the comparison as rounds of one send and one receive each.
 //
-// In the round of distance d, a rank tells rank r + d and hears from rank r - d. After it a rank
-// has the verdict of the 2 d ranks that end with itself, so distances 1, 2, 4, .. reach all of
-// them. Nothing runs in the background: a round ends, and the next starts, when the rank looks.
+// In the round of distance d, rank r sends to rank r + d and receives from rank r - d. After it,
+// rank r has the gravest verdict of the 2 d ranks that end with r, so distances 1, 2, 4, .. reach
+// all ranks. Nothing runs in the background: a round ends, and the next one starts, when the rank
+// calls is_open() or wait().
 #include "armillary/attention/agreement.h"
 
 #include <fmt/format.h>
@@ -19,7 +20,7 @@
 
 namespace armillary::attention {
 
-/// One message. Sent and compared as bytes.
+/// One message. It is sent as bytes, and its record is compared as bytes.
 struct AgreementMessage {
   CallRecord record;
   proof::Verdict verdict;

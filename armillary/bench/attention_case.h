@@ -42,7 +42,8 @@ class AttentionCase {
 /// @throws InvalidArgument for fp64, because no fast kernel computes in it.
 at::ScalarType kernel_dtype(plan::Dtype dtype);
 
-/// Sizes of the inputs of an attention.
+/// Sizes of the inputs of an attention. `heads` is a multiple of `kv_heads`; values have the dim of
+/// the keys.
 struct SampleShape {
   plan::Dtype dtype = plan::Dtype::F32;
   std::int64_t q_tokens = 0;

@@ -1,5 +1,8 @@
 // child_process.h: a process that is talked to by lines, with a deadline on every answer. For the
 // sources of this folder.
+//
+//   write_line("ring")  -->  standard input
+//   read_line(600)      <--  standard output; standard error is kept for the reason of a failure
 #pragma once
 
 #include <sys/types.h>
@@ -10,7 +13,7 @@
 
 namespace armillary::bench {
 
-/// A file descriptor that is closed at the end of its life; -1 is none.
+/// An owned file descriptor. It is closed at the end of its life; -1 is none.
 class Descriptor {
  public:
   explicit Descriptor(int number = -1) : number_(number) {}

@@ -29,7 +29,7 @@ std::string script(const std::string& cases) {
 }
 
 std::string answers(double value) {
-  return script(fmt::format(R"(*) echo "{{\"side\": \"$side\", \"value\": {}}};;")", value));
+  return script(fmt::format(R"(*) echo "{{\"side\": \"$side\", \"value\": {}}}";;)", value));
 }
 
 bool ends_soon(pid_t process) {

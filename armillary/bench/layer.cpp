@@ -158,7 +158,8 @@ struct LayerKernels::Calls {
   std::vector<KernelArgs> forward;  ///< In the order of the program of that pass.
   std::vector<KernelArgs> backward;
 
-  /// The calls of a program, on the rows of the sample that the views of its ops stand for.
+  /// The calls of a program in its order, on the rows of the sample that the views of its ops stand
+  /// for.
   static std::vector<KernelArgs> of(const plan::Planner& planner, const plan::RankProgram& program,
                                     const plan::Mask& mask, const Sample& whole) {
     std::vector<KernelArgs> calls;

@@ -64,7 +64,8 @@ class LayerKernels {
   LayerKernels(const plan::Problem& problem, const std::string& strategy, const Sample& whole);
   ~LayerKernels();
 
-  /// Seconds of the calls of one layer, on all ranks at the same time.
+  /// Seconds of the calls of one layer, on all ranks at the same time. A rank makes its calls one
+  /// after the other.
   double run(bool backward);
 
  private:

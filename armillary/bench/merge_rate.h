@@ -37,7 +37,8 @@ class MergeRate {
   ~MergeRate();
 
   const std::string& isa() const { return isa_; }  ///< Instruction set of the kernels.
-  std::int64_t tensor_bytes() const;               ///< Bytes of one partial output.
+  /// Bytes of one partial output: 4 tokens heads head_dim.
+  std::int64_t tensor_bytes() const;
   double max_error() const { return max_error_; }  ///< Larger error of both (attention_case.h).
   std::vector<Side> sides();                       ///< They must not outlive this object.
 

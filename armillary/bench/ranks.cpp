@@ -62,8 +62,7 @@ double Ranks::wait() {
   return seconds_;
 }
 
-/// Notes the begin of the timed part of a work. The first rank decides: rank 0 may be the last to
-/// wake up behind the barrier.
+// The first rank decides: rank 0 may be the last to wake up behind the barrier.
 void Ranks::note_start(int work) {
   const std::lock_guard lock(mutex_);
   if (begun_ == work) return;

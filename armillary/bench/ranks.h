@@ -53,20 +53,26 @@ class Ranks {
 
  private:
   using Clock = std::chrono::steady_clock;
+  /// Notes the begin of the timed part of a work, if no other rank has.
   void note_start(int work);
-  void serve(comm::Communicator& comm);  ///< The life of one rank.
+  /// The life of one rank: works, one after the other.
+  void serve(comm::Communicator& comm);
 
   // Works are numbered from 1, in the order of start(). `mutex_` guards all that follows.
   std::mutex mutex_;
   std::condition_variable changed_;
-  Work work_;                ///< The current work; empty tells the ranks to end.
-  Repeats repeats_;          ///< Those of the current work.
-  int started_ = 0;          ///< Number of the last work that was given.
-  int done_ = 0;             ///< Number of the last work that rank 0 has finished.
-  int begun_ = 0;            ///< Number of the last work whose timed part a rank has begun.
-  Clock::time_point begin_;  ///< Begin of that timed part, on the first rank.
-  double seconds_ = 0;       ///< Result of the last work that is done.
-  bool over_ = false;        ///< True if no rank runs any more.
+  /// The current work; empty tells the ranks to end.
+  Work work_;
+  Repeats repeats_;
+  /// Number of the last work that was given, that rank 0 has finished, and whose timed part a rank
+  /// has begun.
+  int started_ = 0;
+  int done_ = 0;
+  int begun_ = 0;
+  /// Begin of that timed part, on the first rank that came to it.
+  Clock::time_point begin_;
+  double seconds_ = 0;  ///< Result of the last work that is done.
+  bool over_ = false;   ///< True if no rank runs any more.
   std::exception_ptr error_;
   std::jthread group_;  ///< Last: it uses all of the above.
 };

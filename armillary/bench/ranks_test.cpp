@@ -23,7 +23,7 @@ void pause(std::chrono::milliseconds length) {
   std::this_thread::sleep_for(length);
 }
 
-TEST(Ranks, AreTheSameThreadsInEveryRound) {
+TEST(Ranks, AreTheSameThreadsInEveryRun) {
   Ranks ranks(2);
   std::array<std::thread::id, 2> first, second;
   ranks.run([&](comm::Communicator& comm) { first[comm.rank()] = std::this_thread::get_id(); });
@@ -41,7 +41,8 @@ TEST(Ranks, TheTimeIsThatOfTheSlowest) {
   EXPECT_GE(seconds, 0.02);
 }
 
-// Timed works begin when the untimed ones of all ranks are over: bounds that a busy machine keeps.
+// Timed works begin when the untimed works of all ranks are over. A busy machine keeps these bounds
+// too.
 TEST(Ranks, OnlyTimedRepeatsCount) {
   Ranks ranks(2);
   std::array<int, 2> count = {};

@@ -1,5 +1,5 @@
 // result_json.h: the results of a bench as JSON lines: one object a result, numbers with all their
-// digits, units in the names of the keys.
+// digits, units in the names of the keys, such as "seconds" or "over_kernels_us".
 //
 //   facts          the case as it was given, the instruction set, errors against fp64
 //   + turn counts  "turns": how many turns the medians were taken from; where a second core is
@@ -25,8 +25,8 @@ nlohmann::ordered_json facts_json(const LayerCase& given, const LayerRate& rate)
 nlohmann::ordered_json facts_json(const MergeCase& given, const MergeRate& rate);
 nlohmann::ordered_json facts_json(const CoresCase& given, const CoresRate& rate);
 
-/// The results of a case: one line; one for every strategy and pass of a layer, and one each for
-/// merging and adding. Requires medians of all sides of the rate.
+/// The results of a case, facts first: one line; one for every strategy and pass of a layer, and
+/// one each for merging and adding. Requires medians of all sides of the rate.
 std::vector<nlohmann::ordered_json> result_lines(const KernelCase& given, const KernelRate& rate,
                                                  const TurnSummary& turns);
 std::vector<nlohmann::ordered_json> result_lines(const LayerCase& given, const LayerRate& rate,

@@ -1,5 +1,7 @@
-// sdpa.h: the attention of attention_case.h by PyTorch's flash kernel for CPUs. For the sources of
-// this folder.
+// sdpa.h: the attention of attention_case.h by PyTorch's flash kernel for CPUs, which a user who
+// has one rank would call. For the sources of this folder.
+//
+// Letters of shapes are those of attention_case.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,6 +1,7 @@
 // How messages between ranks that are threads are matched, passed and waited for. The order of this
-// file: queues and matching; passing one message; the loops that pass several, by the occasion; the
-// calls of Communicator (start, done, wait_any, withdraw, abort); failure.
+// file: queues and matching; passing one message; the loops that pass several messages, one loop
+// for each situation in which a rank does so; the calls of Communicator (start, done, wait_any,
+// withdraw, abort); failure.
 #include "armillary/comm/local_group.h"
 
 #include <algorithm>
@@ -13,9 +14,9 @@
 namespace armillary::comm {
 namespace {
 
-// A rank that waits polls for so long before it sleeps: a peer that runs often answers in that
-// time. A thread that sleeps is woken on the core of the thread that wakes it, and the two then
-// share that core for milliseconds.
+// The time for which a waiting rank polls before it sleeps: a peer that is running often answers
+// within it. A thread that sleeps is woken on the core of the thread that wakes it, and the two
+// then share that core for milliseconds.
 constexpr std::chrono::microseconds kAwake(300);
 
 std::chrono::nanoseconds nanoseconds_of(double seconds) {
@@ -151,7 +152,8 @@ void LocalGroup::copy_received(Lock& lock, int rank, std::span<const Request> re
   }
 }
 
-// The earliest first, so that a late look does not change the order.
+// Messages are passed in the order of their due times, so that a rank that looks late does not
+// change the order.
 void LocalGroup::copy_all_due(Lock& lock, int rank) {
   while (shuffled()) {
     Queue* next = nullptr;
@@ -261,8 +263,9 @@ void LocalGroup::withdraw(LocalPending* request) {
   wait_for_copies(lock, request->rank());
   if (request->done()) return;
   if (request->is_shared()) {
-    // The owner of the memory keeps it alive for the receiver, who learns of the failure when it
-    // gives the memory back.
+    // This send is dropped while the receiver still reads its memory. The receiver holds a
+    // reference that keeps the memory alive (Message::owner), and gets the CommError when it gives
+    // it back.
     request->end_zero_copy();
   } else {
     Queue& queue = queue_of(*request);

@@ -40,7 +40,7 @@ std::optional<KeyValue> split_key_value(std::string_view part);
 std::size_t parse_choice(std::string_view where, std::string_view name,
                          std::span<const std::string_view> choices);
 
-/// Both ends belong to the range; by default, all whole numbers that are not negative.
+/// A range of whole numbers, both ends included. The default is all that are not negative.
 struct IntegerRange {
   std::int64_t min = 0;
   std::int64_t max = std::numeric_limits<std::int64_t>::max();
@@ -69,8 +69,8 @@ class Arguments {
 
   /// The parts without a key, in order.
   const std::vector<std::string_view>& values() const { return values_; }
-  /// The only value. @throws InvalidArgument unless there is exactly one; `what` names it in the
-  /// text.
+  /// The only value. @throws InvalidArgument unless there is exactly one; the error text calls it
+  /// `what`.
   std::string_view value(std::string_view what) const;
   /// @throws InvalidArgument if there is a value without a key.
   void refuse_values() const;
@@ -78,7 +78,7 @@ class Arguments {
   /// The value of a key; nothing if the key was not given.
   std::optional<std::string_view> find(std::string_view key) const;
   /// The value of a key as a number. @throws InvalidArgument if the key was not given, or its value
-  /// is no number of the range.
+  /// is not a whole number in the range.
   std::int64_t integer(std::string_view key, IntegerRange range = {}) const;
 
   const std::string& where() const { return where_; }

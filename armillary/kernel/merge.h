@@ -36,10 +36,11 @@ void clear(Partial& partial);
 /// merge_test.cpp has one test for each.
 ///
 /// `other.out_BLHE` may be bf16 or fp16 if `acc` is fp32: a partial that travelled in the input
-/// dtype. Cost: 4 B L H E flops; contiguous rows on a CPU are read and written once, without an
-/// allocation, others by several ATen ops. Threads: ATen's intra-op threads.
+/// dtype. Cost: 4 B L H E flops. If `acc` is fp32 on a CPU with contiguous rows, each side is read
+/// once and `acc` is written once, without an allocation; other tensors take several ATen ops.
+/// Threads: ATen's intra-op threads.
 /// Paper: Milakov & Gimelshein 2018, arXiv:1805.02867, section 3.1.
-/// @throws InvalidArgument if shapes differ, or dtypes in another way.
+/// @throws InvalidArgument if shapes differ, or for any other pair of different dtypes.
 void merge(Partial& acc, const Partial& other);
 
 /// Adds a part of a gradient to its accumulator: sum += part. Dtypes, threads and errors as
@@ -58,7 +59,7 @@ void add(const at::Tensor& sum, const at::Tensor& part);
 ///
 /// So a row that saw no key becomes (0, sink). Sinks join only here, or in attend_all() in place of
 /// this call, so they count once however many partials there were.
-/// @throws InvalidArgument if shapes or dtypes differ.
+/// @throws InvalidArgument if shapes differ, or the sinks do not have the dtype of lse.
 void finish(const Partial& partial, at::Tensor& out_BLHE, at::Tensor& lse_BLH,
             const at::Tensor& sinks_H = {});
 

@@ -26,11 +26,11 @@ struct Touch {
   int last_block;
   const View* view;
   bool writes;
-  bool waited_for = false;  ///< By a later touch of the same tile.
+  bool waited_for = false;  ///< True once a later touch waits for this one.
 };
 
-/// The outstanding touches of a slot: reads and writes of the tile that is in it, and `before`: the
-/// touches of the previous tile that nothing waited for yet.
+/// The outstanding touches of a slot. `reads` and `writes` are those of the tile that is in it;
+/// `before` has those of the previous tile that no later touch waited for.
 struct History {
   int tile = -1;
   std::vector<Touch> before;
@@ -43,8 +43,10 @@ bool covers(const View& outer, const View& inner) {
   return outer.heads.contains(inner.heads) && includes(outer.blocks, inner.blocks);
 }
 
-/// Touches of two tiles of one slot conflict whatever their views: a read of a tile that was
-/// replaced must not move before its replacement, where it would look right.
+/// True if one of two touches of a slot must wait for the other. Touches of different tiles
+/// conflict whatever their views. For example, a plan that reads a tile after another tile has
+/// replaced it is wrong; such a read must wait for the write that replaced the tile, because
+/// without that wait the verifier could run the read first and would find nothing wrong.
 bool conflict(const Touch& a, const Touch& b) {
   if (a.op == b.op || !(a.writes || b.writes)) return false;
   if (a.tile != b.tile) return true;

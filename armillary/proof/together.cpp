@@ -63,7 +63,7 @@ int prover_of(const Digest& key, std::size_t pass, int world) {
   return static_cast<int>((key.low + pass) % static_cast<std::uint64_t>(world));
 }
 
-/// Makes the proof of a pass; keeps copies, because the worker thread may run it later.
+/// A function that makes the proof of a pass. It holds copies, so any thread may call it.
 Proofs::Make prover(const plan::Planner& planner, plan::Pass pass) {
   return [planner, pass] { return prove(planner, pass); };
 }

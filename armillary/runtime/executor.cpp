@@ -132,7 +132,7 @@ void Execution::restart(comm::Communicator& comm, ExecutionOptions options,
   for (std::size_t t = 0; t < tiles_.size(); ++t) {
     if (in_slot(t)) bound_tensors_.move(static_cast<int>(t), slots_.storage());
   }
-  // Accumulators of the options.
+  // Accumulators of what the options ask for: the gradient of the sinks, the largest logits.
   comm_ = &comm;
   options_ = std::move(options);
   moved_ = {};
@@ -273,7 +273,7 @@ void Execution::check_fits(plan::Tensor tensor, int tile, const at::Tensor& give
   }
 }
 
-// 3. Steps of the caller: place, feed, advance, finish. Each is one attempt().
+// 3. Steps of the caller: place, feed, advance, finish. All their work is done inside attempt().
 
 void Execution::place_output(plan::Tensor tensor, const at::Tensor& memory) {
   place(compiled_->program.outputs, tensor, memory);
@@ -323,8 +323,9 @@ void Execution::advance() {
   });
 }
 
-/// Starts and collects as long as one of the two makes progress, without waiting. Tiles are given
-/// back after each step, because a peer may wait for them to end its run.
+/// Starts and collects as long as one of the two makes progress, without waiting. After each step,
+/// borrowed tiles that have been read are given back: the run of their sender cannot end until
+/// then.
 void Execution::advance_all() {
   while (start_ready() || collect_done())
     zero_copy_.give_back_read(complete_, *comm_, bound_tensors_);
@@ -373,9 +374,9 @@ bool Execution::ready(const Batch& batch) const {
                       [&](int tile) { return inputs_[tile] != Input::There; });
 }
 
-/// Starts batches of every lane as long as the next one is ready. Communication lanes come first,
-/// so that messages are in flight while the compute lane works. Returns whether any batch was
-/// started.
+/// Starts all batches of the communication lanes that are ready, and then at most one of the
+/// compute lane, so that messages are in flight while the compute lane works. Returns whether any
+/// batch was started.
 bool Execution::start_ready() {
   bool started = false;
   const bool may_send = gate_is_open();
@@ -411,7 +412,7 @@ void Execution::start_messages(const Batch& batch) {
   parts_.clear();
   messages_.clear();
   for (const int op : batch.ops) add_parts(op);
-  // One message per op, with its pieces and its place in the totals.
+  // One message per op, with its pieces. Its bytes are counted in moved_.
   std::span<const comm::Strided> parts = parts_;
   for (const int op : batch.ops) {
     const plan::Op& action = *compiled_->ops[op].op;
@@ -475,8 +476,9 @@ bool Execution::collect_done() {
   return any;
 }
 
-/// Waits for whatever can end next: an op on the device, the gate, or a message. Only if nothing is
-/// under way, an input is missing or the plan is wrong.
+/// Waits for something that can end: an op on the device, work of the caller, the gate, or a
+/// message. If there is nothing to wait for, an input was not fed or the plan is wrong, and it
+/// throws.
 void Execution::wait_for_any() {
   if (!running_.empty()) return wait_for_device(running_.front().event);
   if (!arriving_.empty()) return wait_for_device(arriving_.front().event);

@@ -20,8 +20,9 @@ def context_parallel(rotation):
     def forward(q, k, v, is_causal, **_):
         return flash(q, k, v, 0.0, is_causal)
 
-    def backward(query, key, value, out, logsumexp, is_causal, grad_out, **_):
-        return flash_backward(grad_out, query, key, value, out, logsumexp, 0.0, is_causal)
+    def backward(is_causal, grad_out, **given):
+        saved = (given[name] for name in ("query", "key", "value", "out", "logsumexp"))
+        return flash_backward(grad_out, *saved, 0.0, is_causal)
 
     class Attention(torch.autograd.Function):
         @staticmethod

@@ -94,9 +94,9 @@ inline void be_the_program(const std::vector<std::string>& arguments, const Fold
 /// How a child of this process becomes the program.
 using Become = void (*)(const std::vector<std::string>& arguments, const Folder& folder);
 
-/// Runs the program with `arguments`, and `input` on standard input, in a fork of this process: a new
-/// process would load libtorch for a quarter of a second. Ends it with code -1 after a minute, since
-/// bad input has to be refused at once.
+/// Runs the program with `arguments`, and `input` on standard input, in a fork of this process: a
+/// new process would load libtorch for a quarter of a second. Ends it with code -1 after a minute,
+/// since bad input has to be refused at once.
 inline ProgramRun run(const std::vector<std::string>& arguments, const std::string& input = "",
                       Become become = be_the_program) {
   const Folder folder;

@@ -214,7 +214,7 @@ class Interpreter {
     ranks_[other].moved.insert(j);
   }
 
-  /// A loan is read where the sender has it, at any time until the end of the run.
+  /// A zero-copy message is read in the memory of the sender, at any time until the end of the run.
   void zero_copy(int from, int send, int to, int recv) {
     const Op& lent = plan_.ranks[from].ops[send];
     const Op& borrowed = plan_.ranks[to].ops[recv];
@@ -223,7 +223,7 @@ class Interpreter {
     borrowed_.insert({to, borrowed.views[0].tile});
   }
 
-  /// Whether all that was lent is still what it was.
+  /// Whether every tile that was lent still has its contents.
   bool rests() const {
     return std::all_of(lent_.begin(), lent_.end(), [&](const Lent& zero_copy) {
       return read(zero_copy.rank, zero_copy.view) == zero_copy.cells;

@@ -3,8 +3,8 @@
 // A term is (query block, key block, query head), for blocks with at least one visible pair, found
 // token by token, and whether it has been rounded on its way, in a sum that travels narrow. Every
 // partial is the list of terms that were summed into it. The only check on the way is that a view
-// was written before it is read. Two plans whose results are the same lists compute the same. One more list
-// holds the rows whose `delta` was added to the gradient of attention sinks, on any rank.
+// was written before it is read. Two plans whose results are the same lists compute the same. One
+// more list holds the rows whose `delta` was added to the gradient of attention sinks, on any rank.
 #pragma once
 
 #include <map>

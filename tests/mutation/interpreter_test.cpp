@@ -51,8 +51,7 @@ TEST(Interpreter, CountsTheRowsOfEveryDelta) {
   EXPECT_FALSE(twice == expected);
 }
 
-// A ring of 4 receives into a slot from which it has sent: what was lent there is not there any
-// more.
+// A ring of 4 receives into a slot from which it has sent: the tile that was lent there is gone.
 TEST(Interpreter, SeesThatALoanIsWrittenOver) {
   const plan::Problem problem{.world = 4,
                               .heads = 2,

@@ -36,7 +36,7 @@ std::map<plan::Lane, std::vector<std::vector<int>>> batches(const RankProgram& p
   return lanes;
 }
 
-/// No step of a lane is below the one before.
+/// Whether the steps of the ops of each lane never decrease.
 bool steps_ascend(const RankProgram& program) {
   std::map<plan::Lane, int> last;
   return std::all_of(program.ops.begin(), program.ops.end(), [&](const Op& op) {
@@ -45,7 +45,8 @@ bool steps_ascend(const RankProgram& program) {
   });
 }
 
-/// A `delta` adds its rows to the gradient of sinks.
+/// Whether the op may be done twice in a row: it updates nothing. A `delta` may not, because it
+/// adds its rows to the gradient of the sinks, which no operand shows.
 bool repeatable(const Op& op) {
   bool updates = false;
   for (std::size_t v = 0; v < op.views.size(); ++v) {
@@ -116,8 +117,8 @@ bool attends(const Op& op) {
   return op.attends() || op.attends_grad();
 }
 
-/// Whether an op adds nothing to a sum, a view of one of its tiles: it attends, but no block of the
-/// sum sees any of the other side.
+/// Whether an op that attends adds nothing to the accumulator view `sum`: no block of `sum` is in a
+/// visible pair of the op.
 bool adds_nothing(const Plan& plan, const RankProgram& program, const Op& op, const View& sum) {
   if (!attends(op)) return false;
   const bool of_keys = is_kv(program.tiles[sum.tile].tensor);
@@ -145,7 +146,8 @@ bool begins(const Plan& plan, const RankProgram& program, int of, std::size_t v)
   return false;
 }
 
-/// Whether all sums whose start the mutation changes do.
+/// Whether all accumulators whose `init` the mutation flips hold nothing before the op: operands 3
+/// and 4 (out, lse) of an attend, 6 (dq) or 7 and 8 (dk, dv) of an attend_grad.
 bool begins(const Plan& plan, const Mutation& mutation) {
   const RankProgram& program = plan.ranks[mutation.rank];
   const bool grad = program.ops[mutation.op].attends_grad();
@@ -193,7 +195,9 @@ std::vector<int> writers_of_reads(const RankProgram& program) {
   return found;
 }
 
-/// Whether memory may be shared from op `i` on, a message of one view.
+/// Whether message `i`, of one view, may be zero copy on this rank: nothing is written over the
+/// view after a send; a receive fills a whole tile that is not the caller's and that no other op
+/// writes.
 bool rests(const RankProgram& program, int i) {
   const View& shown = program.ops[i].views[0];
   const Tile& tile = program.tiles[shown.tile];

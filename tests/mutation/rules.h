@@ -5,8 +5,8 @@
 //   row of print   other batch of a compute op: its step is only the row it prints in
 //   again          doubled: the op reads nothing that it writes, so once more changes nothing (but
 //                  a `delta`, which adds to what no tile shows)
-//   copied         other loan: a copy is made where none had to be
-//   rests          other loan: nothing is written over what is lent, or what is borrowed
+//   copied         other zero copy: a copy is made that nothing requires
+//   rests          other zero copy: nothing is written over a tile that is lent or borrowed
 //   cleared anyway other start: the op adds to what was cleared and nothing added to, or writes it
 //   sees nothing   fewer blocks, other block: the same queries see the same keys in the op
 //   the same op    swapped: with its equal

@@ -1,18 +1,23 @@
 // amx_forward-inl.h: the forward tile on AMX.
 //
-//   S^T = K Q^T        keys x queries, so that what belongs to a query is a column
-//   P^T = exp(S^T)     two rows of S^T are one row of words, the B of the next product
+//   S^T = K Q^T        keys x queries, so a column has the scores of one query
+//   P^T = exp(S^T)     as bf16: two rows of S^T give one row of 32-bit words with two weights each,
+//                      the layout that AMX requires of the right factor of the next product
 //   O^T = V^T P^T
 //
-// A tile is a pipeline over chunks of 32 keys and 32 queries. While vector units weigh a chunk, the
-// tile unit multiplies S of a following chunk, and a share of O of the previous item. An item is up
-// to 128 keys of a group of 32 queries, whose O is added up in registers.
+// The kernel processes a tile (a query row block and a key row block) in chunks of 32 keys and 32
+// queries. To weigh a chunk is to compute its weights P from its scores S, with vector
+// instructions. Meanwhile the tile unit multiplies S of a following chunk, and a share of O of the
+// previous item. An item is a sequence of up to four chunks of the same 32 queries (a group). O is
+// loaded into tile registers and stored once per item; the products of all its chunks are added
+// there.
 //
-// bf16 represents 1 exactly, the weight of a largest score, and rounds other weights; while few
-// keys share a sum, that matters. So in the first tile of a query (an "early" group), all scores of
-// the group are computed before any is weighed, and its maxima are those of the tile. Later chunks
-// are weighed with the maxima at hand, and weighed again if they have doubled a sum or added 2^40
-// to it. Floats are multiplied in three parts (amx-inl.h), and P has parts as well.
+// The largest score of a query has weight 1 if the maximum is exact. bf16 represents 1 exactly and
+// rounds most other weights, which matters while a sum is over few keys. So in the first tile of a
+// query all scores of its group (an "early" group) are computed before any is weighed, and the
+// maxima are exact for this tile. Chunks of other groups are weighed with the maxima so far. If
+// that has doubled a sum or added 2^40 to it, the chunk is weighed again with new maxima. Floats
+// are multiplied in three parts (amx-inl.h), and P has parts as well.
 #pragma once
 
 #include "armillary/kernel/cpu/amx_exact-inl.h"
@@ -34,11 +39,11 @@ constexpr int kItemChunks = 4;
 /// 32 keys that a group of 32 queries sees.
 struct Chunk {
   int group = 0;
-  int keys = 0;  ///< number of the 32 keys in the tile
+  int keys = 0;  ///< index of these 32 keys in the tile
   int end = 0;   ///< one past the last chunk of its group
   bool partial = false;
   bool early = false;       ///< its group has all scores computed before any is weighed
-  float* scores = nullptr;  ///< neighbours within an early group
+  float* scores = nullptr;  ///< S^T; chunks of an early group are contiguous
 };
 
 /// Evenly spaced chunks of a group whose P is kept at the same time.
@@ -49,8 +54,9 @@ struct Item {
   int columns = 0;  ///< columns of 16 elements of O that are done
 };
 
-/// Layout of ForwardTile::scores, in floats: S of two early groups; S of two late chunks; P of two
-/// items; four tiles of scratch for PendingSums; words and kinds of Seen.
+/// Layout of ForwardTile::scores, as offsets in floats: S of two early groups; S of two chunks of
+/// other groups; P of two items; memory that PendingSums writes when no accumulators are pending;
+/// the visibility bits of the tile (Seen).
 template <int kParts>
 struct ForwardScratch {
   static constexpr int kGroup = kChunksOfTile * kChunkFloats;
@@ -113,7 +119,7 @@ class ForwardPipeline {
   float* out(int i) const { return t_.out + chunks_[i].group * columns_ * 2 * kTileFloats; }
 
   /// Lists the visible chunks of a group. A group is early if one of its queries has no sum yet, if
-  /// scores are transformed, or if the largest logit is asked for.
+  /// scores are transformed, with dropout, or if the largest logit is asked for.
   void add_chunks(int group) {
     const float* const sums = t_.sum + group * kDoubleSide;
     const bool early = !beside_ || t_.max_logit != nullptr || any_equal(load(sums), 0) ||
@@ -252,7 +258,7 @@ class ForwardPipeline {
     return last_.columns + (left + chunks - 1) / chunks * 2;
   }
 
-  /// Whether a sum of 16 queries has doubled, or grown far above its maximum.
+  /// Whether the sum of one of 16 queries has doubled, or has grown by more than 2^40.
   bool dominates(int i, const float* sums_of, int half) const {
     const Float before = load(sums(i) + half);
     const Float added = sub(load(sums_of + half), before);
@@ -277,7 +283,8 @@ class ForwardPipeline {
     weigh(i);
   }
 
-  /// Weighs, then multiplies: for scores that are more than products.
+  /// Weighs chunk i first and multiplies afterwards, for scores that are transformed (softcap,
+  /// ALiBi) and for dropout.
   void weigh_alone(int i) {
     finish(last_);
     weigh(i);
@@ -321,8 +328,8 @@ class ForwardPipeline {
     }
   }
 
-  /// Completes the scores of an early group, whose first chunk is i, and raises its maxima to the
-  /// largest ones.
+  /// Completes the scores of an early group, whose first chunk is i, and raises its maxima where
+  /// its largest scores require it (raise_maxima).
   void raise_early_maxima(int i) {
     const int chunks = chunks_[i].end - i;
     float* const x = chunks_[i].scores;
@@ -377,7 +384,8 @@ class ForwardPipeline {
     }
   }
 
-  /// Whether non-finite factors could spread to hidden pairs, or through parts, in this item.
+  /// Whether tile products would be wrong for this item if a factor is NaN or Inf: it has hidden
+  /// pairs, whose weight 0 times NaN is NaN, or floats in parts, where Inf has parts that are 0.
   bool needs_exactness(const Item& item) const {
     bool partial = kParts > 1;
     for (int i = item.first; i < item.first + item.count; ++i) partial |= chunks_[i].partial;
@@ -405,9 +413,8 @@ class ForwardPipeline {
   Nothing nothing_;
   int d_steps_;          ///< steps of 32 elements of D
   int columns_;          ///< columns of 16 elements of E
-  int max_item_chunks_;  ///< chunks of an item: each has two columns of O of the last item beside
-                         ///< it
-  float scale_;          ///< factor that scores lack; queries of floats have theirs
+  int max_item_chunks_;  ///< most chunks of an item: two columns of O are multiplied beside each
+  float scale_;  ///< factor still to be applied to S; 1 for floats: their packed queries have it
   bool transforms_scores_;  ///< scores are transformed in memory before they are weighed
   bool beside_;             ///< chunks are weighed beside products
   float score_scale_;       ///< from scores as computed to the unit of maxima

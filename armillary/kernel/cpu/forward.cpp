@@ -1,9 +1,10 @@
 // Forward driver: attention of query row blocks over the keys of a call.
 //
 // Each stage (stages.h) packs keys and values once, and then runs one task for each query row block
-// of each query head (QueryBlock): load the state of its rows, pack its queries, merge the tile of
-// every visible key row block, and write the rows as a result or as an accumulator for the next
-// stage. Tasks write different rows, so their order does not matter.
+// of each query head (QueryBlock): load the state of its rows, pack its queries, attend to every
+// visible key row block of the stage, and write the rows as a result or as an accumulator for the
+// next stage. Tasks write different rows, so their order does not matter. A ForwardTile holds the
+// arguments of the kernel for one query row block and one key row block.
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -41,8 +42,9 @@ struct QueryTarget {
   float* max_logit_H = nullptr;
 };
 
-/// Adds the sink: a key with value 0. It comes after all keys, since the largest logit finds a NaN
-/// by the sum.
+/// Adds the sink to the state of each row, as one more key whose score is `sink` and whose value is
+/// 0. It is added once, when a row has met all its keys, and is not a candidate for the largest
+/// logit.
 void add_sink(const GemmOps& gemm, const ForwardTile& tile, float sink) {
   for (int row = 0; row < tile.pairs.q_rows; ++row) {
     const float max = tile.max[row] * gemm.log_unit;
@@ -149,7 +151,8 @@ class QueryBlock {
     if (target_.max_logit_H != nullptr) tile_.max_logit = &max_logit_;
   }
 
-  /// Online softmax state of the rows before this stage: maximum lse and sum 1, or nothing seen.
+  /// Loads the online softmax state that the rows had before this stage: the maximum is their
+  /// log-sum-exp and the sum is 1; for a row that saw no key they are -inf and 0.
   void load_state() {
     const float* const before = lse();
     for (int row = 0; row < count_; ++row) {
@@ -172,7 +175,7 @@ class QueryBlock {
                     1, padded_, tile_.out);
   }
 
-  /// Packs the queries and merges the tiles of all visible key row blocks of the stage.
+  /// Packs the queries, and attends to all visible key row blocks of the stage one by one.
   void attend() {
     const BlockMask& block_mask = *call_.block_mask;
     const Rows rows = rows_of(call_, call_.q, {batch_, head_, rows_}, call_.head_dim);
@@ -182,7 +185,8 @@ class QueryBlock {
       tile_.score.k_positions =
           block_mask.k_positions.data() + block_mask.k_rows[static_cast<std::size_t>(pair.k)].begin;
       keys_.point(head_of_stage_, pair.k, tile_);
-      // A non-finite query spoils its own row only, unless it is split into parts.
+      // A non-finite query affects its own row only, and correctly. Split into parts it would give
+      // NaN for scores that are infinite, so the kernel then computes these scores without parts.
       tile_.pairs.nonfinite |= !q_finite && gemm_.parts > 1;
       gemm_.forward(tile_);
     }

@@ -39,7 +39,8 @@ class Fusion {
     }
   }
 
-  /// Sums of queries and sums of keys are decided separately.
+  /// The accumulators of queries (out and lse, or dq) and those of keys (dk and dv) are decided
+  /// separately.
   void fuse_clears() {
     for (int i = 0; i < static_cast<int>(program_.ops.size()); ++i) {
       Op& attend = program_.ops[i];
@@ -51,8 +52,8 @@ class Fusion {
     drop_done();
   }
 
-  /// Requires that clears are fused: then no op before it touches the accumulators that an op
-  /// initialises.
+  /// Runs after fuse_clears(), on a new object: a clear that is still there would count as one more
+  /// op that touches the accumulator, and end_of() accepts only two.
   void fuse_results() {
     waits_ = dependencies(program_);
     for (int i = 0; i < static_cast<int>(program_.ops.size()); ++i) {

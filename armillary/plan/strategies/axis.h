@@ -24,9 +24,10 @@ struct Arrived {
   Heads heads;
   /// Members whose tiles these are.
   std::vector<int> origins;
-  /// Blocks of other members that this rank needs; of its own tiles all blocks.
+  /// The blocks: all blocks of its own tiles, and those that this rank needs of other members'.
   BlockIds blocks;
-  /// One tile per tensor that travels. Elements may share a tile (`Gathered`).
+  /// One tile per tensor that travels. If the axis gathers (`Gathered`), all `Arrived` of one call
+  /// of `spread` have the same tiles.
   std::vector<int> tiles;
   /// One partial tile per tensor that returns, made by `open_sums`.
   std::vector<int> sums;
@@ -94,8 +95,9 @@ class Axis {
   View own_sum(const std::vector<Arrived>& arrived, int tensor) const;
 
   /// Emits the hops that return the sums to their origins, and the merge (Out with Lse) or addition
-  /// (gradients) of each sum that arrives. Returns the step in which the rank's own sum is
-  /// complete, the same on all members. `ready` is the argument of Route::collect.
+  /// (gradients) of each sum that arrives. `ready(member, origin)` is the step in which the member
+  /// finishes its own share of the origin's sum (Route::collect). Returns the step in which the
+  /// rank's own sum is complete, the same on all members.
   using Ready = Route::Ready;
   int collect(const std::vector<Arrived>& arrived, const Ready& ready);
   /// The same for slices of heads, each ready one step after the slice before it. Returns the step

@@ -106,21 +106,21 @@ TEST(VerifyGradients, NeitherCountsAPairTwice) {
   // has the pair already.
   for (const int i : {0, 1}) {
     SCOPED_TRACE(i == 0 ? "dk" : "dv");
-    expect_first(
-        gradients_apart(),
-        [&](Plan& p) {
-          const std::size_t other = i == 0 ? AttendGradOperand::kDV : AttendGradOperand::kDK;
-          Op again = ops(p, 0)[adds[0] - 1];
-          const int dq = add_tile_like(p, 0, again.views[AttendGradOperand::kDQ].tile);
-          const int init = add_tile_like(p, 0, again.views[other].tile);
-          again.views[AttendGradOperand::kDQ].tile = dq;
-          again.views[other].tile = init;
-          insert(p, 0, adds[0], again);
-          for (const int id : {dq, init}) {
-            insert(p, 0, adds[0], {.kind = OpKind::Clear, .views = {whole(p, 0, id)}});
-          }
-        },
-        {0, adds[0] + 2, "twice", "query block 0 and key block 0 are counted twice"});
+    expect_first(gradients_apart(),
+                 [&](Plan& p) {
+                   const std::size_t other =
+                       i == 0 ? AttendGradOperand::kDV : AttendGradOperand::kDK;
+                   Op again = ops(p, 0)[adds[0] - 1];
+                   const int dq = add_tile_like(p, 0, again.views[AttendGradOperand::kDQ].tile);
+                   const int init = add_tile_like(p, 0, again.views[other].tile);
+                   again.views[AttendGradOperand::kDQ].tile = dq;
+                   again.views[other].tile = init;
+                   insert(p, 0, adds[0], again);
+                   for (const int id : {dq, init}) {
+                     insert(p, 0, adds[0], {.kind = OpKind::Clear, .views = {whole(p, 0, id)}});
+                   }
+                 },
+                 {0, adds[0] + 2, "twice", "query block 0 and key block 0 are counted twice"});
   }
 }
 

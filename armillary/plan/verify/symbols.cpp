@@ -1,8 +1,13 @@
-// Runs a plan on symbols. The constructor marks the tiles that the caller fills. run() then takes
-// the events one by one: a message copies the cells of its views, and a compute op has one method
-// that checks the operands and changes the cells of what it writes. check_results() looks at the
-// outputs. A method stops at its first diagnostic; operands are addressed by the names of
-// operands.h.
+// Runs a plan on symbols instead of numbers. Blocks that all views of the plan treat alike form a
+// class, and so do heads. A cell is one class of blocks and one class of heads of a tile: it knows
+// whether it has been written and, in a partial tile, the set of classes of the other side that its
+// sum is over (symbols.h).
+//
+// The constructor marks the tiles that the caller fills. run() then takes the events, which are
+// messages and compute ops, one by one: a message copies the cells of its views, and each kind of
+// compute op has a method that checks the operands and changes the cells that the op writes.
+// check_results() looks at the outputs. A method stops at its first diagnostic; operands are
+// addressed by the names of operands.h.
 #include "armillary/plan/verify/symbols.h"
 
 #include <algorithm>
@@ -45,7 +50,8 @@ class Symbols {
     }
   }
 
-  /// Outputs, and in forward the saved tiles, must be whole at the end.
+  /// Outputs, and in forward and replay also the saved tiles, must be whole at the end. Backward
+  /// must also have passed every row through a `delta`.
   void check_results() {
     for (const RankProgram& program : plan_.ranks) {
       std::vector<int> results = program.outputs;
@@ -170,13 +176,14 @@ class Symbols {
     return same;
   }
 
-  /// True if one of the classes is -1. Otherwise this pair of classes was in a set already: adds a
-  /// diagnostic that names two blocks of them.
+  /// Returns true if one of the classes is -1: no pair was counted twice. Otherwise this pair of
+  /// classes was counted before; adds a diagnostic that names a query block and a key block of them
+  /// and returns false.
   bool once(Place at, int q_class, int kv_class) {
     if (q_class < 0 || kv_class < 0) return true;
     const Sight::BlockPair pair = sight_.first(q_class, kv_class);
-    diagnostics_.add(at.rank, at.op, "twice",
-                     "query block {} and key block {} are counted twice", pair.q, pair.kv);
+    diagnostics_.add(at.rank, at.op, "twice", "query block {} and key block {} are counted twice",
+                     pair.q, pair.kv);
     return false;
   }
 
@@ -250,8 +257,8 @@ class Symbols {
     define(at, AttendOperand::kLse);
   }
 
-  /// attend_grad_all: a final gradient must be the whole one; a narrow one is a part of it, and
-  /// what it sums over is followed.
+  /// attend_grad_all: a gradient that is written as a final tile must be over all pairs. One that
+  /// is written as a narrow tile is a partial sum, so its pairs are counted.
   void attend_grad_all(Place at) {
     if (!inputs_defined(at)) return;
     for (const std::size_t v : kGrads) {
@@ -357,7 +364,8 @@ class Symbols {
     const std::size_t src = CopyOperand::kSrc;
     const ViewCells source = defined(at, src);
     if (source.empty()) return;
-    // As it is: in place the slot only changes its tile.
+    // Both tiles are final or both are partial. If they share a slot, its contents stay and only
+    // the name of the tile in it changes.
     if (tile(at, dst).partial == tile(at, src).partial) {
       if (tile(at, dst).slot == tile(at, src).slot) {
         cells_[at.rank].rename(view(at, dst).tile);

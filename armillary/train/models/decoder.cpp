@@ -2,7 +2,8 @@
 //
 // The rotation is computed once for a pass and shared by all layers. `run` applies the
 // recomputation policy to a layer: the layer itself only sees the attention function that it is
-// given. Q, K and V are products of one fused linear, handed to attention in the order K, V, Q.
+// given. Q, K and V come from one call of linear_of_norm(), which makes K, V and Q in this order; K
+// and V are handed to attention as soon as they are made.
 #include "armillary/train/models/decoder.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -53,8 +54,8 @@ at::Tensor run(Block& layer, Recompute policy, const at::Tensor& x_BLE, const Ro
     return recomputed(x_BLE, layer->parameters(), again, again);
   }
 
-  // AttentionOutput. The first run leaves the replay of its attention in `replay`, which the second
-  // run calls instead of attention.
+  // The policy AttentionOutput. The first run of the layer leaves the replay of its attention in
+  // `replay`; the second run calls it instead of attention.
   ARMILLARY_CHECK(attends.keep);
   const auto replay = std::make_shared<Attend>();
   const Attend first = [keep = attends.keep, replay](const QkvShape& shape) {
