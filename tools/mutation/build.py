@@ -33,7 +33,7 @@ class NotCompiledError(Exception):
 
 
 class Build:
-    """Contents of a build folder, as ninja knows them: objects, their sources and commands, programs and their parts."""
+    """A build folder as ninja knows it: objects, their sources and commands, programs and their parts."""
 
     def __init__(self, root, folder):
         self.root = pathlib.Path(root)
