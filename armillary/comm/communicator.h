@@ -2,8 +2,8 @@
 //
 // It has point-to-point messages that never block, waits that always end, and one abort for all
 // ranks. It is not a collective library (collectives.h is built on it) and knows nothing of tensors
-// or plans. An implementation is called an engine. This library has one, threads of one process
-// (local.h); the contract is such that MPI and NCCL can be engines too.
+// or plans. An implementation is called an engine. This library has two, threads of one process
+// (local.h) and processes of MPI (mpi.h); the contract is such that NCCL can be one too.
 //
 //   rank 0   isend(peer 1, lane 2, parts) ---. n-th with n-th, per (sender, receiver, lane)
 //   rank 1   irecv(peer 0, lane 2, parts) <--'

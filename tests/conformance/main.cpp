@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
     mpi |= argument == "--mpi";
     if (argument.starts_with("--fault=")) return armillary::comm::run_fault(argument.substr(8));
   }
-  testing::GTEST_FLAG(filter) = mpi ? "Mpi/*" : "-Mpi/*";
+  testing::GTEST_FLAG(filter) = mpi ? "Mpi/*:MpiProcesses.*" : "-Mpi/*:MpiProcesses.*";
   testing::InitGoogleTest(&argc, argv);
   return mpi ? armillary::comm::run_on_mpi() : RUN_ALL_TESTS();
 }

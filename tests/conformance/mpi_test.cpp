@@ -3,6 +3,9 @@
 // while the others wait for the outcome.
 #include "armillary/comm/mpi.h"
 
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -74,6 +77,78 @@ std::vector<Launcher> launchers() {
 
 INSTANTIATE_TEST_SUITE_P(Mpi, CommunicatorConformance, testing::ValuesIn(launchers()),
                          testing::PrintToStringParamName());
+
+/// Expects every process to throw `text`.
+void expect_refusal(const MpiOptions& options, const std::string& text) {
+  EXPECT_THAT([&] { run_mpi_rank([](Communicator&) {}, options); },
+              testing::ThrowsMessage<InvalidArgument>(text));
+}
+
+TEST(MpiProcesses, RefuseOptionsThatDiffer) {
+  if (processes() < 2) GTEST_SKIP() << "needs 2 ranks";
+  const int last = all_processes()->world() - 1;
+  expect_refusal(
+      {.lanes = all_processes()->rank() == last ? 3 : 4},
+      fmt::format("run_mpi_rank: rank 0 has 4 lanes and pieces of 1073741824 bytes, rank "
+                  "{} has 3 and 1073741824; equal options are required",
+                  last));
+}
+
+TEST(MpiProcesses, RefuseOptionsOutOfRange) {
+  expect_refusal({.lanes = 0}, "run_mpi_rank: 0 lanes; at least 1 is required");
+  expect_refusal({.world = -1}, "run_mpi_rank: world -1; at least 1, or 0 for all, is required");
+  expect_refusal(
+      {.world = 1000},
+      fmt::format("run_mpi_rank: world 1000 of {} processes; as many are required", processes()));
+  expect_refusal({.timeout_s = 0},
+                 "run_mpi_rank: timeout 0 s; more than 0 and at most 1e9 s is required");
+  expect_refusal({.helper_interval_s = 1},
+                 "run_mpi_rank: helper interval 1 s; in (0, 0.5] is required");
+  expect_refusal({.piece_bytes = 0}, "run_mpi_rank: pieces of 0 bytes; 1 to 2^30 are required");
+}
+
+TEST(MpiProcesses, RefuseMessagesOfTooManyPieces) {
+  if (processes() < 2) GTEST_SKIP() << "needs 2 ranks";
+  const auto body = [](Communicator& comm) {
+    std::vector<std::byte> bytes(3 * 1024 + 1);
+    const Strided part = whole(std::span(bytes));
+    EXPECT_THAT(
+        [&] {
+          comm.isend(1 - comm.rank(), 0, {&part, 1});
+        },
+        testing::ThrowsMessage<InvalidArgument>(
+            "mpi: a message of 3073 bytes; at most 1024 pieces of 3 bytes are required"));
+    barrier(comm);
+  };
+  run_processes(body, {.world = 2, .piece_bytes = 3});
+}
+
+// Small messages leave their sender before a receiver asks. They end with the group, and do not
+// reach the next one.
+TEST(MpiProcesses, ForgetMessagesThatNobodyReceives) {
+  if (processes() < 2) GTEST_SKIP() << "needs 2 ranks";
+  for (int round = 0; round < 20; ++round) {
+    const auto body = [&](Communicator& comm) {
+      const Strided part = whole(std::span(&round, 1));
+      if (comm.rank() == 0) {
+        for (int lane = 0; lane < 3; ++lane) comm.wait(comm.isend(1, lane, {&part, 1}));
+      } else {
+        int came = -1;
+        const Strided to = whole(std::span(&came, 1));
+        comm.wait(comm.irecv(0, 1, {&to, 1}));
+        EXPECT_EQ(came, round);
+      }
+    };
+    run_processes(body, {.world = 2});
+  }
+}
+
+TEST(MpiAbsent, RefusesToRun) {
+  if (mpi_available()) GTEST_SKIP() << "MPI is there";
+  expect_refusal({},
+                 "mpi: this build has no MPI; one that found Open MPI or MPICH is required "
+                 "(./dev setup mpi)");
+}
 
 }  // namespace
 }  // namespace armillary::comm

@@ -60,7 +60,7 @@ TEST_P(CommunicatorConformance, StridedMemoryOfManyRows) {
   run(2, [](Communicator& comm) {
     // 1000 rows of 300 ints in a matrix of 700 columns; the gaps stay as they are.
     constexpr int kRows = 1000;
-    std::vector<int> matrix(kRows * 700, -1);
+    std::vector<int> matrix(700'000, -1);
     const auto at = [&](int row, int column) -> int& { return matrix[row * 700 + column]; };
     if (comm.rank() == 0) std::iota(matrix.begin(), matrix.end(), 0);
     const Strided part = {reinterpret_cast<std::byte*>(&at(0, 100)), kRows, 1200, 2800};

@@ -66,7 +66,8 @@ void MpiAlarm::announce_leaving() {
 
 void MpiAlarm::send_to_all(const Notice& notice) {
   // The list keeps the notice in its place, from which MPI sends it.
-  Outgoing& out = outgoing_.emplace_back(notice);
+  outgoing_.push_back({.notice = notice, .requests = {}});
+  Outgoing& out = outgoing_.back();
   ++notices_sent_;
   for (int peer = 0; peer < world_; ++peer) {
     if (peer == self_) continue;

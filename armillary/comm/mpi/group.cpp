@@ -367,10 +367,11 @@ void MpiGroup::help() {
   }
 }
 
-bool MpiGroup::all_received(std::span<const std::int64_t> sent_to_me) const {
+bool MpiGroup::all_received(std::span<const Counts> sent_to_me) const {
   for (int peer = 0; peer < world_; ++peer) {
-    if (pieces_received_[peer] != sent_to_me[2 * peer]) return false;
-    if (peer != rank_ && alarm_->received(peer) != sent_to_me[2 * peer + 1]) return false;
+    if (peer == rank_) continue;
+    if (pieces_received_[peer] != sent_to_me[peer].pieces) return false;
+    if (alarm_->received(peer) != sent_to_me[peer].notices) return false;
   }
   return true;
 }
@@ -402,12 +403,9 @@ void MpiGroup::drain(Lock& lock) {
   if (!process_.usable()) return;
   // Ranks tell each other how many pieces and notices they have sent. A rank that has been told by
   // all takes as many, and throws them away.
-  std::vector<std::int64_t> sent(2 * static_cast<std::size_t>(world_));
-  std::vector<std::int64_t> sent_to_me(sent.size());
-  for (int peer = 0; peer < world_; ++peer) {
-    sent[2 * peer] = pieces_sent_[peer];
-    sent[2 * peer + 1] = alarm_->sent();
-  }
+  std::vector<Counts> sent(world_);
+  std::vector<Counts> sent_to_me(world_);
+  for (int peer = 0; peer < world_; ++peer) sent[peer] = {pieces_sent_[peer], alarm_->sent()};
   MPI_Request told = MPI_REQUEST_NULL;
   check_mpi(MPI_Ialltoall(sent.data(), 2, MPI_INT64_T, sent_to_me.data(), 2, MPI_INT64_T, control_,
                           &told),

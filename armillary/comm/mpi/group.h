@@ -101,6 +101,12 @@ class MpiGroup {
     std::unique_ptr<std::byte[]> thrown_away;
   };
 
+  /// Pieces and notices that one rank has sent to another; two numbers that travel.
+  struct Counts {
+    std::int64_t pieces = 0;
+    std::int64_t notices = 0;
+  };
+
   // Functions that call MPI, with the lock held.
 
   /// Duplicates `members` for each lane and for notices.
@@ -128,8 +134,8 @@ class MpiGroup {
   void throw_if_failed(Lock& lock);
   /// The part of close() that waits.
   void drain(Lock& lock);
-  /// Whether all pieces and notices have come that peers say they sent: two numbers per peer.
-  bool all_received(std::span<const std::int64_t> sent_to_me) const;
+  /// Whether all pieces and notices have come that peers say they sent.
+  bool all_received(std::span<const Counts> sent_to_me) const;
   /// The helper thread: makes progress now and then, and at once after abort().
   void help();
 

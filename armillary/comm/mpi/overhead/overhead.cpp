@@ -1,16 +1,18 @@
-// Times of messages between two ranks, by this engine and by bare MPI calls, for docs/notes/mpi.md.
+// Times of messages and gathers, by this engine and by bare MPI calls, for docs/notes/mpi.md.
 //
 //   mpirun -n 2 mpi_overhead
 //
-// First the time of one message of a ping-pong, in turns of both ways. Then the part of a large
-// message's time that remains visible when both ranks compute meanwhile, for several intervals of
-// the helper thread.
+// All ranks gather; then two of them play ping-pong, in turns of both ways. Last comes the part of
+// a large message's time that remains visible when both ranks compute meanwhile, for several
+// intervals of the helper thread. In the comparisons the helper is idle: bare calls are made
+// without the lock that it needs.
 #include <fmt/format.h>
 #include <mpi.h>
 
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "armillary/comm/collectives.h"
@@ -99,6 +101,34 @@ void compare(Communicator& comm) {
   }
 }
 
+/// Gathers of all ranks, by messages and by MPI.
+void compare_gathers(Communicator& comm) {
+  for (const int bytes : {8, 65536, 1 << 20, 1 << 24}) {
+    std::vector<std::byte> mine(static_cast<std::size_t>(bytes));
+    std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(comm.world()));
+    std::vector<double> engine;
+    std::vector<double> bare;
+    for (int turn = 0; turn < 15; ++turn) {
+      barrier(comm);
+      auto begin = Clock::now();
+      comm.collectives().all_gather(array(std::span(std::as_const(mine))), array(std::span(all)));
+      engine.push_back(seconds_since(begin));
+      barrier(comm);
+      begin = Clock::now();
+      MPI_Request request = MPI_REQUEST_NULL;
+      MPI_Iallgather(mine.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, MPI_COMM_WORLD,
+                     &request);
+      int done = 0;
+      while (MPI_Test(&request, &done, MPI_STATUS_IGNORE), !done) std::this_thread::yield();
+      bare.push_back(seconds_since(begin));
+    }
+    if (comm.rank() == 0) {
+      fmt::print("all_gather of {:8} bytes from {} ranks: engine {:9.2f} us, MPI {:9.2f} us\n",
+                 bytes, comm.world(), 1e6 * median(engine), 1e6 * median(bare));
+    }
+  }
+}
+
 /// Both ranks exchange 32 MiB while they compute for `compute_s`; returns the seconds beyond that.
 double exposed(Communicator& comm, double compute_s) {
   std::vector<std::byte> out(1 << 25);
@@ -126,7 +156,8 @@ double exposed(Communicator& comm, double compute_s) {
 
 int main() {
   using namespace armillary::comm;
-  run_mpi_rank(compare);
+  run_mpi_rank(compare_gathers, {.helper_interval_s = 0.5});
+  run_mpi_rank(compare, {.world = 2, .helper_interval_s = 0.5});
   for (const double interval_s : {0.5, 0.01, 0.001, 0.0002}) {
     run_mpi_rank(
         [&](Communicator& comm) {
@@ -138,6 +169,6 @@ int main() {
               "compute {:6.2f} ms\n",
               1e3 * interval_s, 1e3 * alone, 1e3 * rest);
         },
-        {.helper_interval_s = interval_s});
+        {.world = 2, .helper_interval_s = interval_s});
   }
 }
