@@ -74,7 +74,8 @@ command_test() {
     esac
     shift
   done
-  setup build test mpi
+  # Without apt-get, MPI is optional: its tests say that they are skipped.
+  if command -v apt-get >/dev/null; then setup build test mpi; else setup build test; fi
   rm -rf build*/test-results
   if [ ${#only[@]} -gt 0 ]; then
     build_targets release "test_${only[0]}"

@@ -162,11 +162,11 @@ std::string ChildProcess::read_line(double deadline_s) {
   while (end == std::string::npos) {
     if (out_.number() < 0) fail<Error>("{}", last_words());
     const auto [answered, complained] = wait_for(out_, err_, deadline);
-    if (!answered && !complained) fail<Error>("no answer within {:g} s", deadline_s);
-    if (complained) read_some(err_, complaints_);
-    if (complaints_.size() > kMostComplaints) {
-      complaints_.erase(0, complaints_.size() - kMostComplaints);
+    // A process that never stops writing has a deadline too.
+    if ((!answered && !complained) || Clock::now() >= deadline) {
+      fail<Error>("no answer within {:g} s", deadline_s);
     }
+    if (complained) read_complaints();
     if (answered) read_some(out_, unread_);
     end = unread_.find('\n');
   }
@@ -175,12 +175,22 @@ std::string ChildProcess::read_line(double deadline_s) {
   return line;
 }
 
+/// Reads from standard error, and keeps the end of it.
+void ChildProcess::read_complaints() {
+  read_some(err_, complaints_);
+  if (complaints_.size() > kMostComplaints) {
+    complaints_.erase(0, complaints_.size() - kMostComplaints);
+  }
+}
+
 /// The reason for the end of standard output. Standard error may still be open, held by a process
 /// that the command started, so its end is not waited for long.
 std::string ChildProcess::last_words() {
   const auto deadline = Clock::now() + kLastWords;
   const Descriptor none;
-  while (err_.number() >= 0 && wait_for(none, err_, deadline)[1]) read_some(err_, complaints_);
+  while (err_.number() >= 0 && Clock::now() < deadline && wait_for(none, err_, deadline)[1]) {
+    read_complaints();
+  }
   const std::string last = last_line(complaints_);
   return last.empty() ? "it ended without an answer" : last;
 }

@@ -55,6 +55,7 @@ class ChildProcess {
   void end(std::chrono::milliseconds grace);
 
  private:
+  void read_complaints();
   std::string last_words();  ///< The reason why standard output has ended.
 
   pid_t pid_ = -1;             ///< Number of the process and of its group; -1 after `end`.

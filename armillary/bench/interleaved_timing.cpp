@@ -62,6 +62,7 @@ TurnSummary summarize(std::span<const Turn> turns) {
 }
 
 TurnSummary take_turns(std::span<const Side> sides, TurnLimits limits) {
+  if (sides.empty()) return {};  // a turn without sides would take no time, so turns had no end
   std::vector<Turn> turns;
   std::map<std::string, std::string> reasons;
   // Rule (3), the first half: a side with a reason is passed over.

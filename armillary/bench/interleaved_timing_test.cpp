@@ -18,6 +18,12 @@ TEST(TurnSummary, SidesTakeTurns) {
   EXPECT_THAT(turns.leasts, testing::ElementsAre(testing::Pair("a", 1), testing::Pair("b", 7)));
 }
 
+TEST(TurnSummary, WithoutSidesThereAreNoTurns) {
+  const TurnSummary turns = take_turns({}, {.seconds = 3600});
+  EXPECT_EQ(turns.count, 0);
+  EXPECT_THAT(turns.medians, testing::IsEmpty());
+}
+
 TEST(TurnSummary, GoOnUntilTheTimeIsOver) {
   const std::vector<Side> sides{{"sleep", [] {
                                    return seconds_of([] {
@@ -25,7 +31,7 @@ TEST(TurnSummary, GoOnUntilTheTimeIsOver) {
                                      nanosleep(&pause, nullptr);
                                    });
                                  }}};
-  const TurnSummary turns = take_turns(sides, {.seconds = 0.02});
+  const TurnSummary turns = take_turns(sides, {.seconds = 0.3});
   EXPECT_GT(turns.count, 3);
   EXPECT_GE(turns.medians.at("sleep"), 0.001);
 }

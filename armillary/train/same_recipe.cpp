@@ -49,6 +49,15 @@ std::pair<std::string_view, std::string_view> difference(std::string_view a, std
   return {};
 }
 
+/// Returns when all ranks know what to throw: the first that throws ends the group.
+void meet_before_throwing(comm::Communicator& comm) {
+  try {
+    comm::barrier(comm);
+  } catch (const CommError&) {
+    // A rank has thrown already, so it had passed the barrier, and all ranks had called.
+  }
+}
+
 }  // namespace
 
 void expect_same_recipe(comm::Communicator& comm, const Recipe& recipe) {
@@ -68,7 +77,7 @@ void expect_same_recipe(comm::Communicator& comm, const Recipe& recipe) {
   const auto rank = static_cast<int>(other - all.begin());
   const std::string its = text_of_rank(comm, mine, rank);
   const auto [first_line, its_line] = difference(first, its);
-  comm::barrier(comm);  // All ranks have its text before one of them throws and aborts the group.
+  meet_before_throwing(comm);
   fail<InvalidArgument>("train: rank 0 has {}, rank {} has {}; one recipe is required", first_line,
                         rank, its_line);
 }
@@ -86,7 +95,7 @@ void expect_same_parameters(comm::Communicator& comm, const ParameterStore& stor
                    std::as_writable_bytes(std::span(all)));
   const auto other = std::ranges::find_if(all, [&](const auto& one) { return one != all[0]; });
   if (other == all.end()) return;
-  comm::barrier(comm);  // All ranks know it before one of them throws and aborts the group.
+  meet_before_throwing(comm);
   fail<InvalidArgument>(
       "train: the parameters of rank {} differ from those of rank 0 before the first step; equal "
       "ones are required: draw them from the same seed",

@@ -33,6 +33,7 @@ struct Launcher {
   int lane_0 = 0;
   /// The largest world of a group.
   int most_ranks = 8;
+  double start_s = 0;  ///< Seconds that making and ending a group may take on a busy machine.
   bool huge_messages = true;  ///< Whether messages may be longer than 2 GiB.
 };
 

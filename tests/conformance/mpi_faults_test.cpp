@@ -120,34 +120,34 @@ TEST_F(MpiFaults, ARankThatThrowsEndsAll) {
   EXPECT_EQ(outcome.exit_code, 4) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("error: the disk is full"));
   EXPECT_THAT(outcome.output, HasSubstr("error: rank 1 failed: the disk is full"));
-  EXPECT_LT(outcome.seconds, 10);
+  EXPECT_LT(outcome.seconds, 20);  // most of it is the start of mpirun
 }
 
 TEST_F(MpiFaults, AnAbortOfAnotherThreadEndsAllWhileTheRankComputes) {
   const Outcome outcome = run_with_fault("abort");
   EXPECT_EQ(outcome.exit_code, 4) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("error: rank 1 failed: the watchdog barked"));
-  EXPECT_LT(outcome.seconds, 10);
+  EXPECT_LT(outcome.seconds, 20);  // most of it is the start of mpirun
 }
 
 TEST_F(MpiFaults, ARankThatExitsEndsAll) {
   const Outcome outcome = run_with_fault("exit");
   EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
-  EXPECT_LT(outcome.seconds, 10);
+  EXPECT_LT(outcome.seconds, 20);  // most of it is the start of mpirun
 }
 
 TEST_F(MpiFaults, ARankThatIsKilledEndsAll) {
   const Outcome outcome = run_with_fault("kill");
   EXPECT_NE(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("signal 9"));
-  EXPECT_LT(outcome.seconds, 10);
+  EXPECT_LT(outcome.seconds, 20);  // most of it is the start of mpirun
 }
 
 TEST_F(MpiFaults, ARankThatLeavesMissesItsPeersDeadline) {
   const Outcome outcome = run_with_fault("leave");
   EXPECT_EQ(outcome.exit_code, 4) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("rank 1 on lane 1 not done after 1"));
-  EXPECT_LT(outcome.seconds, 10);
+  EXPECT_LT(outcome.seconds, 20);  // most of it is the start of mpirun
 }
 
 TEST_F(MpiFaults, ARankThatIsStoppedMissesItsPeersDeadline) {

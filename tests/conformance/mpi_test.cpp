@@ -54,6 +54,7 @@ Launcher mpi(const std::string& name, MpiOptions options) {
   return {.name = name,
           .run = run,
           .most_ranks = processes(),
+          .start_s = 4,
           .huge_messages = options.piece_bytes == MpiOptions().piece_bytes};
 }
 
@@ -66,7 +67,11 @@ Launcher mpi_split() {
     };
     run_processes(on_part, {.world = world + 1});
   };
-  return {.name = "split", .run = run, .lane_0 = MpiOptions().lanes, .most_ranks = processes() - 1};
+  return {.name = "split",
+          .run = run,
+          .lane_0 = MpiOptions().lanes,
+          .most_ranks = processes() - 1,
+          .start_s = 4};
 }
 
 std::vector<Launcher> launchers() {

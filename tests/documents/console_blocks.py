@@ -51,7 +51,7 @@ def run(command, folder):
         capture_output=True,
         text=True,
         timeout=300,
-        env=os.environ | {"PATH": path},
+        env=os.environ | {"PATH": path, "LC_ALL": "C"},
     )
     return done.returncode, (done.stdout + done.stderr).rstrip().splitlines()
 

@@ -66,6 +66,11 @@ MpiGroup::MpiGroup(MpiProcess& process, MPI_Comm members, const MpiOptions& opti
 MpiGroup::~MpiGroup() = default;
 
 void MpiGroup::expect_equal_options(MPI_Comm members) const {
+  const int world = options_.world > 0 ? options_.world : process_.processes();
+  if (world != world_) {
+    fail<InvalidArgument>(
+        "run_mpi_rank: a world of {}, of which {} came; equal options are required", world, world_);
+  }
   const std::array<std::int64_t, 2> mine{options_.lanes, options_.piece_bytes};
   std::vector<std::array<std::int64_t, 2>> all(world_);
   check_mpi(MPI_Allgather(mine.data(), 2, MPI_INT64_T, all.data(), 2, MPI_INT64_T, members),
@@ -336,7 +341,11 @@ void MpiGroup::settle(Lock& lock, const std::function<bool()>& settled) {
   while (process_.usable()) {
     progress();
     if (settled()) return;
-    if (Clock::now() - begin > kSettle) return process_.give_up();
+    if (Clock::now() - begin > kSettle) {
+      // Raised first: whoever catches the exception that is under way must not call MPI again.
+      if (!alarm_->raised()) alarm_->raise(rank_, "a message could not be withdrawn");
+      return process_.give_up();
+    }
     lock.unlock();
     pause(begin);
     lock.lock();
