@@ -17,6 +17,7 @@ MAY_USE = {
     "armillary/comm": ["armillary/core"],
     "armillary/kernel": ["armillary/core", "armillary/plan"],
     "armillary/io": ["armillary/core"],
+    "armillary/launch": ["armillary/core"],
     "armillary/proof": ["armillary/core", "armillary/plan", "armillary/comm", "armillary/io"],
     "armillary/runtime": [
         "armillary/core",
@@ -65,6 +66,7 @@ TORCH_FREE = {
     "armillary/plan",
     "armillary/comm",
     "armillary/io",
+    "armillary/launch",
     "armillary/proof",
 }
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")

@@ -212,15 +212,20 @@ void train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recip
 }
 
 void train(const Recipe& recipe, const Data& data,
-           const std::function<void(const StepMetrics&)>& on_step) {
+           const std::function<void(const StepMetrics&)>& on_step, const RunRanks& run_ranks) {
   validate(recipe);
   const auto body = [&](comm::Communicator& comm) {
     at::set_num_threads(static_cast<int>(recipe.parallelism.threads_per_rank));
     const std::unique_ptr<Model> model = make_model(recipe);
     train(Mesh(comm, mesh_of(recipe)), *model, data, recipe, on_step);
   };
-  comm::run_ranks(static_cast<int>(recipe.parallelism.context_parallel_degree), body,
-                  {.timeout_s = recipe.comm.train_timeout_seconds});
+  const auto world = static_cast<int>(recipe.parallelism.context_parallel_degree);
+  const double timeout_s = recipe.comm.train_timeout_seconds;
+  if (run_ranks) {
+    run_ranks(world, timeout_s, body);
+  } else {
+    comm::run_ranks(world, body, {.timeout_s = timeout_s});
+  }
 }
 
 }  // namespace armillary::train

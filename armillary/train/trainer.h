@@ -42,7 +42,13 @@ struct StepMetrics {
 void train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
            const std::function<void(const StepMetrics&)>& on_step);
 
-/// Launches the recipe's ranks as threads of this process, each with the recipe's model.
+/// Runs `body` on the ranks of a group of `world`, or on the one that this process is, each with a
+/// deadline of `timeout_s` for every wait. Throws what a rank threw.
+using RunRanks = std::function<void(int world, double timeout_s,
+                                    const std::function<void(comm::Communicator&)>& body)>;
+
+/// Runs the recipe, each rank with a replica of the recipe's model. Ranks are threads of this
+/// process unless `run_ranks` says otherwise.
 ///
 /// (1) The same recipe and data give bitwise the same loss and grad_norm in every run on the same
 /// machine, whatever the timing; (2) `on_step` may throw: all ranks then end, and its exception is
@@ -50,6 +56,6 @@ void train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recip
 /// @throws InvalidArgument if the recipe is not valid for this data; CommError if a rank waits
 /// longer than comm.train_timeout_seconds; Error if the loss is not finite (names the step).
 void train(const Recipe& recipe, const Data& data,
-           const std::function<void(const StepMetrics&)>& on_step);
+           const std::function<void(const StepMetrics&)>& on_step, const RunRanks& run_ranks = {});
 
 }  // namespace armillary::train

@@ -1,12 +1,15 @@
 // The verb `train`: reads a recipe with its settings, estimates memory and time, and trains, or
-// with
-// --dry-run prints the estimate only.
+// with --dry-run prints the estimate only. Ranks are threads, or this process is one rank of many:
+// each then reads and checks everything, and rank 0 alone prints and writes the run folder.
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "armillary/comm/communicator.h"
 #include "armillary/core/error.h"
 #include "armillary/train/estimate.h"
 #include "armillary/train/host_info.h"
@@ -14,6 +17,7 @@
 #include "armillary/train/metrics_writer.h"
 #include "armillary/train/recipe.h"
 #include "armillary/train/trainer.h"
+#include "cli/torch/engine.h"
 #include "cli/verbs.h"
 
 namespace armillary::cli {
@@ -25,6 +29,7 @@ Examples:
   armillary train recipes/default.toml --set training.dataset_path=src --dry-run
   armillary train recipes/default.toml --set training.steps=20 --set optimizer.lr=1e-3 --print-config
   armillary train my.toml --set parallelism.strategy=usp:u=2 --set parallelism.layout=striped:16 --json
+  armillary launch -n 4 -- train my.toml         4 processes instead of threads; see also mpirun, srun
 
 The run folder (job.dump_folder) gets recipe.toml and metrics.jsonl.
 Exit code: 0 done, 1 the run failed, 2 bad input.)";
@@ -36,25 +41,43 @@ struct TrainArguments {
   bool print_config = false;
   bool dry_run = false;
   bool json = false;
+  launch::EngineFlags engine;
 };
 
 void print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
 }
 
-/// Refuses a recipe that needs more memory than this machine has. Ranks are threads of one process,
-/// so the memory of all of them counts.
-void require_memory(const train::Recipe& recipe, const train::Estimate& estimate) {
+/// Refuses a recipe whose ranks on this machine need more memory than it has.
+void require_memory(const train::Estimate& estimate, int local_ranks) {
   constexpr double kGib = 1 << 30;
-  const double needed = static_cast<double>(estimate.memory.total()) / kGib *
-                        static_cast<double>(recipe.parallelism.context_parallel_degree);
+  const double needed =
+      static_cast<double>(estimate.memory.total()) / kGib * static_cast<double>(local_ranks);
   const double there = static_cast<double>(train::physical_memory_bytes()) / kGib;
   if (needed > there) {
     fail<InvalidArgument>(
         "train: {:.1f} GiB are needed for {} ranks, the machine has {:.1f}; lower model.dim, "
         "model.n_layers or training.seq_len",
-        needed, recipe.parallelism.context_parallel_degree, there);
+        needed, local_ranks, there);
   }
+}
+
+/// Trains on the chosen engine; `summary` is printed first. The run folder is opened within the
+/// group, by rank 0, so that a folder that cannot be written ends all ranks.
+void run_steps(const train::Recipe& recipe, const train::PackedText& text,
+               const launch::EngineChoice& choice, bool json, const std::string& summary) {
+  std::optional<train::MetricsWriter> metrics_writer;
+  train::train(
+      recipe, text, [&](const train::StepMetrics& metrics) { metrics_writer->write(metrics); },
+      [&](int world, double timeout_s, const std::function<void(comm::Communicator&)>& body) {
+        run_ranks_on(choice, world, timeout_s, [&](comm::Communicator& comm) {
+          if (comm.rank() == 0) {
+            metrics_writer.emplace(recipe, json);
+            if (!json) print(summary);
+          }
+          body(comm);
+        });
+      });
 }
 
 void run_train(const TrainArguments& arguments) {
@@ -66,21 +89,22 @@ void run_train(const TrainArguments& arguments) {
     print(train::print_recipe(recipe));
     return;
   }
+  const launch::EngineChoice choice = choose_engine(arguments.engine);
+  const auto world = static_cast<int>(recipe.parallelism.context_parallel_degree);
+  launch::expect_world(choice, world,
+                       fmt::format("parallelism.context_parallel_degree = {}", world));
   // The estimate, which needs the documents for their masks.
   const train::PackedText text = train::load_text(recipe.training);
   const train::Estimate estimate = train::estimate(recipe, text);
   const std::string summary = arguments.json ? train::to_json(recipe, estimate).dump() + '\n'
                                              : train::describe(recipe, estimate);
   if (arguments.dry_run) {
-    print(summary);
+    if (choice.is_first()) print(summary);
     return;
   }
   // The run. Its folder is written from here on.
-  require_memory(recipe, estimate);
-  train::MetricsWriter metrics_writer(recipe, arguments.json);
-  if (!arguments.json) print(summary);
-  train::train(recipe, text,
-               [&](const train::StepMetrics& metrics) { metrics_writer.write(metrics); });
+  require_memory(estimate, choice.local_world(world));
+  run_steps(recipe, text, choice, arguments.json, summary);
 }
 
 }  // namespace
@@ -96,6 +120,7 @@ void add_train(CLI::App& app, int& exit_code) {
   verb->add_flag("--dry-run", arguments->dry_run,
                  "Print parameters, plan, traffic and memory; train nothing, write nothing");
   verb->add_flag("--json", arguments->json, "One JSON object per line");
+  add_engine_flags(*verb, arguments->engine);
   verb->footer(kTrainExamples);
   verb->callback([arguments, &exit_code] {
     run_train(*arguments);

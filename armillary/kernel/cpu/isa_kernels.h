@@ -268,6 +268,7 @@ struct GemmOps {
 /// Functions and sizes of one instruction set. Immutable; lives as long as the program.
 struct IsaKernels {
   const char* name = nullptr;  ///< as ARMILLARY_ISA and isa.h have it
+  bool avx2 = false;           ///< compiled with AVX2, so other AVX2 code runs wherever it does
   /// Multiplies elements of any dtype as fp32.
   GemmOps floats;
   /// Multiplies bf16 without widening it; `forward` is null in sets that cannot.

@@ -91,6 +91,9 @@ constexpr GemmOps amx_gemm_ops() {
 extern const IsaKernels kIsaKernels;
 const IsaKernels kIsaKernels = {
     .name = ARMILLARY_ISA_NAME,
+#if defined(__AVX2__)
+    .avx2 = true,
+#endif
 #if defined(ARMILLARY_AMX)
     .floats = amx_gemm_ops<kFloatParts>(),
     .bf16_dot = amx_gemm_ops<1>(),

@@ -1,7 +1,7 @@
-// row_loops.cpp: chooses one of the compiled sets.
+// The choice follows that of the attention kernels, so ARMILLARY_ISA decides both.
 #include "armillary/train/models/row_loops.h"
 
-#include "armillary/kernel/cpu/cpu_flags.h"
+#include "armillary/kernel/cpu/isa.h"
 
 namespace armillary::train {
 
@@ -16,11 +16,9 @@ extern const RowLoopSet kRowLoops;
 
 namespace {
 
-/// AVX2 by the CPU flags that the kernels are chosen by. ARMILLARY_ISA has no effect: the bits of
-/// both sets are the same.
 const RowLoopSet& choose_row_loops() {
 #if defined(__x86_64__)
-  if (kernel::cpu::missing_for("avx2").empty()) return avx2::kRowLoops;
+  if (kernel::cpu::current_isa().avx2) return avx2::kRowLoops;
 #endif
   return portable::kRowLoops;
 }

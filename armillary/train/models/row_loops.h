@@ -68,7 +68,9 @@ struct RowLoopSet {
   void (*round_to_bf16)(std::int64_t n, float* x);
 };
 
-/// The set that runs: AVX2 if this CPU has it. Chosen once, at the first call. Threads: any.
+/// The set that runs: AVX2 if the attention kernels of this process use it (current_isa() of
+/// kernel/cpu/isa.h, which ARMILLARY_ISA may name). Chosen once, at the first call. Threads: any.
+/// @throws as cpu::current_isa.
 const RowLoopSet& row_loop_set();
 
 /// Its loops for T.

@@ -1,0 +1,135 @@
+#include "armillary/launch/engine.h"
+
+#include <charconv>
+#include <climits>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/core/names.h"
+
+namespace armillary::launch {
+namespace {
+
+int whole_number(std::string_view flag, std::string_view text, int least, int most) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
+    fail<InvalidArgument>("{} is '{}'; a whole number from {} to {} is required", flag, text, least,
+                          most);
+  }
+  return value;
+}
+
+/// The placement that flags give, which have to be all three or none.
+std::optional<Placement> placement_of(const EngineFlags& flags) {
+  const int given = static_cast<int>(!flags.rank.empty()) + static_cast<int>(!flags.world.empty()) +
+                    static_cast<int>(!flags.master.empty());
+  if (given == 0) return {};
+  if (given < 3) {
+    fail<InvalidArgument>("--rank {}, --world {}, --master {}; all three are required, or none",
+                          flags.rank.empty() ? "not given" : flags.rank,
+                          flags.world.empty() ? "not given" : flags.world,
+                          flags.master.empty() ? "not given" : flags.master);
+  }
+  Placement placement{.launcher = "flags", .engine = "c10d"};
+  placement.world = whole_number("--world", flags.world, 1, INT_MAX);
+  placement.rank = whole_number("--rank", flags.rank, 0, placement.world - 1);
+  placement.local_rank = placement.rank;
+  placement.local_world = placement.world;
+  const std::size_t colon = flags.master.rfind(':');
+  if (colon == std::string::npos || colon == 0) {
+    fail<InvalidArgument>("--master is '{}'; HOST:PORT is required", flags.master);
+  }
+  placement.address = flags.master.substr(0, colon);
+  placement.port = whole_number("port of --master", flags.master.substr(colon + 1), 1, 65535);
+  return placement;
+}
+
+constexpr std::string_view kHowToStart =
+    "`armillary launch -n 4 -- VERB ..`, mpirun, srun or torchrun starts them";
+
+Engine parse_engine(const std::string& name) {
+  for (const Engine engine : {Engine::Threads, Engine::Mpi, Engine::C10d}) {
+    if (name == name_of(engine)) return engine;
+  }
+  const std::vector<std::string> names{"auto", "threads", "mpi", "c10d"};
+  const std::string nearest = nearest_name(name, names);
+  fail<InvalidArgument>("--engine {}; {} is required{}", name, list_names(names),
+                        nearest.empty() ? "" : "; nearest: " + nearest);
+}
+
+/// The engine of a process that has this placement, if none was named.
+Engine engine_of(const std::optional<Placement>& placement, bool has_mpi) {
+  if (!placement) return Engine::Threads;
+  // srun starts processes for any engine.
+  if (placement->launcher == "Slurm" && !has_mpi) return Engine::C10d;
+  return placement->engine == "mpi" ? Engine::Mpi : Engine::C10d;
+}
+
+}  // namespace
+
+std::string_view name_of(Engine engine) {
+  switch (engine) {
+    case Engine::Threads:
+      return "threads";
+    case Engine::Mpi:
+      return "mpi";
+    case Engine::C10d:
+      return "c10d";
+  }
+  return "";
+}
+
+EngineChoice choose_engine(const EngineFlags& flags, const std::optional<Placement>& found,
+                           bool has_mpi) {
+  const std::optional<Placement> by_flags = placement_of(flags);
+  const std::optional<Placement>& placement = by_flags ? by_flags : found;
+  const Engine engine =
+      flags.engine == "auto" ? engine_of(placement, has_mpi) : parse_engine(flags.engine);
+
+  if (engine == Engine::Threads) {
+    if (placement && placement->world > 1) {
+      fail<InvalidArgument>(
+          "--engine threads in rank {} of {} that {} started, each of which would do the whole "
+          "run; "
+          "--engine {} is required, or one process",
+          placement->rank, placement->world, placement->launcher, placement->engine);
+    }
+    return {};
+  }
+  if (!placement) {
+    fail<InvalidArgument>("--engine {} in a process that no launcher started; {}", name_of(engine),
+                          kHowToStart);
+  }
+  if (engine == Engine::Mpi) {
+    if (by_flags) {
+      fail<InvalidArgument>(
+          "--rank, --world and --master with --engine mpi; c10d is required, or "
+          "mpirun without these flags");
+    }
+    if (!has_mpi) {
+      fail<InvalidArgument>(
+          "--engine mpi in a build without MPI; one that found Open MPI or MPICH is required "
+          "(./dev setup mpi), or --engine c10d");
+    }
+    if (placement->engine != "mpi") {
+      fail<InvalidArgument>(
+          "--engine mpi in a process that {} started; mpirun or srun is required, or --engine c10d",
+          placement->launcher);
+    }
+  } else if (placement->address.empty() || placement->port == 0) {
+    fail<InvalidArgument>(
+        "--engine c10d without a meeting point: {} sets no MASTER_ADDR and MASTER_PORT; both are "
+        "required, or --rank, --world and --master HOST:PORT",
+        placement->launcher);
+  }
+  return {.engine = engine, .placement = placement};
+}
+
+void expect_world(const EngineChoice& choice, int world, std::string_view where) {
+  if (!choice.placement || choice.placement->world == world) return;
+  fail<InvalidArgument>("{} processes that {} started, and {}; equal numbers are required",
+                        choice.placement->world, choice.placement->launcher, where);
+}
+
+}  // namespace armillary::launch

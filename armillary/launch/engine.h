@@ -1,0 +1,55 @@
+// engine.h: the choice of an engine: what the ranks of a run are, and how they meet.
+//
+//   threads   ranks are threads of this process
+//   mpi       ranks are processes that mpirun, srun or `armillary launch` started
+//   c10d      ranks are processes that meet at a host and port, by torch.distributed's Gloo
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "armillary/launch/placement.h"
+
+namespace armillary::launch {
+
+enum class Engine { Threads, Mpi, C10d };
+
+std::string_view name_of(Engine engine);
+
+/// The command line of a verb that runs ranks. Empty texts were not given.
+struct EngineFlags {
+  std::string engine = "auto";  ///< "auto", "threads", "mpi" or "c10d".
+  // The placement by hand, for c10d.
+  std::string rank;
+  std::string world;
+  std::string master;  ///< "HOST:PORT" of rank 0.
+};
+
+/// What was chosen.
+struct EngineChoice {
+  Engine engine = Engine::Threads;
+  /// The place of this process; not set for threads.
+  std::optional<Placement> placement;
+
+  /// Whether this process writes files and tables of the run.
+  bool is_first() const { return !placement || placement->rank == 0; }
+  /// Ranks on this host, of a run with so many ranks.
+  int local_world(int world) const { return placement ? placement->local_world : world; }
+};
+
+/// Chooses by flags, or else by the launcher that started this process, or else threads.
+/// `has_mpi`: this build has MPI.
+///
+/// Processes that a launcher started never run threads instead: each would do the whole run.
+/// @throws InvalidArgument for an engine that is unknown or not in this build, for flags that do
+/// not belong to the engine or are no numbers, for processes without a launcher or without a
+/// meeting point, and as find_placement. The text says how such a run is started.
+EngineChoice choose_engine(const EngineFlags& flags, const std::optional<Placement>& found,
+                           bool has_mpi);
+
+/// Checks that the processes are as many as the ranks that `where` asks for, such as
+/// "parallelism.context_parallel_degree = 4". @throws InvalidArgument with both numbers.
+void expect_world(const EngineChoice& choice, int world, std::string_view where);
+
+}  // namespace armillary::launch

@@ -1,0 +1,98 @@
+// engine_test.cpp: the choice of an engine by flags and by placements that are made up.
+#include "armillary/launch/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "armillary/core/error.h"
+
+namespace armillary::launch {
+namespace {
+
+using testing::HasSubstr;
+
+const std::optional<Placement> kAlone;
+const std::optional<Placement> kMpirun =
+    Placement{.rank = 1, .world = 4, .local_world = 2, .launcher = "Open MPI", .engine = "mpi"};
+const std::optional<Placement> kTorchrun = Placement{
+    .rank = 0, .world = 2, .address = "h", .port = 29500, .launcher = "torchrun", .engine = "c10d"};
+const std::optional<Placement> kSlurm =
+    Placement{.rank = 0, .world = 2, .launcher = "Slurm", .engine = "mpi"};
+
+void expect_no_choice(const EngineFlags& flags, const std::optional<Placement>& found,
+                      const std::string& text, bool has_mpi = true) {
+  EXPECT_THAT([&] { choose_engine(flags, found, has_mpi); },
+              testing::ThrowsMessage<InvalidArgument>(HasSubstr(text)));
+}
+
+TEST(Engine, IsThatOfTheLauncher) {
+  EXPECT_EQ(choose_engine({}, kAlone, true).engine, Engine::Threads);
+  EXPECT_EQ(choose_engine({}, kMpirun, true).engine, Engine::Mpi);
+  EXPECT_EQ(choose_engine({}, kTorchrun, true).engine, Engine::C10d);
+  EXPECT_EQ(choose_engine({}, kSlurm, true).engine, Engine::Mpi);
+
+  const EngineChoice mpi = choose_engine({.engine = "mpi"}, kMpirun, true);
+  EXPECT_FALSE(mpi.is_first());
+  EXPECT_EQ(mpi.local_world(4), 2);
+  const EngineChoice threads = choose_engine({.engine = "threads"}, kAlone, true);
+  EXPECT_TRUE(threads.is_first());
+  EXPECT_EQ(threads.local_world(4), 4);
+}
+
+TEST(Engine, TakesAPlacementByHandBeforeTheLaunchers) {
+  const EngineChoice choice =
+      choose_engine({.rank = "1", .world = "3", .master = "10.0.0.1:29400"}, kMpirun, true);
+  EXPECT_EQ(choice.engine, Engine::C10d);
+  EXPECT_EQ(choice.placement->rank, 1);
+  EXPECT_EQ(choice.placement->world, 3);
+  EXPECT_EQ(choice.placement->address, "10.0.0.1");
+  EXPECT_EQ(choice.placement->port, 29400);
+}
+
+TEST(Engine, ThatDoesNotFitTheLauncherIsRefused) {
+  expect_no_choice({.engine = "threads"}, kMpirun,
+                   "--engine threads in rank 1 of 4 that Open MPI started, each of which would do "
+                   "the whole run; --engine mpi is required, or one process");
+  expect_no_choice({.engine = "mpi"}, kAlone,
+                   "--engine mpi in a process that no launcher started; `armillary launch");
+  expect_no_choice({.engine = "c10d"}, kAlone, "--engine c10d in a process that no launcher");
+  expect_no_choice({.engine = "mpi"}, kTorchrun,
+                   "--engine mpi in a process that torchrun started; mpirun or srun is required, "
+                   "or --engine c10d");
+  expect_no_choice({.engine = "c10d"}, kMpirun,
+                   "--engine c10d without a meeting point: Open MPI sets no MASTER_ADDR");
+  expect_no_choice({}, kMpirun, "--engine mpi in a build without MPI", false);
+  expect_no_choice({.engine = "mip"}, kAlone,
+                   "--engine mip; auto, threads, mpi or c10d is required; nearest: mpi");
+}
+
+TEST(Engine, RefusesFlagsThatAreIncompleteOrNoNumbers) {
+  expect_no_choice({.rank = "1"}, kAlone,
+                   "--rank 1, --world not given, --master not given; all three are required");
+  expect_no_choice({.rank = "2", .world = "2", .master = "h:1"}, kAlone,
+                   "--rank is '2'; a whole number from 0 to 1 is required");
+  expect_no_choice({.rank = "0", .world = "2", .master = "h"}, kAlone,
+                   "--master is 'h'; HOST:PORT is required");
+  expect_no_choice({.rank = "0", .world = "2", .master = "h:0"}, kAlone,
+                   "port of --master is '0'; a whole number from 1 to 65535 is required");
+  expect_no_choice({.engine = "mpi", .rank = "0", .world = "2", .master = "h:1"}, kAlone,
+                   "--rank, --world and --master with --engine mpi; c10d is required");
+}
+
+TEST(Engine, HasAsManyProcessesAsRanks) {
+  expect_world(choose_engine({}, kAlone, true), 7, "anything");
+  expect_world(choose_engine({}, kMpirun, true), 4, "anything");
+  EXPECT_THAT(
+      [] {
+        expect_world(choose_engine({}, kMpirun, true), 2,
+                     "parallelism.context_parallel_degree = 2");
+      },
+      testing::ThrowsMessage<InvalidArgument>(
+          "4 processes that Open MPI started, and parallelism.context_parallel_degree = 2; equal "
+          "numbers are required"));
+}
+
+}  // namespace
+}  // namespace armillary::launch

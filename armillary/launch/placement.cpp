@@ -1,0 +1,155 @@
+// Each launcher is a row of a table: its variables, and the variable that only it sets. All rows
+// are read, the first that is there is taken, and every other one has to agree with it.
+#include "armillary/launch/placement.h"
+
+#include <charconv>
+#include <climits>
+#include <cstdlib>
+#include <vector>
+
+#include "armillary/core/error.h"
+
+namespace armillary::launch {
+namespace {
+
+/// The variables of one launcher; null where it has none.
+struct Variables {
+  std::string_view launcher;
+  std::string_view engine;
+  const char* rank;
+  const char* world;
+  const char* local_rank;
+  const char* local_world;
+  const char* address;
+  const char* port;
+  /// Variables that show that this launcher itself set the others, so that it may have been started
+  /// by Slurm, with other numbers.
+  std::vector<const char*> marks;
+};
+
+/// In the order in which they are asked.
+const std::vector<Variables>& launchers() {
+  static const std::vector<Variables> all{{"torchrun",
+                                           "c10d",
+                                           "RANK",
+                                           "WORLD_SIZE",
+                                           "LOCAL_RANK",
+                                           "LOCAL_WORLD_SIZE",
+                                           "MASTER_ADDR",
+                                           "MASTER_PORT",
+                                           {"TORCHELASTIC_RUN_ID", "ARMILLARY_LAUNCH"}},
+                                          {"Slurm",
+                                           "mpi",
+                                           "SLURM_PROCID",
+                                           "SLURM_NTASKS",
+                                           "SLURM_LOCALID",
+                                           nullptr,
+                                           "MASTER_ADDR",
+                                           "MASTER_PORT",
+                                           {}},
+                                          {"Open MPI",
+                                           "mpi",
+                                           "OMPI_COMM_WORLD_RANK",
+                                           "OMPI_COMM_WORLD_SIZE",
+                                           "OMPI_COMM_WORLD_LOCAL_RANK",
+                                           "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                           nullptr,
+                                           nullptr,
+                                           {"OMPI_COMM_WORLD_RANK"}},
+                                          {"PMI",
+                                           "mpi",
+                                           "PMI_RANK",
+                                           "PMI_SIZE",
+                                           "MPI_LOCALRANKID",
+                                           "MPI_LOCALNRANKS",
+                                           nullptr,
+                                           nullptr,
+                                           {"MPI_LOCALNRANKS"}}};
+  return all;
+}
+
+/// Reads whole numbers in a range, and texts, by the names of variables.
+class Reader {
+ public:
+  Reader(const Lookup& lookup, std::string_view launcher) : lookup_(lookup), launcher_(launcher) {}
+
+  bool has(const char* name) const { return !text(name).empty(); }
+  std::string_view text(const char* name) const {
+    const char* const value = name == nullptr ? nullptr : lookup_(name);
+    return value == nullptr ? std::string_view() : value;
+  }
+  int number(const char* name, int least, int most) const {
+    const std::string_view value = text(name);
+    int result = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
+    if (error != std::errc() || end != value.data() + value.size() || result < least ||
+        result > most) {
+      fail<InvalidArgument>("launch: {} is '{}' ({}); a whole number from {} to {} is required",
+                            name, value, launcher_, least, most);
+    }
+    return result;
+  }
+
+ private:
+  const Lookup& lookup_;
+  std::string_view launcher_;
+};
+
+/// What one launcher tells, or nothing.
+std::optional<Placement> placement_by(const Variables& from, const Lookup& lookup) {
+  const Reader reader(lookup, from.launcher);
+  // srun and sbatch both set a task number; other programs set a world of their own alone.
+  if (!reader.has(from.rank)) return {};
+  if (!reader.has(from.world)) {
+    fail<InvalidArgument>("launch: {} is set and {} is not ({}); both are required, or neither",
+                          from.rank, from.world, from.launcher);
+  }
+  Placement found{.launcher = from.launcher, .engine = from.engine};
+  found.world = reader.number(from.world, 1, INT_MAX);
+  found.rank = reader.number(from.rank, 0, found.world - 1);
+  found.local_world =
+      reader.has(from.local_world) ? reader.number(from.local_world, 1, found.world) : found.world;
+  found.local_rank =
+      reader.has(from.local_rank) ? reader.number(from.local_rank, 0, found.world - 1) : found.rank;
+  found.address = reader.text(from.address);
+  if (reader.has(from.port)) found.port = reader.number(from.port, 1, 65535);
+  return found;
+}
+
+/// Whether a launcher left its mark, and so may be one that Slurm started.
+bool is_marked(const Variables& of, const Lookup& lookup) {
+  for (const char* mark : of.marks) {
+    if (lookup(mark) != nullptr) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::optional<Placement> find_placement(const Lookup& lookup) {
+  bool below_slurm = false;
+  for (const Variables& variables : launchers()) below_slurm |= is_marked(variables, lookup);
+
+  std::optional<Placement> taken;
+  for (const Variables& variables : launchers()) {
+    if (variables.launcher == "Slurm" && below_slurm) continue;
+    const std::optional<Placement> found = placement_by(variables, lookup);
+    if (!found) continue;
+    if (!taken) {
+      taken = found;
+    } else if (found->rank != taken->rank || found->world != taken->world) {
+      fail<InvalidArgument>(
+          "launch: rank {} of {} by the variables of {}, rank {} of {} by those of {}; one "
+          "launcher "
+          "is required, or equal numbers",
+          taken->rank, taken->world, taken->launcher, found->rank, found->world, found->launcher);
+    }
+  }
+  return taken;
+}
+
+std::optional<Placement> find_placement() {
+  return find_placement([](const char* name) -> const char* { return std::getenv(name); });
+}
+
+}  // namespace armillary::launch

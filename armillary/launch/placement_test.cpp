@@ -1,0 +1,114 @@
+// placement_test.cpp: placement.h on environments that are given as maps.
+#include "armillary/launch/placement.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "armillary/core/error.h"
+
+namespace armillary::launch {
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+std::optional<Placement> find_in(const Environment& environment) {
+  return find_placement([&](const char* name) -> const char* {
+    const auto found = environment.find(name);
+    return found == environment.end() ? nullptr : found->second.c_str();
+  });
+}
+
+void expect_refusal(const Environment& environment, const std::string& text) {
+  EXPECT_THAT([&] { find_in(environment); }, testing::ThrowsMessage<InvalidArgument>(text));
+}
+
+TEST(Placement, IsAbsentWithoutALauncher) {
+  EXPECT_FALSE(find_in({}));
+  EXPECT_FALSE(find_in({{"WORLD_SIZE", "4"}, {"MASTER_ADDR", "here"}}));
+}
+
+TEST(Placement, IsThatOfEachLauncher) {
+  const auto torchrun = find_in({{"RANK", "5"},
+                                 {"WORLD_SIZE", "8"},
+                                 {"LOCAL_RANK", "1"},
+                                 {"LOCAL_WORLD_SIZE", "4"},
+                                 {"MASTER_ADDR", "node7"},
+                                 {"MASTER_PORT", "29500"}});
+  ASSERT_TRUE(torchrun);
+  EXPECT_EQ(torchrun->rank, 5);
+  EXPECT_EQ(torchrun->world, 8);
+  EXPECT_EQ(torchrun->local_rank, 1);
+  EXPECT_EQ(torchrun->local_world, 4);
+  EXPECT_EQ(torchrun->address, "node7");
+  EXPECT_EQ(torchrun->port, 29500);
+  EXPECT_EQ(torchrun->engine, "c10d");
+
+  const auto slurm = find_in({{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "3"}});
+  ASSERT_TRUE(slurm);
+  EXPECT_EQ(slurm->rank, 2);
+  EXPECT_EQ(slurm->local_world, 3);
+  EXPECT_EQ(slurm->engine, "mpi");
+
+  const auto open_mpi = find_in({{"OMPI_COMM_WORLD_RANK", "1"},
+                                 {"OMPI_COMM_WORLD_SIZE", "6"},
+                                 {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                 {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  ASSERT_TRUE(open_mpi);
+  EXPECT_EQ(open_mpi->launcher, "Open MPI");
+  EXPECT_EQ(open_mpi->local_world, 2);
+
+  const auto pmi = find_in({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}});
+  ASSERT_TRUE(pmi);
+  EXPECT_EQ(pmi->launcher, "PMI");
+}
+
+TEST(Placement, ThatDisagreesIsRefusedWithBothNames) {
+  expect_refusal({{"RANK", "0"},
+                  {"WORLD_SIZE", "2"},
+                  {"OMPI_COMM_WORLD_RANK", "1"},
+                  {"OMPI_COMM_WORLD_SIZE", "2"}},
+                 "launch: rank 0 of 2 by the variables of torchrun, rank 1 of 2 by those of Open "
+                 "MPI; one launcher is required, or equal numbers");
+  expect_refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}},
+                 "launch: rank 0 of 2 by the variables of torchrun, rank 0 of 4 by those of Slurm; "
+                 "one launcher is required, or equal numbers");
+  EXPECT_TRUE(
+      find_in({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}}));
+}
+
+// srun starts one torchrun, or one daemon of mpirun, on each node.
+TEST(Placement, OfALauncherThatSlurmStartedIsThatOfTheLauncher) {
+  const auto torchrun = find_in({{"RANK", "5"},
+                                 {"WORLD_SIZE", "8"},
+                                 {"TORCHELASTIC_RUN_ID", "x"},
+                                 {"SLURM_PROCID", "1"},
+                                 {"SLURM_NTASKS", "2"}});
+  ASSERT_TRUE(torchrun);
+  EXPECT_EQ(torchrun->rank, 5);
+  const auto open_mpi = find_in({{"OMPI_COMM_WORLD_RANK", "3"},
+                                 {"OMPI_COMM_WORLD_SIZE", "4"},
+                                 {"SLURM_PROCID", "0"},
+                                 {"SLURM_NTASKS", "4"}});
+  ASSERT_TRUE(open_mpi);
+  EXPECT_EQ(open_mpi->rank, 3);
+  EXPECT_EQ(open_mpi->launcher, "Open MPI");
+}
+
+TEST(Placement, WithBadNumbersIsRefused) {
+  expect_refusal({{"RANK", "one"}, {"WORLD_SIZE", "2"}},
+                 "launch: RANK is 'one' (torchrun); a whole number from 0 to 1 is required");
+  expect_refusal({{"RANK", "2"}, {"WORLD_SIZE", "2"}},
+                 "launch: RANK is '2' (torchrun); a whole number from 0 to 1 is required");
+  expect_refusal({{"RANK", "0"}},
+                 "launch: RANK is set and WORLD_SIZE is not (torchrun); both are required, or "
+                 "neither");
+  expect_refusal({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_PORT", "70000"}},
+                 "launch: MASTER_PORT is '70000' (torchrun); a whole number from 1 to 65535 is "
+                 "required");
+}
+
+}  // namespace
+}  // namespace armillary::launch

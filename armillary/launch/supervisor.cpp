@@ -1,0 +1,253 @@
+// One loop over poll(): output of the programs, and signals through a descriptor (signalfd), among
+// them SIGCHLD. Times are deadlines of the loop: a program is asked, then ended, then killed.
+#include "armillary/launch/supervisor.h"
+
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "armillary/core/error.h"
+#include "armillary/launch/line_forwarder.h"
+
+namespace armillary::launch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Seconds from ending a program to killing what is left of it, and from the end of the last
+/// program to giving up on output that a process it left behind may still hold.
+constexpr std::chrono::seconds kPatience(1);
+
+/// Signals as a descriptor, while it lives. They have no other effect on this process.
+class SignalQueue {
+ public:
+  explicit SignalQueue(const SuperviseOptions& options) {
+    sigset_t wanted;
+    sigemptyset(&wanted);
+    sigaddset(&wanted, SIGCHLD);
+    for (const int signal : options.stop_signals) sigaddset(&wanted, signal);
+    for (const int signal : options.end_signals) sigaddset(&wanted, signal);
+    sigprocmask(SIG_BLOCK, &wanted, &before_);
+    pipe_action_ = ::signal(SIGPIPE, SIG_IGN);  // A closed output is an error of write().
+    descriptor_ = Descriptor(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  SignalQueue(const SignalQueue&) = delete;
+  SignalQueue& operator=(const SignalQueue&) = delete;
+  ~SignalQueue() {
+    // Signals that are still there have been answered: the programs have ended.
+    while (next() != 0) {
+    }
+    ::signal(SIGPIPE, pipe_action_);
+    sigprocmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+  int descriptor() const { return descriptor_.get(); }
+  /// The next signal, or 0.
+  int next() {
+    signalfd_siginfo info;
+    const ssize_t size = read(descriptor_.get(), &info, sizeof info);
+    return size == static_cast<ssize_t>(sizeof info) ? static_cast<int>(info.ssi_signo) : 0;
+  }
+
+ private:
+  sigset_t before_ = {};
+  void (*pipe_action_)(int) = SIG_DFL;
+  Descriptor descriptor_;
+};
+
+/// A program that runs, or has ended.
+struct Running {
+  Child child;
+  LineForwarder out;
+  LineForwarder err;
+  std::string label;
+  bool ended = false;
+};
+
+class Supervisor {
+ public:
+  Supervisor(std::span<const Command> commands, const SuperviseOptions& options)
+      : options_(options), signals_(options) {
+    try {
+      for (const Command& command : commands) {
+        const std::string prefix = options.prefix ? fmt::format("[{}] ", command.label) : "";
+        programs_.push_back({start(command), LineForwarder(prefix, STDOUT_FILENO),
+                             LineForwarder(prefix, STDERR_FILENO), command.label});
+      }
+    } catch (...) {
+      kill_all();
+      throw;
+    }
+  }
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+  /// Kills what is left, if an exception ended run().
+  ~Supervisor() { kill_all(); }
+
+  std::optional<Ending> run() {
+    while (!over()) {
+      wait_for_news();
+      for (Running& program : programs_) {
+        forward(program.child.out, program.out);
+        forward(program.child.err, program.err);
+      }
+      for (int signal = signals_.next(); signal != 0; signal = signals_.next()) answer(signal);
+      reap();
+      if (end_at_ && Clock::now() >= *end_at_) end_all();
+      if (kill_at_ && Clock::now() >= *kill_at_) kill_groups();
+    }
+    // What had come before the last of them ended.
+    for (Running& program : programs_) {
+      program.out.finish();
+      program.err.finish();
+    }
+    return first_failure_;
+  }
+
+ private:
+  bool all_ended() const {
+    return std::all_of(programs_.begin(), programs_.end(),
+                       [](const Running& program) { return program.ended; });
+  }
+
+  /// Whether all programs have ended and all output was forwarded, or nobody waits for it any more.
+  bool over() const {
+    if (!all_ended()) return false;
+    const bool closed = std::all_of(programs_.begin(), programs_.end(), [](const Running& program) {
+      return !program.child.out.open() && !program.child.err.open();
+    });
+    return closed || (last_end_ && Clock::now() >= *last_end_ + kPatience);
+  }
+
+  /// Returns when there is output or a signal, or a deadline has come.
+  void wait_for_news() {
+    std::vector<pollfd> sources{{signals_.descriptor(), POLLIN, 0}};
+    for (const Running& program : programs_) {
+      for (const Descriptor* stream : {&program.child.out, &program.child.err}) {
+        if (stream->open()) sources.push_back({stream->get(), POLLIN, 0});
+      }
+    }
+    // A tenth of a second bounds how late a deadline is seen.
+    const bool has_deadline = end_at_ || kill_at_ || last_end_;
+    if (poll(sources.data(), sources.size(), has_deadline ? 100 : -1) < 0 && errno != EINTR) {
+      fail<Error>("launch: poll: {}", std::strerror(errno));
+    }
+  }
+
+  static void forward(Descriptor& from, LineForwarder& to) {
+    std::array<char, 1 << 16> buffer;
+    while (from.open()) {
+      const ssize_t size = read(from.get(), buffer.data(), buffer.size());
+      if (size > 0) {
+        to.take({buffer.data(), static_cast<std::size_t>(size)});
+      } else if (size == 0) {
+        to.finish();
+        from.close();
+      } else if (errno != EINTR) {
+        return;  // Nothing more for now.
+      }
+    }
+  }
+
+  void answer(int signal) {
+    const auto is_in = [&](const std::vector<int>& signals) {
+      return std::find(signals.begin(), signals.end(), signal) != signals.end();
+    };
+    if (is_in(options_.end_signals) || (is_in(options_.stop_signals) && asked_)) {
+      if (!first_failure_) {
+        first_failure_ = {
+            .label = "launch", .pid = getpid(), .code = 128 + signal, .signal = signal};
+      }
+      end_all();
+    } else if (is_in(options_.stop_signals)) {
+      asked_ = true;
+      signal_all(options_.ask_signal);
+    }
+  }
+
+  /// Notes the programs that have ended.
+  void reap() {
+    for (Running& program : programs_) {
+      int status = 0;
+      if (program.ended || waitpid(program.child.pid, &status, WNOHANG) != program.child.pid) {
+        continue;
+      }
+      program.ended = true;
+      // Processes that it has left behind must not outlive it.
+      ::kill(-program.child.pid, SIGKILL);
+      note({.label = program.label,
+            .pid = program.child.pid,
+            .code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status),
+            .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0});
+    }
+    if (all_ended() && !last_end_) last_end_ = Clock::now();
+  }
+
+  void note(const Ending& ending) {
+    if (ending.code == 0 || first_failure_) return;
+    first_failure_ = ending;
+    if (!end_at_) {
+      end_at_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                   std::chrono::duration<double>(options_.grace_s));
+    }
+  }
+
+  void end_all() {
+    if (kill_at_) return;
+    signal_all(options_.end_signal);
+    kill_at_ = Clock::now() + kPatience;
+  }
+
+  void signal_all(int signal) {
+    for (const Running& program : programs_) {
+      if (!program.ended) ::kill(program.child.pid, signal);
+    }
+  }
+
+  void kill_groups() {
+    for (const Running& program : programs_) {
+      if (!program.ended) ::kill(-program.child.pid, SIGKILL);
+    }
+  }
+
+  void kill_all() {
+    kill_groups();
+    for (Running& program : programs_) {
+      if (!program.ended) waitpid(program.child.pid, nullptr, 0);
+      program.ended = true;
+    }
+  }
+
+  const SuperviseOptions& options_;
+  SignalQueue signals_;
+  std::vector<Running> programs_;
+  std::optional<Ending> first_failure_;
+  bool asked_ = false;                        ///< A signal has asked all to stop.
+  std::optional<Clock::time_point> end_at_;   ///< The others are ended then.
+  std::optional<Clock::time_point> kill_at_;  ///< Whatever is left is killed then.
+  std::optional<Clock::time_point> last_end_;
+};
+
+}  // namespace
+
+std::string describe(const Ending& ending) {
+  if (ending.signal == 0) {
+    return fmt::format("{} (pid {}) exited with {}", ending.label, ending.pid, ending.code);
+  }
+  return fmt::format("{} (pid {}) was ended by signal {} ({})", ending.label, ending.pid,
+                     ending.signal, strsignal(ending.signal));
+}
+
+std::optional<Ending> supervise(std::span<const Command> commands,
+                                const SuperviseOptions& options) {
+  return Supervisor(commands, options).run();
+}
+
+}  // namespace armillary::launch

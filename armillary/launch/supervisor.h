@@ -1,0 +1,53 @@
+// supervisor.h: runs programs that belong together until all have ended. If one fails, all end.
+//
+//   start --> forward output, line by line --> all ended
+//                 | one fails: the others have grace_s to end by themselves, then are ended
+//                 | signal: asks all to stop; a second one ends them at once
+//
+// Nothing is left: each program is in a process group of its own, which is killed as a whole, and
+// the kernel ends it if this process dies.
+#pragma once
+
+#include <signal.h>
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "armillary/launch/child.h"
+
+namespace armillary::launch {
+
+struct SuperviseOptions {
+  bool prefix = true;  ///< Each line of output begins with "[label] ".
+  /// Seconds that the others have after a failure, to say what they know of it.
+  double grace_s = 0.7;
+  /// Signals that ask all programs to stop; a second one ends them at once.
+  std::vector<int> stop_signals = {SIGINT, SIGTERM};
+  /// Signals that end all programs at once.
+  std::vector<int> end_signals = {};
+  int ask_signal = SIGTERM;  ///< Sent to ask a program to stop.
+  /// Sent to end a program at once. Whatever is left of it a second later is killed.
+  int end_signal = SIGKILL;
+};
+
+/// How a program ended.
+struct Ending {
+  std::string label;
+  pid_t pid = -1;
+  int code = 0;    ///< Exit code; 128 + signal if a signal ended it, as shells have it.
+  int signal = 0;  ///< 0 if it exited by itself.
+};
+
+/// "rank 2 (pid 4242) was ended by signal 9 (Killed)", "rank 0 (pid 4240) exited with 3".
+std::string describe(const Ending& ending);
+
+/// Runs the programs and returns when all have ended. Returns the first that failed, or nothing if
+/// all exited with 0. If signals end all at once, that is "launch", with the signal. Requires a
+/// process without other threads.
+/// @throws Error if a program cannot be started or output cannot be written; none is left then.
+std::optional<Ending> supervise(std::span<const Command> commands,
+                                const SuperviseOptions& options = {});
+
+}  // namespace armillary::launch

@@ -1,0 +1,170 @@
+// supervisor_test.cpp: shells as programs, in forks of this process whose output is a file.
+#include "armillary/launch/supervisor.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <thread>
+
+#include "armillary/core/error.h"
+
+namespace armillary::launch {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<Command> shells(const std::vector<std::string>& scripts) {
+  std::vector<Command> commands;
+  for (const std::string& script : scripts) {
+    commands.push_back(
+        {.label = fmt::format("rank {}", commands.size()), .words = {"sh", "-c", script}});
+  }
+  return commands;
+}
+
+struct Observed {
+  int code = -1;
+  std::string output;  ///< Both streams, and the description of the first failure.
+  double seconds = 0;
+};
+
+/// Supervises in a child of this process. `meanwhile` gets its pid, when the output has the word
+/// "ready".
+Observed observe(const std::vector<std::string>& scripts, const SuperviseOptions& options = {},
+                 const std::function<void(pid_t)>& meanwhile = {}) {
+  const std::string path =
+      std::filesystem::temp_directory_path() / fmt::format("armillary_launch_test_{}", getpid());
+  std::ofstream(path).close();
+  const auto begin = std::chrono::steady_clock::now();
+  const pid_t child = fork();
+  if (child == 0) {
+    const int file = open(path.c_str(), O_WRONLY | O_APPEND);
+    dup2(file, STDOUT_FILENO);
+    dup2(file, STDERR_FILENO);
+    alarm(30);
+    try {
+      const std::optional<Ending> failed = supervise(shells(scripts), options);
+      if (failed) fmt::print(stderr, "{}\n", describe(*failed));
+      _exit(failed ? failed->code : 0);
+    } catch (const Error& error) {
+      fmt::print(stderr, "{}\n", error.what());
+      _exit(99);
+    }
+  }
+  const auto text = [&] {
+    std::ifstream stream(path);
+    return std::string{std::istreambuf_iterator<char>(stream), {}};
+  };
+  if (meanwhile) {
+    for (int i = 0; i < 2000 && text().find("ready") == std::string::npos; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    meanwhile(child);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  Observed observed{.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1, .output = text()};
+  observed.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  std::filesystem::remove(path);
+  return observed;
+}
+
+TEST(Supervisor, ForwardsBothStreamsAndEndsWithAll) {
+  const Observed all = observe({"echo out; echo err >&2", "sleep 0.1; printf unfinished"});
+  EXPECT_EQ(all.code, 0) << all.output;
+  EXPECT_THAT(all.output, HasSubstr("[rank 0] out\n"));
+  EXPECT_THAT(all.output, HasSubstr("[rank 0] err\n"));
+  EXPECT_THAT(all.output, HasSubstr("[rank 1] unfinished\n"));
+  EXPECT_THAT(observe({"echo out"}, {.prefix = false}).output, "out\n");
+}
+
+TEST(Supervisor, ReturnsTheFirstFailureAndEndsTheOthers) {
+  const Observed exited = observe({"sleep 60", "exit 3", "sleep 0.2; exit 4"});
+  EXPECT_EQ(exited.code, 3);
+  EXPECT_THAT(exited.output, testing::ContainsRegex("rank 1 \\(pid [0-9]+\\) exited with 3"));
+  EXPECT_LT(exited.seconds, 5);
+
+  const Observed killed = observe({"sleep 60 & wait", "kill -9 $$"});
+  EXPECT_EQ(killed.code, 128 + 9);
+  EXPECT_THAT(killed.output, testing::ContainsRegex("rank 1 .* signal 9 \\(Killed\\)"));
+  EXPECT_LT(killed.seconds, 5);
+}
+
+TEST(Supervisor, LetsTheOthersSayWhyBeforeTheyAreEnded) {
+  const Observed all = observe({"exit 3", "sleep 0.2; echo my peer has failed; exit 1"});
+  EXPECT_EQ(all.code, 3);
+  EXPECT_THAT(all.output, HasSubstr("[rank 1] my peer has failed"));
+}
+
+TEST(Supervisor, EndsAProgramThatIsStoppedOrIgnoresSignals) {
+  EXPECT_LT(observe({"kill -STOP $$", "exit 3"}).seconds, 5);
+  const Observed stubborn = observe({"trap '' TERM; sleep 60", "exit 3"}, {.end_signal = SIGTERM});
+  EXPECT_EQ(stubborn.code, 3);
+  EXPECT_LT(stubborn.seconds, 6);
+}
+
+/// Whether the command line of any process has the text.
+bool is_anywhere(const std::string& text) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream file(entry.path() / "cmdline");
+    const std::string line{std::istreambuf_iterator<char>(file), {}};
+    if (line.find(text) != std::string::npos) return true;
+  }
+  return false;
+}
+
+TEST(Supervisor, LeavesNoProcessBehind) {
+  const std::string mark = fmt::format("left behind by {}", getpid());
+  const std::string script =
+      fmt::format("sh -c 'sleep 60; : {}' >/dev/null 2>&1 & sleep 0.1; exit 3", mark);
+  EXPECT_EQ(observe({script}).code, 3);
+  // A process that was killed is gone a moment later.
+  for (int i = 0; i < 200 && is_anywhere(mark); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_FALSE(is_anywhere(mark));
+}
+
+TEST(Supervisor, AsksAllToStopAtTheFirstSignal) {
+  const Observed all =
+      observe({"trap 'echo saved; exit 0' TERM; echo ready; while :; do sleep 0.05; done"}, {},
+              [](pid_t supervisor) { kill(supervisor, SIGINT); });
+  EXPECT_EQ(all.code, 0) << all.output;
+  EXPECT_THAT(all.output, HasSubstr("[rank 0] saved"));
+}
+
+TEST(Supervisor, EndsAllAtTheSecondSignal) {
+  const Observed all =
+      observe({"trap '' TERM; echo ready; while :; do sleep 0.05; done"}, {}, [](pid_t supervisor) {
+        kill(supervisor, SIGTERM);
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        kill(supervisor, SIGINT);
+      });
+  EXPECT_EQ(all.code, 128 + SIGINT) << all.output;
+  EXPECT_THAT(all.output, HasSubstr("was ended by signal 2 (Interrupt)"));
+  EXPECT_LT(all.seconds, 6);
+}
+
+TEST(Supervisor, SaysThatAProgramIsNotThere) {
+  try {
+    const Command missing{.label = "rank 0", .words = {"/no/such/program"}};
+    supervise(std::span(&missing, 1));
+    FAIL() << "it started";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "launch: /no/such/program cannot be started: No such file or directory");
+  }
+}
+
+}  // namespace
+}  // namespace armillary::launch

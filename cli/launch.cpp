@@ -1,0 +1,192 @@
+// The verb `launch`: starts a verb of this program as several processes of this machine and stays
+// until all have ended. With MPI, mpirun starts this verb again in each process (--in-rank), which
+// starts the other verb: so lines of output, signals and failures are handled by the same code.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/core/spec.h"
+#include "armillary/launch/mpirun.h"
+#include "armillary/launch/placement.h"
+#include "armillary/launch/supervisor.h"
+#include "cli/verbs.h"
+
+namespace armillary::cli {
+namespace {
+
+constexpr const char* kLaunchExamples = R"(
+Output has the rank before each line. If one process fails, all are ended; the exit code is that of
+the first that failed. Ctrl-C and SIGTERM ask all to stop, a second one ends them at once.
+
+Examples:
+  armillary launch -n 4 -- train recipes/default.toml --set training.dataset_path=src
+  armillary launch -n 2 --engine c10d -- train my.toml --resume)";
+
+/// The command line of the verb.
+struct LaunchArguments {
+  std::string processes;
+  std::string engine = "auto";
+  bool no_prefix = false;
+  bool in_rank = false;
+  std::vector<std::string> words;
+};
+
+std::string this_program() {
+  return std::filesystem::read_symlink("/proc/self/exe").string();
+}
+
+/// The verb and its arguments, as a command of this program.
+std::vector<std::string> words_of(const LaunchArguments& arguments) {
+  std::vector<std::string> words{this_program()};
+  words.insert(words.end(), arguments.words.begin(), arguments.words.end());
+  return words;
+}
+
+/// A port of this machine that nobody uses. Another program may take it before rank 0 does; the
+/// ranks then end with an error.
+int free_port() {
+  const launch::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  if (!socket.open() || bind(socket.get(), generic, size) != 0 ||
+      getsockname(socket.get(), generic, &size) != 0) {
+    fail<Error>("launch: no free port: {}", std::strerror(errno));
+  }
+  return ntohs(address.sin_port);
+}
+
+/// Standard input for rank 0, unless it is a terminal: a process of the background that reads one
+/// is stopped by it.
+bool has_input() {
+  return isatty(STDIN_FILENO) == 0;
+}
+
+/// One command for each rank, with the variables of torchrun.
+std::vector<launch::Command> c10d_commands(const LaunchArguments& arguments, int processes) {
+  const std::string world = std::to_string(processes);
+  const std::string port = std::to_string(free_port());
+  std::vector<launch::Command> commands;
+  for (int rank = 0; rank < processes; ++rank) {
+    const std::string number = std::to_string(rank);
+    commands.push_back({.label = fmt::format("rank {}", rank),
+                        .words = words_of(arguments),
+                        .variables = {{"RANK", number},
+                                      {"WORLD_SIZE", world},
+                                      {"LOCAL_RANK", number},
+                                      {"LOCAL_WORLD_SIZE", world},
+                                      {"MASTER_ADDR", "127.0.0.1"},
+                                      {"MASTER_PORT", port},
+                                      {"ARMILLARY_LAUNCH", "1"}},
+                        .takes_input = rank == 0 && has_input()});
+  }
+  return commands;
+}
+
+/// Says who failed first and returns the exit code of all.
+int conclude(const std::optional<launch::Ending>& failed) {
+  if (!failed) return kDone;
+  std::fflush(stdout);
+  fmt::print(stderr, "armillary: launch: {}; all ranks have ended\n", launch::describe(*failed));
+  return failed->code;
+}
+
+/// One rank under mpirun: its own process, and signals as mpirun passes them on.
+int run_in_rank(const LaunchArguments& arguments) {
+  const std::optional<launch::Placement> placement = launch::find_placement();
+  if (!placement) fail<InvalidArgument>("launch: --in-rank without mpirun");
+  const launch::Command command{.label = fmt::format("rank {}", placement->rank),
+                                .words = words_of(arguments),
+                                .takes_input = placement->rank == 0};
+  return conclude(launch::supervise(std::span(&command, 1), {.prefix = !arguments.no_prefix,
+                                                             .stop_signals = {SIGUSR1},
+                                                             .end_signals = {SIGTERM, SIGINT}}));
+}
+
+int run_by_mpi(const LaunchArguments& arguments, const std::string& mpirun, int processes) {
+  std::vector<std::string> words{this_program(), "launch", "--in-rank"};
+  if (arguments.no_prefix) words.emplace_back("--no-prefix");
+  words.emplace_back("--");
+  words.insert(words.end(), arguments.words.begin(), arguments.words.end());
+  launch::Command command =
+      launch::mpi_command(mpirun, launch::family_of(mpirun), processes, words);
+  command.takes_input = has_input();
+  // The ranks themselves have told what failed.
+  const std::optional<launch::Ending> failed = launch::supervise(
+      std::span(&command, 1), {.prefix = false, .ask_signal = SIGUSR1, .end_signal = SIGTERM});
+  return failed ? failed->code : kDone;
+}
+
+int run_launch(const LaunchArguments& arguments) {
+  // A verb that runs ranks; others would do their work n times.
+  const std::vector<std::string_view> verbs{"train", "bench"};
+  if (arguments.words.empty()) {
+    fail<InvalidArgument>(
+        "launch: no verb given; `launch -n {} -- train ..` or `-- bench ..` is "
+        "required",
+        arguments.processes.empty() ? "4" : arguments.processes);
+  }
+  parse_choice("launch: verb", arguments.words[0], verbs);
+  if (arguments.in_rank) return run_in_rank(arguments);
+  if (const std::optional<launch::Placement> outer = launch::find_placement();
+      outer && outer->launcher != "Slurm") {
+    fail<InvalidArgument>(
+        "launch: this is rank {} of {} that {} started; launch starts ranks itself and is required "
+        "to be the only launcher",
+        outer->rank, outer->world, outer->launcher);
+  }
+
+  if (arguments.processes.empty()) {
+    fail<InvalidArgument>("launch: -n is not given; the number of processes is required");
+  }
+  const int processes =
+      static_cast<int>(parse_integer("launch: -n", arguments.processes, {1, 1024}));
+  const std::string mpirun = launch::mpi_launcher();
+  constexpr std::array<std::string_view, 3> kEngines{"auto", "mpi", "c10d"};
+  const std::size_t engine = parse_choice("--engine", arguments.engine, kEngines);
+  if (engine == 1 && mpirun.empty()) {
+    fail<InvalidArgument>(
+        "launch: --engine mpi in a build without MPI; one that found Open MPI or MPICH is required "
+        "(./dev setup mpi), or --engine c10d");
+  }
+  if (engine == 1 || (engine == 0 && !mpirun.empty())) {
+    return run_by_mpi(arguments, mpirun, processes);
+  }
+  return conclude(
+      launch::supervise(c10d_commands(arguments, processes), {.prefix = !arguments.no_prefix}));
+}
+
+}  // namespace
+
+void add_launch(CLI::App& app, int& exit_code) {
+  const auto arguments = std::make_shared<LaunchArguments>();
+  CLI::App* verb =
+      app.add_subcommand("launch", "Start train or bench as several processes of this machine");
+  verb->add_option("-n,--processes", arguments->processes, "How many; each is one rank")
+      ->option_text("N");
+  verb->add_option("--engine", arguments->engine,
+                   "How they meet: mpi, c10d, or auto: mpi if this build has it [auto]")
+      ->option_text(" ");
+  verb->add_flag("--no-prefix", arguments->no_prefix, "Output without the rank before each line");
+  verb->add_flag("--in-rank", arguments->in_rank)->group("");
+  verb->add_option("command", arguments->words, "The verb with its arguments, after --")
+      ->option_text("VERB ..");
+  verb->footer(kLaunchExamples);
+  verb->callback([arguments, &exit_code] { exit_code = run_launch(*arguments); });
+}
+
+}  // namespace armillary::cli

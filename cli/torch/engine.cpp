@@ -1,0 +1,37 @@
+#include "cli/torch/engine.h"
+
+#include "armillary/comm/local.h"
+#include "armillary/comm/mpi.h"
+#include "armillary/core/error.h"
+
+namespace armillary::cli {
+
+void add_engine_flags(CLI::App& verb, launch::EngineFlags& flags) {
+  constexpr const char* kGroup = "Ranks";
+  const auto add = [&](const char* name, std::string& value, const char* help) {
+    verb.add_option(name, value, help)->option_text(" ")->group(kGroup);
+  };
+  add("--engine", flags.engine,
+      "threads, mpi, c10d, or auto: as the launcher of this process meets [auto]");
+  add("--rank", flags.rank, "Of this process, for c10d without a launcher");
+  add("--world", flags.world, "Processes, likewise");
+  add("--master", flags.master, "HOST:PORT of rank 0, likewise");
+}
+
+launch::EngineChoice choose_engine(const launch::EngineFlags& flags) {
+  return launch::choose_engine(flags, launch::find_placement(), comm::mpi_available());
+}
+
+void run_ranks_on(const launch::EngineChoice& choice, int world, double timeout_s,
+                  const std::function<void(comm::Communicator&)>& body) {
+  switch (choice.engine) {
+    case launch::Engine::Threads:
+      return comm::run_ranks(world, body, {.timeout_s = timeout_s});
+    case launch::Engine::Mpi:
+      return comm::run_mpi_rank(body, {.timeout_s = timeout_s, .lanes = 32, .world = world});
+    case launch::Engine::C10d:
+      fail<InvalidArgument>("--engine c10d is not in this build; threads or mpi is required");
+  }
+}
+
+}  // namespace armillary::cli
