@@ -100,8 +100,7 @@ std::vector<launch::Command> c10d_commands(const LaunchArguments& arguments, int
 /// Says who failed first and returns the exit code of all.
 int conclude(const std::optional<launch::Ending>& failed) {
   if (!failed) return kDone;
-  std::fflush(stdout);
-  fmt::print(stderr, "armillary: launch: {}; all ranks have ended\n", launch::describe(*failed));
+  fmt::print(stderr, "armillary: launch: {}\n", launch::describe(*failed));
   return failed->code;
 }
 
@@ -112,9 +111,13 @@ int run_in_rank(const LaunchArguments& arguments) {
   const launch::Command command{.label = fmt::format("rank {}", placement->rank),
                                 .words = words_of(arguments),
                                 .takes_input = placement->rank == 0};
-  return conclude(launch::supervise(std::span(&command, 1), {.prefix = !arguments.no_prefix,
-                                                             .stop_signals = {SIGUSR1},
-                                                             .end_signals = {SIGTERM, SIGINT}}));
+  const std::optional<launch::Ending> failed =
+      launch::supervise(std::span(&command, 1), {.prefix = !arguments.no_prefix,
+                                                 .stop_signals = {SIGUSR1},
+                                                 .end_signals = {SIGTERM, SIGINT}});
+  // mpirun ends the other ranks when one has failed; that one has told it.
+  if (failed && failed->asked) return failed->code;
+  return conclude(failed);
 }
 
 int run_by_mpi(const LaunchArguments& arguments, const std::string& mpirun, int processes) {

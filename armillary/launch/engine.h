@@ -26,7 +26,7 @@ struct EngineFlags {
   std::string master;  ///< "HOST:PORT" of rank 0.
 };
 
-/// What was chosen.
+/// The engine of a run, and the place of this process in it.
 struct EngineChoice {
   Engine engine = Engine::Threads;
   /// The place of this process; not set for threads.

@@ -95,7 +95,7 @@ class Reader {
   std::string_view launcher_;
 };
 
-/// What one launcher tells, or nothing.
+/// The placement by one launcher, or nothing.
 std::optional<Placement> placement_by(const Variables& from, const Lookup& lookup) {
   const Reader reader(lookup, from.launcher);
   // srun and sbatch both set a task number; other programs set a world of their own alone.

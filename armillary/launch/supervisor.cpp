@@ -103,7 +103,7 @@ class Supervisor {
       if (end_at_ && Clock::now() >= *end_at_) end_all();
       if (kill_at_ && Clock::now() >= *kill_at_) kill_groups();
     }
-    // What had come before the last of them ended.
+    // The output that had come before the last of them ended.
     for (Running& program : programs_) {
       program.out.finish();
       program.err.finish();
@@ -162,8 +162,11 @@ class Supervisor {
     };
     if (is_in(options_.end_signals) || (is_in(options_.stop_signals) && asked_)) {
       if (!first_failure_) {
-        first_failure_ = {
-            .label = "launch", .pid = getpid(), .code = 128 + signal, .signal = signal};
+        first_failure_ = {.label = "launch",
+                          .pid = getpid(),
+                          .code = 128 + signal,
+                          .signal = signal,
+                          .asked = true};
       }
       end_all();
     } else if (is_in(options_.stop_signals)) {
@@ -238,11 +241,13 @@ class Supervisor {
 }  // namespace
 
 std::string describe(const Ending& ending) {
-  if (ending.signal == 0) {
-    return fmt::format("{} (pid {}) exited with {}", ending.label, ending.pid, ending.code);
-  }
-  return fmt::format("{} (pid {}) was ended by signal {} ({})", ending.label, ending.pid,
-                     ending.signal, strsignal(ending.signal));
+  std::array<char, 256> host = {};
+  gethostname(host.data(), host.size() - 1);
+  const std::string who =
+      fmt::format("{} (host {}, pid {})", ending.label, host.data(), ending.pid);
+  if (ending.signal == 0) return fmt::format("{} exited with {}", who, ending.code);
+  return fmt::format("{} was ended by signal {} ({})", who, ending.signal,
+                     strsignal(ending.signal));
 }
 
 std::optional<Ending> supervise(std::span<const Command> commands,

@@ -36,15 +36,17 @@ struct SuperviseOptions {
 struct Ending {
   std::string label;
   pid_t pid = -1;
-  int code = 0;    ///< Exit code; 128 + signal if a signal ended it, as shells have it.
-  int signal = 0;  ///< 0 if it exited by itself.
+  int code = 0;        ///< Exit code; 128 + signal if a signal ended it, as shells have it.
+  int signal = 0;      ///< 0 if it exited by itself.
+  bool asked = false;  ///< A signal to this process ended all programs.
 };
 
-/// "rank 2 (pid 4242) was ended by signal 9 (Killed)", "rank 0 (pid 4240) exited with 3".
+/// "rank 2 (host node7, pid 4242) was ended by signal 9 (Killed)", "rank 0 (host node7, pid 4240)
+/// exited with 3", on this host.
 std::string describe(const Ending& ending);
 
 /// Runs the programs and returns when all have ended. Returns the first that failed, or nothing if
-/// all exited with 0. If signals end all at once, that is "launch", with the signal. Requires a
+/// all exited with 0. If a signal ends all at once, it is "launch", with the signal. Requires a
 /// process without other threads.
 /// @throws Error if a program cannot be started or output cannot be written; none is left then.
 std::optional<Ending> supervise(std::span<const Command> commands,

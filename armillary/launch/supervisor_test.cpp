@@ -91,7 +91,8 @@ TEST(Supervisor, ForwardsBothStreamsAndEndsWithAll) {
 TEST(Supervisor, ReturnsTheFirstFailureAndEndsTheOthers) {
   const Observed exited = observe({"sleep 60", "exit 3", "sleep 0.2; exit 4"});
   EXPECT_EQ(exited.code, 3);
-  EXPECT_THAT(exited.output, testing::ContainsRegex("rank 1 \\(pid [0-9]+\\) exited with 3"));
+  EXPECT_THAT(exited.output,
+              testing::ContainsRegex("rank 1 \\(host .*, pid [0-9]+\\) exited with 3"));
   EXPECT_LT(exited.seconds, 5);
 
   const Observed killed = observe({"sleep 60 & wait", "kill -9 $$"});
