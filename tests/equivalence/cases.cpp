@@ -136,55 +136,66 @@ Drawn draw(const Case& c, std::uint64_t seed) {
           .features = kernel::features_of(c.features, c.heads, scale, seed)};
 }
 
-kernel::Results spread(const Case& c, const Drawn& drawn, const comm::LocalOptions& options,
-                       const Prepare& prepare) {
+kernel::Results on_rank(const Case& c, const Drawn& drawn, comm::Communicator& comm) {
   const auto& [mask, whole, features] = drawn;
   const plan::Layout layout = plan::parse_layout(c.layout);
   const plan::Shards owned = plan::shards(layout, mask, c.world);
-  const auto nothing_like = [](const at::Tensor& x) { return at::full_like(x, NAN); };
-  kernel::Results given{nothing_like(whole.dout_BSHE),
-                        {},
-                        nothing_like(whole.q_BSHD),
-                        nothing_like(whole.k_BSGD),
-                        nothing_like(whole.v_BSGE)};
-  given.lse_BSH = nothing_like(whole.dout_BSHE.select(3, 0));
-  std::vector<at::Tensor> dsinks(c.world);
-  std::vector<at::Tensor> max_logit(c.world);
-  const auto body = [&, &mask = mask, &whole = whole,
-                     &features = features](comm::Communicator& comm) {
+  const plan::Runs& q_runs = owned.q[comm.rank()];
+  const plan::Runs& kv_runs = owned.kv[comm.rank()];
+  const at::Tensor q = leaf(shard(whole.q_BSHD, q_runs));
+  const at::Tensor k = leaf(shard(whole.k_BSGD, kv_runs));
+  const at::Tensor v = leaf(shard(whole.v_BSGE, kv_runs));
+  const at::Tensor sinks =
+      features.sinks_H.defined() ? leaf(features.sinks_H.to(c.dtype)) : at::Tensor();
+  const attention::AttentionResult result =
+      attention::sequence_parallel_attention_lse(q, k, v, comm,
+                                                 {.mask = mask,
+                                                  .layout = layout,
+                                                  .strategy = c.strategy,
+                                                  .softcap = features.score.softcap,
+                                                  .alibi_slopes_H = features.score.alibi_slopes_H,
+                                                  .sinks_H = sinks,
+                                                  .dropout = features.score.dropout,
+                                                  .return_max_logit = true});
+  result.out_BLHE.backward(shard(whole.dout_BSHE, q_runs));
+  kernel::Results mine{result.out_BLHE.detach(), result.lse_BLH.detach(), q.grad(), k.grad(),
+                       v.grad()};
+  mine.dsinks_H = sinks.defined() ? sinks.grad() : at::zeros({c.heads});
+  mine.max_logit_H = result.max_logit_H;
+  return mine;
+}
+
+kernel::Results spread(const Case& c, const Drawn& drawn, const comm::LocalOptions& options,
+                       const Prepare& prepare) {
+  std::vector<kernel::Results> of_ranks(c.world);
+  const auto body = [&](comm::Communicator& comm) {
     prepare(comm);
-    const plan::Runs& q_runs = owned.q[comm.rank()];
-    const plan::Runs& kv_runs = owned.kv[comm.rank()];
-    const at::Tensor q = leaf(shard(whole.q_BSHD, q_runs));
-    const at::Tensor k = leaf(shard(whole.k_BSGD, kv_runs));
-    const at::Tensor v = leaf(shard(whole.v_BSGE, kv_runs));
-    const at::Tensor sinks =
-        features.sinks_H.defined() ? leaf(features.sinks_H.to(c.dtype)) : at::Tensor();
-    const attention::AttentionResult result =
-        attention::sequence_parallel_attention_lse(q, k, v, comm,
-                                                   {.mask = mask,
-                                                    .layout = layout,
-                                                    .strategy = c.strategy,
-                                                    .softcap = features.score.softcap,
-                                                    .alibi_slopes_H = features.score.alibi_slopes_H,
-                                                    .sinks_H = sinks,
-                                                    .dropout = features.score.dropout,
-                                                    .return_max_logit = true});
-    result.out_BLHE.backward(shard(whole.dout_BSHE, q_runs));
-    unshard(given.out_BSHE, q_runs, result.out_BLHE);
-    unshard(given.lse_BSH, q_runs, result.lse_BLH);
-    unshard(given.dq_BSHD, q_runs, q.grad());
-    unshard(given.dk_BSGD, kv_runs, k.grad());
-    unshard(given.dv_BSGE, kv_runs, v.grad());
-    dsinks[comm.rank()] = sinks.defined() ? sinks.grad() : at::zeros({c.heads});
-    max_logit[comm.rank()] = result.max_logit_H;
+    of_ranks[comm.rank()] = on_rank(c, drawn, comm);
   };
   comm::run_ranks(c.world, body, options);
-  given.dsinks_H = at::stack(dsinks).sum(0, /*keepdim=*/false, at::kDouble);
-  given.max_logit_H = max_logit[0];
-  for (const at::Tensor& other : max_logit) {
-    if (!at::equal(other, max_logit[0])) given.max_logit_H = at::full_like(other, NAN);
+
+  // The rows of all ranks at their positions; a row that nobody owns would stay NaN.
+  const kernel::Sequences& whole = drawn.whole;
+  const auto nothing_like = [](const at::Tensor& x) { return at::full_like(x, NAN); };
+  kernel::Results given{nothing_like(whole.dout_BSHE), nothing_like(whole.dout_BSHE.select(3, 0)),
+                        nothing_like(whole.q_BSHD), nothing_like(whole.k_BSGD),
+                        nothing_like(whole.v_BSGE)};
+  const plan::Shards owned = plan::shards(plan::parse_layout(c.layout), drawn.mask, c.world);
+  std::vector<at::Tensor> dsinks;
+  given.max_logit_H = of_ranks[0].max_logit_H;
+  for (int rank = 0; rank < c.world; ++rank) {
+    const kernel::Results& mine = of_ranks[rank];
+    unshard(given.out_BSHE, owned.q[rank], mine.out_BSHE);
+    unshard(given.lse_BSH, owned.q[rank], mine.lse_BSH);
+    unshard(given.dq_BSHD, owned.q[rank], mine.dq_BSHD);
+    unshard(given.dk_BSGD, owned.kv[rank], mine.dk_BSGD);
+    unshard(given.dv_BSGE, owned.kv[rank], mine.dv_BSGE);
+    dsinks.push_back(mine.dsinks_H);
+    if (!at::equal(mine.max_logit_H, of_ranks[0].max_logit_H)) {
+      given.max_logit_H = at::full_like(mine.max_logit_H, NAN);
+    }
   }
+  given.dsinks_H = at::stack(dsinks).sum(0, /*keepdim=*/false, at::kDouble);
   return given;
 }
 

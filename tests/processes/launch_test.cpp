@@ -176,19 +176,6 @@ TEST_F(Launch, TrainsTheSameBitsOnProcessesAsOnThreads) {
   EXPECT_THAT(outcome.output, testing::Not(HasSubstr("[rank 1] step:")));
 }
 
-TEST_F(Launch, RunsEveryStrategyOfTheRegistryOverProcesses) {
-  for (const std::string strategy :
-       {"ring", "bidirectional_ring", "ulysses", "usp:u=2", "allgather", "double_ring:window=2",
-        "startrail:c=2", "attention2d:rows=2", "tokenring", "grid:u=1,rq=2,rk=2", "auto:traffic"}) {
-    const std::string setting = "parallelism.strategy=" + strategy;
-    ASSERT_EQ(run(train(4, 2, {setting})).code, 0) << strategy;
-    const std::vector<std::string> on_threads = losses();
-    const Outcome outcome = run(launched(4, train(4, 2, {setting})));
-    ASSERT_EQ(outcome.code, 0) << strategy << '\n' << outcome.output;
-    EXPECT_EQ(losses(), on_threads) << strategy;
-  }
-}
-
 TEST_F(Launch, AKilledRankEndsAllWithItsName) {
   const Outcome outcome = run(launched(3, train(3, 100000)), "step:  3",
                               [&](pid_t /*launcher*/) { kill(a_rank(), SIGKILL); });
