@@ -37,6 +37,17 @@ def program(*flags):
     return [str(PROGRAM), "bench", *(str(flag) for flag in flags), "--json"]
 
 
+def on_engine(engine, world, command):
+    """The command of one of our benches whose ranks are threads, or processes that meet by `engine`."""
+    if engine == "threads":
+        return command
+    launch = ["launch", "-n", str(world), "--engine", engine, "--no-prefix", "--"]
+    return [command[0], *launch, *command[1:]]
+
+
+ENGINES = ("threads", "mpi", "c10d")
+
+
 def peer(name, *flags):
     """The flags with which one of bench/peers/ takes part in a bench of our program."""
     command = [sys.executable, "-m", f"bench.peers.{name}", *(str(flag) for flag in flags)]

@@ -8,12 +8,14 @@ are left out of all medians."""
 import argparse
 
 from bench.contest import (
+    ENGINES,
     Budget,
     Table,
     add_flags,
     at_least_one,
     left_out,
     number,
+    on_engine,
     percent,
     program,
     results,
@@ -23,6 +25,7 @@ from bench.contest import (
 
 COLUMNS = {
     "isa": lambda row: row["isa"],
+    "engine": lambda row: row["engine"],
     "dtype": lambda row: row["dtype"],
     "strategy": lambda row: row["strategy"],
     "ranks": lambda row: row["world"],
@@ -43,6 +46,7 @@ def main():
     parser.add_argument("--tokens", type=at_least_one, nargs="+", help="of a rank [128 1024 2048 8192]")
     parser.add_argument("--heads", type=at_least_one, default=8)
     parser.add_argument("--dtype", nargs="+", default=["fp32"], choices=("fp32", "bf16"))
+    parser.add_argument("--engine", default="threads", choices=ENGINES, help="of the ranks [threads]")
     args = parser.parse_args()
     lengths = args.tokens or ([128, 1024, 2048] if args.quick else [128, 1024, 2048, 8192])
     strategies = ("ring",) if args.quick else ("ring", "usp:u=2", "grid:u=1,rq=1,rk=2")
@@ -54,7 +58,8 @@ def main():
         shape = ["--tokens", tokens, "--heads", args.heads, "--dtype", dtype, "--world", world]
         of_world = chosen if world > 1 else []
         seconds = ["--seconds", seconds_of(args, 4, 20)]
-        for row in results(program("layer", *shape, *of_world, *seconds), 3600):
+        command = program("layer", *shape, *of_world, *seconds)
+        for row in results(on_engine(args.engine, world, command), 3600):
             table.add(row)
 
 

@@ -1,5 +1,5 @@
-"""Causal attention over two ranks: our strategies on threads, and what a user could pick instead on
-processes.
+"""Causal attention over two ranks: our strategies on threads or, with --engine, on processes; and what a
+user could pick instead on processes.
 
 The others run on Gloo over loopback, one thread each: a zigzag ring and Ulysses written plainly, PyTorch's
 context parallel with the CPU kernel handed in, yunchang with the CPU kernel patched in (forward only). All
@@ -9,6 +9,7 @@ halved, over the time of two ranks. "over best other" is the time of the fastest
 import argparse
 
 from bench.contest import (
+    ENGINES,
     Budget,
     Table,
     add_flags,
@@ -16,6 +17,7 @@ from bench.contest import (
     counts,
     left_out,
     number,
+    on_engine,
     peer,
     percent,
     program,
@@ -38,7 +40,7 @@ PASSES = ("forward", "forward+backward")
 
 
 DEADLINE_S = 3600  # of the others' checks and turns: attention over 16,384 tokens takes long
-COMMON = ("isa", "dtype", "head_dim", "tokens", "heads", "mask", "world")
+COMMON = ("isa", "engine", "dtype", "head_dim", "tokens", "heads", "mask", "world")
 TIMES = ("seconds", "gflops", "of_peak", "efficiency", "efficiency_busy", "max_error")
 
 
@@ -48,7 +50,8 @@ def measure(args, tokens, seconds):
     chosen = [part for strategy in STRATEGIES for part in ("--strategy", strategy)]
     others = peer("gloo_attention", "--timeout", DEADLINE_S, *shape)
     limits = ["--seconds", seconds, "--deadline", DEADLINE_S]
-    *lines, turns = results(program("layer", "--no-kernels", *shape, *chosen, *others, *limits))
+    ours = on_engine(args.engine, 2, program("layer", "--no-kernels", *shape, *chosen, *others, *limits))
+    *lines, turns = results(ours)
     for direction in PASSES:
         ours = [line for line in lines if line["pass"] == direction]
         yield from rows(ours, list(other_rows(ours[0], turns, direction)))
@@ -101,6 +104,7 @@ def other_rows(line, turns, direction):
 
 COLUMNS = {
     "isa": lambda row: row["isa"],
+    "engine": lambda row: row["engine"] if row["ours"] else "gloo",
     "dtype": lambda row: row["dtype"],
     "tokens a rank": lambda row: f"{row['tokens']:,}",
     "pass": lambda row: row["pass"],
@@ -121,6 +125,7 @@ def main():
     parser.add_argument("--heads", type=at_least_one, default=8)
     parser.add_argument("--head-dim", type=at_least_one, default=128)
     parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"))
+    parser.add_argument("--engine", default="threads", choices=ENGINES, help="of our ranks [threads]")
     args = parser.parse_args()
     lengths = args.tokens or ([1024] if args.quick else [1024, 2048, 8192])
     budget = Budget(args.quick)

@@ -35,6 +35,8 @@ struct Side {
   /// Runs the side once. Returns seconds, or a rate if the header that makes the side says so.
   /// @throws SideRefused; every other exception ends the measurement.
   std::function<double()> run;
+  /// Runs on all ranks at the same time; only ranks that are processes need to know.
+  bool on_all_ranks = false;
 };
 
 /// Wall-clock seconds of one call of `work`.

@@ -13,8 +13,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 #include <utility>
 
+#include "armillary/comm/collectives.h"
 #include "armillary/kernel/cpu_kernel.h"
 #include "armillary/plan/passes/lower.h"
 
@@ -40,6 +42,14 @@ at::Tensor as_tensor(const std::vector<std::int64_t>& values) {
   return at::tensor(values, at::kLong);
 }
 
+/// A contiguous tensor of a kernel's dtype, as collectives take it.
+comm::Array as_array(at::Tensor& tensor) {
+  const auto dtype = tensor.scalar_type() == at::kFloat      ? comm::Dtype::Fp32
+                     : tensor.scalar_type() == at::kBFloat16 ? comm::Dtype::Bf16
+                                                             : comm::Dtype::Fp16;
+  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.numel(), dtype};
+}
+
 /// The usual scale of scores, 1 / sqrt(head dim).
 double scale_of(const plan::Problem& problem) {
   return 1 / std::sqrt(static_cast<double>(problem.head_dim));
@@ -61,15 +71,34 @@ std::int64_t most_ops(const plan::Problem& problem, const std::string& strategy,
   return static_cast<std::int64_t>(most);
 }
 
-Layer::Layer(const plan::Problem& problem, const std::string& strategy, const Sample& whole)
+Layer::Layer(const plan::Problem& problem, const std::string& strategy, const Sample& whole,
+             std::unique_ptr<Ranks> ranks)
     : options_{.mask = problem.mask, .layout = problem.layout, .strategy = strategy},
-      ranks_(problem.world) {
+      ranks_(std::move(ranks)) {
   for (const plan::Runs& runs : plan::shards(problem.layout, problem.mask, problem.world).q) {
     rows_.push_back(as_tensor(plan::positions(runs)));
     const auto mine = [&](const at::Tensor& x) { return x.index_select(1, rows_.back()); };
     parts_.push_back(
         {mine(whole.q_BLHD), mine(whole.k_BLGD), mine(whole.v_BLGD), mine(whole.dout_BLHD)});
+    tokens_ += rows_.back().size(0);
   }
+}
+
+/// The parts that are there at their positions of the sequence, and zeros elsewhere.
+std::vector<at::Tensor> Layer::joined(const std::vector<std::vector<at::Tensor>>& parts) const {
+  std::vector<at::Tensor> results;
+  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+    for (std::size_t i = 0; i < parts[rank].size(); ++i) {
+      const at::Tensor part = parts[rank][i].detach();
+      if (i == results.size()) {
+        std::vector<std::int64_t> shape = part.sizes().vec();
+        shape[1] = tokens_;
+        results.push_back(at::zeros(shape, part.options()));
+      }
+      results[i].index_copy_(1, rows_[rank], part);
+    }
+  }
+  return results;
 }
 
 /// One layer on one rank: {out}, or {out, dq, dk, dv} of its tokens.
@@ -95,15 +124,14 @@ std::vector<at::Tensor> Layer::step(comm::Communicator& comm, bool backward) {
 
 std::vector<at::Tensor> Layer::first_run() {
   std::vector<std::vector<at::Tensor>> parts(rows_.size());
-  ranks_.run([&](comm::Communicator& comm) { parts[comm.rank()] = step(comm, true); });
-  // The parts of all ranks, put at their positions of the sequence.
-  std::vector<at::Tensor> results;
-  const at::Tensor all_rows = at::cat(rows_);
-  for (std::size_t i = 0; i < parts[0].size(); ++i) {
-    std::vector<at::Tensor> of_ranks;
-    for (const std::vector<at::Tensor>& part : parts) of_ranks.push_back(part[i].detach());
-    const at::Tensor joined = at::cat(of_ranks, 1);
-    results.push_back(at::empty_like(joined).index_copy_(1, all_rows, joined));
+  ranks_->run([&](comm::Communicator& comm) { parts[comm.rank()] = step(comm, true); });
+  std::vector<at::Tensor> results = joined(parts);
+  // Ranks that are processes add what each of them has; all of them come here, or none.
+  const int world = static_cast<int>(rows_.size());
+  if (world > 1 && !(ranks_->runs(0) && ranks_->runs(world - 1))) {
+    ranks_->run([&](comm::Communicator& comm) {
+      for (at::Tensor& result : results) comm::all_reduce(comm, as_array(result));
+    });
   }
   // Warm runs now say how long a layer takes.
   for (const bool backward : {false, true}) repeats_[backward ? 1 : 0] = repeats_for(run(backward));
@@ -111,22 +139,23 @@ std::vector<at::Tensor> Layer::first_run() {
 }
 
 void Layer::start(bool backward) {
-  ranks_.start([this, backward](comm::Communicator& comm) { step(comm, backward); },
-               repeats_[backward ? 1 : 0]);
+  ranks_->start([this, backward](comm::Communicator& comm) { step(comm, backward); },
+                repeats_[backward ? 1 : 0]);
 }
 
 double Layer::wait() {
-  return ranks_.wait();
+  return ranks_->wait();
 }
 
 // Every rank counts on its own thread, on which its ops run.
 std::int64_t Layer::allocations(bool backward) {
   std::vector<std::int64_t> counts(rows_.size());
-  ranks_.run([&](comm::Communicator& comm) {
+  ranks_->run([&](comm::Communicator& comm) {
     const auto counter = std::make_shared<AllocationCounter>();
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, counter);
     step(comm, backward);
-    counts[comm.rank()] = counter->count();
+    comm::all_reduce(comm, comm::array(std::span(&(counts[comm.rank()] = counter->count()), 1)),
+                     comm::Reduction::Max);
   });
   return *std::max_element(counts.begin(), counts.end());
 }
@@ -244,11 +273,12 @@ struct LayerKernels::Calls {
 
 // The programs are lowered as the executor lowers them, so `fuse` makes the same ops of them.
 LayerKernels::LayerKernels(const plan::Problem& problem, const std::string& strategy,
-                           const Sample& whole)
-    : mask_(problem.mask), ranks_(problem.world) {
+                           const Sample& whole, std::unique_ptr<Ranks> ranks)
+    : mask_(problem.mask), ranks_(std::move(ranks)) {
   const plan::Planner planner(problem, plan::parse_strategy(strategy));
   for (plan::Rank rank = 0; rank < problem.world; ++rank) {
     of_rank_.push_back(std::make_unique<Calls>());
+    if (!ranks_->runs(rank)) continue;
     const auto calls = [&](plan::Pass pass) {
       return Calls::of(planner, plan::lower(problem, planner.blocks(), planner.program(pass, rank)),
                        mask_, whole);
@@ -262,8 +292,8 @@ LayerKernels::LayerKernels(const plan::Problem& problem, const std::string& stra
 LayerKernels::~LayerKernels() = default;
 
 double LayerKernels::run(bool backward) {
-  return ranks_.run([&](comm::Communicator& comm) { of_rank_[comm.rank()]->run(backward); },
-                    repeats_[backward ? 1 : 0]);
+  return ranks_->run([&](comm::Communicator& comm) { of_rank_[comm.rank()]->run(backward); },
+                     repeats_[backward ? 1 : 0]);
 }
 
 }  // namespace armillary::bench

@@ -25,10 +25,12 @@ namespace armillary::bench {
 class Layer {
  public:
   /// `whole` holds the tokens of the whole sequence; each rank copies its own.
-  Layer(const plan::Problem& problem, const std::string& strategy, const Sample& whole);
+  Layer(const plan::Problem& problem, const std::string& strategy, const Sample& whole,
+        std::unique_ptr<Ranks> ranks);
 
-  /// Runs forward and backward once: {out, dq, dk, dv} over the whole sequence. Then finds out how
-  /// often later runs are repeated. Call it first: until then a run is one layer, and cold.
+  /// Runs forward and backward once: {out, dq, dk, dv} over the whole sequence, or nothing if no
+  /// rank of the layer runs in this process. Then finds out how often later runs are repeated. Call
+  /// it first: until then a run is one layer, and cold.
   std::vector<at::Tensor> first_run();
 
   /// Starts a run on all ranks and returns at once, so that several layers can run side by side.
@@ -48,20 +50,25 @@ class Layer {
   /// One layer on the calling rank.
   std::vector<at::Tensor> step(comm::Communicator& comm, bool backward);
 
+  /// The results of the ranks of this process, over the whole sequence.
+  std::vector<at::Tensor> joined(const std::vector<std::vector<at::Tensor>>& parts) const;
+
   std::vector<at::Tensor> rows_;  ///< By rank: global positions of its tokens.
+  std::int64_t tokens_ = 0;       ///< Of all ranks.
   std::vector<Sample> parts_;     ///< By rank: its tokens.
   attention::AttentionOptions options_;
   std::array<Repeats, 2> repeats_;  ///< Without and with backward.
-  Ranks ranks_;                     ///< Last: its threads use the above.
+  std::unique_ptr<Ranks> ranks_;    ///< Last: its threads use the above.
 };
 
 /// The kernel calls of a layer's programs, one for every op that attends, without messages or an
 /// executor. One thread calls.
 class LayerKernels {
  public:
-  /// Makes the programs of all ranks and, for each of their kernel calls, tensors of its own with
-  /// the values of `whole`.
-  LayerKernels(const plan::Problem& problem, const std::string& strategy, const Sample& whole);
+  /// Makes the programs of the ranks of this process and, for each of their kernel calls, tensors
+  /// of its own with the values of `whole`.
+  LayerKernels(const plan::Problem& problem, const std::string& strategy, const Sample& whole,
+               std::unique_ptr<Ranks> ranks);
   ~LayerKernels();
 
   /// Seconds of the calls of one layer, on all ranks at the same time. A rank makes its calls one
@@ -73,7 +80,7 @@ class LayerKernels {
   plan::Mask mask_;  ///< Pairs of the calls point to it.
   std::vector<std::unique_ptr<Calls>> of_rank_;
   std::array<Repeats, 2> repeats_;  ///< Without and with backward.
-  Ranks ranks_;
+  std::unique_ptr<Ranks> ranks_;
 };
 
 /// Ops of a rank in the programs of one layer, after lowering; of the rank that has most.

@@ -77,7 +77,7 @@ struct LayerRate::Contest {
   }
 };
 
-LayerRate::LayerRate(const LayerCase& given)
+LayerRate::LayerRate(const LayerCase& given, const MakeRanks& make_ranks)
     : contest_(std::make_unique<Contest>(
           Contest{.given = given, .problem = problem_of(given, given.world)})),
       isa_(kernel::cpu::current_isa().name) {
@@ -97,13 +97,15 @@ LayerRate::LayerRate(const LayerCase& given)
   // Phase 2 of 3: one rank, once for every core.
   const plan::Problem on_one = problem_of(given, 1);
   for (int i = 0; i < given.world; ++i) {
-    const double error =
-        error_of(contest.alone.emplace_back(on_one, "ring", whole).first_run(), exact);
-    require_right("one rank", error, given.dtype);
+    Layer& layer = contest.alone.emplace_back(on_one, "ring", whole, make_ranks(1, i));
+    const std::vector<at::Tensor> results = layer.first_run();
+    if (!results.empty()) require_right("one rank", error_of(results, exact), given.dtype);
   }
   // Phase 3 of 3: the strategies.
   for (const std::string& strategy : given.strategies) {
-    Layer& layer = contest.spread.try_emplace(strategy, problem, strategy, whole).first->second;
+    Layer& layer =
+        contest.spread.try_emplace(strategy, problem, strategy, whole, make_ranks(given.world, 0))
+            .first->second;
     LayerFacts facts{.strategy = strategy, .max_error = error_of(layer.first_run(), exact)};
     require_right(strategy, facts.max_error, given.dtype);
     for (const bool backward : {false, true}) {
@@ -112,7 +114,8 @@ LayerRate::LayerRate(const LayerCase& given)
     }
     facts_.push_back(facts);
     // Kernel calls alone have no result to check: they are those of the layer.
-    if (given.kernels) contest.kernels.try_emplace(strategy, problem, strategy, whole);
+    if (!given.kernels) continue;
+    contest.kernels.try_emplace(strategy, problem, strategy, whole, make_ranks(given.world, 0));
   }
 }
 
@@ -132,18 +135,19 @@ std::vector<Side> LayerRate::sides() {
   sides.push_back({"peak", [this, &contest] {
                      return peak_gflops(isa_, contest.given.dtype, contest.given.world, 0.1);
                    }});
+  const auto add = [&](std::string name, std::function<double()> run) {
+    sides.push_back({std::move(name), std::move(run), /*on_all_ranks=*/true});
+  };
   for (const bool backward : {false, true}) {
     const std::string pass = kPassNames[backward ? 1 : 0];
-    sides.push_back(
-        {"one_rank " + pass, [&contest, backward] { return contest.alone.front().run(backward); }});
-    sides.push_back({"busy_rank " + pass, [&contest, backward] { return contest.busy(backward); }});
+    add("one_rank " + pass, [&contest, backward] { return contest.alone.front().run(backward); });
+    add("busy_rank " + pass, [&contest, backward] { return contest.busy(backward); });
     for (auto& [strategy, layer] : contest.spread) {
-      sides.push_back(
-          {strategy + " " + pass, [&layer = layer, backward] { return layer.run(backward); }});
+      add(strategy + " " + pass, [&layer = layer, backward] { return layer.run(backward); });
     }
     for (auto& [strategy, kernels] : contest.kernels) {
-      sides.push_back({strategy + " kernels " + pass,
-                       [&kernels = kernels, backward] { return kernels.run(backward); }});
+      add(strategy + " kernels " + pass,
+          [&kernels = kernels, backward] { return kernels.run(backward); });
     }
   }
   return sides;

@@ -9,7 +9,8 @@
 //          "STRATEGY kernels PASS"  its kernel calls alone, on all ranks at once
 //
 // PASS is "forward" or "forward+backward"; all sides but the first two are seconds of one layer.
-// Ranks are threads with one computing thread each, which stay from turn to turn.
+// Ranks have one computing thread each and stay from turn to turn: threads of this process, or
+// processes, each of which makes the same LayerRate (process_ranks.h).
 #pragma once
 
 #include <memory>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "armillary/bench/interleaved_timing.h"
+#include "armillary/bench/thread_ranks.h"
 #include "armillary/plan/problem.h"
 
 namespace armillary::bench {
@@ -32,6 +34,7 @@ struct LayerCase {
   int world = 2;
   std::vector<std::string> strategies = {"ring"};
   bool kernels = true;  ///< Adds the sides "STRATEGY kernels PASS".
+  std::string engine = "threads";  ///< For results; make_ranks decides.
 };
 
 /// Facts about a strategy that are known before anything is timed. Arrays hold a value for forward
@@ -51,7 +54,7 @@ class LayerRate {
  public:
   /// Makes and runs all layers and checks their results. @throws InvalidArgument for a case or a
   /// strategy that is not legal; Error if a result is wrong.
-  explicit LayerRate(const LayerCase& given);
+  explicit LayerRate(const LayerCase& given, const MakeRanks& make_ranks = make_thread_ranks);
   ~LayerRate();
 
   const std::string& isa() const { return isa_; }  ///< Instruction set of the kernel.

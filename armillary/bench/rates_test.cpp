@@ -74,7 +74,7 @@ TEST(MergeRate, IsOfTheTensorsReadAndWritten) {
 }
 
 TEST(Layer, CountsTheBuffersOfItsResults) {
-  Layer layer(small_problem(), "ring", small_sample());
+  Layer layer(small_problem(), "ring", small_sample(), make_thread_ranks(small_problem().world, 0));
   layer.first_run();
   const std::int64_t forward = layer.allocations(false);
   const std::int64_t both = layer.allocations(true);
@@ -85,7 +85,8 @@ TEST(Layer, CountsTheBuffersOfItsResults) {
 
 // Backward has two and a half times the flops of forward.
 TEST(LayerKernels, BackwardIsTimedWithForward) {
-  LayerKernels kernels(small_problem(), "ring", small_sample());
+  LayerKernels kernels(small_problem(), "ring", small_sample(),
+                       make_thread_ranks(small_problem().world, 0));
   const std::vector<Side> sides = {{"forward", [&] { return kernels.run(false); }},
                                    {"both", [&] { return kernels.run(true); }}};
   const TurnSummary turns = take_turns(sides, {.seconds = 0.3});

@@ -19,7 +19,7 @@ Json layer_case(const LayerCase& given, const LayerRate& rate) {
   return {{"bench", "layer"},           {"isa", rate.isa()},      {"dtype", to_string(given.dtype)},
           {"head_dim", given.head_dim}, {"tokens", given.tokens}, {"heads", given.heads},
           {"kv_heads", given.kv_heads}, {"mask", given.mask},     {"layout", given.layout},
-          {"world", given.world}};
+          {"world", given.world},       {"engine", given.engine}};
 }
 
 }  // namespace

@@ -20,22 +20,17 @@ int whole_number(std::string_view flag, std::string_view text, int least, int mo
   return value;
 }
 
-/// The placement that flags give, which have to be all three or none.
-std::optional<Placement> placement_of(const EngineFlags& flags) {
-  const int given = static_cast<int>(!flags.rank.empty()) + static_cast<int>(!flags.world.empty()) +
-                    static_cast<int>(!flags.master.empty());
-  if (given == 0) return {};
-  if (given < 3) {
-    fail<InvalidArgument>("--rank {}, --world {}, --master {}; all three are required, or none",
+/// The placement that flags give, in a run of `world` ranks.
+std::optional<Placement> placement_of(const EngineFlags& flags, int world) {
+  if (flags.rank.empty() && flags.master.empty()) return {};
+  if (flags.rank.empty() || flags.master.empty()) {
+    fail<InvalidArgument>("--rank {}, --master {}; both are required, or none",
                           flags.rank.empty() ? "not given" : flags.rank,
-                          flags.world.empty() ? "not given" : flags.world,
                           flags.master.empty() ? "not given" : flags.master);
   }
-  Placement placement{.launcher = "flags", .engine = "c10d"};
-  placement.world = whole_number("--world", flags.world, 1, INT_MAX);
-  placement.rank = whole_number("--rank", flags.rank, 0, placement.world - 1);
+  Placement placement{.world = world, .local_world = world, .launcher = "flags", .engine = "c10d"};
+  placement.rank = whole_number("--rank", flags.rank, 0, world - 1);
   placement.local_rank = placement.rank;
-  placement.local_world = placement.world;
   const std::size_t colon = flags.master.rfind(':');
   if (colon == std::string::npos || colon == 0) {
     fail<InvalidArgument>("--master is '{}'; HOST:PORT is required", flags.master);
@@ -81,8 +76,8 @@ std::string_view name_of(Engine engine) {
 }
 
 EngineChoice choose_engine(const EngineFlags& flags, const std::optional<Placement>& found,
-                           bool has_mpi) {
-  const std::optional<Placement> by_flags = placement_of(flags);
+                           bool has_mpi, const AskedWorld& asked) {
+  const std::optional<Placement> by_flags = placement_of(flags, asked.world);
   const std::optional<Placement>& placement = by_flags ? by_flags : found;
   const Engine engine =
       flags.engine == "auto" ? engine_of(placement, has_mpi) : parse_engine(flags.engine);
@@ -104,7 +99,7 @@ EngineChoice choose_engine(const EngineFlags& flags, const std::optional<Placeme
   if (engine == Engine::Mpi) {
     if (by_flags) {
       fail<InvalidArgument>(
-          "--rank, --world and --master with --engine mpi; c10d is required, or "
+          "--rank and --master with --engine mpi; c10d is required, or "
           "mpirun without these flags");
     }
     if (!has_mpi) {
@@ -120,16 +115,14 @@ EngineChoice choose_engine(const EngineFlags& flags, const std::optional<Placeme
   } else if (placement->address.empty() || placement->port == 0) {
     fail<InvalidArgument>(
         "--engine c10d without a meeting point: {} sets no MASTER_ADDR and MASTER_PORT; both are "
-        "required, or --rank, --world and --master HOST:PORT",
+        "required, or --rank and --master HOST:PORT",
         placement->launcher);
   }
+  if (placement->world != asked.world) {
+    fail<InvalidArgument>("{} processes that {} started, and {}; equal numbers are required",
+                          placement->world, placement->launcher, asked.where);
+  }
   return {.engine = engine, .placement = placement};
-}
-
-void expect_world(const EngineChoice& choice, int world, std::string_view where) {
-  if (!choice.placement || choice.placement->world == world) return;
-  fail<InvalidArgument>("{} processes that {} started, and {}; equal numbers are required",
-                        choice.placement->world, choice.placement->launcher, where);
 }
 
 }  // namespace armillary::launch

@@ -20,9 +20,8 @@ std::string_view name_of(Engine engine);
 /// The command line of a verb that runs ranks. Empty texts were not given.
 struct EngineFlags {
   std::string engine = "auto";  ///< "auto", "threads", "mpi" or "c10d".
-  // The placement by hand, for c10d.
+  // The placement by hand, for c10d: both or none.
   std::string rank;
-  std::string world;
   std::string master;  ///< "HOST:PORT" of rank 0.
 };
 
@@ -38,18 +37,21 @@ struct EngineChoice {
   int local_world(int world) const { return placement ? placement->local_world : world; }
 };
 
+/// A run of `world` ranks, as `where` asks for: "parallelism.context_parallel_degree = 4".
+struct AskedWorld {
+  int world = 1;
+  std::string where;
+};
+
 /// Chooses by flags, or else by the launcher that started this process, or else threads.
 /// `has_mpi`: this build has MPI.
 ///
 /// Processes that a launcher started never run threads instead: each would do the whole run.
 /// @throws InvalidArgument for an engine that is unknown or not in this build, for flags that do
 /// not belong to the engine or are no numbers, for processes without a launcher or without a
-/// meeting point, and as find_placement. The text says how such a run is started.
+/// meeting point, and if the processes are not as many as the ranks. The text says how such a run
+/// is started.
 EngineChoice choose_engine(const EngineFlags& flags, const std::optional<Placement>& found,
-                           bool has_mpi);
-
-/// Checks that the processes are as many as the ranks that `where` asks for, such as
-/// "parallelism.context_parallel_degree = 4". @throws InvalidArgument with both numbers.
-void expect_world(const EngineChoice& choice, int world, std::string_view where);
+                           bool has_mpi, const AskedWorld& asked);
 
 }  // namespace armillary::launch

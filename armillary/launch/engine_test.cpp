@@ -21,29 +21,36 @@ const std::optional<Placement> kTorchrun = Placement{
 const std::optional<Placement> kSlurm =
     Placement{.rank = 0, .world = 2, .launcher = "Slurm", .engine = "mpi"};
 
+EngineChoice choose(const EngineFlags& flags, const std::optional<Placement>& found) {
+  return choose_engine(flags, found, true, {found ? found->world : 4, "4 ranks"});
+}
+
 void expect_no_choice(const EngineFlags& flags, const std::optional<Placement>& found,
                       const std::string& text, bool has_mpi = true) {
-  EXPECT_THAT([&] { choose_engine(flags, found, has_mpi); },
-              testing::ThrowsMessage<InvalidArgument>(HasSubstr(text)));
+  EXPECT_THAT(
+      [&] {
+        choose_engine(flags, found, has_mpi, {found ? found->world : 2, ""});
+      },
+      testing::ThrowsMessage<InvalidArgument>(HasSubstr(text)));
 }
 
 TEST(Engine, IsThatOfTheLauncher) {
-  EXPECT_EQ(choose_engine({}, kAlone, true).engine, Engine::Threads);
-  EXPECT_EQ(choose_engine({}, kMpirun, true).engine, Engine::Mpi);
-  EXPECT_EQ(choose_engine({}, kTorchrun, true).engine, Engine::C10d);
-  EXPECT_EQ(choose_engine({}, kSlurm, true).engine, Engine::Mpi);
+  EXPECT_EQ(choose({}, kAlone).engine, Engine::Threads);
+  EXPECT_EQ(choose({}, kMpirun).engine, Engine::Mpi);
+  EXPECT_EQ(choose({}, kTorchrun).engine, Engine::C10d);
+  EXPECT_EQ(choose({}, kSlurm).engine, Engine::Mpi);
 
-  const EngineChoice mpi = choose_engine({.engine = "mpi"}, kMpirun, true);
+  const EngineChoice mpi = choose({.engine = "mpi"}, kMpirun);
   EXPECT_FALSE(mpi.is_first());
   EXPECT_EQ(mpi.local_world(4), 2);
-  const EngineChoice threads = choose_engine({.engine = "threads"}, kAlone, true);
+  const EngineChoice threads = choose({.engine = "threads"}, kAlone);
   EXPECT_TRUE(threads.is_first());
   EXPECT_EQ(threads.local_world(4), 4);
 }
 
 TEST(Engine, TakesAPlacementByHandBeforeTheLaunchers) {
   const EngineChoice choice =
-      choose_engine({.rank = "1", .world = "3", .master = "10.0.0.1:29400"}, kMpirun, true);
+      choose_engine({.rank = "1", .master = "10.0.0.1:29400"}, kMpirun, true, {3, "3 ranks"});
   EXPECT_EQ(choice.engine, Engine::C10d);
   EXPECT_EQ(choice.placement->rank, 1);
   EXPECT_EQ(choice.placement->world, 3);
@@ -70,24 +77,20 @@ TEST(Engine, ThatDoesNotFitTheLauncherIsRefused) {
 
 TEST(Engine, RefusesFlagsThatAreIncompleteOrNoNumbers) {
   expect_no_choice({.rank = "1"}, kAlone,
-                   "--rank 1, --world not given, --master not given; all three are required");
-  expect_no_choice({.rank = "2", .world = "2", .master = "h:1"}, kAlone,
+                   "--rank 1, --master not given; both are required, or none");
+  expect_no_choice({.rank = "2", .master = "h:1"}, kAlone,
                    "--rank is '2'; a whole number from 0 to 1 is required");
-  expect_no_choice({.rank = "0", .world = "2", .master = "h"}, kAlone,
-                   "--master is 'h'; HOST:PORT is required");
-  expect_no_choice({.rank = "0", .world = "2", .master = "h:0"}, kAlone,
+  expect_no_choice({.rank = "0", .master = "h"}, kAlone, "--master is 'h'; HOST:PORT is required");
+  expect_no_choice({.rank = "0", .master = "h:0"}, kAlone,
                    "port of --master is '0'; a whole number from 1 to 65535 is required");
-  expect_no_choice({.engine = "mpi", .rank = "0", .world = "2", .master = "h:1"}, kAlone,
-                   "--rank, --world and --master with --engine mpi; c10d is required");
+  expect_no_choice({.engine = "mpi", .rank = "0", .master = "h:1"}, kAlone,
+                   "--rank and --master with --engine mpi; c10d is required");
 }
 
 TEST(Engine, HasAsManyProcessesAsRanks) {
-  expect_world(choose_engine({}, kAlone, true), 7, "anything");
-  expect_world(choose_engine({}, kMpirun, true), 4, "anything");
   EXPECT_THAT(
       [] {
-        expect_world(choose_engine({}, kMpirun, true), 2,
-                     "parallelism.context_parallel_degree = 2");
+        choose_engine({}, kMpirun, true, {2, "parallelism.context_parallel_degree = 2"});
       },
       testing::ThrowsMessage<InvalidArgument>(
           "4 processes that Open MPI started, and parallelism.context_parallel_degree = 2; equal "

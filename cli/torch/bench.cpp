@@ -17,11 +17,13 @@
 #include <vector>
 
 #include "armillary/bench/contender.h"
+#include "armillary/bench/process_ranks.h"
 #include "armillary/bench/result_json.h"
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
 #include "cli/problem_flags.h"
+#include "cli/torch/engine.h"
 #include "cli/verbs.h"
 
 namespace armillary::cli {
@@ -49,6 +51,7 @@ struct BenchFlags {
   bool cores = false;
   bool json = false;
   bool on_request = false;
+  launch::EngineFlags engine;
 };
 
 /// KV heads; as many as query heads if the flag was left out.
@@ -159,25 +162,49 @@ void print_left_out(const bench::TurnSummary& turns, bool json) {
   if (!text.empty()) fmt::print("{}\n", text);
 }
 
-/// Measures one case, prints a line for each result, and with --against one for all sides.
+/// Takes turns with the sides of a rate and prints a line for each result, and with --against one
+/// for all sides.
 template <class Rate, class Case>
-void measure(const Case& given, const BenchFlags& flags) {
-  // Phase 1 of 3: the rate, which checks its results when it is made. Bad flags are refused first.
-  const bench::TurnLimits limits = turn_limits(flags);
-  const double deadline = deadline_s(flags);
-  Rate rate(given);
-  std::vector<bench::Side> sides = rate.sides();
+void measure_rate(const Case& given, const Rate& rate, std::vector<bench::Side> sides,
+                  const BenchFlags& flags) {
   if (flags.on_request) return serve(facts_json(given, rate), sides, std::cin);
-  // Phase 2 of 3: other programs, one after the other; then the turns of all.
-  bench::Contenders others(flags.against, deadline);
+  // Other programs come one after the other; then the turns of all.
+  bench::Contenders others(flags.against, deadline_s(flags));
   others.add_sides(sides);
-  const bench::TurnSummary turns = take_turns(sides, limits);
-  // Phase 3 of 3: the results.
+  const bench::TurnSummary turns = take_turns(sides, turn_limits(flags));
   for (const nlohmann::ordered_json& line : result_lines(given, rate, turns)) {
     flags.json ? print_json(line) : fmt::print("{}\n", as_text(line));
   }
   if (!flags.against.empty()) print_turns(turns, others, flags.json);
   print_left_out(turns, flags.json);
+}
+
+/// Measures one case. Bad flags are refused before the rate, which checks its results, is made.
+template <class Rate, class Case>
+void measure(const Case& given, const BenchFlags& flags) {
+  turn_limits(flags);
+  deadline_s(flags);
+  Rate rate(given);
+  measure_rate(given, rate, rate.sides(), flags);
+}
+
+/// The same for a layer, whose ranks may be processes: rank 0 measures and prints, the others run
+/// what it calls.
+void measure_layer(bench::LayerCase given, const BenchFlags& flags) {
+  const launch::EngineChoice choice =
+      choose_engine(flags.engine, {given.world, fmt::format("--world {}", given.world)});
+  if (choice.engine == launch::Engine::Threads) return measure<bench::LayerRate>(given, flags);
+  given.engine = launch::name_of(choice.engine);
+  turn_limits(flags);
+  run_ranks_on(choice, given.world, deadline_s(flags), [&](comm::Communicator& comm) {
+    bench::Processes processes(comm);
+    bench::LayerRate rate(given,
+                          [&](int world, int owner) { return processes.make_ranks(world, owner); });
+    const std::vector<bench::Side> sides = rate.sides();
+    if (comm.rank() != 0) return processes.follow(sides);
+    measure_rate(given, rate, processes.lead(sides), flags);
+    processes.dismiss();
+  });
 }
 
 /// Lets other programs take turns, without a side of this one except the cores.
@@ -291,7 +318,7 @@ void add_layer(CLI::App& verb, int& exit_code) {
   bench.add_shape("Tokens of a rank [1024]");
   bench.add_problem();
   bench.add("--layout", bench.flags->layout, "Which tokens live on which rank [zigzag]");
-  bench.add("--world", bench.flags->world, "Ranks, a thread each [2]");
+  bench.add("--world", bench.flags->world, "Ranks: threads, or processes as --engine says [2]");
   bench.app
       ->add_option("--strategy", bench.flags->strategies,
                    "May be given several times: they take turns [ring]")
@@ -306,8 +333,13 @@ void add_layer(CLI::App& verb, int& exit_code) {
       "over\nthe ranks, over theirs; `busy` is against one rank while all cores work.\n"
       "\nExamples:\n"
       "  armillary bench layer --tokens 2048 --strategy ring --strategy usp:u=2 --json\n"
-      "  armillary bench layer --tokens 16 --heads 1 --head-dim 8\n");
-  bench.measures<bench::LayerRate>(layer_case, exit_code);
+      "  armillary bench layer --tokens 16 --heads 1 --head-dim 8\n"
+      "  armillary launch -n 2 -- bench layer --tokens 8192\n");
+  add_engine_flags(*bench.app, bench.flags->engine);
+  bench.app->callback([flags = bench.flags, &exit_code] {
+    measure_layer(layer_case(*flags), *flags);
+    exit_code = kDone;
+  });
 }
 
 void add_merge(CLI::App& verb, int& exit_code) {

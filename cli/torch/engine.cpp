@@ -14,12 +14,12 @@ void add_engine_flags(CLI::App& verb, launch::EngineFlags& flags) {
   add("--engine", flags.engine,
       "threads, mpi, c10d, or auto: as the launcher of this process meets [auto]");
   add("--rank", flags.rank, "Of this process, for c10d without a launcher");
-  add("--world", flags.world, "Processes, likewise");
   add("--master", flags.master, "HOST:PORT of rank 0, likewise");
 }
 
-launch::EngineChoice choose_engine(const launch::EngineFlags& flags) {
-  return launch::choose_engine(flags, launch::find_placement(), comm::mpi_available());
+launch::EngineChoice choose_engine(const launch::EngineFlags& flags,
+                                   const launch::AskedWorld& asked) {
+  return launch::choose_engine(flags, launch::find_placement(), comm::mpi_available(), asked);
 }
 
 void run_ranks_on(const launch::EngineChoice& choice, int world, double timeout_s,

@@ -89,10 +89,9 @@ void run_train(const TrainArguments& arguments) {
     print(train::print_recipe(recipe));
     return;
   }
-  const launch::EngineChoice choice = choose_engine(arguments.engine);
   const auto world = static_cast<int>(recipe.parallelism.context_parallel_degree);
-  launch::expect_world(choice, world,
-                       fmt::format("parallelism.context_parallel_degree = {}", world));
+  const launch::EngineChoice choice = choose_engine(
+      arguments.engine, {world, fmt::format("parallelism.context_parallel_degree = {}", world)});
   // The estimate, which needs the documents for their masks.
   const train::PackedText text = train::load_text(recipe.training);
   const train::Estimate estimate = train::estimate(recipe, text);

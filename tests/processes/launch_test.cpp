@@ -15,6 +15,7 @@
 #include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -174,6 +175,24 @@ TEST_F(Launch, TrainsTheSameBitsOnProcessesAsOnThreads) {
   EXPECT_EQ(losses(), on_threads);
   EXPECT_THAT(outcome.output, HasSubstr("[rank 0] step: 20"));
   EXPECT_THAT(outcome.output, testing::Not(HasSubstr("[rank 1] step:")));
+}
+
+TEST_F(Launch, MeasuresALayerOnProcesses) {
+  const Outcome outcome =
+      run(launched(2,
+                   {"bench", "layer", "--tokens", "16", "--heads", "2", "--head-dim", "8",
+                    "--strategy", "ring", "--strategy", "ulysses", "--seconds", "0", "--json"},
+                   {"--no-prefix"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  std::istringstream lines(outcome.output);
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const auto row = nlohmann::json::parse(line);
+    EXPECT_EQ(row["engine"], "mpi");
+    EXPECT_LT(row["max_error"], 1e-5);
+    EXPECT_GT(row["seconds"], row["kernel_seconds"]);
+  }
+  EXPECT_EQ(count, 4) << "two strategies, two passes";
 }
 
 TEST_F(Launch, AKilledRankEndsAllWithItsName) {

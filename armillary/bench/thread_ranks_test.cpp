@@ -1,4 +1,4 @@
-#include "armillary/bench/ranks.h"
+#include "armillary/bench/thread_ranks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ void pause(std::chrono::milliseconds length) {
 }
 
 TEST(Ranks, AreTheSameThreadsInEveryRun) {
-  Ranks ranks(2);
+  ThreadRanks ranks(2);
   std::array<std::thread::id, 2> first, second;
   ranks.run([&](comm::Communicator& comm) { first[comm.rank()] = std::this_thread::get_id(); });
   ranks.run([&](comm::Communicator& comm) { second[comm.rank()] = std::this_thread::get_id(); });
@@ -33,7 +33,7 @@ TEST(Ranks, AreTheSameThreadsInEveryRun) {
 }
 
 TEST(Ranks, TheTimeIsThatOfTheSlowest) {
-  Ranks ranks(2);
+  ThreadRanks ranks(2);
   const double seconds = ranks.run([](comm::Communicator& comm) {
     if (comm.rank() == 0) return;
     pause(std::chrono::milliseconds(20));
@@ -44,7 +44,7 @@ TEST(Ranks, TheTimeIsThatOfTheSlowest) {
 // Timed works begin when the untimed works of all ranks are over. A busy machine keeps these bounds
 // too.
 TEST(Ranks, OnlyTimedRepeatsCount) {
-  Ranks ranks(2);
+  ThreadRanks ranks(2);
   std::array<int, 2> count = {};
   std::array<Clock::time_point, 2> ends_of_untimed;
   const double seconds = ranks.run(
@@ -59,7 +59,7 @@ TEST(Ranks, OnlyTimedRepeatsCount) {
 }
 
 TEST(Ranks, TheTimeIsThatOfOne) {
-  Ranks ranks(1);
+  ThreadRanks ranks(1);
   const Clock::time_point begin = Clock::now();
   const double seconds = ranks.run(
       [](comm::Communicator& /*comm*/) { pause(std::chrono::milliseconds(100)); }, {.timed = 3});
@@ -74,7 +74,7 @@ TEST(Ranks, WhatIsLongIsTimedOnce) {
 }
 
 TEST(Ranks, AFailureIsTheCallers) {
-  Ranks ranks(2);
+  ThreadRanks ranks(2);
   const auto fails = [](comm::Communicator& comm) {
     if (comm.rank() == 1) fail<InvalidArgument>("rank 1 cannot");
   };
@@ -82,7 +82,7 @@ TEST(Ranks, AFailureIsTheCallers) {
 }
 
 TEST(RanksError, NoRanks) {
-  EXPECT_THAT([] { Ranks(0); },
+  EXPECT_THAT([] { ThreadRanks(0); },
               testing::ThrowsMessage<InvalidArgument>("bench: world 0; at least 1 is required"));
 }
 

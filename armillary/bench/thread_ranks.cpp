@@ -1,7 +1,7 @@
 // A thread of its own holds the group of ranks, whose threads wait for works in serve(). Works are
 // numbered: a rank knows by the number that there is a new one, and so does the caller that it is
 // done. All timed repeats lie between two barriers.
-#include "armillary/bench/ranks.h"
+#include "armillary/bench/thread_ranks.h"
 
 #include <ATen/Parallel.h>
 
@@ -26,7 +26,7 @@ Repeats repeats_for(double seconds) {
   return {.untimed = 1, .timed = static_cast<int>(std::clamp(0.002 / seconds, 1.0, 1000.0))};
 }
 
-Ranks::Ranks(int world) {
+ThreadRanks::ThreadRanks(int world) {
   if (world < 1) fail<InvalidArgument>("bench: world {}; at least 1 is required", world);
   group_ = std::jthread([this, world] {
     try {
@@ -42,11 +42,11 @@ Ranks::Ranks(int world) {
   });
 }
 
-Ranks::~Ranks() {
-  start({});
+ThreadRanks::~ThreadRanks() {
+  ThreadRanks::start({}, {});
 }
 
-void Ranks::start(Work work, Repeats repeats) {
+void ThreadRanks::start(Work work, Repeats repeats) {
   ARMILLARY_CHECK(repeats.timed > 0);
   const std::lock_guard lock(mutex_);
   work_ = std::move(work);
@@ -55,7 +55,7 @@ void Ranks::start(Work work, Repeats repeats) {
   changed_.notify_all();
 }
 
-double Ranks::wait() {
+double ThreadRanks::wait() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return done_ == started_ || over_; });
   if (error_) std::rethrow_exception(error_);
@@ -63,14 +63,14 @@ double Ranks::wait() {
 }
 
 // The first rank decides: rank 0 may be the last to wake up behind the barrier.
-void Ranks::note_start(int work) {
+void ThreadRanks::note_start(int work) {
   const std::lock_guard lock(mutex_);
   if (begun_ == work) return;
   begun_ = work;
   begin_ = Clock::now();
 }
 
-void Ranks::serve(comm::Communicator& comm) {
+void ThreadRanks::serve(comm::Communicator& comm) {
   at::set_num_threads(1);  // ranks are the threads
   for (int next = 1;; ++next) {
     // Waits for the next work.
@@ -98,6 +98,10 @@ void Ranks::serve(comm::Communicator& comm) {
     done_ = next;
     changed_.notify_all();
   }
+}
+
+std::unique_ptr<Ranks> make_thread_ranks(int world, int /*owner*/) {
+  return std::make_unique<ThreadRanks>(world);
 }
 
 }  // namespace armillary::bench
