@@ -54,7 +54,7 @@ class Layer {
   std::vector<at::Tensor> joined(const std::vector<std::vector<at::Tensor>>& parts) const;
 
   std::vector<at::Tensor> rows_;  ///< By rank: global positions of its tokens.
-  std::int64_t tokens_ = 0;       ///< Of all ranks.
+  std::int64_t tokens_ = 0;       ///< Sum over all ranks.
   std::vector<Sample> parts_;     ///< By rank: its tokens.
   attention::AttentionOptions options_;
   std::array<Repeats, 2> repeats_;  ///< Without and with backward.

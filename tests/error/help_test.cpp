@@ -129,9 +129,10 @@ TEST(VerbError, VerbsThatDoNotExist) {
   expect_error({"Verify"}, Eq("unknown verb 'Verify'; " + required + "; nearest: verify"));
   expect_error({"simulate"}, Eq("unknown verb 'simulate'; " + required));
   expect_error({""}, Eq("unknown verb ''; " + required));
-  expect_error({"--world", "4"}, Eq("flag '--world' before the verb; plan, verify, train, bench "
-                                    "or doctor is required first, or "
-                                    "--help"));
+  expect_error({"--world", "4"},
+               Eq("flag '--world' before the verb; plan, verify, launch, train, bench "
+                  "or doctor is required first, or "
+                  "--help"));
   expect_error({"plan", "verify"}, Eq("The following argument was not expected: verify"));
 }
 

@@ -1,0 +1,117 @@
+"""Training and attention through mpirun over hosts that are network namespaces of this machine: results are
+those of threads, and between hosts travels what the plan says."""
+
+import json
+import os
+import pathlib
+import subprocess
+import time
+
+import hosts as emulated
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = ROOT / "build" / "bin"
+WHY_NOT = emulated.why_not() or ("" if (BIN / "bytes_between_hosts").exists() else "a build without MPI")
+pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=f"[SKIP] {WHY_NOT}")
+
+
+def recipe(folder, world, steps, *more):
+    settings = [
+        f"training.dataset_path={ROOT}/docs/architecture.md",
+        f"job.dump_folder={folder}/run",
+        f"parallelism.context_parallel_degree={world}",
+        f"training.steps={steps}",
+        "training.seq_len=512",
+        "model.dim=64",
+        "model.n_layers=2",
+        *more,
+    ]
+    flags = [word for setting in settings for word in ("--set", setting)]
+    return [BIN / "armillary", "train", ROOT / "recipes" / "default.toml", *flags]
+
+
+def losses(folder):
+    lines = (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [(step["loss"], step["grad_norm"]) for step in map(json.loads, lines)]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_training_over_hosts_has_the_losses_of_threads(tmp_path, count):
+    done = subprocess.run(recipe(tmp_path, 4, 5), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    on_threads = losses(tmp_path)
+    with emulated.Hosts(count, "1gbit") as hosts:
+        done = hosts.mpirun(4, recipe(tmp_path, 4, 5))
+    assert done.returncode == 0, done.stderr
+    assert len(on_threads) == 5
+    assert losses(tmp_path) == on_threads
+
+
+@pytest.mark.parametrize(
+    ("count", "strategies"),
+    [
+        (2, ["ring", "usp:u=2", "double_ring:window=2", "tokenring:nodes=2"]),
+        (4, ["startrail:c=2,placement=p2p_intra", "startrail:c=2,placement=collect_intra", "allgather"]),
+    ],
+)
+def test_between_hosts_travels_what_the_plan_says(count, strategies):
+    world = 4 if count == 2 else 8
+    with emulated.Hosts(count) as hosts:
+        done = hosts.mpirun(world, [BIN / "bytes_between_hosts", 2048, world // count, *strategies])
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["strategy"] for row in rows] == strategies
+    for row in rows:
+        assert row["planned_bytes"] > 1e6
+        assert row["given_bytes"] == row["planned_bytes"], row
+        # Headers, acknowledgements and barriers.
+        assert row["planned_bytes"] < row["wire_bytes"] < 1.03 * row["planned_bytes"], row
+    print(rows)
+
+
+def ranks_of(folder):
+    """Pids of the processes that train in this folder, on all hosts."""
+    found = []
+    for process in pathlib.Path("/proc").iterdir():
+        try:
+            words = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if words.startswith(str(BIN / "armillary-torch").encode()) and str(folder).encode() in words:
+            found.append(process.name)
+    return found
+
+
+def wait_for(condition, seconds):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
+
+
+def test_a_link_that_goes_down_ends_all_ranks(tmp_path):
+    deadline_s = 2
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    with emulated.Hosts(2) as hosts:
+        command = recipe(tmp_path, 2, 100000, f"comm.train_timeout_seconds={deadline_s}")
+        with (
+            open(tmp_path / "err", "w", encoding="utf-8") as err,
+            subprocess.Popen(hosts.mpirun_command(2, command), stdout=err, stderr=err) as running,
+        ):
+            try:
+                assert wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") > 3, 60)
+                assert len(ranks_of(tmp_path)) == 2
+                hosts.link(1, "down")
+                began = time.monotonic()
+                assert wait_for(lambda: not ranks_of(tmp_path), 30)
+                seconds = time.monotonic() - began
+            finally:
+                running.kill()  # mpirun would wait for its other daemon for ever
+    assert f"not done after {deadline_s}" in (tmp_path / "err").read_text(encoding="utf-8")
+    assert seconds < deadline_s + 4, "a second, and slow machines"
+
+
+def test_nothing_is_left():
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    assert f"ar{os.getpid()}" not in listed
