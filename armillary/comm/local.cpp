@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "armillary/comm/local_group.h"
+#include "armillary/comm/reason.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
@@ -44,17 +45,6 @@ class LocalCommunicator : public Communicator {
   std::pmr::unsynchronized_pool_resource memory_;  ///< Holds this rank's messages under way.
 };
 
-/// Text of any exception, as the reason of an abort.
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "an exception of unknown type";
-  }
-}
-
 }  // namespace
 
 void run_ranks(int world, const std::function<void(Communicator&)>& body,
@@ -71,7 +61,7 @@ void run_ranks(int world, const std::function<void(Communicator&)>& body,
       body(communicator);
     } catch (...) {
       errors[rank] = std::current_exception();
-      group.abort(rank, text_of(errors[rank]));
+      group.abort(rank, reason_of(errors[rank]));
     }
   };
   // If a thread cannot be made, the ranks that have begun are ended by an abort in its name.

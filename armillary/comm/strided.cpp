@@ -56,6 +56,17 @@ std::int64_t total_bytes(std::span<const Strided> parts) {
   return total;
 }
 
+std::byte* one_row(std::span<const Strided> parts) {
+  std::byte* begin = nullptr;
+  for (const Strided& part : parts) {
+    if (part.rows == 0 || part.row_bytes == 0) continue;
+    const bool in_a_row = part.rows == 1 || part.stride_bytes == part.row_bytes;
+    if (begin || !in_a_row) return nullptr;
+    begin = part.data;
+  }
+  return begin;
+}
+
 void copy_strided(std::span<const Strided> from, std::span<const Strided> to) {
   Cursor source(from);
   Cursor target(to);

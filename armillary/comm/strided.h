@@ -34,6 +34,10 @@ Strided whole(std::span<T> values) {
 /// Bytes of a message: the sum of rows * row_bytes. @throws InvalidArgument if it overflows.
 std::int64_t total_bytes(std::span<const Strided> parts);
 
+/// The begin of the bytes of `parts` if they lie in one row, else null; null also if there are
+/// none.
+std::byte* one_row(std::span<const Strided> parts);
+
 /// Copies the bytes of `from`, one part after the other, row by row, into those of `to`, in the
 /// same order. Parts and rows of the two may differ: 3 rows of 4 bytes fill 2 rows of 6. Requires
 /// equal total bytes, and memory that does not overlap. Cost: one memcpy per run that is contiguous

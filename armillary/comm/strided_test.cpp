@@ -24,6 +24,16 @@ TEST(Strided, CountsBytes) {
   EXPECT_THROW(total_bytes(sum), InvalidArgument);
 }
 
+TEST(Strided, FindsBytesThatLieInOneRow) {
+  std::byte memory[64];
+  const auto begin = [](std::vector<Strided> parts) { return one_row(parts); };
+  EXPECT_EQ(begin({}), nullptr);
+  EXPECT_EQ(begin({{memory, 0, 9, 9}, {memory + 8, 1, 5, 0}, {memory, 4, 0, 1}}), memory + 8);
+  EXPECT_EQ(begin({{memory, 3, 5, 5}}), memory);
+  EXPECT_EQ(begin({{memory, 3, 5, 7}}), nullptr);
+  EXPECT_EQ(begin({{memory, 1, 5, 5}, {memory + 5, 1, 5, 5}}), nullptr);
+}
+
 /// Cuts `bytes` into random parts with gaps; returns them and, in order, the offset of each byte.
 std::pair<std::vector<Strided>, std::vector<std::int64_t>> random_parts(std::byte* memory,
                                                                         std::int64_t bytes,

@@ -50,7 +50,7 @@ class MpiGroup {
   int rank() const { return rank_; }
   int world() const { return world_; }
   /// Memory for messages that are packed.
-  MpiBuffers& buffers() { return buffers_; }
+  PackBuffers& buffers() { return buffers_; }
 
   // The calls of Communicator.
 
@@ -147,7 +147,7 @@ class MpiGroup {
   MPI_Comm control_ = MPI_COMM_NULL;
   std::vector<MPI_Comm> lanes_;
   std::optional<MpiAlarm> alarm_;
-  MpiBuffers buffers_;
+  PackBuffers buffers_;
 
   std::map<Source, Channel> channels_;
   std::vector<int> receives_waiting_;  ///< Per lane: receives that wait for pieces.

@@ -5,6 +5,7 @@
 
 #include "armillary/comm/mpi/group.h"
 #include "armillary/comm/mpi/process.h"
+#include "armillary/comm/reason.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
@@ -34,17 +35,6 @@ class MpiCommunicator : public Communicator {
 
   MpiGroup& group_;
 };
-
-/// Text of any exception, as the reason of an abort.
-std::string reason_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "an exception of unknown type";
-  }
-}
 
 /// @throws InvalidArgument if an option is out of range, on each rank before MPI is called.
 void expect_legal(const MpiOptions& options) {

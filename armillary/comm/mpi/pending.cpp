@@ -8,20 +8,6 @@
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
-namespace {
-
-/// The bytes of `parts` if they lie in one row, else null.
-std::byte* one_row(std::span<const Strided> parts, std::int64_t bytes) {
-  for (const Strided& part : parts) {
-    // A part with all bytes is the only one that has any.
-    if (part.rows * part.row_bytes != bytes) continue;
-    const bool in_a_row = part.rows == 1 || part.stride_bytes == part.row_bytes;
-    return in_a_row ? part.data : nullptr;
-  }
-  return nullptr;
-}
-
-}  // namespace
 
 MpiPending::MpiPending(MpiGroup& group, const Message& message, std::int64_t piece_bytes)
     : Pending(message, total_bytes(message.parts)), group_(group), piece_bytes_(piece_bytes) {
@@ -32,7 +18,7 @@ MpiPending::MpiPending(MpiGroup& group, const Message& message, std::int64_t pie
   }
   pieces_ = static_cast<int>(pieces);
   if (bytes() == 0) return;
-  memory_ = one_row(message.parts, bytes());
+  memory_ = one_row(message.parts);
   if (memory_) return;
   // A send is packed at once; a receive keeps its parts until its bytes are there.
   parts_.assign(message.parts.begin(), message.parts.end());

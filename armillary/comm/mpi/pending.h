@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "armillary/comm/communicator.h"
-#include "armillary/comm/mpi/buffers.h"
+#include "armillary/comm/pack_buffers.h"
 
 namespace armillary::comm {
 
@@ -63,7 +63,7 @@ class MpiPending : public Pending {
   int under_way_ = 0;
   bool is_under_way_ = false;
   std::byte* memory_ = nullptr;  ///< All bytes in a row: the caller's memory or the buffer.
-  MpiBuffers::Buffer buffer_;    ///< Packed bytes; none if the memory is one row.
+  PackBuffers::Buffer buffer_;   ///< Packed bytes; none if the memory is one row.
   std::atomic<std::uint64_t> place_{0};
 };
 

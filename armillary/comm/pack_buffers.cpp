@@ -1,10 +1,10 @@
-#include "armillary/comm/mpi/buffers.h"
+#include "armillary/comm/pack_buffers.h"
 
 #include <utility>
 
 namespace armillary::comm {
 
-MpiBuffers::Buffer MpiBuffers::take(std::int64_t bytes) {
+PackBuffers::Buffer PackBuffers::take(std::int64_t bytes) {
   {
     const std::lock_guard lock(mutex_);
     // The last one given back is the likeliest to be in the caches.
@@ -19,7 +19,7 @@ MpiBuffers::Buffer MpiBuffers::take(std::int64_t bytes) {
   return {std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes)), bytes};
 }
 
-void MpiBuffers::give_back(Buffer buffer) {
+void PackBuffers::give_back(Buffer buffer) {
   const std::lock_guard lock(mutex_);
   if (bytes_kept_ + buffer.bytes > kMostKept) return;
   bytes_kept_ += buffer.bytes;

@@ -1,4 +1,4 @@
-// buffers.h: memory for messages that are packed. Internal to mpi.h.
+// pack_buffers.h: memory for messages that are packed. Internal to engines of processes.
 //
 // New memory of a large buffer costs a page fault per 4 KiB, as much as the copy into it, so
 // buffers are kept for later messages.
@@ -13,7 +13,7 @@
 namespace armillary::comm {
 
 /// The buffers of one rank of a group. Functions may be called from any thread.
-class MpiBuffers {
+class PackBuffers {
  public:
   /// Memory of `bytes` bytes, without a value. `bytes` is 0 if there is no buffer.
   struct Buffer {
