@@ -113,13 +113,14 @@ function(armillary_test name)
   endforeach()
 endfunction()
 
-# armillary_cross_test(<name> USES <folder>... [SHARDS <n>] [PROGRAM]): the test program of tests/<name>/, for
-# what crosses folders. With PROGRAM it may start the program armillary, at ARMILLARY_PROGRAM, and read files below
+# armillary_cross_test(<name> USES <folder>... [ALSO <file>...] [SHARDS <n>] [PROGRAM]): the test program of tests/<name>/,
+# for what crosses folders, with the sources ALSO of other folders of tests/. With PROGRAM it may start the program armillary, at ARMILLARY_PROGRAM, and read files below
 # ARMILLARY_SOURCE_DIR.
 function(armillary_cross_test name)
-  cmake_parse_arguments(arg "PROGRAM" "SHARDS" "USES" ${ARGN})
+  cmake_parse_arguments(arg "PROGRAM" "SHARDS" "USES;ALSO" ${ARGN})
   list(TRANSFORM arg_USES PREPEND armillary_)
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
+  list(APPEND tests ${arg_ALSO})
   armillary_test(${name} SOURCES ${tests} LIBS ${arg_USES} SHARDS ${arg_SHARDS})
   if(arg_PROGRAM AND TARGET armillary_${name}_test AND TARGET armillary)
     target_compile_definitions(armillary_${name}_test PRIVATE
@@ -146,6 +147,16 @@ function(armillary_mpi_tests name)
     set_tests_properties(${test} PROPERTIES LABELS ${name} PROCESSORS 2 TIMEOUT 330
       SKIP_REGULAR_EXPRESSION "\\[SKIP\\] no MPI"
       ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+  endforeach()
+endfunction()
+
+# armillary_c10d_tests(<name> <n>...): the ctest tests <name>_<n>, which run the test program <name> with --processes=<n>.
+# It starts itself as n processes.
+function(armillary_c10d_tests name)
+  foreach(processes ${ARGN})
+    set(test ${name}_${processes})
+    add_test(NAME ${test} COMMAND armillary_${name}_test --processes=${processes} --gtest_brief=1)
+    set_tests_properties(${test} PROPERTIES LABELS ${name} PROCESSORS 2 TIMEOUT 330 ENVIRONMENT "OMP_NUM_THREADS=1")
   endforeach()
 endfunction()
 

@@ -2,8 +2,9 @@
 //
 // It has point-to-point messages that never block, waits that always end, and one abort for all
 // ranks. It is not a collective library (collectives.h is built on it) and knows nothing of tensors
-// or plans. An implementation is called an engine. This library has two, threads of one process
-// (local.h) and processes of MPI (mpi.h); the contract is such that NCCL can be one too.
+// or plans. An implementation is called an engine. This library has three, threads of one process
+// (local.h), processes of MPI (mpi.h) and processes of a PyTorch process group (c10d.h); the
+// contract is such that NCCL can be one too.
 //
 //   rank 0   isend(peer 1, lane 2, parts) ---. n-th with n-th, per (sender, receiver, lane)
 //   rank 1   irecv(peer 0, lane 2, parts) <--'
@@ -131,8 +132,8 @@ class Communicator {
 
   /// Whether the message is over: the bytes of a receive are there, the memory of a send may be
   /// written again. Calling it repeatedly is enough to make progress. A request that is done stays
-  /// done, also after a failure. Cost: one atomic load (local), one MPI_Test, one event query
-  /// (NCCL).
+  /// done, also after a failure. Cost: one atomic load (local), one MPI_Test, one mutex (c10d), one
+  /// event query (NCCL).
   bool done(const Request& request);
 
   /// Returns when the request is done.

@@ -1,8 +1,8 @@
 #include "cli/torch/engine.h"
 
+#include "armillary/comm/c10d.h"
 #include "armillary/comm/local.h"
 #include "armillary/comm/mpi.h"
-#include "armillary/core/error.h"
 
 namespace armillary::cli {
 
@@ -30,7 +30,12 @@ void run_ranks_on(const launch::EngineChoice& choice, int world, double timeout_
     case launch::Engine::Mpi:
       return comm::run_mpi_rank(body, {.timeout_s = timeout_s, .lanes = 32, .world = world});
     case launch::Engine::C10d:
-      fail<InvalidArgument>("--engine c10d is not in this build; threads or mpi is required");
+      return comm::run_c10d_rank(body,
+                                 {.rank = choice.placement->rank,
+                                  .world = world,
+                                  .host = choice.placement->address,
+                                  .port = choice.placement->port},
+                                 {.timeout_s = timeout_s, .lanes = 32});
   }
 }
 

@@ -1,0 +1,91 @@
+// alarm.h: the failure of a group of processes, and the way it reaches all ranks beside the data.
+// Internal to c10d.h.
+//
+//   rank 2   raise(2, reason) --- notice ---> a thread for each peer, on ranks 0, 1, 3 -> raised
+//   rank 1   is killed: its connections close ---> rank 0, 2, 3 raise(1, ..)
+//
+// Notices travel in a group of Gloo of their own, so no message of data is before them.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "armillary/comm/c10d/gloo.h"
+#include "armillary/core/error.h"
+
+namespace armillary::comm {
+
+/// One rank's end of the alarm. Only the first failure counts, as this rank sees it. Functions may
+/// be called from any thread, except leave().
+class C10dAlarm {
+ public:
+  /// `control` is a group of Gloo that carries nothing else. `on_raise` is called once, by the
+  /// thread that raises or learns of the failure; it must not call the alarm.
+  C10dAlarm(GlooBackend control, std::function<void()> on_raise);
+  C10dAlarm(const C10dAlarm&) = delete;
+  C10dAlarm& operator=(const C10dAlarm&) = delete;
+  /// Gives notices up to a second to leave, then closes the connections.
+  ~C10dAlarm();
+
+  /// Records the first failure, in the name of `rank`, and tells the peers; does nothing for later
+  /// ones. Does not wait.
+  void raise(int rank, const std::string& reason);
+  bool raised() const { return raised_.load(std::memory_order_acquire); }
+  /// Whether a failure is known now or within `time`.
+  bool wait_raised(std::chrono::milliseconds time);
+  /// The rank that failed first. Requires raised().
+  int failed_rank() const { return failed_rank_; }
+  /// "rank R failed: <reason>". Requires raised().
+  CommError error() const;
+
+  /// Tells the peers that this rank has left, and returns when all have, or one has failed.
+  void leave();
+
+ private:
+  enum class Kind : std::int32_t { Failure, Left };
+
+  struct Notice {
+    Kind kind = Kind::Failure;
+    std::int32_t rank = -1;
+    std::array<char, 1016> reason = {};  ///< Padded with zeros; never full.
+  };
+
+  /// A notice on its way. It stays where it is until Gloo has sent it.
+  struct Outgoing {
+    Notice notice;
+    std::vector<GlooWork> works;
+  };
+
+  /// Records the failure unless there is one. Returns whether it is the first.
+  bool record(int rank, const std::string& reason);
+  /// Starts to send a copy of the notice to every other rank.
+  void send_to_all(const Notice& notice);
+  /// The thread of one peer: takes its notices until it has left or is gone.
+  void listen(int peer);
+  void listen_to_notices(int peer);
+
+  const GlooBackend control_;
+  const std::function<void()> on_raise_;
+
+  std::mutex mutex_;  ///< Guards all that follows, and calls of `control_` except waits.
+  std::condition_variable changed_;
+  std::atomic<bool> raised_{false};
+  int failed_rank_ = -1;
+  std::string text_;
+  int peers_left_ = 0;  ///< Peers that have told that they left.
+  bool closing_ = false;
+  std::list<Outgoing> outgoing_;
+  std::vector<Notice> incoming_;     ///< Per rank: memory of the receive that its thread waits for.
+  std::vector<GlooWork> listening_;  ///< Per rank: that receive.
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace armillary::comm

@@ -1,0 +1,2 @@
+// gloo/transport/device.h: declared in gloo/context.h.
+#pragma once

@@ -1,0 +1,284 @@
+// Messages between processes. A message is given to Gloo when it starts, and Gloo moves it by a
+// thread of its own; what remains is to learn that it is over. The order of this file: starting;
+// waiting, by the rank and by workers; failure and the end of a group.
+#include "armillary/comm/c10d/group.h"
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+#include <utility>
+
+#include "armillary/core/error.h"
+
+namespace armillary::comm {
+namespace {
+
+// A rank whose workers wait yields its core between looks for so long, then it sleeps.
+constexpr std::chrono::microseconds kAwake(100);
+// A peer whose connection broke has so long to tell its reason.
+constexpr std::chrono::milliseconds kReason(500);
+
+constexpr auto kNoDeadline = std::chrono::steady_clock::time_point::max();
+
+/// The time until the deadline, for Gloo: at least 1 ms, as 0 has a meaning of its own.
+std::chrono::milliseconds until(std::chrono::steady_clock::time_point deadline) {
+  if (deadline == kNoDeadline) return kForever;
+  const auto rest = deadline - std::chrono::steady_clock::now();
+  return std::max(std::chrono::ceil<std::chrono::milliseconds>(rest), std::chrono::milliseconds(1));
+}
+
+}  // namespace
+
+C10dPending::~C10dPending() {
+  if (channel_ && !done()) group_.withdraw(*this);
+}
+
+std::size_t first_c10d_done(std::span<const Request> requests) {
+  std::size_t first = requests.size();
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (!requests[i]) continue;
+    const std::uint64_t place = static_cast<const C10dPending&>(*requests[i]).place();
+    if (place == 0 || place >= least) continue;  // Not done, or done later.
+    first = i;
+    least = place;
+  }
+  return first;
+}
+
+C10dGroup::C10dGroup(C10dConnections connections)
+    : store_(std::move(connections.store)), data_(std::move(connections.data)) {
+  alarm_.emplace(std::move(connections.control), [this] { interrupt_all(); });
+}
+
+C10dGroup::~C10dGroup() {
+  {
+    const Lock lock(mutex_);
+    closing_ = true;
+  }
+  has_work_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+  if (alarm_->raised()) close_connections();
+}
+
+void C10dGroup::start(std::span<const Message> batch, std::span<Request> requests) {
+  throw_if_failed();
+  // All messages are made, and packed, before the first of them is under way.
+  std::vector<C10dPending*> started;
+  started.reserve(batch.size());
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i].lane >= kMostC10dLanes) {
+      fail<CommError>("split: lane {} of {} that have tags; fewer groups are required",
+                      batch[i].lane, kMostC10dLanes);
+    }
+    auto request = std::make_shared<C10dPending>(*this, buffers_, batch[i]);
+    started.push_back(request.get());
+    requests[i] = std::move(request);
+  }
+  // Receives first, so that sends of peers find their memory.
+  for (const Direction direction : {Direction::Receive, Direction::Send}) {
+    for (C10dPending* message : started) {
+      if (message->direction() != direction) continue;
+      try {
+        message->transfer().post(*data_);
+      } catch (const std::exception& e) {
+        message->transfer().release();
+        lose(message->peer(), first_line(e));
+        throw_if_failed();
+      }
+      const Lock lock(mutex_);
+      Channel& channel = channels_[{direction, message->peer(), message->lane()}];
+      message->set_channel(channel);
+      channel.messages.push_back(message);
+    }
+  }
+  throw_if_failed();
+}
+
+bool C10dGroup::finish_first(Lock& lock, Channel& channel, Clock::time_point deadline) {
+  C10dPending* const message = channel.messages.front();
+  C10dTransfer& transfer = message->transfer();
+  lock.unlock();
+  auto outcome = C10dTransfer::Outcome::Interrupted;
+  try {
+    outcome = transfer.finish(until(deadline));
+  } catch (const std::exception& e) {
+    if (Clock::now() < deadline) lose(transfer.peer(), first_line(e));
+  }
+  if (outcome == C10dTransfer::Outcome::OtherSize) {
+    alarm_->raise(rank(),
+                  fmt::format("rank {} sends {} bytes to rank {} on lane {}, which receives "
+                              "{} bytes; equal sizes are required",
+                              transfer.peer(), transfer.sent_bytes(), rank(), message->lane(),
+                              transfer.bytes()));
+  }
+  lock.lock();
+  if (outcome != C10dTransfer::Outcome::Done) return false;
+  channel.messages.pop_front();
+  transfer.release();
+  message->set_done(++messages_done_);  // The owner may free it from now on.
+  changed_.notify_all();
+  return true;
+}
+
+void C10dGroup::hand_over(Channel& channel) {
+  if (channel.has_waiter || channel.messages.empty() || alarm_->raised()) return;
+  channel.has_waiter = true;
+  handed_over_.push_back(&channel);
+  if (idle_workers_ >= static_cast<int>(handed_over_.size())) {
+    has_work_.notify_one();
+  } else {
+    workers_.emplace_back([this] { work(); });
+  }
+}
+
+void C10dGroup::work() {
+  Lock lock(mutex_);
+  while (true) {
+    ++idle_workers_;
+    has_work_.wait(lock, [&] { return closing_ || !handed_over_.empty(); });
+    --idle_workers_;
+    if (closing_) return;
+    Channel& channel = *handed_over_.front();
+    handed_over_.pop_front();
+    while (!channel.messages.empty() && finish_first(lock, channel, kNoDeadline)) {
+    }
+    channel.has_waiter = false;
+    changed_.notify_all();
+  }
+}
+
+bool C10dGroup::done(const C10dPending& request) {
+  if (request.done()) return true;
+  throw_if_failed();
+  const Lock lock(mutex_);
+  hand_over(request.channel());
+  return request.done();
+}
+
+void C10dGroup::finish_until(Lock& lock, const C10dPending& request, Clock::time_point deadline) {
+  Channel& channel = request.channel();
+  if (channel.has_waiter) return;
+  channel.has_waiter = true;
+  while (!request.done() && !alarm_->raised() && finish_first(lock, channel, deadline)) {
+  }
+  channel.has_waiter = false;
+}
+
+std::size_t C10dGroup::wait_any(std::span<const Request> requests, double timeout_s,
+                                const std::function<std::string()>& describe) {
+  std::size_t index = first_c10d_done(requests);
+  if (index < requests.size()) return index;
+  throw_if_failed();
+  const Clock::time_point begin = Clock::now();
+  const Clock::time_point deadline =
+      begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s));
+  {
+    Lock lock(mutex_);
+    const auto is_one = [](const Request& request) { return request != nullptr; };
+    if (std::ranges::count_if(requests, is_one) == 1) {
+      const auto one = std::ranges::find_if(requests, is_one);
+      finish_until(lock, static_cast<const C10dPending&>(**one), deadline);
+    }
+    for (const Request& request : requests) {
+      if (request && Clock::now() < deadline)
+        hand_over(static_cast<const C10dPending&>(*request).channel());
+    }
+  }
+  // Messages that workers wait for: often they are over soon.
+  while (true) {
+    index = first_c10d_done(requests);
+    if (index < requests.size()) return index;
+    throw_if_failed();
+    const Clock::time_point now = Clock::now();
+    if (now >= deadline) {
+      const double waited_s = std::chrono::duration<double>(now - begin).count();
+      alarm_->raise(rank(), fmt::format("wait: {} not done after {:.3g} s", describe(), waited_s));
+    } else if (now - begin < kAwake) {
+      std::this_thread::yield();
+    } else {
+      Lock lock(mutex_);
+      changed_.wait_until(lock, deadline, [&] {
+        return alarm_->raised() || first_c10d_done(requests) < requests.size();
+      });
+    }
+  }
+}
+
+void C10dGroup::withdraw(C10dPending& request) {
+  // A rank that unwinds has an error that says more: the group fails with it.
+  if (std::uncaught_exceptions() == 0) {
+    abort(
+        fmt::format("rank {} dropped a request of {} bytes with rank {} on lane {} before it was "
+                    "done",
+                    rank(), request.bytes(), request.peer(), request.lane()));
+  }
+  Lock lock(mutex_);
+  if (request.done()) return;
+  Channel& channel = request.channel();
+  request.transfer().interrupt();
+  changed_.wait(lock, [&] {
+    const bool is_first = !channel.messages.empty() && channel.messages.front() == &request;
+    return request.done() || !is_first || !channel.has_waiter;
+  });
+  std::erase(channel.messages, &request);
+  request.transfer().release();
+}
+
+std::optional<int> C10dGroup::failed_rank() const {
+  return alarm_->raised() ? std::optional(alarm_->failed_rank()) : std::nullopt;
+}
+
+void C10dGroup::throw_if_failed() {
+  if (!alarm_->raised()) return;
+  settle();
+  throw alarm_->error();
+}
+
+void C10dGroup::abort(const std::string& reason) noexcept {
+  try {
+    alarm_->raise(rank(), reason);
+  } catch (const std::exception&) {
+    // No memory for the text: the deadlines of the peers end the group.
+  }
+}
+
+void C10dGroup::lose(int peer, const std::string& reason) {
+  if (alarm_->wait_raised(kReason)) return;
+  alarm_->raise(peer, fmt::format("its connection broke: {}", reason));
+}
+
+// A wait that has begun ends, and one that is about to begin ends at once.
+void C10dGroup::interrupt_all() {
+  {
+    const Lock lock(mutex_);
+    for (auto& [key, channel] : channels_) {
+      for (C10dPending* message : channel.messages) message->transfer().interrupt();
+    }
+  }
+  changed_.notify_all();
+}
+
+void C10dGroup::settle() {
+  Lock lock(mutex_);
+  for (auto& [key, channel] : channels_) {
+    for (C10dPending* message : channel.messages) message->transfer().interrupt();
+    changed_.wait(lock, [&, &channel = channel] { return !channel.has_waiter; });
+    for (C10dPending* message : channel.messages) message->transfer().release();
+    channel.messages.clear();
+  }
+}
+
+// Gloo closes them if a wait times out. No message has this tag.
+void C10dGroup::close_connections() {
+  const int peer = rank() == 0 ? 1 : 0;
+  try {
+    std::byte nothing{};
+    gloo_receive(*data_, &nothing, 1, peer, std::numeric_limits<int>::max())
+        ->wait(std::chrono::milliseconds(1));
+  } catch (const std::exception&) {
+    // They are closed.
+  }
+}
+
+}  // namespace armillary::comm

@@ -1,0 +1,110 @@
+// group.h: the state of one rank of a group of processes: messages under way, and the threads that
+// wait for them. Internal to c10d.h.
+//
+//   channel    the messages of one direction, peer and lane, which end in order
+//   wait()     for one request: the rank itself waits for the first messages of its channel
+//   done(), wait_any()    hand the channels to workers, as Gloo cannot be asked whether a message
+//                         is over: a worker waits for the messages of one channel at a time
+//
+// Whoever waits for a channel has it alone (`waiter`); all others wait for `changed_`.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "armillary/comm/c10d.h"
+#include "armillary/comm/c10d/alarm.h"
+#include "armillary/comm/c10d/connect.h"
+#include "armillary/comm/c10d/pending.h"
+#include "armillary/comm/c10d/transfer.h"
+
+namespace armillary::comm {
+
+/// One rank's end of the group. Functions are called on the rank's thread, except abort().
+class C10dGroup {
+ public:
+  explicit C10dGroup(C10dConnections connections);
+  C10dGroup(const C10dGroup&) = delete;
+  C10dGroup& operator=(const C10dGroup&) = delete;
+  /// Requires that no request is left. Ends the threads.
+  ~C10dGroup();
+
+  int rank() const { return data_->getRank(); }
+  int world() const { return data_->getSize(); }
+
+  // The calls of Communicator.
+
+  void start(std::span<const Message> batch, std::span<Request> requests);
+  bool done(const C10dPending& request);
+  /// `describe` names the requests in the text of a missed deadline.
+  std::size_t wait_any(std::span<const Request> requests, double timeout_s,
+                       const std::function<std::string()>& describe);
+  /// Takes back a message that is not done. Fails the group unless an exception is unwinding.
+  void withdraw(C10dPending& request);
+  /// @throws CommError if the group has failed, after Gloo has let go of all memory.
+  void throw_if_failed();
+  /// Fails the group in the name of this rank, from any thread.
+  void abort(const std::string& reason) noexcept;
+
+  /// Returns when all ranks have called it, or one has failed.
+  void leave() { alarm_->leave(); }
+  /// The rank that failed first, if the group has failed.
+  std::optional<int> failed_rank() const;
+  CommError error() const { return alarm_->error(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Lock = std::unique_lock<std::mutex>;
+
+  using Channel = C10dChannel;
+  using Key = std::tuple<Direction, int, int>;  ///< Direction, peer, lane.
+
+  /// Waits for the first message of the channel, which the caller has, without the lock. Returns
+  /// whether it is done; if not, the deadline has passed, the group has failed, or the message was
+  /// withdrawn.
+  bool finish_first(Lock& lock, Channel& channel, Clock::time_point deadline);
+  /// The rank's own wait for one message; returns early if a worker has its channel.
+  void finish_until(Lock& lock, const C10dPending& request, Clock::time_point deadline);
+  /// Hands a channel to a worker, unless somebody waits for it already.
+  void hand_over(Channel& channel);
+  /// A thread that takes channels and waits for their messages.
+  void work();
+  /// Fails the group because the connection to a peer broke; the peer's own reason comes first, if
+  /// it has one.
+  void lose(int peer, const std::string& reason);
+  void interrupt_all();
+  /// Takes all memory from Gloo.
+  void settle();
+  /// Closes the connections, which may be the caller's: messages that were cut off are in them.
+  void close_connections();
+
+  const GlooStore store_;  ///< Lives until all ranks have left.
+  const GlooBackend data_;
+  PackBuffers buffers_;
+
+  std::mutex mutex_;                 ///< Guards all that follows.
+  std::condition_variable changed_;  ///< A message is done, a channel is free, or the group failed.
+  std::condition_variable has_work_;  ///< A channel was handed over, or workers shall end.
+  std::map<Key, Channel> channels_;
+  std::deque<Channel*> handed_over_;
+  int idle_workers_ = 0;
+  bool closing_ = false;
+  std::atomic<std::uint64_t> messages_done_{0};
+  std::vector<std::thread> workers_;
+  std::optional<C10dAlarm> alarm_;  ///< Ends first, as its threads call this object.
+};
+
+}  // namespace armillary::comm

@@ -1,0 +1,74 @@
+// transfer.h: one side of a message under way through Gloo. Internal to c10d.h.
+//
+//   up to kInline bytes    one send: [bytes: int64][the bytes]          tag of the lane
+//   more                   one send: [bytes: int64]                     tag of the lane
+//                          one send: the bytes                          tag of (lane, bytes)
+//
+// Gloo ends the process if more bytes come than a receive has room for. So long messages of
+// different sizes have different tags, and never meet.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "armillary/comm/c10d/gloo.h"
+#include "armillary/comm/communicator.h"
+#include "armillary/comm/pack_buffers.h"
+
+namespace armillary::comm {
+
+/// Lanes that have tags, those of groups made by split() included.
+inline constexpr int kMostC10dLanes = 1 << 14;
+
+/// The works and the memory of one message. Used by one thread at a time, except interrupt().
+class C10dTransfer {
+ public:
+  /// Bytes of a message that travel with their number, by a copy.
+  static constexpr std::int64_t kInline = 4096;
+
+  enum class Outcome : std::uint8_t {
+    Done,         ///< The bytes are where they belong, or the memory of a send may be written.
+    Interrupted,  ///< interrupt() was called before.
+    OtherSize,    ///< The sender has sent_bytes() instead of bytes(). No memory was touched.
+  };
+
+  /// Packs a send. `buffers` must outlive the transfer.
+  C10dTransfer(PackBuffers& buffers, const Message& message, std::int64_t bytes);
+  C10dTransfer(const C10dTransfer&) = delete;
+  C10dTransfer& operator=(const C10dTransfer&) = delete;
+  /// Requires that no work is left: finish() returned Done, or release() was called.
+  ~C10dTransfer();
+
+  int peer() const { return peer_; }
+  std::int64_t bytes() const { return bytes_; }
+  std::int64_t sent_bytes() const { return sent_bytes_; }
+
+  /// Gives the message to Gloo. @throws std::exception of Gloo if the connection is closed.
+  void post(c10d::Backend& backend);
+  /// Waits until the message is over, and unpacks a receive. If the time passes, Gloo closes all
+  /// connections of the group. @throws std::exception of Gloo then, and if the connection broke.
+  Outcome finish(std::chrono::milliseconds timeout);
+  /// Ends a finish() that waits, or the next one. May be called from any thread while there are
+  /// works, so not during post() and release().
+  void interrupt();
+  /// Takes the memory from Gloo, which does not touch it any more when this returns.
+  void release();
+
+ private:
+  GlooWork start(c10d::Backend& backend, std::byte* memory, std::int64_t bytes, int tag) const;
+
+  PackBuffers& buffers_;
+  const Direction direction_;
+  const int peer_;
+  const int lane_;
+  const std::int64_t bytes_;
+  std::int64_t sent_bytes_ = 0;
+  std::vector<Strided> parts_;  ///< Parts of a receive that is unpacked; else empty.
+  PackBuffers::Buffer head_;    ///< The number of bytes, and the bytes if they are few.
+  PackBuffers::Buffer packed_;  ///< Memory of a long message that does not lie in one row.
+  std::byte* body_ = nullptr;   ///< The bytes of a long message, in one row.
+  std::vector<GlooWork> works_;
+};
+
+}  // namespace armillary::comm

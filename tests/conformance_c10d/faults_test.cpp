@@ -1,0 +1,133 @@
+// Processes that fail: this program starts itself as 3 ranks with --fault=KIND, and looks at their
+// exit codes, their output and the time of their ends.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "armillary/comm/c10d.h"
+#include "tests/conformance_c10d/processes.h"
+
+namespace armillary::comm {
+
+// The fault strikes rank 1 in round 20, while its peers wait for large messages.
+int run_fault(const std::string& kind, const C10dRendezvous& place) {
+  const auto strike = [&](Communicator& comm) {
+    if (kind == "throw") throw std::runtime_error("the disk is full");
+    if (kind == "exit") std::_Exit(3);
+    if (kind == "kill") raise(SIGKILL);
+    if (kind == "stop") raise(SIGSTOP);
+    if (kind == "abort") {
+      std::thread([&] { comm.abort("the watchdog barked"); }).join();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    }
+  };
+  try {
+    run_c10d_rank(
+        [&](Communicator& comm) {
+          std::vector<int> out(300000, comm.rank());
+          std::vector<int> in(300000);
+          const Strided out_part = whole(std::span(out));
+          const Strided in_part = whole(std::span(in));
+          const int P = comm.world();
+          comm.set_timeout(1);
+          for (int round = 0; round < 1000; ++round) {
+            if (round == 20 && comm.rank() == 1) strike(comm);
+            const Request sent = comm.isend((comm.rank() + 1) % P, 1, {&out_part, 1});
+            const Request came = comm.irecv((comm.rank() + P - 1) % P, 1, {&in_part, 1});
+            comm.wait(came);
+            comm.wait(sent);
+            if (round == 20 && comm.rank() == 1 && kind == "leave") return;
+          }
+        },
+        place, {.timeout_s = 20});
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "error: %s\n", e.what());
+    return 4;
+  }
+  return 0;
+}
+
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+std::vector<Outcome> run_with_fault(const std::string& kind) {
+  const std::vector<Outcome> outcomes = run_as_ranks(3, {"--fault=" + kind}, 40);
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(outcomes[rank].exit_code, 4) << rank << ": " << outcomes[rank].output;
+    testing::Test::RecordProperty(fmt::format("rank{}_after_s", rank),
+                                  std::to_string(outcomes[rank].seconds - outcomes[1].seconds));
+  }
+  return outcomes;
+}
+
+/// Expects ranks 0 and 2 to have ended within a second of rank 1, on a machine that may be busy,
+/// and to name it.
+void expect_end_of_all(const std::vector<Outcome>& outcomes, const std::string& text) {
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(outcomes[rank].output, HasSubstr(text)) << rank;
+    EXPECT_THAT(outcomes[rank].output, Not(HasSubstr("not done"))) << rank;
+    EXPECT_LT(outcomes[rank].seconds - outcomes[1].seconds, 2) << rank;
+  }
+}
+
+TEST(C10dFaults, ARankThatThrowsEndsAll) {
+  const auto outcomes = run_with_fault("throw");
+  EXPECT_EQ(outcomes[1].exit_code, 4);
+  EXPECT_THAT(outcomes[1].output, HasSubstr("error: the disk is full"));
+  expect_end_of_all(outcomes, "error: rank 1 failed: the disk is full");
+}
+
+TEST(C10dFaults, AnAbortOfAnotherThreadEndsAllWhileTheRankComputes) {
+  const auto outcomes = run_with_fault("abort");
+  EXPECT_EQ(outcomes[1].exit_code, 4);
+  expect_end_of_all(outcomes, "error: rank 1 failed: the watchdog barked");
+}
+
+TEST(C10dFaults, ARankThatExitsEndsAll) {
+  const auto outcomes = run_with_fault("exit");
+  EXPECT_EQ(outcomes[1].exit_code, 3);
+  expect_end_of_all(outcomes, "error: rank 1 failed: its connection ");
+}
+
+TEST(C10dFaults, ARankThatIsKilledEndsAll) {
+  const auto outcomes = run_with_fault("kill");
+  EXPECT_EQ(outcomes[1].signal, SIGKILL);
+  expect_end_of_all(outcomes, "error: rank 1 failed: its connection ");
+}
+
+/// Expects rank 0 or 2 to have waited for rank 1, and both to have the same text.
+void expect_missed_deadline(const std::vector<Outcome>& outcomes) {
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(outcomes[rank].output,
+                testing::ContainsRegex("error: rank [02] failed: wait: rank"))
+        << rank;
+    EXPECT_THAT(outcomes[rank].output, HasSubstr("rank 1 on lane 1 not done after 1")) << rank;
+    EXPECT_LT(outcomes[rank].seconds, 20) << rank;
+  }
+}
+
+TEST(C10dFaults, ARankThatLeavesMissesItsPeersDeadline) {
+  const auto outcomes = run_with_fault("leave");
+  EXPECT_EQ(outcomes[1].exit_code, 4);
+  expect_missed_deadline(outcomes);
+}
+
+TEST(C10dFaults, ARankThatIsStoppedMissesItsPeersDeadline) {
+  const auto outcomes = run_with_fault("stop");
+  EXPECT_EQ(outcomes[1].signal, SIGKILL) << "run_as_ranks() ends a process that is stopped";
+  expect_missed_deadline(outcomes);
+}
+
+}  // namespace
+}  // namespace armillary::comm
