@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -92,6 +93,11 @@ void C10dGroup::start(std::span<const Message> batch, std::span<Request> request
       channel.messages.push_back(message);
     }
   }
+  std::vector<GlooWork> dropped;
+  {
+    const Lock lock(mutex_);
+    dropped = std::exchange(long_over_, std::exchange(over_, {}));
+  }
   throw_if_failed();
 }
 
@@ -115,7 +121,7 @@ bool C10dGroup::finish_first(Lock& lock, Channel& channel, Clock::time_point dea
   lock.lock();
   if (outcome != C10dTransfer::Outcome::Done) return false;
   channel.messages.pop_front();
-  transfer.release();
+  std::ranges::move(transfer.take_works(), std::back_inserter(over_));
   message->set_done(++messages_done_);  // The owner may free it from now on.
   changed_.notify_all();
   return true;

@@ -100,6 +100,11 @@ class C10dGroup {
   std::condition_variable has_work_;  ///< A channel was handed over, or workers shall end.
   std::map<Key, Channel> channels_;
   std::deque<Channel*> handed_over_;
+  /// Works that are over: those since the last start(), and those before. Dropping a work waits
+  /// for Gloo's thread to leave it, by yielding the core, which takes long on a busy machine; later
+  /// it has left.
+  std::vector<GlooWork> over_;
+  std::vector<GlooWork> long_over_;
   int idle_workers_ = 0;
   bool closing_ = false;
   std::atomic<std::uint64_t> messages_done_{0};

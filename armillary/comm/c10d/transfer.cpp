@@ -89,8 +89,4 @@ void C10dTransfer::interrupt() {
   for (const GlooWork& work : works_) work->abort();
 }
 
-void C10dTransfer::release() {
-  works_.clear();
-}
-
 }  // namespace armillary::comm

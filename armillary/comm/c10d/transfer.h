@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "armillary/comm/c10d/gloo.h"
@@ -37,7 +38,7 @@ class C10dTransfer {
   C10dTransfer(PackBuffers& buffers, const Message& message, std::int64_t bytes);
   C10dTransfer(const C10dTransfer&) = delete;
   C10dTransfer& operator=(const C10dTransfer&) = delete;
-  /// Requires that no work is left: finish() returned Done, or release() was called.
+  /// Requires that no work is left: release() or take_works() was called.
   ~C10dTransfer();
 
   int peer() const { return peer_; }
@@ -53,7 +54,9 @@ class C10dTransfer {
   /// works, so not during post() and release().
   void interrupt();
   /// Takes the memory from Gloo, which does not touch it any more when this returns.
-  void release();
+  void release() { works_.clear(); }
+  /// The works of a transfer that is done, for a caller who drops them later.
+  std::vector<GlooWork> take_works() { return std::exchange(works_, {}); }
 
  private:
   GlooWork start(c10d::Backend& backend, std::byte* memory, std::int64_t bytes, int tag) const;
