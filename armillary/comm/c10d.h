@@ -32,7 +32,7 @@ struct C10dOptions {
   std::string interface;
 };
 
-/// The place where processes find each other: a TCPStore, which rank 0 opens.
+/// The place where processes find each other: a TCPStore of PyTorch.
 struct C10dRendezvous {
   int rank = 0;
   int world = 1;
@@ -41,6 +41,10 @@ struct C10dRendezvous {
   /// For rank 0: a socket that is bound to `port` and listens, or -1 to open one. So a launcher can
   /// choose a port that is free.
   int listen_fd = -1;
+  /// The store is there already, as torchrun's is, so rank 0 does not open one.
+  bool store_exists = false;
+  /// Begin of all keys in the store. A store that outlives a group needs another one for the next.
+  std::string key_prefix = "armillary/";
 };
 
 /// Runs `body` as one rank of a new group of processes and returns when all of them have ended it.

@@ -193,6 +193,24 @@ TEST(C10dProcesses, RefuseLanesThatDifferInANamedGroup) {
       "run_on_process_group: rank [0-2] has a world of ");
 }
 
+// As under torchrun, whose agent has the store.
+TEST(C10dProcesses, MeetInAStoreThatExists) {
+  on_processes(all_processes()->world(), [&](C10dRendezvous place) {
+    const GlooStore store = open_store(place, 30);
+    place.store_exists = true;
+    for (const std::string attempt : {"attempt_0/", "attempt_1/"}) {
+      place.key_prefix = attempt;
+      run_c10d_rank(
+          [&](Communicator& comm) {
+            std::vector<double> one = {1};
+            all_reduce_sum(comm, one);
+            EXPECT_EQ(one[0], comm.world());
+          },
+          place);
+    }
+  });
+}
+
 TEST(C10dProcesses, UseANamedGroupAgainAndAgain) {
   on_processes(all_processes()->world(), [&](const C10dRendezvous& place) {
     const NamedGroup group(place);

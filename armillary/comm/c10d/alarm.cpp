@@ -78,6 +78,7 @@ CommError C10dAlarm::error() const {
 }
 
 void C10dAlarm::send_to_all(const Notice& notice) {
+  // The list keeps the notice in its place, from which Gloo sends it.
   const std::lock_guard lock(mutex_);
   Outgoing& out = outgoing_.emplace_back(Outgoing{notice, {}});
   for (int peer = 0; peer < control_->getSize(); ++peer) {
@@ -91,6 +92,8 @@ void C10dAlarm::send_to_all(const Notice& notice) {
   }
 }
 
+// A process that is gone has closed its connections: the operating system does it if the process
+// could not. A peer that left has told so before, and its thread has ended.
 void C10dAlarm::listen(int peer) {
   try {
     listen_to_notices(peer);
@@ -100,6 +103,7 @@ void C10dAlarm::listen(int peer) {
 }
 
 void C10dAlarm::listen_to_notices(int peer) {
+  // The memory outlives the receive also if this function throws.
   Notice& notice = incoming_[peer];
   while (true) {
     GlooWork work;

@@ -56,6 +56,7 @@ class Meeting {
       refuse<InvalidArgument>(
           fmt::format("two processes have rank {}; each rank once is required", mine_.rank));
     }
+    // The record tells the others that this rank is here.
     store_.set(key(fmt::format("record{}", mine_.rank)),
                fmt::format("a world of {} and {} lanes", mine_.world, options.lanes));
     for (int missing = look(); missing < mine_.world; missing = look()) {
@@ -74,6 +75,7 @@ class Meeting {
   /// Reads the records that have come. Returns the first rank that has not, or the world.
   int look() {
     if (store_.check({key("refusal")})) refuse<InvalidArgument>("");
+    // A record that was read once stays; those of ranks that have not come are looked for again.
     int missing = mine_.world;
     for (int rank = mine_.world - 1; rank >= 0; --rank) {
       const std::string name = key(fmt::format("record{}", rank));
@@ -100,6 +102,7 @@ class Meeting {
   /// Throws the refusal that was first in the store: an E with this text if there is none.
   template <class E>
   [[noreturn]] void refuse(const std::string& text) {
+    // The first letter tells the class of the exception.
     constexpr char kKind = std::is_same_v<E, CommError> ? 'C' : 'I';
     const std::string first = store_.compareSet(key("refusal"), std::string(), kKind + text);
     store_.add(key("refused"), 1);
@@ -200,7 +203,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> resolve(const std::string& group_name) {
 GlooStore open_store(const C10dRendezvous& rendezvous, double timeout_s) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(rendezvous.port);
-  options.isServer = rendezvous.rank == 0;
+  options.isServer = rendezvous.rank == 0 && !rendezvous.store_exists;
   options.waitWorkers = false;
   options.timeout = as_timeout(timeout_s);
   if (options.isServer && rendezvous.listen_fd >= 0) options.masterListenFd = rendezvous.listen_fd;
@@ -214,7 +217,7 @@ GlooStore open_store(const C10dRendezvous& rendezvous, double timeout_s) {
 }
 
 C10dConnections connect(const C10dRendezvous& rendezvous, const C10dOptions& options) {
-  const Member mine{"run_c10d_rank", rendezvous.rank, rendezvous.world, "armillary/"};
+  const Member mine{"run_c10d_rank", rendezvous.rank, rendezvous.world, rendezvous.key_prefix};
   const auto make = [=] {
     const GlooStore store = open_store(rendezvous, options.timeout_s);
     meet(*store, mine, options);

@@ -1,3 +1,4 @@
+// The only source that sees Gloo's types, by the declarations in gloo_headers/.
 #include "armillary/comm/c10d/gloo.h"
 
 #include <ATen/ops/from_blob.h>

@@ -76,7 +76,7 @@ void C10dGroup::start(std::span<const Message> batch, std::span<Request> request
     started.push_back(request.get());
     requests[i] = std::move(request);
   }
-  // Receives first, so that sends of peers find their memory.
+  // Receives first: Gloo sends when the peer has told that its memory is there.
   for (const Direction direction : {Direction::Receive, Direction::Send}) {
     for (C10dPending* message : started) {
       if (message->direction() != direction) continue;
@@ -101,6 +101,8 @@ void C10dGroup::start(std::span<const Message> batch, std::span<Request> request
   throw_if_failed();
 }
 
+// The lock is free while Gloo is waited for: the message stays, because only the waiter of its
+// channel removes it, and a rank that drops it waits for the waiter.
 bool C10dGroup::finish_first(Lock& lock, Channel& channel, Clock::time_point deadline) {
   C10dPending* const message = channel.messages.front();
   C10dTransfer& transfer = message->transfer();
@@ -118,6 +120,7 @@ bool C10dGroup::finish_first(Lock& lock, Channel& channel, Clock::time_point dea
                               transfer.peer(), transfer.sent_bytes(), rank(), message->lane(),
                               transfer.bytes()));
   }
+  // A message that is not done stays first, for whoever settles the failure or withdraws it.
   lock.lock();
   if (outcome != C10dTransfer::Outcome::Done) return false;
   channel.messages.pop_front();
@@ -127,6 +130,8 @@ bool C10dGroup::finish_first(Lock& lock, Channel& channel, Clock::time_point dea
   return true;
 }
 
+// Workers are started when all that are there have a channel, and live as long as the group. Their
+// number is that of the channels that were under way at the same time.
 void C10dGroup::hand_over(Channel& channel) {
   if (channel.has_waiter || channel.messages.empty() || alarm_->raised()) return;
   channel.has_waiter = true;
@@ -162,6 +167,8 @@ bool C10dGroup::done(const C10dPending& request) {
   return request.done();
 }
 
+// A rank that waits for one message is woken by Gloo's thread itself, like a rank without this
+// engine.
 void C10dGroup::finish_until(Lock& lock, const C10dPending& request, Clock::time_point deadline) {
   Channel& channel = request.channel();
   if (channel.has_waiter) return;
@@ -249,6 +256,8 @@ void C10dGroup::abort(const std::string& reason) noexcept {
   }
 }
 
+// A peer that fails tells why on the connections of the alarm, and closes those of the data: the
+// second is often seen first.
 void C10dGroup::lose(int peer, const std::string& reason) {
   if (alarm_->wait_raised(kReason)) return;
   alarm_->raise(peer, fmt::format("its connection broke: {}", reason));
@@ -265,6 +274,8 @@ void C10dGroup::interrupt_all() {
   changed_.notify_all();
 }
 
+// Only then may the rank throw: Gloo's thread, and workers that unpack, use memory of messages that
+// are under way.
 void C10dGroup::settle() {
   Lock lock(mutex_);
   for (auto& [key, channel] : channels_) {

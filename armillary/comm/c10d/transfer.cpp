@@ -1,3 +1,5 @@
+// Messages as works of Gloo. A work keeps a tensor, which is a view of the memory it is given, so
+// nothing is copied here but short messages and those that do not lie in one row.
 #include "armillary/comm/c10d/transfer.h"
 
 #include <cstring>
@@ -73,11 +75,13 @@ void C10dTransfer::post(c10d::Backend& backend) {
 
 C10dTransfer::Outcome C10dTransfer::finish(std::chrono::milliseconds timeout) {
   for (const GlooWork& work : works_) {
+    // A work that was interrupted is as it was: it may be waited for again, or dropped.
     if (!work->wait(timeout)) return Outcome::Interrupted;
     if (direction_ == Direction::Send) continue;
     std::memcpy(&sent_bytes_, head_.memory.get(), kHead);
     if (sent_bytes_ != bytes_) return Outcome::OtherSize;
   }
+  // All bytes are here, in the head or in the buffer.
   if (!parts_.empty()) {
     const Strided packed{body_ ? body_ : head_.memory.get() + kHead, 1, bytes_, bytes_};
     copy_strided({&packed, 1}, parts_);
