@@ -167,7 +167,7 @@ class Execution final : private Work {
   void set_tile(int tile, const at::Tensor& memory);
   void check_fits(plan::Tensor tensor, int tile, const at::Tensor& given) const;
 
-  // The machine: which batch may start, its start, and its end (executor.cpp, sections 4 to 6).
+  // The machine: which batch may start, its start, and its end (executor_wait.cpp).
   void advance_all();
   bool gate_is_open();
   bool start_ready();
