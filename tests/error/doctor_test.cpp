@@ -19,6 +19,7 @@ class Doctor : public testing::Test {
     unsetenv("ARMILLARY_ISA");
   }
   void TearDown() override {
+    unsetenv("ARMILLARY_ISA");
     if (!before_.empty()) setenv("ARMILLARY_ISA", before_.c_str(), 1);
   }
   static void force(const std::string& isa) { setenv("ARMILLARY_ISA", isa.c_str(), 1); }
