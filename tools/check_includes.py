@@ -20,6 +20,7 @@ MAY_USE = {
     "armillary/kernel": ["armillary/core", "armillary/plan"],
     "armillary/io": ["armillary/core"],
     "armillary/launch": ["armillary/core"],
+    "armillary/recorder": ["armillary/core", "armillary/plan"],
     "armillary/proof": ["armillary/core", "armillary/plan", "armillary/comm", "armillary/io"],
     "armillary/runtime": [
         "armillary/core",
@@ -27,6 +28,7 @@ MAY_USE = {
         "armillary/comm",
         "armillary/kernel",
         "armillary/proof",
+        "armillary/recorder",
     ],
     "armillary/attention": [
         "armillary/core",
@@ -35,6 +37,7 @@ MAY_USE = {
         "armillary/kernel",
         "armillary/proof",
         "armillary/runtime",
+        "armillary/recorder",
     ],
     "armillary/train": [
         "armillary/core",
@@ -45,6 +48,7 @@ MAY_USE = {
         "armillary/attention",
         "armillary/io",
         "armillary/proof",
+        "armillary/recorder",
     ],
     "armillary/bench": [
         "armillary/core",
@@ -54,6 +58,7 @@ MAY_USE = {
         "armillary/runtime",
         "armillary/attention",
         "armillary/proof",
+        "armillary/recorder",
     ],
 }
 # These stand on top of the house and may use every folder of it, but nobody may use them, save tests that run
@@ -70,6 +75,7 @@ TORCH_FREE = {
     "armillary/io",
     "armillary/launch",
     "armillary/proof",
+    "armillary/recorder",
 }
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 HEAVY = {

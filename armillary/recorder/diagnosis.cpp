@@ -1,0 +1,381 @@
+// (1) Edges: which ranks each rank waits for. (2) Ranks that wait for nobody are free; every rank
+// from which no free rank is reached waits in a cycle. (3) The cause, in the order of certainty: an
+// error that is no consequence, a cycle, ranks without an end beside others that failed, free ranks
+// that others wait for. A rank is blamed for silence only if it lasted.
+#include "armillary/recorder/diagnosis.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <numeric>
+#include <tuple>
+
+namespace armillary::recorder {
+namespace {
+
+constexpr double kNs = 1e-9;
+/// A shorter silence of a rank whose process lives is work.
+constexpr double kLongSilence = 1;  // seconds
+
+using Ranks = std::vector<int>;
+
+/// "0, 1 and 3"
+std::string list(const Ranks& ranks) {
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const bool last = i + 1 == ranks.size();
+    text += fmt::format("{}{}", i == 0 ? "" : last ? " and " : ", ", ranks[i]);
+  }
+  return text;
+}
+
+/// Progress of a rank in the order in which all ranks make it.
+auto position(const Flight& flight) {
+  return std::tuple(flight.work.step, flight.work.activity_number, flight.work.call);
+}
+
+/// Whether the rank waits until all ranks have come to the same place.
+bool waits_for_all(const Flight& flight) {
+  if (flight.wait == Wait::Agreement || flight.wait == Wait::Proof) return true;
+  return flight.wait == Wait::None && flight.work.collective &&
+         std::ranges::all_of(flight.ops, &RecordedOp::done);
+}
+
+class Diagnoser {
+ public:
+  explicit Diagnoser(const RecordedRun& run)
+      : run_(run), world_(static_cast<int>(run.flights.size())) {}
+
+  Diagnosis diagnose() {
+    result_.reference_ns = reference();
+    for (auto& flight : run_.flights) {
+      if (!flight) continue;
+      flight->rewind_to(result_.reference_ns - flight->base_wall_ns + flight->base_monotonic_ns);
+    }
+    for (int rank = 0; rank < world_; ++rank) result_.waits_for.push_back(waited_for(rank));
+    if (all([](const Flight& flight) { return flight.end == End::Done; })) {
+      result_.verdict = Verdict::Ended;
+      result_.cause = fmt::format("none: all {} ranks ended well{}", world_, steps_text());
+    } else if (!own_failure()) {
+      find_causes();
+      judge();
+    }
+    result_.run = std::move(run_);
+    return std::move(result_);
+  }
+
+ private:
+  const Flight* flight(int rank) const {
+    return run_.flights[rank] ? &*run_.flights[rank] : nullptr;
+  }
+  /// Whether every rank has a file for which `holds`.
+  template <class Predicate>
+  bool all(const Predicate& holds) const {
+    return std::ranges::all_of(run_.flights,
+                               [&](const auto& flight) { return flight && holds(*flight); });
+  }
+  template <class Predicate>
+  Ranks ranks_where(const Predicate& holds) const {
+    Ranks ranks;
+    for (int rank = 0; rank < world_; ++rank) {
+      if (holds(rank)) ranks.push_back(rank);
+    }
+    return ranks;
+  }
+  End end_of(int rank) const { return flight(rank) ? flight(rank)->end : End::Running; }
+  bool has_failed(int rank) const {
+    return end_of(rank) == End::Failed || end_of(rank) == End::FailedWithPeers;
+  }
+  double silence(int rank) const {
+    return flight(rank) ? silent_s(*flight(rank), result_.reference_ns) : 0;
+  }
+
+  // Edges.
+
+  /// A rank without a file, or one that has ended, waits for nobody: others wait for it.
+  Ranks waited_for(int rank) const {
+    const Flight* own = flight(rank);
+    if (own == nullptr || own->end == End::Done) return {};
+    Ranks peers;
+    if (own->wait == Wait::Messages) {
+      for (const RecordedOp& message : messages_of(*own)) peers.push_back(message.op.peer);
+      std::ranges::sort(peers);
+      peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+      return peers;
+    }
+    if (!waits_for_all(*own)) return {};
+    peers = ranks_where([&](int other) { return other != rank && is_behind(other, *own); });
+    if (!peers.empty()) return peers;
+    return ranks_where([&](int other) { return other != rank && is_beside(other, *own); });
+  }
+  /// Whether `other` has yet to come to the place where `own` waits for all ranks.
+  bool is_behind(int other, const Flight& own) const {
+    const Flight* that = flight(other);
+    if (that == nullptr || that->end == End::Done) return true;
+    if (position(*that) != position(own)) return position(*that) < position(own);
+    return !is_beside(other, own);
+  }
+  bool is_beside(int other, const Flight& own) const {
+    const Flight* that = flight(other);
+    return that != nullptr && waits_for_all(*that) && position(*that) == position(own) &&
+           that->wait == own.wait;
+  }
+
+  /// The ranks from which one of `targets` is reached along the edges, with the targets.
+  std::vector<bool> reaching(const Ranks& targets) const {
+    std::vector<Ranks> waiters(world_);
+    for (int rank = 0; rank < world_; ++rank) {
+      for (const int peer : result_.waits_for[rank]) waiters[peer].push_back(rank);
+    }
+    std::vector<bool> reached(world_, false);
+    Ranks open = targets;
+    for (const int rank : targets) reached[rank] = true;
+    while (!open.empty()) {
+      const int rank = open.back();
+      open.pop_back();
+      for (const int waiter : waiters[rank]) {
+        if (reached[waiter]) continue;
+        reached[waiter] = true;
+        open.push_back(waiter);
+      }
+    }
+    return reached;
+  }
+
+  // Causes.
+
+  /// Diagnosis::reference_ns.
+  std::int64_t reference() const {
+    std::int64_t first_failure = 0;
+    std::int64_t last_record = 0;
+    bool lives = false;
+    for (int rank = 0; rank < world_; ++rank) {
+      const Flight* own = flight(rank);
+      if (own == nullptr) continue;
+      const std::int64_t end = own->end == End::Running ? 0 : own->wall_ns(own->end_ns);
+      last_record = std::max({last_record, end, own->wall_ns(own->last_event_ns())});
+      if (has_failed(rank) && (first_failure == 0 || end < first_failure)) first_failure = end;
+      lives = lives || run_.states[rank] == ProcessState::Alive ||
+              run_.states[rank] == ProcessState::Stopped;
+    }
+    if (first_failure != 0) return first_failure;
+    return lives ? run_.now_ns : last_record;
+  }
+
+  /// The rank of this end that was the first; -1 if there is none.
+  int first_with(End end) const {
+    const Ranks ranks = ranks_where([&](int rank) { return end_of(rank) == end; });
+    const auto first = std::ranges::min_element(
+        ranks, {}, [&](int rank) { return flight(rank)->wall_ns(flight(rank)->end_ns); });
+    return first == ranks.end() ? -1 : *first;
+  }
+
+  /// An error that is no consequence of another rank is the cause, whoever waits.
+  bool own_failure() {
+    const int rank = first_with(End::Failed);
+    if (rank < 0) return false;
+    result_.verdict = Verdict::Failed;
+    result_.causes = {rank};
+    result_.cause = fmt::format("{} failed in {}: {}", name(rank), place_of(*flight(rank)),
+                                flight(rank)->reason);
+    return true;
+  }
+
+  /// Phase 1 of 3: a cycle. 2: ranks without an end. 3: roots of the graph, which are taken if none
+  /// of them is without an end.
+  void find_causes() {
+    const Ranks free = ranks_where([&](int rank) { return result_.waits_for[rank].empty(); });
+    const std::vector<bool> reaches_free = reaching(free);
+    const auto in_cycle = std::ranges::find(reaches_free, false);
+    if (in_cycle != reaches_free.end()) {
+      result_.is_cycle = true;
+      result_.causes = cycle_from(static_cast<int>(in_cycle - reaches_free.begin()), reaches_free);
+      return;
+    }
+    // Ranks that never told an end, beside others that did; of those, the ones that are gone.
+    const bool any_failed = first_with(End::FailedWithPeers) >= 0;
+    Ranks unended = ranks_where([&](int rank) { return end_of(rank) == End::Running; });
+    const Ranks gone = ranks_where([&](int rank) {
+      return end_of(rank) == End::Running && run_.states[rank] == ProcessState::Gone;
+    });
+    if (!gone.empty() && gone.size() < unended.size()) {
+      unended = gone;
+    } else if (!any_failed) {
+      unended.clear();
+    }
+    // Free ranks that others wait for; of several, those that were silent for long.
+    std::vector<bool> is_waited_for(world_, false);
+    for (const Ranks& peers : result_.waits_for) {
+      for (const int peer : peers) is_waited_for[peer] = true;
+    }
+    Ranks roots = ranks_where(
+        [&](int rank) { return result_.waits_for[rank].empty() && is_waited_for[rank]; });
+    double longest = 0;
+    for (const int rank : roots) longest = std::max(longest, silence(rank));
+    std::erase_if(roots, [&](int rank) { return flight(rank) && silence(rank) < longest / 2; });
+    Ranks both;
+    std::ranges::set_intersection(unended, roots, std::back_inserter(both));
+    result_.causes = !both.empty() ? both : !unended.empty() ? unended : roots;
+  }
+
+  /// Walks along edges among ranks that reach no free rank until one comes again.
+  Ranks cycle_from(int rank, const std::vector<bool>& reaches_free) const {
+    Ranks path;
+    auto again = path.end();
+    while ((again = std::ranges::find(path, rank)) == path.end()) {
+      path.push_back(rank);
+      rank = *std::ranges::find_if(result_.waits_for[rank],
+                                   [&](int peer) { return !reaches_free[peer]; });
+    }
+    return {again, path.end()};
+  }
+
+  // Verdict and text.
+
+  /// Finds the verdict, and takes the causes back if their silence does not explain it.
+  void judge() {
+    const bool failed = first_with(End::FailedWithPeers) >= 0;
+    const Ranks gone = ranks_where([&](int rank) {
+      return end_of(rank) == End::Running && run_.states[rank] == ProcessState::Gone;
+    });
+    double silent = 0;
+    for (const int rank : result_.causes) silent = std::max(silent, silence(rank));
+    const bool lasted = !result_.causes.empty() && silent >= kLongSilence;
+    if (failed) {
+      result_.verdict = Verdict::Failed;
+      if (!explains_failure(silent)) return blame_first_error();
+    } else if (!gone.empty()) {
+      result_.verdict = Verdict::Gone;
+      if (!lasted && gone.size() == unended_count()) return blame_gone(gone);
+    } else if (lasted) {
+      result_.verdict = Verdict::Stuck;
+    } else {
+      result_.verdict = Verdict::UnderWay;
+      result_.causes.clear();
+      result_.is_cycle = false;
+      result_.cause = fmt::format("none: the run is under way{}", steps_text());
+      return;
+    }
+    result_.cause = result_.is_cycle ? cycle_text() : silence_text();
+  }
+
+  std::size_t unended_count() const {
+    return ranks_where([&](int rank) { return end_of(rank) == End::Running; }).size();
+  }
+
+  /// Whether a failure at the reference can be that of a deadline: the causes were silent for at
+  /// least half as long as a rank had waited. Ranks without an end need no such proof.
+  bool explains_failure(double silent) const {
+    if (result_.causes.empty()) return false;
+    if (std::ranges::any_of(result_.causes, [&](int rank) { return !has_failed(rank); }))
+      return true;
+    double longest = 0;
+    for (int rank = 0; rank < world_; ++rank) {
+      if (result_.waits_for[rank].empty()) continue;
+      const Flight& own = *flight(rank);
+      const std::int64_t since =
+          own.wait == Wait::None ? own.work.activity_since_ns : own.wait_since_ns;
+      longest =
+          std::max(longest, static_cast<double>(result_.reference_ns - own.wall_ns(since)) * kNs);
+    }
+    return silent >= longest / 2;
+  }
+
+  void blame_first_error() {
+    const int rank = first_with(End::FailedWithPeers);
+    result_.causes = {rank};
+    result_.is_cycle = false;
+    result_.cause = fmt::format("{} failed first, in {}: {}", name(rank), place_of(*flight(rank)),
+                                flight(rank)->reason);
+  }
+
+  /// All that had not ended is gone, and no rank was silent before: the processes were killed while
+  /// they worked.
+  void blame_gone(const Ranks& gone) {
+    result_.causes = gone;
+    result_.is_cycle = false;
+    result_.cause = fmt::format("rank{} {} ended without a word, killed or crashed; {} was in {}",
+                                gone.size() == 1 ? "" : "s", list(gone), name(gone.front()),
+                                place_of(*flight(gone.front())));
+  }
+
+  /// The line about causes that are no cycle: each with its silence, then who waits for them.
+  std::string silence_text() const {
+    std::string text;
+    for (const int rank : result_.causes) {
+      if (!text.empty()) text += "; ";
+      const Flight* own = flight(rank);
+      if (own == nullptr) {
+        text += fmt::format("rank {} has no flight file", rank);
+      } else if (own->end == End::Done) {
+        text += fmt::format("{} has ended, after step {}", name(rank), own->work.step);
+      } else {
+        text += fmt::format("{} has done nothing for {:.3g} s, in {}", name(rank), silence(rank),
+                            place_of(*own));
+      }
+    }
+    const std::vector<bool> waiting = reaching(result_.causes);
+    const Ranks waiters = ranks_where([&](int rank) {
+      return waiting[rank] && std::ranges::find(result_.causes, rank) == result_.causes.end();
+    });
+    if (waiters.empty()) return text;
+    return text + fmt::format("; rank{} {} wait{} for {}", waiters.size() == 1 ? "" : "s",
+                              list(waiters), waiters.size() == 1 ? "s" : "",
+                              result_.causes.size() == 1 ? "it" : "them");
+  }
+
+  std::string cycle_text() const {
+    const int first = result_.causes.front();
+    const Flight& own = *flight(first);
+    if (waits_for_all(own)) {
+      return fmt::format("no rank is late: all wait for each other for {:.3g} s, in {}",
+                         silence(first), place_of(own));
+    }
+    std::string text;
+    for (const int rank : result_.causes) text += fmt::format("{} -> ", rank);
+    return fmt::format("a deadlock: ranks {}{} wait for each other for {:.3g} s; {} in {}", text,
+                       first, silence(first), name(first), place_of(own));
+  }
+
+  /// `rank 2 (host h, pid 123, gone)`; the state only if it is known.
+  std::string name(int rank) const {
+    const Flight& own = *flight(rank);
+    const ProcessState state = run_.states[rank];
+    return fmt::format("rank {} (host {}, pid {}{}{})", rank, own.host, own.pid,
+                       state == ProcessState::Unknown ? "" : ", ",
+                       state == ProcessState::Unknown ? "" : to_string(state));
+  }
+
+  /// ", in step 20", or nothing outside of a trainer.
+  std::string steps_text() const {
+    std::int64_t step = 0;
+    for (int rank = 0; rank < world_; ++rank) {
+      if (flight(rank)) step = std::max(step, flight(rank)->work.step);
+    }
+    return step > 0 ? fmt::format(", in step {}", step) : "";
+  }
+
+  RecordedRun run_;
+  int world_;
+  Diagnosis result_;
+};
+
+}  // namespace
+
+std::string_view to_string(Verdict verdict) {
+  constexpr std::array<std::string_view, 5> kNames{"ended", "under way", "failed", "stuck", "gone"};
+  return kNames[static_cast<std::size_t>(verdict)];
+}
+
+double silent_s(const Flight& flight, std::int64_t reference_ns) {
+  const std::int64_t last = flight.wall_ns(flight.last_event_ns());
+  return std::max(0.0, static_cast<double>(reference_ns - last) * kNs);
+}
+
+Diagnosis diagnose(const RecordedRun& run) {
+  return Diagnoser(run).diagnose();
+}
+
+}  // namespace armillary::recorder

@@ -1,0 +1,147 @@
+// format.h: layout of a flight file, which the recorder writes through memory that is mapped to the
+// file, and others read at any time. Internal to this folder.
+//
+//   byte 0      Identity    written once; its first word last
+//        256    wait        one word: whether the rank waits, for what, and since when
+//        320    Ending      written once; its first word last
+//        1024   Status[kStatusesKept]    the n-th work that the rank went on to is n modulo that
+//        3584   Record[kOpsKept]         op n is record n modulo kOpsKept
+//
+// Rule of all words. A writer may stop for ever between any two stores. So every word of 8 bytes is
+// stored with release and read with acquire order: a reader that sees a store sees all stores
+// before it. Records and statuses begin with a stamp, which is stored first, as "being written",
+// and once more at the end; a reader takes the words between two equal reads of it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "armillary/plan/plan.h"
+#include "armillary/recorder/recorder.h"
+
+namespace armillary::recorder {
+
+inline constexpr std::uint64_t kMagic = 0x544847494c465241;  ///< "ARFLIGHT"
+inline constexpr std::uint32_t kFormatVersion = 1;
+
+using Word = std::uint64_t;
+
+/// A text in a fixed place, ended by a zero byte; longer texts are cut.
+template <std::size_t kBytes>
+using Text = std::array<char, kBytes>;
+
+/// Facts about the process, fixed when the file is made.
+struct Identity {
+  std::uint64_t magic = kMagic;
+  std::uint32_t format_version = kFormatVersion;
+  std::uint32_t file_bytes = 0;
+  std::int32_t world = 0;
+  std::int32_t rank = 0;
+  std::int64_t pid = 0;
+  std::int64_t process_start = 0;  ///< process_start_of(pid) (process_state.h)
+  std::int64_t wall_ns = 0;        ///< Clock base: the same moment on the two clocks.
+  std::int64_t monotonic_ns = 0;
+  Text<80> host{};
+  Text<32> program{};
+};
+
+inline constexpr int kStatusesKept = 16;
+
+/// Work of the rank outside of single ops, from `time_ns` on. Earlier ones are kept because a rank
+/// that comes too late still goes on for some statuses before it hears that the group has failed.
+struct Status {
+  Word stamp = 0;
+  std::int64_t time_ns = 0;
+  std::int64_t step = 0;
+  std::int32_t call = 0;
+  std::int32_t activity_number = 0;  ///< In the step, from 1.
+  std::uint8_t pass = 0;
+  std::uint8_t collective = 0;  ///< Activity::collective
+  std::array<std::uint8_t, 6> unused{};
+  std::int64_t activity_since_ns = 0;
+  std::int64_t activity_bytes = 0;
+  Text<48> strategy{};
+  Text<48> activity{};
+};
+
+/// How the rank ended. `kind` is an End and is stored last.
+struct Ending {
+  std::uint64_t kind = 0;
+  std::int64_t time_ns = 0;
+  Text<512> reason{};
+};
+
+/// State of a record or status, the lowest two bits of its stamp; the others are the number of the
+/// op or status. A status is Started when it is written.
+enum class RecordState : std::uint8_t { Unused, BeingWritten, Started, Done };
+
+inline constexpr Word stamp_of(std::uint64_t number, RecordState state) {
+  return number << 2 | static_cast<Word>(state);
+}
+inline constexpr RecordState state_of(Word stamp) {
+  return static_cast<RecordState>(stamp & 3);
+}
+
+/// One op. A cache line.
+struct Record {
+  std::uint64_t stamp = 0;
+  std::int64_t start_ns = 0;
+  std::int64_t end_ns = 0;  ///< Stored before the stamp becomes Done; not read before.
+  std::int64_t step = 0;
+  std::int64_t bytes = 0;
+  std::int32_t call = 0;
+  std::int32_t index = 0;
+  std::int32_t plan_step = 0;
+  std::int32_t peer = 0;
+  std::int16_t lane = 0;
+  std::uint8_t pass = 0;
+  std::uint8_t kind = 0;
+  std::int32_t unused = 0;
+};
+static_assert(sizeof(Record) == 64);
+
+// Places in the file, in words.
+
+inline constexpr std::size_t kWordBytes = sizeof(Word);
+template <class T>
+inline constexpr std::size_t kWordsOf = sizeof(T) / kWordBytes;
+inline constexpr std::size_t kWaitAt = 256 / kWordBytes;
+inline constexpr std::size_t kEndingAt = 320 / kWordBytes;
+inline constexpr std::size_t kStatusesAt = 1024 / kWordBytes;
+inline constexpr std::size_t kRecordsAt = 3584 / kWordBytes;
+inline constexpr std::size_t kFileWords = kRecordsAt + kOpsKept * kWordsOf<Record>;
+static_assert(kWordsOf<Identity> <= kWaitAt && kEndingAt + kWordsOf<Ending> <= kStatusesAt &&
+              kStatusesAt + kStatusesKept * kWordsOf<Status> <= kRecordsAt);
+
+/// The wait word: nanoseconds since when, times 8, plus the Wait; 0 if the rank does not wait.
+inline constexpr int kWaitBits = 3;
+
+inline void store(Word& word, Word value) {
+  std::atomic_ref(word).store(value, std::memory_order_release);
+}
+/// Only reads; atomic_ref wants memory that it could write.
+inline Word load(const Word& word) {
+  return std::atomic_ref(const_cast<Word&>(word)).load(std::memory_order_acquire);
+}
+
+/// Stores the words of `value`, one after the other, from word `first` of it on.
+template <class T>
+void store_words(Word* to, const T& value, std::size_t first = 0) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % kWordBytes == 0);
+  const auto words = std::bit_cast<std::array<Word, kWordsOf<T>>>(value);
+  for (std::size_t i = first; i < words.size(); ++i) store(to[i], words[i]);
+}
+
+template <class T>
+T load_words(const Word* from) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % kWordBytes == 0);
+  std::array<Word, kWordsOf<T>> words;
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = load(from[i]);
+  return std::bit_cast<T>(words);
+}
+
+}  // namespace armillary::recorder

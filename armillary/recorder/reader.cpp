@@ -1,0 +1,280 @@
+// A file is mapped, not read: words that another process stores must be seen in their order
+// (format.h). Every number that is used as an enumerator is checked, since the file may be damaged.
+#include "armillary/recorder/reader.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/recorder/format.h"
+
+namespace armillary::recorder {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMappedBytes = kFileWords * kWordBytes;
+/// Reads of words that another process keeps changing. It needs a few stores for a change, so the
+/// second try is nearly always right; a process that was killed in between never ends the change.
+constexpr int kTries = 1000;
+
+/// A flight file, mapped for reading. Its size is checked.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path) {
+    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) refuse(path, errno);
+    struct stat info {};
+    void* memory = MAP_FAILED;
+    if (fstat(file, &info) == 0 && info.st_size == kMappedBytes) {
+      memory = mmap(nullptr, kMappedBytes, PROT_READ, MAP_SHARED, file, 0);
+    }
+    const int error = errno;
+    close(file);
+    if (info.st_size != kMappedBytes) {
+      fail<IoError>("explain: {} has {} bytes; a flight file of {} bytes is required", path,
+                    info.st_size, kMappedBytes);
+    }
+    if (memory == MAP_FAILED) refuse(path, error);
+    words_ = static_cast<const Word*>(memory);
+  }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile() { munmap(const_cast<Word*>(words_), kMappedBytes); }
+
+  const Word* words() const { return words_; }
+
+ private:
+  [[noreturn]] static void refuse(const std::string& path, int error) {
+    fail<IoError>("explain: {} cannot be read ({}); a flight file is required", path,
+                  std::strerror(error));
+  }
+
+  const Word* words_ = nullptr;
+};
+
+std::int64_t wall_now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+/// The text up to its zero byte; all of it in a damaged file without one.
+template <std::size_t kBytes>
+std::string text_of(const Text<kBytes>& text) {
+  return {text.begin(), std::find(text.begin(), text.end(), '\0')};
+}
+
+/// Reads one file into a Flight.
+class FlightReader {
+ public:
+  explicit FlightReader(const std::string& path) : path_(path), file_(path) {}
+
+  Flight read() {
+    read_identity();
+    read_statuses();
+    read_wait();
+    read_ending();
+    for (int i = 0; i < kOpsKept; ++i) read_record(kRecordsAt + i * kWordsOf<Record>);
+    std::ranges::sort(flight_.ops, {}, &RecordedOp::number);
+    return std::move(flight_);
+  }
+
+ private:
+  /// `value` as an enumerator. @throws IoError if it is above `last`.
+  template <class Enum>
+  Enum checked(std::uint64_t value, Enum last, std::size_t word) const {
+    if (value > static_cast<std::uint64_t>(last)) damaged(word);
+    return static_cast<Enum>(value);
+  }
+  [[noreturn]] void damaged(std::size_t word) const {
+    fail<IoError>("explain: {} is damaged at byte {}; a flight file as it was written is required",
+                  path_, word * kWordBytes);
+  }
+
+  void read_identity() {
+    const auto identity = load_words<Identity>(file_.words());
+    if (identity.magic != kMagic) {
+      fail<IoError>("explain: {} is no flight file; one that `armillary train` wrote is required",
+                    path_);
+    }
+    if (identity.format_version != kFormatVersion) {
+      fail<IoError>("explain: {} has format version {}; {} is required, that of this program",
+                    path_, identity.format_version, kFormatVersion);
+    }
+    if (identity.file_bytes != kMappedBytes || identity.rank < 0 ||
+        identity.rank >= identity.world) {
+      damaged(1);
+    }
+    flight_.world = identity.world;
+    flight_.rank = identity.rank;
+    flight_.host = text_of(identity.host);
+    flight_.pid = identity.pid;
+    flight_.process_start = identity.process_start;
+    flight_.program = text_of(identity.program);
+    flight_.base_wall_ns = identity.wall_ns;
+    flight_.base_monotonic_ns = identity.monotonic_ns;
+  }
+
+  void read_statuses() {
+    std::vector<std::pair<Word, Work>> works;  // by stamp
+    for (int i = 0; i < kStatusesKept; ++i) {
+      const std::size_t at = kStatusesAt + i * kWordsOf<Status>;
+      const std::optional<Status> status = stable<Status>(at);
+      if (!status || state_of(status->stamp) == RecordState::Unused) continue;
+      works.push_back({status->stamp,
+                       {.since_ns = status->time_ns,
+                        .step = status->step,
+                        .call = status->call,
+                        .pass = checked(status->pass, plan::Pass::Replay, at),
+                        .strategy = text_of(status->strategy),
+                        .activity = text_of(status->activity),
+                        .activity_number = status->activity_number,
+                        .activity_bytes = status->activity_bytes,
+                        .collective = status->collective != 0,
+                        .activity_since_ns = status->activity_since_ns}});
+    }
+    if (works.empty()) damaged(kStatusesAt);  // one is written before the magic
+    std::ranges::sort(works, {}, &std::pair<Word, Work>::first);
+    for (auto& [stamp, work] : works) flight_.earlier_work.push_back(std::move(work));
+    flight_.work = std::move(flight_.earlier_work.back());
+    flight_.earlier_work.pop_back();
+  }
+
+  /// One word, so it is never half written.
+  void read_wait() {
+    const Word word = load(file_.words()[kWaitAt]);
+    flight_.wait = checked(word % (1U << kWaitBits), Wait::Proof, kWaitAt);
+    flight_.wait_since_ns = static_cast<std::int64_t>(word >> kWaitBits);
+  }
+
+  /// The kind was stored last: with a kind, the rest is there.
+  void read_ending() {
+    flight_.end = checked(load(file_.words()[kEndingAt]), End::FailedWithPeers, kEndingAt);
+    if (flight_.end == End::Running) return;
+    const auto ending = load_words<Ending>(file_.words() + kEndingAt);
+    flight_.end_ns = ending.time_ns;
+    flight_.reason = text_of(ending.reason);
+  }
+
+  /// Appends the op of the record at word `at`, if there is one.
+  void read_record(std::size_t at) {
+    const std::optional<Record> record = stable<Record>(at);
+    if (!record || state_of(record->stamp) == RecordState::Unused) return;
+    const bool done = state_of(record->stamp) == RecordState::Done;
+    flight_.ops.push_back({.number = record->stamp >> 2,
+                           .done = done,
+                           .start_ns = record->start_ns,
+                           .end_ns = done ? record->end_ns : 0,
+                           .step = record->step,
+                           .call = record->call,
+                           .pass = checked(record->pass, plan::Pass::Replay, at),
+                           .op = {.kind = checked(record->kind, plan::OpKind::AttendGradAll, at),
+                                  .lane = record->lane,
+                                  .plan_step = record->plan_step,
+                                  .index = record->index,
+                                  .peer = record->peer,
+                                  .bytes = record->bytes}});
+    const RecordedOp& op = flight_.ops.back();
+    if (op.is_message() && (op.op.peer < 0 || op.op.peer >= flight_.world)) damaged(at);
+  }
+
+  /// The record or status at word `at`; nothing, and counted, if it stays half written.
+  template <class T>
+  std::optional<T> stable(std::size_t at) {
+    const Word* const words = file_.words() + at;
+    for (int i = 0; i < kTries; ++i) {
+      // The stamp of the copy may be newer than the first one; then the second one differs too.
+      const Word before = load(words[0]);
+      auto value = load_words<T>(words);
+      value.stamp = before;
+      if (state_of(before) != RecordState::BeingWritten && load(words[0]) == before) return value;
+    }
+    ++flight_.torn;
+    return std::nullopt;
+  }
+
+  std::string path_;
+  MappedFile file_;
+  Flight flight_;
+};
+
+}  // namespace
+
+std::int64_t Flight::last_event_ns() const {
+  std::int64_t last = std::max({base_monotonic_ns, work.since_ns, wait_since_ns});
+  for (const RecordedOp& op : ops) last = std::max({last, op.start_ns, op.end_ns});
+  return last;
+}
+
+void Flight::rewind_to(std::int64_t monotonic_ns) {
+  std::erase_if(ops, [&](const RecordedOp& op) { return op.start_ns > monotonic_ns; });
+  for (RecordedOp& op : ops) {
+    if (!op.done || op.end_ns <= monotonic_ns) continue;
+    op.done = false;
+    op.end_ns = 0;
+  }
+  while (work.since_ns > monotonic_ns && !earlier_work.empty()) {
+    work = std::move(earlier_work.back());
+    earlier_work.pop_back();
+  }
+  if (wait_since_ns <= monotonic_ns) return;
+  wait = Wait::None;
+  wait_since_ns = 0;
+}
+
+Flight read_flight(const std::string& path) {
+  return FlightReader(path).read();
+}
+
+RecordedRun read_run(const std::string& run_folder) {
+  // Files whose names begin with rank-.
+  const fs::path folder = fs::path(run_folder) / "flight";
+  std::error_code error;
+  std::vector<Flight> flights;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string path = entry->path().string();
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with("rank-") || !name.ends_with(".bin")) continue;
+    flights.push_back(read_flight(path));
+    if (path != flight_path(run_folder, flights.back().rank)) {
+      fail<IoError>("explain: {} is the file of rank {}; the name {} is required", path,
+                    flights.back().rank, flight_path(run_folder, flights.back().rank));
+    }
+  }
+  if (error) {
+    fail<IoError>("explain: {} cannot be read ({}); the folder of a run is required",
+                  folder.string(), error.message());
+  }
+  if (flights.empty()) {
+    fail<IoError>("explain: {} has no flight files; the folder of a run is required",
+                  folder.string());
+  }
+  // By rank, with the states of their processes.
+  const int world = std::ranges::max(flights, {}, &Flight::base_wall_ns).world;
+  RecordedRun run{.now_ns = wall_now_ns()};
+  run.flights.resize(world);
+  run.states.assign(world, ProcessState::Unknown);
+  for (Flight& flight : flights) {
+    if (flight.world != world) continue;
+    const int rank = flight.rank;
+    run.states[rank] = state_of(flight.host, flight.pid, flight.process_start);
+    run.flights[rank] = std::move(flight);
+  }
+  return run;
+}
+
+}  // namespace armillary::recorder

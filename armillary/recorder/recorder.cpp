@@ -1,0 +1,216 @@
+// The file is always a new one: a process that still writes to an older one keeps its own pages.
+// Its space is allocated before it is mapped: a store to a page without a block on a full disk
+// would be a SIGBUS. Its first word is stored last, so a file that is not complete is refused by
+// readers. All later calls only store words (format.h has the order).
+#include "armillary/recorder/recorder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "armillary/core/error.h"
+#include "armillary/recorder/format.h"
+#include "armillary/recorder/process_state.h"
+
+namespace armillary::recorder {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kFileBytes = kFileWords * kWordBytes;
+
+/// Nanoseconds since the epoch of the clock.
+template <class Clock>
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+      .count();
+}
+
+std::int64_t monotonic_ns() {
+  return now_ns<std::chrono::steady_clock>();
+}
+
+/// Cuts the text so that a zero byte fits behind it.
+template <std::size_t kBytes>
+void assign(Text<kBytes>& to, std::string_view text) {
+  to.fill('\0');
+  std::copy_n(text.begin(), std::min(text.size(), kBytes - 1), to.begin());
+}
+
+[[noreturn]] void refuse(const std::string& path, int error) {
+  fail<IoError>(
+      "recorder: {} cannot be made ({}); a folder that can be written, on a disk with {} "
+      "bytes left, is required",
+      path, std::strerror(error), kFileBytes);
+}
+
+/// Reserves the space of a new file. Returns 0, or the error. The limit of the process is asked
+/// first: to cross it is a signal.
+int allocate(int file) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < kFileBytes) return EFBIG;
+  return posix_fallocate(file, 0, kFileBytes);
+}
+
+/// Makes the file at `path`, all zeros, and maps it. @throws IoError; no file is left then.
+Word* map_new_file(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(fs::path(path).parent_path(), error);
+  if (error) refuse(path, error.value());
+  fs::remove(path, error);
+  if (error) refuse(path, error.value());
+  // A link in the place of the file is not followed, nor a file written that another has just made.
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (file < 0) refuse(path, errno);
+  int failed = allocate(file);
+  void* memory = MAP_FAILED;
+  if (failed == 0) {
+    memory = mmap(nullptr, kFileBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (memory == MAP_FAILED) failed = errno;
+  }
+  close(file);  // the mapping holds the file
+  if (failed != 0) {
+    fs::remove(path, error);
+    refuse(path, failed);
+  }
+  return static_cast<Word*>(memory);
+}
+
+}  // namespace
+
+std::string flight_path(const std::string& run_folder, int rank) {
+  return (fs::path(run_folder) / "flight" / fmt::format("rank-{:04}.bin", rank)).string();
+}
+
+struct Recorder::Mapping {
+  Word* words = nullptr;
+  Status status = {};
+  std::uint64_t statuses = 0;  ///< Number of the next one.
+
+  explicit Mapping(const std::string& path) : words(map_new_file(path)) {}
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() { munmap(words, kFileBytes); }
+
+  Word* record(std::uint64_t op) { return words + kRecordsAt + op % kOpsKept * kWordsOf<Record>; }
+
+  void publish_status(std::int64_t now) {
+    status.time_ns = now;
+    publish(words + kStatusesAt + statuses % kStatusesKept * kWordsOf<Status>, status, statuses);
+    ++statuses;
+  }
+
+  /// Stores a record or status, all but its stamp between two stores of the stamp.
+  template <class T>
+  static void publish(Word* to, const T& value, std::uint64_t number) {
+    store(to[0], stamp_of(number, RecordState::BeingWritten));
+    store_words(to, value, 1);
+    store(to[0], stamp_of(number, RecordState::Started));
+  }
+
+  /// The kind is stored last, so a reader that sees it sees the whole reason.
+  void publish_end(End kind, std::string_view reason) {
+    if (load(words[kEndingAt]) != 0) return;
+    Ending ending{.kind = static_cast<Word>(kind), .time_ns = monotonic_ns()};
+    assign(ending.reason, reason);
+    store_words(words + kEndingAt, ending, 1);
+    store(words[kEndingAt], ending.kind);
+  }
+};
+
+Recorder::Recorder(const std::string& run_folder, const Rank& rank) {
+  ARMILLARY_CHECK(rank.rank >= 0 && rank.rank < rank.world);
+  mapping_ = std::make_unique<Mapping>(flight_path(run_folder, rank.rank));
+  Identity identity{.file_bytes = kFileBytes,
+                    .world = rank.world,
+                    .rank = rank.rank,
+                    .pid = getpid(),
+                    .process_start = process_start_of(getpid()),
+                    .wall_ns = now_ns<std::chrono::system_clock>(),
+                    .monotonic_ns = monotonic_ns()};
+  assign(identity.host, this_host());
+  assign(identity.program, rank.program);
+  mapping_->publish_status(identity.monotonic_ns);
+  // The magic goes last: a file without it is none.
+  store_words(mapping_->words, identity, 1);
+  store(mapping_->words[0], identity.magic);
+}
+
+Recorder::~Recorder() = default;
+
+void Recorder::begin_step(std::int64_t step) noexcept {
+  mapping_->status.step = step;
+  mapping_->status.call = 0;
+  mapping_->status.activity_number = 0;
+  mapping_->publish_status(monotonic_ns());
+}
+
+void Recorder::set_activity(const Activity& activity) noexcept {
+  Status& status = mapping_->status;
+  ++status.activity_number;
+  assign(status.activity, activity.name);
+  status.activity_bytes = activity.bytes;
+  status.collective = activity.collective ? 1 : 0;
+  status.activity_since_ns = monotonic_ns();
+  mapping_->publish_status(status.activity_since_ns);
+}
+
+void Recorder::begin_call(std::string_view strategy, plan::Pass pass) noexcept {
+  Status& status = mapping_->status;
+  ++status.call;
+  status.pass = static_cast<std::uint8_t>(pass);
+  assign(status.strategy, strategy);
+  mapping_->publish_status(monotonic_ns());
+}
+
+std::uint64_t Recorder::start(const StartedOp& op) noexcept {
+  const std::uint64_t number = next_++;
+  const Record record{.start_ns = monotonic_ns(),
+                      .step = mapping_->status.step,
+                      .bytes = op.bytes,
+                      .call = mapping_->status.call,
+                      .index = op.index,
+                      .plan_step = op.plan_step,
+                      .peer = op.peer,
+                      .lane = static_cast<std::int16_t>(op.lane),
+                      .pass = mapping_->status.pass,
+                      .kind = static_cast<std::uint8_t>(op.kind)};
+  mapping_->publish(mapping_->record(number), record, number);
+  return number;
+}
+
+void Recorder::done(std::uint64_t op) noexcept {
+  if (op + kOpsKept < next_) return;
+  // Readers look at the end only in a record that is done, so one word can be stored after another.
+  Word* const words = mapping_->record(op);
+  store(words[offsetof(Record, end_ns) / kWordBytes], static_cast<Word>(monotonic_ns()));
+  store(words[0], stamp_of(op, RecordState::Done));
+}
+
+void Recorder::wait(Wait why) noexcept {
+  store(mapping_->words[kWaitAt],
+        static_cast<Word>(monotonic_ns()) << kWaitBits | static_cast<Word>(why));
+}
+
+void Recorder::resume() noexcept {
+  store(mapping_->words[kWaitAt], 0);
+}
+
+void Recorder::end() noexcept {
+  mapping_->publish_end(End::Done, "");
+}
+
+void Recorder::fail(End kind, std::string_view reason) noexcept {
+  mapping_->publish_end(kind, reason);
+}
+
+}  // namespace armillary::recorder
