@@ -164,6 +164,7 @@ runtime::ExecutionOptions AttentionCall::options_with(
     const std::optional<at::Tensor>& sinks_H) const {
   runtime::ExecutionOptions with = options;
   with.device = &context->device();  // The present one: that of forward may be gone.
+  with.recorder = context->recorder();
   if (sinks_H) {
     const bool fp64 = programs->forward->problem.dtype == plan::Dtype::F64;
     with.sinks_H = sinks_H->detach().to(fp64 ? at::kDouble : at::kFloat);
@@ -187,9 +188,15 @@ void AttentionCall::agree() {
     agreement->opens_within(kBrief);
     return;
   }
-  agreement->wait();
-  proof::prove_together(*comm, programs->proved, proofs);
+  wait_for_agreement();
+  recorder::while_waiting(context->recorder(), recorder::Wait::Proof,
+                          [&] { proof::prove_together(*comm, programs->proved, proofs); });
   may_run = true;
+}
+
+void AttentionCall::wait_for_agreement() {
+  recorder::while_waiting(context->recorder(), recorder::Wait::Agreement,
+                          [&] { agreement->wait(); });
 }
 
 std::unique_ptr<runtime::Execution> AttentionCall::end() {

@@ -47,6 +47,9 @@ struct AttentionCall : torch::CustomClassHolder {
   /// @throws as Agreement::wait and proof::prove_together.
   void agree();
 
+  /// Waits until all ranks agree. @throws as Agreement::wait.
+  void wait_for_agreement();
+
   /// Takes an execution from the pool and marks the context as busy. `program` is forward or
   /// replay.
   void start(const std::shared_ptr<const runtime::CompiledProgram>& program,

@@ -193,7 +193,7 @@ struct AttentionInProgress::State {
   void feed_ahead(plan::Tensor tensor, const at::Tensor& value, at::Tensor& fed) {
     check_runs();
     call->agree();
-    call->agreement->wait();
+    call->wait_for_agreement();
     fed = value.detach();
     feed(tensor, fed);
   }

@@ -19,6 +19,7 @@
 #include "armillary/comm/collectives.h"
 #include "armillary/kernel/cpu_kernel.h"
 #include "armillary/plan/passes/lower.h"
+#include "armillary/runtime/context.h"
 
 namespace armillary::bench {
 namespace {
@@ -72,7 +73,7 @@ std::int64_t most_ops(const plan::Problem& problem, const std::string& strategy,
 }
 
 Layer::Layer(const plan::Problem& problem, const std::string& strategy, const Sample& whole,
-             std::unique_ptr<Ranks> ranks)
+             std::unique_ptr<Ranks> ranks, const std::string& run_folder)
     : options_{.mask = problem.mask, .layout = problem.layout, .strategy = strategy},
       ranks_(std::move(ranks)) {
   for (const plan::Runs& runs : plan::shards(problem.layout, problem.mask, problem.world).q) {
@@ -82,6 +83,9 @@ Layer::Layer(const plan::Problem& problem, const std::string& strategy, const Sa
         {mine(whole.q_BLHD), mine(whole.k_BLGD), mine(whole.v_BLGD), mine(whole.dout_BLHD)});
     tokens_ += rows_.back().size(0);
   }
+  if (run_folder.empty()) return;
+  ranks_->run(
+      [&](comm::Communicator& comm) { runtime::Context::of(comm).record_in(run_folder, comm); });
 }
 
 /// The parts that are there at their positions of the sequence, and zeros elsewhere.

@@ -24,9 +24,10 @@ namespace armillary::bench {
 /// backward together, as autograd runs them. One thread calls.
 class Layer {
  public:
-  /// `whole` holds the tokens of the whole sequence; each rank copies its own.
+  /// `whole` holds the tokens of the whole sequence; each rank copies its own. With a run folder,
+  /// each rank has a flight recorder there. @throws IoError as recorder::Recorder.
   Layer(const plan::Problem& problem, const std::string& strategy, const Sample& whole,
-        std::unique_ptr<Ranks> ranks);
+        std::unique_ptr<Ranks> ranks, const std::string& run_folder = "");
 
   /// Runs forward and backward once: {out, dq, dk, dv} over the whole sequence, or nothing if no
   /// rank of the layer runs in this process. Then finds out how often later runs are repeated. Call

@@ -103,9 +103,10 @@ LayerRate::LayerRate(const LayerCase& given, const MakeRanks& make_ranks)
   }
   // Phase 3 of 3: the strategies.
   for (const std::string& strategy : given.strategies) {
-    Layer& layer =
-        contest.spread.try_emplace(strategy, problem, strategy, whole, make_ranks(given.world, 0))
-            .first->second;
+    Layer& layer = contest.spread
+                       .try_emplace(strategy, problem, strategy, whole, make_ranks(given.world, 0),
+                                    given.run_folder)
+                       .first->second;
     LayerFacts facts{.strategy = strategy, .max_error = error_of(layer.first_run(), exact)};
     require_right(strategy, facts.max_error, given.dtype);
     for (const bool backward : {false, true}) {

@@ -35,6 +35,9 @@ struct LayerCase {
   std::vector<std::string> strategies = {"ring"};
   bool kernels = true;  ///< Adds the sides "STRATEGY kernels PASS".
   std::string engine = "threads";  ///< For results; make_ranks decides.
+  /// Folder for the flight files of the ranks of a strategy, of the last one if there are several;
+  /// empty: they are not recorded.
+  std::string run_folder;
 };
 
 /// Facts about a strategy that are known before anything is timed. Arrays hold a value for forward

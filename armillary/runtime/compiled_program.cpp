@@ -2,6 +2,8 @@
 // each lane with the ops that they wait for. Dependencies come from plan/hazards.h, as in verify.
 #include "armillary/runtime/compiled_program.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -71,6 +73,16 @@ std::vector<int> aliases_of(const plan::RankProgram& program) {
   return alias_of;
 }
 
+/// The pass that a program is of: backward is given dOut, and replay the kept output.
+plan::Pass pass_of(const plan::RankProgram& program) {
+  const auto is_given = [&](plan::Tensor tensor) {
+    return std::ranges::any_of(program.inputs,
+                               [&](int tile) { return program.tiles[tile].tensor == tensor; });
+  };
+  if (is_given(plan::Tensor::DOut)) return plan::Pass::Backward;
+  return is_given(plan::Tensor::Out) ? plan::Pass::Replay : plan::Pass::Forward;
+}
+
 /// Kernel calls of an op that attends: every query segment against every key segment, except for
 /// pairs of segments without a visible (query, key) pair.
 std::vector<KernelCall> calls_of(const CompiledProgram& compiled, const CompiledOp& op) {
@@ -103,6 +115,8 @@ std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner,
   CompiledProgram& compiled = *result;
   compiled.problem = planner.problem();
   compiled.program = std::move(program);
+  compiled.strategy = to_string(planner.strategy());
+  compiled.pass = pass_of(compiled.program);
   compiled.kernel = &kernel;
   // Memory of the tiles.
   for (const Tile& tile : compiled.program.tiles) {
@@ -115,9 +129,30 @@ std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner,
     made.op = &op;
     made.views = plan::locate(planner.blocks(), compiled.program, op);
     made.calls = calls_of(compiled, made);
+    if (op.is_comm()) {
+      made.bytes = bytes_of(planner.problem(), planner.blocks(), compiled.program, op);
+    }
   }
   compiled.lanes = batches_of(compiled.program);
   return result;
+}
+
+std::string describe(const CompiledProgram& compiled, int op) {
+  const Op& action = *compiled.ops[op].op;
+  std::string text = fmt::format("{} {} step {}: {}", compiled.strategy, to_string(compiled.pass),
+                                 action.step, to_string(action.kind));
+  for (const plan::View& view : action.views) {
+    std::string blocks;
+    for (const plan::IdRun& run : view.blocks.runs()) {
+      blocks += fmt::format("{}{}", blocks.empty() ? "" : ",", run.first);
+      if (run.last > run.first) blocks += fmt::format("-{}", run.last);
+    }
+    text += fmt::format(" {}{{{}}}", to_string(compiled.program.tiles[view.tile].tensor), blocks);
+  }
+  if (!action.is_comm()) return text;
+  return text + fmt::format(" {} bytes {} rank {} on lane {}", compiled.ops[op].bytes,
+                            action.kind == plan::OpKind::Send ? "to" : "from", action.peer,
+                            action.lane);
 }
 
 }  // namespace armillary::runtime

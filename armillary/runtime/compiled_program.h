@@ -40,6 +40,7 @@ struct CompiledOp {
   const plan::Op* op = nullptr;
   std::vector<plan::LocatedView> views;  ///< one per operand
   std::vector<KernelCall> calls;         ///< calls with a visible pair; empty if it does not attend
+  std::int64_t bytes = 0;                ///< of a message, all batch entries
 };
 
 /// A program that is ready to run. Immutable; threads may share it. It must not be copied or moved,
@@ -47,6 +48,8 @@ struct CompiledOp {
 struct CompiledProgram {
   plan::Problem problem;
   plan::RankProgram program;
+  std::string strategy;  ///< as plan::parse_strategy reads it
+  plan::Pass pass = plan::Pass::Forward;
   const kernel::Kernel* kernel = nullptr;  ///< the kernel that `calls` are prepared for
   /// Shape of each tile: {B, L, heads, dim}, or {B, L, heads} for Lse and Delta.
   std::vector<std::vector<std::int64_t>> shapes;
@@ -64,5 +67,9 @@ struct CompiledProgram {
 std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner,
                                                plan::RankProgram program,
                                                const kernel::Kernel& kernel);
+
+/// An op in words, for errors: `ring backward step 3: recv dk{4} 65536 bytes from rank 2 on lane
+/// 1`.
+std::string describe(const CompiledProgram& compiled, int op);
 
 }  // namespace armillary::runtime

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "armillary/core/error.h"
+#include "armillary/proof/digest.h"
 
 namespace armillary::runtime {
 
@@ -13,6 +14,13 @@ void Context::use(std::shared_ptr<Device> device) {
   }
   executions_ = {};  // idle executions have memory on the previous device
   device_ = std::move(device);
+}
+
+void Context::record_in(const std::string& run_folder, const comm::Communicator& comm) {
+  recorder_ = std::make_unique<recorder::Recorder>(
+      run_folder,
+      recorder::Recorder::Rank{
+          .world = comm.world(), .rank = comm.rank(), .program = std::string(proof::version())});
 }
 
 }  // namespace armillary::runtime

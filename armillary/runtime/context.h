@@ -1,13 +1,16 @@
-// context.h: everything that the runs of one rank share: the device, and the pool of executions
-// with their memory.
+// context.h: everything that the runs of one rank share: the device, the flight recorder, and the
+// pool of executions with their memory.
 //
 //   Communicator --attachment--> Context --> Device             (device.h)
+//                                        |-> Recorder           (recorder/recorder.h)
 //                                        '-> ExecutionPool      (execution_pool.h)
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "armillary/comm/communicator.h"
+#include "armillary/recorder/recorder.h"
 #include "armillary/runtime/device.h"
 #include "armillary/runtime/execution_pool.h"
 
@@ -29,6 +32,12 @@ class Context {
   void use(std::shared_ptr<Device> device);
   Device& device() const { return device_ == nullptr ? cpu_device() : *device_; }
 
+  /// Opens the flight recorder of this rank of `comm` in a run folder, and tells it of all later
+  /// runs. By default there is none. @throws IoError as Recorder.
+  void record_in(const std::string& run_folder, const comm::Communicator& comm);
+  void stop_recording() { recorder_.reset(); }  ///< Not during a run.
+  recorder::Recorder* recorder() const { return recorder_.get(); }
+
   ExecutionPool& executions() { return executions_; }
 
   /// Whether a call is in progress. A second call would mix its messages with those of the first.
@@ -37,6 +46,7 @@ class Context {
 
  private:
   std::shared_ptr<Device> device_;  ///< null: the CPU; declared first, so it outlives executions_
+  std::unique_ptr<recorder::Recorder> recorder_;
   ExecutionPool executions_;
   bool busy_ = false;
 };

@@ -98,11 +98,19 @@ void Execution::check_not_failed() const {
 
 /// Runs one step. If it throws, the run has failed: the group is aborted, then the device is
 /// drained, so that nothing writes to memory that the caller may free while the exception unwinds.
+/// A failed peer or a deadline is told with the message that this rank waits for.
 template <class Step>
 void Execution::attempt(const Step& step) {
   check_not_failed();
   try {
-    or_abort(*comm_, step);
+    or_abort(*comm_, [&] {
+      try {
+        step();
+      } catch (const CommError& error) {
+        if (in_flight_.empty()) throw;
+        fail<CommError>("attention: {}: {}", describe(*compiled_, first_in_flight()), error.what());
+      }
+    });
   } catch (...) {
     failed_ = true;
     device().drain(*this);
@@ -134,6 +142,7 @@ void Execution::restart(comm::Communicator& comm, ExecutionOptions options,
   comm_ = &comm;
   options_ = std::move(options);
   moved_ = {};
+  recorded_.begin(options_.recorder, *compiled_);
   const std::int64_t heads = compiled_->problem.heads;
   const at::TensorOptions there = at::TensorOptions(at::kDouble).device(device().place());
   dsinks_H_ = options_.sinks_H.defined() ? at::zeros({heads}, there) : at::Tensor();

@@ -35,6 +35,7 @@
 #include "armillary/runtime/compiled_program.h"
 #include "armillary/runtime/device.h"
 #include "armillary/runtime/gate.h"
+#include "armillary/runtime/recorded_ops.h"
 #include "armillary/runtime/zero_copy.h"
 
 namespace armillary::runtime {
@@ -55,6 +56,8 @@ struct ExecutionOptions {
   /// No message starts, and no run ends, before this gate is open; ops that need no message run
   /// meanwhile. Null: open. It must outlive the run.
   Gate* gate = nullptr;
+  /// Flight recorder of the rank, told of every op and wait; null: none. It must outlive the run.
+  recorder::Recorder* recorder = nullptr;
 };
 
 /// Messages and bytes that a run has moved. After finish() the bytes are those of plan::traffic.
@@ -75,8 +78,9 @@ struct Moved {
 ///
 /// Failure. Any failure (a kernel that throws, a peer that is gone, a deadline) aborts the group:
 /// every rank leaves within a second with the first reason, or when the op that its device runs is
-/// over. After that nothing writes to the caller's memory, and every step of the run throws, as do
-/// output() and saved().
+/// over. A CommError while messages are under way names the first of them: plan step, tile, bytes,
+/// peer and lane. After that nothing writes to the caller's memory, and every step of the run
+/// throws, as do output() and saved().
 class Execution final : private Work {
  public:
   /// `slots` is memory for all slots, as release() returned it; allocated here if it is too small.
@@ -170,6 +174,7 @@ class Execution final : private Work {
   // The machine: which batch may start, its start, and its end (executor_wait.cpp).
   void advance_all();
   bool gate_is_open();
+  int first_in_flight() const;
   bool start_ready();
   bool ready(const Batch& batch) const;
   bool is_over(int op, plan::Lane lane) const;
@@ -223,6 +228,7 @@ class Execution final : private Work {
   at::Tensor dsinks_H_;     ///< undefined without sinks
   at::Tensor max_logit_H_;  ///< undefined unless options_.max_logit
   Moved moved_;
+  RecordedOps recorded_;
 };
 
 }  // namespace armillary::runtime

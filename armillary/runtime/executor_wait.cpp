@@ -7,6 +7,7 @@
 #include <chrono>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -72,9 +73,11 @@ bool Execution::start_ready() {
 void Execution::start(const Batch& batch) {
   if (batch.lane != plan::kCompute) return start_messages(batch);
   const int op = batch.ops[0];
+  recorded_.started(op);
   EventHandle event = device().start(batch.lane, *this, op);
   if (event == nullptr) {
     complete_[op] = true;
+    recorded_.done(op);
   } else {
     running_.push_back({op, std::move(event)});
   }
@@ -103,6 +106,7 @@ void Execution::start_messages(const Batch& batch) {
         comm::total_bytes(messages_.back().parts);
     (sends ? moved_.sent_messages : moved_.received_messages) += 1;
     in_flight_.push_back(op);
+    recorded_.started(op);
   }
   // requests_[i] belongs to in_flight_[i].
   requests_.resize(in_flight_.size());
@@ -166,6 +170,7 @@ bool Execution::collect_done() {
   }
   while (!running_.empty() && device().done(running_.front().event)) {
     complete_[running_.front().op] = true;
+    recorded_.done(running_.front().op);
     running_.pop_front();
     any = true;
   }
@@ -174,6 +179,7 @@ bool Execution::collect_done() {
   for (std::size_t i = 0; i < in_flight_.size(); ++i) {
     if (comm_->done(requests_[i])) {
       complete_[in_flight_[i]] = true;
+      recorded_.done(in_flight_[i]);
       moved_.borrowed_bytes += zero_copy_.borrow(in_flight_[i], requests_[i], bound_tensors_);
       continue;
     }
@@ -191,15 +197,21 @@ bool Execution::collect_done() {
 /// message. If there is nothing to wait for, an input was not fed or the plan is wrong, and it
 /// throws.
 void Execution::wait_for_any() {
-  if (!running_.empty()) return wait_for_device(running_.front().event);
-  if (!arriving_.empty()) return wait_for_device(arriving_.front().event);
+  using recorder::Wait;
+  const auto wait = [&](Wait why, const auto& action) {
+    recorder::while_waiting(options_.recorder, why, action);
+  };
+  if (!running_.empty()) {
+    return wait(Wait::Device, [&] { wait_for_device(running_.front().event); });
+  }
+  if (!arriving_.empty()) {
+    return wait(Wait::Device, [&] { wait_for_device(arriving_.front().event); });
+  }
   if (options_.gate != nullptr) {
-    options_.gate->wait();
-    return;
+    return wait(Wait::Agreement, [&] { options_.gate->wait(); });
   }
   if (!in_flight_.empty()) {
-    comm_->wait_any(requests_, options_.timeout_s);
-    return;
+    return wait(Wait::Messages, [&] { comm_->wait_any(requests_, options_.timeout_s); });
   }
   for (std::size_t tile = 0; tile < inputs_.size(); ++tile) {
     if (inputs_[tile] == Input::Awaited) {
@@ -229,6 +241,15 @@ void Execution::wait_for_device(const EventHandle& event) {
     fail<Error>("executor: rank {} waits for {}, not done after {:.3g} s", comm_->rank(),
                 waited_for(), timeout_s);
   }
+}
+
+/// The message under way that comes first in the program: a receive, or a send if there is none.
+/// Requires one.
+int Execution::first_in_flight() const {
+  return *std::ranges::min_element(in_flight_, {}, [&](int op) {
+    const bool is_send = compiled_->ops[op].op->kind == plan::OpKind::Send;
+    return std::tuple(bool(complete_[op]), is_send, op);
+  });
 }
 
 /// The work that wait_for_device() waits for, for errors.

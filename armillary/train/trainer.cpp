@@ -31,6 +31,7 @@
 #include "armillary/train/models/model.h"
 #include "armillary/train/optimizer.h"
 #include "armillary/train/parameter_store.h"
+#include "armillary/train/recording.h"
 #include "armillary/train/same_recipe.h"
 
 namespace armillary::train {
@@ -64,8 +65,10 @@ struct Task {
 /// One rank's replica and its part of every step.
 class RankTrainer {
  public:
-  RankTrainer(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe)
+  RankTrainer(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
+              const Recording& recording)
       : comm_(mesh.cp()),
+        recording_(recording),
         recipe_(recipe),
         data_(data),
         strategy_(plan::parse_strategy(recipe.parallelism.strategy)),
@@ -79,6 +82,8 @@ class RankTrainer {
 
   StepMetrics step(std::int64_t step) {
     const auto begin = std::chrono::steady_clock::now();
+    recording_.begin_step(step);
+    recording_.set_activity({.name = "reading data"});
     const std::vector<Task> batch = step == 1 ? read_batch(1) : std::move(next_batch_);
     if (step < recipe_.training.steps) read_ahead(step + 1);
 
@@ -87,6 +92,7 @@ class RankTrainer {
     for (const Task& task : batch) targets += task.sequence.targets();
 
     // Forward and backward of each sequence, then sums over the ranks.
+    recording_.set_activity({.name = "forward and backward"});
     store_.zero_gradients();
     double loss = 0;
     std::int64_t visible_pairs = 0;
@@ -96,6 +102,7 @@ class RankTrainer {
     }
     loss = sum_over_ranks(loss);
 
+    recording_.set_activity({.name = "optimizer"});
     // Update. Loss and norm are equal on all ranks, so all of them fail or none.
     const double grad_norm = optimizer_.clip(recipe_.training.max_norm);
     if (!std::isfinite(loss) || !std::isfinite(grad_norm)) {
@@ -160,7 +167,11 @@ class RankTrainer {
 
   /// Sums the gradients over the ranks in place, and the loss.
   double sum_over_ranks(double loss) {
-    comm::all_reduce_sum(comm_, store_.flat_gradients());
+    const std::span<float> gradients = store_.flat_gradients();
+    recording_.set_activity({.name = "all_reduce of gradients",
+                             .bytes = static_cast<std::int64_t>(gradients.size_bytes()),
+                             .collective = true});
+    comm::all_reduce_sum(comm_, gradients);
     comm::all_reduce_sum(comm_, std::span(&loss, 1));
     return loss;
   }
@@ -178,6 +189,7 @@ class RankTrainer {
   }
 
   comm::Communicator& comm_;
+  const Recording& recording_;
   const Recipe& recipe_;
   const Data& data_;
   plan::Strategy strategy_;
@@ -192,9 +204,9 @@ class RankTrainer {
 }  // namespace
 
 void train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
-           const std::function<void(const StepMetrics&)>& on_step) {
-  // A rank that throws, in on_step or for its own data, ends the others with its reason.
-  runtime::or_abort(mesh.cp(), [&] {
+           const std::function<void(const StepMetrics&)>& on_step, const TrainOptions& options) {
+  const auto all_steps = [&](const Recording& recording) {
+    recording.set_activity({.name = "comparing recipes and parameters", .collective = true});
     expect_same_recipe(mesh.cp(), recipe);
     if (data.vocab_size() > model.vocab_size()) {
       fail<InvalidArgument>(
@@ -203,21 +215,29 @@ void train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recip
     }
 
     // Only rank 0 tells the caller; losses and norms are equal on all ranks.
-    RankTrainer trainer(mesh, model, data, recipe);
+    RankTrainer trainer(mesh, model, data, recipe, recording);
     for (std::int64_t step = 1; step <= recipe.training.steps; ++step) {
       const StepMetrics metrics = trainer.step(step);
-      if (mesh.cp().rank() == 0) on_step(metrics);
+      if (mesh.cp().rank() != 0) continue;
+      recording.set_activity({.name = "reporting the step"});
+      on_step(metrics);
     }
+  };
+  // A rank that throws, in on_step or for its own data, ends the others with its reason.
+  runtime::or_abort(mesh.cp(), [&] {
+    const Recording recording(mesh.cp(), options.run_folder);
+    recording.until_end([&] { all_steps(recording); });
   });
 }
 
 void train(const Recipe& recipe, const Data& data,
-           const std::function<void(const StepMetrics&)>& on_step, const RunRanks& run_ranks) {
+           const std::function<void(const StepMetrics&)>& on_step, const RunRanks& run_ranks,
+           const TrainOptions& options) {
   validate(recipe);
   const auto body = [&](comm::Communicator& comm) {
     at::set_num_threads(static_cast<int>(recipe.parallelism.threads_per_rank));
     const std::unique_ptr<Model> model = make_model(recipe);
-    train(Mesh(comm, mesh_of(recipe)), *model, data, recipe, on_step);
+    train(Mesh(comm, mesh_of(recipe)), *model, data, recipe, on_step, options);
   };
   const auto world = static_cast<int>(recipe.parallelism.context_parallel_degree);
   const double timeout_s = recipe.comm.train_timeout_seconds;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "armillary/train/data.h"
 #include "armillary/train/mesh.h"
@@ -32,15 +33,22 @@ struct StepMetrics {
   std::optional<double> mfu;      ///< tflops over the measured peak of a rank, in percent.
 };
 
+struct TrainOptions {
+  /// Folder of the run, in which each rank leaves the file of its flight recorder
+  /// (recorder/recorder.h); empty: no recorder. A run that hangs or fails is explained by it.
+  std::string run_folder;
+};
+
 /// One rank's part of all steps of the recipe. Every rank of the mesh calls it with its own
 /// replica; rank 0 calls `on_step` after each step. It trains `model` and does not read [model] and
 /// [activation_checkpoint]. It computes with the threads of the calling thread
 /// (at::set_num_threads).
 /// @throws InvalidArgument if the recipes of two ranks differ (same_recipe.h), if the data has a
 /// larger vocabulary than the model, or as checked_sequence one step ahead of the sequence; Error
-/// as below; CommError on ranks whose peer has failed.
+/// as below; CommError on ranks whose peer has failed; IoError if its recorder cannot be opened.
 void train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
-           const std::function<void(const StepMetrics&)>& on_step);
+           const std::function<void(const StepMetrics&)>& on_step,
+           const TrainOptions& options = {});
 
 /// Runs `body` on the ranks of a group of `world`, or on the one that this process is, each with a
 /// deadline of `timeout_s` for every wait. Throws what a rank threw.
@@ -54,8 +62,10 @@ using RunRanks = std::function<void(int world, double timeout_s,
 /// machine, whatever the timing; (2) `on_step` may throw: all ranks then end, and its exception is
 /// thrown again.
 /// @throws InvalidArgument if the recipe is not valid for this data; CommError if a rank waits
-/// longer than comm.train_timeout_seconds; Error if the loss is not finite (names the step).
+/// longer than comm.train_timeout_seconds; Error if the loss is not finite (names the step);
+/// IoError as above.
 void train(const Recipe& recipe, const Data& data,
-           const std::function<void(const StepMetrics&)>& on_step, const RunRanks& run_ranks = {});
+           const std::function<void(const StepMetrics&)>& on_step, const RunRanks& run_ranks = {},
+           const TrainOptions& options = {});
 
 }  // namespace armillary::train

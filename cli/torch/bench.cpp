@@ -48,6 +48,7 @@ struct BenchFlags {
   std::string deadline = "600";
   bool sdpa = false;
   bool no_kernels = false;
+  std::string flight;
   bool cores = false;
   bool json = false;
   bool on_request = false;
@@ -88,7 +89,8 @@ bench::LayerCase layer_case(const BenchFlags& flags) {
                          .mask = flags.mask,
                          .layout = flags.layout,
                          .world = parse_count("--world", flags.world),
-                         .kernels = !flags.no_kernels};
+                         .kernels = !flags.no_kernels,
+                         .run_folder = flags.flight};
   if (!flags.strategies.empty()) given.strategies = flags.strategies;
   return given;
 }
@@ -327,6 +329,8 @@ void add_layer(CLI::App& verb, int& exit_code) {
       ->take_all();
   bench.app->add_flag("--no-kernels", bench.flags->no_kernels,
                       "Leave out what the kernel calls take alone");
+  bench.add("--flight", bench.flags->flight,
+            "Folder for the last ops of each rank, recorded as `armillary train` does [none]");
   bench.add_output();
   bench.app->footer(
       "Forward, and forward with backward. Efficiency is one rank's time for the whole sequence, "
@@ -334,7 +338,8 @@ void add_layer(CLI::App& verb, int& exit_code) {
       "\nExamples:\n"
       "  armillary bench layer --tokens 2048 --strategy ring --strategy usp:u=2 --json\n"
       "  armillary bench layer --tokens 16 --heads 1 --head-dim 8\n"
-      "  armillary launch -n 2 -- bench layer --tokens 8192\n");
+      "  armillary launch -n 2 -- bench layer --tokens 8192\n"
+      "  armillary bench layer --tokens 16 --flight run && armillary explain run\n");
   add_engine_flags(*bench.app, bench.flags->engine);
   bench.app->callback([flags = bench.flags, &exit_code] {
     measure_layer(layer_case(*flags), *flags);

@@ -31,7 +31,8 @@ Examples:
   armillary train my.toml --set parallelism.strategy=usp:u=2 --set parallelism.layout=striped:16 --json
   armillary launch -n 4 -- train my.toml         4 processes instead of threads; see also mpirun, srun
 
-The run folder (job.dump_folder) gets recipe.toml and metrics.jsonl.
+The run folder (job.dump_folder) gets recipe.toml, metrics.jsonl and flight/, the last ops of each
+rank: `armillary explain FOLDER` says who waited for whom.
 Exit code: 0 done, 1 the run failed, 2 bad input.)";
 
 /// The command line of the verb.
@@ -77,7 +78,8 @@ void run_steps(const train::Recipe& recipe, const train::PackedText& text,
           }
           body(comm);
         });
-      });
+      },
+      {.run_folder = recipe.job.dump_folder});
 }
 
 void run_train(const TrainArguments& arguments) {

@@ -1,0 +1,59 @@
+// recording.h: the flight recorder of a rank that trains (recorder/recorder.h), or none.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include "armillary/comm/communicator.h"
+#include "armillary/core/error.h"
+#include "armillary/recorder/recorder.h"
+
+namespace armillary::train {
+
+/// Opens the recorder of a rank, through which attention over `comm` is recorded too, until this
+/// object dies. Without a run folder it does nothing. Threads: that of the rank.
+class Recording {
+ public:
+  /// @throws IoError as Recorder.
+  Recording(comm::Communicator& comm, const std::string& run_folder);
+  ~Recording();
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  // As the functions of Recorder; nothing without one.
+
+  void begin_step(std::int64_t step) const {
+    if (recorder_ != nullptr) recorder_->begin_step(step);
+  }
+  void set_activity(const recorder::Activity& activity) const {
+    if (recorder_ != nullptr) recorder_->set_activity(activity);
+  }
+
+  /// Runs the whole training of the rank, and records how it ends. @throws what `training` throws.
+  template <class Training>
+  void until_end(const Training& training) const {
+    using recorder::End;
+    try {
+      training();
+    } catch (const CommError& error) {
+      fail_with(End::FailedWithPeers, error.what());
+      throw;
+    } catch (const std::exception& error) {
+      fail_with(End::Failed, error.what());
+      throw;
+    }
+    if (recorder_ != nullptr) recorder_->end();
+  }
+
+ private:
+  void fail_with(recorder::End end, std::string_view reason) const {
+    if (recorder_ != nullptr) recorder_->fail(end, reason);
+  }
+
+  comm::Communicator& comm_;
+  recorder::Recorder* recorder_ = nullptr;  ///< The context of `comm` owns it; null: none.
+};
+
+}  // namespace armillary::train
