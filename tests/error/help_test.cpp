@@ -16,7 +16,7 @@ using testing::Eq;
 using testing::HasSubstr;
 
 TEST(Help, EveryVerbHasExamples) {
-  for (const std::string verb : {"plan", "verify", "train", "doctor"}) {
+  for (const std::string verb : {"plan", "verify", "explain", "train", "doctor"}) {
     for (const std::string flag : {"--help", "-h"}) {
       if ((verb == "train" || verb == "doctor") && !has_torch()) continue;
       const ProgramRun result = run({verb, flag});
@@ -57,8 +57,8 @@ TEST(Help, NamesVerbsAndExitCodes) {
   for (const std::string flag : {"--help", "-h"}) {
     const ProgramRun result = run({flag});
     EXPECT_EQ(result.code, 0);
-    for (const std::string text :
-         {"plan", "verify", "train", "doctor", "0 done", "1 a run failed", "2 bad input"}) {
+    for (const std::string text : {"plan", "verify", "explain", "train", "doctor", "0 done",
+                                   "1 a run failed", "2 bad input"}) {
       EXPECT_THAT(result.out, HasSubstr(text));
     }
   }
@@ -123,16 +123,15 @@ TEST(Plan, PrintsAGrid) {
 }
 
 TEST(VerbError, VerbsThatDoNotExist) {
-  const std::string required = "plan, verify, launch, train, bench or doctor is required";
+  const std::string required = "plan, verify, explain, launch, train, bench or doctor is required";
   expect_error({}, Eq("no verb given; " + required));
   expect_error({"plna"}, Eq("unknown verb 'plna'; " + required + "; nearest: plan"));
   expect_error({"Verify"}, Eq("unknown verb 'Verify'; " + required + "; nearest: verify"));
   expect_error({"simulate"}, Eq("unknown verb 'simulate'; " + required));
   expect_error({""}, Eq("unknown verb ''; " + required));
   expect_error({"--world", "4"},
-               Eq("flag '--world' before the verb; plan, verify, launch, train, bench "
-                  "or doctor is required first, or "
-                  "--help"));
+               Eq("flag '--world' before the verb; plan, verify, explain, launch, "
+                  "train, bench or doctor is required first, or --help"));
   expect_error({"plan", "verify"}, Eq("The following argument was not expected: verify"));
 }
 
