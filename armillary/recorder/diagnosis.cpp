@@ -1,7 +1,6 @@
-// (1) Edges: which ranks each rank waits for. (2) Ranks that wait for nobody are free; every rank
-// from which no free rank is reached waits in a cycle. (3) The cause, in the order of certainty: an
-// error that is no consequence, a cycle, ranks without an end beside others that failed, free ranks
-// that others wait for. A rank is blamed for silence only if it lasted.
+// The cause, in the order of certainty: an error that is no consequence of a peer's, a cycle of
+// waits, ranks without an end beside others that failed, ranks that wait for nobody while others
+// wait for them (wait_graph.h). A rank is blamed for silence only if it lasted.
 #include "armillary/recorder/diagnosis.h"
 
 #include <fmt/format.h>
@@ -9,8 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
-#include <numeric>
-#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "armillary/recorder/wait_graph.h"
 
 namespace armillary::recorder {
 namespace {
@@ -18,8 +19,6 @@ namespace {
 constexpr double kNs = 1e-9;
 /// A shorter silence of a rank whose process lives is work.
 constexpr double kLongSilence = 1;  // seconds
-
-using Ranks = std::vector<int>;
 
 /// "0, 1 and 3"
 std::string list(const Ranks& ranks) {
@@ -29,18 +28,6 @@ std::string list(const Ranks& ranks) {
     text += fmt::format("{}{}", i == 0 ? "" : last ? " and " : ", ", ranks[i]);
   }
   return text;
-}
-
-/// Progress of a rank in the order in which all ranks make it.
-auto position(const Flight& flight) {
-  return std::tuple(flight.work.step, flight.work.activity_number, flight.work.call);
-}
-
-/// Whether the rank waits until all ranks have come to the same place.
-bool waits_for_all(const Flight& flight) {
-  if (flight.wait == Wait::Agreement || flight.wait == Wait::Proof) return true;
-  return flight.wait == Wait::None && flight.work.collective &&
-         std::ranges::all_of(flight.ops, &RecordedOp::done);
 }
 
 class Diagnoser {
@@ -54,7 +41,7 @@ class Diagnoser {
       if (!flight) continue;
       flight->rewind_to(result_.reference_ns - flight->base_wall_ns + flight->base_monotonic_ns);
     }
-    for (int rank = 0; rank < world_; ++rank) result_.waits_for.push_back(waited_for(rank));
+    result_.waits_for = wait_graph(run_);
     if (all([](const Flight& flight) { return flight.end == End::Done; })) {
       result_.verdict = Verdict::Ended;
       result_.cause = fmt::format("none: all {} ranks ended well{}", world_, steps_text());
@@ -90,58 +77,6 @@ class Diagnoser {
   }
   double silence(int rank) const {
     return flight(rank) ? silent_s(*flight(rank), result_.reference_ns) : 0;
-  }
-
-  // Edges.
-
-  /// A rank without a file, or one that has ended, waits for nobody: others wait for it.
-  Ranks waited_for(int rank) const {
-    const Flight* own = flight(rank);
-    if (own == nullptr || own->end == End::Done) return {};
-    Ranks peers;
-    if (own->wait == Wait::Messages) {
-      for (const RecordedOp& message : messages_of(*own)) peers.push_back(message.op.peer);
-      std::ranges::sort(peers);
-      peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
-      return peers;
-    }
-    if (!waits_for_all(*own)) return {};
-    peers = ranks_where([&](int other) { return other != rank && is_behind(other, *own); });
-    if (!peers.empty()) return peers;
-    return ranks_where([&](int other) { return other != rank && is_beside(other, *own); });
-  }
-  /// Whether `other` has yet to come to the place where `own` waits for all ranks.
-  bool is_behind(int other, const Flight& own) const {
-    const Flight* that = flight(other);
-    if (that == nullptr || that->end == End::Done) return true;
-    if (position(*that) != position(own)) return position(*that) < position(own);
-    return !is_beside(other, own);
-  }
-  bool is_beside(int other, const Flight& own) const {
-    const Flight* that = flight(other);
-    return that != nullptr && waits_for_all(*that) && position(*that) == position(own) &&
-           that->wait == own.wait;
-  }
-
-  /// The ranks from which one of `targets` is reached along the edges, with the targets.
-  std::vector<bool> reaching(const Ranks& targets) const {
-    std::vector<Ranks> waiters(world_);
-    for (int rank = 0; rank < world_; ++rank) {
-      for (const int peer : result_.waits_for[rank]) waiters[peer].push_back(rank);
-    }
-    std::vector<bool> reached(world_, false);
-    Ranks open = targets;
-    for (const int rank : targets) reached[rank] = true;
-    while (!open.empty()) {
-      const int rank = open.back();
-      open.pop_back();
-      for (const int waiter : waiters[rank]) {
-        if (reached[waiter]) continue;
-        reached[waiter] = true;
-        open.push_back(waiter);
-      }
-    }
-    return reached;
   }
 
   // Causes.
@@ -186,14 +121,9 @@ class Diagnoser {
   /// Phase 1 of 3: a cycle. 2: ranks without an end. 3: roots of the graph, which are taken if none
   /// of them is without an end.
   void find_causes() {
-    const Ranks free = ranks_where([&](int rank) { return result_.waits_for[rank].empty(); });
-    const std::vector<bool> reaches_free = reaching(free);
-    const auto in_cycle = std::ranges::find(reaches_free, false);
-    if (in_cycle != reaches_free.end()) {
-      result_.is_cycle = true;
-      result_.causes = cycle_from(static_cast<int>(in_cycle - reaches_free.begin()), reaches_free);
-      return;
-    }
+    result_.causes = find_cycle(result_.waits_for);
+    result_.is_cycle = !result_.causes.empty();
+    if (result_.is_cycle) return;
     // Ranks that never told an end, beside others that did; of those, the ones that are gone.
     const bool any_failed = first_with(End::FailedWithPeers) >= 0;
     Ranks unended = ranks_where([&](int rank) { return end_of(rank) == End::Running; });
@@ -218,18 +148,6 @@ class Diagnoser {
     Ranks both;
     std::ranges::set_intersection(unended, roots, std::back_inserter(both));
     result_.causes = !both.empty() ? both : !unended.empty() ? unended : roots;
-  }
-
-  /// Walks along edges among ranks that reach no free rank until one comes again.
-  Ranks cycle_from(int rank, const std::vector<bool>& reaches_free) const {
-    Ranks path;
-    auto again = path.end();
-    while ((again = std::ranges::find(path, rank)) == path.end()) {
-      path.push_back(rank);
-      rank = *std::ranges::find_if(result_.waits_for[rank],
-                                   [&](int peer) { return !reaches_free[peer]; });
-    }
-    return {again, path.end()};
   }
 
   // Verdict and text.
@@ -292,13 +210,17 @@ class Diagnoser {
   }
 
   /// All that had not ended is gone, and no rank was silent before: the processes were killed while
-  /// they worked.
+  /// they worked, perhaps because one of them had crashed. It is one that the others waited for.
   void blame_gone(const Ranks& gone) {
-    result_.causes = gone;
+    if (result_.is_cycle || result_.causes.empty()) result_.causes = gone;
     result_.is_cycle = false;
-    result_.cause = fmt::format("rank{} {} ended without a word, killed or crashed; {} was in {}",
-                                gone.size() == 1 ? "" : "s", list(gone), name(gone.front()),
-                                place_of(*flight(gone.front())));
+    const int first = result_.causes.front();
+    const std::string where =
+        flight(first) == nullptr
+            ? fmt::format("rank {} has no flight file", first)
+            : fmt::format("{} was in {}", name(first), place_of(*flight(first)));
+    result_.cause = fmt::format("rank{} {} ended without a word, killed or crashed; {}{}",
+                                gone.size() == 1 ? "" : "s", list(gone), where, waiters_text());
   }
 
   /// The line about causes that are no cycle: each with its silence, then who waits for them.
@@ -316,14 +238,18 @@ class Diagnoser {
                             place_of(*own));
       }
     }
-    const std::vector<bool> waiting = reaching(result_.causes);
+    return text + waiters_text();
+  }
+
+  /// "; ranks 0 and 3 wait for it": the ranks from which a cause is reached.
+  std::string waiters_text() const {
+    const std::vector<bool> waiting = reaching(result_.waits_for, result_.causes);
     const Ranks waiters = ranks_where([&](int rank) {
       return waiting[rank] && std::ranges::find(result_.causes, rank) == result_.causes.end();
     });
-    if (waiters.empty()) return text;
-    return text + fmt::format("; rank{} {} wait{} for {}", waiters.size() == 1 ? "" : "s",
-                              list(waiters), waiters.size() == 1 ? "s" : "",
-                              result_.causes.size() == 1 ? "it" : "them");
+    if (waiters.empty()) return "";
+    return fmt::format("; rank{} {} wait{} for {}", waiters.size() == 1 ? "" : "s", list(waiters),
+                       waiters.size() == 1 ? "s" : "", result_.causes.size() == 1 ? "it" : "them");
   }
 
   std::string cycle_text() const {

@@ -226,9 +226,10 @@ TEST(Diagnosis, AllProcessesAreKilledWhileTheyWork) {
   runs.set_now(1000);
   const Diagnosis found = runs.diagnosis();
   EXPECT_EQ(found.verdict, Verdict::Gone);
-  EXPECT_EQ(found.cause,
-            "ranks 0 and 1 ended without a word, killed or crashed; rank 0 (host h, pid 100, gone) "
-            "was in step 7, ring forward of call 2, plan step 1, attend (op 4)");
+  EXPECT_EQ(
+      found.cause,
+      "ranks 0 and 1 ended without a word, killed or crashed; rank 0 (host h, pid 100, gone) "
+      "was in step 7, ring forward of call 2, plan step 1, attend (op 4); rank 1 waits for it");
 }
 
 // Killed by hand after rank 0 had been silent for long: silence is counted to the last record.
