@@ -51,8 +51,9 @@ TEST(Interpreter, CountsTheRowsOfEveryDelta) {
   EXPECT_FALSE(twice == expected);
 }
 
-// A ring of 4 receives into a slot from which it has sent: the tile that was lent there is gone.
-TEST(Interpreter, SeesThatALoanIsWrittenOver) {
+// A ring of 4 receives into a slot from which it has sent: a tile sent from it as zero copy is
+// gone.
+TEST(Interpreter, SeesThatAZeroCopyIsWrittenOver) {
   const plan::Problem problem{.world = 4,
                               .heads = 2,
                               .kv_heads = 2,

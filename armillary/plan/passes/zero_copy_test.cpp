@@ -21,12 +21,12 @@ std::string zero_copies_of(const RankProgram& program) {
   return text;
 }
 
-RankProgram lent(const Plan& plan, Rank rank) {
+RankProgram with_zero_copy(const Plan& plan, Rank rank) {
   return zero_copy(plan.ranks[rank]);
 }
 
-TEST(ZeroCopy, WhatNobodyWritesOverIsALoan) {
-  EXPECT_EQ(zero_copies_of(lent(ring_forward(2), 1)), ">true <true >true <true ");
+TEST(ZeroCopy, WhatNobodyWritesOverIsZeroCopy) {
+  EXPECT_EQ(zero_copies_of(with_zero_copy(ring_forward(2), 1)), ">true <true >true <true ");
   EXPECT_EQ(zero_copies_of(ring_forward(2).ranks[1]), ">false <false >false <false ")
       << "not by itself";
 }
@@ -34,7 +34,7 @@ TEST(ZeroCopy, WhatNobodyWritesOverIsALoan) {
 // A ring of 4 has two slots for K: the third K to arrive lies in the slot that the first was sent
 // on from.
 TEST(ZeroCopy, WhatIsSentOnAndWrittenOverIsNone) {
-  EXPECT_EQ(zero_copies_of(lent(ring_forward(4), 0)),
+  EXPECT_EQ(zero_copies_of(with_zero_copy(ring_forward(4), 0)),
             ">true <true >true <true "    // K and V of its own, the first to come
             ">false <true >false <true "  // the first go on, and the third will be written there
             ">true <true >true <true ");  // the second go on
@@ -44,25 +44,25 @@ TEST(ZeroCopy, ATileThatTwoWriteIsNotBorrowed) {
   Plan plan = ring_forward(2);
   Op again = ops(plan, 0)[1];
   ops(plan, 0).push_back({.kind = OpKind::Clear, .step = 9, .views = again.views});
-  EXPECT_EQ(zero_copies_of(lent(plan, 0)), ">true <false >true <true ");
+  EXPECT_EQ(zero_copies_of(with_zero_copy(plan, 0)), ">true <false >true <true ");
 }
 
 TEST(ZeroCopy, APartOfATileIsNotBorrowed) {
   Plan plan = ring_forward(2);
   ops(plan, 0)[1].views[0].heads.end = 1;
-  EXPECT_EQ(zero_copies_of(lent(plan, 0)), ">true <false >true <true ");
+  EXPECT_EQ(zero_copies_of(with_zero_copy(plan, 0)), ">true <false >true <true ");
 }
 
 TEST(ZeroCopy, NorIsATileOfTheCaller) {
   Plan plan = ring_forward(2);
   plan.ranks[0].slots[tile(plan, 0, 3).slot].external = true;
-  EXPECT_EQ(zero_copies_of(lent(plan, 0)), ">true <false >true <true ");
+  EXPECT_EQ(zero_copies_of(with_zero_copy(plan, 0)), ">true <false >true <true ");
 }
 
 TEST(ZeroCopy, AMessageOfSeveralViewsIsNone) {
   Plan plan = ring_forward(2);
   ops(plan, 0)[0].views.push_back(ops(plan, 0)[2].views[0]);
-  EXPECT_EQ(zero_copies_of(lent(plan, 0)), ">false <true >true <true ");
+  EXPECT_EQ(zero_copies_of(with_zero_copy(plan, 0)), ">false <true >true <true ");
 }
 
 /// The first op of a kind whose first view is of a tensor.
