@@ -1,3 +1,6 @@
+// Scores, softmax and the sum of values are ATen ops over whole matrices of S x S, which autograd
+// differentiates; mask and dropout are asked entry by entry. Rows without a key get finite scores
+// for the softmax and then weights of 0.
 #include "armillary/kernel/testing/naive_attention.h"
 
 #include <ATen/ATen.h>
