@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "armillary/kernel/testing/dealt_attention.h"
+#include "tests/sanitized.h"
 
 namespace armillary::kernel {
 namespace {
@@ -33,6 +34,7 @@ Results in_fp64(const Sequences& x, const Mask& mask, double scale = 0.125) {
 
 // Root mean square errors, which depend less on the random draw than the largest error does.
 TEST_P(CpuFloats, ErrorsAreAtMostTwiceThoseOfVectors) {
+  if (sanitizer_samples()) GTEST_SKIP() << "[SKIP] about rounding, not about memory";
   const std::pair<std::string, double> cases[] = {
       {"full", 0.125}, {"causal", 0.125}, {"window:left=60,right=0", 0.125}, {"full", 2.5}};
   for (const auto& one : cases) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "armillary/kernel/testing/dealt_attention.h"
+#include "tests/sanitized.h"
 
 namespace armillary::kernel {
 namespace {
@@ -53,10 +54,14 @@ TEST_P(CpuGrowingScores, EqualTheReferenceInFp64) {
     const Deal at_once = unasked(mask, 1);
     Deal striped = at_once;  // in a stripe of keys, hidden keys lie between visible ones
     striped.k_blocks = {stripe(1, 3, kTokens), stripe(0, 3, kTokens), stripe(2, 3, kTokens)};
-    for (const std::string shape : {"up", "down", "steps", "one"}) {
+    for (const std::string shape : {"steps", "up", "down", "one"}) {
+      // Steps rise within a block and between blocks; other shapes do one or the other.
+      if (sanitizer_samples() && shape != "steps") continue;
       for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
         const Sequences x = sequences_of(shape, mask, dtype);
-        const Results required = dealt_attention(reference(), to_double(x), mask, at_once, 0.125);
+        const Results& required = shared_results(text + shape + c10::toString(dtype), [&] {
+          return dealt_attention(reference(), to_double(x), mask, at_once, 0.125);
+        });
         for (const Deal& deal : {at_once, striped}) {
           const std::string where = fmt::format("{}, {}, {}, {} blocks", text, shape,
                                                 c10::toString(dtype), deal.k_blocks.size());
@@ -72,11 +77,14 @@ TEST_P(CpuGrowingScores, EqualTheReferenceInFp64) {
 }
 
 TEST_P(CpuGrowingScores, RandomScores) {
+  if (sanitizer_samples()) GTEST_SKIP() << "[SKIP] about rounding, not about memory";
   for (const std::string text : {"full", "causal", "window:left=300,right=0"}) {
     const Mask mask = plan::parse_mask(text, {.q = 1300, .kv = 1300});
     const Sequences x = random_sequences(
         {.heads = 2, .kv_heads = 2, .head_dim = 40, .value_dim = 40}, mask, at::kBFloat16, 3);
-    const Results exact = dealt_attention(reference(), to_double(x), mask, unasked(mask, 2), 0.5);
+    const Results& exact = shared_results(text, [&] {
+      return dealt_attention(reference(), to_double(x), mask, unasked(mask, 2), 0.5);
+    });
     const Results given = dealt_attention(kernel(), x, mask, unasked(mask, 2), 0.5);
     EXPECT_LE(relative_error(given.out_BSHE, exact.out_BSHE), 0x1p-7) << text;
     EXPECT_LE(relative_error(given.lse_BSH, exact.lse_BSH), 1e-5) << text;

@@ -12,6 +12,7 @@
 #include "armillary/kernel/cpu/isa.h"
 #include "armillary/kernel/cpu_views.h"
 #include "armillary/kernel/testing/dealt_attention.h"
+#include "tests/sanitized.h"
 
 namespace armillary::kernel {
 namespace {
@@ -53,6 +54,7 @@ double ulp_error(float given, long double exact) {
 
 // Every 97th float from -87 to 88, and values beyond that range.
 TEST_P(CpuMath, ExpErrsByLessThanTwoUlp) {
+  if (sanitizer_samples()) GTEST_SKIP() << "[SKIP] about rounding, not about memory";
   std::vector<float> x;
   for (const float sign : {-1.0f, 1.0f}) {
     const float limit = sign < 0 ? 87.0f : 88.0f;

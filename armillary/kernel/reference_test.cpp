@@ -11,6 +11,7 @@
 #include "armillary/kernel/testing/dealt_attention.h"
 #include "armillary/kernel/testing/naive_attention.h"
 #include "armillary/kernel/testing/nonfinite_values.h"
+#include "tests/sanitized.h"
 
 namespace armillary::kernel {
 namespace {
@@ -27,12 +28,14 @@ void expect_equal_to_one_softmax(const Kernel& kernel, const std::vector<at::Sca
   constexpr std::int64_t kLength = 37;
   const Mask mask = plan::parse_mask(text, {.q = kLength, .kv = kLength});
   std::uint64_t seed = 0;
+  int number = 0;
   for (const HeadCase& heads : head_cases()) {
     for (const at::ScalarType dtype : dtypes) {
       ++seed;
       const Sequences x = sequences_of(heads, mask, dtype, seed);
       const Results required = naive_attention(x, mask, 0.3);
       for (Deal deal : deals(kLength)) {
+        if (sanitizer_samples() && number++ % 3 != 0) continue;  // there are 7 deals
         deal.q_heads = heads.ranges;
         expect_near(dealt_attention(kernel, x, mask, deal, 0.3), required, tolerance(dtype),
                     fmt::format("{} of {} heads, {}, seed {}", heads.heads, heads.kv_heads,
@@ -105,6 +108,7 @@ TEST_P(Rules, ZeroBatch) {
 // Many mask tiles per call, whole and mixed, for several query heads.
 TEST_P(Rules, LongSequences) {
   for (const std::string text : {"causal", "window:left=700,right=0", "documents:900,30,370"}) {
+    if (sanitizer_samples() && text != "documents:900,30,370") continue;  // has all kinds of tiles
     const Mask mask = plan::parse_mask(text, {.q = 1300, .kv = 1300});
     for (const at::ScalarType dtype : dtypes()) {
       const Sequences x =
@@ -113,8 +117,10 @@ TEST_P(Rules, LongSequences) {
           .q_blocks = {{plan::run_of({0, 300}), plan::run_of({1000, 1300})}, run(300, 1000)},
           .k_blocks = {stripe(1, 2, 1300), stripe(0, 2, 1300)},
           .q_heads = {{0, 3}}};
-      expect_near(dealt_attention(kernel(), x, mask, deal, 0.25), naive_attention(x, mask, 0.25),
-                  tolerance(dtype), fmt::format("{} {}", text, c10::toString(dtype)));
+      const std::string name = fmt::format("{} {}", text, c10::toString(dtype));
+      const Results& required =
+          shared_results(name, [&] { return naive_attention(x, mask, 0.25); });
+      expect_near(dealt_attention(kernel(), x, mask, deal, 0.25), required, tolerance(dtype), name);
     }
   }
 }

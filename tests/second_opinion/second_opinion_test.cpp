@@ -36,7 +36,7 @@ std::size_t sampled(int world) {
 }
 
 /// Plans that are judged, without ARMILLARY_TEST_ALL.
-constexpr unsigned kOneIn = 10;
+constexpr unsigned kOneIn = 20;
 
 /// With ARMILLARY_TEST_ALL: all mutants of every n-th plan, by world: some 30 minutes. Odd, so that
 /// strategies, shapes, layouts and passes all get their turn.

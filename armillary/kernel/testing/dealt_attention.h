@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -246,6 +247,15 @@ void for_each_result(const Results& given, const Results& required, Visit visit)
   visit("dv", given.dv_BSGE, required.dv_BSGE);
   visit("dsinks", given.dsinks_H, required.dsinks_H);
   visit("max_logit", given.max_logit_H, required.max_logit_H);
+}
+
+/// The results that `compute` gives for a name, computed once: all kernels of a test are compared
+/// with the same.
+template <class Compute>
+const Results& shared_results(const std::string& name, const Compute& compute) {
+  static std::map<std::string, Results> by_name;
+  const auto known = by_name.find(name);
+  return known != by_name.end() ? known->second : by_name.emplace(name, compute()).first->second;
 }
 
 inline void expect_near(const Results& given, const Results& required, double bound,
