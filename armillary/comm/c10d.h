@@ -52,12 +52,14 @@ struct C10dRendezvous {
 /// (1) If a rank throws, its process throws the same exception again. The other ranks leave their
 /// calls within a second, and their processes throw CommError with its text (of the first 1000
 /// bytes). (2) If the group failed and a body swallowed its error, a CommError is thrown on every
-/// rank. (3) A process that ends or is killed inside `body` fails the group in its own name. (4)
-/// Two ranks that fail at the same time each know their own reason first.
+/// rank. (3) A process that ends or is killed inside `body` fails the group in its own name; one
+/// that does so before is noticed at the deadline. (4) Two ranks that fail at the same time each
+/// know their own reason first.
 ///
-/// @throws InvalidArgument if an option is out of range or the interface is unknown; on every rank
-///   if two processes have one rank, or differ in world or lanes.
-/// @throws CommError also if the store or a process does not come within timeout_s.
+/// @throws InvalidArgument if an option is out of range; on every rank if two processes have one
+///   rank, or differ in world or lanes.
+/// @throws CommError also if the interface is unknown, and if the store or a process does not come
+///   within timeout_s.
 void run_c10d_rank(const std::function<void(Communicator&)>& body, const C10dRendezvous& rendezvous,
                    const C10dOptions& options = {});
 
