@@ -65,13 +65,6 @@ function(armillary_library name)
     set(arg_SHARDS 1)
   endif()
   armillary_test(${name} SOURCES ${tests} LIBS ${target} SHARDS ${arg_SHARDS})
-  if(arg_TORCH)
-    foreach(part ${target} armillary_${name}_test)
-      if(TARGET ${part})  # each of its unity units reads libtorch's headers, for 15 s or more
-        set_target_properties(${part} PROPERTIES UNITY_BUILD_BATCH_SIZE 16)
-      endif()
-    endforeach()
-  endif()
 endfunction()
 
 # armillary_test(<name> SOURCES <file>... LIBS <target>... [SHARDS <n>]): test program armillary_<name>_test,

@@ -18,6 +18,7 @@
 #include "armillary/kernel/testing/naive_attention.h"
 #include "armillary/plan/testing/every_strategy.h"
 #include "tests/finite_differences.h"
+#include "tests/sanitized.h"
 #include "tests/tolerance.h"
 
 namespace armillary::attention {
@@ -135,6 +136,7 @@ TEST(Features, DropoutDropsTheSameEntriesOnEveryWorld) {
       AttentionOptions options = options_of("full", kTokens, strategy, {});
       options.dropout = dropout;
       for (const char* layout : {"contiguous", "zigzag", "striped:1"}) {
+        if (sanitizer_samples() && std::string(layout) != "zigzag") continue;
         options.layout = plan::parse_layout(layout);
         const kernel::Results given = run(ranks, options, x).whole;
         EXPECT_TRUE(at::equal(given.out_BSHE > 0, kept_BQHK)) << strategy << ' ' << layout;

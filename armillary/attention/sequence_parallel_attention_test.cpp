@@ -154,6 +154,7 @@ TEST(SequenceParallelAttention, Bf16ErrorIsThatOfOneDevice) {
 TEST(SequenceParallelAttention, NarrowWireCostsItsRoundings) {
   for (const char* strategy :
        {"ring", "allgather", "tokenring", "startrail:c=2", "grid:u=1,rq=4,rk=2"}) {
+    if (sanitizer_samples() && std::string(strategy) != "ring") continue;
     Setting run{8, options_of("causal", 512, "zigzag", strategy)};
     const kernel::Sequences whole =
         kernel::random_sequences({1, 4, 2, 64, 64}, run.options.mask, at::kBFloat16, 3);

@@ -49,7 +49,7 @@ struct HeadCounts {
 };
 
 /// A row costs two words of 2 bytes (Q and Out), and so does a column (K and V).
-Problem small_problem(int world, std::int64_t length, const std::string& mask,
+Problem bound_problem(int world, std::int64_t length, const std::string& mask,
                       const std::string& layout, HeadCounts heads = {}) {
   return {.world = world,
           .heads = heads.q,
@@ -71,20 +71,20 @@ double least_received(const Problem& problem, const std::vector<double>& pairs) 
 TEST(LowerBound, OfMasksThatHidePairs) {
   // zigzag, 8 heads to a KV head: a column is 8 rows at once, so the best is a ring. Rank 0 has
   // pieces 0 and 3 and must see pieces 1 and 2, rank 1 has those and must see piece 0.
-  const Problem ring = small_problem(2, 4096, "causal", "zigzag", {8, 1});
+  const Problem ring = bound_problem(2, 4096, "causal", "zigzag", {8, 1});
   EXPECT_NEAR(forward_lower_bound(ring) / kBytesPerRow, (2048 + 1024) / 2., 2);
   // Two documents on two ranks: nothing, or half of each where they are split.
-  EXPECT_EQ(forward_lower_bound(small_problem(2, 64, "documents:32,32", "contiguous")), 0);
+  EXPECT_EQ(forward_lower_bound(bound_problem(2, 64, "documents:32,32", "contiguous")), 0);
   // Rank 0 owns one column of 4 and row 3: its share is the 5 pairs of rows 0 and 3, for which it
   // needs keys 1 and 2. Rank 1 owns rows 1 and 2, and needs key 0.
-  const Problem four = small_problem(2, 4, "causal", "zigzag");
+  const Problem four = bound_problem(2, 4, "causal", "zigzag");
   EXPECT_NEAR(least_received(four, {5, 5}), 1.5, 0.01);
   // All 10 pairs on rank 0: rows 1 and 2 as well.
   EXPECT_NEAR(least_received(four, {10, 0}), 2, 0.01);
   EXPECT_NEAR(least_received(four, {3, 3}), 0, 0) << "own tokens with each other";
   // A window of 5 keys before a query's own: rank 1 sees 5, 4, 3, 2 and 1 pairs of the 5 last keys
   // of rank 0. With 16 query heads these columns are cheaper than any row.
-  const Problem window = small_problem(2, 64, "window:left=5,right=0", "contiguous", {16, 1});
+  const Problem window = bound_problem(2, 64, "window:left=5,right=0", "contiguous", {16, 1});
   const double own = 16 * (32 * 6 - 15);
   EXPECT_NEAR(least_received(window, {own, own + 16 * 15.}), 5 / 2., 0.01);
   EXPECT_NEAR(least_received(window, {own, own + 16 * 9.}), 2 / 2., 0.01) << "two keys, 5 and 4";
@@ -95,7 +95,7 @@ TEST(LowerBound, OfAWindowIsItsHaloHoweverLongTheSequence) {
   constexpr std::int64_t kHalo = 1023;
   for (const std::int64_t length : {std::int64_t{1} << 14, std::int64_t{1} << 20}) {
     const Problem problem =
-        small_problem(8, length, "window:left=1023,right=0", "contiguous", {1024, 1});
+        bound_problem(8, length, "window:left=1023,right=0", "contiguous", {1024, 1});
     const Shards owned = shards(problem.layout, problem.mask, problem.world);
     std::vector<double> pairs;  // each rank attends to what its queries see
     for (const Runs& q : owned.q) {
@@ -106,8 +106,8 @@ TEST(LowerBound, OfAWindowIsItsHaloHoweverLongTheSequence) {
 }
 
 TEST(LowerBound, SaysWhatItIsOf) {
-  EXPECT_EQ(ForwardBound(small_problem(2, 8, "full", "zigzag")).name(), "full mask");
-  EXPECT_EQ(ForwardBound(small_problem(2, 8, "causal", "zigzag")).name(), "any mask");
+  EXPECT_EQ(ForwardBound(bound_problem(2, 8, "full", "zigzag")).name(), "full mask");
+  EXPECT_EQ(ForwardBound(bound_problem(2, 8, "causal", "zigzag")).name(), "any mask");
 }
 
 /// Every way to give the visible pairs of a small problem to ranks.
@@ -212,7 +212,7 @@ TEST(LowerBound, IsNotAboveAnyAssignmentOfPairsToRanks) {
                                                      {4, 4, "bands:0-4/0-2/.."}}) {
     for (const char* layout : {"contiguous", "zigzag", "striped", "balanced"}) {
       const Problem problem =
-          small_problem(one.world, one.length, one.mask, layout, {one.heads, one.kv_heads});
+          bound_problem(one.world, one.length, one.mask, layout, {one.heads, one.kv_heads});
       ForwardBound bound(problem);
       for (const auto& [work, received] : AllAssignments(problem).least()) {
         const double least = bound.bytes(work) / kBytesPerRow * one.world;
@@ -255,7 +255,7 @@ TEST(LowerBound, IsNotAboveAnyStrategy) {
         for (const auto& [heads, kv_heads] :
              {std::pair(8, 8), std::pair(8, 2), std::pair(8, 1), std::pair(6, 3)}) {
           if (sample++ % 11 != 0) continue;
-          Problem problem = small_problem(world, 128, mask, layout, {heads, kv_heads});
+          Problem problem = bound_problem(world, 128, mask, layout, {heads, kv_heads});
           problem.batch = 1 + world % 2;
           problem.wire = Wire::Input;
           expect_bounded(problem, fmt::format("{} {} world {} heads {}/{}", mask, layout, world,
