@@ -1,0 +1,26 @@
+// mapped_file.h: a file as memory, read by the operating system when it is touched.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace armillary::io {
+
+/// A read-only mapping of a whole file. Nothing is copied. The file must not be cut short while it
+/// is mapped: touching what is gone ends the process.
+class MappedFile {
+ public:
+  /// @throws IoError `reader: path ..` if it is no file or cannot be read.
+  MappedFile(const char* reader, const std::string& path);
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace armillary::io
