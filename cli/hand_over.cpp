@@ -21,6 +21,10 @@ void name_train(CLI::App& app, int& /*exit_code*/) {
   app.add_subcommand("train", kTrainDescription);
 }
 
+void name_export(CLI::App& app, int& /*exit_code*/) {
+  app.add_subcommand("export", kExportDescription);
+}
+
 void name_bench(CLI::App& app, int& /*exit_code*/) {
   app.add_subcommand("bench", kBenchDescription);
 }
@@ -32,7 +36,7 @@ void name_doctor(CLI::App& app, int& /*exit_code*/) {
 void hand_over(int argc, const char* const* argv) {
   // The verb is the first argument, as check_verb requires.
   const std::string_view verb = argc >= 2 ? argv[1] : "";
-  if (verb != "train" && verb != "bench" && verb != "doctor") return;
+  if (verb != "train" && verb != "export" && verb != "bench" && verb != "doctor") return;
   std::error_code error;  // Ignored: without a path the program is not there either.
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::string program = (self.parent_path() / "armillary-torch").string();

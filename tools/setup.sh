@@ -4,7 +4,7 @@
 # /usr/include or /usr/local/include, so that what was installed another way counts too.
 
 readonly TORCH_VERSION=2.13.0 TORCH_LEAST=2.11
-readonly RUFF_VERSION=0.17.5 YUNCHANG_VERSION=0.6.4 UNIVERSALMUTATOR_VERSION=1.14.1
+readonly RUFF_VERSION=0.17.5 YUNCHANG_VERSION=0.6.4 UNIVERSALMUTATOR_VERSION=1.14.1 SAFETENSORS_VERSION=0.8.0
 
 requirements() {  # PART
   case $1 in
@@ -129,12 +129,24 @@ setup_mutator() {
     die "setup: pip could not install universalmutator==$UNIVERSALMUTATOR_VERSION"
 }
 
+# The reference of the format, for tests alone.
+setup_safetensors() {
+  compgen -G ".venv/lib/python3*/site-packages/safetensors-$SAFETENSORS_VERSION*" >/dev/null && return
+  make_venv
+  say "installing safetensors $SAFETENSORS_VERSION into .venv (pip)"
+  pip_install --no-deps "safetensors==$SAFETENSORS_VERSION" ||
+    die "setup: pip could not install safetensors==$SAFETENSORS_VERSION"
+}
+
 setup_python() {  # PART...
   local part
   for part in "$@"; do
     case $part in
       build) setup_torch ;;
-      test) setup_python_tool pytest pytest ;;
+      test)
+        setup_python_tool pytest pytest
+        setup_safetensors
+        ;;
       lint) setup_python_tool ruff "ruff==$RUFF_VERSION" ;;
       bench) setup_peers ;;
       mutate) setup_mutator ;;

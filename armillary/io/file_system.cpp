@@ -1,3 +1,5 @@
+// Calls of POSIX, one for each method; short writes and interrupted ones go on. The functions below
+// are made of the methods, so that a FileSystem of a test sees their calls.
 #include "armillary/io/file_system.h"
 
 #include <fcntl.h>

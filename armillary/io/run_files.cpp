@@ -51,9 +51,11 @@ void write_file(const std::string& path, std::string_view text) {
   }
 }
 
-JsonLines::JsonLines(std::string path) : path_(std::move(path)) {
+JsonLines::JsonLines(std::string path, std::string_view kept) : path_(std::move(path)) {
   make_folder_of(path_);
-  stream_.open(path_, std::ios::binary | std::ios::trunc);
+  // Kept lines may come from this file: it is replaced at once, not emptied first.
+  if (!kept.empty()) write_file(path_, kept);
+  stream_.open(path_, std::ios::binary | (kept.empty() ? std::ios::trunc : std::ios::app));
   if (!stream_) refuse(path_);
 }
 

@@ -23,8 +23,9 @@ class HeaderReader {
   HeaderReader(const std::string& path, std::string_view text) : path_(path), text_(text) {}
 
   SafetensorsHeader read(std::int64_t data_bytes) const {
+    const Json json = parse();
     SafetensorsHeader header;
-    for (const auto& [name, value] : parse().items()) {
+    for (const auto& [name, value] : json.items()) {
       if (name == kMetadata) {
         header.metadata = read_metadata(value);
       } else {

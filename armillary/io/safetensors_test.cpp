@@ -139,7 +139,7 @@ TEST_F(SafetensorsTest, HeadersThatAreWrongAreRefused) {
   write_raw(R"({"w":{"dtype":"F32")", 0);
   expect_refused("no JSON in its header at byte ");
   write_raw("{" + w + "[0,4]}," + w + "[0,4]}}", 4);
-  expect_refused("has 'w' twice", "again at byte 61;");
+  expect_refused("has 'w' twice", "again at byte 62;");
   write_raw(R"({"w":{"dtype":"F33","shape":[1],"data_offsets":[0,4]}})", 4);
   expect_refused("tensor 'w' has dtype \"F33\"");
   write_raw(R"({"w":{"dtype":"F32","shape":[1]}})", 4);

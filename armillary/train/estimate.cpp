@@ -11,6 +11,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "armillary/core/checked.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/proof/prove.h"
 #include "armillary/train/models/registry.h"
@@ -141,7 +142,7 @@ std::unique_ptr<Model> make_model(const Recipe& recipe) {
 }
 
 std::int64_t MemoryBytes::total() const {
-  return parameters + gradients + optimizer + attention + activations;
+  return parameters + gradients + optimizer + attention + activations + checkpoint;
 }
 
 Estimate estimate(const Recipe& recipe, const Data& data) {
@@ -157,6 +158,9 @@ Estimate estimate(const Recipe& recipe, const ModelCost& cost, const Data& data)
   result.memory.optimizer = 8 * result.cost.parameters;
   // An all-reduce: every rank sends the others their shares, then its own sum to all of them.
   const std::int64_t world = recipe.parallelism.context_parallel_degree;
+  if (recipe.checkpoint.enable) {
+    result.memory.checkpoint = ceil_div(result.memory.parameters + result.memory.optimizer, world);
+  }
   result.gradient_sent_bytes = result.memory.gradients * 2 * (world - 1) / world;
   for (const std::string& name : recompute_names()) {
     result.policies.push_back({.policy = parse_recompute(name)});
@@ -186,6 +190,10 @@ Estimate estimate(const Recipe& recipe, const ModelCost& cost, const Data& data)
 std::string describe(const Recipe& recipe, const Estimate& estimate) {
   const MemoryBytes& memory = estimate.memory;
   const std::int64_t tokens = tokens_of_step(recipe);
+  const std::string copy =
+      memory.checkpoint == 0
+          ? ""
+          : fmt::format(", copy for a checkpoint about {:.2f}", mib(memory.checkpoint));
   // Arguments in the order of the lines.
   return fmt::format(
       "model       {}, {} parameters\n"
@@ -197,14 +205,14 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       "  gradients {:.2f} MiB\n"
       "memory of the largest rank: {:.2f} MiB\n"
       "  parameters {:.2f}, gradients {:.2f}, AdamW {:.2f}, attention slots {:.2f}, activations "
-      "about {:.2f} MiB\n{}",
+      "about {:.2f}{} MiB\n{}",
       recipe.model.name, estimate.cost.parameters, tokens, estimate.visible_pairs,
       estimate.cost.flops(tokens, estimate.visible_pairs) * 1e-12, recipe.parallelism.strategy,
       recipe.parallelism.layout, recipe.parallelism.mask, recipe.parallelism.wire,
       recipe.parallelism.context_parallel_degree, largest(estimate.forward),
       largest(estimate.backward), mib(estimate.gradient_sent_bytes), mib(memory.total()),
       mib(memory.parameters), mib(memory.gradients), mib(memory.optimizer), mib(memory.attention),
-      mib(memory.activations), describe_policies(recipe, estimate));
+      mib(memory.activations), copy, describe_policies(recipe, estimate));
 }
 
 nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
@@ -237,6 +245,7 @@ nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
             {"optimizer", memory.optimizer},
             {"attention", memory.attention},
             {"activations", memory.activations},
+            {"checkpoint", memory.checkpoint},
             {"total", memory.total()}}}};
 }
 

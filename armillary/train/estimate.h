@@ -31,14 +31,17 @@ ModelCost model_cost(const Recipe& recipe);
 /// The recipe's model, its parameters drawn from training.seed.
 std::unique_ptr<Model> make_model(const Recipe& recipe);
 
-/// Memory of the rank that needs most, in bytes. All but `activations` are exact counts.
+/// Memory of the rank that needs most, in bytes. All but `activations` and `checkpoint` are exact
+/// counts.
 struct MemoryBytes {
   std::int64_t parameters = 0;
   std::int64_t gradients = 0;
   std::int64_t optimizer = 0;
   std::int64_t attention = 0;    ///< Slots of one layer's plan; the larger of the two passes.
   std::int64_t activations = 0;  ///< Approximate; PolicyCost of the recipe's policy.
-  /// Sum of the five.
+  /// Copy of the rank's share of a checkpoint, in whole tensors; 0 unless checkpoint.enable.
+  std::int64_t checkpoint = 0;
+  /// Sum of the six.
   std::int64_t total() const;
 };
 

@@ -54,6 +54,12 @@ TEST(Estimate, RingTrafficIsTheClosedForm) {
   EXPECT_EQ(result.gradient_sent_bytes, 4 * result.cost.parameters * 6 / 4);
   EXPECT_EQ(result.memory.optimizer, 8 * result.cost.parameters);
   EXPECT_GT(result.memory.attention, 0);
+  EXPECT_EQ(result.memory.checkpoint, 0);
+  Recipe saving = recipe;
+  saving.checkpoint.enable = true;
+  EXPECT_EQ(estimate(saving, text()).memory.checkpoint, 12 * result.cost.parameters / 4);
+  EXPECT_EQ(estimate(saving, text()).memory.total(),
+            result.memory.total() + 12 * result.cost.parameters / 4);
 }
 
 TEST(Estimate, OneRankSendsNothing) {
@@ -132,8 +138,8 @@ TEST(Estimate, MemoryIsThatOfARunWithinAQuarter) {
       recipe.training.loss_chunk_tokens = 128;
       recipe.activation_checkpoint.mode = mode;
       const auto expected = static_cast<double>(2 * estimate(recipe, packed).memory.total());
-      const auto measured = static_cast<double>(
-          memory.peak_bytes([&] { train(recipe, packed, [](const StepMetrics&) {}); }));
+      const auto measured =
+          static_cast<double>(memory.peak_bytes([&] { train(recipe, packed, {}); }));
       fmt::print("{:<5} {:<8} {:<16} estimate {:.1f} MiB, run {:.1f} MiB, ratio {:.2f}\n", model,
                  dtype, mode, expected / (1 << 20), measured / (1 << 20), measured / expected);
       EXPECT_LT(measured, 1.25 * expected) << model << ' ' << dtype << ' ' << mode;

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace armillary::train {
@@ -27,6 +28,23 @@ std::string thousands(std::int64_t value) {
     text += digits[i];
   }
   return text;
+}
+
+std::string metrics_path(const Recipe& recipe) {
+  return recipe.job.dump_folder + "/metrics.jsonl";
+}
+
+/// The lines of the steps up to `last`, of a file that may not be there.
+std::string lines_until(const std::string& path, std::int64_t last) {
+  std::string kept;
+  if (last == 0) return kept;
+  std::ifstream stream(path, std::ios::binary);
+  for (std::string line; std::getline(stream, line);) {
+    // A run that was killed may leave half a line, at the end of the file.
+    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (json.is_object() && json.value("step", last + 1) <= last) kept += line + '\n';
+  }
+  return kept;
 }
 
 /// Terminal escape: back to the start of the line, and erase it.
@@ -64,13 +82,14 @@ std::string progress_bar(std::int64_t step, std::int64_t steps, double seconds_l
                      left % 60);
 }
 
-MetricsWriter::MetricsWriter(const Recipe& recipe, bool json)
-    : steps_(recipe.training.steps),
+MetricsWriter::MetricsWriter(const Recipe& recipe, bool json, std::int64_t steps_before)
+    : steps_before_(steps_before),
+      steps_(recipe.training.steps),
       log_freq_(recipe.metrics.log_freq),
       json_(json),
       terminal_(isatty(STDERR_FILENO) == 1),
       begin_s_(now_s()),
-      metrics_(recipe.job.dump_folder + "/metrics.jsonl") {
+      metrics_(metrics_path(recipe), lines_until(metrics_path(recipe), steps_before)) {
   io::write_file(recipe.job.dump_folder + "/recipe.toml", print_recipe(recipe));
 }
 
@@ -88,7 +107,8 @@ void MetricsWriter::write(const StepMetrics& metrics) {
   }
   if (terminal_) {
     // Time left, if the other steps take as long as those so far.
-    const double per_step = (now_s() - begin_s_) / static_cast<double>(metrics.step);
+    const double per_step =
+        (now_s() - begin_s_) / static_cast<double>(metrics.step - steps_before_);
     fmt::print(
         stderr, "{}",
         progress_bar(metrics.step, steps_, per_step * static_cast<double>(steps_ - metrics.step)));

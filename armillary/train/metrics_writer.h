@@ -25,16 +25,18 @@ std::string progress_bar(std::int64_t step, std::int64_t steps, double seconds_l
 
 /// Output of one run:
 ///
-///   job.dump_folder   recipe.toml, and metrics.jsonl with the steps below; replaces earlier files
+///   job.dump_folder   recipe.toml, and metrics.jsonl with the steps below; replaces earlier files,
+///                     but a run that resumes keeps the lines of the steps before
 ///   standard output   the first step, every metrics.log_freq-th and the last
 ///   standard error    a progress bar, if it is a terminal
 ///
 /// Threads: one.
 class MetricsWriter {
  public:
-  /// Writes recipe.toml. `json`: lines to standard output are JSON too.
-  /// @throws IoError if the folder cannot be written.
-  MetricsWriter(const Recipe& recipe, bool json);
+  /// Writes recipe.toml. `json`: lines to standard output are JSON too. `steps_before`: steps that
+  /// were taken before the run resumed; later lines of metrics.jsonl are dropped, and so is a line
+  /// that was cut off. @throws IoError if the folder cannot be written.
+  MetricsWriter(const Recipe& recipe, bool json, std::int64_t steps_before = 0);
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
@@ -43,6 +45,7 @@ class MetricsWriter {
   void write(const StepMetrics& metrics);
 
  private:
+  std::int64_t steps_before_;
   std::int64_t steps_;
   std::int64_t log_freq_;
   bool json_;

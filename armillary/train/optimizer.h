@@ -26,6 +26,9 @@ class Optimizer {
   /// `lr`, in one pass over memory.
   void step(double lr);
 
+  /// Goes on as after so many steps, whose means and squares the store has.
+  void resume_after(std::int64_t steps) { steps_ = steps; }
+
  private:
   ParameterStore& store_;
   Recipe::Optimizer options_;

@@ -253,6 +253,10 @@ void apply_setting(Recipe& recipe, std::string_view setting) {
   assign(where, field, *document->get("value"));
 }
 
+std::string checkpoint_folder(const Recipe& recipe) {
+  return recipe.job.dump_folder + "/" + recipe.checkpoint.folder;
+}
+
 MeshShape mesh_of(const Recipe& recipe) {
   const Recipe::Parallelism& axes = recipe.parallelism;
   return {.pp = static_cast<int>(axes.pipeline_parallel_degree),
@@ -264,6 +268,9 @@ MeshShape mesh_of(const Recipe& recipe) {
 void validate(const Recipe& recipe) {
   if (recipe.job.dump_folder.empty()) {
     fail<InvalidArgument>("recipe: job.dump_folder is empty; a folder is required");
+  }
+  if (recipe.checkpoint.folder.empty()) {
+    fail<InvalidArgument>("recipe: checkpoint.folder is empty; a folder is required");
   }
   check_model(recipe.model);
   const MeshShape mesh = mesh_of(recipe);

@@ -72,6 +72,13 @@ struct Recipe {
     std::string wire = "accumulator";
     std::string proofs;
   } parallelism;
+  /// Checkpoints of the run, in a folder of job.dump_folder (checkpoint/saver.h).
+  struct Checkpoint {
+    bool enable = false;
+    std::string folder = "checkpoints";
+    std::int64_t interval = 500;  ///< Steps.
+    std::int64_t keep_latest_k = 10;
+  } checkpoint;
   /// Deadline of every wait of a rank for another.
   struct Comm {
     double train_timeout_seconds = 100;
@@ -94,6 +101,9 @@ Recipe parse_recipe(std::string_view text, const std::string& origin);
 /// also stand without quotes.
 /// @throws InvalidArgument as load_recipe.
 void apply_setting(Recipe& recipe, std::string_view setting);
+
+/// Folder of the checkpoints of a run.
+std::string checkpoint_folder(const Recipe& recipe);
 
 /// The mesh that [parallelism] asks for.
 MeshShape mesh_of(const Recipe& recipe);

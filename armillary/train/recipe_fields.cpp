@@ -43,7 +43,7 @@ constexpr std::int64_t kMaxBatch = 4096;
 
 using Names = std::vector<std::string>;
 
-/// Keys of [parallelism], [comm] and [metrics]: the ranks of a run, and its output.
+/// Keys of [parallelism], [checkpoint], [comm] and [metrics]: the ranks of a run, and its output.
 std::vector<Field> fields_of_runs(Recipe& r) {
   return {
       {"parallelism", "pipeline_parallel_degree", &r.parallelism.pipeline_parallel_degree,
@@ -64,6 +64,12 @@ std::vector<Field> fields_of_runs(Recipe& r) {
        "dtype in which partial outputs and gradients travel", Names{"accumulator", "input"}},
       {"parallelism", "proofs", &r.parallelism.proofs,
        "folder of `armillary verify --save-proof`; what it has not is proved here"},
+      {"checkpoint", "enable", &r.checkpoint.enable,
+       "save every `interval` steps, at the end, and when the run is told to stop"},
+      {"checkpoint", "folder", &r.checkpoint.folder, "folder for checkpoints, in job.dump_folder"},
+      {"checkpoint", "interval", &r.checkpoint.interval, "steps between checkpoints", at_least(1)},
+      {"checkpoint", "keep_latest_k", &r.checkpoint.keep_latest_k,
+       "newest checkpoints that are kept; 0: all", at_least(0)},
       {"comm", "train_timeout_seconds", &r.comm.train_timeout_seconds,
        "longest wait of a rank for another", above_zero(1e9)},
       {"metrics", "log_freq", &r.metrics.log_freq,

@@ -11,25 +11,16 @@
 #include "armillary/comm/collectives.h"
 #include "armillary/core/error.h"
 #include "armillary/proof/digest.h"
+#include "armillary/train/agree.h"
 
 namespace armillary::train {
 namespace {
 
-/// Settings, one a line.
 using Lines = std::vector<std::string>;
 
 std::string text_of(const Lines& lines) {
   std::string text;
   for (const std::string& line : lines) text += line + '\n';
-  return text;
-}
-
-/// The text of rank `root`, on every rank. Its size travels first.
-std::string text_of_rank(comm::Communicator& comm, std::string text, int root) {
-  auto size = static_cast<std::int64_t>(text.size());
-  comm::broadcast(comm, comm::array(std::span(&size, 1)), root);
-  text.resize(static_cast<std::size_t>(size));
-  comm::broadcast(comm, std::as_writable_bytes(std::span(text)), root);
   return text;
 }
 
@@ -49,19 +40,11 @@ std::pair<std::string_view, std::string_view> difference(std::string_view a, std
   return {};
 }
 
-/// Returns when all ranks know what to throw: the first that throws ends the group.
-void meet_before_throwing(comm::Communicator& comm) {
-  try {
-    comm::barrier(comm);
-  } catch (const CommError&) {
-    // A rank has thrown already, so it had passed the barrier, and all ranks had called.
-  }
-}
-
 }  // namespace
 
-void expect_same_recipe(comm::Communicator& comm, const Recipe& recipe) {
+void expect_same_recipe(comm::Communicator& comm, const Recipe& recipe, const Lines& more) {
   Lines lines = settings(recipe);
+  lines.insert(lines.end(), more.begin(), more.end());
   lines.insert(lines.begin(), fmt::format("version = {}", proof::version()));
 
   // Compare with rank 0, and tell every rank who differs.

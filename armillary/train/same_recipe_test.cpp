@@ -73,7 +73,8 @@ TEST(SameParameters, AreRequiredBeforeTheFirstStep) {
     const auto model = make_model(of_model);
     const PackedText text = words(recipe.training.seq_len);
     try {
-      train(Mesh(comm, {.cp = 3}), *model, text, recipe, [&](const StepMetrics&) { ++steps; });
+      train(Mesh(comm, {.cp = 3}), *model, text, recipe,
+            {.on_step = [&](const StepMetrics&) { ++steps; }});
     } catch (const InvalidArgument& error) {
       told[comm.rank()] = error.what();
       throw;
@@ -95,7 +96,7 @@ TEST(SameRecipe, ARankThatThrowsInOnStepEndsTheOthers) {
     const PackedText text = words(recipe.training.seq_len);
     const auto on_step = [](const StepMetrics&) { throw Error("on_step failed"); };
     try {
-      train(Mesh(comm, {.cp = 2}), *model, text, recipe, on_step);
+      train(Mesh(comm, {.cp = 2}), *model, text, recipe, {.on_step = on_step});
     } catch (const Error& error) {  // and stay, as a launcher of processes does
       if (comm.rank() == 1) told = error.what();
     }
@@ -112,7 +113,8 @@ TEST(SameRecipe, IsRequiredBeforeTheFirstStep) {
     recipe.training.seed += comm.rank();
     const auto model = make_model(recipe);
     const PackedText text = words(recipe.training.seq_len);
-    train(Mesh(comm, {.cp = 2}), *model, text, recipe, [&](const StepMetrics&) { ++steps; });
+    train(Mesh(comm, {.cp = 2}), *model, text, recipe,
+          {.on_step = [&](const StepMetrics&) { ++steps; }});
   };
   EXPECT_THAT([&] { comm::run_ranks(2, body); },
               testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("training.seed")));

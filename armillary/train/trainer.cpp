@@ -1,243 +1,145 @@
-// trainer.cpp: one step on one rank, and the launcher of ranks as threads.
-//
-// A step reads its sequences ahead, in the step before, so that the plans of their masks are proved
-// beside compute. Then, for each sequence: shard, forward, backward into the store's gradients.
-// Then one sum over the ranks, clipping and AdamW, which are the same arithmetic on every rank.
+// The steps of a run, from the state in which it begins to its last checkpoint, and the launcher of
+// ranks as threads. rank_trainer.h has a step.
 #include "armillary/train/trainer.h"
 
-#include <ATen/Functions.h>
 #include <ATen/Parallel.h>
-#include <ATen/TensorOperators.h>
+#include <fmt/format.h>
 
-#include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <memory>
-#include <span>
-#include <utility>
+#include <optional>
+#include <string>
 #include <vector>
 
-#include "armillary/comm/collectives.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
-#include "armillary/plan/strategy.h"
-#include "armillary/proof/together.h"
+#include "armillary/io/file_system.h"
 #include "armillary/runtime/or_abort.h"
-#include "armillary/train/attend_over_ranks.h"
+#include "armillary/train/agree.h"
+#include "armillary/train/checkpoint/folder.h"
+#include "armillary/train/checkpoint/restore.h"
+#include "armillary/train/checkpoint/saver.h"
 #include "armillary/train/estimate.h"
-#include "armillary/train/host_info.h"
-#include "armillary/train/lr_schedule.h"
-#include "armillary/train/matmul_peak.h"
-#include "armillary/train/models/model.h"
-#include "armillary/train/optimizer.h"
-#include "armillary/train/parameter_store.h"
+#include "armillary/train/rank_trainer.h"
 #include "armillary/train/recording.h"
 #include "armillary/train/same_recipe.h"
 
 namespace armillary::train {
 namespace {
 
-/// The values as a batch of one sequence, [1, L].
-at::Tensor row(const std::vector<std::int64_t>& values) {
-  return at::tensor(values, at::kLong).view({1, -1});
-}
-
-at::ScalarType compute_dtype(const Recipe& recipe) {
-  return recipe.training.mixed_precision_param == "bfloat16" ? at::kBFloat16 : at::kFloat;
-}
-
-/// The dtype in which matrices are multiplied (linear.h), for the measured peak.
-at::ScalarType product_dtype(const Recipe& recipe) {
-  return cpu_multiplies_bf16() ? compute_dtype(recipe) : at::kFloat;
-}
-
-/// Clears the sign of a NaN, which means nothing but would be printed.
-double unsigned_nan(double value) {
-  return std::isnan(value) ? std::abs(value) : value;
-}
-
-/// A sequence and the problem of the attention over it.
-struct Task {
-  Sequence sequence;
-  plan::Problem problem;
-};
-
-/// One rank's replica and its part of every step.
-class RankTrainer {
+/// The checkpoints of a run on one rank; none are saved unless checkpoint.enable.
+class Saving {
  public:
-  RankTrainer(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
-              const Recording& recording)
-      : comm_(mesh.cp()),
-        recording_(recording),
-        recipe_(recipe),
-        data_(data),
-        strategy_(plan::parse_strategy(recipe.parallelism.strategy)),
-        model_(model),
-        cost_(model.cost()),
-        store_(model.parameters()),
-        optimizer_(store_, recipe.optimizer),
-        peak_flops_(measure_matmul_peak(comm_, product_dtype(recipe))) {
-    expect_same_parameters(comm_, store_);
+  Saving(comm::Communicator& comm, const Recipe& recipe) : recipe_(recipe) {
+    if (!recipe.checkpoint.enable) return;
+    saver_.emplace(comm, io::real_file_system(),
+                   SaverOptions{.folder = checkpoint_folder(recipe),
+                                .keep = recipe.checkpoint.keep_latest_k,
+                                .recipe = print_recipe(recipe)});
   }
 
-  StepMetrics step(std::int64_t step) {
-    const auto begin = std::chrono::steady_clock::now();
-    recording_.begin_step(step);
-    recording_.set_activity({.name = "reading data"});
-    const std::vector<Task> batch = step == 1 ? read_batch(1) : std::move(next_batch_);
-    if (step < recipe_.training.steps) read_ahead(step + 1);
+  double busy() const { return saver_ ? saver_->busy() : 0; }
 
-    // The loss is a mean over the targets of all sequences, so they are counted first.
-    std::int64_t targets = 0;
-    for (const Task& task : batch) targets += task.sequence.targets();
+  /// After each step; `is_last` if no other follows.
+  void after_step(const RankTrainer& trainer, std::int64_t step, double busy_ranks, bool is_last) {
+    if (!saver_) return;
+    saver_->advance(busy_ranks);
+    if (!is_last && step % recipe_.checkpoint.interval != 0) return;
+    std::vector<io::TensorBytes> tensors;
+    for (const StateTensor& tensor : trainer.state()) tensors.push_back(tensor.bytes());
+    saver_->save(step, tensors, trainer.progress(step));
+    last_ = checkpoint_folder(recipe_) + "/" + checkpoint_name(step);
+  }
 
-    // Forward and backward of each sequence, then sums over the ranks.
-    recording_.set_activity({.name = "forward and backward"});
-    store_.zero_gradients();
-    double loss = 0;
-    std::int64_t visible_pairs = 0;
-    for (const Task& task : batch) {
-      visible_pairs += task.problem.mask.area();
-      loss += forward_backward(task, std::max<std::int64_t>(targets, 1));
-    }
-    loss = sum_over_ranks(loss);
-
-    recording_.set_activity({.name = "optimizer"});
-    // Update. Loss and norm are equal on all ranks, so all of them fail or none.
-    const double grad_norm = optimizer_.clip(recipe_.training.max_norm);
-    if (!std::isfinite(loss) || !std::isfinite(grad_norm)) {
-      fail<Error>(
-          "train: loss {} and grad_norm {} in step {}; finite numbers are required; lower "
-          "optimizer.lr or raise lr_scheduler.warmup_steps",
-          unsigned_nan(loss), unsigned_nan(grad_norm), step);
-    }
-    optimizer_.step(recipe_.optimizer.lr *
-                    lr_factor(recipe_.lr_scheduler, recipe_.training.steps, step));
-
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-    return measure({.step = step, .loss = loss, .grad_norm = grad_norm}, visible_pairs,
-                   elapsed.count());
+  /// Waits for the last checkpoint and returns its folder.
+  std::string finish() {
+    if (saver_) saver_->finish();
+    return last_;
   }
 
  private:
-  /// The sequences of a step, checked, and their problems on this world.
-  std::vector<Task> read_batch(std::int64_t step) const {
-    std::vector<Task> batch;
-    const std::int64_t size = recipe_.training.local_batch_size;
-    for (std::int64_t i = (step - 1) * size; i < step * size; ++i) {
-      Sequence sequence = checked_sequence(data_, i, recipe_.training.seq_len);
-      const plan::Mask mask = sequence_mask(recipe_.parallelism.mask, sequence.documents);
-      plan::Problem problem = attention_problem(recipe_, cost_.attention, mask);
-      problem.world = comm_.world();
-      batch.push_back({std::move(sequence), std::move(problem)});
-    }
-    return batch;
-  }
-
-  /// Reads the training batch of the next step. Its plans are proved beside this step: packed
-  /// documents bring new masks every step.
-  void read_ahead(std::int64_t step) {
-    next_batch_ = read_batch(step);
-    for (const Task& task : next_batch_) {
-      proof::prove_ahead(comm_, task.problem, strategy_, recipe_.parallelism.proofs);
-    }
-  }
-
-  /// Forward and backward of this rank's tokens of one sequence. Adds to the gradients and returns
-  /// this rank's share of the loss.
-  double forward_backward(const Task& task, std::int64_t targets) {
-    const plan::Problem& problem = task.problem;
-    const auto shards = plan::shards(problem.layout, problem.mask, comm_.world());
-    const auto positions = plan::positions(shards.q[static_cast<std::size_t>(comm_.rank())]);
-    const ParameterStore::Gathered gathered(store_);
-    const auto loss =
-        model_.loss({.tokens_BL = row(gather(task.sequence.tokens, positions)),
-                     .labels_BL = row(gather(task.sequence.labels, positions))},
-                    attend_over_ranks(comm_, {.mask = problem.mask,
-                                              .layout = problem.layout,
-                                              .strategy = recipe_.parallelism.strategy,
-                                              .wire = problem.wire,
-                                              .proofs = recipe_.parallelism.proofs}),
-                    at::tensor(positions, at::kLong)) /
-        targets;
-    loss.backward();
-    store_.check_views();
-    return loss.item().toDouble();
-  }
-
-  /// Sums the gradients over the ranks in place, and the loss.
-  double sum_over_ranks(double loss) {
-    const std::span<float> gradients = store_.flat_gradients();
-    recording_.set_activity({.name = "all_reduce of gradients",
-                             .bytes = static_cast<std::int64_t>(gradients.size_bytes()),
-                             .collective = true});
-    comm::all_reduce_sum(comm_, gradients);
-    comm::all_reduce_sum(comm_, std::span(&loss, 1));
-    return loss;
-  }
-
-  /// Adds rates and memory to the metrics of a step that took so many seconds.
-  StepMetrics measure(StepMetrics metrics, std::int64_t visible_pairs, double seconds) const {
-    const std::int64_t tokens = recipe_.training.seq_len * recipe_.training.local_batch_size;
-    const double rank_seconds = seconds * comm_.world();
-    const double flops = cost_.flops(tokens, visible_pairs) / rank_seconds;
-    metrics.memory_bytes = peak_resident_bytes();
-    metrics.tps = static_cast<double>(tokens) / rank_seconds;
-    metrics.tflops = flops * 1e-12;
-    if (peak_flops_ > 0) metrics.mfu = 100 * flops / peak_flops_;
-    return metrics;
-  }
-
-  comm::Communicator& comm_;
-  const Recording& recording_;
   const Recipe& recipe_;
-  const Data& data_;
-  plan::Strategy strategy_;
-  std::vector<Task> next_batch_;  ///< Read ahead.
-  Model& model_;
-  ModelCost cost_;
-  ParameterStore store_;
-  Optimizer optimizer_;
-  double peak_flops_;  ///< Measured peak of one rank; 0 for no mfu.
+  std::optional<CheckpointSaver> saver_;
+  std::string last_;
 };
+
+/// Puts the state with which the run begins into the trainer. Returns the steps taken before.
+std::int64_t begin(comm::Communicator& comm, RankTrainer& trainer, const Data& data,
+                   const Recipe& recipe, const TrainOptions& options) {
+  if (options.resume && !options.init_from.empty()) {
+    fail<InvalidArgument>("train: --resume and --init-from {} given; one of them is required",
+                          options.init_from);
+  }
+  const std::string path = choose_checkpoint(comm, recipe, options.resume, options.on_notice);
+  std::int64_t steps = 0;
+  if (!path.empty()) {
+    steps = restore(comm, path, recipe, data, trainer.state()).step;
+    if (comm.rank() == 0 && options.on_notice) {
+      options.on_notice(fmt::format("checkpoint: resumed from {}", path));
+    }
+  }
+  if (!options.init_from.empty()) {
+    run_together(comm, [&] { trainer.load_parameters_of(options.init_from); });
+  }
+  trainer.begin_after(steps);
+  return steps;
+}
 
 }  // namespace
 
-void train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
-           const std::function<void(const StepMetrics&)>& on_step, const TrainOptions& options) {
+TrainResult train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
+                  const TrainOptions& options) {
+  comm::Communicator& comm = mesh.cp();
+  TrainResult result;
   const auto all_steps = [&](const Recording& recording) {
     recording.set_activity({.name = "comparing recipes and parameters", .collective = true});
-    expect_same_recipe(mesh.cp(), recipe);
+    expect_same_recipe(comm, recipe,
+                       {fmt::format("--resume = {}", options.resume),
+                        fmt::format("--init-from = {}", !options.init_from.empty())});
     if (data.vocab_size() > model.vocab_size()) {
       fail<InvalidArgument>(
           "train: data with a vocabulary of {}; at most {}, the model's, is required",
           data.vocab_size(), model.vocab_size());
     }
-
-    // Only rank 0 tells the caller; losses and norms are equal on all ranks.
     RankTrainer trainer(mesh, model, data, recipe, recording);
-    for (std::int64_t step = 1; step <= recipe.training.steps; ++step) {
-      const StepMetrics metrics = trainer.step(step);
-      if (mesh.cp().rank() != 0) continue;
-      recording.set_activity({.name = "reporting the step"});
-      on_step(metrics);
+    result.steps = begin(comm, trainer, data, recipe, options);
+    Saving saving(comm, recipe);
+    // Only rank 0 tells the caller; losses and norms are equal on all ranks.
+    const bool tells = comm.rank() == 0;
+    if (tells && options.on_start) options.on_start(result.steps);
+
+    while (result.steps < recipe.training.steps && !result.stopped) {
+      const std::int64_t step = ++result.steps;
+      Beside beside{.stops = options.stop_requested && options.stop_requested() ? 1.0 : 0.0,
+                    .busy = saving.busy()};
+      const StepMetrics metrics = trainer.step(step, beside);
+      if (tells && options.on_step) {
+        recording.set_activity({.name = "reporting the step"});
+        options.on_step(metrics);
+      }
+      result.stopped = beside.stops > 0 && step < recipe.training.steps;
+      saving.after_step(trainer, step, beside.busy,
+                        result.stopped || step == recipe.training.steps);
     }
+    recording.set_activity({.name = "saving the last checkpoint", .collective = true});
+    result.checkpoint = saving.finish();
   };
-  // A rank that throws, in on_step or for its own data, ends the others with its reason.
-  runtime::or_abort(mesh.cp(), [&] {
-    const Recording recording(mesh.cp(), options.run_folder);
+  // A rank that throws, in a callback or for its own data, ends the others with its reason.
+  runtime::or_abort(comm, [&] {
+    const Recording recording(comm, options.run_folder);
     recording.until_end([&] { all_steps(recording); });
   });
+  return result;
 }
 
-void train(const Recipe& recipe, const Data& data,
-           const std::function<void(const StepMetrics&)>& on_step, const RunRanks& run_ranks,
-           const TrainOptions& options) {
+TrainResult train(const Recipe& recipe, const Data& data, const TrainOptions& options,
+                  const RunRanks& run_ranks) {
   validate(recipe);
+  TrainResult result;
   const auto body = [&](comm::Communicator& comm) {
     at::set_num_threads(static_cast<int>(recipe.parallelism.threads_per_rank));
     const std::unique_ptr<Model> model = make_model(recipe);
-    train(Mesh(comm, mesh_of(recipe)), *model, data, recipe, on_step, options);
+    const TrainResult mine = train(Mesh(comm, mesh_of(recipe)), *model, data, recipe, options);
+    if (comm.rank() == 0) result = mine;
   };
   const auto world = static_cast<int>(recipe.parallelism.context_parallel_degree);
   const double timeout_s = recipe.comm.train_timeout_seconds;
@@ -246,6 +148,7 @@ void train(const Recipe& recipe, const Data& data,
   } else {
     comm::run_ranks(world, body, {.timeout_s = timeout_s});
   }
+  return result;
 }
 
 }  // namespace armillary::train

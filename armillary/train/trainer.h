@@ -33,22 +33,46 @@ struct StepMetrics {
   std::optional<double> mfu;      ///< tflops over the measured peak of a rank, in percent.
 };
 
+/// The caller's part in a run. Callbacks that are left out are not called.
 struct TrainOptions {
+  /// After each step, on rank 0. May throw: all ranks then end.
+  std::function<void(const StepMetrics&)> on_step = {};
+  /// Before the first step, on rank 0: the steps that were taken before, 0 unless the run resumes.
+  /// Nothing is written before it, except in the folder of checkpoints and by the recorder.
+  std::function<void(std::int64_t steps)> on_start = {};
+  /// A line for the reader, on rank 0: a checkpoint that is passed over, the one that is resumed.
+  std::function<void(const std::string& line)> on_notice = {};
+  /// Asked in each step, on every rank. If one rank says yes, all stop after that step, in the same
+  /// one, and save if checkpoint.enable.
+  std::function<bool()> stop_requested = {};
+  /// Go on from the newest checkpoint of the run folder: bitwise as if the run had never stopped on
+  /// the same world and strategy, up to rounding on another one.
+  bool resume = false;
   /// Folder of the run, in which each rank leaves the file of its flight recorder
   /// (recorder/recorder.h); empty: no recorder. A run that hangs or fails is explained by it.
-  std::string run_folder;
+  std::string run_folder = {};
+  /// Begin with the parameters of this folder (checkpoint/model_folder.h), not with those of
+  /// training.seed. Not together with `resume`.
+  std::string init_from = {};
+};
+
+/// How a run ended.
+struct TrainResult {
+  std::int64_t steps = 0;  ///< Steps taken, those before a resumption included.
+  bool stopped = false;    ///< stop_requested ended it before training.steps.
+  std::string checkpoint;  ///< Folder of the last checkpoint saved; empty if none was.
 };
 
 /// One rank's part of all steps of the recipe. Every rank of the mesh calls it with its own
-/// replica; rank 0 calls `on_step` after each step. It trains `model` and does not read [model] and
-/// [activation_checkpoint]. It computes with the threads of the calling thread
-/// (at::set_num_threads).
+/// replica. It trains `model` and does not read [model] and [activation_checkpoint]. It computes
+/// with the threads of the calling thread (at::set_num_threads).
 /// @throws InvalidArgument if the recipes of two ranks differ (same_recipe.h), if the data has a
-/// larger vocabulary than the model, or as checked_sequence one step ahead of the sequence; Error
-/// as below; CommError on ranks whose peer has failed; IoError if its recorder cannot be opened.
-void train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
-           const std::function<void(const StepMetrics&)>& on_step,
-           const TrainOptions& options = {});
+/// larger vocabulary than the model, as checked_sequence one step ahead of the sequence, or as
+/// choose_checkpoint and restore (checkpoint/restore.h); IoError if checkpoints cannot be read,
+/// or their folder or the recorder not be written; Error as below; CommError on ranks whose peer
+/// has failed.
+TrainResult train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
+                  const TrainOptions& options);
 
 /// Runs `body` on the ranks of a group of `world`, or on the one that this process is, each with a
 /// deadline of `timeout_s` for every wait. Throws what a rank threw.
@@ -59,13 +83,12 @@ using RunRanks = std::function<void(int world, double timeout_s,
 /// process unless `run_ranks` says otherwise.
 ///
 /// (1) The same recipe and data give bitwise the same loss and grad_norm in every run on the same
-/// machine, whatever the timing; (2) `on_step` may throw: all ranks then end, and its exception is
+/// machine, whatever the timing; (2) callbacks may throw: all ranks then end, and the exception is
 /// thrown again.
 /// @throws InvalidArgument if the recipe is not valid for this data; CommError if a rank waits
-/// longer than comm.train_timeout_seconds; Error if the loss is not finite (names the step);
-/// IoError as above.
-void train(const Recipe& recipe, const Data& data,
-           const std::function<void(const StepMetrics&)>& on_step, const RunRanks& run_ranks = {},
-           const TrainOptions& options = {});
+/// longer than comm.train_timeout_seconds; Error if the loss is not finite (names the step), or a
+/// checkpoint cannot be written (checkpoint/saver.h). The result is that of rank 0.
+TrainResult train(const Recipe& recipe, const Data& data, const TrainOptions& options,
+                  const RunRanks& run_ranks = {});
 
 }  // namespace armillary::train

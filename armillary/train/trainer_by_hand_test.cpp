@@ -175,7 +175,7 @@ TEST(TrainByHand, LossAndGradientNormAreThoseOfPlainOps) {
     const PackedText packed(text.documents, {.seq_len = kRunLen, .seed = 11});
     const std::vector<StepMetrics> wanted = plain_run(recipe, text, packed);
     std::vector<StepMetrics> got;
-    train(recipe, packed, [&](const StepMetrics& metrics) { got.push_back(metrics); });
+    train(recipe, packed, {.on_step = [&](const StepMetrics& metrics) { got.push_back(metrics); }});
     ASSERT_EQ(got.size(), wanted.size()) << given.name;
     for (std::size_t i = 0; i < got.size(); ++i) {
       EXPECT_EQ(got[i].step, wanted[i].step) << given.name;
@@ -196,10 +196,10 @@ TEST(TrainByHand, RatesAreOfTheTimeOfAStepAndOfTheOperationsOfTheModel) {
   std::vector<StepMetrics> steps;
   std::vector<Clock::time_point> ends;
   train(recipe, PackedText(text.documents, {.seq_len = kRunLen, .seed = 0}),
-        [&](const StepMetrics& metrics) {
+        {.on_step = [&](const StepMetrics& metrics) {
           steps.push_back(metrics);
           ends.push_back(Clock::now());
-        });
+        }});
   // A layer: wq and wo 32 x 32, wk and wv 16 x 32, w1 and w2 40 x 32; and the output, 257 x 32.
   const double matrices = 2 * (2 * 32 * 32 + 2 * 16 * 32 + 2 * 40 * 32) + 257 * 32;
   const double pairs = 2 * 2 * 4 * 40 * 40;  // sequences, layers, heads, and pairs of 8 dims

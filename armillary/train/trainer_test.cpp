@@ -221,7 +221,7 @@ TEST(Train, AnExceptionOfTheObserverEndsAllRanks) {
   Recipe recipe = small_recipe();
   recipe.parallelism.context_parallel_degree = 3;
   const auto on_step = [](const StepMetrics&) { throw std::runtime_error("disk full"); };
-  EXPECT_THAT([&] { train(recipe, words(recipe.training.seq_len), on_step); },
+  EXPECT_THAT([&] { train(recipe, words(recipe.training.seq_len), {.on_step = on_step}); },
               ThrowsMessage<std::runtime_error>("disk full"));
 }
 
@@ -242,7 +242,7 @@ TEST(Train, AStepWithoutTargetsHasNoLoss) {
   recipe.training.steps = 6;
   const PackedText text({"a", "b", "c"}, {.seq_len = 1, .seed = 0});
   std::vector<StepMetrics> steps;
-  train(recipe, text, [&](const StepMetrics& metrics) { steps.push_back(metrics); });
+  train(recipe, text, {.on_step = [&](const StepMetrics& metrics) { steps.push_back(metrics); }});
   int without = 0;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const bool separator = text.at(static_cast<std::int64_t>(i)).tokens[0] == kSeparator;
@@ -261,7 +261,7 @@ TEST(Train, TheTimeoutIsTheRecipes) {
   const auto slow = [](const StepMetrics&) {
     std::this_thread::sleep_for(std::chrono::seconds(4));
   };
-  EXPECT_THROW(train(recipe, words(recipe.training.seq_len), slow), CommError);
+  EXPECT_THROW(train(recipe, words(recipe.training.seq_len), {.on_step = slow}), CommError);
 }
 
 TEST(Train, RanksHaveAsManyThreadsAsTheRecipeSays) {
@@ -270,7 +270,7 @@ TEST(Train, RanksHaveAsManyThreadsAsTheRecipeSays) {
   for (const int threads : {1, 3}) {
     recipe.parallelism.threads_per_rank = threads;
     train(recipe, words(recipe.training.seq_len),
-          [&](const StepMetrics&) { EXPECT_EQ(at::get_num_threads(), threads); });
+          {.on_step = [&](const StepMetrics&) { EXPECT_EQ(at::get_num_threads(), threads); }});
   }
 }
 
@@ -298,7 +298,9 @@ TEST(Train, DataThatDoNotFitAreRefusedBeforeTheirStep) {
   int steps = 0;
   const auto on_step = [&](const StepMetrics&) { ++steps; };
   const auto train_on = [&](std::int64_t vocab_size, const Sequence& broken) {
-    return [&, vocab_size, broken] { train(recipe, OwnData(vocab_size, broken), on_step); };
+    return [&, vocab_size, broken] {
+      train(recipe, OwnData(vocab_size, broken), {.on_step = on_step});
+    };
   };
   EXPECT_THAT(train_on(kVocabSize + 1, {}),
               ThrowsMessage<InvalidArgument>(

@@ -1,6 +1,8 @@
 // The verb `train`: reads a recipe with its settings, estimates memory and time, and trains, or
 // with --dry-run prints the estimate only. Ranks are threads, or this process is one rank of many:
 // each then reads and checks everything, and rank 0 alone prints and writes the run folder.
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -17,6 +19,7 @@
 #include "armillary/train/metrics_writer.h"
 #include "armillary/train/recipe.h"
 #include "armillary/train/trainer.h"
+#include "cli/stop_signals.h"
 #include "cli/torch/engine.h"
 #include "cli/verbs.h"
 
@@ -30,10 +33,13 @@ Examples:
   armillary train recipes/default.toml --set training.steps=20 --set optimizer.lr=1e-3 --print-config
   armillary train my.toml --set parallelism.strategy=usp:u=2 --set parallelism.layout=striped:16 --json
   armillary launch -n 4 -- train my.toml         4 processes instead of threads; see also mpirun, srun
+  armillary train my.toml --set checkpoint.enable=true --set checkpoint.interval=100
+  armillary train my.toml --set checkpoint.enable=true --resume
 
-The run folder (job.dump_folder) gets recipe.toml, metrics.jsonl and flight/, the last ops of each
-rank: `armillary explain FOLDER` says who waited for whom.
-Exit code: 0 done, 1 the run failed, 2 bad input.)";
+The run folder (job.dump_folder) gets recipe.toml, metrics.jsonl, flight/, the last ops of each rank
+(`armillary explain FOLDER` says who waited for whom), and with checkpoint.enable checkpoints.
+SIGTERM or Ctrl-C ends the run after its step, with a checkpoint; a second one ends it at once.
+Exit code: 0 done or stopped by a signal, 1 the run failed, 2 bad input, 130 or 143 a second signal.)";
 
 /// The command line of the verb.
 struct TrainArguments {
@@ -42,6 +48,8 @@ struct TrainArguments {
   bool print_config = false;
   bool dry_run = false;
   bool json = false;
+  bool resume = false;
+  std::string init_from;
   launch::EngineFlags engine;
 };
 
@@ -63,23 +71,44 @@ void require_memory(const train::Estimate& estimate, int local_ranks) {
   }
 }
 
-/// Trains on the chosen engine; `summary` is printed first. The run folder is opened within the
-/// group, by rank 0, so that a folder that cannot be written ends all ranks.
-void run_steps(const train::Recipe& recipe, const train::PackedText& text,
-               const launch::EngineChoice& choice, bool json, const std::string& summary) {
+/// A line for the reader: text, or JSON as all lines are then.
+void print_notice(const std::string& line, bool json) {
+  print((json ? nlohmann::json{{"notice", line}}.dump() : line) + '\n');
+  std::fflush(stdout);
+}
+
+/// Says how a run ended that was told to stop.
+std::string describe_stop(const train::Recipe& recipe, const train::TrainResult& result) {
+  return fmt::format("train: stopped by {} after step {} of {}; {}", StopSignals::name(),
+                     result.steps, recipe.training.steps,
+                     result.checkpoint.empty() ? "no checkpoint: checkpoint.enable is false"
+                                               : "saved " + result.checkpoint);
+}
+
+/// The run on the chosen engine. Its folder is written from on_start on, by rank 0.
+void run_steps(const TrainArguments& arguments, const train::Recipe& recipe,
+               const train::Data& data, const launch::EngineChoice& choice,
+               const std::string& summary) {
+  const StopSignals stop_signals;
   std::optional<train::MetricsWriter> metrics_writer;
-  train::train(
-      recipe, text, [&](const train::StepMetrics& metrics) { metrics_writer->write(metrics); },
+  const auto on_start = [&](std::int64_t steps) {
+    metrics_writer.emplace(recipe, arguments.json, steps);
+    if (!arguments.json) print(summary);
+  };
+  const train::TrainResult result = train::train(
+      recipe, data,
+      {.on_step = [&](const train::StepMetrics& metrics) { metrics_writer->write(metrics); },
+       .on_start = on_start,
+       .on_notice = [&](const std::string& line) { print_notice(line, arguments.json); },
+       .stop_requested = &StopSignals::stop_requested,
+       .resume = arguments.resume,
+       .run_folder = recipe.job.dump_folder,
+       .init_from = arguments.init_from},
       [&](int world, double timeout_s, const std::function<void(comm::Communicator&)>& body) {
-        run_ranks_on(choice, world, timeout_s, [&](comm::Communicator& comm) {
-          if (comm.rank() == 0) {
-            metrics_writer.emplace(recipe, json);
-            if (!json) print(summary);
-          }
-          body(comm);
-        });
-      },
-      {.run_folder = recipe.job.dump_folder});
+        run_ranks_on(choice, world, timeout_s, body);
+      });
+  metrics_writer.reset();  // the progress bar ends
+  if (result.stopped) print_notice(describe_stop(recipe, result), arguments.json);
 }
 
 void run_train(const TrainArguments& arguments) {
@@ -103,9 +132,8 @@ void run_train(const TrainArguments& arguments) {
     if (choice.is_first()) print(summary);
     return;
   }
-  // The run. Its folder is written from here on.
   require_memory(estimate, choice.local_world(world));
-  run_steps(recipe, text, choice, arguments.json, summary);
+  run_steps(arguments, recipe, text, choice, summary);
 }
 
 }  // namespace
@@ -120,6 +148,10 @@ void add_train(CLI::App& app, int& exit_code) {
   verb->add_flag("--print-config", arguments->print_config, "Print the whole recipe and stop");
   verb->add_flag("--dry-run", arguments->dry_run,
                  "Print parameters, plan, traffic and memory; train nothing, write nothing");
+  verb->add_flag("--resume", arguments->resume,
+                 "Go on from the newest checkpoint of the run folder");
+  verb->add_option("--init-from", arguments->init_from,
+                   "Begin with the parameters of a folder of `armillary export`");
   verb->add_flag("--json", arguments->json, "One JSON object per line");
   add_engine_flags(*verb, arguments->engine);
   verb->footer(kTrainExamples);

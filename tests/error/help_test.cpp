@@ -16,9 +16,9 @@ using testing::Eq;
 using testing::HasSubstr;
 
 TEST(Help, EveryVerbHasExamples) {
-  for (const std::string verb : {"plan", "verify", "explain", "train", "doctor"}) {
+  for (const std::string verb : {"plan", "verify", "explain", "train", "export", "doctor"}) {
     for (const std::string flag : {"--help", "-h"}) {
-      if ((verb == "train" || verb == "doctor") && !has_torch()) continue;
+      if (verb != "plan" && verb != "verify" && verb != "explain" && !has_torch()) continue;
       const ProgramRun result = run({verb, flag});
       EXPECT_EQ(result.code, 0) << verb;
       EXPECT_EQ(result.err, "") << verb;
@@ -123,7 +123,7 @@ TEST(Plan, PrintsAGrid) {
 }
 
 TEST(VerbError, VerbsThatDoNotExist) {
-  const std::string required = "plan, verify, explain, launch, train, bench or doctor is required";
+  const std::string required = "plan, verify, explain, launch, train, export, bench or doctor is required";
   expect_error({}, Eq("no verb given; " + required));
   expect_error({"plna"}, Eq("unknown verb 'plna'; " + required + "; nearest: plan"));
   expect_error({"Verify"}, Eq("unknown verb 'Verify'; " + required + "; nearest: verify"));

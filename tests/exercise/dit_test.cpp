@@ -67,7 +67,7 @@ TEST(Exercise, ADitBlockTrainsTheSameOnAnyRanks) {
     comm::run_ranks(world, [&](comm::Communicator& comm) {
       DitBlock model;
       train(Mesh(comm, {.cp = world}), model, words(recipe.training.seq_len), recipe,
-            [&](const StepMetrics& step) { losses[world / 2].push_back(step.loss); });
+            {.on_step = [&](const StepMetrics& step) { losses[world / 2].push_back(step.loss); }});
     });
   }
   EXPECT_LT(losses[0].back(), 0.5 * losses[0].front());

@@ -175,8 +175,8 @@ TEST(StoppedRank, OutsideOfAttentionIsNamedWithItsActivity) {
   const auto on_step = [](const train::StepMetrics& metrics) {
     if (metrics.step == 2) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   };
-  EXPECT_THROW(train::train(recipe, train::words(recipe.training.seq_len), on_step, {},
-                            {.run_folder = folder.path()}),
+  EXPECT_THROW(train::train(recipe, train::words(recipe.training.seq_len),
+                            {.on_step = on_step, .run_folder = folder.path()}),
                CommError);
   const Diagnosis found = diagnose(recorder::read_run(folder.path()));
   EXPECT_EQ(found.verdict, Verdict::Failed);
@@ -195,8 +195,9 @@ TEST(StoppedRank, AFileThatCannotBeMadeEndsAllRanks) {
   int steps = 0;
   std::string text;
   try {
-    train::train(recipe, train::words(recipe.training.seq_len),
-                 [&](const train::StepMetrics&) { ++steps; }, {}, {.run_folder = folder.path()});
+    train::train(
+        recipe, train::words(recipe.training.seq_len),
+        {.on_step = [&](const train::StepMetrics&) { ++steps; }, .run_folder = folder.path()});
   } catch (const IoError& error) {
     text = error.what();
   }
@@ -212,8 +213,7 @@ TEST(StoppedRank, TrainingThatEndsWellSaysSo) {
   train::Recipe recipe = train::small_recipe();
   recipe.parallelism.context_parallel_degree = 2;
   recipe.training.steps = 2;
-  train::train(recipe, train::words(recipe.training.seq_len), [](const train::StepMetrics&) {}, {},
-               {.run_folder = folder.path()});
+  train::train(recipe, train::words(recipe.training.seq_len), {.run_folder = folder.path()});
   EXPECT_EQ(diagnose(recorder::read_run(folder.path())).cause,
             "none: all 2 ranks ended well, in step 2");
 }

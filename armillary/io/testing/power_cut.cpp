@@ -17,17 +17,17 @@ class CutFile : public OutputFile {
 
   void write(std::span<const std::byte> bytes) override {
     power_.count([&] { file_->write(bytes.first(bytes.size() / 2)); });
-    power_.pending_.push_back({path_, [path = path_, size = synced_bytes_] {
-                                 std::error_code gone;  // with its folder
-                                 fs::resize_file(path, size, gone);
-                               }});
+    power_.pending_.push_back(
+        {.path = path_,
+         .covered_by = path_,
+         .undo = [size = synced_bytes_](const std::string& path) { fs::resize_file(path, size); }});
     file_->write(bytes);
     bytes_ += bytes.size();
   }
 
+  // The disk is played, so nothing waits for the real one.
   void sync() override {
     power_.count();
-    file_->sync();
     synced_bytes_ = bytes_;
     power_.settle(path_);
   }
@@ -47,42 +47,71 @@ void PowerCut::count(const std::function<void()>& half) {
   if (++calls_ != cut_at_) return;
   if (unsynced_ == Unsynced::Kept) half();
   if (unsynced_ == Unsynced::Lost) {
-    for (const Pending& call : std::views::reverse(pending_)) call.undo();
+    for (const Pending& call : std::views::reverse(pending_)) call.undo(call.path);
   }
   std::_Exit(kPowerCut);
 }
 
-void PowerCut::entry_changed(const std::string& path, std::function<void()> undo) {
-  pending_.push_back({fs::path(path).parent_path().string(), std::move(undo)});
+void PowerCut::entry_changed(Pending call) {
+  call.covered_by = fs::path(call.path).parent_path().string();
+  pending_.push_back(std::move(call));
 }
 
 void PowerCut::settle(const std::string& covered_by) {
-  pending_.remove_if([&](const Pending& call) { return call.covered_by == covered_by; });
+  for (auto call = pending_.begin(); call != pending_.end();) {
+    if (call->covered_by != covered_by) {
+      ++call;
+      continue;
+    }
+    const Pending lasting = *call;
+    call = pending_.erase(call);
+    settle_below(lasting);
+    call = pending_.begin();
+  }
+}
+
+void PowerCut::settle_below(const Pending& lasting) {
+  // Calls below the old name go on below the new one; those in a folder that is gone are over.
+  const std::string old = lasting.removes ? lasting.path : lasting.renamed_from;
+  if (old.empty()) return;
+  const auto is_below = [&](const std::string& path) {
+    return path == old || path.starts_with(old + "/");
+  };
+  if (lasting.removes) {
+    pending_.remove_if([&](const Pending& call) { return is_below(call.path); });
+    return;
+  }
+  for (Pending& call : pending_) {
+    for (std::string* path : {&call.path, &call.covered_by}) {
+      if (is_below(*path)) *path = lasting.path + path->substr(old.size());
+    }
+  }
 }
 
 std::unique_ptr<OutputFile> PowerCut::create(const std::string& path) {
   count();
-  entry_changed(path, [path] { fs::remove(path); });
+  entry_changed({.path = path, .undo = [](const std::string& made) { fs::remove(made); }});
   return std::make_unique<CutFile>(*this, path);
 }
 
 void PowerCut::make_folder(const std::string& path) {
   count();
   if (fs::exists(path)) return;
-  entry_changed(path, [path] { fs::remove_all(path); });
+  entry_changed({.path = path, .undo = [](const std::string& made) { fs::remove_all(made); }});
   real_file_system().make_folder(path);
 }
 
 void PowerCut::sync_folder(const std::string& path) {
   count();
-  real_file_system().sync_folder(path);
   settle(path);
 }
 
 void PowerCut::rename(const std::string& from, const std::string& to) {
   count();
   real_file_system().rename(from, to);
-  entry_changed(to, [from, to] { fs::rename(to, from); });
+  entry_changed({.path = to,
+                 .undo = [from](const std::string& renamed) { fs::rename(renamed, from); },
+                 .renamed_from = from});
 }
 
 void PowerCut::remove(const std::string& path) {
@@ -91,7 +120,9 @@ void PowerCut::remove(const std::string& path) {
   // Not removed but put aside, so that it can come back.
   const std::string aside = trash_ + "/" + std::to_string(calls_);
   fs::rename(path, aside);
-  entry_changed(path, [path, aside] { fs::rename(aside, path); });
+  entry_changed({.path = path,
+                 .undo = [aside](const std::string& removed) { fs::rename(aside, removed); },
+                 .removes = true});
 }
 
 }  // namespace armillary::io

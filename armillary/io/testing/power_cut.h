@@ -38,15 +38,20 @@ class PowerCut : public FileSystem {
 
   /// A call that no sync covers yet.
   struct Pending {
+    std::string path;
     std::string covered_by;  ///< The file or folder whose sync makes it last.
-    std::function<void()> undo;
+    std::function<void(const std::string& path)> undo;
+    std::string renamed_from = {};  ///< The old name, if the call is a rename.
+    bool removes = false;
   };
 
   /// Begins a call, and ends the process if it is the one. `half` does half of a write.
   void count(const std::function<void()>& half = [] {});
-  /// The entry `path` of its folder has changed.
-  void entry_changed(const std::string& path, std::function<void()> undo);
+  /// An entry of a folder has changed.
+  void entry_changed(Pending call);
   void settle(const std::string& covered_by);
+  /// Moves or drops the calls below the path of a rename or a removal that lasts.
+  void settle_below(const Pending& lasting);
 
   std::int64_t cut_at_;
   Unsynced unsynced_;

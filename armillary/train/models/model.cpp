@@ -45,4 +45,10 @@ std::int64_t ModelCost::activation_bytes(Recompute policy, std::int64_t tokens) 
                   tokens * bytes.loss + std::min(tokens, loss_chunk_tokens) * bytes.chunk);
 }
 
+std::vector<std::string> Model::parameter_names() const {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < parameters().size(); ++i) names.push_back(std::to_string(i));
+  return names;
+}
+
 }  // namespace armillary::train

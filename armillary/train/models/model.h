@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "armillary/train/models/attend.h"
@@ -76,6 +77,9 @@ class Model {
 
   /// All parameters, in an order that is the same on every rank.
   virtual std::vector<at::Tensor> parameters() const = 0;
+
+  /// Their names in checkpoints, in the same order, each its own: by default their numbers.
+  virtual std::vector<std::string> parameter_names() const;
 
   /// The loss summed over this rank's tokens: a scalar with a graph. The loss of the sequence is
   /// its sum over the ranks. positions_L int64: the place of each token in the whole sequence. L

@@ -20,6 +20,9 @@ class DecoderModel : public Model {
   }
 
   std::vector<at::Tensor> parameters() const override { return decoder_->parameters(); }
+  std::vector<std::string> parameter_names() const override {
+    return decoder_->named_parameters().keys();
+  }
 
   at::Tensor loss(const TrainingBatch& batch, const Attends& attends,
                   const at::Tensor& positions_L) override {

@@ -37,7 +37,7 @@ inline Recipe small_recipe() {
 inline std::vector<StepMetrics> run(const Recipe& recipe) {
   std::vector<StepMetrics> steps;
   train(recipe, words(recipe.training.seq_len),
-        [&](const StepMetrics& metrics) { steps.push_back(metrics); });
+        {.on_step = [&](const StepMetrics& metrics) { steps.push_back(metrics); }});
   return steps;
 }
 

@@ -1,0 +1,67 @@
+#include "armillary/train/checkpoint/manifest.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "armillary/core/error.h"
+#include "armillary/io/content_hash.h"
+
+namespace armillary::train {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+Manifest some_manifest() {
+  return {
+      .version = "1.2.3",
+      .world = 2,
+      .progress = {.step = 20, .sequences_read = 40, .last_sequence = "ab", .vocab_size = 257},
+      .files = {{.name = "part", .bytes = 100, .front_bytes = 60, .front_hash = "cd"}},
+      .tensors = {
+          {.info = {"parameters/w", io::TensorDtype::F32, {2, 5}}, .file = "part", .hash = "ef"}}};
+}
+
+TEST(Manifest, IsReadAsItWasWritten) {
+  const Manifest read = parse_manifest("m", to_text(some_manifest()));
+  EXPECT_EQ(read.version, "1.2.3");
+  EXPECT_EQ(read.world, 2);
+  EXPECT_EQ(read.progress, some_manifest().progress);
+  EXPECT_EQ(read.files, some_manifest().files);
+  ASSERT_EQ(read.tensors.size(), 1U);
+  EXPECT_EQ(read.tensors[0].info.name, "parameters/w");
+  EXPECT_EQ(read.tensors[0].info.dtype, io::TensorDtype::F32);
+  EXPECT_EQ(read.tensors[0].info.shape, (std::vector<std::int64_t>{2, 5}));
+  EXPECT_EQ(read.tensors[0].file, "part");
+  EXPECT_EQ(read.tensors[0].hash, "ef");
+}
+
+TEST(Manifest, EveryShorterTextAndEveryFlippedBitIsRefused) {
+  const std::string whole = to_text(some_manifest());
+  const auto expect_refused = [](const std::string& text) {
+    EXPECT_THAT([&] { parse_manifest("a/m.json", text); },
+                ThrowsMessage<IoError>(HasSubstr("checkpoint: a/m.json is cut off or was changed")))
+        << text;
+  };
+  for (std::size_t size = 0; size < whole.size(); ++size) expect_refused(whole.substr(0, size));
+  for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+    std::string text = whole;
+    text[bit / 8] = static_cast<char>(text[bit / 8] ^ (1 << bit % 8));
+    expect_refused(text);
+  }
+}
+
+/// A text with a hash that is right.
+std::string signed_text(const std::string& fields) {
+  return fields + ",\"hash\":\"" + io::content_hash(fields) + "\"}\n";
+}
+
+TEST(Manifest, OtherVersionsAndMissingFieldsAreRefused) {
+  EXPECT_THAT([] { parse_manifest("m", signed_text("{\"format_version\":2")); },
+              ThrowsMessage<IoError>("checkpoint: m has format_version 2; 1 is required"));
+  EXPECT_THAT([] { parse_manifest("m", signed_text("{\"format_version\":1")); },
+              ThrowsMessage<IoError>(HasSubstr("checkpoint: m lacks a field")));
+}
+
+}  // namespace
+}  // namespace armillary::train

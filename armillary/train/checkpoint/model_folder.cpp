@@ -1,0 +1,227 @@
+// Model folders. A folder of one file and one of several are read the same way: the index, or what
+// it would be, says which file has a tensor.
+#include "armillary/train/checkpoint/model_folder.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "armillary/core/error.h"
+#include "armillary/io/file_system.h"
+#include "armillary/io/mapped_file.h"
+#include "armillary/train/checkpoint/checkpoint.h"
+#include "armillary/train/checkpoint/folder.h"
+
+namespace armillary::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfigName = "config.json";
+constexpr const char* kIndexName = "model.safetensors.index.json";
+constexpr const char* kParameterPrefix = "parameters/";
+
+nlohmann::json read_json(const std::string& path) {
+  const io::MappedFile file("model", path);
+  const auto* const text = reinterpret_cast<const char*>(file.bytes().data());
+  auto json = nlohmann::json::parse(text, text + file.bytes().size(), nullptr,
+                                    /*allow_exceptions=*/false);
+  if (!json.is_object()) fail<IoError>("model: {} is no JSON object; one is required", path);
+  return json;
+}
+
+/// The tensors of a model folder, by their names there.
+class ModelFiles {
+ public:
+  explicit ModelFiles(const std::string& folder) : folder_(folder) {
+    std::error_code error;
+    if (!fs::exists(folder + "/" + kIndexName, error)) {
+      const io::SafetensorsFile& file = open("model.safetensors");
+      for (const io::TensorInfo& info : file.tensors()) file_of_[info.name] = "model.safetensors";
+      return;
+    }
+    const std::string path = folder + "/" + kIndexName;
+    const nlohmann::json index = read_json(path);
+    const nlohmann::json map = index.value("weight_map", nlohmann::json());
+    if (!map.is_object()) fail<IoError>("model: {} has no weight_map; one is required", path);
+    for (const auto& [name, file] : map.items()) {
+      if (!file.is_string()) {
+        fail<IoError>("model: {}: tensor '{}' is in {}; a file is required", path, name,
+                      file.dump());
+      }
+      file_of_[name] = file.get<std::string>();
+    }
+  }
+
+  /// @throws IoError unless the tensor is there, fp32 and of this shape.
+  std::span<const std::byte> bytes(const io::TensorInfo& wanted) {
+    const auto found = file_of_.find(wanted.name);
+    if (found == file_of_.end()) {
+      fail<IoError>("model: {} has no tensor '{}'; all of the recipe's model are required", folder_,
+                    wanted.name);
+    }
+    const io::SafetensorsFile& file = open(found->second);
+    const io::TensorInfo& info = file.info(wanted.name);
+    if (info.dtype != wanted.dtype || info.shape != wanted.shape) {
+      fail<IoError>("model: {}: tensor '{}' is {} [{}]; {} [{}] is required", file.path(),
+                    wanted.name, to_string(info.dtype), fmt::join(info.shape, ","),
+                    to_string(wanted.dtype), fmt::join(wanted.shape, ","));
+    }
+    return file.bytes(wanted.name);
+  }
+
+  /// Refuses tensors that are not among `names`: they would change what the model computes.
+  void expect_no_other(const std::set<std::string>& names) const {
+    for (const auto& [name, file] : file_of_) {
+      if (names.contains(name)) continue;
+      fail<IoError>(
+          "model: {}/{}: tensor '{}' is not one of the recipe's model; none but those "
+          "are required",
+          folder_, file, name);
+    }
+  }
+
+ private:
+  const io::SafetensorsFile& open(const std::string& name) {
+    std::unique_ptr<io::SafetensorsFile>& file = files_[name];
+    if (!file) file = std::make_unique<io::SafetensorsFile>(folder_ + "/" + name);
+    return *file;
+  }
+
+  std::string folder_;
+  std::map<std::string, std::unique_ptr<io::SafetensorsFile>> files_;
+  std::map<std::string, std::string> file_of_;
+};
+
+/// The parameters cut into files of at most `most` bytes, as far as single tensors allow.
+std::vector<std::vector<io::TensorBytes>> cut_into_files(std::vector<io::TensorBytes> parameters,
+                                                         std::int64_t most) {
+  std::vector<std::vector<io::TensorBytes>> files(1);
+  std::int64_t bytes = 0;
+  for (io::TensorBytes& tensor : parameters) {
+    if (bytes > 0 && bytes + tensor.info.bytes() > most) {
+      files.emplace_back();
+      bytes = 0;
+    }
+    bytes += tensor.info.bytes();
+    files.back().push_back(std::move(tensor));
+  }
+  return files;
+}
+
+/// The index of several files.
+nlohmann::json index_of(const std::vector<std::vector<io::TensorBytes>>& files,
+                        const std::vector<std::string>& names) {
+  nlohmann::json map = nlohmann::json::object();
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    for (const io::TensorBytes& tensor : files[i]) {
+      map[tensor.info.name] = names[i];
+      bytes += tensor.info.bytes();
+    }
+  }
+  return {{"metadata", {{"total_size", bytes}}}, {"weight_map", map}};
+}
+
+void expect_free(const std::string& folder) {
+  std::error_code error;
+  const fs::file_status status = fs::status(folder, error);
+  const bool is_free =
+      !fs::exists(status) || (fs::is_directory(status) && fs::is_empty(folder, error));
+  if (!is_free) {
+    fail<InvalidArgument>("export: {} is there and not empty; a new or empty folder is required",
+                          folder);
+  }
+}
+
+/// The checkpoint that `run` is, or its newest.
+std::string checkpoint_of(const std::string& run) {
+  std::error_code error;
+  if (fs::is_regular_file(run + "/" + kManifestName, error)) return run;
+  const std::string recipe_path = run + "/" + kRecipeName;
+  if (!fs::is_regular_file(recipe_path, error)) {
+    fail<InvalidArgument>(
+        "export: {} has neither {} nor {}; the folder of a run or of a checkpoint is required", run,
+        kRecipeName, kManifestName);
+  }
+  const std::string folder = run + "/" + load_recipe(recipe_path).checkpoint.folder;
+  const FoundCheckpoints found = find_checkpoints(folder);
+  if (found.whole.empty()) {
+    fail<InvalidArgument>("export: {} has no whole checkpoint; one is required", folder);
+  }
+  return found.whole.back().path;
+}
+
+}  // namespace
+
+void write_model_folder(const std::string& folder, FolderFormat format, const Recipe& recipe,
+                        std::vector<io::TensorBytes> parameters, std::int64_t most_file_bytes) {
+  const nlohmann::json config = model_config(recipe, format);
+  expect_free(folder);
+  for (io::TensorBytes& tensor : parameters) {
+    tensor.info.name = folder_name(tensor.info.name, format);
+  }
+  io::FileSystem& files = io::real_file_system();
+  io::make_folders(files, folder);
+  const auto cut = cut_into_files(std::move(parameters), most_file_bytes);
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < cut.size(); ++i) {
+    names.push_back(cut.size() == 1
+                        ? "model.safetensors"
+                        : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, cut.size()));
+    // transformers refuses files without this.
+    io::write_safetensors(files, folder + "/" + names[i], cut[i], {{"format", "pt"}});
+  }
+  if (cut.size() > 1) {
+    io::write_synced(files, folder + "/" + kIndexName, index_of(cut, names).dump(2) + "\n");
+  }
+  io::write_synced(files, folder + "/" + kConfigName, config.dump(2) + "\n");
+  files.sync_folder(folder);
+}
+
+std::string export_model(const std::string& run, const std::string& folder, FolderFormat format) {
+  const std::string path = checkpoint_of(run);
+  const Checkpoint checkpoint(path);
+  checkpoint.verify(0, 1);
+  const Recipe recipe = parse_recipe(checkpoint.recipe(), path + "/" + kRecipeName);
+  std::vector<io::TensorBytes> parameters;
+  for (const ManifestTensor& tensor : checkpoint.manifest().tensors) {
+    if (!tensor.info.name.starts_with(kParameterPrefix)) continue;
+    io::TensorBytes parameter{tensor.info, checkpoint.bytes(tensor.info)};
+    parameter.info.name.erase(0, std::strlen(kParameterPrefix));
+    parameters.push_back(std::move(parameter));
+  }
+  write_model_folder(folder, format, recipe, std::move(parameters));
+  return path;
+}
+
+void load_parameters(const std::string& folder, const Recipe& recipe, const Model& model,
+                     const ParameterStore& store) {
+  const std::string config_path = folder + "/" + kConfigName;
+  const nlohmann::json config = read_json(config_path);
+  check_config(config_path, config, recipe);
+  const FolderFormat format = format_of(config);
+  ModelFiles files(folder);
+  std::set<std::string> names;
+  const std::vector<std::string> own_names = model.parameter_names();
+  for (std::size_t i = 0; i < own_names.size(); ++i) {
+    const at::Tensor& to = store.parameters()[i];
+    const io::TensorInfo wanted{.name = folder_name(own_names[i], format),
+                                .dtype = io::TensorDtype::F32,
+                                .shape = to.sizes().vec()};
+    const auto from = files.bytes(wanted);
+    if (!from.empty()) std::memcpy(to.data_ptr(), from.data(), from.size());
+    names.insert(wanted.name);
+  }
+  files.expect_no_other(names);
+}
+
+}  // namespace armillary::train

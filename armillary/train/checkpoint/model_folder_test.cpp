@@ -1,0 +1,213 @@
+#include "armillary/train/checkpoint/model_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/train/checkpoint/restore.h"
+#include "armillary/train/estimate.h"
+#include "armillary/train/testing/scratch_folder.h"
+#include "armillary/train/testing/small_training.h"
+
+namespace armillary::train {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+Recipe small_llama(bool tied = false) {
+  Recipe recipe = small_recipe();
+  recipe.model.name = "llama";
+  recipe.model.multiple_of = 8;
+  recipe.model.enable_weight_tying = tied;
+  return recipe;
+}
+
+/// A replica of the recipe's model, drawn from `seed`.
+struct Replica {
+  explicit Replica(const Recipe& recipe, std::int64_t seed)
+      : model(make(recipe, seed)), store(model->parameters()) {}
+
+  static std::unique_ptr<Model> make(Recipe recipe, std::int64_t seed) {
+    recipe.training.seed = seed;
+    return make_model(recipe);
+  }
+
+  /// Parameters by the names of the model.
+  std::vector<io::TensorBytes> parameters() const {
+    std::vector<io::TensorBytes> parameters;
+    for (const StateTensor& tensor : state_of(*model, store)) {
+      io::TensorBytes bytes = tensor.bytes();
+      constexpr std::string_view kPrefix = "parameters/";
+      if (!tensor.name.starts_with(kPrefix)) continue;
+      bytes.info.name.erase(0, kPrefix.size());
+      parameters.push_back(std::move(bytes));
+    }
+    return parameters;
+  }
+
+  std::unique_ptr<Model> model;
+  ParameterStore store;
+};
+
+bool equal_parameters(const Replica& a, const Replica& b) {
+  return std::ranges::equal(a.parameters(), b.parameters(), [](const auto& x, const auto& y) {
+    return x.info.name == y.info.name && std::ranges::equal(x.bytes, y.bytes);
+  });
+}
+
+TEST(ModelFolder, GivesBackEveryBitInOneFileOrSeveral) {
+  for (const bool tied : {false, true}) {
+    const Recipe recipe = small_llama(tied);
+    const Replica written(recipe, 1);
+    for (const FolderFormat format : {FolderFormat::Hf, FolderFormat::Armillary}) {
+      for (const std::int64_t most : {kMostFileBytes, std::int64_t{20000}, std::int64_t{1}}) {
+        const ScratchFolder folder;
+        write_model_folder(folder.path("m"), format, recipe, written.parameters(), most);
+        EXPECT_EQ(std::filesystem::exists(folder.path("m/model.safetensors")),
+                  most == kMostFileBytes);
+        const Replica read(recipe, 2);
+        EXPECT_FALSE(equal_parameters(read, written));
+        load_parameters(folder.path("m"), recipe, *read.model, read.store);
+        EXPECT_TRUE(equal_parameters(read, written)) << tied << " in files of " << most;
+      }
+    }
+  }
+}
+
+TEST(ModelFolder, FilesAreNumberedAndSmallEnough) {
+  const ScratchFolder folder;
+  const Recipe recipe = small_llama();
+  const Replica written(recipe, 1);
+  constexpr std::int64_t kMost = 40000;
+  write_model_folder(folder.path("m"), FolderFormat::Hf, recipe, written.parameters(), kMost);
+  const auto index = nlohmann::json::parse(folder.read("m/model.safetensors.index.json"));
+  std::int64_t total = 0;
+  for (const io::TensorBytes& tensor : written.parameters()) total += tensor.info.bytes();
+  EXPECT_EQ(index["metadata"]["total_size"], total);
+  EXPECT_EQ(index["weight_map"]["model.embed_tokens.weight"], "model-00001-of-00003.safetensors");
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path("m"))) {
+    EXPECT_LT(entry.file_size(), kMost + 4096) << entry.path();
+  }
+}
+
+TEST(ModelFolder, NamesAreThoseOfTransformers) {
+  const auto name = [](const std::string& ours) { return folder_name(ours, FolderFormat::Hf); };
+  EXPECT_EQ(name("tok_embeddings.weight"), "model.embed_tokens.weight");
+  EXPECT_EQ(name("output.weight"), "lm_head.weight");
+  EXPECT_EQ(name("norm.weight"), "model.norm.weight");
+  EXPECT_EQ(name("layers.11.attention_norm.weight"), "model.layers.11.input_layernorm.weight");
+  EXPECT_EQ(name("layers.0.ffn_norm.weight"), "model.layers.0.post_attention_layernorm.weight");
+  EXPECT_EQ(name("layers.0.attention.wq.weight"), "model.layers.0.self_attn.q_proj.weight");
+  EXPECT_EQ(name("layers.0.attention.wo.weight"), "model.layers.0.self_attn.o_proj.weight");
+  EXPECT_EQ(name("layers.0.feed_forward.w1.weight"), "model.layers.0.mlp.gate_proj.weight");
+  EXPECT_EQ(name("layers.0.feed_forward.w2.weight"), "model.layers.0.mlp.down_proj.weight");
+  EXPECT_EQ(name("layers.0.feed_forward.w3.weight"), "model.layers.0.mlp.up_proj.weight");
+  EXPECT_EQ(folder_name("norm.weight", FolderFormat::Armillary), "norm.weight");
+}
+
+/// config.json of `recipe` with one key changed, or left out if `value` is discarded.
+nlohmann::json changed_config(const Recipe& recipe, const std::string& key,
+                              const nlohmann::json& value) {
+  nlohmann::json config = model_config(recipe, FolderFormat::Hf);
+  if (value.is_discarded()) {
+    config.erase(key);
+  } else {
+    config[key] = value;
+  }
+  return config;
+}
+
+TEST(ModelConfig, WhatDecidesTheResultMustBeTheRecipes) {
+  const Recipe recipe = small_llama();
+  const auto refused = [&](const std::string& key, const nlohmann::json& value,
+                           const std::string& text) {
+    EXPECT_THAT(
+        [&] { check_config("c.json", changed_config(recipe, key, value), recipe); },
+        ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("model: c.json has "), HasSubstr(text))))
+        << key;
+  };
+  const nlohmann::json none(nlohmann::json::value_t::discarded);
+  check_config("c.json", model_config(recipe, FolderFormat::Hf), recipe);
+  refused("hidden_size", 64, "hidden_size = 64; 32, that of the recipe, is required");
+  refused("hidden_size", none, "hidden_size = null; 32");
+  refused("vocab_size", 32000, "vocab_size = 32000; 257");
+  refused("hidden_act", "gelu", "hidden_act = \"gelu\"; \"silu\"");
+  refused("attention_bias", true, "attention_bias = true; false");
+  refused("tie_word_embeddings", true, "tie_word_embeddings = true; false");
+  refused("model_type", "mistral", "model_type = \"mistral\"; \"llama\"");
+  refused("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7.0}}, "rope_theta = 7.0");
+  refused("rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 10000.0}}, "rope_scaling = ");
+  // Left out, these have the defaults of transformers.
+  for (const char* key :
+       {"mlp_bias", "hidden_act", "rope_scaling", "head_dim", "rope_parameters"}) {
+    EXPECT_NO_THROW(check_config("c.json", changed_config(recipe, key, none), recipe)) << key;
+  }
+  EXPECT_THAT([&] { check_config("c", model_config(recipe, FolderFormat::Hf), small_recipe()); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("armillary, for model.name gpt")));
+  Recipe other = small_recipe();
+  other.model.n_layers = 3;
+  EXPECT_THAT(
+      [&] { check_config("c", model_config(small_recipe(), FolderFormat::Armillary), other); },
+      ThrowsMessage<InvalidArgument>(HasSubstr("c has model.n_layers = 2; 3, that of")));
+}
+
+TEST(ModelFolder, TensorsThatDoNotFitAreRefusedByName) {
+  const ScratchFolder folder;
+  const Recipe recipe = small_llama();
+  const Replica replica(recipe, 1);
+  const auto refused = [&](const std::string& file, std::vector<io::TensorBytes> parameters,
+                           const std::string& text) {
+    write_model_folder(folder.path(file), FolderFormat::Hf, recipe, std::move(parameters));
+    EXPECT_THAT([&] { load_parameters(folder.path(file), recipe, *replica.model, replica.store); },
+                ThrowsMessage<IoError>(HasSubstr(text)));
+  };
+  std::vector<io::TensorBytes> parameters = replica.parameters();
+  parameters.erase(std::ranges::find(parameters, "layers.1.attention.wq.weight",
+                                     [](const auto& p) { return p.info.name; }));
+  refused("missing", parameters, "has no tensor 'model.layers.1.self_attn.q_proj.weight'");
+  parameters = replica.parameters();
+  std::swap(parameters[0].info.shape[0], parameters[0].info.shape[1]);
+  refused("shape", parameters, "tensor 'model.embed_tokens.weight' is F32 [32,257]; F32 [257,32]");
+  parameters = replica.parameters();
+  parameters[0].info.dtype = io::TensorDtype::I32;
+  refused("dtype", parameters, "tensor 'model.embed_tokens.weight' is I32 [257,32]; F32 [257,32]");
+  parameters = replica.parameters();
+  parameters.push_back({{"layers.0.attention.wq.bias", io::TensorDtype::F32, {0}}, {}});
+  refused("more", parameters, "tensor 'model.layers.0.self_attn.q_proj.bias' is not one of");
+}
+
+TEST(ExportModel, TakesTheNewestCheckpointOrTheOneThatIsNamed) {
+  const ScratchFolder folder;
+  Recipe recipe = small_llama();
+  recipe.training.steps = 4;
+  recipe.job.dump_folder = folder.path("run");
+  recipe.checkpoint.enable = true;
+  recipe.checkpoint.interval = 2;
+  recipe.checkpoint.folder = "saved";
+  run(recipe);
+  folder.write("run/recipe.toml", print_recipe(recipe));
+  const std::string step_2 = folder.path("run/saved/step-000002");
+  EXPECT_EQ(export_model(folder.path("run"), folder.path("newest"), FolderFormat::Hf),
+            folder.path("run/saved/step-000004"));
+  EXPECT_EQ(export_model(step_2, folder.path("named"), FolderFormat::Hf), step_2);
+  EXPECT_NE(folder.read("newest/model.safetensors"), folder.read("named/model.safetensors"));
+  EXPECT_EQ(folder.read("newest/config.json"), folder.read("named/config.json"));
+  EXPECT_THAT(
+      [&] { export_model(folder.path(), folder.path("x"), FolderFormat::Hf); },
+      ThrowsMessage<InvalidArgument>(HasSubstr("has neither recipe.toml nor manifest.json")));
+  std::filesystem::remove_all(folder.path("run/saved"));
+  EXPECT_THAT([&] { export_model(folder.path("run"), folder.path("x"), FolderFormat::Hf); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("run/saved has no whole checkpoint")));
+}
+
+}  // namespace
+}  // namespace armillary::train

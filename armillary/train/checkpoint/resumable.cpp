@@ -1,0 +1,65 @@
+#include "armillary/train/checkpoint/resumable.h"
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "armillary/core/error.h"
+
+namespace armillary::train {
+namespace {
+
+/// Keys, or sections with the dot behind them.
+constexpr std::string_view kMayChange[] = {
+    // Files of the run, output, deadlines.
+    "job.",
+    "metrics.",
+    "checkpoint.",
+    "comm.",
+    "training.dataset_path",
+    "parallelism.proofs",
+    // The way it is computed: results differ by rounding.
+    "parallelism.pipeline_parallel_degree",
+    "parallelism.data_parallel_replicate_degree",
+    "parallelism.context_parallel_degree",
+    "parallelism.tensor_parallel_degree",
+    "parallelism.threads_per_rank",
+    "parallelism.strategy",
+    "parallelism.layout",
+    "activation_checkpoint.",
+    "training.loss_chunk_tokens",
+    // The steps that are still to come.
+    "training.steps",
+    "training.max_norm",
+    "optimizer.lr",
+    "optimizer.weight_decay",
+    "lr_scheduler.",
+};
+
+/// The key of a line of settings(), "training.steps = 50".
+std::string_view key_of(std::string_view line) {
+  return line.substr(0, line.find(' '));
+}
+
+}  // namespace
+
+bool may_change(const std::string& key) {
+  return std::ranges::any_of(kMayChange, [&](std::string_view listed) {
+    return listed.ends_with('.') ? key.starts_with(listed) : key == listed;
+  });
+}
+
+void check_resumable(const Recipe& given, const Recipe& saved) {
+  const std::vector<std::string> wanted = settings(saved);
+  const std::vector<std::string> lines = settings(given);
+  // Keys of [model] depend on model.name, which comes first: with equal names both have the same.
+  for (std::size_t i = 0; i < std::min(lines.size(), wanted.size()); ++i) {
+    if (lines[i] == wanted[i] || may_change(std::string(key_of(lines[i])))) continue;
+    fail<InvalidArgument>(
+        "checkpoint: {} given; {}, that of the checkpoint, is required; nearest: another "
+        "job.dump_folder",
+        lines[i], wanted[i]);
+  }
+}
+
+}  // namespace armillary::train

@@ -1,0 +1,53 @@
+#include "armillary/train/checkpoint/resumable.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "armillary/core/error.h"
+
+namespace armillary::train {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+Recipe changed(const std::string& setting) {
+  Recipe recipe;
+  apply_setting(recipe, setting);
+  return recipe;
+}
+
+TEST(Resumable, KeysOfTheRestOfTheRunMayChange) {
+  for (const char* setting :
+       {"job.dump_folder=x", "metrics.log_freq=3", "checkpoint.interval=3", "training.steps=7",
+        "comm.train_timeout_seconds=1", "parallelism.context_parallel_degree=3", "optimizer.lr=1",
+        "parallelism.strategy=ulysses", "parallelism.layout=striped", "lr_scheduler.warmup_steps=1",
+        "parallelism.threads_per_rank=2", "training.dataset_path=x", "training.loss_chunk_tokens=3",
+        "activation_checkpoint.mode=full"}) {
+    EXPECT_NO_THROW(check_resumable(changed(setting), Recipe())) << setting;
+  }
+}
+
+TEST(Resumable, KeysOfTheModelAndTheDataMayNot) {
+  for (const std::string setting :
+       {"model.dim = 64", "model.n_kv_heads = 2", "model.norm_eps = 0.5", "training.seq_len = 8",
+        "training.local_batch_size = 2", "training.seed = 5", "optimizer.beta1 = 0.5",
+        "training.mixed_precision_param = \"bfloat16\"", "parallelism.mask = \"causal\"",
+        "parallelism.wire = \"input\"", "training.dataset_extensions = \".c\""}) {
+    const std::string key = setting.substr(0, setting.find(' '));
+    const std::string value = setting.substr(setting.rfind(' ') + 1);
+    EXPECT_THAT([&] { check_resumable(changed(key + "=" + value), Recipe()); },
+                ThrowsMessage<InvalidArgument>(
+                    AllOf(HasSubstr("checkpoint: " + setting + " given; " + key + " = "),
+                          HasSubstr(", that of the checkpoint, is required"))));
+  }
+  EXPECT_THAT([] { check_resumable(changed("model.name=llama"), Recipe()); },
+              ThrowsMessage<InvalidArgument>(
+                  HasSubstr("model.name = \"llama\" given; model.name = \"gpt\"")));
+}
+
+}  // namespace
+}  // namespace armillary::train

@@ -1,0 +1,117 @@
+// Writing of checkpoints. Order on the disk: parts and their folder entries, recipe, manifest, the
+// rename; each is synced before the next may rely on it. The hashes travel from the rank that has
+// the values to the one that writes the manifest in the headers of the parts.
+#include "armillary/train/checkpoint/write.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "armillary/io/content_hash.h"
+#include "armillary/proof/digest.h"
+#include "armillary/train/checkpoint/folder.h"
+
+namespace armillary::train {
+namespace {
+
+std::string final_path(const WritePlace& place) {
+  return place.folder + "/" + checkpoint_name(place.step);
+}
+
+std::string temporary_path(const WritePlace& place) {
+  return final_path(place) + kTemporary;
+}
+
+std::string part_name(int rank, int world) {
+  return fmt::format("part-{:05}-of-{:05}.safetensors", rank, world);
+}
+
+/// Lists a part by its header, which has the hashes.
+void add_part(Manifest& manifest, const std::string& folder, const std::string& name) {
+  const io::SafetensorsFile part(folder + "/" + name);
+  const auto front = part.header();
+  std::int64_t bytes = static_cast<std::int64_t>(front.size());
+  for (const io::TensorInfo& info : part.tensors()) {
+    bytes += info.bytes();
+    manifest.tensors.push_back({.info = info, .file = name, .hash = part.metadata().at(info.name)});
+  }
+  manifest.files.push_back({.name = name,
+                            .bytes = bytes,
+                            .front_bytes = static_cast<std::int64_t>(front.size()),
+                            .front_hash = io::content_hash(front)});
+}
+
+}  // namespace
+
+std::vector<io::TensorBytes> share_of(const std::vector<io::TensorBytes>& tensors, int rank,
+                                      int world) {
+  // A tensor is of the rank in whose part of all bytes its middle lies. Doubled bytes, so that the
+  // middle is a whole number.
+  std::int64_t total = 0;
+  for (const io::TensorBytes& tensor : tensors) total += tensor.info.bytes();
+  std::vector<io::TensorBytes> share;
+  std::int64_t begin = 0;
+  for (const io::TensorBytes& tensor : tensors) {
+    const double middle = static_cast<double>(2 * begin + tensor.info.bytes());
+    const double all = static_cast<double>(std::max<std::int64_t>(2 * total, 1));
+    const int owner = std::min(static_cast<int>(middle / all * world), world - 1);
+    if (owner == rank) share.push_back(tensor);
+    begin += tensor.info.bytes();
+  }
+  return share;
+}
+
+void Snapshot::take(const std::vector<io::TensorBytes>& tensors) {
+  std::size_t total = 0;
+  for (const io::TensorBytes& tensor : tensors) total += tensor.bytes.size();
+  if (total > capacity_) {
+    memory_ = std::make_unique_for_overwrite<std::byte[]>(total);
+    capacity_ = total;
+  }
+  tensors_ = tensors;
+  std::byte* to = memory_.get();
+  for (io::TensorBytes& tensor : tensors_) {
+    if (!tensor.bytes.empty()) std::memcpy(to, tensor.bytes.data(), tensor.bytes.size());
+    tensor.bytes = {to, tensor.bytes.size()};
+    to += tensor.bytes.size();
+  }
+}
+
+void write_part(io::FileSystem& files, const WritePlace& place,
+                const std::vector<io::TensorBytes>& tensors) {
+  io::TensorMetadata hashes;
+  for (const io::TensorBytes& tensor : tensors) {
+    hashes[tensor.info.name] = io::content_hash(tensor.bytes);
+  }
+  const std::string folder = temporary_path(place);
+  files.make_folder(folder);
+  io::write_safetensors(files, folder + "/" + part_name(place.rank, place.world), tensors, hashes);
+}
+
+void publish(io::FileSystem& files, const WritePlace& place, const Progress& progress,
+             const std::string& recipe, std::int64_t keep) {
+  const std::string temporary = temporary_path(place);
+  Manifest manifest{
+      .version = std::string(proof::version()), .world = place.world, .progress = progress};
+  for (int rank = 0; rank < place.world; ++rank) {
+    add_part(manifest, temporary, part_name(rank, place.world));
+  }
+  io::write_synced(files, temporary + "/" + kRecipeName, recipe);
+  manifest.files.push_back({.name = kRecipeName,
+                            .bytes = static_cast<std::int64_t>(recipe.size()),
+                            .front_bytes = static_cast<std::int64_t>(recipe.size()),
+                            .front_hash = io::content_hash(recipe)});
+  io::write_synced(files, temporary + "/" + kManifestName, to_text(manifest));
+  files.sync_folder(temporary);
+
+  // A folder of this name can only be one without a manifest: a run resumes from the newest whole
+  // one, and then goes on to later steps.
+  io::remove_tree(files, final_path(place));
+  files.rename(temporary, final_path(place));
+  files.sync_folder(place.folder);
+  keep_newest(files, place.folder, keep);
+}
+
+}  // namespace armillary::train

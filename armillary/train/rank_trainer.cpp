@@ -1,0 +1,194 @@
+// One step on one rank.
+//
+// A step reads its sequences ahead, in the step before, so that the plans of their masks are proved
+// beside compute. Then, for each sequence: shard, forward, backward into the store's gradients.
+// Then one sum over the ranks, clipping and AdamW, which are the same arithmetic on every rank.
+// Flags for a stop and for checkpoints are summed beside the loss.
+#include "armillary/train/rank_trainer.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <span>
+#include <utility>
+
+#include "armillary/comm/collectives.h"
+#include "armillary/core/error.h"
+#include "armillary/proof/together.h"
+#include "armillary/train/attend_over_ranks.h"
+#include "armillary/train/checkpoint/checkpoint.h"
+#include "armillary/train/checkpoint/model_folder.h"
+#include "armillary/train/estimate.h"
+#include "armillary/train/host_info.h"
+#include "armillary/train/lr_schedule.h"
+#include "armillary/train/matmul_peak.h"
+#include "armillary/train/same_recipe.h"
+
+namespace armillary::train {
+namespace {
+
+/// The values as a batch of one sequence, [1, L].
+at::Tensor row(const std::vector<std::int64_t>& values) {
+  return at::tensor(values, at::kLong).view({1, -1});
+}
+
+at::ScalarType compute_dtype(const Recipe& recipe) {
+  return recipe.training.mixed_precision_param == "bfloat16" ? at::kBFloat16 : at::kFloat;
+}
+
+/// The dtype in which matrices are multiplied (linear.h), for the measured peak.
+at::ScalarType product_dtype(const Recipe& recipe) {
+  return cpu_multiplies_bf16() ? compute_dtype(recipe) : at::kFloat;
+}
+
+/// Clears the sign of a NaN, which means nothing but would be printed.
+double unsigned_nan(double value) {
+  return std::isnan(value) ? std::abs(value) : value;
+}
+
+}  // namespace
+
+RankTrainer::RankTrainer(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
+                         const Recording& recording)
+    : comm_(mesh.cp()),
+      recording_(recording),
+      recipe_(recipe),
+      data_(data),
+      strategy_(plan::parse_strategy(recipe.parallelism.strategy)),
+      model_(model),
+      cost_(model.cost()),
+      store_(model.parameters()),
+      optimizer_(store_, recipe.optimizer),
+      peak_flops_(measure_matmul_peak(comm_, product_dtype(recipe))) {}
+
+void RankTrainer::load_parameters_of(const std::string& folder) {
+  load_parameters(folder, recipe_, model_, store_);
+}
+
+void RankTrainer::begin_after(std::int64_t steps) {
+  expect_same_parameters(comm_, store_);
+  optimizer_.resume_after(steps);
+  if (steps < recipe_.training.steps) next_batch_ = read_batch(steps + 1);
+}
+
+StepMetrics RankTrainer::step(std::int64_t step, Beside& beside) {
+  const auto begin = std::chrono::steady_clock::now();
+  recording_.begin_step(step);
+  recording_.set_activity({.name = "reading data"});
+  std::vector<Task>& batch = batch_ = std::move(next_batch_);
+  if (step < recipe_.training.steps) read_ahead(step + 1);
+
+  // The loss is a mean over the targets of all sequences, so they are counted first.
+  std::int64_t targets = 0;
+  for (const Task& task : batch) targets += task.sequence.targets();
+
+  // Forward and backward of each sequence, then sums over the ranks.
+  recording_.set_activity({.name = "forward and backward"});
+  store_.zero_gradients();
+  double loss = 0;
+  std::int64_t visible_pairs = 0;
+  for (const Task& task : batch) {
+    visible_pairs += task.problem.mask.area();
+    loss += forward_backward(task, std::max<std::int64_t>(targets, 1));
+  }
+  loss = sum_over_ranks(loss, beside);
+
+  recording_.set_activity({.name = "optimizer"});
+  // Update. Loss and norm are equal on all ranks, so all of them fail or none.
+  const double grad_norm = optimizer_.clip(recipe_.training.max_norm);
+  if (!std::isfinite(loss) || !std::isfinite(grad_norm)) {
+    fail<Error>(
+        "train: loss {} and grad_norm {} in step {}; finite numbers are required; lower "
+        "optimizer.lr or raise lr_scheduler.warmup_steps",
+        unsigned_nan(loss), unsigned_nan(grad_norm), step);
+  }
+  optimizer_.step(recipe_.optimizer.lr *
+                  lr_factor(recipe_.lr_scheduler, recipe_.training.steps, step));
+
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  return measure({.step = step, .loss = loss, .grad_norm = grad_norm}, visible_pairs,
+                 elapsed.count());
+}
+
+Progress RankTrainer::progress(std::int64_t step) const {
+  return {.step = step,
+          .sequences_read = step * recipe_.training.local_batch_size,
+          .last_sequence = hash_of(batch_.back().sequence),
+          .vocab_size = data_.vocab_size()};
+}
+
+// The sequences of a step, checked, and their problems on this world.
+std::vector<Task> RankTrainer::read_batch(std::int64_t step) const {
+  std::vector<Task> batch;
+  const std::int64_t size = recipe_.training.local_batch_size;
+  for (std::int64_t i = (step - 1) * size; i < step * size; ++i) {
+    Sequence sequence = checked_sequence(data_, i, recipe_.training.seq_len);
+    const plan::Mask mask = sequence_mask(recipe_.parallelism.mask, sequence.documents);
+    plan::Problem problem = attention_problem(recipe_, cost_.attention, mask);
+    problem.world = comm_.world();
+    batch.push_back({std::move(sequence), std::move(problem)});
+  }
+  return batch;
+}
+
+// Reads the training batch of the next step. Its plans are proved beside this step: packed
+// documents bring new masks every step.
+void RankTrainer::read_ahead(std::int64_t step) {
+  next_batch_ = read_batch(step);
+  for (const Task& task : next_batch_) {
+    proof::prove_ahead(comm_, task.problem, strategy_, recipe_.parallelism.proofs);
+  }
+}
+
+// Forward and backward of this rank's tokens of one sequence. Adds to the gradients and returns
+// this rank's share of the loss.
+double RankTrainer::forward_backward(const Task& task, std::int64_t targets) {
+  const plan::Problem& problem = task.problem;
+  const auto shards = plan::shards(problem.layout, problem.mask, comm_.world());
+  const auto positions = plan::positions(shards.q[static_cast<std::size_t>(comm_.rank())]);
+  const ParameterStore::Gathered gathered(store_);
+  const auto loss = model_.loss({.tokens_BL = row(gather(task.sequence.tokens, positions)),
+                                 .labels_BL = row(gather(task.sequence.labels, positions))},
+                                attend_over_ranks(comm_, {.mask = problem.mask,
+                                                          .layout = problem.layout,
+                                                          .strategy = recipe_.parallelism.strategy,
+                                                          .wire = problem.wire,
+                                                          .proofs = recipe_.parallelism.proofs}),
+                                at::tensor(positions, at::kLong)) /
+                    targets;
+  loss.backward();
+  store_.check_views();
+  return loss.item().toDouble();
+}
+
+// Sums the gradients over the ranks in place, and the loss with what travels beside it.
+double RankTrainer::sum_over_ranks(double loss, Beside& beside) {
+  const std::span<float> gradients = store_.flat_gradients();
+  recording_.set_activity({.name = "all_reduce of gradients",
+                           .bytes = static_cast<std::int64_t>(gradients.size_bytes()),
+                           .collective = true});
+  comm::all_reduce_sum(comm_, gradients);
+  std::array values{loss, beside.stops, beside.busy};
+  comm::all_reduce_sum(comm_, std::span(values));
+  beside = {.stops = values[1], .busy = values[2]};
+  return values[0];
+}
+
+// Adds rates and memory to the metrics of a step that took so many seconds.
+StepMetrics RankTrainer::measure(StepMetrics metrics, std::int64_t visible_pairs,
+                                 double seconds) const {
+  const std::int64_t tokens = recipe_.training.seq_len * recipe_.training.local_batch_size;
+  const double rank_seconds = seconds * comm_.world();
+  const double flops = cost_.flops(tokens, visible_pairs) / rank_seconds;
+  metrics.memory_bytes = peak_resident_bytes();
+  metrics.tps = static_cast<double>(tokens) / rank_seconds;
+  metrics.tflops = flops * 1e-12;
+  if (peak_flops_ > 0) metrics.mfu = 100 * flops / peak_flops_;
+  return metrics;
+}
+
+}  // namespace armillary::train

@@ -1,0 +1,85 @@
+// rank_trainer.h: one rank's replica, and its part of every step of a run. For trainer.h, which
+// decides how many steps there are, where the state comes from and where it goes.
+//
+//   begin_after(s) --> step(s + 1) --> step(s + 2) --> ..      progress, state: between two steps
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "armillary/comm/communicator.h"
+#include "armillary/plan/problem.h"
+#include "armillary/plan/strategy.h"
+#include "armillary/train/checkpoint/manifest.h"
+#include "armillary/train/checkpoint/restore.h"
+#include "armillary/train/data.h"
+#include "armillary/train/mesh.h"
+#include "armillary/train/models/model.h"
+#include "armillary/train/optimizer.h"
+#include "armillary/train/parameter_store.h"
+#include "armillary/train/recipe.h"
+#include "armillary/train/recording.h"
+#include "armillary/train/trainer.h"
+
+namespace armillary::train {
+
+/// A sequence and the problem of the attention over it.
+struct Task {
+  Sequence sequence;
+  plan::Problem problem;
+};
+
+/// Numbers that ranks sum in each step beside the loss.
+struct Beside {
+  double stops = 0;  ///< Ranks that are told to stop.
+  double busy = 0;   ///< Ranks whose part of a checkpoint is being written.
+};
+
+/// One per rank; all ranks make the same calls. Its arguments must outlive it. Threads: that of the
+/// rank.
+class RankTrainer {
+ public:
+  /// Measures the peak of the rank. Collective.
+  RankTrainer(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
+              const Recording& recording);
+
+  /// The tensors that a checkpoint holds.
+  std::vector<StateTensor> state() const { return state_of(model_, store_); }
+  /// Puts the parameters of a model folder into the store. @throws as load_parameters.
+  void load_parameters_of(const std::string& folder);
+
+  /// To be called once, before the first step(), after the `steps` that were taken before.
+  /// Collective. @throws InvalidArgument as expect_same_parameters, or as checked_sequence.
+  void begin_after(std::int64_t steps);
+
+  /// Takes a step, from 1 on. Sums `beside` over the ranks, in place, with the loss. Collective.
+  /// @throws Error on every rank if loss or norm is not finite; InvalidArgument as checked_sequence
+  /// for the sequences of the next step.
+  StepMetrics step(std::int64_t step, Beside& beside);
+
+  /// The progress of the run after `step`, the last one so far.
+  Progress progress(std::int64_t step) const;
+
+ private:
+  std::vector<Task> read_batch(std::int64_t step) const;
+  void read_ahead(std::int64_t step);
+  double forward_backward(const Task& task, std::int64_t targets);
+  double sum_over_ranks(double loss, Beside& beside);
+  StepMetrics measure(StepMetrics metrics, std::int64_t visible_pairs, double seconds) const;
+
+  comm::Communicator& comm_;
+  const Recording& recording_;
+  const Recipe& recipe_;
+  const Data& data_;
+  plan::Strategy strategy_;
+  std::vector<Task> batch_;       ///< The training batch of this step, or of the last one.
+  std::vector<Task> next_batch_;  ///< Read ahead.
+  Model& model_;
+  ModelCost cost_;
+  ParameterStore store_;
+  Optimizer optimizer_;
+  double peak_flops_;  ///< Measured peak of one rank; 0 for no mfu.
+};
+
+}  // namespace armillary::train

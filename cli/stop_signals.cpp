@@ -1,0 +1,51 @@
+#include "cli/stop_signals.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+
+namespace armillary::cli {
+namespace {
+
+/// The signal that has come, or 0. A handler knows nothing but what is static.
+std::atomic<int> first_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+void note(int signal) {
+  int none = 0;
+  if (!first_signal.compare_exchange_strong(none, signal)) _exit(128 + signal);
+}
+
+}  // namespace
+
+struct StopSignals::Handlers {
+  struct sigaction term = {};
+  struct sigaction interrupt = {};
+};
+
+StopSignals::StopSignals() : before_(new Handlers) {
+  first_signal = 0;
+  struct sigaction action = {};
+  action.sa_handler = note;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGTERM, &action, &before_->term);
+  sigaction(SIGINT, &action, &before_->interrupt);
+}
+
+StopSignals::~StopSignals() {
+  sigaction(SIGTERM, &before_->term, nullptr);
+  sigaction(SIGINT, &before_->interrupt, nullptr);
+  delete before_;
+}
+
+bool StopSignals::stop_requested() {
+  return first_signal != 0;
+}
+
+std::string StopSignals::name() {
+  if (first_signal == 0) return "another rank";
+  return first_signal == SIGTERM ? "SIGTERM" : "SIGINT";
+}
+
+}  // namespace armillary::cli

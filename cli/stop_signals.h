@@ -1,0 +1,27 @@
+// stop_signals.h: SIGTERM and SIGINT as a question that a run asks in each step.
+#pragma once
+
+#include <string>
+
+namespace armillary::cli {
+
+/// While it lives, the first SIGTERM or SIGINT is only noted, and the second ends the process at
+/// once, with exit code 143 or 130. One per process: handlers of signals belong to the process.
+class StopSignals {
+ public:
+  StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+  ~StopSignals();  ///< Puts back the handlers that were there.
+
+  /// Whether a signal has come. Threads: any.
+  static bool stop_requested();
+  /// "SIGTERM" or "SIGINT"; "another rank" if none has come here.
+  static std::string name();
+
+ private:
+  struct Handlers;
+  Handlers* before_;
+};
+
+}  // namespace armillary::cli

@@ -1,0 +1,317 @@
+"""Checkpoints of the program itself: runs that are killed, stopped or out of disk, and folders that other
+programs read and write."""
+
+import importlib.util
+import json
+import pathlib
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PROGRAM = ROOT / "build" / "bin" / "armillary"
+SECONDS = 120
+
+pytestmark = pytest.mark.skipif(
+    not PROGRAM.is_file(), reason="[SKIP] build/bin/armillary is not built: ./dev build"
+)
+
+
+def needs(package):
+    found = importlib.util.find_spec(package) is not None
+    return pytest.mark.skipif(not found, reason=f"[SKIP] Python has no {package}")
+
+
+def command(folder, *more, steps=12, world=2, **keys):
+    """A small Llama that saves every 3 steps."""
+    settings = {
+        "training.dataset_path": ROOT / "README.md",
+        "training.seq_len": 256,
+        "training.steps": steps,
+        "model.dim": 64,
+        "model.n_layers": 2,
+        "parallelism.context_parallel_degree": world,
+        "job.dump_folder": folder,
+        "checkpoint.enable": "true",
+        "checkpoint.interval": 3,
+    } | {key.replace("__", "."): value for key, value in keys.items()}
+    flags = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    return [PROGRAM, "train", ROOT / "recipes" / "llama.toml", *flags, *more]
+
+
+def run(arguments, **options):
+    return subprocess.run(
+        list(map(str, arguments)), cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, **options
+    )
+
+
+def done(arguments, **options):
+    finished = run(arguments, **options)
+    assert finished.returncode == 0, finished.stderr
+    return finished
+
+
+def curve(folder):
+    """[(step, loss, grad_norm)] of metrics.jsonl, every digit kept."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [(line["step"], line["loss"], line["grad_norm"]) for line in lines]
+
+
+def newest(folder):
+    return sorted((folder / "checkpoints").glob("step-??????"))[-1]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    done(command(folder))
+    return folder
+
+
+def test_a_run_killed_at_random_moments_has_the_curve_of_one_never_killed(tmp_path):
+    steps = 60
+    done(command(tmp_path / "whole", steps=steps, checkpoint__enable="false"))
+    moments = random.Random(7)
+    resume = []
+    for _ in range(6):
+        process = subprocess.Popen(
+            list(map(str, command(tmp_path / "killed", *resume, steps=steps))),
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        time.sleep(0.3 + moments.random())
+        process.kill()
+        process.wait(timeout=SECONDS)
+        resume = ["--resume"] if list((tmp_path / "killed").glob("checkpoints/step-??????")) else []
+    done(command(tmp_path / "killed", *resume, steps=steps))
+    assert curve(tmp_path / "killed") == curve(tmp_path / "whole")
+    left = {path.name for path in (tmp_path / "killed").iterdir()}
+    assert left == {"checkpoints", "flight", "metrics.jsonl", "recipe.toml"}
+
+
+def test_metrics_of_a_resumed_run_are_continued(trained, tmp_path):
+    whole = curve(trained)
+    for step in (12, 9):
+        folder = tmp_path / f"from_{step}"
+        subprocess.run(["cp", "-r", trained, folder], check=True)
+        for saved in (folder / "checkpoints").iterdir():
+            if int(saved.name[5:]) >= step:
+                subprocess.run(["rm", "-r", saved], check=True)
+        with (folder / "metrics.jsonl").open("a") as metrics:
+            metrics.write('{"step": 13, "loss"')  # a run that was killed in the middle of a line
+        lines = done(command(folder, "--resume", "--json")).stdout.splitlines()
+        assert json.loads(lines[0]) == {
+            "notice": f"checkpoint: resumed from {folder}/checkpoints/step-{step - 3:06}"
+        }
+        assert len(lines) == 1 + 12 - (step - 3)
+        assert curve(folder) == whole
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_ends_the_run_after_its_step_and_a_second_one_at_once(tmp_path, name, code):
+    def start(folder, **keys):
+        process = subprocess.Popen(
+            list(map(str, command(folder, "--json", steps=100000, **keys))),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert json.loads(process.stdout.readline())["step"] == 1
+        return process
+
+    process = start(tmp_path / "once", checkpoint__interval=100000)
+    process.send_signal(signal.Signals[name])
+    out, err = process.communicate(timeout=SECONDS)
+    assert (process.returncode, err) == (0, "")
+    notice = json.loads(out.splitlines()[-1])["notice"]
+    folder = newest(tmp_path / "once")
+    step = int(folder.name[5:])
+    assert notice == f"train: stopped by {name} after step {step} of 100000; saved {folder}"
+
+    # Steps of seconds: the second signal does not wait for the end of one.
+    process = start(
+        tmp_path / "twice",
+        training__seq_len=4096,
+        model__dim=512,
+        model__n_layers=8,
+        checkpoint__enable="false",
+    )
+    process.send_signal(signal.Signals[name])
+    time.sleep(0.2)
+    begin = time.monotonic()
+    process.send_signal(signal.Signals[name])
+    process.communicate(timeout=SECONDS)
+    assert process.returncode == code
+    assert time.monotonic() - begin < 1
+
+
+def limit_file_sizes():
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write then fails as on a full disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+
+def test_a_disk_that_is_full_ends_the_run_with_the_reason(tmp_path):
+    finished = run(command(tmp_path / "run"), preexec_fn=limit_file_sizes, restore_signals=False)
+    assert finished.returncode == 1
+    assert finished.stderr.count("\n") == 1
+    assert "checkpoint: step 3 is not saved: write: " in finished.stderr
+    assert "(File too large)" in finished.stderr
+    assert not list((tmp_path / "run" / "checkpoints").glob("step-??????"))
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_first_step(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").write_text("in the way")
+    finished = run(command(tmp_path / "run"))
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert "run/checkpoints" in finished.stderr
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_bad_folders_are_refused_with_the_tensor(trained, tmp_path):
+    folder = tmp_path / "model"
+    done([PROGRAM, "export", trained, folder])
+    start = command(tmp_path / "run", "--init-from", folder)
+
+    def refused(arguments, text):
+        finished = run(arguments)
+        assert finished.returncode == 2
+        assert text in finished.stderr
+        assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+    refused([*start, "--resume"], "--resume and --init-from")
+    refused([*start, "--set", "model.n_kv_heads=4"], "num_key_value_heads = 2; 4, that of the recipe")
+    refused([*start, "--set", "model.name=gpt"], "model_type")
+    refused([PROGRAM, "export", trained, folder], "not empty")
+    refused([PROGRAM, "export", tmp_path, tmp_path / "x"], "neither recipe.toml nor manifest.json")
+    refused([PROGRAM, "export", trained, tmp_path / "x", "--format", "hff"], "nearest: hf")
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[:-4])
+    refused(start, "tensor 'model.norm.weight'" if b'"model.norm.weight"' in whole[-400:] else "tensor '")
+    (folder / "model.safetensors").write_bytes(whole.replace(b'"model.norm.weight"', b'"model.norn.weight"'))
+    refused(start, "has no tensor 'model.norm.weight'")
+    (folder / "model.safetensors").write_bytes(whole.replace(b'"F32"', b'"I32"', 1))
+    refused(start, " is I32 [257,64]; F32 [257,64] is required")
+    (folder / "model.safetensors").unlink()
+    refused(start, "model.safetensors cannot be read (No such file or directory)")
+    (folder / "config.json").write_text("{")
+    refused(start, "config.json is no JSON object")
+
+
+@pytest.mark.parametrize(("model", "form"), [("llama", "hf"), ("llama", "armillary"), ("gpt", "armillary")])
+def test_a_run_begins_with_the_parameters_of_a_folder(tmp_path, model, form):
+    done(command(tmp_path / "first", model__name=model))
+    done([PROGRAM, "export", tmp_path / "first", tmp_path / "model", "--format", form])
+    begun = command(tmp_path / "begun", "--init-from", tmp_path / "model", model__name=model)
+    done(begun)
+    # The same sequences again: with the parameters of 12 steps, each of the first has less loss.
+    for before, after in zip(curve(tmp_path / "first")[:4], curve(tmp_path / "begun")[:4], strict=True):
+        assert after[1] < before[1]
+
+
+def test_gpt_is_not_written_for_transformers(tmp_path):
+    done(command(tmp_path / "run", steps=1, model__name="gpt"))
+    finished = run([PROGRAM, "export", tmp_path / "run", tmp_path / "model"])
+    assert finished.returncode == 2
+    assert "nearest: --format armillary" in finished.stderr
+    assert not (tmp_path / "model").exists()
+
+
+@needs("safetensors")
+def test_the_safetensors_package_reads_what_we_write_and_we_read_what_it_writes(trained, tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    done([PROGRAM, "export", trained, tmp_path / "model"])
+    exported = load_file(tmp_path / "model" / "model.safetensors")
+    saved = {}
+    for part in newest(trained).glob("part-*.safetensors"):
+        saved |= load_file(part)
+    assert len(saved) == 3 * len(exported)
+    embedding = exported["model.embed_tokens.weight"]
+    assert embedding.dtype == "float32"
+    assert embedding.tobytes() == saved["parameters/tok_embeddings.weight"].tobytes()
+    assert (saved["squares/norm.weight"] >= 0).all()
+
+    losses = []
+    for rewritten in (False, True):
+        if rewritten:
+            save_file(exported, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+        folder = tmp_path / f"run_{rewritten}"
+        done(command(folder, "--init-from", tmp_path / "model", steps=2, checkpoint__enable="false"))
+        losses.append(curve(folder))
+    assert losses[0] == losses[1]
+
+
+@needs("transformers")
+def test_transformers_has_our_loss_and_gradient(tmp_path):
+    import torch
+    from transformers import LlamaForCausalLM
+
+    # One sequence: its tokens are bytes, and the whole text is one document.
+    text = (ROOT / "README.md").read_bytes()[:257]
+    (tmp_path / "text.md").write_bytes(text)
+    keys = {"training__dataset_path": tmp_path / "text.md", "model__name": "llama"}
+    done(command(tmp_path / "run", steps=8, **keys))
+    done([PROGRAM, "export", tmp_path / "run", tmp_path / "model"])
+    done(
+        command(
+            tmp_path / "more", "--init-from", tmp_path / "model", steps=1, checkpoint__enable="false", **keys
+        )
+    )
+    _, loss, norm = curve(tmp_path / "more")[0]
+
+    model = LlamaForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
+    tokens = torch.tensor(list(text))
+    logits = model(tokens[None, :-1]).logits[0]
+    theirs = torch.nn.functional.cross_entropy(logits.double(), tokens[1:])
+    theirs.backward()
+    their_norm = torch.stack([p.grad.double().norm() for p in model.parameters()]).norm()
+    assert abs(theirs.item() - loss) < 1e-6 * loss
+    assert abs(their_norm.item() - norm) < 1e-5 * norm
+
+
+def launched(world, arguments):
+    return [PROGRAM, "launch", "-n", world, "--", *arguments[1:]]
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="[SKIP] no MPI: ./dev setup mpi")
+def test_processes_are_stopped_killed_and_resumed_on_other_worlds(tmp_path):
+    steps = 40
+    done(command(tmp_path / "whole", steps=steps, checkpoint__enable="false"))
+    folder = tmp_path / "run"
+
+    def interrupt(number, *more):
+        process = subprocess.Popen(
+            list(map(str, launched(2, command(folder, *more, steps=steps)))),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for line in process.stdout:
+            if "step: " in line:
+                process.send_signal(number)
+                break
+        out, _ = process.communicate(timeout=SECONDS)
+        return process.returncode, out
+
+    # All ranks stop in the same step, and save.
+    code, out = interrupt(signal.SIGTERM)
+    assert code == 0, out
+    assert "train: stopped by SIGTERM after step " in out
+    interrupt(signal.SIGKILL, "--resume")
+    subprocess.run(["cp", "-r", folder, tmp_path / "other"], check=True)
+    whole = curve(tmp_path / "whole")
+    # On as many ranks, every bit is that of threads that were never stopped; on others, up to rounding.
+    done(launched(2, command(folder, "--resume", steps=steps)))
+    assert curve(folder) == whole
+    done(launched(3, command(tmp_path / "other", "--resume", steps=steps, world=3)))
+    for (_, loss, _), (step, wanted, _) in zip(curve(tmp_path / "other"), whole, strict=True):
+        assert abs(loss - wanted) < 1e-5 * wanted, step
