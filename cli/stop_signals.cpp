@@ -24,7 +24,7 @@ struct StopSignals::Handlers {
   struct sigaction interrupt = {};
 };
 
-StopSignals::StopSignals() : before_(new Handlers) {
+StopSignals::StopSignals() : before_(std::make_unique<Handlers>()) {
   first_signal = 0;
   struct sigaction action = {};
   action.sa_handler = note;
@@ -36,7 +36,6 @@ StopSignals::StopSignals() : before_(new Handlers) {
 StopSignals::~StopSignals() {
   sigaction(SIGTERM, &before_->term, nullptr);
   sigaction(SIGINT, &before_->interrupt, nullptr);
-  delete before_;
 }
 
 bool StopSignals::stop_requested() {

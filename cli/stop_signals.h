@@ -1,6 +1,7 @@
 // stop_signals.h: SIGTERM and SIGINT as a question that a run asks in each step.
 #pragma once
 
+#include <memory>
 #include <string>
 
 namespace armillary::cli {
@@ -21,7 +22,7 @@ class StopSignals {
 
  private:
   struct Handlers;
-  Handlers* before_;
+  std::unique_ptr<Handlers> before_;
 };
 
 }  // namespace armillary::cli

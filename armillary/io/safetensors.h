@@ -87,7 +87,6 @@ class SafetensorsFile {
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   const TensorMetadata& metadata() const { return metadata_; }
 
-  bool contains(const std::string& name) const { return places_.contains(name); }
   /// @throws IoError if there is no tensor of this name.
   const TensorInfo& info(const std::string& name) const;
   /// Values of a tensor, valid as long as this object. @throws IoError likewise.

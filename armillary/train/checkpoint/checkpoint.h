@@ -36,7 +36,6 @@ class Checkpoint {
   /// changed. Cost: one pass over the share.
   void verify(int rank, int world) const;
 
-  bool contains(const std::string& name) const { return parts_.contains(name); }
   /// Values of a tensor; valid as long as this object.
   /// @throws IoError if there is no such tensor, or it is not one of this dtype and shape.
   std::span<const std::byte> bytes(const io::TensorInfo& wanted) const;

@@ -93,7 +93,7 @@ TEST(ModelFolder, FilesAreNumberedAndSmallEnough) {
   std::int64_t total = 0;
   for (const io::TensorBytes& tensor : written.parameters()) total += tensor.info.bytes();
   EXPECT_EQ(index["metadata"]["total_size"], total);
-  EXPECT_EQ(index["weight_map"]["model.embed_tokens.weight"], "model-00001-of-00003.safetensors");
+  EXPECT_EQ(index["weight_map"]["model.embed_tokens.weight"], "model-00001-of-00005.safetensors");
   for (const auto& entry : std::filesystem::directory_iterator(folder.path("m"))) {
     EXPECT_LT(entry.file_size(), kMost + 4096) << entry.path();
   }
