@@ -123,7 +123,8 @@ TEST(Plan, PrintsAGrid) {
 }
 
 TEST(VerbError, VerbsThatDoNotExist) {
-  const std::string required = "plan, verify, explain, launch, train, export, bench or doctor is required";
+  const std::string required =
+      "plan, verify, explain, launch, train, export, bench or doctor is required";
   expect_error({}, Eq("no verb given; " + required));
   expect_error({"plna"}, Eq("unknown verb 'plna'; " + required + "; nearest: plan"));
   expect_error({"Verify"}, Eq("unknown verb 'Verify'; " + required + "; nearest: verify"));

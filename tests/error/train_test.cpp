@@ -92,7 +92,8 @@ TEST_F(TrainErrorTest, Text) {
   write("latin1.txt", "caf\xE9");
   expect_setting_refused("training.dataset_path=" + path("latin1.txt"),
                          "latin1.txt is not UTF-8 at byte 3");
-  expect_setting_refused("job.dump_folder=" + path("text.txt/run"), "text.txt/run cannot be made");
+  expect_setting_refused("job.dump_folder=" + path("text.txt/run"), "text.txt/run",
+                         "cannot be made (Not a directory)");
 }
 
 TEST_F(TrainErrorTest, GoodInputIsNotRefused) {

@@ -59,7 +59,7 @@ std::string checkpoint_name(std::int64_t step) {
 FoundCheckpoints find_checkpoints(const std::string& folder) {
   FoundCheckpoints found;
   for (const std::string& name : entries_of(folder)) {
-    const std::string path = folder + "/" + name;
+    const std::string path = fmt::format("{}/{}", folder, name);
     std::error_code error;  // An error means that there is no manifest.
     const auto step = step_of(name);
     if (is_temporary(name)) {
@@ -77,7 +77,7 @@ FoundCheckpoints find_checkpoints(const std::string& folder) {
 
 void remove_temporaries(io::FileSystem& files, const std::string& folder) {
   for (const std::string& name : entries_of(folder)) {
-    if (is_temporary(name)) io::remove_tree(files, folder + "/" + name);
+    if (is_temporary(name)) io::remove_tree(files, fmt::format("{}/{}", folder, name));
   }
 }
 
