@@ -132,7 +132,7 @@ TEST(VerbError, VerbsThatDoNotExist) {
   expect_error({""}, Eq("unknown verb ''; " + required));
   expect_error({"--world", "4"},
                Eq("flag '--world' before the verb; plan, verify, explain, launch, "
-                  "train, bench or doctor is required first, or --help"));
+                  "train, export, bench or doctor is required first, or --help"));
   expect_error({"plan", "verify"}, Eq("The following argument was not expected: verify"));
 }
 
