@@ -33,7 +33,7 @@ struct LayerCase {
   std::string layout = "zigzag";
   int world = 2;
   std::vector<std::string> strategies = {"ring"};
-  bool kernels = true;  ///< Adds the sides "STRATEGY kernels PASS".
+  bool kernels = true;             ///< Adds the sides "STRATEGY kernels PASS".
   std::string engine = "threads";  ///< For results; make_ranks decides.
   /// Folder for the flight files of the ranks of a strategy, of the last one if there are several;
   /// empty: they are not recorded.
