@@ -10,8 +10,8 @@ import re
 import sys
 import tempfile
 
-# Folder -> folders it may include; nothing else of the house. Kept in the order of docs/architecture.md, but a
-# folder in another one with rules of its own comes first.
+# Folder -> folders it may include; nothing else of the house. Kept in the order of docs/architecture.md, but
+# a folder in another one with rules of its own comes first.
 MAY_USE = {
     "armillary/core": [],
     "armillary/plan": ["armillary/core"],
