@@ -24,6 +24,7 @@ using testing::HasSubstr;
 
 std::vector<Command> shells(const std::vector<std::string>& scripts) {
   std::vector<Command> commands;
+  commands.reserve(scripts.size());
   for (const std::string& script : scripts) {
     commands.push_back(
         {.label = fmt::format("rank {}", commands.size()), .words = {"sh", "-c", script}});

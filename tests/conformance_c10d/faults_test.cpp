@@ -62,7 +62,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 std::vector<Outcome> run_with_fault(const std::string& kind) {
-  const std::vector<Outcome> outcomes = run_as_ranks(3, {"--fault=" + kind}, 40);
+  std::vector<Outcome> outcomes = run_as_ranks(3, {"--fault=" + kind}, 40);
   for (const int rank : {0, 2}) {
     EXPECT_EQ(outcomes[rank].exit_code, 4) << rank << ": " << outcomes[rank].output;
     testing::Test::RecordProperty(fmt::format("rank{}_after_s", rank),

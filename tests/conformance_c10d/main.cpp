@@ -55,11 +55,7 @@ int run_suite_on_processes(int world, int argc, char** argv) {
   return result;
 }
 
-}  // namespace
-}  // namespace armillary::comm
-
-int main(int argc, char** argv) {
-  using namespace armillary::comm;
+int run_program(int argc, char** argv) {
   std::string place;
   std::string fault;
   int processes = 0;
@@ -75,4 +71,16 @@ int main(int argc, char** argv) {
   testing::GTEST_FLAG(filter) = place.empty() ? fmt::format("-{}", kOnProcesses) : kOnProcesses;
   testing::InitGoogleTest(&argc, argv);
   return place.empty() ? RUN_ALL_TESTS() : run_suite_as_rank(place_of(place));
+}
+
+}  // namespace
+}  // namespace armillary::comm
+
+int main(int argc, char** argv) {
+  try {
+    return armillary::comm::run_program(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
 }

@@ -39,6 +39,7 @@ Child start_child(const std::vector<std::string>& arguments, int kept) {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) fail<Error>("pipe2: no pipe");
   std::vector<char*> argv;
+  argv.reserve(arguments.size() + 1);
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.data()));
   argv.push_back(nullptr);
   const pid_t pid = fork();

@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <ranges>
 #include <utility>
 
 namespace armillary::io {
@@ -47,7 +46,7 @@ void PowerCut::count(const std::function<void()>& half) {
   if (++calls_ != cut_at_) return;
   if (unsynced_ == Unsynced::Kept) half();
   if (unsynced_ == Unsynced::Lost) {
-    for (const Pending& call : std::views::reverse(pending_)) call.undo(call.path);
+    for (auto call = pending_.rbegin(); call != pending_.rend(); ++call) call->undo(call->path);
   }
   std::_Exit(kPowerCut);
 }

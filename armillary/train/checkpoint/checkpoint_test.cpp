@@ -51,11 +51,11 @@ TEST(Checkpoint, EveryTruncatedFileIsNamed) {
     const std::string whole = folder.read("step-000001/" + name);
     ASSERT_FALSE(whole.empty());
     for (std::size_t size = 0; size < whole.size(); ++size) {
-      fs::resize_file(checkpoint + "/" + name, size);
+      fs::resize_file(fs::path(checkpoint) / name, size);
       EXPECT_THAT([&] { read_all(checkpoint); }, ThrowsMessage<IoError>(HasSubstr(name))) << size;
       folder.write("step-000001/" + name, whole);
     }
-    fs::remove(checkpoint + "/" + name);
+    fs::remove(fs::path(checkpoint) / name);
     EXPECT_THAT([&] { read_all(checkpoint); },
                 ThrowsMessage<IoError>(HasSubstr(name + " cannot be read (No such file")));
     folder.write("step-000001/" + name, whole);
@@ -74,7 +74,7 @@ TEST(Checkpoint, EveryFlippedBitIsNamedWithItsTensor) {
   const Checkpoint intact(checkpoint);
   for (const std::string& name : file_names(checkpoint)) {
     const std::string whole = folder.read("step-000001/" + name);
-    std::fstream file(checkpoint + "/" + name, std::ios::binary | std::ios::in | std::ios::out);
+    std::fstream file(fs::path(checkpoint) / name, std::ios::binary | std::ios::in | std::ios::out);
     const auto put = [&](std::size_t at, char byte) {
       file.seekp(static_cast<std::streamoff>(at)).put(byte).flush();
     };
@@ -90,7 +90,7 @@ TEST(Checkpoint, EveryFlippedBitIsNamedWithItsTensor) {
   // In the values, the tensor and its place are named.
   const std::string name = "part-00001-of-00002.safetensors";
   const std::string whole = folder.read("step-000001/" + name);
-  const io::SafetensorsFile part(checkpoint + "/" + name);
+  const io::SafetensorsFile part(fs::path(checkpoint) / name);
   for (const io::TensorInfo& info : part.tensors()) {
     if (info.bytes() == 0) continue;
     std::string changed = whole;

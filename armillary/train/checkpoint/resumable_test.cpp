@@ -1,5 +1,6 @@
 #include "armillary/train/checkpoint/resumable.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,9 +40,9 @@ TEST(Resumable, KeysOfTheModelAndTheDataMayNot) {
         "parallelism.wire = \"input\"", "training.dataset_extensions = \".c\""}) {
     const std::string key = setting.substr(0, setting.find(' '));
     const std::string value = setting.substr(setting.rfind(' ') + 1);
-    EXPECT_THAT([&] { check_resumable(changed(key + "=" + value), Recipe()); },
+    EXPECT_THAT([&] { check_resumable(changed(fmt::format("{}={}", key, value)), Recipe()); },
                 ThrowsMessage<InvalidArgument>(
-                    AllOf(HasSubstr("checkpoint: " + setting + " given; " + key + " = "),
+                    AllOf(HasSubstr(fmt::format("checkpoint: {} given; {} = ", setting, key)),
                           HasSubstr(", that of the checkpoint, is required"))));
   }
   EXPECT_THAT([] { check_resumable(changed("model.name=llama"), Recipe()); },

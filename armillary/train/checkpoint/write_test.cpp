@@ -39,6 +39,7 @@ TEST(ShareOf, EveryTensorIsOfOneRankAndSharesAreEven) {
   // 100 tensors of 8 bytes on 3 ranks.
   const std::vector<float> values(2);
   std::vector<io::TensorBytes> many;
+  many.reserve(100);
   for (int i = 0; i < 100; ++i) {
     many.push_back(
         {{std::to_string(i), io::TensorDtype::F32, {2}}, std::as_bytes(std::span(values))});
