@@ -115,6 +115,7 @@ int run_in_rank(const LaunchArguments& arguments) {
       launch::supervise(std::span(&command, 1), {.prefix = !arguments.no_prefix,
                                                  .stop_signals = {SIGUSR1},
                                                  .end_signals = {SIGTERM, SIGINT}});
+  if (failed) launch::remove_segments();
   // mpirun ends the other ranks when one has failed; that one has told it.
   if (failed && failed->asked) return failed->code;
   return conclude(failed);
@@ -125,8 +126,9 @@ int run_by_mpi(const LaunchArguments& arguments, const std::string& mpirun, int 
   if (arguments.no_prefix) words.emplace_back("--no-prefix");
   words.emplace_back("--");
   words.insert(words.end(), arguments.words.begin(), arguments.words.end());
+  const launch::SegmentFolder segments;
   launch::Command command =
-      launch::mpi_command(mpirun, launch::family_of(mpirun), processes, words);
+      launch::mpi_command(mpirun, launch::family_of(mpirun), processes, words, segments.path());
   command.takes_input = has_input();
   // The ranks themselves have told what failed.
   const std::optional<launch::Ending> failed = launch::supervise(

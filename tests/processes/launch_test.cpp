@@ -15,6 +15,7 @@
 #include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -62,12 +63,24 @@ class Launch : public testing::Test {
     folder_ = std::filesystem::temp_directory_path() /
               fmt::format("armillary_launch_{}_{}", getpid(), count++);
     std::filesystem::create_directories(folder_);
+    segments_before_ = segments();
     std::ofstream(folder_ / "text.txt") << std::string(4000, 'a') + std::string(4000, 'b');
   }
   void TearDown() override {
     if (folder_.empty()) return;
     EXPECT_THAT(processes_with({folder_.string()}), testing::IsEmpty());
+    EXPECT_EQ(segments(), segments_before_) << "shared memory is left";
     std::filesystem::remove_all(folder_);
+  }
+
+  /// Files of shared memory that runs under a launcher may have made.
+  static std::set<std::string> segments() {
+    std::set<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+      const std::string name = entry.path().filename();
+      if (name.starts_with("armillary-") || name.starts_with("vader")) found.insert(name);
+    }
+    return found;
   }
 
   /// `train` with a small recipe on `world` ranks.
@@ -164,6 +177,7 @@ class Launch : public testing::Test {
   }
 
   std::filesystem::path folder_;
+  std::set<std::string> segments_before_;
 };
 
 TEST_F(Launch, TrainsTheSameBitsOnProcessesAsOnThreads) {
