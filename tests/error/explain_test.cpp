@@ -74,7 +74,7 @@ TEST(Explain, SaysWhoWaitedForWhom) {
   EXPECT_EQ(json["verdict"], "gone");
   EXPECT_EQ(json["causes"], nlohmann::json::array({0}));
   EXPECT_EQ("cause: " + json["cause"].get<std::string>(), text.out.substr(0, text.out.find('\n')));
-  EXPECT_EQ(json["ranks"][1]["waits_for"], nlohmann::json({0}));
+  EXPECT_EQ(json["ranks"][1]["waits_for"], nlohmann::json::array({0}));
   EXPECT_EQ(json["ranks"][1]["ops"][0]["bytes"], 96);
   EXPECT_EQ(json["ranks"][1]["ops"][0]["kind"], "recv");
 }
