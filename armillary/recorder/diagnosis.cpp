@@ -122,10 +122,19 @@ class Diagnoser {
   /// of them is without an end.
   void find_causes() {
     result_.causes = find_cycle(result_.waits_for);
-    result_.is_cycle = !result_.causes.empty();
-    if (result_.is_cycle) return;
-    // Ranks that never told an end, beside others that did; of those, the ones that are gone.
     const bool any_failed = first_with(End::FailedWithPeers) >= 0;
+    if (!result_.causes.empty()) {
+      // A rank that waits fails at its own deadline. One that was stopped while it waited does not.
+      Ranks silent = result_.causes;
+      std::erase_if(silent, [&](int rank) {
+        return end_of(rank) != End::Running ||
+               !(any_failed || run_.states[rank] == ProcessState::Stopped);
+      });
+      result_.is_cycle = silent.empty() || silent.size() == result_.causes.size();
+      if (!result_.is_cycle) result_.causes = silent;
+      return;
+    }
+    // Ranks that never told an end, beside others that did; of those, the ones that are gone.
     Ranks unended = ranks_where([&](int rank) { return end_of(rank) == End::Running; });
     const Ranks gone = ranks_where([&](int rank) {
       return end_of(rank) == End::Running && run_.states[rank] == ProcessState::Gone;

@@ -136,6 +136,19 @@ TEST(Diagnosis, ADeadlockIsNamed) {
             "from rank 2 on lane 1");
 }
 
+TEST(Diagnosis, ARankThatIsStoppedWhileItWaitsIsNoDeadlock) {
+  Runs runs(3);
+  runs.receives(0, 1, 1);
+  runs.receives(1, 2, 1);
+  runs.receives(2, 1, 1);
+  runs.set_state(2, ProcessState::Stopped);
+  runs.set_now(4);
+  const Diagnosis found = runs.diagnosis();
+  EXPECT_FALSE(found.is_cycle);
+  EXPECT_THAT(found.causes, ElementsAre(2));
+  EXPECT_THAT(found.cause, HasSubstr("rank 2 (host h, pid 102, stopped) has done nothing"));
+}
+
 TEST(Diagnosis, AnErrorOfItsOwnIsTheCause) {
   Runs runs(3);
   runs.receives(0, 1, 1);
