@@ -17,7 +17,7 @@ requirements() {  # PART
     test) echo libgtest-dev:gtest/gtest.h libgmock-dev:gmock/gmock.h librapidcheck-dev:rapidcheck.h ;;
     lint) echo clang-format:clang-format clang-tidy:clang-tidy ;;
     bench) echo libbenchmark-dev:benchmark/benchmark.h ;;
-    mpi) echo libopenmpi-dev:mpicc openmpi-bin:mpirun iproute2:tc ;;
+    mpi) echo libopenmpi-dev:mpicc openmpi-bin:mpirun iproute2:ip ;;
   esac
 }
 

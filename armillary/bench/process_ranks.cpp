@@ -22,8 +22,10 @@ constexpr int kCallLane = 1;
 /// Index of no side: follow() ends.
 constexpr double kDismissed = -1;
 
-/// Time between two looks of a rank that sleeps.
+/// Time between two looks of a rank that sleeps, and the longest time from one call of rank 0 to
+/// the next, in which other programs may take their turns.
 constexpr std::chrono::microseconds kLook(500);
+constexpr std::chrono::hours kLongest(1);
 
 /// Two processes that have just woken may share a core. The system moves one of them away after
 /// some milliseconds if both compute.
@@ -76,7 +78,11 @@ double Processes::tell(double value, int root) {
   const comm::Strided part = comm::whole(std::span(&value, 1));
   if (rank() != root) {
     const comm::Request request = comm_.irecv(root, kCallLane, {&part, 1});
-    while (!comm_.done(request)) std::this_thread::sleep_for(kLook);
+    const Clock::time_point begin = Clock::now();
+    while (!comm_.done(request)) {
+      if (Clock::now() - begin > kLongest) comm_.wait(request, 1);  // fails, and says for whom
+      std::this_thread::sleep_for(kLook);
+    }
     return value;
   }
   std::vector<comm::Request> requests;

@@ -178,13 +178,18 @@ class Supervisor {
   /// Notes the programs that have ended.
   void reap() {
     for (Running& program : programs_) {
-      int status = 0;
-      if (program.ended || waitpid(program.child.pid, &status, WNOHANG) != program.child.pid) {
-        continue;
-      }
-      program.ended = true;
-      // Processes that it has left behind must not outlive it.
+      siginfo_t info = {};
+      const bool over = !program.ended &&
+                        waitid(P_PID, static_cast<id_t>(program.child.pid), &info,
+                               WEXITED | WNOHANG | WNOWAIT) == 0 &&
+                        info.si_pid == program.child.pid;
+      if (!over) continue;
+      // Processes that it has left behind must not outlive it. The number of its group is another's
+      // as soon as it is waited for.
       ::kill(-program.child.pid, SIGKILL);
+      int status = 0;
+      waitpid(program.child.pid, &status, 0);
+      program.ended = true;
       note({.label = program.label,
             .pid = program.child.pid,
             .code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status),
