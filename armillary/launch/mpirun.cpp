@@ -1,6 +1,7 @@
 #include "armillary/launch/mpirun.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -46,7 +47,7 @@ MpiFamily family_of(const std::string& launcher) {
 }
 
 SegmentFolder::SegmentFolder() {
-  std::string path = "/dev/shm/armillary-XXXXXX";
+  std::string path = fmt::format("/dev/shm/armillary-{}-XXXXXX", getpid());
   if (mkdtemp(path.data()) != nullptr) path_ = path;
 }
 

@@ -29,7 +29,7 @@ class SegmentFolder {
   SegmentFolder& operator=(const SegmentFolder&) = delete;
   ~SegmentFolder();
 
-  /// Empty if there is no such memory, or no room for a folder.
+  /// "/dev/shm/armillary-PID-.."; empty if there is no such memory, or no room for a folder.
   const std::string& path() const { return path_; }
 
  private:

@@ -15,7 +15,6 @@
 #include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -63,22 +62,23 @@ class Launch : public testing::Test {
     folder_ = std::filesystem::temp_directory_path() /
               fmt::format("armillary_launch_{}_{}", getpid(), count++);
     std::filesystem::create_directories(folder_);
-    segments_before_ = segments();
     std::ofstream(folder_ / "text.txt") << std::string(4000, 'a') + std::string(4000, 'b');
   }
   void TearDown() override {
     if (folder_.empty()) return;
     EXPECT_THAT(processes_with({folder_.string()}), testing::IsEmpty());
-    EXPECT_EQ(segments(), segments_before_) << "shared memory is left";
+    EXPECT_THAT(segments(), testing::IsEmpty()) << "shared memory is left";
     std::filesystem::remove_all(folder_);
   }
 
-  /// Files of shared memory that runs under a launcher may have made.
-  static std::set<std::string> segments() {
-    std::set<std::string> found;
+  /// Folders of shared memory that the launchers of this test have left.
+  std::vector<std::string> segments() const {
+    std::vector<std::string> found;
     for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
       const std::string name = entry.path().filename();
-      if (name.starts_with("armillary-") || name.starts_with("vader")) found.insert(name);
+      for (const pid_t pid : launchers_) {
+        if (name.starts_with(fmt::format("armillary-{}-", pid))) found.push_back(name);
+      }
     }
     return found;
   }
@@ -133,6 +133,7 @@ class Launch : public testing::Test {
       execv(argv[0], argv.data());
       _exit(126);
     }
+    launchers_.push_back(child);
     if (fault) {
       EXPECT_TRUE(soon([&] { return read_text(output).find(sign) != std::string::npos; }, 60))
           << read_text(output);
@@ -177,7 +178,7 @@ class Launch : public testing::Test {
   }
 
   std::filesystem::path folder_;
-  std::set<std::string> segments_before_;
+  mutable std::vector<pid_t> launchers_;  ///< Programs that were started.
 };
 
 TEST_F(Launch, TrainsTheSameBitsOnProcessesAsOnThreads) {
@@ -227,8 +228,10 @@ TEST_F(Launch, AStoppedRankMissesTheDeadlineOfItsPeers) {
 }
 
 TEST_F(Launch, ALauncherThatIsKilledLeavesNoRank) {
-  const Outcome outcome = run(launched(2, train(2, 100000)), "step:  3",
-                              [](pid_t launcher) { kill(launcher, SIGKILL); });
+  const Outcome outcome = run(launched(2, train(2, 100000)), "step:  3", [&](pid_t launcher) {
+    EXPECT_THAT(segments(), testing::SizeIs(1)) << "while it runs";
+    kill(launcher, SIGKILL);
+  });
   EXPECT_EQ(outcome.code, -1);
   EXPECT_TRUE(soon([&] { return processes_with({folder_.string()}).empty(); }, 10));
 }

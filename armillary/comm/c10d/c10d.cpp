@@ -1,42 +1,15 @@
-// Ranks as processes of a process group: the Communicator, which passes every call on to C10dGroup,
-// and the two ways to make a group.
+// Checks of the options, and the two ways to make a group.
 #include "armillary/comm/c10d.h"
 
-#include <exception>
 #include <utility>
 
 #include "armillary/comm/c10d/connect.h"
 #include "armillary/comm/c10d/group.h"
-#include "armillary/comm/reason.h"
+#include "armillary/comm/group_rank.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
 namespace {
-
-/// One rank's end of the group. split() is the default: parts have lanes of their own beyond those
-/// of the options, which are tags as well.
-class C10dCommunicator : public Communicator {
- public:
-  C10dCommunicator(C10dGroup& group, const C10dOptions& options)
-      : Communicator(group.rank(), group.world(), options.timeout_s, options.lanes),
-        group_(group) {}
-
-  void throw_if_failed() override { group_.throw_if_failed(); }
-  void abort(const std::string& reason) noexcept override { group_.abort(reason); }
-
- private:
-  void do_start(std::span<const Message> batch, std::span<Request> requests) override {
-    group_.start(batch, requests);
-  }
-  bool do_done(const Pending& request) override {
-    return group_.done(static_cast<const C10dPending&>(request));
-  }
-  std::size_t do_wait_any(std::span<const Request> requests, double timeout_s) override {
-    return group_.wait_any(requests, timeout_s, [&] { return describe(requests); });
-  }
-
-  C10dGroup& group_;
-};
 
 /// @throws InvalidArgument if an option is out of range.
 void expect_legal(const C10dOptions& options, const char* caller) {
@@ -60,24 +33,10 @@ void expect_legal(const C10dRendezvous& rendezvous) {
   }
 }
 
-/// Runs the body; its exception fails the group. Then all ranks leave the group together.
 void run_in(C10dConnections connections, const std::function<void(Communicator&)>& body,
             const C10dOptions& options) {
   C10dGroup group(std::move(connections));
-  std::exception_ptr error;
-  try {
-    C10dCommunicator communicator(group, options);
-    body(communicator);
-  } catch (...) {
-    error = std::current_exception();
-    group.abort(reason_of(error));
-  }
-  group.leave();
-  // Errors of other ranks are consequences of the first. A rank that swallowed its error left none.
-  if (const std::optional<int> first = group.failed_rank()) {
-    if (error && *first == group.rank()) std::rethrow_exception(error);
-    throw group.error();
-  }
+  run_in(group, options.timeout_s, options.lanes, body);
 }
 
 }  // namespace

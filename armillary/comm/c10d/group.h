@@ -36,6 +36,8 @@ namespace armillary::comm {
 /// One rank's end of the group. Functions are called on the rank's thread, except abort().
 class C10dGroup {
  public:
+  using Pending = C10dPending;
+
   explicit C10dGroup(C10dConnections connections);
   C10dGroup(const C10dGroup&) = delete;
   C10dGroup& operator=(const C10dGroup&) = delete;

@@ -385,7 +385,7 @@ bool MpiGroup::all_received(std::span<const Counts> sent_to_me) const {
   return true;
 }
 
-void MpiGroup::close() {
+void MpiGroup::leave() {
   {
     const Lock lock(process_.mutex());
     helper_stop_ = true;

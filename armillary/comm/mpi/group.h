@@ -40,11 +40,13 @@ namespace armillary::comm {
 /// state but the alarm is guarded by the lock of MpiProcess.
 class MpiGroup {
  public:
+  using Pending = MpiPending;
+
   /// Collective over `members`, which is freed. @throws InvalidArgument if options differ.
   MpiGroup(MpiProcess& process, MPI_Comm members, const MpiOptions& options);
   MpiGroup(const MpiGroup&) = delete;
   MpiGroup& operator=(const MpiGroup&) = delete;
-  /// Requires close().
+  /// Requires leave().
   ~MpiGroup();
 
   int rank() const { return rank_; }
@@ -70,7 +72,7 @@ class MpiGroup {
 
   /// Waits until all ranks have called it and no message is under way any more, then frees the
   /// communicators. In a group that failed it waits for a second at most, then gives up MPI.
-  void close();
+  void leave();
   /// The rank that failed first, if the group has failed.
   std::optional<int> failed_rank() const;
   CommError error() const { return alarm_->error(); }
@@ -132,7 +134,7 @@ class MpiGroup {
   /// Lets messages under way end, for half a second at most, then gives up MPI.
   void settle(Lock& lock, const std::function<bool()>& settled);
   void throw_if_failed(Lock& lock);
-  /// The part of close() that waits.
+  /// The part of leave() that waits.
   void drain(Lock& lock);
   /// Whether all pieces and notices have come that peers say they sent.
   bool all_received(std::span<const Counts> sent_to_me) const;
@@ -157,7 +159,7 @@ class MpiGroup {
   std::uint64_t messages_done_ = 0;
   std::vector<std::int64_t> pieces_sent_;      ///< Per peer.
   std::vector<std::int64_t> pieces_received_;  ///< Likewise; thrown away ones included.
-  bool everybody_left_ = false;                ///< All ranks have called close().
+  bool everybody_left_ = false;                ///< All ranks have called leave().
 
   std::condition_variable helper_wake_;
   bool helper_stop_ = false;

@@ -1,40 +1,13 @@
-// Ranks as processes: the Communicator, which passes every call on to MpiGroup, and run_mpi_rank().
+// Checks of the options, and the group of the processes that take part.
 #include "armillary/comm/mpi.h"
 
-#include <exception>
-
+#include "armillary/comm/group_rank.h"
 #include "armillary/comm/mpi/group.h"
 #include "armillary/comm/mpi/process.h"
-#include "armillary/comm/reason.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
 namespace {
-
-/// One rank's end of the group. split() is the default: parts have lanes of their own beyond those
-/// of the options, which MpiGroup turns into tags.
-class MpiCommunicator : public Communicator {
- public:
-  MpiCommunicator(MpiGroup& group, const MpiOptions& options)
-      : Communicator(group.rank(), group.world(), options.timeout_s, options.lanes),
-        group_(group) {}
-
-  void throw_if_failed() override { group_.throw_if_failed(); }
-  void abort(const std::string& reason) noexcept override { group_.abort(reason); }
-
- private:
-  void do_start(std::span<const Message> batch, std::span<Request> requests) override {
-    group_.start(batch, requests);
-  }
-  bool do_done(const Pending& request) override {
-    return group_.done(static_cast<const MpiPending&>(request));
-  }
-  std::size_t do_wait_any(std::span<const Request> requests, double timeout_s) override {
-    return group_.wait_any(requests, timeout_s, [&] { return describe(requests); });
-  }
-
-  MpiGroup& group_;
-};
 
 /// @throws InvalidArgument if an option is out of range, on each rank before MPI is called.
 void expect_legal(const MpiOptions& options) {
@@ -81,22 +54,8 @@ void run_mpi_rank(const std::function<void(Communicator&)>& body, const MpiOptio
   MPI_Comm const members = process.first_processes(world, options.timeout_s);
   if (members == MPI_COMM_NULL) return;
 
-  // The body runs; its exception fails the group. Then all ranks leave the group together.
   MpiGroup group(process, members, options);
-  std::exception_ptr error;
-  try {
-    MpiCommunicator communicator(group, options);
-    body(communicator);
-  } catch (...) {
-    error = std::current_exception();
-    group.abort(reason_of(error));
-  }
-  group.close();
-  // Errors of other ranks are consequences of the first. A rank that swallowed its error left none.
-  if (const std::optional<int> first = group.failed_rank()) {
-    if (error && *first == group.rank()) std::rethrow_exception(error);
-    throw group.error();
-  }
+  run_in(group, options.timeout_s, options.lanes, body);
 }
 
 }  // namespace armillary::comm

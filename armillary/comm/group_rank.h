@@ -1,0 +1,64 @@
+// group_rank.h: the rank that this process is, on the group of an engine of processes. Internal to
+// those engines.
+//
+// A Group has rank(), world(), start(), done(), wait_any(), throw_if_failed(), abort(), leave(),
+// failed_rank() and error(), and names its class of requests `Pending`.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "armillary/comm/communicator.h"
+#include "armillary/comm/reason.h"
+
+namespace armillary::comm {
+
+/// One rank's end of the group, which passes every call on to it. split() is the default: parts
+/// have lanes of their own beyond those of this group, which are tags as well.
+template <class Group>
+class GroupCommunicator : public Communicator {
+ public:
+  GroupCommunicator(Group& group, double timeout_s, int lanes)
+      : Communicator(group.rank(), group.world(), timeout_s, lanes), group_(group) {}
+
+  void throw_if_failed() override { group_.throw_if_failed(); }
+  void abort(const std::string& reason) noexcept override { group_.abort(reason); }
+
+ private:
+  void do_start(std::span<const Message> batch, std::span<Request> requests) override {
+    group_.start(batch, requests);
+  }
+  bool do_done(const Pending& request) override {
+    return group_.done(static_cast<const typename Group::Pending&>(request));
+  }
+  std::size_t do_wait_any(std::span<const Request> requests, double timeout_s) override {
+    return group_.wait_any(requests, timeout_s, [&] { return describe(requests); });
+  }
+
+  Group& group_;
+};
+
+/// Runs the body; its exception fails the group. Then all ranks leave the group together. Throws
+/// the body's exception if this rank failed first, or else the error of the group if it failed.
+template <class Group>
+void run_in(Group& group, double timeout_s, int lanes,
+            const std::function<void(Communicator&)>& body) {
+  std::exception_ptr error;
+  try {
+    GroupCommunicator<Group> communicator(group, timeout_s, lanes);
+    body(communicator);
+  } catch (...) {
+    error = std::current_exception();
+    group.abort(reason_of(error));
+  }
+  group.leave();
+  // Errors of other ranks are consequences of the first. A rank that swallowed its error left none.
+  if (const std::optional<int> first = group.failed_rank()) {
+    if (error && *first == group.rank()) std::rethrow_exception(error);
+    throw group.error();
+  }
+}
+
+}  // namespace armillary::comm
