@@ -15,6 +15,7 @@ import tempfile
 MAY_USE = {
     "armillary/core": [],
     "armillary/plan": ["armillary/core"],
+    "armillary/sim": ["armillary/core", "armillary/plan"],
     "armillary/comm/c10d": ["armillary/core", "armillary/comm"],
     "armillary/comm": ["armillary/core"],
     "armillary/kernel": ["armillary/core", "armillary/plan"],
@@ -71,6 +72,7 @@ KERNEL_SEES_OF_PLAN = {"mask", "layout", "runs", "blocks"}
 TORCH_FREE = {
     "armillary/core",
     "armillary/plan",
+    "armillary/sim",
     "armillary/comm",
     "armillary/io",
     "armillary/launch",

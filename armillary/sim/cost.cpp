@@ -1,0 +1,136 @@
+#include "armillary/sim/cost.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <set>
+#include <string>
+
+#include "armillary/core/error.h"
+#include "armillary/core/names.h"
+#include "armillary/plan/operands.h"
+
+namespace armillary::sim {
+namespace {
+
+/// The tokens of all blocks of two lists that the mask shows to each other, wholly or in part.
+struct Seen {
+  double full = 0;
+  double cut = 0;
+};
+
+Seen seen_pairs(const plan::Mask& mask, const plan::Block& q, const plan::Block& kv) {
+  const auto area = static_cast<double>(mask.area(q.runs, kv.runs));
+  const double all = static_cast<double>(q.tokens()) * static_cast<double>(kv.tokens());
+  return area == all ? Seen{.full = area} : Seen{.cut = area};
+}
+
+}  // namespace
+
+WorkCounter::WorkCounter(const plan::Problem& problem, const plan::Blocks& blocks)
+    : problem_(problem), blocks_(blocks), counts_(blocks) {}
+
+void WorkCounter::add_pairs(const plan::View& q, const plan::View& kv, Work& work) const {
+  Seen seen;
+  for (const int a : q.blocks) {
+    for (const int b : kv.blocks) {
+      const Seen pair = seen_pairs(problem_.mask, blocks_.q[a], blocks_.kv[b]);
+      seen.full += pair.full;
+      seen.cut += pair.cut;
+    }
+  }
+  const double times = static_cast<double>(problem_.batch) * q.heads.count();
+  work.full_pairs = seen.full * times;
+  work.cut_pairs = seen.cut * times;
+  work.q_tokens = static_cast<double>(counts_.of(plan::Tensor::Q, q.blocks));
+  work.kv_tokens = static_cast<double>(counts_.of(plan::Tensor::K, kv.blocks));
+}
+
+/// Bytes read and written by an op that does not attend. A copy within one slot moves nothing.
+double WorkCounter::memory_bytes(const plan::RankProgram& program, const plan::Op& op) const {
+  const auto tile = [&](std::size_t v) -> const plan::Tile& {
+    return program.tiles[op.views[v].tile];
+  };
+  if (op.kind == plan::OpKind::Copy && tile(0).slot == tile(1).slot) return 0;
+  double bytes = 0;
+  for (std::size_t v = 0; v < op.views.size(); ++v) {
+    const plan::View& view = op.views[v];
+    const double elements = static_cast<double>(problem_.batch) * view.heads.count() *
+                            static_cast<double>(counts_.of(tile(v).tensor, view.blocks)) *
+                            static_cast<double>(dim_of(problem_, tile(v).tensor));
+    const double passes = access(op, v) == plan::Access::Update ? 2 : 1;
+    bytes += passes * elements * static_cast<double>(bytes_of(dtype_of(problem_, tile(v))));
+  }
+  return bytes;
+}
+
+Work WorkCounter::of(const plan::RankProgram& program, const plan::Op& op) const {
+  Work work{.kind = op.kind};
+  const double d = problem_.head_dim;
+  const double e = problem_.value_dim;
+  if (op.attends()) {
+    add_pairs(op.views[plan::AttendOperand::kQ], op.views[plan::AttendOperand::kK], work);
+    work.flops = 2 * (d + e) * (work.full_pairs + work.cut_pairs);
+  } else if (op.attends_grad()) {
+    add_pairs(op.views[plan::AttendGradOperand::kQ], op.views[plan::AttendGradOperand::kK], work);
+    work.flops = (6 * d + 4 * e) * (work.full_pairs + work.cut_pairs);
+  } else {
+    work.bytes = memory_bytes(program, op);
+  }
+  return work;
+}
+
+DeviceCosts::DeviceCosts(const Device& device, const plan::Problem& problem) : device_(device) {
+  forward_ = curves(plan::Pass::Forward, problem);
+  backward_ = curves(plan::Pass::Backward, problem);
+  // A device whose source has one pass or one mask only uses it for both.
+  const auto borrow = [](const KernelCurve*& missing, const KernelCurve* other) {
+    if (missing == nullptr) missing = other;
+  };
+  for (Curves* of_pass : {&forward_, &backward_}) {
+    Curves& other = of_pass == &forward_ ? backward_ : forward_;
+    borrow(of_pass->full, other.full);
+    borrow(of_pass->causal, other.causal);
+  }
+  for (Curves* of_pass : {&forward_, &backward_}) {
+    borrow(of_pass->full, of_pass->causal);
+    borrow(of_pass->causal, of_pass->full);
+  }
+  if (forward_.full != nullptr) return;
+  std::set<std::string> dtypes;
+  for (const KernelCurve& curve : device.kernels) dtypes.insert(to_string(curve.dtype));
+  fail<InvalidArgument>("cluster: device {} has no kernel curve for {}; {} is required",
+                        device.name, to_string(problem.dtype),
+                        list_names(std::vector<std::string>(dtypes.begin(), dtypes.end())));
+}
+
+DeviceCosts::Curves DeviceCosts::curves(plan::Pass pass, const plan::Problem& problem) const {
+  Curves found;
+  for (const KernelCurve& curve : device_.kernels) {
+    if (curve.pass != pass || bytes_of(curve.dtype) != bytes_of(problem.dtype)) continue;
+    const KernelCurve*& best = curve.causal ? found.causal : found.full;
+    const auto distance = [&](const KernelCurve* c) {
+      return std::abs(c->head_dim - problem.head_dim);
+    };
+    if (best == nullptr || distance(&curve) < distance(best)) best = &curve;
+  }
+  return found;
+}
+
+double DeviceCosts::seconds(const Work& work) const {
+  const double pairs = work.full_pairs + work.cut_pairs;
+  if (pairs == 0) return device_.launch_s + work.bytes / device_.memory_bytes_per_s;
+  const bool backward =
+      work.kind == plan::OpKind::AttendGrad || work.kind == plan::OpKind::AttendGradAll;
+  const Curves& curves = backward ? backward_ : forward_;
+  const double tokens = std::sqrt(work.q_tokens * work.kv_tokens);
+  const double per_pair = work.flops / pairs;
+  double seconds = device_.launch_s;
+  if (work.full_pairs > 0) seconds += per_pair * work.full_pairs / curves.full->rate(tokens);
+  if (work.cut_pairs > 0) seconds += per_pair * work.cut_pairs / curves.causal->rate(tokens);
+  return seconds;
+}
+
+}  // namespace armillary::sim

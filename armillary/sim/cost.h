@@ -1,0 +1,79 @@
+// cost.h: seconds of compute ops. The engine asks a CostModel; presets, calibrated files and
+// measured tables are models.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "armillary/plan/plan.h"
+#include "armillary/sim/cluster.h"
+
+namespace armillary::sim {
+
+/// Work of one compute op, counted in the plan. Counts include all batch entries and heads.
+struct Work {
+  plan::OpKind kind = plan::OpKind::Clear;
+  /// Visible (query head, query, key) triples of ops that attend, in pairs of blocks that the mask
+  /// shows wholly, and in pairs that an edge of the mask cuts.
+  double full_pairs = 0;
+  double cut_pairs = 0;
+  double q_tokens = 0;  ///< Queries and keys of ops that attend.
+  double kv_tokens = 0;
+  double flops = 0;  ///< 2 (d + e) for each visible pair, backward 6 d + 4 e.
+  double bytes = 0;  ///< Memory read and written by ops that do not attend; 0 in place.
+};
+
+/// Counts the work of ops of one plan. Immutable; threads may share it.
+class WorkCounter {
+ public:
+  /// Both must outlive the counter.
+  WorkCounter(const plan::Problem& problem, const plan::Blocks& blocks);
+  /// Work of an op of the compute lane. Cost: one mask area for each pair of blocks.
+  Work of(const plan::RankProgram& program, const plan::Op& op) const;
+
+ private:
+  void add_pairs(const plan::View& q, const plan::View& kv, Work& work) const;
+  double memory_bytes(const plan::RankProgram& program, const plan::Op& op) const;
+
+  const plan::Problem& problem_;
+  const plan::Blocks& blocks_;
+  plan::TokenCounts counts_;
+};
+
+/// From work to time. Implementations must not depend on anything but the work.
+class CostModel {
+ public:
+  virtual ~CostModel() = default;
+  /// Called by several threads at once. The result is not negative.
+  virtual double seconds(const Work& work) const = 0;
+};
+
+/// Costs by the numbers of a device: the kernel curves for ops that attend, memory for the rest.
+///
+///   attend   full_flops / F_full(n) + cut_flops / F_causal(n),  n = sqrt(q_tokens * kv_tokens)
+///   others   bytes / memory_bytes_per_s
+///
+/// and launch_s for each op. The curve has the pass and dtype of the problem and the nearest head
+/// dim; bf16 and fp16 take each other's place.
+class DeviceCosts final : public CostModel {
+ public:
+  /// @throws InvalidArgument if the device has no curve for the dtype (names those that it has).
+  DeviceCosts(const Device& device, const plan::Problem& problem);
+  DeviceCosts(const DeviceCosts&) = delete;
+  DeviceCosts& operator=(const DeviceCosts&) = delete;
+  double seconds(const Work& work) const override;
+
+ private:
+  /// The curves of one pass; a missing one is replaced by the other.
+  struct Curves {
+    const KernelCurve* full = nullptr;
+    const KernelCurve* causal = nullptr;
+  };
+  Curves curves(plan::Pass pass, const plan::Problem& problem) const;
+
+  Device device_;
+  Curves forward_;
+  Curves backward_;
+};
+
+}  // namespace armillary::sim

@@ -1,0 +1,107 @@
+#include "armillary/sim/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <optional>
+
+#include "armillary/core/error.h"
+#include "armillary/plan/parallel_for_ranks.h"
+#include "armillary/sim/machine.h"
+
+namespace armillary::sim {
+namespace {
+
+/// A pass to simulate: its programs are asked for one by one, by several threads.
+struct Source {
+  const plan::Problem& problem;
+  const plan::Blocks& blocks;
+  std::string strategy;
+  plan::Pass pass = plan::Pass::Forward;
+  std::function<plan::RankProgram(plan::Rank)> program;
+};
+
+/// The device of each rank. @throws InvalidArgument for a placement that is none.
+std::vector<int> placement(const SimulateOptions& options, const Cluster& cluster, int world) {
+  std::vector<int> devices = options.placement;
+  if (devices.empty()) {
+    devices.resize(world);
+    std::iota(devices.begin(), devices.end(), 0);
+    return devices;
+  }
+  std::vector<bool> taken(cluster.devices());
+  if (std::ssize(devices) != world) {
+    fail<InvalidArgument>("simulate: a placement of {} ranks given; {} are required",
+                          devices.size(), world);
+  }
+  for (const int device : devices) {
+    if (device < 0 || device >= cluster.devices() || taken[device]) {
+      fail<InvalidArgument>(
+          "simulate: device {} given in a placement; each of 0 to {} at most once "
+          "is required",
+          device, cluster.devices() - 1);
+    }
+    taken[device] = true;
+  }
+  return devices;
+}
+
+Timeline simulate(const Source& source, const Cluster& cluster, const SimulateOptions& options) {
+  const int world = source.problem.world;
+  const std::vector<int> devices = placement(options, cluster, world);
+  const int last = devices.empty() ? 0 : *std::max_element(devices.begin(), devices.end());
+  const Topology topology(cluster, last + 1);
+  std::optional<DeviceCosts> of_device;
+  if (options.costs == nullptr) of_device.emplace(cluster.device, source.problem);
+  const plan::TokenCounts counts(source.blocks);
+  const WorkCounter work(source.problem, source.blocks);
+  const LaneInput input{.problem = source.problem,
+                        .blocks = source.blocks,
+                        .counts = counts,
+                        .work = work,
+                        .costs = options.costs == nullptr ? *of_device : *options.costs,
+                        .serial = cluster.messages.serial,
+                        .tiles = options.record.ops};
+  std::vector<RankLanes> lanes(world);
+  plan::parallel_for_ranks(
+      world, [&](plan::Rank rank) { lanes[rank] = make_lanes(input, source.program(rank)); });
+  Machine machine({.topology = topology,
+                   .fold = {.world = world, .classes = world},
+                   .record = options.record,
+                   .placement = devices,
+                   .name = fmt::format("{} {}", source.strategy, to_string(source.pass))},
+                  lanes);
+  Timeline timeline = machine.run();
+  timeline.strategy = source.strategy;
+  timeline.pass = source.pass;
+  return timeline;
+}
+
+}  // namespace
+
+Timeline simulate(const plan::Plan& plan, const Cluster& cluster, const SimulateOptions& options) {
+  return simulate({.problem = plan.problem,
+                   .blocks = plan.blocks,
+                   .strategy = plan.strategy,
+                   .pass = plan.pass,
+                   .program = [&](plan::Rank rank) { return plan.ranks[rank]; }},
+                  cluster, options);
+}
+
+Timeline simulate(const plan::Planner& planner, plan::Pass pass, const Cluster& cluster,
+                  const SimulateOptions& options) {
+  return simulate({.problem = planner.problem(),
+                   .blocks = planner.blocks(),
+                   .strategy = to_string(planner.strategy()),
+                   .pass = pass,
+                   .program =
+                       [&](plan::Rank rank) {
+                         return lower(planner.problem(), planner.blocks(),
+                                      planner.program(pass, rank));
+                       }},
+                  cluster, options);
+}
+
+}  // namespace armillary::sim

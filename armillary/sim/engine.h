@@ -1,0 +1,56 @@
+// engine.h: runs the lanes of a lowered plan on a described cluster, without tensors.
+//
+// The machine is that of the executor (runtime/executor.h). Each rank has one in-order compute lane
+// and communication lanes; an op waits for the ops that plan/hazards.h derives; the messages of one
+// step of a lane are a batch and start together; the n-th send of a rank to another on a lane meets
+// the n-th receive. Compute ops take the seconds of a CostModel. A message starts when both of its
+// ends are posted (nothing is buffered), waits for the latency, and then is a flow that shares the
+// channels of its route with others max-min fairly (max_min.h).
+//
+//   Plan ---lanes----> ops, batches, waits --.
+//   Cluster -Topology-> routes ---------------+--simulate--> Timeline
+//   CostModel --------> seconds -------------'
+//
+// The result is exact for this model and deterministic: the same input gives the same bits.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "armillary/plan/passes/lower.h"
+#include "armillary/plan/strategy.h"
+#include "armillary/sim/cost.h"
+#include "armillary/sim/timeline.h"
+#include "armillary/sim/topology.h"
+
+namespace armillary::sim {
+
+/// Parts of a timeline that cost memory.
+struct Record {
+  bool ops = false;    ///< Times of every op, and memory over time.
+  bool flows = false;  ///< Every flow with its rates.
+};
+
+struct SimulateOptions {
+  Record record = {};
+  /// Costs of compute ops; null: DeviceCosts of the cluster's device.
+  const CostModel* costs = nullptr;
+  /// Device of each rank; empty: rank r on device r.
+  std::vector<int> placement = {};
+};
+
+/// Simulates one pass. Plans need not be exact, but must be `well_formed` (plan/verify.h).
+/// @throws InvalidArgument for more ranks than devices, a placement that is none, or a dtype
+/// without a kernel curve; PlanError if ops wait for ever (names the first of them on each rank),
+/// or if a receive meets a send of other bytes. Cost: O(ops + flows * log), about a microsecond for
+/// each.
+Timeline simulate(const plan::Plan& plan, const Cluster& cluster,
+                  const SimulateOptions& options = {});
+
+/// The same for a strategy: programs are made and lowered rank by rank and not kept, so a world of
+/// 1,024 fits in memory.
+Timeline simulate(const plan::Planner& planner, plan::Pass pass, const Cluster& cluster,
+                  const SimulateOptions& options = {});
+
+}  // namespace armillary::sim

@@ -1,0 +1,179 @@
+#include "armillary/sim/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "armillary/core/error.h"
+#include "armillary/plan/passes/lower.h"
+#include "armillary/sim/testing/clusters.h"
+
+namespace armillary::sim {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+plan::Problem full_problem(int world, std::int64_t tokens) {
+  return {.world = world,
+          .heads = 8,
+          .kv_heads = 8,
+          .head_dim = 64,
+          .value_dim = 64,
+          .dtype = plan::Dtype::Bf16,
+          .mask = plan::full_mask({tokens, tokens})};
+}
+
+plan::Plan lowered(const plan::Problem& problem, const std::string& strategy,
+                   plan::Pass pass = plan::Pass::Forward) {
+  return plan::lower(plan::make_plan(problem, plan::parse_strategy(strategy), pass));
+}
+
+/// Seconds of one block of a ring: kernel at 1 TFLOP/s, message at 1 GB/s.
+double block_compute_s(const plan::Problem& p) {
+  const double n = static_cast<double>(p.mask.q_len()) / p.world;
+  return 4 * n * n * p.heads * p.head_dim / 1e12;
+}
+double block_message_s(const plan::Problem& p) {
+  const double n = static_cast<double>(p.mask.q_len()) / p.world;
+  return 2 * 2 * n * p.kv_heads * p.head_dim / 1e9;
+}
+
+// Each of the P steps takes the longer of the kernel and the message; the last has no message.
+TEST(Engine, ARingOnAFlatClusterHasItsClosedForm) {
+  for (const std::int64_t tokens : {1 << 12, 1 << 14, 1 << 16}) {
+    for (const int world : {1, 2, 3, 8}) {
+      const plan::Problem problem = full_problem(world, tokens * world);
+      const Timeline timeline = simulate(lowered(problem, "ring"), testing::flat(world));
+      const double step = std::max(block_compute_s(problem), block_message_s(problem));
+      EXPECT_NEAR(timeline.end_s, (world - 1) * step + block_compute_s(problem),
+                  1e-9 * timeline.end_s)
+          << world << " " << tokens;
+    }
+  }
+}
+
+TEST(Engine, BytesAreThoseOfThePlan) {
+  const plan::Problem problem = full_problem(4, 4096);
+  for (const plan::Strategy& strategy : plan::legal_strategies(problem)) {
+    for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
+      const plan::Plan plan = lowered(problem, to_string(strategy), pass);
+      const Timeline timeline = simulate(plan, testing::flat(4));
+      double sent = 0;
+      for (int r = 0; r < 4; ++r) {
+        const plan::Traffic traffic = plan::traffic(problem, plan.blocks, plan.ranks[r]);
+        EXPECT_EQ(timeline.ranks[r].sent_bytes, traffic.sent_bytes) << to_string(strategy);
+        EXPECT_EQ(timeline.ranks[r].received_bytes, traffic.received_bytes);
+        EXPECT_EQ(timeline.ranks[r].slot_bytes, traffic.peak_slot_bytes);
+        sent += static_cast<double>(traffic.sent_bytes);
+      }
+      // Every byte crosses one channel to the switch and one from it.
+      double moved = 0;
+      for (const ChannelUse& channel : timeline.channels) moved += channel.bytes;
+      EXPECT_NEAR(moved, 2 * sent, 1) << to_string(strategy);
+    }
+  }
+}
+
+TEST(Engine, AProgramIsThatOfItsPlan) {
+  const plan::Problem problem = full_problem(8, 1 << 14);
+  for (const std::string strategy : {"ring", "usp:u=4", "tokenring"}) {
+    const plan::Planner planner(problem, plan::parse_strategy(strategy));
+    const Timeline of_planner = simulate(planner, plan::Pass::Backward, testing::two_level(2, 4));
+    const Timeline of_plan =
+        simulate(lowered(problem, strategy, plan::Pass::Backward), testing::two_level(2, 4));
+    EXPECT_EQ(to_json(of_planner), to_json(of_plan)) << strategy;
+  }
+}
+
+TEST(Engine, TimesOfARankAddUp) {
+  const plan::Problem problem = full_problem(8, 1 << 14);
+  const Timeline timeline =
+      simulate(lowered(problem, "usp:u=4"), testing::two_level(2, 4), {.record = {true, true}});
+  for (const RankTimeline& rank : timeline.ranks) {
+    EXPECT_GT(rank.compute_s, 0);
+    EXPECT_NEAR(rank.compute_s + rank.exposed_s + rank.idle_s, rank.end_s, 1e-12);
+    EXPECT_GE(rank.messages_s, rank.exposed_s);
+    EXPECT_LE(rank.peak_bytes, rank.slot_bytes);
+    EXPECT_GT(rank.peak_bytes, 0);
+    for (const OpTime& op : rank.ops) EXPECT_LE(op.start_s, op.end_s);
+  }
+  EXPECT_EQ(timeline.flow_events, 2 * static_cast<std::int64_t>(timeline.flows.size()));
+  for (const Flow& flow : timeline.flows) {
+    EXPECT_LE(flow.matched_s, flow.start_s);
+    EXPECT_LT(flow.start_s, flow.end_s);
+    double bytes = 0;
+    for (std::size_t i = 0; i < flow.rates.size(); ++i) {
+      const double end = i + 1 < flow.rates.size() ? flow.rates[i + 1].time_s : flow.end_s;
+      bytes += flow.rates[i].bytes_per_s * (end - flow.rates[i].time_s);
+    }
+    EXPECT_NEAR(bytes, static_cast<double>(flow.bytes), 1e-3);
+  }
+}
+
+// Compute takes 1.5 times as long while a message is in flight.
+TEST(Engine, MessagesSlowComputeDown) {
+  const plan::Problem problem = full_problem(2, 1 << 17);
+  Cluster cluster = testing::flat(2);
+  cluster.device.slowdown = {1, 1.5};
+  const double compute = block_compute_s(problem);
+  const double message = block_message_s(problem);
+  ASSERT_GT(compute, message);
+  const Timeline timeline = simulate(lowered(problem, "ring"), cluster);
+  EXPECT_NEAR(timeline.end_s, 2 * compute + message * (1 - 1 / 1.5), 1e-9);
+}
+
+TEST(Engine, LatencyIsAddedToEveryMessage) {
+  const plan::Problem problem = full_problem(3, 3072);
+  Cluster cluster = testing::flat(3);
+  cluster.messages.latency_s = 0.5;
+  cluster.links[0].latency_s = 0.25;
+  // Two messages one after the other, each over two links, then the last block.
+  EXPECT_NEAR(simulate(lowered(problem, "ring"), cluster).end_s,
+              2 * (1 + block_message_s(problem)) + block_compute_s(problem), 1e-9);
+}
+
+TEST(Engine, APlacementMovesRanks) {
+  const plan::Problem problem = full_problem(4, 1 << 9);
+  const Cluster cluster = testing::two_level(2, 2);
+  const double neighbours = simulate(lowered(problem, "ring"), cluster).end_s;
+  const double apart =
+      simulate(lowered(problem, "ring"), cluster, {.placement = {0, 2, 1, 3}}).end_s;
+  EXPECT_GT(apart, neighbours);
+  EXPECT_THROW(simulate(lowered(problem, "ring"), cluster, {.placement = {0, 1, 2}}),
+               InvalidArgument);
+  EXPECT_THROW(simulate(lowered(problem, "ring"), cluster, {.placement = {0, 1, 2, 2}}),
+               InvalidArgument);
+}
+
+TEST(Engine, ADroppedReceiveIsADiagnosis) {
+  plan::Plan plan = lowered(full_problem(3, 3072), "ring");
+  std::vector<plan::Op>& ops = plan.ranks[1].ops;
+  const auto recv = std::find_if(ops.begin(), ops.end(),
+                                 [](const plan::Op& op) { return op.kind == plan::OpKind::Recv; });
+  ops.erase(recv);
+  try {
+    simulate(plan, testing::flat(3));
+    FAIL() << "no error";
+  } catch (const PlanError& error) {
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("simulate: ring forward: "), HasSubstr("ops wait for ever"),
+                      HasSubstr("rank 0 op"), HasSubstr("send to rank 1 on lane 1"),
+                      HasSubstr("has no receive to meet")));
+  }
+}
+
+TEST(Engine, MoreRanksThanDevicesAreRefused) {
+  try {
+    simulate(lowered(full_problem(9, 900), "ring"), testing::two_level(2, 4));
+    FAIL() << "no error";
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(),
+                 "cluster two_level: 9 ranks given; at most its 8 devices (2 nodes of 4) are "
+                 "required; nearest: two_level:nodes=3");
+  }
+}
+
+}  // namespace
+}  // namespace armillary::sim

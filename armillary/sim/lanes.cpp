@@ -1,0 +1,157 @@
+// Ops are sorted into batches first. Then the waits of plan/hazards.h become edges from ops to
+// batches; those that follow from the order of lanes are left out.
+#include "armillary/sim/lanes.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "armillary/plan/hazards.h"
+
+namespace armillary::sim {
+namespace {
+
+/// Makes the lanes of one program.
+class LaneMaker {
+ public:
+  LaneMaker(const LaneInput& input, const plan::RankProgram& program)
+      : input_(input), program_(program) {
+    lanes_.rank = program.rank;
+    add_batches();
+    add_ops();
+    add_waits();
+    add_memory();
+  }
+  RankLanes take() { return std::move(lanes_); }
+
+ private:
+  /// Sorts the ops by lane and cuts each lane into batches.
+  void add_batches() {
+    const int count = static_cast<int>(program_.ops.size());
+    order_.resize(count);
+    for (int i = 0; i < count; ++i) order_[i] = i;
+    std::stable_sort(order_.begin(), order_.end(),
+                     [&](int a, int b) { return program_.ops[a].lane < program_.ops[b].lane; });
+    batch_of_.resize(count);
+    lanes_.lanes.resize(1);
+    for (int place = 0; place < count; ++place) {
+      const plan::Op& op = program_.ops[order_[place]];
+      if (static_cast<std::size_t>(op.lane) >= lanes_.lanes.size()) {
+        lanes_.lanes.resize(op.lane + 1);
+      }
+      RankLanes::Lane& lane = lanes_.lanes[op.lane];
+      const bool first = lane.end_batch == lane.first_batch;
+      if (first) lane.first_batch = static_cast<int>(lanes_.batches.size());
+      const bool joins = !first && op.is_comm() && lanes_.batches.back().step == op.step;
+      if (!joins) {
+        lanes_.batches.push_back({.first_op = place, .lane = op.lane, .step = op.step});
+      }
+      lane.end_batch = static_cast<int>(lanes_.batches.size());
+      lanes_.batches.back().end_op = place + 1;
+      batch_of_[order_[place]] = lane.end_batch - 1;
+    }
+  }
+
+  void add_ops() {
+    std::map<Port, int> ports;
+    lanes_.ops.reserve(order_.size());
+    for (const int i : order_) {
+      const plan::Op& op = program_.ops[i];
+      LaneOp made{.op = i, .batch = batch_of_[i], .zero_copy = op.zero_copy};
+      if (op.is_comm()) {
+        const Port port{op.peer, op.lane, op.kind == plan::OpKind::Send};
+        const auto [at, is_new] = ports.try_emplace(port, static_cast<int>(lanes_.ports.size()));
+        if (is_new) lanes_.ports.push_back(port);
+        made.port = at->second;
+        const std::int64_t bytes = message_bytes(op);
+        made.work = static_cast<double>(bytes);
+        (port.sends ? lanes_.sent_bytes : lanes_.received_bytes) += bytes;
+      } else {
+        made.work = input_.costs.seconds(input_.work.of(program_, op));
+      }
+      lanes_.ops.push_back(made);
+    }
+  }
+
+  std::int64_t message_bytes(const plan::Op& op) const {
+    std::int64_t bytes = 0;
+    for (const plan::View& view : op.views) {
+      const plan::Tile& tile = program_.tiles[view.tile];
+      bytes += input_.counts.of(tile.tensor, view.blocks) * view.heads.count() *
+               dim_of(input_.problem, tile.tensor) * bytes_of(dtype_of(input_.problem, tile));
+    }
+    return bytes * input_.problem.batch;
+  }
+
+  /// True if ops of the lane end in their order, so that a wait for one is a wait for all before.
+  bool in_order(plan::Lane lane) const { return lane == plan::kCompute || input_.serial; }
+
+  /// Collects the edges from ops to batches, and stores them by op.
+  void add_waits() {
+    std::vector<std::pair<int, int>> edges;  // (op of the program, batch)
+    std::map<std::pair<plan::Lane, plan::Lane>, int> reached;
+    std::vector<std::vector<int>> waits(lanes_.batches.size());
+    plan::for_each_dependencies(program_, [&](int i, std::span<const int> found) {
+      const plan::Lane own = program_.ops[i].lane;
+      for (auto earlier = found.rbegin(); earlier != found.rend(); ++earlier) {
+        const plan::Lane lane = program_.ops[*earlier].lane;
+        if (in_order(lane)) {
+          if (lane == own && batch_of_[*earlier] != batch_of_[i]) continue;
+          // Batches of a lane start in order, so its earlier waits hold for this one too.
+          int& last = reached.try_emplace({own, lane}, -1).first->second;
+          if (batch_of_[*earlier] < last && own != lane) continue;
+          last = std::max(last, batch_of_[*earlier]);
+        }
+        std::vector<int>& of_batch = waits[batch_of_[i]];
+        if (std::find(of_batch.begin(), of_batch.end(), *earlier) != of_batch.end()) continue;
+        of_batch.push_back(*earlier);
+        edges.emplace_back(*earlier, batch_of_[i]);
+      }
+    });
+    for (std::size_t b = 0; b < waits.size(); ++b) {
+      lanes_.batches[b].waits = static_cast<int>(waits[b].size());
+    }
+    std::sort(edges.begin(), edges.end());
+    lanes_.followers.reserve(edges.size());
+    for (LaneOp& op : lanes_.ops) {
+      op.first_follower = static_cast<int>(lanes_.followers.size());
+      const auto first = std::lower_bound(edges.begin(), edges.end(), std::pair{op.op, -1});
+      for (auto edge = first; edge != edges.end() && edge->first == op.op; ++edge) {
+        lanes_.followers.push_back(edge->second);
+      }
+      op.end_follower = static_cast<int>(lanes_.followers.size());
+    }
+  }
+
+  /// Sizes of slots, and the lives of tiles.
+  void add_memory() {
+    for (const plan::Slot& slot : program_.slots) {
+      (slot.external ? lanes_.external_bytes : lanes_.slot_bytes) += slot.bytes;
+    }
+    if (!input_.tiles) return;
+    std::vector<TileLife> lives(program_.tiles.size());
+    for (int i = 0; i < static_cast<int>(program_.ops.size()); ++i) {
+      for (const plan::View& view : program_.ops[i].views) lives[view.tile].ops.push_back(i);
+    }
+    for (std::size_t t = 0; t < lives.size(); ++t) {
+      const plan::Tile& tile = program_.tiles[t];
+      if (program_.slots[tile.slot].external || lives[t].ops.empty()) continue;
+      lives[t].bytes = bytes_of(input_.problem, input_.counts, tile);
+      lanes_.tiles.push_back(std::move(lives[t]));
+    }
+  }
+
+  const LaneInput& input_;
+  const plan::RankProgram& program_;
+  RankLanes lanes_;
+  std::vector<int> order_;     ///< Ops of the program by lane.
+  std::vector<int> batch_of_;  ///< By op of the program.
+};
+
+}  // namespace
+
+RankLanes make_lanes(const LaneInput& input, const plan::RankProgram& program) {
+  return LaneMaker(input, program).take();
+}
+
+}  // namespace armillary::sim

@@ -1,0 +1,81 @@
+// lanes.h: the program of one rank as the engine reads it: batches by lane, and who waits for whom.
+// Internal to sim.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <vector>
+
+#include "armillary/plan/plan.h"
+#include "armillary/sim/cost.h"
+
+namespace armillary::sim {
+
+/// One op. Ops are sorted by lane, then batch, then program order.
+struct LaneOp {
+  int op = 0;  ///< Index in the program.
+  int batch = 0;
+  int first_follower = 0;  ///< Its followers: batches that wait for this op.
+  int end_follower = 0;
+  double work = 0;  ///< Seconds of a compute op, bytes of a message.
+  int port = -1;    ///< Messages only: index into RankLanes::ports.
+  bool zero_copy = false;
+};
+
+/// Ops that start together: one compute op, or the messages of one step of a lane.
+struct LaneBatch {
+  int first_op = 0;
+  int end_op = 0;
+  int waits = 0;  ///< Ops that must be complete before it starts, apart from the order of the lane.
+  plan::Lane lane = plan::kCompute;
+  int step = 0;
+};
+
+/// One direction between a rank and a peer on a lane.
+struct Port {
+  plan::Rank peer = 0;
+  plan::Lane lane = 0;
+  bool sends = false;
+  auto operator<=>(const Port&) const = default;
+};
+
+/// A tile in a slot that is not the caller's, for memory over time.
+struct TileLife {
+  std::int64_t bytes = 0;
+  std::vector<int> ops;  ///< Indices in the program: all that touch the tile, ascending.
+};
+
+/// The program of one rank.
+struct RankLanes {
+  struct Lane {
+    int first_batch = 0;
+    int end_batch = 0;
+  };
+  plan::Rank rank = 0;
+  std::vector<LaneOp> ops;
+  std::vector<LaneBatch> batches;
+  std::vector<int> followers;
+  std::vector<Lane> lanes;  ///< By number of the lane; lane 0 computes.
+  std::vector<Port> ports;
+  std::vector<TileLife> tiles;  ///< If asked for.
+  std::int64_t slot_bytes = 0;
+  std::int64_t external_bytes = 0;
+  std::int64_t sent_bytes = 0;
+  std::int64_t received_bytes = 0;
+};
+
+/// The data that all ranks of a plan share.
+struct LaneInput {
+  const plan::Problem& problem;
+  const plan::Blocks& blocks;
+  const plan::TokenCounts& counts;
+  const WorkCounter& work;
+  const CostModel& costs;
+  bool serial = true;  ///< Messages::serial of the cluster.
+  bool tiles = false;  ///< Fill RankLanes::tiles.
+};
+
+/// Requires a `well_formed` program. Cost: O(ops * views) and one cost per compute op.
+RankLanes make_lanes(const LaneInput& input, const plan::RankProgram& program);
+
+}  // namespace armillary::sim

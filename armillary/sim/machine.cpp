@@ -1,0 +1,444 @@
+// The file reads in the order of a message's life: (1) setting up, (2) starting batches, (3)
+// messages and their flows, (4) completion, (5) the event loop, (6) the result.
+#include "armillary/sim/machine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "armillary/core/error.h"
+
+namespace armillary::sim {
+namespace {
+
+/// Events that lie nearer than this share of the time are one instant: symmetric ranks differ in
+/// rounding only.
+constexpr double kInstant = 1e-12;
+
+std::vector<double> capacities(const Topology& topology) {
+  std::vector<double> all;
+  for (const Channel& channel : topology.channels()) all.push_back(channel.bytes_per_s);
+  return all;
+}
+
+}  // namespace
+
+// 1. Setting up.
+
+Machine::Machine(MachineInput input, const std::vector<RankLanes>& lanes)
+    : input_(std::move(input)),
+      network_(capacities(input_.topology)),
+      orbit_(input_.topology.channels().size()),
+      orbit_size_(orbit_.size(), 0),
+      ranks_(lanes.size()) {
+  // Channels that are alike under the rotation of the fold: the lowest stands for all.
+  std::iota(orbit_.begin(), orbit_.end(), 0);
+  if (input_.fold.copies() > 1) {
+    const std::vector<int> image = input_.topology.rotated(input_.fold.classes);
+    ARMILLARY_CHECK(!image.empty() || orbit_.empty());
+    for (int c = 0; c < static_cast<int>(image.size()); ++c) {
+      if (orbit_[c] != c) continue;
+      for (int d = image[c]; d != c; d = image[d]) orbit_[d] = c;
+    }
+  }
+  for (const int c : orbit_) ++orbit_size_[c];
+  for (std::size_t r = 0; r < lanes.size(); ++r) {
+    RankState& state = ranks_[r];
+    state.lanes = &lanes[r];
+    for (const LaneBatch& batch : lanes[r].batches) state.waits.push_back(batch.waits);
+    for (const RankLanes::Lane& lane : lanes[r].lanes) state.next.push_back(lane.first_batch);
+    state.open.assign(lanes[r].lanes.size(), 0);
+    RankTimeline& timeline = state.timeline;
+    timeline.sent_bytes = lanes[r].sent_bytes;
+    timeline.received_bytes = lanes[r].received_bytes;
+    timeline.slot_bytes = timeline.peak_bytes = lanes[r].slot_bytes;
+    timeline.external_bytes = lanes[r].external_bytes;
+    if (input_.record.ops) timeline.ops.resize(lanes[r].ops.size());
+  }
+  connect();
+}
+
+/// Makes one meeting for both ports of every (sender, receiver, lane). Senders and receivers that
+/// are alike meet by the class of both and the distance between them.
+void Machine::connect() {
+  const int world = input_.fold.world;
+  const int classes = input_.fold.classes;
+  std::map<std::tuple<int, int, int>, int> known;  // (class of the sender, distance, lane)
+  for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
+    for (const Port& port : ranks_[r].lanes->ports) {
+      const int from = port.sends ? r : port.peer % classes;
+      const int distance = ((port.sends ? port.peer - r : r - port.peer) % world + world) % world;
+      const auto [at, is_new] =
+          known.try_emplace({from, distance, port.lane}, static_cast<int>(meetings_.size()));
+      if (is_new) {
+        Meeting& meeting = meetings_.emplace_back();
+        meeting.from = from;
+        meeting.to = (from + distance) % world;
+        fill_hops(meeting);
+      }
+      ranks_[r].meetings.push_back(at->second);
+    }
+  }
+}
+
+/// The channels of the route. A flow stands for one of each copy; those that cross channels which
+/// are alike share them as evenly as the copies do.
+void Machine::fill_hops(Meeting& meeting) const {
+  const int from = input_.placement[meeting.from];
+  const int to = input_.placement[meeting.to];
+  if (from == to) return;
+  meeting.route = &input_.topology.route(from, to);
+  for (const int channel : meeting.route->channels) {
+    const int c = orbit_[channel];
+    const double share = input_.fold.copies() / orbit_size_[c];
+    const auto same = std::find_if(meeting.hops.begin(), meeting.hops.end(),
+                                   [&](const Hop& hop) { return hop.channel == c; });
+    if (same == meeting.hops.end()) {
+      meeting.hops.push_back({c, share});
+    } else {
+      same->share += share;
+    }
+  }
+}
+
+// 2. Starting batches.
+
+bool Machine::can_start(const RankState& state, int lane) const {
+  const int batch = state.next[lane];
+  if (batch == state.lanes->lanes[lane].end_batch || state.waits[batch] > 0) return false;
+  if (lane == plan::kCompute) return state.computing < 0;
+  return state.open[lane] == 0 || !input_.topology.cluster().messages.serial;
+}
+
+void Machine::start_ready() {
+  // The list grows while it is read.
+  for (std::size_t i = 0; i < ready_.size(); ++i) start_batches(ready_[i].first, ready_[i].second);
+  ready_.clear();
+}
+
+void Machine::start_batches(int rank, int lane) {
+  RankState& state = ranks_[rank];
+  while (can_start(state, lane)) {
+    const LaneBatch& batch = state.lanes->batches[state.next[lane]++];
+    for (int op = batch.first_op; op < batch.end_op; ++op) {
+      if (input_.record.ops) state.timeline.ops[state.lanes->ops[op].op].start_s = now_;
+      lane == plan::kCompute ? compute(rank, op) : post(rank, op);
+    }
+  }
+}
+
+void Machine::compute(int rank, int op) {
+  RankState& state = ranks_[rank];
+  account(state);
+  state.computing = op;
+  state.left = state.lanes->ops[op].work;
+  state.since = now_;
+  push(EventKind::ComputeEnd, now_ + state.left * state.slowdown, rank, ++state.version);
+}
+
+// 3. Messages and their flows.
+
+void Machine::post(int rank, int op) {
+  RankState& state = ranks_[rank];
+  account(state);
+  ++state.posted;
+  const int port = state.lanes->ops[op].port;
+  ++state.open[state.lanes->ports[port].lane];
+  const int meeting = state.meetings[port];
+  const bool sends = state.lanes->ports[port].sends;
+  // The other end is the oldest post of the other direction, or this end waits.
+  Meeting& m = meetings_[meeting];
+  if (m.next < m.posts.size() && m.sends != sends) {
+    const Post other = m.posts[m.next++];
+    if (m.next == m.posts.size()) {
+      m.posts.clear();
+      m.next = 0;
+    }
+    sends ? match(meeting, {rank, op}, other) : match(meeting, other, {rank, op});
+    return;
+  }
+  m.sends = sends;
+  m.posts.push_back({rank, op});
+}
+
+void Machine::match(int meeting, Post send, Post recv) {
+  const Meeting& m = meetings_[meeting];
+  const LaneOp& from = ranks_[send.rank].lanes->ops[send.op];
+  const LaneOp& to = ranks_[recv.rank].lanes->ops[recv.op];
+  if (from.work != to.work) {
+    fail<PlanError>(
+        "simulate: {}: op {} of rank {} sends {:.0f} bytes, and op {} of rank {} receives "
+        "{:.0f}; equal sizes are required",
+        input_.name, from.op, m.from, from.work, to.op, m.to, to.work);
+  }
+  int id = static_cast<int>(messages_.size());
+  if (free_messages_.empty()) {
+    messages_.emplace_back();
+  } else {
+    id = free_messages_.back();
+    free_messages_.pop_back();
+  }
+  messages_[id] = {.send = send, .recv = recv, .meeting = meeting};
+  const Messages& engine = input_.topology.cluster().messages;
+  const double latency = engine.latency_s + (m.route == nullptr ? 0 : m.route->latency_s);
+  if (input_.record.flows) {
+    messages_[id].recorded = static_cast<int>(flows_.size());
+    flows_.push_back({.from = m.from,
+                      .to = m.to,
+                      .send = from.op,
+                      .recv = to.op,
+                      .bytes = static_cast<std::int64_t>(from.work),
+                      .matched_s = now_,
+                      .start_s = now_ + latency});
+  }
+  // A message within a device, of nothing, or of borrowed memory has no flow.
+  const bool borrowed = engine.zero_copy && from.zero_copy && to.zero_copy &&
+                        input_.topology.node_of(input_.placement[m.from]) ==
+                            input_.topology.node_of(input_.placement[m.to]);
+  const bool flows = m.route != nullptr && from.work > 0 && !borrowed;
+  push(flows ? EventKind::FlowStart : EventKind::Arrival, now_ + latency, id);
+}
+
+void Machine::start_flow(int id) {
+  Message& message = messages_[id];
+  const Meeting& meeting = meetings_[message.meeting];
+  const double bytes = ranks_[message.send.rank].lanes->ops[message.send.op].work;
+  message.flow =
+      network_.start(now_, meeting.hops, input_.topology.flow_limit(*meeting.route, bytes), bytes);
+  if (static_cast<std::size_t>(message.flow) >= message_of_flow_.size()) {
+    message_of_flow_.resize(message.flow + 1);
+  }
+  message_of_flow_[message.flow] = id;
+  note_flow(id, +1);
+}
+
+/// Counts the flows of both ends, on which the speed of their compute ops depends.
+void Machine::note_flow(int id, int change) {
+  const Message& message = messages_[id];
+  ranks_[message.send.rank].sending += change;
+  ranks_[message.recv.rank].receiving += change;
+  for (const int rank : {message.send.rank, message.recv.rank}) {
+    if (ranks_[rank].dirty) continue;
+    ranks_[rank].dirty = true;
+    dirty_.push_back(rank);
+  }
+}
+
+void Machine::arrive(int id) {
+  const Message message = messages_[id];
+  if (message.flow >= 0) note_flow(id, -1);
+  if (message.recorded >= 0) flows_[message.recorded].end_s = now_;
+  free_messages_.push_back(id);
+  for (const Post& end : {message.send, message.recv}) {
+    RankState& state = ranks_[end.rank];
+    account(state);
+    --state.posted;
+    const int lane = state.lanes->ports[state.lanes->ops[end.op].port].lane;
+    --state.open[lane];
+    complete(end.rank, end.op);
+    wake(end.rank, lane);
+  }
+}
+
+// 4. Completion.
+
+/// Tells the batches that wait for an op that it is complete.
+void Machine::complete(int rank, int op) {
+  RankState& state = ranks_[rank];
+  const LaneOp& ended = state.lanes->ops[op];
+  state.timeline.end_s = now_;
+  if (input_.record.ops) state.timeline.ops[ended.op].end_s = now_;
+  for (int f = ended.first_follower; f < ended.end_follower; ++f) {
+    const int batch = state.lanes->followers[f];
+    if (--state.waits[batch] == 0) wake(rank, state.lanes->batches[batch].lane);
+  }
+}
+
+/// Adds the time since the last change to the sums of the rank.
+void Machine::account(RankState& state) {
+  const double passed = now_ - state.accounted;
+  state.accounted = now_;
+  if (state.computing >= 0) state.timeline.compute_s += passed;
+  if (state.posted == 0) return;
+  state.timeline.messages_s += passed;
+  if (state.computing < 0) state.timeline.exposed_s += passed;
+}
+
+/// The speed of compute after flows of the rank have started or ended.
+void Machine::set_slowdown(int rank) {
+  RankState& state = ranks_[rank];
+  state.dirty = false;
+  const std::vector<double>& factors = input_.topology.cluster().device.slowdown;
+  const auto flows = static_cast<std::size_t>(std::max(state.sending, state.receiving));
+  const double factor = factors[std::min(flows, factors.size() - 1)];
+  if (factor == state.slowdown) return;
+  if (state.computing >= 0) {
+    state.left = std::max(0.0, state.left - (now_ - state.since) / state.slowdown);
+    state.since = now_;
+    push(EventKind::ComputeEnd, now_ + state.left * factor, rank, ++state.version);
+  }
+  state.slowdown = factor;
+}
+
+// 5. The event loop.
+
+void Machine::push(EventKind kind, double time, int subject, int version) {
+  events_.push({time, event_number_++, kind, subject, version});
+}
+
+void Machine::handle(const Event& event) {
+  switch (event.kind) {
+    case EventKind::FlowStart:
+      return start_flow(event.subject);
+    case EventKind::Arrival:
+      return arrive(event.subject);
+    case EventKind::ComputeEnd:
+      break;
+  }
+  RankState& state = ranks_[event.subject];
+  if (event.version != state.version) return;  // Its speed has changed since.
+  account(state);
+  const int op = std::exchange(state.computing, -1);
+  complete(event.subject, op);
+  wake(event.subject, plan::kCompute);
+}
+
+/// The end of an instant: new speeds of compute and new rates of flows.
+void Machine::settle() {
+  for (const int rank : dirty_) set_slowdown(rank);
+  dirty_.clear();
+  network_.settle(now_);
+  if (!input_.record.flows) return;
+  for (const int flow : network_.changed()) {
+    Flow& recorded = flows_[messages_[message_of_flow_[flow]].recorded];
+    recorded.rates.push_back({now_, network_.rate(flow)});
+  }
+}
+
+Timeline Machine::run() {
+  for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
+    for (int lane = 0; lane < static_cast<int>(ranks_[r].next.size()); ++lane) wake(r, lane);
+  }
+  start_ready();
+  std::vector<int> ended;
+  for (;;) {
+    const double next =
+        std::min(network_.next_end(),
+                 events_.empty() ? std::numeric_limits<double>::infinity() : events_.top().time);
+    if (next == std::numeric_limits<double>::infinity()) break;
+    now_ = std::max(now_, next);
+    const double instant = now_ * (1 + kInstant);
+    ended.clear();
+    network_.end_until(instant, ended);
+    for (const int flow : ended) arrive(message_of_flow_[flow]);
+    start_ready();
+    while (!events_.empty() && events_.top().time <= instant) {
+      const Event event = events_.top();
+      events_.pop();
+      handle(event);
+      start_ready();
+    }
+    settle();
+  }
+  check_complete();
+  return result();
+}
+
+// 6. The result.
+
+/// A batch that waits for ever, and for what.
+std::string Machine::describe(const RankState& state, int batch) const {
+  const LaneBatch& stuck = state.lanes->batches[batch];
+  const LaneOp& op = state.lanes->ops[stuck.first_op];
+  std::string what = "compute";
+  if (op.port >= 0) {
+    const Port& port = state.lanes->ports[op.port];
+    what = fmt::format("{} rank {} on lane {}", port.sends ? "send to" : "receive from", port.peer,
+                       port.lane);
+  }
+  return fmt::format("rank {} op {} (step {}, {})", state.lanes->rank, op.op, stuck.step, what);
+}
+
+/// @throws PlanError if a batch has not started or a message has not arrived.
+void Machine::check_complete() const {
+  constexpr std::size_t kShown = 4;
+  std::vector<std::string> stuck;
+  // Posts without another end come first: they are the cause.
+  for (const Meeting& meeting : meetings_) {
+    for (std::size_t p = meeting.next; p < meeting.posts.size(); ++p) {
+      const RankState& state = ranks_[meeting.posts[p].rank];
+      stuck.push_back(describe(state, state.lanes->ops[meeting.posts[p].op].batch) + " has no " +
+                      (meeting.sends ? "receive" : "send") + " to meet");
+    }
+  }
+  for (const RankState& state : ranks_) {
+    for (std::size_t lane = 0; lane < state.next.size(); ++lane) {
+      if (state.next[lane] == state.lanes->lanes[lane].end_batch) continue;
+      stuck.push_back(describe(state, state.next[lane]) + " never starts");
+    }
+  }
+  if (stuck.empty()) return;
+  std::string text = fmt::format("simulate: {}: {} ops wait for ever after {:.6g} s: ", input_.name,
+                                 stuck.size(), now_);
+  for (std::size_t i = 0; i < std::min(kShown, stuck.size()); ++i) {
+    text += (i == 0 ? "" : "; ") + stuck[i];
+  }
+  fail<PlanError>("{}{}", text, stuck.size() > kShown ? "; .." : "");
+}
+
+/// Live tiles over time: a tile lives from the start of the first op that touches it to the end of
+/// the last.
+void Machine::add_memory(RankState& state) {
+  std::map<double, std::int64_t> changes;
+  for (const TileLife& tile : state.lanes->tiles) {
+    double begin = std::numeric_limits<double>::infinity();
+    double end = 0;
+    for (const int op : tile.ops) {
+      begin = std::min(begin, state.timeline.ops[op].start_s);
+      end = std::max(end, state.timeline.ops[op].end_s);
+    }
+    changes[begin] += tile.bytes;
+    changes[end] -= tile.bytes;
+  }
+  std::int64_t bytes = 0;
+  std::int64_t peak = 0;
+  for (const auto& [time, change] : changes) {
+    if (change == 0) continue;
+    bytes += change;
+    peak = std::max(peak, bytes);
+    state.timeline.memory.push_back({time, bytes});
+  }
+  state.timeline.peak_bytes = peak;
+}
+
+Timeline Machine::result() {
+  Timeline timeline;
+  timeline.cluster = input_.topology.cluster().name;
+  timeline.world = input_.fold.world;
+  for (RankState& state : ranks_) {
+    account(state);
+    RankTimeline& rank = state.timeline;
+    rank.idle_s = std::max(0.0, rank.end_s - rank.compute_s - rank.exposed_s);
+    timeline.end_s = std::max(timeline.end_s, rank.end_s);
+    if (input_.record.ops) add_memory(state);
+    timeline.ranks.push_back(std::move(rank));
+  }
+  for (std::size_t c = 0; c < orbit_.size(); ++c) {
+    const double bytes = network_.moved()[c];
+    if (bytes == 0) continue;
+    const Channel& channel = input_.topology.channels()[c];
+    timeline.channels.push_back({.name = channel.name,
+                                 .bytes_per_s = channel.bytes_per_s,
+                                 .bytes = bytes,
+                                 .busy_share = bytes / (channel.bytes_per_s * timeline.end_s)});
+  }
+  timeline.flows = std::move(flows_);
+  timeline.flow_events = network_.events();
+  return timeline;
+}
+
+}  // namespace armillary::sim

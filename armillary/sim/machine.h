@@ -1,0 +1,140 @@
+// machine.h: the state of a simulated run. Internal to sim; engine.h has the contract.
+//
+//   event loop:  ends of compute ops, ends of flows, starts of flows after their latency
+//                -> ops complete -> batches may start -> compute ops, posted messages
+//                -> both ends posted: a flow after the latency
+//   then, once per instant: rates of flows (max_min.h), speed of compute ops
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <queue>
+#include <string>
+#include <vector>
+
+#include "armillary/sim/engine.h"
+#include "armillary/sim/lanes.h"
+#include "armillary/sim/max_min.h"
+
+namespace armillary::sim {
+
+/// Ranks that behave alike: rank r as rank r % classes, with all peers shifted by the same number
+/// of ranks. All ranks differ if classes is the world.
+struct Fold {
+  int world = 1;
+  int classes = 1;
+  int copies() const { return world / classes; }
+};
+
+/// The description of a run, apart from its lanes.
+struct MachineInput {
+  const Topology& topology;
+  Fold fold;
+  Record record;
+  std::vector<int> placement;  ///< Device of each rank.
+  std::string name;            ///< Strategy and pass, for errors.
+};
+
+/// One run. Requires lanes of ranks 0 .. classes - 1.
+class Machine {
+ public:
+  Machine(MachineInput input, const std::vector<RankLanes>& lanes);
+  /// @throws PlanError as simulate().
+  Timeline run();
+
+ private:
+  enum class EventKind : std::uint8_t { ComputeEnd, FlowStart, Arrival };
+  struct Event {
+    double time;
+    std::int64_t number;  ///< Events of one time in the order in which they were made.
+    EventKind kind;
+    int subject;  ///< Rank or message.
+    int version;
+    bool operator>(const Event& other) const {
+      return time != other.time ? time > other.time : number > other.number;
+    }
+  };
+  /// One end of a message that waits for the other.
+  struct Post {
+    int rank = 0;
+    int op = 0;  ///< Index into RankLanes::ops.
+  };
+  /// Messages from one rank to another on a lane: posts that wait, all of the same direction.
+  struct Meeting {
+    std::vector<Post> posts;
+    std::size_t next = 0;
+    bool sends = false;
+    plan::Rank from = 0;
+    plan::Rank to = 0;
+    std::vector<Hop> hops;
+    const Route* route = nullptr;
+  };
+  struct Message {
+    Post send;
+    Post recv;
+    int meeting = 0;
+    int flow = -1;      ///< Id in the network.
+    int recorded = -1;  ///< Index into Timeline::flows.
+  };
+  struct RankState {
+    const RankLanes* lanes = nullptr;
+    std::vector<int> waits;     ///< By batch.
+    std::vector<int> next;      ///< By lane: the first batch that has not started.
+    std::vector<int> open;      ///< By lane: messages of started batches that have not arrived.
+    std::vector<int> meetings;  ///< By port.
+    // Compute lane.
+    int computing = -1;  ///< Index into ops; -1: idle.
+    double left = 0;     ///< Seconds of it at full speed that are left at `since`.
+    double since = 0;
+    double slowdown = 1;
+    int version = 0;
+    // Messages.
+    int posted = 0;
+    int sending = 0;  ///< Flows.
+    int receiving = 0;
+    bool dirty = false;  ///< sending or receiving has changed.
+    double accounted = 0;
+    RankTimeline timeline;
+  };
+
+  void connect();
+  void fill_hops(Meeting& meeting) const;
+  void wake(int rank, int lane) { ready_.emplace_back(rank, lane); }
+  void start_ready();
+  void start_batches(int rank, int lane);
+  bool can_start(const RankState& state, int lane) const;
+  void compute(int rank, int op);
+  void post(int rank, int op);
+  void match(int meeting, Post send, Post recv);
+  void start_flow(int message);
+  void arrive(int message);
+  void complete(int rank, int op);
+  void account(RankState& state);
+  void note_flow(int message, int change);
+  void set_slowdown(int rank);
+  void push(EventKind kind, double time, int subject, int version = 0);
+  void handle(const Event& event);
+  void settle();
+  void check_complete() const;
+  std::string describe(const RankState& state, int batch) const;
+  Timeline result();
+  void add_memory(RankState& state);
+
+  MachineInput input_;
+  double now_ = 0;
+  FlowNetwork network_;
+  std::vector<int> orbit_;          ///< By channel: the channel that stands for it.
+  std::vector<double> orbit_size_;  ///< By channel that stands for others.
+  std::vector<RankState> ranks_;
+  std::vector<Meeting> meetings_;
+  std::vector<Message> messages_;
+  std::vector<int> free_messages_;
+  std::vector<int> message_of_flow_;
+  std::vector<std::pair<int, int>> ready_;  ///< Lanes whose next batch may start: (rank, lane).
+  std::vector<int> dirty_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::int64_t event_number_ = 0;
+  std::vector<Flow> flows_;
+};
+
+}  // namespace armillary::sim

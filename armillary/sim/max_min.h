@@ -1,0 +1,110 @@
+// max_min.h: flows that share channels max-min fairly, in the fluid model.
+//
+// Every flow has a route and a largest rate of its own. Rates are max-min fair: no rate can be
+// raised without lowering one that is not larger. They change only when a flow starts or ends, and
+// then only in the component of flows that share a channel which can be full:
+//
+//   start, start, end  --settle-->  components of the changed channels  --fill-->  new rates
+//
+// A channel couples its flows only if their largest rates together exceed its capacity. Most
+// channels of a network that is not oversubscribed never do.
+#pragma once
+
+#include <cstdint>
+#include <queue>
+#include <span>
+#include <vector>
+
+namespace armillary::sim {
+
+/// One channel of a flow. `share` is the number of flows that this one stands for on the channel:
+/// 1, but for folded ranks (engine.h).
+struct Hop {
+  int channel = 0;
+  double share = 1;
+};
+
+/// Flows and their rates over time. Times never decrease from call to call.
+class FlowNetwork {
+ public:
+  explicit FlowNetwork(std::vector<double> capacities);
+
+  /// Starts a flow of `bytes` > 0 at time `now`, with rate 0 until settle(). `route` must stay
+  /// valid until the flow has ended, and has each channel once. `largest_rate` may be infinite if
+  /// the route is not empty. Returns the id of the flow; ids of ended flows are used again.
+  int start(double now, std::span<const Hop> route, double largest_rate, double bytes);
+
+  /// Computes the rates that changed since the last call. The flows are listed by changed().
+  void settle(double now);
+  std::span<const int> changed() const { return component_; }
+  double rate(int flow) const { return flows_[flow].rate; }
+
+  /// Time at which the next flow ends; infinity if there is none. Requires settle().
+  double next_end();
+  /// Ends all flows whose time is at most `until`, and appends their ids to `ended`.
+  void end_until(double until, std::vector<int>& ended);
+
+  /// Bytes that ended flows have moved over each channel.
+  const std::vector<double>& moved() const { return moved_; }
+  std::int64_t events() const { return events_; }  ///< Starts and ends.
+
+ private:
+  struct FlowState {
+    std::span<const Hop> route;
+    double largest = 0;  ///< Bound by the flow's own limit and the capacities of its channels.
+    double rate = 0;
+    double bytes = 0;
+    double left = 0;  ///< Bytes that are left at `since`.
+    double since = 0;
+    int version = 0;          ///< Ends in the heap with another version are out of date.
+    std::vector<int> places;  ///< Position in the users of each channel of the route.
+    std::int64_t mark = 0;    ///< Equal to mark_: in the component.
+    bool frozen = false;
+  };
+  struct User {
+    int flow = 0;
+    int hop = 0;
+  };
+  struct ChannelState {
+    double capacity = 0;
+    double demand = 0;  ///< Sum of the largest rates of the users.
+    std::vector<User> users;
+    double left = 0;    ///< While filling: capacity that is not given away yet,
+    double weight = 0;  ///< and the users that have no rate yet.
+    std::int64_t mark = 0;
+    bool changed = false;
+  };
+  struct End {
+    double time;
+    int flow;
+    int version;
+    bool operator>(const End& other) const {
+      return time != other.time ? time > other.time : flow > other.flow;
+    }
+  };
+
+  bool couples(const ChannelState& channel) const;
+  void note_change(int channel);
+  void add_to_component(int flow);
+  void collect_component();
+  void fill();
+  void freeze(int flow, double rate);
+  void set_rate(int flow, double rate, double now);
+  void release(int flow);
+
+  std::vector<ChannelState> channels_;
+  std::vector<FlowState> flows_;
+  std::vector<int> free_;
+  std::vector<int> started_;           ///< Since the last settle().
+  std::vector<int> changed_channels_;  ///< Likewise.
+  std::vector<int> component_;
+  std::vector<int> coupled_;  ///< Channels of the component.
+  std::vector<double> new_rates_;
+  std::vector<std::pair<double, int>> shares_;  ///< Heap of (fair share, channel).
+  std::priority_queue<End, std::vector<End>, std::greater<>> ends_;
+  std::vector<double> moved_;
+  std::int64_t mark_ = 0;
+  std::int64_t events_ = 0;
+};
+
+}  // namespace armillary::sim

@@ -1,0 +1,270 @@
+// The graph has two kinds of vertices: devices, which come first, and switches. A route between
+// devices goes through switches only, so each source keeps one breadth-first tree over the
+// switches, from which the routes to all destinations are read.
+#include "armillary/sim/topology.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include "armillary/core/error.h"
+#include "armillary/sim/link_names.h"
+
+namespace armillary::sim {
+struct Topology::Graph {
+  /// One channel out of a vertex, or into it.
+  struct Exit {
+    int to = 0;  ///< The vertex at the other end.
+    int channel = 0;
+  };
+
+  /// Shortest ways from one device to all switches.
+  struct Tree {
+    std::vector<int> hops;      ///< By switch; 0: not reached.
+    std::vector<double> width;  ///< Capacity of the narrowest channel of the way.
+    std::vector<Exit> before;   ///< The vertex before the switch, and the channel from it.
+  };
+
+  /// Both directions of one link; the same channel twice if it is half duplex.
+  struct Pair {
+    int there = -1;
+    int back = -1;
+  };
+
+  std::vector<Channel> channels;
+  std::vector<std::vector<Exit>> exits;    ///< By vertex.
+  std::vector<std::vector<Exit>> entries;  ///< By device: channels into it.
+  /// By rule, then by d, or by d * devices_per_node + j if the rule has pairs: the link there.
+  std::vector<std::vector<Pair>> pairs;
+  std::map<std::string, int> switches;
+  std::map<int, Tree> trees;
+  std::unordered_map<std::int64_t, Route> routes;
+
+  int vertex(const LinkName& name, const Place& place, int first_device, int devices);
+  Pair connect(const Cluster& cluster, int rule, std::pair<int, int> ends, const std::string& name);
+  void expand(const Cluster& cluster, int devices, int rule);
+  const Tree& tree(int from, int devices);
+};
+
+/// The vertex of a name. A switch that is new gets the next number after the devices.
+int Topology::Graph::vertex(const LinkName& name, const Place& place, int first_device,
+                            int devices) {
+  if (name.is_device()) return first_device + name.device(place);
+  const int next = devices + static_cast<int>(switches.size());
+  const int found = switches.try_emplace(name.at(place), next).first->second;
+  if (static_cast<std::size_t>(found) >= exits.size()) exits.resize(found + 1);
+  return found;
+}
+
+/// Adds a link between two vertices.
+Topology::Graph::Pair Topology::Graph::connect(const Cluster& cluster, int rule,
+                                               std::pair<int, int> ends, const std::string& name) {
+  const LinkRule& link = cluster.links[rule];
+  const auto add = [&](const std::string& channel) {
+    channels.push_back({.name = channel, .rule = rule, .bytes_per_s = link.bytes_per_s});
+    return static_cast<int>(channels.size()) - 1;
+  };
+  const int split = static_cast<int>(name.find('>'));
+  Pair pair;
+  pair.there = add(name);
+  pair.back = link.half_duplex
+                  ? pair.there
+                  : add(fmt::format("{}>{}", name.substr(split + 1), name.substr(0, split)));
+  const auto [from, to] = ends;
+  exits[from].push_back({to, pair.there});
+  exits[to].push_back({from, pair.back});
+  if (static_cast<std::size_t>(to) < entries.size()) entries[to].push_back({from, pair.there});
+  if (static_cast<std::size_t>(from) < entries.size()) entries[from].push_back({to, pair.back});
+  return pair;
+}
+
+/// Adds the links of one rule: one for each different pair of ends.
+void Topology::Graph::expand(const Cluster& cluster, int devices, int rule) {
+  const LinkRule& link = cluster.links[rule];
+  const std::string where = fmt::format("cluster {}: link {}: ", cluster.name, rule + 1);
+  const LinkName from(where, link.from);
+  const LinkName to(where, link.to);
+  const bool paired = from.uses('j') || to.uses('j');
+  const int per_node = cluster.devices_per_node;
+  const auto name_of = [&](const LinkName& name, const Place& place) {
+    return name.is_device() ? fmt::format("n{}.d{}", place.n, name.device(place)) : name.at(place);
+  };
+  std::map<std::pair<int, int>, Pair> known;
+  pairs[rule].resize(static_cast<std::size_t>(devices) * (paired ? per_node : 1));
+  for (int d = 0; d < devices; ++d) {
+    const int n = d / per_node;
+    const int present = std::min(per_node, devices - n * per_node);
+    for (int j = paired ? d % per_node + 1 : 0; j < (paired ? present : 1); ++j) {
+      const Place place{.n = n, .i = d % per_node, .j = j};
+      const std::pair<int, int> ends{vertex(from, place, n * per_node, devices),
+                                     vertex(to, place, n * per_node, devices)};
+      if (ends.first == ends.second) {
+        fail<InvalidArgument>("{}both ends are {}; two different ends are required", where,
+                              name_of(from, place));
+      }
+      const auto [at, is_new] = known.try_emplace(ends);
+      if (is_new) {
+        at->second = connect(cluster, rule, ends,
+                             fmt::format("{}>{}", name_of(from, place), name_of(to, place)));
+      }
+      pairs[rule][paired ? static_cast<std::size_t>(d) * per_node + j : d] = at->second;
+    }
+  }
+}
+
+/// Breadth first over the switches, from a device. All ways of the same length to a switch are seen
+/// before it is left, so its width is final by then.
+const Topology::Graph::Tree& Topology::Graph::tree(int from, int devices) {
+  const auto [at, is_new] = trees.try_emplace(from);
+  Tree& tree = at->second;
+  if (!is_new) return tree;
+  const std::size_t count = switches.size();
+  tree.hops.assign(count, 0);
+  tree.width.assign(count, 0);
+  tree.before.assign(count, {});
+  std::vector<int> order{from};
+  for (std::size_t next = 0; next < order.size(); ++next) {
+    const int vertex = order[next];
+    const bool first = next == 0;
+    const int hops = first ? 0 : tree.hops[vertex - devices];
+    const double width = first ? kNoCap : tree.width[vertex - devices];
+    for (const Exit& exit : exits[vertex]) {
+      if (exit.to < devices) continue;
+      const int s = exit.to - devices;
+      const double through = std::min(width, channels[exit.channel].bytes_per_s);
+      if (tree.hops[s] == 0) {
+        order.push_back(exit.to);
+      } else if (tree.hops[s] != hops + 1 || tree.width[s] >= through) {
+        continue;
+      }
+      tree.hops[s] = hops + 1;
+      tree.width[s] = through;
+      tree.before[s] = {vertex, exit.channel};
+    }
+  }
+  return tree;
+}
+
+Topology::Topology(const Cluster& cluster, int devices)
+    : cluster_(cluster), devices_(devices), graph_(std::make_unique<Graph>()) {
+  if (devices > cluster.devices()) {
+    fail<InvalidArgument>(
+        "cluster {}: {} ranks given; at most its {} devices ({} nodes of {}) are "
+        "required; nearest: {}:nodes={}",
+        cluster.name, devices, cluster.devices(), cluster.nodes, cluster.devices_per_node,
+        cluster.name, (devices - 1) / cluster.devices_per_node + 1);
+  }
+  graph_->exits.resize(devices);
+  graph_->entries.resize(devices);
+  graph_->pairs.resize(cluster.links.size());
+  for (int rule = 0; rule < static_cast<int>(cluster.links.size()); ++rule) {
+    graph_->expand(cluster, devices, rule);
+  }
+  // Links work in both directions, so it is enough that device 0 reaches all others.
+  for (int d = 1; d < devices; ++d) {
+    if (route(0, d).channels.empty()) {
+      fail<InvalidArgument>(
+          "cluster {}: no link leads from device 0 to device {} (node {}); links "
+          "that connect all devices are required",
+          cluster.name, d, node_of(d));
+    }
+  }
+}
+
+Topology::~Topology() = default;
+Topology::Topology(Topology&&) noexcept = default;
+Topology& Topology::operator=(Topology&&) noexcept = default;
+
+const std::vector<Channel>& Topology::channels() const {
+  return graph_->channels;
+}
+
+const Route& Topology::route(int from, int to) const {
+  ARMILLARY_CHECK(from != to && from >= 0 && to >= 0 && from < devices_ && to < devices_);
+  const std::int64_t key = static_cast<std::int64_t>(from) * devices_ + to;
+  const auto [at, is_new] = graph_->routes.try_emplace(key);
+  Route& route = at->second;
+  if (!is_new) return route;
+  // The last channel: from the best neighbour of the destination.
+  const Graph::Tree& tree = graph_->tree(from, devices_);
+  const Graph::Exit* last = nullptr;
+  std::pair<int, double> best;  // Negative hops, then width: more is better.
+  for (const Graph::Exit& entry : graph_->entries[to]) {
+    const double own = graph_->channels[entry.channel].bytes_per_s;
+    std::pair<int, double> found{0, own};
+    if (entry.to < devices_) {
+      if (entry.to != from) continue;
+    } else {
+      const int s = entry.to - devices_;
+      if (tree.hops[s] == 0) continue;
+      found = {-tree.hops[s], std::min(own, tree.width[s])};
+    }
+    if (last != nullptr && found <= best) continue;
+    last = &entry;
+    best = found;
+  }
+  if (last == nullptr) return route;
+  // The channels before it, back to the source.
+  route.channels.push_back(last->channel);
+  for (int vertex = last->to; vertex != from; vertex = tree.before[vertex - devices_].to) {
+    route.channels.push_back(tree.before[vertex - devices_].channel);
+  }
+  std::reverse(route.channels.begin(), route.channels.end());
+  for (const int c : route.channels) {
+    const int rule = graph_->channels[c].rule;
+    const LinkRule& link = cluster_.links[rule];
+    route.latency_s += link.latency_s;
+    route.flow_bytes_per_s = std::min(route.flow_bytes_per_s, link.flow_bytes_per_s);
+    if (!link.flow_rates.empty()) route.limited_by.push_back(rule);
+  }
+  return route;
+}
+
+double Topology::flow_limit(const Route& route, double bytes) const {
+  double limit = route.flow_bytes_per_s;
+  for (const int rule : route.limited_by) {
+    limit = std::min(limit, interpolate(cluster_.links[rule].flow_rates, bytes));
+  }
+  return limit;
+}
+
+/// Each place of a rule has an image, the place of the devices that come instead; the links of all
+/// places that are one link must have one link as their image.
+std::vector<int> Topology::rotated(int shift) const {
+  std::vector<int> image(graph_->channels.size(), -1);
+  const auto agrees = [&](int channel, int other) {
+    if (image[channel] < 0) image[channel] = other;
+    return image[channel] == other;
+  };
+  const int per_node = cluster_.devices_per_node;
+  const auto turn = [&](int device) { return (device + shift) % devices_; };
+  for (const std::vector<Graph::Pair>& places : graph_->pairs) {
+    const bool paired = places.size() != static_cast<std::size_t>(devices_);
+    for (std::size_t p = 0; p < places.size(); ++p) {
+      if (places[p].there < 0) continue;
+      std::size_t at = turn(static_cast<int>(p));
+      bool swapped = false;
+      if (paired) {
+        const int d = static_cast<int>(p) / per_node;
+        int a = turn(d);
+        int b = turn(d / per_node * per_node + static_cast<int>(p) % per_node);
+        if (node_of(a) != node_of(b)) return {};
+        swapped = a > b;
+        if (swapped) std::swap(a, b);
+        at = static_cast<std::size_t>(a) * per_node + b % per_node;
+      }
+      const Graph::Pair& other = places[at];
+      if (other.there < 0 || !agrees(places[p].there, swapped ? other.back : other.there) ||
+          !agrees(places[p].back, swapped ? other.there : other.back)) {
+        return {};
+      }
+    }
+  }
+  return image;
+}
+
+}  // namespace armillary::sim
