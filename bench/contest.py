@@ -68,7 +68,12 @@ def output(command, timeout_s=None):
 
 def results(command, timeout_s=None):
     """The JSON lines of a program."""
-    return [json.loads(line) for line in output(command, timeout_s).splitlines()]
+    return results_of(output(command, timeout_s))
+
+
+def results_of(text):
+    """The JSON lines of an output."""
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def counts(row):

@@ -20,7 +20,24 @@
 namespace armillary::bench {
 namespace {
 
-/// The problem of a case: the sequence has the tokens of all its ranks, whatever `world` says.
+/// The exact output and gradients of the first KV head in fp64, over the whole sequence.
+std::vector<at::Tensor> exact_of(const plan::Problem& problem, const Sample& whole) {
+  const c10::NoGradGuard no_grad;
+  const plan::Runs all{plan::run_of({0, problem.mask.q_len()})};
+  const kernel::Pairs pairs{.q_runs = all,
+                            .k_runs = all,
+                            .mask = &problem.mask,
+                            .heads = {.group_size = problem.group_size()}};
+  const kernel::Inputs inputs{
+      .q_BLHD = whole.q_BLHD,
+      .k_BLGD = whole.k_BLGD,
+      .v_BLGE = whole.v_BLGD,
+      .score = {.scale = 1 / std::sqrt(static_cast<double>(problem.head_dim))}};
+  return exact_first_head(pairs, inputs, whole.dout_BLHD, true);
+}
+
+}  // namespace
+
 plan::Problem problem_of(const LayerCase& given, int world) {
   if (given.tokens < 1 || given.world < 1 || given.world > kMaxThreads) {
     fail<InvalidArgument>(
@@ -40,24 +57,6 @@ plan::Problem problem_of(const LayerCase& given, int world) {
   plan::validate(problem);
   return problem;
 }
-
-/// The exact output and gradients of the first KV head in fp64, over the whole sequence.
-std::vector<at::Tensor> exact_of(const plan::Problem& problem, const Sample& whole) {
-  const c10::NoGradGuard no_grad;
-  const plan::Runs all{plan::run_of({0, problem.mask.q_len()})};
-  const kernel::Pairs pairs{.q_runs = all,
-                            .k_runs = all,
-                            .mask = &problem.mask,
-                            .heads = {.group_size = problem.group_size()}};
-  const kernel::Inputs inputs{
-      .q_BLHD = whole.q_BLHD,
-      .k_BLGD = whole.k_BLGD,
-      .v_BLGE = whole.v_BLGD,
-      .score = {.scale = 1 / std::sqrt(static_cast<double>(problem.head_dim))}};
-  return exact_first_head(pairs, inputs, whole.dout_BLHD, true);
-}
-
-}  // namespace
 
 /// The layers that take turns. Each has threads of its own, which sleep while others run.
 struct LayerRate::Contest {

@@ -40,6 +40,10 @@ struct LayerCase {
   std::string run_folder;
 };
 
+/// The problem of a case on `world` ranks: the sequence has the tokens of all ranks of the case,
+/// whatever `world` says. @throws InvalidArgument if it is not legal.
+plan::Problem problem_of(const LayerCase& given, int world);
+
 /// Facts about a strategy that are known before anything is timed. Arrays hold a value for forward
 /// and one for forward and backward together.
 struct LayerFacts {

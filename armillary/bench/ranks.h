@@ -20,7 +20,8 @@ struct Repeats {
 
 /// Repeats of a work that takes `seconds`: one untimed, then enough for 2 ms, at most 1000. That is
 /// long enough to hide clocks and barriers, and short enough for many runs between two switches of
-/// threads by the system. repeats_for(0.001) is {1, 2}.
+/// threads by the system. A work of a quarter of a second and more is done once, and timed.
+/// repeats_for(0.001) is {1, 2}.
 Repeats repeats_for(double seconds);
 
 /// A group of ranks with one computing thread each. One thread calls; if ranks are processes, all

@@ -13,6 +13,7 @@
 #include "armillary/bench/layer.h"
 #include "armillary/bench/layer_rate.h"
 #include "armillary/bench/merge_rate.h"
+#include "armillary/bench/overlap_rate.h"
 
 namespace armillary::bench {
 namespace {
@@ -106,6 +107,40 @@ TEST(LayerRate, SidesAreThoseOfItsHeader) {
     for (const Side& side : LayerRate(given).sides()) names.push_back(side.name);
     EXPECT_THAT(names, testing::UnorderedElementsAreArray(wanted)) << "kernels " << kernels;
   }
+}
+
+// Compute alone has the kernel calls of the layer, messages alone have none: 16 times the pairs
+// take longer, 4 times the bytes hardly.
+TEST(OverlapRate, PartsOfALayer) {
+  OverlapRate rate({.layer = {.head_dim = 64,
+                              .tokens = 1024,
+                              .heads = 2,
+                              .kv_heads = 2,
+                              .world = 2,
+                              .strategies = {"ring", "tokenring"}},
+                    .ranks_per_node = 1});
+  const TurnSummary turns = take_turns(rate.sides(), {.seconds = 0, .least = 5});
+  for (const std::string strategy : {"ring", "tokenring"}) {
+    for (const std::string pass : kPassNames) {
+      const double whole = turns.leasts.at(strategy + " " + pass);
+      EXPECT_GT(turns.leasts.at(strategy + " compute " + pass), 0.3 * whole) << strategy << pass;
+      EXPECT_LT(turns.leasts.at(strategy + " messages " + pass), 0.7 * whole) << strategy << pass;
+    }
+  }
+}
+
+// K and V meet the attends of the first step; dK and dV of a ring of two go home behind the last.
+TEST(OverlapRate, CountsBytesThatNothingHides) {
+  const OverlapRate rate(
+      {.layer =
+           {.head_dim = 8, .tokens = 16, .heads = 1, .kv_heads = 1, .mask = "full", .world = 2},
+       .ranks_per_node = 1});
+  const OverlapFacts& ring = rate.facts().at(0);
+  const std::int64_t kv = 2 * 16 * 8 * 4;
+  EXPECT_THAT(ring.sent_bytes[0], testing::ElementsAre(kv, kv));
+  EXPECT_THAT(ring.lone_bytes[0], testing::ElementsAre(0, 0));
+  EXPECT_THAT(ring.sent_bytes[1], testing::ElementsAre(3 * kv, 3 * kv));
+  EXPECT_THAT(ring.lone_bytes[1], testing::ElementsAre(kv, kv));
 }
 
 }  // namespace

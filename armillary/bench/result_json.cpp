@@ -15,11 +15,18 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// The keys that all lines of a layer begin with.
-Json layer_case(const LayerCase& given, const LayerRate& rate) {
-  return {{"bench", "layer"},           {"isa", rate.isa()},      {"dtype", to_string(given.dtype)},
-          {"head_dim", given.head_dim}, {"tokens", given.tokens}, {"heads", given.heads},
-          {"kv_heads", given.kv_heads}, {"mask", given.mask},     {"layout", given.layout},
-          {"world", given.world},       {"engine", given.engine}};
+Json layer_case(const char* bench, const LayerCase& given, const std::string& isa) {
+  return {{"bench", bench},
+          {"isa", isa},
+          {"dtype", to_string(given.dtype)},
+          {"head_dim", given.head_dim},
+          {"tokens", given.tokens},
+          {"heads", given.heads},
+          {"kv_heads", given.kv_heads},
+          {"mask", given.mask},
+          {"layout", given.layout},
+          {"world", given.world},
+          {"engine", given.engine}};
 }
 
 }  // namespace
@@ -68,7 +75,7 @@ std::vector<Json> result_lines(const KernelCase& given, const KernelRate& rate,
 }
 
 Json facts_json(const LayerCase& given, const LayerRate& rate) {
-  Json line = layer_case(given, rate);
+  Json line = layer_case("layer", given, rate.isa());
   line["flops"] = {{kPassNames[0], rate.flops(false)}, {kPassNames[1], rate.flops(true)}};
   // Errors by strategy.
   for (const LayerFacts& facts : rate.facts()) {
@@ -115,13 +122,41 @@ std::vector<Json> result_lines(const LayerCase& given, const LayerRate& rate,
   for (const LayerFacts& facts : rate.facts()) {
     for (const int both : {0, 1}) {
       // The case, the counts, the times, and the facts of the strategy.
-      Json line = layer_case(given, rate);
+      Json line = layer_case("layer", given, rate.isa());
       line.update({{"strategy", facts.strategy}, {"pass", kPassNames[both]}});
       line.update(turn_counts(turns));
       line.update(layer_times(given, rate, facts, both != 0, turns));
       line.update({{"ops", facts.ops[both]},
                    {"allocations", facts.allocations[both]},
                    {"max_error", facts.max_error}});
+      lines.push_back(line);
+    }
+  }
+  return lines;
+}
+
+Json facts_json(const OverlapCase& given, const OverlapRate& rate) {
+  return layer_case("overlap", given.layer, rate.isa());
+}
+
+std::vector<Json> result_lines(const OverlapCase& given, const OverlapRate& rate,
+                               const TurnSummary& turns) {
+  std::vector<Json> lines;
+  for (const OverlapFacts& facts : rate.facts()) {
+    for (const int both : {0, 1}) {
+      const auto side = [&](const std::string& part) {
+        return turns.medians.at(facts.strategy + part + " " + kPassNames[both]);
+      };
+      Json line = facts_json(given, rate);
+      line.update({{"strategy", facts.strategy}, {"pass", kPassNames[both]}});
+      line.update(turn_counts(turns));
+      line.update({{"seconds", side("")},
+                   {"compute_seconds", side(" compute")},
+                   {"messages_seconds", side(" messages")},
+                   {"exposed", (side("") - side(" compute")) / side(" messages")},
+                   {"ranks_per_node", given.ranks_per_node},
+                   {"sent_bytes", facts.sent_bytes[both]},
+                   {"lone_bytes", facts.lone_bytes[both]}});
       lines.push_back(line);
     }
   }

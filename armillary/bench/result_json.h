@@ -16,6 +16,7 @@
 #include "armillary/bench/kernel_rate.h"
 #include "armillary/bench/layer_rate.h"
 #include "armillary/bench/merge_rate.h"
+#include "armillary/bench/overlap_rate.h"
 
 namespace armillary::bench {
 
@@ -24,9 +25,10 @@ nlohmann::ordered_json facts_json(const KernelCase& given, const KernelRate& rat
 nlohmann::ordered_json facts_json(const LayerCase& given, const LayerRate& rate);
 nlohmann::ordered_json facts_json(const MergeCase& given, const MergeRate& rate);
 nlohmann::ordered_json facts_json(const CoresCase& given, const CoresRate& rate);
+nlohmann::ordered_json facts_json(const OverlapCase& given, const OverlapRate& rate);
 
-/// The results of a case, facts first: one line; one for every strategy and pass of a layer, and
-/// one each for merging and adding. Requires medians of all sides of the rate.
+/// The results of a case, facts first: one line; one for every strategy and pass of a layer and
+/// of its overlap, and one each for merging and adding. Requires medians of all sides of the rate.
 std::vector<nlohmann::ordered_json> result_lines(const KernelCase& given, const KernelRate& rate,
                                                  const TurnSummary& turns);
 std::vector<nlohmann::ordered_json> result_lines(const LayerCase& given, const LayerRate& rate,
@@ -34,6 +36,8 @@ std::vector<nlohmann::ordered_json> result_lines(const LayerCase& given, const L
 std::vector<nlohmann::ordered_json> result_lines(const MergeCase& given, const MergeRate& rate,
                                                  const TurnSummary& turns);
 std::vector<nlohmann::ordered_json> result_lines(const CoresCase& given, const CoresRate& rate,
+                                                 const TurnSummary& turns);
+std::vector<nlohmann::ordered_json> result_lines(const OverlapCase& given, const OverlapRate& rate,
                                                  const TurnSummary& turns);
 
 /// The turn counts above, alone: {"turns": 3}, with the other keys if `cores` was a side.

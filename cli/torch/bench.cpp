@@ -1,6 +1,6 @@
 // The verb `bench`: measures parts of the program on this machine, each checked before it is timed.
-// It has a verb of its own for each bench: kernel, layer, merge, cores; and turns, which measures
-// only other programs.
+// It has a verb of its own for each bench: kernel, layer, overlap, merge, cores; and turns, which
+// measures only other programs.
 //
 // All benches work alike. Flags become a case, the case a rate with several sides (ours, the peak,
 // alternatives), and the sides take turns for some seconds. With --against, other programs take
@@ -52,6 +52,7 @@ struct BenchFlags {
   bool cores = false;
   bool json = false;
   bool on_request = false;
+  std::string ranks_per_node = "1";
   launch::EngineFlags engine;
 };
 
@@ -190,18 +191,31 @@ void measure(const Case& given, const BenchFlags& flags) {
   measure_rate(given, rate, rate.sides(), flags);
 }
 
-/// The same for a layer, whose ranks may be processes: rank 0 measures and prints, the others run
+bench::OverlapCase overlap_case(const BenchFlags& flags) {
+  return {.layer = layer_case(flags),
+          .ranks_per_node = parse_count("--ranks-per-node", flags.ranks_per_node)};
+}
+
+bench::LayerCase& layer_of(bench::LayerCase& given) {
+  return given;
+}
+bench::LayerCase& layer_of(bench::OverlapCase& given) {
+  return given.layer;
+}
+
+/// The same for layers, whose ranks may be processes: rank 0 measures and prints, the others run
 /// what it calls.
-void measure_layer(bench::LayerCase given, const BenchFlags& flags) {
+template <class Rate, class Case>
+void measure_on_ranks(Case given, const BenchFlags& flags) {
+  bench::LayerCase& layer = layer_of(given);
   const launch::EngineChoice choice =
-      choose_engine(flags.engine, {given.world, fmt::format("--world {}", given.world)});
-  if (choice.engine == launch::Engine::Threads) return measure<bench::LayerRate>(given, flags);
-  given.engine = launch::name_of(choice.engine);
+      choose_engine(flags.engine, {layer.world, fmt::format("--world {}", layer.world)});
+  if (choice.engine == launch::Engine::Threads) return measure<Rate>(given, flags);
+  layer.engine = launch::name_of(choice.engine);
   turn_limits(flags);
-  run_ranks_on(choice, given.world, deadline_s(flags), [&](comm::Communicator& comm) {
+  run_ranks_on(choice, layer.world, deadline_s(flags), [&](comm::Communicator& comm) {
     bench::Processes processes(comm);
-    bench::LayerRate rate(given,
-                          [&](int world, int owner) { return processes.make_ranks(world, owner); });
+    Rate rate(given, [&](int world, int owner) { return processes.make_ranks(world, owner); });
     const std::vector<bench::Side> sides = rate.sides();
     if (comm.rank() != 0) return processes.follow(sides);
     measure_rate(given, rate, processes.lead(sides), flags);
@@ -245,6 +259,21 @@ struct Bench {
     add("--dtype", flags->dtype, "fp32, bf16 or fp16 [fp32]");
     add("--kv-heads", flags->kv_heads, "KV heads; must divide the query heads [as many]");
     add("--mask", flags->mask, "As for `armillary plan`, over tokens x world [causal]");
+  }
+  /// A layer on ranks, with its defaults.
+  void add_spread() const {
+    flags->tokens = "1024";
+    flags->layout = "zigzag";
+    flags->world = "2";
+    add_shape("Tokens of a rank [1024]");
+    add_problem();
+    add("--layout", flags->layout, "Which tokens live on which rank [zigzag]");
+    add("--world", flags->world, "Ranks: threads, or processes as --engine says [2]");
+    app->add_option("--strategy", flags->strategies,
+                    "May be given several times: they take turns [ring]")
+        ->option_text(" ")
+        ->expected(1)
+        ->take_all();
   }
   /// How long, and in which form; all benches have these.
   void add_turns() const {
@@ -314,19 +343,7 @@ void add_kernel(CLI::App& verb, int& exit_code) {
 
 void add_layer(CLI::App& verb, int& exit_code) {
   const Bench bench{verb.add_subcommand("layer", "One attention layer, spread over ranks")};
-  bench.flags->tokens = "1024";
-  bench.flags->layout = "zigzag";
-  bench.flags->world = "2";
-  bench.add_shape("Tokens of a rank [1024]");
-  bench.add_problem();
-  bench.add("--layout", bench.flags->layout, "Which tokens live on which rank [zigzag]");
-  bench.add("--world", bench.flags->world, "Ranks: threads, or processes as --engine says [2]");
-  bench.app
-      ->add_option("--strategy", bench.flags->strategies,
-                   "May be given several times: they take turns [ring]")
-      ->option_text(" ")
-      ->expected(1)
-      ->take_all();
+  bench.add_spread();
   bench.app->add_flag("--no-kernels", bench.flags->no_kernels,
                       "Leave out what the kernel calls take alone");
   bench.add("--flight", bench.flags->flight,
@@ -342,7 +359,29 @@ void add_layer(CLI::App& verb, int& exit_code) {
       "  armillary bench layer --tokens 16 --flight run && armillary explain run\n");
   add_engine_flags(*bench.app, bench.flags->engine);
   bench.app->callback([flags = bench.flags, &exit_code] {
-    measure_layer(layer_case(*flags), *flags);
+    measure_on_ranks<bench::LayerRate>(layer_case(*flags), *flags);
+    exit_code = kDone;
+  });
+}
+
+void add_overlap(CLI::App& verb, int& exit_code) {
+  const Bench bench{
+      verb.add_subcommand("overlap", "How much of a layer's communication its compute hides")};
+  bench.add_spread();
+  bench.add("--ranks-per-node", bench.flags->ranks_per_node,
+            "Ranks of a host, for the bytes that leave it [1]");
+  bench.add("--least", bench.flags->least, "Turns at least, however long they take [3]");
+  bench.add("--deadline", bench.flags->deadline, "Seconds of each wait for another rank [600]");
+  bench.add_turns();
+  bench.add_on_request();
+  bench.app->footer(
+      "Exposed: time of the layer beyond its compute alone, over that of its messages alone.\n"
+      "Between emulated hosts: ./dev bench overlap\n"
+      "\nExamples:\n"
+      "  armillary launch -n 2 -- bench overlap --tokens 4096 --strategy tokenring\n");
+  add_engine_flags(*bench.app, bench.flags->engine);
+  bench.app->callback([flags = bench.flags, &exit_code] {
+    measure_on_ranks<bench::OverlapRate>(overlap_case(*flags), *flags);
     exit_code = kDone;
   });
 }
@@ -404,6 +443,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand("bench", kBenchDescription);
   add_kernel(*verb, exit_code);
   add_layer(*verb, exit_code);
+  add_overlap(*verb, exit_code);
   add_merge(*verb, exit_code);
   add_cores(*verb, exit_code);
   add_turns(*verb, exit_code);

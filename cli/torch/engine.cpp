@@ -1,10 +1,21 @@
 #include "cli/torch/engine.h"
 
+#include <cstdlib>
+
 #include "armillary/comm/c10d.h"
 #include "armillary/comm/local.h"
 #include "armillary/comm/mpi.h"
 
 namespace armillary::cli {
+namespace {
+
+/// The interface that PyTorch's users name for Gloo; empty if they do not.
+std::string gloo_interface() {
+  const char* const named = std::getenv("GLOO_SOCKET_IFNAME");
+  return named == nullptr ? "" : named;
+}
+
+}  // namespace
 
 void add_engine_flags(CLI::App& verb, launch::EngineFlags& flags) {
   constexpr const char* kGroup = "Ranks";
@@ -30,12 +41,13 @@ void run_ranks_on(const launch::EngineChoice& choice, int world, double timeout_
     case launch::Engine::Mpi:
       return comm::run_mpi_rank(body, {.timeout_s = timeout_s, .lanes = 32, .world = world});
     case launch::Engine::C10d:
-      return comm::run_c10d_rank(body,
-                                 {.rank = choice.placement->rank,
-                                  .world = world,
-                                  .host = choice.placement->address,
-                                  .port = choice.placement->port},
-                                 {.timeout_s = timeout_s, .lanes = 32});
+      return comm::run_c10d_rank(
+          body,
+          {.rank = choice.placement->rank,
+           .world = world,
+           .host = choice.placement->address,
+           .port = choice.placement->port},
+          {.timeout_s = timeout_s, .lanes = 32, .interface = gloo_interface()});
   }
 }
 

@@ -75,6 +75,21 @@ def test_strategies():
         assert row["left_out_turns"] == len(row["left_out_cores"]), row
 
 
+def test_overlap():
+    done = run("overlap", "--json", "--quick", "--tokens", 64, "--heads", 2, "--head-dim", 16, "--least", 1)
+    if "emulated hosts" in done.stderr:
+        pytest.skip(f"[SKIP] {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["engine"], row["pass"]) for row in found] == [
+        (engine, direction) for engine in ("mpi", "c10d") for direction in ("forward", "forward+backward")
+    ]
+    for row in found:
+        assert row["messages_seconds"] > 0
+        assert 0 < row["link_least"] <= row["link_most"], row
+        assert (row["by_the_plan"] == 0) == (row["pass"] == "forward"), row
+
+
 def test_train():
     found = rows("train", "--quick", "--tokens", 64, "--dim", 64, "--layers", 1, "--dtype", "fp32")
     assert {row["who"] for row in found} >= {"ours, 2 ranks", "PyTorch, 2 threads"}
