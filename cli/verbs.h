@@ -16,6 +16,7 @@ inline constexpr int kBadInput = 2;  ///< InvalidArgument, IoError, flags that d
 /// Each adds a verb to `app`. The verb runs when the command line is parsed, and sets `exit_code`.
 void add_plan(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
+void add_simulate(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);
 void add_launch(CLI::App& app, int& exit_code);
 

@@ -1,6 +1,7 @@
 // Descriptions of clusters as TOML. Reading is strict: a table knows which of its keys were asked
 // for, and refuses the others at its end.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -376,6 +377,63 @@ std::vector<std::string> preset_names() {
   std::vector<std::string> names;
   for (const Preset& preset : cluster_presets()) names.emplace_back(preset.name);
   return names;
+}
+
+namespace {
+
+std::string points_text(const std::vector<RatePoint>& points, double unit) {
+  std::string text;
+  for (const RatePoint& point : points) {
+    text += fmt::format("{}[{}, {}]", text.empty() ? "" : ", ", point.size, point.rate / unit);
+  }
+  return fmt::format("[{}]", text);
+}
+
+void write_kernel(const KernelCurve& curve, std::string& text) {
+  text += fmt::format(
+      "\n[[device.kernel]]\npass = \"{}\"\nmask = \"{}\"\nhead_dim = {}\ndtype = \"{}\"\n",
+      to_string(curve.pass), curve.causal ? "causal" : "full", curve.head_dim,
+      to_string(curve.dtype));
+  if (curve.points.empty()) {
+    text += fmt::format("TFLOPs = {}\nhalf_tokens = {}\n", curve.flops_per_s / kTera,
+                        curve.half_tokens);
+  } else {
+    text += fmt::format("points = {}\n", points_text(curve.points, kTera));
+  }
+}
+
+void write_link(const LinkRule& link, std::string& text) {
+  text += fmt::format("\n[[link]]\nfrom = \"{}\"\nto = \"{}\"\nGBps = {}\nlatency_us = {}\n",
+                      link.from, link.to, link.bytes_per_s / kGiga, link.latency_s / kMicro);
+  if (link.flow_bytes_per_s != kNoCap) {
+    text += fmt::format("flow_GBps = {}\n", link.flow_bytes_per_s / kGiga);
+  }
+  if (!link.flow_rates.empty()) {
+    text += fmt::format("flow_points = {}\n", points_text(link.flow_rates, kGiga));
+  }
+  if (link.half_duplex) text += "half_duplex = true\n";
+}
+
+}  // namespace
+
+std::string to_toml(const Cluster& cluster) {
+  const Device& device = cluster.device;
+  std::string text = fmt::format(
+      "name = \"{}\"\nsummary = \"{}\"\n\n[nodes]\ncount = {}\ndevices = {}\n\n[messages]\n"
+      "latency_us = {}\nbatches = \"{}\"\nzero_copy = {}\n\n[device]\nname = \"{}\"\n"
+      "memory_GiB = {}\nmemory_GBps = {}\npeak_TFLOPs = {}\n",
+      cluster.name, cluster.summary, cluster.nodes, cluster.devices_per_node,
+      cluster.messages.latency_s / kMicro, cluster.messages.serial ? "serial" : "overlapped",
+      cluster.messages.zero_copy, device.name, device.memory_bytes / kGiB,
+      device.memory_bytes_per_s / kGiga, device.peak_flops_per_s / kTera);
+  if (device.matmul_flops_per_s > 0) {
+    text += fmt::format("matmul_TFLOPs = {}\n", device.matmul_flops_per_s / kTera);
+  }
+  text += fmt::format("launch_us = {}\nslowdown = [{}]\n", device.launch_s / kMicro,
+                      fmt::join(device.slowdown, ", "));
+  for (const KernelCurve& curve : device.kernels) write_kernel(curve, text);
+  for (const LinkRule& link : cluster.links) write_link(link, text);
+  return text;
 }
 
 }  // namespace armillary::sim

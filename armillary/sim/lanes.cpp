@@ -57,7 +57,7 @@ class LaneMaker {
     lanes_.ops.reserve(order_.size());
     for (const int i : order_) {
       const plan::Op& op = program_.ops[i];
-      LaneOp made{.op = i, .batch = batch_of_[i], .zero_copy = op.zero_copy};
+      LaneOp made{.op = i, .batch = batch_of_[i], .zero_copy = op.zero_copy, .kind = op.kind};
       if (op.is_comm()) {
         const Port port{op.peer, op.lane, op.kind == plan::OpKind::Send};
         const auto [at, is_new] = ports.try_emplace(port, static_cast<int>(lanes_.ports.size()));

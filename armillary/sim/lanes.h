@@ -20,6 +20,7 @@ struct LaneOp {
   double work = 0;  ///< Seconds of a compute op, bytes of a message.
   int port = -1;    ///< Messages only: index into RankLanes::ports.
   bool zero_copy = false;
+  plan::OpKind kind = plan::OpKind::Send;
 };
 
 /// Ops that start together: one compute op, or the messages of one step of a lane.

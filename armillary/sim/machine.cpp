@@ -135,6 +135,7 @@ void Machine::compute(int rank, int op) {
   RankState& state = ranks_[rank];
   account(state);
   state.computing = op;
+  state.began = now_;
   state.left = state.lanes->ops[op].work;
   state.since = now_;
   push(EventKind::ComputeEnd, now_ + state.left * state.slowdown, rank, ++state.version);
@@ -303,6 +304,8 @@ void Machine::handle(const Event& event) {
   if (event.version != state.version) return;  // Its speed has changed since.
   account(state);
   const int op = std::exchange(state.computing, -1);
+  const auto kind = static_cast<std::size_t>(state.lanes->ops[op].kind);
+  state.timeline.compute_by_kind_s[kind] += now_ - state.began;
   complete(event.subject, op);
   wake(event.subject, plan::kCompute);
 }

@@ -84,7 +84,8 @@ class Machine {
     std::vector<int> meetings;  ///< By port.
     // Compute lane.
     int computing = -1;  ///< Index into ops; -1: idle.
-    double left = 0;     ///< Seconds of it at full speed that are left at `since`.
+    double began = 0;
+    double left = 0;  ///< Seconds of it at full speed that are left at `since`.
     double since = 0;
     double slowdown = 1;
     int version = 0;

@@ -19,6 +19,11 @@ Json to_json(const RankTimeline& rank) {
             {"slot_bytes", rank.slot_bytes},
             {"external_bytes", rank.external_bytes},
             {"peak_bytes", rank.peak_bytes}};
+  Json& kinds = json["compute_by_kind_s"] = Json::object();
+  for (std::size_t kind = 0; kind < kOpKinds; ++kind) {
+    const double seconds = rank.compute_by_kind_s[kind];
+    if (seconds > 0) kinds[std::string(to_string(static_cast<plan::OpKind>(kind)))] = seconds;
+  }
   if (rank.ops.empty()) return json;
   Json& ops = json["ops"] = Json::array();
   for (const OpTime& op : rank.ops) ops.push_back({op.start_s, op.end_s});

@@ -1,6 +1,7 @@
 // timeline.h: a plan with times: the answer of the engine.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -42,10 +43,14 @@ struct MemoryUse {
   std::int64_t bytes = 0;
 };
 
+/// Number of kinds of ops, for arrays by kind.
+inline constexpr std::size_t kOpKinds = static_cast<std::size_t>(plan::OpKind::AttendGradAll) + 1;
+
 /// One rank in time.
 struct RankTimeline {
-  double end_s = 0;       ///< The last op ends.
-  double compute_s = 0;   ///< The compute lane works.
+  double end_s = 0;                                  ///< The last op ends.
+  double compute_s = 0;                              ///< The compute lane works.
+  std::array<double, kOpKinds> compute_by_kind_s{};  ///< The same, by OpKind.
   double messages_s = 0;  ///< At least one message of the rank is posted and has not arrived.
   double exposed_s = 0;   ///< The same, while the compute lane is idle.
   double idle_s = 0;      ///< Neither; compute_s + exposed_s + idle_s = end_s.

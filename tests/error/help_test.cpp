@@ -16,9 +16,12 @@ using testing::Eq;
 using testing::HasSubstr;
 
 TEST(Help, EveryVerbHasExamples) {
-  for (const std::string verb : {"plan", "verify", "explain", "train", "export", "doctor"}) {
+  for (const std::string verb :
+       {"plan", "verify", "simulate", "explain", "train", "export", "doctor"}) {
     for (const std::string flag : {"--help", "-h"}) {
-      if (verb != "plan" && verb != "verify" && verb != "explain" && !has_torch()) continue;
+      if (verb != "plan" && verb != "verify" && verb != "simulate" && verb != "explain" &&
+          !has_torch())
+        continue;
       const ProgramRun result = run({verb, flag});
       EXPECT_EQ(result.code, 0) << verb;
       EXPECT_EQ(result.err, "") << verb;
@@ -57,8 +60,8 @@ TEST(Help, NamesVerbsAndExitCodes) {
   for (const std::string flag : {"--help", "-h"}) {
     const ProgramRun result = run({flag});
     EXPECT_EQ(result.code, 0);
-    for (const std::string text : {"plan", "verify", "explain", "train", "doctor", "0 done",
-                                   "1 a run failed", "2 bad input"}) {
+    for (const std::string text : {"plan", "verify", "simulate", "explain", "train", "doctor",
+                                   "0 done", "1 a run failed", "2 bad input"}) {
       EXPECT_THAT(result.out, HasSubstr(text));
     }
   }

@@ -1,0 +1,93 @@
+#include "armillary/sim/memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "armillary/core/error.h"
+#include "armillary/plan/parallel_for_ranks.h"
+#include "armillary/plan/passes/lower.h"
+
+namespace armillary::sim {
+namespace {
+
+/// Longest sequence with which one rank fits, between 0, which fits, and `too_long`. The need is
+/// close to linear in the length, so guesses by proportion end within a few steps; every other step
+/// halves the range.
+std::optional<std::int64_t> longest(const FitQuestion& question, std::int64_t too_long,
+                                    MemoryNeed need, double limit) {
+  std::int64_t fits = 0;
+  auto needed = static_cast<double>(need.bytes);
+  for (bool halve = false; too_long - fits > 1; halve = !halve) {
+    const auto by_share = static_cast<std::int64_t>(static_cast<double>(too_long) * limit / needed);
+    const std::int64_t guess =
+        std::clamp(halve ? (fits + too_long) / 2 : by_share, fits + 1, too_long - 1);
+    const std::optional<plan::Problem> problem = question.problem(guess);
+    if (!problem) return std::nullopt;
+    const plan::Planner planner(*problem, question.strategy);
+    const auto bytes = static_cast<double>(memory_need(planner, question.passes, need.rank));
+    if (bytes <= limit) {
+      fits = guess;
+    } else {
+      too_long = guess;
+      needed = bytes;
+    }
+  }
+  return fits;
+}
+
+/// Longest sequence with which all ranks fit. Another rank may need most at another length; then it
+/// decides.
+std::optional<std::int64_t> longest_of_all(const FitQuestion& question, MemoryNeed need,
+                                           double limit) {
+  std::int64_t too_long = question.seq;
+  for (;;) {
+    const std::optional<std::int64_t> fits = longest(question, too_long, need, limit);
+    if (!fits || *fits == 0) return fits;
+    need = memory_need(plan::Planner(*question.problem(*fits), question.strategy), question.passes);
+    if (static_cast<double>(need.bytes) <= limit) return fits;
+    too_long = *fits;
+  }
+}
+
+}  // namespace
+
+std::int64_t memory_need(const plan::Planner& planner, const std::vector<plan::Pass>& passes,
+                         plan::Rank rank) {
+  std::int64_t most = 0;
+  for (const plan::Pass pass : passes) {
+    const plan::RankProgram program =
+        lower(planner.problem(), planner.blocks(), planner.program(pass, rank));
+    std::int64_t bytes = 0;
+    for (const plan::Slot& slot : program.slots) bytes += slot.bytes;
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+MemoryNeed memory_need(const plan::Planner& planner, const std::vector<plan::Pass>& passes) {
+  std::vector<std::int64_t> needs(planner.problem().world);
+  plan::parallel_for_ranks(planner.problem().world, [&](plan::Rank rank) {
+    needs[rank] = memory_need(planner, passes, rank);
+  });
+  const auto most = std::max_element(needs.begin(), needs.end());
+  return {.rank = static_cast<plan::Rank>(most - needs.begin()), .bytes = *most};
+}
+
+void check_fits(const FitQuestion& question, const Cluster& cluster) {
+  const std::optional<plan::Problem> problem = question.problem(question.seq);
+  ARMILLARY_CHECK(problem.has_value());
+  const plan::Planner planner(*problem, question.strategy);
+  const MemoryNeed need = memory_need(planner, question.passes);
+  const double limit = cluster.device.memory_bytes;
+  const auto bytes = static_cast<double>(need.bytes);
+  if (bytes <= limit) return;
+  const std::optional<std::int64_t> fits = longest_of_all(question, need, limit);
+  constexpr double kGibibyte = 1 << 30;
+  fail<InvalidArgument>("{} on {}: {} tokens: does not fit: needs {:.2f} GiB, has {:.2f}{}",
+                        to_string(question.strategy), cluster.name, question.seq, bytes / kGibibyte,
+                        limit / kGibibyte,
+                        fits ? fmt::format(", the longest sequence that fits is {}", *fits) : "");
+}
+
+}  // namespace armillary::sim

@@ -1,0 +1,41 @@
+// memory.h: whether a problem fits the devices of a cluster.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "armillary/plan/strategy.h"
+#include "armillary/sim/cluster.h"
+
+namespace armillary::sim {
+
+/// Bytes that the attention of one layer needs on a rank: tensors of the caller and slots, in the
+/// pass that needs most. Parameters and activations of a model are not part of it.
+struct MemoryNeed {
+  plan::Rank rank = 0;  ///< The rank that needs most.
+  std::int64_t bytes = 0;
+};
+/// Cost: the programs of all ranks.
+MemoryNeed memory_need(const plan::Planner& planner, const std::vector<plan::Pass>& passes);
+/// The need of one rank.
+std::int64_t memory_need(const plan::Planner& planner, const std::vector<plan::Pass>& passes,
+                         plan::Rank rank);
+
+/// A problem that is to fit.
+struct FitQuestion {
+  /// The same problem with so many tokens; nothing if its mask cannot have that length.
+  std::function<std::optional<plan::Problem>(std::int64_t seq)> problem;
+  std::int64_t seq = 0;  ///< The length that is asked about.
+  plan::Strategy strategy;
+  std::vector<plan::Pass> passes;
+};
+
+/// Does nothing if every rank's need is at most the memory of a device.
+/// @throws InvalidArgument: ".. does not fit: needs X GiB, has Y, the longest sequence that fits is
+/// Z". Z is the longest with which the rank that needs most at the given length fits; it is left
+/// out if the mask has one length only.
+void check_fits(const FitQuestion& question, const Cluster& cluster);
+
+}  // namespace armillary::sim

@@ -1,0 +1,271 @@
+// The verb `simulate`: times of plans on a described cluster. It prints a table for each pass,
+// JSON, a comparison of all strategies, or the list of presets, and writes a trace.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include "armillary/core/error.h"
+#include "armillary/core/spec.h"
+#include "armillary/sim/engine.h"
+#include "armillary/sim/memory.h"
+#include "armillary/sim/trace.h"
+#include "cli/problem_flags.h"
+#include "cli/verbs.h"
+
+namespace armillary::cli {
+namespace {
+
+constexpr double kMilli = 1e-3;
+constexpr double kMebibyte = 1 << 20;
+
+/// The flags of the verb.
+struct SimulateFlags : ProblemFlags {
+  std::string cluster;
+  std::string trace;
+  bool json = false;
+  bool compare = false;
+  bool clusters = false;
+};
+
+/// One line for each preset.
+void print_clusters() {
+  std::size_t width = 0;
+  for (const std::string& name : sim::preset_names()) width = std::max(width, name.size());
+  for (const std::string& name : sim::preset_names()) {
+    fmt::print("{:<{}}  {}\n", name, width, sim::load_cluster(name).summary);
+  }
+}
+
+/// The problem of the flags with another length; nothing if the mask cannot have it.
+std::optional<plan::Problem> with_length(ProblemFlags flags, std::int64_t seq) {
+  try {
+    flags.seq = std::to_string(seq);
+    return problem(flags);
+  } catch (const InvalidArgument&) {
+    return std::nullopt;
+  }
+}
+
+/// Mean and largest value of a number over the ranks of a timeline.
+struct Spread {
+  double mean = 0;
+  double most = 0;
+};
+template <class Of>
+Spread spread(const sim::Timeline& timeline, const Of& of) {
+  Spread spread;
+  for (const sim::RankTimeline& rank : timeline.ranks) {
+    const auto value = static_cast<double>(of(rank));
+    spread.mean += value / static_cast<double>(timeline.ranks.size());
+    spread.most = std::max(spread.most, value);
+  }
+  return spread;
+}
+
+/// Lines with the seconds of compute by kind of op, the longest first.
+void print_phases(const sim::Timeline& timeline) {
+  std::vector<std::pair<double, std::size_t>> phases;
+  for (std::size_t kind = 0; kind < sim::kOpKinds; ++kind) {
+    const double mean =
+        spread(timeline, [&](const auto& rank) { return rank.compute_by_kind_s[kind]; }).mean;
+    if (mean > 0) phases.emplace_back(-mean, kind);
+  }
+  std::sort(phases.begin(), phases.end());
+  for (const auto& [seconds, kind] : phases) {
+    fmt::print("    {:<18} {:>10.3f} ms\n", to_string(static_cast<plan::OpKind>(kind)),
+               -seconds / kMilli);
+  }
+}
+
+/// The channels that are used most.
+void print_channels(const sim::Timeline& timeline) {
+  constexpr std::size_t kShown = 4;
+  std::vector<sim::ChannelUse> channels = timeline.channels;
+  std::stable_sort(channels.begin(), channels.end(),
+                   [](const auto& a, const auto& b) { return a.busy_share > b.busy_share; });
+  if (channels.empty()) return;
+  fmt::print("  links               {} in use, the busiest:\n", channels.size());
+  for (std::size_t c = 0; c < std::min(kShown, channels.size()); ++c) {
+    fmt::print("    {:<18} {:>10.2f} MiB, {:.1f} % of {:.1f} GB/s\n", channels[c].name,
+               channels[c].bytes / kMebibyte, 100 * channels[c].busy_share,
+               channels[c].bytes_per_s / 1e9);
+  }
+}
+
+/// Queries with their visible keys, over all heads: the work of a pass.
+double visible_pairs(const plan::Problem& problem) {
+  return static_cast<double>(problem.mask.area()) * problem.heads *
+         static_cast<double>(problem.batch);
+}
+
+/// FLOP/s of one rank, counting visible pairs only; 0 for a pass without attention.
+double flops_per_rank(const plan::Problem& problem, const sim::Timeline& timeline) {
+  const double d = problem.head_dim;
+  const double e = problem.value_dim;
+  const double per_pair = timeline.pass == plan::Pass::Forward    ? 2 * (d + e)
+                          : timeline.pass == plan::Pass::Backward ? 6 * d + 4 * e
+                                                                  : 0;
+  return timeline.end_s == 0 ? 0
+                             : per_pair * visible_pairs(problem) / problem.world / timeline.end_s;
+}
+
+void print_timeline(const plan::Problem& problem, const sim::Cluster& cluster,
+                    const sim::Timeline& timeline) {
+  fmt::print("{} {} on {}: {} ranks\n", timeline.strategy, to_string(timeline.pass), cluster.name,
+             timeline.world);
+  fmt::print("  time                {:>10.3f} ms, {:.1f} TFLOP/s a rank\n", timeline.end_s / kMilli,
+             flops_per_rank(problem, timeline) / 1e12);
+  const auto line = [&](const char* name, const auto& of) {
+    const Spread s = spread(timeline, of);
+    fmt::print("  {:<18}  {:>10.3f} ms, most on a rank {:.3f}\n", name, s.mean / kMilli,
+               s.most / kMilli);
+  };
+  line("compute", [](const auto& rank) { return rank.compute_s; });
+  print_phases(timeline);
+  line("exposed messages", [](const auto& rank) { return rank.exposed_s; });
+  line("hidden messages", [](const auto& rank) { return rank.messages_s - rank.exposed_s; });
+  line("idle at the end", [&](const auto& rank) { return timeline.end_s - rank.end_s; });
+  const Spread sent = spread(timeline, [](const auto& rank) { return rank.sent_bytes; });
+  fmt::print("  sent                {:>10.2f} MiB, most by a rank {:.2f}\n", sent.mean / kMebibyte,
+             sent.most / kMebibyte);
+  const Spread slots = spread(timeline, [](const auto& rank) { return rank.slot_bytes; });
+  const Spread external = spread(timeline, [](const auto& rank) { return rank.external_bytes; });
+  fmt::print("  memory              {:>10.2f} MiB of tensors, {:.2f} of slots, {:.1f} GiB there\n",
+             external.most / kMebibyte, slots.most / kMebibyte,
+             cluster.device.memory_bytes / (1 << 30));
+  print_channels(timeline);
+}
+
+/// A Markdown table of all strategies that solve the problem, the fastest first.
+void print_comparison(const plan::Problem& problem, const sim::Cluster& cluster,
+                      const std::vector<plan::Pass>& passes) {
+  struct Row {
+    double total_s = 0;
+    std::string text;
+  };
+  std::vector<Row> rows;
+  for (const plan::Strategy& strategy : plan::legal_strategies(problem)) {
+    const plan::Planner planner(problem, strategy);
+    Row row;
+    std::string cells;
+    double bytes = 0;
+    for (const plan::Pass pass : passes) {
+      const sim::Timeline timeline = simulate(planner, pass, cluster);
+      row.total_s += timeline.end_s;
+      const double exposed = spread(timeline, [](const auto& r) { return r.exposed_s; }).mean;
+      const double sent = spread(timeline, [](const auto& r) { return r.sent_bytes; }).most;
+      cells += fmt::format("| {:.3f} | {:.3f} | {:.2f} ", timeline.end_s / kMilli, exposed / kMilli,
+                           sent / kMebibyte);
+      bytes = std::max(bytes, spread(timeline, [](const auto& r) {
+                                return r.slot_bytes + r.external_bytes;
+                              }).most);
+    }
+    row.text = fmt::format("| {} | {:.3f} {}| {:.2f}{} |", to_string(strategy),
+                           row.total_s / kMilli, cells, bytes / kMebibyte,
+                           bytes > cluster.device.memory_bytes ? " does not fit" : "");
+    rows.push_back(std::move(row));
+  }
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const Row& a, const Row& b) { return a.total_s < b.total_s; });
+  fmt::print("| strategy | total ms ");
+  for (const plan::Pass pass : passes) {
+    fmt::print("| {} ms | exposed ms | sent MiB ", to_string(pass));
+  }
+  fmt::print("| memory MiB |\n|---|---|");
+  for (std::size_t p = 0; p < passes.size(); ++p) fmt::print("---|---|---|");
+  fmt::print("---|\n");
+  for (const Row& row : rows) fmt::print("{}\n", row.text);
+  fmt::print("\nexposed: mean over ranks; sent, memory: on the busiest rank.\n");
+}
+
+void write_trace(const std::string& path, const std::vector<plan::Plan>& plans,
+                 const std::vector<sim::Timeline>& timelines) {
+  std::vector<sim::TracedPass> traced;
+  for (std::size_t p = 0; p < plans.size(); ++p) traced.push_back({plans[p], timelines[p]});
+  std::ofstream file(path, std::ios::binary);
+  file << sim::to_trace(traced) << '\n';
+  file.close();
+  if (!file) fail<IoError>("simulate: cannot write the trace {}", path);
+}
+
+/// Simulates the passes of one strategy. With a trace the plans are kept whole.
+void run_strategy(const SimulateFlags& flags, const sim::Cluster& cluster) {
+  const plan::Problem of_flags = problem(flags);
+  const plan::Strategy strategy = plan::parse_strategy(flags.strategy);
+  check_legal(of_flags, strategy);
+  const std::int64_t seq = of_flags.mask.q_len();
+  check_fits({.problem = [&](std::int64_t length) { return with_length(flags, length); },
+              .seq = seq,
+              .strategy = strategy,
+              .passes = passes(flags)},
+             cluster);
+  std::vector<plan::Plan> plans;
+  std::vector<sim::Timeline> timelines;
+  const plan::Planner planner(of_flags, strategy);
+  const sim::Record record{.ops = flags.json || !flags.trace.empty(), .flows = flags.json};
+  if (!flags.trace.empty()) plans = lowered_plans(flags);
+  for (const plan::Pass pass : passes(flags)) {
+    timelines.push_back(simulate(planner, pass, cluster, {.record = record}));
+  }
+  if (!flags.trace.empty()) write_trace(flags.trace, plans, timelines);
+  for (const sim::Timeline& timeline : timelines) {
+    if (flags.json) {
+      fmt::print("{}\n", to_json(timeline));
+    } else {
+      print_timeline(of_flags, cluster, timeline);
+    }
+  }
+}
+
+void run(const SimulateFlags& flags) {
+  if (flags.clusters) return print_clusters();
+  if (flags.cluster.empty()) {
+    fail<InvalidArgument>(
+        "--cluster: none given; a preset (`armillary simulate --clusters`) or a .toml file is "
+        "required");
+  }
+  const sim::Cluster cluster = sim::load_cluster(flags.cluster);
+  if (flags.compare) return print_comparison(problem(flags), cluster, passes(flags));
+  run_strategy(flags, cluster);
+}
+
+}  // namespace
+
+void add_simulate(CLI::App& app, int& exit_code) {
+  CLI::App* verb = app.add_subcommand("simulate", "Times of a plan on a described cluster");
+  auto flags = std::make_shared<SimulateFlags>();
+  flags->pass = "both";
+  add_problem_flags(*verb, *flags);
+  verb->add_option("--cluster", flags->cluster, "PRESET, PRESET:nodes=N, or a .toml file")
+      ->check(not_empty());
+  CLI::Option* const json = verb->add_flag(
+      "--json", flags->json, "Timelines as JSON, one object per pass and line, with every op");
+  CLI::Option* const trace =
+      verb->add_option("--trace", flags->trace,
+                       "Write a trace for Perfetto (ui.perfetto.dev) or chrome://tracing")
+          ->check(not_empty());
+  CLI::Option* const compare = verb->add_flag("--compare", flags->compare,
+                                              "A table of the strategies that solve the problem")
+                                   ->excludes(json)
+                                   ->excludes(trace)
+                                   ->excludes("--strategy");
+  verb->add_flag("--clusters", flags->clusters, "All presets")->excludes(json)->excludes(compare);
+  verb->footer(
+      "Examples:\n"
+      "  armillary simulate --clusters\n"
+      "  armillary simulate --cluster c6 --world 8 --seq 65536 --heads 32 --head-dim 128\n"
+      "  armillary simulate --cluster c1 --strategy usp:u=8 --world 64 --seq 524288 --heads 32 "
+      "--head-dim 128 --layout zigzag\n"
+      "  armillary simulate --cluster c3 --compare --world 32 --seq 131072 --heads 32 --kv-heads "
+      "8\n"
+      "  armillary simulate --cluster my.toml --world 4 --trace trace.json");
+  verb->callback([flags, &exit_code] {
+    run(*flags);
+    exit_code = kDone;
+  });
+}
+
+}  // namespace armillary::cli

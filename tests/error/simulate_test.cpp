@@ -1,0 +1,158 @@
+// simulate_test.cpp: the verb `simulate`: its output, and clusters and problems that cannot be
+// used.
+#include <gtest/gtest.h>
+
+#include "tests/error/program.h"
+
+namespace armillary::error {
+namespace {
+
+using testing::AllOf;
+using testing::EndsWith;
+using testing::Eq;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+constexpr const char* kCluster = R"(name = "mine"
+[nodes]
+count = 2
+devices = 2
+[device]
+name = "card"
+memory_GiB = 1
+memory_GBps = 100
+peak_TFLOPs = 10
+[[device.kernel]]
+pass = "both"
+mask = "both"
+head_dim = 64
+dtype = "bf16"
+TFLOPs = 5
+[[link]]
+from = "device"
+to = "switch{n}"
+GBps = 10
+[[link]]
+from = "switch{n}"
+to = "network"
+GBps = 1
+)";
+
+std::string with(const std::string& from, const std::string& to) {
+  std::string text = kCluster;
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+/// Expects that `simulate` refuses a cluster file. The message begins with the place in it.
+void expect_no_cluster(const std::string& text,
+                       const testing::Matcher<const std::string&>& message) {
+  const Folder folder;
+  const std::string path = folder.write("mine.toml", text);
+  expect_error({"simulate", "--cluster", path, "--world", "4"}, message);
+}
+
+TEST(Simulate, PrintsATableJsonAndPresets) {
+  const Folder folder;
+  const std::string path = folder.write("mine.toml", kCluster);
+  const ProgramRun table = run({"simulate", "--cluster", path, "--seq", "1024"});
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.out, AllOf(HasSubstr("ring forward on mine: 4 ranks"),
+                               HasSubstr("ring backward on mine: 4 ranks"),
+                               HasSubstr("exposed messages"), HasSubstr("switch0>network")));
+  const ProgramRun json = run({"simulate", "--cluster", path, "--json", "--pass", "forward"});
+  EXPECT_EQ(json.code, 0) << json.err;
+  EXPECT_THAT(json.out, AllOf(StartsWith("{\"strategy\":\"ring\",\"pass\":\"forward\""),
+                              HasSubstr("\"flows\":[")));
+  const ProgramRun compared =
+      run({"simulate", "--cluster", path, "--compare", "--heads", "4", "--seq", "256"});
+  EXPECT_EQ(compared.code, 0) << compared.err;
+  EXPECT_THAT(compared.out, AllOf(StartsWith("| strategy | total ms | forward ms"),
+                                  HasSubstr("\n| ulysses | "), HasSubstr("\n| tokenring | ")));
+  EXPECT_THAT(run({"simulate", "--clusters"}).out, AllOf(HasSubstr("c1 "), HasSubstr("\nc6 ")));
+}
+
+TEST(Simulate, WritesATrace) {
+  const Folder folder;
+  const std::string path = folder.write("mine.toml", kCluster);
+  const std::string trace = folder.path("trace.json");
+  ASSERT_EQ(run({"simulate", "--cluster", path, "--seq", "64", "--trace", trace}).code, 0);
+  EXPECT_THAT(folder.read("trace.json"), AllOf(HasSubstr("\"traceEvents\":["),
+                                               HasSubstr("\"rank 3\""), HasSubstr("\"ph\":\"X\"")));
+  expect_error({"simulate", "--cluster", path, "--seq", "64", "--trace", folder.path("no/t.json")},
+               EndsWith("/no/t.json"));
+}
+
+TEST(SimulateError, ClustersThatDoNotExist) {
+  expect_error({"simulate"}, StartsWith("--cluster: none given; a preset"));
+  expect_error({"simulate", "--cluster", "c66"},
+               AllOf(StartsWith("cluster: preset 'c66' does not exist; astra-sim-hgx-h100, b200, "),
+                     HasSubstr(" or a .toml file is required; nearest: c6")));
+  expect_error({"simulate", "--cluster", "none.toml"},
+               Eq("cluster: 'none.toml' does not exist; a TOML file or the name of a preset is "
+                  "required"));
+  expect_error({"simulate", "--cluster", "c1:nodes=0"}, HasSubstr("nodes"));
+  expect_error({"simulate", "--cluster", "c1:nods=2"}, HasSubstr("nods"));
+}
+
+TEST(SimulateError, ClustersThatAreMalformed) {
+  expect_no_cluster("name = ", HasSubstr("TOML is required"));
+  expect_no_cluster(with("memory_GiB", "memry_GiB"),
+                    HasSubstr("mine.toml:5: device.memory_GiB is missing; this key is required"));
+  expect_no_cluster(with("peak_TFLOPs = 10", "peak_TFLOPs = 10\nlunch_us = 1"),
+                    AllOf(HasSubstr("mine.toml:10: device.lunch_us is not a known key"),
+                          EndsWith("nearest: launch_us")));
+  expect_no_cluster(with("GBps = 10\n", "GBps = 0\n"),
+                    EndsWith("link.GBps is 0; a number above 0 is required"));
+  expect_no_cluster(with("GBps = 10\n", "GBps = -1.5\n"),
+                    EndsWith("link.GBps is -1.5; a number above 0 is required"));
+  expect_no_cluster(with("GBps = 10\n", "GBps = inf\n"), HasSubstr("link.GBps is inf"));
+  expect_no_cluster(with("GBps = 10\n", "GBps = 'x'\n"), HasSubstr("link.GBps is 'x'"));
+  expect_no_cluster(with("count = 2", "count = 2.5"),
+                    HasSubstr("nodes.count is 2.5; a whole number"));
+  expect_no_cluster(with("pass = \"both\"", "pass = \"bth\""), EndsWith("nearest is 'both'"));
+  expect_no_cluster(with("[device]", "[device]\nlike = \"a100\""), EndsWith("nearest: a10"));
+  expect_no_cluster(with("switch{n}\"\nGBps = 10", "switch{x}\"\nGBps = 10"),
+                    HasSubstr("'switch{x}' given; {n}, {i} or {j} is required"));
+}
+
+TEST(SimulateError, DevicesThatNoLinkReaches) {
+  expect_no_cluster(with("to = \"network\"", "to = \"network{n}\""),
+                    Eq("cluster mine: no link leads from device 0 to device 2 (node 1); links that "
+                       "connect all devices are required"));
+}
+
+TEST(SimulateError, MoreRanksThanDevices) {
+  expect_error({"simulate", "--cluster", "c6", "--world", "9"},
+               Eq("cluster c6: 9 ranks given; at most its 8 devices (1 nodes of 8) are required; "
+                  "nearest: c6:nodes=2"));
+}
+
+TEST(SimulateError, ADtypeWithoutAKernel) {
+  expect_error({"simulate", "--cluster", "c6", "--dtype", "fp64"},
+               Eq("cluster: device A100-SXM-80GB has no kernel curve for fp64; bf16 is required"));
+}
+
+TEST(SimulateError, AProblemThatDoesNotFit) {
+  const Folder folder;
+  const std::string path = folder.write("mine.toml", kCluster);
+  const auto simulate = [&](const std::string& seq) {
+    return std::vector<std::string>{"simulate", "--cluster", path, "--mask", "full", "--seq", seq};
+  };
+  const ProgramRun result = run(simulate("4194304"));
+  EXPECT_EQ(result.code, 2);
+  EXPECT_EQ(result.out, "");
+  const std::string before = "GiB, has 1.00, the longest sequence that fits is ";
+  ASSERT_THAT(result.err, AllOf(StartsWith("armillary: ring on mine: 4194304 tokens: does not fit: "
+                                           "needs "),
+                                HasSubstr(before)));
+  // The answer is exact: one token more does not fit.
+  const std::int64_t fits = std::stoll(result.err.substr(result.err.find(before) + before.size()));
+  EXPECT_EQ(run(simulate(std::to_string(fits))).code, 0);
+  EXPECT_EQ(run(simulate(std::to_string(fits + 4))).code, 2);
+}
+
+}  // namespace
+}  // namespace armillary::error
