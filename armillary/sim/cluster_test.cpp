@@ -21,7 +21,7 @@ TEST(Presets, AllAreConnectedClusters) {
   }
 }
 
-// Sizes of ../shared validation data: nodes, devices of a node.
+// Nodes, and devices of a node, as the papers state them.
 TEST(Presets, HaveTheSizesOfTheirSources) {
   const auto size = [](const std::string& name) {
     const Cluster cluster = load_cluster(name);
