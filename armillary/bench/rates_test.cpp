@@ -109,8 +109,8 @@ TEST(LayerRate, SidesAreThoseOfItsHeader) {
   }
 }
 
-// Compute alone has the kernel calls of the layer, messages alone have none: 16 times the pairs
-// take longer, 4 times the bytes hardly.
+// Compute alone has the kernel calls of the layer, messages alone have none. The bounds are wide,
+// as other tests run beside this one.
 TEST(OverlapRate, PartsOfALayer) {
   OverlapRate rate({.layer = {.head_dim = 64,
                               .tokens = 1024,
@@ -119,12 +119,12 @@ TEST(OverlapRate, PartsOfALayer) {
                               .world = 2,
                               .strategies = {"ring", "tokenring"}},
                     .ranks_per_node = 1});
-  const TurnSummary turns = take_turns(rate.sides(), {.seconds = 0, .least = 5});
+  const TurnSummary turns = take_turns(rate.sides(), {.seconds = 0, .least = 7});
   for (const std::string strategy : {"ring", "tokenring"}) {
     for (const std::string pass : kPassNames) {
       const double whole = turns.leasts.at(strategy + " " + pass);
-      EXPECT_GT(turns.leasts.at(strategy + " compute " + pass), 0.3 * whole) << strategy << pass;
-      EXPECT_LT(turns.leasts.at(strategy + " messages " + pass), 0.7 * whole) << strategy << pass;
+      EXPECT_GT(turns.leasts.at(strategy + " compute " + pass), 0.15 * whole) << strategy << pass;
+      EXPECT_LT(turns.leasts.at(strategy + " messages " + pass), 0.85 * whole) << strategy << pass;
     }
   }
 }
