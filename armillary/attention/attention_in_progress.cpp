@@ -5,10 +5,12 @@
 // so gradients reach those three although k and v were fed before.
 #include "armillary/attention/attention_in_progress.h"
 
+#include <ATen/FuncTorchTLS.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <string>
@@ -50,9 +52,18 @@ std::unique_ptr<runtime::Execution> finished_run(AttentionCall& call, const at::
   return call.end();
 }
 
+/// Results of a finished run: out, then log-sum-exp and largest logits if they were asked for.
+variable_list results_of(const AttentionCall& call, const runtime::Execution& run) {
+  variable_list results{run.output(plan::Tensor::Out)};
+  if (call.programs->forward->problem.return_lse) {
+    results.push_back(run.output(plan::Tensor::Lse));
+  }
+  if (call.options.max_logit) results.push_back(max_over_ranks(run.max_logit(), *call.comm));
+  return results;
+}
+
 /// The node of the autograd graph. Inputs: q, k, v, then the sinks if there are any. K and V were
-/// fed before; they are inputs for their gradients. Outputs: out, then log-sum-exp and largest
-/// logits if they were asked for.
+/// fed before; they are inputs for their gradients. Outputs: results_of().
 class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
  public:
   static variable_list forward(AutogradContext* ctx, at::TensorList qkv,
@@ -60,13 +71,7 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
                                const c10::intrusive_ptr<AttentionCall>& call) {
     std::unique_ptr<runtime::Execution> taken = finished_run(*call, qkv.front());
     const runtime::Execution& run = *taken;
-    variable_list results{run.output(plan::Tensor::Out)};
-    if (call->programs->forward->problem.return_lse) {
-      results.push_back(run.output(plan::Tensor::Lse));
-    }
-    if (call->options.max_logit) {
-      results.push_back(max_over_ranks(run.max_logit(), *call->comm));
-    }
+    variable_list results = results_of(*call, run);
     ctx->mark_non_differentiable({results.begin() + 1, results.end()});
 
     // Keep what backward needs, and give the execution and its slots to the next call.
@@ -108,6 +113,16 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     return results;
   }
 };
+
+/// Whether AttentionFunction has to know of the call: autograd follows one of its inputs, or a
+/// transform of autograd is active, which refuses nodes like this one.
+bool needs_node(at::TensorList qkv, const std::optional<at::Tensor>& sinks_H) {
+  const auto is_followed = [](const at::Tensor& x) {
+    return (at::GradMode::is_enabled() && x.requires_grad()) || x._fw_grad(/*level=*/0).defined();
+  };
+  return std::ranges::any_of(qkv, is_followed) || (sinks_H && is_followed(*sinks_H)) ||
+         at::functorch::functorchTLSAccessor() != nullptr;
+}
 
 /// Whether both show the same elements of the same storage; their graphs may differ.
 bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
@@ -217,23 +232,27 @@ struct AttentionInProgress::State {
     call->agree();
     if (!this->k_BLGD.defined()) feed(plan::Tensor::K, k_BLGD);
     if (!this->v_BLGE.defined()) feed(plan::Tensor::V, v_BLGE);
-    if (kind == CallKind::Keep) return finish_keep(q_BLHD);
     const at::Tensor qkv[] = {q_BLHD, k_BLGD, v_BLGE};
-    const variable_list results = AttentionFunction::apply(at::TensorList(qkv), sinks_H, call);
+    if (kind == CallKind::Keep || !needs_node(qkv, sinks_H)) return finish_without_node(q_BLHD);
+    return named(AttentionFunction::apply(at::TensorList(qkv), sinks_H, call));
+  }
+
+  /// The end of a call whose results have no gradient.
+  AttentionResults finish_without_node(const at::Tensor& q_BLHD) const {
+    const at::NoGradGuard no_grad;
+    std::unique_ptr<runtime::Execution> run = finished_run(*call, q_BLHD);
+    AttentionResults results = named(results_of(*call, *run));
+    if (kind == CallKind::Keep) {
+      results.kept = {run->saved(plan::Tensor::Out), run->saved(plan::Tensor::Lse)};
+    }
+    call->context->executions().give_back(std::move(run));
+    return results;
+  }
+
+  AttentionResults named(const variable_list& results) const {
     return {.out_BLHE = results[0],
             .lse_BLH = kind == CallKind::AttentionLse ? results[1] : at::Tensor(),
             .max_logit_H = call->options.max_logit ? results[2] : at::Tensor()};
-  }
-
-  /// The end of a call without a graph.
-  AttentionResults finish_keep(const at::Tensor& q_BLHD) const {
-    const at::NoGradGuard no_grad;
-    std::unique_ptr<runtime::Execution> run = finished_run(*call, q_BLHD);
-    AttentionResults results{
-        .out_BLHE = run->output(plan::Tensor::Out),
-        .kept = {run->saved(plan::Tensor::Out), run->saved(plan::Tensor::Lse)}};
-    call->context->executions().give_back(std::move(run));
-    return results;
   }
 
   void check_runs() const {
