@@ -116,13 +116,14 @@ void Agreement::wait() {
 }
 
 bool Agreement::opens_within(double seconds) {
+  if (is_open()) return true;  // without a look at the clock
   const auto begin = std::chrono::steady_clock::now();
   const std::chrono::duration<double> most(seconds);
-  while (!is_open()) {
-    if (std::chrono::steady_clock::now() - begin > most) return false;
+  do {
     std::this_thread::yield();
-  }
-  return true;
+    if (is_open()) return true;
+  } while (std::chrono::steady_clock::now() - begin <= most);
+  return false;
 }
 
 }  // namespace armillary::attention
