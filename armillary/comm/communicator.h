@@ -28,7 +28,7 @@
 #include <span>
 #include <string>
 #include <typeindex>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "armillary/comm/strided.h"
@@ -169,9 +169,12 @@ class Communicator {
   /// when it is first asked for and dies with the communicator.
   template <class T>
   T& attachment() {
-    std::shared_ptr<void>& found = attachments_[typeid(T)];
-    if (!found) found = std::make_shared<T>();
-    return *static_cast<T*>(found.get());
+    for (const auto& [type, object] : attachments_) {
+      if (type == typeid(T)) return *static_cast<T*>(object.get());
+    }
+    const auto made = std::make_shared<T>();
+    attachments_.emplace_back(typeid(T), made);
+    return *made;
   }
 
   /// @throws CommError as said above if the group has failed; else does nothing. It makes no
@@ -212,7 +215,8 @@ class Communicator {
   int lanes_;
   double timeout_s_;
   std::unique_ptr<Collectives> collectives_;  ///< Made when it is first asked for.
-  std::unordered_map<std::type_index, std::shared_ptr<void>> attachments_;
+  /// By type. A list, because there are few, and every call of attention looks for them.
+  std::vector<std::pair<std::type_index, std::shared_ptr<void>>> attachments_;
 };
 
 }  // namespace armillary::comm
