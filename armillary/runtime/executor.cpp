@@ -181,7 +181,7 @@ void Execution::release_tiles() {
   placed_ = false;
   zero_copy_.release();
   for (std::size_t t = 0; t < tiles_.size(); ++t) {
-    if (in_slot(t)) continue;
+    if (!tiles_[t].defined()) continue;
     tiles_[t] = at::Tensor();
     bound_tensors_.drop(static_cast<int>(t));
   }
@@ -189,7 +189,9 @@ void Execution::release_tiles() {
 
 at::Tensor Execution::release() {
   release_tiles();
-  for (std::size_t t = 0; t < tiles_.size(); ++t) bound_tensors_.drop(static_cast<int>(t));
+  for (std::size_t t = 0; t < tiles_.size(); ++t) {
+    if (in_slot(t)) bound_tensors_.drop(static_cast<int>(t));
+  }
   options_.sinks_H = at::Tensor();
   options_.score.alibi_slopes_H = at::Tensor();
   dsinks_H_ = at::Tensor();
