@@ -1,8 +1,8 @@
 // attention_in_progress.cpp: begin, feed and finish of a call, and its place in the autograd graph.
 //
-// State holds the call and drives its run: tensors are fed to the execution detached, as soon as
-// they are given. AttentionFunction enters the graph only at the end of finish, with q, k and v,
-// so gradients reach those three although k and v were fed before.
+// State holds the call and drives its run: tensors are fed to the execution as soon as they are
+// given, in no-grad mode. AttentionFunction enters the graph only at the end of finish, with q, k
+// and v, so gradients reach those three although k and v were fed before.
 #include "armillary/attention/attention_in_progress.h"
 
 #include <ATen/FuncTorchTLS.h>
@@ -47,7 +47,7 @@ constexpr plan::Tensor kSaved[] = {plan::Tensor::Q, plan::Tensor::K, plan::Tenso
 
 /// Feeds q, the last input, runs the call to its end and takes the execution out of it.
 std::unique_ptr<runtime::Execution> finished_run(AttentionCall& call, const at::Tensor& q_BLHD) {
-  call.run->feed(plan::Tensor::Q, q_BLHD.detach());
+  call.run->feed(plan::Tensor::Q, q_BLHD);
   call.run->finish();
   return call.end();
 }
