@@ -175,7 +175,7 @@ runtime::ExecutionOptions AttentionCall::options_with(
 void AttentionCall::start(const std::shared_ptr<const runtime::CompiledProgram>& program,
                           const std::optional<at::Tensor>& sinks_H) {
   runtime::ExecutionOptions with = options_with(sinks_H);
-  with.gate = agreement.get();
+  with.gate = &*agreement;
   run = context->executions().take(program, *comm, std::move(with));
   context->set_busy(true);
 }
@@ -247,7 +247,7 @@ c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionSha
   }
 
   // Tell the next rank.
-  call->agreement = std::make_unique<Agreement>(
+  call->agreement.emplace(
       comm,
       CallRequest{.call = kNames[static_cast<std::size_t>(kind)],
                   .key = recent.key,

@@ -30,7 +30,7 @@ struct AttentionCall : torch::CustomClassHolder {
   runtime::Context* context = nullptr;      ///< Device and execution pool, kept with `comm`.
   runtime::ExecutionOptions options;        ///< Without sinks: a parameter, which the graph holds.
   std::string proofs;                       ///< Folder of recorded proofs; empty for none.
-  std::unique_ptr<Agreement> agreement;     ///< Gate of the run; null once the call has ended.
+  std::optional<Agreement> agreement;       ///< Gate of the run; none once the call has ended.
   bool may_run = false;                     ///< The programs are proved in this group.
   std::unique_ptr<runtime::Execution> run;  ///< Forward or replay; null unless in progress.
 
