@@ -121,13 +121,13 @@ class DamagedFile : public testing::Test {
 
 TEST_F(DamagedFile, IsRefused) {
   EXPECT_EQ(error(), "no error");
-  write_at(kFirstRecord + offsetof(Record, kind), "\x7f");
+  write_at(kFirstRecord + offsetof(Record, op) + offsetof(StartedOp, kind), "\x7f");
   EXPECT_THAT(error(), HasSubstr("rank-0000.bin is damaged at byte 3584; a flight file as it was "
                                  "written is required"));
-  write_at(kFirstRecord + offsetof(Record, kind), "\x01");
-  write_at(kFirstRecord + offsetof(Record, peer), "\x02");
+  write_at(kFirstRecord + offsetof(Record, op) + offsetof(StartedOp, kind), "\x01");
+  write_at(kFirstRecord + offsetof(Record, op) + offsetof(StartedOp, peer), "\x02");
   EXPECT_THAT(error(), HasSubstr("is damaged at byte 3584"));
-  write_at(kFirstRecord + offsetof(Record, peer), "\x01");
+  write_at(kFirstRecord + offsetof(Record, op) + offsetof(StartedOp, peer), "\x01");
   EXPECT_EQ(error(), "no error");
   write_at(kEndingAt * kWordBytes, "\x09");
   EXPECT_THAT(error(), HasSubstr("is damaged at byte 320"));
@@ -136,8 +136,8 @@ TEST_F(DamagedFile, IsRefused) {
 }
 
 TEST_F(DamagedFile, OfAnotherVersion) {
-  write_at(offsetof(Identity, format_version), "\x02");
-  EXPECT_THAT(error(), HasSubstr("has format version 2; 1 is required, that of this program"));
+  write_at(offsetof(Identity, format_version), "\x03");
+  EXPECT_THAT(error(), HasSubstr("has format version 3; 2 is required, that of this program"));
 }
 
 TEST_F(DamagedFile, OfAnotherProgram) {

@@ -18,6 +18,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "armillary/plan/plan.h"
@@ -26,7 +27,7 @@
 namespace armillary::recorder {
 
 inline constexpr std::uint64_t kMagic = 0x544847494c465241;  ///< "ARFLIGHT"
-inline constexpr std::uint32_t kFormatVersion = 1;
+inline constexpr std::uint32_t kFormatVersion = 2;
 
 using Word = std::uint64_t;
 
@@ -51,17 +52,21 @@ struct Identity {
 
 inline constexpr int kStatusesKept = 16;
 
+/// The call that began last. A word, so that an op copies it in one piece.
+struct CallNumber {
+  std::int32_t number = 0;  ///< In the step, from 1.
+  std::int32_t pass = 0;    ///< A plan::Pass.
+};
+
 /// Work of the rank outside of single ops, from `time_ns` on. Earlier ones are kept because a rank
 /// that comes too late still goes on for some statuses before it hears that the group has failed.
 struct Status {
   Word stamp = 0;
   std::int64_t time_ns = 0;
   std::int64_t step = 0;
-  std::int32_t call = 0;
+  CallNumber call{};
   std::int32_t activity_number = 0;  ///< In the step, from 1.
-  std::uint8_t pass = 0;
-  std::uint8_t collective = 0;  ///< Activity::collective
-  std::array<std::uint8_t, 6> unused{};
+  std::int32_t collective = 0;       ///< Activity::collective
   std::int64_t activity_since_ns = 0;
   std::int64_t activity_bytes = 0;
   Text<48> strategy{};
@@ -92,15 +97,8 @@ struct Record {
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;  ///< Stored before the stamp becomes Done; not read before.
   std::int64_t step = 0;
-  std::int64_t bytes = 0;
-  std::int32_t call = 0;
-  std::int32_t index = 0;
-  std::int32_t plan_step = 0;
-  std::int32_t peer = 0;
-  std::int16_t lane = 0;
-  std::uint8_t pass = 0;
-  std::uint8_t kind = 0;
-  std::int32_t unused = 0;
+  CallNumber call{};
+  StartedOp op{};
 };
 static_assert(sizeof(Record) == 64);
 
@@ -132,8 +130,12 @@ inline Word load(const Word& word) {
 template <class T>
 void store_words(Word* to, const T& value, std::size_t first = 0) {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % kWordBytes == 0);
-  const auto words = std::bit_cast<std::array<Word, kWordsOf<T>>>(value);
-  for (std::size_t i = first; i < words.size(); ++i) store(to[i], words[i]);
+  const auto* const from = reinterpret_cast<const std::byte*>(&value);
+  for (std::size_t i = first; i < kWordsOf<T>; ++i) {
+    Word word = 0;
+    std::memcpy(&word, from + i * kWordBytes, kWordBytes);
+    store(to[i], word);
+  }
 }
 
 template <class T>

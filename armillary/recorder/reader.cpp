@@ -104,6 +104,10 @@ class FlightReader {
                   path_, word * kWordBytes);
   }
 
+  plan::Pass pass_of(const CallNumber& call, std::size_t word) const {
+    return checked(static_cast<std::uint64_t>(call.pass), plan::Pass::Replay, word);
+  }
+
   void read_identity() {
     const auto identity = load_words<Identity>(file_.words());
     if (identity.magic != kMagic) {
@@ -137,8 +141,8 @@ class FlightReader {
       works.push_back({status->stamp,
                        {.since_ns = status->time_ns,
                         .step = status->step,
-                        .call = status->call,
-                        .pass = checked(status->pass, plan::Pass::Replay, at),
+                        .call = status->call.number,
+                        .pass = pass_of(status->call, at),
                         .strategy = text_of(status->strategy),
                         .activity = text_of(status->activity),
                         .activity_number = status->activity_number,
@@ -174,19 +178,15 @@ class FlightReader {
     const std::optional<Record> record = stable<Record>(at);
     if (!record || state_of(record->stamp) == RecordState::Unused) return;
     const bool done = state_of(record->stamp) == RecordState::Done;
+    checked(static_cast<std::uint64_t>(record->op.kind), plan::OpKind::AttendGradAll, at);
     flight_.ops.push_back({.number = record->stamp >> 2,
                            .done = done,
                            .start_ns = record->start_ns,
                            .end_ns = done ? record->end_ns : 0,
                            .step = record->step,
-                           .call = record->call,
-                           .pass = checked(record->pass, plan::Pass::Replay, at),
-                           .op = {.kind = checked(record->kind, plan::OpKind::AttendGradAll, at),
-                                  .lane = record->lane,
-                                  .plan_step = record->plan_step,
-                                  .index = record->index,
-                                  .peer = record->peer,
-                                  .bytes = record->bytes}});
+                           .call = record->call.number,
+                           .pass = pass_of(record->call, at),
+                           .op = record->op});
     const RecordedOp& op = flight_.ops.back();
     if (op.is_message() && (op.op.peer < 0 || op.op.peer >= flight_.world)) damaged(at);
   }

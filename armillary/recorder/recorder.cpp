@@ -35,10 +35,6 @@ std::int64_t now_ns() {
       .count();
 }
 
-std::int64_t monotonic_ns() {
-  return now_ns<std::chrono::steady_clock>();
-}
-
 /// Cuts the text so that a zero byte fits behind it.
 template <std::size_t kBytes>
 void assign(Text<kBytes>& to, std::string_view text) {
@@ -86,6 +82,10 @@ Word* map_new_file(const std::string& path) {
 }
 
 }  // namespace
+
+std::int64_t monotonic_ns() noexcept {
+  return now_ns<std::chrono::steady_clock>();
+}
 
 std::string flight_path(const std::string& run_folder, int rank) {
   return (fs::path(run_folder) / "flight" / fmt::format("rank-{:04}.bin", rank)).string();
@@ -149,7 +149,7 @@ Recorder::~Recorder() = default;
 
 void Recorder::begin_step(std::int64_t step) noexcept {
   mapping_->status.step = step;
-  mapping_->status.call = 0;
+  mapping_->status.call = {};
   mapping_->status.activity_number = 0;
   mapping_->publish_status(monotonic_ns());
 }
@@ -164,35 +164,27 @@ void Recorder::set_activity(const Activity& activity) noexcept {
   mapping_->publish_status(status.activity_since_ns);
 }
 
-void Recorder::begin_call(std::string_view strategy, plan::Pass pass) noexcept {
+void Recorder::begin_call(std::string_view strategy, plan::Pass pass, std::int64_t at_ns) noexcept {
   Status& status = mapping_->status;
-  ++status.call;
-  status.pass = static_cast<std::uint8_t>(pass);
+  status.call = {.number = status.call.number + 1, .pass = static_cast<std::int32_t>(pass)};
   assign(status.strategy, strategy);
-  mapping_->publish_status(monotonic_ns());
+  mapping_->publish_status(at_ns);
 }
 
-std::uint64_t Recorder::start(const StartedOp& op) noexcept {
+std::uint64_t Recorder::start(const StartedOp& op, std::int64_t at_ns) noexcept {
   const std::uint64_t number = next_++;
-  const Record record{.start_ns = monotonic_ns(),
-                      .step = mapping_->status.step,
-                      .bytes = op.bytes,
-                      .call = mapping_->status.call,
-                      .index = op.index,
-                      .plan_step = op.plan_step,
-                      .peer = op.peer,
-                      .lane = static_cast<std::int16_t>(op.lane),
-                      .pass = mapping_->status.pass,
-                      .kind = static_cast<std::uint8_t>(op.kind)};
-  mapping_->publish(mapping_->record(number), record, number);
+  const Status& status = mapping_->status;
+  mapping_->publish(mapping_->record(number),
+                    Record{.start_ns = at_ns, .step = status.step, .call = status.call, .op = op},
+                    number);
   return number;
 }
 
-void Recorder::done(std::uint64_t op) noexcept {
+void Recorder::done(std::uint64_t op, std::int64_t at_ns) noexcept {
   if (op + kOpsKept < next_) return;
   // Readers look at the end only in a record that is done, so one word can be stored after another.
   Word* const words = mapping_->record(op);
-  store(words[offsetof(Record, end_ns) / kWordBytes], static_cast<Word>(monotonic_ns()));
+  store(words[offsetof(Record, end_ns) / kWordBytes], static_cast<Word>(at_ns));
   store(words[0], stamp_of(op, RecordState::Done));
 }
 

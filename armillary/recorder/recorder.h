@@ -6,7 +6,8 @@
 //   trainer   --step, activity------>     |
 //   attention --begin_call---------->     '-- pages of the file: they outlive the process
 //
-// Cost: some stores and one look at the clock an op; no system call, no allocation.
+// Cost: some stores an op, and a look at the clock for each time in which work was done; no system
+// call, no allocation.
 #pragma once
 
 #include <cstdint>
@@ -21,17 +22,22 @@ namespace armillary::recorder {
 
 inline constexpr int kOpsKept = 1000;  ///< A new op takes the place of the op 1,000 before it.
 
+/// Nanoseconds of the monotonic clock, which is that of all times of a recorder.
+std::int64_t monotonic_ns() noexcept;
+
 /// `<run folder>/flight/rank-0003.bin`; more digits from rank 10,000 on.
 std::string flight_path(const std::string& run_folder, int rank);
 
-/// An op as it is recorded when it starts.
+/// An op as it is recorded when it starts. Its bytes are copied into the file, so it has no
+/// padding.
 struct StartedOp {
   plan::OpKind kind = plan::OpKind::Attend;
-  int lane = 0;  ///< At most 32767.
-  int plan_step = 0;
-  int index = 0;  ///< Place in the program of the rank.
+  std::uint8_t unused = 0;
+  std::int16_t lane = 0;
+  std::int32_t plan_step = 0;
+  std::int32_t index = 0;  ///< Place in the program of the rank.
   /// The other rank of a message, and its bytes. Other ops have -1 and 0.
-  int peer = -1;
+  std::int32_t peer = -1;
   std::int64_t bytes = 0;
 };
 
@@ -91,14 +97,22 @@ class Recorder {
   void set_activity(const Activity& activity) noexcept;
   /// A pass of a layer begins: its number in the step, from 1, is one more than that of the call
   /// before. `strategy` keeps 47 bytes.
-  void begin_call(std::string_view strategy, plan::Pass pass) noexcept;
+  void begin_call(std::string_view strategy, plan::Pass pass) noexcept {
+    begin_call(strategy, pass, monotonic_ns());
+  }
 
   // Ops of the call that began last.
 
   /// Returns the number of the op, for done().
-  std::uint64_t start(const StartedOp& op) noexcept;
+  std::uint64_t start(const StartedOp& op) noexcept { return start(op, monotonic_ns()); }
   /// Does nothing if another op has taken the place of this one.
-  void done(std::uint64_t op) noexcept;
+  void done(std::uint64_t op) noexcept { done(op, monotonic_ns()); }
+
+  /// The same, at a time of monotonic_ns(): one look at the clock serves events with nothing
+  /// between them.
+  void begin_call(std::string_view strategy, plan::Pass pass, std::int64_t at_ns) noexcept;
+  std::uint64_t start(const StartedOp& op, std::int64_t at_ns) noexcept;
+  void done(std::uint64_t op, std::int64_t at_ns) noexcept;
 
   /// The rank waits from now on, until resume(). A rank that waits for messages waits for all that
   /// are started and not done.

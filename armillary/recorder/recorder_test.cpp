@@ -169,7 +169,7 @@ TEST(Recorder, AnOlderFileIsReplaced) {
 /// Every value of an op follows from its index, so a mixture of two ops shows.
 StartedOp op_with(int index) {
   return {.kind = OpKind::Send,
-          .lane = index % 7,
+          .lane = static_cast<std::int16_t>(index % 7),
           .plan_step = index + 1,
           .index = index,
           .peer = index % 3,

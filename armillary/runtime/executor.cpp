@@ -336,6 +336,7 @@ void Execution::advance() {
 /// borrowed tiles that have been read are given back: the run of their sender cannot end until
 /// then.
 void Execution::advance_all() {
+  recorded_.time_passed();  // the caller worked, or this rank waited
   while (start_ready() || collect_done())
     zero_copy_.give_back_read(complete_, *comm_, bound_tensors_);
 }

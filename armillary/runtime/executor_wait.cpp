@@ -75,6 +75,7 @@ void Execution::start(const Batch& batch) {
   const int op = batch.ops[0];
   recorded_.started(op);
   EventHandle event = device().start(batch.lane, *this, op);
+  recorded_.time_passed();
   if (event == nullptr) {
     complete_[op] = true;
     recorded_.done(op);
@@ -111,6 +112,7 @@ void Execution::start_messages(const Batch& batch) {
   // requests_[i] belongs to in_flight_[i].
   requests_.resize(in_flight_.size());
   comm_->start(messages_, std::span(requests_).last(messages_.size()));
+  recorded_.time_passed();
   messages_.clear();  // they own tiles that peers borrow
 }
 

@@ -10,36 +10,50 @@
 namespace armillary::runtime {
 
 /// Between an execution and its recorder. Without a recorder every function is one comparison.
+///
+/// Events with nothing between them happen at the same time, so they share a look at the clock: the
+/// end of an op and the start of the next, the messages of a batch.
 class RecordedOps {
  public:
-  /// A run begins. Both arguments must outlive it; `recorder` may be null.
+  /// A run begins. Both arguments must outlive it, and `compiled` is always the same; `recorder`
+  /// may be null.
   void begin(recorder::Recorder* recorder, const CompiledProgram& compiled) {
     recorder_ = recorder;
     if (recorder == nullptr) return;
-    compiled_ = &compiled;
-    numbers_.resize(compiled.ops.size());
-    recorder->begin_call(compiled.strategy, compiled.pass);
+    if (ops_.empty()) describe(compiled);
+    recorder->begin_call(compiled.strategy, compiled.pass, look());
   }
 
   void started(int op) {
     if (recorder_ == nullptr) return;
-    const CompiledOp& compiled = compiled_->ops[op];
-    numbers_[op] = recorder_->start({.kind = compiled.op->kind,
-                                     .lane = compiled.op->lane,
-                                     .plan_step = compiled.op->step,
-                                     .index = op,
-                                     .peer = compiled.op->peer,
-                                     .bytes = compiled.bytes});
+    numbers_[op] = recorder_->start(ops_[op], at_ns_ != 0 ? at_ns_ : look());
+  }
+  void done(int op) {
+    if (recorder_ == nullptr) return;
+    recorder_->done(numbers_[op], at_ns_ != 0 ? at_ns_ : look());
   }
 
-  void done(int op) {
-    if (recorder_ != nullptr) recorder_->done(numbers_[op]);
-  }
+  /// Work was done, or may have been, since the last event.
+  void time_passed() { at_ns_ = 0; }
 
  private:
+  void describe(const CompiledProgram& compiled) {
+    numbers_.resize(compiled.ops.size());
+    for (const CompiledOp& op : compiled.ops) {
+      ops_.push_back({.kind = op.op->kind,
+                      .lane = static_cast<std::int16_t>(op.op->lane),
+                      .plan_step = op.op->step,
+                      .index = static_cast<std::int32_t>(ops_.size()),
+                      .peer = op.op->peer,
+                      .bytes = op.bytes});
+    }
+  }
+  std::int64_t look() { return at_ns_ = recorder::monotonic_ns(); }
+
   recorder::Recorder* recorder_ = nullptr;
-  const CompiledProgram* compiled_ = nullptr;  ///< null before the first run that is recorded
-  std::vector<std::uint64_t> numbers_;         ///< by op: its number in the recorder
+  std::int64_t at_ns_ = 0;                ///< time of the last event; 0 if it has passed
+  std::vector<recorder::StartedOp> ops_;  ///< empty before the first run that is recorded
+  std::vector<std::uint64_t> numbers_;    ///< by op: its number in the recorder
 };
 
 }  // namespace armillary::runtime
