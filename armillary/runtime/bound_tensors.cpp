@@ -8,6 +8,18 @@
 
 namespace armillary::runtime {
 
+// Sets the fields of the tensor in place, because narrow() would create a new one.
+void show(const at::Tensor& tensor, const c10::Storage& storage, at::IntArrayRef sizes,
+          at::IntArrayRef strides, std::int64_t offset) {
+  c10::TensorImpl* const fields = tensor.unsafeGetTensorImpl();
+  fields->set_storage_keep_dtype(storage);
+  if (fields->sizes() == sizes && fields->strides() == strides) {
+    fields->set_storage_offset(offset);
+  } else {
+    fields->set_sizes_and_strides(sizes, strides, offset);
+  }
+}
+
 BoundTensors::BoundTensors(const CompiledProgram& compiled, at::Device place)
     : nothing_(at::empty({0}, at::TensorOptions(at::kByte).device(place))),
       of_tile_(compiled.program.tiles.size()) {
@@ -33,10 +45,7 @@ void BoundTensors::point(int tile, const at::Tensor& memory) {
     sizes[2] = part->view->heads;
     const std::int64_t first =
         part->segment->begin * memory.stride(1) + part->view->first_head * memory.stride(2);
-    // Sets the fields of the tensor in place, because narrow() would create a new one.
-    c10::TensorImpl* const tensor = part->tensor.unsafeGetTensorImpl();
-    tensor->set_storage_keep_dtype(memory.storage());
-    tensor->set_sizes_and_strides(sizes, memory.strides(), memory.storage_offset() + first);
+    show(part->tensor, memory.storage(), sizes, memory.strides(), memory.storage_offset() + first);
   }
 }
 

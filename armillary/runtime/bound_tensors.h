@@ -15,6 +15,11 @@
 
 namespace armillary::runtime {
 
+/// Lets an existing tensor show a part of `storage`. Sizes and strides that stay as they are, which
+/// is the rule from one layer to the next, are not set again.
+void show(const at::Tensor& tensor, const c10::Storage& storage, at::IntArrayRef sizes,
+          at::IntArrayRef strides, std::int64_t offset);
+
 /// Operands of one program: one tensor for each op, operand and segment. They have no memory until
 /// `point` gives it to them. Threads: one; the device's threads may read them meanwhile.
 class BoundTensors {

@@ -61,12 +61,10 @@ void ZeroCopy::allow(int op, const at::Tensor& memory, comm::Message& message) {
   message.owner = tile.owner;
 }
 
-void ZeroCopy::show(int tile, const c10::Storage& memory, at::IntArrayRef strides,
+void ZeroCopy::bind(int tile, const c10::Storage& memory, at::IntArrayRef strides,
                     std::int64_t begin, BoundTensors& bound_tensors) {
-  const at::Tensor& shown = tiles_[tile].shown;
-  shown.unsafeGetTensorImpl()->set_storage_keep_dtype(memory);
-  shown.unsafeGetTensorImpl()->set_sizes_and_strides(compiled_.shapes[tile], strides, begin);
-  bound_tensors.point(tile, shown);
+  show(tiles_[tile].shown, memory, compiled_.shapes[tile], strides, begin);
+  bound_tensors.point(tile, tiles_[tile].shown);
 }
 
 std::int64_t ZeroCopy::borrow(int op, const comm::Request& request, BoundTensors& bound_tensors) {
@@ -93,7 +91,7 @@ std::int64_t ZeroCopy::borrow(int op, const comm::Request& request, BoundTensors
   // The tile's own memory is remembered, then replaced.
   const at::Tensor& own = bound_tensors.at(op, 0, 0);
   borrowed_.push_back({op, request, own.storage(), own.storage_offset()});
-  show(number, tile.memory, strides, 0, bound_tensors);
+  bind(number, tile.memory, strides, 0, bound_tensors);
   return request->bytes();
 }
 
@@ -116,7 +114,7 @@ void ZeroCopy::give_back_read(const std::vector<bool>& complete, comm::Communica
     const std::vector<std::int64_t>& shape = compiled_.shapes[number];
     c10::SmallVector<std::int64_t, 4> strides(shape.size(), 1);
     for (std::size_t d = shape.size() - 1; d-- > 0;) strides[d] = strides[d + 1] * shape[d + 1];
-    show(number, borrowed.own, strides, borrowed.own_begin, bound_tensors);
+    bind(number, borrowed.own, strides, borrowed.own_begin, bound_tensors);
     tile.shown.unsafeGetTensorImpl()->set_storage_keep_dtype(tile.memory);
     tile.memory.set_data_ptr_noswap(at::DataPtr(nullptr, tile.memory.device()));
     tile.borrowed = false;

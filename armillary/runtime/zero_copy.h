@@ -65,7 +65,7 @@ class ZeroCopy {
     c10::Storage own;
     std::int64_t own_begin;  ///< storage offset of the tile in `own`
   };
-  void show(int tile, const c10::Storage& memory, at::IntArrayRef strides, std::int64_t begin,
+  void bind(int tile, const c10::Storage& memory, at::IntArrayRef strides, std::int64_t begin,
             BoundTensors& bound_tensors);
 
   const CompiledProgram& compiled_;
