@@ -1,3 +1,4 @@
+// XXH3 from the single header of xxHash, compiled into this unit: no library to link.
 #include "armillary/io/content_hash.h"
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@ namespace armillary::io {
 
 std::string content_hash(std::span<const std::byte> bytes) {
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  // The canonical order of digits: the high half first.
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 

@@ -12,6 +12,7 @@ namespace armillary::io {
 /// `xxhash.xxh3_128_hexdigest` of Python gives. It finds damage, not an attacker.
 /// Cost: one pass, about as fast as memory.
 std::string content_hash(std::span<const std::byte> bytes);
+/// The same, of the bytes of a text.
 std::string content_hash(std::string_view text);
 
 }  // namespace armillary::io

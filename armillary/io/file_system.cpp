@@ -42,6 +42,7 @@ class Descriptor {
   int descriptor_;
 };
 
+/// A file that is being written. Errors of close() are not looked at: sync() has seen them.
 class RealFile : public OutputFile {
  public:
   explicit RealFile(std::string path)
@@ -69,6 +70,7 @@ class RealFile : public OutputFile {
   Descriptor file_;
 };
 
+/// The file system of the machine. It has no state.
 class RealFileSystem : public FileSystem {
  public:
   std::unique_ptr<OutputFile> create(const std::string& path) override {
@@ -77,6 +79,7 @@ class RealFileSystem : public FileSystem {
 
   void make_folder(const std::string& path) override {
     if (mkdir(path.c_str(), 0777) == 0) return;
+    // A folder that is there already is as good as a new one; a file of that name is not.
     struct stat status {};
     const int reason = errno;
     if (reason == EEXIST && stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return;
@@ -112,6 +115,7 @@ void make_folders(FileSystem& files, const std::string& path) {
   const fs::path folder(path);
   if (folder.empty() || fs::is_directory(folder, error)) return;
   const fs::path parent = folder.parent_path();
+  // Each new folder is an entry of its parent, and lasts only when the parent is synced.
   if (parent != folder) make_folders(files, parent.string());
   files.make_folder(path);
   files.sync_folder(parent.empty() ? "." : parent.string());
@@ -125,6 +129,8 @@ void write_synced(FileSystem& files, const std::string& path, std::string_view t
 
 void remove_tree(FileSystem& files, const std::string& path) {
   std::error_code error;
+  // Links are removed, not followed. Entries are collected before any of them is removed, because
+  // an iterator over a folder that changes may miss some.
   std::vector<std::string> entries;
   if (fs::is_directory(fs::symlink_status(path, error))) {
     for (fs::directory_iterator entry(path, error), end; !error && entry != end;

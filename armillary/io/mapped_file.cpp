@@ -1,3 +1,4 @@
+// open, fstat, mmap, close: the descriptor is needed for these calls only.
 #include "armillary/io/mapped_file.h"
 
 #include <fcntl.h>
@@ -25,6 +26,7 @@ MappedFile::MappedFile(const char* reader, const std::string& path) {
   // An empty file cannot be mapped, and needs no mapping.
   void* const data =
       size == 0 ? nullptr : mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, /*offset=*/0);
+  // close() may set errno too, so the reason is kept first.
   const std::string reason = std::strerror(errno);
   close(file);
   if (!is_file) refuse("not a file");

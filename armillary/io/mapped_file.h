@@ -1,4 +1,6 @@
 // mapped_file.h: a file as memory, read by the operating system when it is touched.
+//
+// Pages that nobody touches are never read, so opening a large file costs the same as a small one.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +19,7 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
 
+  /// The whole file; empty if the file is. Valid as long as this object.
   std::span<const std::byte> bytes() const { return bytes_; }
 
  private:

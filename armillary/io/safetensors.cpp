@@ -27,6 +27,7 @@ struct DtypeRow {
   std::int64_t bytes;
 };
 
+/// One row for each enumerator, in their order, so that row_of() is an index.
 constexpr std::array kDtypes{
     DtypeRow{TensorDtype::Bool, "BOOL", 1},      DtypeRow{TensorDtype::U8, "U8", 1},
     DtypeRow{TensorDtype::I8, "I8", 1},          DtypeRow{TensorDtype::F8E5M2, "F8_E5M2", 1},
@@ -92,6 +93,7 @@ void write_safetensors(FileSystem& files, const std::string& path, std::vector<T
   SafetensorsHeader header{.metadata = metadata};
   std::int64_t end = 0;
   for (const TensorBytes& tensor : tensors) {
+    // Tensors follow one another: the format allows no gap, and the sort has made each aligned.
     const std::int64_t begin = end;
     end += tensor.info.bytes();
     header.tensors.push_back({.info = tensor.info, .begin = begin, .end = end});
@@ -102,6 +104,7 @@ void write_safetensors(FileSystem& files, const std::string& path, std::vector<T
   std::string front(kLengthBytes, '\0');
   std::memcpy(front.data(), &length, sizeof length);
   front += json;
+  // Values go from the caller's memory to the file, and are on the disk when sync() returns.
   const auto file = files.create(path);
   file->write(std::as_bytes(std::span(front)));
   for (const TensorBytes& tensor : tensors) file->write(tensor.bytes);
@@ -121,6 +124,7 @@ void SafetensorsFile::read_header() {
                   path_, all.size());
   }
   std::memcpy(&length, all.data(), sizeof length);
+  // The length is compared before it is used: a damaged one may be any number.
   const std::uint64_t behind = all.size() - sizeof length;
   if (length > behind || length > kMostHeaderBytes) {
     fail<IoError>(
@@ -133,6 +137,7 @@ void SafetensorsFile::read_header() {
                               static_cast<std::size_t>(length));
   SafetensorsHeader header = parse_header(path_, text, static_cast<std::int64_t>(behind - length));
   metadata_ = std::move(header.metadata);
+  // By name, with offsets that count from the first byte of the file.
   for (PlacedTensor& tensor : header.tensors) {
     places_[tensor.info.name] = {tensors_.size(), data_begin_ + tensor.begin};
     tensors_.push_back(std::move(tensor.info));

@@ -62,6 +62,7 @@ struct TensorBytes {
   std::span<const std::byte> bytes;
 };
 
+/// Texts of the user under "__metadata__", such as {"format": "pt"}; no order is kept.
 using TensorMetadata = std::map<std::string, std::string>;
 
 /// Writes a file and syncs it; its folder is not synced. Tensors lie in the order given, those of
@@ -82,9 +83,11 @@ class SafetensorsFile {
   /// those of the shape.
   explicit SafetensorsFile(std::string path);
 
+  /// As it was given.
   const std::string& path() const { return path_; }
   /// In the order in which they lie in the file.
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
+  /// Empty if the header has none.
   const TensorMetadata& metadata() const { return metadata_; }
 
   /// @throws IoError if there is no tensor of this name.
@@ -103,7 +106,9 @@ class SafetensorsFile {
     std::size_t index = 0;
     std::int64_t offset = 0;
   };
+  /// The lookups by name are made of it. @throws IoError if there is no such tensor.
   const Place& place(const std::string& name) const;
+  /// Reads and checks the header; fills the metadata, the tensors and their places.
   void read_header();
 
   std::string path_;

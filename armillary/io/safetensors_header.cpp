@@ -22,6 +22,7 @@ class HeaderReader {
  public:
   HeaderReader(const std::string& path, std::string_view text) : path_(path), text_(text) {}
 
+  /// The whole reading: fields first, then the order in the data and its cover.
   SafetensorsHeader read(std::int64_t data_bytes) const {
     const Json json = parse();
     SafetensorsHeader header;
@@ -40,6 +41,8 @@ class HeaderReader {
   }
 
  private:
+  /// The text as JSON, refused if a name stands twice in one object: readers would not agree on
+  /// which of the two counts.
   Json parse() const {
     // Names of the objects that are open, the innermost last.
     std::vector<std::set<std::string>> names;
@@ -71,6 +74,7 @@ class HeaderReader {
                   kLengthBytes);
   }
 
+  /// Texts by key; the format allows nothing else.
   TensorMetadata read_metadata(const Json& json) const {
     TensorMetadata metadata;
     if (!json.is_object()) refuse(kMetadata, "is no object; one of texts is required");
@@ -83,6 +87,8 @@ class HeaderReader {
     return metadata;
   }
 
+  /// One tensor: exactly the three fields, each of its type, and offsets of as many bytes as the
+  /// shape has. A field that is unknown may change the meaning of the others, so it is refused.
   PlacedTensor read_tensor(const std::string& name, const Json& json) const {
     if (!json.is_object() || json.size() != 3 || !json.contains("dtype") ||
         !json.contains("shape") || !json.contains("data_offsets")) {
@@ -166,6 +172,7 @@ class HeaderReader {
     }
   }
 
+  /// Byte of the file at which byte `offset` of the data lies.
   std::int64_t file_offset(std::int64_t offset) const {
     return kLengthBytes + static_cast<std::int64_t>(text_.size()) + offset;
   }
@@ -176,6 +183,7 @@ class HeaderReader {
     return found == std::string_view::npos ? 0 : static_cast<std::int64_t>(found);
   }
 
+  /// Fails with the path and the tensor in front of the text.
   [[noreturn]] void refuse(std::string_view tensor, const std::string& text) const {
     fail<IoError>("safetensors: {}: tensor '{}' {}", path_, tensor, text);
   }
@@ -200,6 +208,7 @@ std::string header_text(const SafetensorsHeader& header) {
   } catch (const Json::exception&) {
     fail<InvalidArgument>("safetensors: a name or metadata is not UTF-8; UTF-8 is required");
   }
+  // The length in front has 8 bytes, so a padded JSON leaves the data aligned to 8.
   text.resize(static_cast<std::size_t>(ceil_div(static_cast<std::int64_t>(text.size()), 8) * 8),
               ' ');
   return text;

@@ -11,6 +11,8 @@
 
 namespace armillary::io {
 
+// Errors name the byte of the file, which is 8 + length of the JSON + offset in the data.
+
 /// A tensor of a header: its offsets count from the first byte of the data.
 struct PlacedTensor {
   TensorInfo info;
@@ -18,6 +20,7 @@ struct PlacedTensor {
   std::int64_t end = 0;
 };
 
+/// A whole header: the texts of the user, and every tensor with its place.
 struct SafetensorsHeader {
   TensorMetadata metadata;
   std::vector<PlacedTensor> tensors;  ///< In the order of their data.

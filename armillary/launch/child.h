@@ -1,4 +1,7 @@
 // child.h: a program that this process starts, with pipes for its output. Internal to launch.
+//
+// The kernel signals a child when this process dies, so that no rank is left behind. Output comes
+// through pipes: the launcher puts a name before each line.
 #pragma once
 
 #include <sys/types.h>
@@ -23,7 +26,9 @@ struct Command {
 /// A file descriptor that is closed at the end.
 class Descriptor {
  public:
+  /// No descriptor.
   Descriptor() = default;
+  /// Takes over an open one.
   explicit Descriptor(int number) : number_(number) {}
   Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
   Descriptor& operator=(Descriptor&& other) noexcept {
@@ -32,8 +37,10 @@ class Descriptor {
   }
   ~Descriptor();
 
+  /// The number, or -1.
   int get() const { return number_; }
   bool open() const { return number_ >= 0; }
+  /// Closes it now; nothing if it is closed.
   void close();
 
  private:

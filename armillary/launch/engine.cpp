@@ -1,3 +1,5 @@
+// The choice has two steps: which placement counts (flags before launchers), and which engine
+// (named, or the one of the launcher, or threads). Each refusal says what would be accepted.
 #include "armillary/launch/engine.h"
 
 #include <charconv>
@@ -10,6 +12,7 @@
 namespace armillary::launch {
 namespace {
 
+/// A number that fills the whole text and lies in the range; else the flag is refused by name.
 int whole_number(std::string_view flag, std::string_view text, int least, int most) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -28,9 +31,11 @@ std::optional<Placement> placement_of(const EngineFlags& flags, int world) {
                           flags.rank.empty() ? "not given" : flags.rank,
                           flags.master.empty() ? "not given" : flags.master);
   }
+  // Flags know of no hosts: all ranks count as being on one.
   Placement placement{.world = world, .local_world = world, .launcher = "flags", .engine = "c10d"};
   placement.rank = whole_number("--rank", flags.rank, 0, world - 1);
   placement.local_rank = placement.rank;
+  // The last colon: an IPv6 address has some of its own.
   const std::size_t colon = flags.master.rfind(':');
   if (colon == std::string::npos || colon == 0) {
     fail<InvalidArgument>("--master is '{}'; HOST:PORT is required", flags.master);
@@ -40,6 +45,7 @@ std::optional<Placement> placement_of(const EngineFlags& flags, int world) {
   return placement;
 }
 
+/// The end of a text about processes that nobody started.
 constexpr std::string_view kHowToStart =
     "`armillary launch -n 4 -- VERB ..`, mpirun, srun or torchrun starts them";
 
@@ -82,6 +88,7 @@ EngineChoice choose_engine(const EngineFlags& flags, const std::optional<Placeme
   const Engine engine =
       flags.engine == "auto" ? engine_of(placement, has_mpi) : parse_engine(flags.engine);
 
+  // Threads: one process does the whole run, so several of them would do it several times.
   if (engine == Engine::Threads) {
     if (placement && placement->world > 1) {
       fail<InvalidArgument>(
@@ -96,6 +103,7 @@ EngineChoice choose_engine(const EngineFlags& flags, const std::optional<Placeme
     fail<InvalidArgument>("--engine {} in a process that no launcher started; {}", name_of(engine),
                           kHowToStart);
   }
+  // Processes: each engine needs its own kind of launcher, or its own meeting point.
   if (engine == Engine::Mpi) {
     if (by_flags) {
       fail<InvalidArgument>(
@@ -118,6 +126,7 @@ EngineChoice choose_engine(const EngineFlags& flags, const std::optional<Placeme
         "required, or --rank and --master HOST:PORT",
         placement->launcher);
   }
+  // Last, the sizes: the recipe or the flags ask for one world, the launcher started another.
   if (placement->world != asked.world) {
     fail<InvalidArgument>("{} processes that {} started, and {}; equal numbers are required",
                           placement->world, placement->launcher, asked.where);

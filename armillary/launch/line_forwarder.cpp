@@ -1,3 +1,5 @@
+// Bytes are gathered until a newline comes; prefix, line and newline go out as one text. A write to
+// a pipe of at most 4 KiB is not mixed with those of other processes.
 #include "armillary/launch/line_forwarder.h"
 
 #include <unistd.h>
@@ -11,6 +13,7 @@ namespace armillary::launch {
 
 namespace {
 
+/// A program that writes without newlines must not fill the memory of the launcher.
 constexpr std::size_t kLongestLine = 1 << 16;
 
 }  // namespace
@@ -24,6 +27,7 @@ void LineForwarder::take(std::string_view bytes) {
     if (end == std::string::npos && rest_.size() - begin < kLongestLine) break;
     write_line(std::string_view(rest_).substr(begin, length));
     begin += length;
+    // The newline itself, unless the line was cut before it.
     if (begin == end) ++begin;
   }
   rest_.erase(0, begin);

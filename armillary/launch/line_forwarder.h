@@ -11,6 +11,7 @@ namespace armillary::launch {
 /// several programs do not mix. Threads: one.
 class LineForwarder {
  public:
+  /// `prefix` stands before each line; `to` is a descriptor that stays the caller's.
   LineForwarder(std::string prefix, int to) : prefix_(std::move(prefix)), to_(to) {}
 
   /// Takes the bytes that have come, and writes the lines that are complete. A line above 64 KiB is

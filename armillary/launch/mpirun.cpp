@@ -1,3 +1,5 @@
+// Command lines of the launchers of MPI. Options and variables differ by family, which is read from
+// the launcher's --version.
 #include "armillary/launch/mpirun.h"
 
 #include <signal.h>
@@ -14,6 +16,7 @@
 namespace armillary::launch {
 namespace {
 
+/// Variable by which processes learn the folder of their shared memory.
 constexpr const char* kSegmentsVariable = "ARMILLARY_SEGMENTS";
 
 }  // namespace
@@ -47,6 +50,7 @@ MpiFamily family_of(const std::string& launcher) {
 }
 
 SegmentFolder::SegmentFolder() {
+  // Without a folder MPI takes its own place, and a run that is killed may leave files there.
   std::string path = fmt::format("/dev/shm/armillary-{}-XXXXXX", getpid());
   if (mkdtemp(path.data()) != nullptr) path_ = path;
 }
@@ -71,6 +75,7 @@ Command mpi_command(const std::string& launcher, MpiFamily family, int processes
   if (family == MpiFamily::OpenMpi) {
     // Texts of Open MPI about processes that failed would hide ours.
     for (const char* flag : {"--quiet", "--bind-to", "none"}) command.words.emplace_back(flag);
+    // More ranks than cores, and root as in a container, are legal here; its default refuses them.
     command.variables = {{"OMPI_MCA_rmaps_base_oversubscribe", "1"},
                          {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
                          {"OMPI_ALLOW_RUN_AS_ROOT", "1"},

@@ -73,6 +73,7 @@ class Reader {
  public:
   Reader(const Lookup& lookup, std::string_view launcher) : lookup_(lookup), launcher_(launcher) {}
 
+  /// Whether the variable is set and not empty; false for a null name.
   bool has(const char* name) const { return !text(name).empty(); }
   std::string_view text(const char* name) const {
     const char* const value = name == nullptr ? nullptr : lookup_(name);
@@ -107,6 +108,7 @@ std::optional<Placement> placement_by(const Variables& from, const Lookup& looku
   Placement found{.launcher = from.launcher, .engine = from.engine};
   found.world = reader.number(from.world, 1, INT_MAX);
   found.rank = reader.number(from.rank, 0, found.world - 1);
+  // Without local numbers all ranks count as being on one host.
   found.local_world =
       reader.has(from.local_world) ? reader.number(from.local_world, 1, found.world) : found.world;
   found.local_rank =
@@ -128,8 +130,10 @@ bool is_marked(const Variables& of, const Lookup& lookup) {
 
 std::optional<Placement> find_placement(const Lookup& lookup) {
   bool below_slurm = false;
+  // mpirun inside of an allocation sees the variables of Slurm too, with the numbers of the job.
   for (const Variables& variables : launchers()) below_slurm |= is_marked(variables, lookup);
 
+  // Launchers that both set their variables must agree; else nobody knows which rank this is.
   std::optional<Placement> taken;
   for (const Variables& variables : launchers()) {
     if (variables.launcher == "Slurm" && below_slurm) continue;

@@ -71,6 +71,7 @@ struct Running {
   bool ended = false;
 };
 
+/// The loop, and all it knows: the programs, the first that failed, and the deadlines that follow.
 class Supervisor {
  public:
   Supervisor(std::span<const Command> commands, const SuperviseOptions& options)
@@ -81,7 +82,7 @@ class Supervisor {
         programs_.push_back({start(command), LineForwarder(prefix, STDOUT_FILENO),
                              LineForwarder(prefix, STDERR_FILENO), command.label});
       }
-    } catch (...) {
+    } catch (...) {  // A program that cannot start ends those that were started before it.
       kill_all();
       throw;
     }
@@ -141,6 +142,7 @@ class Supervisor {
     }
   }
 
+  /// Forwards all output that is there. A stream that has ended is closed, with its last line.
   static void forward(Descriptor& from, LineForwarder& to) {
     std::array<char, 1 << 16> buffer;
     while (from.open()) {
@@ -156,6 +158,7 @@ class Supervisor {
     }
   }
 
+  /// A first stop signal asks the programs to stop; a second one, or an end signal, ends them.
   void answer(int signal) {
     const auto is_in = [&](const std::vector<int>& signals) {
       return std::find(signals.begin(), signals.end(), signal) != signals.end();
@@ -198,6 +201,7 @@ class Supervisor {
     if (all_ended() && !last_end_) last_end_ = Clock::now();
   }
 
+  /// Keeps the first failure, which is the cause of the others, and gives the others their grace.
   void note(const Ending& ending) {
     if (ending.code == 0 || first_failure_) return;
     first_failure_ = ending;
@@ -207,24 +211,28 @@ class Supervisor {
     }
   }
 
+  /// Ends all programs; what is still there after kPatience is killed.
   void end_all() {
     if (kill_at_) return;
     signal_all(options_.end_signal);
     kill_at_ = Clock::now() + kPatience;
   }
 
+  /// To the programs alone, not to what they have started.
   void signal_all(int signal) {
     for (const Running& program : programs_) {
       if (!program.ended) ::kill(program.child.pid, signal);
     }
   }
 
+  /// To the programs and everything in their process groups.
   void kill_groups() {
     for (const Running& program : programs_) {
       if (!program.ended) ::kill(-program.child.pid, SIGKILL);
     }
   }
 
+  /// Kills and waits, so that no zombie is left.
   void kill_all() {
     kill_groups();
     for (Running& program : programs_) {

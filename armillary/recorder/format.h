@@ -27,8 +27,10 @@
 namespace armillary::recorder {
 
 inline constexpr std::uint64_t kMagic = 0x544847494c465241;  ///< "ARFLIGHT"
+/// Raised with every change of this file; readers refuse other versions.
 inline constexpr std::uint32_t kFormatVersion = 2;
 
+/// The unit of all stores: a CPU never shows half of an aligned one.
 using Word = std::uint64_t;
 
 /// A text in a fixed place, ended by a zero byte; longer texts are cut.
@@ -37,8 +39,10 @@ using Text = std::array<char, kBytes>;
 
 /// Facts about the process, fixed when the file is made.
 struct Identity {
+  /// Stored last, when all the rest of the file can be read.
   std::uint64_t magic = kMagic;
   std::uint32_t format_version = kFormatVersion;
+  /// Size of the whole file.
   std::uint32_t file_bytes = 0;
   std::int32_t world = 0;
   std::int32_t rank = 0;
@@ -46,10 +50,13 @@ struct Identity {
   std::int64_t process_start = 0;  ///< process_start_of(pid) (process_state.h)
   std::int64_t wall_ns = 0;        ///< Clock base: the same moment on the two clocks.
   std::int64_t monotonic_ns = 0;
+  /// Name of the machine: states of processes are known on the same machine only.
   Text<80> host{};
+  /// Version of the program.
   Text<32> program{};
 };
 
+/// Enough for the statuses that a late rank still writes before it hears of a failure.
 inline constexpr int kStatusesKept = 16;
 
 /// The call that began last. A word, so that an op copies it in one piece.
@@ -67,9 +74,12 @@ struct Status {
   CallNumber call{};
   std::int32_t activity_number = 0;  ///< In the step, from 1.
   std::int32_t collective = 0;       ///< Activity::collective
+  /// Start of the activity; a call in it moves only `time_ns`.
   std::int64_t activity_since_ns = 0;
   std::int64_t activity_bytes = 0;
+  /// Strategy of the last call.
   Text<48> strategy{};
+  /// Name of the last activity.
   Text<48> activity{};
 };
 
@@ -77,6 +87,7 @@ struct Status {
 struct Ending {
   std::uint64_t kind = 0;
   std::int64_t time_ns = 0;
+  /// Text of the error, if there is one.
   Text<512> reason{};
 };
 
@@ -84,9 +95,11 @@ struct Ending {
 /// op or status. A status is Started when it is written.
 enum class RecordState : std::uint8_t { Unused, BeingWritten, Started, Done };
 
+/// Stamps of one place grow with each reuse, which tells a new record from the one it replaced.
 inline constexpr Word stamp_of(std::uint64_t number, RecordState state) {
   return number << 2 | static_cast<Word>(state);
 }
+/// The other part of a stamp.
 inline constexpr RecordState state_of(Word stamp) {
   return static_cast<RecordState>(stamp & 3);
 }
@@ -107,6 +120,7 @@ static_assert(sizeof(Record) == 64);
 inline constexpr std::size_t kWordBytes = sizeof(Word);
 template <class T>
 inline constexpr std::size_t kWordsOf = sizeof(T) / kWordBytes;
+/// Each part begins behind the one before it; the assertion below holds that.
 inline constexpr std::size_t kWaitAt = 256 / kWordBytes;
 inline constexpr std::size_t kEndingAt = 320 / kWordBytes;
 inline constexpr std::size_t kStatusesAt = 1024 / kWordBytes;
@@ -116,8 +130,10 @@ static_assert(kWordsOf<Identity> <= kWaitAt && kEndingAt + kWordsOf<Ending> <= k
               kStatusesAt + kStatusesKept * kWordsOf<Status> <= kRecordsAt);
 
 /// The wait word: nanoseconds since when, times 8, plus the Wait; 0 if the rank does not wait.
+// One word and not a structure, so that a wait costs one store and is never half written.
 inline constexpr int kWaitBits = 3;
 
+/// Publishes all stores before it.
 inline void store(Word& word, Word value) {
   std::atomic_ref(word).store(value, std::memory_order_release);
 }
@@ -138,6 +154,7 @@ void store_words(Word* to, const T& value, std::size_t first = 0) {
   }
 }
 
+/// The words of a value, each read whole. Whether they belong together is for the caller to check.
 template <class T>
 T load_words(const Word* from) {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % kWordBytes == 0);

@@ -1,3 +1,4 @@
+// Two fields of /proc/PID/stat: the state, and the start, which no later process of that pid has.
 #include "armillary/recorder/process_state.h"
 
 #include <fmt/format.h>
@@ -47,6 +48,7 @@ std::int64_t process_start_of(std::int64_t pid) {
 ProcessState state_of(const std::string& host, std::int64_t pid, std::int64_t process_start) {
   if (host != this_host()) return ProcessState::Unknown;
   const ProcessStat stat = stat_of(pid);
+  // Another start: the pid was given to a new process, and the one asked for is gone.
   if (stat.start != process_start || stat.state == 'Z' || stat.state == 'X') {
     return ProcessState::Gone;
   }

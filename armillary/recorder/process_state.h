@@ -7,13 +7,15 @@
 
 namespace armillary::recorder {
 
+/// Answer of state_of(), as /proc has it at that moment.
 enum class ProcessState : std::uint8_t {
-  Alive,
+  Alive,    ///< Running or sleeping.
   Stopped,  ///< By a signal (SIGSTOP), or by a debugger.
   Gone,     ///< Ended, or a zombie that nobody has waited for.
   Unknown,  ///< On another host.
 };
 
+/// Files hold this name, to tell whether the processes of a run can be asked.
 /// Name of this machine, as gethostname() has it; "unknown" if it has none.
 std::string this_host();
 

@@ -57,6 +57,7 @@ class MappedFile {
   const Word* words() const { return words_; }
 
  private:
+  /// Fails with the path and the reason of the system call.
   [[noreturn]] static void refuse(const std::string& path, int error) {
     fail<IoError>("explain: {} cannot be read ({}); a flight file is required", path,
                   std::strerror(error));
@@ -65,6 +66,7 @@ class MappedFile {
   const Word* words_ = nullptr;
 };
 
+/// Nanoseconds since 1970.
 std::int64_t wall_now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::system_clock::now().time_since_epoch())
@@ -82,6 +84,7 @@ class FlightReader {
  public:
   explicit FlightReader(const std::string& path) : path_(path), file_(path) {}
 
+  /// The parts in the order of the file, then ops by number: a ring of records begins anywhere.
   Flight read() {
     read_identity();
     read_statuses();
@@ -99,6 +102,7 @@ class FlightReader {
     if (value > static_cast<std::uint64_t>(last)) damaged(word);
     return static_cast<Enum>(value);
   }
+  /// Fails with the byte of the file.
   [[noreturn]] void damaged(std::size_t word) const {
     fail<IoError>("explain: {} is damaged at byte {}; a flight file as it was written is required",
                   path_, word * kWordBytes);
@@ -108,6 +112,7 @@ class FlightReader {
     return checked(static_cast<std::uint64_t>(call.pass), plan::Pass::Replay, word);
   }
 
+  /// Fixed facts. The magic comes first: without it nothing else means anything.
   void read_identity() {
     const auto identity = load_words<Identity>(file_.words());
     if (identity.magic != kMagic) {
@@ -132,6 +137,7 @@ class FlightReader {
     flight_.base_monotonic_ns = identity.monotonic_ns;
   }
 
+  /// The newest status is the present work, the others are earlier work.
   void read_statuses() {
     std::vector<std::pair<Word, Work>> works;  // by stamp
     for (int i = 0; i < kStatusesKept; ++i) {
@@ -220,12 +226,14 @@ std::int64_t Flight::last_event_ns() const {
 }
 
 void Flight::rewind_to(std::int64_t monotonic_ns) {
+  // Ops that began later go; ops that ended later are under way again.
   std::erase_if(ops, [&](const RecordedOp& op) { return op.start_ns > monotonic_ns; });
   for (RecordedOp& op : ops) {
     if (!op.done || op.end_ns <= monotonic_ns) continue;
     op.done = false;
     op.end_ns = 0;
   }
+  // The work of that time, as far back as statuses are kept.
   while (work.since_ns > monotonic_ns && !earlier_work.empty()) {
     work = std::move(earlier_work.back());
     earlier_work.pop_back();
@@ -264,6 +272,7 @@ RecordedRun read_run(const std::string& run_folder) {
                   folder.string());
   }
   // By rank, with the states of their processes.
+  // The newest file is of the run in question; a run before it may have had more ranks.
   const int world = std::ranges::max(flights, {}, &Flight::base_wall_ns).world;
   RecordedRun run{.now_ns = wall_now_ns()};
   run.flights.resize(world);

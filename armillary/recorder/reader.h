@@ -2,6 +2,9 @@
 //
 // A file is read while others write to it. An op that is replaced meanwhile is read again; an op
 // that a killed process had begun to write is left out, and counted in `torn`.
+//
+//   RUN/flight/rank-0003.bin --read_flight--> Flight, which holds values only
+//   RUN/flight/              --read_run-----> RecordedRun --diagnose (diagnosis.h)--> the cause
 #pragma once
 
 #include <cstdint>
@@ -28,21 +31,26 @@ struct RecordedOp {
   plan::Pass pass = plan::Pass::Forward;
   StartedOp op;
 
+  /// Whether the op has a peer and bytes.
   bool is_message() const { return op.kind == plan::OpKind::Send || op.kind == plan::OpKind::Recv; }
 };
 
 /// Work of a rank outside of single ops. The pass and the strategy are those of the call that began
 /// last; the strategy is empty before the first call, the activity before the first activity.
 struct Work {
+  /// Start of this work, of the monotonic clock.
   std::int64_t since_ns = 0;
   std::int64_t step = 0;
   int call = 0;
   plan::Pass pass = plan::Pass::Forward;
+  // Texts are as the recorder got them, cut to 47 bytes.
   std::string strategy;
   std::string activity;
   int activity_number = 0;  ///< In the step, from 1.
   std::int64_t activity_bytes = 0;
+  /// The activity ends when all ranks have come to it.
   bool collective = false;
+  /// Not `since_ns`: a call may have begun in the activity.
   std::int64_t activity_since_ns = 0;
 };
 
@@ -73,8 +81,10 @@ struct Flight {
   std::int64_t end_ns = 0;  ///< 0 if there is no end.
   std::string reason;       ///< Text of the error; empty unless the rank failed.
 
+  /// Ops that are done and ops under way; several lanes have ops under way at the same time.
   std::vector<RecordedOp> ops;  ///< The last 1,000 at most, by number.
-  int torn = 0;                 ///< Ops that were half written and are left out.
+  /// A number above 0 shows a process that was killed, or a file that changed all the time.
+  int torn = 0;  ///< Ops that were half written and are left out.
 
   /// Nanoseconds since 1970 of a time of this host. The clocks are compared when the file is made.
   std::int64_t wall_ns(std::int64_t monotonic_ns) const {
@@ -95,8 +105,9 @@ Flight read_flight(const std::string& path);
 /// The ranks of a run, and all that is known from outside.
 struct RecordedRun {
   std::vector<std::optional<Flight>> flights;  ///< By rank; empty for a rank without a file.
-  std::vector<ProcessState> states;            ///< By rank; Unknown for a rank without a file.
-  std::int64_t now_ns = 0;                     ///< Since 1970.
+  /// Asked after the files were read, so a process may have ended since its last op.
+  std::vector<ProcessState> states;  ///< By rank; Unknown for a rank without a file.
+  std::int64_t now_ns = 0;           ///< Since 1970.
 };
 
 /// Reads a run folder. Files of another world than that of the newest file were left by an earlier

@@ -101,8 +101,10 @@ struct Recorder::Mapping {
   Mapping& operator=(const Mapping&) = delete;
   ~Mapping() { munmap(words, kFileBytes); }
 
+  /// The place of an op, which the op kOpsKept before it had.
   Word* record(std::uint64_t op) { return words + kRecordsAt + op % kOpsKept * kWordsOf<Record>; }
 
+  /// Writes the status to the next of its places; the earlier ones stay readable.
   void publish_status(std::int64_t now) {
     status.time_ns = now;
     publish(words + kStatusesAt + statuses % kStatusesKept * kWordsOf<Status>, status, statuses);
@@ -119,6 +121,7 @@ struct Recorder::Mapping {
 
   /// The kind is stored last, so a reader that sees it sees the whole reason.
   void publish_end(End kind, std::string_view reason) {
+    // The first end counts: later ones are its consequences.
     if (load(words[kEndingAt]) != 0) return;
     Ending ending{.kind = static_cast<Word>(kind), .time_ns = monotonic_ns()};
     assign(ending.reason, reason);
@@ -130,6 +133,7 @@ struct Recorder::Mapping {
 Recorder::Recorder(const std::string& run_folder, const Rank& rank) {
   ARMILLARY_CHECK(rank.rank >= 0 && rank.rank < rank.world);
   mapping_ = std::make_unique<Mapping>(flight_path(run_folder, rank.rank));
+  // Two clocks at one moment: times of files from several hosts are compared by the wall clock.
   Identity identity{.file_bytes = kFileBytes,
                     .world = rank.world,
                     .rank = rank.rank,
@@ -149,6 +153,7 @@ Recorder::~Recorder() = default;
 
 void Recorder::begin_step(std::int64_t step) noexcept {
   mapping_->status.step = step;
+  // Calls and activities are numbered from 1 in each step.
   mapping_->status.call = {};
   mapping_->status.activity_number = 0;
   mapping_->publish_status(monotonic_ns());

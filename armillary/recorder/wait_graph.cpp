@@ -28,6 +28,7 @@ bool is_behind(const std::optional<Flight>& other, const Flight& own) {
   return !is_beside(*other, own);
 }
 
+/// Peers of the messages under way, each once.
 Ranks peers_of_messages(const Flight& own) {
   Ranks peers;
   for (const RecordedOp& message : messages_of(own)) peers.push_back(message.op.peer);
@@ -36,6 +37,7 @@ Ranks peers_of_messages(const Flight& own) {
   return peers;
 }
 
+/// The ranks for which a rank waits that waits for all: those behind it, or else those beside it.
 Ranks late_ranks(const RecordedRun& run, const Flight& own) {
   Ranks behind;
   Ranks beside;

@@ -8,6 +8,7 @@
 
 namespace armillary::recorder {
 
+/// Numbers of ranks.
 using Ranks = std::vector<int>;
 /// By rank: the ranks that it waits for, ascending. A rank that waits for nobody is *free*.
 using WaitGraph = std::vector<Ranks>;
@@ -19,6 +20,7 @@ WaitGraph wait_graph(const RecordedRun& run);
 bool waits_for_all(const Flight& flight);
 
 /// By rank: whether one of `targets` is reached from it. Targets reach themselves.
+/// Cost: each edge once.
 std::vector<bool> reaching(const WaitGraph& graph, const Ranks& targets);
 
 /// Ranks that wait for each other, each for the next and the last for the first; empty if a free

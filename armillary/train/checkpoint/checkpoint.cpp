@@ -18,6 +18,7 @@
 namespace armillary::train {
 namespace {
 
+/// Bytes as text, which the caller keeps alive.
 std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -54,6 +55,7 @@ Checkpoint::Checkpoint(std::string path) : path_(std::move(path)) {
     }
   }
   for (const ManifestTensor& tensor : manifest_.tensors) {
+    // The manifest names the file of a tensor; the header of that file has its place.
     parts_[tensor.info.name] = files_.at(tensor.file).get();
     check_tensor(tensor);
   }
@@ -79,6 +81,7 @@ void Checkpoint::check_tensor(const ManifestTensor& tensor) const {
 }
 
 void Checkpoint::verify(int rank, int world) const {
+  // Shares are cut by bytes, as for writing, so that ranks take about as long as each other.
   std::vector<io::TensorBytes> all;
   std::map<std::string, const ManifestTensor*> by_name;
   for (const ManifestTensor& tensor : manifest_.tensors) {
@@ -98,6 +101,7 @@ void Checkpoint::verify(int rank, int world) const {
 }
 
 std::span<const std::byte> Checkpoint::bytes(const io::TensorInfo& wanted) const {
+  // Names, dtypes and shapes are those of the model that asks: no tensor is converted or cut.
   const auto part = parts_.find(wanted.name);
   if (part == parts_.end()) {
     fail<IoError>("checkpoint: {} has no tensor '{}'; a checkpoint of this model is required",

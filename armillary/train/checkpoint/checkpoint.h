@@ -27,7 +27,9 @@ class Checkpoint {
   /// file, and the tensor if there is one, for a file that is missing, cut off or changed.
   explicit Checkpoint(std::string path);
 
+  /// The folder, as it was given.
   const std::string& path() const { return path_; }
+  /// Progress, files and tensors, as they were written.
   const Manifest& manifest() const { return manifest_; }
   const std::string& recipe() const { return recipe_; }  ///< Text of recipe.toml.
 
@@ -41,6 +43,7 @@ class Checkpoint {
   std::span<const std::byte> bytes(const io::TensorInfo& wanted) const;
 
  private:
+  // Steps of the constructor; each compares what it reads with the manifest.
   void open_part(const ManifestFile& file);
   void read_recipe(const ManifestFile& file);
   void check_tensor(const ManifestTensor& tensor) const;

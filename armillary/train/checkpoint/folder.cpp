@@ -1,3 +1,5 @@
+// Names tell the state of a folder: step-N is whole if it has a manifest; step-N with the temporary
+// suffix is being written or removed, and a run that finds one takes it away.
 #include "armillary/train/checkpoint/folder.h"
 
 #include <fmt/format.h>
@@ -24,10 +26,12 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   std::int64_t step = 0;
   const std::string_view digits = name.substr(kPrefix.size());
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  // It must be the name that is printed for this step: "step-7" is no checkpoint.
   if (error != std::errc() || checkpoint_name(step) != name) return std::nullopt;
   return step;
 }
 
+/// Whether a folder was being written or removed.
 bool is_temporary(std::string_view name) {
   const std::string_view suffix(kTemporary);
   return name.ends_with(suffix) && step_of(name.substr(0, name.size() - suffix.size()));
@@ -71,6 +75,7 @@ FoundCheckpoints find_checkpoints(const std::string& folder) {
           fmt::format("checkpoint: skipped {}: it has no {}", path, kManifestName));
     }
   }
+  // By number: names of more than six digits do not sort.
   std::ranges::sort(found.whole, {}, &FoundCheckpoint::step);
   return found;
 }
@@ -84,9 +89,12 @@ void remove_temporaries(io::FileSystem& files, const std::string& folder) {
 void keep_newest(io::FileSystem& files, const std::string& folder, std::int64_t keep) {
   if (keep == 0) return;
   const std::vector<FoundCheckpoint> whole = find_checkpoints(folder).whole;
+  // The oldest first; temporaries and folders without a manifest do not count.
   const auto count = static_cast<std::int64_t>(whole.size());
   for (std::int64_t i = 0; i < count - keep; ++i) {
     const std::string& path = whole[static_cast<std::size_t>(i)].path;
+    // Renamed before anything in it is removed: a cut in between must not leave a folder that looks
+    // whole.
     files.rename(path, path + kTemporary);
     files.sync_folder(folder);
     io::remove_tree(files, path + kTemporary);

@@ -15,6 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// Raised when a field changes its meaning; a reader takes only its own.
 constexpr int kManifestVersion = 1;
 
 /// The end of a manifest: its last field.
@@ -89,6 +90,7 @@ std::string to_text(const Manifest& manifest) {
 }
 
 Manifest parse_manifest(const std::string& path, std::string_view text) {
+  // The hash has a fixed length, so the ending of any body is as long as that of an empty one.
   const std::size_t ending = ending_of("").size();
   const std::string_view body = text.substr(0, text.size() - std::min(text.size(), ending));
   if (text.substr(body.size()) != ending_of(body)) {

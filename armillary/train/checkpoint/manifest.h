@@ -25,6 +25,7 @@ struct Progress {
 /// the list of tensors, or the whole file.
 struct ManifestFile {
   std::string name;  ///< Without the folder.
+  /// Size of the file: one that was cut off is refused before it is read.
   std::int64_t bytes = 0;
   std::int64_t front_bytes = 0;
   std::string front_hash;  ///< io::content_hash of the first `front_bytes` bytes.
@@ -51,6 +52,7 @@ struct Manifest {
 };
 
 /// Files of every checkpoint, besides the parts.
+/// JSON, and the only file that makes a folder a checkpoint.
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kRecipeName = "recipe.toml";
 

@@ -77,12 +77,14 @@ Config hf_normalized(Config config) {
     if (rope.value("rope_type", Config("default")) == "default") rope.erase("rope_type");
     if (!rope.empty()) config["rope_scaling"] = rope;
   }
+  // Older configs have no head_dim: it is the quotient.
   const Config heads = config.value("num_attention_heads", Config());
   const Config hidden = config.value("hidden_size", Config());
   if (!config.contains("head_dim") && heads.is_number_integer() && hidden.is_number_integer() &&
       heads != 0) {
     config["head_dim"] = hidden.get<std::int64_t>() / heads.get<std::int64_t>();
   }
+  // Last the defaults, some of which depend on keys above.
   const Config defaults = hf_defaults(config);
   for (const auto& [key, value] : defaults.items()) {
     if (!config.contains(key)) config[key] = value;
@@ -95,6 +97,7 @@ Config own_computed(const Recipe& recipe) {
   Recipe copy = recipe;
   Config model = Config::object();
   for (const Field& field : fields(copy)) {
+    // All keys of the section, so that a new one is compared without a change here.
     if (field.section != "model") continue;
     std::visit([&](const auto* value) { model[field.key] = *value; }, field.value);
   }

@@ -25,10 +25,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Names that transformers gives to these files.
 constexpr const char* kConfigName = "config.json";
 constexpr const char* kIndexName = "model.safetensors.index.json";
+/// Names of parameters in a checkpoint; optimizer state has other prefixes and is not exported.
 constexpr const char* kParameterPrefix = "parameters/";
 
+/// A file that holds one JSON object.
 nlohmann::json read_json(const std::string& path) {
   const io::MappedFile file("model", path);
   const auto* const text = reinterpret_cast<const char*>(file.bytes().data());
@@ -43,11 +46,13 @@ class ModelFiles {
  public:
   explicit ModelFiles(const std::string& folder) : folder_(folder) {
     std::error_code error;
+    // One file: its own header is the list of tensors.
     if (!fs::exists(folder + "/" + kIndexName, error)) {
       const io::SafetensorsFile& file = open("model.safetensors");
       for (const io::TensorInfo& info : file.tensors()) file_of_[info.name] = "model.safetensors";
       return;
     }
+    // Several files: the index names the file of each tensor, which is opened when it is needed.
     const std::string path = folder + "/" + kIndexName;
     const nlohmann::json index = read_json(path);
     const nlohmann::json map = index.value("weight_map", nlohmann::json());
@@ -90,6 +95,7 @@ class ModelFiles {
   }
 
  private:
+  /// A file of the folder, opened once.
   const io::SafetensorsFile& open(const std::string& name) {
     std::unique_ptr<io::SafetensorsFile>& file = files_[name];
     if (!file) file = std::make_unique<io::SafetensorsFile>(folder_ + "/" + name);
@@ -131,6 +137,7 @@ nlohmann::json index_of(const std::vector<std::vector<io::TensorBytes>>& files,
   return {{"metadata", {{"total_size", bytes}}}, {"weight_map", map}};
 }
 
+/// Export never writes over anything.
 void expect_free(const std::string& folder) {
   std::error_code error;
   const fs::file_status status = fs::status(folder, error);
@@ -171,6 +178,7 @@ void write_model_folder(const std::string& folder, FolderFormat format, const Re
   }
   io::FileSystem& files = io::real_file_system();
   io::make_folders(files, folder);
+  // One file if it fits, else numbered files with an index, as transformers writes them.
   const auto cut = cut_into_files(std::move(parameters), most_file_bytes);
   std::vector<std::string> names;
   for (std::size_t i = 0; i < cut.size(); ++i) {
@@ -190,6 +198,7 @@ void write_model_folder(const std::string& folder, FolderFormat format, const Re
 std::string export_model(const std::string& run, const std::string& folder, FolderFormat format) {
   const std::string path = checkpoint_of(run);
   const Checkpoint checkpoint(path);
+  // All bytes are checked here: an export is read by programs that do not know the hashes.
   checkpoint.verify(0, 1);
   const Recipe recipe = parse_recipe(checkpoint.recipe(), path + "/" + kRecipeName);
   std::vector<io::TensorBytes> parameters;
@@ -210,6 +219,7 @@ void load_parameters(const std::string& folder, const Recipe& recipe, const Mode
   check_config(config_path, config, recipe);
   const FolderFormat format = format_of(config);
   ModelFiles files(folder);
+  // Each parameter is looked for by its name, and then nothing may be left over.
   std::set<std::string> names;
   const std::vector<std::string> own_names = model.parameter_names();
   for (std::size_t i = 0; i < own_names.size(); ++i) {

@@ -32,6 +32,7 @@ void check_data(const Progress& progress, const Data& data) {
   }
 }
 
+/// A run may be made longer, not shorter than it is.
 void check_steps(const Progress& progress, const Recipe& recipe) {
   if (recipe.training.steps < progress.step) {
     fail<InvalidArgument>(
@@ -59,6 +60,7 @@ std::vector<StateTensor> state_of(const Model& model, const ParameterStore& stor
         store.parameters().size());
   }
   std::vector<StateTensor> state;
+  // One name for each parameter and kind: "parameters/NAME", "means/NAME", "squares/NAME".
   const auto add = [&](const char* kind, const std::vector<at::Tensor>& tensors) {
     for (std::size_t i = 0; i < names.size(); ++i) {
       state.push_back({fmt::format("{}/{}", kind, names[i]), tensors[i]});
@@ -76,6 +78,7 @@ std::string choose_checkpoint(comm::Communicator& comm, const Recipe& recipe, bo
   std::string path;
   run_together(comm, [&] {
     const FoundCheckpoints found = find_checkpoints(folder);
+    // Every rank looks: one on another host may not see the folder. Rank 0 alone tells.
     if (comm.rank() == 0 && resume && on_notice) {
       for (const std::string& line : found.skipped) on_notice(line);
     }
@@ -93,6 +96,7 @@ std::string choose_checkpoint(comm::Communicator& comm, const Recipe& recipe, bo
     }
     if (resume) path = found.whole.back().path;
   });
+  // The choice of rank 0 is that of all: a folder may be finished between two looks.
   return text_of_rank(comm, path, 0);
 }
 
@@ -105,7 +109,9 @@ Progress restore(comm::Communicator& comm, const std::string& path, const Recipe
     check_resumable(recipe, parse_recipe(checkpoint.recipe(), path + "/" + kRecipeName));
     check_steps(progress, recipe);
     check_data(progress, data);
+    // Each rank hashes a share, and run_together() tells all of them of a bad one.
     checkpoint.verify(comm.rank(), comm.world());
+    // Every rank has the whole state, so every rank reads all of it, whatever world wrote it.
     for (const StateTensor& to : state) {
       const auto from = checkpoint.bytes(to.info());
       if (!from.empty()) std::memcpy(to.tensor.data_ptr(), from.data(), from.size());

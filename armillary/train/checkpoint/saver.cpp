@@ -79,6 +79,7 @@ void CheckpointSaver::save(std::int64_t step, const std::vector<io::TensorBytes>
   finish();
   place_ = {.folder = options_.folder, .step = step, .rank = comm_.rank(), .world = comm_.world()};
   progress_ = progress;
+  // The only wait of a step: values are copied before the optimizer changes them.
   snapshot_->take(share_of(tensors, comm_.rank(), comm_.world()));
   phase_ = Phase::Parts;
   start([&files = files_, place = place_, snapshot = snapshot_] {

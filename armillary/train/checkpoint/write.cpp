@@ -16,10 +16,12 @@
 namespace armillary::train {
 namespace {
 
+/// Folder of the checkpoint after the rename.
 std::string final_path(const WritePlace& place) {
   return place.folder + "/" + checkpoint_name(place.step);
 }
 
+/// Folder in which it is written.
 std::string temporary_path(const WritePlace& place) {
   return final_path(place) + kTemporary;
 }
@@ -85,6 +87,7 @@ void write_part(io::FileSystem& files, const WritePlace& place,
   for (const io::TensorBytes& tensor : tensors) {
     hashes[tensor.info.name] = io::content_hash(tensor.bytes);
   }
+  // Every rank makes the folder, whichever is first; one that is there is no error.
   const std::string folder = temporary_path(place);
   files.make_folder(folder);
   io::write_safetensors(files, folder + "/" + part_name(place.rank, place.world), tensors, hashes);
@@ -95,6 +98,7 @@ void publish(io::FileSystem& files, const WritePlace& place, const Progress& pro
   const std::string temporary = temporary_path(place);
   Manifest manifest{
       .version = std::string(proof::version()), .world = place.world, .progress = progress};
+  // Parts are listed from the disk, not from memory: only their headers are read.
   for (int rank = 0; rank < place.world; ++rank) {
     add_part(manifest, temporary, part_name(rank, place.world));
   }
@@ -109,6 +113,7 @@ void publish(io::FileSystem& files, const WritePlace& place, const Progress& pro
   // A folder of this name can only be one without a manifest: a run resumes from the newest whole
   // one, and then goes on to later steps.
   io::remove_tree(files, final_path(place));
+  // From here on readers find it.
   files.rename(temporary, final_path(place));
   files.sync_folder(place.folder);
   keep_newest(files, place.folder, keep);
