@@ -23,18 +23,22 @@ BlockIds::BlockIds(const std::vector<int>& ids) {
 }
 
 void BlockIds::push_back(int id) {
+  append({id, id});
+}
+
+void BlockIds::append(IdRun run) {
   // An empty list keeps its first run in the object; the heap is used from the second run on.
   if (!many_ && one_.size() == 0) {
-    one_ = {id, id};
+    one_ = run;
     return;
   }
   IdRun& last = many_ ? many_->back() : one_;
-  if (continues(last, id)) {
-    last.last = id;
+  if (continues(last, run.first)) {
+    last.last = run.last;
     return;
   }
   if (!many_) many_ = std::make_unique<std::vector<IdRun>>(1, one_);
-  many_->push_back({id, id});
+  many_->push_back(run);
 }
 
 std::size_t BlockIds::size() const {

@@ -52,6 +52,8 @@ class BlockIds {
 
   /// Appends an id: extends the last run if `id` follows it, begins a new run otherwise.
   void push_back(int id);
+  /// Appends the ids of a run that is not empty: as push_back() does, all at once.
+  void append(IdRun run);
 
   /// The runs in list order; valid until the list changes, moves or dies.
   std::span<const IdRun> runs() const {

@@ -8,9 +8,6 @@
 #include <cstddef>
 #include <utility>
 
-#include "armillary/core/error.h"
-#include "armillary/plan/parallel_for_ranks.h"
-
 namespace armillary::plan {
 namespace {
 
@@ -120,23 +117,6 @@ Blocks make_blocks(const Problem& problem) {
   const Shards owned = shards(problem.layout, problem.mask, problem.world);
   return {.q = cut_all({problem.mask, false}, owned.q, owned.kv),
           .kv = cut_all({problem.mask, true}, owned.kv, owned.q)};
-}
-
-BlockAreas::BlockAreas(const Mask& mask, const Blocks& blocks) : kv_count_(blocks.kv.size()) {
-  constexpr std::size_t kMostPairs = std::size_t{1} << 28;  // 2 GiB of areas, 16,384 ranks
-  if (blocks.q.size() * blocks.kv.size() > kMostPairs) {
-    fail<InvalidArgument>(
-        "plan: {} query blocks and {} key blocks; at most 2^28 pairs can be planned: use a smaller "
-        "world, or a layout with fewer pieces",
-        blocks.q.size(), blocks.kv.size());
-  }
-  areas_.resize(blocks.q.size() * blocks.kv.size());
-  parallel_for_ranks(static_cast<int>(blocks.q.size()),
-                     [&](int q) {  // rows are as independent as ranks
-                       std::int64_t* area = &areas_[static_cast<std::size_t>(q) * kv_count_];
-                       for (const Block& kv : blocks.kv)
-                         *area++ = mask.area(blocks.q[q].runs, kv.runs);
-                     });
 }
 
 }  // namespace armillary::plan

@@ -34,21 +34,4 @@ struct Blocks {
 /// same blocks. Cost: O((world + cuts) * bands near a block), no loop over tokens.
 Blocks make_blocks(const Problem& problem);
 
-/// The number of visible (query, key) pairs of every (query block, key block), computed once per
-/// problem and shared by all readers. Immutable; threads may share it.
-class BlockAreas {
- public:
-  /// Cost: one area of the mask for every pair of blocks, on all cores; 8 bytes each.
-  /// @throws InvalidArgument for more than 2^28 pairs of blocks.
-  BlockAreas(const Mask& mask, const Blocks& blocks);
-  std::int64_t area(int q_block, int kv_block) const {
-    return areas_[static_cast<std::size_t>(q_block) * kv_count_ + kv_block];
-  }
-  bool visible(int q_block, int kv_block) const { return area(q_block, kv_block) > 0; }
-
- private:
-  std::size_t kv_count_ = 0;
-  std::vector<std::int64_t> areas_;
-};
-
 }  // namespace armillary::plan

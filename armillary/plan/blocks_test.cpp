@@ -228,38 +228,5 @@ TEST(Blocks, NoTokensNoBlocks) {
   EXPECT_EQ(blocks.kv.size(), 7u) << "pieces of zigzag that are not empty";
 }
 
-TEST(BlockAreas, AreTheVisiblePairsOfEveryTwoBlocks) {
-  for_each_problem([](const Problem& problem) {
-    const Blocks blocks = make_blocks(problem);
-    const BlockAreas areas(problem.mask, blocks);
-    std::int64_t total = 0;
-    for (std::size_t q = 0; q < blocks.q.size(); ++q) {
-      for (std::size_t k = 0; k < blocks.kv.size(); ++k) {
-        std::int64_t pairs = 0;
-        for (const std::int64_t query : positions(blocks.q[q].runs)) {
-          for (const std::int64_t key : positions(blocks.kv[k].runs)) {
-            pairs += problem.mask.visible(query, key) ? 1 : 0;
-          }
-        }
-        ASSERT_EQ(areas.area(q, k), pairs) << "query block " << q << ", key block " << k;
-        EXPECT_EQ(areas.visible(q, k), pairs > 0);
-        total += pairs;
-      }
-    }
-    EXPECT_EQ(total, problem.mask.area());
-  });
-}
-
-TEST(BlockAreas, RefusesMorePairsThanFit) {
-  const Blocks blocks{.q = std::vector<Block>(20'000), .kv = std::vector<Block>(20'000)};
-  EXPECT_THAT(
-      [&] {
-        BlockAreas(full_mask({1, 1}), blocks);
-      },
-      testing::ThrowsMessage<InvalidArgument>(
-          "plan: 20000 query blocks and 20000 key blocks; at most 2^28 pairs can be "
-          "planned: use a smaller world, or a layout with fewer pieces"));
-}
-
 }  // namespace
 }  // namespace armillary::plan

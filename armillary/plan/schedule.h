@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "armillary/plan/strategy.h"
+#include "armillary/plan/visibility.h"
 
 namespace armillary::plan {
 
@@ -20,7 +21,7 @@ namespace armillary::plan {
 struct PlanContext {
   const Problem& problem;
   const Blocks& blocks;
-  const BlockAreas& areas;
+  const Visibility& visibility;
 };
 
 /// The programs of one strategy for one problem. Immutable; threads may share it.

@@ -185,17 +185,17 @@ struct Planner::Shared {
   Shared(const Problem& given, const Strategy& strategy)
       : problem(given),
         blocks(make_blocks(problem)),
-        areas(problem.mask, blocks),
-        schedule(definition(strategy.name).schedule({problem, blocks, areas}, strategy)) {}
+        visibility(problem.mask, blocks),
+        schedule(definition(strategy.name).schedule({problem, blocks, visibility}, strategy)) {}
 
   Problem problem;
   Blocks blocks;
-  BlockAreas areas;
+  Visibility visibility;
   std::unique_ptr<const Schedule> schedule;
 };
 
 Planner::Planner(const Problem& problem, Strategy strategy) : strategy_(std::move(strategy)) {
-  // Blocks and areas are the expensive part, so they come after all checks.
+  // Blocks and their visibility are the expensive part, so they come after all checks.
   validate(problem);
   check_legal(problem, strategy_);
   shared_ = std::make_shared<const Shared>(problem, strategy_);

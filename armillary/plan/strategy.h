@@ -65,8 +65,9 @@ void check_legal(const Problem& problem, const Strategy& strategy);
 /// keys that makes a difference.
 std::vector<Strategy> legal_strategies(const Problem& problem);
 
-/// Makes programs rank by rank. The data that all ranks share (blocks, areas, schedule) is computed
-/// once; a program then takes O(its steps). Immutable after construction; threads may share it.
+/// Makes programs rank by rank. The data that all ranks share (blocks, visibility, schedule) is
+/// computed once; a program then takes O(its steps). Immutable after construction; threads may
+/// share it.
 class Planner {
  public:
   /// @throws InvalidArgument if the problem is malformed (validate) or not legal (check_legal).

@@ -28,7 +28,7 @@ PassGrids least_traffic(const PlanContext& context) {
     for (int rk = 1; rk <= rest; ++rk) {
       if (rest % rk != 0) continue;
       const Grid cut{.u = u, .rq = rest / rk, .rk = rk, .row = Movement::Ring};
-      const Needs needs(cut, context.blocks, context.areas);
+      const Needs needs(cut, context.blocks, context.visibility);
       for (const Pass pass : {Pass::Forward, Pass::Backward}) {
         const std::int64_t bytes = sent_bytes(context.problem, context.blocks, needs, cut, pass);
         std::optional<Candidate>& known = best.at(static_cast<std::size_t>(pass));

@@ -405,8 +405,8 @@ RC_GTEST_PROP(SentBytes, AreThoseOfThePlan, ()) {
                         .return_lse = *rc::gen::arbitrary<bool>(),
                         .wire = *rc::gen::element(Wire::Accumulator, Wire::Input)};
   const Blocks blocks = make_blocks(problem);
-  const BlockAreas areas(problem.mask, blocks);
-  const Needs needs(grid, blocks, areas);
+  const Visibility visibility(problem.mask, blocks);
+  const Needs needs(grid, blocks, visibility);
   for (const Pass pass : {Pass::Forward, Pass::Backward}) {
     RC_ASSERT(sent_bytes(problem, blocks, needs, grid, pass) ==
               traffic_of_all(plan_of(problem, grid, pass)).sent_bytes);

@@ -65,38 +65,41 @@ Heads head_slice(Heads heads, int slices, int s) {
           heads.begin + static_cast<int>(piece_begin(heads.count(), slices, s + 1))};
 }
 
-/// Tables are flat, indexed by block, then by row or column.
-Needs::Needs(const Grid& grid, const Blocks& blocks, const BlockAreas& areas)
+namespace {
+
+/// The row of the owner of each query block: those that need key blocks.
+BlockUsers::Options row_users(const Grid& grid, const Blocks& blocks) {
+  BlockUsers::Options options{.side = MaskSide::Keys, .groups = grid.rq};
+  for (const Block& q : blocks.q) options.group_of.push_back(place_of(grid, q.owner).i);
+  return options;
+}
+
+/// The column that each key block travels on: those that need query blocks.
+BlockUsers::Options column_users(const Grid& grid, const Blocks& blocks) {
+  BlockUsers::Options options{.side = MaskSide::Queries, .groups = grid.rk};
+  for (const Block& kv : blocks.kv) {
+    options.group_of.push_back(kv_holder(grid, place_of(grid, kv.owner)).j);
+  }
+  return options;
+}
+
+}  // namespace
+
+Needs::Needs(const Grid& grid, const Blocks& blocks, const Visibility& visibility)
     : grid_(grid),
-      areas_(&areas),
+      visibility_(&visibility),
       q_blocks_(static_cast<std::size_t>(grid.rq) * grid.rk),
       kv_blocks_(static_cast<std::size_t>(grid.rq) * grid.rk),
-      row_needs_(blocks.kv.size() * grid.rq),
-      column_needs_(blocks.q.size() * grid.rk),
-      kv_used_(blocks.kv.size()),
-      q_used_(blocks.q.size()) {
-  const auto q_count = static_cast<int>(blocks.q.size());
-  const auto kv_count = static_cast<int>(blocks.kv.size());
-  // Blocks of each super-block, and the column that each key block travels on.
-  std::vector<int> column(kv_count);
-  for (int q = 0; q < q_count; ++q) {
+      rows_(visibility, row_users(grid, blocks)),
+      columns_(visibility, column_users(grid, blocks)) {
+  // Blocks of each super-block.
+  for (int q = 0; q < static_cast<int>(blocks.q.size()); ++q) {
     const Place owner = place_of(grid, blocks.q[q].owner);
     q_blocks_[owner.i * grid.rk + owner.j].push_back(q);
   }
-  for (int k = 0; k < kv_count; ++k) {
+  for (int k = 0; k < static_cast<int>(blocks.kv.size()); ++k) {
     const Place owner = place_of(grid, blocks.kv[k].owner);
     kv_blocks_[owner.i * grid.rk + owner.j].push_back(k);
-    column[k] = kv_holder(grid, owner).j;
-  }
-  // One pass over all visible pairs of blocks marks who needs what.
-  for (int q = 0; q < q_count; ++q) {
-    const int i = place_of(grid, blocks.q[q].owner).i;
-    for (int k = 0; k < kv_count; ++k) {
-      if (!areas.visible(q, k)) continue;
-      kv_used_[k] = q_used_[q] = true;
-      row_needs_[static_cast<std::size_t>(k) * grid.rq + i] = true;
-      column_needs_[static_cast<std::size_t>(q) * grid.rk + column[k]] = true;
-    }
   }
 }
 
@@ -131,8 +134,7 @@ Grid with_shorter_rings(const Blocks& blocks, const Needs& needs, const Grid& gr
       std::int64_t passed = 0;
       for (int kv = 0; kv < static_cast<int>(blocks.kv.size()); ++kv) {
         const Place holder = kv_holder(grid, place_of(grid, blocks.kv[kv].owner));
-        passed += blocks.kv[kv].tokens() *
-                  route.reach(holder.i, [&](int i) { return needs.row_needs(i, kv); });
+        passed += blocks.kv[kv].tokens() * route.reach(holder.i, needs.rows(kv));
       }
       return passed;
     };
@@ -144,8 +146,7 @@ Grid with_shorter_rings(const Blocks& blocks, const Needs& needs, const Grid& gr
       std::int64_t passed = 0;
       for (int q = 0; q < static_cast<int>(blocks.q.size()); ++q) {
         const Place owner = place_of(grid, blocks.q[q].owner);
-        passed += blocks.q[q].tokens() *
-                  route.reach(owner.j, [&](int j) { return needs.column_needs(j, q); });
+        passed += blocks.q[q].tokens() * route.reach(owner.j, needs.columns(q));
       }
       return passed;
     };

@@ -28,6 +28,7 @@
 #include "armillary/plan/blocks.h"
 #include "armillary/plan/plan.h"
 #include "armillary/plan/strategies/movement.h"
+#include "armillary/plan/visibility.h"
 
 namespace armillary::plan {
 
@@ -105,11 +106,11 @@ Heads head_group(const Problem& problem, const Grid& grid, int h);
 Heads head_slice(Heads heads, int slices, int s);
 
 /// The rows and columns that need each block. A block travels to no one else, so pruning by the
-/// mask is part of every hop. Keeps a reference to `areas`; immutable otherwise.
+/// mask is part of every hop. Keeps a reference to `visibility`; immutable otherwise.
 class Needs {
  public:
-  /// Cost: O(query blocks * key blocks).
-  Needs(const Grid& grid, const Blocks& blocks, const BlockAreas& areas);
+  /// Cost: that of two BlockUsers.
+  Needs(const Grid& grid, const Blocks& blocks, const Visibility& visibility);
 
   /// Ids of the blocks of S(i, j), ascending.
   const std::vector<int>& q_blocks(int i, int j) const { return q_blocks_[i * grid_.rk + j]; }
@@ -118,24 +119,24 @@ class Needs {
   const std::vector<int>& held_kv_blocks(int i, int j) const;
 
   /// True if any query of row i sees the key block; if the query block sees any key of column j.
-  bool row_needs(int i, int kv_block) const {
-    return row_needs_[static_cast<std::size_t>(kv_block) * grid_.rq + i];
-  }
-  bool column_needs(int j, int q_block) const {
-    return column_needs_[static_cast<std::size_t>(q_block) * grid_.rk + j];
-  }
+  bool row_needs(int i, int kv_block) const { return rows_.needs(i, kv_block); }
+  bool column_needs(int j, int q_block) const { return columns_.needs(j, q_block); }
+  /// All rows that need the key block, and all columns that need the query block; ascending.
+  const BlockIds& rows(int kv_block) const { return rows_.of(kv_block); }
+  const BlockIds& columns(int q_block) const { return columns_.of(q_block); }
 
   /// True if anyone needs the block: the mask shows one of its pairs.
-  bool kv_used(int kv_block) const { return kv_used_[kv_block]; }
-  bool q_used(int q_block) const { return q_used_[q_block]; }
+  bool kv_used(int kv_block) const { return !rows(kv_block).empty(); }
+  bool q_used(int q_block) const { return !columns(q_block).empty(); }
 
-  bool visible(int q_block, int kv_block) const { return areas_->visible(q_block, kv_block); }
+  bool visible(int q_block, int kv_block) const { return visibility_->visible(q_block, kv_block); }
 
  private:
   Grid grid_;
-  const BlockAreas* areas_;
+  const Visibility* visibility_;
   std::vector<std::vector<int>> q_blocks_, kv_blocks_;
-  std::vector<bool> row_needs_, column_needs_, kv_used_, q_used_;
+  BlockUsers rows_;
+  BlockUsers columns_;
 };
 
 /// The routes of one grid: tiles and sums of columns, tiles of rows, sums of rows.
@@ -162,12 +163,12 @@ Grid sides_exchanged(Grid grid);
 /// The grid with each Ring of its columns and rows replaced by the one of Ring, RingBack and
 /// Bidirectional on which tiles pass fewest members. With zigzag and a causal mask rings of K, V
 /// turn back; with a window that looks both ways they become bidirectional.
-/// Cost: O(blocks * (rq + rk)).
+/// Cost: O(blocks * runs of rows and columns).
 Grid with_shorter_rings(const Blocks& blocks, const Needs& needs, const Grid& grid);
 
 /// Bytes that all ranks together send in a pass, counted without making the plan. The movements do
 /// not matter. Tests hold it equal to what plans send. Requires !grid.resend_each_round.
-/// Cost: O(blocks * (rq + rk)).
+/// Cost: O(blocks * runs of rows and columns).
 std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Needs& needs,
                         const Grid& grid, Pass pass);
 

@@ -207,8 +207,8 @@ Grid with_shorter_rings_for(const Grid& grid, const char* mask, Lengths lengths)
                         .mask = parse_mask(mask, lengths),
                         .layout = parse_layout("contiguous")};
   const Blocks blocks = make_blocks(problem);
-  const BlockAreas areas(problem.mask, blocks);
-  return with_shorter_rings(blocks, Needs(grid, blocks, areas), grid);
+  const Visibility visibility(problem.mask, blocks);
+  return with_shorter_rings(blocks, Needs(grid, blocks, visibility), grid);
 }
 
 /// With a causal mask keys go forwards to the ranks after their owner and queries back to those

@@ -116,12 +116,9 @@ std::int64_t sent_by_transpose(const GridContext& context, const Costs& costs) {
   return bytes;
 }
 
-/// Number of the members 0 .. n - 1, without the origin, for which `needs(member)` is true.
-template <class IsNeeded>
-std::int64_t others_who_need(int n, int origin, const IsNeeded& needs) {
-  std::int64_t count = 0;
-  for (int member = 0; member < n; ++member) count += member != origin && needs(member) ? 1 : 0;
-  return count;
+/// Number of the members that need a block, without its origin.
+std::int64_t others_who_need(const BlockIds& members, int origin) {
+  return static_cast<std::int64_t>(members.size()) - (BlockUsers::holds(members, origin) ? 1 : 0);
 }
 
 /// Bytes of K, V along columns, and in backward of as many sums of dK, dV.
@@ -131,8 +128,7 @@ std::int64_t sent_on_columns(const GridContext& context, const Costs& costs, Pas
   std::int64_t bytes = 0;
   for (int kv = 0; kv < static_cast<int>(blocks.kv.size()); ++kv) {
     const int origin = kv_holder(context.grid, place_of(context.grid, blocks.kv[kv].owner)).i;
-    const std::int64_t hops = others_who_need(
-        context.grid.rq, origin, [&](int i) { return context.needs.row_needs(i, kv); });
+    const std::int64_t hops = others_who_need(context.needs.rows(kv), origin);
     bytes += blocks.kv[kv].tokens() * costs.all_kv_heads() * (costs.d() + costs.e()) * word * hops;
   }
   return bytes;
@@ -149,8 +145,7 @@ std::int64_t sent_on_rows(const GridContext& context, const Costs& costs, Pass p
   std::int64_t bytes = 0;
   for (int q = 0; q < static_cast<int>(blocks.q.size()); ++q) {
     const int origin = place_of(context.grid, blocks.q[q].owner).j;
-    const std::int64_t hops = others_who_need(
-        context.grid.rk, origin, [&](int j) { return context.needs.column_needs(j, q); });
+    const std::int64_t hops = others_who_need(context.needs.columns(q), origin);
     bytes += blocks.q[q].tokens() * context.problem.heads * both_ways * hops;
   }
   return bytes;

@@ -20,6 +20,45 @@ int wrap(int member, int n) {
   return ((member % n) + n) % n;
 }
 
+/// The largest id of an ascending list that is at most `most`, or -1; the least that is at least
+/// `least`, or -1.
+int last_up_to(const BlockIds& ids, int most) {
+  const auto runs = ids.runs();
+  const auto after = std::partition_point(runs.begin(), runs.end(),
+                                          [&](const IdRun& run) { return run.first <= most; });
+  return after == runs.begin() ? -1 : std::min(most, (after - 1)->last);
+}
+int first_from(const BlockIds& ids, int least) {
+  const auto runs = ids.runs();
+  const auto run = std::partition_point(runs.begin(), runs.end(),
+                                        [&](const IdRun& run) { return run.last < least; });
+  return run == runs.end() ? -1 : std::max(least, run->first);
+}
+
+/// The members of a ring of n, seen from an origin.
+struct Around {
+  const BlockIds& users;
+  int origin;
+  int n;
+
+  /// The largest distance from 1 to `limit` ahead of the origin at which a user is, or 0. Members
+  /// past the end of the numbers are farthest.
+  int ahead(int limit) const {
+    const int end = origin + limit;
+    const int wrapped = end < n ? -1 : last_up_to(users, end - n);
+    if (wrapped >= 0) return wrapped + n - origin;
+    return std::max(0, last_up_to(users, std::min(end, n - 1)) - origin);
+  }
+  /// The same behind it.
+  int behind(int limit) const {
+    const int end = origin - limit;
+    const int wrapped = end >= 0 ? -1 : first_from(users, end + n);
+    if (wrapped >= 0) return origin + n - wrapped;
+    const int first = first_from(users, std::max(end, 0));
+    return first < 0 ? 0 : std::max(0, origin - first);
+  }
+};
+
 /// Stable: hops of one step keep the order in which they were added, the same at both ends.
 template <class Before>
 void sort(Hops& hops, const Before& before) {
@@ -164,6 +203,21 @@ Hops Route::collect(int me, const Ready& ready) const {
     return std::pair(a.step, a.origin) < std::pair(b.step, b.origin);
   });
   return hops;
+}
+
+// Tiles pass everybody up to the farthest user, on each way.
+int Route::reach(int origin, const BlockIds& users) const {
+  const Around around{users, origin, size()};
+  switch (movement_) {
+    case Movement::Ring:
+      return around.ahead(size() - 1);
+    case Movement::RingBack:
+      return around.behind(size() - 1);
+    case Movement::Bidirectional:
+      return around.ahead(size() / 2) + around.behind(size() - 1 - size() / 2);
+    default:
+      fail<InternalError>("movement: {} has no reach along a ring", to_string(movement_));
+  }
 }
 
 Movement shorter_ring(const std::function<std::int64_t(const Route&)>& reach, int n) {

@@ -36,6 +36,8 @@
 #include <string_view>
 #include <vector>
 
+#include "armillary/plan/block_ids.h"
+
 namespace armillary::plan {
 
 enum class Movement : std::uint8_t { Gather, Ring, RingBack, Bidirectional, DoubleRing };
@@ -106,6 +108,9 @@ class Route {
     }
     return count;
   }
+  /// The same for the members of an ascending list. Requires a Ring, RingBack or Bidirectional.
+  /// Cost: O(log runs).
+  int reach(int origin, const BlockIds& users) const;
 
  private:
   /// The member at some distance from the origin of a tile.

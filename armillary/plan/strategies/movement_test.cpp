@@ -173,6 +173,7 @@ TEST(Spread, OriginsSendPastThoseWhoNeedNothing) {
   const Route ring(Movement::Ring, 5);
   EXPECT_EQ(spread_messages(ring, need), (std::vector<SentTile>{{0, 0, 0, 1}, {3, 0, 0, 4}}));
   EXPECT_EQ(ring.reach(0, [&](int member) { return need(member, 0); }), 4);
+  EXPECT_EQ(ring.reach(0, BlockIds{1, 4}), 4);
   const auto ready = [&](int member, int origin) { return ring.usable(member, origin); };
   EXPECT_EQ(collect_messages(ring, ready, need),
             (std::vector<SentTile>{{2, 0, 1, 0}, {5, 0, 4, 0}}));

@@ -20,7 +20,7 @@ struct GridPass {
   GridPass(const PlanContext& context, const Grid& given, Pass which)
       : context(context),
         pass(which),
-        needs(given, context.blocks, context.areas),
+        needs(given, context.blocks, context.visibility),
         grid(with_shorter_rings(context.blocks, needs, given)),
         routes(grid) {}
   RankProgram program(Rank rank) const {

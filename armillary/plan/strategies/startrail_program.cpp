@@ -159,9 +159,9 @@ void TeamProgram::hop_back(int step, const View& ring_sum, int team_sum) {
 
 /// True if any pair of the two blocks is visible, whichever side stays.
 bool TeamProgram::visible(int stay_block, int walk_block) const {
-  const BlockAreas& areas = shared_.context.areas;
-  return &stay_ == &shared_.q ? areas.visible(stay_block, walk_block)
-                              : areas.visible(walk_block, stay_block);
+  const Visibility& visibility = shared_.context.visibility;
+  return &stay_ == &shared_.q ? visibility.visible(stay_block, walk_block)
+                              : visibility.visible(walk_block, stay_block);
 }
 
 /// Extra steps, from 0, before `member` attends the last tile of the ring with the owner's tokens.

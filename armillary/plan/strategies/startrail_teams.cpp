@@ -5,18 +5,10 @@ namespace armillary::plan {
 TeamContext::TeamContext(const PlanContext& given, const Teams& of)
     : context(given),
       teams(of),
-      q(of, given.blocks.q),
-      kv(of, given.blocks.kv),
+      q(of, given, MaskSide::Queries),
+      kv(of, given, MaskSide::Keys),
       team_route(Movement::Gather, of.c),
       ring_routes{Route(Movement::Ring, of.group_size()), Route(Movement::Ring, of.group_size())} {
-  // Every visible pair of blocks makes the block of each side meet the team of the other.
-  for (int i = 0; i < static_cast<int>(given.blocks.q.size()); ++i) {
-    for (int j = 0; j < static_cast<int>(given.blocks.kv.size()); ++j) {
-      if (!given.areas.visible(i, j)) continue;
-      q.meet(i, kv.team_of(j));
-      kv.meet(j, q.team_of(i));
-    }
-  }
   // Rings turn to the side on which tiles pass fewer members.
   for (const Pass pass : {Pass::Forward, Pass::Backward}) {
     const auto reach = [&](const Route& route) { return reach_on_rings(pass, route); };
@@ -37,8 +29,8 @@ std::int64_t TeamContext::reach_on_rings(Pass pass, const Route& route) const {
   std::int64_t passed = 0;
   for (int b = 0; b < static_cast<int>(blocks.size()); ++b) {
     for (int group = 0; group < teams.c; ++group) {
-      const auto met = [&](int x) { return side.meets_team(b, group * teams.group_size() + x); };
-      passed += blocks[b].tokens() * route.reach(side.team_of(b) / teams.c, met);
+      passed +=
+          blocks[b].tokens() * route.reach(side.team_of(b) / teams.c, side.met_in_group(b, group));
     }
   }
   return passed;

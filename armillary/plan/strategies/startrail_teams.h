@@ -67,21 +67,25 @@ struct Teams {
 };
 
 /// The blocks of one side, Q or K, V, by team, and the teams with blocks of the other side that see
-/// them. TeamContext fills in the latter with `meet`; after that it is immutable.
+/// them. Immutable.
 class TeamSide {
  public:
-  /// `blocks` is one side of the problem's Blocks.
-  TeamSide(const Teams& teams, const std::vector<Block>& blocks)
-      : teams_(teams), owned_(teams.teams) {
-    meets_.resize(blocks.size() * static_cast<std::size_t>(teams.teams));
+  TeamSide(const Teams& teams, const PlanContext& context, MaskSide side)
+      : teams_(teams),
+        owned_(teams.teams),
+        users_(context.visibility,
+               {.side = side,
+                .group_of =
+                    teams_of(teams, side == MaskSide::Keys ? context.blocks.q : context.blocks.kv),
+                .groups = teams.teams}) {
+    const std::vector<Block>& blocks =
+        side == MaskSide::Keys ? context.blocks.kv : context.blocks.q;
     owner_.reserve(blocks.size());
     for (int b = 0; b < static_cast<int>(blocks.size()); ++b) {
       owner_.push_back(teams.place(blocks[b].owner));
       owned_[owner_[b].team].push_back(b);
     }
   }
-  /// Records that the block sees, or is seen by, a block of the other side that the team owns.
-  void meet(int block, int team) { meets_[index(block, team)] = true; }
   /// The team and the member that own a block.
   int team_of(int block) const { return owner_[block].team; }
   int member_of(int block) const { return owner_[block].member; }
@@ -92,15 +96,33 @@ class TeamSide {
     return filter(owned_[place.team], [&](int b) { return owner_[b] == place; });
   }
   /// True if the block sees, or is seen by, any block of the team's other side.
-  bool meets_team(int block, int team) const { return meets_[index(block, team)]; }
+  bool meets_team(int block, int team) const { return users_.needs(team, block); }
   /// True if the block meets any team of the group.
   bool meets_group(int block, int group) const {
     const int first = group * teams_.group_size();
-    return any(block, first, first + teams_.group_size(), 1);
+    const auto runs = users_.of(block).runs();
+    return std::any_of(runs.begin(), runs.end(), [&](const IdRun& run) {
+      return run.first < first + teams_.group_size() && first <= run.last;
+    });
   }
   /// True if the block meets any team whose walking tiles come to the members with this number.
   bool meets_members(int block, int member) const {
-    return any(block, member, teams_.teams, teams_.c);
+    const auto runs = users_.of(block).runs();
+    return std::any_of(runs.begin(), runs.end(), [&](const IdRun& run) {
+      const int ahead = (member - run.first % teams_.c + teams_.c) % teams_.c;
+      return run.first + ahead <= run.last;
+    });
+  }
+  /// Places in the group of the teams that the block meets, ascending.
+  BlockIds met_in_group(int block, int group) const {
+    const int first = group * teams_.group_size();
+    BlockIds places;
+    for (const IdRun& run : users_.of(block).runs()) {
+      const IdRun part{std::max(run.first - first, 0),
+                       std::min(run.last - first, teams_.group_size() - 1)};
+      if (part.first <= part.last) places.append(part);
+    }
+    return places;
   }
   /// Blocks of a team that a group needs: those that hop and walk there.
   std::vector<int> walking(int team, int group) const {
@@ -115,25 +137,22 @@ class TeamSide {
     std::copy_if(blocks.begin(), blocks.end(), std::back_inserter(kept), keep);
     return kept;
   }
-  /// True if the block meets one of the teams begin, begin + step, ..., below end.
-  bool any(int block, int begin, int end, int step) const {
-    for (int team = begin; team < end; team += step) {
-      if (meets_team(block, team)) return true;
-    }
-    return false;
-  }
-  std::size_t index(int block, int team) const {
-    return static_cast<std::size_t>(block) * teams_.teams + team;
+  /// The team that owns each block.
+  static std::vector<int> teams_of(const Teams& teams, const std::vector<Block>& blocks) {
+    std::vector<int> owners;
+    owners.reserve(blocks.size());
+    for (const Block& block : blocks) owners.push_back(teams.place(block.owner).team);
+    return owners;
   }
 
   Teams teams_;
   std::vector<TeamPlace> owner_;         ///< Indexed by block.
   std::vector<std::vector<int>> owned_;  ///< Indexed by team.
-  std::vector<bool> meets_;              ///< Flat: by block, then by team.
+  BlockUsers users_;                     ///< The teams that each block meets.
 };
 
 /// Everything about a problem and its teams that all ranks share. Immutable after construction.
-/// Cost of construction: O(query blocks * key blocks).
+/// Cost of construction: that of two BlockUsers, and O(blocks * c * runs of teams).
 struct TeamContext {
   /// Keeps `context`, so its objects must outlive this one.
   TeamContext(const PlanContext& context, const Teams& teams);

@@ -245,8 +245,8 @@ TEST(Traffic, CausalMasksSaveAQuarterUnderZigzagAndAHalfUnderContiguous) {
 Movement way(const Problem& problem) {
   const Grid grid{.rq = problem.world, .column = Movement::Ring};
   const Blocks blocks = make_blocks(problem);
-  const BlockAreas areas(problem.mask, blocks);
-  return with_shorter_rings(blocks, Needs(grid, blocks, areas), grid).column;
+  const Visibility visibility(problem.mask, blocks);
+  return with_shorter_rings(blocks, Needs(grid, blocks, visibility), grid).column;
 }
 
 TEST(Traffic, ARingWalksToWhereItIsNeeded) {

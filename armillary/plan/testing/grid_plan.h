@@ -10,8 +10,8 @@ namespace armillary::plan {
 /// The plan of a grid as it is given: its rings are not turned.
 inline Plan plan_of(const Problem& problem, const Grid& grid, Pass pass) {
   Plan plan{.problem = problem, .strategy = "grid", .pass = pass, .blocks = make_blocks(problem)};
-  const BlockAreas areas(problem.mask, plan.blocks);
-  const Needs needs(grid, plan.blocks, areas);
+  const Visibility visibility(problem.mask, plan.blocks);
+  const Needs needs(grid, plan.blocks, visibility);
   const GridRoutes routes(grid);
   for (Rank rank = 0; rank < problem.world; ++rank) {
     plan.ranks.push_back(grid_program({problem, plan.blocks, needs, grid}, routes, pass, rank));

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "armillary/plan/verify/cells.h"
+#include "armillary/plan/visibility.h"
 
 namespace armillary::plan::verifier {
 
@@ -12,9 +13,9 @@ namespace armillary::plan::verifier {
 /// them, so one bit per pair of classes is enough.
 class Sight {
  public:
-  /// Cost: the areas of all pairs of blocks, on all cores. Keeps a reference to `sides`.
+  /// Cost: O(pairs of classes). Keeps a reference to `sides`.
   Sight(const Plan& plan, const Sides& sides)
-      : areas_(plan.problem.mask, plan.blocks),
+      : visibility_(plan.problem.mask, plan.blocks),
         sides_(sides),
         of_query_(sides.q.blocks.count(), Bits(words_for(sides.kv.blocks.count()))),
         of_key_(sides.kv.blocks.count(), Bits(words_for(sides.q.blocks.count()))) {
@@ -41,14 +42,14 @@ class Sight {
     const Classes& keys = sides_.kv.blocks;
     for (int q = queries.begin(q_class); q < queries.end(q_class); ++q) {
       for (int kv = keys.begin(kv_class); kv < keys.end(kv_class); ++kv) {
-        if (areas_.visible(q, kv)) return {q, kv};
+        if (visibility_.visible(q, kv)) return {q, kv};
       }
     }
     return {};
   }
 
  private:
-  BlockAreas areas_;
+  Visibility visibility_;
   const Sides& sides_;
   // The same relation twice: by query class, and by key class.
   std::vector<Bits> of_query_;
