@@ -4,11 +4,17 @@
 
 A file that was clean is not looked at again until it, a header of ours that it includes, the
 configuration, the compile command or clang-tidy itself changes (.cache/tidy: one empty file per clean key).
+
+Reading libtorch's headers is nearly all of the time of a file that includes them: 10 sources of a folder
+together take as long as one. So if more than two such sources with equal commands are to be looked at,
+batches of 16 are, each as one source that includes them. One or two are looked at alone, as are programs
+and all sources without libtorch.
 Exit code: 0 clean, 1 findings.
 """
 
 import argparse
 import concurrent.futures
+import dataclasses
 import functools
 import hashlib
 import json
@@ -39,6 +45,11 @@ TORCH_CHECKS = [
     "bugprone-unused-raii",
     "bugprone-undelegated-constructor",
 ]
+
+
+BATCH = 16
+# In a batch, findings lie in included sources.
+IN_SOURCES = r"--header-filter=/(armillary|cli|tests|bench|examples)/[^ ]*\.(h|cpp)$"
 
 
 @functools.cache
@@ -75,11 +86,24 @@ def uses_torch(path):
     return any(pattern.search(p.read_text(encoding="utf-8")) for p in own_files(path))
 
 
-def lint(tidy, build, path):
-    """(exit status, findings, seconds) of clang-tidy on one file."""
+@dataclasses.dataclass
+class Job:
+    """Sources that one clang-tidy looks at: one, or a batch with a source of its own that includes them."""
+
+    source: pathlib.Path
+    build: pathlib.Path  # folder with the compile_commands.json of `source`
+    keys: list[str]
+    name: str
+    batch: bool = False
+
+
+def lint(tidy, job):
+    """(exit status, findings, seconds) of clang-tidy on one job."""
     # clang brings no omp.h; without it, torch's headers take their serial path.
-    command = [tidy, "-p", str(build), "--quiet", "--extra-arg=-fno-openmp", str(path)]
-    if uses_torch(path):
+    command = [tidy, "-p", str(job.build), "--quiet", "--extra-arg=-fno-openmp", str(job.source)]
+    if job.batch:
+        command += [IN_SOURCES, f"--config-file={ROOT / '.clang-tidy'}"]
+    if job.batch or uses_torch(job.source):
         command += ["--checks=" + ",".join(TORCH_CHECKS), "--extra-arg=-fdelayed-template-parsing"]
     start = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -87,6 +111,45 @@ def lint(tidy, build, path):
     if done.returncode != 0 and not findings.strip():
         findings = done.stderr  # clang-tidy itself failed
     return done.returncode, findings, time.monotonic() - start
+
+
+def batch_of(build, number, members):
+    """A job for several (path, words, key): a source that includes them, with the command of the first."""
+    folder = build / "tidy" / str(number)
+    folder.mkdir(parents=True, exist_ok=True)
+    source = folder / "batch.cpp"
+    source.write_text("".join(f'#include "{path}"\n' for path, _, _ in members), encoding="utf-8")
+    path, words, _ = members[0]
+    entry = {
+        "directory": str(build.resolve()),
+        "file": str(source),
+        "arguments": [str(source) if word == str(path) else word for word in words],
+    }
+    (folder / "compile_commands.json").write_text(json.dumps([entry]), encoding="utf-8")
+    name = f"{path.parent.relative_to(ROOT)}: {', '.join(path.stem for path, _, _ in members)}"
+    return Job(source, folder, [key for _, _, key in members], name, batch=True)
+
+
+def jobs_of(build, todo):
+    """Jobs for (path, words, key), the slow ones first."""
+    groups = {}
+    alone = []
+    for path, words, key in todo:
+        if not uses_torch(path) or "int main(" in path.read_text(encoding="utf-8"):
+            alone.append((path, key))
+            continue
+        # Tests apart from sources, and each program's own definitions apart, as they are linked.
+        flags = [word for word in words if word != str(path)]
+        kind = (path.parent, path.stem.endswith("_test"), tuple(flags))
+        groups.setdefault(kind, []).append((path, words, key))
+    jobs = []
+    for members in groups.values():
+        if len(members) <= 2:
+            alone = [(path, key) for path, _, key in members] + alone
+            continue
+        for begin in range(0, len(members), BATCH):
+            jobs.append(batch_of(build, len(jobs), members[begin : begin + BATCH]))
+    return jobs + [Job(path, build, [key], str(path.relative_to(ROOT))) for path, key in alone]
 
 
 def main():
@@ -113,24 +176,22 @@ def main():
         command = [word for word in words if not word.endswith(".o") and word != "-fopenmp"]
         key = key_of(path, [word.replace(str(ROOT), ".") for word in command], version)
         if not (CACHE / key).exists():
-            todo.append((path, key))
+            todo.append((path, command, key))
 
     CACHE.mkdir(parents=True, exist_ok=True)
-    todo.sort(key=lambda item: (not uses_torch(item[0]), item[0]))  # the slow ones first
-    print(f"clang-tidy: {len(todo)} files to look at", flush=True)
+    jobs = jobs_of(args.build, sorted(todo))
+    print(f"clang-tidy: {len(todo)} files to look at, in {len(jobs)} runs", flush=True)
     reported = set()
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = {pool.submit(lint, tidy, args.build, path): (path, key) for path, key in todo}
-        for job in concurrent.futures.as_completed(jobs):
-            path, key = jobs[job]
-            status, findings, seconds = job.result()
-            print(
-                f"  {path.relative_to(ROOT)} {seconds:.0f} s{'' if status == 0 else ' FAILED'}",
-                flush=True,
-            )
+        running = {pool.submit(lint, tidy, job): job for job in jobs}
+        for done in concurrent.futures.as_completed(running):
+            job = running[done]
+            status, findings, seconds = done.result()
+            print(f"  {job.name} {seconds:.0f} s{'' if status == 0 else ' FAILED'}", flush=True)
             if status == 0:
-                (CACHE / key).touch()
+                for key in job.keys:
+                    (CACHE / key).touch()
                 continue
             failed += 1
             if findings not in reported:  # a header's finding comes back with every file that includes it

@@ -48,6 +48,7 @@ inline constexpr std::array kLayouts{"contiguous", "zigzag", "striped:2", "balan
 
 /// A strategy by name, and over how many ranks it spreads heads.
 struct Spread {
+  int world;
   std::string strategy;
   int u;
 };
@@ -58,15 +59,15 @@ inline std::vector<Spread> spreads(int world) {
     const plan::Strategy strategy = plan::parse_strategy(name);
     const auto u = strategy.keys.find("u");
     const int ways = strategy.name == "ulysses" ? world : 1;
-    all.push_back({name, u == strategy.keys.end() ? ways : std::stoi(u->second)});
+    all.push_back({world, name, u == strategy.keys.end() ? ways : std::stoi(u->second)});
   }
   return all;
 }
 
-inline Case make_case(int world, const Spread& spread, const Shape& shape, const char* layout,
-                      plan::Pass pass, bool lowered) {
+inline Case make_case(const Spread& spread, const Shape& shape, const char* layout, plan::Pass pass,
+                      bool lowered) {
   const int times = (spread.u + shape.heads - 1) / shape.heads;  // At least one head per rank.
-  plan::Problem problem{.world = world,
+  plan::Problem problem{.world = spread.world,
                         .heads = shape.heads * times,
                         .kv_heads = shape.kv_heads,
                         .head_dim = 2,
@@ -77,9 +78,9 @@ inline Case make_case(int world, const Spread& spread, const Shape& shape, const
                         .return_lse = shape.return_lse,
                         .wire = shape.return_lse ? plan::Wire::Input : plan::Wire::Accumulator};
   std::string name =
-      fmt::format("world {}, {}, {} of {} x {}, heads {}/{}, {}, {}{}", world, spread.strategy,
-                  shape.mask, shape.lengths.q, shape.lengths.kv, problem.heads, problem.kv_heads,
-                  layout, to_string(pass), lowered ? ", lowered" : "");
+      fmt::format("world {}, {}, {} of {} x {}, heads {}/{}, {}, {}{}", spread.world,
+                  spread.strategy, shape.mask, shape.lengths.q, shape.lengths.kv, problem.heads,
+                  problem.kv_heads, layout, to_string(pass), lowered ? ", lowered" : "");
   return {std::move(problem), plan::parse_strategy(spread.strategy), pass, lowered,
           std::move(name)};
 }
@@ -100,7 +101,7 @@ inline std::vector<Case> cases(int world) {
           for (const bool lowered : {false, true}) {
             const std::size_t turn = i + s + s / kLayouts.size() + place++;
             if (world > 3 && turn % kLayouts.size() != l) continue;
-            made.push_back(make_case(world, all[i], kShapes[s], kLayouts[l], pass, lowered));
+            made.push_back(make_case(all[i], kShapes[s], kLayouts[l], pass, lowered));
           }
         }
       }
