@@ -1,9 +1,9 @@
-// agreement.cpp: the comparison as rounds of one send and one receive each.
+// agreement.cpp: the comparison as exchanges of one send and one receive each.
 //
-// In the round of distance d, rank r sends to rank r + d and receives from rank r - d. After it,
+// In the exchange of distance d, rank r sends to rank r + d and receives from rank r - d. After it,
 // rank r has the gravest verdict of the 2 d ranks that end with r, so distances 1, 2, 4, .. reach
-// all ranks. Nothing runs in the background: a round ends, and the next one starts, when the rank
-// calls is_open() or wait().
+// all ranks. Nothing runs in the background: an exchange ends, and the next one starts, when the
+// rank calls is_open() or wait().
 #include "armillary/attention/agreement.h"
 
 #include <fmt/format.h>
@@ -43,7 +43,7 @@ std::string difference(const CallRecord& theirs, int before, const CallRecord& m
 
 }  // namespace
 
-/// State of the rounds: the message of this rank, which gathers the gravest verdict, and the one
+/// State of the exchanges: the message of this rank, which gathers the gravest verdict, and the one
 /// that it hears.
 struct Agreement::Exchange {
   comm::Communicator& comm;
@@ -60,7 +60,7 @@ struct Agreement::Exchange {
   bool is_over() const { return distance >= comm.world(); }
   int before() const { return (comm.rank() + comm.world() - distance) % comm.world(); }
 
-  /// Starts the messages of a round. Requests and buffers live until the round is done.
+  /// Starts the messages of an exchange. Requests and buffers live until they are done.
   void start() {
     if (is_over()) return;
     const comm::Strided out = comm::whole(std::span(&mine, 1));
@@ -78,7 +78,7 @@ struct Agreement::Exchange {
 
   bool is_done() const { return comm.done(requests[0]) && comm.done(requests[1]); }
 
-  /// Ends a round whose messages are done, and starts the next.
+  /// Ends an exchange whose messages are done, and starts the next.
   void go_on() {
     if (std::memcmp(&mine.record, &theirs.record, sizeof(CallRecord)) != 0) {
       mine.verdict.raise(proof::Finding::Different,

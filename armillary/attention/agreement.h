@@ -1,11 +1,11 @@
 // agreement.h: all ranks of a group are asked for the same attention and can do it, or none begins.
 //
-//   rank r   record, verdict --> rank r + 1, r + 2, r + 4, ..   in log2(world) rounds
+//   rank r   record, verdict --> rank r + 1, r + 2, r + 4, ..   in log2(world) exchanges
 //            record, verdict <-- rank r - 1, r - 2, r - 4, ..   the records must be equal
 //
 // A verdict is the gravest finding that a rank knows of: that records differ, or that a rank
-// refuses its call. Each rank passes on the verdict of all it has heard, so after the last round
-// every rank knows that of all ranks, and no tile has moved before.
+// refuses its call. Each rank passes on the verdict of all it has heard, so after the last
+// exchange every rank knows that of all ranks, and no tile has moved before.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,8 @@
 
 namespace armillary::attention {
 
-/// The lane of these messages: the last, above the lanes of plans. Ranks advance to the next round
-/// at different times, before or after a collective of theirs, so they need a lane of their own.
+/// The lane of these messages: the last, above the lanes of plans. Ranks begin the next exchange at
+/// different times, before or after a collective of theirs, so they need a lane of their own.
 inline int agreement_lane(const comm::Communicator& comm) {
   return comm.lanes() - 1;
 }

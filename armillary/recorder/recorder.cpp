@@ -1,5 +1,5 @@
 // The file is always a new one: a process that still writes to an older one keeps its own pages.
-// Its space is allocated before it is mapped: a store to a page without a block on a full disk
+// Its space is allocated before it is mapped: a store to a page without space on a full disk
 // would be a SIGBUS. Its first word is stored last, so a file that is not complete is refused by
 // readers. All later calls only store words (format.h has the order).
 #include "armillary/recorder/recorder.h"
