@@ -28,10 +28,39 @@ run_ctest() {
     --timeout "$TEST_TIMEOUT_S" --output-junit test-results/ctest.xml "$@" || failed=1
 }
 
-test_sanitized() {  # PRESET LABEL...
-  local preset=$1 label
-  shift
-  build_targets "$preset" "${@/#/test_}"
+# build_behind PRESET AFTER LABEL...: builds the tests of the labels in the background, at low priority: tests that run
+# meanwhile often wait for each other and leave cores idle. Begins when the process AFTER has ended. Sets `builder`.
+builders=()
+build_behind() {
+  local preset=$1 after=$2 folder
+  shift 2
+  folder=$(folder_of "$preset")
+  configure "$preset"
+  say "building $* ($preset) beside the tests"
+  set -m  # a process group of its own, so that stop_builders ends its compilers too
+  (
+    [ -z "$after" ] || tail --pid="$after" -f /dev/null
+    exec nice -n 15 cmake --build "$folder" -j "$JOBS" --target "${@/#/test_}"
+  ) >"$folder/build.log" 2>&1 &
+  set +m
+  builder=$!
+  builders+=("$builder")
+}
+
+stop_builders() {
+  local builder
+  for builder in "${builders[@]}"; do kill -- "-$builder" 2>/dev/null || true; done
+}
+
+test_sanitized() {  # PRESET BUILDER LABEL...
+  local preset=$1 builder=$2 label
+  shift 2
+  if ! wait "$builder"; then
+    cat "$(folder_of "$preset")/build.log"
+    say "the preset $preset does not build"
+    failed=1
+    return 0
+  fi
   say "testing $* ($preset)"
   label=$(IFS='|' && echo "$*")
   run_ctest "$preset" -L "^($label)\$"
@@ -56,7 +85,7 @@ test_python() {
 }
 
 command_test() {
-  local quick= only=() failed=0
+  local quick= only=() failed=0 builder= asan_builder= tsan_builder=
   local TEST_TIMEOUT_S=900
   while [ $# -gt 0 ]; do
     case $1 in
@@ -82,16 +111,25 @@ command_test() {
     run_ctest release -L "^${only[0]}\$"
   else
     build_targets release all tests bench
+    if [ -z "$quick" ]; then
+      trap stop_builders EXIT
+      # shellcheck disable=SC2086  # words are wanted
+      build_behind asan "" $ASAN_LABELS
+      asan_builder=$builder
+      # shellcheck disable=SC2086
+      build_behind tsan "$asan_builder" $TSAN_LABELS
+      tsan_builder=$builder
+    fi
     say "testing everything (release)"
     run_ctest release
     test_python
     if [ -z "$quick" ]; then
       test_plan_preset
       export_sanitizer_options
-      # shellcheck disable=SC2086  # words are wanted
-      test_sanitized asan $ASAN_LABELS
       # shellcheck disable=SC2086
-      test_sanitized tsan $TSAN_LABELS
+      test_sanitized asan "$asan_builder" $ASAN_LABELS
+      # shellcheck disable=SC2086
+      test_sanitized tsan "$tsan_builder" $TSAN_LABELS
     fi
   fi
   python3 tools/test_summary.py build*/test-results || failed=1
