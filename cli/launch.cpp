@@ -3,11 +3,13 @@
 // starts the other verb: so lines of output, signals and failures are handled by the same code.
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -19,8 +21,12 @@
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
 #include "armillary/launch/mpirun.h"
+#include "armillary/launch/orphans.h"
 #include "armillary/launch/placement.h"
+#include "armillary/launch/run_reports.h"
 #include "armillary/launch/supervisor.h"
+#include "armillary/recorder/diagnosis.h"
+#include "armillary/recorder/reader.h"
 #include "cli/verbs.h"
 
 namespace armillary::cli {
@@ -54,20 +60,26 @@ std::vector<std::string> words_of(const LaunchArguments& arguments) {
   return words;
 }
 
-/// A port of this machine that nobody uses. Another program may take it before rank 0 does; the
-/// ranks then end with an error.
-int free_port() {
-  const launch::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+/// A socket that listens on a port which was free. Rank 0 inherits it, so nobody can take the port.
+struct MeetingPoint {
+  launch::Descriptor socket;
+  int port = 0;
+};
+
+MeetingPoint open_meeting_point() {
+  MeetingPoint point{launch::Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof address;
   auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  if (!socket.open() || bind(socket.get(), generic, size) != 0 ||
-      getsockname(socket.get(), generic, &size) != 0) {
+  const int socket = point.socket.get();
+  if (socket < 0 || bind(socket, generic, size) != 0 || listen(socket, SOMAXCONN) != 0 ||
+      getsockname(socket, generic, &size) != 0) {
     fail<Error>("launch: no free port: {}", std::strerror(errno));
   }
-  return ntohs(address.sin_port);
+  point.port = ntohs(address.sin_port);
+  return point;
 }
 
 /// Standard input for rank 0, unless it is a terminal: a process of the background that reads one
@@ -77,9 +89,9 @@ bool has_input() {
 }
 
 /// One command for each rank, with the variables of torchrun.
-std::vector<launch::Command> c10d_commands(const LaunchArguments& arguments, int processes) {
+std::vector<launch::Command> c10d_commands(const LaunchArguments& arguments, int processes,
+                                           const MeetingPoint& meeting, const std::string& folder) {
   const std::string world = std::to_string(processes);
-  const std::string port = std::to_string(free_port());
   std::vector<launch::Command> commands;
   for (int rank = 0; rank < processes; ++rank) {
     const std::string number = std::to_string(rank);
@@ -90,17 +102,34 @@ std::vector<launch::Command> c10d_commands(const LaunchArguments& arguments, int
                                       {"LOCAL_RANK", number},
                                       {"LOCAL_WORLD_SIZE", world},
                                       {"MASTER_ADDR", "127.0.0.1"},
-                                      {"MASTER_PORT", port},
-                                      {"ARMILLARY_LAUNCH", "1"}},
+                                      {"MASTER_PORT", std::to_string(meeting.port)},
+                                      {"ARMILLARY_LAUNCH", "1"},
+                                      {launch::kLaunchFolderVariable, folder}},
                         .takes_input = rank == 0 && has_input()});
   }
+  commands[0].inherits = meeting.socket.get();
+  commands[0].variables.emplace_back("ARMILLARY_LISTEN_FD", std::to_string(meeting.socket.get()));
   return commands;
 }
 
-/// Says who failed first and returns the exit code of all.
-int conclude(const std::optional<launch::Ending>& failed) {
+/// The cause that the flight recorders tell, or nothing: bad input has told it itself, and a rank
+/// that a signal ended is the cause.
+std::string recorded_cause(const launch::LaunchFolder& folder, const launch::Ending& failed) {
+  const std::string run_folder = folder.run_folder();
+  const bool is_known = failed.asked || failed.signal != 0 || failed.code == kBadInput;
+  if (run_folder.empty() || is_known) return "";
+  try {
+    return "; cause: " + recorder::diagnose(recorder::read_run(run_folder)).cause;
+  } catch (const std::exception&) {
+    return "";  // The files are gone, or of no use: the ranks have told what they know.
+  }
+}
+
+/// Says in one line who failed first, and why; returns the exit code of all.
+int conclude(const std::optional<launch::Ending>& failed, const launch::LaunchFolder& folder) {
   if (!failed) return kDone;
-  fmt::print(stderr, "armillary: launch: {}\n", launch::describe(*failed));
+  fmt::print(stderr, "armillary: launch: {}{}\n", launch::describe(*failed),
+             recorded_cause(folder, *failed));
   return failed->code;
 }
 
@@ -108,17 +137,21 @@ int conclude(const std::optional<launch::Ending>& failed) {
 int run_in_rank(const LaunchArguments& arguments) {
   const std::optional<launch::Placement> placement = launch::find_placement();
   if (!placement) fail<InvalidArgument>("launch: --in-rank without mpirun");
+  // mpirun may be killed; then this process ends, and with it the rank.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   const launch::Command command{.label = fmt::format("rank {}", placement->rank),
                                 .words = words_of(arguments),
                                 .takes_input = placement->rank == 0};
+  // mpirun ends the other ranks when one has failed: they have a moment to say what they know.
   const std::optional<launch::Ending> failed =
       launch::supervise(std::span(&command, 1), {.prefix = !arguments.no_prefix,
                                                  .stop_signals = {SIGUSR1},
-                                                 .end_signals = {SIGTERM, SIGINT}});
-  if (failed) launch::remove_segments();
-  // mpirun ends the other ranks when one has failed; that one has told it.
-  if (failed && failed->asked) return failed->code;
-  return conclude(failed);
+                                                 .end_signals = {SIGTERM, SIGINT},
+                                                 .end_signals_grace_s = 0.4});
+  if (!failed) return kDone;
+  if (!failed->asked) launch::report(*failed);
+  launch::remove_launch_folder_of_dead_launcher();
+  return failed->code;
 }
 
 int run_by_mpi(const LaunchArguments& arguments, const std::string& mpirun, int processes) {
@@ -126,14 +159,24 @@ int run_by_mpi(const LaunchArguments& arguments, const std::string& mpirun, int 
   if (arguments.no_prefix) words.emplace_back("--no-prefix");
   words.emplace_back("--");
   words.insert(words.end(), arguments.words.begin(), arguments.words.end());
-  const launch::SegmentFolder segments;
+  const launch::LaunchFolder folder;
   launch::Command command =
-      launch::mpi_command(mpirun, launch::family_of(mpirun), processes, words, segments.path());
+      launch::mpi_command(mpirun, launch::family_of(mpirun), processes, words, folder.path());
   command.takes_input = has_input();
-  // The ranks themselves have told what failed.
-  const std::optional<launch::Ending> failed = launch::supervise(
-      std::span(&command, 1), {.prefix = false, .ask_signal = SIGUSR1, .end_signal = SIGTERM});
-  return failed ? failed->code : kDone;
+  const launch::Orphans orphans;
+  const std::optional<launch::Ending> failed =
+      launch::supervise(std::span(&command, 1),
+                        {.prefix = false, .ask_signal = SIGUSR1, .reports = folder.reports()});
+  orphans.end_all();
+  return conclude(failed, folder);
+}
+
+int run_by_c10d(const LaunchArguments& arguments, int processes) {
+  const launch::LaunchFolder folder;
+  const MeetingPoint meeting = open_meeting_point();
+  return conclude(launch::supervise(c10d_commands(arguments, processes, meeting, folder.path()),
+                                    {.prefix = !arguments.no_prefix}),
+                  folder);
 }
 
 int run_launch(const LaunchArguments& arguments) {
@@ -171,8 +214,7 @@ int run_launch(const LaunchArguments& arguments) {
   if (engine == 1 || (engine == 0 && !mpirun.empty())) {
     return run_by_mpi(arguments, mpirun, processes);
   }
-  return conclude(
-      launch::supervise(c10d_commands(arguments, processes), {.prefix = !arguments.no_prefix}));
+  return run_by_c10d(arguments, processes);
 }
 
 }  // namespace

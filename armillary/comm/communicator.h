@@ -91,9 +91,18 @@ using Request = std::shared_ptr<const Pending>;
 
 /// One rank's end of a group.
 ///
-/// Every timeout is in seconds, in (0, 1e9]; if it is left out, it is timeout_s(). A wait that
-/// reaches it fails the group with a text that names rank, peer, lane, bytes and the seconds
-/// waited.
+/// Every timeout is in seconds, in (0, 1e9]; if it is left out, it is timeout_s(). It counts from
+/// the last progress of the peer, or from the begin of the wait if that is later. A wait that
+/// reaches it for one of its peers fails the group with a text that names rank, peer, lane, bytes,
+/// the seconds waited and the rank that is to blame.
+///
+/// Progress of a rank is (1) a message of its own that is done, (2) use of a core while it is not
+/// in a wait, (3) while it is in a wait, the progress of the ranks that it waits for. So a rank
+/// that computes for long is waited for, also by ranks that wait for it through others; ranks that
+/// wait in a cycle, and one that is stopped, gone, asleep, blocked, out of reach or has ended its
+/// part, are not. A loop that never ends counts as computing. Ranks that wait for long ask each
+/// other beside the messages; a wait in which this process itself was stopped is longer by that
+/// time.
 ///
 /// @throws CommError from every method after the group failed: "rank R failed: <first reason>",
 /// within a second of the failure, also out of a wait that has begun. After that, other ranks do

@@ -56,6 +56,7 @@ void run_ranks(int world, const std::function<void(Communicator&)>& body,
   LocalGroup group(world, options);
   std::vector<std::exception_ptr> errors(world);
   const auto run_rank = [&](int rank) {
+    group.enter(rank);
     try {
       LocalCommunicator communicator(group, rank, world, options);
       body(communicator);
@@ -63,6 +64,7 @@ void run_ranks(int world, const std::function<void(Communicator&)>& body,
       errors[rank] = std::current_exception();
       group.abort(rank, reason_of(errors[rank]));
     }
+    group.leave(rank);
   };
   // If a thread cannot be made, the ranks that have begun are ended by an abort in its name.
   std::vector<std::thread> threads;

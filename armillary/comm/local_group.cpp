@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "armillary/comm/peer_process.h"
 #include "armillary/comm/strided.h"
 
 namespace armillary::comm {
@@ -36,6 +37,11 @@ std::chrono::nanoseconds nanoseconds_of(double seconds) {
 }
 
 }  // namespace
+
+void LocalGroup::enter(int rank) {
+  const Lock lock(mutex_);
+  ranks_[rank].pulse.emplace([clock = clock_of_this_thread()] { return seconds_of(clock); });
+}
 
 LocalGroup::Queue& LocalGroup::queue_of(const LocalPending& request) {
   const bool send = request.direction() == Direction::Send;
@@ -116,6 +122,7 @@ void LocalGroup::copy(Lock& lock, const LocalPending& send, const LocalPending& 
 void LocalGroup::set_done(LocalPending& request) {
   Rank& rank = ranks_[request.rank()];
   request.set_done(++messages_done_);
+  rank.pulse->message_done();
   rank.wake.notify_all();
 }
 
@@ -244,9 +251,12 @@ std::size_t LocalGroup::stay_awake(int rank, std::span<const Request> requests,
 std::size_t LocalGroup::wait_any(int rank, std::span<const Request> requests, double timeout_s,
                                  const std::function<std::string()>& describe) {
   const Clock::time_point begin = Clock::now();
-  const Clock::time_point deadline = begin + nanoseconds_of(timeout_s);
+  // Most waits are over before the first look at the peers.
+  const auto between_looks = nanoseconds_of(Watch::interval_of(timeout_s) / 2);
+  Clock::time_point next_look = begin + between_looks;
+  std::optional<LongWait> wait;
   // In a shuffled group ranks that wait make the copies, each at its time, so none polls.
-  const Clock::time_point awake_until = shuffled() ? begin : std::min(deadline, begin + kAwake);
+  const Clock::time_point awake_until = shuffled() ? begin : begin + kAwake;
   while (true) {
     // First without the lock, then pass what is due, then sleep until a peer wakes this rank.
     std::size_t index = stay_awake(rank, requests, awake_until);
@@ -258,14 +268,30 @@ std::size_t LocalGroup::wait_any(int rank, std::span<const Request> requests, do
     if (index < requests.size()) return index;
     throw_if_failed(lock, rank);
     const Clock::time_point now = Clock::now();
-    if (now >= deadline) {
+    if (now >= next_look) {
+      next_look = now + between_looks;
+      if (!wait) {
+        const Watch::Options options{
+            .rank = rank, .peers = peers_of(requests), .timeout_s = timeout_s};
+        wait.emplace(*ranks_[rank].pulse, options, seconds_of(begin));
+      }
+      if (!is_expired(wait->watch)) continue;
       const double waited_s = std::chrono::duration<double>(now - begin).count();
-      fail_group(rank, fmt::format("wait: {} not done after {:.3g} s{}", describe(), waited_s,
-                                   zero_copy_text(requests)));
+      fail_group(rank, fmt::format("wait: {} not done after {:.3g} s{}{}", describe(), waited_s,
+                                   zero_copy_text(requests), wait->watch.reason([](int other) {
+                                     return fmt::format("rank {}", other);
+                                   })));
     } else if (now >= awake_until) {
-      ranks_[rank].wake.wait_until(lock, std::min(deadline, next_due()));
+      ranks_[rank].wake.wait_until(lock, std::min(next_look, next_due()));
     }
   }
+}
+
+bool LocalGroup::is_expired(Watch& watch) {
+  for (const int asked : watch.tick(seconds_of(Clock::now()))) {
+    if (ranks_[asked].pulse) watch.hear(asked, ranks_[asked].pulse->take());
+  }
+  return watch.expired();
 }
 
 void LocalGroup::withdraw(LocalPending* request) {

@@ -34,6 +34,7 @@
 
 #include "armillary/comm/local.h"
 #include "armillary/comm/local_pending.h"
+#include "armillary/comm/pulse.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
@@ -56,6 +57,9 @@ class LocalGroup {
                        const std::function<std::string()>& describe);
   /// Takes back a message that is not done, and fails the group unless an exception is unwinding.
   void withdraw(LocalPending* request);
+  /// The rank begins, on its thread; the rank has ended its body.
+  void enter(int rank);
+  void leave(int rank) { ranks_[rank].pulse->leave(); }
   /// Completes the send from which `receive` borrows; does nothing the second time.
   void give_back(LocalPending& receive);
   /// @throws CommError if the group has failed, when no copy uses the rank's memory any more.
@@ -86,7 +90,8 @@ class LocalGroup {
 
   struct Rank {
     std::condition_variable wake;
-    int copies = 0;  ///< Copies under way from or to this rank's memory.
+    std::optional<OwnPulse> pulse;  ///< Since its thread has begun.
+    int copies = 0;                 ///< Copies under way from or to this rank's memory.
     /// A sender asks this rank to pass the messages that it receives, if it waits.
     std::atomic<bool> asked_to_copy{false};
     /// Its last wait ended with messages still due, which are left for its done() or next wait.
@@ -112,6 +117,8 @@ class LocalGroup {
   /// In a shuffled group: passes all messages whose time has come.
   void copy_all_due(Lock& lock, int rank);
   Clock::time_point next_due() const;  ///< When the next delay ends, in a shuffled group.
+  /// Whether a peer of a wait that has lasted for long is silent; requires the lock.
+  bool is_expired(Watch& watch);
   /// Polls without the lock, until a request is done, `until` is over or the rank is asked to copy.
   std::size_t stay_awake(int rank, std::span<const Request> requests,
                          Clock::time_point until) const;

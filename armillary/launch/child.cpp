@@ -108,6 +108,7 @@ Child start(const Command& command) {
       dup2(in, STDIN_FILENO);
       dup2(out.write.get(), STDOUT_FILENO);
       dup2(err.write.get(), STDERR_FILENO);
+      if (command.inherits >= 0) fcntl(command.inherits, F_SETFD, 0);
       default_signals();
       execvpe(arguments[0], arguments.data(), environment.data());
       const int reason = errno;

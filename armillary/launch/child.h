@@ -21,6 +21,7 @@ struct Command {
   bool takes_input = false;  ///< Inherits standard input; otherwise reads /dev/null.
   /// Signal that the kernel sends it if this process dies.
   int orphan_signal = 9;
+  int inherits = -1;  ///< A descriptor of this process that it has too; -1: none but the streams.
 };
 
 /// A file descriptor that is closed at the end.

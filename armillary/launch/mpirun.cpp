@@ -8,19 +8,11 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <system_error>
 
 #include "armillary/core/error.h"
+#include "armillary/launch/run_reports.h"
 
 namespace armillary::launch {
-namespace {
-
-/// Variable by which processes learn the folder of their shared memory.
-constexpr const char* kSegmentsVariable = "ARMILLARY_SEGMENTS";
-
-}  // namespace
-
 std::string mpi_launcher() {
   const char* const named = std::getenv("ARMILLARY_MPIEXEC");
   return named != nullptr && *named != '\0' ? named : ARMILLARY_BUILD_MPIEXEC;
@@ -49,25 +41,8 @@ MpiFamily family_of(const std::string& launcher) {
       launcher, text.substr(0, text.find('\n')));
 }
 
-SegmentFolder::SegmentFolder() {
-  // Without a folder MPI takes its own place, and a run that is killed may leave files there.
-  std::string path = fmt::format("/dev/shm/armillary-{}-XXXXXX", getpid());
-  if (mkdtemp(path.data()) != nullptr) path_ = path;
-}
-
-SegmentFolder::~SegmentFolder() {
-  std::error_code error;  // Nobody is left to be told.
-  if (!path_.empty()) std::filesystem::remove_all(path_, error);
-}
-
-void remove_segments() {
-  const char* const folder = std::getenv(kSegmentsVariable);
-  std::error_code error;
-  if (folder != nullptr) std::filesystem::remove_all(folder, error);
-}
-
 Command mpi_command(const std::string& launcher, MpiFamily family, int processes,
-                    const std::vector<std::string>& words, const std::string& segments) {
+                    const std::vector<std::string>& words, const std::string& folder) {
   Command command{.label = "mpirun",
                   .words = {launcher, "-n", std::to_string(processes)},
                   .takes_input = true,
@@ -80,12 +55,14 @@ Command mpi_command(const std::string& launcher, MpiFamily family, int processes
                          {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
                          {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
                          {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}};
-    // The names of the same variable in Open MPI 4 and 5.
-    for (const char* name : {"OMPI_MCA_btl_vader_backing_directory",
-                             "OMPI_MCA_btl_sm_backing_directory", kSegmentsVariable}) {
-      if (!segments.empty()) command.variables.emplace_back(name, segments);
+    // Names of the same variables in Open MPI 4 and 5.
+    for (const char* name :
+         {"OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_btl_sm_backing_directory",
+          "OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base"}) {
+      command.variables.emplace_back(name, folder);
     }
   }
+  command.variables.emplace_back(kLaunchFolderVariable, folder);
   command.words.insert(command.words.end(), words.begin(), words.end());
   return command;
 }

@@ -19,33 +19,12 @@ enum class MpiFamily { OpenMpi, Mpich };
 /// is neither.
 MpiFamily family_of(const std::string& launcher);
 
-/// A folder of this machine's shared memory, for a run's segments; it is removed at the end with
-/// everything in it. Open MPI leaves its segments behind when ranks are killed. Processes of the
-/// run find the folder in the variable ARMILLARY_SEGMENTS (remove_segments).
-class SegmentFolder {
- public:
-  SegmentFolder();
-  SegmentFolder(const SegmentFolder&) = delete;
-  SegmentFolder& operator=(const SegmentFolder&) = delete;
-  ~SegmentFolder();
-
-  /// "/dev/shm/armillary-PID-.."; empty if there is no such memory, or no room for a folder.
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-/// For a process of a run that has failed: removes the folder of the run, whose launcher may have
-/// been killed. Segments in use stay with those who use them.
-void remove_segments();
-
-/// The command "launcher -n N words..". Open MPI puts its segments into `segments`, if it is given.
-/// Ranks may be more than cores, are not bound to single cores (each computes with several
-/// threads), and may run as root, as in containers: Open MPI refuses both by default, and whoever
-/// asks for N ranks has decided. The command ends its processes if it gets SIGTERM, and passes
-/// SIGUSR1 on to each of them.
+/// The command "launcher -n N words..". Open MPI puts its segments and files into `folder`
+/// (run_reports.h). Ranks may be more than cores, are not bound to single cores (each computes with
+/// several threads), and may run as root, as in containers: Open MPI refuses both by default, and
+/// whoever asks for N ranks has decided. The command ends its processes if it gets SIGTERM, and
+/// passes SIGUSR1 on to each of them.
 Command mpi_command(const std::string& launcher, MpiFamily family, int processes,
-                    const std::vector<std::string>& words, const std::string& segments = "");
+                    const std::vector<std::string>& words, const std::string& folder);
 
 }  // namespace armillary::launch

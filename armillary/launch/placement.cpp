@@ -22,6 +22,7 @@ struct Variables {
   const char* local_world;
   const char* address;
   const char* port;
+  const char* listen_fd;
   /// Variables that show that this launcher itself set the others, so that it may have been started
   /// by Slurm, with other numbers.
   std::vector<const char*> marks;
@@ -37,6 +38,7 @@ const std::vector<Variables>& launchers() {
                                            "LOCAL_WORLD_SIZE",
                                            "MASTER_ADDR",
                                            "MASTER_PORT",
+                                           "ARMILLARY_LISTEN_FD",
                                            {"TORCHELASTIC_RUN_ID", "ARMILLARY_LAUNCH"}},
                                           {"Slurm",
                                            "mpi",
@@ -46,6 +48,7 @@ const std::vector<Variables>& launchers() {
                                            nullptr,
                                            "MASTER_ADDR",
                                            "MASTER_PORT",
+                                           nullptr,
                                            {}},
                                           {"Open MPI",
                                            "mpi",
@@ -55,6 +58,7 @@ const std::vector<Variables>& launchers() {
                                            "OMPI_COMM_WORLD_LOCAL_SIZE",
                                            nullptr,
                                            nullptr,
+                                           nullptr,
                                            {"OMPI_COMM_WORLD_RANK"}},
                                           {"PMI",
                                            "mpi",
@@ -62,6 +66,7 @@ const std::vector<Variables>& launchers() {
                                            "PMI_SIZE",
                                            "MPI_LOCALRANKID",
                                            "MPI_LOCALNRANKS",
+                                           nullptr,
                                            nullptr,
                                            nullptr,
                                            {"MPI_LOCALNRANKS"}}};
@@ -115,6 +120,7 @@ std::optional<Placement> placement_by(const Variables& from, const Lookup& looku
       reader.has(from.local_rank) ? reader.number(from.local_rank, 0, found.world - 1) : found.rank;
   found.address = reader.text(from.address);
   if (reader.has(from.port)) found.port = reader.number(from.port, 1, 65535);
+  if (reader.has(from.listen_fd)) found.listen_fd = reader.number(from.listen_fd, 0, INT_MAX);
   return found;
 }
 

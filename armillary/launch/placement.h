@@ -25,6 +25,8 @@ struct Placement {
   /// Meeting point of c10d: host and port of rank 0. Empty and 0 if the launcher names none.
   std::string address;
   int port = 0;
+  /// For rank 0: a socket that listens on the port, if the launcher has opened one; else -1.
+  int listen_fd = -1;
   std::string_view launcher;  ///< As in error texts: "torchrun", "Slurm", "Open MPI", "PMI".
   std::string_view engine;    ///< "c10d" or "mpi": the engine that such processes meet by.
 };

@@ -15,6 +15,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/launch/line_forwarder.h"
+#include "armillary/launch/run_reports.h"
 
 namespace armillary::launch {
 namespace {
@@ -100,6 +101,7 @@ class Supervisor {
         forward(program.child.err, program.err);
       }
       for (int signal = signals_.next(); signal != 0; signal = signals_.next()) answer(signal);
+      read_reports();
       reap();
       if (end_at_ && Clock::now() >= *end_at_) end_all();
       if (kill_at_ && Clock::now() >= *kill_at_) kill_groups();
@@ -130,6 +132,7 @@ class Supervisor {
   /// Returns when there is output or a signal, or a deadline has come.
   void wait_for_news() {
     std::vector<pollfd> sources{{signals_.descriptor(), POLLIN, 0}};
+    if (options_.reports >= 0) sources.push_back({options_.reports, POLLIN, 0});
     for (const Running& program : programs_) {
       for (const Descriptor* stream : {&program.child.out, &program.child.err}) {
         if (stream->open()) sources.push_back({stream->get(), POLLIN, 0});
@@ -163,7 +166,8 @@ class Supervisor {
     const auto is_in = [&](const std::vector<int>& signals) {
       return std::find(signals.begin(), signals.end(), signal) != signals.end();
     };
-    if (is_in(options_.end_signals) || (is_in(options_.stop_signals) && asked_)) {
+    const bool ends = is_in(options_.end_signals);
+    if (ends || (is_in(options_.stop_signals) && asked_)) {
       if (!first_failure_) {
         first_failure_ = {.label = "launch",
                           .pid = getpid(),
@@ -171,10 +175,28 @@ class Supervisor {
                           .signal = signal,
                           .asked = true};
       }
-      end_all();
+      if (ends && options_.end_signals_grace_s > 0) {
+        end_within(options_.end_signals_grace_s);
+      } else {
+        end_all();
+      }
     } else if (is_in(options_.stop_signals)) {
       asked_ = true;
       signal_all(options_.ask_signal);
+    }
+  }
+
+  /// Notes the programs of others that have ended.
+  void read_reports() {
+    std::array<char, 4096> buffer;
+    while (options_.reports >= 0) {
+      const ssize_t size = read(options_.reports, buffer.data(), buffer.size());
+      if (size <= 0) break;
+      reported_.append(buffer.data(), static_cast<std::size_t>(size));
+    }
+    for (std::size_t end = 0; (end = reported_.find('\n')) != std::string::npos;) {
+      if (const auto ending = parse_ending(reported_.substr(0, end))) note(*ending);
+      reported_.erase(0, end + 1);
     }
   }
 
@@ -205,10 +227,13 @@ class Supervisor {
   void note(const Ending& ending) {
     if (ending.code == 0 || first_failure_) return;
     first_failure_ = ending;
-    if (!end_at_) {
-      end_at_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                   std::chrono::duration<double>(options_.grace_s));
-    }
+    end_within(options_.grace_s);
+  }
+
+  void end_within(double seconds) {
+    if (end_at_) return;
+    end_at_ = Clock::now() +
+              std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   }
 
   /// Ends all programs; what is still there after kPatience is killed.
@@ -245,6 +270,7 @@ class Supervisor {
   SignalQueue signals_;
   std::vector<Running> programs_;
   std::optional<Ending> first_failure_;
+  std::string reported_;                      ///< Lines of reports that have come so far.
   bool asked_ = false;                        ///< A signal has asked all to stop.
   std::optional<Clock::time_point> end_at_;   ///< The others are ended then.
   std::optional<Clock::time_point> kill_at_;  ///< Whatever is left is killed then.
@@ -253,11 +279,15 @@ class Supervisor {
 
 }  // namespace
 
-std::string describe(const Ending& ending) {
+std::string this_host() {
   std::array<char, 256> host = {};
   gethostname(host.data(), host.size() - 1);
+  return host.data();
+}
+
+std::string describe(const Ending& ending) {
   const std::string who =
-      fmt::format("{} (host {}, pid {})", ending.label, host.data(), ending.pid);
+      fmt::format("{} (host {}, pid {})", ending.label, ending.host, ending.pid);
   if (ending.signal == 0) return fmt::format("{} exited with {}", who, ending.code);
   return fmt::format("{} was ended by signal {} ({})", who, ending.signal,
                      strsignal(ending.signal));

@@ -22,19 +22,26 @@ namespace armillary::launch {
 struct SuperviseOptions {
   bool prefix = true;  ///< Each line of output begins with "[label] ".
   /// Seconds that the others have after a failure, to say what they know of it.
-  double grace_s = 0.7;
+  double grace_s = 0.5;
   /// Signals that ask all programs to stop; a second one ends them at once.
   std::vector<int> stop_signals = {SIGINT, SIGTERM};
-  /// Signals that end all programs at once.
+  /// Signals that end all programs: at once, or after as many seconds.
   std::vector<int> end_signals = {};
+  double end_signals_grace_s = 0;
   int ask_signal = SIGTERM;  ///< Sent to ask a program to stop.
   /// Sent to end a program at once. Whatever is left of it a second later is killed.
   int end_signal = SIGKILL;
+  /// Endings of programs that others have started, as lines (run_reports.h); or -1.
+  int reports = -1;
 };
+
+/// The name of this machine.
+std::string this_host();
 
 /// How a program ended.
 struct Ending {
   std::string label;
+  std::string host = this_host();
   pid_t pid = -1;
   int code = 0;        ///< Exit code; 128 + signal if a signal ended it, as shells have it.
   int signal = 0;      ///< 0 if it exited by itself.
@@ -42,7 +49,7 @@ struct Ending {
 };
 
 /// "rank 2 (host node7, pid 4242) was ended by signal 9 (Killed)", "rank 0 (host node7, pid 4240)
-/// exited with 3", on this host.
+/// exited with 3".
 std::string describe(const Ending& ending);
 
 /// Runs the programs and returns when all have ended. Returns the first that failed, or nothing if

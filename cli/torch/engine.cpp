@@ -46,7 +46,8 @@ void run_ranks_on(const launch::EngineChoice& choice, int world, double timeout_
           {.rank = choice.placement->rank,
            .world = world,
            .host = choice.placement->address,
-           .port = choice.placement->port},
+           .port = choice.placement->port,
+           .listen_fd = choice.placement->listen_fd},
           {.timeout_s = timeout_s, .lanes = 32, .interface = gloo_interface()});
   }
 }

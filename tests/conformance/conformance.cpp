@@ -359,6 +359,41 @@ TEST_P(CommunicatorConformance, TheTimeoutOfWaitAllIsForEach) {
   EXPECT_LT(seconds_since(begin), 5);
 }
 
+// Rank 2 waits for rank 0, which waits for rank 1.
+TEST_P(CommunicatorConformance, ARankThatComputesForLongIsWaitedFor) {
+  ARMILLARY_NEEDS_RANKS(3);
+  run(3, [](Communicator& comm) {
+    std::vector<int> values(1, comm.rank());
+    const int sends_to[] = {2, 0, -1};
+    if (comm.rank() == 1) {
+      const auto begin = Clock::now();
+      while (seconds_since(begin) < 0.6) {
+      }
+    } else {
+      comm.wait(receive(comm, comm.rank() == 0 ? 1 : 0, 0, values), 0.2);
+      EXPECT_EQ(values[0], 1);
+    }
+    if (sends_to[comm.rank()] >= 0) comm.wait(send(comm, sends_to[comm.rank()], 0, values));
+  });
+}
+
+TEST_P(CommunicatorConformance, ARankThatSleepsForLongIsNot) {
+  const auto begin = Clock::now();
+  const auto body = [&](Communicator& comm) {
+    while (comm.rank() == 1 && seconds_since(begin) < 10) {
+      comm.throw_if_failed();
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    std::vector<int> values(1);
+    const Request request = receive(comm, 1 - comm.rank(), 0, values);
+    const std::string text = text_of<CommError>([&] { comm.wait(request, 0.2); });
+    EXPECT_THAT(text, HasSubstr("not done after 0."));
+    EXPECT_THAT(text, HasSubstr(" answers, and neither waits for a message nor computes"));
+  };
+  EXPECT_THROW(run(2, body), CommError);
+  EXPECT_LT(seconds_since(begin), 1.2 + GetParam().start_s);
+}
+
 TEST_P(CommunicatorConformance, AbortEndsAllWaits) {
   const auto body = [](Communicator& comm) {
     const auto begin = Clock::now();

@@ -16,6 +16,7 @@
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/mpi.h"
 #include "armillary/launch/mpirun.h"
+#include "armillary/launch/run_reports.h"
 #include "armillary/launch/supervisor.h"
 #include "armillary/plan/testing/every_strategy.h"
 #include "tests/equivalence/cases.h"
@@ -66,9 +67,10 @@ class StrategiesOverProcesses : public testing::TestWithParam<int> {};
 TEST_P(StrategiesOverProcesses, GiveTheBitsOfThreads) {
   if (!comm::mpi_available()) GTEST_SKIP() << "[SKIP] no MPI";
   const std::string mpirun = launch::mpi_launcher();
+  const launch::LaunchFolder folder;
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  launch::Command command =
-      launch::mpi_command(mpirun, launch::family_of(mpirun), GetParam(), {self, "--strategies"});
+  launch::Command command = launch::mpi_command(mpirun, launch::family_of(mpirun), GetParam(),
+                                                {self, "--strategies"}, folder.path());
   command.takes_input = false;
   const auto failed = launch::supervise(std::span(&command, 1), {.prefix = false});
   EXPECT_FALSE(failed) << launch::describe(*failed);

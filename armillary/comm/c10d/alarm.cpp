@@ -9,15 +9,24 @@ namespace armillary::comm {
 namespace {
 
 // Notices that were sent last are given so long to leave this process.
-constexpr std::chrono::seconds kFlush(1);
+constexpr std::chrono::milliseconds kFlush(200);
 
 }  // namespace
 
-C10dAlarm::C10dAlarm(GlooBackend control, std::function<void()> on_raise)
-    : control_(std::move(control)), on_raise_(std::move(on_raise)) {
-  incoming_.resize(control_->getSize());
-  listening_.resize(control_->getSize());
-  for (int peer = 0; peer < control_->getSize(); ++peer) {
+C10dAlarm::C10dAlarm(GlooBackend control, std::vector<PeerProcess> processes, OwnPulse& pulse,
+                     Hooks hooks)
+    : control_(std::move(control)),
+      processes_(std::move(processes)),
+      pulse_(pulse),
+      hooks_(std::move(hooks)) {
+  const int world = control_->getSize();
+  left_.resize(world);
+  asked_.resize(world);
+  asks_.resize(world);
+  answers_.resize(world);
+  incoming_.resize(world);
+  listening_.resize(world);
+  for (int peer = 0; peer < world; ++peer) {
     if (peer != control_->getRank()) threads_.emplace_back([this, peer] { listen(peer); });
   }
 }
@@ -55,17 +64,13 @@ bool C10dAlarm::record(int rank, const std::string& reason) {
     raised_.store(true, std::memory_order_release);
   }
   changed_.notify_all();
-  on_raise_();
+  hooks_.on_raise();
   return true;
 }
 
 void C10dAlarm::raise(int rank, const std::string& reason) {
   if (!record(rank, reason)) return;
-  // A reason that is too long is cut: its end is a zero.
-  Notice notice{.kind = Kind::Failure, .rank = rank};
-  std::copy_n(reason.begin(), std::min(reason.size(), notice.reason.size() - 1),
-              notice.reason.begin());
-  send_to_all(notice);
+  send_to_all(Notice::failure(rank, reason));
 }
 
 bool C10dAlarm::wait_raised(std::chrono::milliseconds time) {
@@ -93,12 +98,18 @@ void C10dAlarm::send_to_all(const Notice& notice) {
 }
 
 // A process that is gone has closed its connections: the operating system does it if the process
-// could not. A peer that left has told so before, and its thread has ended.
+// could not. A peer that left has told so before.
 void C10dAlarm::listen(int peer) {
   try {
     listen_to_notices(peer);
   } catch (const std::exception&) {
-    raise(peer, "its connection closed: the process has ended, or the network is down");
+    {
+      const std::lock_guard lock(mutex_);
+      if (left_[peer]) return;
+    }
+    raise(peer, fmt::format("its connection closed: process {} of host {} has ended, or the "
+                            "network is down",
+                            processes_[peer].pid, processes_[peer].host.data()));
   }
 }
 
@@ -115,21 +126,67 @@ void C10dAlarm::listen_to_notices(int peer) {
       listening_[peer] = work;
     }
     if (!work->wait(kForever)) return;  // The destructor has interrupted it.
-    {
+    take(notice, peer);
+  }
+}
+
+void C10dAlarm::take(const Notice& notice, int peer) {
+  switch (notice.kind) {
+    case Notice::Kind::Failure:
+      // The rank that found it has told all others itself, so nothing is passed on.
+      record(notice.rank, notice.text.data());
+      break;
+    case Notice::Kind::Left: {
       const std::lock_guard lock(mutex_);
-      if (notice.kind == Kind::Left) {
-        ++peers_left_;
-        changed_.notify_all();
-        return;
-      }
+      left_[peer] = true;
+      ++peers_left_;
+      changed_.notify_all();
+      break;
     }
-    // The rank that sent it has told all others itself, so nothing is passed on.
-    record(notice.rank, notice.reason.data());
+    case Notice::Kind::Ask:
+      if (!raised()) {
+        send_single(answers_[peer],
+                    {.kind = Notice::Kind::Answer,
+                     .rank = control_->getRank(),
+                     .text = to_bytes(pulse_.take())},
+                    peer);
+      }
+      break;
+    case Notice::Kind::Answer: {
+      const std::lock_guard lock(mutex_);
+      asked_[peer] = false;
+    }
+      hooks_.on_answer(peer, pulse_of(notice.text));
+      break;
+    case Notice::Kind::Leaving:
+      break;  // Another engine's.
+  }
+}
+
+void C10dAlarm::ask(int rank) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (raised() || asked_[rank] || closing_) return;
+    asked_[rank] = true;
+  }
+  send_single(asks_[rank], {.kind = Notice::Kind::Ask, .rank = control_->getRank()}, rank);
+}
+
+// The one before was received, so its work is over, or about to be.
+void C10dAlarm::send_single(Single& single, const Notice& notice, int peer) {
+  try {
+    if (single.work) single.work->wait(kForever);
+    const std::lock_guard lock(mutex_);
+    single.notice = notice;
+    single.work =
+        gloo_send(*control_, reinterpret_cast<std::byte*>(&single.notice), sizeof(Notice), peer, 0);
+  } catch (const std::exception&) {
+    // A connection that is closed: the thread of that peer tells what it means.
   }
 }
 
 void C10dAlarm::leave() {
-  send_to_all({.kind = Kind::Left, .rank = control_->getRank()});
+  send_to_all({.kind = Notice::Kind::Left, .rank = control_->getRank()});
   std::unique_lock lock(mutex_);
   // Ranks that still work are waited for as long as they need: their own deadlines end them.
   changed_.wait(lock, [&] { return raised() || peers_left_ + 1 == control_->getSize(); });

@@ -4,10 +4,10 @@
 //   rank 2   raise(2, reason) --- notice ---> a thread for each peer, on ranks 0, 1, 3 -> raised
 //   rank 1   is killed: its connections close ---> rank 0, 2, 3 raise(1, ..)
 //
-// Notices travel in a group of Gloo of their own, so no message of data is before them.
+// Notices travel in a group of Gloo of their own, so no message of data is before them. A rank that
+// waits for long asks on the same way how far others are (pulse.h).
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -19,6 +19,9 @@
 #include <vector>
 
 #include "armillary/comm/c10d/gloo.h"
+#include "armillary/comm/notice.h"
+#include "armillary/comm/peer_process.h"
+#include "armillary/comm/pulse.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
@@ -27,12 +30,17 @@ namespace armillary::comm {
 /// be called from any thread, except leave().
 class C10dAlarm {
  public:
-  /// `control` is a group of Gloo that carries nothing else. `on_raise` is called once, by the
-  /// thread that raises or learns of the failure; it must not call the alarm.
-  C10dAlarm(GlooBackend control, std::function<void()> on_raise);
+  /// Calls back, from threads of the alarm or the one that raises; they must not call the alarm.
+  struct Hooks {
+    std::function<void()> on_raise;  ///< Once, when the failure is known.
+    std::function<void(int rank, const Pulse& pulse)> on_answer;
+  };
+  /// `control` is a group of Gloo that carries nothing else. `pulse` is the answer to ranks that
+  /// ask. `processes` are those of the ranks, for texts.
+  C10dAlarm(GlooBackend control, std::vector<PeerProcess> processes, OwnPulse& pulse, Hooks hooks);
   C10dAlarm(const C10dAlarm&) = delete;
   C10dAlarm& operator=(const C10dAlarm&) = delete;
-  /// Gives notices up to a second to leave, then closes the connections.
+  /// Gives notices a moment to leave, then closes the connections.
   ~C10dAlarm();
 
   /// Records the first failure, in the name of `rank`, and tells the peers; does nothing for later
@@ -46,22 +54,25 @@ class C10dAlarm {
   /// "rank R failed: <reason>". Requires raised().
   CommError error() const;
 
+  /// Asks a rank for its pulse, unless its answer to the last question is still missing.
+  void ask(int rank);
+  std::string name(int rank) const { return name_of(rank, processes_[rank]); }
+
   /// Tells the peers that this rank has left, and returns when all have, or one has failed.
   void leave();
 
  private:
-  enum class Kind : std::int32_t { Failure, Left };
-
-  struct Notice {
-    Kind kind = Kind::Failure;
-    std::int32_t rank = -1;
-    std::array<char, 1016> reason = {};  ///< Padded with zeros; never full.
-  };
-
   /// A notice on its way. It stays where it is until Gloo has sent it.
   struct Outgoing {
     Notice notice;
     std::vector<GlooWork> works;
+  };
+
+  /// The one question, or answer, to a peer that is under way. A question was received when its
+  /// answer comes, and an answer when the next question comes: so nothing is waited for in vain.
+  struct Single {
+    Notice notice;
+    GlooWork work;
   };
 
   /// Records the failure unless there is one. Returns whether it is the first.
@@ -71,16 +82,25 @@ class C10dAlarm {
   /// The thread of one peer: takes its notices until it has left or is gone.
   void listen(int peer);
   void listen_to_notices(int peer);
+  void take(const Notice& notice, int peer);
+  /// Sends, in place of one before that was received.
+  void send_single(Single& single, const Notice& notice, int peer);
 
   const GlooBackend control_;
-  const std::function<void()> on_raise_;
+  const std::vector<PeerProcess> processes_;
+  OwnPulse& pulse_;
+  const Hooks hooks_;
 
   std::mutex mutex_;  ///< Guards all that follows, and calls of `control_` except waits.
   std::condition_variable changed_;
   std::atomic<bool> raised_{false};
   int failed_rank_ = -1;
   std::string text_;
-  int peers_left_ = 0;  ///< Peers that have told that they left.
+  int peers_left_ = 0;           ///< Peers that have told that they left.
+  std::vector<char> left_;       ///< Per rank.
+  std::vector<char> asked_;      ///< Per rank: it owes an answer.
+  std::vector<Single> asks_;     ///< Per rank.
+  std::vector<Single> answers_;  ///< Per rank; used by its thread alone.
   bool closing_ = false;
   std::list<Outgoing> outgoing_;
   std::vector<Notice> incoming_;     ///< Per rank: memory of the receive that its thread waits for.

@@ -35,7 +35,7 @@ void expect_legal(const C10dRendezvous& rendezvous) {
 
 void run_in(C10dConnections connections, const std::function<void(Communicator&)>& body,
             const C10dOptions& options) {
-  C10dGroup group(std::move(connections));
+  C10dGroup group(std::move(connections), options.timeout_s);
   run_in(group, options.timeout_s, options.lanes, body);
 }
 

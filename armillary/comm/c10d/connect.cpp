@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <functional>
 #include <future>
 #include <thread>
@@ -49,13 +50,17 @@ class Meeting {
   Meeting(c10d::Store& store, const Member& mine)
       : store_(store), mine_(mine), records_(mine.world) {}
 
-  /// Returns when all ranks have come with equal worlds and lanes.
-  void meet(const C10dOptions& options) {
+  /// Returns the processes when all ranks have come with equal worlds and lanes.
+  std::vector<PeerProcess> meet(const C10dOptions& options) {
     const Clock::time_point begin = Clock::now();
     if (store_.add(key(fmt::format("rank{}", mine_.rank)), 1) > 1) {
       refuse<InvalidArgument>(
           fmt::format("two processes have rank {}; each rank once is required", mine_.rank));
     }
+    const PeerProcess process = PeerProcess::of_this_process();
+    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(&process);
+    store_.set(key(fmt::format("process{}", mine_.rank)),
+               std::vector<std::uint8_t>(bytes, bytes + sizeof process));
     // The record tells the others that this rank is here.
     store_.set(key(fmt::format("record{}", mine_.rank)),
                fmt::format("a world of {} and {} lanes", mine_.world, options.lanes));
@@ -67,9 +72,19 @@ class Meeting {
       }
       std::this_thread::sleep_for(kLook);
     }
+    return processes();
   }
 
  private:
+  std::vector<PeerProcess> processes() {
+    std::vector<PeerProcess> all(mine_.world);
+    for (int rank = 0; rank < mine_.world; ++rank) {
+      const std::vector<std::uint8_t> bytes = store_.get(key(fmt::format("process{}", rank)));
+      if (bytes.size() == sizeof(PeerProcess)) std::memcpy(&all[rank], bytes.data(), bytes.size());
+    }
+    return all;
+  }
+
   std::string key(const std::string& name) const { return mine_.prefix + name; }
 
   /// Reads the records that have come. Returns the first rank that has not, or the world.
@@ -121,9 +136,9 @@ class Meeting {
   std::vector<std::string> records_;  ///< Per rank; empty if it has not come.
 };
 
-void meet(c10d::Store& store, const Member& mine, const C10dOptions& options) {
+std::vector<PeerProcess> meet(c10d::Store& store, const Member& mine, const C10dOptions& options) {
   try {
-    Meeting(store, mine).meet(options);
+    return Meeting(store, mine).meet(options);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
@@ -220,9 +235,9 @@ C10dConnections connect(const C10dRendezvous& rendezvous, const C10dOptions& opt
   const Member mine{"run_c10d_rank", rendezvous.rank, rendezvous.world, rendezvous.key_prefix};
   const auto make = [=] {
     const GlooStore store = open_store(rendezvous, options.timeout_s);
-    meet(*store, mine, options);
+    std::vector<PeerProcess> processes = meet(*store, mine, options);
     return C10dConnections{store, connect_gloo(store, mine, "data/", options),
-                           connect_gloo(store, mine, "control/", options)};
+                           connect_gloo(store, mine, "control/", options), std::move(processes)};
   };
   return in_time(make, mine, options.timeout_s);
 }
@@ -236,9 +251,9 @@ C10dConnections connect(const std::string& group_name, const C10dOptions& option
     Member now = mine;
     now.prefix =
         fmt::format("armillary/{}/", store->add(fmt::format("armillary/uses{}", mine.rank), 1));
-    meet(*store, now, options);
+    std::vector<PeerProcess> processes = meet(*store, now, options);
     return C10dConnections{store, group->getBackend(c10::DeviceType::CPU),
-                           connect_gloo(store, now, "control/", options)};
+                           connect_gloo(store, now, "control/", options), std::move(processes)};
   };
   return in_time(make, mine, options.timeout_s);
 }

@@ -9,9 +9,11 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "armillary/comm/c10d.h"
 #include "armillary/comm/c10d/gloo.h"
+#include "armillary/comm/peer_process.h"
 
 namespace armillary::comm {
 
@@ -19,8 +21,9 @@ namespace armillary::comm {
 /// ranks may still look into it.
 struct C10dConnections {
   GlooStore store;
-  GlooBackend data;     ///< Messages. May be the caller's.
-  GlooBackend control;  ///< Failures.
+  GlooBackend data;                         ///< Messages. May be the caller's.
+  GlooBackend control;                      ///< Failures.
+  std::vector<PeerProcess> processes = {};  ///< By rank.
 };
 
 // Both functions return, or throw, within a second of options.timeout_s. They throw as the

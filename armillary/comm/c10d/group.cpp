@@ -19,15 +19,6 @@ constexpr std::chrono::microseconds kAwake(100);
 // A peer whose connection broke has so long to tell its reason.
 constexpr std::chrono::milliseconds kReason(500);
 
-constexpr auto kNoDeadline = std::chrono::steady_clock::time_point::max();
-
-/// The time until the deadline, for Gloo: at least 1 ms, as 0 has a meaning of its own.
-std::chrono::milliseconds until(std::chrono::steady_clock::time_point deadline) {
-  if (deadline == kNoDeadline) return kForever;
-  const auto rest = deadline - std::chrono::steady_clock::now();
-  return std::max(std::chrono::ceil<std::chrono::milliseconds>(rest), std::chrono::milliseconds(1));
-}
-
 }  // namespace
 
 C10dPending::~C10dPending() {
@@ -47,16 +38,36 @@ std::size_t first_c10d_done(std::span<const Request> requests) {
   return first;
 }
 
-C10dGroup::C10dGroup(C10dConnections connections)
-    : store_(std::move(connections.store)), data_(std::move(connections.data)) {
-  alarm_.emplace(std::move(connections.control), [this] { interrupt_all(); });
+C10dGroup::C10dGroup(C10dConnections connections, double timeout_s)
+    : store_(std::move(connections.store)),
+      data_(std::move(connections.data)),
+      leave_timeout_s_(timeout_s),
+      pulse_([] { return comm::seconds_of(CLOCK_PROCESS_CPUTIME_ID); }) {
+  alarm_.emplace(std::move(connections.control), std::move(connections.processes), pulse_,
+                 C10dAlarm::Hooks{.on_raise = [this] { interrupt_all(); },
+                                  .on_answer =
+                                      [this](int rank, const Pulse& pulse) {
+                                        const Lock lock(mutex_);
+                                        if (watchdog_) watchdog_->hear(rank, pulse);
+                                      }});
+  auto watchdog = std::make_unique<Watchdog>(
+      rank(), world(), pulse_,
+      Watchdog::Hooks{
+          .ask = [this](int rank) { alarm_->ask(rank); },
+          .expired = [this](const std::string& reason) { alarm_->raise(this->rank(), reason); },
+          .name = [this](int rank) { return alarm_->name(rank); }});
+  const Lock lock(mutex_);
+  watchdog_ = std::move(watchdog);
 }
 
 C10dGroup::~C10dGroup() {
+  std::unique_ptr<Watchdog> watchdog;
   {
     const Lock lock(mutex_);
     closing_ = true;
+    watchdog.swap(watchdog_);
   }
+  watchdog.reset();
   has_work_.notify_all();
   for (std::thread& worker : workers_) worker.join();
   if (alarm_->raised()) close_connections();
@@ -103,15 +114,15 @@ void C10dGroup::start(std::span<const Message> batch, std::span<Request> request
 
 // The lock is free while Gloo is waited for: the message stays, because only the waiter of its
 // channel removes it, and a rank that drops it waits for the waiter.
-bool C10dGroup::finish_first(Lock& lock, Channel& channel, Clock::time_point deadline) {
+bool C10dGroup::finish_first(Lock& lock, Channel& channel) {
   C10dPending* const message = channel.messages.front();
   C10dTransfer& transfer = message->transfer();
   lock.unlock();
   auto outcome = C10dTransfer::Outcome::Interrupted;
   try {
-    outcome = transfer.finish(until(deadline));
+    outcome = transfer.finish(kForever);
   } catch (const std::exception& e) {
-    if (Clock::now() < deadline) lose(transfer.peer(), first_line(e));
+    lose(transfer.peer(), first_line(e));
   }
   if (outcome == C10dTransfer::Outcome::OtherSize) {
     alarm_->raise(rank(),
@@ -125,6 +136,7 @@ bool C10dGroup::finish_first(Lock& lock, Channel& channel, Clock::time_point dea
   if (outcome != C10dTransfer::Outcome::Done) return false;
   channel.messages.pop_front();
   std::ranges::move(transfer.take_works(), std::back_inserter(over_));
+  pulse_.message_done();
   message->set_done(++messages_done_);  // The owner may free it from now on.
   changed_.notify_all();
   return true;
@@ -152,7 +164,7 @@ void C10dGroup::work() {
     if (closing_) return;
     Channel& channel = *handed_over_.front();
     handed_over_.pop_front();
-    while (!channel.messages.empty() && finish_first(lock, channel, kNoDeadline)) {
+    while (!channel.messages.empty() && finish_first(lock, channel)) {
     }
     channel.has_waiter = false;
     changed_.notify_all();
@@ -169,11 +181,11 @@ bool C10dGroup::done(const C10dPending& request) {
 
 // A rank that waits for one message is woken by Gloo's thread itself, like a rank without this
 // engine.
-void C10dGroup::finish_until(Lock& lock, const C10dPending& request, Clock::time_point deadline) {
+void C10dGroup::finish_until(Lock& lock, const C10dPending& request) {
   Channel& channel = request.channel();
   if (channel.has_waiter) return;
   channel.has_waiter = true;
-  while (!request.done() && !alarm_->raised() && finish_first(lock, channel, deadline)) {
+  while (!request.done() && !alarm_->raised() && finish_first(lock, channel)) {
   }
   channel.has_waiter = false;
 }
@@ -184,18 +196,16 @@ std::size_t C10dGroup::wait_any(std::span<const Request> requests, double timeou
   if (index < requests.size()) return index;
   throw_if_failed();
   const Clock::time_point begin = Clock::now();
-  const Clock::time_point deadline =
-      begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s));
+  const Watchdog::Waiting waiting(*watchdog_, requests, timeout_s, describe);
   {
     Lock lock(mutex_);
     const auto is_one = [](const Request& request) { return request != nullptr; };
     if (std::ranges::count_if(requests, is_one) == 1) {
       const auto one = std::ranges::find_if(requests, is_one);
-      finish_until(lock, static_cast<const C10dPending&>(**one), deadline);
+      finish_until(lock, static_cast<const C10dPending&>(**one));
     }
     for (const Request& request : requests) {
-      if (request && Clock::now() < deadline)
-        hand_over(static_cast<const C10dPending&>(*request).channel());
+      if (request) hand_over(static_cast<const C10dPending&>(*request).channel());
     }
   }
   // Messages that workers wait for: often they are over soon.
@@ -203,17 +213,12 @@ std::size_t C10dGroup::wait_any(std::span<const Request> requests, double timeou
     index = first_c10d_done(requests);
     if (index < requests.size()) return index;
     throw_if_failed();
-    const Clock::time_point now = Clock::now();
-    if (now >= deadline) {
-      const double waited_s = std::chrono::duration<double>(now - begin).count();
-      alarm_->raise(rank(), fmt::format("wait: {} not done after {:.3g} s", describe(), waited_s));
-    } else if (now - begin < kAwake) {
+    if (Clock::now() - begin < kAwake) {
       std::this_thread::yield();
     } else {
       Lock lock(mutex_);
-      changed_.wait_until(lock, deadline, [&] {
-        return alarm_->raised() || first_c10d_done(requests) < requests.size();
-      });
+      changed_.wait(
+          lock, [&] { return alarm_->raised() || first_c10d_done(requests) < requests.size(); });
     }
   }
 }
@@ -246,6 +251,12 @@ void C10dGroup::throw_if_failed() {
   if (!alarm_->raised()) return;
   settle();
   throw alarm_->error();
+}
+
+void C10dGroup::leave() {
+  pulse_.leave();
+  const Watchdog::Waiting waiting(*watchdog_, leave_timeout_s_);
+  alarm_->leave();
 }
 
 void C10dGroup::abort(const std::string& reason) noexcept {

@@ -30,6 +30,8 @@
 #include "armillary/comm/c10d/connect.h"
 #include "armillary/comm/c10d/pending.h"
 #include "armillary/comm/c10d/transfer.h"
+#include "armillary/comm/pulse.h"
+#include "armillary/comm/watchdog.h"
 
 namespace armillary::comm {
 
@@ -38,7 +40,8 @@ class C10dGroup {
  public:
   using Pending = C10dPending;
 
-  explicit C10dGroup(C10dConnections connections);
+  /// `timeout_s`: for ranks that do not leave.
+  C10dGroup(C10dConnections connections, double timeout_s);
   C10dGroup(const C10dGroup&) = delete;
   C10dGroup& operator=(const C10dGroup&) = delete;
   /// Requires that no request is left. Ends the threads.
@@ -62,7 +65,7 @@ class C10dGroup {
   void abort(const std::string& reason) noexcept;
 
   /// Returns when all ranks have called it, or one has failed.
-  void leave() { alarm_->leave(); }
+  void leave();
   /// The rank that failed first, if the group has failed.
   std::optional<int> failed_rank() const;
   CommError error() const { return alarm_->error(); }
@@ -75,11 +78,10 @@ class C10dGroup {
   using Key = std::tuple<Direction, int, int>;  ///< Direction, peer, lane.
 
   /// Waits for the first message of the channel, which the caller has, without the lock. Returns
-  /// whether it is done; if not, the deadline has passed, the group has failed, or the message was
-  /// withdrawn.
-  bool finish_first(Lock& lock, Channel& channel, Clock::time_point deadline);
+  /// whether it is done; if not, the group has failed, or the message was withdrawn.
+  bool finish_first(Lock& lock, Channel& channel);
   /// The rank's own wait for one message; returns early if a worker has its channel.
-  void finish_until(Lock& lock, const C10dPending& request, Clock::time_point deadline);
+  void finish_until(Lock& lock, const C10dPending& request);
   /// Hands a channel to a worker, unless somebody waits for it already.
   void hand_over(Channel& channel);
   /// A thread that takes channels and waits for their messages.
@@ -111,7 +113,10 @@ class C10dGroup {
   bool closing_ = false;
   std::atomic<std::uint64_t> messages_done_{0};
   std::vector<std::thread> workers_;
-  std::optional<C10dAlarm> alarm_;  ///< Ends first, as its threads call this object.
+  const double leave_timeout_s_;
+  OwnPulse pulse_;
+  std::optional<C10dAlarm> alarm_;      ///< Its threads call this object.
+  std::unique_ptr<Watchdog> watchdog_;  ///< Deadlines; calls the alarm, whose answers go there.
 };
 
 }  // namespace armillary::comm

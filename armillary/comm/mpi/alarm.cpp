@@ -2,25 +2,25 @@
 // ends, and are small enough that a send does not wait for its receiver.
 #include "armillary/comm/mpi/alarm.h"
 
-#include <algorithm>
-
 #include "armillary/comm/mpi/process.h"
 
 namespace armillary::comm {
 
-MpiAlarm::MpiAlarm(MPI_Comm comm) : comm_(comm) {
+MpiAlarm::MpiAlarm(MPI_Comm comm, OwnPulse& pulse) : comm_(comm), pulse_(pulse) {
   MPI_Comm_rank(comm, &self_);
   MPI_Comm_size(comm, &world_);
   leaving_.resize(world_);
+  asked_.resize(world_);
+  notices_sent_.resize(world_);
   notices_received_.resize(world_);
 }
 
-void MpiAlarm::raise(int rank, const std::string& reason) {
+void MpiAlarm::record(int rank, const std::string& reason, bool tells) {
   const std::lock_guard lock(mutex_);
   if (raised()) return;
   failed_rank_ = rank;
   text_ = reason;
-  own_ = rank == self_;
+  tells_ = tells;
   raised_.store(true, std::memory_order_release);
 }
 
@@ -30,13 +30,10 @@ CommError MpiAlarm::error() const {
 
 void MpiAlarm::poll() {
   if (waits_to_send()) {
-    // A reason that is too long is cut: its end is a zero.
     sent_ = true;
-    Notice notice{.rank = self_};
-    std::copy_n(text_.begin(), std::min(text_.size(), notice.reason.size() - 1),
-                notice.reason.begin());
-    send_to_all(notice);
+    send_to_all(Notice::failure(failed_rank_, text_));
   }
+  if (!outgoing_.empty()) forget_sent();
   while (true) {
     int found = 0;
     MPI_Message message = MPI_MESSAGE_NULL;
@@ -48,44 +45,70 @@ void MpiAlarm::poll() {
     check_mpi(MPI_Mrecv(&notice, sizeof(notice), MPI_BYTE, &message, MPI_STATUS_IGNORE),
               "MPI_Mrecv");
     ++notices_received_[status.MPI_SOURCE];
-    // The rank that failed has told all others itself, so nothing is passed on.
-    if (notice.kind == Kind::Failure) {
-      raise(notice.rank, notice.reason.data());
-    } else {
+    take(notice, status.MPI_SOURCE);
+  }
+}
+
+void MpiAlarm::take(const Notice& notice, int from) {
+  switch (notice.kind) {
+    case Notice::Kind::Failure:
+      // The rank that found it has told all others itself, so nothing is passed on.
+      record(notice.rank, notice.text.data(), false);
+      break;
+    case Notice::Kind::Leaving:
       leaving_[notice.rank] = true;
       any_leaving_ = true;
-    }
+      break;
+    case Notice::Kind::Ask:
+      if (asks_ && !raised()) {
+        send({.kind = Notice::Kind::Answer, .rank = self_, .text = to_bytes(pulse_.take())}, from);
+      }
+      break;
+    case Notice::Kind::Answer:
+      asked_[from] = false;
+      answers_.emplace_back(from, pulse_of(notice.text));
+      break;
+    case Notice::Kind::Left:
+      break;  // Another engine's.
   }
+}
+
+void MpiAlarm::ask(int rank) {
+  if (!asks_ || raised() || asked_[rank]) return;
+  asked_[rank] = true;
+  send({.kind = Notice::Kind::Ask, .rank = self_}, rank);
 }
 
 void MpiAlarm::announce_leaving() {
   if (announced_leaving_) return;
   announced_leaving_ = true;
-  send_to_all({.kind = Kind::Leaving, .rank = self_});
+  send_to_all({.kind = Notice::Kind::Leaving, .rank = self_});
 }
 
 void MpiAlarm::send_to_all(const Notice& notice) {
-  // The list keeps the notice in its place, from which MPI sends it.
-  outgoing_.push_back({.notice = notice, .requests = {}});
-  Outgoing& out = outgoing_.back();
-  ++notices_sent_;
   for (int peer = 0; peer < world_; ++peer) {
-    if (peer == self_) continue;
-    out.requests.push_back(MPI_REQUEST_NULL);
-    check_mpi(
-        MPI_Isend(&out.notice, sizeof(Notice), MPI_BYTE, peer, 0, comm_, &out.requests.back()),
-        "MPI_Isend");
+    if (peer != self_) send(notice, peer);
   }
 }
 
-bool MpiAlarm::quiet() {
+void MpiAlarm::send(const Notice& notice, int peer) {
+  // The list keeps the notice in its place, from which MPI sends it.
+  Outgoing& out = outgoing_.emplace_back(Outgoing{.notice = notice, .request = MPI_REQUEST_NULL});
+  ++notices_sent_[peer];
+  check_mpi(MPI_Isend(&out.notice, sizeof(Notice), MPI_BYTE, peer, 0, comm_, &out.request),
+            "MPI_Isend");
+}
+
+void MpiAlarm::forget_sent() {
   std::erase_if(outgoing_, [](Outgoing& out) {
-    int all = 0;
-    check_mpi(MPI_Testall(static_cast<int>(out.requests.size()), out.requests.data(), &all,
-                          MPI_STATUSES_IGNORE),
-              "MPI_Testall");
-    return all != 0;
+    int sent = 0;
+    check_mpi(MPI_Test(&out.request, &sent, MPI_STATUS_IGNORE), "MPI_Test");
+    return sent != 0;
   });
+}
+
+bool MpiAlarm::quiet() {
+  forget_sent();
   return outgoing_.empty() && !waits_to_send();
 }
 

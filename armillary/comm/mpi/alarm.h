@@ -3,19 +3,21 @@
 //
 //   rank 2   raise(reason) -> poll() --- notice ---> rank 0, 1, 3: poll() -> raised
 //
-// A notice is 1 KiB, small enough that MPI sends it without asking the receiver first.
+// A rank that waits for long asks on the same way how far others are (pulse.h).
 #pragma once
 
 #include <mpi.h>
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <list>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "armillary/comm/notice.h"
+#include "armillary/comm/pulse.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
@@ -26,21 +28,30 @@ namespace armillary::comm {
 /// MpiProcess.
 class MpiAlarm {
  public:
-  /// `comm` carries notices and nothing else, and stays the caller's.
-  explicit MpiAlarm(MPI_Comm comm);
+  /// `comm` carries notices and nothing else, and stays the caller's. `pulse` is the answer to
+  /// ranks that ask.
+  MpiAlarm(MPI_Comm comm, OwnPulse& pulse);
 
-  /// Records the first failure, in the name of `rank`; does nothing for later ones.
-  void raise(int rank, const std::string& reason);
+  /// Records the first failure, in the name of `rank`, and tells it with the next poll(); does
+  /// nothing for later ones.
+  void raise(int rank, const std::string& reason) { record(rank, reason, true); }
   bool raised() const { return raised_.load(std::memory_order_acquire); }
-  /// Whether a failure of this rank was raised and its notices are not sent yet.
-  bool waits_to_send() const { return raised() && !sent_ && own_; }
+  /// Whether a failure was raised here and its notices are not sent yet.
+  bool waits_to_send() const { return raised() && !sent_ && tells_; }
   /// The rank that failed first. Requires raised().
   int failed_rank() const { return failed_rank_; }
   /// "rank R failed: <reason>". Requires raised().
   CommError error() const;
 
-  /// Sends a failure of this rank to all, and receives notices that have come.
+  /// Sends a failure that was raised here to all, receives notices that have come, and answers
+  /// ranks that ask.
   void poll();
+  /// Asks a rank for its pulse, unless its answer to the last question is still missing.
+  void ask(int rank);
+  /// The answers that have come since the last call, with their ranks.
+  std::vector<std::pair<int, Pulse>> take_answers() { return std::exchange(answers_, {}); }
+  /// Nobody is asked or answered any more.
+  void stop_asking() { asks_ = false; }
   /// Tells all ranks that this rank unwinds and drops messages: they must not leave its sends
   /// without a receive. The failure itself follows, when its reason is known.
   void announce_leaving();
@@ -50,28 +61,25 @@ class MpiAlarm {
 
   /// Whether all notices that were sent are out of this rank's memory.
   bool quiet();
-  /// Notices sent to each other rank, and received from `peer`.
-  std::int64_t sent() const { return notices_sent_; }
+  /// Notices sent to `peer`, and received from it.
+  std::int64_t sent(int peer) const { return notices_sent_[peer]; }
   std::int64_t received(int peer) const { return notices_received_[peer]; }
 
  private:
-  /// Leaving: the sender unwinds, see announce_leaving(). Failure: the group has failed.
-  enum class Kind : std::int32_t { Leaving, Failure };
-
-  struct Notice {
-    Kind kind = Kind::Failure;
-    std::int32_t rank = -1;
-    std::array<char, 1016> reason = {};  ///< Padded with zeros; never full.
-  };
-
   /// A notice on its way. It stays where it is until MPI has sent it.
   struct Outgoing {
     Notice notice;
-    std::vector<MPI_Request> requests;
+    MPI_Request request;
   };
 
-  /// Starts to send a copy of the notice to every other rank.
+  /// `tells`: the others do not know of it yet.
+  void record(int rank, const std::string& reason, bool tells);
+  void take(const Notice& notice, int from);
+  /// Starts to send a copy of the notice to every other rank, or to one.
   void send_to_all(const Notice& notice);
+  void send(const Notice& notice, int peer);
+  /// Forgets notices that MPI has sent.
+  void forget_sent();
 
   const MPI_Comm comm_;
   int self_ = 0;
@@ -81,7 +89,7 @@ class MpiAlarm {
   std::atomic<bool> raised_{false};
   int failed_rank_ = -1;
   std::string text_;
-  bool own_ = false;  ///< The first failure is one of this rank.
+  bool tells_ = false;  ///< The first failure was raised here.
 
   // The rest is guarded by the lock of MpiProcess.
 
@@ -89,8 +97,12 @@ class MpiAlarm {
   bool announced_leaving_ = false;
   bool any_leaving_ = false;
   std::vector<char> leaving_;
+  OwnPulse& pulse_;
+  bool asks_ = true;
+  std::vector<char> asked_;  ///< Per rank: it owes an answer.
+  std::vector<std::pair<int, Pulse>> answers_;
   std::list<Outgoing> outgoing_;
-  std::int64_t notices_sent_ = 0;
+  std::vector<std::int64_t> notices_sent_;
   std::vector<std::int64_t> notices_received_;
 };
 

@@ -17,8 +17,14 @@ namespace {
 
 // A rank that fails waits so long for peers to end messages under way.
 constexpr std::chrono::milliseconds kSettle(500);
+// A process that has ended answers nothing; the others have been told within this time.
+constexpr std::chrono::milliseconds kSettleWithoutOne(100);
 // The end of a failed group takes so long at most.
 constexpr std::chrono::seconds kClose(1);
+// Ranks that leave at the same time are not asked.
+constexpr double kWatchLeavers = 0.1;
+// The helper looks so often for processes that have ended.
+constexpr double kLookForEnds = 0.01;
 // A rank that waits yields its core between looks for so long, then it sleeps between them.
 constexpr std::chrono::microseconds kAwake(500);
 constexpr std::chrono::microseconds kSleep(50);
@@ -47,7 +53,14 @@ MPI_Comm duplicate(MPI_Comm comm) {
 }  // namespace
 
 MpiGroup::MpiGroup(MpiProcess& process, MPI_Comm members, const MpiOptions& options)
-    : process_(process), options_(options), receives_waiting_(options.lanes) {
+    : process_(process),
+      options_(options),
+      pulse_([this] {
+        const clockid_t helper = helper_clock_;
+        const double all_s = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
+        return helper == CLOCK_PROCESS_CPUTIME_ID ? all_s : all_s - seconds_of(helper);
+      }),
+      receives_waiting_(options.lanes) {
   const Lock lock(process_.mutex());
   MPI_Comm_set_errhandler(members, MPI_ERRORS_RETURN);
   MPI_Comm_rank(members, &rank_);
@@ -57,8 +70,9 @@ MpiGroup::MpiGroup(MpiProcess& process, MPI_Comm members, const MpiOptions& opti
   pieces_received_.resize(world_);
   expect_equal_options(members);
   make_lanes(members);
+  meet_processes(members);
   check_mpi(MPI_Comm_free(&members), "MPI_Comm_free");
-  alarm_.emplace(control_);
+  alarm_.emplace(control_, pulse_);
   process_.enter_group();
   helper_ = std::thread([this] { help(); });
 }
@@ -94,6 +108,15 @@ void MpiGroup::make_lanes(MPI_Comm members) {
             "MPI_Comm_get_attr");
   ARMILLARY_CHECK(found != 0);
   most_groups_ = (*static_cast<int*>(largest_tag) - kMostPieces + 1) / kMostPieces + 1;
+}
+
+void MpiGroup::meet_processes(MPI_Comm members) {
+  const PeerProcess mine = PeerProcess::of_this_process();
+  processes_.resize(world_);
+  check_mpi(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, processes_.data(), sizeof mine, MPI_BYTE,
+                          members),
+            "MPI_Allgather");
+  ends_ = EndsOfProcesses(rank_, processes_);
 }
 
 void MpiGroup::add_request(MPI_Request request, Owner owner) {
@@ -220,6 +243,7 @@ void MpiGroup::test_requests() {
     // A message that ends after the failure is not done: calls for it throw.
     if (message && message->piece_ended() && !alarm_->raised()) {
       message->set_done(++messages_done_);
+      pulse_.message_done();
     }
   }
   // The last entries fill the gaps, from the last gap on.
@@ -275,7 +299,10 @@ bool MpiGroup::done(const MpiPending& request) {
 std::size_t MpiGroup::wait_any(std::span<const Request> requests, double timeout_s,
                                const std::function<std::string()>& describe) {
   const Clock::time_point begin = Clock::now();
-  const Clock::time_point deadline = begin + as_nanoseconds(timeout_s);
+  // Most waits are over before the first look at the peers.
+  const auto between_looks = as_nanoseconds(Watch::interval_of(timeout_s) / 2);
+  Clock::time_point next_look = begin + between_looks;
+  std::optional<LongWait> wait;
   std::size_t index = first_mpi_done(requests);
   while (index == requests.size()) {
     {
@@ -285,9 +312,19 @@ std::size_t MpiGroup::wait_any(std::span<const Request> requests, double timeout
       index = first_mpi_done(requests);
       if (index < requests.size()) break;
       const Clock::time_point now = Clock::now();
-      if (now >= deadline) {
-        const double waited_s = std::chrono::duration<double>(now - begin).count();
-        alarm_->raise(rank_, fmt::format("wait: {} not done after {:.3g} s", describe(), waited_s));
+      if (now >= next_look) {
+        next_look = now + between_looks;
+        if (!wait) {
+          wait.emplace(
+              pulse_,
+              Watch::Options{.rank = rank_, .peers = peers_of(requests), .timeout_s = timeout_s},
+              seconds_of(begin));
+        }
+        if (is_expired(wait->watch)) {
+          const double waited_s = std::chrono::duration<double>(now - begin).count();
+          alarm_->raise(rank_, fmt::format("wait: {} not done after {:.3g} s{}", describe(),
+                                           waited_s, blame(wait->watch)));
+        }
       }
       throw_if_failed(lock);
     }
@@ -295,6 +332,16 @@ std::size_t MpiGroup::wait_any(std::span<const Request> requests, double timeout
     index = first_mpi_done(requests);  // The helper may have seen it.
   }
   return index;
+}
+
+bool MpiGroup::is_expired(Watch& watch) {
+  for (const auto& [rank, pulse] : alarm_->take_answers()) watch.hear(rank, pulse);
+  for (const int rank : watch.tick(seconds_of(Clock::now()))) alarm_->ask(rank);
+  return watch.expired();
+}
+
+std::string MpiGroup::blame(const Watch& watch) const {
+  return watch.reason([this](int rank) { return name_of(rank, processes_[rank]); });
 }
 
 void MpiGroup::withdraw(MpiPending& request) {
@@ -341,7 +388,7 @@ void MpiGroup::settle(Lock& lock, const std::function<bool()>& settled) {
   while (process_.usable()) {
     progress();
     if (settled()) return;
-    if (Clock::now() - begin > kSettle) {
+    if (Clock::now() - begin > (process_ended_ ? kSettleWithoutOne : kSettle)) {
       // Raised first: whoever catches the exception that is under way must not call MPI again.
       if (!alarm_->raised()) alarm_->raise(rank_, "a message could not be withdrawn");
       return process_.give_up();
@@ -368,12 +415,29 @@ std::optional<int> MpiGroup::failed_rank() const {
 
 // It also receives notices while the rank computes, for throw_if_failed() only reads a flag.
 void MpiGroup::help() {
+  helper_clock_ = clock_of_this_thread();
+  Clock::time_point next_look = Clock::now();
   Lock lock(process_.mutex());
   while (!helper_stop_ && process_.usable()) {
     helper_wake_.wait_for(lock, as_nanoseconds(options_.helper_interval_s),
                           [&] { return helper_stop_ || alarm_->waits_to_send(); });
-    if (!helper_stop_) progress();
+    if (helper_stop_) return;
+    progress();
+    if (Clock::now() < next_look) continue;
+    next_look = Clock::now() + as_nanoseconds(kLookForEnds);
+    look_for_ends();
   }
+}
+
+// All ranks leave a group together, so nobody's process ends before.
+void MpiGroup::look_for_ends() {
+  if (alarm_->raised()) return;
+  const std::optional<int> rank = ends_.first();
+  if (!rank) return;
+  process_ended_ = true;
+  alarm_->raise(*rank, fmt::format("its process (host {}, pid {}) has ended",
+                                   processes_[*rank].host.data(), processes_[*rank].pid));
+  progress();
 }
 
 bool MpiGroup::all_received(std::span<const Counts> sent_to_me) const {
@@ -410,33 +474,76 @@ void MpiGroup::leave() {
 
 void MpiGroup::drain(Lock& lock) {
   if (!process_.usable()) return;
-  // Ranks tell each other how many pieces and notices they have sent. A rank that has been told by
-  // all takes as many, and throws them away.
+  pulse_.leave();
+  const auto over = [](MPI_Request& request) {
+    int all = 0;
+    check_mpi(MPI_Test(&request, &all, MPI_STATUS_IGNORE), "MPI_Test");
+    return all != 0;
+  };
+  // Phase 1 of 2: all ranks leave. Those that still work are waited for as long as they get on.
+  MPI_Request left = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ibarrier(control_, &left), "MPI_Ibarrier");
+  if (!await_all(lock, [&] { return over(left); })) return;
+  alarm_->stop_asking();
+  // Phase 2 of 2: ranks tell each other how many pieces and notices they have sent. A rank that has
+  // been told by all takes as many, and throws them away.
   std::vector<Counts> sent(world_);
   std::vector<Counts> sent_to_me(world_);
-  for (int peer = 0; peer < world_; ++peer) sent[peer] = {pieces_sent_[peer], alarm_->sent()};
+  for (int peer = 0; peer < world_; ++peer) sent[peer] = {pieces_sent_[peer], alarm_->sent(peer)};
   MPI_Request told = MPI_REQUEST_NULL;
   check_mpi(MPI_Ialltoall(sent.data(), 2, MPI_INT64_T, sent_to_me.data(), 2, MPI_INT64_T, control_,
                           &told),
             "MPI_Ialltoall");
+  await_all(lock, [&] {
+    everybody_left_ = everybody_left_ || over(told);
+    const bool ended = requests_.empty() && alarm_->quiet();
+    return everybody_left_ && ended && all_received(sent_to_me);
+  });
+}
+
+// Returns false if MPI was given up, as ranks do not come after a failure.
+bool MpiGroup::await_all(Lock& lock, const std::function<bool()>& all_here) {
   const Clock::time_point begin = Clock::now();
+  Clock::time_point next_look = begin + as_nanoseconds(kLookForEnds);
+  std::optional<LongWait> wait;
   std::optional<Clock::time_point> failed;
-  // Ranks that still work are waited for as long as they need: their own deadlines end them.
   while (process_.usable()) {
     progress();
-    if (!everybody_left_) {
-      int all = 0;
-      check_mpi(MPI_Test(&told, &all, MPI_STATUS_IGNORE), "MPI_Test");
-      everybody_left_ = all != 0;
-    }
-    const bool ended = requests_.empty() && alarm_->quiet();
-    if (everybody_left_ && ended && all_received(sent_to_me)) return;
+    if (all_here()) return true;
     if (alarm_->raised() && !failed) failed = Clock::now();
-    if (failed && Clock::now() - *failed > kClose) process_.give_up();
+    if (failed && Clock::now() - *failed > (process_ended_ ? kSettleWithoutOne : kClose)) {
+      process_.give_up();
+    }
+    if (!failed && Clock::now() >= next_look) {
+      next_look = Clock::now() + as_nanoseconds(kLookForEnds);
+      look_for_ends();
+      watch_leavers(wait, begin);
+    }
     lock.unlock();
     pause(begin);
     lock.lock();
   }
+  return false;
+}
+
+void MpiGroup::watch_leavers(std::optional<LongWait>& wait, Clock::time_point begin) {
+  if (everybody_left_ || Clock::now() - begin < as_nanoseconds(kWatchLeavers)) return;
+  if (!wait) {
+    std::vector<int> others;
+    for (int peer = 0; peer < world_; ++peer) {
+      if (peer != rank_) others.push_back(peer);
+    }
+    wait.emplace(pulse_,
+                 Watch::Options{.rank = rank_,
+                                .peers = others,
+                                .timeout_s = options_.timeout_s,
+                                .what = Watch::For::Leaving},
+                 seconds_of(begin));
+  }
+  if (!is_expired(wait->watch)) return;
+  const double waited_s = std::chrono::duration<double>(Clock::now() - begin).count();
+  alarm_->raise(rank_, fmt::format("leave: rank {} has waited {:.3g} s for the others to end{}",
+                                   rank_, waited_s, blame(wait->watch)));
 }
 
 }  // namespace armillary::comm

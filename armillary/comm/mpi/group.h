@@ -14,6 +14,7 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -33,6 +34,8 @@
 #include "armillary/comm/mpi/alarm.h"
 #include "armillary/comm/mpi/pending.h"
 #include "armillary/comm/mpi/process.h"
+#include "armillary/comm/peer_process.h"
+#include "armillary/comm/pulse.h"
 
 namespace armillary::comm {
 
@@ -113,6 +116,8 @@ class MpiGroup {
 
   /// Duplicates `members` for each lane and for notices.
   void make_lanes(MPI_Comm members);
+  /// Tells all ranks which process this one is, and watches those of this machine.
+  void meet_processes(MPI_Comm members);
   void expect_equal_options(MPI_Comm members) const;
   /// Gives all pieces of a message to MPI.
   void send(MpiPending& message);
@@ -134,8 +139,16 @@ class MpiGroup {
   /// Lets messages under way end, for half a second at most, then gives up MPI.
   void settle(Lock& lock, const std::function<bool()>& settled);
   void throw_if_failed(Lock& lock);
-  /// The part of leave() that waits.
+  /// Asks the ranks that a wait depends on how far they are. Returns whether one is silent.
+  bool is_expired(Watch& watch);
+  /// The end of the text of a missed deadline.
+  std::string blame(const Watch& watch) const;
+  /// Fails the group if a process of this machine has ended before it left.
+  void look_for_ends();
+  /// The part of leave() that waits: for all ranks to leave, and for what still travels.
   void drain(Lock& lock);
+  bool await_all(Lock& lock, const std::function<bool()>& all_here);
+  void watch_leavers(std::optional<LongWait>& wait, Clock::time_point begin);
   /// Whether all pieces and notices have come that peers say they sent.
   bool all_received(std::span<const Counts> sent_to_me) const;
   /// The helper thread: makes progress now and then, and at once after abort().
@@ -148,6 +161,11 @@ class MpiGroup {
   int most_groups_ = 1;  ///< Groups that tags can tell apart, this one included.
   MPI_Comm control_ = MPI_COMM_NULL;
   std::vector<MPI_Comm> lanes_;
+  std::vector<PeerProcess> processes_;  ///< By rank.
+  EndsOfProcesses ends_;
+  bool process_ended_ = false;
+  std::atomic<clockid_t> helper_clock_{CLOCK_PROCESS_CPUTIME_ID};
+  OwnPulse pulse_;
   std::optional<MpiAlarm> alarm_;
   PackBuffers buffers_;
 

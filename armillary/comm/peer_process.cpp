@@ -1,0 +1,68 @@
+#include "armillary/comm/peer_process.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <system_error>
+
+namespace armillary::comm {
+PeerProcess PeerProcess::of_this_process() {
+  PeerProcess process;
+  gethostname(process.host.data(), process.host.size() - 1);
+  process.pid = getpid();
+  // The boot tells machines apart, the namespace containers.
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::error_code error;
+  const std::string space = std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
+  process.numbered_by = std::hash<std::string>()(boot + space);
+  return process;
+}
+
+std::string name_of(int rank, const PeerProcess& process) {
+  return fmt::format("rank {} (host {}, pid {})", rank, process.host.data(), process.pid);
+}
+
+clockid_t clock_of_this_thread() {
+  clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
+  pthread_getcpuclockid(pthread_self(), &clock);
+  return clock;
+}
+
+double seconds_of(clockid_t clock) {
+  timespec time = {};
+  if (clock_gettime(clock, &time) != 0) return 0;
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+EndsOfProcesses::EndsOfProcesses(int self, const std::vector<PeerProcess>& processes) {
+  const std::uint64_t here = processes[self].numbered_by;
+  for (int rank = 0; rank < static_cast<int>(processes.size()); ++rank) {
+    if (rank == self || processes[rank].numbered_by != here) continue;
+    const auto descriptor = static_cast<int>(syscall(SYS_pidfd_open, processes[rank].pid, 0));
+    if (descriptor >= 0) watched_.push_back({rank, descriptor});
+  }
+}
+
+EndsOfProcesses::~EndsOfProcesses() {
+  for (const Watched& one : watched_) close(one.descriptor);
+}
+
+std::optional<int> EndsOfProcesses::first() const {
+  std::vector<pollfd> polled;
+  polled.reserve(watched_.size());
+  for (const Watched& one : watched_) polled.push_back({one.descriptor, POLLIN, 0});
+  if (poll(polled.data(), polled.size(), 0) <= 0) return {};
+  for (std::size_t i = 0; i < polled.size(); ++i) {
+    if (polled[i].revents != 0) return watched_[i].rank;
+  }
+  return {};
+}
+
+}  // namespace armillary::comm

@@ -1,0 +1,59 @@
+// peer_process.h: the processes that ranks are: their names in error texts, and whether those of
+// this machine still run. Internal to the engines of processes.
+#pragma once
+
+#include <time.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace armillary::comm {
+
+/// A process, as ranks tell each other when a group is made: bytes that can be copied.
+struct PeerProcess {
+  std::array<char, 64> host = {};  ///< Ends with a zero.
+  std::int64_t pid = 0;
+  /// Equal for processes that can see each other's numbers: one machine, one container.
+  std::uint64_t numbered_by = 0;
+
+  static PeerProcess of_this_process();
+};
+
+/// "rank 2 (host node7, pid 4242)".
+std::string name_of(int rank, const PeerProcess& process);
+
+/// The clock that tells how long the calling thread has used a core. Other threads may read it.
+clockid_t clock_of_this_thread();
+/// Seconds of a clock; 0 if its thread has ended. CLOCK_PROCESS_CPUTIME_ID counts all threads.
+double seconds_of(clockid_t clock);
+
+/// Notices the end of processes of this machine, however they end. A kernel without pidfd_open
+/// (Linux 5.3) shows it nothing. Threads: one at a time.
+class EndsOfProcesses {
+ public:
+  EndsOfProcesses() = default;
+  /// Watches those of `processes`, by rank, that this process can see, itself left out.
+  EndsOfProcesses(int self, const std::vector<PeerProcess>& processes);
+  EndsOfProcesses(EndsOfProcesses&& other) noexcept { *this = std::move(other); }
+  EndsOfProcesses& operator=(EndsOfProcesses&& other) noexcept {
+    std::swap(watched_, other.watched_);
+    return *this;
+  }
+  ~EndsOfProcesses();
+
+  /// A rank whose process has ended. Cost: one system call.
+  std::optional<int> first() const;
+
+ private:
+  struct Watched {
+    int rank;
+    int descriptor;
+  };
+  std::vector<Watched> watched_;
+};
+
+}  // namespace armillary::comm

@@ -1,0 +1,100 @@
+#include "armillary/launch/run_reports.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <system_error>
+
+#include "armillary/core/error.h"
+
+namespace armillary::launch {
+namespace {
+
+constexpr const char* kReports = "/reports";
+constexpr const char* kRunFolder = "/run_folder";
+
+/// The folder of the run that this process belongs to; empty without one.
+std::string own_launch_folder() {
+  const char* const folder = std::getenv(kLaunchFolderVariable);
+  return folder == nullptr ? "" : folder;
+}
+
+}  // namespace
+
+LaunchFolder::LaunchFolder() {
+  std::error_code error;
+  for (const std::string& place :
+       {std::string("/dev/shm"), std::filesystem::temp_directory_path(error).string()}) {
+    std::string path = fmt::format("{}/armillary-{}-XXXXXX", place, getpid());
+    if (mkdtemp(path.data()) == nullptr) continue;
+    path_ = path;
+    break;
+  }
+  if (path_.empty()) {
+    fail<Error>("launch: no folder can be made in /dev/shm or {}: {}",
+                std::filesystem::temp_directory_path(error).string(), std::strerror(errno));
+  }
+  const std::string reports = path_ + kReports;
+  // Open for writing too, so that it does not end when a writer does.
+  if (mkfifo(reports.c_str(), 0600) == 0) {
+    reports_ = Descriptor(open(reports.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  }
+}
+
+LaunchFolder::~LaunchFolder() {
+  std::error_code error;  // Nobody is left to be told.
+  std::filesystem::remove_all(path_, error);
+}
+
+std::string LaunchFolder::run_folder() const {
+  std::ifstream stream(path_ + kRunFolder, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+void report(const Ending& ending) {
+  const std::string folder = own_launch_folder();
+  if (folder.empty()) return;
+  const Descriptor pipe(open((folder + kReports).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!pipe.open()) return;  // The launcher is gone.
+  const std::string line = to_line(ending) + "\n";
+  [[maybe_unused]] const ssize_t told = write(pipe.get(), line.data(), line.size());
+}
+
+void report_run_folder(const std::string& folder) {
+  const std::string launch_folder = own_launch_folder();
+  if (launch_folder.empty()) return;
+  std::error_code error;
+  std::ofstream(launch_folder + kRunFolder, std::ios::binary)
+      << std::filesystem::absolute(folder, error).string();
+}
+
+void remove_launch_folder_of_dead_launcher() {
+  const std::string folder = own_launch_folder();
+  // A pipe that nobody reads.
+  const Descriptor pipe(open((folder + kReports).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+  std::error_code error;
+  if (!folder.empty() && !pipe.open()) std::filesystem::remove_all(folder, error);
+}
+
+std::string to_line(const Ending& ending) {
+  return fmt::format("{} {} {} {} {}", ending.pid, ending.code, ending.signal, ending.host,
+                     ending.label);
+}
+
+std::optional<Ending> parse_ending(const std::string& line) {
+  std::istringstream stream(line);
+  Ending ending;
+  if (!(stream >> ending.pid >> ending.code >> ending.signal >> ending.host)) return {};
+  std::getline(stream >> std::ws, ending.label);
+  return ending;
+}
+
+}  // namespace armillary::launch

@@ -1,0 +1,56 @@
+// run_reports.h: the folder of a run that `armillary launch` started, and what its processes tell
+// there: which rank has ended first, and where the flight recorder writes.
+//
+//   /dev/shm/armillary-PID-../    segments and files of the MPI library; removed at the end
+//        reports                  a pipe: one line for each rank that has failed
+//        run_folder               the run folder of train, when it has begun
+//
+// Processes of the run find the folder in the variable ARMILLARY_LAUNCH_FOLDER.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "armillary/launch/child.h"
+#include "armillary/launch/supervisor.h"
+
+namespace armillary::launch {
+
+inline constexpr const char* kLaunchFolderVariable = "ARMILLARY_LAUNCH_FOLDER";
+
+/// The folder, in shared memory, or among temporary files where there is none; it is removed at the
+/// end with everything in it. Open MPI leaves its segments behind when ranks are killed.
+class LaunchFolder {
+ public:
+  /// @throws Error if no folder can be made.
+  LaunchFolder();
+  LaunchFolder(const LaunchFolder&) = delete;
+  LaunchFolder& operator=(const LaunchFolder&) = delete;
+  ~LaunchFolder();
+
+  const std::string& path() const { return path_; }
+  /// Reads the reports of ranks, without blocking.
+  int reports() const { return reports_.get(); }
+  /// The run folder that a rank has told, or nothing.
+  std::string run_folder() const;
+
+ private:
+  std::string path_;
+  Descriptor reports_;
+};
+
+// For processes of a run; they do nothing in others.
+
+/// Tells how a rank has ended.
+void report(const Ending& ending);
+/// Tells the run folder, in which every rank has a flight recorder by now.
+void report_run_folder(const std::string& folder);
+/// Removes the folder of the run if its launcher has been killed. Segments in use stay with those
+/// who use them.
+void remove_launch_folder_of_dead_launcher();
+
+/// An ending as a line without its end, and back; nothing if the line is none.
+std::string to_line(const Ending& ending);
+std::optional<Ending> parse_ending(const std::string& line);
+
+}  // namespace armillary::launch
