@@ -8,6 +8,16 @@ find_package(CLI11 REQUIRED)
 find_path(ARMILLARY_XXHASH_INCLUDE xxhash.h REQUIRED)  # its header alone
 set(MPI_CXX_SKIP_MPICXX ON)  # its C functions are called, not the C++ ones of MPI-2
 find_package(MPI QUIET COMPONENTS CXX)  # without it, armillary/comm/no_mpi stands in
+# The headers of CUDA and NCCL, of packages of Python or of a toolkit; their libraries are loaded at run time. Without
+# them, armillary/comm/no_nccl stands in.
+file(GLOB armillary_nvidia ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/nvidia/*/include)
+file(GLOB armillary_cuda /usr/local/cuda/include /usr/local/cuda-1[2-9]*/include)
+find_path(ARMILLARY_CUDA_INCLUDE cuda_runtime.h HINTS ${armillary_cuda} ${armillary_nvidia})
+find_path(ARMILLARY_NCCL_INCLUDE nccl.h HINTS ${CMAKE_SOURCE_DIR}/.venv/include/nccl ${armillary_nvidia})
+set(ARMILLARY_NCCL_FOUND OFF)
+if(ARMILLARY_CUDA_INCLUDE AND ARMILLARY_NCCL_INCLUDE)
+  set(ARMILLARY_NCCL_FOUND ON)
+endif()
 find_package(GTest)
 find_package(rapidcheck)
 

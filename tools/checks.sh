@@ -104,7 +104,7 @@ command_test() {
     shift
   done
   # Without apt-get, MPI is optional: its tests say that they are skipped.
-  if command -v apt-get >/dev/null; then setup build test mpi; else setup build test; fi
+  if command -v apt-get >/dev/null; then setup build test mpi nccl; else setup build test nccl; fi
   rm -rf build*/test-results
   if [ ${#only[@]} -gt 0 ]; then
     build_targets release "test_${only[0]}"

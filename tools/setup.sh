@@ -5,6 +5,7 @@
 
 readonly TORCH_VERSION=2.13.0 TORCH_LEAST=2.11
 readonly RUFF_VERSION=0.17.5 YUNCHANG_VERSION=0.6.4 UNIVERSALMUTATOR_VERSION=1.14.1 SAFETENSORS_VERSION=0.8.0
+readonly NCCL_VERSION=2.27.7 CUDA_HEADERS="nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85"
 
 requirements() {  # PART
   case $1 in
@@ -137,6 +138,29 @@ setup_safetensors() {
     die "setup: pip could not install safetensors==$SAFETENSORS_VERSION"
 }
 
+# Headers alone, to compile comm/nccl_library; the libraries are loaded at run time, where there is a GPU. They are
+# optional: without them the engine has a stand-in. The package of NCCL is a library of 190 MB with one header in it.
+setup_nccl() {
+  [ -e .venv/include/nccl/nccl.h ] && return
+  make_venv
+  say "taking the headers of NCCL $NCCL_VERSION and CUDA into .venv (pip)"
+  # shellcheck disable=SC2086
+  compgen -G "/usr/local/cuda*/include/cuda_runtime.h" >/dev/null || pip_install --no-deps $CUDA_HEADERS ||
+    { say "pip could not install the headers of CUDA; NCCL will be left out" && return; }
+  local scratch
+  scratch=$(mktemp -d)
+  if .venv/bin/pip download -qq --no-deps --no-input --disable-pip-version-check -d "$scratch" \
+    "nvidia-nccl-cu13==$NCCL_VERSION"; then
+    mkdir -p .venv/include/nccl
+    python3 -c 'import sys, zipfile
+sys.stdout.buffer.write(zipfile.ZipFile(sys.argv[1]).read("nvidia/nccl/include/nccl.h"))' "$scratch"/*.whl >"$scratch/nccl.h" &&
+      mv "$scratch/nccl.h" .venv/include/nccl/nccl.h
+  else
+    say "pip could not download it; NCCL will be left out"
+  fi
+  rm -rf "$scratch"
+}
+
 setup_python() {  # PART...
   local part
   for part in "$@"; do
@@ -149,11 +173,12 @@ setup_python() {  # PART...
       lint) setup_python_tool ruff "ruff==$RUFF_VERSION" ;;
       bench) setup_peers ;;
       mutate) setup_mutator ;;
+      nccl) setup_nccl ;;
     esac
   done
 }
 
-# setup PART...: of build (or plan: build without torch), test, lint, bench, mutate, mpi. apt and pip work at the same time.
+# setup PART...: of build (or plan: build without torch), test, lint, bench, mutate, mpi, nccl. apt and pip work at the same time.
 setup() {
   local packages apt_job=
   mapfile -t packages < <(missing_packages "$@")

@@ -140,8 +140,8 @@ void Communicator::check(const Message& message) const {
           verb, part.rows, part.row_bytes, part.stride_bytes, static_cast<const void*>(part.data));
     }
     if (!takes(part.device)) {
-      fail<InvalidArgument>("{}: memory of device {}; this engine takes that of the host", verb,
-                            part.device);
+      fail<InvalidArgument>("{}: memory of device {}; this engine takes {}", verb, part.device,
+                            taken_memory());
     }
   }
 }

@@ -2,16 +2,17 @@
 //
 // It has point-to-point messages that never block, waits that always end, and one abort for all
 // ranks. It is not a collective library (collectives.h is built on it) and knows nothing of tensors
-// or plans. An implementation is called an engine. This library has three, threads of one process
-// (local.h), processes of MPI (mpi.h) and processes of a PyTorch process group (c10d.h); the
-// contract is such that NCCL can be one too.
+// or plans. An implementation is called an engine. This library has four: threads of one process
+// (local.h), processes of MPI (mpi.h), processes of a PyTorch process group (c10d.h), and NCCL
+// between the GPUs of ranks of another engine (nccl.h).
 //
 //   rank 0   isend(peer 1, lane 2, parts) ---. n-th with n-th, per (sender, receiver, lane)
 //   rank 1   irecv(peer 0, lane 2, parts) <--'
 //
 // Matching. Messages of one lane from one rank to another match in program order, without tags.
 // Lanes are independent, and so are ordered pairs of ranks: if one makes no progress, the others
-// still do. The number of lanes is fixed when a group is made, because an engine may need a
+// still do. With NCCL pairs are not: batches of a lane end strictly in order, which is all that
+// `verify` assumes. The number of lanes is fixed when a group is made, because an engine may need a
 // communicator or a stream for each.
 // Threads. One thread per rank calls a communicator; only abort() may be called from any thread.
 // Failure. A group that failed stays failed: every call on every rank throws the first error. An
@@ -204,6 +205,7 @@ class Communicator {
 
  private:
   friend class SplitCommunicator;
+  friend class NcclCommunicator;  ///< Passes messages of host memory on, as a split group does.
 
   // The part of each engine. Arguments are checked before, and `requests` is as long as `batch`.
   virtual void do_start(std::span<const Message> batch, std::span<Request> requests) = 0;
@@ -213,6 +215,8 @@ class Communicator {
   virtual void do_give_back(const Pending& /*request*/) {}
   /// Whether messages may use memory of this device.
   virtual bool takes(int device) const { return device == kHost; }
+  /// The memory that it takes, for error texts.
+  virtual std::string taken_memory() const { return "that of the host"; }
   virtual std::unique_ptr<Collectives> make_collectives();
 
   Request start_one(const Message& message);

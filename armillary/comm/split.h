@@ -41,6 +41,7 @@ class SplitCommunicator : public Communicator {
   }
   void do_give_back(const Pending& request) override { root_.do_give_back(request); }
   bool takes(int device) const override { return root_.takes(device); }
+  std::string taken_memory() const override { return root_.taken_memory(); }
 
   Communicator& root_;
   const std::vector<int> ranks_;

@@ -13,6 +13,7 @@
 #include <ostream>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "armillary/comm/communicator.h"
 
@@ -35,6 +36,9 @@ struct Launcher {
   int most_ranks = 8;
   double start_s = 0;  ///< Seconds that making and ending a group may take on a busy machine.
   bool huge_messages = true;  ///< Whether messages may be longer than 2 GiB.
+  /// Whether the batches of a lane end strictly in order, so that pairs of ranks are not
+  /// independent (NCCL).
+  bool strict_lanes = false;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Launcher& launcher) {
@@ -49,6 +53,13 @@ class CommunicatorConformance : public testing::TestWithParam<Launcher> {
   void run(int world, const Body& body) const { GetParam().run(world, body); }
   /// The number of a lane in error texts.
   int told(int lane) const { return GetParam().lane_0 + lane; }
+  /// Starts messages one by one, or as a batch if they could not end alone.
+  std::vector<Request> start_each(Communicator& comm, const std::vector<Message>& messages) const {
+    if (GetParam().strict_lanes) return comm.start(messages);
+    std::vector<Request> requests;
+    for (const Message& message : messages) requests.push_back(comm.start({&message, 1})[0]);
+    return requests;
+  }
   /// The world nearest to `world` that the engine has.
   int at_most(int world) const { return std::min(world, GetParam().most_ranks); }
   /// `wanted`, in which worlds that are too large become the largest one.

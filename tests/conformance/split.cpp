@@ -2,6 +2,7 @@
 // which all of them share.
 #include <gmock/gmock.h>
 
+#include <array>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -26,9 +27,11 @@ int from_previous(Communicator& comm, int lane, int value) {
   int came = -1;
   const Strided out = whole(std::span(&value, 1));
   const Strided in = whole(std::span(&came, 1));
-  const Request sent = comm.isend((comm.rank() + 1) % comm.world(), lane, {&out, 1});
-  comm.wait(comm.irecv((comm.rank() + comm.world() - 1) % comm.world(), lane, {&in, 1}));
-  comm.wait(sent);
+  const int next = (comm.rank() + 1) % comm.world();
+  const int previous = (comm.rank() + comm.world() - 1) % comm.world();
+  const std::vector<Message> batch = {{Direction::Send, next, lane, {&out, 1}},
+                                      {Direction::Receive, previous, lane, {&in, 1}}};
+  comm.wait_all(comm.start(batch));
   return came;
 }
 
@@ -57,6 +60,7 @@ TEST_P(CommunicatorConformance, SplitOrdersByKeyThenRank) {
 
 TEST_P(CommunicatorConformance, MessagesOfGroupsDoNotMeet) {
   ARMILLARY_NEEDS_RANKS(6);
+  if (GetParam().strict_lanes) GTEST_SKIP() << "a receive holds up the sends of its lane";
   run(6, [](Communicator& comm) {
     const auto rows = comm.split(comm.rank() / 3, comm.rank());
     const auto columns = comm.split(comm.rank() % 3, comm.rank());
@@ -85,6 +89,36 @@ TEST_P(CommunicatorConformance, MessagesOfGroupsDoNotMeet) {
       const int world = groups[i]->world();
       if (world == 1) continue;
       EXPECT_EQ(came[i], static_cast<int>(100 * i) + (groups[i]->rank() + world - 1) % world);
+    }
+  });
+}
+
+TEST_P(CommunicatorConformance, BatchesOfGroupsDoNotMeet) {
+  ARMILLARY_NEEDS_RANKS(6);
+  run(6, [](Communicator& comm) {
+    const auto rows = comm.split(comm.rank() / 3, comm.rank());
+    const auto columns = comm.split(comm.rank() % 3, -comm.rank());
+    // Batches of all groups are under way on one lane at once.
+    std::array<int, 3> out{};
+    std::array<int, 3> in{};
+    std::vector<Request> requests;
+    const std::array<Communicator*, 3> groups{&comm, rows.get(), columns.get()};
+    for (int i = 0; i < 3; ++i) {
+      Communicator& group = *groups[i];
+      const int P = group.world();
+      out[i] = 100 * i + group.rank();
+      const Strided from = whole(std::span(&out[i], 1));
+      const Strided to = whole(std::span(&in[i], 1));
+      const std::vector<Message> batch = {
+          {Direction::Send, (group.rank() + 1) % P, 3, {&from, 1}},
+          {Direction::Receive, (group.rank() + P - 1) % P, 3, {&to, 1}}};
+      for (Request& request : group.start(batch)) requests.push_back(std::move(request));
+    }
+    for (int i = 0; i < 3; ++i) {
+      Communicator& group = *groups[i];
+      group.wait(requests[2 * i]);
+      group.wait(requests[2 * i + 1]);
+      EXPECT_EQ(in[i], 100 * i + (group.rank() + group.world() - 1) % group.world());
     }
   });
 }

@@ -1,0 +1,73 @@
+#include "armillary/comm/nccl/collectives.h"
+
+#include "armillary/comm/nccl/communicator.h"
+#include "armillary/core/error.h"
+
+namespace armillary::comm {
+namespace {
+
+/// Whether NCCL moves both arrays. @throws InvalidArgument if it could move only one.
+bool on_device(const Array& a, const Array& b) {
+  if (a.device != b.device) {
+    fail<InvalidArgument>("nccl: arrays on devices {} and {} (-1 is the host); one is required",
+                          a.device, b.device);
+  }
+  return a.device != kHost;
+}
+
+/// The part of one rank in `all`.
+std::span<std::byte> part_of(const Array& all, int rank, int world) {
+  const std::int64_t bytes = all.bytes() / world;
+  return {all.data + rank * bytes, static_cast<std::size_t>(bytes)};
+}
+
+}  // namespace
+
+NcclCollectives::NcclCollectives(NcclCommunicator& comm) : Collectives(comm), nccl_(comm) {}
+
+void NcclCollectives::all_reduce(const Array& values, Reduction reduction) {
+  if (!on_device(values, values)) return Collectives::all_reduce(values, reduction);
+  if (values.count == 0) return;
+  nccl_.run("all_reduce", [&](NcclComm comm, GpuStream stream) {
+    nccl_.api().all_reduce(comm, stream, values, reduction);
+  });
+}
+
+void NcclCollectives::reduce_scatter(const Array& all, const Array& mine, Reduction reduction) {
+  if (!on_device(all, mine)) return Collectives::reduce_scatter(all, mine, reduction);
+  if (mine.count == 0) return;
+  nccl_.run("reduce_scatter", [&](NcclComm comm, GpuStream stream) {
+    nccl_.api().reduce_scatter(comm, stream, all, mine, reduction);
+  });
+}
+
+void NcclCollectives::all_gather(const Array& mine, const Array& all) {
+  if (!on_device(mine, all)) return Collectives::all_gather(mine, all);
+  if (mine.count == 0) return;
+  nccl_.run("all_gather", [&](NcclComm comm, GpuStream stream) {
+    nccl_.api().all_gather(comm, stream, mine, all);
+  });
+}
+
+// One group with a message to and from each rank, this one included.
+void NcclCollectives::all_to_all(const Array& sent, const Array& received) {
+  if (!on_device(sent, received)) return Collectives::all_to_all(sent, received);
+  if (sent.count == 0) return;
+  const int world = comm_.world();
+  nccl_.run("all_to_all", [&](NcclComm comm, GpuStream stream) {
+    for (int rank = 0; rank < world; ++rank) {
+      nccl_.api().send(comm, stream, part_of(sent, rank, world), rank);
+      nccl_.api().receive(comm, stream, part_of(received, rank, world), rank);
+    }
+  });
+}
+
+void NcclCollectives::broadcast(const Array& values, int root) {
+  if (!on_device(values, values)) return Collectives::broadcast(values, root);
+  if (values.count == 0) return;
+  nccl_.run("broadcast", [&](NcclComm comm, GpuStream stream) {
+    nccl_.api().broadcast(comm, stream, values, root);
+  });
+}
+
+}  // namespace armillary::comm
