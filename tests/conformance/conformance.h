@@ -57,6 +57,7 @@ class CommunicatorConformance : public testing::TestWithParam<Launcher> {
   std::vector<Request> start_each(Communicator& comm, const std::vector<Message>& messages) const {
     if (GetParam().strict_lanes) return comm.start(messages);
     std::vector<Request> requests;
+    requests.reserve(messages.size());
     for (const Message& message : messages) requests.push_back(comm.start({&message, 1})[0]);
     return requests;
   }

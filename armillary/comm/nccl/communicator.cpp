@@ -74,6 +74,7 @@ void NcclCommunicator::do_start(std::span<const Message> batch, std::span<Reques
   // Each engine gets its own messages, in order.
   const auto start = [&](auto& engine, const std::vector<std::size_t>& places) {
     std::vector<Message> messages;
+    messages.reserve(places.size());
     std::vector<Request> started(places.size());
     for (const std::size_t place : places) messages.push_back(batch[place]);
     engine.start(messages, started);

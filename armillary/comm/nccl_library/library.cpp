@@ -55,6 +55,7 @@ class Library {
 };
 
 // A member `name` that is the function of that name.
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration takes no parentheses.
 #define ARMILLARY_FUNCTION(library, name) \
   decltype(&::name) name = library.find<decltype(&::name)>(#name)
 

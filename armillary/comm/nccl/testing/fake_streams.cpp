@@ -54,6 +54,7 @@ bool run_collective(Clique& clique, int world, const Task& mine) {
   std::ranges::sort(tasks, {}, [](const Task* task) { return task->kernel_of->rank; });
   // Results before any of them is written, as they may lie in the arguments.
   std::vector<std::vector<std::byte>> results;
+  results.reserve(tasks.size());
   for (const Task* task : tasks) results.push_back(result_of(tasks, *task));
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     std::memcpy(tasks[i]->collective->to.data, results[i].data(), results[i].size());
