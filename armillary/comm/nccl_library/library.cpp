@@ -55,9 +55,10 @@ class Library {
 };
 
 // A member `name` that is the function of that name.
-// NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration takes no parentheses.
+// A declaration takes no parentheses. NOLINTBEGIN(bugprone-macro-parentheses)
 #define ARMILLARY_FUNCTION(library, name) \
   decltype(&::name) name = library.find<decltype(&::name)>(#name)
+// NOLINTEND(bugprone-macro-parentheses)
 
 /// Functions of CUDA's runtime. The streams of one version are those of the other.
 struct Cuda {
