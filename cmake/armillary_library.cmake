@@ -36,6 +36,8 @@ function(armillary_library name)
     set(scope PUBLIC)
     target_compile_options(${target} PRIVATE ${armillary_warnings} 
       $<$<AND:$<BOOL:${arg_COLD}>,$<CONFIG:Release>>:-O1>)
+    # The Python package is one shared module made of these libraries.
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ${ARMILLARY_POSITION_INDEPENDENT})
   else()
     add_library(${target} INTERFACE)
     set(scope INTERFACE)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TOPS = ("armillary", "cli", "tests", "bench", "examples", "tools", "cmake")
+TOPS = ("armillary", "cli", "python", "tests", "bench", "examples", "tools", "cmake")
 BAD = ("Of", "What", "Where", "Who")
 SOURCES, HEADERS = (0.08, 0.15), (0.30, 0.40)
 MARK = {".h": "//", ".cpp": "//", ".cu": "//", ".py": "#", ".sh": "#", ".cmake": "#", ".txt": "#"}

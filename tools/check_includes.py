@@ -64,7 +64,7 @@ MAY_USE = {
 }
 # These stand on top of the house and may use every folder of it, but nobody may use them, save tests that run
 # command lines.
-TOP = ["cli", "tests", "bench", "examples"]
+TOP = ["cli", "python", "tests", "bench", "examples"]
 
 # A kernel is told which keys a query sees and where tokens lie; it knows no problem, plan or strategy.
 KERNEL_SEES_OF_PLAN = {"mask", "layout", "runs", "blocks"}

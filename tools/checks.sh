@@ -80,7 +80,7 @@ test_python() {
   compgen -G 'tests/*_test.py' >/dev/null || compgen -G 'tests/*/*_test.py' >/dev/null || return 0
   say "testing Python"
   mkdir -p build/test-results
-  .venv/bin/python -m pytest -q -o python_files='*_test.py' -p no:cacheprovider tests \
+  PYTHONPATH=build/python .venv/bin/python -m pytest -q -o python_files='*_test.py' -p no:cacheprovider tests python/tests \
     --junitxml build/test-results/pytest.xml || failed=1
 }
 
@@ -137,7 +137,7 @@ command_test() {
 }
 
 lint_sources() {
-  find armillary cli tests bench examples -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
+  find armillary cli python tests bench examples -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
 }
 
 command_lint() {

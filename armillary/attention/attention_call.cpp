@@ -211,23 +211,28 @@ void check_no_call_in_progress(const runtime::Context& context, int rank) {
       "attention: another call is in progress on rank {}; finish it before the next begins", rank);
 }
 
+plan::Problem problem_of(CallKind kind, const AttentionShape& shape, int world,
+                         const AttentionOptions& options) {
+  return {.world = world,
+          .batch = shape.batch,
+          .heads = static_cast<int>(shape.heads),
+          .kv_heads = static_cast<int>(shape.kv_heads),
+          .head_dim = static_cast<int>(shape.head_dim),
+          .value_dim = static_cast<int>(shape.value_dim),
+          .dtype = plan_dtype(shape.dtype),
+          .mask = options.mask,
+          .layout = options.layout,
+          .return_lse = kind == CallKind::AttentionLse,
+          .wire = options.wire};
+}
+
 c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionShape& shape,
                                                comm::Communicator& comm,
                                                const AttentionOptions& options,
                                                const KeptAttention& kept) {
   runtime::Context& context = runtime::Context::of(comm);
   check_no_call_in_progress(context, comm.rank());
-  const plan::Problem problem{.world = comm.world(),
-                              .batch = shape.batch,
-                              .heads = static_cast<int>(shape.heads),
-                              .kv_heads = static_cast<int>(shape.kv_heads),
-                              .head_dim = static_cast<int>(shape.head_dim),
-                              .value_dim = static_cast<int>(shape.value_dim),
-                              .dtype = plan_dtype(shape.dtype),
-                              .mask = options.mask,
-                              .layout = options.layout,
-                              .return_lse = kind == CallKind::AttentionLse,
-                              .wire = options.wire};
+  const plan::Problem problem = problem_of(kind, shape, comm.world(), options);
 
   // Check and compile. An error becomes a verdict, which the other ranks are told.
   auto call = c10::make_intrusive<AttentionCall>();
@@ -263,6 +268,25 @@ c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionSha
   call->agreement->opens_within(std::min(comm.timeout_s(), kLongestWaitForPeers));
   comm.abort(refusal.text);  // Ranks that come later find the group aborted with the reason.
   proof::throw_verdict(refusal);
+}
+
+c10::intrusive_ptr<AttentionCall> prepare_backward(const AttentionShape& shape,
+                                                   comm::Communicator& comm,
+                                                   const AttentionOptions& options) {
+  runtime::Context& context = runtime::Context::of(comm);
+  check_no_call_in_progress(context, comm.rank());
+  auto call = c10::make_intrusive<AttentionCall>();
+  call->comm = &comm;
+  call->context = &context;
+  const plan::Problem problem = problem_of(CallKind::Attention, shape, comm.world(), options);
+  RecentCall& recent = comm.attachment<RecentCalls>().find_or_add(problem, options.strategy);
+  check_and_compile(*call, recent, shape, options);
+  if (proof::is_proved(comm, call->programs->proved)) return call;
+  // The group was made after forward ran.
+  call = prepare_call(CallKind::Attention, shape, comm, options, {});
+  call->agree();
+  call->agreement.reset();
+  return call;
 }
 
 }  // namespace armillary::attention

@@ -67,6 +67,18 @@ c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionSha
                                                const AttentionOptions& options,
                                                const KeptAttention& kept);
 
+/// A call for the backward pass of a functional call (functional.h): checked and compiled as
+/// prepare_call does it, but compared with other ranks only if its programs are not proved yet.
+/// @throws as sequence_parallel_attention.
+c10::intrusive_ptr<AttentionCall> prepare_backward(const AttentionShape& shape,
+                                                   comm::Communicator& comm,
+                                                   const AttentionOptions& options);
+
+/// The problem that a call stands for in a group of `world` ranks.
+/// @throws InvalidArgument for a dtype that attention does not take.
+plan::Problem problem_of(CallKind kind, const AttentionShape& shape, int world,
+                         const AttentionOptions& options);
+
 /// Calls of one group must not overlap: their messages would mix.
 /// @throws InvalidArgument if a call is in progress in this context, which is `rank`'s.
 void check_no_call_in_progress(const runtime::Context& context, int rank);

@@ -2,6 +2,7 @@
 //
 //   run_c10d_rank(body, {.rank = 2, .world = 4})   makes a group of Gloo, on one machine or many
 //   run_on_process_group("0", body)                takes one that the caller made, by its name
+//   join_process_group("0")                        the ranks of one, on connections of its own
 //
 // Messages are sends and receives of Gloo, from and to the memory of the caller. A lane is a range
 // of tags, and so is a lane of a group made by split(). Every message begins with its number of
@@ -18,6 +19,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "armillary/comm/communicator.h"
@@ -72,5 +74,17 @@ void run_c10d_rank(const std::function<void(Communicator&)>& body, const C10dRen
 void run_on_process_group(const std::string& group_name,
                           const std::function<void(Communicator&)>& body,
                           const C10dOptions& options = {});
+
+/// This process's end of a new group with the ranks of a process group, whatever its backend is,
+/// for callers that live as long as their process group: nothing runs inside of a function here.
+/// Connections are new ones of Gloo, so a failure leaves the process group as it was, and after one
+/// the ranks may join again. Collective.
+///
+/// Destroying it tells the peers and does not wait for them: a peer that sends to this rank
+/// afterwards fails. A failure of the group is told by the calls of the Communicator alone.
+///
+/// @throws InvalidArgument if there is no such group, or it has no store; else as run_c10d_rank.
+std::unique_ptr<Communicator> join_process_group(const std::string& group_name,
+                                                 const C10dOptions& options = {});
 
 }  // namespace armillary::comm

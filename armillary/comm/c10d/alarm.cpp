@@ -185,8 +185,12 @@ void C10dAlarm::send_single(Single& single, const Notice& notice, int peer) {
   }
 }
 
-void C10dAlarm::leave() {
+void C10dAlarm::tell_left() {
   send_to_all({.kind = Notice::Kind::Left, .rank = control_->getRank()});
+}
+
+void C10dAlarm::leave() {
+  tell_left();
   std::unique_lock lock(mutex_);
   // Ranks that still work are waited for as long as they need: their own deadlines end them.
   changed_.wait(lock, [&] { return raised() || peers_left_ + 1 == control_->getSize(); });

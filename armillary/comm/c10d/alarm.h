@@ -60,6 +60,8 @@ class C10dAlarm {
 
   /// Tells the peers that this rank has left, and returns when all have, or one has failed.
   void leave();
+  /// Tells the peers that this rank has left, and does not wait for them.
+  void tell_left();
 
  private:
   /// A notice on its way. It stays where it is until Gloo has sent it.

@@ -39,6 +39,23 @@ void run_in(C10dConnections connections, const std::function<void(Communicator&)
   run_in(group, options.timeout_s, options.lanes, body);
 }
 
+/// A group that lives as long as its communicator, which is destroyed first.
+class OwnedGroup {
+ protected:
+  explicit OwnedGroup(C10dConnections connections) : owned_(std::move(connections)) {}
+  C10dGroup owned_;
+};
+
+class JoinedCommunicator : private OwnedGroup, public GroupCommunicator<C10dGroup> {
+ public:
+  JoinedCommunicator(C10dConnections connections, const C10dOptions& options)
+      : OwnedGroup(std::move(connections)),
+        GroupCommunicator(owned_, options.timeout_s, options.lanes) {}
+  JoinedCommunicator(const JoinedCommunicator&) = delete;
+  JoinedCommunicator& operator=(const JoinedCommunicator&) = delete;
+  ~JoinedCommunicator() override { owned_.tell_left(); }
+};
+
 }  // namespace
 
 void run_c10d_rank(const std::function<void(Communicator&)>& body, const C10dRendezvous& rendezvous,
@@ -53,6 +70,12 @@ void run_on_process_group(const std::string& group_name,
                           const C10dOptions& options) {
   expect_legal(options, "run_on_process_group");
   run_in(connect(group_name, options), body, options);
+}
+
+std::unique_ptr<Communicator> join_process_group(const std::string& group_name,
+                                                 const C10dOptions& options) {
+  expect_legal(options, "join_process_group");
+  return std::make_unique<JoinedCommunicator>(connect_apart(group_name, options), options);
 }
 
 }  // namespace armillary::comm

@@ -186,31 +186,42 @@ C10dConnections in_time(std::function<C10dConnections()> make, const Member& min
   return made.get();
 }
 
-/// The process group with that name. @throws InvalidArgument if it does not fit.
-c10::intrusive_ptr<c10d::ProcessGroup> resolve(const std::string& group_name) {
-  c10::intrusive_ptr<c10d::ProcessGroup> group;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+/// The process group with that name, which has a store.
+/// @throws InvalidArgument, which begins with `caller`, if there is none.
+Group resolve(const char* caller, const std::string& group_name) {
+  Group group;
   try {
     group = c10d::resolve_process_group(group_name);
   } catch (const std::exception&) {
     fail<InvalidArgument>(
-        "run_on_process_group: no process group is named '{}'; one that was made and not destroyed "
-        "is required",
-        group_name);
+        "{}: no process group is named '{}'; one that was made and not destroyed is required",
+        caller, group_name);
   }
+  if (!group->getStore()) {
+    fail<InvalidArgument>("{}: process group '{}' has no store; one made with a store is required",
+                          caller, group_name);
+  }
+  return group;
+}
+
+/// @throws InvalidArgument if the group does not send CPU tensors through Gloo.
+void expect_gloo(const Group& group, const std::string& group_name) {
   const bool has_cpu = group->hasBackendForDeviceType(c10::DeviceType::CPU);
   const std::string name =
       has_cpu ? group->getBackend(c10::DeviceType::CPU)->getBackendName() : "nothing";
-  if (name != "gloo") {
-    fail<InvalidArgument>(
-        "run_on_process_group: process group '{}' has {} for CPU tensors; gloo is required",
-        group_name, name);
-  }
-  if (!group->getStore()) {
-    fail<InvalidArgument>(
-        "run_on_process_group: process group '{}' has no store; one made with a store is required",
-        group_name);
-  }
-  return group;
+  if (name == "gloo") return;
+  fail<InvalidArgument>(
+      "run_on_process_group: process group '{}' has {} for CPU tensors; gloo is required",
+      group_name, name);
+}
+
+/// This rank, with the prefix of one more use of a process group: each rank counts its uses.
+Member with_own_keys(c10d::Store& store, Member mine) {
+  mine.prefix =
+      fmt::format("armillary/{}/", store.add(fmt::format("armillary/uses{}", mine.rank), 1));
+  return mine;
 }
 
 }  // namespace
@@ -243,16 +254,27 @@ C10dConnections connect(const C10dRendezvous& rendezvous, const C10dOptions& opt
 }
 
 C10dConnections connect(const std::string& group_name, const C10dOptions& options) {
-  const auto group = resolve(group_name);
+  const Group group = resolve("run_on_process_group", group_name);
+  expect_gloo(group, group_name);
   const Member mine{"run_on_process_group", group->getRank(), group->getSize(), ""};
   const auto make = [=] {
     const GlooStore store = group->getStore();
-    // The uses of one process group have keys of their own: each rank counts its uses.
-    Member now = mine;
-    now.prefix =
-        fmt::format("armillary/{}/", store->add(fmt::format("armillary/uses{}", mine.rank), 1));
+    const Member now = with_own_keys(*store, mine);
     std::vector<PeerProcess> processes = meet(*store, now, options);
     return C10dConnections{store, group->getBackend(c10::DeviceType::CPU),
+                           connect_gloo(store, now, "control/", options), std::move(processes)};
+  };
+  return in_time(make, mine, options.timeout_s);
+}
+
+C10dConnections connect_apart(const std::string& group_name, const C10dOptions& options) {
+  const Group group = resolve("join_process_group", group_name);
+  const Member mine{"join_process_group", group->getRank(), group->getSize(), ""};
+  const auto make = [=] {
+    const GlooStore store = group->getStore();
+    const Member now = with_own_keys(*store, mine);
+    std::vector<PeerProcess> processes = meet(*store, now, options);
+    return C10dConnections{store, connect_gloo(store, now, "data/", options),
                            connect_gloo(store, now, "control/", options), std::move(processes)};
   };
   return in_time(make, mine, options.timeout_s);

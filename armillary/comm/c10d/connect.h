@@ -26,13 +26,15 @@ struct C10dConnections {
   std::vector<PeerProcess> processes = {};  ///< By rank.
 };
 
-// Both functions return, or throw, within a second of options.timeout_s. They throw as the
+// These functions return, or throw, within a second of options.timeout_s. They throw as the
 // functions of c10d.h do.
 
 /// Connects the ranks of a new group.
 C10dConnections connect(const C10dRendezvous& rendezvous, const C10dOptions& options);
 /// Connects the ranks of a process group, for failures.
 C10dConnections connect(const std::string& group_name, const C10dOptions& options);
+/// Connects the ranks of a process group, for messages and for failures.
+C10dConnections connect_apart(const std::string& group_name, const C10dOptions& options);
 
 /// The TCPStore of a new group. @throws CommError if it cannot be opened or reached in time.
 GlooStore open_store(const C10dRendezvous& rendezvous, double timeout_s);

@@ -66,6 +66,8 @@ class C10dGroup {
 
   /// Returns when all ranks have called it, or one has failed.
   void leave();
+  /// Leaves without waiting: peers that still send to this rank fail.
+  void tell_left() { alarm_->tell_left(); }
   /// The rank that failed first, if the group has failed.
   std::optional<int> failed_rank() const;
   CommError error() const { return alarm_->error(); }

@@ -1,0 +1,89 @@
+"""The ops as PyTorch sees them: fake kernels, and the end of the process.
+
+`torch.ops.armillary.attention_forward` and `attention_backward` are registered by the compiled module, with
+kernels, autograd and autocast. Their group is the name of a process group; everything else is a tensor or a
+plain value."""
+
+import atexit
+from typing import Any
+
+import torch
+
+from armillary import _native
+
+_SAVED = 5  # q, k, v, out, lse
+
+
+def leave_groups() -> None:
+    """Leaves all groups of ranks that attention was called in; the next call joins its ranks again.
+
+    It waits for nobody: ranks that still wait for this one get `CommError`. Called at the end of the
+    process."""
+    _native.leave_group("")
+
+
+atexit.register(leave_groups)
+
+
+def _accumulator(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+@torch.library.register_fake("armillary::attention_forward")
+def _forward_fake(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    sinks: torch.Tensor | None,
+    alibi_slopes: torch.Tensor | None,
+    group: str,
+    strategy: str,
+    layout: str,
+    mask: str,
+    q_len: int,
+    kv_len: int,
+    *rest: Any,
+) -> tuple[torch.Tensor, ...]:
+    # The batch may be symbolic; tokens and heads belong to the plan.
+    shape = {
+        "batch": 1,
+        "q_tokens": int(q.shape[1]),
+        "kv_tokens": int(k.shape[1]),
+        "heads": int(q.shape[2]),
+        "kv_heads": int(k.shape[2]),
+        "head_dim": int(q.shape[3]),
+        "value_dim": int(v.shape[3]),
+    }
+    saved = _native.saved_shapes(shape, group, strategy, layout, mask, (q_len, kv_len))
+    batch = q.shape[0]
+    out = q.new_empty([batch, *q.shape[1:3], v.shape[3]])
+    *own, lse = [[batch, *one[1:]] if one else [0] for one in saved]
+    return (
+        out,
+        q.new_empty(lse, dtype=_accumulator(q.dtype)),
+        *(q.new_empty(one) for one in own),
+    )
+
+
+@torch.library.register_fake("armillary::attention_backward")
+def _backward_fake(
+    dout: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    sinks: torch.Tensor | None,
+    alibi_slopes: torch.Tensor | None,
+    kv_tokens: int,
+    kv_heads: int,
+    *rest: Any,
+) -> tuple[torch.Tensor, ...]:
+    batch, tokens, heads, value_dim = dout.shape
+    head_dim = q.shape[3]
+    return (
+        dout.new_empty([batch, tokens, heads, head_dim]),
+        dout.new_empty([batch, kv_tokens, kv_heads, head_dim]),
+        dout.new_empty([batch, kv_tokens, kv_heads, value_dim]),
+        dout.new_empty([0]) if sinks is None else torch.empty_like(sinks),
+    )

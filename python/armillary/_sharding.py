@@ -1,0 +1,164 @@
+"""From whole sequences to the tokens of a rank, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import _resolve_process_group
+
+from armillary import _native
+from armillary.errors import InvalidArgument
+from armillary.loss import IGNORED
+from armillary.masks import Mask, document_lengths, documents
+
+if TYPE_CHECKING:
+    from armillary.sequence_parallel import SequenceParallel
+
+_MARK = "_armillary_shard"  # attribute of tensors that shard returned
+
+
+class ShardedBatch(dict[str, Tensor]):
+    """Tensors of one rank by name, with the mask and the length of the whole sequence."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], mask: Mask, seq_len: int) -> None:
+        super().__init__(tensors)
+        self.mask = mask
+        self.seq_len = seq_len
+
+
+def _length_of(whole: Mapping[str, Tensor], dim: int) -> int:
+    """The length that all tensors have. Raises `InvalidArgument` if they differ, or are sharded already."""
+    if not whole:
+        raise InvalidArgument("shard: no tensor is given; at least one, such as input_ids, is required")
+    lengths = {}
+    for name, tensor in whole.items():
+        if not isinstance(tensor, Tensor):
+            raise InvalidArgument(f"shard: {name} is a {type(tensor).__name__}; a tensor is required")
+        if hasattr(tensor, _MARK):
+            raise InvalidArgument(
+                f"shard: {name} is sharded already; the whole sequence is required, shard it once"
+            )
+        if tensor.dim() <= dim:
+            raise InvalidArgument(f"shard: {name} has {tensor.dim()} dims; tokens in dim {dim} are required")
+        lengths[name] = tensor.shape[dim]
+    (first, length), *others = lengths.items()
+    for name, other in others:
+        if other != length:
+            raise InvalidArgument(
+                f"shard: {name} has {other} tokens, {first} {length}; equal lengths are required"
+            )
+    return length
+
+
+def _shifted(labels: Tensor, input_ids: Tensor | None, dim: int) -> Tensor:
+    """Labels of the next token. Raises `InvalidArgument` if they are that already."""
+    length = labels.shape[dim]
+    if input_ids is not None and input_ids.shape == labels.shape and length > 1:
+        now, following = labels.narrow(dim, 0, length - 1), input_ids.narrow(dim, 1, length - 1)
+        labelled = labels != IGNORED
+        is_next = bool(((now == following) | ~labelled.narrow(dim, 0, length - 1)).all())
+        is_same = bool(((labels == input_ids) | ~labelled).all())
+        if is_next and not is_same and bool(labelled.any()):
+            raise InvalidArgument(
+                "shard: labels are shifted already: each is the next input token; labels of the same "
+                "positions as "
+                "input_ids are required, such as labels=input_ids"
+            )
+    last = torch.full_like(labels.narrow(dim, 0, min(length, 1)), IGNORED)
+    return torch.cat([labels.narrow(dim, min(length, 1), max(length - 1, 0)), last], dim)
+
+
+def _positions_within(lengths: list[int]) -> Tensor:
+    return torch.cat([torch.arange(length) for length in lengths]) if lengths else torch.arange(0)
+
+
+def shard_batch(
+    sp: SequenceParallel, given: Mapping[str, Tensor | None], *, dim: int, ragged: str
+) -> ShardedBatch:
+    """See `SequenceParallel.shard`."""
+    if ragged not in ("refuse", "uneven"):
+        raise InvalidArgument(f"shard: ragged is {ragged!r}; 'refuse' or 'uneven' is required")
+    whole = {name: tensor for name, tensor in given.items() if tensor is not None}
+    length = _length_of(whole, dim)
+    mask, within = sp.mask, None
+    if "document_ids" in whole:
+        within = document_lengths(whole["document_ids"])
+        mask = mask & documents(within, within="full")
+    index = sp.positions(length, mask)
+    _check_even(sp, length, mask, ragged)
+    if "labels" in whole:
+        whole["labels"] = _shifted(whole["labels"], whole.get("input_ids"), dim)
+    if "positions" not in whole:
+        one = torch.arange(length) if within is None else _positions_within(within)
+        first = next(iter(whole.values()))
+        whole["positions"] = one.expand(first.shape[0], length) if dim == 1 else one
+    shards = {}
+    for name, tensor in whole.items():
+        at = dim if tensor.dim() > dim else tensor.dim() - 1
+        shards[name] = tensor.index_select(at, index.to(tensor.device))
+        setattr(shards[name], _MARK, True)
+    return ShardedBatch(shards, mask, length)
+
+
+def _check_even(sp: SequenceParallel, length: int, mask: Mask, ragged: str) -> None:
+    if ragged == "uneven":
+        return
+    fields = sp._problem(length, mask)
+    sizes = [len(_native.positions(fields, rank, False)) for rank in range(sp.world)]
+    if max(sizes) == min(sizes):
+        return
+    nearest = -(-length // sp.world) * sp.world
+    raise InvalidArgument(
+        f"shard: {length} tokens on {sp.world} ranks with layout {sp.layout} are shards of {min(sizes)} to "
+        f"{max(sizes)}; "
+        f"equal shards, such as of {nearest} tokens, or ragged='uneven' is required"
+    )
+
+
+class _Gather(torch.autograd.Function):
+    """The tokens of all ranks. Backward takes this rank's part."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, sp: SequenceParallel, dim: int, places: list[Tensor]) -> Tensor:
+        ctx.place, ctx.dim = places[sp.rank], dim
+        first = tokens.movedim(dim, 0).contiguous()
+        shape = [sum(len(place) for place in places), *first.shape[1:]]
+        whole = first.new_empty(shape)
+        # Shards may differ in size: all are as long as the longest on the way.
+        longest = max(len(place) for place in places)
+        padded = first.new_zeros([longest, *first.shape[1:]])
+        padded[: len(first)] = first
+        parts = [torch.empty_like(padded) for _ in places]
+        if sp.world > 1:
+            dist.all_gather(parts, padded, group=_resolve_process_group(sp.group_name))
+        else:
+            parts = [padded]
+        for place, part in zip(places, parts, strict=True):
+            whole[place] = part[: len(place)]
+        return whole.movedim(0, dim)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        return grads[0].index_select(ctx.dim, ctx.place), None, None, None
+
+
+def gather_tokens(sp: SequenceParallel, tokens: Tensor, *, dim: int, seq_len: int | None) -> Tensor:
+    """See `SequenceParallel.unshard`."""
+    length = seq_len or sp.mask.length or tokens.shape[dim] * sp.world
+    fields = sp._problem(length, sp.mask)
+    places = [
+        torch.tensor(_native.positions(fields, rank, False), dtype=torch.int64) for rank in range(sp.world)
+    ]
+    mine = len(places[sp.rank])
+    if mine != tokens.shape[dim]:
+        raise InvalidArgument(
+            f"unshard: {tokens.shape[dim]} tokens on rank {sp.rank}; layout {sp.layout} gives it {mine} of "
+            f"{length}: "
+            "those, or another seq_len, are required"
+        )
+    whole: Tensor = _Gather.apply(tokens, sp, dim, places)  # type: ignore[no-untyped-call]
+    return whole

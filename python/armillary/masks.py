@@ -1,0 +1,161 @@
+"""Masks: which keys a query sees, by global positions, never by an S x S matrix.
+
+    masks.causal() & masks.window(left=4095, right=0)
+    masks.documents([1000, 3096])            # packed, each causal
+    masks.parse("prefix:128")                # as on the command line
+
+A mask here has no length: it is applied to the sequence of each call. It is exact or refused; it is never
+replaced by a similar one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from armillary import _native
+from armillary.errors import InvalidArgument
+
+Within = Literal["causal", "full"]
+
+
+class Mask:
+    """A mask without a length: texts as `armillary plan --mask` reads them, and what all of them show.
+
+    `a & b` shows what both show. Immutable."""
+
+    def __init__(self, texts: tuple[str, ...], length: int | None = None) -> None:
+        self._texts = texts
+        self._at: dict[int, str] = {}
+        #: Length of the sequence, if the mask has one: that of documents.
+        self.length = length
+
+    def at(self, seq_len: int) -> _native.Mask:
+        """The mask over a sequence of this length.
+
+        Raises `InvalidArgument` if the mask cannot have it, such as documents of another sum."""
+        first, *others = (_native.Mask(text, seq_len, seq_len) for text in self._texts)
+        for other in others:
+            first = first.intersect(other)
+        return first
+
+    def text_at(self, seq_len: int) -> str:
+        """One text for the mask over a sequence of this length."""
+        if len(self._texts) == 1:
+            return self._texts[0]
+        if seq_len not in self._at:
+            self._at[seq_len] = self.at(seq_len).text()
+        return self._at[seq_len]
+
+    def __and__(self, other: Mask) -> Mask:
+        if not isinstance(other, Mask):
+            return NotImplemented
+        if self.length is not None and other.length is not None and self.length != other.length:
+            raise InvalidArgument(
+                f"masks: documents of {self.length} and of {other.length} tokens; equal lengths are required"
+            )
+        texts = self._texts + tuple(text for text in other._texts if text not in self._texts)
+        # Showing everything changes nothing.
+        some = tuple(text for text in texts if text != "full")
+        return Mask(some or ("full",), self.length if self.length is not None else other.length)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mask) and self._texts == other._texts
+
+    def __hash__(self) -> int:
+        return hash(self._texts)
+
+    def __str__(self) -> str:
+        return " & ".join(self._texts)
+
+    def __repr__(self) -> str:
+        return f"<armillary.masks.Mask {self}>"
+
+
+def as_mask(given: object) -> Mask:
+    """A mask from a mask or a text. Raises `InvalidArgument` for anything else."""
+    if isinstance(given, Mask):
+        return given
+    if isinstance(given, str):
+        return parse(given)
+    raise InvalidArgument(
+        f"mask: a {type(given).__name__} is given; a text such as 'causal' or an object of armillary.masks "
+        "is required"
+    )
+
+
+def parse(text: str) -> Mask:
+    """A mask as on the command line: ``causal``, ``window:left=1023,right=0``, ``documents:10,20``,
+    ``bands:..``."""
+    length = None
+    if text.startswith("documents:"):
+        numbers = text.removeprefix("documents:").split(",")
+        length = sum(int(number) for number in numbers if number.isdecimal())
+    return Mask((text,), length)
+
+
+def full() -> Mask:
+    """Every query sees every key."""
+    return Mask(("full",))
+
+
+def causal() -> Mask:
+    """A query sees the keys up to its own position."""
+    return Mask(("causal",))
+
+
+def window(left: int, right: int = 0) -> Mask:
+    """A query sees so many keys to the left and to the right of its own position, and its own."""
+    return Mask((f"window:left={left},right={right}",))
+
+
+def prefix(tokens: int) -> Mask:
+    """The first keys are visible to all queries, the rest causally."""
+    return Mask((f"prefix:{tokens}",))
+
+
+def block_causal(block: int) -> Mask:
+    """Queries of a block of so many tokens see the keys of their own block and of those before it."""
+    return Mask((f"block_causal:{block}",))
+
+
+def documents(lengths: Sequence[int], within: Within = "causal") -> Mask:
+    """Packed documents of these lengths, one after the other; each attends to itself only."""
+    numbers = [int(length) for length in lengths]
+    return Mask((f"documents:{','.join(map(str, numbers))},within={within}",), sum(numbers))
+
+
+def document_lengths(document_ids: Tensor) -> list[int]:
+    """Lengths of packed documents from an id for every token, [S] or [B, S], the same for all batch
+    entries."""
+    rows = document_ids if document_ids.dim() == 2 else document_ids.unsqueeze(0)
+    if document_ids.dim() not in (1, 2) or not bool((rows == rows[:1]).all()):
+        raise InvalidArgument(
+            f"document_ids {list(document_ids.shape)}: documents differ between batch entries, or dims are "
+            "not 1 or 2; "
+            "the same documents for all are required, such as one row of packed documents"
+        )
+    ids, lengths = torch.unique_consecutive(rows[0], return_counts=True)
+    if len(torch.unique(ids)) != len(ids):
+        raise InvalidArgument(
+            "document_ids: a document is not in one piece; neighbours of one id are required"
+        )
+    return [int(length) for length in lengths]
+
+
+def documents_of(cu_seqlens: Tensor, within: Mask) -> Mask:
+    """Packed documents that begin at cu_seqlens [n + 1], and end at the next; `within` holds in each."""
+    if cu_seqlens.dim() != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64) or len(cu_seqlens) < 2:
+        raise InvalidArgument(
+            f"cu_seqlens: {cu_seqlens.dtype} {list(cu_seqlens.shape)}; int32 or int64 [documents + 1] is "
+            "required"
+        )
+    begins = [int(begin) for begin in cu_seqlens]
+    if begins[0] != 0 or any(end < begin for begin, end in zip(begins, begins[1:], strict=False)):
+        raise InvalidArgument(
+            f"cu_seqlens: begins with {begins[:4]}..; 0 and then ascending ends are required"
+        )
+    lengths = [end - begin for begin, end in zip(begins, begins[1:], strict=False)]
+    return within & documents(lengths, within="full")

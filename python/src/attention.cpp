@@ -1,0 +1,272 @@
+// attention.cpp: the ops of the package.
+//
+//   attention_forward    q, k, v, sinks, slopes; call          -> out, lse, and q, k, v, out as the
+//                                                                 strategy saves them
+//   attention_backward   d out; what forward saved, sinks, slopes; sizes; call
+//                                                              -> dq, dk, dv, d sinks
+//
+// A saved tensor that is the caller's own is returned as an empty one of one dim, for a result of
+// an op must not be one of its inputs. All kernels are boxed: they read the stack, so the schema
+// stands in one place.
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <string>
+#include <utility>
+
+#include "armillary/attention/functional.h"
+#include "armillary/core/error.h"
+#include "python/src/arguments.h"
+#include "python/src/errors.h"
+
+namespace armillary::python {
+namespace {
+
+using c10::IValue;
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+using torch::jit::Stack;
+
+constexpr const char* kForward = "armillary::attention_forward";
+constexpr const char* kBackward = "armillary::attention_backward";
+
+/// Inputs of forward before the call: q, k, v, sinks, slopes.
+constexpr std::size_t kInputs = 5;
+/// Results of forward: out, lse, then q, k, v, out as saved.
+constexpr std::size_t kResults = 6;
+/// Arguments of backward before the call: d out, q, k, v, out, lse, sinks, slopes, KV tokens of
+/// this rank, KV heads.
+constexpr std::size_t kGradInputs = 10;
+/// Those of them that are tensors which are always there.
+constexpr std::size_t kGradTensors = 6;
+
+/// Stands for a saved tensor that is the caller's own.
+at::Tensor placeholder(const at::Tensor& like) {
+  return at::empty({0}, like.options());
+}
+
+bool is_placeholder(const at::Tensor& saved) {
+  return saved.dim() == 1;
+}
+
+c10::OperatorHandle op(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+}
+
+void forward_kernel(const c10::OperatorHandle& /*op*/, Stack* stack) {
+  with_python_errors([&] {
+    Call call = read_call(*stack);
+    take(*stack, kCallArguments);
+    const std::vector<IValue> inputs = take(*stack, kInputs);
+    const attention::AttentionInputs qkv{inputs[0].toTensor(), inputs[1].toTensor(),
+                                         inputs[2].toTensor()};
+    call.options.sinks_H = tensor_or_none(inputs[3]);
+    call.options.alibi_slopes_H = tensor_or_none(inputs[4]);
+    attention::ForwardResult result;
+    on_group(call.group, [&](comm::Communicator& comm) {
+      result = attention::forward(qkv, comm, call.options);
+    });
+    const attention::SavedAttention& saved = result.saved;
+    const auto own = [&](std::size_t i, const at::Tensor& tensor) {
+      return result.is_own[i] ? tensor : placeholder(tensor);
+    };
+    torch::jit::push(*stack, result.out_BLHE, saved.lse, own(0, saved.q), own(1, saved.k),
+                     own(2, saved.v), own(3, saved.out));
+  });
+}
+
+void backward_kernel(const c10::OperatorHandle& /*op*/, Stack* stack) {
+  with_python_errors([&] {
+    Call call = read_call(*stack);
+    take(*stack, kCallArguments);
+    const std::vector<IValue> inputs = take(*stack, kGradInputs);
+    const at::Tensor& dout = inputs[0].toTensor();
+    const attention::SavedAttention saved{inputs[1].toTensor(), inputs[2].toTensor(),
+                                          inputs[3].toTensor(), inputs[4].toTensor(),
+                                          inputs[5].toTensor()};
+    call.options.sinks_H = tensor_or_none(inputs[6]);
+    call.options.alibi_slopes_H = tensor_or_none(inputs[7]);
+    const attention::AttentionShape shape{.batch = dout.size(0),
+                                          .q_tokens = dout.size(1),
+                                          .kv_tokens = inputs[8].toInt(),
+                                          .heads = dout.size(2),
+                                          .kv_heads = inputs[9].toInt(),
+                                          .head_dim = saved.q.size(3),
+                                          .value_dim = dout.size(3),
+                                          .dtype = dout.scalar_type()};
+    attention::AttentionGradients gradients;
+    on_group(call.group, [&](comm::Communicator& comm) {
+      gradients = attention::backward(saved, dout, shape, comm, call.options);
+    });
+    const at::Tensor dsinks = gradients.dsinks_H.defined() ? gradients.dsinks_H : placeholder(dout);
+    torch::jit::push(*stack, gradients.dq_BLHD, gradients.dk_BLGD, gradients.dv_BLGE, dsinks);
+  });
+}
+
+/// The node of forward in the graph. Inputs: q, k, v; the sinks; the rest of the arguments.
+class ForwardNode : public torch::autograd::Function<ForwardNode> {
+ public:
+  static variable_list forward(AutogradContext* ctx, at::TensorList qkv,
+                               const std::optional<at::Tensor>& sinks,
+                               const std::vector<IValue>& rest) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    Stack stack;
+    for (const at::Tensor& tensor : qkv) stack.emplace_back(tensor);
+    stack.emplace_back(sinks);
+    stack.insert(stack.end(), rest.begin(), rest.end());
+    op(kForward).callBoxed(&stack);
+    variable_list results;
+    for (const IValue& result : stack) results.push_back(result.toTensor());
+
+    // Keep the strategy's own tensors where it has some, else those of the caller.
+    const at::Tensor callers[] = {qkv[0], qkv[1], qkv[2], results[0]};
+    variable_list saved;
+    for (std::size_t i = 0; i < 4; ++i) {
+      const bool is_callers = is_placeholder(results[2 + i]);
+      saved.push_back(is_callers ? callers[i] : results[2 + i]);
+    }
+    saved.push_back(results[1]);
+    saved.push_back(sinks.value_or(at::Tensor()));
+    saved.push_back(tensor_or_none(rest[0]));
+    ctx->save_for_backward(saved);
+    ctx->saved_data["call"] =
+        c10::ivalue::Tuple::create(std::vector<IValue>(rest.begin() + 1, rest.end()));
+    ctx->saved_data["kv_tokens"] = IValue(qkv[1].sym_size(1));
+    ctx->saved_data["kv_heads"] = IValue(qkv[1].sym_size(2));
+    ctx->mark_non_differentiable({results.begin() + 1, results.end()});
+    return results;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    Stack stack{IValue(grads[0])};
+    for (std::size_t i = 0; i < 5; ++i) stack.emplace_back(saved[i]);
+    for (std::size_t i = 5; i < 7; ++i) {
+      stack.push_back(saved[i].defined() ? IValue(saved[i]) : IValue());
+    }
+    stack.push_back(ctx->saved_data["kv_tokens"]);
+    stack.push_back(ctx->saved_data["kv_heads"]);
+    for (const IValue& value : ctx->saved_data["call"].toTupleRef().elements()) {
+      stack.push_back(value);
+    }
+    op(kBackward).callBoxed(&stack);
+    variable_list results;
+    for (const IValue& result : stack) results.push_back(result.toTensor());
+    if (!saved[5].defined()) results.back() = Variable();
+    results.emplace_back();  // For the rest of the arguments.
+    return results;
+  }
+};
+
+/// The node of backward: it exists to refuse second derivatives.
+class BackwardNode : public torch::autograd::Function<BackwardNode> {
+ public:
+  static variable_list forward(AutogradContext* ctx, at::TensorList tensors,
+                               const std::optional<at::Tensor>& sinks,
+                               const std::vector<IValue>& rest) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    Stack stack;
+    for (const at::Tensor& tensor : tensors) stack.emplace_back(tensor);
+    stack.emplace_back(sinks);
+    stack.insert(stack.end(), rest.begin(), rest.end());
+    ctx->saved_data["group"] = *(stack.end() - kCallArguments);
+    op(kBackward).callBoxed(&stack);
+    variable_list results;
+    for (const IValue& result : stack) results.push_back(result.toTensor());
+    return results;
+  }
+
+  static variable_list backward(AutogradContext* /*ctx*/, const variable_list& /*grads*/) {
+    return with_python_errors([]() -> variable_list {
+      fail<InvalidArgument>(
+          "attention: a second derivative was asked for; only first ones exist: call backward "
+          "without create_graph=True");
+    });
+  }
+};
+
+/// Calls a node with the arguments of the stack, of which the first `tensors` are tensors, then
+/// come the sinks and `rest` others.
+template <class Node>
+void call_node(Stack* stack, std::size_t tensors, std::size_t rest) {
+  const std::vector<IValue> others = take(*stack, rest);
+  const at::Tensor sinks = tensor_or_none(take(*stack, 1).front());
+  variable_list inputs;
+  for (const IValue& value : take(*stack, tensors)) inputs.push_back(value.toTensor());
+  const std::optional<at::Tensor> given = sinks.defined() ? std::optional(sinks) : std::nullopt;
+  for (Variable& result : Node::apply(at::TensorList(inputs), given, others)) {
+    stack->emplace_back(std::move(result));
+  }
+}
+
+void forward_autograd(const c10::OperatorHandle& /*op*/, Stack* stack) {
+  call_node<ForwardNode>(stack, 3, kInputs - 4 + kCallArguments);
+}
+
+void backward_autograd(const c10::OperatorHandle& /*op*/, Stack* stack) {
+  call_node<BackwardNode>(stack, kGradTensors, kGradInputs - kGradTensors - 1 + kCallArguments);
+}
+
+/// Autocast would leave q, k and v as they are. Those of another dtype than it asks for are
+/// refused, for it is not known what is wanted.
+void forward_autocast(const c10::OperatorHandle& op, Stack* stack) {
+  const at::ScalarType wanted = at::autocast::get_autocast_dtype(at::kCPU);
+  const Call call = with_python_errors([&] { return read_call(*stack); });
+  for (std::size_t i = 0; i < 3; ++i) {
+    const at::Tensor& given = (stack->end() - kCallArguments - kInputs + i)->toTensor();
+    if (given.scalar_type() == wanted) continue;
+    with_python_errors([&] {
+      on_group(call.group, [&](comm::Communicator& comm) {
+        const std::string text = fmt::format(
+            "attention: {} is {} in a region of autocast to {}; {} is required, or a region with "
+            "enabled=False around attention",
+            "qkv"[i], at::toString(given.scalar_type()), at::toString(wanted),
+            at::toString(wanted));
+        comm.abort(text);
+        throw InvalidArgument(text);
+      });
+    });
+  }
+  const c10::impl::ExcludeDispatchKeyGuard below(c10::autocast_dispatch_keyset);
+  op.callBoxed(stack);
+}
+
+using Boxed = torch::CppFunction;
+
+}  // namespace
+
+TORCH_LIBRARY(armillary, library) {
+  const std::string call = kCallSchema;
+  const std::string forward =
+      "attention_forward(Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? alibi_slopes, " +
+      call +
+      ") -> (Tensor out, Tensor lse, Tensor q_saved, Tensor k_saved, Tensor v_saved, Tensor "
+      "out_saved)";
+  const std::string backward =
+      "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
+      "Tensor? sinks, Tensor? alibi_slopes, SymInt kv_tokens, SymInt kv_heads, " +
+      call + ") -> (Tensor dq, Tensor dk, Tensor dv, Tensor dsinks)";
+  library.def(forward.c_str());
+  library.def(backward.c_str());
+}
+
+TORCH_LIBRARY_IMPL(armillary, CompositeExplicitAutograd, library) {
+  library.impl("attention_forward", Boxed::makeFromBoxedFunction<&forward_kernel>());
+  library.impl("attention_backward", Boxed::makeFromBoxedFunction<&backward_kernel>());
+}
+
+TORCH_LIBRARY_IMPL(armillary, Autograd, library) {
+  library.impl("attention_forward", Boxed::makeFromBoxedFunction<&forward_autograd>());
+  library.impl("attention_backward", Boxed::makeFromBoxedFunction<&backward_autograd>());
+}
+
+TORCH_LIBRARY_IMPL(armillary, AutocastCPU, library) {
+  library.impl("attention_forward", Boxed::makeFromBoxedFunction<&forward_autocast>());
+}
+
+}  // namespace armillary::python

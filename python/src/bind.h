@@ -1,0 +1,13 @@
+// bind.h: the functions that add the parts of the library to the module, one for each folder.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace armillary::python {
+
+void bind_plan(pybind11::module_& module);       ///< Masks, plans, proofs, shards.
+void bind_comm(pybind11::module_& module);       ///< Process groups.
+void bind_attention(pybind11::module_& module);  ///< Forms of saved tensors; the ops register
+                                                 ///< themselves with PyTorch.
+
+}  // namespace armillary::python

@@ -1,0 +1,26 @@
+// comm.cpp: process groups, as far as Python needs them.
+#include <string>
+
+#include "armillary/core/error.h"
+#include "python/src/bind.h"
+#include "python/src/groups.h"
+
+namespace armillary::python {
+namespace py = pybind11;
+
+void bind_comm(py::module_& module) {
+  module.def("leave_group", &leave_group, py::arg("group"),
+             py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "refuse",
+      [](const std::string& group, double timeout_s, const std::string& text) {
+        on_group({.name = group, .timeout_s = timeout_s}, [&](comm::Communicator& comm) {
+          comm.abort(text);
+          throw InvalidArgument(text);
+        });
+      },
+      py::arg("group"), py::arg("timeout_s"), py::arg("text"),
+      py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace armillary::python

@@ -1,0 +1,41 @@
+// groups.h: one communicator for each process group that is used, made when it is first needed.
+//
+//   group name --resolve--> ProcessGroup --first use--> Communicator     kept until the process
+//                                                                        group is destroyed
+//
+// The registry is the only state of the package. It holds no process group alive, and knows one
+// that was destroyed, or made again under the same name, by its object. A communicator that has
+// failed is dropped once its failure was thrown; the next use joins the ranks again.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "armillary/comm/communicator.h"
+
+namespace armillary::python {
+
+/// A group as the ops name it: that of c10d::ProcessGroup, or empty for a group of one rank.
+struct GroupUse {
+  std::string name;
+  double timeout_s = 60;  ///< Timeout of joining.
+};
+
+/// Calls the action with the group's communicator. Calls of one group run one after the other,
+/// whatever their threads. Collective if the group is used for the first time.
+/// @throws what the action throws; InvalidArgument if there is no such group, or it was made before
+/// this process was forked; CommError as comm::join_process_group.
+void on_group(const GroupUse& use, const std::function<void(comm::Communicator&)>& action);
+
+/// Rank and world of a group. @throws InvalidArgument if there is no such group.
+struct GroupSize {
+  int rank = 0;
+  int world = 1;
+};
+GroupSize size_of_group(const std::string& name);
+
+/// Leaves a group, without waiting for other ranks; the next use joins it again. Does nothing if
+/// the group was not used. `name` empty: all groups.
+void leave_group(const std::string& name);
+
+}  // namespace armillary::python

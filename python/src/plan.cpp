@@ -1,0 +1,215 @@
+// plan.cpp: plans, proofs and shards as plain Python values.
+#include <pybind11/stl.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/plan/json.h"
+#include "armillary/plan/lower_bound.h"
+#include "armillary/plan/passes/lower.h"
+#include "armillary/plan/strategy.h"
+#include "armillary/plan/text.h"
+#include "armillary/plan/verify.h"
+#include "python/src/bind.h"
+
+namespace armillary::python {
+namespace py = pybind11;
+namespace {
+
+/// The plans of some passes of one problem and strategy, lowered.
+std::vector<plan::Plan> make_plans(const plan::Problem& problem, const std::string& strategy,
+                                   const std::vector<std::string>& passes,
+                                   const std::string& lower) {
+  const auto lowerings = plan::parse_lowerings(lower);
+  std::vector<plan::Pass> wanted;
+  for (const std::string& name : passes) {
+    wanted.push_back(name == "forward"    ? plan::Pass::Forward
+                     : name == "backward" ? plan::Pass::Backward
+                                          : plan::Pass::Replay);
+  }
+  std::vector<plan::Plan> plans = plan::make_plans(problem, plan::parse_strategy(strategy), wanted);
+  for (plan::Plan& plan : plans) plan = plan::lower(std::move(plan), lowerings);
+  return plans;
+}
+
+/// Costs of every rank: bytes sent and received, bytes of slots, visible pairs, steps.
+py::list traffic(const plan::Plan& plan) {
+  py::list ranks;
+  for (const plan::RankProgram& program : plan.ranks) {
+    const plan::Traffic one = plan::traffic(plan.problem, plan.blocks, program);
+    ranks.append(py::make_tuple(one.sent_bytes, one.received_bytes, one.peak_slot_bytes,
+                                one.visible_pairs, one.steps));
+  }
+  return ranks;
+}
+
+py::list diagnostics_of(const std::vector<plan::Diagnostic>& found) {
+  py::list list;
+  for (const plan::Diagnostic& d : found)
+    list.append(py::make_tuple(d.rank, d.op, d.rule, d.message));
+  return list;
+}
+
+/// Positions of the queries, or of the keys, that a rank owns, in its order.
+std::vector<std::int64_t> positions(const plan::Problem& problem, int rank, bool of_keys) {
+  if (rank < 0 || rank >= problem.world) {
+    fail<InvalidArgument>("positions: rank {} of world {}; a rank in [0, world) is required", rank,
+                          problem.world);
+  }
+  const plan::Shards shards = plan::shards(problem.layout, problem.mask, problem.world);
+  return plan::positions((of_keys ? shards.kv : shards.q)[rank]);
+}
+
+plan::Problem make_problem(const py::dict& given) {
+  const auto number = [&](const char* key) { return given[key].cast<std::int64_t>(); };
+  const auto text = [&](const char* key) { return given[key].cast<std::string>(); };
+  plan::Problem problem{.world = given["world"].cast<int>(),
+                        .batch = number("batch"),
+                        .heads = given["heads"].cast<int>(),
+                        .kv_heads = given["kv_heads"].cast<int>(),
+                        .head_dim = given["head_dim"].cast<int>(),
+                        .value_dim = given["value_dim"].cast<int>(),
+                        .dtype = plan::parse_dtype(text("dtype")),
+                        .mask = plan::parse_mask(text("mask"), {number("q_len"), number("kv_len")}),
+                        .layout = plan::parse_layout(text("layout")),
+                        .wire = plan::parse_wire(text("wire"))};
+  plan::validate(problem);
+  return problem;
+}
+
+/// A mask as parse_mask reads it.
+std::string text_of(const plan::Mask& mask) {
+  std::string text = "bands:";
+  for (const plan::Band& band : mask.bands()) {
+    if (text.back() != ':') text += ';';
+    text += to_string(band);
+  }
+  return text;
+}
+
+/// The pairs that both masks show. Cost: O(bands of one x bands of the other that share a query).
+plan::Mask intersect_masks(const plan::Mask& a, const plan::Mask& b) {
+  std::vector<plan::Band> bands;
+  for (const plan::Band& of_a : a.bands()) {
+    for (const plan::Band& of_b : b.bands()) {
+      if (of_b.q.begin >= of_a.q.end) break;  // Bands are sorted by their first query.
+      bands.push_back(plan::intersect(of_a, of_b));
+    }
+  }
+  return {a.q_len(), a.kv_len(), std::move(bands)};
+}
+
+void bind_mask(py::module_& module) {
+  py::class_<plan::Mask>(module, "Mask")
+      .def(py::init([](const std::string& text, std::int64_t q_len, std::int64_t kv_len) {
+             return plan::parse_mask(text, {q_len, kv_len});
+           }),
+           py::arg("text"), py::arg("q_len"), py::arg("kv_len"))
+      .def_property_readonly("q_len", &plan::Mask::q_len)
+      .def_property_readonly("kv_len", &plan::Mask::kv_len)
+      .def("visible", &plan::Mask::visible, py::arg("q"), py::arg("k"))
+      .def("text", &text_of)
+      .def("intersect", &intersect_masks, py::arg("other"))
+      .def("area", [](const plan::Mask& mask) { return mask.area(); })
+      .def("bands", [](const plan::Mask& mask) {
+        py::list bands;
+        for (const plan::Band& b : mask.bands()) {
+          bands.append(py::make_tuple(b.q.begin, b.q.end, b.k.begin, b.k.end, b.lo, b.hi));
+        }
+        return bands;
+      });
+}
+
+void bind_plans(py::module_& module) {
+  py::class_<plan::Plan>(module, "Plan")
+      .def_property_readonly("strategy", [](const plan::Plan& plan) { return plan.strategy; })
+      .def_property_readonly("pass_name",
+                             [](const plan::Plan& plan) { return to_string(plan.pass); })
+      .def("to_text", [](const plan::Plan& plan) { return plan::to_string(plan); })
+      .def("to_json", [](const plan::Plan& plan) { return plan::to_json(plan); })
+      .def("traffic", &traffic)
+      .def("ops",
+           [](const plan::Plan& plan) {
+             std::size_t ops = 0;
+             for (const plan::RankProgram& program : plan.ranks) ops += program.ops.size();
+             return ops;
+           })
+      .def(
+          "verify",
+          [](const plan::Plan& plan, int limit) {
+            return diagnostics_of([&] {
+              const py::gil_scoped_release no_gil;
+              return plan::verify(plan, limit);
+            }());
+          },
+          py::arg("limit"))
+      .def(
+          "verify_saved",
+          [](const plan::Plan& forward, const plan::Plan& backward, int limit) {
+            return diagnostics_of(plan::verify_saved(forward, backward, limit));
+          },
+          py::arg("backward"), py::arg("limit"));
+  module.def(
+      "make_plans",
+      [](const py::dict& problem, const std::string& strategy,
+         const std::vector<std::string>& passes, const std::string& lower) {
+        const plan::Problem asked = make_problem(problem);
+        const py::gil_scoped_release no_gil;
+        return make_plans(asked, strategy, passes, lower);
+      },
+      py::arg("problem"), py::arg("strategy"), py::arg("passes"), py::arg("lower"));
+  module.def(
+      "parse_plan", [](const std::string& json) { return plan::parse_json(json); },
+      py::arg("json"));
+}
+
+}  // namespace
+
+void bind_plan(py::module_& module) {
+  bind_mask(module);
+  bind_plans(module);
+  module.def(
+      "positions",
+      [](const py::dict& problem, int rank, bool of_keys) {
+        return positions(make_problem(problem), rank, of_keys);
+      },
+      py::arg("problem"), py::arg("rank"), py::arg("of_keys"));
+  module.def(
+      "check_strategy",
+      [](const py::dict& problem, const std::string& strategy) {
+        const plan::Problem asked = make_problem(problem);
+        const plan::Strategy parsed = plan::parse_strategy(strategy);
+        plan::check_legal(asked, parsed);
+        return to_string(parsed);
+      },
+      py::arg("problem"), py::arg("strategy"));
+  module.def(
+      "legal_strategies",
+      [](const py::dict& problem) {
+        std::vector<std::string> texts;
+        for (const auto& one : plan::legal_strategies(make_problem(problem))) {
+          texts.push_back(to_string(one));
+        }
+        return texts;
+      },
+      py::arg("problem"));
+  module.def(
+      "check_settings",
+      [](const std::string& strategy, const std::string& layout, const std::string& wire) {
+        plan::parse_strategy(strategy);
+        plan::parse_layout(layout);
+        plan::parse_wire(wire);
+      },
+      py::arg("strategy"), py::arg("layout"), py::arg("wire"));
+  module.def("strategies", [] {
+    py::list list;
+    for (const plan::StrategyInfo& info : plan::strategies()) {
+      list.append(py::make_tuple(info.name, usage(info), info.summary, info.paper));
+    }
+    return list;
+  });
+}
+
+}  // namespace armillary::python

@@ -1,0 +1,60 @@
+"""Ranks as processes, for tests: forked, so that torch is imported once."""
+
+import multiprocessing
+import os
+import tempfile
+import traceback
+
+import torch
+import torch.distributed as dist
+
+TIMEOUT_S = 120
+
+
+def _rank_main(function, place, meeting, answers, args):
+    rank, world = place
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    try:
+        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
+        answers.send((None, function(rank, world, *args)))
+    except BaseException:  # noqa: BLE001, the parent fails with it
+        answers.send((traceback.format_exc(), None))
+    finally:
+        import armillary
+
+        armillary.leave_groups()
+        answers.close()
+        os._exit(0)
+
+
+def run(world, function, *args):
+    """The results of function(rank, world, *args) by rank. Fails with the first traceback of a rank."""
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        meeting = os.path.join(folder, "meeting")
+        ranks = []
+        for rank in range(world):
+            mine, theirs = context.Pipe(duplex=False)
+            of_rank = (function, (rank, world), meeting, theirs, args)
+            process = context.Process(target=_rank_main, args=of_rank, daemon=True)
+            process.start()
+            theirs.close()
+            ranks.append((process, mine))
+        results = []
+        for rank, (process, answers) in enumerate(ranks):
+            if not answers.poll(TIMEOUT_S):
+                results.append((f"rank {rank} gave no answer within {TIMEOUT_S} s", None))
+                process.kill()
+                continue
+            try:
+                results.append(answers.recv())
+            except EOFError:
+                results.append((f"rank {rank} ended without an answer", None))
+        for process, _ in ranks:
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+    failures = [failure for failure, _ in results if failure]
+    assert not failures, "\n".join(failures)
+    return [result for _, result in results]
