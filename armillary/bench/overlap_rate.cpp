@@ -59,7 +59,7 @@ OverlapRate::OverlapRate(const OverlapCase& given, const MakeRanks& make_ranks)
   checked.tokens = std::min(layer.tokens, kCheckedTokens);
   checked.kernels = false;
   checked.run_folder.clear();
-  LayerRate(checked, make_ranks);
+  const LayerRate right(checked, make_ranks);
   // Phase 2 of 2: the layers.
   const plan::Problem problem = problem_of(layer, layer.world);
   const Sample whole = sample({.dtype = layer.dtype,

@@ -42,14 +42,15 @@ void run_in(C10dConnections connections, const std::function<void(Communicator&)
 /// A group that lives as long as its communicator, which is destroyed first.
 class OwnedGroup {
  protected:
-  explicit OwnedGroup(C10dConnections connections) : owned_(std::move(connections)) {}
+  OwnedGroup(C10dConnections connections, double timeout_s)
+      : owned_(std::move(connections), timeout_s) {}
   C10dGroup owned_;
 };
 
 class JoinedCommunicator : private OwnedGroup, public GroupCommunicator<C10dGroup> {
  public:
   JoinedCommunicator(C10dConnections connections, const C10dOptions& options)
-      : OwnedGroup(std::move(connections)),
+      : OwnedGroup(std::move(connections), options.timeout_s),
         GroupCommunicator(owned_, options.timeout_s, options.lanes) {}
   JoinedCommunicator(const JoinedCommunicator&) = delete;
   JoinedCommunicator& operator=(const JoinedCommunicator&) = delete;
