@@ -63,8 +63,12 @@ void run_on_fake(int world, const FakeGpuOptions& options, const Body& body) {
 }
 
 Launcher launcher(const std::string& name, std::function<void(int, const Body&)> run) {
-  return {
-      .name = name, .run = std::move(run), .sees_sizes = false, .start_s = 2, .strict_lanes = true};
+  return {.name = name,
+          .run = std::move(run),
+          .sees_sizes = false,
+          .start_s = 2,
+          .strict_lanes = true,
+          .hears_progress = false};
 }
 
 Launcher fake(std::uint64_t seed) {

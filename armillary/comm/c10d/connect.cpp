@@ -188,22 +188,22 @@ C10dConnections in_time(std::function<C10dConnections()> make, const Member& min
 
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-/// The process group with that name, which has a store.
-/// @throws InvalidArgument, which begins with `caller`, if there is none.
+/// @throws InvalidArgument, which begins with `caller`, if no process group has that name.
 Group resolve(const char* caller, const std::string& group_name) {
-  Group group;
   try {
-    group = c10d::resolve_process_group(group_name);
+    return c10d::resolve_process_group(group_name);
   } catch (const std::exception&) {
     fail<InvalidArgument>(
         "{}: no process group is named '{}'; one that was made and not destroyed is required",
         caller, group_name);
   }
-  if (!group->getStore()) {
-    fail<InvalidArgument>("{}: process group '{}' has no store; one made with a store is required",
-                          caller, group_name);
-  }
-  return group;
+}
+
+/// @throws InvalidArgument, which begins with `caller`, if the group has no store.
+void expect_store(const char* caller, const Group& group, const std::string& group_name) {
+  if (group->getStore()) return;
+  fail<InvalidArgument>("{}: process group '{}' has no store; one made with a store is required",
+                        caller, group_name);
 }
 
 /// @throws InvalidArgument if the group does not send CPU tensors through Gloo.
@@ -256,6 +256,7 @@ C10dConnections connect(const C10dRendezvous& rendezvous, const C10dOptions& opt
 C10dConnections connect(const std::string& group_name, const C10dOptions& options) {
   const Group group = resolve("run_on_process_group", group_name);
   expect_gloo(group, group_name);
+  expect_store("run_on_process_group", group, group_name);
   const Member mine{"run_on_process_group", group->getRank(), group->getSize(), ""};
   const auto make = [=] {
     const GlooStore store = group->getStore();
@@ -269,6 +270,7 @@ C10dConnections connect(const std::string& group_name, const C10dOptions& option
 
 C10dConnections connect_apart(const std::string& group_name, const C10dOptions& options) {
   const Group group = resolve("join_process_group", group_name);
+  expect_store("join_process_group", group, group_name);
   const Member mine{"join_process_group", group->getRank(), group->getSize(), ""};
   const auto make = [=] {
     const GlooStore store = group->getStore();
