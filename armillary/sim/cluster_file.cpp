@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <utility>
 
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
@@ -76,7 +77,7 @@ class Table {
   std::string string(std::string_view key) { return to_string(get(key), path(key)); }
   std::string string_or(std::string_view key, std::string otherwise) {
     const toml::node* node = find(key);
-    return node == nullptr ? otherwise : to_string(*node, path(key));
+    return node == nullptr ? std::move(otherwise) : to_string(*node, path(key));
   }
   std::size_t choice(std::string_view key, std::span<const std::string_view> choices) {
     const toml::node& node = get(key);

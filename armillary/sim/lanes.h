@@ -2,8 +2,8 @@
 // Internal to sim.
 #pragma once
 
-#include <compare>
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 #include "armillary/plan/plan.h"
@@ -37,7 +37,9 @@ struct Port {
   plan::Rank peer = 0;
   plan::Lane lane = 0;
   bool sends = false;
-  auto operator<=>(const Port&) const = default;
+  bool operator<(const Port& other) const {
+    return std::tie(peer, lane, sends) < std::tie(other.peer, other.lane, other.sends);
+  }
 };
 
 /// A tile in a slot that is not the caller's, for memory over time.

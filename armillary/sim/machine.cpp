@@ -329,9 +329,8 @@ Timeline Machine::run() {
   start_ready();
   std::vector<int> ended;
   for (;;) {
-    const double next =
-        std::min(network_.next_end(),
-                 events_.empty() ? std::numeric_limits<double>::infinity() : events_.top().time);
+    double next = network_.next_end();
+    if (!events_.empty()) next = std::min(next, events_.top().time);
     if (next == std::numeric_limits<double>::infinity()) break;
     now_ = std::max(now_, next);
     const double instant = now_ * (1 + kInstant);

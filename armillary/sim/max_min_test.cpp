@@ -1,5 +1,6 @@
 #include "armillary/sim/max_min.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

@@ -131,7 +131,8 @@ const Topology::Graph::Tree& Topology::Graph::tree(int from, int devices) {
     const int vertex = order[next];
     const bool first = next == 0;
     const int hops = first ? 0 : tree.hops[vertex - devices];
-    const double width = first ? kNoCap : tree.width[vertex - devices];
+    double width = kNoCap;
+    if (!first) width = tree.width[vertex - devices];
     for (const Exit& exit : exits[vertex]) {
       if (exit.to < devices) continue;
       const int s = exit.to - devices;
