@@ -3,6 +3,9 @@
 # TorchConfig.cmake is not used: with a CUDA wheel it wants a whole CUDA toolkit (nvcc) to be installed,
 # although a C++ user of the wheel needs only its headers and shared libraries, which is what is named here.
 
+if(SKBUILD)  # a wheel is for the Python that builds it
+  set(ARMILLARY_PYTHON ${PYTHON_EXECUTABLE})
+endif()
 if(NOT ARMILLARY_PYTHON)
   if(EXISTS ${CMAKE_SOURCE_DIR}/.venv/bin/python)
     set(ARMILLARY_PYTHON ${CMAKE_SOURCE_DIR}/.venv/bin/python)
@@ -12,8 +15,8 @@ if(NOT ARMILLARY_PYTHON)
   endif()
 endif()
 
-# Importing torch takes seconds; ask again only when the Python changes.
-if(NOT ARMILLARY_TORCH_ASKED STREQUAL ARMILLARY_PYTHON)
+# Importing torch takes seconds; ask again only when the Python changes. For a wheel, its torch may have.
+if(SKBUILD OR NOT ARMILLARY_TORCH_ASKED STREQUAL ARMILLARY_PYTHON)
   execute_process(
     COMMAND ${ARMILLARY_PYTHON} -c
       "import os, torch

@@ -165,6 +165,7 @@ command_lint() {
   say "lint: Python"
   .venv/bin/ruff format --quiet --check . || failed=1
   .venv/bin/ruff check --quiet . || failed=1
+  .venv/bin/mypy --no-error-summary --python-executable "$(torch_python)" || failed=1
   configure lint
   say "lint: clang-tidy"
   python3 tools/lint_tidy.py build-lint || failed=1

@@ -5,6 +5,7 @@
 
 readonly TORCH_VERSION=2.13.0 TORCH_LEAST=2.11
 readonly RUFF_VERSION=0.17.5 YUNCHANG_VERSION=0.6.4 UNIVERSALMUTATOR_VERSION=1.14.1 SAFETENSORS_VERSION=0.8.0
+readonly SCIKIT_BUILD_VERSION=1.1.2 MYPY_VERSION=2.4.1
 readonly NCCL_VERSION=2.27.7 CUDA_HEADERS="nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85"
 
 requirements() {  # PART
@@ -138,6 +139,15 @@ setup_safetensors() {
     die "setup: pip could not install safetensors==$SAFETENSORS_VERSION"
 }
 
+# The builder of wheels (pyproject.toml), without isolation: it has to see the torch that is there.
+setup_scikit_build() {
+  compgen -G ".venv/lib/python3*/site-packages/scikit_build_core-$SCIKIT_BUILD_VERSION*" >/dev/null && return
+  make_venv
+  say "installing scikit-build-core $SCIKIT_BUILD_VERSION into .venv (pip)"
+  pip_install "scikit-build-core==$SCIKIT_BUILD_VERSION" ||
+    die "setup: pip could not install scikit-build-core==$SCIKIT_BUILD_VERSION"
+}
+
 # Headers alone, to compile comm/nccl_library; the libraries are loaded at run time, where there is a GPU. They are
 # optional: without them the engine has a stand-in. The package of NCCL is a library of 190 MB with one header in it.
 setup_nccl() {
@@ -169,8 +179,12 @@ setup_python() {  # PART...
       test)
         setup_python_tool pytest pytest
         setup_safetensors
+        setup_scikit_build
         ;;
-      lint) setup_python_tool ruff "ruff==$RUFF_VERSION" ;;
+      lint)
+        setup_python_tool ruff "ruff==$RUFF_VERSION"
+        setup_python_tool mypy "mypy==$MYPY_VERSION"
+        ;;
       bench) setup_peers ;;
       mutate) setup_mutator ;;
       nccl) setup_nccl ;;

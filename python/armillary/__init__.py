@@ -13,8 +13,9 @@ from armillary._load import check_torch
 
 check_torch()
 
-from armillary import masks  # noqa: E402, the version comes first
+from armillary import _native, masks  # noqa: E402, the version comes first
 from armillary._ops import leave_groups  # noqa: E402
+from armillary.checkpointing import keep_attention  # noqa: E402
 from armillary.errors import (  # noqa: E402
     BuildError,
     CommError,
@@ -27,7 +28,7 @@ from armillary.errors import (  # noqa: E402
 from armillary.plans import Comparison, Diagnostic, Plan, Proof, compare, plan, strategies, verify  # noqa: E402
 from armillary.sequence_parallel import SequenceParallel  # noqa: E402
 
-__version__ = "0.1.0"
+__version__ = _native.VERSION
 
 __all__ = [
     "BuildError",
@@ -43,6 +44,7 @@ __all__ = [
     "Proof",
     "SequenceParallel",
     "compare",
+    "keep_attention",
     "leave_groups",
     "masks",
     "plan",

@@ -11,8 +11,6 @@ import torch
 
 from armillary import _native
 
-_SAVED = 5  # q, k, v, out, lse
-
 
 def leave_groups() -> None:
     """Leaves all groups of ranks that attention was called in; the next call joins its ranks again.
@@ -29,7 +27,6 @@ def _accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-@torch.library.register_fake("armillary::attention_forward")
 def _forward_fake(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -65,7 +62,6 @@ def _forward_fake(
     )
 
 
-@torch.library.register_fake("armillary::attention_backward")
 def _backward_fake(
     dout: torch.Tensor,
     q: torch.Tensor,
@@ -87,3 +83,12 @@ def _backward_fake(
         dout.new_empty([batch, kv_tokens, kv_heads, value_dim]),
         dout.new_empty([0]) if sinks is None else torch.empty_like(sinks),
     )
+
+
+def _gather_fake(mine: torch.Tensor, group: str, timeout_s: float) -> torch.Tensor:
+    return mine.new_empty([_native.world_of(group), *mine.shape])
+
+
+torch.library.register_fake("armillary::attention_forward", _forward_fake)
+torch.library.register_fake("armillary::attention_backward", _backward_fake)
+torch.library.register_fake("armillary::gather_over_ranks", _gather_fake)

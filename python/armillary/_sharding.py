@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _resolve_process_group
 
-from armillary import _native
 from armillary.errors import InvalidArgument
 from armillary.loss import IGNORED
 from armillary.masks import Mask, document_lengths, documents
@@ -65,8 +62,7 @@ def _shifted(labels: Tensor, input_ids: Tensor | None, dim: int) -> Tensor:
         if is_next and not is_same and bool(labelled.any()):
             raise InvalidArgument(
                 "shard: labels are shifted already: each is the next input token; labels of the same "
-                "positions as "
-                "input_ids are required, such as labels=input_ids"
+                "positions as input_ids are required, such as labels=input_ids"
             )
     last = torch.full_like(labels.narrow(dim, 0, min(length, 1)), IGNORED)
     return torch.cat([labels.narrow(dim, min(length, 1), max(length - 1, 0)), last], dim)
@@ -107,16 +103,21 @@ def shard_batch(
 def _check_even(sp: SequenceParallel, length: int, mask: Mask, ragged: str) -> None:
     if ragged == "uneven":
         return
-    fields = sp._problem(length, mask)
-    sizes = [len(_native.positions(fields, rank, False)) for rank in range(sp.world)]
+    sizes = [len(one) for one in sp._positions_of_ranks(length, mask)]
     if max(sizes) == min(sizes):
         return
-    nearest = -(-length // sp.world) * sp.world
+    pieces = (2 if sp.layout == "zigzag" else 1) * sp.world
+    nearest = -(-length // pieces) * pieces
     raise InvalidArgument(
         f"shard: {length} tokens on {sp.world} ranks with layout {sp.layout} are shards of {min(sizes)} to "
-        f"{max(sizes)}; "
-        f"equal shards, such as of {nearest} tokens, or ragged='uneven' is required"
+        f"{max(sizes)}; equal shards, such as of {nearest} tokens, or ragged='uneven' is required"
     )
+
+
+def _gathered(sp: SequenceParallel, mine: Tensor) -> Tensor:
+    """[world, ..]: the tensors of all ranks."""
+    all_ranks: Tensor = torch.ops.armillary.gather_over_ranks(mine, sp.group_name, sp.timeout_s)
+    return all_ranks
 
 
 class _Gather(torch.autograd.Function):
@@ -125,19 +126,12 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, sp: SequenceParallel, dim: int, places: list[Tensor]) -> Tensor:
         ctx.place, ctx.dim = places[sp.rank], dim
-        first = tokens.movedim(dim, 0).contiguous()
-        shape = [sum(len(place) for place in places), *first.shape[1:]]
-        whole = first.new_empty(shape)
+        first = tokens.movedim(dim, 0)
         # Shards may differ in size: all are as long as the longest on the way.
-        longest = max(len(place) for place in places)
-        padded = first.new_zeros([longest, *first.shape[1:]])
+        padded = first.new_zeros([max(len(place) for place in places), *first.shape[1:]])
         padded[: len(first)] = first
-        parts = [torch.empty_like(padded) for _ in places]
-        if sp.world > 1:
-            dist.all_gather(parts, padded, group=_resolve_process_group(sp.group_name))
-        else:
-            parts = [padded]
-        for place, part in zip(places, parts, strict=True):
+        whole = first.new_empty([sum(len(place) for place in places), *first.shape[1:]])
+        for place, part in zip(places, _gathered(sp, padded), strict=True):
             whole[place] = part[: len(place)]
         return whole.movedim(0, dim)
 
@@ -146,19 +140,41 @@ class _Gather(torch.autograd.Function):
         return grads[0].index_select(ctx.dim, ctx.place), None, None, None
 
 
+def _check_alike(sp: SequenceParallel, tokens: Tensor, dim: int) -> None:
+    """Raises `InvalidArgument` on all ranks unless all gather tensors of one kind."""
+    sizes = [size for at, size in enumerate(tokens.shape) if at != dim]
+    kinds = [
+        torch.float64,
+        torch.float32,
+        torch.bfloat16,
+        torch.float16,
+        torch.int64,
+        torch.int32,
+        torch.bool,
+    ]
+    kind = kinds.index(tokens.dtype) if tokens.dtype in kinds else len(kinds)
+    record = torch.tensor(([kind, dim, tokens.dim(), *sizes] + [-1] * 8)[:8])
+    for rank, other in enumerate(_gathered(sp, record)):
+        if not torch.equal(record, other):
+            raise InvalidArgument(
+                f"unshard: rank {sp.rank} has {tokens.dtype} {list(tokens.shape)}, rank {rank} another dtype "
+                "or other sizes beside the tokens; equal ones are required"
+            )
+
+
 def gather_tokens(sp: SequenceParallel, tokens: Tensor, *, dim: int, seq_len: int | None) -> Tensor:
     """See `SequenceParallel.unshard`."""
+    if not -tokens.dim() <= dim < tokens.dim():
+        raise InvalidArgument(f"unshard: {tokens.dim()} dims; tokens in dim {dim} are required")
+    dim %= tokens.dim()
     length = seq_len or sp.mask.length or tokens.shape[dim] * sp.world
-    fields = sp._problem(length, sp.mask)
-    places = [
-        torch.tensor(_native.positions(fields, rank, False), dtype=torch.int64) for rank in range(sp.world)
-    ]
+    places = sp._positions_of_ranks(length, sp.mask)
     mine = len(places[sp.rank])
     if mine != tokens.shape[dim]:
         raise InvalidArgument(
             f"unshard: {tokens.shape[dim]} tokens on rank {sp.rank}; layout {sp.layout} gives it {mine} of "
-            f"{length}: "
-            "those, or another seq_len, are required"
+            f"{length}: those, or another seq_len, are required"
         )
+    _check_alike(sp, tokens, dim)
     whole: Tensor = _Gather.apply(tokens, sp, dim, places)  # type: ignore[no-untyped-call]
     return whole

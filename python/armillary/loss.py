@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.nn import functional
 
 from armillary.errors import InvalidArgument
@@ -18,28 +16,42 @@ if TYPE_CHECKING:
 IGNORED = -100  # label of a token without a target, as in PyTorch
 
 
-def sharded_cross_entropy(
-    sp: SequenceParallel, logits: Tensor, labels: Tensor, *, reduce: Literal["mean", "sum"]
-) -> Tensor:
-    """See `SequenceParallel.loss`."""
-    if logits.shape[:-1] != labels.shape:
-        raise InvalidArgument(
-            f"loss: logits {list(logits.shape)}, labels {list(labels.shape)}; logits of each label are "
-            "required: "
-            "both as shard returned them"
-        )
+def _check(logits: Tensor, labels: Tensor, reduce: str) -> None:
     if reduce not in ("mean", "sum"):
         raise InvalidArgument(
             f"loss: reduce is {reduce!r}; 'mean' or 'sum' of gradients over ranks is required"
         )
-    flat = logits.reshape(-1, logits.shape[-1]).float()
-    mine = functional.cross_entropy(flat, labels.reshape(-1), ignore_index=IGNORED, reduction="sum")
-    count = (labels != IGNORED).sum().to(mine.dtype)
-    totals = torch.stack([mine.detach(), count])
-    if sp.world > 1:
-        dist.all_reduce(totals, group=_resolve_process_group(sp.group_name))
-    whole, labelled = totals[0], totals[1]
+    if not logits.is_floating_point() or labels.dtype != torch.int64 or logits.shape[:-1] != labels.shape:
+        raise InvalidArgument(
+            f"loss: logits {logits.dtype} {list(logits.shape)}, labels {labels.dtype} {list(labels.shape)}; "
+            "logits of each label and int64 labels are required, both as shard returned them"
+        )
+
+
+def _sum_of(logits: Tensor, labels: Tensor) -> Tensor:
+    """The sum over this rank's labels, in fp32, or fp64 for fp64 logits."""
+    flat = logits.reshape(-1, logits.shape[-1])
+    flat = flat if flat.dtype == torch.float64 else flat.float()
+    try:
+        return functional.cross_entropy(flat, labels.reshape(-1), ignore_index=IGNORED, reduction="sum")
+    except (IndexError, RuntimeError) as wrong:
+        raise InvalidArgument(
+            f"loss: {wrong}; labels in [0, {logits.shape[-1]}) or {IGNORED} are required"
+        ) from wrong
+
+
+def sharded_cross_entropy(
+    sp: SequenceParallel, logits: Tensor, labels: Tensor, *, reduce: Literal["mean", "sum"]
+) -> Tensor:
+    """See `SequenceParallel.loss`."""
+    _check(logits, labels, reduce)
+    mine = _sum_of(logits, labels)
+    count = (labels != IGNORED).sum()
+    # Sums are taken in the order of ranks in fp64: the same bits on every rank.
+    parts = torch.stack([mine.detach().double(), count.double()])
+    whole, labelled = torch.ops.armillary.gather_over_ranks(parts, sp.group_name, sp.timeout_s).sum(0)
     scale = (sp.world if reduce == "mean" else 1) / labelled
     # The value is that of all ranks, the gradient that of this rank's part.
-    part = mine * scale
-    return part + (whole / labelled - part.detach())
+    part = mine * scale.to(mine.dtype)
+    loss: Tensor = part + ((whole / labelled).to(mine.dtype) - part.detach())
+    return loss

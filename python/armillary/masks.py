@@ -3,6 +3,8 @@
     masks.causal() & masks.window(left=4095, right=0)
     masks.documents([1000, 3096])            # packed, each causal
     masks.parse("prefix:128")                # as on the command line
+    masks.from_block_mask(block_mask)        # of flex_attention
+    masks.from_dense(seen_SS)                # True for a pair that is seen
 
 A mask here has no length: it is applied to the sequence of each call. It is exact or refused; it is never
 replaced by a similar one."""
@@ -14,11 +16,14 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 
 from armillary import _native
+from armillary._bands import bands_of, block_strips, dense_strips
 from armillary.errors import InvalidArgument
 
 Within = Literal["causal", "full"]
+_NAMES = ("full", "causal", "window", "prefix", "block_causal", "documents", "bands")
 
 
 class Mask:
@@ -75,20 +80,50 @@ class Mask:
 
 
 def as_mask(given: object) -> Mask:
-    """A mask from a mask or a text. Raises `InvalidArgument` for anything else."""
+    """A mask from a mask, a text, a BlockMask or a dense boolean tensor. Raises `InvalidArgument` for
+    anything else."""
     if isinstance(given, Mask):
         return given
     if isinstance(given, str):
         return parse(given)
+    if isinstance(given, BlockMask):
+        return from_block_mask(given)
+    if isinstance(given, Tensor):
+        return from_dense(given)
     raise InvalidArgument(
-        f"mask: a {type(given).__name__} is given; a text such as 'causal' or an object of armillary.masks "
-        "is required"
+        f"mask: a {type(given).__name__} is given; a text such as 'causal', an object of armillary.masks, a "
+        "BlockMask or a boolean tensor [S, S] is required"
     )
+
+
+def from_dense(seen: Tensor, *, most_bands: int = 1024) -> Mask:
+    """The mask of a boolean tensor [S, S], or [.., S, S] with one mask for all batch entries and heads; True
+    for a pair that is seen, as scaled_dot_product_attention wants it.
+
+    The mask is kept as bands, `most_bands` at most. Raises `InvalidArgument` otherwise, with the first
+    position that is not in so many."""
+    text = bands_of(dense_strips(seen, "masks.from_dense"), most_bands, "masks.from_dense")
+    return Mask((text,), seen.shape[-1])
+
+
+def from_block_mask(block_mask: BlockMask, *, most_bands: int = 1024) -> Mask:
+    """The mask of a BlockMask of flex_attention, the same for all batch entries and heads; its mask_mod is
+    asked about every pair of the partial blocks.
+
+    Kept and refused as by `from_dense`. Time: that of a row of blocks at a time, S x S in all."""
+    name = "masks.from_block_mask"
+    text = bands_of(block_strips(block_mask, name), most_bands, name)
+    return Mask((text,), int(block_mask.seq_lengths[0]))
 
 
 def parse(text: str) -> Mask:
     """A mask as on the command line: ``causal``, ``window:left=1023,right=0``, ``documents:10,20``,
-    ``bands:..``."""
+    ``bands:..``.
+
+    Raises `InvalidArgument` for the name of no mask, with the nearest; for wrong numbers when it is applied
+    to a sequence."""
+    if text.partition(":")[0] not in _NAMES:
+        _native.Mask(text, 1, 1)  # raises, with the nearest name
     length = None
     if text.startswith("documents:"):
         numbers = text.removeprefix("documents:").split(",")
@@ -134,8 +169,7 @@ def document_lengths(document_ids: Tensor) -> list[int]:
     if document_ids.dim() not in (1, 2) or not bool((rows == rows[:1]).all()):
         raise InvalidArgument(
             f"document_ids {list(document_ids.shape)}: documents differ between batch entries, or dims are "
-            "not 1 or 2; "
-            "the same documents for all are required, such as one row of packed documents"
+            "not 1 or 2; the same documents for all are required, such as one row of packed documents"
         )
     ids, lengths = torch.unique_consecutive(rows[0], return_counts=True)
     if len(torch.unique(ids)) != len(ids):
@@ -152,7 +186,7 @@ def documents_of(cu_seqlens: Tensor, within: Mask) -> Mask:
             f"cu_seqlens: {cu_seqlens.dtype} {list(cu_seqlens.shape)}; int32 or int64 [documents + 1] is "
             "required"
         )
-    begins = [int(begin) for begin in cu_seqlens]
+    begins = cu_seqlens.tolist()
     if begins[0] != 0 or any(end < begin for begin, end in zip(begins, begins[1:], strict=False)):
         raise InvalidArgument(
             f"cu_seqlens: begins with {begins[:4]}..; 0 and then ascending ends are required"

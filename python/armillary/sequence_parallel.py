@@ -3,44 +3,26 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
-from typing import Literal, NoReturn
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Literal, NoReturn
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.attention.flex_attention import BlockMask
 
 from armillary import _native
+from armillary._groups import Group, process_group
 from armillary._sharding import ShardedBatch, gather_tokens, shard_batch
-from armillary.errors import InvalidArgument
+from armillary.errors import Error, InvalidArgument
 from armillary.loss import sharded_cross_entropy
 from armillary.masks import Mask, as_mask, documents_of
 
 Format = Literal["BLHD", "BHLD"]
-Group = dist.ProcessGroup | DeviceMesh | None
+AnyMask = str | Mask | BlockMask | Tensor
 _DEFAULT_TIMEOUT_S = 60.0
-
-
-def _process_group(group: Group) -> dist.ProcessGroup | None:
-    """The process group that is meant; None for a group of one rank."""
-    if isinstance(group, DeviceMesh):
-        if group.ndim != 1:
-            raise InvalidArgument(
-                f"SequenceParallel: a mesh of {group.ndim} axes {group.mesh_dim_names}; one axis is "
-                "required, such as "
-                f'mesh["cp"]'
-            )
-        return group.get_group()
-    if group is None:
-        return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
-    if not isinstance(group, dist.ProcessGroup):
-        raise InvalidArgument(
-            f"SequenceParallel: group is a {type(group).__name__}; a ProcessGroup, a DeviceMesh of one axis "
-            "or None is "
-            "required"
-        )
-    return group
+_REFUSAL_S = 10.0  # longest wait of a rank that refuses, for the others to hear of it
+_REMEMBERED = 16  # masks and layouts whose form is kept
 
 
 class SequenceParallel:
@@ -56,7 +38,8 @@ class SequenceParallel:
     group: a `ProcessGroup`, a `DeviceMesh` of one axis, or None: the default group, or one rank if there is
       none. The object holds no group alive; a group that is destroyed is left.
     strategy: name and keys as on the command line (`armillary.strategies()`).
-    mask: a text as on the command line, or an object of `armillary.masks`.
+    mask: a text as on the command line, an object of `armillary.masks`, a BlockMask of flex_attention or a
+      dense boolean tensor [S, S] (`masks.from_block_mask`, `masks.from_dense`).
     layout: contiguous, zigzag, striped[:W] or balanced: the tokens that each rank owns.
     wire: accumulator or input: dtype in which partial results travel.
     timeout_s: longest wait for a peer.
@@ -71,27 +54,29 @@ class SequenceParallel:
         group: Group = None,
         *,
         strategy: str = "auto:traffic",
-        mask: str | Mask | Tensor | object = "causal",
+        mask: AnyMask = "causal",
         layout: str = "zigzag",
         wire: str = "accumulator",
         timeout_s: float = _DEFAULT_TIMEOUT_S,
         proofs: str = "",
     ) -> None:
-        resolved = _process_group(group)
+        resolved = process_group(group)
         self.group_name: str = resolved.group_name if resolved is not None else ""
         self.rank: int = resolved.rank() if resolved is not None else 0
         self.world: int = resolved.size() if resolved is not None else 1
-        if self.rank < 0:
-            raise InvalidArgument(
-                "SequenceParallel: this rank is not in the group; a group that holds it is required"
-            )
         self.mask: Mask = as_mask(mask)
         self.strategy = strategy
         self.layout = layout
         self.wire = wire
         self.timeout_s = float(timeout_s)
         self.proofs = proofs
+        if not 0 < self.timeout_s <= 1e9:
+            raise InvalidArgument(
+                f"SequenceParallel: timeout_s is {timeout_s}; more than 0 and at most 1e9 is required"
+            )
         _native.check_settings(strategy, layout, wire)
+        self._shards: dict[tuple[int, Mask], list[Tensor]] = {}
+        self._documents: dict[tuple[Mask, tuple[int, ...]], Mask] = {}
         if resolved is not None:
             weakref.finalize(resolved, _native.leave_group, self.group_name)
 
@@ -111,12 +96,12 @@ class SequenceParallel:
         Returns a dict of the tensors, in the order of the layout, with `positions` [B, L] (global, or within
         the document) if they were not given, and with `mask` and `seq_len`. Raises `InvalidArgument` for
         tensors that are sharded already, labels that are shifted already, and lengths that differ."""
-        return shard_batch(self, whole, dim=dim, ragged=ragged)
+        with self._refusals():
+            return shard_batch(self, whole, dim=dim, ragged=ragged)
 
     def positions(self, seq_len: int, mask: Mask | None = None) -> Tensor:
-        """Global positions of this rank's tokens, [L] int64, in memory order."""
-        fields = self._problem(seq_len, mask or self.mask)
-        return torch.tensor(_native.positions(fields, self.rank, False), dtype=torch.int64)
+        """Global positions of this rank's tokens, [L] int64, in memory order. Not to be written to."""
+        return self._positions_of_ranks(seq_len, mask or self.mask)[self.rank]
 
     def attention(
         self,
@@ -131,7 +116,7 @@ class SequenceParallel:
         dropout: float = 0.0,
         dropout_seed: int | None = None,
         dropout_step: int = 0,
-        mask: str | Mask | None = None,
+        mask: AnyMask | None = None,
         cu_seqlens: Tensor | None = None,
         seq_len: int | None = None,
         format: Format = "BLHD",
@@ -139,7 +124,8 @@ class SequenceParallel:
         """Attention of this rank's queries over the keys of all ranks; differentiable once. Collective.
 
         q [B, L, H, D], k [B, L, G, D], v [B, L, G, E]; with format="BHLD" [B, H, L, D] and so on. Any
-          strides. fp64, fp32, bf16 or fp16, the same for all; CPU. H is a multiple of G.
+          strides, also those of expanded and transposed views. fp64, fp32, bf16 or fp16, the same for all;
+          CPU. H is a multiple of G.
         scale: factor of q k^T; 1 / sqrt(D) by default. softcap: scores become softcap tanh(score / softcap).
         alibi_slopes: [H] fp32, no gradient. sinks: [H] logits that join the denominator of every row; their
           gradient on a rank is its share: the sum over ranks is the gradient.
@@ -149,18 +135,26 @@ class SequenceParallel:
           sequence, int32 or int64 on the CPU; each attends to itself only, within the mask.
         seq_len: tokens of the whole sequence, if it is not L times the number of ranks.
 
+        Backward: every gradient is that of one device. Second derivatives and `autocast` to another dtype
+        are refused. Under `torch.compile` and `torch.export` the call is one op of the graph; `cu_seqlens`
+        are values there, so give `mask=` instead.
+
         Returns [B, L, H, E], contiguous, or [B, H, L, E]. Raises `InvalidArgument` if the call cannot be
         done, on all ranks if they were asked for different things; `PlanError` if the plan is not exact;
         `CommError` if a peer failed or refused."""
+        if format not in ("BLHD", "BHLD"):
+            self._refuse(f"attention: format is {format!r}; BLHD or BHLD is required")
+        self._check_tensors(q=q, k=k, v=v)
         if format == "BHLD":
             q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        elif format != "BLHD":
-            self._refuse(f"attention: format is {format!r}; BLHD or BHLD is required")
-        if dropout > 0 and dropout_seed is None:
+        if dropout != 0 and dropout_seed is None:
             self._refuse(
                 f"attention: dropout {dropout} without dropout_seed; a number for every layer is required"
             )
-        text, length = self._mask_of(q, mask, cu_seqlens, seq_len)
+        try:
+            text, length = self._mask_of(q, mask, cu_seqlens, seq_len)
+        except InvalidArgument as refused:
+            self._refuse(str(refused))
         out: Tensor = torch.ops.armillary.attention_forward(
             q,
             k,
@@ -189,7 +183,8 @@ class SequenceParallel:
 
         tokens: [B, L, ..]; returns [B, S, ..] on every rank. Collective. Differentiable: if every rank
         computes the same from the result, the gradient of a rank's tokens is its part of the result's."""
-        return gather_tokens(self, tokens, dim=dim, seq_len=seq_len)
+        with self._refusals():
+            return gather_tokens(self, tokens, dim=dim, seq_len=seq_len)
 
     def loss(self, logits: Tensor, labels: Tensor, *, reduce: Literal["mean", "sum"] = "mean") -> Tensor:
         """Cross entropy of the whole sequence, the same number on every rank. Collective.
@@ -200,18 +195,18 @@ class SequenceParallel:
         The gradient is that of this rank's tokens, scaled such that the MEAN over ranks of the parameters'
         gradients is the gradient of one device: DDP and FSDP take this mean. With reduce="sum" their sum
         is."""
-        return sharded_cross_entropy(self, logits, labels, reduce=reduce)
+        with self._refusals():
+            return sharded_cross_entropy(self, logits, labels, reduce=reduce)
 
     def __repr__(self) -> str:
         return (
             f"SequenceParallel(rank {self.rank} of {self.world}, strategy={self.strategy!r}, "
-            f"mask={str(self.mask)!r}, "
-            f"layout={self.layout!r}, wire={self.wire!r})"
+            f"mask={str(self.mask)!r}, layout={self.layout!r}, wire={self.wire!r})"
         )
 
     def _problem(self, seq_len: int, mask: Mask) -> Mapping[str, int | str]:
         """The fields of the extension's problem; heads do not matter for the layout."""
-        sizes = {"batch": 1, "heads": 1, "kv_heads": 1, "head_dim": 1, "value_dim": 1, "dtype": "fp32"}
+        sizes: dict[str, int | str] = {"batch": 1, "heads": 1, "kv_heads": 1, "head_dim": 1, "value_dim": 1}
         return {
             "world": self.world,
             "q_len": seq_len,
@@ -219,22 +214,94 @@ class SequenceParallel:
             "mask": mask.text_at(seq_len),
             "layout": self.layout,
             "wire": self.wire,
+            "dtype": "fp32",
             **sizes,
         }
 
+    def _positions_of_ranks(self, seq_len: int, mask: Mask) -> list[Tensor]:
+        """Global positions of the tokens of every rank."""
+        known = self._shards.get((seq_len, mask))
+        if known is None:
+            known = [_positions(runs) for runs in _native.shards(self._problem(seq_len, mask))]
+            _remember(self._shards, (seq_len, mask), known)
+        return known
+
     def _mask_of(
-        self, q: Tensor, mask: str | Mask | None, cu_seqlens: Tensor | None, seq_len: int | None
+        self, q: Tensor, mask: AnyMask | None, cu_seqlens: Tensor | None, seq_len: int | None
     ) -> tuple[str, int]:
         """The text of the mask of a call and the length of its sequence."""
         chosen = self.mask
         if mask is not None:
             chosen = mask if isinstance(mask, Mask) else as_mask(mask)
         if cu_seqlens is not None:
-            chosen = documents_of(cu_seqlens, chosen)
+            chosen = self._packed(cu_seqlens, chosen)
         length = seq_len or chosen.length or q.shape[1] * self.world
         return chosen.text_at(length), length
 
+    def _packed(self, cu_seqlens: Tensor, within: Mask) -> Mask:
+        """Documents within a mask: the same object for the same documents, for layers ask again and again."""
+        if not isinstance(cu_seqlens, Tensor):
+            raise InvalidArgument(f"cu_seqlens: a {type(cu_seqlens).__name__}; a tensor is required")
+        key = (within, tuple(cu_seqlens.flatten().tolist()))
+        known = self._documents.get(key)
+        if known is None:
+            known = documents_of(cu_seqlens, within)
+            _remember(self._documents, key, known)
+        return known
+
+    def _check_tensors(self, **tensors: Tensor) -> None:
+        """Refuses everything that the op could not say anything about on all ranks."""
+        for name, given in tensors.items():
+            if not isinstance(given, Tensor):
+                self._refuse(f"attention: {name} is a {type(given).__name__}; a tensor is required")
+            # By name: importing the class takes seconds, and no other tensor has it.
+            if type(given).__name__ == "DTensor":
+                self._refuse(
+                    f"attention: {name} is a DTensor; the local tensor of this rank is required: "
+                    f"{name}.to_local()"
+                )
+            if given.layout != torch.strided or given.is_nested:
+                self._refuse(
+                    f"attention: {name} is nested, sparse or of another layout; a strided tensor of this "
+                    "rank's tokens is required: packed documents are one sequence with cu_seqlens"
+                )
+            if given.dim() != 4:
+                self._refuse(
+                    f"attention: {name} has {given.dim()} dims; [batch, tokens, heads, dim] is required, or "
+                    "[batch, heads, tokens, dim] with format='BHLD'"
+                )
+            if given.device.type not in ("cpu", "meta"):
+                self._refuse(
+                    f"attention: {name} is on {given.device}; a tensor on the CPU is required, for there are "
+                    f"no kernels for other devices yet: {name}.cpu()"
+                )
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """Refusals inside it reach all ranks."""
+        try:
+            yield
+        except InvalidArgument as refused:
+            self._refuse(str(refused))
+
     def _refuse(self, text: str) -> NoReturn:
-        """Raises `InvalidArgument` here, and `CommError` with this text on all other ranks."""
-        _native.refuse(self.group_name, self.timeout_s, text)
-        raise InvalidArgument(text)
+        """Raises `InvalidArgument` here, and `CommError` with this text on ranks that make another call."""
+        with suppress(Error):  # that of the refusal, or one that says why the others cannot be told
+            _native.refuse(self.group_name, min(self.timeout_s, _REFUSAL_S), text)
+        raise InvalidArgument(text) from None
+
+
+def _positions(runs: list[tuple[int, int, int, int]]) -> Tensor:
+    """Positions of strided runs (begin, count, step, width), in order."""
+    parts = [
+        (begin + step * torch.arange(count).unsqueeze(1) + torch.arange(width)).flatten()
+        for begin, count, step, width in runs
+    ]
+    return torch.cat([torch.arange(0), *parts])
+
+
+def _remember(known: dict[Any, Any], key: object, value: object) -> None:
+    """Keeps the last few."""
+    known[key] = value
+    if len(known) > _REMEMBERED:
+        known.pop(next(iter(known)))

@@ -10,6 +10,7 @@
 // stands in one place.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -108,6 +109,15 @@ void backward_kernel(const c10::OperatorHandle& /*op*/, Stack* stack) {
   });
 }
 
+/// Refuses a call here, and on all ranks of its group that are in another.
+[[noreturn]] void refuse(const GroupUse& group, const std::string& text) {
+  on_group(group, [&](comm::Communicator& comm) {
+    comm.abort(text);
+    throw InvalidArgument(text);
+  });
+  throw InvalidArgument(text);  // Not reached.
+}
+
 /// The node of forward in the graph. Inputs: q, k, v; the sinks; the rest of the arguments.
 class ForwardNode : public torch::autograd::Function<ForwardNode> {
  public:
@@ -144,6 +154,7 @@ class ForwardNode : public torch::autograd::Function<ForwardNode> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
+    if (at::GradMode::is_enabled()) refuse_second_derivatives(ctx);
     Stack stack{IValue(grads[0])};
     for (std::size_t i = 0; i < 5; ++i) stack.emplace_back(saved[i]);
     for (std::size_t i = 5; i < 7; ++i) {
@@ -161,9 +172,21 @@ class ForwardNode : public torch::autograd::Function<ForwardNode> {
     results.emplace_back();  // For the rest of the arguments.
     return results;
   }
+
+ private:
+  /// Refused here and not when they are taken: tensors in the strategy's own form have no graph, so
+  /// a part of them could be lost.
+  static void refuse_second_derivatives(AutogradContext* ctx) {
+    with_python_errors([&] {
+      const auto& call = ctx->saved_data["call"].toTupleRef().elements();
+      refuse({.name = call[0].toStringRef()},
+             "attention: a graph of the gradient was asked for (create_graph=True); only first "
+             "derivatives exist: call backward without it");
+    });
+  }
 };
 
-/// The node of backward: it exists to refuse second derivatives.
+/// The node of backward, for callers of that op: it exists to refuse second derivatives.
 class BackwardNode : public torch::autograd::Function<BackwardNode> {
  public:
   static variable_list forward(AutogradContext* ctx, at::TensorList tensors,
@@ -221,15 +244,11 @@ void forward_autocast(const c10::OperatorHandle& op, Stack* stack) {
     const at::Tensor& given = (stack->end() - kCallArguments - kInputs + i)->toTensor();
     if (given.scalar_type() == wanted) continue;
     with_python_errors([&] {
-      on_group(call.group, [&](comm::Communicator& comm) {
-        const std::string text = fmt::format(
-            "attention: {} is {} in a region of autocast to {}; {} is required, or a region with "
-            "enabled=False around attention",
-            "qkv"[i], at::toString(given.scalar_type()), at::toString(wanted),
-            at::toString(wanted));
-        comm.abort(text);
-        throw InvalidArgument(text);
-      });
+      refuse(call.group,
+             fmt::format("attention: {} is {} in a region of autocast to {}; {} is required, or a "
+                         "region with enabled=False around attention",
+                         "qkv"[i], at::toString(given.scalar_type()), at::toString(wanted),
+                         at::toString(wanted)));
     });
   }
   const c10::impl::ExcludeDispatchKeyGuard below(c10::autocast_dispatch_keyset);

@@ -12,6 +12,9 @@ void bind_comm(py::module_& module) {
   module.def("leave_group", &leave_group, py::arg("group"),
              py::call_guard<py::gil_scoped_release>());
   module.def(
+      "world_of", [](const std::string& group) { return size_of_group(group).world; },
+      py::arg("group"));
+  module.def(
       "refuse",
       [](const std::string& group, double timeout_s, const std::string& text) {
         on_group({.name = group, .timeout_s = timeout_s}, [&](comm::Communicator& comm) {

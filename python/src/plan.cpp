@@ -52,14 +52,17 @@ py::list diagnostics_of(const std::vector<plan::Diagnostic>& found) {
   return list;
 }
 
-/// Positions of the queries, or of the keys, that a rank owns, in its order.
-std::vector<std::int64_t> positions(const plan::Problem& problem, int rank, bool of_keys) {
-  if (rank < 0 || rank >= problem.world) {
-    fail<InvalidArgument>("positions: rank {} of world {}; a rank in [0, world) is required", rank,
-                          problem.world);
+/// The tokens of every rank, in its order, as runs (begin, count, step, width).
+py::list shards(const plan::Problem& problem) {
+  py::list ranks;
+  for (const plan::Runs& runs : plan::shards(problem.layout, problem.mask, problem.world).q) {
+    py::list list;
+    for (const plan::Run& run : runs) {
+      list.append(py::make_tuple(run.begin, run.count, run.step, run.width));
+    }
+    ranks.append(list);
   }
-  const plan::Shards shards = plan::shards(problem.layout, problem.mask, problem.world);
-  return plan::positions((of_keys ? shards.kv : shards.q)[rank]);
+  return ranks;
 }
 
 plan::Problem make_problem(const py::dict& given) {
@@ -171,11 +174,8 @@ void bind_plan(py::module_& module) {
   bind_mask(module);
   bind_plans(module);
   module.def(
-      "positions",
-      [](const py::dict& problem, int rank, bool of_keys) {
-        return positions(make_problem(problem), rank, of_keys);
-      },
-      py::arg("problem"), py::arg("rank"), py::arg("of_keys"));
+      "shards", [](const py::dict& problem) { return shards(make_problem(problem)); },
+      py::arg("problem"));
   module.def(
       "check_strategy",
       [](const py::dict& problem, const std::string& strategy) {

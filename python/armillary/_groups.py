@@ -1,0 +1,46 @@
+"""Process groups: from all that names one to the one that is meant."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from armillary.errors import InvalidArgument
+
+Group = dist.ProcessGroup | DeviceMesh | None
+
+
+def process_group(group: object) -> dist.ProcessGroup | None:
+    """The process group that is meant; None for a group of one rank.
+
+    Raises `InvalidArgument` for anything that is no group, for a mesh of several axes, and where this rank
+    is not in it."""
+    if isinstance(group, DeviceMesh):
+        return _of_mesh(group)
+    if group is None:
+        return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise InvalidArgument(
+            "SequenceParallel: this rank is not in the group; a group that holds it is required"
+        )
+    if not isinstance(group, dist.ProcessGroup):
+        raise InvalidArgument(
+            f"SequenceParallel: group is a {type(group).__name__}; a ProcessGroup, a DeviceMesh of one axis "
+            "or None is required"
+        )
+    return group
+
+
+def _of_mesh(mesh: DeviceMesh) -> dist.ProcessGroup:
+    if mesh.ndim != 1:
+        axes = mesh.mesh_dim_names or ()
+        one = axes[-1] if axes else "cp"
+        raise InvalidArgument(
+            f"SequenceParallel: a mesh of {mesh.ndim} axes {tuple(axes)}; one axis is required, such as "
+            f'mesh["{one}"]'
+        )
+    if mesh.get_coordinate() is None:
+        raise InvalidArgument(
+            "SequenceParallel: this rank is not in the mesh; a mesh that holds it is required"
+        )
+    return mesh.get_group()

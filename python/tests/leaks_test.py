@@ -1,0 +1,104 @@
+"""Many calls leave nothing behind; forks and threads are told apart."""
+
+import os
+import random
+
+import ranks
+import torch
+import torch.distributed as dist
+
+import armillary
+from armillary import masks
+
+CALLS = 200
+
+
+def random_call(random_numbers):
+    """One call of attention with options drawn at random, forward and mostly backward, sometimes refused."""
+    draw = random_numbers.choice
+    tokens = draw((4, 8, 13))
+    mask = draw((masks.full(), masks.causal(), masks.window(3), masks.documents([tokens, tokens])))
+    sp = armillary.SequenceParallel(
+        strategy=draw(("ring", "ulysses", "allgather", "auto:traffic", "tokenring")),
+        layout=draw(("contiguous", "zigzag", "striped")),
+        mask=mask,
+    )
+    dtype = draw((torch.float32, torch.bfloat16))
+    wrong = tokens + (random_numbers.random() < 0.05)
+    shapes = [(1, tokens, 4, 8), (1, wrong, 2, 8), (1, wrong, 2, 8)]
+    q, k, v = (torch.ones(shape, dtype=dtype).requires_grad_() for shape in shapes)
+    features = draw(({}, {"softcap": 3.0}, {"dropout": 0.2, "dropout_seed": 1}, {"sinks": torch.zeros(4)}))
+    try:
+        out = sp.attention(q, k, v, seq_len=2 * tokens, **features)
+        if random_numbers.random() < 0.7:
+            out.sum().backward()
+        if random_numbers.random() < 0.2:
+            sp.unshard(out.detach())
+    except armillary.Error:
+        dist.barrier()
+
+
+def usage():
+    """Resident pages, open files and threads of this process."""
+    with open("/proc/self/statm") as statm:
+        resident = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resident, len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+
+def random_calls(rank, world):
+    random_numbers = random.Random(8)  # the same on all ranks
+    for _ in range(CALLS):
+        random_call(random_numbers)
+    armillary.SequenceParallel().attention(*(torch.ones(1, 4, 4, 8) for _ in range(3)))
+    before = usage()
+    for _ in range(CALLS):
+        random_call(random_numbers)
+    armillary.SequenceParallel().attention(*(torch.ones(1, 4, 4, 8) for _ in range(3)))
+    return before, usage()
+
+
+def test_200_random_calls_leave_nothing_behind():
+    for before, after in ranks.run(2, random_calls):
+        assert after[0] - before[0] < 4 << 20, f"{before[0]} bytes before, {after[0]} after"
+        assert after[1:] == before[1:], f"files and threads: {before[1:]} before, {after[1:]} after"
+
+
+def attend(sp, value):
+    return sp.attention(*(torch.full((1, 4, 2, 4), float(value)) for _ in range(3)))
+
+
+def a_forked_child(rank, world):
+    """A child of a rank has no group: it attends alone, and its end does not touch the group."""
+    sp = armillary.SequenceParallel()
+    attend(sp, 1)
+    child = os.fork()
+    if child == 0:
+        alone = armillary.SequenceParallel(mask="full")
+        alone.group_name = ""
+        alone.world = 1
+        os._exit(0 if bool((attend(alone, 5) == 5).all()) else 1)
+    _, status = os.waitpid(child, 0)
+    return status, bool((attend(sp, 2) == 2).all())
+
+
+def test_fork():
+    assert ranks.run(2, a_forked_child) == [(0, True), (0, True)]
+
+
+def test_importing_starts_nothing_and_patches_nothing():
+    """In a process of its own: no thread more than those of torch, and torch's functions are its own."""
+    import subprocess
+    import sys
+
+    program = """
+import os, torch, torch.nn.functional as f, torch.distributed, torch.distributed.tensor
+import torch.nn.attention.flex_attention
+names = {m: dict(vars(m)) for m in (torch, f, torch.Tensor, torch.distributed, torch.nn.Module)}
+threads = len(os.listdir('/proc/self/task'))
+import armillary
+assert len(os.listdir('/proc/self/task')) == threads
+for module, before in names.items():
+    for name, value in before.items():
+        assert vars(module)[name] is value, (module, name)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

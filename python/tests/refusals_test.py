@@ -1,0 +1,250 @@
+"""Bad input: a documented exception on every rank, before data moves, and a group that works afterwards."""
+
+import os
+import time
+
+import numpy
+import pytest
+import ranks
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+
+import armillary
+from armillary import masks
+
+TOKENS = 8
+
+
+def qkv(tokens=TOKENS, dtype=torch.float32, heads=2, dim=4):
+    return [torch.ones(1, tokens, heads, dim, dtype=dtype) for _ in range(3)]
+
+
+def attend(*replaced, **options):
+    """A call of attention with some of q, k, v replaced."""
+
+    def call(sp, rank):
+        made = qkv()
+        for at, value in enumerate(replaced):
+            if value is not None:
+                made[at] = value() if callable(value) else value
+        return sp.attention(*made, **options)
+
+    return call
+
+
+def on_rank(bad_rank, bad, good=None):
+    """A call that is bad on one rank alone."""
+    good = good or attend()
+    return lambda sp, rank: (bad if rank == bad_rank else good)(sp, rank)
+
+
+def twice_sharded(sp, rank):
+    ids = torch.arange(2 * TOKENS).reshape(1, -1)
+    return sp.shard(input_ids=sp.shard(input_ids=ids)["input_ids"])
+
+
+def labels(ids, shifted):
+    return lambda sp, rank: sp.shard(input_ids=ids, labels=ids.roll(-1, 1) if shifted else ids[:, 1:])
+
+
+def a_dtensor():
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    return DTensor.from_local(qkv()[0], mesh)
+
+
+def autocast(sp, rank):
+    with torch.autocast("cpu", torch.bfloat16):
+        return sp.attention(*qkv())
+
+
+def twice_differentiated(sp, rank):
+    q, k, v = (x.requires_grad_() for x in qkv())
+    (gradient,) = torch.autograd.grad(sp.attention(q, k, v).sum(), q, create_graph=True)
+    gradient.sum().backward()
+
+
+def loss(rows, label):
+    def call(sp, rank):
+        return sp.loss(torch.zeros(1, rows, 5), torch.full((1, 4), label))
+
+    return call
+
+
+IDS = torch.arange(2 * TOKENS).reshape(1, -1)
+# name: (the call, part of the text on a rank that was given a wrong value)
+BAD = {
+    "integers": (attend(lambda: qkv(dtype=torch.int64)[0]), "k is Float on cpu, q is Long"),
+    "integers everywhere": (attend(*qkv(dtype=torch.int64)), "fp64, fp32, bf16 or fp16 is required"),
+    "integers on a rank": (on_rank(1, attend(*qkv(dtype=torch.int64))), "q is Long"),
+    "dtypes that differ": (on_rank(1, attend(*qkv(dtype=torch.float64))), "fp"),
+    "numpy": (on_rank(0, attend(numpy.ones((1, 8, 2, 4)))), "q is a ndarray; a tensor is required"),
+    "three dims": (attend(lambda: qkv()[0][0]), "q has 3 dims; [batch, tokens, heads, dim] is required"),
+    "heads": (attend(None, *qkv(heads=3)[:2]), "heads"),
+    "head dims": (attend(None, *qkv(dim=5)[:2]), "dims must agree"),
+    "tokens of a rank": (
+        on_rank(1, attend(*qkv(tokens=7), seq_len=16)),
+        "k has 7 tokens on rank 1 of 2; layout zigzag gives it 8",
+    ),
+    "nested": (on_rank(0, attend(lambda: torch.nested.nested_tensor([torch.ones(2, 3)]))), "q is nested"),
+    "sparse": (attend(lambda: qkv()[0].to_sparse()), "a strided tensor"),
+    "a DTensor": (attend(a_dtensor), "q is a DTensor; the local tensor of this rank is required"),
+    "a mask of the wrong kind": (on_rank(1, attend(mask=3)), "mask: a int is given; a text such as"),
+    "an unknown mask": (attend(mask="causl"), "causl"),
+    "documents of another sum": (attend(mask=masks.documents([3, 4])), "tokens"),
+    "a dense mask of another length": (attend(mask=torch.ones(15, 15).tril() > 0), "gives it 7"),
+    "a format": (attend(format="BLDH"), "format is 'BLDH'; BLHD or BHLD is required"),
+    "dropout without a seed": (on_rank(0, attend(dropout=0.5)), "a number for every layer is required"),
+    "dropout of one": (attend(dropout=1.5, dropout_seed=1), "dropout"),
+    "a scale that is no number": (attend(scale=float("nan")), "scale"),
+    "a softcap below 0": (attend(softcap=-1.0), "softcap"),
+    "sinks": (attend(sinks=torch.zeros(3)), "one logit per query head, [2]"),
+    "slopes": (attend(alibi_slopes=torch.zeros(2, dtype=torch.float64)), "slopes"),
+    "cu_seqlens": (on_rank(0, attend(cu_seqlens=torch.tensor([1, 16]))), "0 and then ascending ends"),
+    "cu_seqlens of floats": (attend(cu_seqlens=torch.tensor([0.0, 16.0])), "int32 or int64"),
+    "scales that differ": (lambda sp, rank: attend(scale=1.0 + rank)(sp, rank), "scale"),
+    "masks that differ": (
+        lambda sp, rank: attend(mask=["causal", "full"][rank])(sp, rank),
+        "mask",
+    ),
+    "autocast": (autocast, "q is Float in a region of autocast to BFloat16"),
+    "autocast on a rank": (on_rank(1, autocast), "q is Float in a region of autocast"),
+    "second derivatives": (twice_differentiated, "a graph of the gradient was asked for"),
+    "sharded twice": (twice_sharded, "input_ids is sharded already"),
+    "sharded twice on a rank": (on_rank(0, twice_sharded), "input_ids is sharded already"),
+    "labels that are shifted": (labels(IDS, True), "labels are shifted already"),
+    "labels of another length": (labels(IDS, False), "labels has 15 tokens, input_ids 16"),
+    "ragged": (
+        lambda sp, rank: sp.shard(input_ids=IDS[:, :13]),
+        "13 tokens on 2 ranks with layout zigzag are shards of 6 to 7; equal shards, such as of 16 tokens",
+    ),
+    "no tensor": (lambda sp, rank: sp.shard(input_ids=[1, 2]), "input_ids is a list; a tensor is required"),
+    "a loss without labels": (on_rank(1, loss(3, 0), loss(4, 0)), "logits of each label"),
+    "a label out of range": (on_rank(1, loss(4, 7), loss(4, 0)), "labels in [0, 5) or -100 are required"),
+    "tokens to unshard": (
+        on_rank(1, lambda sp, rank: sp.unshard(torch.ones(1, 5), seq_len=16)),
+        "5 tokens on rank 1; layout zigzag gives it 8 of 16",
+    ),
+    "sizes that differ": (
+        lambda sp, rank: sp.unshard(torch.ones(1, 8, 2 + rank)),
+        "another dtype or other sizes beside the tokens",
+    ),
+}
+
+
+def outcomes(rank, world):
+    sp = armillary.SequenceParallel(timeout_s=20)
+    found = {}
+    for name, (call, _) in BAD.items():
+        begin = time.monotonic()
+        try:
+            call(sp, rank)
+            found[name] = ("nothing", "", 0.0)
+        except Exception as error:  # noqa: BLE001, any may come
+            found[name] = (type(error).__module__ + "." + type(error).__name__, str(error), 0.0)
+        found[name] = (*found[name][:2], time.monotonic() - begin)
+        dist.barrier()
+    whole = sp.attention(*qkv())
+    found["afterwards"] = bool((whole == 1).all())
+    return found
+
+
+@pytest.fixture(scope="module")
+def found():
+    return ranks.run(2, outcomes)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_refused_on_every_rank(found, name):
+    kinds = [of_rank[name][0] for of_rank in found]
+    texts = [of_rank[name][1] for of_rank in found]
+    allowed = {"armillary.errors.InvalidArgument", "armillary.errors.CommError"}
+    assert set(kinds) <= allowed and "armillary.errors.InvalidArgument" in kinds, found
+    assert any(BAD[name][1] in text for text in texts), texts
+    assert all("\n" not in text for text in texts), texts
+    assert max(of_rank[name][2] for of_rank in found) < 8
+
+
+def test_the_group_works_afterwards(found):
+    assert all(of_rank["afterwards"] for of_rank in found)
+
+
+def gone(rank, world):
+    """Rank 1 ends while rank 0 attends; then rank 0 destroys the group."""
+    sp = armillary.SequenceParallel(timeout_s=20)
+    sp.attention(*qkv())
+    if rank == 1:
+        os._exit(1)
+    texts = []
+    for _ in range(2):
+        begin = time.monotonic()
+        try:
+            armillary.SequenceParallel(timeout_s=3).attention(*qkv())
+        except armillary.CommError as error:
+            texts.append((str(error), time.monotonic() - begin))
+    return texts
+
+
+def test_a_dead_peer():
+    with pytest.raises(AssertionError, match="rank 1 ended without an answer"):
+        ranks.run(2, gone)
+    ((first, seconds), (_, again)) = ranks.LAST_RESULTS[0]
+    assert "rank 1" in first and seconds < 5 and again < 5
+
+
+def destroyed(rank, world):
+    sp = armillary.SequenceParallel()
+    sp.attention(*qkv())
+    dist.destroy_process_group()
+    try:
+        sp.attention(*qkv())
+    except armillary.InvalidArgument as error:
+        return str(error)
+
+
+def test_a_group_that_was_destroyed():
+    for text in ranks.run(2, destroyed):
+        assert "no process group is named" in text
+
+
+def meshes(rank, world):
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "cp"))
+    texts = []
+    for group in (mesh, 5, dist.GroupMember.NON_GROUP_MEMBER):
+        try:
+            armillary.SequenceParallel(group)
+        except armillary.InvalidArgument as error:
+            texts.append(str(error))
+    return texts
+
+
+def test_groups():
+    for of_mesh, of_number, of_none in ranks.run(2, meshes):
+        assert "a mesh of 2 axes ('dp', 'cp'); one axis is required, such as mesh[\"cp\"]" in of_mesh
+        assert "group is a int; a ProcessGroup" in of_number
+        assert "this rank is not in the group" in of_none
+
+
+def test_settings():
+    for wrong, text in {
+        "strategy": "rng",
+        "layout": "zigzg",
+        "wire": "outputs",
+        "mask": "causl",
+    }.items():
+        with pytest.raises(armillary.InvalidArgument, match=text):
+            armillary.SequenceParallel(**{wrong: text})
+    with pytest.raises(armillary.InvalidArgument, match="timeout_s is 0"):
+        armillary.SequenceParallel(timeout_s=0)
+
+
+def test_tensors_of_a_gpu_are_refused():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        on_gpu = [torch.empty(1, TOKENS, 2, 4, device="cuda") for _ in range(3)]
+        with pytest.raises(
+            armillary.InvalidArgument, match="q is on cuda:0; a tensor on the CPU is required"
+        ):
+            armillary.SequenceParallel().attention(*on_gpu)
