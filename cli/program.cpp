@@ -24,8 +24,8 @@ namespace {
 /// Writes an error as one line and returns the exit code. Control characters of the user's text
 /// become blanks. The text of a failed run ends at its first line: libtorch adds stack frames
 /// below.
-int complain(int code, std::string_view message) {
-  std::string line(code == kFailed ? message.substr(0, message.find('\n')) : message);
+int complain(int code, std::string_view text) {
+  std::string line(code == kFailed ? text.substr(0, text.find('\n')) : text);
   for (char& c : line) {
     if (static_cast<unsigned char>(c) < ' ') c = ' ';
   }
@@ -34,9 +34,9 @@ int complain(int code, std::string_view message) {
 }
 
 /// The flag that was most likely meant by an argument that CLI11 does not know, which is the last
-/// word of its message.
-std::string nearest_flag(const CLI::App& app, const std::string& message) {
-  const std::string given = message.substr(message.rfind(' ') + 1);
+/// word of its text.
+std::string nearest_flag(const CLI::App& app, const std::string& text) {
+  const std::string given = text.substr(text.rfind(' ') + 1);
   std::vector<std::string> flags;
   for (const CLI::App* verb : app.get_subcommands()) {
     for (const CLI::Option* option : verb->get_options()) flags.push_back(option->get_name());

@@ -129,7 +129,7 @@ nlohmann::ordered_json result_line(const plan::Plan& plan,
   line["diagnostics"] = nlohmann::json::array();
   for (const plan::Diagnostic& d : diagnostics) {
     line["diagnostics"].push_back(
-        {{"rank", d.rank}, {"op", d.op}, {"rule", d.rule}, {"message", d.message}});
+        {{"rank", d.rank}, {"op", d.op}, {"rule", d.rule}, {"text", d.text}});
   }
   return line;
 }
@@ -160,7 +160,7 @@ void print(const plan::Plan& plan, const std::vector<plan::Diagnostic>& diagnost
   fmt::print("{}", plan::to_string(plan, &diagnostics[0]));
   for (const plan::Diagnostic& d : diagnostics) {
     fmt::print("{} {}: rank {} op {}: {}: {}\n", plan.strategy, to_string(plan.pass), d.rank, d.op,
-               d.rule, d.message);
+               d.rule, d.text);
   }
 }
 

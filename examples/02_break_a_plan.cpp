@@ -28,6 +28,6 @@ int main() {
   const std::vector<Diagnostic> found = verify(plan);
   if (found.empty()) return 1;
   fmt::print("{}rule `{}` is broken: {}\n", to_string(plan, &found[0]), found[0].rule,
-             found[0].message);
+             found[0].text);
   return 0;
 }

@@ -19,8 +19,8 @@ namespace {
 using testing::ElementsAre;
 using testing::ThrowsMessage;
 
-void expect_error(const std::function<void()>& read, const std::string& message) {
-  EXPECT_THAT(read, ThrowsMessage<InvalidArgument>(message));
+void expect_error(const std::function<void()>& read, const std::string& error) {
+  EXPECT_THAT(read, ThrowsMessage<InvalidArgument>(error));
 }
 
 TEST(Split, KeepsEmptyParts) {

@@ -22,11 +22,10 @@ Problem legal_problem() {
           .layout = {.kind = Layout::Kind::Zigzag}};
 }
 
-void expect_change_refused(const std::function<void(Problem&)>& change,
-                           const std::string& message) {
+void expect_change_refused(const std::function<void(Problem&)>& change, const std::string& error) {
   Problem problem = legal_problem();
   change(problem);
-  EXPECT_THAT([&] { validate(problem); }, ThrowsMessage<InvalidArgument>(message));
+  EXPECT_THAT([&] { validate(problem); }, ThrowsMessage<InvalidArgument>(error));
 }
 
 TEST(Problem, SizesAreAtLeastOne) {

@@ -75,19 +75,19 @@ TEST(ParseStrategy, RefusesWhatItDoesNotUnderstand) {
        "strategy usp: inner: 'rings' is not known; ulysses or ring is required; nearest is 'ring'"},
       {"auto", "strategy: auto needs the key 'traffic'; write auto:traffic"},
       {"auto:traffic=2", "strategy auto: traffic=2 given; it takes no value"}};
-  for (const auto& [text, message] : cases) {
-    EXPECT_THAT([&text = text] { parse_strategy(text); }, ThrowsMessage<InvalidArgument>(message))
+  for (const auto& [text, error] : cases) {
+    EXPECT_THAT([&text = text] { parse_strategy(text); }, ThrowsMessage<InvalidArgument>(error))
         << text;
   }
 }
 
 void expect_strategy_refused(const Problem& problem, const std::string& strategy,
-                             const std::string& message) {
+                             const std::string& error) {
   EXPECT_THAT([&] { Planner(problem, parse_strategy(strategy)); },
-              ThrowsMessage<InvalidArgument>(message))
+              ThrowsMessage<InvalidArgument>(error))
       << strategy;
   EXPECT_THAT([&] { make_plan(problem, parse_strategy(strategy), Pass::Forward); },
-              ThrowsMessage<InvalidArgument>(message))
+              ThrowsMessage<InvalidArgument>(error))
       << strategy;
 }
 

@@ -242,8 +242,8 @@ std::string trimmed(std::string line) {
 
 /// The mark of a diagnostic, with the rank if it has one.
 std::string arrow(const Diagnostic& at) {
-  if (at.rank < 0) return fmt::format("   <-- HERE {}", at.message);
-  return fmt::format("   <-- HERE rank {}: {}", at.rank, at.message);
+  if (at.rank < 0) return fmt::format("   <-- HERE {}", at.text);
+  return fmt::format("   <-- HERE rank {}: {}", at.rank, at.text);
 }
 
 /// Line `index` of a row, padded to the widths of the columns.

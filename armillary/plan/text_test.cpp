@@ -33,15 +33,14 @@ TEST(Text, ShowsStepsAsRowsAndRanksAsColumns) {
 TEST(Text, MarksTheOpOfADiagnostic) {
   const Plan plan = plan_of("ring", "full", Pass::Forward, 2);
   const int last = static_cast<int>(plan.ranks[1].ops.size()) - 1;
-  const Diagnostic at{
-      .rank = 1, .op = last, .rule = "complete", .message = "key block 1 is missing"};
+  const Diagnostic at{.rank = 1, .op = last, .rule = "complete", .text = "key block 1 is missing"};
   EXPECT_THAT(to_string(plan, &at),
               EndsWith("finish(out1)   <-- HERE rank 1: key block 1 is missing\n"));
 }
 
 TEST(Text, MarksTheEndWithoutAnOp) {
   const Plan plan = plan_of("ring", "full", Pass::Forward, 1);
-  Diagnostic at{.rank = 0, .op = -1, .rule = "complete", .message = "out is missing"};
+  Diagnostic at{.rank = 0, .op = -1, .rule = "complete", .text = "out is missing"};
   EXPECT_THAT(to_string(plan, &at), EndsWith("\nend   <-- HERE rank 0: out is missing\n"));
   at.rank = -1;
   EXPECT_THAT(to_string(plan, &at), EndsWith("\nend   <-- HERE out is missing\n"));
@@ -95,7 +94,7 @@ TEST(Text, FillsLinesToTheirWidth) {
 }
 
 TEST(Text, MarksTheEndForARankThatIsNotThere) {
-  const Diagnostic at{.rank = 7, .op = 0, .rule = "well_formed", .message = "no rank 7"};
+  const Diagnostic at{.rank = 7, .op = 0, .rule = "well_formed", .text = "no rank 7"};
   EXPECT_THAT(to_string(plan_of("ring", "full", Pass::Forward, 2), &at),
               EndsWith("\nend   <-- HERE rank 7: no rank 7\n"));
 }

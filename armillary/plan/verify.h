@@ -48,7 +48,7 @@ struct Diagnostic {
   Rank rank = -1;  ///< -1: the plan as a whole.
   int op = -1;     ///< Index in the rank's ops; -1: no op, for example an output that is missing.
   std::string rule;
-  std::string message;
+  std::string text;
   bool operator==(const Diagnostic&) const = default;
 };
 

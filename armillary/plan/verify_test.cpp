@@ -69,7 +69,7 @@ TEST(VerifySaved, InTheSameOrder) {
   EXPECT_EQ(verify(backward), std::vector<Diagnostic>{}) << "right on its own";
   const std::vector<Diagnostic> found = verify_saved(forward, backward);
   ASSERT_EQ(found.size(), 2u);
-  EXPECT_EQ(found[0].message, "forward saves q{0} heads 0-4 but backward finds k{0} heads 0-2");
+  EXPECT_EQ(found[0].text, "forward saves q{0} heads 0-4 but backward finds k{0} heads 0-2");
 }
 
 TEST(VerifySaved, OfTheSameProblem) {

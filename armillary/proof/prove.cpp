@@ -79,7 +79,7 @@ PassProof prove(const plan::Planner& planner, plan::Pass pass) {
   if (!found.empty()) {
     // Strategy and pass, then the place: rank and op; then the rule, and its text.
     proof.wrong = fmt::format("{} {}: rank {} op {}: {}: {}", plan.strategy, to_string(pass),
-                              found[0].rank, found[0].op, found[0].rule, found[0].message);
+                              found[0].rank, found[0].op, found[0].rule, found[0].text);
   }
   return proof;
 }

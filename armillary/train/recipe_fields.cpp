@@ -88,7 +88,7 @@ std::vector<Field> fields_of_model(Recipe& r, const Range& size) {
       {"model", "name", &r.model.name, "which; the other keys of this section are its own",
        model_names()},
       {"model", "dim", &r.model.dim, "width of the residual stream", size},
-      {"model", "n_layers", &r.model.n_layers, "transformer blocks", between(1, kMaxLayers)},
+      {"model", "n_layers", &r.model.n_layers, "transformer layers", between(1, kMaxLayers)},
       {"model", "n_heads", &r.model.n_heads, "query heads; must divide dim", size},
       {"model", "n_kv_heads", &r.model.n_kv_heads, "KV heads (GQA); 0: n_heads", size_or_default},
       {"model", "hidden_dim", &r.model.hidden_dim, hidden_about, size_or_default},

@@ -68,7 +68,7 @@ class Diagnostic:
     rank: int
     op: int
     rule: str
-    message: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Proof:
     def __str__(self) -> str:
         if self:
             return f"{self.strategy}: exact on {self.world} ranks; no deadlock, no hazard, every pair once"
-        return "\n".join(f"rank {d.rank} op {d.op}: {d.rule}: {d.message}" for d in self.diagnostics)
+        return "\n".join(f"rank {d.rank} op {d.op}: {d.rule}: {d.text}" for d in self.diagnostics)
 
 
 def verify(strategy: str = "ring", *, lower: str = "all", **problem: Unpack[ProblemFields]) -> Proof:

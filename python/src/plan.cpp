@@ -24,6 +24,7 @@ std::vector<plan::Plan> make_plans(const plan::Problem& problem, const std::stri
                                    const std::string& lower) {
   const auto lowerings = plan::parse_lowerings(lower);
   std::vector<plan::Pass> wanted;
+  wanted.reserve(passes.size());
   for (const std::string& name : passes) {
     wanted.push_back(name == "forward"    ? plan::Pass::Forward
                      : name == "backward" ? plan::Pass::Backward
@@ -47,8 +48,7 @@ py::list traffic(const plan::Plan& plan) {
 
 py::list diagnostics_of(const std::vector<plan::Diagnostic>& found) {
   py::list list;
-  for (const plan::Diagnostic& d : found)
-    list.append(py::make_tuple(d.rank, d.op, d.rule, d.message));
+  for (const plan::Diagnostic& d : found) list.append(py::make_tuple(d.rank, d.op, d.rule, d.text));
   return list;
 }
 

@@ -24,10 +24,10 @@ class Bench : public testing::Test {
   }
 
   static void expect_bench_refused(const std::string& bench, const std::vector<std::string>& flags,
-                                   const std::string& message) {
+                                   const std::string& error) {
     std::vector<std::string> arguments{"bench", bench};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
-    expect_error(arguments, StartsWith(message));
+    expect_error(arguments, StartsWith(error));
   }
 
   /// The JSON lines of a bench that takes as few turns as it can.

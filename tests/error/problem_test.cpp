@@ -12,7 +12,7 @@ namespace {
 
 struct Refused {
   std::vector<std::string> flags;
-  std::string message;
+  std::string text;
 };
 
 /// Both verbs read the same flags with the same code, so they take turns: starting a program that
@@ -21,7 +21,7 @@ void expect_all_refused(const std::vector<Refused>& table) {
   for (std::size_t row = 0; row < table.size(); ++row) {
     std::vector<std::string> arguments{row % 2 == 0 ? "plan" : "verify"};
     arguments.insert(arguments.end(), table[row].flags.begin(), table[row].flags.end());
-    expect_error(arguments, testing::Eq(table[row].message));
+    expect_error(arguments, testing::Eq(table[row].text));
   }
 }
 

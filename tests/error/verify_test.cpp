@@ -173,7 +173,7 @@ TEST(Verify, JsonOfAWrongPlanSaysWhere) {
     EXPECT_TRUE(diagnostic.at("rank").is_number_integer());
     EXPECT_TRUE(diagnostic.at("op").is_number_integer());
     EXPECT_EQ(rules.count(diagnostic.at("rule").get<std::string>()), 1u) << diagnostic;
-    EXPECT_NE(diagnostic.at("message"), "");
+    EXPECT_NE(diagnostic.at("text"), "");
   }
   EXPECT_EQ(nlohmann::json::parse(objects[1]).at("ok"), true) << "backward was not broken";
 }
@@ -216,19 +216,19 @@ TEST(VerifyError, FilesThatCannotBeRead) {
 
 TEST(VerifyError, FilesWithoutAPlan) {
   const Folder folder;
-  const auto message = [](const std::string& name) {
+  const auto error = [](const std::string& name) {
     return Eq(fmt::format("verify: {} holds no plan; one JSON object per line is required", name));
   };
   for (const std::string text : {"", "\n\n"}) {
     const std::string path = folder.write("plans.jsonl", text);
-    expect_error({"verify", "--file", path}, message(path));
-    expect_error({"verify", "--file", "-"}, message("standard input"), text);
+    expect_error({"verify", "--file", path}, error(path));
+    expect_error({"verify", "--file", "-"}, error("standard input"), text);
   }
 }
 
-void expect_no_plan(const std::string& text, const testing::Matcher<const std::string&>& message) {
-  expect_error({"verify", "--file", "-"},
-               AllOf(StartsWith("verify: standard input, line "), message), text);
+void expect_no_plan(const std::string& text, const testing::Matcher<const std::string&>& error) {
+  expect_error({"verify", "--file", "-"}, AllOf(StartsWith("verify: standard input, line "), error),
+               text);
 }
 
 TEST(VerifyError, TextThatIsNoPlan) {
@@ -249,8 +249,8 @@ TEST(VerifyError, TextThatIsNoPlan) {
 TEST(VerifyError, PlansOfAnotherFormat) {
   const std::string good = plans();
   const auto edited = [&](const std::string& from, const std::string& to,
-                          const std::string& message) {
-    expect_no_plan(replaced(good, from, to), EndsWith(message));
+                          const std::string& error) {
+    expect_no_plan(replaced(good, from, to), EndsWith(error));
   };
   edited("\"format_version\":4", "\"format_version\":1", "format_version is 1; 4 is required");
   edited("\"strategy\"", "\"stratgy\"",

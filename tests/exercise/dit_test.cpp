@@ -1,4 +1,4 @@
-// dit_test.cpp: a model of one's own: a DiT block (arXiv:2212.09748) learns the noise in latents.
+// dit_test.cpp: a model of one's own: a DiT layer (arXiv:2212.09748) learns the noise in latents.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -15,9 +15,9 @@ constexpr std::int64_t kDim = 16;
 constexpr std::int64_t kHeads = 4;
 constexpr double kTime = 0.6;  // of diffusion: sqrt(1 - kTime^2) of the latents is left
 
-class DitBlock : public Model {
+class DitLayer : public Model {
  public:
-  DitBlock() {
+  DitLayer() {
     at::Generator generator = at::detail::createCPUGenerator(1);
     for (const std::int64_t rows : {6, 1, 1, 1, 1, 4, 4, 1}) {
       const at::Tensor start = at::randn({rows * kDim, kDim}, generator, at::kFloat) * 0.2;
@@ -57,7 +57,7 @@ class DitBlock : public Model {
   std::vector<at::Tensor> weights_;  // modulation, q, k, v, o, up, down, out
 };
 
-TEST(Exercise, ADitBlockTrainsTheSameOnAnyRanks) {
+TEST(Exercise, ADitLayerTrainsTheSameOnAnyRanks) {
   std::vector<double> losses[2];
   for (const int world : {1, 3}) {
     Recipe recipe = small_recipe();
@@ -65,7 +65,7 @@ TEST(Exercise, ADitBlockTrainsTheSameOnAnyRanks) {
     recipe.parallelism.mask = "full";
     recipe.optimizer.lr = 0.03;
     comm::run_ranks(world, [&](comm::Communicator& comm) {
-      DitBlock model;
+      DitLayer model;
       train(Mesh(comm, {.cp = world}), model, words(recipe.training.seq_len), recipe,
             {.on_step = [&](const StepMetrics& step) { losses[world / 2].push_back(step.loss); }});
     });

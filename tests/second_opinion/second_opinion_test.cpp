@@ -43,7 +43,7 @@ constexpr unsigned kOneIn = 20;
 constexpr std::array<std::size_t, 9> kEvery{1, 5, 11, 31, 61, 11, 17, 13, 17};
 
 std::string opinion_of(const plan::Diagnostic& d) {
-  return fmt::format("error {} {} {}: {}", d.rank, d.op, d.rule, d.message);
+  return fmt::format("error {} {} {}: {}", d.rank, d.op, d.rule, d.text);
 }
 
 /// Collects plans with verify's verdicts, and compares them with the checker's.

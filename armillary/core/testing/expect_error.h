@@ -10,7 +10,7 @@
 
 namespace armillary {
 
-/// Returns the message of the InvalidArgument that `call` throws, or "no error".
+/// Returns the text of the InvalidArgument that `call` throws, or "no error".
 inline std::string error_of(const std::function<void()>& call) {
   try {
     call();
@@ -20,9 +20,9 @@ inline std::string error_of(const std::function<void()>& call) {
   return "no error";
 }
 
-/// Expects `call` to throw an InvalidArgument with exactly this message.
-inline void expect_error(const std::string& message, const std::function<void()>& call) {
-  EXPECT_EQ(error_of(call), message);
+/// Expects `call` to throw an InvalidArgument with exactly this text.
+inline void expect_error(const std::string& text, const std::function<void()>& call) {
+  EXPECT_EQ(error_of(call), text);
 }
 
 }  // namespace armillary

@@ -16,7 +16,7 @@ namespace armillary::plan {
 
 inline std::ostream& operator<<(std::ostream& out, const Diagnostic& diagnostic) {
   return out << fmt::format("rank {} op {} {}: {}", diagnostic.rank, diagnostic.op, diagnostic.rule,
-                            diagnostic.message);
+                            diagnostic.text);
 }
 
 inline Problem small_problem(int world) {

@@ -51,7 +51,7 @@ TEST(VerifyTwice, NoRowPassesDeltaOnTwoRanks) {
   const std::vector<Diagnostic> found = verify(plan);
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].rule, "twice");
-  EXPECT_EQ(found[0].message, "query block 0 passes delta twice: delta{0} heads 0-4");
+  EXPECT_EQ(found[0].text, "query block 0 passes delta twice: delta{0} heads 0-4");
 }
 
 /// Also rows that see no key, whose delta no op reads.

@@ -16,8 +16,8 @@
 namespace armillary::plan {
 namespace {
 
-void expect_blocks(const Breakage& kind, const std::string& message) {
-  expect_first_forward(kind, {-1, -1, "blocks", message});
+void expect_blocks(const Breakage& kind, const std::string& text) {
+  expect_first_forward(kind, {-1, -1, "blocks", text});
 }
 
 TEST(VerifyBlocks, PartitionTheTokens) {
@@ -65,8 +65,8 @@ TEST(VerifyBlocks, MayListAnIntervalAsOneWideStripe) {
   EXPECT_EQ(verify(plan), std::vector<Diagnostic>{});
 }
 
-void expect_form(const Breakage& kind, Rank rank, int op, const std::string& message) {
-  expect_first_forward(kind, {rank, op, "well_formed", message});
+void expect_form(const Breakage& kind, Rank rank, int op, const std::string& text) {
+  expect_first_forward(kind, {rank, op, "well_formed", text});
 }
 
 TEST(VerifyForm, OneProgramPerRank) {
@@ -177,9 +177,9 @@ Plan narrow_plan(const std::string& strategy, Pass pass) {
 TEST(VerifyForm, OnlySumsThatTravelAreNarrow) {
   expect_first(ring_backward(), [](Plan& p) { tile(p, 0, 10).narrow = true; },
                {0, -1, "well_formed", "tile 10: dk cannot be narrow"});
-  const auto refused = [](int id, const std::string& message) {
+  const auto refused = [](int id, const std::string& text) {
     expect_first(narrow_plan("ring", Pass::Forward), [&](Plan& p) { tile(p, 0, id).narrow = true; },
-                 {0, -1, "well_formed", message});
+                 {0, -1, "well_formed", text});
   };
   refused(0, "tile 0: k cannot be narrow");
   refused(6, "tile 6: lse cannot be narrow");

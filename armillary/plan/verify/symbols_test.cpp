@@ -85,7 +85,7 @@ TEST(VerifyUndefined, AlsoWhereLanesCouldRunAhead) {
   ASSERT_FALSE(found.empty());
   EXPECT_EQ(found[0].rank, 2);
   EXPECT_EQ(found[0].rule, "undefined");
-  EXPECT_EQ(found[0].message, "k{1} heads 0-2 is not there, or not all of it");
+  EXPECT_EQ(found[0].text, "k{1} heads 0-2 is not there, or not all of it");
 }
 
 TEST(VerifyTwice, NoPairIsCountedTwice) {

@@ -47,7 +47,7 @@ void flip(Plan& plan, Tensor tensor) {
 
 std::string first_of(const Plan& plan) {
   const std::vector<Diagnostic> found = verify(plan);
-  return found.empty() ? "exact" : found[0].rule + ": " + found[0].message;
+  return found.empty() ? "exact" : found[0].rule + ": " + found[0].text;
 }
 
 TEST(VerifyWire, ASumTravelsInTheInputDtypeWhereTheProblemAsksForIt) {

@@ -19,7 +19,7 @@ Plan zero_copy_ring(int world) {
 std::string first(const Plan& plan) {
   const std::vector<Diagnostic> found = verify(plan, 1);
   return found.empty() ? "exact"
-                       : fmt::format("{} {} {}", found[0].op, found[0].rule, found[0].message);
+                       : fmt::format("{} {} {}", found[0].op, found[0].rule, found[0].text);
 }
 
 TEST(VerifyZeroCopy, WhatThePassFindsIsExact) {

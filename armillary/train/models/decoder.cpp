@@ -39,8 +39,8 @@ Rotation rotation_at(const at::Tensor& positions_L, std::int64_t head_dim, doubl
 }
 
 /// The output of a layer under a recomputation policy.
-at::Tensor run(Block& layer, Recompute policy, const at::Tensor& x_BLE, const Rotation& rotation,
-               const Attends& attends) {
+at::Tensor run(DecoderLayer& layer, Recompute policy, const at::Tensor& x_BLE,
+               const Rotation& rotation, const Attends& attends) {
   if (policy == Recompute::None) return layer->forward(x_BLE, rotation, attends.attend);
   // The layer as a function of x. It owns all that it uses: backward calls it when the caller's
   // attends and rotation may be gone.
@@ -145,14 +145,14 @@ at::Tensor FeedForwardImpl::forward(const at::Tensor& x_BLE, const RmsNorm& norm
   return ops_->linear_of_gelu(hidden, w2_->weight());
 }
 
-BlockImpl::BlockImpl(const DecoderOptions& options)
+DecoderLayerImpl::DecoderLayerImpl(const DecoderOptions& options)
     : attention_norm_(register_module("attention_norm", RmsNorm(options))),
       ffn_norm_(register_module("ffn_norm", RmsNorm(options))),
       attention_(register_module("attention", Attention(options))),
       feed_forward_(register_module("feed_forward", FeedForward(options))) {}
 
-at::Tensor BlockImpl::forward(const at::Tensor& x_BLE, const Rotation& rotation,
-                              const Attend& attend) {
+at::Tensor DecoderLayerImpl::forward(const at::Tensor& x_BLE, const Rotation& rotation,
+                                     const Attend& attend) {
   const auto h_BLE = x_BLE + attention_->forward(x_BLE, attention_norm_, rotation, attend);
   return h_BLE + feed_forward_->forward(h_BLE, ffn_norm_);
 }
@@ -196,7 +196,8 @@ at::Tensor DecoderImpl::features(const at::Tensor& tokens_BL, const at::Tensor& 
   const Rotation rotation =
       rotation_at(positions_L, options_.dim() / options_.n_heads(), options_.rope_theta());
   at::Tensor x_BLE = tok_embeddings_->forward(tokens_BL).to(options_.dtype());
-  for (Block& layer : layers_) x_BLE = run(layer, options_.recompute(), x_BLE, rotation, attends);
+  for (DecoderLayer& layer : layers_)
+    x_BLE = run(layer, options_.recompute(), x_BLE, rotation, attends);
   return norm_->forward(x_BLE);
 }
 

@@ -98,9 +98,9 @@ class FeedForwardImpl : public torch::nn::Module {
 TORCH_MODULE(FeedForward);
 
 /// One layer: x + attention(norm(x)) = h, then h + feed_forward(norm(h)).
-class BlockImpl : public torch::nn::Module {
+class DecoderLayerImpl : public torch::nn::Module {
  public:
-  explicit BlockImpl(const DecoderOptions& options);
+  explicit DecoderLayerImpl(const DecoderOptions& options);
   /// Gives x_BLE of the next layer. Collective if `attend` is.
   at::Tensor forward(const at::Tensor& x_BLE, const Rotation& rotation, const Attend& attend);
 
@@ -109,7 +109,7 @@ class BlockImpl : public torch::nn::Module {
   Attention attention_;
   FeedForward feed_forward_;
 };
-TORCH_MODULE(Block);
+TORCH_MODULE(DecoderLayer);
 
 /// The whole model on one rank's tokens. Threads: that of the rank; ranks have replicas of their
 /// own.
@@ -143,7 +143,7 @@ class DecoderImpl : public torch::nn::Module {
 
   DecoderOptions options_;
   torch::nn::Embedding tok_embeddings_;
-  std::vector<Block> layers_;
+  std::vector<DecoderLayer> layers_;
   RmsNorm norm_;
   Projection output_{nullptr};  ///< Null if the output is tied to the embedding.
 };
