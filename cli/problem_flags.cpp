@@ -1,4 +1,6 @@
-// Flags of a problem: their help texts, and the conversion from text by the parsers of the library.
+// problem_flags.cpp: flags of a problem: their help texts, and the conversion from text by the
+// parsers of the library. All values are texts until then, so that every bad one is refused in the
+// same words wherever it was given.
 #include "cli/problem_flags.h"
 
 #include <array>

@@ -1,12 +1,13 @@
-"""Checks how comments are written: none, and no sentence of one, begins with "Of", "What", "Where" or "Who",
-and the share of lines that are comments is 8 to 15 % of all sources and 30 to 40 % of all headers.
+"""Checks how comments are written: none, and no sentence of one, begins with "Of", "What", "Where" or "Who";
+a .cpp of more than 100 lines opens with 2 to 12 lines that say what it does and how; and the share of lines that
+are comments is 8 to 15 % of all sources and 30 to 40 % of all headers.
 
     check_comments.py                  the whole tree; exit code 1 if a rule is broken
     check_comments.py --self-test      the checks themselves
     check_comments.py --density PATH.. the shares below each path, file by file, and no verdict
 
 A line is a comment if nothing else stands on it. Headers that are compiled once per instruction set
-(`*-inl.h`) are sources. Tests have to keep the first rule only."""
+(`*-inl.h`) are sources. Tests have no share to keep."""
 
 import pathlib
 import re
@@ -16,6 +17,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOPS = ("armillary", "cli", "python", "tests", "bench", "examples", "tools", "cmake")
 BAD = ("Of", "What", "Where", "Who")
+LONG, OPENING = 100, range(2, 13)
 SOURCES, HEADERS = (0.08, 0.15), (0.30, 0.40)
 MARK = {".h": "//", ".cpp": "//", ".cu": "//", ".py": "#", ".sh": "#", ".cmake": "#", ".txt": "#"}
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"' + r"|'(?:[^'\\]|\\.)'")
@@ -58,6 +60,16 @@ def bad_sentences(path):
         for sentence in re.split(r"(?<=[.?!])\s+", text):
             if sentence.split(" ", 1)[0].rstrip(",?") in BAD:
                 yield number, sentence
+
+
+def opening_lines(path):
+    """The number of comment lines before anything else."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return next((i for i, line in enumerate(lines) if not line.startswith("//")), len(lines))
+
+
+def lacks_opening(path):
+    return path.suffix == ".cpp" and counts(path)[0] > LONG and opening_lines(path) not in OPENING
 
 
 def kind(path):
@@ -112,6 +124,13 @@ def check():
                 file=sys.stderr,
             )
             broken += 1
+        if lacks_opening(path):
+            print(
+                f"{path.relative_to(ROOT)}: {counts(path)[0]} lines, opens with {opening_lines(path)} of comment; "
+                f"{OPENING[0]} to {OPENING[-1]} that say what it does and how are required above {LONG} lines",
+                file=sys.stderr,
+            )
+            broken += 1
     for name, bounds in (("source", SOURCES), ("header", HEADERS)):
         lines, of_comments = shares(tops)[name]
         if not bounds[0] <= of_comments / lines <= bounds[1]:
@@ -131,7 +150,13 @@ def self_test():
         path = pathlib.Path(folder) / "x.h"
         path.write_text(bad, encoding="utf-8")
         found = [sentence for _, sentence in bad_sentences(path)]
+        opened = pathlib.Path(folder) / "x.cpp"
+        lacking = []
+        for opening in (1, 2):
+            opened.write_text("// A line.\n" * opening + "int x;\n" * LONG, encoding="utf-8")
+            lacking.append(lacks_opening(opened))
     assert found == ["Of those the first counts.", "What is it?", "Where?"], found
+    assert lacking == [True, False], lacking
     return 0
 
 

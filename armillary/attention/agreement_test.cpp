@@ -1,4 +1,6 @@
-// All ranks are asked for the same attention and run proved programs, or none runs.
+// agreement_test.cpp: all ranks are asked for the same attention and run proved programs, or none
+// runs. Ranks differ on purpose in options, programs, versions or arrival, and every rank must
+// throw the text that names both sides before a tile has moved.
 #include "armillary/attention/agreement.h"
 
 #include <ATen/ATen.h>

@@ -1,4 +1,6 @@
-// A call that takes K, V and Q one by one sends each as soon as it is fed, and changes no bit.
+// attention_in_progress_test.cpp: a call that takes K, V and Q one by one sends each as soon as it
+// is fed, and changes no bit. A communicator that records the order of messages shows when they
+// leave; calls that are dropped or misused end all ranks.
 #include "armillary/attention/attention_in_progress.h"
 
 #include <ATen/ATen.h>

@@ -1,4 +1,7 @@
 // functional.cpp: forward and backward on an AttentionCall, with tensors in the place of a graph.
+// Forward runs the program of this rank and gives the five tensors that backward needs; backward
+// feeds them to a run of its own. is_own tells which of them are not the caller's own inputs or
+// output.
 #include "armillary/attention/functional.h"
 
 #include <ATen/core/grad_mode.h>

@@ -1,3 +1,6 @@
+// sequence_parallel_attention_test.cpp: the autograd function over thread ranks: gradients against
+// finite differences, errors of bf16 and of narrow wires against one device, strided inputs, and
+// what is refused. Equality of all strategies is tested in tests/equivalence.
 #include "armillary/attention/sequence_parallel_attention.h"
 
 #include <ATen/ATen.h>

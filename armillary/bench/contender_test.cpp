@@ -1,4 +1,6 @@
-// contender_test.cpp: contenders that are shell scripts: they answer, refuse, die and hang.
+// contender_test.cpp: contenders are programs that a benchmark starts and talks to by lines. Here
+// they are shell scripts that answer, refuse, die, hang and never stop writing; each must leave a
+// reason, no process, and the other sides running.
 #include "armillary/bench/contender.h"
 
 #include <fmt/format.h>

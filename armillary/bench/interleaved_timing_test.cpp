@@ -1,3 +1,6 @@
+// interleaved_timing_test.cpp: sides take turns until the time is over. They are functions that
+// return made-up seconds; those that refuse leave, and turns in which a neighbour took a core are
+// left out.
 #include "armillary/bench/interleaved_timing.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,7 @@
+// overlap_rate.cpp: three layers per strategy take turns: the whole one, one that only computes and
+// one that only sends (layer_part.h). Exposed communication is the time of the whole less that of
+// compute. The bytes that have nothing to hide behind are those of steps in which a rank does not
+// attend.
 #include "armillary/bench/overlap_rate.h"
 
 #include <algorithm>

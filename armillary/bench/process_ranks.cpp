@@ -1,3 +1,6 @@
+// process_ranks.cpp: turns of a benchmark over processes. Rank 0 leads: it sends the index of the
+// next side to all ranks, which run it together. A rank without a part in a side sleeps between two
+// looks, so that it takes no core from those that are timed.
 #include "armillary/bench/process_ranks.h"
 
 #include <ATen/Parallel.h>

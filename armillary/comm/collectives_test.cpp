@@ -1,3 +1,6 @@
+// collectives_test.cpp: collectives made of messages, on thread ranks in order and shuffled by a
+// seed: results and their order of summation, sizes that do not divide, and sizes that ranks
+// disagree about.
 #include "armillary/comm/collectives.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,5 @@
-// Messages that cannot be zero copy, and the order of messages that are done while no rank looks.
+// local_pending_test.cpp: messages that cannot be zero copy, and the order of messages that are
+// done while no rank looks. Both ends are thread ranks of one local group.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// pulse_test.cpp: when a wait is over and whom it blames. A Watch gets made-up times and answers of
+// peers: no thread, no clock. Peers compute, sleep, stop, leave, and wait for each other.
 #include "armillary/comm/pulse.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// reduce_test.cpp: sums and maxima of each dtype that collectives have, at any address, and the
+// rounding of half floats against its definition: to the nearest, ties to the even one.
 #include "armillary/comm/reduce.h"
 
 #include <gtest/gtest.h>

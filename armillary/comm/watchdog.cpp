@@ -1,3 +1,7 @@
+// watchdog.cpp: the thread beside a rank that waits. It sleeps until a wait has lasted a part of
+// its timeout, then asks the peers for their progress at intervals and gives the answers to a Watch
+// (pulse.h), which decides whether the timeout has passed. Its text is made while the wait still
+// holds its requests.
 #include "armillary/comm/watchdog.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// small_vector_test.cpp: SmallVector does what std::vector does, on both sides of its capacity:
+// growth, erasure, copies and moves.
 #include "armillary/core/small_vector.h"
 
 #include <gtest/gtest.h>

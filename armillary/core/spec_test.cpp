@@ -1,3 +1,5 @@
+// spec_test.cpp: the parsers of text specifications, such as `name:key=value,..`: what they read,
+// and the exact text of every refusal with its nearest choice.
 #include "armillary/core/spec.h"
 
 #include <fmt/format.h>

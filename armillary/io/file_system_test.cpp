@@ -1,3 +1,5 @@
+// file_system_test.cpp: both file systems: the one of the machine, with refusals that name path and
+// reason, and the one of tests, which undoes at a power cut whatever no sync has covered.
 #include "armillary/io/file_system.h"
 
 #include <gmock/gmock.h>

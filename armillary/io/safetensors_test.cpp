@@ -1,3 +1,6 @@
+// safetensors_test.cpp: safetensors files: every dtype and shape back and forth, the format to the
+// byte, and files that are cut, edited or of another kind, each refused with the tensor or the
+// offset.
 #include "armillary/io/safetensors.h"
 
 #include <gmock/gmock.h>

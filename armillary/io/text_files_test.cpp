@@ -1,3 +1,5 @@
+// text_files_test.cpp: text files and folders of them as training data: which files are read and in
+// which order, and UTF-8 that is checked to the byte.
 #include "armillary/io/text_files.h"
 
 #include <fcntl.h>

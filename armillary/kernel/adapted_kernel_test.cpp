@@ -1,3 +1,6 @@
+// adapted_kernel_test.cpp: kernels with few abilities, made to do what the executor asks for. A
+// made-up kernel has any combination of abilities; results are compared with one softmax, and
+// native calls and roundings are counted.
 #include "armillary/kernel/adapted_kernel.h"
 
 #include <fmt/format.h>

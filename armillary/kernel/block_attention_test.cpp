@@ -1,3 +1,6 @@
+// block_attention_test.cpp: the checks that all kernels share, with a kernel that only counts the
+// calls that pass them, and the small functions beside: Delta of backward and the gradient of
+// sinks.
 #include "armillary/kernel/block_attention.h"
 
 #include <ATen/ATen.h>

@@ -1,4 +1,5 @@
-// Functions of single numbers in each instruction set: exponentials, tanh, rounding.
+// cpu_math_test.cpp: functions of single numbers in each instruction set: exponentials, tanh,
+// rounding. Errors are measured in ulp against long double.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

@@ -1,3 +1,5 @@
+// dropout_test.cpp: the random numbers of dropout: known answers of Random123, equality with ATen's
+// generator, the share that is dropped, and that every part of the key matters.
 #include "armillary/kernel/dropout.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// The choice of an instruction set, and the reasons given for the sets that are not chosen.
+// isa_test.cpp: the choice of an instruction set, and the reasons given for the sets that are not
+// chosen. Processors are made up; only the last tests ask the one at hand.
 #include "armillary/kernel/cpu/isa.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// mask_tiles_test.cpp: the cut of a mask into hidden, visible and mixed tiles. Random masks and
+// runs are compared pair by pair with the mask itself.
 #include "armillary/kernel/mask_tiles.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// merge_test.cpp: merges of partial results against fp64: rows that saw no key, infinities, every
+// dtype of parts, sinks, and views of slots whose other bytes must stay.
 #include "armillary/kernel/merge.h"
 
 #include <ATen/ATen.h>

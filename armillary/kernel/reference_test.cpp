@@ -1,3 +1,6 @@
+// reference_test.cpp: the reference kernel against one softmax that is computed another way,
+// whatever the deal of pairs over calls; odd shapes, rows without keys, large scores, and numbers
+// that are not finite.
 #include "armillary/kernel/reference.h"
 
 #include <ATen/ATen.h>

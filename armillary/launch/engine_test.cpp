@@ -1,4 +1,5 @@
-// engine_test.cpp: the choice of an engine by flags and by placements that are made up.
+// engine_test.cpp: the choice of an engine by flags and by placements that are made up: the
+// launcher decides unless a flag does, and the two may not disagree.
 #include "armillary/launch/engine.h"
 
 #include <gmock/gmock.h>

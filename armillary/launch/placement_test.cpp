@@ -1,4 +1,5 @@
-// placement_test.cpp: placement.h on environments that are given as maps.
+// placement_test.cpp: the place of a process in its run, from environments that are given as maps:
+// variables of each launcher, of two at once, and with numbers that are wrong.
 #include "armillary/launch/placement.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,7 @@
+// run_reports.cpp: the folder that a launcher and the processes of its run share. Reports of
+// endings travel as lines through a named pipe in it: short writes to a pipe are not mixed. The
+// launcher removes the folder; if it was killed, nobody reads the pipe, and the processes remove
+// it.
 #include "armillary/launch/run_reports.h"
 
 #include <fcntl.h>

@@ -1,4 +1,5 @@
-// supervisor_test.cpp: shells as programs, in forks of this process whose output is a file.
+// supervisor_test.cpp: programs started and ended together. They are shells, in forks of this
+// process whose output is a file: they fail, ignore signals, stop themselves and leave children.
 #include "armillary/launch/supervisor.h"
 
 #include <fcntl.h>

@@ -1,3 +1,5 @@
+// blocks_test.cpp: shards cut into blocks where the needs of ranks differ: every block is needed
+// whole or not at all, and no cut is made without need.
 #include "armillary/plan/blocks.h"
 
 #include <fmt/format.h>

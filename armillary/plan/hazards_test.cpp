@@ -1,3 +1,5 @@
+// hazards_test.cpp: the ops that an op waits for within a rank, one test per rule: reads and writes
+// of the same heads and blocks, and tiles that follow each other in a slot.
 #include "armillary/plan/hazards.h"
 
 #include <gtest/gtest.h>

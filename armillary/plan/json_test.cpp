@@ -1,3 +1,5 @@
+// json_test.cpp: the JSON of plans: the documented text, the way back for every strategy, pass,
+// mask and layout, and a refusal with the path of the key for every edit.
 #include "armillary/plan/json.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// layout_test.cpp: layouts: each token has one owner, shards are few runs, causal work is even
+// where the name says so; texts are read as they are printed.
 #include "armillary/plan/layout.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// lower_bound_test.cpp: the least bytes a rank must receive: equal to closed forms where there are
+// some, and never above any assignment of pairs on small problems or any strategy of the registry.
 #include "armillary/plan/lower_bound.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// mask_factories_test.cpp: each named mask shows exactly the pairs of its predicate, counted one by
+// one on small sizes, and refuses sizes that make no sense.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

@@ -1,3 +1,5 @@
+// mask_test.cpp: masks as sets of bands: areas of blocks against a count of pairs, a million
+// documents, and bands that overlap or lie outside.
 #include "armillary/plan/mask.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// mask_text_test.cpp: the text of masks: every form is the factory of its name, printed bands are
+// read back, and what is wrong is refused with the part that is.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,3 +1,5 @@
+// mutate_test.cpp: mutants of plans, the mistakes that proofs must find: each kind changes what its
+// name says and nothing else, and all of a plan are named apart.
 #include "armillary/plan/mutate.h"
 
 #include <gtest/gtest.h>

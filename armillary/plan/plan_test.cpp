@@ -1,3 +1,5 @@
+// plan_test.cpp: sizes of tiles, bytes and costs of small plans worked by hand, and the table of
+// operands of each op.
 #include "armillary/plan/plan.h"
 
 #include <gmock/gmock.h>

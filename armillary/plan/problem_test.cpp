@@ -1,3 +1,5 @@
+// problem_test.cpp: the rules of a problem, each with the exact text of its refusal, and the small
+// functions of heads, sizes and names.
 #include "armillary/plan/problem.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// runs_test.cpp: runs of positions: counts of visible pairs equal enumeration for all small runs
+// and closed forms for trillions of tokens; pieces join where they were cut.
 #include "armillary/plan/runs.h"
 
 #include <gmock/gmock.h>

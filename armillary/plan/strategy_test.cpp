@@ -1,3 +1,5 @@
+// strategy_test.cpp: names and keys of strategies as text, the problems that each refuses with the
+// nearest legal one, and planners: one program per rank, shared by threads.
 #include "armillary/plan/strategy.h"
 
 #include <fmt/format.h>

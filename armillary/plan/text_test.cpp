@@ -1,3 +1,5 @@
+// text_test.cpp: the printed grid of a plan: rows of steps, columns of ranks, long rows wrapped,
+// and the mark of a diagnostic; each picture is compared as a whole.
 #include "armillary/plan/text.h"
 
 #include <gmock/gmock.h>

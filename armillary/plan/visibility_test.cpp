@@ -1,3 +1,5 @@
+// visibility_test.cpp: which blocks see each other, by the mask's tokens, and the ranks that need a
+// block: compared with a count of pairs, and made for 16,384 ranks.
 #include "armillary/plan/visibility.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// digest_test.cpp: digests tell apart all that a proof depends on: each field of a problem and each
+// part of a program is changed in turn.
 #include "armillary/proof/digest.h"
 
 #include <gtest/gtest.h>

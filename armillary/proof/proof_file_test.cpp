@@ -1,3 +1,5 @@
+// proof_file_test.cpp: recorded proofs: what is read is what was proved. Files that are cut,
+// edited, of another version or another problem are refused.
 #include "armillary/proof/proof_file.h"
 
 #include <gmock/gmock.h>

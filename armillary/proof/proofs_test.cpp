@@ -1,3 +1,5 @@
+// proofs_test.cpp: proofs made in the background, once for all who ask: waiting, dropping,
+// forgetting, and exceptions that reach everyone.
 #include "armillary/proof/proofs.h"
 
 #include <gtest/gtest.h>

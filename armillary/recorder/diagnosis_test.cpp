@@ -1,4 +1,5 @@
-// Verdicts and causes of runs that are written down here.
+// diagnosis_test.cpp: verdicts and causes of runs that are written down here as flights of ranks:
+// who is silent, who waits for whom, which error was first.
 #include "armillary/recorder/diagnosis.h"
 
 #include <gmock/gmock.h>

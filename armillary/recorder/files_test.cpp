@@ -1,4 +1,5 @@
-// Files that cannot be made, and files that are none.
+// files_test.cpp: flight files that cannot be made, and files that are none: a full disk, a limit
+// on sizes, other versions, and files cut or half written.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>

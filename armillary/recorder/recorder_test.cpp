@@ -1,4 +1,5 @@
-// The files that a recorder leaves: their values, the ring, and processes that are killed.
+// recorder_test.cpp: the files that a recorder leaves: their values, the ring of the last ops, and
+// processes that are stopped or killed at any moment while another one reads.
 #include "armillary/recorder/recorder.h"
 
 #include <gmock/gmock.h>

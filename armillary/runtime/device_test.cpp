@@ -1,4 +1,5 @@
-// All memory of a run lies on its device, also if that is not the CPU.
+// device_test.cpp: all memory of a run lies on its device, also if that is not the CPU. The device
+// of the tests has shapes without memory, so whatever touches bytes fails.
 #include "armillary/runtime/device.h"
 
 #include <ATen/Functions.h>

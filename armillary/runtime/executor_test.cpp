@@ -1,3 +1,5 @@
+// executor_test.cpp: one rank's program run over thread ranks: bytes equal to the plan's, borrowed
+// slots, the same bits under any timing and in every run, and errors that reach all ranks.
 #include "armillary/runtime/executor.h"
 
 #include <ATen/ATen.h>

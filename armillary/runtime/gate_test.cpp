@@ -1,3 +1,5 @@
+// gate_test.cpp: the gate between a run and the agreement of ranks: no message starts and no run
+// ends before it is open, but the own block is computed meanwhile.
 #include "armillary/runtime/gate.h"
 
 #include <ATen/ATen.h>

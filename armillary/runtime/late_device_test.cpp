@@ -1,3 +1,6 @@
+// late_device_test.cpp: the device of tests whose lanes are threads that run ops late: order,
+// errors, deadlines, and runs that are dropped. Equality of results under it is tested in
+// tests/equivalence.
 #include "armillary/runtime/testing/late_device.h"
 
 #include <ATen/CPUGeneratorImpl.h>

@@ -1,3 +1,6 @@
+// cost.cpp: work of an op in numbers, and the seconds that a device takes for it. Attention has
+// pairs, counted block by block, since pairs of blocks that the mask cuts run at the rate of the
+// causal kernel and others at that of the full one. All other ops have bytes of memory traffic.
 #include "armillary/sim/cost.h"
 
 #include <fmt/format.h>

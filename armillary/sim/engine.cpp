@@ -1,3 +1,6 @@
+// engine.cpp: from a plan and a cluster to a machine that runs. Programs are asked for one by one,
+// by several threads, and kept as lanes of numbers only, so a world of thousands of ranks fits into
+// memory; the machine (machine.h) then runs the events.
 #include "armillary/sim/engine.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// engine_test.cpp: simulated plans: closed forms of a ring, bytes equal to the plan's, times that
+// add up, and programs that hang.
 #include "armillary/sim/engine.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// max_min_test.cpp: rates of flows that share channels max-min fairly, worked by hand, and after
+// every change of a random network equal to a reference.
 #include "armillary/sim/max_min.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// The layers of a model send K and V while they still project V and Q.
+// attend_over_ranks_test.cpp: the layers of a model send K and V while they still project V and Q.
+// Products and messages of one rank are recorded in their order.
 #include "armillary/train/attend_over_ranks.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// estimate_test.cpp: the estimate of a run against closed forms and against a run: traffic, memory
+// within a quarter, flops, and the texts of both.
 #include "armillary/train/estimate.h"
 
 #include <fmt/format.h>

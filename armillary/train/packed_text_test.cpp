@@ -1,3 +1,5 @@
+// packed_text_test.cpp: text as packed sequences: every token once an epoch, labels within
+// documents, and an order that seed and epoch alone decide on every platform.
 #include "armillary/train/packed_text.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// recipe_test.cpp: recipes as files and settings: every key, its range and its refusal with the
+// nearest; a printed recipe is read back as the same.
 #include "armillary/train/recipe.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,5 @@
-// Runs that are stopped, or end badly, and go on: beside the run that was never stopped.
+// resume_test.cpp: runs that are stopped, or end badly, and go on: beside the run that was never
+// stopped, bitwise on the same world and to rounding on another.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

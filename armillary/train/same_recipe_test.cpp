@@ -1,3 +1,5 @@
+// same_recipe_test.cpp: ranks that were started with different recipes: all throw the same text,
+// which names the first key that differs, before the first step.
 #include "armillary/train/same_recipe.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,5 @@
-// trainer_proofs_test.cpp: the proofs of a training run; no program runs without one.
+// trainer_proofs_test.cpp: the proofs of a training run; no program runs without one. A strategy
+// that lacks a send is refused, and each mask is proved once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,3 +1,5 @@
+// trainer_test.cpp: training on thread ranks: every world and strategy against one rank, runs
+// repeated bit for bit, and what ends a run on all ranks.
 #include "armillary/train/trainer.h"
 
 #include <ATen/Parallel.h>

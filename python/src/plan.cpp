@@ -1,4 +1,6 @@
-// plan.cpp: plans, proofs and shards as plain Python values.
+// plan.cpp: plans, proofs and shards as plain Python values. The module gives numbers, texts and
+// tuples only; the classes that users see are made of them in Python (python/armillary/plans.py).
+// Long work runs without Python's lock.
 #include <pybind11/stl.h>
 
 #include <string>

@@ -1,3 +1,5 @@
+// conformance.cpp: the contract of communicator.h as tests: order, lanes, deadlines, failure. Every
+// engine runs them on ranks of its own kind; conformance.h has all that they know of it.
 #include "tests/conformance/conformance.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// on_device.cpp: the conformance tests of messages and collectives whose memory lies on a device.
+// Engines without one leave them out, and say so.
 #include "tests/conformance/on_device.h"
 
 #include <thread>

@@ -1,4 +1,5 @@
-// Messages of many sizes and shapes, and peers that come late or are busy.
+// sizes.cpp: messages of many sizes and shapes, from one byte to more than an int counts, and peers
+// that come late or are busy.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 

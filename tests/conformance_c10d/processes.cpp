@@ -1,3 +1,5 @@
+// processes.cpp: ranks of the conformance suite as processes over c10d. The program starts itself
+// once per rank; results of ranks come back as lines.
 #include "tests/conformance_c10d/processes.h"
 
 #include <arpa/inet.h>

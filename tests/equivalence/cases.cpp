@@ -1,3 +1,5 @@
+// cases.cpp: random problems and calls from a seed: masks, layouts, heads, dtypes, strategies that
+// solve them, features, and the tensors of the whole sequence.
 #include "tests/equivalence/cases.h"
 
 #include <ATen/ATen.h>

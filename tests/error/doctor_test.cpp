@@ -1,4 +1,5 @@
-// `armillary doctor`: its table, its JSON, and sets that are forced.
+// doctor_test.cpp: `armillary doctor` as a user sees it: its table, its JSON, sets that are forced
+// by the environment, and flags that do not exist.
 #include <nlohmann/json.hpp>
 
 #include "tests/error/program.h"

@@ -1,4 +1,5 @@
-// `armillary explain`: bad input, and the texts about runs that were recorded.
+// explain_test.cpp: `armillary explain` as a user sees it: bad input, and the texts about runs that
+// the test has recorded.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

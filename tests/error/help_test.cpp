@@ -1,4 +1,5 @@
-// help_test.cpp: verbs, help texts, and output that cannot be written.
+// help_test.cpp: verbs, help texts and their examples, which must work as printed, and output that
+// cannot be written.
 #include <gtest/gtest.h>
 
 #include <algorithm>

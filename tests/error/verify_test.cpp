@@ -1,4 +1,5 @@
-// verify_test.cpp: files of plans, right, wrong and no plans at all; what `verify` says of them.
+// verify_test.cpp: `armillary verify`: files of plans, right, wrong and no plans at all, and what
+// it says of them as text and JSON.
 #include <gtest/gtest.h>
 
 #include <cstdint>

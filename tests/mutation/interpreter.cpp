@@ -1,3 +1,6 @@
+// interpreter.cpp: a second, slow reading of plans, by which mutants are judged: ops run in any
+// order that the messages allow, on lists of terms in the place of tensors. It shares no code with
+// verify.
 #include "tests/mutation/interpreter.h"
 
 #include <algorithm>

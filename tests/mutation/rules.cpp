@@ -1,3 +1,5 @@
+// rules.cpp: the reasons of rules.h for which a mutant may be as good as its plan, each a function
+// of the plan and the mutation. They are plain loops over ops, written without verify.
 #include "tests/mutation/rules.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Every strategy of the registry over processes: this program starts itself under mpirun.
+// strategies_test.cpp: every strategy of the registry over processes: this program starts itself
+// under mpirun and compares the bits with those of threads.
 #include "tests/processes/strategies.h"
 
 #include <ATen/Functions.h>

@@ -1,4 +1,6 @@
-// The state of MPI in this process: initialised once, finalized at exit unless peers may be gone.
+// process.cpp: the state of MPI in this process. It is initialised once, by this file unless the
+// caller has, with settings of Open MPI made before; it is finalized at exit, unless peers may be
+// gone: MPI_Finalize would wait for them.
 #include "armillary/comm/mpi/process.h"
 
 #include <chrono>

@@ -1,4 +1,6 @@
-// Messages by the place of their memory, and waits for both kinds of them.
+// communicator.cpp: messages by the place of their memory: those of the host go to the host's
+// group, those of the device to NCCL's lanes. A wait for host messages alone is the host group's;
+// any other one looks at both in turn, with one deadline.
 #include "armillary/comm/nccl/communicator.h"
 
 #include <algorithm>

@@ -1,4 +1,6 @@
-// Progress, deadlines and failure of one rank, over the lanes of all its groups.
+// rank.cpp: progress, deadlines and failure of one rank, over the lanes of all its groups. NCCL
+// calls nothing back, so whoever waits makes progress. A failure is told over the host's group,
+// which all ranks listen to, before NCCL's communicators are aborted.
 #include "armillary/comm/nccl/rank.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// power_cut.cpp: a file system that loses power. It counts its calls and keeps, for each that no
+// sync covers yet, the way to undo it; at the chosen call it undoes them, or keeps them and half of
+// a write, and ends the process.
 #include "armillary/io/testing/power_cut.h"
 
 #include <cstdlib>

@@ -1,3 +1,5 @@
+// replay_test.cpp: the replay of a forward program: its messages still pair up and fill what
+// backward needs, no pair is attended, and only what must travel again does.
 #include "armillary/plan/passes/replay.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// traffic_test.cpp: bytes that move under masks that hide much, and the balance of work.
+// traffic_test.cpp: bytes that move under masks that hide much, and the balance of work. Each
+// number is worked by hand from the problem, not read from the program.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

@@ -1,4 +1,5 @@
-// cells_test.cpp: classes of blocks and heads, and the state of their cells.
+// cells_test.cpp: classes of blocks and heads, and the state of their cells: what no view tells
+// apart is one cell, and a cell counts each contribution once.
 #include "armillary/plan/verify/cells.h"
 
 #include <gtest/gtest.h>

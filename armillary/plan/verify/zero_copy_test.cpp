@@ -1,4 +1,5 @@
-// zero_copy_test.cpp: the rule zero_copy: plans whose messages say that they need no copy, but do.
+// zero_copy_test.cpp: the rule zero_copy of proofs: plans whose messages say that they need no
+// copy, but do. Each plan breaks one condition of the rule.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,3 +1,5 @@
+// checkpoint_test.cpp: checkpoints as their readers see them: of any world on any world, and every
+// truncated file and flipped bit named with its tensor.
 #include "armillary/train/checkpoint/checkpoint.h"
 
 #include <gmock/gmock.h>

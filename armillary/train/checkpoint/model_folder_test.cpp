@@ -1,3 +1,5 @@
+// model_folder_test.cpp: model folders as transformers reads them: every bit back from one file or
+// several, names of tensors, and configurations that do not fit the recipe.
 #include "armillary/train/checkpoint/model_folder.h"
 
 #include <gmock/gmock.h>

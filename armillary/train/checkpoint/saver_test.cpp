@@ -1,3 +1,5 @@
+// saver_test.cpp: checkpoints written beside the steps: order, the newest K, and disks that are
+// full, slow or closed to one rank. A file system with a hook makes them so.
 #include "armillary/train/checkpoint/saver.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// write_test.cpp: the write of a checkpoint: each tensor by one rank in even shares, and a power
+// cut at every call of the file system, after which the latest whole one is found.
 #include "armillary/train/checkpoint/write.h"
 
 #include <fcntl.h>

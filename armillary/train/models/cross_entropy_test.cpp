@@ -1,3 +1,5 @@
+// cross_entropy_test.cpp: cross entropy in chunks against PyTorch's, in loss and gradient, with
+// ignored tokens, no tokens, and the memory of one chunk only.
 #include "armillary/train/models/cross_entropy.h"
 
 #include <ATen/Functions.h>

@@ -1,3 +1,5 @@
+// decoder_test.cpp: decoders without ranks: parameters, first loss, positions, bf16, and equality
+// of the fused and the separate ops.
 #include "armillary/train/models/decoder.h"
 
 #include <ATen/Functions.h>

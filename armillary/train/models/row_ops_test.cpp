@@ -1,4 +1,5 @@
-// row_ops_test.cpp: row_ops.h and linear.h against ATen's compositions.
+// row_ops_test.cpp: row_ops.h and linear.h against ATen's compositions, in value and gradients, and
+// what they keep for backward.
 #include "armillary/train/models/row_ops.h"
 
 #include <ATen/Functions.h>

@@ -1,4 +1,6 @@
-// The calls of one rank: they add work to streams and communicators, and look for broken rules.
+// fake_nccl.cpp: the calls of one rank: they add work to streams and communicators, and look for
+// broken rules, such as a communicator that is freed before its end or that an abort leaves out.
+// Tests read the list of them.
 #include "armillary/comm/nccl/testing/fake_nccl.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// The thread that runs the work of all streams: late, in random turns, and in order per stream.
+// fake_streams.cpp: the thread that runs the work of all streams: late, in random turns by a seed,
+// and in order within a stream. An event is done when the work before it in its stream is.
 #include "armillary/comm/nccl/testing/fake_streams.h"
 
 #include <algorithm>
