@@ -1,6 +1,6 @@
 """Checks how comments are written: none, and no sentence of one, begins with "Of", "What", "Where" or "Who";
-a .cpp of more than 100 lines opens with 2 to 12 lines that say what it does and how; and the share of lines that
-are comments is 8 to 15 % of all sources and 30 to 40 % of all headers.
+a .cpp of more than 100 lines opens with 2 to 12 lines that say what it does and how; and the share of lines
+that are comments is 8 to 15 % of all sources and 30 to 40 % of all headers.
 
     check_comments.py                  the whole tree; exit code 1 if a rule is broken
     check_comments.py --self-test      the checks themselves
@@ -126,8 +126,8 @@ def check():
             broken += 1
         if lacks_opening(path):
             print(
-                f"{path.relative_to(ROOT)}: {counts(path)[0]} lines, opens with {opening_lines(path)} of comment; "
-                f"{OPENING[0]} to {OPENING[-1]} that say what it does and how are required above {LONG} lines",
+                f"{path.relative_to(ROOT)}: opens with {opening_lines(path)} lines of comment; above "
+                f"{LONG} lines, {OPENING[0]} to {OPENING[-1]} that say what it does and how are required",
                 file=sys.stderr,
             )
             broken += 1
