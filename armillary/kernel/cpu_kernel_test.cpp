@@ -64,7 +64,7 @@ Deal whole(const Mask& mask, std::int64_t heads, bool all = false) {
 // that is 4096 keys (forward) or queries (backward) if both dims are 256, hardly more for 250 and
 // 256, and less than one query row block of 48 heads.
 TEST_P(CpuKernel, EqualsTheReferenceInFp64) {
-  constexpr std::int64_t kLong = kSanitized ? 901 : 9001;
+  const std::int64_t long_side = samples() ? 901 : 9001;
   struct Case {
     plan::Lengths lengths;
     std::string mask;
@@ -79,9 +79,9 @@ TEST_P(CpuKernel, EqualsTheReferenceInFp64) {
                          {{51, 195}, "causal:align=end", 1, 2, 1, 34, 33},
                          {{1, 300}, "full", 3, 4, 2, 80, 100},
                          {{100, 61}, "full", 1, 48, 1, 256, 256},
-                         {{kLong, 61}, "full", 1, 1, 1, 250, 256},
-                         {{61, kLong}, "full", 1, 1, 1, 256, 256},
-                         {{kLong, kLong}, "window:left=40,right=9", 1, 2, 1, 256, 256}}) {
+                         {{long_side, 61}, "full", 1, 1, 1, 250, 256},
+                         {{61, long_side}, "full", 1, 1, 1, 256, 256},
+                         {{long_side, long_side}, "window:left=40,right=9", 1, 2, 1, 256, 256}}) {
     const Mask mask = plan::parse_mask(text, lengths);
     for (const at::ScalarType dtype : dtypes()) {
       const Sequences x = random_sequences({.batch = batch,
