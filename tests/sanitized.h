@@ -18,4 +18,9 @@ inline bool sanitizer_samples() {
   return kSanitized && !test_all();
 }
 
+/// The same, and for what is slow in any build.
+inline bool samples(bool slow) {
+  return sanitizer_samples() || (slow && !test_all());
+}
+
 }  // namespace armillary

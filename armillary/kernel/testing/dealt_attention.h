@@ -20,7 +20,6 @@
 #include "armillary/kernel/reference.h"
 #include "armillary/kernel/testing/feature_sets.h"
 #include "armillary/kernel/testing/naive_attention.h"
-#include "tests/sanitized.h"
 
 namespace armillary::kernel {
 
@@ -40,11 +39,8 @@ class KernelTest : public testing::TestWithParam<std::string> {
   const Kernel& kernel() const {
     return GetParam() == "reference" ? reference() : cpu_kernel(GetParam());
   }
-  /// Whether a grid is sampled: under a sanitizer, and for the emulated sets, which take ten times
-  /// as long as the instructions that they stand for.
-  static bool samples() {
-    return sanitizer_samples() || (GetParam().starts_with("emulated") && !test_all());
-  }
+  /// An emulated set takes ten times as long as the instructions that it stands for.
+  static bool is_emulated() { return GetParam().starts_with("emulated"); }
   /// dtypes to test. The CPU kernel hands fp64 to the reference, so it is not tested with fp64.
   std::vector<at::ScalarType> dtypes() const {
     if (GetParam() == "reference") return {at::kDouble, at::kFloat};
