@@ -17,6 +17,7 @@ inline constexpr int kBadInput = 2;  ///< InvalidArgument, IoError, flags that d
 void add_plan(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
 void add_simulate(CLI::App& app, int& exit_code);
+void add_validate(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);
 void add_launch(CLI::App& app, int& exit_code);
 

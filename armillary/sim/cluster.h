@@ -49,6 +49,9 @@ struct LinkRule {
   double flow_bytes_per_s = kNoCap;   ///< Largest rate of one flow.
   std::vector<RatePoint> flow_rates;  ///< Largest rate of one flow by bytes; empty: not limited.
   bool half_duplex = false;           ///< Both directions share one capacity.
+  /// Loss by flows that disturb each other, as on PCIe root complexes: n flows share the capacity
+  /// divided by 1 + crowding * (n - 1).
+  double crowding = 0;
   bool operator==(const LinkRule&) const = default;
 };
 

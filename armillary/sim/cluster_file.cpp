@@ -315,6 +315,7 @@ LinkRule read_link(Table table) {
   }
   link.flow_rates = table.points("flow_points", kGiga);
   link.half_duplex = table.flag("half_duplex", false);
+  link.crowding = table.number("crowding", Sign::NotNegative).value_or(0);
   table.refuse_others();
   return link;
 }
@@ -413,6 +414,7 @@ void write_link(const LinkRule& link, std::string& text) {
     text += fmt::format("flow_points = {}\n", points_text(link.flow_rates, kGiga));
   }
   if (link.half_duplex) text += "half_duplex = true\n";
+  if (link.crowding > 0) text += fmt::format("crowding = {}\n", link.crowding);
 }
 
 }  // namespace

@@ -37,14 +37,24 @@ WorkCounter::WorkCounter(const plan::Problem& problem, const plan::Blocks& block
 
 void WorkCounter::add_pairs(const plan::View& q, const plan::View& kv, Work& work) const {
   Seen seen;
+  const auto batch = static_cast<double>(problem_.batch);
+  std::set<int> keys;
   for (const int a : q.blocks) {
+    const double before = seen.full + seen.cut;
     for (const int b : kv.blocks) {
       const Seen pair = seen_pairs(problem_.mask, blocks_.q[a], blocks_.kv[b]);
       seen.full += pair.full;
       seen.cut += pair.cut;
+      if (pair.full + pair.cut > 0) keys.insert(b);
+    }
+    if (seen.full + seen.cut > before) {
+      work.q_sums += batch * q.heads.count() * static_cast<double>(blocks_.q[a].tokens());
     }
   }
-  const double times = static_cast<double>(problem_.batch) * q.heads.count();
+  for (const int b : keys) {
+    work.kv_sums += batch * kv.heads.count() * static_cast<double>(blocks_.kv[b].tokens());
+  }
+  const double times = batch * q.heads.count();
   work.full_pairs = seen.full * times;
   work.cut_pairs = seen.cut * times;
   work.q_tokens = static_cast<double>(counts_.of(plan::Tensor::Q, q.blocks));
@@ -76,9 +86,14 @@ Work WorkCounter::of(const plan::RankProgram& program, const plan::Op& op) const
   if (op.attends()) {
     add_pairs(op.views[plan::AttendOperand::kQ], op.views[plan::AttendOperand::kK], work);
     work.flops = 2 * (d + e) * (work.full_pairs + work.cut_pairs);
+    work.q_sums *= op.init_q || op.kind == plan::OpKind::AttendAll ? 0 : e;
+    work.kv_sums = 0;
   } else if (op.attends_grad()) {
     add_pairs(op.views[plan::AttendGradOperand::kQ], op.views[plan::AttendGradOperand::kK], work);
     work.flops = (6 * d + 4 * e) * (work.full_pairs + work.cut_pairs);
+    const bool begins = op.kind == plan::OpKind::AttendGradAll;
+    work.q_sums *= begins || op.init_q ? 0 : d;
+    work.kv_sums *= begins || op.init_kv ? 0 : d + e;
   } else {
     work.bytes = memory_bytes(program, op);
   }

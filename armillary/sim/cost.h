@@ -20,6 +20,10 @@ struct Work {
   double q_tokens = 0;  ///< Queries and keys of ops that attend.
   double kv_tokens = 0;
   double flops = 0;  ///< 2 (d + e) for each visible pair, backward 6 d + 4 e.
+  /// Elements of accumulators that an op that attends adds to, of queries and keys that it sees
+  /// pairs of: Out, or DQ and DK with DV. None where the op begins the sum.
+  double q_sums = 0;
+  double kv_sums = 0;
   double bytes = 0;  ///< Memory read and written by ops that do not attend; 0 in place.
 };
 

@@ -25,13 +25,21 @@ std::vector<double> capacities(const Topology& topology) {
   return all;
 }
 
+std::vector<double> crowding(const Topology& topology) {
+  std::vector<double> all;
+  for (const Channel& channel : topology.channels()) {
+    all.push_back(topology.cluster().links[channel.rule].crowding);
+  }
+  return all;
+}
+
 }  // namespace
 
 // 1. Setting up.
 
 Machine::Machine(MachineInput input, const std::vector<RankLanes>& lanes)
     : input_(std::move(input)),
-      network_(capacities(input_.topology)),
+      network_(capacities(input_.topology), crowding(input_.topology)),
       orbit_(input_.topology.channels().size()),
       orbit_size_(orbit_.size(), 0),
       ranks_(lanes.size()) {

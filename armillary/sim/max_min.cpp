@@ -15,9 +15,20 @@ constexpr double kSlack = 1e-9;
 
 }  // namespace
 
-FlowNetwork::FlowNetwork(std::vector<double> capacities)
+FlowNetwork::FlowNetwork(const std::vector<double>& capacities, const std::vector<double>& crowding)
     : channels_(capacities.size()), moved_(capacities.size()) {
-  for (std::size_t c = 0; c < capacities.size(); ++c) channels_[c].capacity = capacities[c];
+  for (std::size_t c = 0; c < capacities.size(); ++c) {
+    channels_[c].alone = channels_[c].capacity = capacities[c];
+    if (!crowding.empty()) channels_[c].crowding = crowding[c];
+  }
+}
+
+/// Adds users to a channel, or takes them away, and sets the capacity that is left to them.
+void FlowNetwork::crowd(ChannelState& channel, double users) {
+  if (channel.crowding == 0) return;
+  channel.weight_of_users += users;
+  channel.capacity =
+      channel.alone / (1 + channel.crowding * std::max(0.0, channel.weight_of_users - 1));
 }
 
 bool FlowNetwork::couples(const ChannelState& channel) const {
@@ -48,7 +59,7 @@ int FlowNetwork::start(double now, std::span<const Hop> route, double largest_ra
   flow.largest = largest_rate;
   flow.places.resize(route.size());
   for (const Hop& hop : route) {
-    flow.largest = std::min(flow.largest, channels_[hop.channel].capacity / hop.share);
+    flow.largest = std::min(flow.largest, channels_[hop.channel].alone / hop.share);
   }
   // Its place on every channel.
   for (std::size_t h = 0; h < route.size(); ++h) {
@@ -56,6 +67,7 @@ int FlowNetwork::start(double now, std::span<const Hop> route, double largest_ra
     flow.places[h] = static_cast<int>(channel.users.size());
     channel.users.push_back({id, static_cast<int>(h)});
     channel.demand += flow.largest * route[h].share;
+    crowd(channel, route[h].share);
     if (couples(channel)) note_change(route[h].channel);
   }
   started_.push_back(id);
@@ -76,6 +88,7 @@ void FlowNetwork::release(int id) {
     flows_[last.flow].places[last.hop] = flow.places[h];
     channel.users.pop_back();
     channel.demand = channel.users.empty() ? 0 : channel.demand - flow.largest * hop.share;
+    crowd(channel, -hop.share);
     moved_[hop.channel] += flow.bytes * hop.share;
   }
   ++flow.version;

@@ -27,7 +27,9 @@ struct Hop {
 /// Flows and their rates over time. Times never decrease from call to call.
 class FlowNetwork {
  public:
-  explicit FlowNetwork(std::vector<double> capacities);
+  /// `crowding` is that of each channel (LinkRule), or empty for none.
+  explicit FlowNetwork(const std::vector<double>& capacities,
+                       const std::vector<double>& crowding = {});
 
   /// Starts a flow of `bytes` > 0 at time `now`, with rate 0 until settle(). `route` must stay
   /// valid until the flow has ended, and has each channel once. `largest_rate` may be infinite if
@@ -66,8 +68,11 @@ class FlowNetwork {
     int hop = 0;
   };
   struct ChannelState {
-    double capacity = 0;
-    double demand = 0;  ///< Sum of the largest rates of the users.
+    double alone = 0;     ///< Capacity with one user.
+    double crowding = 0;  ///< Part of it that each further user costs, see LinkRule.
+    double weight_of_users = 0;
+    double capacity = 0;  ///< With the present users.
+    double demand = 0;    ///< Sum of the largest rates of the users.
     std::vector<User> users;
     double left = 0;    ///< While filling: capacity that is not given away yet,
     double weight = 0;  ///< and the users that have no rate yet.
@@ -84,6 +89,7 @@ class FlowNetwork {
   };
 
   bool couples(const ChannelState& channel) const;
+  void crowd(ChannelState& channel, double users);
   void note_change(int channel);
   void add_to_component(int flow);
   void collect_component();

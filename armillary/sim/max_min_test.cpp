@@ -49,6 +49,23 @@ TEST(MaxMin, TwoFlowsOverOneChannelHaveHalfOfIt) {
   EXPECT_EQ(network.events(), 4);
 }
 
+TEST(MaxMin, FlowsOfACrowdedChannelShareLess) {
+  FlowNetwork network({10}, {0.25});
+  const std::vector<Hop> route{{0}};
+  const int a = network.start(0, route, kNone, 20);
+  network.settle(0);
+  EXPECT_EQ(network.rate(a), 10);
+  const int b = network.start(1, route, kNone, 20);
+  network.settle(1);
+  EXPECT_EQ(network.rate(a), 4);  // 10 / 1.25 for both
+  EXPECT_EQ(network.rate(b), 4);
+  std::vector<int> ended;
+  network.end_until(3.5, ended);
+  EXPECT_THAT(ended, ElementsAre(a));
+  network.settle(3.5);
+  EXPECT_EQ(network.rate(b), 10);
+}
+
 // Three flows: a over both channels, b over the first, c over the second. The first channel gives 3
 // to a and b; c takes what a leaves of the second.
 TEST(MaxMin, TheSmallestShareIsGivenFirst) {

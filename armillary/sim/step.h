@@ -1,0 +1,94 @@
+// step.h: time and memory of a training step around attention, by terms.
+//
+// The plan of attention is simulated; everything else of a decoder-only transformer is a term that
+// is computed from its shape: matrix products, passes over activations, collectives of tensor
+// parallelism, of gradients and of parameters (ZeRO), and the optimizer. Ranks are ordered as in
+// USP's tip 7: tensor parallelism on neighbouring devices, then sequence, then data parallelism.
+//
+// Terms follow each other; nothing of them overlaps. Pipelines are not modelled.
+#pragma once
+
+#include <cstdint>
+
+#include "armillary/sim/cluster.h"
+
+namespace armillary::sim {
+
+/// Shape of a decoder-only transformer with a gated feed-forward layer (Llama), or with one of two
+/// matrices (GPT).
+struct ModelShape {
+  int layers = 1;
+  int hidden = 1;
+  int heads = 1;
+  int kv_heads = 1;
+  int head_dim = 1;
+  int ffn = 1;
+  int vocab = 1;
+  bool gated = true;
+
+  double layer_parameters() const;  ///< Matrices of one layer.
+  double parameters() const;        ///< Layers, embedding and output matrix.
+};
+
+/// Division of a step over tp * sp * dp devices.
+struct StepParallelism {
+  int tp = 1;    ///< Tensor parallelism with its activations split by sequence (Megatron's TP-sp).
+  int sp = 1;    ///< Ranks that share a sequence.
+  int dp = 1;    ///< Groups of tp * sp devices that take different sequences.
+  int zero = 1;  ///< Stage of ZeRO over sp * dp ranks: 0 to 3.
+  bool recompute = false;  ///< Layers are computed again in backward, but for attention.
+};
+
+/// How well programs use a machine; see the uses for sources.
+struct StepRates {
+  double matmul_share = 1;      ///< Reached share of Device::matmul_flops_per_s.
+  double layer_passes = 60;     ///< Elements of hidden size read or written per token and layer.
+  double gradient_share = 1;    ///< Share of group_bytes_per_s() in sums of gradients.
+  double gradient_bytes = 4;    ///< Per parameter; Megatron sums gradients in fp32.
+  double optimizer_bytes = 40;  ///< Memory traffic of Adam per parameter that a rank updates.
+};
+
+/// One step of one model on one cluster.
+struct Step {
+  ModelShape model;
+  std::int64_t seq = 0;
+  std::int64_t batch = 1;  ///< Sequences per step, over all devices.
+  StepParallelism parallelism;
+  StepRates rates;
+};
+
+/// Seconds of a step, forward and backward.
+struct StepTime {
+  double products = 0;
+  double attention = 0;
+  double passes = 0;  ///< Norms, activations, residuals and the loss, bound by memory.
+  double tensor_parallel = 0;
+  double gradients = 0;  ///< Sums of gradients, and gathers of parameters.
+  double optimizer = 0;
+  double total() const {
+    return products + attention + passes + tensor_parallel + gradients + optimizer;
+  }
+};
+
+/// `attention_s` is the time of attention of one layer in both passes, for all sequences of a rank.
+/// Requires a known matmul rate of the device.
+/// @throws InvalidArgument for more ranks than devices.
+StepTime step_time(const Step& step, const Cluster& cluster, double attention_s);
+
+/// Bytes of a step on one device.
+struct StepMemory {
+  double parameters = 0;   ///< bf16.
+  double gradients = 0;    ///< fp32.
+  double optimizer = 0;    ///< 12 bytes a parameter: fp32 copy and two moments.
+  double activations = 0;  ///< Kept from forward to backward.
+  double loss = 0;         ///< Logits in bf16, and in fp32 with their gradient.
+  double total() const { return parameters + gradients + optimizer + activations + loss; }
+};
+StepMemory step_memory(const Step& step);
+
+/// Bandwidth of ring collectives in groups of `members` devices that are `stride` apart, while all
+/// such groups of the cluster work at once: that of the link within a node, or of all network links
+/// that the members of one node have together, if less.
+double group_bytes_per_s(const Cluster& cluster, int members, int stride);
+
+}  // namespace armillary::sim

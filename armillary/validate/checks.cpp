@@ -1,0 +1,318 @@
+#include "armillary/validate/checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "armillary/plan/strategy.h"
+#include "armillary/sim/engine.h"
+#include "armillary/sim/step.h"
+#include "armillary/validate/published_run.h"
+
+namespace armillary::validate {
+namespace {
+
+constexpr double kGiB = 1 << 30;
+
+/// A machine on which only the visible pairs take time.
+constexpr const char* kIdealCluster = R"(name = "ideal"
+[nodes]
+count = 1
+devices = 16
+[device]
+name = "ideal"
+memory_GiB = 1024
+memory_GBps = 1e9
+peak_TFLOPs = 100
+[[device.kernel]]
+pass = "both"
+mask = "both"
+head_dim = 128
+dtype = "bf16"
+TFLOPs = 100
+half_tokens = 0
+[[link]]
+from = "device"
+to = "switch"
+GBps = 1e6
+)";
+
+plan::Problem attention(int world, std::int64_t seq, int heads, int head_dim, bool causal) {
+  return {.world = world,
+          .heads = heads,
+          .kv_heads = heads,
+          .head_dim = head_dim,
+          .value_dim = head_dim,
+          .dtype = plan::Dtype::Bf16,
+          .mask = causal ? plan::causal_mask({seq, seq}, plan::Align::Start)
+                         : plan::full_mask({seq, seq}),
+          .wire = plan::Wire::Input};
+}
+
+double ring_seconds(const sim::Cluster& cluster, int world, plan::Layout::Kind layout) {
+  plan::Problem problem = attention(world, 65536, 8, 128, /*causal=*/true);
+  problem.layout = {.kind = layout};
+  return simulate(plan::Planner(problem, plan::parse_strategy("ring")), plan::Pass::Forward,
+                  cluster)
+      .end_s;
+}
+
+/// Bytes sent in forward by the rank that sends most: in collectives, and from rank to rank.
+struct Sent {
+  double collective = 0;
+  double point_to_point = 0;
+};
+Sent sent_by_model_m(const char* strategy) {
+  const plan::Plan plan = make_plan(attention(64, 65536, 52, 128, false),
+                                    plan::parse_strategy(strategy), plan::Pass::Forward);
+  const plan::TokenCounts counts(plan.blocks);
+  Sent most;
+  for (const plan::RankProgram& program : plan.ranks) {
+    Sent sent;
+    for (const plan::Op& op : program.ops) {
+      if (op.kind != plan::OpKind::Send) continue;
+      for (const plan::View& view : op.views) {
+        const plan::Tile& tile = program.tiles[view.tile];
+        if (tile.tensor == plan::Tensor::Lse) continue;
+        const double bytes = static_cast<double>(counts.of(tile.tensor, view.blocks)) *
+                             view.heads.count() * 128 *
+                             static_cast<double>(bytes_of(dtype_of(plan.problem, tile)));
+        (op.collective == plan::Collective::None ? sent.point_to_point : sent.collective) += bytes;
+      }
+    }
+    most.collective = std::max(most.collective, sent.collective);
+    most.point_to_point = std::max(most.point_to_point, sent.point_to_point);
+  }
+  return most;
+}
+
+Check exact(const std::string& statement, double found, double published) {
+  return {.statement = statement,
+          .found = fmt::format("{:.8g} GiB", found / kGiB),
+          .published = fmt::format("{:.8g} GiB", published),
+          .holds = found == published * kGiB};
+}
+
+/// One sub-figure of WallFacer's figure 7, or a cluster and model of StarTrail's table 1.
+struct TeamCase {
+  const char* cluster;
+  int world;
+  int heads;
+  int head_dim;
+  std::int64_t seq;
+  bool causal;
+  int best;  ///< Published; 0: not published.
+};
+
+/// Seconds of attention, forward and backward; the faster placement.
+double team_seconds(const TeamCase& of, int team, double stream_bytes_per_s) {
+  PublishedRun run{.problem = attention(of.world, of.seq, of.heads, of.head_dim, of.causal),
+                   .strategy = {},
+                   .passes = {plan::Pass::Forward, plan::Pass::Backward}};
+  if (of.causal) run.problem.layout = {.kind = plan::Layout::Kind::Zigzag};
+  const Constants preset{
+      .id = of.cluster, .preset = of.cluster, .stream_bytes_per_s = stream_bytes_per_s};
+  if (team == 1) {
+    run.strategy = plan::parse_strategy("ring");
+    return seconds(run, preset);
+  }
+  double best = std::numeric_limits<double>::infinity();
+  for (const char* placement : {"p2p_intra", "collect_intra"}) {
+    run.strategy =
+        plan::parse_strategy(fmt::format("startrail:c={},placement={}", team, placement));
+    best = std::min(best, seconds(run, preset));
+  }
+  return best;
+}
+
+/// An assumption that would explain the published gains on clusters with Ethernet: no stream of TCP
+/// moves more, so a ring, which has one between two nodes, cannot fill a link of 100 Gbit/s.
+constexpr double kStream = 1.25e9;
+
+std::string if_stream(double bytes_per_s) {
+  return std::isinf(bytes_per_s) ? ""
+                                 : fmt::format(", if a stream has {:.2f} GB/s", bytes_per_s / 1e9);
+}
+
+/// Whether the best team size is the published one, and beats Ring.
+void add_team_checks(const TeamCase& of, double stream, std::vector<Check>& checks) {
+  const double ring = team_seconds(of, 1, stream);
+  const double two = team_seconds(of, 2, stream);
+  const double four = team_seconds(of, 4, stream);
+  const int best = two <= four ? 2 : 4;
+  const std::string name =
+      fmt::format("{}, {} ranks, {}K, {} x {} {}{}", of.cluster, of.world, of.seq / 1024, of.heads,
+                  of.head_dim, of.causal ? "causal" : "full", if_stream(stream));
+  if (of.best != 0) {
+    checks.push_back(
+        {.statement = name + ": best C",
+         .found = fmt::format("{} ({:.4g} ms; {:.4g} with C = {})", best, std::min(two, four) * 1e3,
+                              std::max(two, four) * 1e3, 6 - best),
+         .published = fmt::format("{}", of.best),
+         .holds = best == of.best});
+  }
+  checks.push_back({.statement = name + ": best C over Ring",
+                    .found = fmt::format("{:.2f} x", ring / std::min(two, four)),
+                    .published = "> 1",
+                    .holds = std::min(two, four) < ring});
+}
+
+/// Ring's time over that of the better variant of Attention2D, attention forward and backward.
+double attention2d_gain(const Constants& constants, int heads) {
+  PublishedRun run{.problem = attention(64, 32768, heads, 128, true),
+                   .strategy = plan::parse_strategy("ring"),
+                   .passes = {plan::Pass::Forward, plan::Pass::Backward}};
+  run.problem.layout = {.kind = plan::Layout::Kind::Zigzag};
+  const double ring = seconds(run, constants);
+  run.problem.layout = {.kind = plan::Layout::Kind::Striped};
+  double best = std::numeric_limits<double>::infinity();
+  for (const char* overlap : {"false", "true"}) {
+    run.strategy = plan::parse_strategy(fmt::format("attention2d:rows=8,overlap={}", overlap));
+    best = std::min(best, seconds(run, constants));
+  }
+  return ring / best;
+}
+
+/// Longest sequence in thousands of tokens, in steps of two, that fits 80 GiB.
+int longest_k(const sim::ModelShape& model, const sim::StepParallelism& parallelism) {
+  int k = 0;
+  const auto bytes = [&](int of) {
+    return sim::step_memory({.model = model, .seq = of * 1024LL, .parallelism = parallelism})
+        .total();
+  };
+  while (bytes(k + 2) <= 80 * kGiB) k += 2;
+  return k;
+}
+
+}  // namespace
+
+std::vector<Check> ring_balance() {
+  const sim::Cluster cluster = sim::parse_cluster(kIdealCluster, "ideal");
+  std::vector<Check> checks;
+  for (const int r : {2, 4, 8, 16}) {
+    const double found = ring_seconds(cluster, r, plan::Layout::Kind::Zigzag) /
+                         ring_seconds(cluster, r, plan::Layout::Kind::Contiguous);
+    const double ideal = static_cast<double>(r) / (2 * r - 1);
+    checks.push_back({.statement = fmt::format("causal ring of {}, contiguous over zigzag", r),
+                      .found = fmt::format("{:.4f}", found),
+                      .published = fmt::format("{:.4f} = {}/{}, within 2 %", ideal, r, 2 * r - 1),
+                      .holds = std::abs(found / ideal - 1) <= 0.02});
+  }
+  return checks;
+}
+
+std::vector<Check> model_m() {
+  const Sent ring = sent_by_model_m("ring");
+  const Sent teams = sent_by_model_m("startrail:c=4");
+  const Sent lean = sent_by_model_m("grid:u=1,rq=16,rk=4,row=gather,col=ring");
+  const double unit = 65536.0 * 6656 / 64;  // A of the paper, in elements
+  const auto peak = [&](int activations) { return activations * unit * 2; };
+  return {
+      exact("model M: Ring sends (P - 1)/P of 1.625 GiB", ring.point_to_point, 1.599609375),
+      exact("model M: collectives of StarTrail, C = 4", teams.collective, 0.15234375),
+      exact("model M: first hop and sub-ring", teams.point_to_point, 0.40625),
+      exact("model M: StarTrail in all", teams.collective + teams.point_to_point, 0.55859375),
+      exact("model M: minimal grid with C = 4", lean.collective + lean.point_to_point, 0.45703125),
+      exact("model M: activations of Ring, (Y + 4) A", peak(64 + 4), 68 * unit * 2 / kGiB),
+      exact("model M: activations of StarTrail, (Y + 3C + 1) A", peak(64 + 3 * 4 + 1),
+            77 * unit * 2 / kGiB)};
+}
+
+std::vector<Check> best_team_sizes() {
+  // GPT 3B: 16 heads of 256; GPT 7B: 32 of 128; DiT 1B: 24 of 64, full mask. Figure 7 of WallFacer
+  // has its first length only, 64K; the other is twice that. The length of DiT is that of a
+  // caption.
+  const std::vector<TeamCase> cases{
+      {"c2", 32, 16, 256, 65536, true, 2},  {"c2", 32, 16, 256, 131072, true, 2},
+      {"c3", 32, 16, 256, 65536, true, 4},  {"c3", 32, 16, 256, 131072, true, 4},
+      {"c4", 32, 16, 256, 65536, true, 0},  {"c1", 32, 32, 128, 65536, true, 0},
+      {"c1", 32, 32, 128, 131072, true, 0}, {"c2", 32, 24, 64, 524288, false, 0},
+      {"c3", 32, 24, 64, 524288, false, 0},
+  };
+  std::vector<Check> checks;
+  for (const TeamCase& of : cases) add_team_checks(of, sim::kNoCap, checks);
+  for (const TeamCase& of : cases) {
+    if (!of.causal) add_team_checks(of, kStream, checks);
+  }
+  return checks;
+}
+
+std::vector<Check> attention2d_gains() {
+  // GPT-3 shapes of the paper: 13B on A100, one pipeline stage of 66B on H100.
+  std::vector<Check> checks;
+  for (const double stream : {sim::kNoCap, kStream}) {
+    for (const bool a100 : {true, false}) {
+      const int heads = a100 ? 40 : 72;
+      const std::string preset = a100 ? "c9" : "c10";
+      const double gain =
+          attention2d_gain({.id = preset, .preset = preset, .stream_bytes_per_s = stream}, heads);
+      checks.push_back(
+          {.statement = fmt::format("{}, 64 ranks, 32K, {} x 128 causal{}: Attention2D over Ring",
+                                    preset, heads, if_stream(stream)),
+           .found = fmt::format("{:.2f} x", gain),
+           .published = a100 ? ">= 5" : ">= 9",
+           .holds = gain >= (a100 ? 5 : 9)});
+    }
+  }
+  return checks;
+}
+
+std::vector<Check> longest_sequences() {
+  const sim::ModelShape llama3{.layers = 32,
+                               .hidden = 4096,
+                               .heads = 32,
+                               .kv_heads = 8,
+                               .head_dim = 128,
+                               .ffn = 14336,
+                               .vocab = 128256};
+  const sim::ModelShape llama2{.layers = 32,
+                               .hidden = 4096,
+                               .heads = 32,
+                               .kv_heads = 32,
+                               .head_dim = 128,
+                               .ffn = 11008,
+                               .vocab = 32000};
+  std::vector<Check> checks;
+  const auto longest = [&](const char* name, int tp, int published) {
+    const int found = longest_k(llama3, {.tp = tp, .sp = 16 / tp});
+    checks.push_back({.statement = fmt::format("USP table 7, {}: longest sequence", name),
+                      .found = fmt::format("{}K", found),
+                      .published = fmt::format("{}K, within 16K", published),
+                      .holds = std::abs(found - published) <= 16});
+  };
+  longest("tp 8, ring 2", 8, 208);
+  longest("tp 4, ring 4", 4, 190);
+  const auto fits = [&](const char* name, const sim::ModelShape& model, int sp, int k, bool yes) {
+    const bool found = longest_k(model, {.sp = sp}) >= k;
+    checks.push_back({.statement = fmt::format("USP {}: tp 1 fits {}K", name, k),
+                      .found = found ? "yes" : "no",
+                      .published = yes ? "yes" : "no",
+                      .holds = found == yes});
+  };
+  fits("table 6, 16 GPUs", llama3, 16, 80, true);
+  fits("table 6, 16 GPUs", llama3, 16, 120, false);
+  fits("table 5, 8 GPUs", llama2, 8, 64, false);
+  return checks;
+}
+
+std::vector<Check> all_checks() {
+  std::vector<Check> checks;
+  for (const auto& some :
+       {ring_balance(), model_m(), best_team_sizes(), attention2d_gains(), longest_sequences()}) {
+    checks.insert(checks.end(), some.begin(), some.end());
+  }
+  return checks;
+}
+
+std::string checks_table(const std::vector<Check>& checks) {
+  std::string text = "| statement | found | published | |\n|---|---:|---:|---|\n";
+  for (const Check& check : checks) {
+    text += fmt::format("| {} | {} | {} | {} |\n", check.statement, check.found, check.published,
+                        check.holds ? "holds" : "**fails**");
+  }
+  return text;
+}
+
+}  // namespace armillary::validate

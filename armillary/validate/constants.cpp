@@ -1,0 +1,99 @@
+#include "armillary/validate/constants.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace armillary::validate {
+namespace {
+
+constexpr Constants::Share kA800{.full = 1.02, .causal = 0.87};
+constexpr sim::StepRates kMegatron{.matmul_share = 0.9, .gradient_share = 0.6};
+const std::vector<std::string> kMegatronRows{"table5_30k_b16_tp1_*", "table5_30k_b16_tp8_u1_r1",
+                                             "table6_64k_b1_tp1_*", "table7_160k_b1_tp4_u2_r2"};
+
+}  // namespace
+
+const std::vector<Constants>& all_constants() {
+  static const std::vector<Constants> all{
+      // Megatron-LM: two kernel rates, the sum, and the rates of products and gradients, for the
+      // least largest error of the rows that are named; the two clusters have the same devices.
+      {.id = "C5",
+       .preset = "c5",
+       .forward = kA800,
+       .backward = kA800,
+       .sum_bytes = 25,
+       .step = kMegatron,
+       .fitted = kMegatronRows},
+      {.id = "C5a",
+       .preset = "c5a",
+       .forward = kA800,
+       .backward = kA800,
+       .sum_bytes = 25,
+       .step = kMegatron,
+       .fitted = kMegatronRows},
+      // Three numbers for the least largest error of all rows of table 3.
+      {.id = "C6",
+       .preset = "c6",
+       .forward = {.full = 0.96, .causal = 0.82},
+       .backward = {.full = 0.96, .causal = 0.82},
+       .sum_bytes = 25,
+       .fitted = {"table3_*"}},
+      // Sums of the merges in the published timeline: 0.5 ms for 24.6 M elements of fp32.
+      {.id = "C8", .preset = "c8", .sum_bytes = 10},
+      // FlashAttention 2: both rates forward and backward, and the unfused sum.
+      {.id = "C11",
+       .preset = "c11",
+       .forward = {.full = 1.1, .causal = 0.93},
+       .backward = {.full = 0.97, .causal = 0.82},
+       .sum_bytes = 40,
+       .fitted = {"h800_fwd_flash", "h800_fwd_ring", "h800_fwd_zigzag", "h800_fwd_stripe",
+                  "h800_fwd_bwd_flash", "h800_fwd_bwd_ring"}},
+      // Burst-Attention: the kernels of C6, on the same device.
+      {.id = "C12",
+       .preset = "c12",
+       .forward = {.full = 0.96, .causal = 0.82},
+       .backward = {.full = 0.96, .causal = 0.82},
+       .sum_bytes = 25},
+      // One number: the sum that Transformer Engine's ring makes of partial outputs.
+      {.id = "C13",
+       .preset = "c13",
+       .sum_bytes = 32,
+       .fitted = {"causal_fwd_ring_p2p_*", "full_fwd_ring_p2p_*"}},
+  };
+  return all;
+}
+
+bool Constants::is_fitted_on(const std::string& row_id) const {
+  return std::any_of(fitted.begin(), fitted.end(), [&](const std::string& name) {
+    return name.back() == '*' ? row_id.starts_with(name.substr(0, name.size() - 1))
+                              : row_id == name;
+  });
+}
+
+Constants constants(const std::string& cluster_id) {
+  for (const Constants& known : all_constants()) {
+    if (known.id == cluster_id) return known;
+  }
+  std::string preset = cluster_id;
+  std::transform(preset.begin(), preset.end(), preset.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return {.id = cluster_id, .preset = preset};
+}
+
+sim::Cluster cluster(const Constants& constants) {
+  sim::Cluster made = sim::load_cluster(constants.preset);
+  for (sim::KernelCurve& curve : made.device.kernels) {
+    const Constants::Share& of_pass =
+        curve.pass == plan::Pass::Forward ? constants.forward : constants.backward;
+    const double share = curve.causal ? of_pass.causal : of_pass.full;
+    curve.flops_per_s *= share;
+    for (sim::RatePoint& point : curve.points) point.rate *= share;
+  }
+  for (sim::LinkRule& link : made.links) {
+    if (link.to != "network") continue;
+    link.flow_bytes_per_s = std::min(link.flow_bytes_per_s, constants.stream_bytes_per_s);
+  }
+  return made;
+}
+
+}  // namespace armillary::validate

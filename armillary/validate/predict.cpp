@@ -1,0 +1,256 @@
+#include "armillary/validate/predict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "armillary/core/error.h"
+
+namespace armillary::validate {
+namespace {
+
+/// A column that the run of a row needs. @throws InvalidArgument if it is null.
+template <class T>
+T needed(const Row& row, const std::optional<T>& value, const char* column) {
+  if (!value) {
+    fail<InvalidArgument>("row {}: {} is null; strategy {} needs a number", row.id, column,
+                          row.strategy);
+  }
+  return *value;
+}
+
+/// GPUs that share the attention of one sequence.
+int sequence_ranks(const Row& row) {
+  const int others = row.tp * row.dp;
+  if (row.gpus % others != 0) {
+    fail<InvalidArgument>(
+        "row {}: {} GPUs with tp_degree {} and dp_degree {}; a multiple of {} is "
+        "required",
+        row.id, row.gpus, row.tp, row.dp, others);
+  }
+  return row.gpus / others;
+}
+
+/// Degree of the all-to-all. Charts that do not state it: nodes of 8, and a ring of 2 at least, so
+/// that the row is not that of Ulysses.
+int ulysses_degree(const Row& row, int ranks) {
+  if (row.ulysses) return *row.ulysses;
+  if (row.ring) return std::max(1, ranks / *row.ring);
+  return std::clamp(ranks / 2, 1, 8);
+}
+
+/// The strategy by our names; empty if it is not modelled.
+std::string strategy_text(const Row& row, int ranks) {
+  const std::string& name = row.strategy;
+  const bool packed = row.implementation.find("packed") != std::string::npos;
+  const bool moves_q = row.implementation.find("query side") != std::string::npos;
+  const int u = ulysses_degree(row, ranks);
+  if (name == "ring" || name == "ring_p2p") return moves_q ? "ring:backward=q" : "ring";
+  if (name == "ulysses") return packed ? "ulysses:qkv=packed" : "ulysses";
+  if (name == "ring_allgather") return "allgather";
+  if (name == "tokenring") return "tokenring";
+  if (name == "loongtrain" || name == "usp" || name == "usp+tp") {
+    // Rings between nodes that are nested have one rank in each node when u fills it, and then are
+    // plain rings.
+    if (u == 1) return "ring";
+    if (u == ranks) return "ulysses";
+    return fmt::format("usp:u={}{}", u, packed ? ",qkv=packed" : "");
+  }
+  return "";
+}
+
+plan::Layout layout(const Row& row) {
+  if (row.implementation == "stripe") return {.kind = plan::Layout::Kind::Striped};
+  const bool zigzag = row.causal && row.balanced && row.strategy != "ulysses";
+  return {.kind = zigzag ? plan::Layout::Kind::Zigzag : plan::Layout::Kind::Contiguous};
+}
+
+std::vector<plan::Pass> passes(const Row& row) {
+  if (row.pass == "fwd") return {plan::Pass::Forward};
+  if (row.pass == "bwd") return {plan::Pass::Backward};
+  if (row.pass == "fwd_bwd" || row.pass == "train_step") {
+    return {plan::Pass::Forward, plan::Pass::Backward};
+  }
+  fail<InvalidArgument>("row {}: corrected_pass = {}; fwd, bwd, fwd_bwd or train_step is required",
+                        row.id, row.pass);
+}
+
+/// The kernel of one GPU on the whole sequence, in a share of the GPUs.
+double single_gpu_seconds(const Row& row, const Constants& constants) {
+  Row alone = row;
+  alone.gpus = 1;
+  alone.strategy = "ring";
+  alone.implementation = "";
+  alone.ulysses = alone.ring = 1;
+  return seconds(published_run(alone), constants) / 8;
+}
+
+/// Whether the strategy can solve the problem.
+bool legal(const PublishedRun& run) {
+  try {
+    check_legal(run.problem, run.strategy);
+    return true;
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+}
+
+/// The training step of a row with the constants of its cluster.
+sim::Step step(const Row& row, const Constants& constants) {
+  const int heads = needed(row, row.q_heads, "q_heads");
+  return {.model = {.layers = needed(row, row.layers, "layers"),
+                    .hidden = needed(row, row.hidden, "hidden_dim"),
+                    .heads = heads,
+                    .kv_heads = row.kv_heads.value_or(heads),
+                    .head_dim = needed(row, row.head_dim, "head_dim"),
+                    .ffn = needed(row, row.ffn, "ffn_dim"),
+                    .vocab = needed(row, row.vocab, "vocab_size")},
+          .seq = needed(row, row.seq, "seq_len_tokens"),
+          .batch = row.batch,
+          .parallelism = {.tp = row.tp, .sp = sequence_ranks(row), .dp = row.dp},
+          .rates = constants.step};
+}
+
+/// Gathers K, V (and reduce-scatters dK, dV) with a ring over all ranks as NCCL's collectives do,
+/// then attends: what allgather rings do. Plans of ours send to each rank directly instead.
+double allgather_seconds(const Row& row, const Constants& constants) {
+  const PublishedRun run = published_run(row);
+  const plan::Problem& problem = run.problem;
+  const double kv_bytes = 2.0 * static_cast<double>(problem.batch * problem.mask.kv_len()) *
+                          problem.kv_heads * problem.head_dim * 2;
+  const double gather_s = kv_bytes * (problem.world - 1) / problem.world /
+                          sim::group_bytes_per_s(cluster(constants), problem.world, 1);
+  double sum = 0;
+  for (const sim::Timeline& timeline : simulate(run, constants)) {
+    double compute_s = 0;
+    for (const sim::RankTimeline& rank : timeline.ranks) {
+      compute_s = std::max(compute_s, rank.compute_s);
+    }
+    sum += compute_s + (timeline.pass == plan::Pass::Forward ? 1 : 2) * gather_s;
+  }
+  return sum;
+}
+
+/// Seconds of one step of a model whose row has no feed-forward size or vocabulary: 4 times the
+/// hidden size without a gate, and that of GPT-2, as GPT models have.
+double gpt_step_seconds(const Row& row, const PublishedRun& run, const Constants& constants) {
+  const double attention_s = seconds(run, constants);
+  const int hidden = needed(row, row.hidden, "hidden_dim");
+  const sim::Step of{.model = {.layers = needed(row, row.layers, "layers"),
+                               .hidden = hidden,
+                               .heads = run.problem.heads,
+                               .kv_heads = run.problem.kv_heads,
+                               .head_dim = run.problem.head_dim,
+                               .ffn = row.ffn.value_or(4 * hidden),
+                               .vocab = row.vocab.value_or(50257),
+                               .gated = row.ffn.has_value()},
+                     .seq = run.problem.mask.q_len(),
+                     .batch = row.batch,
+                     .parallelism = {.sp = run.problem.world, .zero = 2},
+                     .rates = constants.step};
+  return sim::step_time(of, cluster(constants), attention_s).total();
+}
+
+/// Ring's step over that of the fastest team size and placement.
+double startrail_speedup(const Row& row, const Constants& constants) {
+  Row ring = row;
+  ring.strategy = "ring";
+  PublishedRun run = published_run(ring);
+  run.problem.wire = plan::Wire::Input;
+  const double ring_s = gpt_step_seconds(row, run, constants);
+  double best = ring_s;
+  for (const int team : {2, 4}) {
+    if (row.team.value_or(team) != team || row.gpus % (team * team) != 0) continue;
+    for (const char* placement : {"p2p_intra", "collect_intra"}) {
+      run.strategy =
+          plan::parse_strategy(fmt::format("startrail:c={},placement={}", team, placement));
+      if (!legal(run)) continue;
+      best = std::min(best, gpt_step_seconds(row, run, constants));
+    }
+  }
+  return ring_s / best;
+}
+
+Prediction without(const std::string& reason) {
+  return {.missing = reason};
+}
+
+}  // namespace
+
+std::optional<double> Prediction::error() const {
+  if (!predicted || !published) return std::nullopt;
+  return *predicted / *published - 1;
+}
+
+PublishedRun published_run(const Row& row) {
+  const int ranks = sequence_ranks(row);
+  const std::int64_t seq = needed(row, row.seq, "seq_len_tokens");
+  const int heads = needed(row, row.q_heads, "q_heads");
+  const int kv_heads = row.kv_heads.value_or(heads);
+  const int head_dim = needed(row, row.head_dim, "head_dim");
+  const int u = ulysses_degree(row, ranks);
+  if (ranks % u != 0 || (row.ring && *row.ring * u != ranks)) {
+    fail<InvalidArgument>(
+        "row {}: ulysses_degree {} and ring_degree {} of {} ranks; their product "
+        "must be the ranks",
+        row.id, u, row.ring.value_or(ranks / u), ranks);
+  }
+  const bool tokenring = row.strategy == "tokenring";
+  // Before the aggregate: g++ 12 destroys members twice if a later one throws.
+  const plan::Strategy strategy = plan::parse_strategy(strategy_text(row, ranks));
+  const std::vector<plan::Pass> of_row = passes(row);
+  PublishedRun run{
+      .problem = {.world = ranks,
+                  .batch = std::max<std::int64_t>(1, row.batch / row.dp),
+                  .heads = heads / row.tp,
+                  .kv_heads = std::max(1, kv_heads / row.tp),
+                  .head_dim = head_dim,
+                  .value_dim = head_dim,
+                  .dtype = plan::Dtype::Bf16,
+                  .mask = row.causal ? plan::causal_mask({seq, seq}, plan::Align::Start)
+                                     : plan::full_mask({seq, seq}),
+                  .layout = layout(row),
+                  .wire = tokenring ? plan::Wire::Input : plan::Wire::Accumulator},
+      .strategy = strategy,
+      .passes = of_row};
+  for (int r = 0; r < ranks; ++r) run.placement.push_back(r * row.tp);
+  return run;
+}
+
+Prediction predict(const Row& row) {
+  if (row.cluster.empty()) return without("cluster not stated");
+  if (!row.phase.empty() && row.phase != "total") return without("part of a pass");
+  if (row.strategy == "startrail_best_c" && row.speedup && row.seq) {
+    return {.predicted = startrail_speedup(row, constants(row.cluster)),
+            .published = row.speedup,
+            .is_speedup = true};
+  }
+  if (!row.seconds()) {
+    return without(row.speedup ? "model or length not stated" : "no time published");
+  }
+  Prediction result{.published = row.seconds()};
+  const Constants numbers = constants(row.cluster);
+  if (row.strategy == "single_gpu_kernel_over_8") {
+    result.predicted = single_gpu_seconds(row, numbers);
+  } else if (strategy_text(row, sequence_ranks(row)).empty()) {
+    result.missing = "strategy not modelled";
+  } else if (row.strategy == "ring_allgather") {
+    result.predicted = allgather_seconds(row, numbers);
+  } else if (row.pass == "train_step") {
+    result.predicted =
+        sim::step_time(step(row, numbers), cluster(numbers), seconds(published_run(row), numbers))
+            .total();
+  } else {
+    result.predicted = seconds(published_run(row), numbers);
+  }
+  return result;
+}
+
+std::vector<Prediction> predict(const std::vector<Row>& rows) {
+  std::vector<Prediction> predictions;
+  predictions.reserve(rows.size());
+  for (const Row& row : rows) predictions.push_back(predict(row));
+  return predictions;
+}
+
+}  // namespace armillary::validate

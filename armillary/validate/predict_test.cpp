@@ -1,0 +1,125 @@
+#include "armillary/validate/predict.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "armillary/core/error.h"
+#include "armillary/validate/checks.h"
+#include "armillary/validate/table.h"
+
+namespace armillary::validate {
+namespace {
+
+using testing::HasSubstr;
+
+Row ring_row() {
+  Row row;
+  row.id = "mine";
+  row.cluster = "C6";
+  row.gpus = 8;
+  row.q_heads = row.kv_heads = 8;
+  row.head_dim = 128;
+  row.seq = 65536;
+  row.causal = true;
+  row.pass = "fwd";
+  row.strategy = "ring";
+  row.iters_per_s = 100;
+  return row;
+}
+
+TEST(Predict, UnbalancedRingTakesLonger) {
+  Row row = ring_row();
+  const double balanced = *predict(row).predicted;
+  row.balanced = false;
+  const double ratio = balanced / *predict(row).predicted;
+  EXPECT_NEAR(ratio, 8.0 / 15, 0.08);  // sums take time in both
+}
+
+TEST(Predict, PublishedRingsMoveAllBlocks) {
+  PublishedRun run = published_run(ring_row());
+  const auto sent = [&] { return simulate(run, constants("C6")).front().ranks.front().sent_bytes; };
+  const std::int64_t all = sent();
+  EXPECT_EQ(all, 7 * 8192 * 8 * 2 * 128 * 2);
+  run.pruned = true;
+  EXPECT_LT(sent(), all);
+}
+
+TEST(Predict, RowsThatCannotBePredictedSayWhy) {
+  Row row = ring_row();
+  row.strategy = "magi_native";
+  EXPECT_EQ(predict(row).missing, "strategy not modelled");
+  row.iters_per_s.reset();
+  EXPECT_EQ(predict(row).missing, "no time published");
+  row.cluster = "";
+  EXPECT_EQ(predict(row).missing, "cluster not stated");
+}
+
+TEST(Predict, RowsThatMakeNoSenseAreRefused) {
+  const auto expect_refused = [](const Row& row, const std::string& message) {
+    try {
+      predict(row);
+      FAIL() << message;
+    } catch (const InvalidArgument& error) {
+      EXPECT_THAT(error.what(), HasSubstr(message));
+    }
+  };
+  Row row = ring_row();
+  row.seq.reset();
+  expect_refused(row, "row mine: seq_len_tokens is null");
+  row = ring_row();
+  row.tp = 3;
+  expect_refused(row, "a multiple of 3 is required");
+  row = ring_row();
+  row.ulysses = 2;
+  row.ring = 2;
+  expect_refused(row, "their product must be the ranks");
+  row = ring_row();
+  row.pass = "prefill";
+  expect_refused(row, "corrected_pass = prefill");
+  row = ring_row();
+  row.cluster = "C99";
+  expect_refused(row, "c99");
+}
+
+TEST(Constants, AreFittedOnRowsThatExist) {
+  std::vector<std::string> ids;
+  for (const RowFile& file : published_rows()) {
+    for (const Row& row : file.rows) ids.push_back(row.id);
+  }
+  std::set<std::string> clusters;
+  for (const Constants& set : all_constants()) {
+    EXPECT_TRUE(clusters.insert(set.id).second) << set.id << " has two sets";
+    for (const std::string& name : set.fitted) {
+      const Constants one{.fitted = {name}};
+      EXPECT_TRUE(std::any_of(ids.begin(), ids.end(), [&](const std::string& id) {
+        return one.is_fitted_on(id);
+      })) << name;
+    }
+  }
+}
+
+TEST(Checks, RatiosVolumesAndBestTeams) {
+  for (const auto& checks : {ring_balance(), model_m()}) {
+    for (const Check& check : checks) EXPECT_TRUE(check.holds) << check.statement << check.found;
+  }
+}
+
+TEST(Table, ShowsOrderAndErrors) {
+  Row fast = ring_row();
+  Row slow = ring_row();
+  slow.id = "slow";
+  slow.iters_per_s = 50;
+  const std::vector<Prediction> predictions{{.predicted = 0.011, .published = 0.01},
+                                            {.predicted = 0.01, .published = 0.02}};
+  const std::string text = table({fast, slow}, predictions);
+  EXPECT_THAT(text, HasSubstr("| mine | 11 ms | 10 ms | +10.0 % | 2 / 1 |  |"));
+  EXPECT_THAT(text, HasSubstr("| slow | 10 ms | 20 ms | -50.0 % | 1 / 2 |  |"));
+  EXPECT_THAT(summary({fast, slow}, predictions),
+              HasSubstr("2 rows, |error| mean 30.0 %, largest 50.0 %"));
+}
+
+}  // namespace
+}  // namespace armillary::validate

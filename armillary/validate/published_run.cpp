@@ -1,0 +1,43 @@
+#include "armillary/validate/published_run.h"
+
+#include <utility>
+
+#include "armillary/plan/passes/lower.h"
+#include "armillary/sim/engine.h"
+
+namespace armillary::validate {
+
+PublishedCosts::PublishedCosts(const Constants& constants, const sim::Device& device,
+                               const plan::Problem& problem)
+    : kernels_(device, problem), sum_s_(constants.sum_bytes / device.memory_bytes_per_s) {}
+
+double PublishedCosts::seconds(const sim::Work& work) const {
+  // Kernels return partial results in the dtype in which they travel.
+  if (work.kind == plan::OpKind::Copy) return 0;
+  sim::Work call = work;
+  if (call.cut_pairs > 0) call.cut_pairs += std::exchange(call.full_pairs, 0);
+  return kernels_.seconds(call) + (work.q_sums + work.kv_sums) * sum_s_;
+}
+
+std::vector<sim::Timeline> simulate(const PublishedRun& run, const Constants& constants) {
+  const sim::Cluster machine = cluster(constants);
+  plan::Problem planned = run.problem;
+  if (!run.pruned) planned.mask = plan::full_mask({planned.mask.q_len(), planned.mask.kv_len()});
+  const PublishedCosts costs(constants, machine.device, run.problem);
+  std::vector<sim::Timeline> timelines;
+  for (plan::Plan& plan : make_plans(planned, run.strategy, run.passes)) {
+    plan::Plan lowered = lower(std::move(plan));
+    lowered.problem.mask = run.problem.mask;
+    timelines.push_back(
+        sim::simulate(lowered, machine, {.costs = &costs, .placement = run.placement}));
+  }
+  return timelines;
+}
+
+double seconds(const PublishedRun& run, const Constants& constants) {
+  double sum = 0;
+  for (const sim::Timeline& timeline : simulate(run, constants)) sum += timeline.end_s;
+  return sum;
+}
+
+}  // namespace armillary::validate

@@ -1,0 +1,206 @@
+#include "armillary/validate/row.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "armillary/core/error.h"
+#include "armillary/validate/files.h"
+
+namespace armillary::validate {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// One row of a file, with the columns that all rows share.
+class Reader {
+ public:
+  Reader(const Json& row, const Json& common, std::string where)
+      : row_(row), common_(common), where_(std::move(where)) {
+    for (const std::string& column : columns()) {
+      if (!row_.contains(column) && !common_.contains(column)) {
+        fail<InvalidArgument>("{}: column {} is missing; every row needs it, null if not known",
+                              where_, column);
+      }
+    }
+    const std::string id = text("id");
+    if (!id.empty()) where_ += " (" + id + ")";
+  }
+
+  std::string text(const char* column) const {
+    const Json& value = cell(column);
+    if (value.is_null()) return "";
+    if (!value.is_string()) refuse(column, "text or null");
+    return value.get<std::string>();
+  }
+
+  std::optional<double> number(const char* column) const {
+    const Json& value = cell(column);
+    if (value.is_null()) return std::nullopt;
+    if (!value.is_number() || !(value.get<double>() > 0))
+      refuse(column, "a number above 0 or null");
+    return value.get<double>();
+  }
+
+  template <class Int>
+  std::optional<Int> whole(const char* column) const {
+    const Json& value = cell(column);
+    if (value.is_null()) return std::nullopt;
+    constexpr std::int64_t kMost = sizeof(Int) == 8 ? std::int64_t{1} << 50 : 1 << 30;
+    if (!value.is_number_integer() || value.get<std::int64_t>() < 1 ||
+        value.get<std::int64_t>() > kMost) {
+      refuse(column, "a whole number above 0 or null");
+    }
+    return static_cast<Int>(value.get<std::int64_t>());
+  }
+
+  bool flag(const char* column, bool otherwise) const {
+    const Json& value = cell(column);
+    if (value.is_null()) return otherwise;
+    if (!value.is_boolean()) refuse(column, "true, false or null");
+    return value.get<bool>();
+  }
+
+  [[noreturn]] void refuse(const char* column, const char* required) const {
+    fail<InvalidArgument>("{}: {} = {}; {} is required", where_, column, cell(column).dump(),
+                          required);
+  }
+
+ private:
+  const Json& cell(const char* column) const {
+    return row_.contains(column) ? row_.at(column) : common_.at(column);
+  }
+
+  const Json& row_;
+  const Json& common_;
+  std::string where_;
+};
+
+bool causal(const Reader& reader) {
+  const std::string mask = reader.text("mask");
+  if (mask != "causal" && mask != "full") reader.refuse("mask", "causal or full");
+  return mask == "causal";
+}
+
+Row read_row(const Reader& in) {
+  Row row;
+  row.id = in.text("id");
+  if (row.id.empty()) in.refuse("id", "a name");
+  row.source = in.text("source");
+  row.cluster = in.text("cluster_id");
+  row.gpus = in.whole<int>("gpus").value_or(1);
+  row.model = in.text("model_id");
+  row.layers = in.whole<int>("layers");
+  row.q_heads = in.whole<int>("q_heads");
+  row.kv_heads = in.whole<int>("kv_heads");
+  row.head_dim = in.whole<int>("head_dim");
+  row.hidden = in.whole<int>("hidden_dim");
+  row.ffn = in.whole<int>("ffn_dim");
+  row.vocab = in.whole<int>("vocab_size");
+  row.seq = in.whole<std::int64_t>("seq_len_tokens");
+  row.batch = in.whole<std::int64_t>("global_batch").value_or(1);
+  row.causal = causal(in);
+  row.pass = in.text("corrected_pass");
+  row.phase = in.text("phase");
+  row.strategy = in.text("strategy");
+  row.implementation = in.text("implementation");
+  row.balanced = in.flag("load_balanced", true);
+  row.tp = in.whole<int>("tp_degree").value_or(1);
+  row.dp = in.whole<int>("dp_degree").value_or(1);
+  row.ulysses = in.whole<int>("ulysses_degree");
+  row.ring = in.whole<int>("ring_degree");
+  row.team = in.whole<int>("team_size_c");
+  row.iters_per_s = in.number("reported_iters_per_s");
+  row.time_s = in.number("reported_time_s");
+  row.derived_time_s = in.number("derived_time_s");
+  row.speedup = in.number("reported_speedup_vs_ring");
+  row.uncertainty = in.number("relative_uncertainty");
+  row.confidence = in.text("confidence");
+  row.notes = in.text("notes");
+  return row;
+}
+
+}  // namespace
+
+std::optional<double> Row::seconds() const {
+  if (iters_per_s) return 1 / *iters_per_s;
+  return time_s ? time_s : derived_time_s;
+}
+
+const std::vector<std::string>& columns() {
+  static const std::vector<std::string> names{"id",
+                                              "source",
+                                              "cluster_id",
+                                              "gpus",
+                                              "model_id",
+                                              "layers",
+                                              "q_heads",
+                                              "kv_heads",
+                                              "head_dim",
+                                              "hidden_dim",
+                                              "ffn_dim",
+                                              "vocab_size",
+                                              "seq_len_tokens",
+                                              "tokens_per_gpu",
+                                              "global_batch",
+                                              "dtype",
+                                              "mask",
+                                              "pass",
+                                              "corrected_pass",
+                                              "phase",
+                                              "strategy",
+                                              "implementation",
+                                              "load_balanced",
+                                              "tp_degree",
+                                              "dp_degree",
+                                              "ulysses_degree",
+                                              "ring_degree",
+                                              "team_size_c",
+                                              "reported_iters_per_s",
+                                              "reported_time_s",
+                                              "reported_tflops_per_gpu",
+                                              "reported_mfu",
+                                              "reported_speedup_vs_ring",
+                                              "reported_efficiency_vs_single_gpu",
+                                              "derived_time_s",
+                                              "derived_tokens_per_s_per_gpu",
+                                              "derived_causal_tflops_per_gpu",
+                                              "derived_causal_mfu",
+                                              "value_kind",
+                                              "relative_uncertainty",
+                                              "confidence",
+                                              "notes"};
+  return names;
+}
+
+RowFile parse_rows(std::string_view text, const std::string& origin) {
+  const Json file = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (file.is_discarded() || !file.is_object()) {
+    fail<InvalidArgument>("{}: no JSON object; an object with a list `rows` is required", origin);
+  }
+  if (!file.contains("rows") || !file["rows"].is_array()) {
+    fail<InvalidArgument>("{}: no list `rows`; one is required", origin);
+  }
+  const Json common = file.contains("common") ? file["common"] : Json::object();
+  if (!common.is_object())
+    fail<InvalidArgument>("{}: common is no object; one is required", origin);
+  RowFile result;
+  if (file.contains("source") && file["source"].is_string()) result.source = file["source"];
+  if (file.contains("note") && file["note"].is_string()) result.note = file["note"];
+  int number = 0;
+  for (const Json& row : file["rows"]) {
+    const std::string where = fmt::format("{}: row {}", origin, number++);
+    if (!row.is_object()) fail<InvalidArgument>("{}: no object; one is required", where);
+    result.rows.push_back(read_row(Reader(row, common, where)));
+  }
+  return result;
+}
+
+std::vector<RowFile> published_rows() {
+  std::vector<RowFile> files;
+  for (const File& file : row_files()) {
+    files.push_back(parse_rows(file.text, std::string(file.name) + ".json"));
+  }
+  return files;
+}
+
+}  // namespace armillary::validate

@@ -1,0 +1,104 @@
+#include "armillary/validate/table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+namespace armillary::validate {
+namespace {
+
+constexpr double kMilli = 1e-3;
+
+/// Rows whose order is compared.
+std::string group(const Row& row) {
+  return fmt::format("{} {} {} {} {} {} {} {} {} {}", row.cluster, row.gpus, row.tp,
+                     row.q_heads.value_or(0), row.kv_heads.value_or(0), row.head_dim.value_or(0),
+                     row.seq.value_or(0), row.batch, row.causal, row.pass);
+}
+
+bool is_fitted(const Row& row) {
+  return !row.cluster.empty() && constants(row.cluster).is_fitted_on(row.id);
+}
+
+/// The place of a value among others: 1 + the number that are smaller.
+template <class Value>
+int place(const Value& value, const std::vector<Value>& all) {
+  return 1 + static_cast<int>(
+                 std::count_if(all.begin(), all.end(), [&](const Value& v) { return v < value; }));
+}
+
+/// `3 / 2` for each row: its place in its group as predicted and as published; empty for rows that
+/// are alone.
+std::vector<std::string> orders(const std::vector<Row>& rows,
+                                const std::vector<Prediction>& predictions) {
+  std::map<std::string, std::pair<std::vector<double>, std::vector<double>>> groups;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    if (!predictions[r].error()) continue;
+    auto& [predicted, published] = groups[group(rows[r])];
+    predicted.push_back(*predictions[r].predicted);
+    published.push_back(*predictions[r].published);
+  }
+  std::vector<std::string> result(rows.size());
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    if (!predictions[r].error()) continue;
+    const auto& [predicted, published] = groups[group(rows[r])];
+    if (predicted.size() < 2) continue;
+    result[r] = fmt::format("{} / {}", place(*predictions[r].predicted, predicted),
+                            place(*predictions[r].published, published));
+  }
+  return result;
+}
+
+std::string value(const Prediction& prediction, const std::optional<double>& number) {
+  if (!number) return "";
+  if (prediction.is_speedup) return fmt::format("{:.2f} x", *number);
+  return *number < 1 ? fmt::format("{:.4g} ms", *number / kMilli)
+                     : fmt::format("{:.4g} s", *number);
+}
+
+}  // namespace
+
+void Errors::add(double error) {
+  mean = (mean * rows + std::abs(error)) / (rows + 1);
+  largest = std::max(largest, std::abs(error));
+  ++rows;
+}
+
+std::string Errors::text() const {
+  if (rows == 0) return "none";
+  return fmt::format("{} rows, |error| mean {:.1f} %, largest {:.1f} %", rows, 100 * mean,
+                     100 * largest);
+}
+
+std::string table(const std::vector<Row>& rows, const std::vector<Prediction>& predictions) {
+  const std::vector<std::string> order = orders(rows, predictions);
+  std::string text =
+      "| row | predicted | published | error | order | |\n|---|---:|---:|---:|---|---|\n";
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const Prediction& prediction = predictions[r];
+    const std::optional<double> error = prediction.error();
+    text += fmt::format("| {} | {} | {} | {} | {} | {} |\n", rows[r].id,
+                        value(prediction, prediction.predicted),
+                        value(prediction, prediction.published),
+                        error ? fmt::format("{:+.1f} %", 100 * *error) : "", order[r],
+                        !prediction.missing.empty() ? prediction.missing
+                        : is_fitted(rows[r])        ? "fitted"
+                                                    : "");
+  }
+  return text;
+}
+
+std::string summary(const std::vector<Row>& rows, const std::vector<Prediction>& predictions) {
+  Errors fitted;
+  Errors predicted;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const std::optional<double> error = predictions[r].error();
+    if (error) (is_fitted(rows[r]) ? fitted : predicted).add(*error);
+  }
+  return fmt::format("Fitted: {}. Predicted: {}.\n", fitted.text(), predicted.text());
+}
+
+}  // namespace armillary::validate

@@ -1,0 +1,58 @@
+// validate_test.cpp: the verb `validate`: its tables, and row files that cannot be used.
+#include <gtest/gtest.h>
+
+#include "tests/error/program.h"
+
+namespace armillary::error {
+namespace {
+
+using testing::AllOf;
+using testing::EndsWith;
+using testing::HasSubstr;
+
+/// A file with one row of a ring on 8 A100; `cells` come first.
+std::string rows_with(const std::string& cells) {
+  return R"({"source": "mine", "common": {"source": "", "cluster_id": "C6", "gpus": 8, "model_id": null,
+  "layers": 1, "q_heads": 32, "kv_heads": 8, "head_dim": 128, "hidden_dim": null, "ffn_dim": null,
+  "vocab_size": null, "seq_len_tokens": 32768, "tokens_per_gpu": null, "global_batch": 1,
+  "dtype": "bf16", "mask": "causal", "pass": "fwd", "corrected_pass": "fwd", "phase": null,
+  "strategy": "ring", "implementation": null, "load_balanced": true, "tp_degree": 1,
+  "dp_degree": 1, "ulysses_degree": 1, "ring_degree": 8, "team_size_c": null,
+  "reported_iters_per_s": 113.79, "reported_time_s": null, "reported_tflops_per_gpu": null,
+  "reported_mfu": null, "reported_speedup_vs_ring": null, "reported_efficiency_vs_single_gpu": null,
+  "derived_time_s": null, "derived_tokens_per_s_per_gpu": null,
+  "derived_causal_tflops_per_gpu": null, "derived_causal_mfu": null, "value_kind": "table",
+  "relative_uncertainty": 0.02, "confidence": "high", "notes": ""}, "rows": [{)" +
+         cells + "}]}";
+}
+
+TEST(Validate, PredictsTheRowsOfAFile) {
+  const Folder folder;
+  const std::string path = folder.write("rows.json", rows_with("\"id\": \"my_row\""));
+  const ProgramRun result = run({"validate", "--rows", path});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("| my_row | "), HasSubstr(" | 8.788 ms | "),
+                                HasSubstr("Predicted: 1 rows")));
+}
+
+TEST(Validate, RefusesFilesThatCannotBeUsed) {
+  const Folder folder;
+  const auto expect_refused = [&](const std::string& text,
+                                  const testing::Matcher<const std::string&>& message) {
+    const std::string path = folder.write("rows.json", text);
+    expect_error({"validate", "--rows", path}, message);
+  };
+  std::string text = rows_with("\"id\": \"my_row\"");
+  text.replace(text.find("\"gpus\": 8, "), 11, "");
+  expect_refused(text, HasSubstr("row 0: column gpus is missing"));
+  expect_refused(rows_with("\"gpus\": 8"), HasSubstr("row 0: column id is missing"));
+  expect_refused(rows_with("\"id\": \"x\", \"gpus\": -1"), HasSubstr("row 0 (x): gpus = -1"));
+  expect_refused(rows_with("\"id\": \"x\", \"ring_degree\": 3"),
+                 HasSubstr("their product must be the ranks"));
+  expect_refused(rows_with("\"id\": \"x\", \"cluster_id\": \"D6\""), HasSubstr("d6"));
+  expect_refused("no JSON", EndsWith("an object with a list `rows` is required"));
+  expect_error({"validate", "--rows", folder.path("none.json")}, HasSubstr("cannot read"));
+}
+
+}  // namespace
+}  // namespace armillary::error
