@@ -128,15 +128,17 @@ TEST(Plan, PrintsAGrid) {
 
 TEST(VerbError, VerbsThatDoNotExist) {
   const std::string required =
-      "plan, verify, simulate, validate, explain, launch, train, export, bench or doctor is required";
+      "plan, verify, simulate, validate, explain, launch, train, export, bench or doctor is "
+      "required";
   expect_error({}, Eq("no verb given; " + required));
   expect_error({"plna"}, Eq("unknown verb 'plna'; " + required + "; nearest: plan"));
   expect_error({"Verify"}, Eq("unknown verb 'Verify'; " + required + "; nearest: verify"));
   expect_error({"tune"}, Eq("unknown verb 'tune'; " + required));
   expect_error({""}, Eq("unknown verb ''; " + required));
-  expect_error({"--world", "4"},
-               Eq("flag '--world' before the verb; plan, verify, simulate, validate, explain, launch, "
-                  "train, export, bench or doctor is required first, or --help"));
+  expect_error(
+      {"--world", "4"},
+      Eq("flag '--world' before the verb; plan, verify, simulate, validate, explain, launch, "
+         "train, export, bench or doctor is required first, or --help"));
   expect_error({"plan", "verify"}, Eq("The following argument was not expected: verify"));
 }
 
