@@ -1,3 +1,5 @@
+// Terms of a training step. Bandwidths of collectives are max-min fair rates of one flow per rank,
+// all groups at once; the rest is arithmetic on the shape of the model.
 #include "armillary/sim/step.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Statements of the papers that need no fitted number: ratios by simulation on an ideal device,
+// volumes counted in plans, choices by simulation on the presets, lengths by the memory of a step.
 #include "armillary/validate/checks.h"
 
 #include <fmt/format.h>

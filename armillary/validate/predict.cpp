@@ -1,3 +1,5 @@
+// From the columns of a row to a problem, a strategy and a layout, and from these to seconds: by
+// simulated attention alone, by a collective and the kernels after it, or by a training step.
 #include "armillary/validate/predict.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Predictions of rows that are made up: ratios that must hold whatever the constants, rows that
+// are refused, and the tables that show them.
 #include "armillary/validate/predict.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// Rows from JSON, read strictly: every column must be there, in the row or in what all rows share,
+// and have a value that can be used.
 #include "armillary/validate/row.h"
 
 #include <nlohmann/json.hpp>

@@ -1,3 +1,5 @@
+// Markdown of rows with their predictions. Places in an order are counted within a group of rows
+// that differ in strategy alone.
 #include "armillary/validate/table.h"
 
 #include <fmt/format.h>
