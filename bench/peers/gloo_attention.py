@@ -1,5 +1,5 @@
 """Causal attention over two processes with one thread each, on Gloo over loopback: a peer of
-bench/strategies.py.
+bench/strategies.py, and of bench/package.py, which asks for the Python package as one more method.
 
 Sides: METHOD PASS, in seconds between barriers, PASS forward or forward+backward. Every method is checked
 first. Facts: "methods", all of them; "max_error" by method, the largest difference to one process over the
@@ -19,6 +19,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn import functional
 
+from bench.peers.gloo_ours import package
 from bench.peers.gloo_plain import ZigzagRing, ulysses
 from bench.peers.gloo_public import context_parallel, yunchang
 from bench.peers.protocol import UnableError, claim_stdout, reason, serve
@@ -37,6 +38,9 @@ METHODS = {
     "yunchang zigzag": ("zigzag", False, lambda: yunchang("zigzag", 1)),
     "yunchang Ulysses": ("contiguous", False, lambda: yunchang("basic_pytorch", WORLD)),
 }
+
+
+OURS = {"armillary package": ("zigzag", True, package)}
 
 
 def rows_of(layout, rank, tokens):
@@ -177,7 +181,10 @@ def main():
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--dtype", default="fp32", choices=DTYPES)
     parser.add_argument("--timeout", type=float, default=600)
+    parser.add_argument("--ours", action="store_true", help="the Python package too")
     args = parser.parse_args()
+    if args.ours:
+        METHODS.update(OURS)
     answers = claim_stdout()
     with tempfile.TemporaryDirectory() as folder:
         meeting = os.path.join(folder, "meeting")

@@ -1,5 +1,8 @@
 """The ops as PyTorch's own checkers see them: strategies x masks on two ranks."""
 
+import ast
+import pathlib
+
 import pytest
 import ranks
 import torch
@@ -116,6 +119,33 @@ def test_every_strategy_and_mask():
             assert is_right, f"rank {rank}: {case}"
 
 
+def one_graph(rank, world):
+    """The loss in the graph; and the default compiler, without kernels of its own, whose build is slow."""
+    sp = armillary.SequenceParallel()
+
+    def with_loss(q, k, v, logits):
+        labels = torch.arange(6).reshape(1, 6) % 5
+        return sp.attention(q, k, v).square().sum() + sp.loss(logits, labels)
+
+    def attend(q, k, v, logits):
+        return sp.attention(q, k, v)
+
+    worst = 0.0
+    for step, backend in ((with_loss, "aot_eager"), (attend, "inductor")):
+        results = []
+        for one in (torch.compile(step, fullgraph=True, backend=backend), step):
+            logits = torch.linspace(0, 1, 30).reshape(1, 6, 5).requires_grad_()
+            inputs = [*mine(sp), logits]
+            value = one(*inputs)
+            results.append([value, *torch.autograd.grad(value.sum(), inputs, allow_unused=True)[:3]])
+        worst = max(worst, *(float((a - b).abs().max()) for a, b in zip(*results, strict=True)))
+    return worst
+
+
+def test_one_graph():
+    assert max(ranks.run(2, one_graph)) < 1e-12
+
+
 @pytest.fixture
 def sp():
     return armillary.SequenceParallel(strategy="ring")
@@ -148,3 +178,10 @@ def test_proofs_and_plans():
     assert armillary.Plan.from_json(plan.to_json()).to_json() == plan.to_json()
     assert "rank 0" in str(plan) and "<pre" in plan._repr_html_()
     assert "ring" in [row.strategy for row in armillary.compare(world=4, seq=64, heads=4)]
+
+
+def test_the_stubs_name_what_the_module_has():
+    stubs = pathlib.Path(armillary.__file__).with_name("_native.pyi").read_text()
+    told = {node.name for node in ast.parse(stubs).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    has = {name for name in dir(armillary._native) if not name.startswith("__")} - {"VERSION"}
+    assert told == has

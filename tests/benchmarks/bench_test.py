@@ -253,3 +253,15 @@ def test_turns_without_a_second_core_are_left_out(tmp_path, cores, median, count
 
 def test_one_thread_has_no_turns_to_leave_out():
     assert contest.left_out({"turns": 3}) == "-"
+
+
+def test_package():
+    if not (contest.ROOT / "build" / "python" / "armillary").is_dir():
+        pytest.skip("[SKIP] build/python is not built: ./dev build --all")
+    found = rows("package", "--quick", "--tokens", 16, "--heads", 2, "--head-dim", 16)
+    timed = {(row["who"], row["pass"]): row for row in found if "seconds" in row and "who" in row}
+    for direction in ("forward", "forward+backward"):
+        assert timed["armillary package", direction]["max_error"] < 1e-5
+        assert timed["plain zigzag ring", direction]["over_ours"] > 0
+    calls = {row["call"]: row["seconds"] for row in found if "call" in row}
+    assert set(calls) == {"forward", "op of forward", "forward+backward"}
