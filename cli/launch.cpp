@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -112,14 +113,21 @@ std::vector<launch::Command> c10d_commands(const LaunchArguments& arguments, int
   return commands;
 }
 
-/// The cause that the flight recorders tell, or nothing: bad input has told it itself, and a rank
-/// that a signal ended is the cause.
+/// The number of "rank 2" if a signal ended that rank: then it is the cause, whoever waited.
+std::optional<int> killed_rank(const launch::Ending& failed) {
+  int rank = -1;
+  if (failed.signal == 0 || std::sscanf(failed.label.c_str(), "rank %d", &rank) != 1) return {};
+  return rank;
+}
+
+/// The cause that the flight recorders tell, or nothing: bad input has told it itself.
 std::string recorded_cause(const launch::LaunchFolder& folder, const launch::Ending& failed) {
   const std::string run_folder = folder.run_folder();
-  const bool is_known = failed.asked || failed.signal != 0 || failed.code == kBadInput;
+  const bool is_known = failed.asked || failed.code == kBadInput;
   if (run_folder.empty() || is_known) return "";
   try {
-    return "; cause: " + recorder::diagnose(recorder::read_run(run_folder)).cause;
+    const recorder::RecordedRun run = recorder::read_run(run_folder);
+    return "; cause: " + recorder::diagnose(run, killed_rank(failed)).cause;
   } catch (const std::exception&) {
     return "";  // The files are gone, or of no use: the ranks have told what they know.
   }

@@ -31,6 +31,6 @@ inline constexpr const char* kExportDescription =
     "Write the parameters of a run as a folder for other programs";
 inline constexpr const char* kBenchDescription = "Measure parts of the program on this machine";
 inline constexpr const char* kDoctorDescription =
-    "Say which kernels this machine can run, and which are taken";
+    "Say what this machine has for a run: kernels, engines, networks";
 
 }  // namespace armillary::cli

@@ -22,6 +22,7 @@ MAY_USE = {
     "armillary/kernel": ["armillary/core", "armillary/plan"],
     "armillary/io": ["armillary/core"],
     "armillary/launch": ["armillary/core"],
+    "armillary/doctor": ["armillary/core", "armillary/launch"],
     "armillary/recorder": ["armillary/core", "armillary/plan"],
     "armillary/proof": ["armillary/core", "armillary/plan", "armillary/comm", "armillary/io"],
     "armillary/runtime": [
@@ -78,6 +79,7 @@ TORCH_FREE = {
     "armillary/comm",
     "armillary/io",
     "armillary/launch",
+    "armillary/doctor",
     "armillary/proof",
     "armillary/recorder",
 }

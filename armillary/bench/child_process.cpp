@@ -53,7 +53,8 @@ Ends make_pipe() {
 }
 
 /// Starts the shell with these standard streams, as the leader of a new process group.
-pid_t spawn(const std::string& command, const std::array<const Descriptor*, 3>& streams) {
+pid_t spawn(const std::string& command, std::vector<std::string> variables,
+            const std::array<const Descriptor*, 3>& streams) {
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_init(&actions);
@@ -65,8 +66,12 @@ pid_t spawn(const std::string& command, const std::array<const Descriptor*, 3>& 
   posix_spawnattr_setpgroup(&attributes, 0);  // a new group, with the number of the child
   std::string shell = "sh", flag = "-c", text = command;
   const std::array<char*, 4> argv{shell.data(), flag.data(), text.data(), nullptr};
+  std::vector<char*> environment;
+  for (std::string& variable : variables) environment.push_back(variable.data());
+  environment.push_back(nullptr);
   pid_t pid = -1;
-  const int error = posix_spawn(&pid, "/bin/sh", &actions, &attributes, argv.data(), environ);
+  const int error = posix_spawn(&pid, "/bin/sh", &actions, &attributes, argv.data(),
+                                variables.empty() ? environ : environment.data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) fail<Error>("contender: /bin/sh: {}", std::strerror(error));
@@ -130,11 +135,12 @@ void Descriptor::close() {
   number_ = -1;
 }
 
-ChildProcess::ChildProcess(const std::string& command) {
+ChildProcess::ChildProcess(const std::string& command,
+                           const std::vector<std::string>& environment) {
   Ends in = make_socket();
   Ends out = make_pipe();
   Ends err = make_pipe();
-  pid_ = spawn(command, {&in.theirs, &out.theirs, &err.theirs});
+  pid_ = spawn(command, environment, {&in.theirs, &out.theirs, &err.theirs});
   in_ = std::move(in.ours);
   out_ = std::move(out.ours);
   err_ = std::move(err.ours);

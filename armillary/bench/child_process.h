@@ -10,6 +10,7 @@
 #include <chrono>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace armillary::bench {
 
@@ -33,9 +34,10 @@ class Descriptor {
 /// command sees the end of its standard input. One thread calls.
 class ChildProcess {
  public:
-  /// Starts `/bin/sh -c command`, with all three standard streams connected to this object.
+  /// Starts `/bin/sh -c command`, with all three standard streams connected to this object and
+  /// these variables ("NAME=value"); none: those of this process.
   /// @throws Error if the system gives no process or no pipe.
-  explicit ChildProcess(const std::string& command);
+  ChildProcess(const std::string& command, const std::vector<std::string>& environment);
   /// As `end`, with five seconds of grace.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;

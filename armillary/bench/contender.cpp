@@ -20,8 +20,9 @@ std::string shortened(const std::string& text) {
 
 }  // namespace
 
-Contender::Contender(std::string command, double deadline_s)
-    : command_(std::move(command)), deadline_s_(deadline_s), process_(command_) {
+Contender::Contender(std::string command, double deadline_s,
+                     const std::vector<std::string>& environment)
+    : command_(std::move(command)), deadline_s_(deadline_s), process_(command_, environment) {
   try {
     get_ready();
   } catch (const SideRefused&) {
@@ -87,8 +88,11 @@ void Contender::give_up(const std::string& reason) {
   throw SideRefused(reason);
 }
 
-Contenders::Contenders(std::span<const std::string> commands, double deadline_s) {
-  for (const std::string& command : commands) contenders_.emplace_back(command, deadline_s);
+Contenders::Contenders(std::span<const std::string> commands, double deadline_s,
+                       const std::vector<std::string>& environment) {
+  for (const std::string& command : commands) {
+    contenders_.emplace_back(command, deadline_s, environment);
+  }
 }
 
 void Contenders::add_sides(std::vector<Side>& sides) {

@@ -31,9 +31,11 @@ namespace armillary::bench {
 /// is measured any more. A side that answers with an error leaves the other sides as they are.
 class Contender {
  public:
-  /// Starts `command` with /bin/sh -c, and waits until it is ready. Every answer, the first line
-  /// too, must come within `deadline_s`. @throws Error if the system gives no process.
-  Contender(std::string command, double deadline_s);
+  /// Starts `command` with /bin/sh -c and these variables (those of this process if there are
+  /// none), and waits until it is ready. Every answer, the first line too, must come within
+  /// `deadline_s`. @throws Error if the system gives no process.
+  Contender(std::string command, double deadline_s,
+            const std::vector<std::string>& environment = {});
 
   const std::string& command() const { return command_; }
   const std::vector<std::string>& sides() const { return sides_; }
@@ -62,7 +64,8 @@ class Contender {
 class Contenders {
  public:
   /// Starts one after the other, each when the one before is ready. @throws Error as above.
-  Contenders(std::span<const std::string> commands, double deadline_s);
+  Contenders(std::span<const std::string> commands, double deadline_s,
+             const std::vector<std::string>& environment = {});
 
   /// Appends the sides of all contenders. A name that a side before has is numbered: `kernel` of
   /// the second contender becomes `kernel #2`. Only `cores` stays as it is, because all sides of

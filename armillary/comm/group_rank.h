@@ -12,6 +12,7 @@
 
 #include "armillary/comm/communicator.h"
 #include "armillary/comm/reason.h"
+#include "armillary/core/error.h"
 
 namespace armillary::comm {
 
@@ -40,8 +41,20 @@ class GroupCommunicator : public Communicator {
   Group& group_;
 };
 
+/// Whether an exception may be the consequence of another rank's failure.
+inline bool is_comm_error(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const CommError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 /// Runs the body; its exception fails the group. Then all ranks leave the group together. Throws
-/// the body's exception if this rank failed first, or else the error of the group if it failed.
+/// the body's exception if this rank failed first or for a reason of its own, as when all ranks
+/// refuse the same input; or else the error of the group if it failed.
 template <class Group>
 void run_in(Group& group, double timeout_s, int lanes,
             const std::function<void(Communicator&)>& body) {
@@ -56,7 +69,7 @@ void run_in(Group& group, double timeout_s, int lanes,
   group.leave();
   // Errors of other ranks are consequences of the first. A rank that swallowed its error left none.
   if (const std::optional<int> first = group.failed_rank()) {
-    if (error && *first == group.rank()) std::rethrow_exception(error);
+    if (error && (*first == group.rank() || !is_comm_error(error))) std::rethrow_exception(error);
     throw group.error();
   }
 }

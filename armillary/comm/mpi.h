@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "armillary/comm/communicator.h"
 
@@ -36,6 +37,10 @@ struct MpiOptions {
 /// Whether this build has MPI.
 bool mpi_available();
 
+/// The library of this build as it names itself, such as "Open MPI v4.1.4"; empty without one. MPI
+/// is not initialised by it.
+std::string mpi_version();
+
 /// Runs `body` as one rank of a group of processes and returns when all of them have ended it. All
 /// processes of MPI's world call it, and a process that does not take part returns at once. MPI is
 /// initialised by the first call, unless it is already; then MPI_THREAD_SERIALIZED is required. It
@@ -48,9 +53,10 @@ bool mpi_available();
 /// throw the one that reaches them first.
 ///
 /// A rank that fails lets messages under way end before it throws, as its memory is theirs. If a
-/// peer does not answer for 0.5 s, MPI is never called again by this process, nor finalized; it can
-/// only exit, and does so without waiting for a peer. A process that fails has to exit with a code
-/// that is not 0: mpirun then ends the others. It also does so if one is killed or exits early.
+/// peer does not answer for 0.5 s (0.1 s if it is known to be gone or silent), MPI is never called
+/// again by this process, nor finalized; it can only exit, and does so without waiting for a peer.
+/// A process that fails has to exit with a code that is not 0: mpirun then ends the others. It also
+/// does so if one is killed or exits early.
 ///
 /// @throws InvalidArgument if an option is out of range or differs between ranks, if fewer than
 ///   `world` processes are there, and in a build without MPI.

@@ -183,6 +183,11 @@ std::optional<int> Watch::culprit() const {
   return idle == ranks.end() ? std::nullopt : std::optional(*idle);
 }
 
+bool Watch::culprit_is_lost() const {
+  const std::optional<int> rank = culprit();
+  return rank && !answers(*rank);
+}
+
 std::string Watch::reason(const std::function<std::string(int)>& name) const {
   const std::optional<int> rank = culprit();
   if (!rank) return expired() ? "; all of them wait for each other" : "";

@@ -100,6 +100,8 @@ class Watch {
   /// The rank that is to blame if expired(): of those that the silent peer waits for, one that does
   /// not answer, or else one that waits for nobody. Nothing if they wait in a cycle.
   std::optional<int> culprit() const;
+  /// Whether there is one, and it does not answer: it is stopped, gone, or out of reach.
+  bool culprit_is_lost() const;
   /// "; rank 2 does not answer", "; rank 2 has left", ..: the end of the text of a missed deadline.
   std::string reason(const std::function<std::string(int)>& name) const;
 

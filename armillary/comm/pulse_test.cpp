@@ -63,6 +63,7 @@ TEST(Watch, APeerThatDoesNotAnswerIsNot) {
   };
   EXPECT_NEAR(waiter.run(answer), 2, 0.1);
   EXPECT_EQ(waiter.watch.culprit(), 2);
+  EXPECT_TRUE(waiter.watch.culprit_is_lost());
   EXPECT_EQ(waiter.reason(), "; rank 2 does not answer");
 }
 
@@ -100,6 +101,7 @@ TEST(Watch, RanksThatWaitForEachOtherKeepNobodyAlive) {
   EXPECT_NEAR(waiter.run(answer), 2, 0.1);
   EXPECT_EQ(waiter.watch.culprit(), std::nullopt);
   EXPECT_EQ(waiter.reason(), "; all of them wait for each other");
+  EXPECT_FALSE(waiter.watch.culprit_is_lost());
   // A cycle through the rank itself.
   Waiter own({1});
   EXPECT_NEAR(own.run([](int, double) { return std::optional(Pulse{.waits_for = {0}}); }), 2, 0.1);
@@ -109,6 +111,7 @@ TEST(Watch, ARankThatAnswersAndDoesNothingIsToBlame) {
   Waiter waiter({1});
   EXPECT_NEAR(waiter.run([](int, double) { return std::optional(Pulse{.progress = 3}); }), 2, 0.1);
   EXPECT_EQ(waiter.reason(), "; rank 1 answers, and neither waits for a message nor computes");
+  EXPECT_FALSE(waiter.watch.culprit_is_lost());
 }
 
 TEST(Watch, ARankThatHasLeftIsNoHopeForMessages) {

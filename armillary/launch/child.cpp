@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "armillary/core/error.h"
+#include "armillary/launch/placement.h"
 
 namespace armillary::launch {
 namespace {
@@ -27,16 +28,15 @@ Pipe make_pipe() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-/// The environment of this process with variables set over it, as "NAME=value".
-std::vector<std::string> environment_with(
-    const std::vector<std::pair<std::string, std::string>>& variables) {
+/// The environment of the program, as "NAME=value".
+std::vector<std::string> environment_of(const Command& command) {
+  const auto& variables = command.variables;
   std::vector<std::string> all;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
-    bool replaced = false;
-    for (const auto& [name, value] : variables) {
-      replaced |= text.substr(0, text.find('=')) == name;
-    }
+    const std::string_view name = text.substr(0, text.find('='));
+    bool replaced = !command.is_placed && is_placement_variable(name);
+    for (const auto& [other, value] : variables) replaced |= name == other;
     if (!replaced) all.emplace_back(text);
   }
   for (const auto& [name, value] : variables) all.push_back(fmt::format("{}={}", name, value));
@@ -87,7 +87,7 @@ void Descriptor::close() {
 
 Child start(const Command& command) {
   std::vector<std::string> words = command.words;
-  std::vector<std::string> variables = environment_with(command.variables);
+  std::vector<std::string> variables = environment_of(command);
   const std::vector<char*> arguments = pointers_to(words);
   const std::vector<char*> environment = pointers_to(variables);
   Pipe out = make_pipe();

@@ -2,6 +2,8 @@
 // are read, the first that is there is taken, and every other one has to agree with it.
 #include "armillary/launch/placement.h"
 
+#include <unistd.h>
+
 #include <charconv>
 #include <climits>
 #include <cstdlib>
@@ -156,6 +158,35 @@ std::optional<Placement> find_placement(const Lookup& lookup) {
     }
   }
   return taken;
+}
+
+bool is_placement_variable(std::string_view name) {
+  for (const Variables& of : launchers()) {
+    for (const char* one :
+         {of.rank, of.world, of.local_rank, of.local_world, of.address, of.port, of.listen_fd}) {
+      if (one != nullptr && name == one) return true;
+    }
+    for (const char* mark : of.marks) {
+      if (name == mark) return true;
+    }
+  }
+  // Names of the connections between a process of MPI and its launcher.
+  for (const std::string_view prefix :
+       {"OMPI_COMM_WORLD_", "OMPI_MCA_ess", "OMPI_MCA_orte_", "OMPI_MCA_pmix", "OMPI_UNIVERSE_",
+        "OMPI_APP_CTX_", "OMPI_NUM_APP_", "OMPI_FIRST_RANKS", "PMIX_", "PMI_", "HYDI_",
+        "TORCHELASTIC_", "ARMILLARY_LAUNCH"}) {
+    if (name.starts_with(prefix)) return true;
+  }
+  return false;
+}
+
+std::vector<std::string> environment_without_placement() {
+  std::vector<std::string> all;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (!is_placement_variable(text.substr(0, text.find('=')))) all.emplace_back(text);
+  }
+  return all;
 }
 
 std::optional<Placement> find_placement() {

@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace armillary::launch {
 
@@ -43,5 +44,13 @@ std::optional<Placement> find_placement(const Lookup& lookup);
 
 /// The same from the environment of this process.
 std::optional<Placement> find_placement();
+
+/// Whether a launcher, or the MPI library under it, tells a process its place in a run by the
+/// variable of this name. Settings that users make, such as OMPI_MCA_btl_tcp_if_include, are none.
+/// A program that is started beside a run must not inherit such variables.
+bool is_placement_variable(std::string_view name);
+
+/// The environment of this process without them, as "NAME=value".
+std::vector<std::string> environment_without_placement();
 
 }  // namespace armillary::launch

@@ -98,6 +98,24 @@ TEST(Placement, OfALauncherThatSlurmStartedIsThatOfTheLauncher) {
   EXPECT_EQ(open_mpi->launcher, "Open MPI");
 }
 
+// A program that is started beside a run keeps the user's settings and loses the place of the rank.
+TEST(Placement, IsKnownByItsVariables) {
+  for (const std::string name :
+       {"RANK", "MASTER_PORT", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "OMPI_MCA_orte_hnp_uri",
+        "PMIX_RANK", "PMI_SIZE", "ARMILLARY_LISTEN_FD", "ARMILLARY_LAUNCH_FOLDER"}) {
+    EXPECT_TRUE(is_placement_variable(name)) << name;
+  }
+  for (const std::string name : {"PATH", "OMPI_MCA_btl_tcp_if_include", "OMPI_ALLOW_RUN_AS_ROOT",
+                                 "GLOO_SOCKET_IFNAME", "ARMILLARY_ISA", "RANKS"}) {
+    EXPECT_FALSE(is_placement_variable(name)) << name;
+  }
+  setenv("PMI_RANK", "0", 1);
+  const std::vector<std::string> all = environment_without_placement();
+  unsetenv("PMI_RANK");
+  EXPECT_THAT(all, testing::Not(testing::Contains(testing::StartsWith("PMI_RANK="))));
+  EXPECT_THAT(all, testing::Contains(testing::StartsWith("PATH=")));
+}
+
 TEST(Placement, WithBadNumbersIsRefused) {
   expect_refusal({{"RANK", "one"}, {"WORLD_SIZE", "2"}},
                  "launch: RANK is 'one' (torchrun); a whole number from 0 to 1 is required");

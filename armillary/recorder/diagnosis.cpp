@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -32,8 +33,11 @@ std::string list(const Ranks& ranks) {
 
 class Diagnoser {
  public:
-  explicit Diagnoser(const RecordedRun& run)
-      : run_(run), world_(static_cast<int>(run.flights.size())) {}
+  Diagnoser(const RecordedRun& run, std::optional<int> known_end)
+      : run_(run), world_(static_cast<int>(run.flights.size())) {
+    // A rank that told its error says more than how its process ended.
+    if (known_end && *known_end < world_ && !has_failed(*known_end)) known_end_ = *known_end;
+  }
 
   Diagnosis diagnose() {
     result_.reference_ns = reference();
@@ -45,6 +49,10 @@ class Diagnoser {
     if (all([](const Flight& flight) { return flight.end == End::Done; })) {
       result_.verdict = Verdict::Ended;
       result_.cause = fmt::format("none: all {} ranks ended well{}", world_, steps_text());
+    } else if (known_end_ >= 0) {
+      result_.verdict = first_with(End::FailedWithPeers) >= 0 ? Verdict::Failed : Verdict::Gone;
+      result_.causes = {known_end_};
+      result_.cause = silence_text();
     } else if (!own_failure()) {
       find_causes();
       judge();
@@ -242,6 +250,8 @@ class Diagnoser {
         text += fmt::format("rank {} has no flight file", rank);
       } else if (own->end == End::Done) {
         text += fmt::format("{} has ended, after step {}", name(rank), own->work.step);
+      } else if (rank == known_end_) {
+        text += fmt::format("{} was in {}", name(rank), place_of(*own));
       } else {
         text += fmt::format("{} has done nothing for {:.3g} s, in {}", name(rank), silence(rank),
                             place_of(*own));
@@ -257,8 +267,31 @@ class Diagnoser {
       return waiting[rank] && std::ranges::find(result_.causes, rank) == result_.causes.end();
     });
     if (waiters.empty()) return "";
-    return fmt::format("; rank{} {} wait{} for {}", waiters.size() == 1 ? "" : "s", list(waiters),
-                       waiters.size() == 1 ? "s" : "", result_.causes.size() == 1 ? "it" : "them");
+    return fmt::format("; rank{} {} wait{} for {}{}", waiters.size() == 1 ? "" : "s", list(waiters),
+                       waiters.size() == 1 ? "s" : "", result_.causes.size() == 1 ? "it" : "them",
+                       awaited_text(waiters));
+  }
+
+  /// ": rank 3 in plan step 1, recv (op 7) of 64 bytes from rank 2 on lane 1": the message of a
+  /// cause that a waiter lacks, or else what all ranks have to come to.
+  std::string awaited_text(const Ranks& waiters) const {
+    for (const plan::OpKind kind : {plan::OpKind::Recv, plan::OpKind::Send}) {
+      for (const int rank : waiters) {
+        for (const RecordedOp& message : messages_of(*flight(rank))) {
+          const auto cause = std::ranges::find(result_.causes, message.op.peer);
+          if (message.op.kind != kind || cause == result_.causes.end()) continue;
+          return fmt::format(": rank {} in plan step {}, {}", rank, message.op.plan_step,
+                             describe(message));
+        }
+      }
+    }
+    for (const int rank : waiters) {
+      const Flight& own = *flight(rank);
+      if (!waits_for_all(own) || own.work.activity_bytes == 0) continue;
+      return fmt::format(": rank {} in {} of {} bytes", rank, own.work.activity,
+                         own.work.activity_bytes);
+    }
+    return "";
   }
 
   std::string cycle_text() const {
@@ -294,6 +327,7 @@ class Diagnoser {
 
   RecordedRun run_;
   int world_;
+  int known_end_ = -1;
   Diagnosis result_;
 };
 
@@ -309,8 +343,8 @@ double silent_s(const Flight& flight, std::int64_t reference_ns) {
   return std::max(0.0, static_cast<double>(reference_ns - last) * kNs);
 }
 
-Diagnosis diagnose(const RecordedRun& run) {
-  return Diagnoser(run).diagnose();
+Diagnosis diagnose(const RecordedRun& run, std::optional<int> known_end) {
+  return Diagnoser(run, known_end).diagnose();
 }
 
 }  // namespace armillary::recorder

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,8 +45,10 @@ struct Diagnosis {
 /// Finds the cause: an error that is no consequence of a peer's, else a cycle of waits, else ranks
 /// without an end beside others that failed, else ranks that wait for nobody while others wait for
 /// them. A failure before which nobody was silent is told as the first error.
-/// Cost: O(world^2) if ranks wait for all others, else O(world + messages under way).
-Diagnosis diagnose(const RecordedRun& run);
+/// `known_end`: the rank whose process is known to have ended first, as a launcher sees it. It is
+/// the cause, unless it told an error itself. Cost: O(world^2) if ranks wait for all others, else
+/// O(world + messages under way).
+Diagnosis diagnose(const RecordedRun& run, std::optional<int> known_end = {});
 
 /// Seconds from the rank's last record to the reference of the diagnosis, at least 0.
 double silent_s(const Flight& flight, std::int64_t reference_ns);

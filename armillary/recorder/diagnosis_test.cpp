@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -83,7 +84,7 @@ class Runs {
     (*this)[rank].reason = reason;
     (*this)[rank].end_ns = static_cast<std::int64_t>(second * 1e9);
   }
-  Diagnosis diagnosis() const { return diagnose(run_); }
+  Diagnosis diagnosis(std::optional<int> known_end = {}) const { return diagnose(run_, known_end); }
 
  private:
   RecordedRun run_;
@@ -105,7 +106,8 @@ TEST(Diagnosis, TheRankThatTheOthersWaitFor) {
   EXPECT_EQ(
       found.cause,
       "rank 2 (host h, pid 102, alive) has done nothing for 4.2 s, in step 7, ring forward of "
-      "call 2, plan step 1, attend (op 4); ranks 0, 1 and 3 wait for it");
+      "call 2, plan step 1, attend (op 4); ranks 0, 1 and 3 wait for it: rank 3 in plan step "
+      "1, recv (op 3) of 64 bytes from rank 2 on lane 1");
   EXPECT_FALSE(found.is_cycle);
 }
 
@@ -203,7 +205,8 @@ TEST(Diagnosis, WorkAfterTheFirstFailureIsUndone) {
   EXPECT_EQ(
       found.cause,
       "rank 1 (host h, pid 101, alive) has done nothing for 2.1 s, in step 7, ring forward of "
-      "call 2, plan step 1, attend (op 4); rank 0 waits for it");
+      "call 2, plan step 1, attend (op 4); rank 0 waits for it: rank 0 in plan step 1, recv "
+      "(op 3) of 64 bytes from rank 1 on lane 1");
 }
 
 // A message of the wrong size fails at once: nobody was silent.
@@ -232,6 +235,23 @@ TEST(Diagnosis, AKilledProcessBesideOthersThatFail) {
   EXPECT_THAT(found.cause, HasSubstr("; ranks 0 and 2 wait for it"));
 }
 
+// A launcher saw the process of rank 1 end. By the files alone, rank 0 could as well be the cause.
+TEST(Diagnosis, AnEndThatIsKnownIsTheCause) {
+  Runs runs(3);
+  runs.attends(0, 1);
+  runs.attends(1, 1);
+  runs.receives(2, 1, 1);
+  for (const int rank : {0, 1, 2}) runs.set_state(rank, ProcessState::Gone);
+  const Diagnosis found = runs.diagnosis(1);
+  EXPECT_EQ(found.verdict, Verdict::Gone);
+  EXPECT_EQ(found.cause,
+            "rank 1 (host h, pid 101, gone) was in step 7, ring forward of call 2, plan step 1, "
+            "attend (op 4); rank 2 waits for it: rank 2 in plan step 1, recv (op 3) of 64 bytes "
+            "from rank 1 on lane 1");
+  runs.fails(1, End::Failed, "the disk is full", 1.5);
+  EXPECT_THAT(runs.diagnosis(1).cause, HasSubstr("attend (op 4): the disk is full"));
+}
+
 TEST(Diagnosis, AllProcessesAreKilledWhileTheyWork) {
   Runs runs(2);
   runs.attends(0, 1);
@@ -240,10 +260,11 @@ TEST(Diagnosis, AllProcessesAreKilledWhileTheyWork) {
   runs.set_now(1000);
   const Diagnosis found = runs.diagnosis();
   EXPECT_EQ(found.verdict, Verdict::Gone);
-  EXPECT_EQ(
-      found.cause,
-      "ranks 0 and 1 ended without a word, killed or crashed; rank 0 (host h, pid 100, gone) "
-      "was in step 7, ring forward of call 2, plan step 1, attend (op 4); rank 1 waits for it");
+  EXPECT_EQ(found.cause,
+            "ranks 0 and 1 ended without a word, killed or crashed; rank 0 (host h, pid 100, gone) "
+            "was in step 7, ring forward of call 2, plan step 1, attend (op 4); rank 1 waits for "
+            "it: rank 1 in plan step 1, recv "
+            "(op 3) of 64 bytes from rank 0 on lane 1");
 }
 
 // Killed by hand after rank 0 had been silent for long: silence is counted to the last record.
@@ -266,8 +287,10 @@ TEST(Diagnosis, ARankThatEndedEarly) {
   runs.set_now(4);
   const Diagnosis found = runs.diagnosis();
   EXPECT_EQ(found.verdict, Verdict::Stuck);
-  EXPECT_EQ(found.cause,
-            "rank 1 (host h, pid 101, alive) has ended, after step 7; rank 0 waits for it");
+  EXPECT_EQ(
+      found.cause,
+      "rank 1 (host h, pid 101, alive) has ended, after step 7; rank 0 waits for it: rank 0 in "
+      "plan step 1, recv (op 3) of 64 bytes from rank 1 on lane 1");
 }
 
 TEST(Diagnosis, ARankWithoutAFile) {
@@ -275,7 +298,9 @@ TEST(Diagnosis, ARankWithoutAFile) {
   runs.receives(0, 1, 1);
   runs.lose_file(1);
   runs.fails(0, End::FailedWithPeers, "rank 0 failed: wait: ..", 3);
-  EXPECT_EQ(runs.diagnosis().cause, "rank 1 has no flight file; rank 0 waits for it");
+  EXPECT_EQ(runs.diagnosis().cause,
+            "rank 1 has no flight file; rank 0 waits for it: rank 0 in plan step 1, recv (op 3) of "
+            "64 bytes from rank 1 on lane 1");
 }
 
 TEST(Diagnosis, ARunThatEndedWell) {
@@ -300,6 +325,8 @@ TEST(Diagnosis, ACollectiveWaitsForThoseThatHaveNotComeSoFar) {
   EXPECT_THAT(found.waits_for,
               ElementsAre(ElementsAre(1), IsEmpty(), ElementsAre(0, 1, 3), ElementsAre(1)));
   EXPECT_THAT(found.causes, ElementsAre(1));
+  EXPECT_THAT(found.cause, HasSubstr("; ranks 0, 2 and 3 wait for it: rank 0 in sum of gradients "
+                                     "of 4096 bytes"));
 }
 
 TEST(Diagnosis, ACollectiveInWhichAllRanksAre) {

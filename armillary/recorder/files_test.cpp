@@ -156,6 +156,7 @@ TEST_F(DamagedFile, Truncated) {
 TEST_F(DamagedFile, AnOpThatWasHalfWrittenIsLeftOut) {
   {
     Recorder recorder(run(), {.world = 2});
+    recorder.begin_call("ring", plan::Pass::Forward);
     for (int i = 0; i < 5; ++i) recorder.start({.index = i, .peer = 0});
   }
   // Op 2, "being written": the writer stopped there.
@@ -189,8 +190,11 @@ TEST(RunFolders, OfNoRun) {
 
 TEST(RunFolders, FilesOfAnEarlierRunAreLeftOut) {
   const RunFolder folder;
-  for (int rank = 0; rank < 5; ++rank) Recorder(folder.path(), {.world = 5, .rank = rank});
-  for (const int rank : {0, 2}) Recorder(folder.path(), {.world = 3, .rank = rank});
+  const auto record = [&](int world, int rank) {
+    Recorder(folder.path(), {.world = world, .rank = rank}).begin_step(1);
+  };
+  for (int rank = 0; rank < 5; ++rank) record(5, rank);
+  for (const int rank : {0, 2}) record(3, rank);
   const RecordedRun run = read_run(folder.path());
   ASSERT_EQ(run.flights.size(), 3);
   EXPECT_TRUE(run.flights[0]);

@@ -57,16 +57,44 @@ int allocate(int file) {
   return posix_fallocate(file, 0, kFileBytes);
 }
 
-/// Makes the file at `path`, all zeros, and maps it. @throws IoError; no file is left then.
+/// The file of an earlier run, until this one has begun.
+std::string earlier_path(const std::string& path) {
+  return path + ".earlier";
+}
+
+/// Makes room for a new file. The one that is there is set aside; if one has been already, it is of
+/// a run that was killed before it began.
+void set_aside(const std::string& path) {
+  std::error_code error;
+  const bool is_file = fs::is_regular_file(fs::symlink_status(path, error));
+  if (is_file && !fs::exists(earlier_path(path), error)) {
+    fs::rename(path, earlier_path(path), error);
+  } else {
+    fs::remove(path, error);
+  }
+  if (error) refuse(path, error.value());
+}
+
+/// Puts the earlier file back, if there is one.
+void put_back(const std::string& path) {
+  std::error_code error;  // Without one, there is nothing to do.
+  fs::rename(earlier_path(path), path, error);
+}
+
+/// Makes the file at `path`, all zeros, and maps it. @throws IoError; no file is left then, or the
+/// earlier one.
 Word* map_new_file(const std::string& path) {
   std::error_code error;
   fs::create_directories(fs::path(path).parent_path(), error);
   if (error) refuse(path, error.value());
-  fs::remove(path, error);
-  if (error) refuse(path, error.value());
+  set_aside(path);
   // A link in the place of the file is not followed, nor a file written that another has just made.
   const int file = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (file < 0) refuse(path, errno);
+  if (file < 0) {
+    const int reason = errno;
+    put_back(path);
+    refuse(path, reason);
+  }
   int failed = allocate(file);
   void* memory = MAP_FAILED;
   if (failed == 0) {
@@ -76,6 +104,7 @@ Word* map_new_file(const std::string& path) {
   close(file);  // the mapping holds the file
   if (failed != 0) {
     fs::remove(path, error);
+    put_back(path);
     refuse(path, failed);
   }
   return static_cast<Word*>(memory);
@@ -92,14 +121,26 @@ std::string flight_path(const std::string& run_folder, int rank) {
 }
 
 struct Recorder::Mapping {
+  std::string path;
   Word* words = nullptr;
   Status status = {};
   std::uint64_t statuses = 0;  ///< Number of the next one.
+  bool has_begun = false;
 
-  explicit Mapping(const std::string& path) : words(map_new_file(path)) {}
+  explicit Mapping(const std::string& file) : path(file), words(map_new_file(file)) {}
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() { munmap(words, kFileBytes); }
+  ~Mapping() {
+    munmap(words, kFileBytes);
+    if (!has_begun) put_back(path);
+  }
+
+  /// The first step or call begins: the earlier file has had its time.
+  void begin() noexcept {
+    if (has_begun) return;
+    has_begun = true;
+    unlink(earlier_path(path).c_str());
+  }
 
   /// The place of an op, which the op kOpsKept before it had.
   Word* record(std::uint64_t op) { return words + kRecordsAt + op % kOpsKept * kWordsOf<Record>; }
@@ -152,6 +193,7 @@ Recorder::Recorder(const std::string& run_folder, const Rank& rank) {
 Recorder::~Recorder() = default;
 
 void Recorder::begin_step(std::int64_t step) noexcept {
+  mapping_->begin();
   mapping_->status.step = step;
   // Calls and activities are numbered from 1 in each step.
   mapping_->status.call = {};
@@ -170,6 +212,7 @@ void Recorder::set_activity(const Activity& activity) noexcept {
 }
 
 void Recorder::begin_call(std::string_view strategy, plan::Pass pass, std::int64_t at_ns) noexcept {
+  mapping_->begin();
   Status& status = mapping_->status;
   status.call = {.number = status.call.number + 1, .pass = static_cast<std::int32_t>(pass)};
   assign(status.strategy, strategy);

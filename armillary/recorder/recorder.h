@@ -79,10 +79,11 @@ class Recorder {
   };
 
   /// Makes the file and reserves its space on the disk, so that a full disk is an error here and
-  /// not a signal later. A file that is there is replaced; a process that still writes the old one
-  /// goes on undisturbed. Requires 0 <= rank < world.
+  /// not a signal later. A file that is there is replaced when the first step or call begins, and
+  /// stays if none does: a run that is refused leaves the record of the one before. A process that
+  /// still writes the old file goes on undisturbed. Requires 0 <= rank < world.
   /// @throws IoError naming the path, if the folder or the file cannot be made or the disk is full;
-  /// no file is left then.
+  /// no new file is left then.
   Recorder(const std::string& run_folder, const Rank& rank);
   /// Unmaps the file, which stays. It does not count as an end: see end().
   ~Recorder();

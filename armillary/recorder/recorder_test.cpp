@@ -167,6 +167,32 @@ TEST(Recorder, AnOlderFileIsReplaced) {
   EXPECT_EQ(flight.ops[0].op.index, 3);
 }
 
+// A run that is refused before its first step leaves the record of the one before, also after
+// another one that was killed as early.
+TEST(Recorder, AnOlderFileStaysUntilTheRunBegins) {
+  const RunFolder folder;
+  Recorder(folder.path(), {.world = 7}).begin_step(1);
+  {
+    const Recorder refused(folder.path(), {.world = 8});
+    EXPECT_EQ(read_flight(folder.file_of(0)).world, 8);
+  }
+  EXPECT_EQ(read_flight(folder.file_of(0)).world, 7);
+  const pid_t child = fork();
+  if (child == 0) {
+    const Recorder killed(folder.path(), {.world = 9});
+    raise(SIGKILL);
+  }
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(read_flight(folder.file_of(0)).world, 9);
+  { const Recorder refused(folder.path(), {.world = 8}); }
+  EXPECT_EQ(read_flight(folder.file_of(0)).world, 7);
+
+  Recorder(folder.path(), {.world = 8}).begin_call("ring", plan::Pass::Forward);
+  EXPECT_EQ(read_flight(folder.file_of(0)).world, 8);
+  const std::filesystem::directory_iterator files(folder.path() + "/flight");
+  EXPECT_EQ(std::distance(files, {}), 1) << "nothing else is left";
+}
+
 /// Every value of an op follows from its index, so a mixture of two ops shows.
 StartedOp op_with(int index) {
   return {.kind = OpKind::Send,

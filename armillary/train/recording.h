@@ -31,6 +31,9 @@ class Recording {
     if (recorder_ != nullptr) recorder_->set_activity(activity);
   }
 
+  /// The run is refused before it begins: `reason` is that of another rank, or of all.
+  void refuse(std::string_view reason) const { fail_with(recorder::End::FailedWithPeers, reason); }
+
   /// Runs the whole training of the rank, and records how it ends. @throws what `training` throws.
   template <class Training>
   void until_end(const Training& training) const {

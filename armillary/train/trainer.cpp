@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -125,8 +126,15 @@ TrainResult train(const Mesh& mesh, Model& model, const Data& data, const Recipe
   };
   // A rank that throws, in a callback or for its own data, ends the others with its reason.
   runtime::or_abort(comm, [&] {
-    const Recording recording(comm, options.run_folder);
-    recording.until_end([&] { all_steps(recording); });
+    std::optional<Recording> recording;
+    try {
+      // One rank's disk may be full: then all ranks say so, before the first step.
+      run_together(comm, [&] { recording.emplace(comm, options.run_folder); });
+    } catch (const std::exception& error) {
+      if (recording) recording->refuse(error.what());
+      throw;
+    }
+    recording->until_end([&] { all_steps(*recording); });
   });
   return result;
 }

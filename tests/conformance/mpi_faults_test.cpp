@@ -13,54 +13,20 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "armillary/comm/collectives.h"
 #include "armillary/comm/mpi.h"
-#include "armillary/core/error.h"
+#include "tests/conformance/faults.h"
 #include "tests/conformance/mpi.h"
 #include "tests/sanitized.h"
 
 namespace armillary::comm {
 
-// The fault strikes rank 1 in round 20, while large messages are under way.
 int run_fault(std::string_view kind) {
-  const auto strike = [&](Communicator& comm) {
-    if (kind == "throw") throw std::runtime_error("the disk is full");
-    if (kind == "exit") std::_Exit(3);
-    if (kind == "kill") raise(SIGKILL);
-    if (kind == "stop") raise(SIGSTOP);
-    if (kind == "abort") {
-      std::thread([&] { comm.abort("the watchdog barked"); }).join();
-      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-    }
-  };
-  try {
-    run_mpi_rank(
-        [&](Communicator& comm) {
-          std::vector<int> out(300000, comm.rank());
-          std::vector<int> in(300000);
-          const Strided out_part = whole(std::span(out));
-          const Strided in_part = whole(std::span(in));
-          const int P = comm.world();
-          for (int round = 0; round < 1000; ++round) {
-            const Request sent = comm.isend((comm.rank() + 1) % P, 1, {&out_part, 1});
-            const Request came = comm.irecv((comm.rank() + P - 1) % P, 1, {&in_part, 1});
-            if (round == 20 && comm.rank() == 1) strike(comm);
-            comm.wait(came);
-            comm.wait(sent);
-            if (round == 20 && comm.rank() == 1 && kind == "leave") return;
-          }
-        },
-        {.timeout_s = 1});
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "error: %s\n", e.what());
-    return 4;
-  }
-  return 0;
+  return exit_code_of_rank([&] {
+    run_mpi_rank([&](Communicator& comm) { ring_with_fault(kind, comm); }, {.timeout_s = 1});
+  });
 }
 
 namespace {

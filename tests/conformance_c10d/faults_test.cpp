@@ -1,16 +1,13 @@
 // Processes that fail: this program starts itself as 3 ranks with --fault=KIND, and looks at their
 // exit codes, their output and the time of their ends.
+#include "tests/conformance/faults.h"
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "armillary/comm/c10d.h"
@@ -18,42 +15,11 @@
 
 namespace armillary::comm {
 
-// The fault strikes rank 1 in round 20, while its peers wait for large messages.
 int run_fault(const std::string& kind, const C10dRendezvous& place) {
-  const auto strike = [&](Communicator& comm) {
-    if (kind == "throw") throw std::runtime_error("the disk is full");
-    if (kind == "exit") std::_Exit(3);
-    if (kind == "kill") raise(SIGKILL);
-    if (kind == "stop") raise(SIGSTOP);
-    if (kind == "abort") {
-      std::thread([&] { comm.abort("the watchdog barked"); }).join();
-      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-    }
-  };
-  try {
-    run_c10d_rank(
-        [&](Communicator& comm) {
-          std::vector<int> out(300000, comm.rank());
-          std::vector<int> in(300000);
-          const Strided out_part = whole(std::span(out));
-          const Strided in_part = whole(std::span(in));
-          const int P = comm.world();
-          comm.set_timeout(1);
-          for (int round = 0; round < 1000; ++round) {
-            if (round == 20 && comm.rank() == 1) strike(comm);
-            const Request sent = comm.isend((comm.rank() + 1) % P, 1, {&out_part, 1});
-            const Request came = comm.irecv((comm.rank() + P - 1) % P, 1, {&in_part, 1});
-            comm.wait(came);
-            comm.wait(sent);
-            if (round == 20 && comm.rank() == 1 && kind == "leave") return;
-          }
-        },
-        place, {.timeout_s = 20});
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "error: %s\n", e.what());
-    return 4;
-  }
-  return 0;
+  return exit_code_of_rank([&] {
+    run_c10d_rank([&](Communicator& comm) { ring_with_fault(kind, comm); }, place,
+                  {.timeout_s = 20});
+  });
 }
 
 namespace {

@@ -26,7 +26,7 @@ class Doctor : public testing::Test {
   static void force(const std::string& isa) { setenv("ARMILLARY_ISA", isa.c_str(), 1); }
 
   static Json diagnosis() {
-    const ProgramRun result = run({"doctor", "--json"});
+    const ProgramRun result = run({"doctor", "--quick", "--json"});
     EXPECT_EQ(result.code, 0) << result.err;
     return Json::parse(result.out);
   }
@@ -42,7 +42,7 @@ class Doctor : public testing::Test {
 };
 
 TEST_F(Doctor, SaysWhatIsTakenForEachDtype) {
-  const ProgramRun result = run({"doctor"});
+  const ProgramRun result = run({"doctor", "--quick"});
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(result.err, "");
   EXPECT_THAT(result.out, StartsWith("set               fp32      bf16      fp16  GFLOP/s"));
@@ -67,6 +67,43 @@ TEST_F(Doctor, JsonHasEverySetAndReason) {
     }
     EXPECT_EQ(taken, 1) << dtype;
   }
+}
+
+TEST_F(Doctor, KnowsTheMachineItsNetworksAndVersions) {
+  const Json all = diagnosis();
+  for (const std::string key : {"armillary", "torch", "compiler"}) {
+    EXPECT_NE(all["versions"][key], "") << key;
+  }
+  EXPECT_GE(all["machine"]["cores"], 1);
+  for (const std::string key : {"memory_bytes", "shared_memory_bytes", "clock_look_ns"}) {
+    EXPECT_GT(all["machine"][key], 0) << key;
+  }
+  EXPECT_FALSE(all["networks"]["all"].empty());
+  EXPECT_TRUE(all["networks"]["mpi"].contains("takes"));
+  setenv("GLOO_SOCKET_IFNAME", "eth77", 1);
+  const Json named = diagnosis();
+  unsetenv("GLOO_SOCKET_IFNAME");
+  EXPECT_THAT(named["networks"]["c10d"]["problem"].get<std::string>(),
+              StartsWith("there is no interface eth77; "));
+  const ProgramRun text = run({"doctor", "--quick"});
+  for (const std::string line : {"\nversions      armillary ", "\nmachine ", "\nmemory ",
+                                 "\nshared memory ", "\nclock ", "\nmpi takes ", "\nc10d takes "}) {
+    EXPECT_THAT(text.out, HasSubstr(line));
+  }
+}
+
+TEST_F(Doctor, TestsEveryEngineThatIsThere) {
+  const ProgramRun result = run({"doctor", "--json"});
+  EXPECT_EQ(result.code, 0) << result.err << result.out;
+  int works = 0;
+  for (const Json& engine : Json::parse(result.out)["engines"]) {
+    EXPECT_EQ(engine["there"], !engine.contains("missing")) << engine;
+    if (!engine["tested"].get<bool>()) continue;
+    EXPECT_EQ(engine["works"], true) << engine;
+    EXPECT_LT(engine.value("max_error", 1.0), 1e-5) << engine;
+    ++works;
+  }
+  EXPECT_GE(works, 2) << "threads and c10d are in every build";
 }
 
 TEST_F(Doctor, NeverTakesPairsThatAreSlower) {

@@ -66,7 +66,8 @@ TEST(Explain, SaysWhoWaitedForWhom) {
   EXPECT_THAT(text.out,
               ContainsRegex("^cause: rank 0 \\(host .*, pid [0-9]+, gone\\) has done nothing "
                             "for 1\\.?[0-9]* s, in step 3, ring backward of call 1, plan "
-                            "step 1, attend_grad \\(op 6\\); rank 1 waits for it\n"
+                            "step 1, attend_grad \\(op 6\\); rank 1 waits for it: rank 1 in plan "
+                            "step 0, recv \\(op 5\\) of 96 bytes from rank 0 on lane 1\n"
                             "run: gone, 2 ranks\nrank 0: host "));
   EXPECT_THAT(text.out, HasSubstr("recv (op 5) of 96 bytes from rank 0 on lane 1; waits "));
   EXPECT_THAT(text.out, testing::EndsWith("\nwaits: 1 -> 0\n"));

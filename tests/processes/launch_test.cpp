@@ -1,5 +1,5 @@
 // Ranks as processes: `armillary launch` with a small recipe, against the same run on threads, and
-// ranks that are killed, stopped or refused. Processes are real; so are signals and exit codes.
+// runs that are refused. Processes are real; so are exit codes. tests/faults/ has ranks that fail.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -159,13 +159,6 @@ class Launch : public testing::Test {
     return false;
   }
 
-  /// The pid of one rank of the run of this test.
-  pid_t a_rank() const {
-    const std::vector<pid_t> pids = processes_with({"armillary-torch", folder_.string()});
-    EXPECT_FALSE(pids.empty());
-    return pids.empty() ? -1 : pids.back();
-  }
-
   /// Loss and gradient norm of each step, as metrics.jsonl has them.
   std::vector<std::string> losses() const {
     std::vector<std::string> found;
@@ -208,23 +201,6 @@ TEST_F(Launch, MeasuresALayerOnProcesses) {
     EXPECT_GT(row["seconds"], row["kernel_seconds"]);
   }
   EXPECT_EQ(count, 4) << "two strategies, two passes";
-}
-
-TEST_F(Launch, AKilledRankEndsAllWithItsName) {
-  const Outcome outcome = run(launched(3, train(3, 100000)), "step:  3",
-                              [&](pid_t /*launcher*/) { kill(a_rank(), SIGKILL); });
-  EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.output;
-  EXPECT_THAT(outcome.output,
-              ContainsRegex("launch: rank [0-2] \\(host .*, pid [0-9]+\\) was ended by signal 9"));
-  EXPECT_LT(outcome.seconds, 6);
-}
-
-TEST_F(Launch, AStoppedRankMissesTheDeadlineOfItsPeers) {
-  const Outcome outcome = run(launched(3, train(3, 100000, {"comm.train_timeout_seconds=1"})),
-                              "step:  3", [&](pid_t /*launcher*/) { kill(a_rank(), SIGSTOP); });
-  EXPECT_EQ(outcome.code, 1) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("not done after 1"));
-  EXPECT_LT(outcome.seconds, 8);
 }
 
 TEST_F(Launch, ALauncherThatIsKilledLeavesNoRank) {

@@ -146,6 +146,23 @@ std::vector<PeerProcess> meet(c10d::Store& store, const Member& mine, const C10d
   }
 }
 
+[[noreturn]] void refuse_connection(const Member& mine, const C10dOptions& options,
+                                    const std::exception& error) {
+  fail<CommError>("{}: rank {} cannot connect to the other ranks{}{}: {}", mine.caller, mine.rank,
+                  options.interface.empty() ? "" : " over interface ", options.interface,
+                  first_line(error));
+}
+
+/// Before the ranks meet: a rank that has no such interface says so itself, and would take the
+/// store away from the others if it left later.
+void expect_interface(const Member& mine, const C10dOptions& options) {
+  try {
+    try_interface(options.interface);
+  } catch (const std::exception& e) {
+    refuse_connection(mine, options, e);
+  }
+}
+
 /// A new group of Gloo for the ranks that have met.
 GlooBackend connect_gloo(const GlooStore& store, const Member& mine, const std::string& name,
                          const C10dOptions& options) {
@@ -155,9 +172,7 @@ GlooBackend connect_gloo(const GlooStore& store, const Member& mine, const std::
                       .interface = options.interface,
                       .timeout = as_timeout(options.timeout_s)});
   } catch (const std::exception& e) {
-    fail<CommError>("{}: rank {} cannot connect to the other ranks{}{}: {}", mine.caller, mine.rank,
-                    options.interface.empty() ? "" : " over interface ", options.interface,
-                    first_line(e));
+    refuse_connection(mine, options, e);
   }
 }
 
@@ -245,6 +260,7 @@ GlooStore open_store(const C10dRendezvous& rendezvous, double timeout_s) {
 C10dConnections connect(const C10dRendezvous& rendezvous, const C10dOptions& options) {
   const Member mine{"run_c10d_rank", rendezvous.rank, rendezvous.world, rendezvous.key_prefix};
   const auto make = [=] {
+    expect_interface(mine, options);
     const GlooStore store = open_store(rendezvous, options.timeout_s);
     std::vector<PeerProcess> processes = meet(*store, mine, options);
     return C10dConnections{store, connect_gloo(store, mine, "data/", options),
@@ -259,6 +275,7 @@ C10dConnections connect(const std::string& group_name, const C10dOptions& option
   expect_store("run_on_process_group", group, group_name);
   const Member mine{"run_on_process_group", group->getRank(), group->getSize(), ""};
   const auto make = [=] {
+    expect_interface(mine, options);
     const GlooStore store = group->getStore();
     const Member now = with_own_keys(*store, mine);
     std::vector<PeerProcess> processes = meet(*store, now, options);
@@ -273,6 +290,7 @@ C10dConnections connect_apart(const std::string& group_name, const C10dOptions& 
   expect_store("join_process_group", group, group_name);
   const Member mine{"join_process_group", group->getRank(), group->getSize(), ""};
   const auto make = [=] {
+    expect_interface(mine, options);
     const GlooStore store = group->getStore();
     const Member now = with_own_keys(*store, mine);
     std::vector<PeerProcess> processes = meet(*store, now, options);

@@ -14,13 +14,20 @@ std::vector<at::Tensor> tensors_of(std::byte* memory, std::int64_t bytes) {
   return {at::from_blob(memory, {bytes}, at::TensorOptions(at::kByte))};
 }
 
+auto device_of(const std::string& interface) {
+  return interface.empty() ? c10d::ProcessGroupGloo::createDefaultDevice()
+                           : c10d::ProcessGroupGloo::createDeviceForInterface(interface);
+}
+
 }  // namespace
+
+void try_interface(const std::string& interface) {
+  device_of(interface);
+}
 
 GlooBackend make_gloo(const GlooStore& store, int rank, int world, const GlooOptions& options) {
   auto own = c10d::ProcessGroupGloo::Options::create(options.timeout);
-  own->devices.push_back(options.interface.empty()
-                             ? c10d::ProcessGroupGloo::createDefaultDevice()
-                             : c10d::ProcessGroupGloo::createDeviceForInterface(options.interface));
+  own->devices.push_back(device_of(options.interface));
   own->threads = 1;  // They run collectives, which this engine does not use.
   return c10::make_intrusive<c10d::ProcessGroupGloo>(
       c10::make_intrusive<c10d::PrefixStore>(options.prefix, store), rank, world, own);

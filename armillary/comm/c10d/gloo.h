@@ -22,6 +22,10 @@ using GlooStore = c10::intrusive_ptr<c10d::Store>;
 /// Longer than any deadline. Gloo closes its connections if a wait times out.
 inline constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365 * 100);
 
+/// Returns if connections can be made over the interface; empty: that of the host's name.
+/// @throws std::exception of PyTorch or Gloo.
+void try_interface(const std::string& interface);
+
 /// A new group of Gloo with connections and a thread of its own. Collective: ranks find each other
 /// by keys of the store that begin with `prefix`. `interface` is the network interface, or empty
 /// for that of the host's name. @throws std::exception of PyTorch or Gloo if that fails or takes

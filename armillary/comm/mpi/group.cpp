@@ -17,7 +17,7 @@ namespace {
 
 // A rank that fails waits so long for peers to end messages under way.
 constexpr std::chrono::milliseconds kSettle(500);
-// A process that has ended answers nothing; the others have been told within this time.
+// A process that has ended or is stopped answers nothing; the others are told within this time.
 constexpr std::chrono::milliseconds kSettleWithoutOne(100);
 // The end of a failed group takes so long at most.
 constexpr std::chrono::seconds kClose(1);
@@ -322,6 +322,7 @@ std::size_t MpiGroup::wait_any(std::span<const Request> requests, double timeout
         }
         if (is_expired(wait->watch)) {
           const double waited_s = std::chrono::duration<double>(now - begin).count();
+          peer_is_lost_ = wait->watch.culprit_is_lost();
           alarm_->raise(rank_, fmt::format("wait: {} not done after {:.3g} s{}", describe(),
                                            waited_s, blame(wait->watch)));
         }
@@ -388,7 +389,7 @@ void MpiGroup::settle(Lock& lock, const std::function<bool()>& settled) {
   while (process_.usable()) {
     progress();
     if (settled()) return;
-    if (Clock::now() - begin > (process_ended_ ? kSettleWithoutOne : kSettle)) {
+    if (Clock::now() - begin > (peer_is_lost_ ? kSettleWithoutOne : kSettle)) {
       // Raised first: whoever catches the exception that is under way must not call MPI again.
       if (!alarm_->raised()) alarm_->raise(rank_, "a message could not be withdrawn");
       return process_.give_up();
@@ -434,7 +435,7 @@ void MpiGroup::look_for_ends() {
   if (alarm_->raised()) return;
   const std::optional<int> rank = ends_.first();
   if (!rank) return;
-  process_ended_ = true;
+  peer_is_lost_ = true;
   alarm_->raise(*rank, fmt::format("its process (host {}, pid {}) has ended",
                                    processes_[*rank].host.data(), processes_[*rank].pid));
   progress();
@@ -511,7 +512,7 @@ bool MpiGroup::await_all(Lock& lock, const std::function<bool()>& all_here) {
     progress();
     if (all_here()) return true;
     if (alarm_->raised() && !failed) failed = Clock::now();
-    if (failed && Clock::now() - *failed > (process_ended_ ? kSettleWithoutOne : kClose)) {
+    if (failed && Clock::now() - *failed > (peer_is_lost_ ? kSettleWithoutOne : kClose)) {
       process_.give_up();
     }
     if (!failed && Clock::now() >= next_look) {
@@ -542,6 +543,7 @@ void MpiGroup::watch_leavers(std::optional<LongWait>& wait, Clock::time_point be
   }
   if (!is_expired(wait->watch)) return;
   const double waited_s = std::chrono::duration<double>(Clock::now() - begin).count();
+  peer_is_lost_ = wait->watch.culprit_is_lost();
   alarm_->raise(rank_, fmt::format("leave: rank {} has waited {:.3g} s for the others to end{}",
                                    rank_, waited_s, blame(wait->watch)));
 }

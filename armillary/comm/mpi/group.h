@@ -163,7 +163,7 @@ class MpiGroup {
   std::vector<MPI_Comm> lanes_;
   std::vector<PeerProcess> processes_;  ///< By rank.
   EndsOfProcesses ends_;
-  bool process_ended_ = false;
+  bool peer_is_lost_ = false;  ///< A process has ended, or does not answer.
   std::atomic<clockid_t> helper_clock_{CLOCK_PROCESS_CPUTIME_ID};
   OwnPulse pulse_;
   std::optional<MpiAlarm> alarm_;

@@ -38,9 +38,18 @@ bool mpi_available() {
   return true;
 }
 
+// Open MPI adds its package after a comma, MPICH more lines.
+std::string mpi_version() {
+  std::string text(MPI_MAX_LIBRARY_VERSION_STRING, '\0');
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  text.resize(static_cast<std::size_t>(length));
+  return text.substr(0, text.find_first_of(",\n"));
+}
+
 void run_mpi_rank(const std::function<void(Communicator&)>& body, const MpiOptions& options) {
   expect_legal(options);
-  MpiProcess& process = MpiProcess::instance();
+  MpiProcess& process = MpiProcess::instance(options.timeout_s);
   if (options.world > process.processes()) {
     fail<InvalidArgument>("run_mpi_rank: world {} of {} processes; as many are required",
                           options.world, process.processes());

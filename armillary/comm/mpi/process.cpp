@@ -4,8 +4,10 @@
 #include "armillary/comm/mpi/process.h"
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -16,6 +18,41 @@ namespace {
 
 /// Seconds that MPI_Finalize may take after a failure.
 constexpr std::chrono::seconds kFinalize(5);
+
+/// Seconds that MPI_Init_thread may take beside the wait for others.
+constexpr double kStart = 5;
+
+/// Ends this process unless it dies within some seconds.
+class EndUnless {
+ public:
+  explicit EndUnless(double limit_s)
+      : thread_([this, limit_s] {
+          std::unique_lock lock(mutex_);
+          if (over_.wait_for(lock, std::chrono::duration<double>(limit_s),
+                             [&] { return is_over_; }))
+            return;
+          std::fprintf(stderr,
+                       "mpi: MPI_Init_thread does not return within %g s: a process has not come\n",
+                       limit_s);
+          std::_Exit(EXIT_FAILURE);
+        }) {}
+  EndUnless(const EndUnless&) = delete;
+  EndUnless& operator=(const EndUnless&) = delete;
+  ~EndUnless() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_over_ = true;
+    }
+    over_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable over_;
+  bool is_over_ = false;
+  std::thread thread_;
+};
 
 /// Settings of Open MPI, unless the user has made them. Its tcp answers a message only behind the
 /// bytes that it sends the other way, so two ranks that exchange large messages took turns. Without
@@ -36,13 +73,13 @@ void check_mpi(int code, const char* call) {
   fail<CommError>("{}: {}", call, text);
 }
 
-MpiProcess& MpiProcess::instance() {
+MpiProcess& MpiProcess::instance(double timeout_s) {
   // Never destroyed: the handler at exit uses it.
-  static auto* const process = new MpiProcess;
+  static auto* const process = new MpiProcess(timeout_s);
   return *process;
 }
 
-MpiProcess::MpiProcess() {
+MpiProcess::MpiProcess(double timeout_s) {
   int initialised = 0;
   int finalized = 0;
   int level = MPI_THREAD_SINGLE;
@@ -54,6 +91,7 @@ MpiProcess::MpiProcess() {
     MPI_Query_thread(&level);
   } else {
     set_defaults();
+    const EndUnless in_time(timeout_s + kStart);
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
     std::atexit([] { instance().finalize(); });
   }

@@ -19,8 +19,11 @@ void check_mpi(int code, const char* call);
 /// cannot end its messages, because a peer does not answer, calls none of them any more: give_up().
 class MpiProcess {
  public:
+  /// The first call initialises MPI. That returns when all processes have come so far, which
+  /// nothing but the end of this process can break off: it ends, with a line on standard error, if
+  /// it takes longer than timeout_s and some seconds that starting takes by itself.
   /// @throws CommError if MPI has too low a thread level, or was finalized already.
-  static MpiProcess& instance();
+  static MpiProcess& instance(double timeout_s = 60);
 
   /// The lock. It is held for one look at MPI at a time, and while communicators are made.
   std::mutex& mutex() { return mutex_; }
@@ -43,7 +46,7 @@ class MpiProcess {
   }
 
  private:
-  MpiProcess();
+  explicit MpiProcess(double timeout_s);
   /// Runs at exit. After a failure it ends the process if peers do not come.
   void finalize();
 

@@ -8,6 +8,10 @@ bool mpi_available() {
   return false;
 }
 
+std::string mpi_version() {
+  return "";
+}
+
 void run_mpi_rank(const std::function<void(Communicator&)>& /*body*/,
                   const MpiOptions& /*options*/) {
   fail<InvalidArgument>(

@@ -1,0 +1,147 @@
+#include "armillary/doctor/trial.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "armillary/core/error.h"
+#include "armillary/launch/child.h"
+
+namespace armillary::doctor {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Seconds that a launcher has to end its ranks before it is killed.
+constexpr double kPatience = 3;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+std::string last_line(const std::string& text) {
+  const std::size_t end = text.find_last_not_of(" \t\r\n");
+  if (end == std::string::npos) return "";
+  const std::size_t begin = text.find_last_of("\r\n", end) + 1;
+  return text.substr(begin, end - begin + 1);
+}
+
+/// A program with its output so far.
+class Running {
+ public:
+  explicit Running(launch::Child child) : child_(std::move(child)) {}
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+  ~Running() {
+    if (!status_) end(SIGKILL);
+  }
+
+  /// Reads for a moment. Returns the exit code when the program has ended, 128 + signal likewise.
+  std::optional<int> look() {
+    std::array<pollfd, 2> sources{pollfd{child_.out.get(), POLLIN, 0},
+                                  pollfd{child_.err.get(), POLLIN, 0}};
+    poll(sources.data(), sources.size(), 20);
+    int status = 0;
+    const bool ended = waitpid(child_.pid, &status, WNOHANG) == child_.pid;
+    read_all(child_.out, output);
+    read_all(child_.err, errors);
+    if (!ended) return {};
+    ::kill(-child_.pid, SIGKILL);
+    status_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    return status_;
+  }
+
+  /// Asks a launcher twice, which then ends its ranks at once.
+  void ask_to_end() const {
+    for (int i = 0; i < 2; ++i) ::kill(child_.pid, SIGTERM);
+  }
+
+  std::string output;
+  std::string errors;
+
+ private:
+  void end(int signal) {
+    ::kill(-child_.pid, signal);
+    waitpid(child_.pid, nullptr, 0);
+  }
+  static void read_all(launch::Descriptor& from, std::string& into) {
+    std::array<char, 4096> bytes;
+    for (ssize_t size = 1; from.open() && size > 0;) {
+      size = read(from.get(), bytes.data(), bytes.size());
+      if (size > 0) into.append(bytes.data(), static_cast<std::size_t>(size));
+      if (size == 0) from.close();
+    }
+  }
+
+  launch::Child child_;
+  std::optional<int> status_;
+};
+
+}  // namespace
+
+std::vector<std::string> trial_command(const std::string& program, const std::string& engine) {
+  std::vector<std::string> words{program};
+  if (engine != "threads") {
+    for (const char* word : {"launch", "-n", "2", "--engine"}) words.emplace_back(word);
+    words.push_back(engine);
+    for (const char* word : {"--no-prefix", "--"}) words.emplace_back(word);
+  }
+  for (const char* word :
+       {"bench", "layer", "--world", "2", "--tokens", "128", "--heads", "2", "--head-dim", "16",
+        "--strategy", "ring", "--no-kernels", "--seconds", "0", "--json"}) {
+    words.emplace_back(word);
+  }
+  return words;
+}
+
+Trial parse_trial(int exit_code, const std::string& output, const std::string& errors) {
+  Trial test;
+  if (exit_code != 0) {
+    const std::string last = last_line(errors);
+    test.reason = last.empty() ? fmt::format("exit code {}", exit_code) : last;
+    return test;
+  }
+  int lines = 0;
+  std::istringstream stream(output);
+  for (std::string line; std::getline(stream, line);) {
+    const auto row = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!row.is_object() || !row.contains("max_error")) continue;
+    ++lines;
+    test.max_error = std::max(test.max_error, row["max_error"].get<double>());
+  }
+  test.works = lines > 0;
+  if (!test.works) test.reason = "it printed no result";
+  return test;
+}
+
+Trial run_trial(const std::vector<std::string>& command, double limit_s) {
+  const Clock::time_point begin = Clock::now();
+  Running running(launch::start({.label = "trial", .words = command, .is_placed = false}));
+  std::optional<int> code;
+  bool late = false;
+  while (!(code = running.look())) {
+    if (!late && seconds_since(begin) > limit_s) {
+      late = true;
+      running.ask_to_end();
+    }
+    if (seconds_since(begin) > limit_s + kPatience) break;
+  }
+  Trial test = late ? Trial{.reason = fmt::format("not done after {:g} s; {}", limit_s,
+                                                  last_line(running.errors))}
+                    : parse_trial(*code, running.output, running.errors);
+  test.seconds = seconds_since(begin);
+  return test;
+}
+
+}  // namespace armillary::doctor

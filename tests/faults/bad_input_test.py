@@ -1,0 +1,175 @@
+"""Input that only runs over processes can have: every rank ends with an error, soon and before any step, and
+the text says what is wrong."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import time
+
+import pytest
+import runs
+
+DEADLINE_S = 3
+BUSY_S = 12  # starting libtorch on a machine that does something else beside
+pytestmark = pytest.mark.skipif(bool(runs.why_not("c10d")), reason=f"[SKIP] {runs.why_not('c10d')}")
+engines = pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param(
+            name, marks=pytest.mark.skipif(bool(runs.why_not(name)), reason=f"[SKIP] {runs.why_not(name)}")
+        )
+        for name in runs.ENGINES
+    ],
+)
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="[SKIP] not root: no small disk can be mounted")
+
+
+@contextlib.contextmanager
+def port_of_a_program():
+    """A port on which a program listens that is none of ours."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield taken.getsockname()[1]
+
+
+def a_port():
+    with port_of_a_program() as port:
+        return port
+
+
+@contextlib.contextmanager
+def small_disk(path, kib):
+    """An empty disk of so many KiB."""
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k", "none", path], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+def by_hand(folder, world, port, ranks, env=None):
+    """Codes and errors of ranks of c10d that are started by hand, one process for each entry of `ranks`."""
+    words = [str(runs.PROGRAM), *runs.train(folder, world, DEADLINE_S)]
+    begin = time.monotonic()
+    processes = [
+        subprocess.Popen(
+            [*words, "--engine", "c10d", "--rank", str(rank), "--master", f"127.0.0.1:{port}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | (env or {}),
+        )
+        for rank in ranks
+    ]
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    assert time.monotonic() - begin < DEADLINE_S + 1 + BUSY_S
+    assert all(process.returncode != 0 for process in processes), errors
+    assert not (folder / "run" / "metrics.jsonl").exists()
+    print(errors)
+    return errors
+
+
+def launched(folder, engine, *more, world=2, **keys):
+    """The ending of a run that cannot be."""
+    words = [*runs.train(folder, world, 20, **keys), *more]
+    with runs.Run(folder, engine, world, words=words) as run:
+        ending = run.end()
+    assert ending.left == [], ending.output
+    assert ending.code != 0, ending.output
+    print(ending.output)
+    return ending
+
+
+def test_a_rank_that_is_missing(tmp_path):
+    (error,) = by_hand(tmp_path, 2, a_port(), [0])
+    assert "rank 1 of 2 did not come within 3 s" in error
+    (error,) = by_hand(tmp_path, 2, a_port(), [1])
+    assert "run_c10d_rank: rank 1 " in error
+    assert "the store" in error
+
+
+def test_two_ranks_with_one_number(tmp_path):
+    for error in by_hand(tmp_path, 3, a_port(), [0, 1, 1]):
+        assert "two processes have rank 1" in error
+
+
+def test_a_port_that_is_in_use(tmp_path):
+    with port_of_a_program() as port:
+        first, second = by_hand(tmp_path, 2, port, [0, 1])
+    assert f"rank 0 cannot open the store at 127.0.0.1:{port}" in first
+    assert "run_c10d_rank: rank 1 " in second
+
+
+def test_an_interface_that_is_not_there(tmp_path):
+    for error in by_hand(tmp_path, 2, a_port(), [0, 1], env={"GLOO_SOCKET_IFNAME": "eth77"}):
+        assert "interface eth77" in error
+
+
+@engines
+def test_a_flight_file_that_one_rank_cannot_make(tmp_path, engine):
+    (tmp_path / "run" / "flight" / "rank-0001.bin" / "full").mkdir(parents=True)
+    ending = launched(tmp_path, engine)
+    assert "rank-0001.bin cannot be made (Directory not empty)" in ending.output
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+@as_root
+@engines
+def test_a_disk_that_is_full_under_the_flight_recorder(tmp_path, engine):
+    with small_disk(tmp_path / "disk", 80) as disk:
+        ending = launched(tmp_path, engine, job__dump_folder=disk / "run")
+    assert "cannot be made (No space left on device)" in ending.output
+    assert ending.code == 2
+
+
+@as_root
+@engines
+def test_a_disk_that_is_full_under_a_checkpoint(tmp_path, engine):
+    keys = {"checkpoint__enable": "true", "checkpoint__interval": 3}
+    with small_disk(tmp_path / "disk", 320) as disk:
+        ending = launched(tmp_path, engine, job__dump_folder=disk / "run", **keys)
+        assert not list(disk.glob("run/checkpoints/step-??????"))
+    assert "checkpoint: step 3 is not saved: write: " in ending.output
+    assert "(No space left on device)" in ending.output
+    assert ending.code == 1
+
+
+@engines
+def test_a_checkpoint_of_another_model_is_refused_and_stays(tmp_path, engine):
+    done = [str(runs.PROGRAM), *runs.train(tmp_path, 2, 20, checkpoint__enable="true", training__steps=3)]
+    subprocess.run(done, check=True, capture_output=True)
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    for keys, text in (
+        ({"model__dim": 64}, "model.dim = 64 given; model.dim = 32"),
+        ({"training__mixed_precision_param": "bfloat16"}, "training.mixed_precision_param = "),
+    ):
+        ending = launched(tmp_path, engine, "--resume", checkpoint__enable="true", **keys)
+        assert ending.code == 2
+        assert text in ending.output
+    after = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert after == before, "also the flight files of the run that ended well"
+
+
+@engines
+def test_more_processes_than_the_recipe_has_ranks(tmp_path, engine):
+    words = runs.train(tmp_path, 2, 20)
+    with runs.Run(tmp_path, engine, 3, words=words) as run:
+        ending = run.end()
+    assert ending.code == 2
+    assert ending.left == []
+    assert "3 processes that " in ending.output
+    assert "parallelism.context_parallel_degree = 2; equal numbers are required" in ending.output
+
+
+@pytest.mark.skipif(bool(runs.why_not("mpi")), reason=f"[SKIP] {runs.why_not('mpi')}")
+def test_an_mpirun_that_refuses_says_so_itself(tmp_path):
+    words = [str(runs.PROGRAM), *runs.train(tmp_path, 64, 20)]
+    for flags, text in (([], "root" if os.geteuid() == 0 else "slots"), (["--allow-run-as-root"], "slots")):
+        done = subprocess.run(
+            ["mpirun", *flags, "-n", "64", *words], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode != 0
+        assert text in done.stderr

@@ -1,0 +1,142 @@
+"""Ranks as processes that are killed, stopped or exit, and peers that were started for another run: every
+rank ends with an error, soon, one line names the cause, and nothing is left."""
+
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+import runs
+
+DEADLINE_S = 2
+BUSY_S = 8  # more than the bound, for machines that do something else beside: bench/faults.py is strict
+ENGINES = [
+    pytest.param(name, marks=pytest.mark.skipif(bool(why), reason=f"[SKIP] {why}"))
+    for name, why in ((name, runs.why_not(name)) for name in runs.ENGINES)
+]
+engines = pytest.mark.parametrize("engine", ENGINES)
+pytestmark = pytest.mark.skipif(not runs.PROGRAM.is_file(), reason=f"[SKIP] {runs.why_not('threads')}")
+
+
+def struck(folder, engine, number, **options):
+    """The ending of a run of three ranks, of which rank 1 gets a signal."""
+    with runs.Run(folder, engine, 3, deadline_s=DEADLINE_S, **options) as run:
+        run.wait_for_step(3)
+        pid = run.strike(1, number)
+        ending = run.end()
+    assert ending.left == [], ending.output
+    assert ending.code != 0, ending.output
+    print(f"{engine}: {ending.seconds:.2f} s; {ending.cause()}")
+    return ending, pid
+
+
+def names_rank_1(cause, pid):
+    """The line has rank, host and pid of the culprit, its place in the run, and what it owes to whom."""
+    assert re.search(rf"rank 1 \(host \S+, pid {pid}\b", cause), cause
+    assert re.search(r"in step \d+, ", cause), cause
+    return cause
+
+
+@engines
+def test_a_killed_rank_ends_all_within_a_second(tmp_path, engine):
+    ending, pid = struck(tmp_path, engine, signal.SIGKILL)
+    assert ending.code == 128 + signal.SIGKILL
+    assert ending.seconds < 1 + BUSY_S
+    assert f"rank 1 (host {os.uname().nodename}, pid {pid}) was ended by signal 9" in ending.cause()
+    names_rank_1(ending.cause(), pid)
+
+
+@engines
+def test_a_rank_that_exits_early_ends_all_within_a_second(tmp_path, engine):
+    ending, pid = struck(tmp_path, engine, signal.SIGUSR2, early_exit=True)
+    assert ending.seconds < 1 + BUSY_S
+    names_rank_1(ending.cause(), pid)
+
+
+@engines
+def test_a_stopped_rank_is_named_at_the_deadline(tmp_path, engine):
+    ending, pid = struck(tmp_path, engine, signal.SIGSTOP)
+    assert DEADLINE_S - 0.5 < ending.seconds < DEADLINE_S + 1 + BUSY_S
+    assert f"rank 1 (host {os.uname().nodename}, pid {pid}) does not answer" in ending.output
+    names_rank_1(ending.cause(), pid)
+
+
+@pytest.mark.parametrize("engine", ["threads", *ENGINES])
+def test_a_rank_that_throws_ends_all_with_its_reason(tmp_path, engine):
+    keys = {"checkpoint__enable": "true", "checkpoint__interval": 5}
+    with runs.Run(tmp_path, engine, 3, deadline_s=20, **keys) as run:
+        run.wait_for_step(7)
+        folder = tmp_path / "run" / "checkpoints"
+        folder.rename(tmp_path / "moved")  # the next checkpoint cannot be written
+        folder.write_text("in the way")
+        ending = run.end()
+    assert ending.left == [], ending.output
+    assert ending.code == 1
+    told = ending.output if engine == "threads" else ending.cause()
+    assert re.search(r"rank \d.*: checkpoint: step \d+ is not saved", told), ending.output
+
+
+def by_hand(engine, variants, env=None):
+    """Codes and outputs of ranks that were started one by one, each with its own words."""
+    env = os.environ | {"OMP_NUM_THREADS": "1"} | (env or {})
+    if engine == "mpi":
+        parts = []
+        for words in variants:
+            parts += [*([":"] if parts else []), "-n", "1", *words]
+        flags = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--quiet"]
+        done = subprocess.run(
+            ["mpirun", *flags, *parts], capture_output=True, text=True, timeout=60, check=False, env=env
+        )
+        return [done.returncode] * len(variants), [done.stderr] * len(variants)
+    place = ["--engine", "c10d", "--master", f"127.0.0.1:{free_port()}", "--rank"]
+    processes = [
+        subprocess.Popen(
+            [*words, *place, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+        )
+        for rank, words in enumerate(variants)
+    ]
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    return [process.returncode for process in processes], errors
+
+
+def free_port():
+    import socket
+
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def other_version(folder):
+    """A copy of the program that calls itself another version."""
+    folder.mkdir()
+    for name in ("armillary", "armillary-torch"):
+        data = (runs.PROGRAM.parent / name).read_bytes()
+        (folder / name).write_bytes(data.replace(b"0.1.0\0", b"0.9.9\0"))
+        (folder / name).chmod(0o700)
+    return folder / "armillary"
+
+
+DIFFERENCES = {
+    "plan": ({"parallelism__strategy": "ulysses"}, "parallelism.strategy = "),
+    "configuration": ({"optimizer__lr": "0.5"}, "optimizer.lr = "),
+    "world": ({"parallelism__context_parallel_degree": 3}, "3"),
+    "version": ({}, "version = "),
+}
+
+
+@engines
+@pytest.mark.parametrize("difference", DIFFERENCES)
+def test_a_peer_of_another_run_is_refused_on_every_rank(tmp_path, engine, difference):
+    keys, text = DIFFERENCES[difference]
+    program = other_version(tmp_path / "bin") if difference == "version" else runs.PROGRAM
+    first = [str(runs.PROGRAM), *runs.train(tmp_path, 2, 3)]
+    second = [str(program), *runs.train(tmp_path, 2, 3, **keys)]
+    codes, errors = by_hand(engine, [first, second])
+    assert all(code != 0 for code in codes), errors
+    assert any(text in error for error in errors), errors
+    if difference != "world" or engine == "c10d":
+        assert all(text in error for error in errors), errors
+    assert not (tmp_path / "run" / "metrics.jsonl").exists(), "no step was taken"
+    assert runs.processes_of(tmp_path) == []
