@@ -1,3 +1,5 @@
+// Facts are read from /proc and /sys, whose files are missing in some containers: a number that is
+// not there is -1 and no error.
 #include "armillary/doctor/host_facts.h"
 
 #include <fmt/format.h>
@@ -48,12 +50,14 @@ std::int64_t control_group_limit() {
   return -1;
 }
 
+/// The limit that this process has now; it may raise it up to the hard one.
 std::int64_t soft_limit(int resource) {
   rlimit limit{};
   if (getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) return -1;
   return limit.rlim_cur == RLIM_INFINITY ? -1 : static_cast<std::int64_t>(limit.rlim_cur);
 }
 
+/// Cores by the mask of this process, which launchers and containers make smaller.
 int usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -61,6 +65,7 @@ int usable_cores() {
   return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
 }
 
+/// Looks at the clock of all times and deadlines for a millisecond.
 void measure_clock(HostFacts& facts) {
   using Clock = std::chrono::steady_clock;
   constexpr int kLooks = 20000;

@@ -1,3 +1,5 @@
+// The rules are those of Open MPI's btl/tcp and of PyTorch's ProcessGroupGloo, written down a
+// second time: neither library tells what it would take before ranks meet.
 #include "armillary/doctor/networks.h"
 
 #include <arpa/inet.h>
@@ -33,6 +35,7 @@ std::string text_of(const sockaddr* address) {
   return text.data();
 }
 
+/// The parts of a list of Open MPI; empty ones are left out, as it does.
 std::vector<std::string> split_at_commas(const std::string& text) {
   std::vector<std::string> parts(1);
   for (const char c : text) {
@@ -46,6 +49,7 @@ std::vector<std::string> split_at_commas(const std::string& text) {
   return parts;
 }
 
+/// The variable; empty if it is not set.
 std::string value_of(const Lookup& lookup, const char* name) {
   const char* const value = lookup(name);
   return value == nullptr ? "" : value;
@@ -126,6 +130,7 @@ NetworkChoice mpi_networks(const std::vector<Network>& all, const Lookup& lookup
     }
     return choice;
   }
+  // Without a list of its own it leaves loopback out; with one, only what stands there.
   const std::string excluded = value_of(lookup, "OMPI_MCA_btl_tcp_if_exclude");
   const std::vector<std::string> left_out = split_at_commas(excluded);
   for (const Network& network : all) {
@@ -148,6 +153,7 @@ NetworkChoice gloo_network(const std::vector<Network>& all, const HostName& host
   if (!named.empty()) {
     return {{named}, "GLOO_SOCKET_IFNAME names it", problem_of(all, named)};
   }
+  // The first address of the host's name that one of the interfaces has.
   for (const std::string& address : host.addresses) {
     for (const Network& network : all) {
       if (std::ranges::find(network.addresses, address) == network.addresses.end()) continue;

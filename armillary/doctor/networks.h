@@ -16,7 +16,7 @@ namespace armillary::doctor {
 struct Network {
   std::string name;
   std::vector<std::string> addresses;  ///< IPv4, then IPv6.
-  bool is_up = false;
+  bool is_up = false;                  ///< By its administrator; a cable may still be out.
   bool is_loopback = false;
 };
 
@@ -30,7 +30,7 @@ std::vector<std::string> addresses_of(const std::string& host);
 /// The interfaces that an engine takes.
 struct NetworkChoice {
   std::vector<std::string> names;
-  std::string why;
+  std::string why;      ///< The rule by which they were found.
   std::string problem;  ///< Empty if the choice works, as far as can be seen from here.
 };
 

@@ -1,3 +1,5 @@
+// The ranks are not threads or forks of this process: libraries of MPI and Gloo can be started once
+// in a process, and an engine may end it.
 #include "armillary/doctor/trial.h"
 
 #include <fmt/format.h>
@@ -30,6 +32,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+/// The last line that is not blank; programs put their reason there.
 std::string last_line(const std::string& text) {
   const std::size_t end = text.find_last_not_of(" \t\r\n");
   if (end == std::string::npos) return "";
@@ -57,7 +60,7 @@ class Running {
     read_all(child_.out, output);
     read_all(child_.err, errors);
     if (!ended) return {};
-    ::kill(-child_.pid, SIGKILL);
+    ::kill(-child_.pid, SIGKILL);  // whatever it has left behind
     status_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     return status_;
   }
@@ -112,7 +115,7 @@ Trial parse_trial(int exit_code, const std::string& output, const std::string& e
     test.reason = last.empty() ? fmt::format("exit code {}", exit_code) : last;
     return test;
   }
-  int lines = 0;
+  int lines = 0;  // one for each pass
   std::istringstream stream(output);
   for (std::string line; std::getline(stream, line);) {
     const auto row = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
@@ -128,6 +131,7 @@ Trial parse_trial(int exit_code, const std::string& output, const std::string& e
 Trial run_trial(const std::vector<std::string>& command, double limit_s) {
   const Clock::time_point begin = Clock::now();
   Running running(launch::start({.label = "trial", .words = command, .is_placed = false}));
+  // At the limit a launcher is asked to end its ranks; whatever is left soon after is killed.
   std::optional<int> code;
   bool late = false;
   while (!(code = running.look())) {

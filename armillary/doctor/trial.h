@@ -12,7 +12,7 @@ namespace armillary::doctor {
 /// The result of a command that was run to its end.
 struct Trial {
   bool works = false;
-  double seconds = 0;    ///< Of everything: starting two ranks, meeting, two passes, ending.
+  double seconds = 0;    ///< Duration of it all: starting two ranks, meeting, two passes, ending.
   double max_error = 0;  ///< Against one rank, as `bench layer` has found it.
   std::string reason;    ///< The last line of its errors; empty if it works.
 };

@@ -90,6 +90,8 @@ std::string text_of(const EngineStatus& engine) {
                      engine.test.max_error, engine.test.seconds);
 }
 
+// Facts as rows.
+
 /// The interfaces that each engine between machines would take.
 struct EngineNetworks {
   std::vector<doctor::Network> all = doctor::networks();
@@ -106,10 +108,12 @@ std::string text_of(const doctor::NetworkChoice& choice) {
                      choice.why, choice.problem.empty() ? "" : "; " + choice.problem);
 }
 
+/// A line with its name in a column.
 void print_row(const std::string& name, const std::string& text) {
   fmt::print("{:<14}{}\n", name, text);
 }
 
+/// Rows that are the same for all engines.
 void print_host(const doctor::HostFacts& host) {
   print_row("versions",
             fmt::format("armillary {}, torch {}, {}, compiler {}", proof::version(), TORCH_VERSION,
@@ -142,6 +146,8 @@ void print_networks(const EngineNetworks& networks) {
   print_row("mpi takes", text_of(networks.mpi));
   print_row("c10d takes", text_of(networks.gloo));
 }
+
+// The same facts as JSON: numbers without units are bytes, times have theirs in their name.
 
 Json json_of(const doctor::HostFacts& host) {
   return {{"host", host.host},
@@ -190,6 +196,7 @@ int run_doctor(bool json, bool quick) {
   Json report = cpu_sets_json();  // refuses a bad ARMILLARY_ISA before anything is printed
   const doctor::HostFacts host = doctor::host_facts();
   const EngineNetworks networks(host.host);
+  // Tests take seconds: the facts are there before.
   if (!json) {
     print_cpu_sets();
     print_host(host);
@@ -197,6 +204,7 @@ int run_doctor(bool json, bool quick) {
     std::fflush(stdout);
   }
   const std::vector<EngineStatus> engines = engine_statuses(!quick);
+  // An engine that is missing is a fact; one that is there and fails is a fault.
   int exit_code = kDone;
   Json statuses = Json::array();
   for (const EngineStatus& engine : engines) {
