@@ -158,7 +158,6 @@ int run_in_rank(const LaunchArguments& arguments) {
                                                  .end_signals_grace_s = 0.4});
   if (!failed) return kDone;
   if (!failed->asked) launch::report(*failed);
-  launch::remove_launch_folder_of_dead_launcher();
   return failed->code;
 }
 

@@ -46,6 +46,7 @@ LaunchFolder::LaunchFolder() {
     fail<Error>("launch: no folder can be made in /dev/shm or {}: {}",
                 std::filesystem::temp_directory_path(error).string(), std::strerror(errno));
   }
+  guard_.emplace(path_);
   const std::string reports = path_ + kReports;
   // Open for writing too, so that it does not end when a writer does.
   if (mkfifo(reports.c_str(), 0600) == 0) {
@@ -56,6 +57,7 @@ LaunchFolder::LaunchFolder() {
 LaunchFolder::~LaunchFolder() {
   std::error_code error;  // Nobody is left to be told.
   std::filesystem::remove_all(path_, error);
+  guard_.reset();
 }
 
 std::string LaunchFolder::run_folder() const {
@@ -78,14 +80,6 @@ void report_run_folder(const std::string& folder) {
   std::error_code error;
   std::ofstream(launch_folder + kRunFolder, std::ios::binary)
       << std::filesystem::absolute(folder, error).string();
-}
-
-void remove_launch_folder_of_dead_launcher() {
-  const std::string folder = own_launch_folder();
-  // A pipe that nobody reads.
-  const Descriptor pipe(open((folder + kReports).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
-  std::error_code error;
-  if (!folder.empty() && !pipe.open()) std::filesystem::remove_all(folder, error);
 }
 
 std::string to_line(const Ending& ending) {

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "armillary/launch/child.h"
+#include "armillary/launch/folder_guard.h"
 #include "armillary/launch/supervisor.h"
 
 namespace armillary::launch {
@@ -19,7 +20,8 @@ namespace armillary::launch {
 inline constexpr const char* kLaunchFolderVariable = "ARMILLARY_LAUNCH_FOLDER";
 
 /// The folder, in shared memory, or among temporary files where there is none; it is removed at the
-/// end with everything in it. Open MPI leaves its segments behind when ranks are killed.
+/// end with everything in it, also if this process is killed (folder_guard.h). Open MPI leaves its
+/// segments behind when ranks are killed.
 class LaunchFolder {
  public:
   /// @throws Error if no folder can be made.
@@ -36,6 +38,7 @@ class LaunchFolder {
 
  private:
   std::string path_;
+  std::optional<FolderGuard> guard_;
   Descriptor reports_;
 };
 
@@ -45,9 +48,6 @@ class LaunchFolder {
 void report(const Ending& ending);
 /// Tells the run folder, in which every rank has a flight recorder by now.
 void report_run_folder(const std::string& folder);
-/// Removes the folder of the run if its launcher has been killed. Segments in use stay with those
-/// who use them.
-void remove_launch_folder_of_dead_launcher();
 
 /// An ending as a line without its end, and back; nothing if the line is none.
 std::string to_line(const Ending& ending);
