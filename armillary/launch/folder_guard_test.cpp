@@ -9,6 +9,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <string>
 #include <thread>
 
 namespace armillary::launch {
@@ -18,8 +19,11 @@ namespace fs = std::filesystem;
 
 class GuardedFolder : public testing::Test {
  protected:
-  GuardedFolder()
-      : path_(fs::temp_directory_path() / ("armillary_guard_" + std::to_string(getpid()))) {
+  // Each test has a folder of its own: a guard looks after its folder for a while longer.
+  GuardedFolder() {
+    static int count = 0;
+    path_ = fs::temp_directory_path() /
+            ("armillary_guard_" + std::to_string(getpid()) + "_" + std::to_string(count++));
     fs::create_directories(path_ / "deep");
     std::ofstream(path_ / "deep" / "file") << "text";
   }
