@@ -1,3 +1,4 @@
+// host_facts_test.cpp: facts about the machine that runs the test, as far as they hold on any.
 #include "armillary/doctor/host_facts.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// networks_test.cpp: the interfaces that engines would take, on machines that are written down
+// here.
 #include "armillary/doctor/networks.h"
 
 #include <gmock/gmock.h>

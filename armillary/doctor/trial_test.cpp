@@ -1,3 +1,4 @@
+// trial_test.cpp: results of commands that stand in for a layer on two ranks, and one that hangs.
 #include "armillary/doctor/trial.h"
 
 #include <gmock/gmock.h>
