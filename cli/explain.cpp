@@ -4,12 +4,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "armillary/core/error.h"
 #include "armillary/recorder/diagnosis.h"
 #include "armillary/recorder/reader.h"
+#include "armillary/recorder/trace.h"
+#include "cli/problem_flags.h"
 #include "cli/verbs.h"
 
 namespace armillary::cli {
@@ -19,6 +23,7 @@ constexpr const char* kExplainExamples = R"(
 Examples:
   armillary explain runs/default
   armillary explain runs/default --json | jq .cause
+  armillary explain runs/default --trace trace.json        for ui.perfetto.dev
 
 The cause is the rank that the others wait for, or that failed first. A run that goes on can be
 asked too. --json has the last ops of every rank (times in seconds since 1970).
@@ -132,11 +137,26 @@ nlohmann::ordered_json json_of(const RecordedRun& run, const Diagnosis& diagnosi
           {"ops", std::move(ops)}};
 }
 
-void run_explain(const std::string& folder, bool json) {
-  const RecordedRun run = recorder::read_run(folder);
+/// The command line of the verb.
+struct ExplainArguments {
+  std::string folder;
+  std::string trace;
+  bool json = false;
+};
+
+void write_run_trace(const std::string& path, const RecordedRun& run) {
+  std::ofstream file(path, std::ios::binary);
+  file << recorder::to_trace(run) << '\n';
+  file.close();
+  if (!file) fail<IoError>("explain: cannot write the trace {}", path);
+}
+
+void run_explain(const ExplainArguments& arguments) {
+  const RecordedRun run = recorder::read_run(arguments.folder);
+  if (!arguments.trace.empty()) write_run_trace(arguments.trace, run);
   const Diagnosis diagnosis = recorder::diagnose(run);
   const int world = static_cast<int>(run.flights.size());
-  if (!json) {
+  if (!arguments.json) {
     fmt::print("cause: {}\n", diagnosis.cause);
     fmt::print("run: {}, {} ranks\n", to_string(diagnosis.verdict), world);
     for (int rank = 0; rank < world; ++rank) {
@@ -157,12 +177,6 @@ void run_explain(const std::string& folder, bool json) {
   fmt::print("{}\n", whole.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
-/// The command line of the verb.
-struct ExplainArguments {
-  std::string folder;
-  bool json = false;
-};
-
 }  // namespace
 
 void add_explain(CLI::App& app, int& exit_code) {
@@ -171,9 +185,13 @@ void add_explain(CLI::App& app, int& exit_code) {
       "explain", "Say who waited for whom in a run that hangs, failed or was killed");
   verb->add_option("run", arguments->folder, "Folder of the run")->option_text("RUN")->required();
   verb->add_flag("--json", arguments->json, "One JSON object");
+  verb->add_option("--trace", arguments->trace,
+                   "Also write the recorded ops as a trace for Perfetto, in the form of "
+                   "`armillary simulate --trace`")
+      ->check(not_empty());
   verb->footer(kExplainExamples);
   verb->callback([arguments, &exit_code] {
-    run_explain(arguments->folder, arguments->json);
+    run_explain(*arguments);
     exit_code = kDone;
   });
 }

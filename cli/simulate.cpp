@@ -9,6 +9,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
+#include "armillary/sim/compare.h"
 #include "armillary/sim/engine.h"
 #include "armillary/sim/memory.h"
 #include "armillary/sim/trace.h"
@@ -142,34 +143,6 @@ void print_timeline(const plan::Problem& problem, const sim::Cluster& cluster,
 /// A Markdown table of all strategies that solve the problem, the fastest first.
 void print_comparison(const plan::Problem& problem, const sim::Cluster& cluster,
                       const std::vector<plan::Pass>& passes) {
-  struct Row {
-    double total_s = 0;
-    std::string text;
-  };
-  std::vector<Row> rows;
-  for (const plan::Strategy& strategy : plan::legal_strategies(problem)) {
-    const plan::Planner planner(problem, strategy);
-    Row row;
-    std::string cells;
-    double bytes = 0;
-    for (const plan::Pass pass : passes) {
-      const sim::Timeline timeline = simulate(planner, pass, cluster);
-      row.total_s += timeline.end_s;
-      const double exposed = spread(timeline, [](const auto& r) { return r.exposed_s; }).mean;
-      const double sent = spread(timeline, [](const auto& r) { return r.sent_bytes; }).most;
-      cells += fmt::format("| {:.3f} | {:.3f} | {:.2f} ", timeline.end_s / kMilli, exposed / kMilli,
-                           sent / kMebibyte);
-      bytes = std::max(bytes, spread(timeline, [](const auto& r) {
-                                return r.slot_bytes + r.external_bytes;
-                              }).most);
-    }
-    row.text = fmt::format("| {} | {:.3f} {}| {:.2f}{} |", to_string(strategy),
-                           row.total_s / kMilli, cells, bytes / kMebibyte,
-                           bytes > cluster.device.memory_bytes ? " does not fit" : "");
-    rows.push_back(std::move(row));
-  }
-  std::stable_sort(rows.begin(), rows.end(),
-                   [](const Row& a, const Row& b) { return a.total_s < b.total_s; });
   fmt::print("| strategy | total ms ");
   for (const plan::Pass pass : passes) {
     fmt::print("| {} ms | exposed ms | sent MiB ", to_string(pass));
@@ -177,7 +150,15 @@ void print_comparison(const plan::Problem& problem, const sim::Cluster& cluster,
   fmt::print("| memory MiB |\n|---|---|");
   for (std::size_t p = 0; p < passes.size(); ++p) fmt::print("---|---|---|");
   fmt::print("---|\n");
-  for (const Row& row : rows) fmt::print("{}\n", row.text);
+  for (const sim::StrategyTimes& row : compare_strategies(problem, cluster, passes)) {
+    fmt::print("| {} | {:.3f} ", to_string(row.strategy), row.total_s() / kMilli);
+    for (const sim::PassTime& pass : row.passes) {
+      fmt::print("| {:.3f} | {:.3f} | {:.2f} ", pass.end_s / kMilli, pass.exposed_s / kMilli,
+                 static_cast<double>(pass.sent_bytes) / kMebibyte);
+    }
+    fmt::print("| {:.2f}{} |\n", static_cast<double>(row.memory_bytes) / kMebibyte,
+               row.fits ? "" : " does not fit");
+  }
   fmt::print("\nexposed: mean over ranks; sent, memory: on the busiest rank.\n");
 }
 

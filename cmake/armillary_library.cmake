@@ -109,13 +109,16 @@ function(armillary_test name)
   endforeach()
 endfunction()
 
-# armillary_cross_test(<name> USES <folder>... [ALSO <file>...] [SHARDS <n>] [PROGRAM]): the test program of tests/<name>/,
-# for what crosses folders, with the sources ALSO of other folders of tests/. With PROGRAM it may start the program armillary, at ARMILLARY_PROGRAM, and read files below
+# armillary_cross_test(<name> USES <folder>... [ALSO <file>...] [EXCEPT <sub-folder>...] [SHARDS <n>] [PROGRAM]): the test
+# program of tests/<name>/, for what crosses folders, with the sources ALSO of other folders of tests/. With PROGRAM it may start the program armillary, at ARMILLARY_PROGRAM, and read files below
 # ARMILLARY_SOURCE_DIR.
 function(armillary_cross_test name)
-  cmake_parse_arguments(arg "PROGRAM" "SHARDS" "USES;ALSO" ${ARGN})
+  cmake_parse_arguments(arg "PROGRAM" "SHARDS" "USES;ALSO;EXCEPT" ${ARGN})
   list(TRANSFORM arg_USES PREPEND armillary_)
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
+  foreach(folder ${arg_EXCEPT})
+    list(FILTER tests EXCLUDE REGEX "^${CMAKE_CURRENT_SOURCE_DIR}/${name}/${folder}/")
+  endforeach()
   list(APPEND tests ${arg_ALSO})
   armillary_test(${name} SOURCES ${tests} LIBS ${arg_USES} SHARDS ${arg_SHARDS})
   if(arg_PROGRAM AND TARGET armillary_${name}_test AND TARGET armillary)

@@ -19,6 +19,8 @@ if(ARMILLARY_CUDA_INCLUDE AND ARMILLARY_NCCL_INCLUDE)
   set(ARMILLARY_NCCL_FOUND ON)
 endif()
 find_package(GTest)
+find_path(ARMILLARY_SIMGRID_INCLUDE simgrid/s4u.hpp)  # for one test, which says so without it
+find_library(ARMILLARY_SIMGRID_LIBRARY simgrid)
 find_package(rapidcheck)
 
 set(ARMILLARY_TESTS OFF)

@@ -24,6 +24,8 @@ MAY_USE = {
     "armillary/launch": ["armillary/core"],
     "armillary/doctor": ["armillary/core", "armillary/launch"],
     "armillary/recorder": ["armillary/core", "armillary/plan"],
+    "armillary/report": ["armillary/core", "armillary/plan", "armillary/sim", "armillary/recorder"],
+    "armillary/sweep": ["armillary/core", "armillary/plan", "armillary/sim"],
     "armillary/proof": ["armillary/core", "armillary/plan", "armillary/comm", "armillary/io"],
     "armillary/runtime": [
         "armillary/core",
@@ -82,6 +84,8 @@ TORCH_FREE = {
     "armillary/doctor",
     "armillary/proof",
     "armillary/recorder",
+    "armillary/report",
+    "armillary/sweep",
 }
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 HEAVY = {

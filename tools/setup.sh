@@ -22,14 +22,22 @@ requirements() {  # PART
   esac
 }
 
+# Without these, tests say that they are skipped.
+optional_requirements() {  # PART
+  case $1 in
+    test) echo chromium:chromium libsimgrid-dev:simgrid/s4u.hpp ;;
+  esac
+}
+
 present() {  # PROBE
   command -v "$1" >/dev/null || [ -e "/usr/include/$1" ] || [ -e "/usr/local/include/$1" ]
 }
 
-missing_packages() {  # PART...
-  local part requirement
+missing_packages() {  # LIST PART... where LIST is a function that lists requirements
+  local list=$1 part requirement
+  shift
   for part in "$@"; do
-    for requirement in $(requirements "$part"); do
+    for requirement in $("$list" "$part"); do
       present "${requirement#*:}" || echo "${requirement%%:*}"
     done
   done
@@ -194,8 +202,9 @@ setup_python() {  # PART...
 
 # setup PART...: of build (or plan: build without torch), test, lint, bench, mutate, mpi, nccl. apt and pip work at the same time.
 setup() {
-  local packages apt_job=
-  mapfile -t packages < <(missing_packages "$@")
+  local packages optional package apt_job=
+  mapfile -t packages < <(missing_packages requirements "$@")
+  mapfile -t optional < <(missing_packages optional_requirements "$@")
   # ensurepip is what Debian leaves out of python3 when python3-venv is not there.
   if [ ! -x .venv/bin/pip ] && ! python3 -c 'import ensurepip' 2>/dev/null; then
     packages=(python3-venv "${packages[@]}")
@@ -215,4 +224,13 @@ setup() {
   fi
   setup_python "$@"
   [ -z "$apt_job" ] || wait "$apt_job" || exit 2
+  if [ ${#optional[@]} -eq 0 ] || ! command -v apt-get >/dev/null; then
+    return 0
+  fi
+  [ ${#packages[@]} -gt 0 ] || apt update >/dev/null || true
+  for package in "${optional[@]}"; do
+    say "installing $package (apt-get)"
+    apt install -y --no-install-recommends "$package" >/dev/null 2>&1 ||
+      say "apt-get could not install $package; the tests that need it will be skipped"
+  done
 }

@@ -282,6 +282,22 @@ std::vector<std::size_t> widths_of(const Plan& plan, const std::map<int, Row>& r
 
 }  // namespace
 
+std::vector<GridWord> grid_words(const Plan& plan, Rank rank) {
+  std::map<int, std::vector<Token>> steps;
+  const std::vector<Op>& ops = plan.ranks[static_cast<std::size_t>(rank)].ops;
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    steps[ops[i].step].push_back(token(plan, rank, ops[i], static_cast<int>(i)));
+  }
+  std::vector<GridWord> words;
+  for (const auto& [step, tokens] : steps) {
+    for (Token& token : joined(joined(tokens, absorb), spread)) {
+      std::sort(token.ops.begin(), token.ops.end());
+      words.push_back({.step = step, .text = print(token), .ops = std::move(token.ops)});
+    }
+  }
+  return words;
+}
+
 std::string to_string(const Plan& plan, Rank rank, const Op& op) {
   return print(token(plan, rank, op, 0));
 }

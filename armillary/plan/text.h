@@ -24,6 +24,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "armillary/plan/plan.h"
 #include "armillary/plan/verify.h"
@@ -35,6 +36,15 @@ namespace armillary::plan {
 /// diagnostic without an op is marked at the end. Never throws for a broken plan: indices out of
 /// range print as `?`. Cost: O(ops).
 std::string to_string(const Plan& plan, const Diagnostic* at = nullptr);
+
+/// One word of the grid, and the ops of the rank that it stands for (indices, ascending).
+struct GridWord {
+  int step = 0;
+  std::string text;
+  std::vector<int> ops;
+};
+/// The words of one rank by step, in the order in which the grid has them.
+std::vector<GridWord> grid_words(const Plan& plan, Rank rank);
 
 /// A single op, for messages. K and V of two ops are not joined here: `k1>r3`.
 std::string to_string(const Plan& plan, Rank rank, const Op& op);

@@ -111,6 +111,20 @@ TEST(Text, PrintsBrokenPlansToo) {
   EXPECT_THAT(text, HasSubstr("k1>r-5"));
 }
 
+TEST(Text, GivesTheWordsOfTheGridWithTheirOps) {
+  const Plan plan = plan_of("ring", "full", Pass::Forward, 2);
+  const std::vector<GridWord> words = grid_words(plan, 0);
+  ASSERT_FALSE(words.empty());
+  EXPECT_EQ(words[0].text, "kv0>r1");
+  EXPECT_EQ(words[0].ops.size(), 2U) << "a send of K and one of V";
+  std::size_t ops = 0;
+  for (const GridWord& word : words) {
+    for (const int op : word.ops) EXPECT_EQ(plan.ranks[0].ops[op].step, word.step);
+    ops += word.ops.size();
+  }
+  EXPECT_EQ(ops, plan.ranks[0].ops.size());
+}
+
 TEST(Text, PrintsOneOp) {
   const Plan plan = plan_of("ring", "full", Pass::Forward, 2);
   EXPECT_EQ(to_string(plan, 0, plan.ranks[0].ops[0]), "k0>r1");

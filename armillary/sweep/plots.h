@@ -1,0 +1,36 @@
+// plots.h: rows of a sweep as charts: which strategy, by how much, and how far it scales.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "armillary/sweep/chart.h"
+#include "armillary/sweep/sweep.h"
+
+namespace armillary::sweep {
+
+/// Kinds of charts.
+enum class Plot : std::uint8_t {
+  Speedup,  ///< Time of Ring over that of each strategy, against the number of ranks.
+  Winners,  ///< The fastest strategy at each point of the first two ranges with several values.
+  Scaling,  ///< FLOP/s of a rank against the number of ranks.
+};
+std::string_view to_string(Plot plot);
+/// @throws InvalidArgument with the nearest name.
+Plot parse_plot(std::string_view text);
+
+/// Rows with the words for titles.
+struct Plotted {
+  std::vector<Row> rows;  ///< As sweep() makes them.
+  std::string subtitle;   ///< The cluster and the problem.
+};
+
+/// Strategies of one name are one line or kind: at every point, the fastest of them that fits in
+/// memory. The charts of lines take the first length, number of heads and bandwidth, or with weak
+/// scaling the lengths that go with each world.
+/// @throws InvalidArgument for Speedup without rows of Ring, and for Winners with fewer than two
+/// ranges of several values.
+std::string to_svg(const Plotted& plotted, Plot plot);
+
+}  // namespace armillary::sweep

@@ -1,0 +1,46 @@
+// report_test.cpp: the verb `report`: the page that it writes, and requests that it refuses.
+#include <gtest/gtest.h>
+
+#include "tests/error/program.h"
+
+namespace armillary::error {
+namespace {
+
+using testing::AllOf;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+const std::vector<std::string> kSmall{"report",     "--cluster", "c6",    "--world", "2",
+                                      "--head-dim", "128",       "--seq", "256"};
+
+std::vector<std::string> with(const std::vector<std::string>& more) {
+  std::vector<std::string> all = kSmall;
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+TEST(Report, WritesAPage) {
+  const Folder folder;
+  const ProgramRun done = run(with({"--out", folder.path("a.html")}));
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_THAT(done.out, HasSubstr("a.html: 0."));
+  EXPECT_THAT(folder.read("a.html"),
+              AllOf(StartsWith("<!doctype html>"), HasSubstr("ring on 2 ranks of c6"),
+                    HasSubstr("\"strategies\":[{\"name\":"), EndsWith("</html>\n")));
+  ASSERT_EQ(run(with({"--no-table", "--out", folder.path("b.html")})).code, 0);
+  EXPECT_THAT(folder.read("b.html"), HasSubstr("\"strategies\":[]"));
+}
+
+TEST(ReportError, RequestsThatCannotBeMet) {
+  const Folder folder;
+  expect_error(with({"--out", folder.path("no/a.html")}),
+               AllOf(StartsWith("report: cannot write the page"), EndsWith("/no/a.html")));
+  expect_error({"report", "--cluster", "c1:nodes=64", "--world", "512"},
+               StartsWith("report: world 512; at most 256 ranks fit into a page"));
+  expect_error(with({"--run", folder.path("none")}), HasSubstr("none"));
+  expect_error({"report", "--world", "2"}, HasSubstr("--cluster"));
+}
+
+}  // namespace
+}  // namespace armillary::error
