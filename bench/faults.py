@@ -1,8 +1,9 @@
 """How soon all ranks end after a fault, at random moments: one rank is killed, or stopped past the deadline.
 
 Each row is so many training runs in a row over three ranks that are processes. A fault strikes a random
-rank at a random moment of the first seconds, also while the ranks still start. Seconds go from the fault to
-the end of the last process; a stopped rank has to be noticed at the deadline first. `named` counts the runs
+rank at a random moment: killed are ranks that still start, too; stopped ones have taken a step, for the time
+that others take to start is theirs. Seconds go from the fault to the end of the last process; a stopped rank
+has to be noticed at the deadline first. `named` counts the runs
 whose line of the cause names the rank, `left` what they left: processes, shared memory, temporary files,
 sockets."""
 
@@ -23,7 +24,7 @@ from bench.contest import ROOT, RefusedError, Table, add_flags, run
 WORLD = 3
 DEADLINE_S = 2
 FAULTS = {"killed": (signal.SIGKILL, 1), "stopped": (signal.SIGSTOP, DEADLINE_S + 1)}
-SPREAD_S = 4  # moments of faults after the start of the ranks
+SPREAD_S = {"killed": 4, "stopped": 1}  # moments of faults
 COLUMNS = {
     "engine": lambda row: row["engine"],
     "a rank of 3 is": lambda row: row["fault"],
@@ -55,7 +56,9 @@ def one_run(runs, engine, fault, moments):
         runs.Run(pathlib.Path(folder), engine, WORLD, deadline_s=DEADLINE_S) as struck,
     ):
         struck.wait_for_ranks()
-        time.sleep(moments.random() * SPREAD_S)
+        if fault == "stopped":
+            struck.wait_for_step(1)
+        time.sleep(moments.random() * SPREAD_S[fault])
         rank = moments.randrange(WORLD)
         pid = struck.strike(rank, number)
         steps = struck.steps()
@@ -95,13 +98,16 @@ def main():
     parser = add_flags(argparse.ArgumentParser(prog="./dev bench faults", description=__doc__))
     parser.add_argument("--kills", type=int, help="runs with a killed rank, on each engine [50]")
     parser.add_argument("--stops", type=int, help="runs with a stopped rank [20]")
+    parser.add_argument("--engine", help="on one engine alone: mpi or c10d")
     parser.add_argument("--seed", default="1", help="another one draws other moments [1]")
     args = parser.parse_args()
     runs = fault_runs()
     kills = args.kills if args.kills is not None else 5 if args.quick else 50
     stops = args.stops if args.stops is not None else 3 if args.quick else 20
     table = Table(args.json, COLUMNS)
-    for engine in runs.ENGINES:
+    if args.engine not in (None, *runs.ENGINES):
+        raise RefusedError(f"--engine {args.engine}; mpi or c10d is required", 2)
+    for engine in [args.engine] if args.engine else runs.ENGINES:
         if reason := runs.why_not(engine):
             raise RefusedError(reason)
         for fault, count in (("killed", kills), ("stopped", stops)):
