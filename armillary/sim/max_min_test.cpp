@@ -120,8 +120,8 @@ RC_GTEST_PROP(MaxMin, IsTheReference, ()) {
   const auto channels = *rc::gen::inRange(1, 9);
   std::mt19937 random(*rc::gen::inRange<unsigned>(0, 1U << 30));
   const auto below = [&](int n) { return static_cast<int>(random() % n); };
-  std::vector<double> capacities;
-  for (int c = 0; c < channels; ++c) capacities.push_back(1 + below(20));
+  std::vector<double> capacities(channels);
+  for (double& capacity : capacities) capacity = 1 + below(20);
   FlowNetwork network(capacities);
   std::vector<std::vector<Hop>> routes(24);
   for (std::vector<Hop>& route : routes) {
@@ -152,6 +152,7 @@ RC_GTEST_PROP(MaxMin, IsTheReference, ()) {
     }
     network.settle(now);
     std::vector<testing::SlowFlow> flows;
+    flows.reserve(alive.size());
     for (const auto& flow : alive) flows.push_back(flow.second);
     const std::vector<double> expected = testing::slow_max_min(capacities, flows);
     for (std::size_t f = 0; f < alive.size(); ++f) {

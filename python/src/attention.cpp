@@ -38,8 +38,6 @@ constexpr const char* kBackward = "armillary::attention_backward";
 
 /// Inputs of forward before the call: q, k, v, sinks, slopes.
 constexpr std::size_t kInputs = 5;
-/// Results of forward: out, lse, then q, k, v, out as saved.
-constexpr std::size_t kResults = 6;
 /// Arguments of backward before the call: d out, q, k, v, out, lse, sinks, slopes, KV tokens of
 /// this rank, KV heads.
 constexpr std::size_t kGradInputs = 10;

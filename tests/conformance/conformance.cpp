@@ -238,7 +238,7 @@ TEST_P(CommunicatorConformance, ManyRoundsAroundARing) {
 }
 
 TEST_P(CommunicatorConformance, WaitAnyTellsWhatIsDone) {
-  run(at_most(4), [this](Communicator& comm) {
+  run(at_most(4), [](Communicator& comm) {
     // Messages that end in another order than they begin have lanes of their own, if they need
     // them.
     const auto lane_of = [&](int peer) { return GetParam().strict_lanes ? peer : 0; };

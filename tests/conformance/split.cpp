@@ -114,11 +114,11 @@ TEST_P(CommunicatorConformance, BatchesOfGroupsDoNotMeet) {
           {Direction::Receive, (group.rank() + P - 1) % P, 3, {&to, 1}}};
       for (Request& request : group.start(batch)) requests.push_back(std::move(request));
     }
-    for (int i = 0; i < 3; ++i) {
+    for (std::size_t i = 0; i < 3; ++i) {
       Communicator& group = *groups[i];
       group.wait(requests[2 * i]);
       group.wait(requests[2 * i + 1]);
-      EXPECT_EQ(in[i], 100 * i + (group.rank() + group.world() - 1) % group.world());
+      EXPECT_EQ(in[i], 100 * int(i) + (group.rank() + group.world() - 1) % group.world());
     }
   });
 }
