@@ -29,7 +29,15 @@ struct SimulateFlags : ProblemFlags {
   bool json = false;
   bool compare = false;
   bool clusters = false;
+  bool fold = false;
 };
+
+/// Above so many ranks those that behave alike are simulated once, unless every op is asked for.
+constexpr int kUnfolded = 256;
+
+bool folds(const SimulateFlags& flags, int world) {
+  return flags.fold || (world > kUnfolded && !flags.json && flags.trace.empty());
+}
 
 /// One line for each preset.
 void print_clusters() {
@@ -115,8 +123,12 @@ double flops_per_rank(const plan::Problem& problem, const sim::Timeline& timelin
 
 void print_timeline(const plan::Problem& problem, const sim::Cluster& cluster,
                     const sim::Timeline& timeline) {
-  fmt::print("{} {} on {}: {} ranks\n", timeline.strategy, to_string(timeline.pass), cluster.name,
-             timeline.world);
+  const bool folded = std::ssize(timeline.ranks) < timeline.world;
+  fmt::print("{} {} on {}: {} ranks{}\n", timeline.strategy, to_string(timeline.pass), cluster.name,
+             timeline.world,
+             folded
+                 ? fmt::format("; folded: {} simulated, which stand for all", timeline.ranks.size())
+                 : "");
   fmt::print("  time                {:>10.3f} ms, {:.1f} TFLOP/s a rank\n", timeline.end_s / kMilli,
              flops_per_rank(problem, timeline) / 1e12);
   const auto line = [&](const char* name, const auto& of) {
@@ -189,7 +201,8 @@ void run_strategy(const SimulateFlags& flags, const sim::Cluster& cluster) {
   const sim::Record record{.ops = flags.json || !flags.trace.empty(), .flows = flags.json};
   if (!flags.trace.empty()) plans = lowered_plans(flags);
   for (const plan::Pass pass : passes(flags)) {
-    timelines.push_back(simulate(planner, pass, cluster, {.record = record}));
+    timelines.push_back(
+        simulate(planner, pass, cluster, {.record = record, .fold = folds(flags, of_flags.world)}));
   }
   if (!flags.trace.empty()) write_trace(flags.trace, plans, timelines);
   for (const sim::Timeline& timeline : timelines) {
@@ -233,6 +246,11 @@ void add_simulate(CLI::App& app, int& exit_code) {
                                    ->excludes(json)
                                    ->excludes(trace)
                                    ->excludes("--strategy");
+  verb->add_flag("--fold", flags->fold,
+                 "Simulate one of the ranks that behave alike; above 256 ranks always, if no op is "
+                 "asked for")
+      ->excludes(trace)
+      ->excludes(compare);
   verb->add_flag("--clusters", flags->clusters, "All presets")->excludes(json)->excludes(compare);
   verb->footer(
       "Examples:\n"

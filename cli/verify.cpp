@@ -23,6 +23,7 @@
 #include "armillary/plan/parallel_for_ranks.h"
 #include "armillary/plan/passes/lower.h"
 #include "armillary/plan/text.h"
+#include "armillary/plan/verify_folded.h"
 #include "armillary/proof/proof_file.h"
 #include "cli/problem_flags.h"
 #include "cli/verbs.h"
@@ -36,6 +37,7 @@ struct VerifyFlags : ProblemFlags {
   std::string mutation;
   std::string proofs;
   bool json = false;
+  bool fold = false;
 };
 
 /// Plans as JSON lines; empty lines are skipped. `name` is that of the stream, for errors.
@@ -94,6 +96,15 @@ void break_one(std::vector<plan::Plan>& plans, const std::string& number) {
   plans[0] = plan::apply(plans[0], all[n]);
 }
 
+void add_diagnostics(nlohmann::ordered_json& line,
+                     const std::vector<plan::Diagnostic>& diagnostics) {
+  line["diagnostics"] = nlohmann::json::array();
+  for (const plan::Diagnostic& d : diagnostics) {
+    line["diagnostics"].push_back(
+        {{"rank", d.rank}, {"op", d.op}, {"rule", d.rule}, {"text", d.text}});
+  }
+}
+
 /// The JSON line of a plan: verdict, costs by rank, and all diagnostics.
 nlohmann::ordered_json result_line(const plan::Plan& plan,
                                    const std::vector<plan::Diagnostic>& diagnostics) {
@@ -126,11 +137,7 @@ nlohmann::ordered_json result_line(const plan::Plan& plan,
   }
   line["steps"] = steps;
   line["ops"] = ops;
-  line["diagnostics"] = nlohmann::json::array();
-  for (const plan::Diagnostic& d : diagnostics) {
-    line["diagnostics"].push_back(
-        {{"rank", d.rank}, {"op", d.op}, {"rule", d.rule}, {"text", d.text}});
-  }
+  add_diagnostics(line, diagnostics);
   return line;
 }
 
@@ -164,6 +171,35 @@ void print(const plan::Plan& plan, const std::vector<plan::Diagnostic>& diagnost
   }
 }
 
+/// Prints the verdict about a pass of which one rank of each class was proved.
+void print_folded(const plan::Planner& planner, plan::Pass pass, const plan::FoldedProof& proof,
+                  bool json) {
+  const std::string name = fmt::format("{} {}", to_string(planner.strategy()), to_string(pass));
+  const int world = planner.problem().world;
+  if (json) {
+    nlohmann::ordered_json line{{"ok", proof.diagnostics.empty()},
+                                {"strategy", to_string(planner.strategy())},
+                                {"world", world},
+                                {"pass", to_string(pass)},
+                                {"classes", proof.classes},
+                                {"compared", proof.compared},
+                                {"steps", proof.steps},
+                                {"ops", proof.ops}};
+    add_diagnostics(line, proof.diagnostics);
+    fmt::print("{}\n", line.dump());
+    return;
+  }
+  if (proof.diagnostics.empty()) {
+    fmt::print(
+        "{}: exact. world {}, {} ops in {} steps; no deadlock, no hazard, every pair once. Folded: "
+        "one rank of each of {} classes was proved, and {} of {} ranks were compared with theirs\n",
+        name, world, proof.ops, proof.steps, proof.classes, proof.compared, world);
+  }
+  for (const plan::Diagnostic& d : proof.diagnostics) {
+    fmt::print("{}: rank {} op {}: {}: {}\n", name, d.rank, d.op, d.rule, d.text);
+  }
+}
+
 /// Proves all passes as they run, and records the proof.
 int save_proof(const VerifyFlags& flags) {
   // Programs that run are always lowered by all passes, so no other proof is of use.
@@ -189,9 +225,30 @@ int save_proof(const VerifyFlags& flags) {
   return kDone;
 }
 
+/// Proves one rank of each class, and prints the verdicts. Returns the exit code.
+int verify_by_class(const VerifyFlags& flags) {
+  const std::vector<plan::Lowering> lowerings = plan::parse_lowerings(flags.lower);
+  const plan::Planner planner(problem(flags), plan::parse_strategy(flags.strategy));
+  const std::vector<plan::Pass> asked = passes(flags);
+  const auto program = [&](plan::Pass pass, plan::Rank rank) {
+    return plan::lower(planner.problem(), planner.blocks(), planner.program(pass, rank), lowerings);
+  };
+  const std::vector<plan::FoldedProof> proofs = plan::verify_folded(planner, asked, program);
+  bool ok = true;
+  for (std::size_t p = 0; p < proofs.size(); ++p) {
+    const plan::FoldedProof& proof = proofs[p];
+    ok = ok && proof.diagnostics.empty();
+    print_folded(planner, asked[p], proof, flags.json);
+  }
+  return ok ? kDone : kFailed;
+}
+
 /// Verifies the plans and prints the verdicts. Returns the exit code.
 int run(const VerifyFlags& flags) {
   if (!flags.proofs.empty()) return save_proof(flags);
+  const bool large = flags.file.empty() && flags.mutation.empty() &&
+                     parse_count("--world", flags.world) > plan::kMostTogether;
+  if (flags.fold || large) return verify_by_class(flags);
   std::vector<plan::Plan> plans = make_plans(flags);
   if (!flags.mutation.empty()) break_one(plans, flags.mutation);
   // Verdicts. A backward pass is also checked against its forward pass if both are right alone.
@@ -239,6 +296,11 @@ void add_verify(CLI::App& app, int& exit_code) {
           ->excludes(file)
           ->excludes("--break");
   save->excludes("--pass");
+  verb->add_flag("--fold", flags->fold,
+                 "Prove one rank of each class of ranks that are alike; above 1024 ranks always")
+      ->excludes(file)
+      ->excludes("--break")
+      ->excludes(save);
   verb->add_flag(
       "--json", flags->json,
       "One object per plan and line; visible_pairs count (batch entry, query head, query, key)");

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "armillary/plan/fold.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/plan/visibility.h"
 
@@ -31,6 +32,10 @@ class Schedule {
 
   /// Called by several threads at once. Cost: O(steps of the rank), whatever the world.
   virtual RankProgram program(Pass pass, Rank rank) const = 0;
+
+  /// The turns under which programs of this pass are alike if all blocks see each other, for proofs
+  /// of large worlds. They are checked, not believed. Without them every rank is proved by itself.
+  virtual Rotations rotations(Pass /*pass*/) const { return {}; }
 };
 
 /// A strategy as functions; the Strategy that they are given has keys that fit `info`.

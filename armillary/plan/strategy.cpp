@@ -219,11 +219,16 @@ RankProgram Planner::program(Pass pass, Rank rank) const {
   return replay(problem(), blocks(), shared_->schedule->program(Pass::Forward, rank));
 }
 
+// A replay repeats messages of forward.
+std::optional<Fold> Planner::fold(Pass pass) const {
+  const Pass made = pass == Pass::Replay ? Pass::Forward : pass;
+  return Fold::find(problem(), blocks(), shared_->visibility, shared_->schedule->rotations(made));
+}
+
 // The planner is made once for all passes, and the ranks of each pass are made on all cores.
 std::vector<Plan> make_plans(const Problem& problem, const Strategy& strategy,
                              const std::vector<Pass>& passes) {
   // A ring of 1024 ranks has some ten million ops, which take gigabytes.
-  constexpr int kMostTogether = 1 << 10;
   if (problem.world > kMostTogether) {
     fail<InvalidArgument>("plan: world {}; the programs of at most {} ranks can be made together",
                           problem.world, kMostTogether);

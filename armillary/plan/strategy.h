@@ -8,10 +8,12 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "armillary/plan/fold.h"
 #include "armillary/plan/plan.h"
 
 namespace armillary::plan {
@@ -77,6 +79,9 @@ class Planner {
   /// @throws InvalidArgument if the rank is not in [0, world).
   RankProgram program(Pass pass, Rank rank) const;
 
+  /// The classes of ranks that are alike in a pass, or nothing if no two are (fold.h).
+  std::optional<Fold> fold(Pass pass) const;
+
   const Problem& problem() const;
   const Strategy& strategy() const { return strategy_; }
   const Blocks& blocks() const;
@@ -86,6 +91,9 @@ class Planner {
   Strategy strategy_;
   std::shared_ptr<const Shared> shared_;
 };
+
+/// The largest world of which the programs of all ranks are made together.
+inline constexpr int kMostTogether = 1 << 10;
 
 /// One plan per pass, with the programs of all ranks, made on all cores. The data that the passes
 /// share is computed once.

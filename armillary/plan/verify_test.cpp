@@ -5,9 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/plan/strategy.h"
 #include "armillary/plan/testing/broken_plan.h"
 
 namespace armillary::plan {
@@ -23,6 +25,26 @@ TEST(Verify, InvisiblePairsCountAsNothing) {
   repeat(plan, 0, 7);
   drop(plan, 1, 7);
   EXPECT_EQ(verify(plan), std::vector<Diagnostic>{});
+}
+
+/// A plan of so many ops runs on symbols on several threads, and in order if it is wrong.
+TEST(Verify, OfALargePlanFindsTheSameOnAnyNumberOfThreads) {
+  constexpr int kWorld = 256;
+  const Problem problem{.world = kWorld,
+                        .heads = 2,
+                        .kv_heads = 2,
+                        .mask = causal_mask({2 * kWorld, 2 * kWorld}, Align::Start),
+                        .layout = parse_layout("zigzag")};
+  Plan plan = make_plan(problem, parse_strategy("ring"), Pass::Backward);
+  EXPECT_EQ(verify(plan), std::vector<Diagnostic>{});
+  std::vector<Op>& ops = plan.ranks[100].ops;
+  const auto dropped = std::find_if(
+      ops.begin(), ops.end(), [](const Op& op) { return op.attends_grad() && op.step == 77; });
+  ops.erase(dropped);
+  const std::vector<Diagnostic> found = verify(plan, 2);
+  ASSERT_FALSE(found.empty());
+  EXPECT_EQ(found[0].rule, "complete");
+  EXPECT_EQ(verify(plan, 2), found);
 }
 
 TEST(Verify, ReportsAtMostTheLimit) {

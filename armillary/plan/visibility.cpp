@@ -187,6 +187,20 @@ void Visibility::count_pairs(const Mask& mask, const Blocks& blocks) {
   });
 }
 
+bool Visibility::complete() const {
+  for (std::size_t q = 0; q < q_.count; ++q) {
+    if (by_position_) {
+      const auto seen = q_.seen[q].runs();
+      if (kv_.count > 0 && (seen.size() != 1 || seen[0].size() != kv_.count)) return false;
+      continue;
+    }
+    for (std::size_t kv = 0; kv < kv_.count; ++kv) {
+      if (!visible(static_cast<int>(q), static_cast<int>(kv))) return false;
+    }
+  }
+  return true;
+}
+
 bool Visibility::holds(const BlockIds& places, int place) {
   return BlockUsers::holds(places, place);
 }

@@ -32,6 +32,9 @@ class Visibility {
     return (bits_[pair / 64] >> (pair % 64) & 1) != 0;
   }
 
+  /// True if every two blocks see each other.
+  bool complete() const;
+
   /// Number of blocks of a side.
   std::size_t count(MaskSide side) const { return of(side).count; }
   /// True if the blocks of both sides are intervals, so that the next two functions may be called.

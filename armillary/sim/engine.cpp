@@ -24,6 +24,7 @@ struct Source {
   std::string strategy;
   plan::Pass pass = plan::Pass::Forward;
   std::function<plan::RankProgram(plan::Rank)> program;
+  std::optional<plan::Fold> alike = std::nullopt;  ///< To fold by, if asked for.
 };
 
 /// The device of each rank. @throws InvalidArgument for a placement that is none.
@@ -67,11 +68,15 @@ Timeline simulate(const Source& source, const Cluster& cluster, const SimulateOp
                         .costs = options.costs == nullptr ? *of_device : *options.costs,
                         .serial = cluster.messages.serial,
                         .tiles = options.record.ops};
-  std::vector<RankLanes> lanes(world);
-  plan::parallel_for_ranks(
-      world, [&](plan::Rank rank) { lanes[rank] = make_lanes(input, source.program(rank)); });
+  const Fold fold =
+      fold_of(source.problem, source.alike && options.placement.empty() ? &*source.alike : nullptr,
+              topology);
+  std::vector<RankLanes> lanes(fold.classes);
+  plan::parallel_for_ranks(fold.classes, [&](plan::Rank rank) {
+    lanes[rank] = make_lanes(input, source.program(rank));
+  });
   Machine machine({.topology = topology,
-                   .fold = {.world = world, .classes = world},
+                   .fold = fold,
                    .record = options.record,
                    .placement = devices,
                    .name = fmt::format("{} {}", source.strategy, to_string(source.pass))},
@@ -103,7 +108,8 @@ Timeline simulate(const plan::Planner& planner, plan::Pass pass, const Cluster& 
                        [&](plan::Rank rank) {
                          return lower(planner.problem(), planner.blocks(),
                                       planner.program(pass, rank));
-                       }},
+                       },
+                   .alike = options.fold ? planner.fold(pass) : std::nullopt},
                   cluster, options);
 }
 

@@ -38,6 +38,10 @@ struct SimulateOptions {
   const CostModel* costs = nullptr;
   /// Device of each rank; empty: rank r on device r.
   std::vector<int> placement = {};
+  /// Simulate one rank of each class of ranks that behave alike, if there are any: the result has
+  /// their timelines only (Timeline::ranks). For strategies, and rank r on device r;
+  /// docs/notes/folding.md says which ranks are alike.
+  bool fold = false;
 };
 
 /// Simulates one pass. Plans need not be exact, but must be `well_formed` (plan/verify.h).
@@ -49,7 +53,7 @@ Timeline simulate(const plan::Plan& plan, const Cluster& cluster,
                   const SimulateOptions& options = {});
 
 /// The same for a strategy: programs are made and lowered rank by rank and not kept, so a world of
-/// 1,024 fits in memory.
+/// 1,024 fits in memory, and a folded one of 16,384.
 Timeline simulate(const plan::Planner& planner, plan::Pass pass, const Cluster& cluster,
                   const SimulateOptions& options = {});
 

@@ -438,7 +438,7 @@ Timeline Machine::result() {
     timeline.ranks.push_back(std::move(rank));
   }
   for (std::size_t c = 0; c < orbit_.size(); ++c) {
-    const double bytes = network_.moved()[c];
+    const double bytes = network_.moved()[orbit_[c]];
     if (bytes == 0) continue;
     const Channel& channel = input_.topology.channels()[c];
     timeline.channels.push_back({.name = channel.name,

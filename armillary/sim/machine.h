@@ -13,18 +13,11 @@
 #include <vector>
 
 #include "armillary/sim/engine.h"
+#include "armillary/sim/fold.h"
 #include "armillary/sim/lanes.h"
 #include "armillary/sim/max_min.h"
 
 namespace armillary::sim {
-
-/// Ranks that behave alike: rank r as rank r % classes, with all peers shifted by the same number
-/// of ranks. All ranks differ if classes is the world.
-struct Fold {
-  int world = 1;
-  int classes = 1;
-  int copies() const { return world / classes; }
-};
 
 /// The description of a run, apart from its lanes.
 struct MachineInput {

@@ -65,9 +65,15 @@ TEST(ProblemError, NumbersThatOverflow) {
 
 TEST(ProblemError, WorldsThatCannotBePlanned) {
   expect_all_refused(
-      {{{"--world", "99999999"}, "problem: world 99999999 given; 1 to 16384 is required"},
-       {{"--world", "16384"},
-        "plan: world 16384; the programs of at most 1024 ranks can be made together"}});
+      {{{"--world", "16384"},
+        "plan: world 16384; the programs of at most 1024 ranks can be made together"},
+       {{"--world", "99999999"}, "problem: world 99999999 given; 1 to 16384 is required"}});
+  expect_error(
+      {"verify", "--world", "2048", "--pass", "forward"},
+      testing::Eq("verify: ring forward on 2048 ranks, layout contiguous: no two ranks are "
+                  "alike, and at most 1024 ranks are proved one by one; ranks are alike "
+                  "if the strategy is a grid and every block sees every other, in shards "
+                  "of one length: with mask full, or with causal and layout striped"));
 }
 
 TEST(ProblemError, HeadsThatDoNotDivide) {

@@ -62,6 +62,10 @@ TEST(Simulate, PrintsATableJsonAndPresets) {
   EXPECT_THAT(table.out, AllOf(HasSubstr("ring forward on mine: 4 ranks"),
                                HasSubstr("ring backward on mine: 4 ranks"),
                                HasSubstr("exposed messages"), HasSubstr("switch0>network")));
+  const ProgramRun folded =
+      run({"simulate", "--cluster", path, "--seq", "1024", "--mask", "full", "--fold"});
+  EXPECT_THAT(folded.out,
+              HasSubstr("ring forward on mine: 4 ranks; folded: 2 simulated, which stand for all"));
   const ProgramRun json = run({"simulate", "--cluster", path, "--json", "--pass", "forward"});
   EXPECT_EQ(json.code, 0) << json.err;
   EXPECT_THAT(json.out, AllOf(StartsWith("{\"strategy\":\"ring\",\"pass\":\"forward\""),

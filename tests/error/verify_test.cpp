@@ -146,6 +146,24 @@ TEST(Verify, JsonHasOneObjectPerPlanAndAllKeys) {
 
 // ---- wrong plans: exit code 1
 
+TEST(Verify, ProvesOneRankOfEachClass) {
+  const std::vector<std::string> common{"verify", "--strategy", "usp:u=2", "--mask", "full",
+                                        "--fold", "--world",    "8",       "--pass", "forward"};
+  const ProgramRun table = run(common);
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.out,
+              AllOf(StartsWith("usp:u=2 forward: exact. world 8, "),
+                    EndsWith("Folded: one rank of each of 2 classes was proved, and 8 of 8 ranks "
+                             "were compared with theirs\n")));
+  std::vector<std::string> as_json = common;
+  as_json.emplace_back("--json");
+  const nlohmann::json json = nlohmann::json::parse(run(as_json).out);
+  EXPECT_EQ(json["ok"], true);
+  EXPECT_EQ(json["classes"], 2);
+  EXPECT_EQ(json["compared"], 8);
+  EXPECT_EQ(json["diagnostics"], nlohmann::json::array());
+}
+
 TEST(Verify, BreaksAPlanOnPurposeAndShowsWhere) {
   const ProgramRun broken = run(with_problem({"verify", "--break", "0"}));
   EXPECT_EQ(broken.code, 1);

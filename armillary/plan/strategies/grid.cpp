@@ -125,6 +125,30 @@ Grid sides_exchanged(Grid grid) {
   return grid;
 }
 
+// Digits are in the order of the nesting; head groups do not turn, because their heads differ. On a
+// bidirectional ring sums of one batch have the order of their blocks, which turns do not keep.
+Rotations rotations(const Grid& grid) {
+  for (const Movement movement : {grid.column, grid.row, grid.home}) {
+    if (movement == Movement::Bidirectional) return {};
+  }
+  Rotations found;
+  for (const GridAxis axis : grid.nesting) {
+    const Movement movement = axis == GridAxis::Queries ? grid.column : grid.row;
+    const bool nested = axis != GridAxis::Heads && movement == Movement::DoubleRing;
+    std::vector<int> sizes{size_of(grid, axis)};
+    if (nested) sizes = {grid.window, size_of(grid, axis) / grid.window};
+    for (const int size : sizes) {
+      if (size == 1) continue;
+      if (axis != GridAxis::Heads) found.turns.push_back({static_cast<int>(found.digits.size())});
+      found.digits.push_back(size);
+    }
+  }
+  if (!grid.transposed) return found;
+  if (grid.rq != grid.rk || grid.rq == 1 || found.turns.size() != 2) return {};
+  found.turns = {{found.turns[0][0], found.turns[1][0]}};
+  return found;
+}
+
 /// Compares rings by tokens times members passed, counted block by block.
 Grid with_shorter_rings(const Blocks& blocks, const Needs& needs, const Grid& grid) {
   Grid shorter = grid;

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "armillary/plan/blocks.h"
+#include "armillary/plan/fold.h"
 #include "armillary/plan/plan.h"
 #include "armillary/plan/strategies/movement.h"
 #include "armillary/plan/visibility.h"
@@ -171,6 +172,11 @@ Grid with_shorter_rings(const Blocks& blocks, const Needs& needs, const Grid& gr
 /// Cost: O(blocks * runs of rows and columns).
 std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Needs& needs,
                         const Grid& grid, Pass pass);
+
+/// The turns of a grid: its rows, and its columns. A double ring turns its windows, and the places
+/// in them. A grid that transposes K, V turns rows and columns together, if it has as many of both.
+/// None with a bidirectional ring.
+Rotations rotations(const Grid& grid);
 
 /// The program of one rank. Cost: O(hops * blocks per hop).
 RankProgram grid_program(const GridContext& context, const GridRoutes& routes, Pass pass,

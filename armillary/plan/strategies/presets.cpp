@@ -59,6 +59,10 @@ class GridSchedule : public Schedule {
     return (pass == Pass::Forward ? forward_ : backward_).program(rank);
   }
 
+  Rotations rotations(Pass pass) const override {
+    return plan::rotations((pass == Pass::Forward ? forward_ : backward_).grid);
+  }
+
  private:
   GridPass forward_;
   GridPass backward_;

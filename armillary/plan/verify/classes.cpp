@@ -15,6 +15,16 @@ void unite(std::vector<char>& borders, const std::vector<char>& more) {
   }
 }
 
+/// Gives every owner the borders of all owners, and one at its first block.
+void repeat(std::vector<char>& borders, int per_owner) {
+  std::vector<char> of_owner(per_owner, 0);
+  of_owner[0] = 1;
+  for (std::size_t i = 0; i < borders.size(); ++i) {
+    if (borders[i] != 0) of_owner[i % per_owner] = 1;
+  }
+  for (std::size_t i = 0; i < borders.size(); ++i) borders[i] = of_owner[i % per_owner];
+}
+
 /// The numbers at which tiles and views of one side begin and end.
 struct Borders {
   std::vector<char> heads;
@@ -43,14 +53,14 @@ Classes::Classes(const std::vector<char>& borders) {
 
 // Each rank collects its own borders; then they are united in the order of the ranks. Index 0 is
 // the query side, index 1 the key side.
-Sides sides_of(const Plan& plan) {
+Sides sides_of(const Plan& plan, const Fold* fold) {
   using Both = std::array<Borders, 2>;
   const Both none{Borders{std::vector<char>(plan.problem.heads + 1),
                           std::vector<char>(plan.blocks.q.size() + 1)},
                   Borders{std::vector<char>(plan.problem.kv_heads + 1),
                           std::vector<char>(plan.blocks.kv.size() + 1)}};
   std::vector<Both> of_rank(plan.ranks.size());
-  parallel_for_ranks(plan.problem.world, [&](Rank rank) {
+  parallel_for_ranks(static_cast<int>(plan.ranks.size()), [&](Rank rank) {
     const RankProgram& program = plan.ranks[rank];
     Both borders = none;
     for (const Tile& tile : program.tiles) {
@@ -66,6 +76,9 @@ Sides sides_of(const Plan& plan) {
   Both all = none;
   for (const Both& borders : of_rank) {
     for (const std::size_t side : {0, 1}) all[side].add(borders[side]);
+  }
+  for (const std::size_t side : {0, 1}) {
+    if (fold != nullptr) repeat(all[side].blocks, fold->blocks_per_rank(side == 1));
   }
   return {.q = {Classes(all[0].heads), Classes(all[0].blocks)},
           .kv = {Classes(all[1].heads), Classes(all[1].blocks)}};

@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "armillary/plan/fold.h"
 #include "armillary/plan/plan.h"
 
 namespace armillary::plan::verifier {
@@ -59,7 +60,9 @@ struct Sides {
 };
 
 /// Borders are the begins and ends of all tiles and views of all ranks. Requires a plan that passes
-/// the rule `well_formed`. Runs on all cores.
-Sides sides_of(const Plan& plan);
+/// the rule `well_formed`. Runs on all cores. With a fold, which has programs of representatives
+/// only, a border within the blocks of one owner is one within those of every owner, and the blocks
+/// of two owners are never one class.
+Sides sides_of(const Plan& plan, const Fold* fold = nullptr);
 
 }  // namespace armillary::plan::verifier

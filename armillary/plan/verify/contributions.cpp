@@ -85,6 +85,15 @@ void Contributions::copy(int cell, const Contributions& other, int its_cell) {
   }
 }
 
+void Contributions::copy(int cell, const Contributions& other, int its_cell,
+                         const Renumber& renumber) {
+  clear(cell);
+  for (std::size_t reader = 0; reader < other.by_reader_.size(); ++reader) {
+    const Set source = other.set(its_cell, reader);
+    if (!source.empty() && !counts_nothing(source)) renumber(source, set(cell, reader));
+  }
+}
+
 // A missing array and an empty set are the same.
 bool Contributions::equal(int cell, const Contributions& other, int its_cell) const {
   const std::size_t readers = std::max(by_reader_.size(), other.by_reader_.size());

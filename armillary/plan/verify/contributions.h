@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -42,6 +43,10 @@ class Contributions {
   void clear(int cell);
   /// Replaces the contributions of a cell by those of a cell of `other`.
   void copy(int cell, const Contributions& other, int its_cell);
+  /// The same, with every class renumbered. `renumber` takes a set to the set of the new numbers.
+  using Renumber =
+      std::function<void(std::span<const std::uint64_t> from, std::span<std::uint64_t> to)>;
+  void copy(int cell, const Contributions& other, int its_cell, const Renumber& renumber);
   /// True if both cells have the same contributions.
   bool equal(int cell, const Contributions& other, int its_cell) const;
 

@@ -2,10 +2,13 @@
 // ordered pair of ranks, the sends of one and the receives of the other are matched lane by lane,
 // in program order: the n-th send meets the n-th receive, and both must show equal views.
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "armillary/plan/parallel_for_ranks.h"
@@ -164,6 +167,60 @@ std::vector<MatchedMessage> match_messages(const Plan& plan, Diagnostics& diagno
   for (const Sent& of_rank : sent) {
     messages.insert(messages.end(), of_rank.messages.begin(), of_rank.messages.end());
     diagnostics.add(of_rank.diagnostics);
+  }
+  return messages;
+}
+
+std::vector<MatchedMessage> match_folded(const Plan& plan, const Fold& fold,
+                                         Diagnostics& diagnostics) {
+  // Ends of messages by (receiving class, sender as its representative sees it, lane), in program
+  // order. A send of one representative is in one of these channels, and so is a receive.
+  struct Folded {
+    std::vector<std::pair<int, int>> sends;  // Class and op of the sender.
+    std::vector<int> recvs;
+  };
+  std::map<std::tuple<int, Rank, Lane>, Folded> channels;
+  for (int c = 0; c < fold.classes(); ++c) {
+    const RankProgram& program = plan.ranks[c];
+    for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
+      const Op& op = program.ops[i];
+      if (op.kind == OpKind::Recv) channels[{c, op.peer, op.lane}].recvs.push_back(i);
+      if (op.kind != OpKind::Send) continue;
+      const Rank sender = fold.turned(program.rank, fold.inverse(fold.turn_to(op.peer)));
+      channels[{fold.class_of(op.peer), sender, op.lane}].sends.emplace_back(c, i);
+    }
+  }
+  // The n-th send of a channel meets the n-th receive, in the receiver's numbers.
+  std::vector<MatchedMessage> messages;
+  for (const auto& [channel, ends] : channels) {
+    const auto [to, sender, lane] = channel;
+    const RankProgram& receiver = plan.ranks[to];
+    const std::size_t both = std::min(ends.sends.size(), ends.recvs.size());
+    for (std::size_t m = 0; m < both; ++m) {
+      const auto [from, send] = ends.sends[m];
+      Op seen = plan.ranks[from].ops[send];
+      const Fold::Turn back = fold.inverse(fold.turn_to(seen.peer));
+      for (View& view : seen.views) {
+        view.blocks = fold.turned(plan.ranks[from].tiles[view.tile].tensor, view.blocks, back);
+      }
+      if (!equal(plan.ranks[from], seen, receiver, receiver.ops[ends.recvs[m]])) {
+        diagnostics.add(receiver.rank, ends.recvs[m], "match", "expects {} but rank {} sends {}",
+                        describe_all(receiver, receiver.ops[ends.recvs[m]]), sender,
+                        describe_all(plan.ranks[from], seen));
+        break;
+      }
+      messages.push_back({from, send, to, ends.recvs[m]});
+    }
+    if (ends.recvs.size() > both) {
+      diagnostics.add(receiver.rank, ends.recvs[both], "match",
+                      "{} has no matching send on rank {}",
+                      describe_all(receiver, receiver.ops[ends.recvs[both]]), sender);
+    } else if (ends.sends.size() > both) {
+      const auto [from, send] = ends.sends[both];
+      const RankProgram& program = plan.ranks[from];
+      diagnostics.add(program.rank, send, "match", "{} has no matching receive on rank {}",
+                      describe_all(program, program.ops[send]), program.ops[send].peer);
+    }
   }
   return messages;
 }

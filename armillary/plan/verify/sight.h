@@ -1,6 +1,7 @@
 // sight.h: visibility between classes of blocks. Internal to verify.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "armillary/plan/verify/cells.h"
@@ -13,12 +14,17 @@ namespace armillary::plan::verifier {
 /// them, so one bit per pair of classes is enough.
 class Sight {
  public:
-  /// Cost: O(pairs of classes). Keeps a reference to `sides`.
-  Sight(const Plan& plan, const Sides& sides)
-      : visibility_(plan.problem.mask, plan.blocks),
-        sides_(sides),
-        of_query_(sides.q.blocks.count(), Bits(words_for(sides.kv.blocks.count()))),
-        of_key_(sides.kv.blocks.count(), Bits(words_for(sides.q.blocks.count()))) {
+  /// Cost: O(pairs of classes). Keeps a reference to `sides`. With a fold all blocks see each
+  /// other, and one set serves all classes.
+  Sight(const Plan& plan, const Sides& sides, const Fold* fold) : sides_(sides) {
+    if (fold != nullptr) {
+      of_query_.push_back(all(sides.kv.blocks.count()));
+      of_key_.push_back(all(sides.q.blocks.count()));
+      return;
+    }
+    visibility_.emplace(plan.problem.mask, plan.blocks);
+    of_query_.assign(sides.q.blocks.count(), Bits(words_for(sides.kv.blocks.count())));
+    of_key_.assign(sides.kv.blocks.count(), Bits(words_for(sides.q.blocks.count())));
     for (int q = 0; q < sides.q.blocks.count(); ++q) {
       for (int kv = 0; kv < sides.kv.blocks.count(); ++kv) {
         if (first(q, kv).q < 0) continue;
@@ -28,9 +34,9 @@ class Sight {
     }
   }
   /// The key classes that a query class sees.
-  const Bits& of_query(int q_class) const { return of_query_[q_class]; }
+  const Bits& of_query(int q_class) const { return of_query_[visibility_ ? q_class : 0]; }
   /// The query classes that see a key class.
-  const Bits& of_key(int kv_class) const { return of_key_[kv_class]; }
+  const Bits& of_key(int kv_class) const { return of_key_[visibility_ ? kv_class : 0]; }
 
   /// The first two blocks of two classes that have a visible pair, or -1 and -1: for messages.
   struct BlockPair {
@@ -42,14 +48,21 @@ class Sight {
     const Classes& keys = sides_.kv.blocks;
     for (int q = queries.begin(q_class); q < queries.end(q_class); ++q) {
       for (int kv = keys.begin(kv_class); kv < keys.end(kv_class); ++kv) {
-        if (visibility_.visible(q, kv)) return {q, kv};
+        if (!visibility_ || visibility_->visible(q, kv)) return {q, kv};
       }
     }
     return {};
   }
 
  private:
-  Visibility visibility_;
+  /// The set of all classes.
+  static Bits all(int classes) {
+    Bits bits(words_for(classes));
+    for (int c = 0; c < classes; ++c) put(bits, c);
+    return bits;
+  }
+
+  std::optional<Visibility> visibility_;  ///< None if all blocks see each other.
   const Sides& sides_;
   // The same relation twice: by query class, and by key class.
   std::vector<Bits> of_query_;

@@ -4,6 +4,7 @@
 // before it found nothing. After them a plan can be read without a check of any index.
 #pragma once
 
+#include "armillary/plan/fold.h"
 #include "armillary/plan/plan.h"
 #include "armillary/plan/verify/diagnostics.h"
 
@@ -13,8 +14,8 @@ namespace armillary::plan::verifier {
 void check_partition(const Plan& plan, Diagnostics& diagnostics);
 
 /// Rule `well_formed`, all ranks on all cores. After it, every index in the plan may be used
-/// without a check.
-void check_well_formed(const Plan& plan, Diagnostics& diagnostics);
+/// without a check. With a fold the plan has the programs of its representatives.
+void check_well_formed(const Plan& plan, Diagnostics& diagnostics, const Fold* fold = nullptr);
 
 /// Rule `blocks`, second part: inputs, outputs and saved tiles lie where they should.
 void check_externals(const Plan& plan, Diagnostics& diagnostics);
@@ -33,5 +34,10 @@ struct MatchedMessage {
 /// Rule `match`. Returns the messages of a plan that obeys it, by sender, then receiver, then lane,
 /// in program order.
 std::vector<MatchedMessage> match_messages(const Plan& plan, Diagnostics& diagnostics);
+
+/// The same for the representatives of a fold: a send meets the receive of the representative of
+/// its peer's class, in the numbers that this one sees. `from` and `to` are classes.
+std::vector<MatchedMessage> match_folded(const Plan& plan, const Fold& fold,
+                                         Diagnostics& diagnostics);
 
 }  // namespace armillary::plan::verifier

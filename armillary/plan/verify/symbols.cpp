@@ -3,50 +3,57 @@
 // whether it has been written and, in a partial tile, the set of classes of the other side that its
 // sum is over (symbols.h).
 //
-// The constructor marks the tiles that the caller fills. run() then takes the events, which are
-// messages and compute ops, one by one: a message copies the cells of its views, and each kind of
-// compute op has a method that checks the operands and changes the cells that the op writes.
-// check_results() looks at the outputs. A method stops at its first diagnostic; operands are
-// addressed by the names of operands.h.
+// Contents begin with the tiles that the caller fills. Symbols::run() takes messages and compute
+// ops: a message copies the cells of its views, and each kind of compute op has a method that
+// checks the operands and changes the cells that the op writes. check_results() looks at the
+// outputs. A method stops at its first diagnostic; operands are addressed by the names of
+// operands.h.
 #include "armillary/plan/verify/symbols.h"
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <barrier>
+#include <cstddef>
+#include <latch>
+#include <mutex>
+#include <numeric>
+#include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "armillary/plan/operands.h"
-#include "armillary/plan/verify/sight.h"
+#include "armillary/plan/verify/contents.h"
 
 namespace armillary::plan::verifier {
 namespace {
 
-/// The contents of all slots of all ranks, while the plan runs.
+/// Runs events on contents. Several objects may share them, if each rank has its lock.
 class Symbols {
  public:
-  Symbols(const Plan& plan, const std::vector<MatchedMessage>& messages, Diagnostics& diagnostics)
-      : plan_(plan),
-        messages_(messages),
+  Symbols(const Meaning& meaning, Contents& contents, Diagnostics& diagnostics)
+      : plan_(meaning.plan),
+        messages_(meaning.messages),
         diagnostics_(diagnostics),
-        sides_(sides_of(plan)),
-        sight_(plan, sides_),
-        passed_delta_(sides_.q.blocks.count(), std::vector<char>(sides_.q.heads.count())) {
-    for (const RankProgram& program : plan.ranks) {
-      cells_.emplace_back(program, sides_);
-      for (const int tile : program.inputs) cells_.back().define(tile);
-      if (plan.pass == Pass::Backward) {
-        for (const int tile : program.saved) cells_.back().define(tile);
-      }
-    }
-  }
+        sides_(meaning.sides),
+        sight_(meaning.sight),
+        turns_(meaning.turns),
+        passed_delta_(contents.passed_delta),
+        cells_(contents.cells) {}
 
   void run(const std::vector<Event>& events) {
     for (const Event& event : events) {
       if (diagnostics_.full()) return;
-      if (event.message >= 0) {
-        deliver(messages_[event.message]);
-      } else {
-        compute(event.rank, event.op);
-      }
+      run(event);
+    }
+  }
+
+  void run(const Event& event) {
+    if (event.message >= 0) {
+      deliver(messages_[event.message]);
+    } else {
+      compute(event.rank, event.op);
     }
   }
 
@@ -111,7 +118,13 @@ class Symbols {
     for (std::size_t v = 0; v < program(from).ops[from.op].views.size(); ++v) {
       const ViewCells source = defined(from, v);
       if (source.empty()) return;
-      overwrite({message.to, message.recv}, v, source);
+      const Place to{message.to, message.recv};
+      if (turns_.none()) {
+        overwrite(to, v, source);
+      } else {
+        turns_.copy(source, tile(from, v).tensor, program(from).ops[from.op].peer,
+                    cells_[to.rank].write(view(to, v)));
+      }
     }
   }
 
@@ -144,7 +157,6 @@ class Symbols {
     }
   }
 
-  /// Writes final values, or partials that sum over nothing yet, into view `v`.
   void define(Place at, std::size_t v) { cells_[at.rank].write(view(at, v)).define(); }
 
   /// clear: only a partial can be an empty sum.
@@ -390,13 +402,12 @@ class Symbols {
     const ViewCells made = cells_[at.rank].write(view(at, DeltaOperand::kDelta));
     made.define();
     for (const Cell& cell : made) {
-      char& passed = passed_delta_[cell.block_class][cell.head_class];
-      if (passed != 0) {
+      char& passed = passed_delta_[turns_.query_orbit(cell.block_class)][cell.head_class];
+      if (std::atomic_ref<char>(passed).exchange(1) != 0) {
         diagnostics_.add(at.rank, at.op, "twice", "query block {} passes delta twice: {}",
                          sides_.q.blocks.begin(cell.block_class), name(at, DeltaOperand::kDelta));
         return;
       }
-      passed = 1;
     }
   }
 
@@ -405,7 +416,7 @@ class Symbols {
     const Classes& heads = sides_.q.heads;
     for (int q = 0; q < sides_.q.blocks.count(); ++q) {
       for (int head = 0; head < heads.count(); ++head) {
-        if (passed_delta_[q][head] != 0) continue;
+        if (passed_delta_[turns_.query_orbit(q)][head] != 0) continue;
         diagnostics_.add(-1, -1, "complete", "query block {} heads {}-{} passes delta on no rank",
                          sides_.q.blocks.begin(q), heads.begin(head), heads.end(head));
       }
@@ -463,18 +474,125 @@ class Symbols {
   const Plan& plan_;
   const std::vector<MatchedMessage>& messages_;
   Diagnostics& diagnostics_;
-  Sides sides_;
-  Sight sight_;
-  /// By query block class, then head class: whether its rows have passed `delta`, on any rank.
-  std::vector<std::vector<char>> passed_delta_;
-  std::vector<Cells> cells_;
+  const Sides& sides_;
+  const Sight& sight_;
+  const Turns& turns_;
+  std::vector<std::vector<char>>& passed_delta_;
+  std::vector<Cells>& cells_;
+};
+
+/// Runs the events of a large plan on several threads, wave by wave: those of one wave do not wait
+/// for each other. A thread has the events of neighbouring ranks, so that their cells stay in its
+/// cache. Returns false if a rule is broken; which one is left to a run in order.
+class WaveRun {
+ public:
+  WaveRun(const Meaning& meaning, const std::vector<Event>& events, int threads)
+      : meaning_(meaning), contents_(meaning), events_(events), threads_(threads) {
+    sort();
+  }
+
+  bool run() {
+    std::latch all_started(1);
+    std::barrier<> wave_ends(threads_);
+    std::vector<std::jthread> others;
+    try {
+      for (int thread = 1; thread < threads_; ++thread) {
+        others.emplace_back([&, thread] {
+          all_started.wait();
+          if (!broken_) run_waves(thread, wave_ends);
+        });
+      }
+    } catch (const std::system_error&) {
+      broken_ = true;  // The system gives no more threads.
+    }
+    const bool alone = broken_;
+    all_started.count_down();
+    if (!alone) run_waves(0, wave_ends);
+    others.clear();
+    return !broken_;
+  }
+
+  Contents& contents() { return contents_; }
+
+ private:
+  /// The events of one thread, and the end of every wave. An error is met again in order.
+  void run_waves(int thread, std::barrier<>& wave_ends) {
+    Diagnostics found(1);
+    Symbols symbols(meaning_, contents_, found);
+    for (std::size_t wave = 0; wave < waves_; ++wave) {
+      const std::size_t part = wave * threads_ + thread;
+      try {
+        for (std::size_t i = begins_[part]; i < begins_[part + 1] && !broken_; ++i) {
+          run_locked(symbols, events_[order_[i]]);
+        }
+      } catch (...) {
+        broken_ = true;
+      }
+      if (!found.empty()) broken_ = true;
+      wave_ends.arrive_and_wait();
+    }
+  }
+
+  /// The rank whose cells an event writes.
+  Rank owner(const Event& event) const {
+    return event.message >= 0 ? meaning_.messages[event.message].to : event.rank;
+  }
+
+  /// Sorts by wave, then by thread; counting, because both are small numbers.
+  void sort() {
+    for (const Event& event : events_) {
+      waves_ = std::max(waves_, static_cast<std::size_t>(event.wave) + 1);
+    }
+    const std::size_t ranks = meaning_.plan.ranks.size();
+    const auto part = [&](const Event& event) {
+      return static_cast<std::size_t>(event.wave) * threads_ + owner(event) * threads_ / ranks;
+    };
+    begins_.resize(waves_ * threads_ + 1);
+    for (const Event& event : events_) ++begins_[part(event)];
+    std::partial_sum(begins_.begin(), begins_.end(), begins_.begin());
+    order_.resize(events_.size());
+    for (std::size_t i = events_.size(); i-- > 0;) {
+      order_[--begins_[part(events_[i])]] = static_cast<int>(i);
+    }
+  }
+
+  /// Both ends of a message may be in use by other threads, which touch other cells of them.
+  void run_locked(Symbols& symbols, const Event& event) {
+    const Rank to = owner(event);
+    const Rank from = event.message >= 0 ? meaning_.messages[event.message].from : to;
+    const std::scoped_lock first(contents_.locks[std::min(from, to)]);
+    std::unique_lock second(contents_.locks[std::max(from, to)], std::defer_lock);
+    if (from != to) second.lock();
+    symbols.run(event);
+  }
+
+  const Meaning& meaning_;
+  Contents contents_;
+  const std::vector<Event>& events_;
+  const int threads_;
+  std::size_t waves_ = 0;
+  std::vector<std::size_t> begins_;  ///< By wave and thread: the first in `order_`.
+  std::vector<int> order_;
+  std::atomic<bool> broken_ = false;
 };
 
 }  // namespace
 
 void run_symbols(const Plan& plan, const std::vector<MatchedMessage>& messages,
-                 const std::vector<Event>& events, Diagnostics& diagnostics) {
-  Symbols symbols(plan, messages, diagnostics);
+                 const std::vector<Event>& events, Diagnostics& diagnostics, const Fold* fold) {
+  const Meaning meaning(plan, messages, fold);
+  const int threads = static_cast<int>(
+      std::min<std::size_t>(std::thread::hardware_concurrency(), plan.ranks.size() / 64));
+  constexpr std::size_t kManyEvents = std::size_t{1} << 19;
+  if (events.size() >= kManyEvents && threads > 1) {
+    WaveRun waves(meaning, events, threads);
+    if (waves.run()) {
+      Symbols(meaning, waves.contents(), diagnostics).check_results();
+      return;
+    }
+  }
+  Contents contents(meaning);
+  Symbols symbols(meaning, contents, diagnostics);
   symbols.run(events);
   if (diagnostics.empty()) symbols.check_results();
 }

@@ -57,6 +57,7 @@ class WaitGraph {
   /// touches are then still in the cache.
   std::vector<int> sort() {
     waits_.resize(nodes_.size());
+    waves_.resize(nodes_.size());
     for (const Edge& edge : edges_) ++waits_[edge.after];
     const Followers followers(nodes_.size(), edges_);
     std::vector<int> ready;
@@ -70,6 +71,7 @@ class WaitGraph {
       ready.pop_back();
       order.push_back(n);
       for (const int next : followers.of(n)) {
+        waves_[next] = std::max(waves_[next], waves_[n] + 1);
         if (--waits_[next] == 0) ready.push_back(next);
       }
     }
@@ -80,6 +82,8 @@ class WaitGraph {
   const std::vector<Edge>& edges() const { return edges_; }
   /// True if the node did not get its turn in `sort`.
   bool stuck(int node) const { return waits_[node] > 0; }
+  /// The longest way of edges to a node. Requires `sort`.
+  int wave(int node) const { return waves_[node]; }
 
  private:
   /// The edges sorted by their first node, in one array (compressed sparse rows).
@@ -105,6 +109,7 @@ class WaitGraph {
   std::vector<Node> nodes_;
   std::vector<Edge> edges_;
   std::vector<int> waits_;  ///< By node: edges into it that are still open.
+  std::vector<int> waves_;  ///< By node.
 };
 
 /// The nodes at which an op starts and ends; one and the same node for a compute op.
@@ -210,7 +215,7 @@ WaitGraph wait_graph(const Plan& plan, const std::vector<MatchedMessage>& messag
                      Diagnostics& diagnostics) {
   // The graphs of the ranks.
   std::vector<std::unique_ptr<RankWaits>> ranks(plan.ranks.size());
-  parallel_for_ranks(plan.problem.world, [&](Rank rank) {
+  parallel_for_ranks(static_cast<int>(plan.ranks.size()), [&](Rank rank) {
     ranks[rank] = std::make_unique<RankWaits>(plan.ranks[rank], diagnostics.limit());
   });
   // One graph with room for all of them and for the messages.
@@ -320,9 +325,9 @@ std::vector<Event> order_events(const Plan& plan, const std::vector<MatchedMessa
   for (const int n : order) {
     const WaitGraph::Node& node = graph.nodes()[n];
     for (int m = 0; m < node.messages; ++m) {
-      events.push_back({.message = node.first_message + m});
+      events.push_back({.message = node.first_message + m, .wave = graph.wave(n)});
     }
-    if (node.runs) events.push_back({.rank = node.rank, .op = node.op});
+    if (node.runs) events.push_back({.rank = node.rank, .op = node.op, .wave = graph.wave(n)});
   }
   return events;
 }

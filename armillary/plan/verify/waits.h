@@ -13,6 +13,7 @@ struct Event {
   int message = -1;  ///< Index of the message; -1: a compute op.
   Rank rank = 0;     ///< Compute op only.
   int op = 0;        ///< Compute op only.
+  int wave = 0;      ///< All events that it waits for are in lower waves.
 };
 
 /// All events in an order that respects every wait, for the strictest machine: no buffering, and a

@@ -319,16 +319,17 @@ std::string describe(const RankProgram& program, const View& view) {
 }
 
 // One list of diagnostics per rank, appended in the order of the ranks.
-void check_well_formed(const Plan& plan, Diagnostics& diagnostics) {
-  if (static_cast<int>(plan.ranks.size()) != plan.problem.world) {
+void check_well_formed(const Plan& plan, Diagnostics& diagnostics, const Fold* fold) {
+  const int required = fold == nullptr ? plan.problem.world : fold->classes();
+  if (static_cast<int>(plan.ranks.size()) != required) {
     diagnostics.add(-1, -1, "well_formed", "{} programs for a world of {}", plan.ranks.size(),
-                    plan.problem.world);
+                    required);
   }
   const int count = static_cast<int>(plan.ranks.size());
   const TokenCounts counts(plan.blocks);
   std::vector<Diagnostics> of_rank(count, Diagnostics(diagnostics.limit()));
   parallel_for_ranks(count, [&](Rank rank) {
-    if (plan.ranks[rank].rank != rank) {
+    if (plan.ranks[rank].rank != (fold == nullptr ? rank : fold->representative(rank))) {
       of_rank[rank].add(rank, -1, "well_formed", "the program at place {} says it is rank {}", rank,
                         plan.ranks[rank].rank);
     }

@@ -1,0 +1,153 @@
+// Arithmetic of digits. A turn is applied digit by digit, so it commutes with all others and, apart
+// from the one that turns nothing, leaves no rank in its place.
+#include "armillary/plan/fold.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace armillary::plan {
+namespace {
+
+/// True if every rank owns `per_rank` neighbouring blocks, each of as many tokens as that of rank
+/// 0.
+bool alike_by_owner(const std::vector<Block>& blocks, int world) {
+  if (blocks.empty() || blocks.size() % world != 0) return false;
+  const int per_rank = static_cast<int>(blocks.size()) / world;
+  for (int b = 0; b < static_cast<int>(blocks.size()); ++b) {
+    if (blocks[b].owner != b / per_rank) return false;
+    if (blocks[b].tokens() != blocks[b % per_rank].tokens()) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Fold::Fold(const Rotations& rotations) : rotations_(rotations) {
+  for (const int size : rotations_.digits) world_ *= size;
+  for (Rank rank = 0; rank < world_; ++rank) {
+    const Turn turn = turn_to(rank);
+    if (std::all_of(turn.begin(), turn.end(), [](int by) { return by == 0; })) {
+      representatives_.push_back(rank);
+    }
+  }
+}
+
+std::optional<Fold> Fold::find(const Problem& problem, const Blocks& blocks,
+                               const Visibility& visibility, const Rotations& rotations) {
+  if (rotations.turns.empty() || !visibility.complete()) return std::nullopt;
+  if (!alike_by_owner(blocks.q, problem.world) || !alike_by_owner(blocks.kv, problem.world)) {
+    return std::nullopt;
+  }
+  Fold fold(rotations);
+  if (fold.world_ != problem.world || fold.classes() == problem.world) return std::nullopt;
+  fold.q_blocks_ = static_cast<int>(blocks.q.size()) / problem.world;
+  fold.kv_blocks_ = static_cast<int>(blocks.kv.size()) / problem.world;
+  return fold;
+}
+
+int Fold::class_of(Rank rank) const {
+  const Rank least = turned(rank, inverse(turn_to(rank)));
+  return static_cast<int>(
+      std::lower_bound(representatives_.begin(), representatives_.end(), least) -
+      representatives_.begin());
+}
+
+// The first digit of each entry says how far it was turned.
+Fold::Turn Fold::turn_to(Rank rank) const {
+  Turn turn;
+  for (const std::vector<int>& digits : rotations_.turns) {
+    int unit = 1;
+    for (int d = 0; d < digits.front(); ++d) unit *= rotations_.digits[d];
+    turn.push_back(rank / unit % rotations_.digits[digits.front()]);
+  }
+  return turn;
+}
+
+Fold::Turn Fold::inverse(Turn turn) const {
+  for (std::size_t t = 0; t < turn.size(); ++t) {
+    const int size = rotations_.digits[rotations_.turns[t].front()];
+    turn[t] = (size - turn[t]) % size;
+  }
+  return turn;
+}
+
+Rank Fold::turned(Rank rank, const Turn& turn) const {
+  Rank moved = rank;
+  for (std::size_t t = 0; t < turn.size(); ++t) {
+    if (turn[t] == 0) continue;
+    for (const int index : rotations_.turns[t]) {
+      int unit = 1;
+      for (int d = 0; d < index; ++d) unit *= rotations_.digits[d];
+      const int size = rotations_.digits[index];
+      const int digit = rank / unit % size;
+      moved += unit * ((digit + turn[t]) % size - digit);
+    }
+  }
+  return moved;
+}
+
+// Numbers that differ in the lowest digit alone stay neighbours until that digit wraps around.
+int Fold::moved_together(Rank first, const Turn& turn) const {
+  const int size = rotations_.digits.front();
+  const int digit = first % size;
+  int by = 0;
+  for (std::size_t t = 0; t < turn.size(); ++t) {
+    const std::vector<int>& digits = rotations_.turns[t];
+    if (std::find(digits.begin(), digits.end(), 0) != digits.end()) by = turn[t];
+  }
+  const int wraps = size - by;  // The first digit that begins again at 0.
+  return digit < wraps ? wraps - digit : size - digit;
+}
+
+BlockIds Fold::turned(Tensor tensor, const BlockIds& blocks, const Turn& turn) const {
+  const int per_rank = blocks_per_rank(is_kv(tensor));
+  std::vector<IdRun> moved;
+  for (const IdRun& run : blocks.runs()) {
+    for (int first = run.first; first <= run.last;) {
+      const Rank owner = first / per_rank;
+      const int end = std::min(run.last + 1, (owner + moved_together(owner, turn)) * per_rank);
+      const int to = turned(owner, turn) * per_rank + first % per_rank;
+      moved.push_back({to, to + end - first - 1});
+      first = end;
+    }
+  }
+  std::sort(moved.begin(), moved.end(),
+            [](const IdRun& a, const IdRun& b) { return a.first < b.first; });
+  BlockIds ids;
+  for (const IdRun& run : moved) ids.append(run);
+  return ids;
+}
+
+RankProgram Fold::turned(RankProgram program, const Turn& turn) const {
+  program.rank = turned(program.rank, turn);
+  for (Op& op : program.ops) {
+    if (op.is_comm()) op.peer = turned(op.peer, turn);
+    for (View& view : op.views) {
+      view.blocks = turned(program.tiles[view.tile].tensor, view.blocks, turn);
+    }
+  }
+  for (Tile& tile : program.tiles) tile.blocks = turned(tile.tensor, tile.blocks, turn);
+  return program;
+}
+
+RankProgram Fold::absolute(RankProgram program, Rank rank) const {
+  return turned(std::move(program), turn_to(rank));
+}
+
+// Neighbouring messages of one batch and kind are sorted by peer; those to one peer keep their
+// order.
+RankProgram Fold::relative(RankProgram program) const {
+  const Turn back = inverse(turn_to(program.rank));
+  program = turned(std::move(program), back);
+  for (auto first = program.ops.begin(); first != program.ops.end();) {
+    const auto end = std::find_if(first, program.ops.end(), [&](const Op& op) {
+      return !op.is_comm() || op.kind != first->kind || op.lane != first->lane ||
+             op.step != first->step;
+    });
+    std::stable_sort(first, end, [](const Op& a, const Op& b) { return a.peer < b.peer; });
+    first = end == first ? first + 1 : end;
+  }
+  return program;
+}
+
+}  // namespace armillary::plan

@@ -1,0 +1,181 @@
+// Proof of a folded plan: a plan that has one program for each class goes through the checks of
+// verify/. Those of single ranks see the representatives as the ranks that they are. For the others
+// programs are numbered by class, and messages are matched between classes.
+#include "armillary/plan/verify_folded.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "armillary/core/error.h"
+#include "armillary/plan/parallel_for_ranks.h"
+#include "armillary/plan/verify/structure.h"
+#include "armillary/plan/verify/symbols.h"
+#include "armillary/plan/verify/waits.h"
+
+namespace armillary::plan {
+namespace {
+
+/// Proves the representatives. `plan` has their programs, in the order of the classes, as
+/// Fold::relative gives them.
+std::vector<Diagnostic> prove_classes(Plan plan, const Fold& fold, int limit) {
+  validate(plan.problem);
+  verifier::Diagnostics diagnostics(limit);
+  const auto take = [&] {
+    std::vector<Diagnostic> found = diagnostics.take();
+    for (Diagnostic& diagnostic : found) {
+      if (diagnostic.rank >= 0) diagnostic.text += " (it stands for all ranks of its class)";
+    }
+    return found;
+  };
+  // Structure: representatives as the ranks that they are.
+  verifier::check_partition(plan, diagnostics);
+  if (!diagnostics.empty()) return take();
+  verifier::check_well_formed(plan, diagnostics, &fold);
+  if (!diagnostics.empty()) return take();
+  verifier::check_externals(plan, diagnostics);
+  if (!diagnostics.empty()) return take();
+  verifier::check_zero_copy(plan, diagnostics);
+  if (!diagnostics.empty()) return take();
+  const auto messages = verifier::match_folded(plan, fold, diagnostics);
+  if (!diagnostics.empty()) return take();
+  // The rest: programs by the number of their class.
+  for (int c = 0; c < fold.classes(); ++c) plan.ranks[c].rank = c;
+  const auto events = verifier::order_events(plan, messages, diagnostics);
+  if (diagnostics.empty()) {
+    verifier::run_symbols(plan, messages, events, diagnostics, &fold);
+  }
+  std::vector<Diagnostic> found = take();
+  for (Diagnostic& diagnostic : found) {
+    if (diagnostic.rank >= 0) diagnostic.rank = fold.representative(diagnostic.rank);
+  }
+  return found;
+}
+
+/// Adds the ops of a program that stands for so many ranks.
+void count(FoldedProof& proof, const RankProgram& program, int ranks, std::set<int>& steps) {
+  proof.ops += static_cast<std::int64_t>(program.ops.size()) * ranks;
+  for (const Op& op : program.ops) steps.insert(steps.end(), op.step);
+  proof.steps = static_cast<int>(steps.size());
+}
+
+/// Why no two ranks of a world are alike, and what could be done.
+[[noreturn]] void refuse(const Planner& planner, Pass pass) {
+  const Problem& problem = planner.problem();
+  fail<InvalidArgument>(
+      "verify: {} {} on {} ranks, layout {}: no two ranks are alike, and at most {} ranks are "
+      "proved one by one; ranks are alike if the strategy is a grid and every block sees every "
+      "other, in shards of one length: with mask full, or with causal and layout striped",
+      to_string(planner.strategy()), to_string(pass), problem.world, to_string(problem.layout),
+      kMostTogether);
+}
+
+}  // namespace
+
+FoldedProof verify_folded(const Plan& plan, const Fold& fold, int limit) {
+  const int world = plan.problem.world;
+  FoldedProof proof{.classes = world, .compared = world};
+  std::set<int> steps;
+  for (const RankProgram& program : plan.ranks) count(proof, program, 1, steps);
+  // Renumbering needs ranks and blocks that exist, so other plans are not folded.
+  verifier::Diagnostics malformed(1);
+  verifier::check_partition(plan, malformed);
+  if (malformed.empty()) verifier::check_well_formed(plan, malformed);
+  Plan folded{.problem = plan.problem,
+              .strategy = plan.strategy,
+              .pass = plan.pass,
+              .blocks = plan.blocks,
+              .ranks = {}};
+  std::atomic<bool> alike = malformed.empty();
+  if (alike) {
+    for (int c = 0; c < fold.classes(); ++c) {
+      folded.ranks.push_back(fold.relative(plan.ranks[fold.representative(c)]));
+    }
+    parallel_for_ranks(world, [&](Rank rank) {
+      if (alike && fold.relative(plan.ranks[rank]) != folded.ranks[fold.class_of(rank)]) {
+        alike = false;
+      }
+    });
+  }
+  if (!alike) {
+    proof.diagnostics = verify(plan, limit);
+    return proof;
+  }
+  proof.classes = fold.classes();
+  proof.diagnostics = prove_classes(std::move(folded), fold, limit);
+  return proof;
+}
+
+namespace {
+
+/// The tiles that programs of some ranks save or find; their ops are left out.
+using SavedTiles = std::map<Rank, RankProgram>;
+
+/// Proves one pass, and keeps the tiles of the programs that it made.
+FoldedProof prove_pass(const Planner& planner, Pass pass, const ProgramOf& program, int limit,
+                       SavedTiles& saved) {
+  constexpr std::int64_t kComparedOps = std::int64_t{1} << 20;
+  constexpr int kLeastCompared = 16;
+  const int world = planner.problem().world;
+  const std::optional<Fold> fold = planner.fold(pass);
+  if (!fold) refuse(planner, pass);
+  std::mutex mutex;
+  const auto made = [&](Rank rank) {
+    RankProgram whole = program(pass, rank);
+    const std::lock_guard lock(mutex);
+    saved[rank] = {.rank = rank, .tiles = whole.tiles, .saved = whole.saved};
+    return fold->relative(std::move(whole));
+  };
+  Plan folded{.problem = planner.problem(),
+              .strategy = to_string(planner.strategy()),
+              .pass = pass,
+              .blocks = planner.blocks(),
+              .ranks = std::vector<RankProgram>(fold->classes())};
+  parallel_for_ranks(fold->classes(),
+                     [&](int c) { folded.ranks[c] = made(fold->representative(c)); });
+  FoldedProof proof{.classes = fold->classes()};
+  std::set<int> steps;
+  for (const RankProgram& one : folded.ranks) count(proof, one, world / fold->classes(), steps);
+  // The sample: every n-th rank, so that all digits of their numbers vary.
+  const std::int64_t fits = kComparedOps * world / std::max<std::int64_t>(proof.ops, 1);
+  proof.compared =
+      static_cast<int>(std::clamp<std::int64_t>(fits, std::min(kLeastCompared, world), world));
+  parallel_for_ranks(proof.compared, [&](int i) {
+    const auto rank = static_cast<Rank>(static_cast<std::int64_t>(i) * (world - 1) /
+                                        std::max(proof.compared - 1, 1));
+    if (made(rank) == folded.ranks[fold->class_of(rank)]) return;
+    fail<PlanError>("verify: the {} program of rank {} is not that of rank {} with other numbers",
+                    to_string(pass), rank, fold->representative(fold->class_of(rank)));
+  });
+  proof.diagnostics = prove_classes(std::move(folded), *fold, limit);
+  return proof;
+}
+
+}  // namespace
+
+std::vector<FoldedProof> verify_folded(const Planner& planner, const std::vector<Pass>& passes,
+                                       const ProgramOf& program, int limit) {
+  std::vector<FoldedProof> proofs;
+  SavedTiles before;
+  for (std::size_t p = 0; p < passes.size(); ++p) {
+    SavedTiles saved;
+    FoldedProof proof = prove_pass(planner, passes[p], program, limit, saved);
+    const bool follows = passes[p] == Pass::Backward && p > 0 && passes[p - 1] == Pass::Forward;
+    for (auto left = before.begin(); follows && left != before.end(); ++left) {
+      const auto found = saved.find(left->first);
+      if (found == saved.end() || finds_saved(left->second, found->second)) continue;
+      proof.diagnostics.push_back({.rank = left->first,
+                                   .rule = "blocks",
+                                   .text = "backward does not find what forward saves"});
+    }
+    before = std::move(saved);
+    proofs.push_back(std::move(proof));
+  }
+  return proofs;
+}
+
+}  // namespace armillary::plan

@@ -1,0 +1,44 @@
+// verify_folded.h: the proof of verify.h for worlds of ranks that are alike, made once for each
+// class of ranks (fold.h).
+//
+// The verdict is that of verify(): representatives are run on symbols together, and a message comes
+// from a representative in the numbers that the receiver sees. The proof holds for all ranks whose
+// programs are those of their class. docs/notes/folding.md has the argument.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "armillary/plan/strategy.h"
+#include "armillary/plan/verify.h"
+
+namespace armillary::plan {
+
+/// A verdict about a world, and how it was found.
+struct FoldedProof {
+  std::vector<Diagnostic> diagnostics;  ///< As of verify(): empty if the plan is exact.
+  int classes = 0;                      ///< Classes of ranks; as many as ranks if none are alike.
+  int compared = 0;      ///< Ranks whose programs were compared with their class; all, or a sample.
+  std::int64_t ops = 0;  ///< The ops of all ranks.
+  int steps = 0;         ///< Rows of the printed grid.
+};
+
+/// Proves a plan by the classes of `fold`, which is of its problem. All programs are compared with
+/// their class; if one differs, the proof is verify(plan).
+FoldedProof verify_folded(const Plan& plan, const Fold& fold, int limit = 20);
+
+/// The program of a rank as it will run: lowered, for example. Called by several threads at once.
+using ProgramOf = std::function<RankProgram(Pass pass, Rank rank)>;
+
+/// Proves passes of a large world without making all of its programs: those of the representatives,
+/// and of a sample of other ranks, evenly spread, which are compared with their class. The sample
+/// is all ranks if they have few ops. A backward pass that comes after forward is also checked to
+/// find what forward saves, on the ranks whose programs were made for both. One proof for each
+/// pass. Cost: O(ops of the representatives and of the sample); memory likewise.
+/// @throws InvalidArgument if no two ranks are alike, with the reason and what could be done;
+/// PlanError if the program of a rank is not that of its class.
+std::vector<FoldedProof> verify_folded(const Planner& planner, const std::vector<Pass>& passes,
+                                       const ProgramOf& program, int limit = 20);
+
+}  // namespace armillary::plan

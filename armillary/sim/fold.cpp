@@ -1,0 +1,28 @@
+#include "armillary/sim/fold.h"
+
+namespace armillary::sim {
+namespace {
+
+/// True if one turn of the ranks adds `shift` to every number, modulo the world.
+bool turns_by(const plan::Fold& alike, int shift) {
+  const plan::Fold::Turn turn = alike.turn_to(shift);
+  for (plan::Rank rank = 0; rank < alike.world(); ++rank) {
+    if (alike.turned(rank, turn) != (rank + shift) % alike.world()) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Fold fold_of(const plan::Problem& problem, const plan::Fold* alike, const Topology& topology) {
+  const Fold none{.world = problem.world, .classes = problem.world};
+  const plan::Mask& mask = problem.mask;
+  if (alike == nullptr || mask.area() != mask.q_len() * mask.kv_len()) return none;
+  for (int shift = 1; shift < problem.world; ++shift) {
+    if (problem.world % shift != 0 || !turns_by(*alike, shift)) continue;
+    if (!topology.rotated(shift).empty()) return {.world = problem.world, .classes = shift};
+  }
+  return none;
+}
+
+}  // namespace armillary::sim
