@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "armillary/core/error.h"
 #include "armillary/core/spec.h"
 #include "armillary/plan/passes/lower.h"
 
@@ -85,6 +86,15 @@ plan::Problem problem(const ProblemFlags& flags) {
       .wire = plan::parse_wire(flags.wire)};
   plan::validate(problem);  // Rules between flags, such as heads and KV heads.
   return problem;
+}
+
+std::optional<plan::Problem> with_length(ProblemFlags flags, std::int64_t seq) {
+  try {
+    flags.seq = std::to_string(seq);
+    return problem(flags);
+  } catch (const InvalidArgument&) {
+    return std::nullopt;
+  }
 }
 
 std::vector<plan::Pass> passes(const ProblemFlags& flags) {

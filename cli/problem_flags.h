@@ -4,6 +4,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,8 @@ int parse_count(std::string_view flag, const std::string& text);
 
 /// The problem that the flags describe, validated. @throws InvalidArgument as the parsers do.
 plan::Problem problem(const ProblemFlags& flags);
+/// The problem of the flags with another length; nothing if its mask cannot have it.
+std::optional<plan::Problem> with_length(ProblemFlags flags, std::int64_t seq);
 /// The passes of `--pass`; `both` is forward and backward. @throws InvalidArgument.
 std::vector<plan::Pass> passes(const ProblemFlags& flags);
 

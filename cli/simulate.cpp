@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <fstream>
 #include <memory>
-#include <optional>
 
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
@@ -45,16 +44,6 @@ void print_clusters() {
   for (const std::string& name : sim::preset_names()) width = std::max(width, name.size());
   for (const std::string& name : sim::preset_names()) {
     fmt::print("{:<{}}  {}\n", name, width, sim::load_cluster(name).summary);
-  }
-}
-
-/// The problem of the flags with another length; nothing if the mask cannot have it.
-std::optional<plan::Problem> with_length(ProblemFlags flags, std::int64_t seq) {
-  try {
-    flags.seq = std::to_string(seq);
-    return problem(flags);
-  } catch (const InvalidArgument&) {
-    return std::nullopt;
   }
 }
 

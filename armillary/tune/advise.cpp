@@ -1,0 +1,280 @@
+// advise.cpp: every division of the devices that the model and the batch allow is costed. The
+// attention of a mesh depends on its cp and tp alone, so it is estimated once for each pair of
+// them; all other terms are formulas, which cost nothing.
+#include "armillary/tune/advise.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "armillary/core/error.h"
+#include "armillary/tune/evaluator.h"
+#include "armillary/tune/space.h"
+
+namespace armillary::tune {
+namespace {
+
+constexpr double kBytesInGib = 1 << 30;
+
+std::vector<int> divisors(int n) {
+  std::vector<int> found;
+  for (int d = 1; d <= n; ++d) {
+    if (n % d == 0) found.push_back(d);
+  }
+  return found;
+}
+
+/// Attention of one layer on cp ranks, each with a share of the heads.
+struct Attention {
+  Candidate candidate;
+  double seconds = 0;
+  double bytes = 0;
+};
+
+/// The cluster as the cp ranks of one tp index see it: devices of a node are tp apart, and links
+/// that several devices share carry the messages of all tp groups.
+sim::Cluster thinned(sim::Cluster cluster, int tp) {
+  if (tp == 1) return cluster;
+  cluster.devices_per_node /= tp;
+  for (sim::LinkRule& link : cluster.links) {
+    const bool of_device = link.from.starts_with("device") || link.to.starts_with("device");
+    if (!of_device) link.bytes_per_s /= tp;
+  }
+  return cluster;
+}
+
+class Adviser {
+ public:
+  explicit Adviser(const AdviceQuestion& question)
+      : question_(question),
+        devices_(question.devices == 0 ? question.cluster.devices() : question.devices) {
+    if (devices_ > question.cluster.devices()) {
+      fail<InvalidArgument>("advise: {} devices asked for; {} has {}", devices_,
+                            question.cluster.name, question.cluster.devices());
+    }
+  }
+
+  /// Costs all meshes and sorts those that fit.
+  Advice run() {
+    for (const Mesh& mesh : meshes()) {
+      if (std::optional<Advised> advised = cost(mesh)) all_.push_back(std::move(*advised));
+    }
+    if (all_.empty()) {
+      fail<InvalidArgument>(
+          "advise: no mesh of {} devices divides {} sequences, {} heads and {} "
+          "layers; other numbers are required",
+          devices_, question_.step.batch, question_.step.model.heads, question_.step.model.layers);
+    }
+    Advice advice{.longest = *std::max_element(all_.begin(), all_.end(),
+                                               [](const Advised& a, const Advised& b) {
+                                                 return a.longest_seq < b.longest_seq;
+                                               })};
+    for (const Advised& advised : all_) {
+      if (advised.fits) advice.meshes.push_back(advised);
+    }
+    if (advice.meshes.empty()) refuse(advice.longest);
+    std::stable_sort(
+        advice.meshes.begin(), advice.meshes.end(),
+        [](const Advised& a, const Advised& b) { return a.time.total() < b.time.total(); });
+    add_reasons(advice);
+    return advice;
+  }
+
+ private:
+  /// Every division of the devices that the model and the batch allow.
+  std::vector<Mesh> meshes() const {
+    const sim::ModelShape& model = question_.step.model;
+    const int per_node = question_.cluster.devices_per_node;
+    std::vector<Mesh> found;
+    for (const int tp : divisors(devices_)) {
+      if (per_node % tp != 0 || model.heads % tp != 0 || model.kv_heads % tp != 0) continue;
+      for (const int pp : divisors(devices_ / tp)) {
+        if (model.layers % pp != 0) continue;
+        for (const int dp : divisors(devices_ / tp / pp)) {
+          const int cp = devices_ / tp / pp / dp;
+          const bool divides = question_.step.batch % dp == 0;
+          if (!divides || cp > question_.step.seq) continue;
+          for (const int zero : {0, 1, 2, 3}) {
+            if (zero > 0 && cp * dp == 1) continue;
+            for (const bool recompute : {false, true}) {
+              found.push_back(
+                  {.tp = tp, .cp = cp, .dp = dp, .pp = pp, .zero = zero, .recompute = recompute});
+            }
+          }
+        }
+      }
+    }
+    return found;
+  }
+
+  /// Nothing if no strategy solves the problem on so many ranks.
+  std::optional<Advised> cost(const Mesh& mesh) {
+    const std::optional<Attention>& attention = attention_of(mesh.cp, mesh.tp);
+    if (!attention) return std::nullopt;
+    Advised advised{.mesh = mesh, .attention = attention->candidate};
+    advised.time = mesh_time(question_.step, mesh, question_.cluster, attention->seconds);
+    advised.memory = mesh_memory(question_.step, mesh, attention->bytes);
+    // Parameters and their state do not depend on the length, all else grows with it.
+    const double limit = question_.cluster.device.memory_bytes;
+    const MeshMemory& memory = advised.memory;
+    const double fixed = memory.stage.parameters + memory.stage.gradients + memory.stage.optimizer +
+                         memory.stage.loss;
+    const double growing = memory.stage.activations + memory.attention;
+    advised.fits = memory.total() <= limit;
+    const double longest = static_cast<double>(question_.step.seq) * (limit - fixed) / growing;
+    advised.longest_seq = fixed >= limit ? 0 : static_cast<std::int64_t>(longest);
+    return advised;
+  }
+
+  /// The fastest attention by estimate, kept by cp and tp.
+  const std::optional<Attention>& attention_of(int cp, int tp) {
+    const auto [at, is_new] = attention_.try_emplace({cp, tp});
+    if (!is_new) return at->second;
+    const sim::ModelShape& model = question_.step.model;
+    Question question{.problem = {.world = cp,
+                                  .heads = model.heads / tp,
+                                  .kv_heads = model.kv_heads / tp,
+                                  .head_dim = model.head_dim,
+                                  .value_dim = model.head_dim,
+                                  .dtype = plan::Dtype::Bf16,
+                                  .mask = question_.mask(question_.step.seq)},
+                      .cluster = thinned(question_.cluster, tp),
+                      .names = {"ring", "usp", "ulysses", "grid"}};
+    Evaluator evaluator(question);
+    // Estimates are close enough to simulations to compare meshes.
+    std::optional<Rival> best;
+    for (const Candidate& candidate : first_candidates(question)) {
+      Rival rival = evaluator.estimate(candidate);
+      if (!best || rival.estimate_s < best->estimate_s) best = std::move(rival);
+    }
+    if (!best) return at->second;
+    at->second = Attention{.candidate = best->candidate,
+                           .seconds = best->estimate_s,
+                           .bytes = static_cast<double>(best->memory_bytes)};
+    return at->second;
+  }
+
+  /// The error if no mesh fits.
+  [[noreturn]] void refuse(const Advised& longest) const {
+    const auto least = std::min_element(
+        all_.begin(), all_.end(),
+        [](const Advised& a, const Advised& b) { return a.memory.total() < b.memory.total(); });
+    fail<InvalidArgument>(
+        "{} on {}: {} tokens: does not fit: needs {:.2f} GiB, has {:.2f}, the longest sequence "
+        "that fits is {}",
+        question_.step.model.name, question_.cluster.name, question_.step.seq,
+        least->memory.total() / kBytesInGib, question_.cluster.device.memory_bytes / kBytesInGib,
+        longest.longest_seq);
+  }
+
+  /// For each part of the best mesh: the best of the meshes that differ in it.
+  void add_reasons(Advice& advice) const {
+    const Advised& best = advice.meshes.front();
+    const auto add = [&](const char* part, const auto& differs) {
+      const auto other =
+          std::find_if(advice.meshes.begin(), advice.meshes.end(),
+                       [&](const Advised& advised) { return differs(advised.mesh); });
+      if (other == advice.meshes.end()) {
+        const bool any = std::any_of(all_.begin(), all_.end(),
+                                     [&](const Advised& advised) { return differs(advised.mesh); });
+        advice.reasons.push_back(
+            fmt::format("{}: {}", part,
+                        any ? "every other value needs more memory than there is"
+                            : "no other value is possible"));
+        return;
+      }
+      advice.reasons.push_back(fmt::format("{}: otherwise {} takes {:.3f} times as long", part,
+                                           to_string(*other),
+                                           other->time.total() / best.time.total()));
+    };
+    const Mesh& mesh = best.mesh;
+    add(fmt::format("dp {}", mesh.dp).c_str(), [&](const Mesh& m) { return m.dp != mesh.dp; });
+    add(fmt::format("cp {}", mesh.cp).c_str(), [&](const Mesh& m) { return m.cp != mesh.cp; });
+    add(fmt::format("tp {}", mesh.tp).c_str(), [&](const Mesh& m) { return m.tp != mesh.tp; });
+    add(fmt::format("pp {}", mesh.pp).c_str(), [&](const Mesh& m) { return m.pp != mesh.pp; });
+    add(fmt::format("ZeRO-{}", mesh.zero).c_str(),
+        [&](const Mesh& m) { return m.zero != mesh.zero; });
+    add(mesh.recompute ? "recompute" : "no recomputation",
+        [&](const Mesh& m) { return m.recompute != mesh.recompute; });
+  }
+
+  const AdviceQuestion& question_;
+  int devices_;
+  std::map<std::pair<int, int>, std::optional<Attention>> attention_;
+  std::vector<Advised> all_;
+};
+
+/// A mesh with all its terms.
+nlohmann::ordered_json json_of(const Advised& advised) {
+  const auto& [mesh, attention, time, memory, longest, fits] = advised;
+  const Cut cut = cut_of(attention.strategy, mesh.cp);
+  return {{"dp", mesh.dp},
+          {"cp", mesh.cp},
+          {"u", cut.u},
+          {"rq", cut.rq},
+          {"rk", cut.rk},
+          {"tp", mesh.tp},
+          {"pp", mesh.pp},
+          {"zero", mesh.zero},
+          {"recompute", mesh.recompute},
+          {"strategy", to_string(attention.strategy)},
+          {"layout", to_string(attention.layout)},
+          {"time_s",
+           {{"total", time.total()},
+            {"products", time.stage.products},
+            {"attention", time.stage.attention},
+            {"passes", time.stage.passes},
+            {"tensor_parallel", time.stage.tensor_parallel},
+            {"pipeline", time.pipeline},
+            {"gradients", time.stage.gradients},
+            {"optimizer", time.stage.optimizer}}},
+          {"memory_bytes",
+           {{"total", memory.total()},
+            {"parameters", memory.stage.parameters},
+            {"gradients", memory.stage.gradients},
+            {"optimizer", memory.stage.optimizer},
+            {"activations", memory.stage.activations},
+            {"loss", memory.stage.loss},
+            {"attention", memory.attention}}},
+          {"longest_seq", longest}};
+}
+
+}  // namespace
+
+Cut cut_of(const plan::Strategy& strategy, int world) {
+  const auto number = [&](const char* key) {
+    const auto found = strategy.keys.find(key);
+    return found == strategy.keys.end() ? 1 : std::stoi(found->second);
+  };
+  if (strategy.name == "ulysses") return {.u = world};
+  if (strategy.name == "usp") return {.u = number("u"), .rq = world / number("u")};
+  if (strategy.name == "grid") return {.u = number("u"), .rq = number("rq"), .rk = number("rk")};
+  return {.rq = world};
+}
+
+std::string to_string(const Advised& advised) {
+  const Mesh& mesh = advised.mesh;
+  const Cut cut = cut_of(advised.attention.strategy, mesh.cp);
+  return fmt::format("dp {}, cp {} = {} x {} x {}, tp {}, pp {}, ZeRO-{}{}", mesh.dp, mesh.cp,
+                     cut.u, cut.rq, cut.rk, mesh.tp, mesh.pp, mesh.zero,
+                     mesh.recompute ? ", recompute" : "");
+}
+
+Advice advise(const AdviceQuestion& question) {
+  return Adviser(question).run();
+}
+
+std::string to_json(const Advice& advice) {
+  nlohmann::ordered_json json{{"meshes", nlohmann::ordered_json::array()},
+                              {"longest", json_of(advice.longest)},
+                              {"reasons", advice.reasons}};
+  for (const Advised& advised : advice.meshes) json["meshes"].push_back(json_of(advised));
+  return json.dump();
+}
+
+}  // namespace armillary::tune

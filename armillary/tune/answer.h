@@ -1,0 +1,62 @@
+// answer.h: what a search found, as data: the chosen candidate and all that it was weighed against.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "armillary/tune/candidate.h"
+
+namespace armillary::tune {
+
+/// The last thing that the search did with a candidate.
+enum class Fate : std::uint8_t {
+  Chosen,
+  Slower,     ///< Simulated: it takes longer than the chosen one.
+  Bounded,    ///< Not simulated: one of its ranks alone takes as long as the chosen one.
+  Estimated,  ///< Not simulated: it is estimated to be far slower than the best.
+  TooLarge,   ///< It needs more memory than a device has.
+};
+std::string_view to_string(Fate fate);
+
+/// Simulated times of a candidate, of all passes together.
+struct Times {
+  double total_s = 0;
+  double compute_s = 0;  ///< On the rank that computes longest.
+  double exposed_s = 0;  ///< Mean over ranks of messages that no compute hides.
+  bool operator==(const Times&) const = default;
+};
+
+/// One candidate with all that is known about it.
+struct Rival {
+  Candidate candidate;
+  Fate fate = Fate::Slower;
+  double bound_s = 0;             ///< No simulation ends earlier (sim/rank_path.h).
+  double estimate_s = 0;          ///< By some of its ranks.
+  Times times;                    ///< Zeros if it was not simulated.
+  std::int64_t sent_bytes = 0;    ///< By the rank that sends most of those looked at.
+  std::int64_t memory_bytes = 0;  ///< Likewise; of all ranks if it was simulated.
+  bool operator==(const Rival&) const = default;
+
+  bool simulated() const { return times.total_s > 0; }
+};
+
+/// The answer to a question. Rivals are sorted: the chosen one, simulated ones by time, then others
+/// by estimate.
+struct Answer {
+  std::vector<Rival> rivals;
+  /// No strategy of any kind takes less time on this cluster: all ranks share the work evenly at
+  /// the best rate of the kernels, or receive the fewest bytes (plan/lower_bound.h).
+  double floor_s = 0;
+  bool operator==(const Answer&) const = default;
+
+  const Rival& chosen() const { return rivals.front(); }
+};
+
+/// The answer as one JSON object; docs/tuning.md lists the keys. parse_answer(to_json(a)) == a.
+std::string to_json(const Answer& answer);
+/// @throws InvalidArgument for a text that to_json() cannot have made.
+Answer parse_answer(std::string_view text);
+
+}  // namespace armillary::tune

@@ -1,0 +1,31 @@
+// automatic.h: `auto` in the place of a strategy: the tuner's choice for the cluster at hand.
+//
+//   auto                   the cluster that the environment variable ARMILLARY_CLUSTER names
+//   auto:cluster=c6        a preset or a file
+//   auto:traffic           not ours: a strategy of plan/ that needs no cluster
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "armillary/plan/strategy.h"
+
+namespace armillary::tune {
+
+/// True for the first two texts above.
+bool is_automatic(std::string_view text);
+
+/// The choice of the tuner, and a line that says so.
+struct AutomaticChoice {
+  plan::Strategy strategy;
+  /// `strategy auto on c6: usp:u=4, 12.300 ms a layer (simulated); ring takes 1.2 times as long`
+  std::string line;
+};
+
+/// Layout, wire and placement are those of the problem. All ranks that ask the same question get
+/// the same answer; answers are kept in the user's cache.
+/// @throws InvalidArgument for `auto` without a cluster, a cluster that does not exist or has fewer
+/// devices than the world, or a problem that does not fit it.
+AutomaticChoice choose(std::string_view text, const plan::Problem& problem);
+
+}  // namespace armillary::tune

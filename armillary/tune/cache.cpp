@@ -1,0 +1,102 @@
+// cache.cpp: files of answers. The first line of a file is its key and the hash of all that
+// follows.
+#include "armillary/tune/cache.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <system_error>
+
+#include "armillary/core/error.h"
+#include "armillary/io/content_hash.h"
+#include "armillary/tune/search.h"
+
+namespace armillary::tune {
+namespace {
+
+std::string file_of(const std::string& folder, const std::string& key) {
+  return (std::filesystem::path(folder) / (key + ".json")).string();
+}
+
+/// Everything that the answer depends on, as text.
+std::string text_of(const Question& question) {
+  const plan::Problem& p = question.problem;
+  std::string text = fmt::format(
+      "armillary {} tune {}\n{} {} {} {} {} {} {} {} {} {}\n{} {} {} {}\n", ARMILLARY_VERSION,
+      kTuneVersion, p.world, p.batch, p.heads, p.kv_heads, p.head_dim, p.value_dim,
+      to_string(p.dtype), to_string(p.layout), p.return_lse, to_string(p.wire),
+      question.free.layout, question.free.wire, question.free.placement, question.reserved_bytes);
+  for (const plan::Pass pass : question.passes) text += fmt::format("{} ", to_string(pass));
+  for (const std::string& name : question.names) text += fmt::format("{} ", name);
+  for (const plan::Strategy& strategy : question.against) text += "+" + to_string(strategy);
+  text += fmt::format("\n{} {}\n", p.mask.q_len(), p.mask.kv_len());
+  for (const plan::Band& band : p.mask.bands()) text += to_string(band) + ";";
+  return text + "\n" + to_toml(question.cluster);
+}
+
+}  // namespace
+
+std::optional<std::string> user_cache_folder() {
+  const auto given = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return value == nullptr ? std::string() : std::string(value);
+  };
+  if (const std::string own = given("ARMILLARY_CACHE"); !own.empty()) return own;
+  if (const std::string xdg = given("XDG_CACHE_HOME"); !xdg.empty()) return xdg + "/armillary";
+  if (const std::string home = given("HOME"); !home.empty()) return home + "/.cache/armillary";
+  return std::nullopt;
+}
+
+std::string key_of(const Question& question) {
+  return io::content_hash(text_of(question));
+}
+
+std::optional<Answer> cached(const std::string& folder, const Question& question) {
+  const std::string key = key_of(question);
+  std::ifstream file(file_of(folder, key), std::ios::binary);
+  std::string head;
+  if (!std::getline(file, head)) return std::nullopt;
+  const std::string body{std::istreambuf_iterator<char>(file), {}};
+  if (head != key + " " + io::content_hash(body)) return std::nullopt;
+  try {
+    return parse_answer(body);
+  } catch (const InvalidArgument&) {  // of a strategy that this program does not have
+    return std::nullopt;
+  }
+}
+
+bool store(const std::string& folder, const Question& question, const Answer& answer) {
+  const std::string key = key_of(question);
+  const std::string body = to_json(answer);
+  const std::string path = file_of(folder, key);
+  const std::string unfinished = fmt::format("{}.{}", path, getpid());
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  std::ofstream file(unfinished, std::ios::binary);
+  file << key << ' ' << io::content_hash(body) << '\n' << body;
+  file.close();
+  if (file) std::filesystem::rename(unfinished, path, error);
+  if (file && !error) return true;
+  std::filesystem::remove(unfinished, error);
+  return false;
+}
+
+Tuned tune(const Question& question) {
+  const std::optional<std::string> cache = user_cache_folder();
+  const std::string folder = cache ? *cache + "/tuned" : "";
+  if (cache) {
+    if (std::optional<Answer> known = cached(folder, question)) {
+      return {.answer = std::move(*known), .from_cache = true};
+    }
+  }
+  Tuned tuned{.answer = search(question)};
+  if (cache) store(folder, question, tuned.answer);
+  return tuned;
+}
+
+}  // namespace armillary::tune

@@ -1,0 +1,178 @@
+// evaluator.cpp: estimates from the paths of a few ranks, and simulations of all. A candidate is
+// known by its text, under which its estimate is kept: neighbours of neighbours come up often.
+#include "armillary/tune/evaluator.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "armillary/plan/lower_bound.h"
+#include "armillary/sim/engine.h"
+#include "armillary/tune/space.h"
+
+namespace armillary::tune {
+namespace {
+
+/// Devices that hold all ranks, whatever the placement.
+int device_count(const Question& question) {
+  return question.problem.world;
+}
+
+/// FLOPs of one visible pair of a query head in a pass.
+double flops_per_pair(const plan::Problem& problem, plan::Pass pass) {
+  const double d = problem.head_dim;
+  const double e = problem.value_dim;
+  return pass == plan::Pass::Forward    ? 2 * (d + e)
+         : pass == plan::Pass::Backward ? 6 * d + 4 * e
+                                        : 0;
+}
+
+/// The best rate of any kernel of the device, at any size.
+double best_rate(const sim::Device& device) {
+  double best = 0;
+  for (const sim::KernelCurve& curve : device.kernels) {
+    best = std::max(best, curve.flops_per_s);
+    for (const sim::RatePoint& point : curve.points) best = std::max(best, point.rate);
+  }
+  return best;
+}
+
+/// Bytes/s that a device can receive: all channels that end at it together.
+double ingress(const Question& question) {
+  const sim::Topology topology(question.cluster, device_count(question));
+  std::map<int, double> channels;
+  for (int from = 1; from < topology.devices(); ++from) {
+    const sim::Route& route = topology.route(from, 0);
+    const int last = route.channels.back();
+    channels[last] = topology.channels()[last].bytes_per_s;
+  }
+  double sum = 0;
+  for (const auto& [channel, rate] : channels) sum += rate;
+  return sum;
+}
+
+}  // namespace
+
+Evaluator::Evaluator(const Question& question)
+    : question_(question), topology_(question.cluster, device_count(question)) {
+  validate(question.problem);
+}
+
+double Evaluator::memory_limit() const {
+  return question_.cluster.device.memory_bytes - static_cast<double>(question_.reserved_bytes);
+}
+
+/// The first rank, the middle one, the last one, and the one with most visible pairs.
+const std::vector<plan::Rank>& Evaluator::looked_at(const plan::Problem& problem) {
+  const auto [at, is_new] = looked_at_.try_emplace(to_string(problem.layout));
+  if (!is_new) return at->second;
+  const plan::Shards shards = plan::shards(problem.layout, problem.mask, problem.world);
+  std::int64_t most = -1;
+  plan::Rank busiest = 0;
+  for (plan::Rank r = 0; r < problem.world && problem.mask.kv_len() > 0; ++r) {
+    const std::int64_t area =
+        problem.mask.area(shards.q[r], {plan::run_of({0, problem.mask.kv_len()})});
+    if (area <= most) continue;
+    most = area;
+    busiest = r;
+  }
+  std::vector<plan::Rank>& ranks = at->second;
+  ranks = {0, problem.world / 2, problem.world - 1, busiest};
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+const Evaluator::Estimated& Evaluator::estimated(const Candidate& candidate) {
+  // Candidates of one placement share the loads of links, those of one layout the ranks looked at.
+  const auto [at, is_new] = estimated_.try_emplace(to_string(candidate));
+  Estimated& found = at->second;
+  if (!is_new) return found;
+  const int world = question_.problem.world;
+  const plan::Planner planner(problem_of(question_, candidate), candidate.strategy);
+  const std::vector<plan::Rank>& ranks = looked_at(planner.problem());
+  sim::RankPaths& paths =
+      paths_.try_emplace(candidate.placement.stride, topology_, devices(candidate.placement, world))
+          .first->second;
+  Rival& rival = found.rival;
+  rival.candidate = candidate;
+  // Each pass ends with its slowest rank; bytes are those of both passes of one rank.
+  std::vector<std::int64_t> sent(ranks.size());
+  for (const plan::Pass pass : question_.passes) {
+    double bound = 0;
+    double estimate = 0;
+    std::int64_t messages = 0;
+    const std::vector<sim::RankPath> of_ranks = paths.paths(planner, pass, ranks);
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      bound = std::max(bound, of_ranks[r].bound_s);
+      estimate = std::max(estimate, of_ranks[r].estimate_s);
+      messages += of_ranks[r].messages;
+      sent[r] += of_ranks[r].sent_bytes;
+      rival.memory_bytes = std::max(rival.memory_bytes, of_ranks[r].memory_bytes);
+    }
+    rival.bound_s += bound;
+    rival.estimate_s += estimate;
+    found.messages += messages * world / static_cast<std::int64_t>(ranks.size());
+  }
+  rival.sent_bytes = *std::max_element(sent.begin(), sent.end());
+  return found;
+}
+
+Rival Evaluator::estimate(const Candidate& candidate) {
+  return estimated(candidate).rival;
+}
+
+std::int64_t Evaluator::messages(const Candidate& candidate) {
+  return estimated(candidate).messages;
+}
+
+void Evaluator::simulate(Rival& rival) {
+  const plan::Planner planner(problem_of(question_, rival.candidate), rival.candidate.strategy);
+  const sim::SimulateOptions options{
+      .placement = devices(rival.candidate.placement, question_.problem.world)};
+  rival.times = {};
+  for (const plan::Pass pass : question_.passes) {
+    const sim::Timeline timeline = sim::simulate(planner, pass, question_.cluster, options);
+    // A pass ends with its last rank; messages are exposed on all.
+    double compute = 0;
+    double exposed = 0;
+    for (const sim::RankTimeline& rank : timeline.ranks) {
+      compute = std::max(compute, rank.compute_s);
+      exposed += rank.exposed_s / static_cast<double>(timeline.ranks.size());
+      rival.memory_bytes = std::max(rival.memory_bytes, rank.slot_bytes + rank.external_bytes);
+    }
+    rival.times.total_s += timeline.end_s;
+    rival.times.compute_s += compute;
+    rival.times.exposed_s += exposed;
+  }
+}
+
+double floor_s(const Question& question) {
+  const plan::Problem& problem = question.problem;
+  const double pairs = static_cast<double>(problem.mask.area()) * problem.heads *
+                       static_cast<double>(problem.batch) / problem.world;
+  // Compute of all passes at the best rate; messages of forward may hide behind its compute.
+  double compute = 0;
+  double forward = 0;
+  for (const plan::Pass pass : question.passes) {
+    const double seconds =
+        pairs * flops_per_pair(problem, pass) / best_rate(question.cluster.device);
+    compute += seconds;
+    if (pass == plan::Pass::Forward) forward = seconds;
+  }
+  const bool bounded = problem.world > 1 && problem.mask.q_len() == problem.mask.kv_len() &&
+                       std::find(question.passes.begin(), question.passes.end(),
+                                 plan::Pass::Forward) != question.passes.end();
+  // Ranks of a world this large are bounded one by one only with a full mask, which is a formula.
+  constexpr int kManyRanks = 64;
+  const std::int64_t n = problem.mask.q_len();
+  if (!bounded || (problem.world > kManyRanks && problem.mask.area() != n * n)) return compute;
+  double bytes = std::numeric_limits<double>::infinity();
+  for (const plan::Layout& layout : layouts(question)) {
+    plan::Problem with_layout = problem;
+    with_layout.layout = layout;
+    bytes = std::min(bytes, plan::forward_lower_bound(with_layout));
+  }
+  return compute + std::max(0.0, bytes / ingress(question) - forward);
+}
+
+}  // namespace armillary::tune

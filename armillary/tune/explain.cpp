@@ -1,0 +1,255 @@
+// explain.cpp: rivals under altered questions. An alteration makes its evaluator and the time of
+// the chosen candidate when the first rival asks for them, and keeps them for the others.
+// Alterations of one kind are ordered from small to large, and the first that helps is named.
+#include "armillary/tune/explain.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "armillary/core/error.h"
+#include "armillary/tune/evaluator.h"
+
+namespace armillary::tune {
+namespace {
+
+/// Larger worlds are compared by estimates.
+constexpr int kMostSimulated = 32;
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+/// A question that differs in one thing, and the time of the chosen candidate under it.
+class Alteration {
+ public:
+  /// `kind` joins alterations of which only the smallest that works is named.
+  Alteration(std::string kind, std::string text, Question question)
+      : kind_(std::move(kind)),
+        text_(std::move(text)),
+        question_(std::make_unique<Question>(std::move(question))) {}
+
+  const std::string& kind() const { return kind_; }
+  const std::string& text() const { return text_; }
+
+  /// Seconds of a candidate; infinite if it does not solve the altered problem, or does not fit.
+  double seconds(const Candidate& candidate) {
+    try {
+      if (!evaluator_) evaluator_ = std::make_unique<Evaluator>(*question_);
+      Rival rival = evaluator_->estimate(candidate);
+      if (static_cast<double>(rival.memory_bytes) > evaluator_->memory_limit()) return kNever;
+      if (question_->problem.world > kMostSimulated) return rival.estimate_s;
+      evaluator_->simulate(rival);
+      return rival.times.total_s;
+    } catch (const InvalidArgument&) {
+      return kNever;
+    }
+  }
+  double seconds_of_chosen(const Candidate& chosen) {
+    if (chosen_s_ < 0) chosen_s_ = seconds(chosen);
+    return chosen_s_;
+  }
+
+ private:
+  std::string kind_;
+  std::string text_;
+  std::unique_ptr<Question> question_;  ///< The evaluator refers to it.
+  std::unique_ptr<Evaluator> evaluator_;
+  double chosen_s_ = -1;
+};
+
+/// The rules of links that messages between nodes cross, and those within a node do not.
+std::set<int> rules_between_nodes(const Question& question) {
+  std::set<int> between;
+  const int per_node = question.cluster.devices_per_node;
+  if (question.problem.world <= per_node) return between;
+  const sim::Topology topology(question.cluster, question.problem.world);
+  for (const int channel : topology.route(0, per_node).channels) {
+    between.insert(topology.channels()[channel].rule);
+  }
+  if (per_node == 1) return between;
+  for (const int channel : topology.route(0, 1).channels) {
+    between.erase(topology.channels()[channel].rule);
+  }
+  return between;
+}
+
+sim::Cluster with_links(sim::Cluster cluster, const std::set<int>& rules, double factor) {
+  for (const int rule : rules) {
+    sim::LinkRule& link = cluster.links[rule];
+    link.bytes_per_s *= factor;
+    link.flow_bytes_per_s *= factor;
+    for (sim::RatePoint& point : link.flow_rates) point.rate *= factor;
+  }
+  return cluster;
+}
+
+/// `4 times as fast`, `1/4 as fast`.
+std::string times(double factor, const char* word) {
+  return factor >= 1 ? fmt::format("{:g} times as {}", factor, word)
+                     : fmt::format("1/{:g} as {}", 1 / factor, word);
+}
+
+constexpr std::array kFactors{2.0, 0.5, 4.0, 0.25, 16.0, 1.0 / 16};
+
+void add_links(const Question& question, std::vector<Alteration>& all) {
+  const std::set<int> between = rules_between_nodes(question);
+  std::set<int> within;
+  for (int r = 0; r < static_cast<int>(question.cluster.links.size()); ++r) {
+    if (!between.contains(r)) within.insert(r);
+  }
+  // Faster and slower links are different kinds.
+  const auto add = [&](const char* what, const std::set<int>& rules, double factor) {
+    if (rules.empty()) return;
+    Question other = question;
+    other.cluster = with_links(question.cluster, rules, factor);
+    all.emplace_back(fmt::format("{}{}", what, factor > 1),
+                     fmt::format("{} {}", what, times(factor, "fast")), std::move(other));
+  };
+  for (const double factor : kFactors) {
+    add("links between nodes", between, factor);
+    add(between.empty() ? "links" : "links within nodes", within, factor);
+  }
+  // Neither links nor the engine nor kernels take time to start.
+  Question at_once = question;
+  at_once.cluster.messages.latency_s = at_once.cluster.device.launch_s = 0;
+  for (sim::LinkRule& link : at_once.cluster.links) link.latency_s = 0;
+  all.emplace_back("latency", "messages and kernels that start at once", std::move(at_once));
+}
+
+/// Other lengths and other KV heads.
+void add_problems(const Question& question, std::vector<Alteration>& all) {
+  const std::int64_t seq = question.problem.mask.q_len();
+  for (const double factor : kFactors) {
+    const auto length = static_cast<std::int64_t>(std::llround(static_cast<double>(seq) * factor));
+    if (!question.with_length || length < question.problem.world) continue;
+    const std::optional<plan::Problem> problem = question.with_length(length);
+    if (!problem) continue;
+    Question other = question;
+    other.problem = *problem;
+    all.emplace_back(fmt::format("length{}", factor > 1), fmt::format("{} tokens", length),
+                     std::move(other));
+  }
+  for (const int kv_heads : {question.problem.heads, 1}) {
+    if (kv_heads == question.problem.kv_heads) continue;
+    Question other = question;
+    other.problem.kv_heads = kv_heads;
+    all.emplace_back("kv_heads", fmt::format("{} KV heads", kv_heads), std::move(other));
+  }
+}
+
+/// The difference to a simulated rival: where its time goes.
+std::string lost(const Rival& chosen, const Rival& rival) {
+  const auto more = [](double seconds, const char* what) {
+    return fmt::format("{:.3f} ms {} {}", std::abs(seconds) * 1e3, seconds < 0 ? "less" : "more",
+                       what);
+  };
+  const double ratio = rival.times.total_s / chosen.times.total_s;
+  return fmt::format(
+      "{:.3f} times as long: {}, {}; sends {:.2f} MiB where the chosen one sends {:.2f}", ratio,
+      more(rival.times.compute_s - chosen.times.compute_s, "compute"),
+      more(rival.times.exposed_s - chosen.times.exposed_s, "exposed messages"),
+      static_cast<double>(rival.sent_bytes) / (1 << 20),
+      static_cast<double>(chosen.sent_bytes) / (1 << 20));
+}
+
+/// The smallest alteration of each kind with which the rival is not slower than the chosen one.
+std::string change(const Question& question, const Rival& chosen, const Rival& rival,
+                   std::vector<Alteration>& alterations) {
+  if (rival.times.total_s <= chosen.times.total_s) return "as fast as the chosen one";
+  std::set<std::string> kinds;
+  std::string text;
+  for (Alteration& alteration : alterations) {
+    if (kinds.contains(alteration.kind())) continue;
+    const double seconds = alteration.seconds(rival.candidate);
+    if (seconds == kNever || seconds > alteration.seconds_of_chosen(chosen.candidate)) continue;
+    kinds.insert(alteration.kind());
+    text += (text.empty() ? "wins with " : ", or ") + alteration.text();
+  }
+  if (text.empty()) {
+    return "loses also with links 16 times as fast or slow, no latency, 16 times or 1/16 of the "
+           "tokens, other KV heads";
+  }
+  return text + (question.problem.world > kMostSimulated ? " (estimated)" : "");
+}
+
+std::string gibibytes(double bytes) {
+  return fmt::format("{:.2f} GiB", bytes / (1 << 30));
+}
+
+/// The best rival of each strategy, and of each layout of the chosen one.
+std::vector<Rival> shown(const Answer& answer) {
+  std::vector<Rival> found;
+  std::set<std::string> known;
+  const Rival& chosen = answer.chosen();
+  for (const Rival& rival : answer.rivals) {
+    const std::string& name = rival.candidate.strategy.name;
+    const bool own = name == chosen.candidate.strategy.name;
+    const std::string kind = own ? name + to_string(rival.candidate.layout) : name;
+    if (known.insert(kind).second && !(rival == chosen)) found.push_back(rival);
+  }
+  return found;
+}
+
+/// Strategies without a legal candidate, each with its reason.
+void add_illegal(const Question& question, const Answer& answer, std::vector<Explanation>& all) {
+  std::set<std::string> legal{"auto"};
+  for (const Rival& rival : answer.rivals) legal.insert(rival.candidate.strategy.name);
+  for (const plan::StrategyInfo& info : plan::strategies()) {
+    const bool wanted =
+        question.names.empty() ||
+        std::find(question.names.begin(), question.names.end(), info.name) != question.names.end();
+    if (!wanted || legal.contains(info.name)) continue;
+    std::string reason = "no values of its keys solve the problem";
+    try {
+      check_legal(question.problem, {.name = info.name, .keys = {}});
+    } catch (const InvalidArgument& error) {
+      const bool of_problem = std::none_of(info.keys.begin(), info.keys.end(),
+                                           [](const auto& key) { return key.required; });
+      if (of_problem) reason = error.what();
+    }
+    all.push_back({.candidate = usage(info), .lost = "cannot solve the problem", .change = reason});
+  }
+}
+
+}  // namespace
+
+std::vector<Explanation> explain(const Question& question, const Answer& answer) {
+  Evaluator evaluator(question);
+  std::vector<Alteration> alterations;
+  add_links(question, alterations);
+  add_problems(question, alterations);
+  std::vector<Explanation> all;
+  const Rival& chosen = answer.chosen();
+  for (Rival rival : shown(answer)) {
+    Explanation& one = all.emplace_back();
+    one.candidate = to_string(rival.candidate);
+    // The search had no need to simulate it; the reader wants its time.
+    if (!rival.simulated() && rival.fate != Fate::TooLarge) evaluator.simulate(rival);
+    const auto bytes = static_cast<double>(rival.memory_bytes);
+    if (bytes > evaluator.memory_limit()) {
+      one.lost = fmt::format("does not fit: needs {}, has {}", gibibytes(bytes),
+                             gibibytes(evaluator.memory_limit()));
+      one.change = "may win with more memory, or fewer tokens a rank";
+      continue;
+    }
+    one.lost = lost(chosen, rival);
+    one.change = change(question, chosen, rival, alterations);
+  }
+  add_illegal(question, answer, all);
+  return all;
+}
+
+std::string to_json(const std::vector<Explanation>& explanations) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const Explanation& one : explanations) {
+    json.push_back({{"candidate", one.candidate}, {"lost", one.lost}, {"change", one.change}});
+  }
+  return json.dump();
+}
+
+}  // namespace armillary::tune

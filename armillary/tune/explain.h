@@ -1,0 +1,31 @@
+// explain.h: why each rival lost, and what would have to change for it to win.
+//
+// Rivals are the best candidate of each strategy, and of each other layout of the chosen strategy.
+// A rival is compared with the chosen candidate under altered questions: links faster or slower,
+// no latency, a longer or shorter sequence, other KV heads, more memory. An alteration is named if
+// the rival is then at least as fast as the chosen candidate (a third one may be faster than both).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "armillary/tune/answer.h"
+
+namespace armillary::tune {
+
+struct Explanation {
+  std::string candidate;
+  std::string lost;    ///< `1.31 times as long: 0.2 ms more compute, 1.1 ms more exposed messages`
+  std::string change;  ///< `wins with links between nodes 4 times as fast`
+  bool operator==(const Explanation&) const = default;
+};
+
+/// Requires an answer to this question. Strategies that cannot solve the problem come last, with
+/// the reason. Worlds of more than 32 ranks are compared by estimates, which the text says.
+/// Cost: about 20 simulations for each rival.
+std::vector<Explanation> explain(const Question& question, const Answer& answer);
+
+/// The explanations as a JSON array.
+std::string to_json(const std::vector<Explanation>& explanations);
+
+}  // namespace armillary::tune

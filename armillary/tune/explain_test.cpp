@@ -1,0 +1,67 @@
+#include "armillary/tune/explain.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "armillary/tune/search.h"
+#include "armillary/tune/testing/questions.h"
+
+namespace armillary::tune {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+/// The explanation about a strategy.
+Explanation about(const std::vector<Explanation>& all, const std::string& name) {
+  const auto found = std::find_if(all.begin(), all.end(), [&](const Explanation& one) {
+    return one.candidate.starts_with(name);
+  });
+  return found == all.end() ? Explanation{} : *found;
+}
+
+// A ring sends four times as much as an all-to-all over these links.
+TEST(Explain, SaysWhyARingLosesAndWhenItWins) {
+  Question question = testing::question("c7", 8, "full", 8192);
+  question.names = {"ring", "ulysses"};
+  const Answer answer = search(question);
+  const std::vector<Explanation> all = explain(question, answer);
+  const std::string other = answer.chosen().candidate.strategy.name == "ring" ? "ulysses" : "ring";
+  EXPECT_THAT(about(all, other).lost, HasSubstr(" times as long: "));
+  EXPECT_THAT(about(all, other).lost, HasSubstr("exposed messages; sends "));
+  EXPECT_THAT(about(all, other).change,
+              ::testing::AnyOf(StartsWith("wins with "), StartsWith("loses also with ")));
+}
+
+TEST(Explain, NamesStrategiesThatCannotSolveTheProblem) {
+  Question question = testing::question("c7", 8, "full", 4096);
+  question.problem.heads = question.problem.kv_heads = 2;
+  question.names = {"ring", "ulysses"};
+  const std::vector<Explanation> all = explain(question, search(question));
+  EXPECT_EQ(about(all, "ulysses").lost, "cannot solve the problem");
+  EXPECT_THAT(about(all, "ulysses").change, HasSubstr("2 query heads"));
+  EXPECT_THAT(to_json(all), StartsWith(R"([{"candidate":")"));
+}
+
+TEST(Explain, NamesMemoryThatIsMissing) {
+  Question question = testing::question("c6", 4, "causal", 1 << 15);
+  question.names = {"ring", "allgather"};
+  const Answer roomy = search(question);
+  std::int64_t most = 0;
+  std::int64_t least = roomy.chosen().memory_bytes;
+  for (const Rival& rival : roomy.rivals) {
+    most = std::max(most, rival.memory_bytes);
+    least = std::min(least, rival.memory_bytes);
+  }
+  ASSERT_LT(least, most);
+  question.cluster.device.memory_bytes = static_cast<double>(least);
+  const std::vector<Explanation> all = explain(question, search(question));
+  EXPECT_TRUE(std::any_of(all.begin(), all.end(), [](const Explanation& one) {
+    return one.lost.starts_with("does not fit: needs ");
+  }));
+}
+
+}  // namespace
+}  // namespace armillary::tune

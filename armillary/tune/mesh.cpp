@@ -1,0 +1,158 @@
+// mesh.cpp: stages and microbatches around the terms of sim/step.h, and USP's table of methods.
+// Shapes of known models are those that their authors published.
+#include "armillary/tune/mesh.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "armillary/core/error.h"
+#include "armillary/core/names.h"
+#include "armillary/core/spec.h"
+
+namespace armillary::tune {
+namespace {
+
+/// Shapes that their authors published.
+const std::vector<NamedShape>& known_models() {
+  static const std::vector<NamedShape> models{
+      {{32, 4096, 32, 32, 128, 11008, 32000, true}, "llama2-7b"},
+      {{32, 4096, 32, 8, 128, 14336, 128256, true}, "llama3-8b"},
+      {{80, 8192, 64, 8, 128, 28672, 128256, true}, "llama3-70b"},
+      {{32, 2560, 32, 32, 80, 10240, 50257, false}, "gpt3-2.7b"},
+      {{40, 5120, 40, 40, 128, 20480, 50257, false}, "gpt3-13b"},
+      {{96, 12288, 96, 96, 128, 49152, 50257, false}, "gpt3-175b"}};
+  return models;
+}
+
+constexpr double kBf16 = 2;
+constexpr double kGradient = 4;    // fp32
+constexpr double kOptimizer = 12;  // fp32 copy and two moments
+/// Tokens whose logits exist at once.
+constexpr double kLossTokens = 1024;
+
+double sequences_of_rank(const StepShape& step, const Mesh& mesh) {
+  return static_cast<double>(step.batch) / mesh.dp;
+}
+
+/// One stage of layers, with the embedding and the output matrix, which different stages have: an
+/// upper bound where there are several. `sequences` is how many each replica takes.
+sim::Step stage_of(const StepShape& step, const Mesh& mesh, std::int64_t sequences) {
+  sim::Step stage{.model = step.model, .seq = step.seq, .batch = sequences * mesh.dp};
+  stage.model.layers /= mesh.pp;
+  stage.parallelism = {
+      .tp = mesh.tp, .sp = mesh.cp, .dp = mesh.dp, .zero = mesh.zero, .recompute = mesh.recompute};
+  return stage;
+}
+
+}  // namespace
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const NamedShape& model : known_models()) names.push_back(model.name);
+  return names;
+}
+
+NamedShape parse_model(std::string_view text) {
+  for (const NamedShape& model : known_models()) {
+    if (model.name == text) return model;
+  }
+  if (text.find('=') == std::string_view::npos) {
+    const std::string nearest = nearest_name(text, model_names());
+    fail<InvalidArgument>(
+        "model: '{}' is not known; {}, or layers=L,hidden=E,heads=H,ffn=F,vocab=V is required{}",
+        text, list_names(model_names()), nearest.empty() ? "" : "; nearest: " + nearest);
+  }
+  const Arguments arguments(
+      "model", text,
+      {"layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "gated"});
+  arguments.refuse_values();
+  // Only KV heads and the head dim have a usual value.
+  const auto number = [&](std::string_view key) {
+    return static_cast<int>(arguments.integer(key, {1, std::numeric_limits<int>::max()}));
+  };
+  NamedShape model;
+  model.name = text;
+  model.layers = number("layers");
+  model.hidden = number("hidden");
+  model.heads = number("heads");
+  model.ffn = number("ffn");
+  model.vocab = number("vocab");
+  model.kv_heads = arguments.find("kv_heads") ? number("kv_heads") : model.heads;
+  model.head_dim = arguments.find("head_dim") ? number("head_dim") : model.hidden / model.heads;
+  if (const auto gated = arguments.find("gated")) {
+    constexpr std::array<std::string_view, 2> kBooleans{"true", "false"};
+    model.gated = parse_choice("model: gated", *gated, kBooleans) == 0;
+  }
+  return model;
+}
+
+MeshTime mesh_time(const StepShape& step, const Mesh& mesh, const sim::Cluster& cluster,
+                   double attention_s) {
+  const sim::Device& device = cluster.device;
+  if (device.matmul_flops_per_s <= 0) {
+    fail<InvalidArgument>(
+        "advise: {} has no matmul_TFLOPs; the rate of matrix products is required", device.name);
+  }
+  const double sequences = sequences_of_rank(step, mesh);
+  MeshTime time{.stage = step_time(stage_of(step, mesh, step.batch / mesh.dp), cluster,
+                                   sequences * attention_s)};
+  if (mesh.pp == 1) return time;
+  // Each stage waits for the first sequence to come, and at the end for the last to return.
+  const double busy = time.stage.total() - time.stage.gradients - time.stage.optimizer;
+  const double sent =
+      kBf16 * static_cast<double>(step.seq) / mesh.cp * sequences * step.model.hidden / mesh.tp;
+  time.pipeline = busy * (mesh.pp - 1) / sequences +
+                  2 * sent / group_bytes_per_s(cluster, mesh.pp, mesh.devices() / mesh.pp);
+  return time;
+}
+
+MeshMemory mesh_memory(const StepShape& step, const Mesh& mesh, double attention_bytes) {
+  // The first stage has as many microbatches under way as there are stages.
+  const std::int64_t under_way = std::min<std::int64_t>(mesh.pp, step.batch / mesh.dp);
+  MeshMemory memory{.stage = step_memory(stage_of(step, mesh, under_way)),
+                    .attention = attention_bytes};
+  const double tokens = static_cast<double>(step.seq) / mesh.cp;
+  memory.stage.loss *= std::min(1.0, kLossTokens / tokens) / static_cast<double>(under_way);
+  if (mesh.recompute) {
+    // A layer that is computed again has all its values for the time of its backward.
+    sim::Step layer = stage_of(step, mesh, 1);
+    layer.model.layers = 1;
+    layer.parallelism.recompute = false;
+    memory.stage.activations += step_memory(layer).activations;
+  }
+  return memory;
+}
+
+std::vector<MethodCost> method_costs(const StepShape& step, int devices) {
+  const sim::ModelShape& model = step.model;
+  const double n = devices;
+  const double share = (n - 1) / n;
+  const double p = model.layer_parameters();
+  const double state = static_cast<double>(step.seq) * static_cast<double>(step.batch);
+  const double q = state * model.heads * model.head_dim;
+  const double kv = state * model.kv_heads * model.head_dim;
+  const double hidden = state * model.hidden;
+  sim::Step layer{.model = model, .seq = step.seq, .batch = step.batch};
+  layer.model.layers = 1;
+  const double act = step_memory(layer).activations;
+  // Inputs of norms and of products are whole on every device of TP; the rest is split.
+  const double whole = 4 * kBf16 * hidden;
+  // All-to-all of Q, K, V and Out, forward and backward; ring of K, V, then of K, V, dK, dV.
+  const double exchanged = (4 * q + 4 * kv) / n * share;
+  const double walked = 6 * kv * share;
+  const double params = (kBf16 + kGradient) * p;
+  const double states = kOptimizer * p;
+  return {{"SP-Ulysses", 2 * p * share, exchanged, params, states, act / n},
+          {"SP-Ring", 2 * p * share, walked, params, states, act / n},
+          {"DP", 2 * p * share, 0, params, states, act / n},
+          {"SP-Ulysses + ZeRO-1", 2 * p * share, exchanged, params, states / n, act / n},
+          {"SP-Ulysses + ZeRO-2", 2 * p * share, exchanged, kBf16 * p + kGradient * p / n,
+           states / n, act / n},
+          {"SP-Ulysses + ZeRO-3", 3 * p * share, exchanged, params / n, states / n, act / n},
+          {"TP", 0, 8 * hidden * share, params / n, states / n, whole + (act - whole) / n},
+          {"TP-sp", 0, 8 * hidden * share, params / n, states / n, act / n},
+          {"PP", 0, 2 * hidden / n, params / n, states / n, act / n}};
+}
+
+}  // namespace armillary::tune

@@ -1,0 +1,88 @@
+// mesh.h: time and memory of a training step on a mesh of devices, term by term.
+//
+//   devices = tp x cp x dp x pp, from neighbouring devices outwards (USP, tip 7)
+//
+//   tp   tensor parallelism, activations split by tokens between products (Megatron's TP-sp)
+//   cp   ranks that share a sequence: attention by a strategy of this library, u x Rq x Rk = cp
+//   dp   replicas that take other sequences
+//   pp   stages of layers; a microbatch is one sequence
+//
+// Attention comes from the tuner, the terms of one stage from sim/step.h; pipelines and
+// microbatches are added here. Terms follow each other: nothing of them overlaps.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "armillary/plan/strategy.h"
+#include "armillary/sim/step.h"
+
+namespace armillary::tune {
+
+/// A shape with the name that it was asked for by.
+struct NamedShape : sim::ModelShape {
+  std::string name;
+};
+
+/// A known model (`llama3-8b`), or `layers=L,hidden=E,heads=H,kv_heads=G,head_dim=D,ffn=F,vocab=V`
+/// with `,gated=false` for two matrices; `kv_heads` and `head_dim` may be left out.
+/// @throws InvalidArgument with the nearest name, or for a number that is missing.
+NamedShape parse_model(std::string_view text);
+std::vector<std::string> model_names();
+
+/// A division of the devices.
+struct Mesh {
+  int tp = 1;
+  int cp = 1;
+  int dp = 1;
+  int pp = 1;
+  int zero = 0;  ///< Stage of ZeRO over the cp * dp ranks that hold the same parameters: 0 to 3.
+  bool recompute = false;  ///< Layers are computed again in backward.
+  bool operator==(const Mesh&) const = default;
+  int devices() const { return tp * cp * dp * pp; }
+};
+
+/// One step of training.
+struct StepShape {
+  NamedShape model;
+  std::int64_t seq = 0;
+  std::int64_t batch = 1;  ///< Sequences in a step, over all replicas.
+};
+
+/// Seconds of a step.
+struct MeshTime {
+  sim::StepTime stage;  ///< The stage with most work, all sequences of its replica.
+  double pipeline = 0;  ///< Idle stages, and messages between stages.
+  double total() const { return stage.total() + pipeline; }
+};
+/// `attention_s`: both passes of one layer for one sequence on the cp ranks.
+/// @throws InvalidArgument if the device's matmul rate is not known.
+MeshTime mesh_time(const StepShape& step, const Mesh& mesh, const sim::Cluster& cluster,
+                   double attention_s);
+
+/// Bytes on the device that needs most.
+struct MeshMemory {
+  sim::StepMemory stage;  ///< The microbatches under way; logits of 1,024 tokens at once.
+  double attention = 0;   ///< Tensors and slots of one layer.
+  double total() const { return stage.total() + attention; }
+};
+MeshMemory mesh_memory(const StepShape& step, const Mesh& mesh, double attention_bytes);
+
+/// A row of USP's Table 2: elements of collectives, and bytes, of one layer on each of n devices,
+/// forward and backward. 2 (n - 1) / n elements for each element of an all-reduce, (n - 1) / n of
+/// an all-gather or reduce-scatter, (n - 1) / n^2 of a tensor that all ranks share in an
+/// all-to-all.
+struct MethodCost {
+  std::string method;
+  double parameter_elements = 0;
+  double activation_elements = 0;
+  double parameter_bytes = 0;
+  double optimizer_bytes = 0;
+  double activation_bytes = 0;
+};
+/// SP-Ulysses, SP-Ring, DP, SP with ZeRO-1, 2 and 3, TP, TP-sp and PP.
+std::vector<MethodCost> method_costs(const StepShape& step, int devices);
+
+}  // namespace armillary::tune

@@ -1,0 +1,207 @@
+// search.cpp: candidates are kept in one list with all that is known about each, and are referred
+// to by their place in it. Everything that a search decides depends on the question alone: no clock
+// and no random number is read, and equal estimates keep the order of the registry.
+#include "armillary/tune/search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "armillary/core/error.h"
+#include "armillary/sim/memory.h"
+#include "armillary/tune/evaluator.h"
+#include "armillary/tune/space.h"
+
+namespace armillary::tune {
+namespace {
+
+/// Candidates whose neighbours are estimated before anything is simulated.
+constexpr std::size_t kPromising = 8;
+/// A candidate is not simulated if its estimate is so many times the best simulated time ..
+constexpr double kFar = 1.25;
+/// .. or if its bound leaves less than this share to gain.
+constexpr double kWorthwhile = 0.005;
+/// Messages that a search simulates, at some ten microseconds each with the programs that send
+/// them; the best few candidates are simulated whatever they cost.
+constexpr std::int64_t kMessages = 200'000;
+constexpr std::size_t kAlways = 3;
+
+constexpr double kGibibyte = 1 << 30;
+
+class Search {
+ public:
+  explicit Search(const Question& question) : question_(question), evaluator_(question) {}
+
+  /// Estimates twice around the promising candidates, then simulates; the neighbours of the best
+  /// one are looked at until none is new.
+  Answer run() {
+    add(first_candidates(question_));
+    for (const std::size_t r : promising(kPromising)) add_neighbours(r);
+    for (const std::size_t r : promising(kPromising)) add_neighbours(r);
+    if (promising(1).empty()) refuse();
+    simulate_promising();
+    while (add_neighbours(*best_)) simulate_promising();
+    simulate_given();
+    return answer();
+  }
+
+  /// Simulates the whole space, but for candidates that do not fit.
+  Answer run_exhaustively() {
+    add(whole_space(question_));
+    if (promising(1).empty()) refuse();
+    for (const std::size_t r : promising(rivals_.size())) simulate(r);
+    return answer();
+  }
+
+ private:
+  bool fits(const Rival& rival) const {
+    return static_cast<double>(rival.memory_bytes) <= evaluator_.memory_limit();
+  }
+
+  /// Estimates candidates that are new; true if there are any.
+  bool add(const std::vector<Candidate>& candidates) {
+    bool added = false;
+    for (const Candidate& candidate : candidates) {
+      const bool known = std::any_of(rivals_.begin(), rivals_.end(), [&](const Rival& rival) {
+        return rival.candidate == candidate;
+      });
+      if (known) continue;
+      rivals_.push_back(evaluator_.estimate(candidate));
+      rivals_.back().fate = fits(rivals_.back()) ? Fate::Estimated : Fate::TooLarge;
+      added = true;
+    }
+    return added;
+  }
+
+  bool add_neighbours(std::size_t r) {
+    return add(neighbours(question_, Candidate(rivals_[r].candidate)));
+  }
+
+  /// Indices of the rivals that fit, by estimate.
+  std::vector<std::size_t> promising(std::size_t count) const {
+    std::vector<std::size_t> order;
+    for (std::size_t r = 0; r < rivals_.size(); ++r) {
+      if (rivals_[r].fate != Fate::TooLarge) order.push_back(r);
+    }
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return rivals_[a].estimate_s < rivals_[b].estimate_s;
+    });
+    order.resize(std::min(order.size(), count));
+    return order;
+  }
+
+  /// Only a simulation sees the memory of all ranks, so a rival may turn out too large here.
+  void simulate(std::size_t r) {
+    Rival& rival = rivals_[r];
+    evaluator_.simulate(rival);
+    messages_ += evaluator_.messages(rival.candidate);
+    ++simulated_;
+    rival.fate = fits(rival) ? Fate::Slower : Fate::TooLarge;
+    if (rival.fate == Fate::TooLarge) return;
+    if (!best_ || rival.times.total_s < rivals_[*best_].times.total_s) best_ = r;
+  }
+
+  /// Simulates by ascending estimate whatever may still win.
+  void simulate_promising() {
+    for (const std::size_t r : promising(rivals_.size())) {
+      Rival& rival = rivals_[r];
+      if (rival.simulated()) continue;
+      const bool first_few = simulated_ < kAlways;
+      if (best_) {
+        const double best_s = rivals_[*best_].times.total_s;
+        rival.fate = rival.bound_s >= best_s * (1 - kWorthwhile) ? Fate::Bounded : Fate::Estimated;
+        if (rival.fate == Fate::Bounded) continue;
+        if (rival.estimate_s > kFar * best_s && !first_few) continue;
+        if (!first_few && messages_ + evaluator_.messages(rival.candidate) > kMessages) continue;
+      }
+      simulate(r);
+    }
+    // Estimates may pass a candidate that only all of its ranks show to be too large.
+    if (!best_) refuse();
+  }
+
+  /// Simulates the strategies that the question names, where they are legal and fit.
+  /// @throws InvalidArgument for one that cannot solve the problem.
+  void simulate_given() {
+    for (const plan::Strategy& strategy : question_.against) {
+      for (const plan::Layout& layout : layouts(question_)) {
+        const Candidate candidate{
+            .strategy = strategy, .layout = layout, .wire = question_.problem.wire};
+        add({candidate});
+        const auto given = std::find_if(rivals_.begin(), rivals_.end(), [&](const Rival& rival) {
+          return rival.candidate == candidate;
+        });
+        const bool wanted = !given->simulated() && given->fate != Fate::TooLarge;
+        if (wanted) simulate(static_cast<std::size_t>(given - rivals_.begin()));
+      }
+    }
+  }
+
+  /// The error if nothing fits, about the candidate that needs least memory.
+  [[noreturn]] void refuse() const {
+    const auto least = std::min_element(
+        rivals_.begin(), rivals_.end(),
+        [](const Rival& a, const Rival& b) { return a.memory_bytes < b.memory_bytes; });
+    if (least == rivals_.end()) {
+      fail<InvalidArgument>(
+          "tune: no strategy of the given names solves the problem; others are required");
+    }
+    const Candidate& candidate = least->candidate;
+    // check_fits() finds the longest sequence, and says so in its error.
+    if (question_.with_length) {
+      sim::Cluster cluster = question_.cluster;
+      cluster.device.memory_bytes = evaluator_.memory_limit();
+      const auto longer = [&](std::int64_t seq) {
+        std::optional<plan::Problem> problem = question_.with_length(seq);
+        if (problem) {
+          problem->layout = candidate.layout;
+          problem->wire = candidate.wire;
+        }
+        return problem;
+      };
+      check_fits({.problem = longer,
+                  .seq = question_.problem.mask.q_len(),
+                  .strategy = candidate.strategy,
+                  .passes = question_.passes},
+                 cluster);
+    }
+    fail<InvalidArgument>("{} on {}: {} tokens: does not fit: needs {:.2f} GiB, has {:.2f}",
+                          to_string(candidate.strategy), question_.cluster.name,
+                          question_.problem.mask.q_len(),
+                          static_cast<double>(least->memory_bytes) / kGibibyte,
+                          evaluator_.memory_limit() / kGibibyte);
+  }
+
+  /// The rivals in the order that Answer promises.
+  Answer answer() {
+    rivals_[*best_].fate = Fate::Chosen;
+    const auto rank = [](const Rival& rival) {
+      if (rival.fate == Fate::Chosen) return std::pair(0, 0.0);
+      if (rival.fate == Fate::TooLarge) return std::pair(3, rival.estimate_s);
+      return rival.simulated() ? std::pair(1, rival.times.total_s) : std::pair(2, rival.estimate_s);
+    };
+    std::stable_sort(rivals_.begin(), rivals_.end(),
+                     [&](const Rival& a, const Rival& b) { return rank(a) < rank(b); });
+    return {.rivals = std::move(rivals_), .floor_s = floor_s(question_)};
+  }
+
+  const Question& question_;
+  Evaluator evaluator_;
+  std::vector<Rival> rivals_;
+  std::optional<std::size_t> best_;
+  std::int64_t messages_ = 0;
+  std::size_t simulated_ = 0;
+};
+
+}  // namespace
+
+Answer search(const Question& question) {
+  return Search(question).run();
+}
+
+Answer search_exhaustively(const Question& question) {
+  return Search(question).run_exhaustively();
+}
+
+}  // namespace armillary::tune

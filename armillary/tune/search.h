@@ -1,0 +1,25 @@
+// search.h: the fastest candidate for a question.
+//
+//   first candidates --estimate--> the promising ones --neighbours, estimate--> .. --simulate-->
+//   best
+//                                                     ^                                      |
+//                                                     '---------- neighbours of the best <---'
+//
+// A candidate is simulated unless its bound says that it cannot win, its estimate is far above the
+// best, or it does not fit. The neighbours of the best one are looked at until none is better.
+#pragma once
+
+#include "armillary/tune/answer.h"
+
+namespace armillary::tune {
+
+/// Searches. Deterministic: the same question has the same answer on every machine.
+/// @throws InvalidArgument as the constructors of Evaluator and sim::Topology, or "tune on ..: does
+/// not fit: needs X GiB, has Y, the longest sequence that fits is Z" if no candidate fits. X is of
+/// the candidate that needs least.
+Answer search(const Question& question);
+
+/// The best of the whole space, each candidate simulated: for tests and for the curious.
+Answer search_exhaustively(const Question& question);
+
+}  // namespace armillary::tune

@@ -1,0 +1,150 @@
+// search_test.cpp: the search against an exhaustive one, and the parts of questions that it must
+// keep to: freedom, memory, names of strategies. Also the space, placements, and answers as JSON.
+#include "armillary/tune/search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "armillary/core/error.h"
+#include "armillary/tune/evaluator.h"
+#include "armillary/tune/space.h"
+#include "armillary/tune/testing/questions.h"
+#include "tests/sanitized.h"
+
+namespace armillary::tune {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+/// The message of the error of a search.
+std::string refusal(const Question& question) {
+  try {
+    search(question);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Search, ChoosesWhatIsFastestInSimulation) {
+  const Question question = testing::question("c7", 4, "causal", 8192);
+  const Answer answer = search(question);
+  const Rival& chosen = answer.chosen();
+  EXPECT_EQ(chosen.fate, Fate::Chosen);
+  for (const Rival& rival : answer.rivals) {
+    if (rival.simulated()) {
+      EXPECT_GE(rival.times.total_s, chosen.times.total_s);
+    }
+    EXPECT_LE(rival.bound_s, rival.simulated() ? rival.times.total_s * (1 + 1e-9) : 1e9);
+  }
+  EXPECT_LE(answer.floor_s, chosen.times.total_s);
+  EXPECT_EQ(search(question), answer);
+}
+
+// All 200 problems take minutes, for each is hundreds of simulations: a sample is taken unless
+// ARMILLARY_TEST_ALL asks for all.
+TEST(Search, IsWithinFivePercentOfAnExhaustiveOne) {
+  const std::vector<Question> grid = testing::grid_of_200();
+  ASSERT_EQ(grid.size(), 200);
+  double worst = 1;
+  const std::size_t step = test_all() ? 1 : sanitizer_samples() ? 67 : 29;
+  for (std::size_t q = 0; q < grid.size(); q += step) {
+    const Answer found = search(grid[q]);
+    const Answer best = search_exhaustively(grid[q]);
+    const double regret = found.chosen().times.total_s / best.chosen().times.total_s;
+    worst = std::max(worst, regret);
+    EXPECT_LE(regret, 1.05) << q << ": " << to_string(found.chosen().candidate) << " instead of "
+                            << to_string(best.chosen().candidate);
+  }
+  RecordProperty("worst_regret", std::to_string(worst));
+}
+
+TEST(Search, KeepsToThePartsThatAreNotFree) {
+  Question question = testing::question("c4:nodes=2", 8, "causal", 8192);
+  question.free = {.layout = false, .wire = true, .placement = false};
+  question.problem.layout = plan::parse_layout("striped:4");
+  question.names = {"usp", "ring"};
+  for (const Rival& rival : search(question).rivals) {
+    EXPECT_EQ(to_string(rival.candidate.layout), "striped:4");
+    EXPECT_EQ(rival.candidate.placement.stride, 1);
+    EXPECT_TRUE(rival.candidate.strategy.name == "usp" || rival.candidate.strategy.name == "ring");
+  }
+  question.names = {"ulysses"};
+  question.problem.heads = question.problem.kv_heads = 4;
+  EXPECT_THAT(refusal(question), StartsWith("tune: no strategy of the given names"));
+}
+
+TEST(Search, RespectsMemory) {
+  Question question = testing::question("c6", 4, "causal", 1 << 16);
+  std::int64_t most = 0;
+  for (const Rival& rival : search(question).rivals) most = std::max(most, rival.memory_bytes);
+  question.cluster.device.memory_bytes = static_cast<double>(most) - 1;
+  const Answer answer = search(question);
+  EXPECT_LT(answer.chosen().memory_bytes, most);
+  EXPECT_EQ(answer.rivals.back().fate, Fate::TooLarge);
+  question.cluster.device.memory_bytes = 1e8;
+  EXPECT_THAT(refusal(question), HasSubstr("does not fit: needs 0."));
+  EXPECT_THAT(refusal(question), HasSubstr(", has 0.09, the longest sequence that fits is "));
+  question.with_length = nullptr;
+  EXPECT_THAT(refusal(question), ::testing::EndsWith("has 0.09"));
+}
+
+TEST(Search, RefusesMoreRanksThanDevices) {
+  EXPECT_THAT(refusal(testing::question("c8", 5, "full", 100)), HasSubstr("5"));
+}
+
+TEST(Search, TakesOneRankAndNoTokens) {
+  EXPECT_EQ(search(testing::question("c8", 1, "causal", 1000)).chosen().sent_bytes, 0);
+  EXPECT_EQ(search(testing::question("c8", 4, "full", 0)).chosen().candidate.placement.stride, 1);
+}
+
+TEST(Space, NeighboursAreLegalAndDifferent) {
+  const Question question = testing::question("c4:nodes=2", 8, "causal", 4096);
+  for (const Candidate& first : first_candidates(question)) {
+    for (const Candidate& other : neighbours(question, first)) {
+      EXPECT_NO_THROW(check_legal(problem_of(question, other), other.strategy));
+      EXPECT_FALSE(other == first);
+    }
+  }
+  EXPECT_GT(whole_space(question).size(), first_candidates(question).size());
+}
+
+TEST(Space, LayoutsFollowTheMask) {
+  const auto names = [](const std::string& mask) {
+    std::vector<std::string> names;
+    for (const plan::Layout& layout : layouts(testing::question("c6", 8, mask, 8192))) {
+      names.push_back(to_string(layout));
+    }
+    return names;
+  };
+  using ::testing::ElementsAre;
+  EXPECT_THAT(names("full"), ElementsAre("contiguous"));
+  EXPECT_THAT(names("causal"), ElementsAre("contiguous", "zigzag"));
+  Question large = testing::question("c1:nodes=16", 128, "causal", 1 << 16);
+  EXPECT_EQ(layouts(large), (std::vector<plan::Layout>{plan::parse_layout("zigzag")}));
+  EXPECT_THAT(names("documents:6000,2192"), ::testing::Contains("balanced"));
+}
+
+TEST(Placement, PutsNeighboursAStrideApart) {
+  EXPECT_EQ(devices({1}, 4), (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(devices({2}, 4), (std::vector<int>{0, 2, 1, 3}));
+  EXPECT_EQ(to_string(Placement{1}), "by_node");
+  EXPECT_EQ(to_string(Placement{8}), "stride:8");
+}
+
+TEST(Answer, IsItsJson) {
+  const Answer answer = search(testing::question("c8", 4, "causal", 4096));
+  EXPECT_EQ(parse_answer(to_json(answer)), answer);
+  const std::string text = to_json(answer);
+  for (const std::string& broken :
+       {std::string("{}"), std::string("["), text.substr(0, text.size() / 2),
+        std::string(R"({"floor_s":1,"rivals":[]})"), std::string("null")}) {
+    EXPECT_THROW(parse_answer(broken), InvalidArgument) << broken;
+  }
+}
+
+}  // namespace
+}  // namespace armillary::tune

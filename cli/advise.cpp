@@ -1,0 +1,135 @@
+// The verb `advise`: a mesh of dp, cp, tp and pp for a training step on a described cluster. It
+// prints the best mesh with its terms and reasons, a table of others, and USP's Table 2.
+#include "armillary/tune/advise.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "armillary/core/spec.h"
+#include "cli/problem_flags.h"
+#include "cli/verbs.h"
+
+namespace armillary::cli {
+namespace {
+
+/// The flags of the verb, as they were written.
+struct AdviseFlags {
+  std::string model;
+  std::string cluster;
+  std::string seq;
+  std::string batch = "1";
+  std::string devices;
+  std::string mask = "causal";
+  std::string top = "10";
+  bool json = false;
+  bool methods = false;
+};
+
+double gib(double bytes) {
+  return bytes / (1 << 30);
+}
+
+tune::AdviceQuestion question(const AdviseFlags& flags) {
+  tune::AdviceQuestion question;
+  question.step = {.model = tune::parse_model(flags.model),
+                   .seq = parse_integer("--seq", flags.seq, {1}),
+                   .batch = parse_integer("--batch", flags.batch, {1})};
+  question.cluster = sim::load_cluster(flags.cluster);
+  if (!flags.devices.empty()) question.devices = parse_count("--devices", flags.devices);
+  question.mask = [mask = flags.mask](std::int64_t seq) {
+    return plan::parse_mask(mask, {seq, seq});
+  };
+  return question;
+}
+
+/// USP's Table 2 with the numbers of this model.
+void print_methods(const tune::AdviceQuestion& asked) {
+  const int devices = asked.devices == 0 ? asked.cluster.devices() : asked.devices;
+  fmt::print("\none layer on each of {} devices, forward and backward\n\n", devices);
+  fmt::print(
+      "| method | parameter elements sent | activation elements sent | parameters, gradients GiB "
+      "| optimizer GiB | activations GiB |\n|---|---|---|---|---|---|\n");
+  for (const tune::MethodCost& cost : tune::method_costs(asked.step, devices)) {
+    fmt::print("| {} | {:.4g} | {:.4g} | {:.3f} | {:.3f} | {:.3f} |\n", cost.method,
+               cost.parameter_elements, cost.activation_elements, gib(cost.parameter_bytes),
+               gib(cost.optimizer_bytes), gib(cost.activation_bytes));
+  }
+}
+
+void print_advice(const tune::AdviceQuestion& asked, const tune::Advice& advice, std::size_t top) {
+  const tune::Advised& best = advice.meshes.front();
+  const auto& [products, attention, passes, tensor, gradients, optimizer] = best.time.stage;
+  fmt::print("{} on {}: {} tokens, {} sequences in a step\n  {}\n  attention: {}\n",
+             asked.step.model.name, asked.cluster.name, asked.step.seq, asked.step.batch,
+             to_string(best), to_string(best.attention));
+  fmt::print(
+      "  {:.3f} s a step: products {:.3f}, attention {:.3f}, passes {:.3f}, tensor {:.3f}, "
+      "pipeline "
+      "{:.3f}, gradients {:.3f}, optimizer {:.3f}\n",
+      best.time.total(), products, attention, passes, tensor, best.time.pipeline, gradients,
+      optimizer);
+  fmt::print("  {:.2f} GiB of {:.2f}; longest sequence that fits: {}\n", gib(best.memory.total()),
+             gib(asked.cluster.device.memory_bytes), best.longest_seq);
+  for (const std::string& reason : advice.reasons) fmt::print("  {}\n", reason);
+  fmt::print("  longest of all: {} tokens with {}\n\n", advice.longest.longest_seq,
+             to_string(advice.longest));
+  fmt::print("| mesh | s | attention | GiB | longest sequence |\n|---|---|---|---|---|\n");
+  for (std::size_t m = 0; m < std::min(top, advice.meshes.size()); ++m) {
+    const tune::Advised& one = advice.meshes[m];
+    fmt::print("| {} | {:.3f} | {} | {:.2f} | {} |\n", to_string(one), one.time.total(),
+               to_string(one.attention), gib(one.memory.total()), one.longest_seq);
+  }
+}
+
+void run(const AdviseFlags& flags) {
+  const int top = parse_count("--top", flags.top);
+  const tune::AdviceQuestion asked = question(flags);
+  const tune::Advice advice = tune::advise(asked);
+  if (flags.json) {
+    fmt::print("{}\n", to_json(advice));
+    return;
+  }
+  print_advice(asked, advice, static_cast<std::size_t>(top));
+  if (flags.methods) print_methods(asked);
+}
+
+}  // namespace
+
+void add_advise(CLI::App& app, int& exit_code) {
+  CLI::App* verb =
+      app.add_subcommand("advise", "A mesh for training a model on a described cluster");
+  auto flags = std::make_shared<AdviseFlags>();
+  verb->add_option("MODEL", flags->model,
+                   "A known model such as llama3-8b, or layers=L,hidden=E,heads=H,ffn=F,vocab=V")
+      ->required()
+      ->check(not_empty());
+  verb->add_option("CLUSTER", flags->cluster, "PRESET, PRESET:nodes=N, or a .toml file")
+      ->required()
+      ->check(not_empty());
+  verb->add_option("--seq", flags->seq, "Tokens of a sequence")->required()->check(not_empty());
+  verb->add_option("--batch", flags->batch, "Sequences in a step [1]")->check(not_empty());
+  verb->add_option("--devices", flags->devices, "Devices to use [all of the cluster]")
+      ->check(not_empty());
+  verb->add_option("--mask", flags->mask, "As of `armillary plan` [causal]")->check(not_empty());
+  verb->add_option("--top", flags->top, "Rows of the table [10]")->check(not_empty());
+  CLI::Option* const json =
+      verb->add_flag("--json", flags->json, "All meshes that fit as one JSON object");
+  verb->add_flag("--methods", flags->methods,
+                 "Also USP's Table 2: what each way to divide a layer sends and holds")
+      ->excludes(json);
+  verb->footer(
+      "Examples:\n"
+      "  armillary advise llama3-8b c5 --seq 65536 --batch 2\n"
+      "  armillary advise llama2-7b c1 --seq 524288 --methods\n"
+      "  armillary advise layers=12,hidden=768,heads=12,ffn=3072,vocab=50257,gated=false c6 --seq "
+      "131072");
+  verb->callback([flags, &exit_code] {
+    run(*flags);
+    exit_code = kDone;
+  });
+}
+
+}  // namespace armillary::cli

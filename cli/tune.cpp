@@ -1,0 +1,175 @@
+// The verb `tune`: the fastest strategy, layout and placement for a problem on a described cluster.
+// It turns flags into a question, and an answer into a table, JSON and explanations.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/core/spec.h"
+#include "armillary/tune/cache.h"
+#include "armillary/tune/explain.h"
+#include "armillary/tune/search.h"
+#include "cli/problem_flags.h"
+#include "cli/verbs.h"
+
+namespace armillary::cli {
+namespace {
+
+double milliseconds(double seconds) {
+  return seconds * 1e3;
+}
+
+double mebibytes(std::int64_t bytes) {
+  return static_cast<double>(bytes) / (1 << 20);
+}
+
+/// The flags of the verb. `--layout`, `--wire` and `--placement` may be `any`.
+struct TuneFlags : ProblemFlags {
+  std::string cluster;
+  std::string placement = "any";
+  std::string top = "10";
+  std::vector<std::string> against;
+  bool json = false;
+  bool exhaustive = false;
+  bool explain = false;
+  bool no_cache = false;
+};
+
+/// The question of the flags. A part that is `any` is free.
+tune::Question question(TuneFlags flags) {
+  tune::Question question;
+  question.free = {.layout = flags.layout == "any",
+                   .wire = flags.wire == "any",
+                   .placement = flags.placement == "any"};
+  if (!question.free.placement) {
+    parse_choice("--placement", flags.placement, std::vector<std::string_view>{"any", "by_node"});
+  }
+  if (question.free.layout) flags.layout = "contiguous";
+  if (question.free.wire) flags.wire = "accumulator";
+  if (flags.cluster.empty()) {
+    fail<InvalidArgument>(
+        "--cluster: none given; a preset (`armillary simulate --clusters`) or a .toml file is "
+        "required");
+  }
+  question.cluster = sim::load_cluster(flags.cluster);
+  question.problem = problem(flags);
+  question.passes = passes(flags);
+  for (const std::string& text : flags.against) {
+    question.against.push_back(plan::parse_strategy(text));
+    check_legal(question.problem, question.against.back());
+  }
+  question.with_length = [flags](std::int64_t seq) { return with_length(flags, seq); };
+  return question;
+}
+
+/// A row of the table of rivals.
+void print_row(const tune::Rival& rival) {
+  const std::string simulated =
+      rival.simulated()
+          ? fmt::format("{:.3f} | {:.3f} | {:.3f}", milliseconds(rival.times.total_s),
+                        milliseconds(rival.times.compute_s), milliseconds(rival.times.exposed_s))
+          : "- | - | -";
+  fmt::print("| {} | {} | {:.3f} | {:.2f} | {:.2f} | {} |\n", to_string(rival.candidate), simulated,
+             milliseconds(rival.estimate_s), mebibytes(rival.sent_bytes),
+             mebibytes(rival.memory_bytes), to_string(rival.fate));
+}
+
+void print_answer(const tune::Question& question, const tune::Answer& answer, std::size_t top) {
+  const tune::Rival& chosen = answer.chosen();
+  const auto simulated = std::count_if(answer.rivals.begin(), answer.rivals.end(),
+                                       [](const tune::Rival& rival) { return rival.simulated(); });
+  fmt::print("{} on {}: {} ranks, {} candidates, {} simulated\n", to_string(chosen.candidate),
+             question.cluster.name, question.problem.world, answer.rivals.size(), simulated);
+  fmt::print(
+      "  {:.3f} ms, {:.3f} of it compute, {:.3f} exposed messages; nothing takes less than "
+      "{:.3f} ms here\n\n",
+      milliseconds(chosen.times.total_s), milliseconds(chosen.times.compute_s),
+      milliseconds(chosen.times.exposed_s), milliseconds(answer.floor_s));
+  fmt::print(
+      "| candidate | ms | compute ms | exposed ms | estimated ms | sent MiB | memory MiB | |\n"
+      "|---|---|---|---|---|---|---|---|\n");
+  for (std::size_t r = 0; r < std::min(top, answer.rivals.size()); ++r) {
+    print_row(answer.rivals[r]);
+  }
+}
+
+/// A paragraph for each rival.
+void print_explanations(const std::vector<tune::Explanation>& all) {
+  fmt::print("\n");
+  for (const tune::Explanation& one : all) {
+    fmt::print("{}\n  {}\n  {}\n", one.candidate, one.lost, one.change);
+  }
+}
+
+/// The answer of the cache, or of a search.
+tune::Answer answer_of(const TuneFlags& flags, const tune::Question& asked) {
+  if (flags.exhaustive) return tune::search_exhaustively(asked);
+  return flags.no_cache ? tune::search(asked) : tune::tune(asked).answer;
+}
+
+void run(const TuneFlags& flags) {
+  const int top = parse_count("--top", flags.top);
+  const tune::Question asked = question(flags);
+  const tune::Answer answer = answer_of(flags, asked);
+  std::vector<tune::Explanation> explanations;
+  if (flags.explain) explanations = tune::explain(asked, answer);
+  if (flags.json) {
+    fmt::print("{}\n", to_json(answer));
+    if (flags.explain) fmt::print("{}\n", to_json(explanations));
+  } else {
+    print_answer(asked, answer, static_cast<std::size_t>(top));
+    if (flags.explain) print_explanations(explanations);
+  }
+}
+
+}  // namespace
+
+void add_tune(CLI::App& app, int& exit_code) {
+  CLI::App* verb = app.add_subcommand("tune", "The fastest strategy for a problem on a cluster");
+  auto flags = std::make_shared<TuneFlags>();
+  flags->pass = "both";
+  flags->layout = "any";
+  add_problem_flags(*verb, *flags);
+  verb->remove_option(verb->get_option("--strategy"));
+  verb->remove_option(verb->get_option("--lower"));
+  verb->get_option("--layout")
+      ->description("any, contiguous, zigzag, striped[:W] or balanced [any]");
+  verb->get_option("--wire")->description(
+      "any, accumulator or input: dtype in which partial outputs and gradients travel\n"
+      "[accumulator]");
+  verb->get_option("--pass")->description("forward, backward, replay or both [both]");
+  verb->add_option("--cluster", flags->cluster, "PRESET, PRESET:nodes=N, or a .toml file")
+      ->check(not_empty());
+  verb->add_option("--placement", flags->placement,
+                   "any, or by_node: neighbouring ranks on neighbouring devices [any]")
+      ->check(not_empty());
+  verb->add_option("--top", flags->top, "Rows of the table [10]")->check(not_empty());
+  verb->add_flag("--json", flags->json, "The answer with all rivals as one JSON object");
+  verb->add_flag("--explain", flags->explain,
+                 "Why the best candidate of each strategy lost, and what would have to change\n"
+                 "for it to win; with --json as a second line, an array");
+  verb->add_option("--against", flags->against,
+                   "STRATEGY[:key=value,..] that is simulated in any case; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(not_empty());
+  verb->add_flag("--exhaustive", flags->exhaustive,
+                 "Simulate every combination of choices; for a few ranks");
+  verb->add_flag("--no-cache", flags->no_cache,
+                 "Search also if the answer is known, and do not keep it");
+  verb->footer(
+      "Examples:\n"
+      "  armillary tune --cluster c6 --world 8 --seq 65536 --heads 32 --head-dim 128 --explain\n"
+      "  armillary tune --cluster c1:nodes=64 --world 512 --seq 1048576 --heads 32 --kv-heads 8 "
+      "--head-dim 128\n"
+      "  armillary tune --cluster c3 --world 32 --seq 131072 --mask full --wire any --top 30\n"
+      "  armillary tune --cluster my.toml --world 4 --layout zigzag --json");
+  verb->callback([flags, &exit_code] {
+    run(*flags);
+    exit_code = kDone;
+  });
+}
+
+}  // namespace armillary::cli

@@ -1,0 +1,71 @@
+// tune_test.cpp: the verb `tune`: its output, its cache, and questions that cannot be answered.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tests/error/program.h"
+
+namespace armillary::error {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+/// A small question; flags are added to it.
+std::vector<std::string> asking(std::vector<std::string> flags) {
+  std::vector<std::string> all{"tune", "--cluster", "c8", "--seq", "4096", "--head-dim", "128"};
+  all.insert(all.end(), flags.begin(), flags.end());
+  return all;
+}
+
+TEST(Tune, PrintsATableExplanationsAndJson) {
+  const Folder folder;
+  setenv("ARMILLARY_CACHE", folder.path("cache").c_str(), 1);
+  const ProgramRun table = run(asking({"--explain"}));
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.out, AllOf(HasSubstr(" on c8: 4 ranks, "), HasSubstr(" simulated\n"),
+                               HasSubstr("| candidate | ms |"), HasSubstr("| chosen |"),
+                               HasSubstr(" times as long: ")));
+  const ProgramRun again = run(asking({"--explain"}));
+  EXPECT_EQ(again.out, table.out);
+  EXPECT_EQ(run(asking({"--explain", "--no-cache"})).out, table.out);
+  EXPECT_THAT(run(asking({"--json"})).out, StartsWith("{\"floor_s\":"));
+  unsetenv("ARMILLARY_CACHE");
+}
+
+TEST(TuneError, QuestionsThatCannotBeAnswered) {
+  expect_error({"tune"}, StartsWith("--cluster: none given; a preset"));
+  expect_error({"tune", "--cluster", "c88"}, HasSubstr("nearest: c8"));
+  expect_error(asking({"--world", "5", "--no-cache"}), HasSubstr("5"));
+  expect_error(asking({"--placement", "here"}), HasSubstr("by_node"));
+  expect_error(asking({"--layout", "zigzg"}), HasSubstr("nearest is 'zigzag'"));
+  expect_error(asking({"--top", "0"}), HasSubstr("--top"));
+  expect_error(asking({"--dtype", "fp64", "--no-cache"}), HasSubstr("no kernel curve for fp64"));
+  expect_error({"tune", "--cluster", "c8", "--seq", "40000000", "--no-cache"},
+               AllOf(HasSubstr(": does not fit: needs "), HasSubstr(" GiB, has "),
+                     HasSubstr(", the longest sequence that fits is ")));
+}
+
+TEST(Advise, PrintsAMeshItsReasonsAndMethods) {
+  const ProgramRun text = run({"advise", "llama2-7b", "c5a", "--seq", "32768", "--methods"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, AllOf(StartsWith("llama2-7b on c5a: 32768 tokens"),
+                              HasSubstr("longest sequence that fits: "),
+                              HasSubstr(" times as long\n"), HasSubstr("| SP-Ulysses + ZeRO-3 |")));
+  EXPECT_THAT(run({"advise", "llama2-7b", "c5a", "--seq", "32768", "--json"}).out,
+              StartsWith("{\"meshes\":[{\"dp\":1,"));
+}
+
+TEST(AdviseError, QuestionsThatCannotBeAnswered) {
+  expect_error({"advise", "llama9", "c5a", "--seq", "1024"}, HasSubstr("nearest: llama"));
+  expect_error({"advise", "llama2-7b", "c99", "--seq", "1024"}, HasSubstr("c99"));
+  expect_error({"advise", "llama2-7b", "c5a", "--seq", "0"}, HasSubstr("--seq"));
+  expect_error({"advise", "llama2-7b", "c5a", "--seq", "9", "--devices", "9"}, HasSubstr("has 8"));
+  expect_error(
+      {"advise", "gpt3-175b", "c8", "--seq", "1024"},
+      AllOf(HasSubstr("does not fit: needs "), HasSubstr(", the longest sequence that fits is 0")));
+}
+
+}  // namespace
+}  // namespace armillary::error
