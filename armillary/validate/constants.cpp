@@ -38,6 +38,10 @@ const std::vector<Constants>& all_constants() {
        .backward = {.full = 0.96, .causal = 0.82},
        .sum_bytes = 25,
        .fitted = {"table3_*"}},
+      {.id = "C7",
+       .preset = "c7",
+       .fitted = {"table4_128k_u1_r8_lb-ring", "table4_128k_u8_r1_lb-ring",
+                  "table4_128k_u4_r2_lb-ring"}},
       // Sums of the merges in the published timeline: 0.5 ms for 24.6 M elements of fp32.
       {.id = "C8", .preset = "c8", .sum_bytes = 10},
       // FlashAttention 2: both rates forward and backward, and the unfused sum.

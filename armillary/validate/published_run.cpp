@@ -1,3 +1,5 @@
+// Plans are made for one mask and costed under another, which the engine permits: it counts pairs
+// and bytes, and asks for no proof.
 #include "armillary/validate/published_run.h"
 
 #include <utility>
@@ -7,6 +9,22 @@
 
 namespace armillary::validate {
 
+namespace {
+
+/// Marks the messages of forward rings so that lowering joins K and V to one peer: NCCL moves what
+/// a group sends to one peer over one connection. Both ends of these rings join the same messages.
+void join_kv(const plan::Strategy& strategy, plan::Plan& plan) {
+  if (plan.pass != plan::Pass::Forward) return;
+  if (strategy.name != "ring" && strategy.name != "usp") return;
+  for (plan::RankProgram& program : plan.ranks) {
+    for (plan::Op& op : program.ops) {
+      if (op.is_comm()) op.collective = plan::Collective::AllToAll;
+    }
+  }
+}
+
+}  // namespace
+
 PublishedCosts::PublishedCosts(const Constants& constants, const sim::Device& device,
                                const plan::Problem& problem)
     : kernels_(device, problem), sum_s_(constants.sum_bytes / device.memory_bytes_per_s) {}
@@ -15,6 +33,7 @@ double PublishedCosts::seconds(const sim::Work& work) const {
   // Kernels return partial results in the dtype in which they travel.
   if (work.kind == plan::OpKind::Copy) return 0;
   sim::Work call = work;
+  // One kernel call has one mask: blocks that are seen wholly run at its causal rate too.
   if (call.cut_pairs > 0) call.cut_pairs += std::exchange(call.full_pairs, 0);
   return kernels_.seconds(call) + (work.q_sums + work.kv_sums) * sum_s_;
 }
@@ -26,6 +45,7 @@ std::vector<sim::Timeline> simulate(const PublishedRun& run, const Constants& co
   const PublishedCosts costs(constants, machine.device, run.problem);
   std::vector<sim::Timeline> timelines;
   for (plan::Plan& plan : make_plans(planned, run.strategy, run.passes)) {
+    join_kv(run.strategy, plan);
     plan::Plan lowered = lower(std::move(plan));
     lowered.problem.mask = run.problem.mask;
     timelines.push_back(

@@ -24,6 +24,7 @@ class Reader {
                               where_, column);
       }
     }
+    // Later messages name the row by its id as well.
     const std::string id = text("id");
     if (!id.empty()) where_ += " (" + id + ")";
   }
@@ -84,6 +85,7 @@ bool causal(const Reader& reader) {
 }
 
 Row read_row(const Reader& in) {
+  // Names, then the shape of the model, then the run, then what was measured.
   Row row;
   row.id = in.text("id");
   if (row.id.empty()) in.refuse("id", "a name");
@@ -123,6 +125,7 @@ Row read_row(const Reader& in) {
 
 }  // namespace
 
+// Iterations per second have more digits in most tables than the times derived from them.
 std::optional<double> Row::seconds() const {
   if (iters_per_s) return 1 / *iters_per_s;
   return time_s ? time_s : derived_time_s;
@@ -175,6 +178,7 @@ const std::vector<std::string>& columns() {
 }
 
 RowFile parse_rows(std::string_view text, const std::string& origin) {
+  // The parser must not throw: its messages have no file name.
   const Json file = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (file.is_discarded() || !file.is_object()) {
     fail<InvalidArgument>("{}: no JSON object; an object with a list `rows` is required", origin);
