@@ -1,3 +1,5 @@
+// Each set says what ran on its cluster. Numbers without a source beside them are fitted for the
+// least largest error of the rows that the set names.
 #include "armillary/validate/constants.h"
 
 #include <algorithm>
