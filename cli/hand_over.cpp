@@ -4,6 +4,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -29,6 +31,10 @@ void name_bench(CLI::App& app, int& /*exit_code*/) {
   app.add_subcommand("bench", kBenchDescription);
 }
 
+void name_calibrate(CLI::App& app, int& /*exit_code*/) {
+  app.add_subcommand("calibrate", kCalibrateDescription);
+}
+
 void name_doctor(CLI::App& app, int& /*exit_code*/) {
   app.add_subcommand("doctor", kDoctorDescription);
 }
@@ -36,7 +42,9 @@ void name_doctor(CLI::App& app, int& /*exit_code*/) {
 void hand_over(int argc, const char* const* argv) {
   // The verb is the first argument, as check_verb requires.
   const std::string_view verb = argc >= 2 ? argv[1] : "";
-  if (verb != "train" && verb != "export" && verb != "bench" && verb != "doctor") return;
+  constexpr std::array<std::string_view, 5> kVerbs{"train", "export", "bench", "calibrate",
+                                                   "doctor"};
+  if (std::find(kVerbs.begin(), kVerbs.end(), verb) == kVerbs.end()) return;
   std::error_code error;  // Ignored: without a path the program is not there either.
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::string program = (self.parent_path() / "armillary-torch").string();

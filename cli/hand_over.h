@@ -11,6 +11,7 @@ namespace armillary::cli {
 void name_train(CLI::App& app, int& exit_code);
 void name_export(CLI::App& app, int& exit_code);
 void name_bench(CLI::App& app, int& exit_code);
+void name_calibrate(CLI::App& app, int& exit_code);
 void name_doctor(CLI::App& app, int& exit_code);
 
 /// If the first argument is one of those verbs, replaces this process by `armillary-torch` with the

@@ -29,11 +29,14 @@ void add_launch(CLI::App& app, int& exit_code);
 void add_train(CLI::App& app, int& exit_code);
 void add_export(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
+void add_calibrate(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 inline constexpr const char* kTrainDescription = "Train a model, every sequence spread over ranks";
 inline constexpr const char* kExportDescription =
     "Write the parameters of a run as a folder for other programs";
 inline constexpr const char* kBenchDescription = "Measure parts of the program on this machine";
+inline constexpr const char* kCalibrateDescription =
+    "Measure this machine and describe it as a cluster for simulate";
 inline constexpr const char* kDoctorDescription =
     "Say what this machine has for a run: kernels, engines, networks";
 

@@ -66,6 +66,18 @@ MAY_USE = {
         "armillary/proof",
         "armillary/recorder",
     ],
+    "armillary/calibrate": [
+        "armillary/core",
+        "armillary/plan",
+        "armillary/comm",
+        "armillary/kernel",
+        "armillary/runtime",
+        "armillary/attention",
+        "armillary/proof",
+        "armillary/recorder",
+        "armillary/sim",
+        "armillary/bench",
+    ],
 }
 # These stand on top of the house and may use every folder of it, but nobody may use them, save tests that run
 # command lines.

@@ -1,5 +1,5 @@
 // attention_case.h: one whole attention by a kernel, random inputs for it, and the error of its
-// results against fp64. For the sources of this folder.
+// results against fp64. For the sources of this folder and of calibrate/.
 //
 // Letters of shapes: B batch entries (always 1 here), L tokens of a rank, H query heads, G KV
 // heads, D head dim, E value dim (equal to D here), X either of them.

@@ -23,14 +23,21 @@ inline constexpr double kNoCap = std::numeric_limits<double>::infinity();
 struct Device {
   std::string name;
   double memory_bytes = 0;
-  double peak_flops_per_s = 0;    ///< The vendor's figure; for utilisation only.
-  double matmul_flops_per_s = 0;  ///< Reached by large matrix products; 0: not known.
-  double memory_bytes_per_s = 0;  ///< Reached by copies, merges and sums, reads plus writes.
-  double launch_s = 0;            ///< Added to every op of the compute lane.
+  double peak_flops_per_s = 0;      ///< The vendor's figure; for utilisation only.
+  double matmul_flops_per_s = 0;    ///< Reached by large matrix products; 0: not known.
+  double memory_bytes_per_s = 0;    ///< Reached by copies, merges and sums, reads plus writes.
+  std::vector<MemoryCurve> memory;  ///< The same of some kinds of ops, by bytes.
+  double launch_s = 0;              ///< Added to every op of the compute lane.
   /// Factor on the time of compute while messages are in flight: entry n for n messages in the
   /// direction that has more of them, the last entry for more. Entry 0 is 1.
   std::vector<double> slowdown{1};
   std::vector<KernelCurve> kernels;
+  /// Pairs of blocks that an edge of the mask cuts take the causal curve at the size of these
+  /// blocks; false: at that of the op.
+  bool cut_by_block = false;
+  /// Bytes/s at which an op that attends reads the accumulators that it adds to; a curve is that of
+  /// an op that only writes them. kNoCap: no time.
+  double carry_bytes_per_s = kNoCap;
   bool operator==(const Device&) const = default;
 };
 
@@ -66,6 +73,27 @@ struct Messages {
   bool operator==(const Messages&) const = default;
 };
 
+/// The threads that drive the devices. The defaults are those of a GPU: a thread of its own queues
+/// ops, which costs nothing here.
+struct Host {
+  double forward_s = 0;   ///< Work of a call of attention before its first op.
+  double backward_s = 0;  ///< The same of its backward pass.
+  /// Bytes that ranks exchange in each of ceil(log2 world) rounds before the first message of
+  /// forward, to agree on the call. A rank computes meanwhile, after kPatience_s. 0: they do not.
+  double agreement_bytes = 0;
+  /// The thread that starts messages is the one that computes: they start between two ops.
+  bool computes = false;
+  /// A message within a node that is not zero copy is copied by a rank, which does nothing else
+  /// meanwhile: by the receiver if it is idle, else by the rank that came second.
+  bool copies = false;
+  /// Cores that all devices share: if more ranks compute, each is slower. 0: each has its own.
+  int cores = 0;
+  bool operator==(const Host&) const = default;
+
+  /// Time for which a rank waits for the others to agree before it computes.
+  static constexpr double kPatience_s = 50e-6;
+};
+
 /// The whole. Device d is device d % devices_per_node of node d / devices_per_node.
 struct Cluster {
   std::string name;
@@ -74,6 +102,7 @@ struct Cluster {
   int devices_per_node = 1;
   Device device;
   Messages messages;
+  Host host;
   std::vector<LinkRule> links;
   bool operator==(const Cluster&) const = default;
 

@@ -5,6 +5,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -240,6 +241,23 @@ void add_kernel(Table table, std::vector<KernelCurve>& kernels) {
   }
 }
 
+/// One [[memory]].
+MemoryCurve read_memory(Table table) {
+  constexpr std::array kOps{plan::OpKind::Merge, plan::OpKind::Add,    plan::OpKind::Copy,
+                            plan::OpKind::Clear, plan::OpKind::Finish, plan::OpKind::Delta};
+  std::array<std::string_view, kOps.size()> names;
+  std::ranges::transform(kOps, names.begin(), [](plan::OpKind op) { return to_string(op); });
+  MemoryCurve curve{.op = kOps[table.choice("op", names)], .points = {}};
+  table.get("points");
+  curve.points = table.points("points", kGiga);
+  if (curve.points.empty()) {
+    fail<InvalidArgument>("{}{} is empty; at least one [bytes, GBps] is required", table.where(),
+                          table.path("points"));
+  }
+  table.refuse_others();
+  return curve;
+}
+
 Device read_device(Table table);
 
 /// A device of presets/devices.
@@ -277,12 +295,17 @@ Device read_device(Table table) {
   if (const auto given = table.number("launch_us", Sign::NotNegative)) {
     device.launch_s = *given * kMicro;
   }
+  if (const auto given = table.number("carry_GBps", Sign::Positive)) {
+    device.carry_bytes_per_s = *given * kGiga;
+  }
   const std::vector<double> slowdown = table.numbers("slowdown");
   if (!slowdown.empty()) device.slowdown = slowdown;
   if (device.slowdown[0] != 1) {
     fail<InvalidArgument>("{}{} begins with {}; 1, for no messages, is required", table.where(),
                           table.path("slowdown"), device.slowdown[0]);
   }
+  device.cut_by_block = table.flag("cut_by_block", device.cut_by_block);
+  for (const Table& memory : table.tables("memory")) device.memory.push_back(read_memory(memory));
   const std::vector<Table> kernels = table.tables("kernel");
   if (!kernels.empty()) device.kernels.clear();
   for (const Table& kernel : kernels) add_kernel(kernel, device.kernels);
@@ -302,6 +325,21 @@ Messages read_messages(Table table) {
   messages.zero_copy = table.flag("zero_copy", false);
   table.refuse_others();
   return messages;
+}
+
+Host read_host(Table table) {
+  Host host;
+  const auto read = [&](const char* key, double unit, double& value) {
+    value = table.number(key, Sign::NotNegative).value_or(0) * unit;
+  };
+  read("forward_us", kMicro, host.forward_s);
+  read("backward_us", kMicro, host.backward_s);
+  read("agreement_bytes", 1, host.agreement_bytes);
+  host.computes = table.flag("computes", false);
+  host.copies = table.flag("copies", false);
+  if (table.find("cores") != nullptr) host.cores = table.count("cores");
+  table.refuse_others();
+  return host;
 }
 
 LinkRule read_link(Table table) {
@@ -348,6 +386,7 @@ Cluster parse_cluster(std::string_view text, const std::string& origin) {
   cluster.device = device.is_string() ? known_device(table.where(&device), table.string("device"))
                                       : read_device(table.table("device"));
   if (table.find("messages") != nullptr) cluster.messages = read_messages(table.table("messages"));
+  if (table.find("host") != nullptr) cluster.host = read_host(table.table("host"));
   for (const Table& link : table.tables("link")) cluster.links.push_back(read_link(link));
   table.refuse_others();
   return cluster;
@@ -404,6 +443,16 @@ void write_kernel(const KernelCurve& curve, std::string& text) {
   }
 }
 
+void write_host(const Host& host, std::string& text) {
+  if (host == Host{}) return;
+  text += fmt::format(
+      "\n[host]\nforward_us = {}\nbackward_us = {}\nagreement_bytes = {}\ncomputes = {}\n"
+      "copies = {}\n",
+      host.forward_s / kMicro, host.backward_s / kMicro, host.agreement_bytes, host.computes,
+      host.copies);
+  if (host.cores > 0) text += fmt::format("cores = {}\n", host.cores);
+}
+
 void write_link(const LinkRule& link, std::string& text) {
   text += fmt::format("\n[[link]]\nfrom = \"{}\"\nto = \"{}\"\nGBps = {}\nlatency_us = {}\n",
                       link.from, link.to, link.bytes_per_s / kGiga, link.latency_s / kMicro);
@@ -434,7 +483,16 @@ std::string to_toml(const Cluster& cluster) {
   }
   text += fmt::format("launch_us = {}\nslowdown = [{}]\n", device.launch_s / kMicro,
                       fmt::join(device.slowdown, ", "));
+  if (device.carry_bytes_per_s != kNoCap) {
+    text += fmt::format("carry_GBps = {}\n", device.carry_bytes_per_s / kGiga);
+  }
+  if (device.cut_by_block) text += "cut_by_block = true\n";
+  for (const MemoryCurve& curve : device.memory) {
+    text += fmt::format("\n[[device.memory]]\nop = \"{}\"\npoints = {}\n", to_string(curve.op),
+                        points_text(curve.points, kGiga));
+  }
   for (const KernelCurve& curve : device.kernels) write_kernel(curve, text);
+  write_host(cluster.host, text);
   for (const LinkRule& link : cluster.links) write_link(link, text);
   return text;
 }

@@ -39,6 +39,7 @@ void WorkCounter::add_pairs(const plan::View& q, const plan::View& kv, Work& wor
   Seen seen;
   const auto batch = static_cast<double>(problem_.batch);
   std::set<int> keys;
+  double cut_over_size = 0;
   for (const int a : q.blocks) {
     const double before = seen.full + seen.cut;
     for (const int b : kv.blocks) {
@@ -46,6 +47,10 @@ void WorkCounter::add_pairs(const plan::View& q, const plan::View& kv, Work& wor
       seen.full += pair.full;
       seen.cut += pair.cut;
       if (pair.full + pair.cut > 0) keys.insert(b);
+      if (pair.cut == 0) continue;
+      const double size = std::sqrt(static_cast<double>(blocks_.q[a].tokens()) *
+                                    static_cast<double>(blocks_.kv[b].tokens()));
+      cut_over_size += pair.cut / size;
     }
     if (seen.full + seen.cut > before) {
       work.q_sums += batch * q.heads.count() * static_cast<double>(blocks_.q[a].tokens());
@@ -57,6 +62,7 @@ void WorkCounter::add_pairs(const plan::View& q, const plan::View& kv, Work& wor
   const double times = batch * q.heads.count();
   work.full_pairs = seen.full * times;
   work.cut_pairs = seen.cut * times;
+  if (seen.cut > 0) work.cut_tokens = seen.cut / cut_over_size;
   work.q_tokens = static_cast<double>(counts_.of(plan::Tensor::Q, q.blocks));
   work.kv_tokens = static_cast<double>(counts_.of(plan::Tensor::K, kv.blocks));
 }
@@ -69,14 +75,18 @@ double WorkCounter::memory_bytes(const plan::RankProgram& program, const plan::O
   if (op.kind == plan::OpKind::Copy && tile(0).slot == tile(1).slot) return 0;
   double bytes = 0;
   for (std::size_t v = 0; v < op.views.size(); ++v) {
-    const plan::View& view = op.views[v];
-    const double elements = static_cast<double>(problem_.batch) * view.heads.count() *
-                            static_cast<double>(counts_.of(tile(v).tensor, view.blocks)) *
-                            static_cast<double>(dim_of(problem_, tile(v).tensor));
     const double passes = access(op, v) == plan::Access::Update ? 2 : 1;
-    bytes += passes * elements * static_cast<double>(bytes_of(dtype_of(problem_, tile(v))));
+    bytes += passes * view_bytes(program, op.views[v]);
   }
   return bytes;
+}
+
+double WorkCounter::view_bytes(const plan::RankProgram& program, const plan::View& view) const {
+  const plan::Tile& tile = program.tiles[view.tile];
+  return static_cast<double>(problem_.batch) * view.heads.count() *
+         static_cast<double>(counts_.of(tile.tensor, view.blocks)) *
+         static_cast<double>(dim_of(problem_, tile.tensor)) *
+         static_cast<double>(bytes_of(dtype_of(problem_, tile)));
 }
 
 Work WorkCounter::of(const plan::RankProgram& program, const plan::Op& op) const {
@@ -100,7 +110,8 @@ Work WorkCounter::of(const plan::RankProgram& program, const plan::Op& op) const
   return work;
 }
 
-DeviceCosts::DeviceCosts(const Device& device, const plan::Problem& problem) : device_(device) {
+DeviceCosts::DeviceCosts(const Device& device, const plan::Problem& problem)
+    : device_(device), sum_bytes_(static_cast<double>(bytes_of(accumulator(problem.dtype)))) {
   forward_ = curves(plan::Pass::Forward, problem);
   backward_ = curves(plan::Pass::Backward, problem);
   // A device whose source has one pass or one mask only uses it for both.
@@ -137,18 +148,27 @@ DeviceCosts::Curves DeviceCosts::curves(plan::Pass pass, const plan::Problem& pr
   return found;
 }
 
+double DeviceCosts::memory_rate(const Work& work) const {
+  for (const MemoryCurve& curve : device_.memory) {
+    if (curve.op == work.kind) return interpolate(curve.points, work.bytes);
+  }
+  return device_.memory_bytes_per_s;
+}
+
 double DeviceCosts::seconds(const Work& work) const {
   const double pairs = work.full_pairs + work.cut_pairs;
-  if (pairs == 0) return device_.launch_s + work.bytes / device_.memory_bytes_per_s;
+  if (pairs == 0 && work.bytes == 0) return device_.launch_s;
+  if (pairs == 0) return device_.launch_s + work.bytes / memory_rate(work);
   const bool backward =
       work.kind == plan::OpKind::AttendGrad || work.kind == plan::OpKind::AttendGradAll;
   const Curves& curves = backward ? backward_ : forward_;
   const double tokens = std::sqrt(work.q_tokens * work.kv_tokens);
+  const double cut_tokens = device_.cut_by_block ? work.cut_tokens : tokens;
   const double per_pair = work.flops / pairs;
   double seconds = device_.launch_s;
   if (work.full_pairs > 0) seconds += per_pair * work.full_pairs / curves.full->rate(tokens);
-  if (work.cut_pairs > 0) seconds += per_pair * work.cut_pairs / curves.causal->rate(tokens);
-  return seconds;
+  if (work.cut_pairs > 0) seconds += per_pair * work.cut_pairs / curves.causal->rate(cut_tokens);
+  return seconds + sum_bytes_ * (work.q_sums + work.kv_sums) / device_.carry_bytes_per_s;
 }
 
 }  // namespace armillary::sim

@@ -17,6 +17,9 @@ struct Work {
   /// shows wholly, and in pairs that an edge of the mask cuts.
   double full_pairs = 0;
   double cut_pairs = 0;
+  /// Size of the pairs of blocks that are cut: the geometric mean of their queries and keys; of
+  /// several, the size at which curves F(n) = f_inf n / (n + n_half) take the time of all.
+  double cut_tokens = 0;
   double q_tokens = 0;  ///< Queries and keys of ops that attend.
   double kv_tokens = 0;
   double flops = 0;  ///< 2 (d + e) for each visible pair, backward 6 d + 4 e.
@@ -38,6 +41,7 @@ class WorkCounter {
  private:
   void add_pairs(const plan::View& q, const plan::View& kv, Work& work) const;
   double memory_bytes(const plan::RankProgram& program, const plan::Op& op) const;
+  double view_bytes(const plan::RankProgram& program, const plan::View& view) const;
 
   const plan::Problem& problem_;
   const plan::Blocks& blocks_;
@@ -54,8 +58,9 @@ class CostModel {
 
 /// Costs by the numbers of a device: the kernel curves for ops that attend, memory for the rest.
 ///
-///   attend   full_flops / F_full(n) + cut_flops / F_causal(n),  n = sqrt(q_tokens * kv_tokens)
-///   others   bytes / memory_bytes_per_s
+///   attend   full_flops / F_full(n) + cut_flops / F_causal(n) + sums read / carry_bytes_per_s,
+///            n = sqrt(q_tokens * kv_tokens); Device::cut_by_block: cut_tokens for F_causal
+///   others   bytes / memory_bytes_per_s, or by the curve of the kind of op
 ///
 /// and launch_s for each op. The curve has the pass and dtype of the problem and the nearest head
 /// dim; bf16 and fp16 take each other's place.
@@ -74,8 +79,10 @@ class DeviceCosts final : public CostModel {
     const KernelCurve* causal = nullptr;
   };
   Curves curves(plan::Pass pass, const plan::Problem& problem) const;
+  double memory_rate(const Work& work) const;
 
   Device device_;
+  double sum_bytes_;  ///< Bytes of an element of an accumulator.
   Curves forward_;
   Curves backward_;
 };

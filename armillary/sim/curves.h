@@ -37,4 +37,11 @@ struct KernelCurve {
   double rate(double tokens) const;
 };
 
+/// Rate of an op that does not attend, as a function of the bytes that it reads and writes.
+struct MemoryCurve {
+  plan::OpKind op = plan::OpKind::Merge;
+  std::vector<RatePoint> points;  ///< At least one.
+  bool operator==(const MemoryCurve&) const = default;
+};
+
 }  // namespace armillary::sim

@@ -79,7 +79,8 @@ Timeline simulate(const Source& source, const Cluster& cluster, const SimulateOp
                    .fold = fold,
                    .record = options.record,
                    .placement = devices,
-                   .name = fmt::format("{} {}", source.strategy, to_string(source.pass))},
+                   .name = fmt::format("{} {}", source.strategy, to_string(source.pass)),
+                   .pass = source.pass},
                   lanes);
   Timeline timeline = machine.run();
   timeline.strategy = source.strategy;

@@ -113,12 +113,49 @@ void Machine::fill_hops(Meeting& meeting) const {
   }
 }
 
+/// Seconds of the rounds in which ranks agree on a call (attention/agreement.h).
+double Machine::agreement_s() const {
+  const Cluster& cluster = input_.topology.cluster();
+  const double bytes = cluster.host.agreement_bytes;
+  double seconds = 0;
+  if (bytes == 0) return seconds;
+  for (int distance = 1; distance < input_.fold.world; distance *= 2) {
+    const int from = input_.placement[0];
+    const int to = input_.placement[distance];
+    const Route& route = input_.topology.route(from, to);
+    double rate = input_.topology.flow_limit(route, bytes);
+    for (const int channel : route.channels) {
+      rate = std::min(rate, input_.topology.channels()[channel].bytes_per_s);
+    }
+    seconds += cluster.messages.latency_s + route.latency_s + bytes / rate;
+  }
+  return seconds;
+}
+
+/// Ranks begin after the host's part of a call; their messages wait until all agree.
+void Machine::begin() {
+  const Host& host = input_.topology.cluster().host;
+  const bool forward = input_.pass != plan::Pass::Backward;
+  const double called = forward ? host.forward_s : host.backward_s;
+  const double agree = forward ? agreement_s() : 0;
+  for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
+    ranks_[r].gated = agree > 0;
+    if (agree > Host::kPatience_s) push(EventKind::Begin, called + Host::kPatience_s, r);
+    push(EventKind::Begin, called + agree, r, /*version=*/1);
+  }
+}
+
 // 2. Starting batches.
+
+bool Machine::is_busy(const RankState& state) const {
+  return state.computing >= 0 || !state.copies.empty();
+}
 
 bool Machine::can_start(const RankState& state, int lane) const {
   const int batch = state.next[lane];
   if (batch == state.lanes->lanes[lane].end_batch || state.waits[batch] > 0) return false;
-  if (lane == plan::kCompute) return state.computing < 0;
+  if (lane == plan::kCompute) return !is_busy(state);
+  if (state.gated || (input_.topology.cluster().host.computes && is_busy(state))) return false;
   return state.open[lane] == 0 || !input_.topology.cluster().messages.serial;
 }
 
@@ -130,6 +167,10 @@ void Machine::start_ready() {
 
 void Machine::start_batches(int rank, int lane) {
   RankState& state = ranks_[rank];
+  // A thread that computes looks at messages first (runtime/executor.h).
+  if (lane == plan::kCompute && input_.topology.cluster().host.computes) {
+    for (auto l = static_cast<int>(state.next.size()); --l > 0;) start_batches(rank, l);
+  }
   while (can_start(state, lane)) {
     const LaneBatch& batch = state.lanes->batches[state.next[lane]++];
     for (int op = batch.first_op; op < batch.end_op; ++op) {
@@ -147,6 +188,7 @@ void Machine::compute(int rank, int op) {
   state.left = state.lanes->ops[op].work;
   state.since = now_;
   push(EventKind::ComputeEnd, now_ + state.left * state.slowdown, rank, ++state.version);
+  note_busy(+1);
 }
 
 // 3. Messages and their flows.
@@ -167,14 +209,15 @@ void Machine::post(int rank, int op) {
       m.posts.clear();
       m.next = 0;
     }
-    sends ? match(meeting, {rank, op}, other) : match(meeting, other, {rank, op});
+    sends ? match(meeting, {rank, op}, other, rank) : match(meeting, other, {rank, op}, rank);
     return;
   }
   m.sends = sends;
   m.posts.push_back({rank, op});
 }
 
-void Machine::match(int meeting, Post send, Post recv) {
+/// Both ends of a message are posted, that of rank `second` last.
+void Machine::match(int meeting, Post send, Post recv, int second) {
   const Meeting& m = meetings_[meeting];
   const LaneOp& from = ranks_[send.rank].lanes->ops[send.op];
   const LaneOp& to = ranks_[recv.rank].lanes->ops[recv.op];
@@ -205,11 +248,51 @@ void Machine::match(int meeting, Post send, Post recv) {
                       .start_s = now_ + latency});
   }
   // A message within a device, of nothing, or of borrowed memory has no flow.
-  const bool borrowed = engine.zero_copy && from.zero_copy && to.zero_copy &&
-                        input_.topology.node_of(input_.placement[m.from]) ==
-                            input_.topology.node_of(input_.placement[m.to]);
+  const bool one_node = input_.topology.node_of(input_.placement[m.from]) ==
+                        input_.topology.node_of(input_.placement[m.to]);
+  const bool borrowed = engine.zero_copy && from.zero_copy && to.zero_copy && one_node;
   const bool flows = m.route != nullptr && from.work > 0 && !borrowed;
+  if (flows && one_node && input_.topology.cluster().host.copies) {
+    return copy_by_a_rank(id, second);
+  }
   push(flows ? EventKind::FlowStart : EventKind::Arrival, now_ + latency, id);
+}
+
+/// Gives a message to the rank that copies it. Other folds of that rank copy theirs.
+void Machine::copy_by_a_rank(int id, int second) {
+  const int receiver = messages_[id].recv.rank;
+  const int rank = is_busy(ranks_[receiver]) ? second : receiver;
+  RankState& state = ranks_[rank];
+  const bool idle = !is_busy(state);
+  state.copies.push_back(id);
+  if (!idle) return;
+  note_busy(+1);
+  start_copy(rank);
+}
+
+void Machine::start_copy(int rank) {
+  const Message& message = messages_[ranks_[rank].copies.front()];
+  const Route& route = *meetings_[message.meeting].route;
+  const double bytes = ranks_[message.send.rank].lanes->ops[message.send.op].work;
+  double rate = input_.topology.flow_limit(route, bytes);
+  for (const int channel : route.channels) {
+    rate = std::min(rate, input_.topology.channels()[channel].bytes_per_s);
+  }
+  const double latency = input_.topology.cluster().messages.latency_s + route.latency_s;
+  push(EventKind::CopyEnd, now_ + latency + bytes / rate, rank);
+}
+
+void Machine::end_copy(int rank) {
+  RankState& state = ranks_[rank];
+  const int id = state.copies.front();
+  state.copies.pop_front();
+  if (state.copies.empty()) {
+    note_busy(-1);
+  } else {
+    start_copy(rank);
+  }
+  arrive(id);
+  wake(rank, plan::kCompute);
 }
 
 void Machine::start_flow(int id) {
@@ -230,11 +313,23 @@ void Machine::note_flow(int id, int change) {
   const Message& message = messages_[id];
   ranks_[message.send.rank].sending += change;
   ranks_[message.recv.rank].receiving += change;
-  for (const int rank : {message.send.rank, message.recv.rank}) {
-    if (ranks_[rank].dirty) continue;
-    ranks_[rank].dirty = true;
-    dirty_.push_back(rank);
-  }
+  for (const int rank : {message.send.rank, message.recv.rank}) mark_dirty(rank);
+}
+
+/// Counts the ranks that work, if they share cores: the speed of all depends on it.
+void Machine::note_busy(int change) {
+  const int cores = input_.topology.cluster().host.cores;
+  if (cores == 0) return;
+  const int before = busy_;
+  busy_ += change * input_.fold.copies();
+  if (std::max(before, busy_) <= cores) return;
+  for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) mark_dirty(rank);
+}
+
+void Machine::mark_dirty(int rank) {
+  if (ranks_[rank].dirty) return;
+  ranks_[rank].dirty = true;
+  dirty_.push_back(rank);
 }
 
 void Machine::arrive(int id) {
@@ -277,13 +372,21 @@ void Machine::account(RankState& state) {
   if (state.computing < 0) state.timeline.exposed_s += passed;
 }
 
-/// The speed of compute after flows of the rank have started or ended.
+/// Factor on the time of compute: by the flows of the rank, and by ranks that share its core.
+double Machine::slowdown_of(const RankState& state) const {
+  const Cluster& cluster = input_.topology.cluster();
+  const std::vector<double>& factors = cluster.device.slowdown;
+  const auto flows = static_cast<std::size_t>(std::max(state.sending, state.receiving));
+  const double factor = factors[std::min(flows, factors.size() - 1)];
+  const int cores = cluster.host.cores;
+  return cores == 0 || busy_ <= cores ? factor : factor * busy_ / cores;
+}
+
+/// The speed of compute after flows of the rank, or other ranks, have started or ended.
 void Machine::set_slowdown(int rank) {
   RankState& state = ranks_[rank];
   state.dirty = false;
-  const std::vector<double>& factors = input_.topology.cluster().device.slowdown;
-  const auto flows = static_cast<std::size_t>(std::max(state.sending, state.receiving));
-  const double factor = factors[std::min(flows, factors.size() - 1)];
+  const double factor = slowdown_of(state);
   if (factor == state.slowdown) return;
   if (state.computing >= 0) {
     state.left = std::max(0.0, state.left - (now_ - state.since) / state.slowdown);
@@ -305,6 +408,14 @@ void Machine::handle(const Event& event) {
       return start_flow(event.subject);
     case EventKind::Arrival:
       return arrive(event.subject);
+    case EventKind::CopyEnd:
+      return end_copy(event.subject);
+    case EventKind::Begin:
+      if (event.version == 1) ranks_[event.subject].gated = false;
+      for (auto lane = static_cast<int>(ranks_[event.subject].next.size()); --lane >= 0;) {
+        wake(event.subject, lane);
+      }
+      return;
     case EventKind::ComputeEnd:
       break;
   }
@@ -314,6 +425,7 @@ void Machine::handle(const Event& event) {
   const int op = std::exchange(state.computing, -1);
   const auto kind = static_cast<std::size_t>(state.lanes->ops[op].kind);
   state.timeline.compute_by_kind_s[kind] += now_ - state.began;
+  note_busy(-1);
   complete(event.subject, op);
   wake(event.subject, plan::kCompute);
 }
@@ -331,10 +443,7 @@ void Machine::settle() {
 }
 
 Timeline Machine::run() {
-  for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
-    for (int lane = 0; lane < static_cast<int>(ranks_[r].next.size()); ++lane) wake(r, lane);
-  }
-  start_ready();
+  begin();
   std::vector<int> ended;
   for (;;) {
     double next = network_.next_end();

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <queue>
 #include <string>
@@ -26,6 +27,7 @@ struct MachineInput {
   Record record;
   std::vector<int> placement;  ///< Device of each rank.
   std::string name;            ///< Strategy and pass, for errors.
+  plan::Pass pass = plan::Pass::Forward;
 };
 
 /// One run. Requires lanes of ranks 0 .. classes - 1.
@@ -36,7 +38,7 @@ class Machine {
   Timeline run();
 
  private:
-  enum class EventKind : std::uint8_t { ComputeEnd, FlowStart, Arrival };
+  enum class EventKind : std::uint8_t { Begin, ComputeEnd, CopyEnd, FlowStart, Arrival };
   struct Event {
     double time;
     std::int64_t number;  ///< Events of one time in the order in which they were made.
@@ -82,16 +84,21 @@ class Machine {
     double since = 0;
     double slowdown = 1;
     int version = 0;
+    // Copies of messages that the rank makes (Host::copies): the first is under way.
+    std::deque<int> copies;
     // Messages.
     int posted = 0;
     int sending = 0;  ///< Flows.
     int receiving = 0;
-    bool dirty = false;  ///< sending or receiving has changed.
+    bool gated = false;  ///< No message starts before all ranks agree.
+    bool dirty = false;  ///< The slowdown may have changed.
     double accounted = 0;
     RankTimeline timeline;
   };
 
   void connect();
+  double agreement_s() const;
+  void begin();
   void fill_hops(Meeting& meeting) const;
   void wake(int rank, int lane) { ready_.emplace_back(rank, lane); }
   void start_ready();
@@ -99,12 +106,19 @@ class Machine {
   bool can_start(const RankState& state, int lane) const;
   void compute(int rank, int op);
   void post(int rank, int op);
-  void match(int meeting, Post send, Post recv);
+  void match(int meeting, Post send, Post recv, int second);
   void start_flow(int message);
+  void copy_by_a_rank(int message, int second);
+  void start_copy(int rank);
+  void end_copy(int rank);
   void arrive(int message);
   void complete(int rank, int op);
   void account(RankState& state);
   void note_flow(int message, int change);
+  void note_busy(int change);
+  void mark_dirty(int rank);
+  bool is_busy(const RankState& state) const;
+  double slowdown_of(const RankState& state) const;
   void set_slowdown(int rank);
   void push(EventKind kind, double time, int subject, int version = 0);
   void handle(const Event& event);
@@ -126,6 +140,7 @@ class Machine {
   std::vector<int> message_of_flow_;
   std::vector<std::pair<int, int>> ready_;  ///< Lanes whose next batch may start: (rank, lane).
   std::vector<int> dirty_;
+  int busy_ = 0;  ///< Ranks that compute or copy.
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::int64_t event_number_ = 0;
   std::vector<Flow> flows_;

@@ -1,6 +1,6 @@
 // The verb `bench`: measures parts of the program on this machine, each checked before it is timed.
-// It has a verb of its own for each bench: kernel, layer, overlap, merge, cores; and turns, which
-// measures only other programs.
+// It has a verb of its own for each bench: kernel, layer, overlap, live, merge, cores; and turns,
+// which measures only other programs.
 //
 // All benches work alike. Flags become a case, the case a rate with several sides (ours, the peak,
 // alternatives), and the sides take turns for some seconds. With --against, other programs take
@@ -19,6 +19,7 @@
 #include "armillary/bench/contender.h"
 #include "armillary/bench/process_ranks.h"
 #include "armillary/bench/result_json.h"
+#include "armillary/calibrate/live_rate.h"
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
@@ -53,6 +54,7 @@ struct BenchFlags {
   bool json = false;
   bool on_request = false;
   std::string ranks_per_node = "1";
+  std::string cluster;
   launch::EngineFlags engine;
 };
 
@@ -197,10 +199,21 @@ bench::OverlapCase overlap_case(const BenchFlags& flags) {
           .ranks_per_node = parse_count("--ranks-per-node", flags.ranks_per_node)};
 }
 
+calibrate::LiveCase live_case(const BenchFlags& flags) {
+  if (flags.cluster.empty()) {
+    fail<InvalidArgument>(
+        "--cluster: none given; the file of `armillary calibrate` for these ranks is required");
+  }
+  return {.layer = layer_case(flags), .cluster = sim::load_cluster(flags.cluster)};
+}
+
 bench::LayerCase& layer_of(bench::LayerCase& given) {
   return given;
 }
 bench::LayerCase& layer_of(bench::OverlapCase& given) {
+  return given.layer;
+}
+bench::LayerCase& layer_of(calibrate::LiveCase& given) {
   return given.layer;
 }
 
@@ -388,6 +401,27 @@ void add_overlap(CLI::App& verb, int& exit_code) {
   });
 }
 
+void add_live(CLI::App& verb, int& exit_code) {
+  const Bench bench{verb.add_subcommand("live", "A layer on ranks beside its simulation")};
+  bench.add_spread();
+  bench.add("--cluster", bench.flags->cluster, "File of `armillary calibrate` for these ranks");
+  bench.add("--least", bench.flags->least, "Turns at least, however long they take [3]");
+  bench.add("--deadline", bench.flags->deadline, "Seconds of each wait for another rank [600]");
+  bench.add_turns();
+  bench.add_on_request();
+  bench.app->footer(
+      "Ratio: simulated over measured time; that of compute is of the same layer without "
+      "messages.\nAll cells, between emulated hosts too: ./dev bench live\n"
+      "\nExamples:\n"
+      "  armillary calibrate --world 2 --out here.toml\n"
+      "  armillary bench live --cluster here.toml --tokens 2048 --strategy ring\n");
+  add_engine_flags(*bench.app, bench.flags->engine);
+  bench.app->callback([flags = bench.flags, &exit_code] {
+    measure_on_ranks<calibrate::LiveRate>(live_case(*flags), *flags);
+    exit_code = kDone;
+  });
+}
+
 void add_merge(CLI::App& verb, int& exit_code) {
   const Bench bench{verb.add_subcommand("merge", "Merging and adding, beside the speed of memory")};
   bench.flags->tokens = "16384";
@@ -446,6 +480,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   add_kernel(*verb, exit_code);
   add_layer(*verb, exit_code);
   add_overlap(*verb, exit_code);
+  add_live(*verb, exit_code);
   add_merge(*verb, exit_code);
   add_cores(*verb, exit_code);
   add_turns(*verb, exit_code);

@@ -90,6 +90,16 @@ def test_overlap():
         assert (row["by_the_plan"] == 0) == (row["pass"] == "forward"), row
 
 
+def test_live():
+    shape = ["--heads", 2, "--head-dim", 16, "--tokens", 32, "--strategies", "ring", "--least", 1]
+    found = rows("live", "--quick", *shape)
+    assert [row["pass"] for row in found] == ["forward", "forward+backward"]
+    for row in found:
+        assert row["place"] == "threads"
+        assert row["ratio"] == row["simulated_seconds"] / row["seconds"] > 0
+        assert row["compute_ratio"] == row["simulated_compute_seconds"] / row["compute_seconds"] > 0
+
+
 def test_train():
     found = rows("train", "--quick", "--tokens", 64, "--dim", 64, "--layers", 1, "--dtype", "fp32")
     assert {row["who"] for row in found} >= {"ours, 2 ranks", "PyTorch, 2 threads"}

@@ -31,11 +31,13 @@ def why_not():
 
 
 class Hosts:
-    """A switch and hosts around it. Each host sends at most `rate`, as tc writes it; None: no limit."""
+    """A switch and hosts around it. Each host sends at most `rate`, as tc writes it; None: no limit.
+    After a pause it may send `burst` at once."""
 
-    def __init__(self, count, rate=None):
+    def __init__(self, count, rate=None, burst="512kb"):
         self.count = count
         self.rate = rate
+        self.burst = burst
         self.mark = f"ar{os.getpid()}"
         self.switch = f"{self.mark}s"
         self.folder = None
@@ -78,7 +80,7 @@ class Hosts:
             self._ip("-n", name, "link", "set", "net0", "up")
             if self.rate:
                 # Burst: a tick of the clock at this rate, and more than one packet of 64 KiB.
-                limit = ["rate", self.rate, "burst", "512kb", "limit", "4mb"]
+                limit = ["rate", self.rate, "burst", self.burst, "limit", "4mb"]
                 tc = ["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "net0", "root", "tbf", *limit]
                 subprocess.run(tc, check=True, timeout=SWITCH_S)
         # mpirun starts its daemons by this instead of ssh.

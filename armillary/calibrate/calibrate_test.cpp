@@ -1,0 +1,91 @@
+// calibrate_test.cpp: the machine is described by a file that the simulator reads. Whether the
+// numbers are right is measured by ./dev bench live; here they only have to be possible.
+#include "armillary/calibrate/calibrate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "armillary/bench/thread_ranks.h"
+#include "armillary/core/error.h"
+#include "armillary/sim/engine.h"
+
+namespace armillary::calibrate {
+namespace {
+
+CalibrateCase small_case() {
+  return {.name = "small",
+          .dtypes = {plan::Dtype::F32},
+          .head_dims = {16},
+          .heads = 1,
+          .most_tokens = 64};
+}
+
+plan::Problem small_problem(int world) {
+  return {.world = world,
+          .heads = 2,
+          .kv_heads = 2,
+          .head_dim = 16,
+          .value_dim = 16,
+          .dtype = plan::Dtype::F32,
+          .mask = plan::parse_mask("causal", {256, 256})};
+}
+
+TEST(Calibrate, WritesAFileThatIsReadAndSimulated) {
+  CalibrateCase given = small_case();
+  given.cores = 1;
+  std::vector<std::string> parts;
+  const sim::Cluster measured = calibrate(small_case(), bench::make_thread_ranks,
+                                          [&](const std::string& part) { parts.push_back(part); });
+  EXPECT_THAT(parts, testing::Contains("kernels, fp32, head dim 16"));
+  const std::string text = sim::to_toml(measured);
+  const sim::Cluster cluster = sim::parse_cluster(text, "small.toml");
+  EXPECT_EQ(cluster.devices(), 2) << text;
+  ASSERT_EQ(cluster.device.kernels.size(), 4U) << text;  // Both passes, both masks.
+  for (const sim::KernelCurve& curve : cluster.device.kernels) {
+    EXPECT_EQ(curve.points.size(), 2U) << text;  // 32 and 64 tokens.
+  }
+  EXPECT_TRUE(cluster.messages.zero_copy);
+  EXPECT_TRUE(cluster.host.computes);
+  EXPECT_EQ(cluster.host.cores, 1) << "two ranks take turns";
+  for (const std::string strategy : {"ring", "ulysses", "tokenring"}) {
+    const plan::Planner planner(small_problem(2), plan::parse_strategy(strategy));
+    for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
+      const double seconds = simulate(planner, pass, cluster).end_s;
+      EXPECT_TRUE(std::isfinite(seconds) && seconds > 0) << strategy << ": " << seconds;
+    }
+  }
+}
+
+TEST(Calibrate, ARankAloneHasNoLinks) {
+  CalibrateCase given = small_case();
+  given.world = given.ranks_per_node = 1;
+  const sim::Cluster cluster = calibrate(given, bench::make_thread_ranks);
+  EXPECT_TRUE(cluster.links.empty());
+  const plan::Planner planner(small_problem(1), plan::parse_strategy("ring"));
+  EXPECT_GT(simulate(planner, plan::Pass::Forward, cluster).end_s, 0);
+}
+
+TEST(Calibrate, RefusesCases) {
+  const auto expect_refusal = [](const CalibrateCase& given, const char* text) {
+    try {
+      calibrate(given, bench::make_thread_ranks);
+      ADD_FAILURE() << "no error: " << text;
+    } catch (const InvalidArgument& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr(text));
+    }
+  };
+  CalibrateCase given = small_case();
+  given.ranks_per_node = 3;
+  expect_refusal(given, "2 ranks, 3 on a node");
+  given = small_case();
+  given.dtypes.clear();
+  expect_refusal(given, "0 dtypes, 1 head dims, 1 heads; at least 1 each");
+  given = small_case();
+  given.most_tokens = 8;
+  expect_refusal(given, "blocks of up to 8 tokens; at least 32");
+}
+
+}  // namespace
+}  // namespace armillary::calibrate

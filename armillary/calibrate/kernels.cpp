@@ -1,0 +1,74 @@
+#include "armillary/calibrate/kernels.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "armillary/calibrate/block_call.h"
+#include "armillary/calibrate/timing.h"
+
+namespace armillary::calibrate {
+namespace {
+
+/// The same block on each rank of this process.
+class Blocks {
+ public:
+  Blocks(const BlockShape& shape, const bench::Ranks& ranks, int world) : of_rank_(world) {
+    for (int rank = 0; rank < world; ++rank) {
+      if (ranks.runs(rank)) of_rank_[rank] = std::make_unique<BlockCall>(shape);
+    }
+  }
+  double seconds(bench::Ranks& ranks, plan::Pass pass, bool init) {
+    return median_seconds(
+        ranks, [&](comm::Communicator& comm) { of_rank_[comm.rank()]->run(pass, init); });
+  }
+
+ private:
+  std::vector<std::unique_ptr<BlockCall>> of_rank_;
+};
+
+BlockShape shape_of(const CurveCase& given, std::int64_t tokens, bool causal) {
+  return {.dtype = given.dtype,
+          .head_dim = given.head_dim,
+          .heads = given.heads,
+          .tokens = tokens,
+          .causal = causal};
+}
+
+}  // namespace
+
+std::vector<sim::KernelCurve> measure_kernels(const CurveCase& given, bench::Ranks& ranks,
+                                              int world) {
+  std::vector<sim::KernelCurve> curves;
+  for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
+    for (const bool causal : {false, true}) {
+      curves.push_back(
+          {.pass = pass, .causal = causal, .head_dim = given.head_dim, .dtype = given.dtype});
+    }
+  }
+  for (std::int64_t tokens = given.least_tokens; tokens <= given.most_tokens; tokens *= 2) {
+    for (const bool causal : {false, true}) {
+      const BlockShape shape = shape_of(given, tokens, causal);
+      Blocks blocks(shape, ranks, world);
+      const BlockCall counted(shape);
+      for (sim::KernelCurve& curve : curves) {
+        if (curve.causal != causal) continue;
+        const double seconds = blocks.seconds(ranks, curve.pass, true);
+        curve.points.push_back(
+            {.size = static_cast<double>(tokens), .rate = counted.flops(curve.pass) / seconds});
+      }
+    }
+  }
+  return curves;
+}
+
+double measure_carry(const CurveCase& given, bench::Ranks& ranks, int world) {
+  // Small enough for the accumulators to show beside the products, large enough to be timed.
+  const BlockShape shape = shape_of(given, std::min<std::int64_t>(256, given.most_tokens), false);
+  Blocks blocks(shape, ranks, world);
+  const double extra = blocks.seconds(ranks, plan::Pass::Forward, false) -
+                       blocks.seconds(ranks, plan::Pass::Forward, true);
+  const double bytes = BlockCall(shape).accumulator_bytes(plan::Pass::Forward);
+  return extra > 0 ? bytes / extra : 0;
+}
+
+}  // namespace armillary::calibrate

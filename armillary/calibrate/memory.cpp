@@ -1,0 +1,93 @@
+#include "armillary/calibrate/memory.h"
+
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include "armillary/bench/attention_case.h"
+#include "armillary/calibrate/timing.h"
+#include "armillary/kernel/block_attention.h"
+#include "armillary/kernel/merge.h"
+
+namespace armillary::calibrate {
+namespace {
+
+constexpr std::int64_t kTileHeads = 4;
+constexpr std::int64_t kTileDim = 64;
+constexpr std::int64_t kLeastTokens = 64;
+constexpr std::int64_t kMostTokens = 16384;  // 16 MiB of an fp32 tile.
+
+constexpr plan::OpKind kOps[] = {plan::OpKind::Merge, plan::OpKind::Add, plan::OpKind::Copy,
+                                 plan::OpKind::Finish, plan::OpKind::Delta};
+
+/// Tiles that all these ops find on a rank.
+struct Tiles {
+  kernel::Partial acc;
+  kernel::Partial part;
+  at::Tensor out;
+  at::Tensor dout;
+  at::Tensor delta;
+
+  Tiles(std::int64_t tokens, at::ScalarType dtype)
+      : acc{at::zeros({1, tokens, kTileHeads, kTileDim}), at::zeros({1, tokens, kTileHeads})},
+        part{at::zeros_like(acc.out_BLHE), at::zeros_like(acc.lse_BLH)},
+        out(at::zeros(acc.out_BLHE.sizes(), dtype)),
+        dout(at::zeros_like(out)),
+        delta(at::zeros_like(acc.lse_BLH)) {}
+
+  void run(plan::OpKind op) {
+    switch (op) {
+      case plan::OpKind::Merge:
+        return kernel::merge(acc, part);
+      case plan::OpKind::Add:
+        return kernel::add(acc.out_BLHE, part.out_BLHE);
+      case plan::OpKind::Finish:
+        return kernel::finish(part, out, acc.lse_BLH);
+      case plan::OpKind::Delta:
+        return kernel::delta(dout, out, delta);
+      default:
+        out.narrow(2, 0, kTileHeads / 2).copy_(acc.out_BLHE.narrow(2, 0, kTileHeads / 2));
+    }
+  }
+
+  /// Bytes as a plan counts them: of a row E accumulators, E elements of the dtype, and numbers.
+  double bytes(plan::OpKind op) const {
+    const auto wide = static_cast<double>(acc.out_BLHE.nbytes());
+    const auto narrow = static_cast<double>(out.nbytes());
+    const auto rows = static_cast<double>(delta.nbytes());
+    switch (op) {
+      case plan::OpKind::Merge:
+        return 3 * (wide + rows);
+      case plan::OpKind::Add:
+        return 3 * wide;
+      case plan::OpKind::Finish:
+        return wide + narrow + 2 * rows;
+      case plan::OpKind::Delta:
+        return 2 * (narrow + rows);
+      default:  // Copies are those of a range of heads.
+        return (wide + narrow) / 2;
+    }
+  }
+};
+
+}  // namespace
+
+std::vector<sim::MemoryCurve> measure_memory(plan::Dtype dtype, bench::Ranks& ranks, int world) {
+  std::vector<sim::MemoryCurve> curves;
+  for (const plan::OpKind op : kOps) curves.push_back({.op = op, .points = {}});
+  for (std::int64_t tokens = kLeastTokens; tokens <= kMostTokens; tokens *= 4) {
+    std::vector<Tiles> tiles;
+    for (int rank = 0; rank < world; ++rank) {
+      tiles.emplace_back(ranks.runs(rank) ? tokens : 0, bench::kernel_dtype(dtype));
+    }
+    const Tiles counted(tokens, bench::kernel_dtype(dtype));
+    for (sim::MemoryCurve& curve : curves) {
+      const double seconds = median_seconds(
+          ranks, [&](comm::Communicator& comm) { tiles[comm.rank()].run(curve.op); });
+      const double bytes = counted.bytes(curve.op);
+      curve.points.push_back({.size = bytes, .rate = bytes / seconds});
+    }
+  }
+  return curves;
+}
+
+}  // namespace armillary::calibrate

@@ -1,0 +1,35 @@
+// messages.h: measures the engine that moves messages. For the sources of this folder.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "armillary/bench/ranks.h"
+#include "armillary/calibrate/block_call.h"
+#include "armillary/sim/curves.h"
+
+namespace armillary::calibrate {
+
+/// Ranks that exchange messages: each sends to the rank `distance` after it, and receives from the
+/// one as far before it, all at the same time.
+struct ExchangeCase {
+  int world = 2;
+  int distance = 1;
+  std::int64_t least_bytes = 1 << 12;
+  std::int64_t most_bytes = 1 << 24;
+};
+
+struct MessageRates {
+  double latency_s = 0;                ///< A message of 8 bytes, from its start to its end.
+  std::vector<sim::RatePoint> points;  ///< bytes / (seconds - latency_s), by bytes.
+};
+
+/// Requires at least two ranks. Collective over them.
+MessageRates measure_messages(const ExchangeCase& given, bench::Ranks& ranks);
+
+/// Factor on the time of kernel calls that all ranks make while an exchange of the most bytes is
+/// under way, at least 1. Between two calls a rank looks at its messages, as the executor does.
+/// Requires and collective as above.
+double measure_slowdown(const ExchangeCase& given, const BlockShape& shape, bench::Ranks& ranks);
+
+}  // namespace armillary::calibrate

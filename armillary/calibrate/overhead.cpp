@@ -1,0 +1,116 @@
+// Two layers of the same few tokens differ in their number of ops. Their difference is the time of
+// an op, and the time of the shorter one beyond its ops is that of a call.
+#include "armillary/calibrate/overhead.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "armillary/bench/layer.h"
+#include "armillary/bench/layer_part.h"
+#include "armillary/bench/layer_rate.h"
+#include "armillary/calibrate/timing.h"
+#include "armillary/plan/passes/lower.h"
+#include "armillary/sim/engine.h"
+
+namespace armillary::calibrate {
+namespace {
+
+constexpr std::int64_t kTokens = 32;  // Tokens of a rank.
+constexpr int kHeads = 8;
+constexpr int kHeadDim = 32;
+
+/// A strategy with few ops, and one with many for the same layer.
+constexpr std::array<const char*, 2> kStrategies{"ring", "allgather:slices=8"};
+
+/// Ops of the compute lane of the rank that has most.
+std::int64_t compute_ops(const plan::Planner& planner, plan::Pass pass) {
+  std::int64_t most = 0;
+  for (plan::Rank rank = 0; rank < planner.problem().world; ++rank) {
+    const plan::RankProgram program =
+        plan::lower(planner.problem(), planner.blocks(), planner.program(pass, rank));
+    most = std::max(most, std::ranges::count_if(program.ops, [](const plan::Op& op) {
+                      return op.lane == plan::kCompute;
+                    }));
+  }
+  return most;
+}
+
+/// Median seconds of a layer.
+double median_of(bench::Layer& layer, bool backward) {
+  std::vector<double> seconds;
+  for (int turn = 0; turn < kTurns; ++turn) seconds.push_back(layer.run(backward));
+  return bench::median(seconds);
+}
+
+/// One strategy: seconds that `cluster` does not explain, and its ops.
+struct Unexplained {
+  std::array<double, 2> seconds = {};    ///< Forward, backward.
+  std::array<std::int64_t, 2> ops = {};  ///< Likewise.
+};
+
+Unexplained unexplained(const sim::Cluster& cluster, const plan::Problem& problem,
+                        const std::string& strategy, const bench::MakeRanks& make_ranks) {
+  const bench::Sample whole = bench::sample({.dtype = problem.dtype,
+                                             .q_tokens = problem.mask.q_len(),
+                                             .k_tokens = problem.mask.kv_len(),
+                                             .heads = problem.heads,
+                                             .kv_heads = problem.kv_heads,
+                                             .head_dim = problem.head_dim});
+  bench::Layer layer(problem, strategy, whole,
+                     with_only(bench::LayerPart::Compute, make_ranks(problem.world, 0)));
+  layer.first_run();
+  const double forward = median_of(layer, false);
+  const double both = median_of(layer, true);
+  const plan::Planner planner(problem, plan::parse_strategy(strategy));
+  Unexplained found;
+  for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
+    const int p = pass == plan::Pass::Forward ? 0 : 1;
+    const sim::Timeline timeline = simulate(planner, pass, cluster);
+    double compute = 0;
+    for (const sim::RankTimeline& rank : timeline.ranks) {
+      compute = std::max(compute, rank.compute_s);
+    }
+    found.seconds[p] = (p == 0 ? forward : both - forward) - compute;
+    found.ops[p] = compute_ops(planner, pass);
+  }
+  return found;
+}
+
+/// Seconds in which ranks agree on a call: their messages are part of every layer.
+double agreement_s(const sim::Cluster& cluster) {
+  if (cluster.devices() == 1) return 0;
+  const double bytes = cluster.host.agreement_bytes;
+  const double once =
+      cluster.messages.latency_s + bytes / interpolate(cluster.links[0].flow_rates, bytes);
+  return once * std::ceil(std::log2(cluster.devices()));
+}
+
+}  // namespace
+
+Overhead measure_overhead(const sim::Cluster& cluster, plan::Dtype dtype,
+                          const bench::MakeRanks& make_ranks) {
+  const plan::Problem problem = bench::problem_of({.dtype = dtype,
+                                                   .head_dim = kHeadDim,
+                                                   .tokens = kTokens,
+                                                   .heads = kHeads,
+                                                   .kv_heads = kHeads,
+                                                   .world = cluster.devices()},
+                                                  cluster.devices());
+  const Unexplained few = unexplained(cluster, problem, kStrategies[0], make_ranks);
+  const Unexplained many = unexplained(cluster, problem, kStrategies[1], make_ranks);
+  Overhead overhead;
+  const std::int64_t more_ops = many.ops[0] + many.ops[1] - few.ops[0] - few.ops[1];
+  const double more = many.seconds[0] + many.seconds[1] - few.seconds[0] - few.seconds[1];
+  if (more_ops > 0) overhead.op_s = std::max(0.0, more / static_cast<double>(more_ops));
+  const auto rest = [&](int p) {
+    return std::max(0.0, few.seconds[p] - overhead.op_s * static_cast<double>(few.ops[p]));
+  };
+  overhead.forward_s = std::max(0.0, rest(0) - agreement_s(cluster));
+  overhead.backward_s = rest(1);
+  return overhead;
+}
+
+}  // namespace armillary::calibrate

@@ -1,0 +1,17 @@
+#include "armillary/calibrate/timing.h"
+
+#include <vector>
+
+#include "armillary/bench/interleaved_timing.h"
+
+namespace armillary::calibrate {
+
+double median_seconds(bench::Ranks& ranks, const bench::Ranks::Work& work) {
+  ranks.run(work);  // The first run is cold.
+  const bench::Repeats repeats = bench::repeats_for(ranks.run(work));
+  std::vector<double> seconds;
+  for (int turn = 0; turn < kTurns; ++turn) seconds.push_back(ranks.run(work, repeats));
+  return bench::median(seconds);
+}
+
+}  // namespace armillary::calibrate
