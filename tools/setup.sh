@@ -6,6 +6,7 @@
 readonly TORCH_VERSION=2.13.0 TORCH_LEAST=2.11
 readonly RUFF_VERSION=0.17.5 YUNCHANG_VERSION=0.6.4 UNIVERSALMUTATOR_VERSION=1.14.1 SAFETENSORS_VERSION=0.8.0
 readonly SCIKIT_BUILD_VERSION=1.1.2 MYPY_VERSION=2.4.1
+readonly TRANSFORMERS_VERSION=5.24.0 ACCELERATE_VERSION=1.15.0
 readonly NCCL_VERSION=2.27.7 CUDA_HEADERS="nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85"
 
 requirements() {  # PART
@@ -156,6 +157,20 @@ setup_scikit_build() {
     die "setup: pip could not install scikit-build-core==$SCIKIT_BUILD_VERSION"
 }
 
+# The models that armillary.hf is tested with. The torch that is there stays: it is a constraint.
+setup_transformers() {
+  [ -z "${ARMILLARY_PYTHON:-}" ] || return 0
+  compgen -G ".venv/lib/python3*/site-packages/accelerate-$ACCELERATE_VERSION*" >/dev/null &&
+    compgen -G ".venv/lib/python3*/site-packages/transformers-$TRANSFORMERS_VERSION*" >/dev/null && return
+  setup_torch
+  say "installing transformers $TRANSFORMERS_VERSION and accelerate $ACCELERATE_VERSION into .venv (pip)"
+  local torch_there
+  torch_there=$(.venv/bin/python -c 'from importlib.metadata import version; print(version("torch"))')
+  pip_install --constraint <(echo "torch==$torch_there") \
+    "transformers==$TRANSFORMERS_VERSION" "accelerate==$ACCELERATE_VERSION" ||
+    die "setup: pip could not install transformers==$TRANSFORMERS_VERSION and accelerate==$ACCELERATE_VERSION"
+}
+
 # Headers alone, to compile comm/nccl_library; the libraries are loaded at run time, where there is a GPU. They are
 # optional: without them the engine has a stand-in. The package of NCCL is a library of 190 MB with one header in it.
 setup_nccl() {
@@ -188,6 +203,7 @@ setup_python() {  # PART...
         setup_python_tool pytest pytest
         setup_safetensors
         setup_scikit_build
+        setup_transformers
         ;;
       lint)
         setup_python_tool ruff "ruff==$RUFF_VERSION"

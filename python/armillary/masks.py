@@ -11,6 +11,7 @@ replaced by a similar one."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -193,3 +194,28 @@ def documents_of(cu_seqlens: Tensor, within: Mask) -> Mask:
         )
     lengths = [end - begin for begin, end in zip(begins, begins[1:], strict=False)]
     return within & documents(lengths, within="full")
+
+
+def packed_lengths(mask: Mask) -> list[int]:
+    """Lengths of the packed documents of a mask; empty if it has none."""
+    ends: set[int] = set()
+    for text in str(mask).split(" & "):
+        if text.startswith("documents:"):
+            numbers = text.removeprefix("documents:").split(",")
+            ends |= set(itertools.accumulate(int(number) for number in numbers if number.isdecimal()))
+    edges = [0, *sorted(ends - {0})]
+    return [end - begin for begin, end in itertools.pairwise(edges)]
+
+
+def check_causality(declared: Mask, is_causal: bool, seq_len: int, caller: str) -> None:
+    """Raises `InvalidArgument` unless the declared mask shows later keys just if the caller's does."""
+    area = declared.at(seq_len).area()
+    declared_is_causal = (declared & causal()).at(seq_len).area() == area
+    if declared_is_causal == is_causal or area <= seq_len:
+        return
+    of_caller, nearest = ("causal", "causal") if is_causal else ("bidirectional", "full")
+    shows = "no later keys" if declared_is_causal else "later keys"
+    raise InvalidArgument(
+        f"mask: {caller} is {of_caller}, and the declared mask {str(declared)[:80]} shows {shows}; a mask "
+        f"that agrees is required, such as SequenceParallel(mask={nearest!r})"
+    )

@@ -13,6 +13,7 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from armillary import _native
 from armillary._groups import Group, process_group
+from armillary._sdpa import PatchedSdpa
 from armillary._sharding import ShardedBatch, gather_tokens, shard_batch
 from armillary.errors import Error, InvalidArgument
 from armillary.loss import sharded_cross_entropy
@@ -177,6 +178,22 @@ class SequenceParallel:
             self.proofs,
         )[0]
         return out.transpose(1, 2) if format == "BHLD" else out
+
+    def patch_sdpa(self, *, mask: str | Mask | None = None, seq_len: int | None = None) -> PatchedSdpa:
+        """A context in which `torch.nn.functional.scaled_dot_product_attention` of this thread is
+        `attention`.
+
+            with sp.patch_sdpa(mask=batch.mask) as patch:
+                logits = model(batch["input_ids"])  # as it is
+
+        q, k, v [B, H, L, D] are those of this rank's tokens. Masks are declared, never guessed: `mask`, or
+        that of the object, holds in every call, and attn_mask is refused. Rotary positions and labels are the
+        caller's, as `shard` returns them. Backward passes may run outside, but not those of activation
+        checkpointing, which call attention again. seq_len: as for `attention`.
+
+        Raises `InvalidArgument` for attn_mask, for is_causal if the declared mask is not, for dropout, for
+        modules that attend without that function, and at the end if it was not called at all."""
+        return PatchedSdpa(self, mask, seq_len)
 
     def unshard(self, tokens: Tensor, *, dim: int = 1, seq_len: int | None = None) -> Tensor:
         """The whole sequence from the tokens of all ranks, in the order of positions: the inverse of `shard`.

@@ -1,0 +1,204 @@
+"""Models of transformers over ranks equal the same models on one device with eager attention."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+if importlib.util.find_spec("transformers") is None:
+    pytest.skip("transformers is not installed", allow_module_level=True)
+
+import hf_models
+import torch
+from armillary._hf_masks import ModelMask, model_mask_of
+from transformers import masking_utils
+
+import armillary
+from armillary import hf
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def torchrun(ranks, script, *args, timeout_s=600):
+    """Standard output of a script under torchrun. Fails with the output of the ranks."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    paths = [os.path.dirname(os.path.dirname(armillary.__file__)), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+    done = subprocess.run(
+        [*command, os.path.join(HERE, script), *args],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_families_equal_one_device(world):
+    found = json.loads(torchrun(world, "hf_ranks.py").splitlines()[-1])
+    assert len(found) == 2 * len(hf_models.CONFIGS)
+    for case, answer in found.items():
+        fp32 = answer["fp32"]
+        assert fp32["loss"] <= 1e-5, f"{case}: {fp32}"
+        assert fp32["gradient"] <= 1e-5, f"{case}: {fp32}"
+        bf16 = answer.get("bf16")
+        if bf16:
+            # One device may round the loss, a single number, to nearly the exact one by chance.
+            least = 2**-9
+            assert bf16["ours"] <= 2.5 * bf16["eager"], f"{case}: {bf16}"
+            assert bf16["ours loss"] <= 2.5 * max(bf16["eager loss"], least), f"{case}: {bf16}"
+
+
+@pytest.fixture
+def model():
+    return hf_models.build("llama")
+
+
+@pytest.fixture
+def sp():
+    return armillary.SequenceParallel(strategy="ring")
+
+
+def whole(packed=False):
+    return hf_models.batch(packed)
+
+
+def test_masks_are_recognised_by_their_parts():
+    causal = masking_utils.causal_mask_function
+    positions = torch.zeros(1, 4, dtype=torch.int64)
+    packed = masking_utils.and_masks(
+        masking_utils.remap_positions_for_packed_sequence(
+            masking_utils.sliding_window_causal_mask_function(8), positions
+        ),
+        masking_utils.packed_sequence_mask_function(positions),
+    )
+    assert model_mask_of(causal) == ModelMask(is_causal=True)
+    assert model_mask_of(packed) == ModelMask(is_causal=True, left=7)
+    both = masking_utils.sliding_window_bidirectional_mask_function(3)
+    assert model_mask_of(both) == ModelMask(left=3, right=3)
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (masking_utils.or_masks(masking_utils.causal_mask_function), "a union of masks"),
+        (masking_utils.chunked_causal_mask_function(4, torch.zeros(1)), "chunked attention"),
+        (masking_utils.padding_mask_function(torch.ones(1, 4)), "padding"),
+        (lambda batch, head, q, k: k <= q, "the mask function .*lambda"),
+    ],
+)
+def test_other_masks_are_refused_by_name(function, name):
+    with pytest.raises(armillary.InvalidArgument, match=name):
+        model_mask_of(function)
+
+
+REFUSED = {
+    "padding": ({"attention_mask": torch.tensor([[1] * 47 + [0]] * 2)}, "attention_mask .* hides keys"),
+    "4D mask": ({"attention_mask": torch.ones(2, 1, 48, 48)}, "attention_mask .* hides keys"),
+    "cache": ({"use_cache": True}, "use_cache asks for a cache"),
+    "probabilities": ({"output_attentions": True}, "output_attentions asks for attention probabilities"),
+    "positions": (
+        {"position_ids": torch.arange(1, 49).expand(2, -1)},
+        r"position_ids of rank 0 are \[1, 1\]",
+    ),
+    "logits": ({"logits_to_keep": 1}, "logits_to_keep asks for the last logits"),
+    "unknown": ({"cu_seq_lens_q": torch.tensor([0, 48])}, "passes cu_seq_lens_q to attention"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_other_inputs_are_refused_by_name(model, sp, case):
+    given, match = REFUSED[case]
+    with hf.install(model, sp), pytest.raises(armillary.InvalidArgument, match=match):
+        model(**hf.shard(sp, input_ids=whole()["input_ids"]) | given)
+
+
+def test_labels_must_be_shifted(model, sp):
+    with hf.install(model, sp), pytest.raises(armillary.InvalidArgument, match="labels without shift_labels"):
+        model(input_ids=whole()["input_ids"], labels=whole()["labels"])
+
+
+def test_positions_of_documents_need_declared_documents(model, sp):
+    batch = hf.shard(sp, **whole(packed=True))
+    del batch["sharded"]
+    with hf.install(model, sp), pytest.raises(armillary.InvalidArgument, match="position_ids of rank 0"):
+        model(**batch)
+
+
+def test_positions_are_filled_in(model, sp):
+    batch = hf.shard(sp, **whole(packed=True))
+    with hf.install(model, sp):
+        expected = model(**batch).loss
+        del batch["position_ids"]
+        assert torch.equal(model(**batch).loss, expected)
+
+
+def test_a_mask_never_replaces_that_of_the_model(model):
+    sp = armillary.SequenceParallel(mask="full")
+    with hf.install(model, sp), pytest.raises(armillary.InvalidArgument, match="the model is causal"):
+        model(**hf.shard(sp, **whole()))
+
+
+def test_balanced_layout_needs_one_mask():
+    sp = armillary.SequenceParallel(layout="balanced")
+    model = hf_models.build("mistral")
+    with hf.install(model, sp), pytest.raises(armillary.InvalidArgument, match="layout balanced"):
+        model(**hf.shard(sp, **whole()))
+
+
+def test_uninstall_gives_everything_back(model, sp):
+    batch = {"input_ids": whole()["input_ids"], "labels": whole()["labels"]}
+    before = model(**batch).loss
+    with hf.install(model, sp) as installation:
+        assert model.config._attn_implementation == installation.name
+        with pytest.raises(armillary.InvalidArgument, match="installed already"):
+            hf.install(model, sp)
+    assert model.config._attn_implementation == "eager"
+    assert torch.equal(model(**batch).loss, before)
+
+
+def test_other_families_are_refused_by_name(sp):
+    from transformers import BertConfig, BertModel
+
+    tiny = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    model = BertModel(BertConfig(**tiny, vocab_size=16))
+    with pytest.raises(armillary.InvalidArgument, match="model type bert is not one of the tested"):
+        hf.install(model, sp)
+
+
+def test_dropout_is_that_of_step_and_layer(sp):
+    model = hf_models.build("llama").train()
+    model.config.attention_dropout = 0.5
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    batch = hf.shard(sp, **whole())
+    losses = []
+    for _ in range(2):
+        with hf.install(model, sp, dropout_seed=3):
+            losses.append([float(model(**batch).loss.detach()) for _ in range(2)])
+    assert losses[0] == losses[1] and losses[0][0] != losses[0][1]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed_layers_have_the_same_gradients(sp, reentrant):
+    gradients = []
+    for checkpointed in (False, True):
+        model = hf_models.build("mistral").train()
+        if checkpointed:
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+            model.enable_input_require_grads()
+        with hf.install(model, sp):
+            model(**hf.shard(sp, **whole(packed=True))).loss.backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    for a, b in zip(*gradients, strict=True):
+        assert torch.equal(a, b)
