@@ -14,7 +14,9 @@ from armillary._load import check_torch
 check_torch()
 
 from armillary import _native, masks  # noqa: E402, the version comes first
+from armillary._check import check  # noqa: E402
 from armillary._ops import leave_groups  # noqa: E402
+from armillary._report import Report, Row  # noqa: E402
 from armillary.checkpointing import keep_attention  # noqa: E402
 from armillary.errors import (  # noqa: E402
     BuildError,
@@ -42,7 +44,10 @@ __all__ = [
     "Plan",
     "PlanError",
     "Proof",
+    "Report",
+    "Row",
     "SequenceParallel",
+    "check",
     "compare",
     "keep_attention",
     "leave_groups",

@@ -2,9 +2,6 @@
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -12,6 +9,7 @@ if importlib.util.find_spec("transformers") is None:
     pytest.skip("transformers is not installed", allow_module_level=True)
 
 import hf_models
+import launched
 import torch
 from armillary._hf_masks import ModelMask, model_mask_of
 from transformers import masking_utils
@@ -19,33 +17,10 @@ from transformers import masking_utils
 import armillary
 from armillary import hf
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-
-
-def torchrun(ranks, script, *args, timeout_s=600):
-    """Standard output of a script under torchrun. Fails with the output of the ranks."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    paths = [os.path.dirname(os.path.dirname(armillary.__file__)), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-    }
-    done = subprocess.run(
-        [*command, os.path.join(HERE, script), *args],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
 
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_families_equal_one_device(world):
-    found = json.loads(torchrun(world, "hf_ranks.py").splitlines()[-1])
+    found = json.loads(launched.torchrun(world, "hf_ranks.py").splitlines()[-1])
     assert len(found) == 2 * len(hf_models.CONFIGS)
     for case, answer in found.items():
         fp32 = answer["fp32"]

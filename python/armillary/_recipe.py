@@ -1,0 +1,134 @@
+"""`armillary check recipe.toml`: the model of a recipe, with random weights, over ranks and on one device."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from armillary._check import check
+from armillary._ops import leave_groups
+from armillary._report import Report
+from armillary.errors import Error, InvalidArgument
+from armillary.masks import as_mask, causal
+from armillary.sequence_parallel import SequenceParallel
+
+_EPILOG = """examples:
+  armillary check recipes/llama.toml
+  torchrun --nproc-per-node 4 -m armillary check recipes/llama.toml --report check.txt
+
+The recipe is one of `armillary train`: [model], [training] and [parallelism] are read, with the defaults of
+`armillary train`. model.hf_folder names a folder of transformers in the place of model.name: with its weights
+if it has some. Exit code 0: equal to one device; 1: not; 2: refused."""
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        import tomllib
+    except ImportError as failure:
+        text = "check: Python before 3.11 reads no TOML; 3.11 or later is required"
+        raise InvalidArgument(text) from failure
+    try:
+        return tomllib.loads(Path(path).read_text())
+    except (OSError, ValueError) as failure:
+        raise InvalidArgument(f"check: {path}: {failure}; a recipe in TOML is required") from failure
+
+
+def _config_of(model: dict[str, Any], tokens: int) -> Any:
+    """The shape of a recipe's model as a configuration of transformers."""
+    import transformers
+
+    dim, heads = model.get("dim", 128), model.get("n_heads", 4)
+    shape = {"vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+    name = model.get("name", "gpt")
+    if name == "gpt":
+        shape |= {"n_embd": dim, "n_layer": model.get("n_layers", 4), "n_head": heads, "n_positions": tokens}
+        return transformers.GPT2Config(**shape)
+    if name != "llama":
+        raise InvalidArgument(f"check: model.name is {name!r}; gpt, llama or model.hf_folder is required")
+    multiple = model.get("multiple_of", 256)
+    hidden = int(model.get("ffn_dim_multiplier", 1.0) * (8 * dim // 3))
+    return transformers.LlamaConfig(
+        **shape,
+        hidden_size=dim,
+        num_hidden_layers=model.get("n_layers", 4),
+        num_attention_heads=heads,
+        num_key_value_heads=model.get("n_kv_heads", heads),
+        intermediate_size=-(-hidden // multiple) * multiple,
+        rope_theta=float(model.get("rope_theta", 10000)),
+        max_position_embeddings=tokens,
+    )
+
+
+def _model_of(model: dict[str, Any], tokens: int, dtype: torch.dtype) -> Any:
+    import transformers
+
+    torch.manual_seed(0)
+    classes = transformers.AutoModelForCausalLM
+    folder = model.get("hf_folder")
+    if folder is None:
+        return classes.from_config(_config_of(model, tokens)).to(dtype)
+    if list(Path(folder).glob("*.safetensors")):
+        return classes.from_pretrained(folder, local_files_only=True).to(dtype)
+    return classes.from_config(transformers.AutoConfig.from_pretrained(folder, local_files_only=True)).to(
+        dtype
+    )
+
+
+def _batch_of(vocabulary: int, tokens: int, documents: bool) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    input_ids = torch.randint(0, vocabulary, (1, tokens), generator=generator)
+    batch = {"input_ids": input_ids, "labels": input_ids.clone()}
+    if documents:
+        ends = torch.rand(1, tokens, generator=generator) < 8 / tokens
+        batch["document_ids"] = ends.cumsum(-1)
+    return batch
+
+
+def check_recipe(path: str, *, tokens: int, dtype: str, report: str | None) -> Report:
+    """Checks the model of a recipe over the ranks of the default group."""
+    recipe = _read(path)
+    parallelism = recipe.get("parallelism", {})
+    tokens = min(tokens, recipe.get("training", {}).get("seq_len", tokens))
+    model = _model_of(recipe.get("model", {}), tokens, getattr(torch, dtype))
+    mask = parallelism.get("mask", "documents")
+    sp = SequenceParallel(
+        strategy=parallelism.get("strategy", "ring"),
+        layout=parallelism.get("layout", "zigzag"),
+        wire=parallelism.get("wire", "accumulator"),
+        mask=causal() if mask == "documents" else as_mask(mask),
+    )
+    batch = _batch_of(model.config.vocab_size, tokens, mask == "documents")
+    return check(model, batch, sp, report=report)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The program ``python -m armillary``. Returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="armillary", epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verb = verbs.add_parser("check", epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verb.add_argument("recipe", help="a recipe of armillary train")
+    verb.add_argument("--tokens", type=int, default=512, help="tokens of the sequence, at most (512)")
+    verb.add_argument("--dtype", choices=["float32", "float64", "bfloat16", "float16"], default="float32")
+    verb.add_argument("--report", help="a file for the report: JSON if its name ends so, text otherwise")
+    given = parser.parse_args(arguments)
+    if dist.is_torchelastic_launched():
+        dist.init_process_group("gloo")
+    try:
+        report = check_recipe(given.recipe, tokens=given.tokens, dtype=given.dtype, report=given.report)
+    except Error as failure:
+        print(f"armillary: {failure}", file=sys.stderr)
+        return 2
+    finally:
+        leave_groups()
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        print(report)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    return 0 if report.ok else 1

@@ -1,0 +1,58 @@
+"""The report of `check`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison: a value, and the bound that it must not exceed."""
+
+    name: str
+    value: float
+    bound: float
+    note: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the value is within its bound; a value that is not a number is not."""
+        return self.value <= self.bound
+
+
+@dataclass(frozen=True)
+class Report:
+    """Result of `check`, the same on every rank. True if all rows are within their bounds."""
+
+    title: str
+    rows: tuple[Row, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all values are within their bounds."""
+        return all(row.ok for row in self.rows)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        names = max(len(row.name) for row in self.rows)
+        lines = [
+            f"{'ok  ' if row.ok else 'FAIL'}  {row.name:<{names}}  {row.value:9.2e} <= {row.bound:9.2e}  "
+            f"{row.note}"
+            for row in self.rows
+        ]
+        verdict = "equal to one device" if self.ok else "NOT equal to one device"
+        return "\n".join([self.title, *(line.rstrip() for line in lines), verdict])
+
+    def to_json(self) -> str:
+        """The report as JSON."""
+        rows = [asdict(row) | {"ok": row.ok} for row in self.rows]
+        return json.dumps({"title": self.title, "ok": self.ok, "rows": rows}, indent=2)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the report as JSON if the path ends so, as text otherwise."""
+        text = self.to_json() if str(path).endswith(".json") else str(self)
+        Path(path).write_text(text + "\n")

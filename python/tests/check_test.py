@@ -1,0 +1,103 @@
+"""`armillary.check` passes models that are right and fails those that are not."""
+
+import importlib.util
+import json
+
+import pytest
+
+if importlib.util.find_spec("transformers") is None:
+    pytest.skip("transformers is not installed", allow_module_level=True)
+
+import hf_models
+import launched
+import torch
+from armillary._recipe import main
+
+import armillary
+
+RECIPE = """
+[model]
+name = "llama"
+dim = 32
+n_layers = 2
+n_heads = 4
+n_kv_heads = 2
+multiple_of = 16
+
+[training]
+seq_len = 64
+
+[parallelism]
+strategy = "ring"
+layout = "zigzag"
+mask = "documents"
+"""
+
+
+def failed(report):
+    return [row["name"] for row in report["rows"] if not row["ok"]]
+
+
+def test_over_ranks(tmp_path):
+    path = tmp_path / "report.txt"
+    found = json.loads(launched.torchrun(2, "check_ranks.py", str(path)).splitlines()[-1])
+    for name in ("mistral", "bf16", "own"):
+        assert found[name]["ok"], found[name]
+        assert [row["name"] for row in found[name]["rows"]] == [
+            "loss",
+            "gradients",
+            "attention outputs",
+            "leak",
+            "determinism",
+        ]
+    assert "leak" in failed(found["leaky"]), found["leaky"]
+    assert "attention outputs" in failed(found["scaled"]), found["scaled"]
+    assert "equal to one device" in path.read_text() and "2 ranks" in path.read_text()
+
+
+def test_recipe_over_ranks(tmp_path):
+    recipe, report = tmp_path / "recipe.toml", tmp_path / "report.json"
+    recipe.write_text(RECIPE)
+    command = ["-m", "armillary", "check", str(recipe), "--report", str(report)]
+    assert "equal to one device" in launched.torchrun(2, *command)
+    assert json.loads(report.read_text())["ok"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "match"),
+    [
+        ("[model]\nname = 'mamba'", "model.name is 'mamba'; gpt, llama or model.hf_folder is required"),
+        ("[model", "a recipe in TOML is required"),
+    ],
+)
+def test_recipes_are_refused_by_name(tmp_path, capsys, recipe, match):
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipe)
+    assert main(["check", str(path)]) == 2
+    assert match in capsys.readouterr().err
+
+
+def test_one_rank():
+    report = armillary.check(hf_models.build("gpt_oss"), hf_models.batch(True), armillary.SequenceParallel())
+    assert report, str(report)
+    assert "leak" in str(report) and "determinism" in str(report)
+
+
+def test_gradients_and_mode_are_given_back():
+    model = hf_models.build("llama").train()
+    parameter = next(model.parameters())
+    parameter.grad = torch.ones_like(parameter)
+    assert armillary.check(model, hf_models.batch(False), armillary.SequenceParallel())
+    assert model.training and bool((parameter.grad == 1).all())
+    assert model.config._attn_implementation == "eager"
+
+
+def test_other_batches_are_refused():
+    model, sp = hf_models.build("llama"), armillary.SequenceParallel()
+    with pytest.raises(armillary.InvalidArgument, match="input_ids and labels are required"):
+        armillary.check(model, {"input_ids": torch.zeros(1, 4, dtype=torch.int64)}, sp)
+    batch = hf_models.batch(False) | {"attention_mask": torch.ones(2, 48)}
+    with pytest.raises(armillary.InvalidArgument, match="the batch has attention_mask"):
+        armillary.check(model, batch, sp)
+    with pytest.raises(armillary.InvalidArgument, match="run=, which calls it, is required"):
+        armillary.check(torch.nn.Linear(2, 2), hf_models.batch(False), sp)
