@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "python" / "armillary"
-MODULES = ("armillary", "armillary.masks", "armillary.hf")
+MODULES = ("armillary", "armillary.masks", "armillary.hf", "armillary.hf_trainer")
 STYLE = """
 body { font: 16px/1.5 sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 pre { white-space: pre-wrap; margin: .3rem 0 1rem 1.5rem; }
