@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.distributed_c10d import _resolve_process_group
 
 from armillary import _native
 from armillary._one_device import Call, Observed, OneDevice
@@ -147,22 +145,18 @@ def _result(model: nn.Module, batch: Batch, sp: Observed, run: Run) -> _Result:
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             gradient = parameter.grad.to(torch.promote_types(parameter.dtype, torch.float32))
-            gradients[name] = _total(sp, gradient) / sp.world
+            gradients[name] = _of_ranks(sp, gradient).mean(0)
     return _Result(loss.detach(), gradients, list(sp.calls))
 
 
-def _total(sp: SequenceParallel, value: Tensor) -> Tensor:
-    value = value.clone()
-    if sp.world > 1:
-        dist.all_reduce(value, group=_resolve_process_group(sp.group_name))
-    return value
+def _of_ranks(sp: SequenceParallel, value: Tensor) -> Tensor:
+    """[world, ..]: the values of all ranks."""
+    values: Tensor = torch.ops.armillary.gather_over_ranks(value, sp.group_name, sp.timeout_s)
+    return values
 
 
 def _largest(sp: SequenceParallel, value: Tensor) -> Tensor:
-    value = value.clone()
-    if sp.world > 1:
-        dist.all_reduce(value, dist.ReduceOp.MAX, group=_resolve_process_group(sp.group_name))
-    return value
+    return _of_ranks(sp, value).amax(0)
 
 
 def _error(given: Tensor, wanted: Tensor) -> float:

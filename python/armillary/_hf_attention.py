@@ -28,15 +28,18 @@ _SEED_STRIDE = 1 << 20  # seeds of one installation, one for each layer
 
 
 def attend(
-    sp: SequenceParallel,
-    dropout_seed: int,
-    module: nn.Module,
-    qkv: tuple[Tensor, Tensor, Tensor],
-    **given: Any,
+    sp: SequenceParallel, module: nn.Module, qkv: tuple[Tensor, Tensor, Tensor], given: dict[str, Any]
 ) -> tuple[Tensor, None]:
-    """Attention [B, L, H, E] of q, k, v [B, H, L, D], as transformers calls it.
+    """Attention [B, L, H, E] of q, k, v [B, H, L, D], with the arguments that transformers gives it.
 
     Raises `InvalidArgument`, with its name, for an argument that attention here cannot honour."""
+    with sp._refusals():
+        settings = _settings(module, (qkv[0].shape[2], qkv[1].shape[2]), given)
+    return sp.attention(*qkv, **settings, format="BHLD").transpose(1, 2), None
+
+
+def _settings(module: nn.Module, tokens: tuple[int, int], given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `SequenceParallel.attention`; all are checked, none is dropped."""
     declared = given.pop("attention_mask")
     if not isinstance(declared, DeclaredMask):
         raise InvalidArgument(
@@ -44,14 +47,22 @@ def attend(
             "that transformers builds by name are required, and documents are declared with "
             "armillary.hf.shard"
         )
-    q, k, v = qkv
-    if k.shape[2] != q.shape[2]:
+    if tokens[0] != tokens[1]:
         raise InvalidArgument(
-            f"armillary.hf: {_name(module)} attends from {q.shape[2]} tokens to {k.shape[2]}; as many keys "
-            "as queries are required: neither cross-attention nor a cache"
+            f"armillary.hf: {_name(module)} attends from {tokens[0]} tokens to {tokens[1]}; as many keys as "
+            "queries are required: neither cross-attention nor a cache"
         )
-    scale, softcap = given.pop("scaling", None), given.pop("softcap", None)
-    dropout, sinks = given.pop("dropout", 0.0) or 0.0, given.pop("s_aux", None)
+    dropout_seed = given.pop("dropout_seed") * _SEED_STRIDE + int(getattr(module, "layer_idx", 0) or 0)
+    settings = {
+        "scale": given.pop("scaling", None),
+        "softcap": given.pop("softcap", None),
+        "sinks": given.pop("s_aux", None),
+        "dropout": given.pop("dropout", None) or 0.0,
+        "dropout_seed": dropout_seed,
+        "dropout_step": declared.step,
+        "mask": declared.mask,
+        "seq_len": declared.seq_len,
+    }
     _check_window(module, declared, given.pop("sliding_window", None))
     is_causal = given.pop("is_causal", None)
     if is_causal is not None and is_causal != declared.model.is_causal:
@@ -65,21 +76,7 @@ def attend(
                 f"armillary.hf: {_name(module)} passes {name} to attention, which cannot honour it; None is "
                 "required"
             )
-    out = sp.attention(
-        q,
-        k,
-        v,
-        scale=scale,
-        softcap=softcap,
-        sinks=sinks,
-        dropout=dropout,
-        dropout_seed=dropout_seed * _SEED_STRIDE + int(getattr(module, "layer_idx", 0) or 0),
-        dropout_step=declared.step,
-        mask=declared.mask,
-        seq_len=declared.seq_len,
-        format="BHLD",
-    )
-    return out.transpose(1, 2), None
+    return settings
 
 
 def _check_window(module: nn.Module, declared: DeclaredMask, window: int | None) -> None:

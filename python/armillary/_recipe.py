@@ -43,7 +43,7 @@ def _config_of(model: dict[str, Any], tokens: int) -> Any:
     import transformers
 
     dim, heads = model.get("dim", 128), model.get("n_heads", 4)
-    shape = {"vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+    shape: dict[str, Any] = {"vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
     name = model.get("name", "gpt")
     if name == "gpt":
         shape |= {"n_embd": dim, "n_layer": model.get("n_layers", 4), "n_head": heads, "n_positions": tokens}

@@ -53,7 +53,7 @@ class PatchedSdpa(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
     def __exit__(self, *failure: Any) -> None:
-        super().__exit__(*failure)
+        super().__exit__(*failure)  # type: ignore[no-untyped-call]
         if self.calls == 0 and failure[0] is None:
             raise InvalidArgument(
                 "patch_sdpa: scaled_dot_product_attention was not called, so the ranks attended to nothing "
@@ -71,28 +71,29 @@ class PatchedSdpa(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        if attn_mask is not None:
-            raise InvalidArgument(
-                f"patch_sdpa: attn_mask {list(attn_mask.shape)} is given; None is required: declare the "
-                "mask, such as SequenceParallel(mask=..) or patch_sdpa(mask=batch.mask)"
-            )
-        if query.dim() != 4 or key.shape[-2] != query.shape[-2]:
-            raise InvalidArgument(
-                f"patch_sdpa: query {list(query.shape)}, key {list(key.shape)}; [B, H, L, D] with as many "
-                "keys as queries is required"
-            )
-        if key.shape[1] != query.shape[1] and not enable_gqa:
-            raise InvalidArgument(
-                f"patch_sdpa: {query.shape[1]} query heads, {key.shape[1]} key heads; enable_gqa=True is "
-                "required"
-            )
-        if dropout_p > 0:
-            raise InvalidArgument(
-                f"patch_sdpa: dropout_p is {dropout_p}; 0, or SequenceParallel.attention with a seed, is "
-                "required"
-            )
-        length = self._seq_len or self._mask.length or query.shape[2] * self._sp.world
-        check_causality(self._mask, is_causal, length, "scaled_dot_product_attention")
+        with self._sp._refusals():
+            if attn_mask is not None:
+                raise InvalidArgument(
+                    f"patch_sdpa: attn_mask {list(attn_mask.shape)} is given; None is required: declare the "
+                    "mask, such as SequenceParallel(mask=..) or patch_sdpa(mask=batch.mask)"
+                )
+            if query.dim() != 4 or key.shape[-2] != query.shape[-2]:
+                raise InvalidArgument(
+                    f"patch_sdpa: query {list(query.shape)}, key {list(key.shape)}; [B, H, L, D] with as "
+                    "many keys as queries is required"
+                )
+            if key.shape[1] != query.shape[1] and not enable_gqa:
+                raise InvalidArgument(
+                    f"patch_sdpa: {query.shape[1]} query heads, {key.shape[1]} key heads; enable_gqa=True is "
+                    "required"
+                )
+            if dropout_p > 0:
+                raise InvalidArgument(
+                    f"patch_sdpa: dropout_p is {dropout_p}; 0, or SequenceParallel.attention with a seed, is "
+                    "required"
+                )
+            length = self._seq_len or self._mask.length or query.shape[2] * self._sp.world
+            check_causality(self._mask, is_causal, length, "scaled_dot_product_attention")
         return self._sp.attention(
             query, key, value, scale=scale, mask=self._mask, seq_len=length, format="BHLD"
         )

@@ -70,8 +70,7 @@ def shard(
     Returns input_ids, position_ids (within the document), labels and shift_labels (of the next token), and
     `sharded`, the mask and length of the sequence. Raises `InvalidArgument` as `SequenceParallel.shard`
     does."""
-    whole = {"input_ids": input_ids, "labels": labels, "document_ids": document_ids}
-    batch = sp.shard(ragged=ragged, **whole)
+    batch = sp.shard(ragged=ragged, input_ids=input_ids, labels=labels, document_ids=document_ids)
     inputs: dict[str, Any] = {"input_ids": batch["input_ids"], "position_ids": batch["positions"]}
     if labels is not None:
         inputs["labels"] = inputs["shift_labels"] = batch["labels"]
@@ -124,6 +123,11 @@ class Installation:
     def _before_forward(
         self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        with self.sp._refusals():
+            return (), self._inputs(model, args, kwargs)
+
+    def _inputs(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Inputs of the model, by name, of a call as the caller makes it."""
         sharded = kwargs.pop(_SHARDED, None)
         names = list(inspect.signature(model.forward).parameters)
         given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -140,7 +144,7 @@ class Installation:
             given["labels"] = shift_labels
         given["use_cache"] = False
         self._active.sequence, self._active.step = sharded, next(self._steps)
-        return (), given
+        return given
 
     def _after_forward(self, *_: object) -> None:
         self._active.sequence = None
@@ -174,6 +178,10 @@ class Installation:
         return given
 
     def _mask(self, q_length: int, kv_length: int, **given: Any) -> DeclaredMask:
+        with self.sp._refusals():
+            return self._declared(q_length, kv_length, given)
+
+    def _declared(self, q_length: int, kv_length: int, given: dict[str, Any]) -> DeclaredMask:
         sequence: Sharded | None = getattr(self._active, "sequence", None)
         if sequence is None:
             raise InvalidArgument(
@@ -206,8 +214,8 @@ class Installation:
         attention_mask: object,
         **given: Any,
     ) -> tuple[Tensor, None]:
-        given["attention_mask"] = attention_mask
-        return attend(self.sp, self._dropout_seed, module, (query, key, value), **given)
+        given |= {"attention_mask": attention_mask, "dropout_seed": self._dropout_seed}
+        return attend(self.sp, module, (query, key, value), given)
 
     def _loss(
         self, logits: Tensor, labels: Tensor, *_: object, num_items_in_batch: Any = None, **__: object
@@ -218,7 +226,8 @@ class Installation:
             return self.sp.loss(logits, labels)
         flat = logits.reshape(-1, logits.shape[-1]).float()
         mine = functional.cross_entropy(flat, labels.reshape(-1), ignore_index=IGNORED, reduction="sum")
-        return mine / num_items_in_batch
+        share: Tensor = mine / num_items_in_batch
+        return share
 
 
 def install(

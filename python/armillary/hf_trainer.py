@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import transformers
-from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from armillary.errors import InvalidArgument
@@ -33,7 +32,7 @@ class ShardingCollator:
         self.sp = sp
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        columns: dict[str, Tensor] = {}
+        columns: dict[str, Any] = {}
         for name in examples[0]:
             if name not in _COLUMNS:
                 raise InvalidArgument(
