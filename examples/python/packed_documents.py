@@ -19,9 +19,7 @@ def pack(documents, tokens):
     """One row of tokens, its labels, and the document of each token; no document predicts the next one."""
     pieces = [torch.tensor(list(one.encode())) for one in documents * 8]
     input_ids = torch.cat(pieces)[:tokens]
-    ids = torch.repeat_interleave(torch.arange(len(pieces)), torch.tensor([len(one) for one in pieces]))[
-        :tokens
-    ]
+    ids = torch.cat([torch.full((len(one),), at) for at, one in enumerate(pieces)])[:tokens]
     labels = input_ids.clone()
     labels[1:][ids[1:] != ids[:-1]] = -100  # the first token of a document is not the end of the last one
     return {"input_ids": input_ids[None], "labels": labels[None], "document_ids": ids[None]}
@@ -32,9 +30,8 @@ def main():
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     shape = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-    config = transformers.MistralConfig(
-        **shape, num_attention_heads=4, num_key_value_heads=2, head_dim=16, sliding_window=24
-    )
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    config = transformers.MistralConfig(**shape, **heads, sliding_window=24)
     model = transformers.MistralForCausalLM(config)  # or .from_pretrained(..)
     sp = armillary.SequenceParallel()
     batch = pack(DOCUMENTS, TOKENS)
