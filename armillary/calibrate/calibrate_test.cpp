@@ -36,7 +36,7 @@ TEST(Calibrate, WritesAFileThatIsReadAndSimulated) {
   CalibrateCase given = small_case();
   given.cores = 1;
   std::vector<std::string> parts;
-  const sim::Cluster measured = calibrate(small_case(), bench::make_thread_ranks,
+  const sim::Cluster measured = calibrate(given, bench::make_thread_ranks,
                                           [&](const std::string& part) { parts.push_back(part); });
   EXPECT_THAT(parts, testing::Contains("kernels, fp32, head dim 16"));
   const std::string text = sim::to_toml(measured);

@@ -52,11 +52,13 @@ class Bench : public testing::Test {
 using BenchError = Bench;
 
 TEST_F(BenchError, BenchesThatThereAreNot) {
-  expect_error({"bench"}, Eq("bench: what to measure is not named; kernel, layer, overlap, merge, "
-                             "cores or turns is required"));
-  expect_error({"bench", "kernl"},
-               Eq("bench: 'kernl' is not known; kernel, layer, overlap, merge, cores or turns is "
-                  "required; nearest is 'kernel'"));
+  expect_error({"bench"},
+               Eq("bench: what to measure is not named; kernel, layer, overlap, live, merge, "
+                  "cores or turns is required"));
+  expect_error(
+      {"bench", "kernl"},
+      Eq("bench: 'kernl' is not known; kernel, layer, overlap, live, merge, cores or turns is "
+         "required; nearest is 'kernel'"));
   expect_error({"bench", "kernel", "--token", "8"}, HasSubstr("nearest: --tokens"));
 }
 
