@@ -4,8 +4,8 @@
 Their sizes and tolerances: 64 tokens a rank, 8 heads of 32, a batch of 8; bf16 as for the flash kernel, fp32
 as for the efficient one. Their rotations are our strategies, their load balance is zigzag. Numbers of
 collectives, which they also count, are those of their implementation and are not asserted. Four ranks: their
-bound for bf16 grows with the world, and on two it is below a unit in the last place of the output. What is
-wanted in bf16 is computed in fp32: PyTorch's kernel for CPUs sums gradients in bf16."""
+bound for bf16 grows with the world, and on two it is below a unit in the last place of the output. The
+expected values of bf16 are computed in fp32: PyTorch's kernel for CPUs sums gradients in bf16."""
 
 import itertools
 
