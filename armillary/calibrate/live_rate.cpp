@@ -56,7 +56,7 @@ LiveRate::LiveRate(const LiveCase& given, const bench::MakeRanks& make_ranks)
   checked.tokens = std::min(layer.tokens, kCheckedTokens);
   checked.kernels = false;
   checked.run_folder.clear();
-  bench::LayerRate(checked, make_ranks);
+  const bench::LayerRate right(checked, make_ranks);
   // Phase 3 of 3: the layers.
   const bench::Sample whole = bench::sample({.dtype = layer.dtype,
                                              .q_tokens = problem.mask.q_len(),

@@ -79,7 +79,8 @@ struct Host {
   double forward_s = 0;   ///< Work of a call of attention before its first op.
   double backward_s = 0;  ///< The same of its backward pass.
   /// Bytes that ranks exchange in each of ceil(log2 world) rounds before the first message of
-  /// forward, to agree on the call. A rank computes meanwhile, after kPatience_s. 0: they do not.
+  /// forward, to agree on the call. A rank computes meanwhile, after kPatienceSeconds. 0: they do
+  /// not.
   double agreement_bytes = 0;
   /// The thread that starts messages is the one that computes: they start between two ops.
   bool computes = false;
@@ -91,7 +92,7 @@ struct Host {
   bool operator==(const Host&) const = default;
 
   /// Time for which a rank waits for the others to agree before it computes.
-  static constexpr double kPatience_s = 50e-6;
+  static constexpr double kPatienceSeconds = 50e-6;
 };
 
 /// The whole. Device d is device d % devices_per_node of node d / devices_per_node.

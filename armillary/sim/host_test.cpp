@@ -70,10 +70,10 @@ TEST(Host, AThreadThatComputesStartsMessagesLater) {
   const double message = 2 * 2.0 * 4096 * 8 * 64 / 1e9;
   ASSERT_GT(block, message + 2e-4);
   const double free = seconds_of(problem, "ring", cluster);
-  EXPECT_NEAR(free, Host::kPatience_s + 2 * block, 1e-9);
+  EXPECT_NEAR(free, Host::kPatienceSeconds + 2 * block, 1e-9);
   cluster.host.computes = true;
-  EXPECT_NEAR(seconds_of(problem, "ring", cluster), Host::kPatience_s + 2 * block + 1e-4 + message,
-              1e-9);
+  EXPECT_NEAR(seconds_of(problem, "ring", cluster),
+              Host::kPatienceSeconds + 2 * block + 1e-4 + message, 1e-9);
 }
 
 // Rank 0 computes when rank 1 comes to the exchange of K and V, so rank 1 copies all four tiles.

@@ -140,7 +140,7 @@ void Machine::begin() {
   const double agree = forward ? agreement_s() : 0;
   for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
     ranks_[r].gated = agree > 0;
-    if (agree > Host::kPatience_s) push(EventKind::Begin, called + Host::kPatience_s, r);
+    if (agree > Host::kPatienceSeconds) push(EventKind::Begin, called + Host::kPatienceSeconds, r);
     push(EventKind::Begin, called + agree, r, /*version=*/1);
   }
 }
