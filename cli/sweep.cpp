@@ -132,13 +132,17 @@ void run_sweep(const SweepFlags& flags) {
       .strategies = flags.strategies};
   const std::string below = subtitle(flags, question.cluster);
   const sweep::Plotted plotted{.rows = sweep::sweep(question), .subtitle = below};
+  // Charts that cannot be drawn are refused before anything is written.
+  std::vector<std::string> charts;
+  charts.reserve(plots.size());
+  for (const WantedPlot& plot : plots) charts.push_back(sweep::to_svg(plotted, plot.plot));
   const std::string csv = sweep::to_csv(plotted.rows, question.passes);
   if (flags.csv.empty()) {
     fmt::print("{}", csv);
   } else {
     write_text(flags.csv, csv);
   }
-  for (const WantedPlot& plot : plots) write_text(plot.path, sweep::to_svg(plotted, plot.plot));
+  for (std::size_t i = 0; i < plots.size(); ++i) write_text(plots[i].path, charts[i]);
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ TEST(AdviseError, QuestionsThatCannotBeAnswered) {
   expect_error({"advise", "llama2-7b", "c5a", "--seq", "0"}, HasSubstr("--seq"));
   expect_error({"advise", "llama2-7b", "c5a", "--seq", "9", "--devices", "9"}, HasSubstr("has 8"));
   expect_error(
-      {"advise", "gpt3-175b", "c8", "--seq", "1024"},
+      {"advise", "gpt3-175b", "c2", "--seq", "1024"},
       AllOf(HasSubstr("does not fit: needs "), HasSubstr(", the longest sequence that fits is 0")));
 }
 
