@@ -67,6 +67,7 @@ pid_t spawn(const std::string& command, std::vector<std::string> variables,
   std::string shell = "sh", flag = "-c", text = command;
   const std::array<char*, 4> argv{shell.data(), flag.data(), text.data(), nullptr};
   std::vector<char*> environment;
+  environment.reserve(variables.size() + 1);
   for (std::string& variable : variables) environment.push_back(variable.data());
   environment.push_back(nullptr);
   pid_t pid = -1;
