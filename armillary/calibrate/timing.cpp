@@ -10,6 +10,7 @@ double median_seconds(bench::Ranks& ranks, const bench::Ranks::Work& work) {
   ranks.run(work);  // The first run is cold.
   const bench::Repeats repeats = bench::repeats_for(ranks.run(work));
   std::vector<double> seconds;
+  seconds.reserve(kTurns);
   for (int turn = 0; turn < kTurns; ++turn) seconds.push_back(ranks.run(work, repeats));
   return bench::median(seconds);
 }
