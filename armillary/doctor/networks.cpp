@@ -65,6 +65,7 @@ std::string problem_of(const std::vector<Network>& all, const std::string& name)
   const Network* const network = find(all, name);
   if (network == nullptr) {
     std::vector<std::string> names;
+    names.reserve(all.size());
     for (const Network& one : all) names.push_back(one.name);
     return fmt::format("there is no interface {}; {} are there", name, fmt::join(names, ", "));
   }
