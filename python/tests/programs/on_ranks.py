@@ -1,5 +1,7 @@
 """A program for torchrun: a layer on all of its ranks equals the layer on one, or it ends with an error."""
 
+import os
+
 import reference
 import torch
 import torch.distributed as dist
@@ -18,7 +20,8 @@ def main():
     out = sp.attention(*(x[:, at] for x in whole), seq_len=26)
     error = reference.relative_error(out, wanted[:, at])
     assert error < 1e-5, error
-    print(f"rank {sp.rank} of {sp.world}: exact", flush=True)
+    # One write a line: several ranks have this pipe.
+    os.write(1, f"rank {sp.rank} of {sp.world}: exact\n".encode())
     dist.destroy_process_group()
 
 
