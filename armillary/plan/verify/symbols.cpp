@@ -545,7 +545,8 @@ class WaveRun {
     }
     const std::size_t ranks = meaning_.plan.ranks.size();
     const auto part = [&](const Event& event) {
-      return static_cast<std::size_t>(event.wave) * threads_ + owner(event) * threads_ / ranks;
+      const auto rank = static_cast<std::size_t>(owner(event));
+      return static_cast<std::size_t>(event.wave) * threads_ + rank * threads_ / ranks;
     };
     begins_.resize(waves_ * threads_ + 1);
     for (const Event& event : events_) ++begins_[part(event)];
