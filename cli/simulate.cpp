@@ -93,7 +93,7 @@ void print_channels(const sim::Timeline& timeline) {
   }
 }
 
-/// Queries with their visible keys, over all heads: the work of a pass.
+/// Visible pairs over all heads and batch entries: the work of a pass.
 double visible_pairs(const plan::Problem& problem) {
   return static_cast<double>(problem.mask.area()) * problem.heads *
          static_cast<double>(problem.batch);

@@ -113,7 +113,7 @@ LayerRate::LayerRate(const LayerCase& given, const MakeRanks& make_ranks)
       facts.allocations[backward ? 1 : 0] = layer.allocations(backward);
     }
     facts_.push_back(facts);
-    // Kernel calls alone have no result to check: they are those of the layer.
+    // Kernel calls alone have no result to check; the layer above has made the same calls.
     if (!given.kernels) continue;
     contest.kernels.try_emplace(strategy, problem, strategy, whole, make_ranks(given.world, 0));
   }
@@ -130,7 +130,7 @@ double LayerRate::flops(bool backward) const {
 std::vector<Side> LayerRate::sides() {
   Contest& contest = *contest_;
   std::vector<Side> sides;
-  // The cores come first in a turn: they are those that the sides behind them find.
+  // The cores are measured first in a turn, so that they are what the later sides run on.
   if (contest.given.world > 1) sides.push_back(cores_side());
   sides.push_back({"peak", [this, &contest] {
                      return peak_gflops(isa_, contest.given.dtype, contest.given.world, 0.1);

@@ -14,7 +14,7 @@
 namespace armillary::calibrate {
 namespace {
 
-constexpr int kLane = 2;  // A lane of plans, as those of a run.
+constexpr int kLane = 2;  // One of the communication lanes of plans.
 
 /// The memory of one rank.
 struct Buffers {
@@ -66,8 +66,8 @@ MessageRates measure_messages(const ExchangeCase& given, bench::Ranks& ranks) {
       comm.wait_all(requests);
     });
   };
-  // A message takes at least its latency. Clocks and neighbours may say otherwise, so the latency
-  // is the shortest time of any size, and the shortest message flows for a tenth of its time.
+  // Latency is the least time of any size, as noise may make a longer message faster. Bytes flow
+  // for at least a tenth of a message's time, so that the rate stays finite.
   MessageRates rates{.latency_s = seconds_of(8), .points = {}};
   std::vector<double> seconds;
   for (std::int64_t bytes = given.least_bytes; bytes <= given.most_bytes; bytes *= 4) {
@@ -90,7 +90,7 @@ double measure_slowdown(const ExchangeCase& given, const BlockShape& shape, benc
   }
   const double alone = median_seconds(
       ranks, [&](comm::Communicator& comm) { calls[comm.rank()]->run(plan::Pass::Forward, true); });
-  // Seconds of a call beside messages: the mean over ranks, which all of them know.
+  // Seconds of a call beside messages: by rank, then summed over all ranks on each.
   std::vector<double> beside(given.world);
   std::vector<double> turns;
   for (int turn = 0; turn < kTurns; ++turn) {

@@ -131,7 +131,7 @@ NetworkChoice mpi_networks(const std::vector<Network>& all, const Lookup& lookup
     }
     return choice;
   }
-  // Without a list of its own it leaves loopback out; with one, only what stands there.
+  // Open MPI leaves loopback out by default; with an exclude list, only the names on it.
   const std::string excluded = value_of(lookup, "OMPI_MCA_btl_tcp_if_exclude");
   const std::vector<std::string> left_out = split_at_commas(excluded);
   for (const Network& network : all) {

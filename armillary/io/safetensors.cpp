@@ -42,7 +42,7 @@ const DtypeRow& row_of(TensorDtype dtype) {
   return kDtypes[static_cast<std::size_t>(dtype)];
 }
 
-/// Headers above it are refused, as in the library of the format: they are no headers.
+/// Larger headers are refused, as the library of the format does.
 constexpr std::uint64_t kMostHeaderBytes = 100'000'000;
 
 void check_tensors(const std::vector<TensorBytes>& tensors) {

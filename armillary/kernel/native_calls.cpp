@@ -78,7 +78,7 @@ class Cutter {
     const bool cuts_above = q.begin + hi < k.end - 1;
     const bool cuts_below = q.end - 1 + lo > k.begin;
     if (!cuts_above && !cuts_below) return add(q, k, NativeMask::Full, 0, false);
-    if (cuts_above && k.end - hi < q.end) {  // these rows see keys up to the last
+    if (cuts_above && k.end - hi < q.end) {  // hi hides no key from row k.end - hi on
       cut({q.begin, k.end - hi}, k, lo, hi);
       return cut({k.end - hi, q.end}, k, lo, kFar);
     }

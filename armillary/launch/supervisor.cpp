@@ -106,7 +106,7 @@ class Supervisor {
       if (end_at_ && Clock::now() >= *end_at_) end_all();
       if (kill_at_ && Clock::now() >= *kill_at_) kill_groups();
     }
-    // The output that had come before the last of them ended.
+    // Last lines, which may lack their newline.
     for (Running& program : programs_) {
       program.out.finish();
       program.err.finish();
@@ -186,7 +186,7 @@ class Supervisor {
     }
   }
 
-  /// Notes the programs of others that have ended.
+  /// Notes the ends of programs that others have started (run_reports.h).
   void read_reports() {
     std::array<char, 4096> buffer;
     while (options_.reports >= 0) {
@@ -209,8 +209,8 @@ class Supervisor {
                                WEXITED | WNOHANG | WNOWAIT) == 0 &&
                         info.si_pid == program.child.pid;
       if (!over) continue;
-      // Processes that it has left behind must not outlive it. The number of its group is another's
-      // as soon as it is waited for.
+      // Processes that it has left behind must not outlive it. They are killed before waitpid(),
+      // after which the number of its group may be reused.
       ::kill(-program.child.pid, SIGKILL);
       int status = 0;
       waitpid(program.child.pid, &status, 0);
@@ -243,14 +243,14 @@ class Supervisor {
     kill_at_ = Clock::now() + kPatience;
   }
 
-  /// To the programs alone, not to what they have started.
+  /// Signals the programs alone, not the processes that they have started.
   void signal_all(int signal) {
     for (const Running& program : programs_) {
       if (!program.ended) ::kill(program.child.pid, signal);
     }
   }
 
-  /// To the programs and everything in their process groups.
+  /// Kills the programs and everything in their process groups.
   void kill_groups() {
     for (const Running& program : programs_) {
       if (!program.ended) ::kill(-program.child.pid, SIGKILL);

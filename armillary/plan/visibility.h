@@ -47,7 +47,7 @@ class Visibility {
   }
 
  private:
-  /// The blocks of one side. All but `count` is by block, and there by position only.
+  /// The blocks of one side. The lists are empty unless the blocks are intervals.
   struct Side {
     std::size_t count = 0;
     std::vector<int> order;      ///< Blocks by position.

@@ -65,7 +65,7 @@ PassProof prove(const plan::Planner& planner, plan::Pass pass) {
                   .pass = pass,
                   .blocks = planner.blocks(),
                   .ranks = std::vector<plan::RankProgram>(world)};
-  // Ranks are made in parallel; each writes its own elements of the two lists.
+  // Programs are made in parallel; each rank has its own element of the two lists.
   PassProof proof;
   proof.programs.resize(world);
   const Digest blocks = digest_of(plan.blocks);

@@ -89,7 +89,7 @@ class Diagnoser {
 
   // Causes.
 
-  /// Diagnosis::reference_ns.
+  /// The time up to which silence counts: the first failure, else now, else the last record.
   std::int64_t reference() const {
     std::int64_t first_failure = 0;
     std::int64_t last_record = 0;
@@ -107,7 +107,7 @@ class Diagnoser {
     return lives ? run_.now_ns : last_record;
   }
 
-  /// The rank of this end that was the first; -1 if there is none.
+  /// The rank that came to this end first; -1 if there is none.
   int first_with(End end) const {
     const Ranks ranks = ranks_where([&](int rank) { return end_of(rank) == end; });
     const auto first = std::ranges::min_element(
@@ -126,8 +126,8 @@ class Diagnoser {
     return true;
   }
 
-  /// Phase 1 of 3: a cycle. 2: ranks without an end. 3: roots of the graph, which are taken if none
-  /// of them is without an end.
+  /// Phase 1 of 3: a cycle. 2: ranks without an end. 3: roots of the graph. Causes are the ranks in
+  /// both 2 and 3; if there are none, those of 2; if 2 is empty, those of 3.
   void find_causes() {
     result_.causes = find_cycle(result_.waits_for);
     const bool any_failed = first_with(End::FailedWithPeers) >= 0;
@@ -142,7 +142,8 @@ class Diagnoser {
       if (!result_.is_cycle) result_.causes = silent;
       return;
     }
-    // Ranks that never told an end, beside others that did; of those, the ones that are gone.
+    // Ranks without an end: those whose process is gone if that tells them apart, else all if
+    // another rank has failed.
     Ranks unended = ranks_where([&](int rank) { return end_of(rank) == End::Running; });
     const Ranks gone = ranks_where([&](int rank) {
       return end_of(rank) == End::Running && run_.states[rank] == ProcessState::Gone;
@@ -152,7 +153,8 @@ class Diagnoser {
     } else if (!any_failed) {
       unended.clear();
     }
-    // Free ranks that others wait for; of several, those that were silent for long.
+    // Roots wait for nobody, and others wait for them. Those that were silent for less than half as
+    // long as the longest are dropped.
     std::vector<bool> is_waited_for(world_, false);
     for (const Ranks& peers : result_.waits_for) {
       for (const int peer : peers) is_waited_for[peer] = true;
@@ -200,8 +202,8 @@ class Diagnoser {
     return ranks_where([&](int rank) { return end_of(rank) == End::Running; }).size();
   }
 
-  /// Whether a failure at the reference can be that of a deadline: the causes were silent for at
-  /// least half as long as a rank had waited. Ranks without an end need no such proof.
+  /// Whether a deadline explains the failure: a cause was silent for at least half of the longest
+  /// wait. True without that if any cause has not failed.
   bool explains_failure(double silent) const {
     if (result_.causes.empty()) return false;
     if (std::ranges::any_of(result_.causes, [&](int rank) { return !has_failed(rank); }))
@@ -226,8 +228,8 @@ class Diagnoser {
                                 flight(rank)->reason);
   }
 
-  /// All that had not ended is gone, and no rank was silent before: the processes were killed while
-  /// they worked, perhaps because one of them had crashed. It is one that the others waited for.
+  /// Every rank without an end is gone and none was silent: they were killed at work, perhaps as
+  /// one crashed. Ranks that the others waited for are blamed, or else all that are gone.
   void blame_gone(const Ranks& gone) {
     if (result_.is_cycle || result_.causes.empty()) result_.causes = gone;
     result_.is_cycle = false;

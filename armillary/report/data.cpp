@@ -99,7 +99,7 @@ class PassWriter {
     ARMILLARY_CHECK(timeline_.ranks.size() == plan_.ranks.size());
   }
 
-  /// One rank: ops, words, tiles and memory, and the sums that notes show.
+  /// One rank: ops, words of the printed grid, tiles, memory and totals.
   Json rank(std::size_t r) const {
     const plan::RankProgram& program = plan_.ranks[r];
     const sim::RankTimeline& timeline = timeline_.ranks[r];
@@ -235,7 +235,7 @@ Json to_json(const std::vector<sim::StrategyTimes>& rows) {
   return json;
 }
 
-/// The part of a cluster that the page shows; its links are those of the channels.
+/// The part of a cluster that the page shows; links are in the list of channels.
 Json to_json(const sim::Cluster& cluster) {
   return {{"name", cluster.name},
           {"summary", cluster.summary},
@@ -282,7 +282,7 @@ std::string to_json(const Report& report) {
                   {"cluster", to_json(report.cluster)},
                   {"passes", std::move(passes)},
                   {"strategies", to_json(report.strategies)}};
-  // Names of files may be no UTF-8.
+  // Names of files may not be valid UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -93,8 +93,8 @@ void Machine::connect() {
   }
 }
 
-/// The channels of the route. A flow stands for one of each copy; those that cross channels which
-/// are alike share them as evenly as the copies do.
+/// The channels of the route, with the flows on each: a flow stands for one of every copy, and
+/// these are spread evenly over channels that are alike.
 void Machine::fill_hops(Meeting& meeting) const {
   const int from = input_.placement[meeting.from];
   const int to = input_.placement[meeting.to];
@@ -113,7 +113,7 @@ void Machine::fill_hops(Meeting& meeting) const {
   }
 }
 
-/// Seconds of the rounds in which ranks agree on a call (attention/agreement.h).
+/// Seconds of the exchanges in which ranks agree on a call (attention/agreement.h).
 double Machine::agreement_s() const {
   const Cluster& cluster = input_.topology.cluster();
   const double bytes = cluster.host.agreement_bytes;
@@ -258,7 +258,8 @@ void Machine::match(int meeting, Post send, Post recv, int second) {
   push(flows ? EventKind::FlowStart : EventKind::Arrival, now_ + latency, id);
 }
 
-/// Gives a message to the rank that copies it. Other folds of that rank copy theirs.
+/// Gives a message to the rank that copies it: the receiver, or `second` if that is busy. Every
+/// copy of that rank does the same with its own message.
 void Machine::copy_by_a_rank(int id, int second) {
   const int receiver = messages_[id].recv.rank;
   const int rank = is_busy(ranks_[receiver]) ? second : receiver;

@@ -1,5 +1,5 @@
 // The steps of a run, from the state in which it begins to its last checkpoint, and the launcher of
-// ranks as threads. rank_trainer.h has a step.
+// ranks as threads. One step is in rank_trainer.h.
 #include "armillary/train/trainer.h"
 
 #include <ATen/Parallel.h>

@@ -78,7 +78,7 @@ class Search {
     return add(neighbours(question_, Candidate(rivals_[r].candidate)));
   }
 
-  /// Indices of the rivals that fit, by estimate.
+  /// Indices of the `count` rivals with the least estimates, of those that fit.
   std::vector<std::size_t> promising(std::size_t count) const {
     std::vector<std::size_t> order;
     for (std::size_t r = 0; r < rivals_.size(); ++r) {
@@ -117,7 +117,7 @@ class Search {
       }
       simulate(r);
     }
-    // Estimates may pass a candidate that only all of its ranks show to be too large.
+    // A candidate whose estimate fits may prove too large when all ranks are simulated.
     if (!best_) refuse();
   }
 

@@ -1,5 +1,5 @@
-// Each set says what ran on its cluster. Numbers without a source beside them are fitted for the
-// least largest error of the rows that the set names.
+// Each set describes the software that ran on its cluster. Numbers without a source beside them are
+// fitted: they minimise the largest error of the rows that the set names.
 #include "armillary/validate/constants.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ const std::vector<std::string> kMegatronRows{"table5_30k_b16_tp1_*", "table5_30k
 const std::vector<Constants>& all_constants() {
   static const std::vector<Constants> all{
       // Megatron-LM: two kernel rates, the sum, and the rates of products and gradients, for the
-      // least largest error of the rows that are named; the two clusters have the same devices.
+      // smallest largest error on the rows that are named; the two clusters have the same devices.
       {.id = "C5",
        .preset = "c5",
        .forward = kA800,
@@ -33,7 +33,7 @@ const std::vector<Constants>& all_constants() {
        .sum_bytes = 25,
        .step = kMegatron,
        .fitted = kMegatronRows},
-      // Three numbers for the least largest error of all rows of table 3.
+      // Three numbers (full, causal, sum), fitted to all rows of table 3.
       {.id = "C6",
        .preset = "c6",
        .forward = {.full = 0.96, .causal = 0.82},

@@ -119,7 +119,7 @@ double deadline_s(const BenchFlags& flags) {
   return static_cast<double>(parse_count("--deadline", flags.deadline));
 }
 
-/// Prints a line of JSON. Commands and reasons are texts of others, which may be no UTF-8.
+/// Commands and reasons come from others and may not be valid UTF-8.
 void print_json(const nlohmann::ordered_json& line) {
   fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
@@ -173,7 +173,7 @@ template <class Rate, class Case>
 void measure_rate(const Case& given, const Rate& rate, std::vector<bench::Side> sides,
                   const BenchFlags& flags) {
   if (flags.on_request) return serve(facts_json(given, rate), sides, std::cin);
-  // Other programs come one after the other; then the turns of all.
+  // Other programs start one after the other; then all sides take turns.
   bench::Contenders others(flags.against, deadline_s(flags),
                            launch::environment_without_placement());
   others.add_sides(sides);

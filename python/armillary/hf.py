@@ -101,7 +101,7 @@ class Installation:
         model.loss_function = self._loss
 
     def uninstall(self) -> None:
-        """Gives the model the attention, the masks and the loss back that it had."""
+        """Restores the attention, the masks and the loss that the model had."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -220,8 +220,8 @@ class Installation:
     def _loss(
         self, logits: Tensor, labels: Tensor, *_: object, num_items_in_batch: Any = None, **__: object
     ) -> Tensor:
-        """The loss of the sequence; or, of num_items_in_batch labels, this rank's share, whose sum over ranks
-        is the loss, as transformers does it."""
+        """The loss of the sequence. With num_items_in_batch: this rank's share of it, as transformers defines
+        it; the shares of all ranks sum to the loss."""
         if num_items_in_batch is None:
             return self.sp.loss(logits, labels)
         flat = logits.reshape(-1, logits.shape[-1]).float()

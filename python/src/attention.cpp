@@ -172,8 +172,8 @@ class ForwardNode : public torch::autograd::Function<ForwardNode> {
   }
 
  private:
-  /// Refused here and not when they are taken: tensors in the strategy's own form have no graph, so
-  /// a part of them could be lost.
+  /// Refuses second derivatives here: saved tensors in the strategy's form have no graph, so
+  /// autograd would silently lose a part of them later.
   static void refuse_second_derivatives(AutogradContext* ctx) {
     with_python_errors([&] {
       const auto& call = ctx->saved_data["call"].toTupleRef().elements();

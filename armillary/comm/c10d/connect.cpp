@@ -24,7 +24,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Rank 0 has the store, and stays so long for others to read the refusal.
+// Seconds that rank 0, which holds the store, stays for others to read a refusal.
 constexpr double kRefusal = 0.7;
 constexpr std::chrono::milliseconds kLook(2);
 
@@ -41,7 +41,7 @@ struct Member {
   std::string caller;  ///< The function that error texts begin with.
   int rank = 0;
   int world = 1;
-  std::string prefix;  ///< The begin of the group's keys in the store.
+  std::string prefix;  ///< The start of the group's keys in the store.
 };
 
 /// The meeting of the ranks in the store. Functions throw exceptions of PyTorch.
@@ -153,8 +153,8 @@ std::vector<PeerProcess> meet(c10d::Store& store, const Member& mine, const C10d
                   first_line(error));
 }
 
-/// Before the ranks meet: a rank that has no such interface says so itself, and would take the
-/// store away from the others if it left later.
+/// Checks the interface before the ranks meet: each rank reports its own error, and rank 0 does not
+/// take the store away from ranks that use it.
 void expect_interface(const Member& mine, const C10dOptions& options) {
   try {
     try_interface(options.interface);
@@ -176,8 +176,8 @@ GlooBackend connect_gloo(const GlooStore& store, const Member& mine, const std::
   }
 }
 
-/// Gloo writes to connections that a peer may have closed, and leaves it to the program that this
-/// is an error and not its end. Python does the same.
+/// Ignores SIGPIPE, as Python does: a write of Gloo to a closed connection is then an error and
+/// does not end the process.
 void ignore_broken_pipes() {
   struct sigaction action = {};
   sigaction(SIGPIPE, nullptr, &action);

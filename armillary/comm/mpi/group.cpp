@@ -15,17 +15,17 @@
 namespace armillary::comm {
 namespace {
 
-// A rank that fails waits so long for peers to end messages under way.
+// Time that a failed rank gives its peers to end messages under way.
 constexpr std::chrono::milliseconds kSettle(500);
 // A process that has ended or is stopped answers nothing; the others are told within this time.
 constexpr std::chrono::milliseconds kSettleWithoutOne(100);
-// The end of a failed group takes so long at most.
+// Longest time to leave a failed group.
 constexpr std::chrono::seconds kClose(1);
-// Ranks that leave at the same time are not asked.
+// Seconds that a rank which leaves waits before it asks the others for progress.
 constexpr double kWatchLeavers = 0.1;
-// The helper looks so often for processes that have ended.
+// Seconds between two looks of the helper for processes that have ended.
 constexpr double kLookForEnds = 0.01;
-// A rank that waits yields its core between looks for so long, then it sleeps between them.
+// A rank that waits yields its core between looks for kAwake, then sleeps kSleep between them.
 constexpr std::chrono::microseconds kAwake(500);
 constexpr std::chrono::microseconds kSleep(50);
 
@@ -34,7 +34,7 @@ std::chrono::nanoseconds as_nanoseconds(double seconds) {
       std::chrono::duration<double>(seconds));
 }
 
-/// Lets other threads and processes run between two looks. `since` is the begin of the wait.
+/// `since` is the start of the wait.
 void pause(std::chrono::steady_clock::time_point since) {
   if (std::chrono::steady_clock::now() - since < kAwake) {
     std::this_thread::yield();
@@ -159,8 +159,8 @@ void MpiGroup::progress() noexcept {
   }
 }
 
-// Everything that MPI has is taken, in order, also what has no receive yet: its place is behind
-// other messages of the same sender, which may belong to another group made by split().
+// Takes every message from MPI in order, also those without a receive yet: messages of another
+// group made by split() may lie behind them on the same MPI communicator.
 void MpiGroup::take_arrivals(int lane) {
   while (true) {
     int found = 0;
@@ -502,7 +502,7 @@ void MpiGroup::drain(Lock& lock) {
   });
 }
 
-// Returns false if MPI was given up, as ranks do not come after a failure.
+// Returns false if MPI was given up: after a failure some ranks may never come.
 bool MpiGroup::await_all(Lock& lock, const std::function<bool()>& all_here) {
   const Clock::time_point begin = Clock::now();
   Clock::time_point next_look = begin + as_nanoseconds(kLookForEnds);

@@ -52,7 +52,7 @@ bool NcclPending::done() const {
 void NcclLanes::make(Communicator& part) {
   const int count = rank_.options().lanes;
   own_ = part.rank();
-  // Rank 0 names them all. Each has to be ready before the next one is begun.
+  // Rank 0 makes the ids of all lanes' communicators. Each is ready before the next is begun.
   std::vector<NcclId> ids(count);
   if (part.rank() == 0) {
     rank_.call([&] { std::ranges::generate(ids, [&] { return rank_.api().make_id(); }); });
@@ -175,7 +175,7 @@ void NcclLanes::progress() {
   }
 }
 
-// The rank's memory may go when this returns.
+// The caller may free the memory of the message when this returns.
 void NcclLanes::withdraw(const Pending& message) noexcept {
   // A rank that unwinds has an error that says more: the group fails with it.
   if (std::uncaught_exceptions() == 0) {

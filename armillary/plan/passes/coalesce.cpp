@@ -11,7 +11,8 @@
 namespace armillary::plan {
 namespace {
 
-/// True if both ends of two messages agree, so that every rank joins the same messages.
+/// True if two messages have the same peer, step and direction. Both peers see that, so they join
+/// the same messages.
 bool same_message(const Op& a, const Op& b) {
   return a.kind == b.kind && a.peer == b.peer && a.step == b.step &&
          a.collective == Collective::AllToAll && b.collective == Collective::AllToAll;

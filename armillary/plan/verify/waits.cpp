@@ -53,8 +53,8 @@ class WaitGraph {
   }
 
   /// Nodes in an order that respects all edges; fewer than the graph has if there is a cycle. The
-  /// ready nodes are a stack, so the node that became ready last comes first: the cells that it
-  /// touches are then still in the cache.
+  /// ready nodes are a stack, so the node that became ready last comes first, while the slots that
+  /// it touches are still in the cache.
   std::vector<int> sort() {
     waits_.resize(nodes_.size());
     waves_.resize(nodes_.size());

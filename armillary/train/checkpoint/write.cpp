@@ -49,8 +49,8 @@ void add_part(Manifest& manifest, const std::string& folder, const std::string& 
 
 std::vector<io::TensorBytes> share_of(const std::vector<io::TensorBytes>& tensors, int rank,
                                       int world) {
-  // A tensor is of the rank in whose part of all bytes its middle lies. Doubled bytes, so that the
-  // middle is a whole number.
+  // A tensor belongs to the rank whose share of all bytes holds its middle. Bytes are doubled so
+  // that the middle is a whole number.
   std::int64_t total = 0;
   for (const io::TensorBytes& tensor : tensors) total += tensor.info.bytes();
   std::vector<io::TensorBytes> share;
