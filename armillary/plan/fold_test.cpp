@@ -15,6 +15,7 @@
 #include "armillary/plan/passes/lower.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/plan/verify_folded.h"
+#include "tests/sanitized.h"
 
 namespace armillary::plan {
 namespace {
@@ -100,6 +101,7 @@ TEST(Fold, AProgramIsThatOfItsClass) {
 
 /// Worlds whose programs cannot be made together; `compared` is a sample for those with many ops.
 TEST(FoldedProof, ProvesLargeWorlds) {
+  if (sanitizer_samples()) GTEST_SKIP() << "[SKIP] minutes under a sanitizer";
   for (const char* strategy : {"attention2d:rows=64", "grid:rk=64,rq=32,u=2", "usp:u=8"}) {
     const Planner planner(full_problem(4096), parse_strategy(strategy));
     const ProgramOf program = [&](Pass pass, Rank rank) {

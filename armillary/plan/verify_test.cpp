@@ -11,6 +11,7 @@
 #include "armillary/core/error.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/plan/testing/broken_plan.h"
+#include "tests/sanitized.h"
 
 namespace armillary::plan {
 namespace {
@@ -29,6 +30,7 @@ TEST(Verify, InvisiblePairsCountAsNothing) {
 
 /// A plan of so many ops runs on symbols on several threads, and in order if it is wrong.
 TEST(Verify, OfALargePlanFindsTheSameOnAnyNumberOfThreads) {
+  if (sanitizer_samples()) GTEST_SKIP() << "[SKIP] a minute under a sanitizer";
   constexpr int kWorld = 256;
   const Problem problem{.world = kWorld,
                         .heads = 2,

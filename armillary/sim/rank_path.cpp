@@ -54,7 +54,10 @@ class RankPaths::Chain {
     int follower = 0;
     int channel = 0;
     double seconds = 0;
-    auto operator<=>(const Load&) const = default;
+    bool operator<(const Load& other) const {
+      return std::tie(follower, channel, seconds) <
+             std::tie(other.follower, other.channel, other.seconds);
+    }
   };
 
   void run(int b, double& lane_free) {

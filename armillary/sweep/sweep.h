@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "armillary/plan/strategy.h"
@@ -21,7 +22,11 @@ struct Point {
   std::int64_t seq = 0;  ///< Queries in the whole sequence.
   int heads = 1;         ///< Query heads.
   double bandwidth = 1;  ///< Factor on the rates of all links.
-  auto operator<=>(const Point&) const = default;
+  bool operator==(const Point&) const = default;
+  bool operator<(const Point& other) const {
+    return std::tie(world, seq, heads, bandwidth) <
+           std::tie(other.world, other.seq, other.heads, other.bandwidth);
+  }
 };
 
 /// Values of each number that differs between points.
