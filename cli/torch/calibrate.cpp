@@ -96,8 +96,8 @@ void run_calibrate(const CalibrateFlags& flags) {
   if (choice.engine == launch::Engine::Threads) {
     return measure(given, bench::make_thread_ranks, flags.out, true);
   }
-  constexpr double kTimeout_s = 600;
-  run_ranks_on(choice, world, kTimeout_s, [&](comm::Communicator& comm) {
+  constexpr double kTimeoutSeconds = 600;
+  run_ranks_on(choice, world, kTimeoutSeconds, [&](comm::Communicator& comm) {
     bench::Processes processes(comm);
     const auto make_ranks = [&](int of, int owner) { return processes.make_ranks(of, owner); };
     measure(given, make_ranks, flags.out, comm.rank() == 0);
