@@ -404,11 +404,11 @@ TEST_P(CommunicatorConformance, ARankThatSleepsForLongIsNot) {
     std::vector<int> values(1);
     const Request request = receive(comm, 1 - comm.rank(), 0, values);
     const std::string text = text_of<CommError>([&] { comm.wait(request, 0.2); });
-    EXPECT_THAT(text, HasSubstr("not done after 0."));
+    EXPECT_THAT(text, HasSubstr("not done after "));
     EXPECT_THAT(text, HasSubstr(" answers, and neither waits for a message nor computes"));
   };
   EXPECT_THROW(run(2, body), CommError);
-  EXPECT_LT(seconds_since(begin), 1.2 + GetParam().start_s);
+  EXPECT_LT(seconds_since(begin), 4 + GetParam().start_s);
 }
 
 TEST_P(CommunicatorConformance, AbortEndsAllWaits) {
