@@ -12,19 +12,15 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <barrier>
 #include <cstddef>
-#include <latch>
-#include <mutex>
-#include <numeric>
-#include <system_error>
+#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "armillary/plan/operands.h"
 #include "armillary/plan/verify/contents.h"
+#include "armillary/plan/verify/waves.h"
 
 namespace armillary::plan::verifier {
 namespace {
@@ -481,101 +477,15 @@ class Symbols {
   std::vector<Cells>& cells_;
 };
 
-/// Runs the events of a large plan on several threads, wave by wave: those of one wave do not wait
-/// for each other. A thread has the events of neighbouring ranks, so that their cells stay in its
-/// cache. Returns false if a rule is broken; which one is left to a run in order.
-class WaveRun {
- public:
-  WaveRun(const Meaning& meaning, const std::vector<Event>& events, int threads)
-      : meaning_(meaning), contents_(meaning), events_(events), threads_(threads) {
-    sort();
-  }
-
-  bool run() {
-    std::latch all_started(1);
-    std::barrier<> wave_ends(threads_);
-    std::vector<std::jthread> others;
-    try {
-      for (int thread = 1; thread < threads_; ++thread) {
-        others.emplace_back([&, thread] {
-          all_started.wait();
-          if (!broken_) run_waves(thread, wave_ends);
-        });
-      }
-    } catch (const std::system_error&) {
-      broken_ = true;  // The system gives no more threads.
-    }
-    const bool alone = broken_;
-    all_started.count_down();
-    if (!alone) run_waves(0, wave_ends);
-    others.clear();
-    return !broken_;
-  }
-
-  Contents& contents() { return contents_; }
-
- private:
-  /// The events of one thread, and the end of every wave. An error is met again in order.
-  void run_waves(int thread, std::barrier<>& wave_ends) {
-    Diagnostics found(1);
-    Symbols symbols(meaning_, contents_, found);
-    for (std::size_t wave = 0; wave < waves_; ++wave) {
-      const std::size_t part = wave * threads_ + thread;
-      try {
-        for (std::size_t i = begins_[part]; i < begins_[part + 1] && !broken_; ++i) {
-          run_locked(symbols, events_[order_[i]]);
-        }
-      } catch (...) {
-        broken_ = true;
-      }
-      if (!found.empty()) broken_ = true;
-      wave_ends.arrive_and_wait();
-    }
-  }
-
-  /// The rank whose cells an event writes.
-  Rank owner(const Event& event) const {
-    return event.message >= 0 ? meaning_.messages[event.message].to : event.rank;
-  }
-
-  /// Sorts by wave, then by thread; counting, because both are small numbers.
-  void sort() {
-    for (const Event& event : events_) {
-      waves_ = std::max(waves_, static_cast<std::size_t>(event.wave) + 1);
-    }
-    const std::size_t ranks = meaning_.plan.ranks.size();
-    const auto part = [&](const Event& event) {
-      const auto rank = static_cast<std::size_t>(owner(event));
-      return static_cast<std::size_t>(event.wave) * threads_ + rank * threads_ / ranks;
-    };
-    begins_.resize(waves_ * threads_ + 1);
-    for (const Event& event : events_) ++begins_[part(event)];
-    std::partial_sum(begins_.begin(), begins_.end(), begins_.begin());
-    order_.resize(events_.size());
-    for (std::size_t i = events_.size(); i-- > 0;) {
-      order_[--begins_[part(events_[i])]] = static_cast<int>(i);
-    }
-  }
-
-  /// Both ends of a message may be in use by other threads, which touch other cells of them.
-  void run_locked(Symbols& symbols, const Event& event) {
-    const Rank to = owner(event);
-    const Rank from = event.message >= 0 ? meaning_.messages[event.message].from : to;
-    const std::scoped_lock first(contents_.locks[std::min(from, to)]);
-    std::unique_lock second(contents_.locks[std::max(from, to)], std::defer_lock);
-    if (from != to) second.lock();
-    symbols.run(event);
-  }
-
-  const Meaning& meaning_;
-  Contents contents_;
-  const std::vector<Event>& events_;
-  const int threads_;
-  std::size_t waves_ = 0;
-  std::vector<std::size_t> begins_;  ///< By wave and thread: the first in `order_`.
-  std::vector<int> order_;
-  std::atomic<bool> broken_ = false;
-};
+/// Runs events until the first that breaks a rule. Which rule that was is not told.
+RunEvent run_by_itself(const Meaning& meaning, Contents& contents) {
+  auto found = std::make_shared<Diagnostics>(1);
+  auto symbols = std::make_shared<Symbols>(meaning, contents, *found);
+  return [found, symbols](const Event& event) {
+    symbols->run(event);
+    return found->empty();
+  };
+}
 
 }  // namespace
 
@@ -586,9 +496,13 @@ void run_symbols(const Plan& plan, const std::vector<MatchedMessage>& messages,
       std::min<std::size_t>(std::thread::hardware_concurrency(), plan.ranks.size() / 64));
   constexpr std::size_t kManyEvents = std::size_t{1} << 19;
   if (events.size() >= kManyEvents && threads > 1) {
-    WaveRun waves(meaning, events, threads);
-    if (waves.run()) {
-      Symbols(meaning, waves.contents(), diagnostics).check_results();
+    Contents contents(meaning);
+    std::vector<RunEvent> runs;
+    for (int thread = 0; thread < threads; ++thread) {
+      runs.push_back(run_by_itself(meaning, contents));
+    }
+    if (run_in_waves(meaning, contents, events, runs)) {
+      Symbols(meaning, contents, diagnostics).check_results();
       return;
     }
   }
