@@ -159,6 +159,8 @@ command_lint() {
   say "lint: includes, sizes and comments"
   python3 tools/check_includes.py --self-test || failed=1
   python3 tools/check_includes.py || failed=1
+  python3 tools/check_standard_includes.py --self-test || failed=1
+  python3 tools/check_standard_includes.py || failed=1
   python3 tools/check_sizes.py || failed=1
   python3 tools/check_comments.py --self-test || failed=1
   python3 tools/check_comments.py || failed=1

@@ -5,10 +5,11 @@
 A file that was clean is not looked at again until it, a header of ours that it includes, the
 configuration, the compile command or clang-tidy itself changes (.cache/tidy: one empty file per clean key).
 
-Reading libtorch's headers is nearly all of the time of a file that includes them: 10 sources of a folder
-together take as long as one. So if more than two such sources with equal commands are to be looked at,
-batches of 16 are, each as one source that includes them. One or two are looked at alone, as are programs
-and all sources without libtorch.
+Most of the time of a file goes into headers of others: sixteen sources together take about twice the time
+of one. So if more than two sources of one target and with equal commands are to be looked at, they are in
+batches, each one source that includes them, as in a unity build. One or two are looked at alone, as are
+programs, and the sources of a batch that does not compile. A source that two targets compile is looked at
+once.
 Exit code: 0 clean, 1 findings.
 """
 
@@ -47,7 +48,7 @@ TORCH_CHECKS = [
 ]
 
 
-BATCH = 16
+BATCH = 18
 # In a batch, findings lie in included sources.
 IN_SOURCES = r"--header-filter=/(armillary|cli|tests|bench|examples)/[^ ]*\.(h|cpp)$"
 
@@ -69,9 +70,9 @@ def own_files(path):
 
 def configuration(path):
     """The .clang-tidy files that apply to `path`, nearest first."""
-    return [
+    return tuple(
         p / ".clang-tidy" for p in path.parents if (p / ".clang-tidy").is_file() and p.is_relative_to(ROOT)
-    ]
+    )
 
 
 def key_of(path, command, version):
@@ -87,69 +88,120 @@ def uses_torch(path):
 
 
 @dataclasses.dataclass
+class Source:
+    """A source that is to be looked at."""
+
+    path: pathlib.Path
+    target: str  # the folder of its target's objects
+    words: list[str]  # its compile command, without the object
+    key: str  # of the file that says that it was clean
+
+
+@dataclasses.dataclass
 class Job:
     """Sources that one clang-tidy looks at: one, or a batch with a source of its own that includes them."""
 
     source: pathlib.Path
     build: pathlib.Path  # folder with the compile_commands.json of `source`
-    keys: list[str]
     name: str
-    batch: bool = False
+    members: list[Source]
 
 
-def lint(tidy, job):
-    """(exit status, findings, seconds) of clang-tidy on one job."""
+def alone(build, member):
+    return Job(member.path, build, str(member.path.relative_to(ROOT)), [member])
+
+
+def run_tidy(tidy, job):
+    """(exit status, findings) of one clang-tidy."""
     # clang brings no omp.h; without it, torch's headers take their serial path.
     command = [tidy, "-p", str(job.build), "--quiet", "--extra-arg=-fno-openmp", str(job.source)]
-    if job.batch:
-        command += [IN_SOURCES, f"--config-file={ROOT / '.clang-tidy'}"]
-    if job.batch or uses_torch(job.source):
-        command += ["--checks=" + ",".join(TORCH_CHECKS), "--extra-arg=-fdelayed-template-parsing"]
-    start = time.monotonic()
+    checks = []
+    if any(uses_torch(member.path) for member in job.members):
+        checks += TORCH_CHECKS
+        command.append("--extra-arg=-fdelayed-template-parsing")
+    if len(job.members) > 1:  # a batch includes sources
+        checks.append("-bugprone-suspicious-include")
+        command.append(IN_SOURCES)
+    if checks:
+        command.append("--checks=" + ",".join(checks))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     findings = done.stdout
     if done.returncode != 0 and not findings.strip():
         findings = done.stderr  # clang-tidy itself failed
-    return done.returncode, findings, time.monotonic() - start
+    return done.returncode, findings
+
+
+def lint(tidy, build, job):
+    """(exit status, findings, seconds) of a job, file by file if a batch does not compile."""
+    start = time.monotonic()
+    status, findings = run_tidy(tidy, job)
+    if len(job.members) > 1 and "clang-diagnostic-error" in findings:
+        results = [run_tidy(tidy, alone(build, member)) for member in job.members]
+        status = max(status for status, _ in results)
+        findings = "".join(findings for _, findings in results)
+    return status, findings, time.monotonic() - start
 
 
 def batch_of(build, number, members):
-    """A job for several (path, words, key): a source that includes them, with the command of the first."""
+    """A job for several sources: one that includes them, with command and .clang-tidy of the first."""
     folder = build / "tidy" / str(number)
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / "batch.cpp"
-    source.write_text("".join(f'#include "{path}"\n' for path, _, _ in members), encoding="utf-8")
-    path, words, _ = members[0]
+    source.write_text("".join(f'#include "{member.path}"\n' for member in members), encoding="utf-8")
+    first = members[0]
     entry = {
         "directory": str(build.resolve()),
         "file": str(source),
-        "arguments": [str(source) if word == str(path) else word for word in words],
+        "arguments": [str(source) if word == str(first.path) else word for word in first.words],
     }
     (folder / "compile_commands.json").write_text(json.dumps([entry]), encoding="utf-8")
-    name = f"{path.parent.relative_to(ROOT)}: {', '.join(path.stem for path, _, _ in members)}"
-    return Job(source, folder, [key for _, _, key in members], name, batch=True)
+    shutil.copy(configuration(first.path)[0], folder)
+    name = f"{first.path.parent.relative_to(ROOT)}: {', '.join(member.path.stem for member in members)}"
+    return Job(source, folder, name, members)
 
 
 def jobs_of(build, todo):
-    """Jobs for (path, words, key), the slow ones first."""
+    """Jobs for sources, the slow ones first."""
     groups = {}
-    alone = []
-    for path, words, key in todo:
-        if not uses_torch(path) or "int main(" in path.read_text(encoding="utf-8"):
-            alone.append((path, key))
+    single = []
+    for source in todo:
+        if "int main(" in source.path.read_text(encoding="utf-8"):
+            single.append(source)
             continue
-        # Tests apart from sources, and each program's own definitions apart, as they are linked.
-        flags = [word for word in words if word != str(path)]
-        kind = (path.parent, path.stem.endswith("_test"), tuple(flags))
-        groups.setdefault(kind, []).append((path, words, key))
+        # The names that are local to a file are unique in its target. Sources with libtorch get fewer checks.
+        flags = tuple(word for word in source.words if word != str(source.path))
+        kind = (not uses_torch(source.path), source.target, configuration(source.path), flags)
+        groups.setdefault(kind, []).append(source)
     jobs = []
-    for members in groups.values():
+    for _, members in sorted(groups.items()):
         if len(members) <= 2:
-            alone = [(path, key) for path, _, key in members] + alone
+            single += members
             continue
-        for begin in range(0, len(members), BATCH):
-            jobs.append(batch_of(build, len(jobs), members[begin : begin + BATCH]))
-    return jobs + [Job(path, build, [key], str(path.relative_to(ROOT))) for path, key in alone]
+        batches = -(-len(members) // BATCH)
+        for i in range(batches):
+            begin, end = len(members) * i // batches, len(members) * (i + 1) // batches
+            jobs.append(batch_of(build, len(jobs), members[begin:end]))
+    return jobs + [alone(build, source) for source in single]
+
+
+def todo_of(build, wanted, version):
+    """The sources of a build that were not clean, each once, by path."""
+    todo = {}
+    for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
+        path = pathlib.Path(entry["file"])
+        if path in todo or not path.is_file() or not path.is_relative_to(ROOT):
+            continue
+        if wanted and path not in wanted:
+            continue
+        # The object's name says nothing about the findings, nor does what `lint` takes away.
+        words = [word for word in shlex.split(entry["command"]) if word != "-fopenmp"]
+        place = words.index("-o")
+        target = words[place + 1].split(".dir/")[0]
+        del words[place : place + 2]
+        key = key_of(path, [word.replace(str(ROOT), ".") for word in words], version)
+        if not (CACHE / key).exists():
+            todo[path] = Source(path, target, words, key)
+    return [todo[path] for path in sorted(todo)]
 
 
 def main():
@@ -165,33 +217,21 @@ def main():
         sys.exit("lint_tidy: clang-tidy is not installed; run ./dev setup lint")
     version = subprocess.run([tidy, "--version"], capture_output=True, text=True, check=True).stdout
 
-    wanted = {p.resolve() for p in args.files}
-    todo = []
-    for entry in json.loads((args.build / "compile_commands.json").read_text(encoding="utf-8")):
-        path = pathlib.Path(entry["file"])
-        if not path.is_file() or not path.is_relative_to(ROOT) or (wanted and path not in wanted):
-            continue
-        # The object's name and place say nothing about the findings, nor does what `lint` takes away.
-        words = shlex.split(entry["command"])
-        command = [word for word in words if not word.endswith(".o") and word != "-fopenmp"]
-        key = key_of(path, [word.replace(str(ROOT), ".") for word in command], version)
-        if not (CACHE / key).exists():
-            todo.append((path, command, key))
-
+    todo = todo_of(args.build, {p.resolve() for p in args.files}, version)
     CACHE.mkdir(parents=True, exist_ok=True)
-    jobs = jobs_of(args.build, sorted(todo))
+    jobs = jobs_of(args.build, todo)
     print(f"clang-tidy: {len(todo)} files to look at, in {len(jobs)} runs", flush=True)
     reported = set()
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        running = {pool.submit(lint, tidy, job): job for job in jobs}
+        running = {pool.submit(lint, tidy, args.build, job): job for job in jobs}
         for done in concurrent.futures.as_completed(running):
             job = running[done]
             status, findings, seconds = done.result()
             print(f"  {job.name} {seconds:.0f} s{'' if status == 0 else ' FAILED'}", flush=True)
             if status == 0:
-                for key in job.keys:
-                    (CACHE / key).touch()
+                for member in job.members:
+                    (CACHE / member.key).touch()
                 continue
             failed += 1
             if findings not in reported:  # a header's finding comes back with every file that includes it

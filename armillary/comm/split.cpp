@@ -3,6 +3,7 @@
 #include "armillary/comm/split.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "armillary/comm/collectives.h"

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <string>
 #include <thread>
 
 namespace armillary::launch {

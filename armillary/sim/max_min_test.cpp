@@ -8,6 +8,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <random>
 
 #include "armillary/sim/testing/slow_max_min.h"

@@ -212,6 +212,7 @@ std::vector<RankPath> RankPaths::paths(const plan::Planner& planner, plan::Pass 
                         .costs = costs,
                         .serial = cluster.messages.serial};
   std::vector<RankPath> found;
+  found.reserve(ranks.size());
   for (const plan::Rank rank : ranks) {
     found.push_back(
         path(make_lanes(input, lower(problem, planner.blocks(), planner.program(pass, rank)))));

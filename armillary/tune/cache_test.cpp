@@ -11,6 +11,7 @@
 #include <iterator>
 #include <set>
 #include <string>
+#include <system_error>
 
 #include "armillary/tune/search.h"
 #include "armillary/tune/testing/questions.h"

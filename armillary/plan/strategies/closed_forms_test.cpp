@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <numeric>
+#include <tuple>
 #include <vector>
 
 #include "armillary/plan/strategy.h"
