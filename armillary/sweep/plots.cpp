@@ -57,6 +57,7 @@ std::vector<Series> lines(const std::vector<std::pair<Point, Best>>& points,
     }
   }
   std::vector<Series> all;
+  all.reserve(series.size());
   for (auto& [name, line] : series) all.push_back(std::move(line));
   return all;
 }

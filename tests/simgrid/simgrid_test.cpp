@@ -26,7 +26,7 @@ plan::Problem problem_of(int world) {
           .head_dim = 64,
           .value_dim = 64,
           .dtype = plan::Dtype::Bf16,
-          .mask = plan::parse_mask("causal", {world * 512, world * 512}),
+          .mask = plan::parse_mask("causal", {world * 512L, world * 512L}),
           .layout = plan::parse_layout("zigzag")};
 }
 

@@ -498,6 +498,7 @@ void run_symbols(const Plan& plan, const std::vector<MatchedMessage>& messages,
   if (events.size() >= kManyEvents && threads > 1) {
     Contents contents(meaning);
     std::vector<RunEvent> runs;
+    runs.reserve(threads);
     for (int thread = 0; thread < threads; ++thread) {
       runs.push_back(run_by_itself(meaning, contents));
     }

@@ -204,6 +204,7 @@ double run_simgrid(const plan::Plan& plan, const sim::Cluster& cluster) {
                                  "--cfg=surf/precision:1e-9",
                                  "--cfg=contexts/stack-size:128"};
   std::vector<char*> arguments;
+  arguments.reserve(texts.size() + 1);
   for (std::string& text : texts) arguments.push_back(text.data());
   arguments.push_back(nullptr);
   int count = static_cast<int>(texts.size());
