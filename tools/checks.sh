@@ -2,7 +2,9 @@
 
 # Folders tested under each sanitizer: where memory and threads are handled by us. train and cli are tested in release
 # only: libtorch, which does their work, is not instrumented, and its headers are slow to compile.
-readonly ASAN_LABELS="core plan comm proof kernel runtime attention conformance"
+# Tests that wait for nobody run behind others, at low priority; those with deadlines do not.
+readonly ASAN_BEHIND_LABELS="core plan kernel"
+readonly ASAN_LABELS="comm proof runtime attention conformance"
 readonly TSAN_LABELS="comm proof runtime attention conformance equivalence"
 
 # No suppressions: libtorch is not instrumented, but it neither leaks nor looks racy from here. Not to be added:
@@ -13,57 +15,94 @@ export_sanitizer_options() {
   export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
 }
 
-# run_ctest PRESET [CTEST ARGUMENT...]; its results are counted by test_summary.py at the end.
+# run_ctest PRESET RESULTS [CTEST ARGUMENT...]; test_summary.py counts what is in RESULTS.xml at the end.
 run_ctest() {
-  local folder runner=()
+  local folder results=$2 runner=()
   folder=$(folder_of "$1")
   # ThreadSanitizer of g++ 12 does not start where the kernel spreads addresses widely.
   if [ "$1" = tsan ] && setarch "$(uname -m)" -R true 2>/dev/null; then
     runner=(setarch "$(uname -m)" -R)
   fi
-  shift
-  rm -rf "$folder/test-results"
+  shift 2
   mkdir -p "$folder/test-results"
   "${runner[@]}" ctest --test-dir "$folder" -j "$JOBS" --output-on-failure --no-tests=error \
-    --timeout "$TEST_TIMEOUT_S" --output-junit test-results/ctest.xml "$@" || failed=1
+    --timeout "$TEST_TIMEOUT_S" --output-junit "test-results/$results.xml" "$@" || failed=1
 }
 
-# build_behind PRESET AFTER LABEL...: builds the tests of the labels in the background, at low priority: tests that run
-# meanwhile often wait for each other and leave cores idle. Begins when the process AFTER has ended. Sets `builder`.
-builders=()
-build_behind() {
-  local preset=$1 after=$2 folder
+# run_labels PRESET RESULTS LABEL...: the tests of some labels.
+run_labels() {
+  local preset=$1 results=$2 labels
   shift 2
-  folder=$(folder_of "$preset")
-  configure "$preset"
-  say "building $* ($preset) beside the tests"
-  set -m  # a process group of its own, so that stop_builders ends its compilers too
+  labels=$(IFS='|' && echo "$*")
+  run_ctest "$preset" "$results" -L "^($labels)\$"
+}
+
+build_tests() {  # PRESET LABEL...
+  local folder
+  folder=$(folder_of "$1")
+  shift
+  cmake --build "$folder" -j "$JOBS" --target "${@/#/test_}"
+}
+
+# behind LOG AFTER COMMAND...: runs a command in the background, at low priority: tests that run meanwhile often wait
+# for each other and leave cores idle. Begins when the process AFTER has ended. Sets `process`.
+processes=()
+behind() {
+  local log=$1 after=$2
+  shift 2
+  set -m  # a process group of its own, so that stop_behind ends its children too
   (
+    renice -n 15 "$BASHPID" >/dev/null
     [ -z "$after" ] || tail --pid="$after" -f /dev/null
-    exec nice -n 15 cmake --build "$folder" -j "$JOBS" --target "${@/#/test_}"
-  ) >"$folder/build.log" 2>&1 &
+    "$@"
+    exit "$failed"
+  ) >"$log" 2>&1 &
   set +m
-  builder=$!
-  builders+=("$builder")
+  process=$!
+  processes+=("$process")
 }
 
-stop_builders() {
-  local builder
-  for builder in "${builders[@]}"; do kill -- "-$builder" 2>/dev/null || true; done
+stop_behind() {
+  local process
+  for process in "${processes[@]}"; do kill -- "-$process" 2>/dev/null || true; done
 }
 
-test_sanitized() {  # PRESET BUILDER LABEL...
-  local preset=$1 builder=$2 label
-  shift 2
-  if ! wait "$builder"; then
-    cat "$(folder_of "$preset")/build.log"
-    say "the preset $preset does not build"
-    failed=1
-    return 0
-  fi
-  say "testing $* ($preset)"
-  label=$(IFS='|' && echo "$*")
-  run_ctest "$preset" -L "^($label)\$"
+# Configures both sanitizers, then builds their tests and runs what needs no other process, all behind.
+begin_sanitized() {
+  say "building and testing asan and tsan beside the tests"
+  configure asan
+  configure tsan
+  export_sanitizer_options
+  # shellcheck disable=SC2086  # words are wanted
+  behind build-asan/build.log "" build_tests asan $ASAN_BEHIND_LABELS $ASAN_LABELS
+  asan_build=$process
+  # shellcheck disable=SC2086
+  behind build-tsan/build.log "$asan_build" build_tests tsan $TSAN_LABELS
+  tsan_build=$process
+  # shellcheck disable=SC2086
+  behind build-asan/test.log "$tsan_build" run_labels asan ctest-behind $ASAN_BEHIND_LABELS
+  asan_tests=$process
+}
+
+# end_behind PROCESS LOG WHAT: waits for a process; if it failed, shows its log.
+end_behind() {
+  wait "$1" && return
+  cat "$2"
+  say "failed: $3"
+  failed=1
+}
+
+end_sanitized() {
+  end_behind "$asan_build" build-asan/build.log "build of the preset asan"
+  end_behind "$tsan_build" build-tsan/build.log "build of the preset tsan"
+  # shellcheck disable=SC2086
+  say "testing" $ASAN_LABELS "(asan)" && run_labels asan ctest $ASAN_LABELS
+  # shellcheck disable=SC2086
+  say "testing" $TSAN_LABELS "(tsan)" && run_labels tsan ctest $TSAN_LABELS
+  # shellcheck disable=SC2086
+  say "waiting for" $ASAN_BEHIND_LABELS "(asan)"
+  end_behind "$asan_tests" build-asan/test.log "tests of the preset asan"
+  sed -n '/^Label Time Summary/,$p' build-asan/test.log
 }
 
 # The plan preset is what a laptop without torch builds.
@@ -85,7 +124,7 @@ test_python() {
 }
 
 command_test() {
-  local quick= only=() failed=0 builder= asan_builder= tsan_builder=
+  local quick= only=() failed=0 process= asan_build= tsan_build= asan_tests=
   local TEST_TIMEOUT_S=900
   while [ $# -gt 0 ]; do
     case $1 in
@@ -108,28 +147,19 @@ command_test() {
   rm -rf build*/test-results
   if [ ${#only[@]} -gt 0 ]; then
     build_targets release "test_${only[0]}"
-    run_ctest release -L "^${only[0]}\$"
+    run_ctest release ctest -L "^${only[0]}\$"
   else
     build_targets release all tests bench
     if [ -z "$quick" ]; then
-      trap stop_builders EXIT
-      # shellcheck disable=SC2086  # words are wanted
-      build_behind asan "" $ASAN_LABELS
-      asan_builder=$builder
-      # shellcheck disable=SC2086
-      build_behind tsan "$asan_builder" $TSAN_LABELS
-      tsan_builder=$builder
+      trap stop_behind EXIT
+      begin_sanitized
     fi
     say "testing everything (release)"
-    run_ctest release
+    run_ctest release ctest
     test_python
     if [ -z "$quick" ]; then
       test_plan_preset
-      export_sanitizer_options
-      # shellcheck disable=SC2086
-      test_sanitized asan "$asan_builder" $ASAN_LABELS
-      # shellcheck disable=SC2086
-      test_sanitized tsan "$tsan_builder" $TSAN_LABELS
+      end_sanitized
     fi
   fi
   python3 tools/test_summary.py build*/test-results || failed=1

@@ -2,7 +2,7 @@
 
     python3 tools/test_summary.py build/test-results build-asan/test-results ...
 
-A folder holds ctest.xml (one entry per test program) and, per program, GoogleTest's <program>.json; perhaps
+A folder holds ctest*.xml (one entry per test program) and, per program, GoogleTest's <program>.json; perhaps
 pytest.xml. A program that died leaves no JSON, or one without the failure: it counts as one failure.
 Exit code: 0 if something passed and nothing failed.
 """
@@ -43,8 +43,8 @@ class Count:
         else:
             self.passed += 1
 
-    def add_ctest(self, folder):
-        for case in xml.etree.ElementTree.parse(folder / "ctest.xml").iter("testcase"):
+    def add_ctest(self, folder, results):
+        for case in xml.etree.ElementTree.parse(results).iter("testcase"):
             where = f"{folder.parent.name}: {case.get('name')}"
             report = folder / f"{case.get('name')}.json"
             if not report.is_file():
@@ -58,8 +58,8 @@ class Count:
 def main():
     count = Count()
     for folder in map(pathlib.Path, sys.argv[1:]):
-        if (folder / "ctest.xml").is_file():
-            count.add_ctest(folder)
+        for results in sorted(folder.glob("ctest*.xml")):
+            count.add_ctest(folder, results)
         if (folder / "pytest.xml").is_file():
             for case in xml.etree.ElementTree.parse(folder / "pytest.xml").iter("testcase"):
                 count.add_junit_case(f"pytest: {case.get('classname')}.{case.get('name')}", case)
