@@ -31,8 +31,7 @@ void print_rows(const validate::RowFile& file) {
 
 void print_checks() {
   fmt::print(
-      "## Statements\n\nNo number in them is fitted. The rate in those with 'if' was chosen to "
-      "explain a miss.\n\n"
+      "## Statements\n\nNo number in them is fitted.\n\n"
       "{}\n",
       validate::checks_table(validate::all_checks()));
 }

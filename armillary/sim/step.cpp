@@ -49,15 +49,16 @@ double ModelShape::parameters() const {
   return layers * layer_parameters() + 2.0 * vocab * hidden;
 }
 
-double group_bytes_per_s(const Cluster& cluster, int members, int stride) {
+double group_bytes_per_s(const Cluster& cluster, int members, int stride, int part_node_links) {
   if (members == 1) return std::numeric_limits<double>::infinity();
   const int per_node = cluster.devices_per_node;
   const Topology topology(cluster, std::min(cluster.devices(), 2 * per_node));
   double rate = std::numeric_limits<double>::infinity();
   if (stride < per_node) rate = shared_rate(topology, per_node - stride, stride);
   if (members * stride <= per_node) return rate;
-  const int on_a_node = std::max(1, per_node / stride);
-  return std::min(rate, on_a_node * shared_rate(topology, per_node, per_node));
+  int links = std::max(1, per_node / stride);
+  if (stride > 1 && part_node_links > 0) links = std::min(links, part_node_links);
+  return std::min(rate, links * shared_rate(topology, per_node, per_node));
 }
 
 StepTime step_time(const Step& step, const Cluster& cluster, double attention_s) {
@@ -89,9 +90,9 @@ StepTime step_time(const Step& step, const Cluster& cluster, double attention_s)
       ring_seconds(tokens * model.hidden * 2, parts.tp, group_bytes_per_s(cluster, parts.tp, 1));
   // Gradients are reduce-scattered and parameters gathered; ZeRO-3 gathers these in both passes.
   const double bytes = rates.gradient_bytes + (parts.zero == 3 ? 4 : 2);
-  time.gradients =
-      ring_seconds(parameters / parts.tp * bytes, replicas,
-                   rates.gradient_share * group_bytes_per_s(cluster, replicas, parts.tp));
+  time.gradients = ring_seconds(
+      parameters / parts.tp * bytes, replicas,
+      rates.gradient_share * group_bytes_per_s(cluster, replicas, parts.tp, rates.part_node_links));
   time.optimizer =
       parameters / parts.tp / (parts.zero == 0 ? 1 : replicas) * rates.optimizer_bytes / memory;
   return time;

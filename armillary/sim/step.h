@@ -46,6 +46,9 @@ struct StepRates {
   double gradient_share = 1;    ///< Share of group_bytes_per_s() in sums of gradients.
   double gradient_bytes = 4;    ///< Per parameter; Megatron sums gradients in fp32.
   double optimizer_bytes = 40;  ///< Memory traffic of Adam per parameter that a rank updates.
+  /// Network links of a node that a group of gradients uses which has only some of the node's
+  /// devices; 0: one for each of its devices.
+  int part_node_links = 0;
 };
 
 /// One step of one model on one cluster.
@@ -88,7 +91,8 @@ StepMemory step_memory(const Step& step);
 
 /// Bandwidth of ring collectives in groups of `members` devices that are `stride` apart, while all
 /// such groups of the cluster work at once: that of the link within a node, or of all network links
-/// that the members of one node have together, if less.
-double group_bytes_per_s(const Cluster& cluster, int members, int stride);
+/// that the members of one node have together, if less; with `part_node_links` (StepRates), of at
+/// most so many of them.
+double group_bytes_per_s(const Cluster& cluster, int members, int stride, int part_node_links = 0);
 
 }  // namespace armillary::sim

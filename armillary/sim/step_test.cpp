@@ -57,8 +57,10 @@ TEST(StepMemory, ZeroStagesShareMore) {
 TEST(GroupBandwidth, IsThatOfTheNarrowestPart) {
   const Cluster cluster = load_cluster("c5");  // 158 GB/s in a node, 24 for each device outside
   EXPECT_DOUBLE_EQ(group_bytes_per_s(cluster, 8, 1), 158e9);
-  EXPECT_DOUBLE_EQ(group_bytes_per_s(cluster, 16, 1), 158e9);    // eight network links
-  EXPECT_DOUBLE_EQ(group_bytes_per_s(cluster, 8, 2), 4 * 24e9);  // four of them a group
+  EXPECT_DOUBLE_EQ(group_bytes_per_s(cluster, 16, 1), 158e9);     // eight network links
+  EXPECT_DOUBLE_EQ(group_bytes_per_s(cluster, 8, 2), 4 * 24e9);   // four of them a group
+  EXPECT_DOUBLE_EQ(group_bytes_per_s(cluster, 8, 2, 1), 24e9);    // or one
+  EXPECT_DOUBLE_EQ(group_bytes_per_s(cluster, 16, 1, 1), 158e9);  // of whole nodes: all
   EXPECT_DOUBLE_EQ(group_bytes_per_s(cluster, 2, 8), 24e9);
   EXPECT_DOUBLE_EQ(group_bytes_per_s(load_cluster("c2"), 32, 1), 10e9);  // one link a node
 }

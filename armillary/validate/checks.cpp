@@ -109,13 +109,12 @@ struct TeamCase {
 };
 
 /// Seconds of attention, forward and backward; the faster placement.
-double team_seconds(const TeamCase& of, int team, double stream_bytes_per_s) {
+double team_seconds(const TeamCase& of, int team) {
   PublishedRun run{.problem = attention(of.world, of.seq, of.heads, of.head_dim, of.causal),
                    .strategy = {},
                    .passes = {plan::Pass::Forward, plan::Pass::Backward}};
   if (of.causal) run.problem.layout = {.kind = plan::Layout::Kind::Zigzag};
-  const Constants preset{
-      .id = of.cluster, .preset = of.cluster, .stream_bytes_per_s = stream_bytes_per_s};
+  const Constants preset{.id = of.cluster, .preset = of.cluster};
   if (team == 1) {
     run.strategy = plan::parse_strategy("ring");
     return seconds(run, preset);
@@ -129,24 +128,15 @@ double team_seconds(const TeamCase& of, int team, double stream_bytes_per_s) {
   return best;
 }
 
-/// An assumption that would explain the published gains on clusters with Ethernet: no stream of TCP
-/// moves more, so a ring, which has one between two nodes, cannot fill a link of 100 Gbit/s.
-constexpr double kStream = 1.25e9;
-
-std::string if_stream(double bytes_per_s) {
-  return std::isinf(bytes_per_s) ? ""
-                                 : fmt::format(", if a stream has {:.2f} GB/s", bytes_per_s / 1e9);
-}
-
 /// Whether the best team size is the published one, and beats Ring.
-void add_team_checks(const TeamCase& of, double stream, std::vector<Check>& checks) {
-  const double ring = team_seconds(of, 1, stream);
-  const double two = team_seconds(of, 2, stream);
-  const double four = team_seconds(of, 4, stream);
+void add_team_checks(const TeamCase& of, std::vector<Check>& checks) {
+  const double ring = team_seconds(of, 1);
+  const double two = team_seconds(of, 2);
+  const double four = team_seconds(of, 4);
   const int best = two <= four ? 2 : 4;
   const std::string name =
-      fmt::format("{}, {} ranks, {}K, {} x {} {}{}", of.cluster, of.world, of.seq / 1024, of.heads,
-                  of.head_dim, of.causal ? "causal" : "full", if_stream(stream));
+      fmt::format("{}, {} ranks, {}K, {} x {} {}", of.cluster, of.world, of.seq / 1024, of.heads,
+                  of.head_dim, of.causal ? "causal" : "full");
   if (of.best != 0) {
     checks.push_back(
         {.statement = name + ": best C",
@@ -161,20 +151,45 @@ void add_team_checks(const TeamCase& of, double stream, std::vector<Check>& chec
                     .holds = std::min(two, four) < ring});
 }
 
-/// Ring's time over that of the better variant of Attention2D, attention forward and backward.
-double attention2d_gain(const Constants& constants, int heads) {
-  PublishedRun run{.problem = attention(64, 32768, heads, 128, true),
-                   .strategy = plan::parse_strategy("ring"),
+/// A model of Attention2D's table 3 with a length; the paper's own lengths are lost.
+struct GridCase {
+  const char* model;
+  int heads;
+  int head_dim;
+  std::int64_t seq;
+};
+
+/// Seconds of Transformer Engine's ring, the baseline of Attention2D: forward, and a backward that
+/// moves K, V, dK and dV of a step as one message (flash_attn_p2p_communicate). That is simulated
+/// as the forward of two sequences, which has the same messages; its kernels take 2 times those of
+/// forward, not 2.5, which is in favour of the ring.
+double engine_ring_seconds(PublishedRun run, const Constants& numbers) {
+  run.strategy = plan::parse_strategy("ring");
+  run.passes = {plan::Pass::Forward};
+  const double forward = seconds(run, numbers);
+  run.problem.batch *= 2;
+  return forward + seconds(run, numbers);
+}
+
+/// Ring's time over that of Attention2D, attention forward and backward.
+struct GridGain {
+  double apart = 0;    ///< Attention2D-NO.
+  double overlap = 0;  ///< Attention2D-O.
+};
+GridGain grid_gain(const char* preset, const GridCase& of) {
+  const Constants numbers{.id = preset, .preset = preset};
+  PublishedRun run{.problem = attention(64, of.seq, of.heads, of.head_dim, true),
+                   .strategy = {},
                    .passes = {plan::Pass::Forward, plan::Pass::Backward}};
   run.problem.layout = {.kind = plan::Layout::Kind::Zigzag};
-  const double ring = seconds(run, constants);
+  const double ring = engine_ring_seconds(run, numbers);
   run.problem.layout = {.kind = plan::Layout::Kind::Striped};
-  double best = std::numeric_limits<double>::infinity();
-  for (const char* overlap : {"false", "true"}) {
-    run.strategy = plan::parse_strategy(fmt::format("attention2d:rows=8,overlap={}", overlap));
-    best = std::min(best, seconds(run, constants));
-  }
-  return ring / best;
+  const auto gain = [&](const char* strategy) {
+    run.strategy = plan::parse_strategy(strategy);
+    return ring / seconds(run, numbers);
+  };
+  return {.apart = gain("attention2d:rows=8,overlap=false"),
+          .overlap = gain("attention2d:rows=8,overlap=true")};
 }
 
 /// Longest sequence in thousands of tokens, in steps of two, that fits 80 GiB.
@@ -234,30 +249,50 @@ std::vector<Check> best_team_sizes() {
       {"c3", 32, 24, 64, 524288, false, 0},
   };
   std::vector<Check> checks;
-  for (const TeamCase& of : cases) add_team_checks(of, sim::kNoCap, checks);
-  for (const TeamCase& of : cases) {
-    if (!of.causal) add_team_checks(of, kStream, checks);
-  }
+  for (const TeamCase& of : cases) add_team_checks(of, checks);
   return checks;
 }
 
 std::vector<Check> attention2d_gains() {
-  // GPT-3 shapes of the paper: 13B on A100, one pipeline stage of 66B on H100.
+  const std::vector<GridCase> a100{{"760M", 16, 96, 8192},  {"760M", 16, 96, 32768},
+                                   {"2.7B", 32, 80, 8192},  {"2.7B", 32, 80, 32768},
+                                   {"13B", 40, 128, 8192},  {"13B", 40, 128, 32768},
+                                   {"13B", 40, 128, 131072}};
+  const std::vector<GridCase> h100{{"66B", 72, 128, 8192},
+                                   {"66B", 72, 128, 32768},
+                                   {"66B", 72, 128, 131072},
+                                   {"175B", 96, 128, 32768}};
   std::vector<Check> checks;
-  for (const double stream : {sim::kNoCap, kStream}) {
-    for (const bool a100 : {true, false}) {
-      const int heads = a100 ? 40 : 72;
-      const std::string preset = a100 ? "c9" : "c10";
-      const double gain =
-          attention2d_gain({.id = preset, .preset = preset, .stream_bytes_per_s = stream}, heads);
-      checks.push_back(
-          {.statement = fmt::format("{}, 64 ranks, 32K, {} x 128 causal{}: Attention2D over Ring",
-                                    preset, heads, if_stream(stream)),
-           .found = fmt::format("{:.2f} x", gain),
-           .published = a100 ? ">= 5" : ">= 9",
-           .holds = gain >= (a100 ? 5 : 9)});
+  const auto add = [&](const char* preset, const std::vector<GridCase>& cases, double published) {
+    double best = 0;
+    double least = std::numeric_limits<double>::infinity();
+    std::string best_of;
+    std::string least_of;
+    for (const GridCase& of : cases) {
+      const GridGain gain = grid_gain(preset, of);
+      const std::string name = fmt::format("GPT-3 {}, {}K", of.model, of.seq / 1024);
+      if (const double more = std::max(gain.apart, gain.overlap); more > best) {
+        best = more;
+        best_of = name;
+      }
+      if (const double less = std::min(gain.apart, gain.overlap); less < least) {
+        least = less;
+        least_of = name;
+      }
     }
-  }
+    checks.push_back(
+        {.statement = fmt::format("{}, 64 ranks: Attention2D over Ring at most", preset),
+         .found = fmt::format("{:.2f} x ({})", best, best_of),
+         .published = fmt::format(">= {}", published),
+         .holds = best >= published});
+    checks.push_back(
+        {.statement = fmt::format("{}, 64 ranks: Attention2D over Ring at least", preset),
+         .found = fmt::format("{:.2f} x ({})", least, least_of),
+         .published = "> 2",
+         .holds = least > 2});
+  };
+  add("c9", a100, 5);
+  add("c10", h100, 9);
   return checks;
 }
 

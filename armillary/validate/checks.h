@@ -29,7 +29,7 @@ std::vector<Check> model_m();
 std::vector<Check> best_team_sizes();
 
 /// Attention2D over Ring on the paper's two clusters, whose link rates are assumptions: at least 5
-/// and 9 for some model and length.
+/// and 9 for some model and length, and both variants over 2 for all.
 std::vector<Check> attention2d_gains();
 
 /// Longest sequences of USP's tables 5 to 7 by the memory of a training step, and the runs that the

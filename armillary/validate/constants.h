@@ -2,6 +2,7 @@
 // preset: how fast the programs that were measured use it. No row has a number of its own.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,8 @@ struct Constants {
   /// while they attend and the programs that were measured do afterwards.
   double sum_bytes = 40;
   sim::StepRates step = {};  ///< For training steps.
-  /// Largest rate of one message between nodes, beside the limits of the preset.
-  double stream_bytes_per_s = sim::kNoCap;
+  /// The rank whose timeline TokenRing's authors published; empty: the last to end counts.
+  std::optional<int> shown_rank = {};
   std::vector<std::string> fitted = {};  ///< Ids of rows; `table3_*`: all that begin so.
 
   bool is_fitted_on(const std::string& row_id) const;

@@ -56,7 +56,9 @@ std::vector<sim::Timeline> simulate(const PublishedRun& run, const Constants& co
 
 double seconds(const PublishedRun& run, const Constants& constants) {
   double sum = 0;
-  for (const sim::Timeline& timeline : simulate(run, constants)) sum += timeline.end_s;
+  for (const sim::Timeline& timeline : simulate(run, constants)) {
+    sum += run.shown_rank ? timeline.ranks.at(*run.shown_rank).end_s : timeline.end_s;
+  }
   return sum;
 }
 

@@ -7,6 +7,7 @@
 //   Problem, full mask --Planner, lower--> Plan --its mask := the real one--> simulate --> seconds
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "armillary/plan/strategy.h"
@@ -37,13 +38,14 @@ struct PublishedRun {
   bool pruned = false;  ///< Moves and steps that nobody needs are left out.
   /// Device of each rank; empty: rank r on device r.
   std::vector<int> placement = {};
+  std::optional<int> shown_rank = {};  ///< The rank that was measured; empty: the last to end.
 };
 
 /// One timeline for each pass. @throws InvalidArgument if the strategy cannot solve the problem, or
 /// for more ranks than the cluster has devices.
 std::vector<sim::Timeline> simulate(const PublishedRun& run, const Constants& constants);
 
-/// The sum of their times.
+/// The sum of their times, until the rank that was measured ends.
 double seconds(const PublishedRun& run, const Constants& constants);
 
 }  // namespace armillary::validate
