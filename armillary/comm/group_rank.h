@@ -1,8 +1,8 @@
 // group_rank.h: the rank that this process is, on the group of an engine of processes. Internal to
 // those engines.
 //
-// A Group has rank(), world(), start(), done(), wait_any(), throw_if_failed(), abort(), leave(),
-// failed_rank() and error(), and names its class of requests `Pending`.
+// A Group has rank(), world(), start(), done(), wait_any(), begin_peer_wait(), throw_if_failed(),
+// abort(), leave(), failed_rank() and error(), and names its class of requests `Pending`.
 #pragma once
 
 #include <exception>
@@ -11,6 +11,7 @@
 #include <string>
 
 #include "armillary/comm/communicator.h"
+#include "armillary/comm/peer_waits.h"
 #include "armillary/comm/reason.h"
 #include "armillary/core/error.h"
 
@@ -22,7 +23,11 @@ template <class Group>
 class GroupCommunicator : public Communicator {
  public:
   GroupCommunicator(Group& group, double timeout_s, int lanes)
-      : Communicator(group.rank(), group.world(), timeout_s, lanes), group_(group) {}
+      : Communicator(group.rank(), group.world(), timeout_s, lanes), group_(group) {
+    attachment<PeerWaits>().begin = [this](PeerWait::Options wait) {
+      return group_.begin_peer_wait(std::move(wait));
+    };
+  }
 
   void throw_if_failed() override { group_.throw_if_failed(); }
   void abort(const std::string& reason) noexcept override { group_.abort(reason); }

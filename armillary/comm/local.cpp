@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "armillary/comm/local_group.h"
+#include "armillary/comm/peer_waits.h"
 #include "armillary/comm/reason.h"
 #include "armillary/core/error.h"
 
@@ -20,7 +21,11 @@ namespace {
 class LocalCommunicator : public Communicator {
  public:
   LocalCommunicator(LocalGroup& group, int rank, int world, const LocalOptions& options)
-      : Communicator(rank, world, options.timeout_s, options.lanes), group_(group) {}
+      : Communicator(rank, world, options.timeout_s, options.lanes), group_(group) {
+    attachment<PeerWaits>().begin = [this](PeerWait::Options wait) {
+      return std::make_unique<GroupPeerWait<LocalGroup>>(group_, this->rank(), std::move(wait));
+    };
+  }
 
   void throw_if_failed() override { group_.throw_if_failed(rank()); }
   void abort(const std::string& reason) noexcept override { group_.abort(rank(), reason); }

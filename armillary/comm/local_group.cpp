@@ -278,13 +278,29 @@ std::size_t LocalGroup::wait_any(int rank, std::span<const Request> requests, do
       if (!is_expired(wait->watch)) continue;
       const double waited_s = std::chrono::duration<double>(now - begin).count();
       fail_group(rank, fmt::format("wait: {} not done after {:.3g} s{}{}", describe(), waited_s,
-                                   zero_copy_text(requests), wait->watch.reason([](int other) {
-                                     return fmt::format("rank {}", other);
-                                   })));
+                                   zero_copy_text(requests), blame(wait->watch)));
     } else if (now >= awake_until) {
       ranks_[rank].wake.wait_until(lock, std::min(next_look, next_due()));
     }
   }
+}
+
+void LocalGroup::watch_peers(int rank, std::optional<LongWait>& wait,
+                             const PeerWait::Options& options, double begin_s) {
+  const Lock lock(mutex_);
+  if (!wait) {
+    wait.emplace(
+        *ranks_[rank].pulse,
+        Watch::Options{.rank = rank, .peers = options.peers, .timeout_s = options.timeout_s},
+        begin_s);
+  }
+  if (!is_expired(wait->watch)) return;
+  fail_group(rank, fmt::format("{} after {:.3g} s{}", options.describe(),
+                               seconds_of(Clock::now()) - begin_s, blame(wait->watch)));
+}
+
+std::string LocalGroup::blame(const Watch& watch) {
+  return watch.reason([](int rank) { return fmt::format("rank {}", rank); });
 }
 
 bool LocalGroup::is_expired(Watch& watch) {

@@ -34,6 +34,7 @@
 
 #include "armillary/comm/local.h"
 #include "armillary/comm/local_pending.h"
+#include "armillary/comm/peer_waits.h"
 #include "armillary/comm/pulse.h"
 #include "armillary/core/error.h"
 
@@ -62,6 +63,9 @@ class LocalGroup {
   void leave(int rank) { ranks_[rank].pulse->leave(); }
   /// Completes the send from which `receive` borrows; does nothing the second time.
   void give_back(LocalPending& receive);
+  /// Looks at the peers of a wait that began then (peer_waits.h).
+  void watch_peers(int rank, std::optional<LongWait>& wait, const PeerWait::Options& options,
+                   double begin_s);
   /// @throws CommError if the group has failed, when no copy uses the rank's memory any more.
   void throw_if_failed(int rank);
   /// Fails the group in the name of `rank`, from any thread.
@@ -119,6 +123,8 @@ class LocalGroup {
   Clock::time_point next_due() const;  ///< When the next delay ends, in a shuffled group.
   /// Whether a peer of a wait that has lasted for long is silent; requires the lock.
   bool is_expired(Watch& watch);
+  /// The end of the text of a missed deadline.
+  static std::string blame(const Watch& watch);
   /// Polls without the lock, until a request is done, `until` is over or the rank is asked to copy.
   std::size_t stay_awake(int rank, std::span<const Request> requests,
                          Clock::time_point until) const;

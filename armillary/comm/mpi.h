@@ -27,8 +27,9 @@ struct MpiOptions {
   int lanes = 8;
   /// Processes that take part: the first so many of all, or all if 0.
   int world = 0;
-  /// Seconds between two looks of the helper thread, in (0, 0.5]. MPI moves messages only while it
-  /// is called, so this is how they move while ranks compute. A look takes a few microseconds.
+  /// Seconds between two looks of the helper thread, in (0, 0.5]; at least 0.01 after a while in
+  /// which no message was under way. MPI moves messages only while it is called, so this is how
+  /// they move while ranks compute. A look takes a few microseconds.
   double helper_interval_s = 0.001;
   /// Most bytes of one MPI message, in [1, 2^30]: longer messages travel in at most 1024 pieces.
   std::int64_t piece_bytes = std::int64_t{1} << 30;

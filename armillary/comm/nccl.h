@@ -46,7 +46,7 @@ std::string nccl_missing();
 /// Runs `body` on a group of the same ranks as `host`, whose memory may lie on their GPUs.
 /// Collective over `host`; returns when all ranks have ended their body. Failures of the two groups
 /// are one. Its timeout at the begin is that of `host`. Deadlines of device memory count from the
-/// begin of a wait, whatever the peer does meanwhile.
+/// last progress of the peer too, which the ranks of `host` tell each other.
 ///
 /// A rank that fails ends NCCL's kernels (ncclCommAbort) before it throws, so no memory is touched
 /// afterwards. A rank that waits inside CUDA for all streams of its device is not woken by the

@@ -1,3 +1,5 @@
+// peer_process.cpp: facts about processes from /proc and from descriptors of processes (pidfd). An
+// end is told by the kernel; a stop has to be looked for, at a few processes each time.
 #include "armillary/comm/peer_process.h"
 
 #include <fmt/format.h>
@@ -6,12 +8,25 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <system_error>
 
+#include "armillary/core/process_stat.h"
+
 namespace armillary::comm {
+namespace {
+
+// Looks at processes are so far apart, and each is at so many of them.
+constexpr double kBetweenLooks = 0.05;
+constexpr std::size_t kLooks = 4;
+// A process that did not look for so long was stopped itself: it knows nothing of that time.
+constexpr double kOwnStop = 1;
+
+}  // namespace
+
 PeerProcess PeerProcess::of_this_process() {
   PeerProcess process;
   gethostname(process.host.data(), process.host.size() - 1);
@@ -63,6 +78,27 @@ std::optional<int> EndsOfProcesses::first() const {
     if (polled[i].revents != 0) return watched_[i].rank;
   }
   return {};
+}
+
+StopsOfProcesses::StopsOfProcesses(int self, const std::vector<PeerProcess>& processes) {
+  for (int rank = 0; rank < static_cast<int>(processes.size()); ++rank) {
+    if (rank == self || processes[rank].numbered_by != processes[self].numbered_by) continue;
+    watched_.push_back({rank, processes[rank].pid});
+  }
+}
+
+void StopsOfProcesses::look(double now_s) {
+  if (now_s - looked_at_s_ < kBetweenLooks) return;
+  if (now_s - looked_at_s_ > kOwnStop) stopped_.clear();
+  looked_at_s_ = now_s;
+  for (std::size_t i = 0; i < std::min(kLooks, watched_.size()); ++i) {
+    const Watched& one = watched_[next_++ % watched_.size()];
+    if (stat_of_process(one.pid).stopped()) {
+      stopped_.try_emplace(one.rank, now_s);
+    } else {
+      stopped_.erase(one.rank);
+    }
+  }
 }
 
 }  // namespace armillary::comm

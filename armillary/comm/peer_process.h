@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -54,6 +55,30 @@ class EndsOfProcesses {
     int descriptor;
   };
   std::vector<Watched> watched_;
+};
+
+/// Notices which processes of this machine are stopped, by a signal or by a debugger, and since
+/// when. Threads: one at a time.
+class StopsOfProcesses {
+ public:
+  StopsOfProcesses() = default;
+  /// Looks at those of `processes`, by rank, that this process can see, itself left out.
+  StopsOfProcesses(int self, const std::vector<PeerProcess>& processes);
+
+  /// Looks at some of the processes, if the last look was not just now. Cost: 40 us at most.
+  void look(double now_s);
+  /// The ranks that were stopped whenever they were looked at, and since when.
+  const std::map<int, double>& stopped() const { return stopped_; }
+
+ private:
+  struct Watched {
+    int rank;
+    std::int64_t pid;
+  };
+  std::vector<Watched> watched_;
+  std::size_t next_ = 0;
+  double looked_at_s_ = 0;
+  std::map<int, double> stopped_;
 };
 
 }  // namespace armillary::comm

@@ -136,6 +136,13 @@ void Watch::hear(int rank, const Pulse& pulse) {
   now.pulse = pulse;
 }
 
+void Watch::see_stopped(const std::map<int, double>& since_s, double now_s) {
+  for (auto& [rank, one] : known_) {
+    if (!since_s.contains(rank)) one.stopped_s.reset();
+  }
+  for (const auto& [rank, since] : since_s) known_[rank].stopped_s = time_s_ - (now_s - since);
+}
+
 const Watch::Known& Watch::known(int rank) const {
   static const Known nothing;
   const auto found = known_.find(rank);
@@ -148,6 +155,7 @@ std::vector<int> Watch::reachable(int from) const {
     // A rank that leaves waits for all others, and none of them for a message of it.
     const bool is_self = reached[i] == options_.rank;
     if (is_self && options_.what == For::Leaving) continue;
+    if (known(reached[i]).stopped_s) continue;
     for (const int next : is_self ? options_.peers : known(reached[i]).pulse.waits_for) {
       if (std::ranges::find(reached, next) == reached.end()) reached.push_back(next);
     }
@@ -158,17 +166,23 @@ std::vector<int> Watch::reachable(int from) const {
 std::optional<int> Watch::silent_peer() const {
   for (const int peer : options_.peers) {
     if (options_.what == For::Leaving && known(peer).pulse.left) continue;
-    double progress_s = 0;
-    for (const int rank : reachable(peer)) {
-      progress_s = std::max(progress_s, known(rank).progress_s);
-    }
-    if (time_s_ - progress_s >= options_.timeout_s) return peer;
+    if (time_s_ - progress_of(peer) >= options_.timeout_s) return peer;
   }
   return {};
 }
 
+double Watch::progress_of(int peer) const {
+  if (known(peer).stopped_s) return *known(peer).stopped_s;
+  double progress_s = 0;
+  for (const int rank : reachable(peer)) {
+    if (!known(rank).stopped_s) progress_s = std::max(progress_s, known(rank).progress_s);
+  }
+  return progress_s;
+}
+
 bool Watch::answers(int rank) const {
-  return known(rank).answered && time_s_ - known(rank).answer_s < 4 * interval_s_ + 0.1;
+  return known(rank).answered && !known(rank).stopped_s &&
+         time_s_ - known(rank).answer_s < 4 * interval_s_ + 0.1;
 }
 
 std::optional<int> Watch::culprit() const {
@@ -176,6 +190,9 @@ std::optional<int> Watch::culprit() const {
   if (!peer) return {};
   std::vector<int> ranks = reachable(*peer);
   std::erase(ranks, options_.rank);
+  const auto stopped =
+      std::ranges::find_if(ranks, [&](int rank) { return known(rank).stopped_s.has_value(); });
+  if (stopped != ranks.end()) return *stopped;
   const auto unheard = std::ranges::find_if(ranks, [&](int rank) { return !answers(rank); });
   if (unheard != ranks.end()) return *unheard;
   const auto idle =
@@ -191,6 +208,8 @@ bool Watch::culprit_is_lost() const {
 std::string Watch::reason(const std::function<std::string(int)>& name) const {
   const std::optional<int> rank = culprit();
   if (!rank) return expired() ? "; all of them wait for each other" : "";
+  if (known(*rank).stopped_s)
+    return fmt::format("; {} does not answer: it is stopped", name(*rank));
   if (!answers(*rank)) return fmt::format("; {} does not answer", name(*rank));
   if (known(*rank).pulse.left) return fmt::format("; {} has ended its part", name(*rank));
   return fmt::format("; {} answers, and neither waits for a message nor computes", name(*rank));

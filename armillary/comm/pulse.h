@@ -7,7 +7,8 @@
 // A rank is asked beside the data, so it answers while it computes. It makes progress while it uses
 // a core outside of its waits, and when a message of its own is done. A rank that waits makes none:
 // it is as far as those that it waits for. So ranks that wait in a cycle keep nobody alive, nor
-// does one that is stopped, gone, asleep or out of reach.
+// does one that is stopped, gone, asleep or out of reach. A process of this machine is seen to be
+// stopped; that counts from the first look at it, also before anybody waited.
 #pragma once
 
 #include <array>
@@ -95,10 +96,14 @@ class Watch {
   std::vector<int> tick(double now_s);
   /// An answer has come.
   void hear(int rank, const Pulse& pulse);
+  /// The ranks whose processes are seen to be stopped, and since when, on the clock of tick(). They
+  /// get no further, whatever ranks do that they wait for. `now_s` is that of the last tick().
+  void see_stopped(const std::map<int, double>& since_s, double now_s);
   /// A peer without progress for the timeout, by itself and through those that it waits for.
   bool expired() const { return silent_peer().has_value(); }
-  /// The rank that is to blame if expired(): of those that the silent peer waits for, one that does
-  /// not answer, or else one that waits for nobody. Nothing if they wait in a cycle.
+  /// The rank that is to blame if expired(): of those that the silent peer waits for, one that is
+  /// stopped, or else one that does not answer, or else one that waits for nobody. Nothing if they
+  /// wait in a cycle.
   std::optional<int> culprit() const;
   /// Whether there is one, and it does not answer: it is stopped, gone, or out of reach.
   bool culprit_is_lost() const;
@@ -112,12 +117,16 @@ class Watch {
     double progress_s = 0;  ///< The last progress, or the begin of the wait.
     double answer_s = 0;
     double asked_s = -1;  ///< Negative: never.
+    /// Its process has been stopped since then; before the begin of the wait if negative.
+    std::optional<double> stopped_s;
   };
 
   const Known& known(int rank) const;
   /// The rank and all that it waits for, directly or not; this rank too.
   std::vector<int> reachable(int from) const;
   std::optional<int> silent_peer() const;
+  /// When the peer got further last, by itself or through a rank that it waits for.
+  double progress_of(int peer) const;
   bool answers(int rank) const;
 
   Options options_;

@@ -146,6 +146,36 @@ TEST(Watch, IsNotAskedTwiceAtATime) {
   EXPECT_THAT(watch.tick(0.4), ElementsAre(1, 2));
 }
 
+TEST(Watch, AStoppedPeerIsToBlameThoughItAnsweredJustBefore) {
+  // Rank 1 waits for rank 2, which computes, and is stopped 3 s after the begin of the wait.
+  Waiter waiter({1});
+  double end_s = 0;
+  for (double now_s = 0; end_s == 0 && now_s < 20; now_s += 0.05) {
+    for (const int rank : waiter.watch.tick(now_s)) {
+      if (rank == 1 && now_s >= 3) continue;
+      waiter.watch.hear(rank, rank == 1 ? Pulse{.waits_for = {2}} : computing(now_s));
+    }
+    if (now_s >= 3) waiter.watch.see_stopped({{1, 3.0}}, now_s);
+    if (waiter.watch.expired()) end_s = now_s;
+  }
+  EXPECT_NEAR(end_s, 5, 0.1);
+  EXPECT_EQ(waiter.watch.culprit(), 1);
+  EXPECT_EQ(waiter.reason(), "; rank 1 does not answer: it is stopped");
+}
+
+TEST(Watch, AStopBeforeTheWaitCounts) {
+  Watch watch({.rank = 0, .peers = {1}, .timeout_s = 2}, 100);
+  watch.tick(100.2);
+  watch.see_stopped({{1, 98.5}}, 100.2);
+  EXPECT_FALSE(watch.expired());
+  watch.tick(100.6);
+  watch.see_stopped({{1, 98.5}}, 100.6);
+  EXPECT_TRUE(watch.expired());
+  // It goes on: the wait counts from its own begin again.
+  watch.see_stopped({}, 100.6);
+  EXPECT_FALSE(watch.expired());
+}
+
 void pause_for_a_look() {
   std::this_thread::sleep_for(std::chrono::milliseconds(8));
 }

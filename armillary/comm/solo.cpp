@@ -4,14 +4,25 @@
 #include <optional>
 #include <string>
 
+#include "armillary/comm/peer_waits.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
 namespace {
 
+/// Nobody can be silent.
+class NoPeers : public PeerWait {
+ public:
+  void look() override {}
+};
+
 class SoloCommunicator : public Communicator {
  public:
-  SoloCommunicator() : Communicator(0, 1, 60, 8) {}
+  SoloCommunicator() : Communicator(0, 1, 60, 8) {
+    attachment<PeerWaits>().begin = [](const PeerWait::Options& /*wait*/) {
+      return std::make_unique<NoPeers>();
+    };
+  }
 
   void throw_if_failed() override {
     const std::lock_guard lock(mutex_);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "armillary/comm/communicator.h"
+#include "armillary/comm/peer_waits.h"
 
 namespace armillary::comm {
 
@@ -27,7 +28,12 @@ class SplitCommunicator : public Communicator {
       : Communicator(rank, static_cast<int>(ranks.size()), timeout_s, root.lanes()),
         root_(root),
         ranks_(std::move(ranks)),
-        first_lane_(first_lane) {}
+        first_lane_(first_lane) {
+    attachment<PeerWaits>().begin = [this](PeerWait::Options wait) {
+      for (int& peer : wait.peers) peer = ranks_[peer];
+      return root_.attachment<PeerWaits>().begin(std::move(wait));
+    };
+  }
 
   std::unique_ptr<Communicator> split(int color, int key) override;
   void throw_if_failed() override { root_.throw_if_failed(); }

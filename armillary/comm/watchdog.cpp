@@ -22,8 +22,13 @@ std::chrono::nanoseconds as_time(double seconds) {
 
 }  // namespace
 
-Watchdog::Watchdog(int rank, int world, OwnPulse& pulse, Hooks hooks)
-    : rank_(rank), world_(world), pulse_(pulse), hooks_(std::move(hooks)) {
+Watchdog::Watchdog(int rank, const std::vector<PeerProcess>& processes, OwnPulse& pulse,
+                   Hooks hooks)
+    : rank_(rank),
+      world_(static_cast<int>(processes.size())),
+      pulse_(pulse),
+      hooks_(std::move(hooks)),
+      stops_(rank, processes) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -39,11 +44,16 @@ Watchdog::~Watchdog() {
 Watchdog::Waiting::Waiting(Watchdog& watchdog, std::span<const Request> requests, double timeout_s,
                            const std::function<std::string()>& describe)
     : watchdog_(watchdog) {
-  watchdog_.begin({Clock::now(), timeout_s, requests, &describe});
+  watchdog_.begin({Clock::now(), timeout_s, requests, &describe, nullptr});
 }
 
 Watchdog::Waiting::Waiting(Watchdog& watchdog, double timeout_s) : watchdog_(watchdog) {
-  watchdog_.begin({Clock::now(), timeout_s, {}, nullptr});
+  watchdog_.begin({Clock::now(), timeout_s, {}, nullptr, nullptr});
+}
+
+Watchdog::Waiting::Waiting(Watchdog& watchdog, const PeerWait::Options& options)
+    : watchdog_(watchdog) {
+  watchdog_.begin({Clock::now(), options.timeout_s, {}, &options.describe, &options.peers});
 }
 
 Watchdog::Waiting::~Waiting() {
@@ -69,7 +79,9 @@ void Watchdog::run() {
     // Most waits are over before they are seen. Deadlines that are short are looked at more often.
     const double interval_s = current_ ? Watch::interval_of(current_->timeout_s) / 2 : kIdle;
     changed_.wait_for(lock, as_time(std::min(interval_s, kIdle)), [&] { return closing_; });
-    if (closing_ || !current_ || told_) continue;
+    if (closing_) return;
+    stops_.look(seconds_of(Clock::now()));
+    if (!current_ || told_) continue;
     if (const std::optional<std::string> reason = look()) {
       told_ = true;
       lock.unlock();
@@ -84,7 +96,7 @@ std::optional<std::string> Watchdog::look() {
   if (now - current_->begin < as_time(Watch::interval_of(current_->timeout_s) / 2)) return {};
   if (!wait_) {
     const bool leaves = current_->describe == nullptr;
-    std::vector<int> peers = peers_of(current_->requests);
+    std::vector<int> peers = current_->peers ? *current_->peers : peers_of(current_->requests);
     if (leaves) {
       peers.resize(world_);
       std::iota(peers.begin(), peers.end(), 0);
@@ -98,6 +110,7 @@ std::optional<std::string> Watchdog::look() {
                   seconds_of(current_->begin));
   }
   for (const int rank : wait_->watch.tick(seconds_of(now))) hooks_.ask(rank);
+  wait_->watch.see_stopped(stops_.stopped(), seconds_of(now));
   if (!wait_->watch.expired()) return {};
   return text_of_expiry();
 }
@@ -108,6 +121,9 @@ std::string Watchdog::text_of_expiry() const {
   if (current_->describe == nullptr) {
     return fmt::format("leave: rank {} has waited {:.3g} s for the others to end{}", rank_,
                        waited_s, reason);
+  }
+  if (current_->peers != nullptr) {
+    return fmt::format("{} after {:.3g} s{}", (*current_->describe)(), waited_s, reason);
   }
   return fmt::format("wait: {} not done after {:.3g} s{}", (*current_->describe)(), waited_s,
                      reason);

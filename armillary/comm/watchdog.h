@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "armillary/comm/communicator.h"
+#include "armillary/comm/peer_process.h"
+#include "armillary/comm/peer_waits.h"
 #include "armillary/comm/pulse.h"
 
 namespace armillary::comm {
@@ -27,7 +29,8 @@ class Watchdog {
     std::function<void(const std::string& reason)> expired;
     std::function<std::string(int rank)> name;
   };
-  Watchdog(int rank, int world, OwnPulse& pulse, Hooks hooks);
+  /// The world is that of `processes`.
+  Watchdog(int rank, const std::vector<PeerProcess>& processes, OwnPulse& pulse, Hooks hooks);
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
   ~Watchdog();
@@ -39,6 +42,8 @@ class Watchdog {
     Waiting(Watchdog& watchdog, std::span<const Request> requests, double timeout_s,
             const std::function<std::string()>& describe);
     Waiting(Watchdog& watchdog, double timeout_s);
+    /// For these peers. The options must outlive it.
+    Waiting(Watchdog& watchdog, const PeerWait::Options& options);
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
     ~Waiting();
@@ -58,6 +63,7 @@ class Watchdog {
     double timeout_s = 60;
     std::span<const Request> requests;
     const std::function<std::string()>* describe = nullptr;  ///< Null: for all others to leave.
+    const std::vector<int>* peers = nullptr;                 ///< Null: those of the requests.
   };
 
   void begin(const Current& current);
@@ -70,7 +76,8 @@ class Watchdog {
   const int world_;
   OwnPulse& pulse_;
   const Hooks hooks_;
-  std::mutex mutex_;  ///< Guards all that follows.
+  StopsOfProcesses stops_;  ///< Used by the thread alone.
+  std::mutex mutex_;        ///< Guards all that follows.
   std::condition_variable changed_;
   bool closing_ = false;
   std::optional<Current> current_;

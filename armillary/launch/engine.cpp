@@ -53,6 +53,11 @@ Engine parse_engine(const std::string& name) {
   for (const Engine engine : {Engine::Threads, Engine::Mpi, Engine::C10d}) {
     if (name == name_of(engine)) return engine;
   }
+  if (name == "nccl") {
+    fail<InvalidArgument>(
+        "--engine nccl carries what lies on GPUs, and this program computes on CPUs; mpi or c10d "
+        "is required, or a program of yours that calls comm::run_on_nccl (docs/notes/nccl.md)");
+  }
   const std::vector<std::string> names{"auto", "threads", "mpi", "c10d"};
   const std::string nearest = nearest_name(name, names);
   fail<InvalidArgument>("--engine {}; {} is required{}", name, list_names(names),

@@ -74,6 +74,10 @@ TEST(Engine, ThatDoesNotFitTheLauncherIsRefused) {
   expect_no_choice({}, kMpirun, "--engine mpi in a build without MPI", false);
   expect_no_choice({.engine = "mip"}, kAlone,
                    "--engine mip; auto, threads, mpi or c10d is required; nearest: mpi");
+  expect_no_choice(
+      {.engine = "nccl"}, kMpirun,
+      "--engine nccl carries what lies on GPUs, and this program computes on CPUs; mpi "
+      "or c10d is required");
 }
 
 TEST(Engine, RefusesFlagsThatAreIncompleteOrNoNumbers) {

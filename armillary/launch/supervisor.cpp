@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "armillary/core/error.h"
+#include "armillary/core/process_stat.h"
 #include "armillary/launch/line_forwarder.h"
 #include "armillary/launch/run_reports.h"
 
@@ -103,7 +104,7 @@ class Supervisor {
       for (int signal = signals_.next(); signal != 0; signal = signals_.next()) answer(signal);
       read_reports();
       reap();
-      if (end_at_ && Clock::now() >= *end_at_) end_all();
+      if (end_at_ && (Clock::now() >= *end_at_ || only_stopped_left())) end_all();
       if (kill_at_ && Clock::now() >= *kill_at_) kill_groups();
     }
     // Last lines, which may lack their newline.
@@ -118,6 +119,14 @@ class Supervisor {
   bool all_ended() const {
     return std::all_of(programs_.begin(), programs_.end(),
                        [](const Running& program) { return program.ended; });
+  }
+
+  /// Whether all programs that have not ended are stopped: they will not use their time to say
+  /// more.
+  bool only_stopped_left() const {
+    return std::all_of(programs_.begin(), programs_.end(), [](const Running& program) {
+      return program.ended || stat_of_process(program.child.pid).stopped();
+    });
   }
 
   /// Whether all programs have ended and all output was forwarded, or nobody waits for it any more.

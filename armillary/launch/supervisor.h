@@ -21,7 +21,8 @@ namespace armillary::launch {
 
 struct SuperviseOptions {
   bool prefix = true;  ///< Each line of output begins with "[label] ".
-  /// Seconds that the others have after a failure, to say what they know of it.
+  /// Seconds that the others have after a failure, to say what they know of it; those that are
+  /// stopped have none.
   double grace_s = 0.5;
   /// Signals that ask all programs to stop; a second one ends them at once.
   std::vector<int> stop_signals = {SIGINT, SIGTERM};

@@ -132,13 +132,15 @@ class Diagnoser {
     result_.causes = find_cycle(result_.waits_for);
     const bool any_failed = first_with(End::FailedWithPeers) >= 0;
     if (!result_.causes.empty()) {
-      // A rank that waits fails at its own deadline. One that was stopped while it waited does not.
-      Ranks silent = result_.causes;
+      // A rank that waits fails at its own deadline. One that was stopped while it waited does not;
+      // it need not be in the cycle, for ranks that wait for all wait for each other as well.
+      const Ranks held_up = reached_from(result_.waits_for, result_.causes);
+      Ranks silent = held_up;
       std::erase_if(silent, [&](int rank) {
         return end_of(rank) != End::Running ||
                !(any_failed || run_.states[rank] == ProcessState::Stopped);
       });
-      result_.is_cycle = silent.empty() || silent.size() == result_.causes.size();
+      result_.is_cycle = silent.empty() || silent.size() == held_up.size();
       if (!result_.is_cycle) result_.causes = silent;
       return;
     }

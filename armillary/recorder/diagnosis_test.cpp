@@ -2,6 +2,7 @@
 // who is silent, who waits for whom, which error was first.
 #include "armillary/recorder/diagnosis.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -341,6 +342,23 @@ TEST(Diagnosis, ACollectiveInWhichAllRanksAre) {
 }
 
 // Rank 1 waits for its device, not for a peer.
+TEST(Diagnosis, ARankThatIsStoppedInACollectiveIsNamedWhicheverItIs) {
+  for (int stopped = 0; stopped < 3; ++stopped) {
+    Runs runs(3);
+    for (const int rank : {0, 1, 2}) runs.sums(rank, 2);
+    for (const int rank : {0, 1, 2}) {
+      if (rank != stopped) runs.fails(rank, End::FailedWithPeers, "not done after 2 s", 4.1);
+      runs.set_state(rank, ProcessState::Gone);
+    }
+    const Diagnosis found = runs.diagnosis();
+    EXPECT_FALSE(found.is_cycle);
+    EXPECT_THAT(found.causes, ElementsAre(stopped));
+    EXPECT_THAT(found.cause,
+                HasSubstr(fmt::format("rank {} (host h, pid {}, gone) has done nothing", stopped,
+                                      100 + stopped)));
+  }
+}
+
 TEST(Diagnosis, ADeviceThatHangs) {
   Runs runs(2);
   runs.attends(1, 1);

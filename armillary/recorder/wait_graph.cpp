@@ -112,4 +112,15 @@ Ranks find_cycle(const WaitGraph& graph) {
   return {again, path.end()};
 }
 
+Ranks reached_from(const WaitGraph& graph, const Ranks& from) {
+  Ranks reached = from;
+  for (std::size_t i = 0; i < reached.size(); ++i) {
+    for (const int peer : graph[reached[i]]) {
+      if (std::ranges::find(reached, peer) == reached.end()) reached.push_back(peer);
+    }
+  }
+  std::ranges::sort(reached);
+  return reached;
+}
+
 }  // namespace armillary::recorder

@@ -27,4 +27,7 @@ std::vector<bool> reaching(const WaitGraph& graph, const Ranks& targets);
 /// rank is reached from every rank.
 Ranks find_cycle(const WaitGraph& graph);
 
+/// These ranks and all that they wait for, directly or not, ascending.
+Ranks reached_from(const WaitGraph& graph, const Ranks& from);
+
 }  // namespace armillary::recorder

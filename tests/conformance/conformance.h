@@ -39,9 +39,6 @@ struct Launcher {
   /// Whether the batches of a lane end strictly in order, so that pairs of ranks are not
   /// independent (NCCL).
   bool strict_lanes = false;
-  /// Whether deadlines count from the last progress of the peer; those of NCCL count from the begin
-  /// of the wait.
-  bool hears_progress = true;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Launcher& launcher) {
@@ -77,10 +74,6 @@ class CommunicatorConformance : public testing::TestWithParam<Launcher> {
 };
 
 }  // namespace armillary::comm
-
-/// Skips a test of deadlines that count from the last progress of the peer, if they do not.
-#define ARMILLARY_NEEDS_PROGRESS() \
-  if (!GetParam().hears_progress) GTEST_SKIP() << GetParam().name << " hears of no progress"
 
 /// Skips a test that needs `world` ranks, if the engine has fewer.
 #define ARMILLARY_NEEDS_RANKS(world) \

@@ -168,7 +168,9 @@ class Run:
         return metrics.read_text().count("\n") if metrics.exists() else 0
 
     def ranks(self):
-        """{rank: pid} of the ranks that are there."""
+        """{rank: pid} of the ranks that are there. Threads have one pid."""
+        if self.engine == "threads":
+            return dict.fromkeys(range(self.world), self.launcher.pid)
         names = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
         found = {}
         for pid in processes_of(self.folder):

@@ -43,6 +43,7 @@ C10dGroup::C10dGroup(C10dConnections connections, double timeout_s)
       data_(std::move(connections.data)),
       leave_timeout_s_(timeout_s),
       pulse_([] { return comm::seconds_of(CLOCK_PROCESS_CPUTIME_ID); }) {
+  const std::vector<PeerProcess> processes = connections.processes;
   alarm_.emplace(std::move(connections.control), std::move(connections.processes), pulse_,
                  C10dAlarm::Hooks{.on_raise = [this] { interrupt_all(); },
                                   .on_answer =
@@ -51,7 +52,7 @@ C10dGroup::C10dGroup(C10dConnections connections, double timeout_s)
                                         if (watchdog_) watchdog_->hear(rank, pulse);
                                       }});
   auto watchdog = std::make_unique<Watchdog>(
-      rank(), world(), pulse_,
+      rank(), processes, pulse_,
       Watchdog::Hooks{
           .ask = [this](int rank) { alarm_->ask(rank); },
           .expired = [this](const std::string& reason) { alarm_->raise(this->rank(), reason); },
@@ -221,6 +222,26 @@ std::size_t C10dGroup::wait_any(std::span<const Request> requests, double timeou
           lock, [&] { return alarm_->raised() || first_c10d_done(requests) < requests.size(); });
     }
   }
+}
+
+namespace {
+
+/// The watchdog looks by itself.
+class WatchedWait : public PeerWait {
+ public:
+  WatchedWait(Watchdog& watchdog, Options options)
+      : options_(std::move(options)), waiting_(watchdog, options_) {}
+  void look() override {}
+
+ private:
+  const Options options_;
+  const Watchdog::Waiting waiting_;
+};
+
+}  // namespace
+
+std::unique_ptr<PeerWait> C10dGroup::begin_peer_wait(PeerWait::Options options) {
+  return std::make_unique<WatchedWait>(*watchdog_, std::move(options));
 }
 
 void C10dGroup::withdraw(C10dPending& request) {

@@ -30,6 +30,7 @@
 #include "armillary/comm/c10d/connect.h"
 #include "armillary/comm/c10d/pending.h"
 #include "armillary/comm/c10d/transfer.h"
+#include "armillary/comm/peer_waits.h"
 #include "armillary/comm/pulse.h"
 #include "armillary/comm/watchdog.h"
 
@@ -57,6 +58,8 @@ class C10dGroup {
   /// `describe` names the requests in the text of a missed deadline.
   std::size_t wait_any(std::span<const Request> requests, double timeout_s,
                        const std::function<std::string()>& describe);
+  /// A wait for peers that no message of the group shows (peer_waits.h).
+  std::unique_ptr<PeerWait> begin_peer_wait(PeerWait::Options options);
   /// Takes back a message that is not done. Fails the group unless an exception is unwinding.
   void withdraw(C10dPending& request);
   /// @throws CommError if the group has failed, after Gloo has let go of all memory.

@@ -23,8 +23,10 @@ constexpr std::chrono::milliseconds kSettleWithoutOne(100);
 constexpr std::chrono::seconds kClose(1);
 // Seconds that a rank which leaves waits before it asks the others for progress.
 constexpr double kWatchLeavers = 0.1;
-// Seconds between two looks of the helper for processes that have ended.
+// Seconds between two looks of the helper for processes that have ended, and between any two of its
+// looks after so many at which no message was under way.
 constexpr double kLookForEnds = 0.01;
+constexpr int kIdleLooks = 20;
 // A rank that waits yields its core between looks for kAwake, then sleeps kSleep between them.
 constexpr std::chrono::microseconds kAwake(500);
 constexpr std::chrono::microseconds kSleep(50);
@@ -117,6 +119,7 @@ void MpiGroup::meet_processes(MPI_Comm members) {
                           members),
             "MPI_Allgather");
   ends_ = EndsOfProcesses(rank_, processes_);
+  stops_ = StopsOfProcesses(rank_, processes_);
 }
 
 void MpiGroup::add_request(MPI_Request request, Owner owner) {
@@ -283,6 +286,10 @@ void MpiGroup::start(std::span<const Message> batch, std::span<Request> requests
   for (MpiPending* message : started) {
     if (message->direction() == Direction::Send) send(*message);
   }
+  if (helper_rests_) {
+    helper_rests_ = false;
+    helper_wake_.notify_all();
+  }
   progress();
   throw_if_failed(lock);
 }
@@ -335,9 +342,32 @@ std::size_t MpiGroup::wait_any(std::span<const Request> requests, double timeout
   return index;
 }
 
+std::unique_ptr<PeerWait> MpiGroup::begin_peer_wait(PeerWait::Options options) {
+  return std::make_unique<GroupPeerWait<MpiGroup>>(*this, rank_, std::move(options));
+}
+
+void MpiGroup::watch_peers(int rank, std::optional<LongWait>& wait,
+                           const PeerWait::Options& options, double begin_s) {
+  const Lock lock(process_.mutex());
+  if (!wait) {
+    wait.emplace(
+        pulse_,
+        Watch::Options{.rank = rank, .peers = options.peers, .timeout_s = options.timeout_s},
+        begin_s);
+  }
+  progress();
+  if (alarm_->raised() || !is_expired(wait->watch)) return;
+  peer_is_lost_ = wait->watch.culprit_is_lost();
+  alarm_->raise(rank_, fmt::format("{} after {:.3g} s{}", options.describe(),
+                                   seconds_of(Clock::now()) - begin_s, blame(wait->watch)));
+}
+
 bool MpiGroup::is_expired(Watch& watch) {
   for (const auto& [rank, pulse] : alarm_->take_answers()) watch.hear(rank, pulse);
-  for (const int rank : watch.tick(seconds_of(Clock::now()))) alarm_->ask(rank);
+  const double now_s = seconds_of(Clock::now());
+  for (const int rank : watch.tick(now_s)) alarm_->ask(rank);
+  stops_.look(now_s);
+  watch.see_stopped(stops_.stopped(), now_s);
   return watch.expired();
 }
 
@@ -414,19 +444,33 @@ std::optional<int> MpiGroup::failed_rank() const {
   return alarm_->raised() ? std::optional(alarm_->failed_rank()) : std::nullopt;
 }
 
+bool MpiGroup::is_idle() const {
+  return requests_.empty() &&
+         std::ranges::all_of(receives_waiting_, [](int waiting) { return waiting == 0; });
+}
+
 // It also receives notices while the rank computes, for throw_if_failed() only reads a flag.
 void MpiGroup::help() {
   helper_clock_ = clock_of_this_thread();
   Clock::time_point next_look = Clock::now();
+  int idle_looks = 0;
   Lock lock(process_.mutex());
   while (!helper_stop_ && process_.usable()) {
-    helper_wake_.wait_for(lock, as_nanoseconds(options_.helper_interval_s),
-                          [&] { return helper_stop_ || alarm_->waits_to_send(); });
+    // Each look takes the core of a rank that computes for a moment, so few are made for nothing.
+    idle_looks = is_idle() ? idle_looks + 1 : 0;
+    helper_rests_ = idle_looks > kIdleLooks;
+    const bool rests = helper_rests_;
+    helper_wake_.wait_for(
+        lock,
+        as_nanoseconds(rests ? std::max(kLookForEnds, options_.helper_interval_s)
+                             : options_.helper_interval_s),
+        [&] { return helper_stop_ || alarm_->waits_to_send() || helper_rests_ != rests; });
     if (helper_stop_) return;
     progress();
     if (Clock::now() < next_look) continue;
     next_look = Clock::now() + as_nanoseconds(kLookForEnds);
     look_for_ends();
+    stops_.look(seconds_of(Clock::now()));
   }
 }
 

@@ -35,6 +35,7 @@
 #include "armillary/comm/mpi/pending.h"
 #include "armillary/comm/mpi/process.h"
 #include "armillary/comm/peer_process.h"
+#include "armillary/comm/peer_waits.h"
 #include "armillary/comm/pulse.h"
 
 namespace armillary::comm {
@@ -66,6 +67,11 @@ class MpiGroup {
   /// `describe` names the requests in the text of a missed deadline.
   std::size_t wait_any(std::span<const Request> requests, double timeout_s,
                        const std::function<std::string()>& describe);
+  /// A wait for peers that no message of the group shows (peer_waits.h).
+  std::unique_ptr<PeerWait> begin_peer_wait(PeerWait::Options options);
+  /// Looks at the peers of such a wait.
+  void watch_peers(int rank, std::optional<LongWait>& wait, const PeerWait::Options& options,
+                   double begin_s);
   /// Takes back a message that is not done. Fails the group unless an exception is unwinding.
   void withdraw(MpiPending& request);
   /// @throws CommError if the group has failed, after messages under way have ended.
@@ -151,6 +157,8 @@ class MpiGroup {
   void watch_leavers(std::optional<LongWait>& wait, Clock::time_point begin);
   /// Whether all pieces and notices have come that peers say they sent.
   bool all_received(std::span<const Counts> sent_to_me) const;
+  /// Whether no message of this rank is under way.
+  bool is_idle() const;
   /// The helper thread: makes progress now and then, and at once after abort().
   void help();
 
@@ -163,6 +171,7 @@ class MpiGroup {
   std::vector<MPI_Comm> lanes_;
   std::vector<PeerProcess> processes_;  ///< By rank.
   EndsOfProcesses ends_;
+  StopsOfProcesses stops_;
   bool peer_is_lost_ = false;  ///< A process has ended, or does not answer.
   std::atomic<clockid_t> helper_clock_{CLOCK_PROCESS_CPUTIME_ID};
   OwnPulse pulse_;
@@ -180,6 +189,7 @@ class MpiGroup {
   bool everybody_left_ = false;                ///< All ranks have called leave().
 
   std::condition_variable helper_wake_;
+  bool helper_rests_ = false;  ///< It looks less often, until a message starts.
   bool helper_stop_ = false;
   std::thread helper_;
 };

@@ -107,8 +107,11 @@ std::size_t NcclCommunicator::do_wait_any(std::span<const Request> requests, dou
     index = static_cast<std::size_t>(over - requests.begin());
     return over != requests.end();
   };
-  rank_.wait_until(one_is_over, timeout_s,
-                   [&] { return fmt::format("wait: {} not done", describe(requests)); });
+  rank_.wait_until(
+      one_is_over,
+      {.peers = lanes_.on_host(peers_of(requests)), .timeout_s = timeout_s, .describe = [&] {
+         return fmt::format("wait: {} not done", describe(requests));
+       }});
   return index;
 }
 
@@ -116,8 +119,10 @@ void NcclCommunicator::run(const char* operation,
                            std::function<void(NcclComm, GpuStream)> collective) {
   rank_.throw_if_failed();
   const std::uint64_t work = lanes_.start_collective(kCollectiveLane, std::move(collective));
-  rank_.wait_until([&] { return lanes_.done(kCollectiveLane, work); }, timeout_s(),
-                   [&] { return fmt::format("{}: rank {} not done", operation, rank()); });
+  rank_.wait_until([&] { return lanes_.done(kCollectiveLane, work); },
+                   {.peers = lanes_.others_on_host(), .timeout_s = timeout_s(), .describe = [&] {
+                      return fmt::format("{}: rank {} not done", operation, rank());
+                    }});
 }
 
 std::string NcclCommunicator::taken_memory() const {

@@ -52,6 +52,10 @@ bool NcclPending::done() const {
 void NcclLanes::make(Communicator& part) {
   const int count = rank_.options().lanes;
   own_ = part.rank();
+  const int on_host = rank_.host().rank();
+  ranks_.resize(part.world());
+  all_gather(part, std::as_bytes(std::span(&on_host, 1)),
+             std::as_writable_bytes(std::span(ranks_)));
   // Rank 0 makes the ids of all lanes' communicators. Each is ready before the next is begun.
   std::vector<NcclId> ids(count);
   if (part.rank() == 0) {
@@ -73,11 +77,25 @@ void NcclLanes::make(Communicator& part) {
       rank_.call([&] { over = rank_.api().ready(lane.comm); });
       return over;
     };
-    rank_.wait_until(is_over, part.timeout_s(), [&] {
-      return fmt::format("run_on_nccl: the communicator of lane {} of {} ranks was not ready", i,
-                         part.world());
-    });
+    rank_.wait_until(is_over,
+                     {.peers = others_on_host(), .timeout_s = part.timeout_s(), .describe = [&] {
+                        return fmt::format(
+                            "run_on_nccl: the communicator of lane {} of {} ranks was "
+                            "not ready",
+                            i, part.world());
+                      }});
   }
+}
+
+std::vector<int> NcclLanes::on_host(std::vector<int> ranks) const {
+  for (int& rank : ranks) rank = ranks_[rank];
+  return ranks;
+}
+
+std::vector<int> NcclLanes::others_on_host() const {
+  std::vector<int> others = ranks_;
+  std::erase(others, rank_.host().rank());
+  return others;
 }
 
 NcclMove NcclLanes::move_of(Lane& lane, const Message& message, std::int64_t bytes) {

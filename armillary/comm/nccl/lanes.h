@@ -48,6 +48,11 @@ class NcclLanes {
   /// Makes the communicators with the ranks of `part`, one after the other, and the streams.
   void make(Communicator& part);
 
+  /// The ranks of the host's group that these ranks of this group are.
+  std::vector<int> on_host(std::vector<int> ranks) const;
+  /// The same for all ranks but this one.
+  std::vector<int> others_on_host() const;
+
   /// Begins the messages of a batch, whose memory is on this rank's device or has no bytes, and
   /// writes their handles.
   void start(std::span<const Message> batch, std::span<Request> requests);
@@ -92,7 +97,8 @@ class NcclLanes {
   bool progress_to_end(Lane& lane);
 
   NcclRank& rank_;
-  int own_ = 0;  ///< The rank in this group.
+  int own_ = 0;             ///< The rank in this group.
+  std::vector<int> ranks_;  ///< Ranks of the host's group, by rank of this one.
   std::vector<Lane> lanes_;
   bool ending_ = false;
 };

@@ -21,10 +21,6 @@ constexpr std::chrono::microseconds kSleep(20);
 // NCCL notices that a peer is gone; the peer's own reason has so long to arrive.
 constexpr std::chrono::milliseconds kReason(500);
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
 }  // namespace
 
 NcclRank::NcclRank(NcclApi& api, Communicator& host, const NcclOptions& options)
@@ -83,15 +79,17 @@ void NcclRank::call(const std::function<void()>& functions) {
   }
 }
 
-void NcclRank::wait_until(const std::function<bool()>& is_over, double timeout_s,
-                          const std::function<std::string()>& describe) {
+// The host's group knows who is silent: its ranks answer beside all messages, also while they wait
+// here.
+void NcclRank::wait_until(const std::function<bool()>& is_over, PeerWait::Options wait) {
+  if (is_over()) return;
   const auto begin = Clock::now();
+  const std::unique_ptr<PeerWait> peers = host_.attachment<PeerWaits>().begin(std::move(wait));
   while (!is_over()) {
     progress();
     if (is_over()) return;
-    if (timeout_s > 0 && seconds_since(begin) >= timeout_s) {
-      fail_group(fmt::format("{} after {:.3g} s", describe(), seconds_since(begin)));
-    }
+    peers->look();
+    throw_if_failed();
     if (Clock::now() - begin < kAwake) {
       std::this_thread::yield();
     } else {
@@ -117,7 +115,7 @@ void NcclRank::leave() {
   for (const auto& lanes : lanes_) {
     if (!lanes->ending()) end_lanes(*lanes);
   }
-  wait_until([&] { return lanes_.empty(); }, 0, [] { return std::string(); });
+  wait_until([&] { return lanes_.empty(); }, {.peers = {}, .timeout_s = 60, .describe = {}});
 }
 
 }  // namespace armillary::comm

@@ -14,6 +14,7 @@
 #include "armillary/comm/nccl.h"
 #include "armillary/comm/nccl/api.h"
 #include "armillary/comm/nccl/lanes.h"
+#include "armillary/comm/peer_waits.h"
 
 namespace armillary::comm {
 
@@ -47,10 +48,9 @@ class NcclRank {
   /// Calls functions of the libraries. An error of theirs fails the group; the reason of another
   /// rank, which often is what NCCL noticed, comes first if it is told soon.
   void call(const std::function<void()>& functions);
-  /// Waits until `is_over` is true, with progress between two looks. If `timeout_s` seconds pass,
-  /// the group fails with the text that `describe` returns. A timeout of 0 is none.
-  void wait_until(const std::function<bool()>& is_over, double timeout_s,
-                  const std::function<std::string()>& describe);
+  /// Waits until `is_over` is true, with progress between two looks. If a peer of the wait, a rank
+  /// of host(), is silent for the timeout, the group fails.
+  void wait_until(const std::function<bool()>& is_over, PeerWait::Options wait);
   /// Aborts all communicators, so that no memory is touched any more. Does nothing the second time.
   void abort_lanes() noexcept;
   /// Returns when all ranks have called it, with all lanes ended. @throws CommError if one failed.

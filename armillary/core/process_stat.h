@@ -1,0 +1,21 @@
+// process_stat.h: what the system tells of a process of this machine. Linux alone: elsewhere no
+// process is known.
+#pragma once
+
+#include <cstdint>
+
+namespace armillary {
+
+/// Two fields of /proc/PID/stat.
+struct ProcessStat {
+  char state = 'X';         ///< As in ps: 'R' runs, 'S' sleeps, 'T' and 't' are stopped, 'Z' ended.
+  std::int64_t start = -1;  ///< In clock ticks since the machine was started; -1: no such process.
+
+  /// By a signal (SIGSTOP), or by a debugger.
+  bool stopped() const { return state == 'T' || state == 't'; }
+};
+
+/// The process with that pid. Cost: about 10 us.
+ProcessStat stat_of_process(std::int64_t pid);
+
+}  // namespace armillary
