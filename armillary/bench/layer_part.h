@@ -4,7 +4,8 @@
 //   Messages    messages travel, ops are over as soon as they start and compute nothing
 //
 // All else is as in the whole layer: agreement, the order of the plan, and its waits. Results have
-// no meaning. Memory that a message would have filled is zero.
+// no meaning. Memory that a message would have filled is zero, in every call; the time to clear it
+// is part of Compute.
 #pragma once
 
 #include <cstdint>
