@@ -55,8 +55,8 @@ class PartCommunicator : public comm::Communicator {
   }
 
   /// Clears the memory of a receive. It may hold anything: slots serve several tiles, and those of
-  /// forward and backward are the same memory. Results that are taken for inputs grow from call to
-  /// call up to NaN, on which kernels are several times slower.
+  /// forward and backward are the same memory. Results that are taken for inputs differ from call
+  /// to call and may grow up to NaN, on which kernels are slower.
   static void clear(const comm::Message& message) {
     for (const comm::Strided& part : message.parts) {
       for (std::int64_t row = 0; row < part.rows; ++row) {
