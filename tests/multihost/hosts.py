@@ -108,8 +108,9 @@ class Hosts:
         """Puts the link of a host "up" or "down"."""
         self._ip("-n", self.name(host), "link", "set", "net0", state)
 
-    def mpirun_command(self, processes, command):
-        """mpirun on the first host, and daemons on the others; neighbouring ranks share a host."""
+    def mpirun_command(self, processes, command, settings=()):
+        """mpirun on the first host, and daemons on the others; neighbouring ranks share a host. Settings
+        are (name, value) of Open MPI."""
         a_host = processes // self.count
         hosts = ",".join(f"{self.address(host)}:{a_host}" for host in range(self.count))
         flags = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--quiet"]
@@ -118,6 +119,8 @@ class Hosts:
         # tcp alone: hosts that share a machine must not find each other's memory.
         flags += ["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "net0"]
         flags += ["--mca", "oob_tcp_if_include", "net0"]
+        for setting in settings:
+            flags += ["--mca", *setting]
         return ["ip", "netns", "exec", self.name(0), "mpirun", *flags, *map(str, command)]
 
     def mpirun(self, processes, command, timeout_s=120):

@@ -13,6 +13,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = ROOT / "build" / "bin"
 WHY_NOT = emulated.why_not() or ("" if (BIN / "bytes_between_hosts").exists() else "a build without MPI")
+# Seconds of quiet before a link is looked at, seconds between looks, and looks without an answer.
+KEEPALIVE = (("time", "intvl", "probes"), ("1", "1", "2"))
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=f"[SKIP] {WHY_NOT}")
 
 
@@ -107,9 +109,43 @@ def test_a_link_that_goes_down_ends_all_ranks(tmp_path):
                 assert wait_for(lambda: not ranks_of(tmp_path), 30)
                 seconds = time.monotonic() - began
             finally:
-                running.kill()  # mpirun would wait for its other daemon for ever
+                running.kill()  # mpirun tells its other daemon of the end, and waits for the answer
     assert f"not done after {deadline_s}" in (tmp_path / "err").read_text(encoding="utf-8")
     assert seconds < deadline_s + 4, "a second, and slow machines"
+
+
+def daemons_of(hosts):
+    """Pids of the processes in the namespaces of the hosts: mpirun, its daemons, and ranks."""
+    listed = [
+        subprocess.run(
+            ["ip", "netns", "pids", hosts.name(host)], capture_output=True, text=True, check=True
+        ).stdout.split()
+        for host in range(hosts.count)
+    ]
+    return sum(listed, [])
+
+
+def test_mpirun_ends_all_if_it_looks_for_dead_links_more_often_than_the_deadline(tmp_path):
+    keepalive = [("oob_tcp_keepalive_" + name, value) for name, value in zip(*KEEPALIVE, strict=True)]
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    with emulated.Hosts(2) as hosts:
+        command = recipe(tmp_path, 2, 100000, "comm.train_timeout_seconds=60")
+        with (
+            open(tmp_path / "err", "w", encoding="utf-8") as err,
+            subprocess.Popen(hosts.mpirun_command(2, command, keepalive), stdout=err, stderr=err) as running,
+        ):
+            try:
+                assert wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") > 3, 60)
+                hosts.link(1, "down")
+                began = time.monotonic()
+                assert wait_for(lambda: running.poll() is not None, 30), "mpirun does not end"
+                assert wait_for(lambda: not daemons_of(hosts), 10), "a daemon or a rank is left"
+                seconds = time.monotonic() - began
+            finally:
+                running.kill()
+    assert running.returncode != 0
+    print(f"{seconds:.1f} s")
+    assert seconds < 15, "5 s, and slow machines"
 
 
 def test_nothing_is_left():
