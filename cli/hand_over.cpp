@@ -27,6 +27,10 @@ void name_export(CLI::App& app, int& /*exit_code*/) {
   app.add_subcommand("export", kExportDescription);
 }
 
+void name_check(CLI::App& app, int& /*exit_code*/) {
+  app.add_subcommand("check", kCheckDescription);
+}
+
 void name_bench(CLI::App& app, int& /*exit_code*/) {
   app.add_subcommand("bench", kBenchDescription);
 }
@@ -42,8 +46,8 @@ void name_doctor(CLI::App& app, int& /*exit_code*/) {
 void hand_over(int argc, const char* const* argv) {
   // The verb is the first argument, as check_verb requires.
   const std::string_view verb = argc >= 2 ? argv[1] : "";
-  constexpr std::array<std::string_view, 5> kVerbs{"train", "export", "bench", "calibrate",
-                                                   "doctor"};
+  constexpr std::array<std::string_view, 6> kVerbs{"train", "export",    "check",
+                                                   "bench", "calibrate", "doctor"};
   if (std::find(kVerbs.begin(), kVerbs.end(), verb) == kVerbs.end()) return;
   std::error_code error;  // Ignored: without a path the program is not there either.
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);

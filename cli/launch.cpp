@@ -188,7 +188,7 @@ int run_by_c10d(const LaunchArguments& arguments, int processes) {
 
 int run_launch(const LaunchArguments& arguments) {
   // A verb that runs ranks; others would do their work n times.
-  const std::vector<std::string_view> verbs{"train", "bench", "calibrate"};
+  const std::vector<std::string_view> verbs{"train", "check", "bench", "calibrate"};
   if (arguments.words.empty()) {
     fail<InvalidArgument>(
         "launch: no verb given; `launch -n {} -- train ..` or `-- bench ..` is "
@@ -229,7 +229,7 @@ int run_launch(const LaunchArguments& arguments) {
 void add_launch(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<LaunchArguments>();
   CLI::App* verb = app.add_subcommand(
-      "launch", "Start train, bench or calibrate as several processes of this machine");
+      "launch", "Start train, check, bench or calibrate as several processes of this machine");
   verb->add_option("-n,--processes", arguments->processes, "How many; each is one rank")
       ->option_text("N");
   verb->add_option("--engine", arguments->engine,

@@ -28,12 +28,15 @@ void add_launch(CLI::App& app, int& exit_code);
 // Verbs of cli/torch/. Their descriptions are shared with the program that hands them over.
 void add_train(CLI::App& app, int& exit_code);
 void add_export(CLI::App& app, int& exit_code);
+void add_check(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_calibrate(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 inline constexpr const char* kTrainDescription = "Train a model, every sequence spread over ranks";
 inline constexpr const char* kExportDescription =
     "Write the parameters of a run as a folder for other programs";
+inline constexpr const char* kCheckDescription =
+    "Compare a recipe's model over ranks with the same model on one device";
 inline constexpr const char* kBenchDescription = "Measure parts of the program on this machine";
 inline constexpr const char* kCalibrateDescription =
     "Measure this machine and describe it as a cluster for simulate";

@@ -1,12 +1,14 @@
 """The ops as PyTorch's own checkers see them: strategies x masks on two ranks."""
 
 import ast
+import os
 import pathlib
 
 import pytest
 import ranks
 import torch
 import torch.distributed as dist
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import armillary
 from armillary import masks
@@ -146,6 +148,57 @@ def test_one_graph():
     assert max(ranks.run(2, one_graph)) < 1e-12
 
 
+# Strategies and masks, each at least once; all of them with ./dev test --all.
+INDUCTOR = [
+    ("ring", "causal"),
+    ("ulysses", "full"),
+    ("usp:u=2", "documents"),
+    ("allgather", "window"),
+    ("auto:traffic", "documents"),
+]
+if os.environ.get("ARMILLARY_TEST_ALL"):
+    INDUCTOR = [(strategy, mask) for strategy in STRATEGIES for mask in MASKS]
+
+
+def with_inductor(sp, layer, batches=(1,)):
+    """Largest difference to the call without a compiler, of output and gradients, and the graphs compiled."""
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("inductor")
+    attend = torch.compile(layer, fullgraph=True, backend=counter)
+    worst = 0.0
+    for batch in batches:
+        results = []
+        for one in (attend, layer):
+            inputs = [x.detach().repeat(batch, 1, 1, 1).requires_grad_() for x in mine(sp)]
+            out = one(*inputs)
+            results.append([out, *torch.autograd.grad(out.square().sum(), inputs)])
+        worst = max(worst, *(float((a - b).abs().max()) for a, b in zip(*results, strict=True)))
+    return worst, counter.frame_count
+
+
+def inductor(rank, world):
+    """Without kernels of its own, which take the C++ compiler seconds, but for one."""
+    found = {}
+    for strategy, mask in INDUCTOR:
+        sp = armillary.SequenceParallel(strategy=strategy, mask=MASKS[mask])
+        found[strategy, mask] = with_inductor(sp, sp.attention)
+        found[strategy, mask, "BHLD"] = with_inductor(
+            sp, lambda *qkv, sp=sp: sp.attention(*(x.transpose(1, 2) for x in qkv), format="BHLD")
+        )
+    sp = armillary.SequenceParallel(strategy="ring")
+    found["a symbolic batch"] = with_inductor(sp, sp.attention, batches=(2, 3, 5, 4))
+    found["kernels around it"] = with_inductor(sp, lambda q, k, v: sp.attention(q * 2, k, v).sin())
+    return found
+
+
+def test_inductor():
+    for rank, found in enumerate(ranks.run(2, inductor)):
+        assert len(found) == 2 * len(INDUCTOR) + 2
+        for case, (difference, graphs) in found.items():
+            assert difference < 1e-12, f"rank {rank}, {case}: {difference}"
+            assert graphs <= (2 if case == "a symbolic batch" else 1), f"rank {rank}, {case}: {graphs} graphs"
+
+
 @pytest.fixture
 def sp():
     return armillary.SequenceParallel(strategy="ring")
@@ -170,6 +223,23 @@ def test_shapes_of_another_batch_are_compiled_once(sp):
         q, k, v = (x.detach().expand(batch, -1, -1, -1) for x in whole_qkv())
         assert torch.equal(attend(q, k, v), sp.attention(q, k, v) + 1)
     assert len(compiles) <= 2
+
+
+def test_tokens_are_compiled_for_each_length_and_refused_as_dynamic(sp):
+    """A plan belongs to its lengths, so another length is another graph."""
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    attend = torch.compile(lambda q, k, v: sp.attention(q, k, v), backend=counter, fullgraph=True)
+    for tokens in (4, 8, 12, 8):
+        inputs = [x.detach()[:, :tokens].contiguous().requires_grad_() for x in whole_qkv()]
+        gradients = [torch.autograd.grad(one(*inputs).sum(), inputs) for one in (attend, sp.attention)]
+        assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True)), tokens
+    assert counter.frame_count == 3
+    torch._dynamo.reset()
+    q, k, v = (x.detach() for x in whole_qkv())
+    torch._dynamo.mark_dynamic(q, 1)
+    with pytest.raises(Exception, match="specializ"):
+        torch.compile(lambda q: sp.attention(q, k, v), backend="aot_eager", fullgraph=True)(q)
 
 
 def test_proofs_and_plans():

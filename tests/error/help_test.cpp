@@ -18,7 +18,7 @@ using testing::HasSubstr;
 
 TEST(Help, EveryVerbHasExamples) {
   for (const std::string verb : {"plan", "verify", "simulate", "tune", "advise", "report", "sweep",
-                                 "explain", "train", "export", "calibrate", "doctor"}) {
+                                 "explain", "train", "export", "check", "calibrate", "doctor"}) {
     for (const std::string flag : {"--help", "-h"}) {
       if (verb != "plan" && verb != "verify" && verb != "simulate" && verb != "tune" &&
           verb != "advise" && verb != "report" && verb != "sweep" && verb != "explain" &&
@@ -130,7 +130,7 @@ TEST(Plan, PrintsAGrid) {
 TEST(VerbError, VerbsThatDoNotExist) {
   const std::string required =
       "plan, verify, simulate, validate, tune, advise, report, sweep, explain, launch, train, "
-      "export, bench, calibrate or "
+      "export, check, bench, calibrate or "
       "doctor is required";
   expect_error({}, Eq("no verb given; " + required));
   expect_error({"plna"}, Eq("unknown verb 'plna'; " + required + "; nearest: plan"));
@@ -140,7 +140,7 @@ TEST(VerbError, VerbsThatDoNotExist) {
   expect_error({"--world", "4"},
                Eq("flag '--world' before the verb; plan, verify, simulate, "
                   "validate, tune, advise, report, sweep, explain, launch, "
-                  "train, export, bench, calibrate or doctor is required first, or "
+                  "train, export, check, bench, calibrate or doctor is required first, or "
                   "--help"));
   expect_error({"plan", "verify"}, Eq("The following argument was not expected: verify"));
 }

@@ -221,6 +221,19 @@ void expect_store(const char* caller, const Group& group, const std::string& gro
                         caller, group_name);
 }
 
+/// @throws InvalidArgument, which begins with `caller`, for a group of PyTorch's backend `fake`:
+/// its ranks are not there.
+void expect_ranks(const char* caller, const Group& group, const std::string& group_name) {
+  for (const c10::DeviceType device : {c10::DeviceType::CPU, c10::DeviceType::CUDA}) {
+    if (!group->hasBackendForDeviceType(device)) continue;
+    if (group->getBackend(device)->getBackendName() != "fake") continue;
+    fail<InvalidArgument>(
+        "{}: process group '{}' has backend fake, which moves no data; a backend whose ranks meet, "
+        "such as gloo, is required",
+        caller, group_name);
+  }
+}
+
 /// @throws InvalidArgument if the group does not send CPU tensors through Gloo.
 void expect_gloo(const Group& group, const std::string& group_name) {
   const bool has_cpu = group->hasBackendForDeviceType(c10::DeviceType::CPU);
@@ -295,6 +308,7 @@ C10dConnections connect(const std::string& group_name, const C10dOptions& option
 
 C10dConnections connect_apart(const std::string& group_name, const C10dOptions& options) {
   const Group group = resolve("join_process_group", group_name);
+  expect_ranks("join_process_group", group, group_name);
   expect_store("join_process_group", group, group_name);
   const Member mine{"join_process_group", group->getRank(), group->getSize(), ""};
   const auto make = [=] {

@@ -43,10 +43,13 @@ namespace {
 // Best first; the emulated sets last, since choose_isa() takes the first that qualifies.
 constexpr const IsaKernels* kAll[] = {
 #if defined(__x86_64__)
-    &amx::kIsaKernels,      &avx512_bf16::kIsaKernels, &avx512::kIsaKernels,
-    &avx2::kIsaKernels,
+    &amx::kIsaKernels,      &avx512_bf16::kIsaKernels,  &avx512::kIsaKernels, &avx2::kIsaKernels,
 #endif
-    &portable::kIsaKernels, &emulated::kIsaKernels,    &emulated_amx::kIsaKernels};
+    &portable::kIsaKernels,
+#if !defined(ARMILLARY_WITHOUT_EMULATED_SETS)
+    &emulated::kIsaKernels, &emulated_amx::kIsaKernels,
+#endif
+};
 
 /// Names of the sets that run here, for error texts.
 std::vector<std::string> names_here() {

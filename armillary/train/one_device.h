@@ -1,0 +1,20 @@
+// one_device.h: attention over a whole sequence on one device, written plainly: what
+// check_model.h compares with. It shares no code with kernels, plans or ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "armillary/plan/mask.h"
+#include "armillary/train/models/attend.h"
+
+namespace armillary::train {
+
+/// [S, S] bool: the keys that each query sees. Cost: O(S^2 x bands).
+at::Tensor visible_pairs(const plan::Mask& mask);
+
+/// Softmax attention by one S x S matrix of scores a head, with ATen's functions and their
+/// gradients. Products have the dtype of the inputs, the softmax is computed in fp32. A query that
+/// sees no key gets 0. Tokens are in the order of their positions.
+Attend attend_on_one_device(const at::Tensor& visible_SS);
+
+}  // namespace armillary::train

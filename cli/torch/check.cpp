@@ -1,0 +1,116 @@
+// The verb `check`: is the model of a recipe, over ranks, the same as on one device? It reads the
+// recipe with its settings, shortens the sequence, runs the check on the chosen engine, and writes
+// the report, which rank 0 alone prints.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/io/run_files.h"
+#include "armillary/train/check_model.h"
+#include "armillary/train/load_text.h"
+#include "armillary/train/recipe.h"
+#include "cli/torch/engine.h"
+#include "cli/verbs.h"
+
+namespace armillary::cli {
+namespace {
+
+constexpr const char* kCheckExamples = R"(
+Examples:
+  armillary check recipes/llama.toml
+  armillary check recipes/default.toml --set parallelism.strategy=usp:u=2 --report check.json
+  armillary launch -n 4 -- check recipes/llama.toml      4 processes instead of threads
+
+Compares the loss, every gradient and every output of attention of the recipe's model, over the ranks of its
+[parallelism], with the same model on one device and a plain S x S attention. A leak probe changes tokens and looks
+where the mask hides them; a determinism probe runs twice. Each line has its value and its bound. Without
+training.dataset_path the sequence is random bytes in packed documents.
+Exit code: 0 equal to one device, 1 not, 2 bad input. `armillary.check` in Python checks models of PyTorch.)";
+
+struct CheckArguments {
+  std::string recipe;
+  std::vector<std::string> settings;
+  std::int64_t tokens = 512;
+  std::string init_from;
+  std::string report;
+  bool json = false;
+  launch::EngineFlags engine;
+};
+
+/// The recipe with its settings, and with a sequence that is short enough to be held S x S.
+train::Recipe read_recipe(const CheckArguments& arguments) {
+  if (arguments.tokens < 1) {
+    fail<InvalidArgument>("check: --tokens {} given; at least 1 is required", arguments.tokens);
+  }
+  train::Recipe recipe = train::load_recipe(arguments.recipe);
+  for (const std::string& setting : arguments.settings) train::apply_setting(recipe, setting);
+  recipe.training.seq_len = std::min(recipe.training.seq_len, arguments.tokens);
+  train::validate(recipe);
+  return recipe;
+}
+
+/// The report of all ranks, the same in every process.
+train::CheckReport check(const CheckArguments& arguments, const train::Recipe& recipe,
+                         const launch::EngineChoice& choice) {
+  const train::PackedText text =
+      recipe.training.dataset_path.empty()
+          ? train::random_text(recipe.training.seq_len, recipe.training.seed)
+          : train::load_text(recipe.training);
+  const train::MakeModel make_model = [&](const train::Recipe& of) {
+    return train::make_model_from(arguments.init_from, of);
+  };
+  train::CheckReport report;
+  const auto world = static_cast<int>(recipe.parallelism.context_parallel_degree);
+  run_ranks_on(choice, world, recipe.comm.train_timeout_seconds, [&](comm::Communicator& comm) {
+    const train::CheckReport of_rank = train::check_model(comm, make_model, text, recipe);
+    if (choice.placement || comm.rank() == 0) report = of_rank;
+  });
+  return report;
+}
+
+int run_check(const CheckArguments& arguments) {
+  const train::Recipe recipe = read_recipe(arguments);
+  const auto world = static_cast<int>(recipe.parallelism.context_parallel_degree);
+  const launch::EngineChoice choice = choose_engine(
+      arguments.engine, {world, fmt::format("parallelism.context_parallel_degree = {}", world)});
+  const train::CheckReport report = check(arguments, recipe, choice);
+  const std::string text = train::describe(report);
+  const std::string json = train::to_json(report).dump(2) + '\n';
+  if (choice.is_first()) {
+    if (!arguments.report.empty()) {
+      io::write_file(arguments.report, arguments.report.ends_with(".json") ? json : text);
+    }
+    std::fputs((arguments.json ? json : text).c_str(), stdout);
+  }
+  return report.ok() ? kDone : kFailed;
+}
+
+}  // namespace
+
+void add_check(CLI::App& app, int& exit_code) {
+  const auto arguments = std::make_shared<CheckArguments>();
+  CLI::App* verb = app.add_subcommand("check", kCheckDescription);
+  verb->add_option("recipe", arguments->recipe, "TOML file")->required();
+  verb->add_option("--set", arguments->settings, "section.key=value, over the recipe's")
+      ->expected(1)
+      ->take_all();
+  verb->add_option(
+      "--tokens", arguments->tokens,
+      "Tokens of the sequence, at most; training.seq_len if that is less; default 512");
+  verb->add_option("--init-from", arguments->init_from,
+                   "Check the parameters of a folder of `armillary export`, not random ones");
+  verb->add_option("--report", arguments->report,
+                   "File for the report: JSON if its name ends so, text otherwise");
+  verb->add_flag("--json", arguments->json, "Print the report as JSON");
+  add_engine_flags(*verb, arguments->engine);
+  verb->footer(kCheckExamples);
+  verb->callback([arguments, &exit_code] { exit_code = run_check(*arguments); });
+}
+
+}  // namespace armillary::cli

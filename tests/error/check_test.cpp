@@ -1,0 +1,55 @@
+// check_test.cpp: `armillary check` as a user sees it: its lines and its report, and recipes and
+// flags that are refused.
+#include <nlohmann/json.hpp>
+
+#include "tests/error/program.h"
+
+namespace armillary::error {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class CheckVerb : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_torch()) GTEST_SKIP() << "[SKIP] the program was built without libtorch";
+    recipe_ = folder_.write("small.toml",
+                            "[model]\ndim = 32\nn_layers = 2\nn_kv_heads = 2\n"
+                            "[training]\nseq_len = 64\n"
+                            "[parallelism]\ncontext_parallel_degree = 3\nstrategy = 'ring'\n");
+  }
+  const Folder folder_;
+  std::string recipe_;
+};
+
+TEST_F(CheckVerb, PrintsEachComparisonWithItsBound) {
+  const std::string report = folder_.path("report.json");
+  const ProgramRun result = run({"check", recipe_, "--tokens", "50", "--report", report});
+  EXPECT_EQ(result.code, 0) << result.err << result.out;
+  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(result.out, StartsWith("gpt, float32, 50 tokens: 3 ranks, strategy ring, layout "
+                                     "zigzag, mask documents, wire accumulator\nok    loss  "));
+  for (const std::string row : {"gradients", "attention outputs", "leak", "determinism"}) {
+    EXPECT_THAT(result.out, HasSubstr("\nok    " + row + " "));
+  }
+  EXPECT_THAT(result.out, HasSubstr("\nequal to one device\n"));
+  const auto json = nlohmann::json::parse(folder_.read("report.json"));
+  EXPECT_TRUE(json["ok"]);
+  ASSERT_EQ(json["rows"].size(), 5U);
+  EXPECT_EQ(json["rows"][0]["bound"], 1e-5);
+}
+
+TEST_F(CheckVerb, BadInputIsRefused) {
+  expect_error({"check"}, HasSubstr("recipe"));
+  expect_error({"check", folder_.path("none.toml")}, HasSubstr("none.toml' does not exist"));
+  expect_error({"check", recipe_, "--tokens", "0"},
+               HasSubstr("check: --tokens 0 given; at least 1 is required"));
+  expect_error({"check", recipe_, "--set", "parallelism.strategy=rng"}, HasSubstr("nearest: ring"));
+  expect_error({"check", recipe_, "--init-from", folder_.path("none")}, HasSubstr("none"));
+  expect_error({"check", recipe_, "--report", "/proc/none/report.txt"}, HasSubstr("/proc/none"));
+  expect_error({"check", recipe_, "--engine", "gloo"}, HasSubstr("--engine"));
+}
+
+}  // namespace
+}  // namespace armillary::error
