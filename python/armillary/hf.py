@@ -14,7 +14,7 @@ import inspect
 import itertools
 import threading
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -116,6 +116,13 @@ class Installation:
 
     def __enter__(self) -> Installation:
         return self
+
+    def __reduce_ex__(self, _: object) -> NoReturn:
+        # Hooks of a copy would still belong to the model that it was copied from.
+        raise InvalidArgument(
+            "armillary.hf: a model is copied or pickled while its attention is installed; uninstall() before "
+            "it is required (its state_dict() may be saved at any time)"
+        )
 
     def __exit__(self, *_: object) -> None:
         self.uninstall()

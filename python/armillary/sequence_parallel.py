@@ -61,6 +61,11 @@ class SequenceParallel:
         timeout_s: float = _DEFAULT_TIMEOUT_S,
         proofs: str = "",
     ) -> None:
+        for name, text in (("strategy", strategy), ("layout", layout), ("wire", wire), ("proofs", proofs)):
+            if not isinstance(text, str):
+                raise InvalidArgument(
+                    f"SequenceParallel: {name} is a {type(text).__name__}; a text is required"
+                )
         resolved = process_group(group)
         self.group_name: str = resolved.group_name if resolved is not None else ""
         self.rank: int = resolved.rank() if resolved is not None else 0
@@ -69,12 +74,13 @@ class SequenceParallel:
         self.strategy = strategy
         self.layout = layout
         self.wire = wire
+        if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= 1e9:
+            raise InvalidArgument(
+                f"SequenceParallel: timeout_s is {timeout_s!r}; seconds, more than 0 and at most 1e9, are "
+                "required"
+            )
         self.timeout_s = float(timeout_s)
         self.proofs = proofs
-        if not 0 < self.timeout_s <= 1e9:
-            raise InvalidArgument(
-                f"SequenceParallel: timeout_s is {timeout_s}; more than 0 and at most 1e9 is required"
-            )
         _native.check_settings(strategy, layout, wire)
         self._shards: dict[tuple[int, Mask], list[Tensor]] = {}
         self._documents: dict[tuple[Mask, tuple[int, ...]], Mask] = {}
@@ -152,6 +158,14 @@ class SequenceParallel:
             self._refuse(
                 f"attention: dropout {dropout} without dropout_seed; a number for every layer is required"
             )
+        self._check_numbers(scale=scale, softcap=softcap, dropout=dropout)
+        self._check_whole_numbers(dropout_seed=dropout_seed, dropout_step=dropout_step, seq_len=seq_len)
+        for name, given in (("alibi_slopes", alibi_slopes), ("sinks", sinks)):
+            if given is not None and not isinstance(given, Tensor):
+                self._refuse(
+                    f"attention: {name} is a {type(given).__name__}; a tensor, one number per query head, is "
+                    "required"
+                )
         try:
             text, length = self._mask_of(q, mask, cu_seqlens, seq_len)
         except InvalidArgument as refused:
@@ -169,7 +183,7 @@ class SequenceParallel:
             length,
             length,
             self.wire,
-            float(q.shape[-1]) ** -0.5 if scale is None else scale,
+            float(max(q.shape[-1], 1)) ** -0.5 if scale is None else scale,
             softcap,
             dropout,
             dropout_seed or 0,
@@ -292,6 +306,19 @@ class SequenceParallel:
                     f"attention: {name} is on {given.device}; a tensor on the CPU is required, for there are "
                     f"no kernels for other devices yet: {name}.cpu()"
                 )
+
+    def _check_numbers(self, **numbers: float | None) -> None:
+        for name, given in numbers.items():
+            # A tensor of one number becomes that number.
+            if given is not None and not isinstance(given, int | float | Tensor):
+                self._refuse(f"attention: {name} is a {type(given).__name__}; a number is required")
+
+    def _check_whole_numbers(self, **numbers: int | None) -> None:
+        for name, given in numbers.items():
+            if given is None or (isinstance(given, torch.SymInt) and name == "seq_len"):
+                continue
+            if not isinstance(given, int) or not -(2**63) <= given < 2**63:
+                self._refuse(f"attention: {name} is {given!r}; a whole number of 64 bits is required")
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:

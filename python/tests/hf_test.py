@@ -1,8 +1,10 @@
 """Models of transformers over ranks equal the same models on one device with eager attention."""
 
+import copy
 import importlib.util
 import json
 import os
+import pickle
 
 import pytest
 
@@ -142,6 +144,17 @@ def test_uninstall_gives_everything_back(model, sp):
             hf.install(model, sp)
     assert model.config._attn_implementation == "eager"
     assert torch.equal(model(**batch).loss, before)
+
+
+def test_copies_of_an_installed_model_are_refused(model, sp):
+    with hf.install(model, sp):
+        for make in (copy.deepcopy, pickle.dumps):
+            with pytest.raises(armillary.InvalidArgument, match=r"copied or pickled while .* uninstall\(\)"):
+                make(model)
+    twin = copy.deepcopy(model)
+    with hf.install(twin, sp):
+        loss = twin(**hf.shard(sp, **whole())).loss
+    torch.testing.assert_close(loss, model(**whole()).loss, rtol=1e-5, atol=0)
 
 
 def test_other_families_are_refused_by_name(sp):

@@ -111,3 +111,11 @@ def test_values():
     assert masks.document_lengths(torch.tensor([[7, 7, 2, 2, 2]])) == [2, 3]
     with pytest.raises(armillary.InvalidArgument, match="not in one piece"):
         masks.document_lengths(torch.tensor([1, 2, 1]))
+
+
+def test_masks_with_nothing_in_common_show_nothing():
+    above = masks.parse("bands:0-4/0-4/1..3")
+    for mask, tokens in ((masks.causal() & above, 4), (masks.causal() & masks.window(3), 0)):
+        sp = armillary.SequenceParallel(mask=mask)
+        out = sp.attention(*(torch.ones(1, tokens, 2, 4) for _ in range(3)))
+        assert out.shape == (1, tokens, 2, 4) and not out.any()

