@@ -1,4 +1,5 @@
-// tune_test.cpp: the verb `tune`: its output, its cache, and questions that cannot be answered.
+// tune_test.cpp: the verbs `tune` and `advise`: their output, the cache, measurements on threads,
+// and questions that cannot be answered.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -45,6 +46,37 @@ TEST(TuneError, QuestionsThatCannotBeAnswered) {
   expect_error({"tune", "--cluster", "c8", "--seq", "40000000", "--no-cache"},
                AllOf(HasSubstr(": does not fit: needs "), HasSubstr(" GiB, has "),
                      HasSubstr(", the longest sequence that fits is ")));
+}
+
+TEST(TuneMeasure, QuestionsThatCannotBeMeasured) {
+  if (!has_torch()) GTEST_SKIP() << "[SKIP] the program was built without libtorch";
+  const auto measuring = [](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"--measure", "--no-cache"});
+    return asking(flags);
+  };
+  expect_error(measuring({"--candidates", "0"}), HasSubstr("--candidates"));
+  expect_error(measuring({"--batch", "2"}), HasSubstr("a batch of 1"));
+  expect_error(measuring({"--exhaustive"}), HasSubstr("one of them is required"));
+  expect_error(measuring({"--seconds", "x"}), HasSubstr("--seconds"));
+  expect_error(measuring({"--seq", "64", "--pass", "backward", "--world", "2"}),
+               HasSubstr("--pass forward or both is required"));
+  expect_error(measuring({"--engine", "carrier"}), HasSubstr("--engine carrier"));
+}
+
+// The choice by measurement is one of the candidates; it is kept, and `auto` then takes it.
+TEST(TuneMeasure, RunsTheBestCandidatesAndKeepsTheAnswer) {
+  if (!has_torch()) GTEST_SKIP() << "[SKIP] the program was built without libtorch";
+  const Folder folder;
+  setenv("ARMILLARY_CACHE", folder.path("cache").c_str(), 1);
+  const std::vector<std::string> words{
+      "tune",         "--cluster", "c8",        "--world",  "2",          "--seq",
+      "256",          "--heads",   "2",         "--layout", "contiguous", "--measure",
+      "--candidates", "2",         "--seconds", "0"};
+  const ProgramRun first = run(words);
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_THAT(first.out, HasSubstr("| candidate | measured ms |"));
+  EXPECT_EQ(run(words).out, first.out) << "known from the cache, not measured again";
+  unsetenv("ARMILLARY_CACHE");
 }
 
 TEST(Advise, PrintsAMeshItsReasonsAndMethods) {
