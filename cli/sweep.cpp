@@ -116,8 +116,8 @@ std::string subtitle(const SweepFlags& flags, const sim::Cluster& cluster) {
   };
   std::string text =
       fmt::format("{}: {}\n{}, {}", cluster.name, cluster.summary, flags.mask, flags.layout);
-  if (is_one(flags.seq)) text += fmt::format(", {} tokens", flags.seq);
-  if (flags.weak) text += " at the fewest ranks, growing with them";
+  // With --weak the axis of the chart has the tokens.
+  if (is_one(flags.seq) && !flags.weak) text += fmt::format(", {} tokens", flags.seq);
   if (is_one(flags.heads)) text += fmt::format(", {} heads", flags.heads);
   if (!flags.kv_heads.empty()) text += fmt::format(", {} KV heads", flags.kv_heads);
   return text + fmt::format(" of {}, {}, {}; simulated", flags.head_dim, flags.dtype,

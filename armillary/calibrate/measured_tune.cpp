@@ -21,6 +21,18 @@ bool can_be_measured(const Rival& rival) {
   return rival.fate != Fate::TooLarge && rival.candidate.placement == tune::Placement{};
 }
 
+/// Whether an earlier rival is the same plan under another name: on two ranks most rings are one.
+bool is_known_plan(const tune::Answer& answer, std::size_t r) {
+  const Rival& rival = answer.rivals[r];
+  return rival.simulated() &&
+         std::any_of(answer.rivals.begin(), answer.rivals.begin() + static_cast<std::ptrdiff_t>(r),
+                     [&](const Rival& other) {
+                       return other.times == rival.times && other.sent_bytes == rival.sent_bytes &&
+                              other.memory_bytes == rival.memory_bytes &&
+                              other.candidate.layout == rival.candidate.layout;
+                     });
+}
+
 /// Forward alone, or both: what a layer can run.
 bool wants_backward(const tune::Question& question) {
   const std::vector<plan::Pass> forward{plan::Pass::Forward};
@@ -44,7 +56,9 @@ std::vector<std::size_t> worth_measuring(const tune::Answer& answer, int count) 
     const Rival& rival = answer.rivals[r];
     if (!can_be_measured(rival)) continue;
     const tune::Candidate& candidate = rival.candidate;
-    const bool is_new = names.insert(candidate.strategy.name + to_string(candidate.layout)).second;
+    const bool is_first =
+        names.insert(candidate.strategy.name + to_string(candidate.layout)).second;
+    const bool is_new = is_first && !is_known_plan(answer, r);
     classes.at((rival.simulated() ? 0 : 2) + (is_new ? 0 : 1)).push_back(r);
   }
   std::vector<std::size_t> wanted;

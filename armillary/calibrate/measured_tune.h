@@ -15,7 +15,8 @@ namespace armillary::calibrate {
 
 /// The rivals of an answer that are worth a measurement, as ascending indices into its list: at
 /// most `count` of those that fit and that run on ranks as they are placed. The fastest of each
-/// strategy and layout go before its variants, and simulated ones before estimated ones.
+/// strategy and layout go before its variants and before plans that an earlier rival has under
+/// another name, and simulated ones before estimated ones.
 std::vector<std::size_t> worth_measuring(const tune::Answer& answer, int count);
 
 /// The answer with the medians of the turns: the chosen one is the fastest that was measured.

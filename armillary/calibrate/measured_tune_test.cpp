@@ -40,6 +40,13 @@ TEST(MeasuredTune, TakesOtherStrategiesBeforeVariants) {
   EXPECT_THAT(worth_measuring(answer(), 9), ElementsAre(0, 1, 2, 4));
 }
 
+TEST(MeasuredTune, TakesAPlanWithTwoNamesOnce) {
+  tune::Answer given = answer();
+  given.rivals[2].times = given.rivals[0].times;
+  EXPECT_THAT(worth_measuring(given, 2), ElementsAre(0, 1))
+      << "usp is ring, so a variant goes first";
+}
+
 TEST(MeasuredTune, ChoosesTheFastestThatWasMeasured) {
   const tune::Answer found = with_measured(answer(), {0, 2}, {3.0, 2.0});
   EXPECT_EQ(to_string(found.chosen().candidate.strategy), "usp:u=2");

@@ -69,6 +69,22 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
+/// Lines below a title: one that is wider than a chart is cut at a comma or blank.
+std::vector<std::string> titles_of(const std::string& text) {
+  constexpr std::size_t kMostLetters = 112;
+  std::vector<std::string> lines;
+  for (std::string line : lines_of(text)) {
+    while (line.size() > kMostLetters) {
+      std::size_t cut = line.find_last_of(", ", kMostLetters - 1);
+      if (cut == std::string::npos || cut == 0) cut = kMostLetters - 1;
+      lines.push_back(line.substr(0, cut + 1));
+      line = line.substr(cut + 1);
+    }
+    lines.push_back(line);
+  }
+  return lines;
+}
+
 std::string style() {
   std::string text =
       "text{font:12px system-ui,'DejaVu Sans',sans-serif;fill:#1c1e21}.faint{fill:#5b6168}"
@@ -299,7 +315,7 @@ std::string drawn(const Series& series, const Frame& frame) {
 }  // namespace
 
 std::string to_svg(const LineChart& chart) {
-  const Titles titles{chart.title, lines_of(chart.subtitle)};
+  const Titles titles{chart.title, titles_of(chart.subtitle)};
   const Frame frame = frame_of(chart, titles.bottom() + 34);
   const double height = frame.bottom() + (chart.ticks.empty() ? 54 : 68);
   std::string text = head(Frame::kWidth, height, titles) + axes(chart, frame);
@@ -310,7 +326,7 @@ std::string to_svg(const LineChart& chart) {
 
 std::string to_svg(const MapChart& chart) {
   constexpr double kCellWide = 136, kCellHigh = 66, kLeft = 84;
-  const Titles titles{chart.title, lines_of(chart.subtitle)};
+  const Titles titles{chart.title, titles_of(chart.subtitle)};
   const double top = titles.bottom() + 34;
   const double bottom = top + kCellHigh * static_cast<double>(chart.rows.size());
   const double width = kLeft + kCellWide * static_cast<double>(chart.columns.size()) + 16;

@@ -26,7 +26,7 @@ constexpr double kFar = 1.25;
 constexpr double kWorthwhile = 0.005;
 /// Simulated candidates whose neighbours are looked at: of each strategy and cut the best one, if
 /// it takes at most so many times as long as the best of all. In large worlds the best one alone.
-constexpr std::size_t kWalkers = 10;
+constexpr std::size_t kWalkers = 24;
 constexpr double kNear = 2.5;
 constexpr int kLargeWorld = 64;
 /// Messages that a search simulates, at some ten microseconds each with the programs that send
@@ -85,7 +85,7 @@ class Search {
     return add(neighbours(question_, Candidate(rivals_[r].candidate)));
   }
 
-  /// The best simulated rival of each strategy and cut, of those that are not far from the best of
+  /// The best simulated rival of each kind, of those that are not far from the best of
   /// all; the best of all is the first. Estimates do not see how much messages wait for each other
   /// on shared links, so the way to the best choice may begin at a cut that is not the best yet.
   std::vector<std::size_t> walkers() const {
@@ -100,18 +100,19 @@ class Search {
       return rivals_[a].times.total_s < rivals_[b].times.total_s;
     });
     std::set<std::string> known;
-    std::erase_if(order, [&](std::size_t r) {
-      return !known.insert(cut_of(rivals_[r].candidate.strategy)).second;
-    });
+    std::erase_if(
+        order, [&](std::size_t r) { return !known.insert(kind_of(rivals_[r].candidate)).second; });
     const bool is_large = question_.problem.world > kLargeWorld;
     order.resize(std::min(order.size(), is_large ? 1 : kWalkers));
     return order;
   }
 
-  /// Name and the sizes of the axes: `usp 4`.
-  static std::string cut_of(const plan::Strategy& strategy) {
-    std::string text = strategy.name;
-    for (const char* key : {"u", "rq", "rk"}) {
+  /// Name, sizes and order of the axes, and placement: `usp 4 1`. Each of them can make another one
+  /// worthwhile, so single steps from the best candidate alone do not find every pair.
+  static std::string kind_of(const Candidate& candidate) {
+    const plan::Strategy& strategy = candidate.strategy;
+    std::string text = fmt::format("{} {}", strategy.name, candidate.placement.stride);
+    for (const char* key : {"u", "rq", "rk", "inner"}) {
       const auto found = strategy.keys.find(key);
       if (found != strategy.keys.end()) text += " " + found->second;
     }

@@ -88,8 +88,9 @@ TEST_F(TrainErrorTest, StrategiesThatTheTunerChooses) {
   };
   const ProgramRun four = train(with("4"));
   EXPECT_EQ(four.code, 0) << four.err;
-  EXPECT_THAT(four.out, AllOf(HasSubstr("strategy auto:cluster=c8 on c8: "),
-                              HasSubstr(" ms a layer (simulated); "), HasSubstr(" times as long")));
+  EXPECT_THAT(four.out,
+              AllOf(HasSubstr("strategy auto:cluster=c8 on c8: "),
+                    HasSubstr(" ms a layer (simulated); "), HasSubstr(" times as long\n")));
   EXPECT_THAT(four.out, testing::Not(HasSubstr("attention   auto")));
   expect_train_refused(with("5"), "5");
   unsetenv("ARMILLARY_CACHE");

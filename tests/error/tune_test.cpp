@@ -58,9 +58,11 @@ TEST(TuneMeasure, QuestionsThatCannotBeMeasured) {
   expect_error(measuring({"--batch", "2"}), HasSubstr("a batch of 1"));
   expect_error(measuring({"--exhaustive"}), HasSubstr("one of them is required"));
   expect_error(measuring({"--seconds", "x"}), HasSubstr("--seconds"));
-  expect_error(measuring({"--seq", "64", "--pass", "backward", "--world", "2"}),
+  expect_error(measuring({"--pass", "backward", "--world", "2"}),
                HasSubstr("--pass forward or both is required"));
   expect_error(measuring({"--engine", "carrier"}), HasSubstr("--engine carrier"));
+  expect_error({"launch", "-n", "2", "--", "tune", "--cluster", "c8"},
+               HasSubstr("tune without --measure"));
 }
 
 // The choice by measurement is one of the candidates; it is kept, and `auto` then takes it.
@@ -84,7 +86,7 @@ TEST(Advise, PrintsAMeshItsReasonsAndMethods) {
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_THAT(text.out, AllOf(StartsWith("llama2-7b on c5a: 32768 tokens"),
                               HasSubstr("longest sequence that fits: "),
-                              HasSubstr(" times as long\n"), HasSubstr("| SP-Ulysses + ZeRO-3 |")));
+                              HasSubstr(" times as long: "), HasSubstr("| SP-Ulysses + ZeRO-3 |")));
   EXPECT_THAT(run({"advise", "llama2-7b", "c5a", "--seq", "32768", "--json"}).out,
               StartsWith("{\"meshes\":[{\"dp\":1,"));
 }
