@@ -81,7 +81,7 @@ plan::Mask reversed_zigzag(std::int64_t seq, int ranks) {
   const auto place = [&](int piece) {
     return piece < ranks ? ranks - 1 - piece : 3 * ranks - 1 - piece;
   };
-  const auto begin = [&](int piece) { return seq * piece / (2 * ranks); };
+  const auto begin = [&](int piece) { return seq * piece / (std::int64_t{2} * ranks); };
   std::vector<plan::Band> bands;
   for (int q = 0; q < 2 * ranks; ++q) {
     for (int k = 0; k < 2 * ranks; ++k) {
