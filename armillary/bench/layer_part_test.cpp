@@ -1,6 +1,8 @@
 // layer_part_test.cpp: a layer without its messages computes on the same values in every call.
 #include "armillary/bench/layer_part.h"
 
+#include <ATen/ops/equal.h>
+#include <ATen/ops/isfinite.h>
 #include <gtest/gtest.h>
 
 #include <string>
