@@ -32,6 +32,22 @@ clockid_t clock_of_this_thread();
 /// Seconds of a clock; 0 if its thread has ended. CLOCK_PROCESS_CPUTIME_ID counts all threads.
 double seconds_of(clockid_t clock);
 
+/// Names the calling thread as one that helps with messages; ComputeClock leaves it out.
+void call_this_thread_a_helper();
+
+/// The seconds of cores that this process has used, without the threads that carry messages: those
+/// of Gloo and of PyTorch's stores, by their names, and call_this_thread_a_helper(). On a machine
+/// where a thread is slow to wake, these alone use some percent of a core while all ranks wait.
+/// Threads are looked for once a second at most. Threads: one at a time.
+class ComputeClock {
+ public:
+  double seconds();
+
+ private:
+  std::vector<clockid_t> helpers_;
+  double looked_at_s_ = -1;
+};
+
 /// Notices the end of processes of this machine, however they end. A kernel without pidfd_open
 /// (Linux 5.3) shows it nothing. Threads: one at a time.
 class EndsOfProcesses {

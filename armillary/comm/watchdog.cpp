@@ -74,6 +74,7 @@ void Watchdog::hear(int rank, const Pulse& pulse) {
 }
 
 void Watchdog::run() {
+  call_this_thread_a_helper();
   std::unique_lock lock(mutex_);
   while (!closing_) {
     // Most waits are over before they are seen. Deadlines that are short are looked at more often.

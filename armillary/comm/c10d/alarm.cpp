@@ -100,6 +100,7 @@ void C10dAlarm::send_to_all(const Notice& notice) {
 // A process that is gone has closed its connections: the operating system does it if the process
 // could not. A peer that left has told so before.
 void C10dAlarm::listen(int peer) {
+  call_this_thread_a_helper();
   try {
     listen_to_notices(peer);
   } catch (const std::exception&) {

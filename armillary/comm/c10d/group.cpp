@@ -42,7 +42,7 @@ C10dGroup::C10dGroup(C10dConnections connections, double timeout_s)
     : store_(std::move(connections.store)),
       data_(std::move(connections.data)),
       leave_timeout_s_(timeout_s),
-      pulse_([] { return comm::seconds_of(CLOCK_PROCESS_CPUTIME_ID); }) {
+      pulse_([clock = ComputeClock()]() mutable { return clock.seconds(); }) {
   const std::vector<PeerProcess> processes = connections.processes;
   alarm_.emplace(std::move(connections.control), std::move(connections.processes), pulse_,
                  C10dAlarm::Hooks{.on_raise = [this] { interrupt_all(); },
