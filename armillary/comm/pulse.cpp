@@ -72,9 +72,11 @@ void OwnPulse::begin_wait(std::vector<int> peers) {
   waits_for_ = std::move(peers);
 }
 
-// The core that the wait has used, by looking for messages, is no progress.
+// The core that the wait has used, by looking for messages, is no progress, but its end is: until
+// now the rank was as far as those that it waited for.
 void OwnPulse::end_wait() {
   const std::lock_guard lock(mutex_);
+  if (waits_) ++computed_;
   waits_ = false;
   waits_for_.clear();
   looked_at_s_ = seconds_now();

@@ -193,7 +193,9 @@ TEST(OwnPulse, ProgressIsUseOfACoreOutsideOfWaits) {
   pulse.begin_wait({3, 1});
   EXPECT_FALSE(gets_on());
   EXPECT_THAT(pulse.take().waits_for, ElementsAre(3, 1));
+  const std::uint64_t waiting = pulse.take().progress;
   pulse.end_wait();
+  EXPECT_GT(pulse.take().progress, waiting) << "a wait that is over is progress";
   EXPECT_THAT(pulse.take().waits_for, IsEmpty());
   EXPECT_TRUE(gets_on());
   pulse.leave();
