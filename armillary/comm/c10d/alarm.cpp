@@ -69,6 +69,7 @@ bool C10dAlarm::record(int rank, const std::string& reason) {
 }
 
 void C10dAlarm::raise(int rank, const std::string& reason) {
+  const std::lock_guard order(order_);
   if (!record(rank, reason)) return;
   send_to_all(Notice::failure(rank, reason));
 }
@@ -186,7 +187,10 @@ void C10dAlarm::send_single(Single& single, const Notice& notice, int peer) {
   }
 }
 
+// A rank that leaves because it has failed tells the failure first: peers that have heard of all
+// that they left have ended well.
 void C10dAlarm::tell_left() {
+  const std::lock_guard order(order_);
   send_to_all({.kind = Notice::Kind::Left, .rank = control_->getRank()});
 }
 

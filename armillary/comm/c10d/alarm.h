@@ -93,6 +93,7 @@ class C10dAlarm {
   OwnPulse& pulse_;
   const Hooks hooks_;
 
+  std::mutex order_;  ///< Held while this rank tells all others; locked before `mutex_`.
   std::mutex mutex_;  ///< Guards all that follows, and calls of `control_` except waits.
   std::condition_variable changed_;
   std::atomic<bool> raised_{false};
