@@ -3,7 +3,6 @@
 import datetime
 
 import ranks
-import torch
 import torch.distributed as dist
 from attention_test import errors_against_one_device
 
@@ -24,23 +23,3 @@ def over_a_registered_backend(rank, world):
 
 def test_a_registered_backend_is_as_good_as_gloo():
     assert max(ranks.run(2, over_a_registered_backend)) < 1e-12
-
-
-def over_ranks_that_are_not_there(rank, world):
-    """The error on a group of torch that only pretends to have other ranks."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.destroy_process_group()
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    sp = armillary.SequenceParallel(timeout_s=1)
-    try:
-        sp.attention(*(torch.ones(1, 4, 2, 4) for _ in range(3)))
-    except armillary.CommError as error:
-        return str(error)
-    return "no error"
-
-
-def test_a_group_that_pretends_is_refused():
-    (text,) = ranks.run(1, over_ranks_that_are_not_there)
-    assert "rank 0 cannot use the store of the process group: " in text
-    assert "is required" in text
