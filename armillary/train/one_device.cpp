@@ -34,13 +34,13 @@ Attend attend_on_one_device(const at::Tensor& visible_SS) {
         const at::Tensor scores_BHSS =
             at::matmul(q_BLHD.transpose(1, 2), by_head(k_BLGD).transpose(2, 3)) * scale;
         // A row without keys would be NaN, also in its gradient, so its scores are set to 0 first.
-        const at::Tensor any_S1 = visible_SS.any(1, /*keepdim=*/true);
+        const at::Tensor sees_a_key = visible_SS.any(1, /*keepdim=*/true);
         const at::Tensor probabilities_BHSS =
             scores_BHSS.to(at::kFloat)
                 .masked_fill(visible_SS.logical_not(), -std::numeric_limits<float>::infinity())
-                .masked_fill(any_S1.logical_not(), 0)
+                .masked_fill(sees_a_key.logical_not(), 0)
                 .softmax(-1) *
-            any_S1;
+            sees_a_key;
         return at::matmul(probabilities_BHSS.to(v_BLGD.scalar_type()), by_head(v_BLGD))
             .transpose(1, 2)
             .contiguous();
