@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string>
 
@@ -13,7 +13,11 @@ namespace armillary {
 ProcessStat stat_of_process(std::int64_t pid) {
   constexpr int kStartField = 19;  // counted from the state, which is field 0
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  // read() tells of a process that went after the file was opened by its count alone; iterators of
+  // the buffer would throw. The fields that are read are within the first 1,000 bytes.
+  std::string text(1024, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
   ProcessStat stat;
   if (text.rfind(')') == std::string::npos) return stat;
   std::istringstream fields(text.substr(text.rfind(')') + 1));
