@@ -76,21 +76,29 @@ void call_this_thread_a_helper() {
 
 double ComputeClock::seconds() {
   const double now_s = seconds_of(CLOCK_MONOTONIC);
-  if (looked_at_s_ < 0 || now_s - looked_at_s_ >= kBetweenLists) {
-    looked_at_s_ = now_s;
-    helpers_.clear();
-    std::error_code error;
-    for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", error)) {
-      std::string name;
-      std::ifstream(thread.path() / "comm") >> name;
-      if (is_helper(name)) {
-        helpers_.push_back(clock_of_thread(std::stoll(thread.path().filename().string())));
-      }
-    }
+  if (!listed_at_s_) {
+    listed_at_s_ = now_s - kBetweenLists;
+  } else if (now_s - *listed_at_s_ >= kBetweenLists) {
+    listed_at_s_ = now_s;
+    list_helpers();
   }
   double used_s = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
   for (const clockid_t helper : helpers_) used_s -= seconds_of(helper);
   return used_s;
+}
+
+void ComputeClock::list_helpers() {
+  namespace fs = std::filesystem;
+  helpers_.clear();
+  std::error_code error;  // Threads may end meanwhile.
+  for (fs::directory_iterator thread("/proc/self/task", error);
+       !error && thread != fs::directory_iterator(); thread.increment(error)) {
+    std::string name;
+    std::ifstream(thread->path() / "comm") >> name;
+    if (is_helper(name)) {
+      helpers_.push_back(clock_of_thread(std::stoll(thread->path().filename().string())));
+    }
+  }
 }
 
 EndsOfProcesses::EndsOfProcesses(int self, const std::vector<PeerProcess>& processes) {

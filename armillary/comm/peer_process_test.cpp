@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <functional>
+#include <latch>
 #include <thread>
 #include <vector>
 
@@ -48,6 +49,42 @@ bool soon(const std::function<bool()>& holds) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return false;
+}
+
+/// Uses a core for 0.1 s, on the clock of the thread.
+void use_a_core() {
+  const clockid_t clock = clock_of_this_thread();
+  for (const double begin_s = seconds_of(clock); seconds_of(clock) < begin_s + 0.1;) {
+  }
+}
+
+/// The seconds that the clock counts while another thread works, which does not end before it.
+double counted(ComputeClock& clock, bool is_helper) {
+  std::latch named(1), worked(1), begin(1), end(1);
+  std::thread thread([&] {
+    if (is_helper) call_this_thread_a_helper();
+    named.count_down();
+    begin.wait();
+    use_a_core();
+    worked.count_down();
+    end.wait();
+  });
+  named.wait();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // Until threads are listed again.
+  const double before_s = clock.seconds();
+  begin.count_down();
+  worked.wait();
+  const double after_s = clock.seconds();
+  end.count_down();
+  thread.join();
+  return after_s - before_s;
+}
+
+TEST(ComputeClock, LeavesHelpersOut) {
+  ComputeClock clock;
+  clock.seconds();
+  EXPECT_GE(counted(clock, false), 0.1);
+  EXPECT_LT(counted(clock, true), 0.05);
 }
 
 TEST(StopsOfProcesses, TellsSinceWhenOneIsStopped) {

@@ -57,11 +57,7 @@ MPI_Comm duplicate(MPI_Comm comm) {
 MpiGroup::MpiGroup(MpiProcess& process, MPI_Comm members, const MpiOptions& options)
     : process_(process),
       options_(options),
-      pulse_([this] {
-        const clockid_t helper = helper_clock_;
-        const double all_s = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
-        return helper == CLOCK_PROCESS_CPUTIME_ID ? all_s : all_s - seconds_of(helper);
-      }),
+      pulse_([clock = ComputeClock()]() mutable { return clock.seconds(); }),
       receives_waiting_(options.lanes) {
   const Lock lock(process_.mutex());
   MPI_Comm_set_errhandler(members, MPI_ERRORS_RETURN);
@@ -451,7 +447,7 @@ bool MpiGroup::is_idle() const {
 
 // It also receives notices while the rank computes, for throw_if_failed() only reads a flag.
 void MpiGroup::help() {
-  helper_clock_ = clock_of_this_thread();
+  call_this_thread_a_helper();
   Clock::time_point next_look = Clock::now();
   int idle_looks = 0;
   Lock lock(process_.mutex());

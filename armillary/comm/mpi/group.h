@@ -14,7 +14,6 @@
 
 #include <mpi.h>
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -173,7 +172,6 @@ class MpiGroup {
   EndsOfProcesses ends_;
   StopsOfProcesses stops_;
   bool peer_is_lost_ = false;  ///< A process has ended, or does not answer.
-  std::atomic<clockid_t> helper_clock_{CLOCK_PROCESS_CPUTIME_ID};
   OwnPulse pulse_;
   std::optional<MpiAlarm> alarm_;
   PackBuffers buffers_;
