@@ -81,7 +81,7 @@ def bands_of(strips: Iterator[Strip], most_bands: int, name: str) -> str:
                 else:
                     before.remove(band)
                 growing.append(band)
-    return "bands:" + ";".join(map(str, found))
+    return "bands:" + (";".join(map(str, found)) or "0-0/0-0/0..0")  # an empty band shows nothing
 
 
 def _one_for_all(mask: Tensor, name: str) -> Tensor:

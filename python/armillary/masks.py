@@ -52,9 +52,7 @@ class Mask:
         if len(self._texts) == 1:
             return self._texts[0]
         if seq_len not in self._at:
-            text = self.at(seq_len).text()
-            # Masks that have nothing in common show nothing, as one empty band says.
-            self._at[seq_len] = "bands:0-0/0-0/0..0" if text == "bands:" else text
+            self._at[seq_len] = self.at(seq_len).text()
         return self._at[seq_len]
 
     def __and__(self, other: Mask) -> Mask:

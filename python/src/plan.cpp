@@ -84,8 +84,9 @@ plan::Problem make_problem(const py::dict& given) {
   return problem;
 }
 
-/// A mask as parse_mask reads it.
+/// A mask as parse_mask reads it; one that shows nothing is an empty band.
 std::string text_of(const plan::Mask& mask) {
+  if (mask.bands().empty()) return "bands:0-0/0-0/0..0";
   std::string text = "bands:";
   for (const plan::Band& band : mask.bands()) {
     if (text.back() != ':') text += ';';

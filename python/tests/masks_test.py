@@ -119,3 +119,10 @@ def test_masks_with_nothing_in_common_show_nothing():
         sp = armillary.SequenceParallel(mask=mask)
         out = sp.attention(*(torch.ones(1, tokens, 2, 4) for _ in range(3)))
         assert out.shape == (1, tokens, 2, 4) and not out.any()
+
+
+def test_a_dense_mask_that_shows_nothing():
+    nothing = masks.from_dense(torch.zeros(4, 4, dtype=torch.bool))
+    assert nothing.at(4).text() == nothing.text_at(4)
+    out = armillary.SequenceParallel(mask=nothing).attention(*(torch.ones(1, 4, 2, 4) for _ in range(3)))
+    assert not out.any()
