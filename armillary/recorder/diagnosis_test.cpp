@@ -341,7 +341,6 @@ TEST(Diagnosis, ACollectiveInWhichAllRanksAre) {
             "bytes, after ring forward of call 2 began");
 }
 
-// Rank 1 waits for its device, not for a peer.
 TEST(Diagnosis, ARankThatIsStoppedInACollectiveIsNamedWhicheverItIs) {
   for (int stopped = 0; stopped < 3; ++stopped) {
     Runs runs(3);
@@ -359,6 +358,7 @@ TEST(Diagnosis, ARankThatIsStoppedInACollectiveIsNamedWhicheverItIs) {
   }
 }
 
+// Rank 1 waits for its device, not for a peer.
 TEST(Diagnosis, ADeviceThatHangs) {
   Runs runs(2);
   runs.attends(1, 1);
