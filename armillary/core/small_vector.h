@@ -93,6 +93,12 @@ class SmallVector {
     if (count_ == capacity_) reserve(std::size_t{2} * capacity_);
     data()[count_++] = std::move(value);
   }
+  /// Replaces all elements by `count` copies of a value.
+  void assign(std::size_t count, const T& value) {
+    reserve(count);
+    std::fill_n(data(), count, value);
+    count_ = static_cast<std::uint32_t>(count);
+  }
   /// Removes the last element, and with it all that it owns. Requires !empty().
   void pop_back() { data()[--count_] = T(); }
   /// Removes the element at `at`. Cost: one move per element behind it.

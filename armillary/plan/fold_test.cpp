@@ -44,6 +44,9 @@ TEST(Fold, CountsClasses) {
                                           {"tokenring:nodes=4", 1},
                                           {"double_ring:window=8", 1},
                                           {"attention2d:rows=8", 8},
+                                          {"startrail:c=1", 1},
+                                          {"startrail:c=4", 16},
+                                          {"startrail:c=8,placement=p2p_intra", 8},
                                           {"grid:rk=8,rq=4,u=2", 2}}) {
     for (const Pass pass : {Pass::Forward, Pass::Backward, Pass::Replay}) {
       const std::optional<Fold> fold = fold_of(full_problem(64), strategy, pass);
@@ -56,7 +59,7 @@ TEST(Fold, CountsClasses) {
 TEST(Fold, NeedsBlocksThatSeeEachOtherAndShardsOfOneLength) {
   EXPECT_FALSE(fold_of(full_problem(8, "causal"), "ring", Pass::Forward));
   EXPECT_TRUE(fold_of(full_problem(8, "causal", "striped:1"), "ring", Pass::Forward));
-  EXPECT_FALSE(fold_of(full_problem(8), "startrail:c=2", Pass::Forward));
+  EXPECT_FALSE(fold_of(full_problem(16), "startrail:c=2", Pass::Forward));
   EXPECT_FALSE(fold_of(full_problem(8), "attention2d:rows=2", Pass::Forward));
   Problem uneven = full_problem(8);
   uneven.mask = full_mask({33, 33});
@@ -102,7 +105,8 @@ TEST(Fold, AProgramIsThatOfItsClass) {
 /// Worlds whose programs cannot be made together; `compared` is a sample for those with many ops.
 TEST(FoldedProof, ProvesLargeWorlds) {
   if (sanitizer_samples()) GTEST_SKIP() << "[SKIP] minutes under a sanitizer";
-  for (const char* strategy : {"attention2d:rows=64", "grid:rk=64,rq=32,u=2", "usp:u=8"}) {
+  for (const char* strategy :
+       {"attention2d:rows=64", "grid:rk=64,rq=32,u=2", "usp:u=8", "startrail:c=64"}) {
     const Planner planner(full_problem(4096), parse_strategy(strategy));
     const ProgramOf program = [&](Pass pass, Rank rank) {
       return lower(planner.problem(), planner.blocks(), planner.program(pass, rank));
@@ -144,7 +148,32 @@ TEST(FoldedProof, RefusesRanksThatAreNotAlike) {
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.what(), HasSubstr("ring forward on 32 ranks, layout zigzag: no two ranks "
                                         "are alike"));
+    EXPECT_THAT(error.what(), HasSubstr("nearest: layout striped:1"));
   }
+}
+
+/// The refusal of a forward pass; empty if it is proved.
+std::string refusal(const Problem& problem, const char* strategy) {
+  const Planner planner(problem, parse_strategy(strategy));
+  try {
+    verify_folded(planner, {Pass::Forward},
+                  [&](Pass pass, Rank rank) { return planner.program(pass, rank); });
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(FoldedProof, NamesTheNearestChoice) {
+  EXPECT_THAT(refusal(full_problem(64), "startrail:c=2"), HasSubstr("nearest: startrail:c=4"));
+  EXPECT_THAT(refusal(full_problem(36), "startrail:c=3"), HasSubstr("nearest: startrail:c=6"));
+  EXPECT_THAT(refusal(full_problem(32), "startrail:c=2"), HasSubstr("nearest: ring"));
+  EXPECT_THAT(refusal(full_problem(8), "attention2d:rows=2"), HasSubstr("nearest: ring"));
+  Problem uneven = full_problem(8);
+  uneven.mask = full_mask({33, 33});
+  EXPECT_THAT(refusal(uneven, "ring"), HasSubstr("nearest: 32 tokens"));
+  EXPECT_THAT(refusal(full_problem(32, "window:left=8,right=0"), "ring"), HasSubstr("nearest: mask full"));
+  EXPECT_EQ(refusal(full_problem(64), "startrail:c=4"), "");
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ std::vector<Diagnostic> verify(const Plan& plan, int limit) {
   const std::vector<verifier::Event> events = verifier::order_events(plan, messages, diagnostics);
   if (!diagnostics.empty()) return diagnostics.take();
   // The run on symbols.
-  verifier::run_symbols(plan, messages, events, diagnostics);
+  verifier::run_symbols(plan, events, diagnostics);
   return diagnostics.take();
 }
 

@@ -47,7 +47,7 @@ std::vector<Diagnostic> prove_classes(Plan plan, const Fold& fold, int limit) {
   for (int c = 0; c < fold.classes(); ++c) plan.ranks[c].rank = c;
   const auto events = verifier::order_events(plan, messages, diagnostics);
   if (diagnostics.empty()) {
-    verifier::run_symbols(plan, messages, events, diagnostics, &fold);
+    verifier::run_symbols(plan, events, diagnostics, &fold);
   }
   std::vector<Diagnostic> found = take();
   for (Diagnostic& diagnostic : found) {
@@ -63,15 +63,38 @@ void count(FoldedProof& proof, const RankProgram& program, int ranks, std::set<i
   proof.steps = static_cast<int>(steps.size());
 }
 
+/// The nearest problem or strategy whose ranks are alike.
+std::string nearest_alike(const Problem& problem, const Strategy& strategy) {
+  const Mask& mask = problem.mask;
+  const auto even = [&](std::int64_t tokens) { return tokens - tokens % problem.world; };
+  if (even(mask.q_len()) != mask.q_len() || even(mask.kv_len()) != mask.kv_len()) {
+    return fmt::format("{} tokens", std::max<std::int64_t>(even(mask.q_len()), problem.world));
+  }
+  if (mask.area() != mask.q_len() * mask.kv_len()) {
+    const bool causal = mask == parse_mask("causal", {mask.q_len(), mask.kv_len()});
+    return causal && problem.layout.kind != Layout::Kind::Striped ? "layout striped:1"
+                                                                  : "mask full";
+  }
+  if (strategy.name == "startrail") {
+    for (int c = 2; c * c <= problem.world; ++c) {
+      if (c * c == problem.world || c * c * c == problem.world) {
+        return fmt::format("startrail:c={}", c);
+      }
+    }
+  }
+  return "ring";
+}
+
 /// Why no two ranks of a world are alike, and what could be done.
 [[noreturn]] void refuse(const Planner& planner, Pass pass) {
   const Problem& problem = planner.problem();
   fail<InvalidArgument>(
       "verify: {} {} on {} ranks, layout {}: no two ranks are alike, and at most {} ranks are "
-      "proved one by one; ranks are alike if the strategy is a grid and every block sees every "
-      "other, in shards of one length: with mask full, or with causal and layout striped",
+      "proved one by one; ranks are alike if every block sees every other, in shards of one length "
+      "(mask full, or causal with layout striped), and the strategy is a grid, or startrail with "
+      "c^2 or c^3 ranks; nearest: {}",
       to_string(planner.strategy()), to_string(pass), problem.world, to_string(problem.layout),
-      kMostTogether);
+      kMostTogether, nearest_alike(problem, planner.strategy()));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // engine_test.cpp: simulated plans: closed forms of a ring, bytes equal to the plan's, times that
-// add up, and programs that hang.
+// add up, memory over time, the same bits from run to run, and programs that hang.
 #include "armillary/sim/engine.h"
 
 #include <gmock/gmock.h>
@@ -111,6 +111,61 @@ TEST(Engine, TimesOfARankAddUp) {
       bytes += flow.rates[i].bytes_per_s * (end - flow.rates[i].time_s);
     }
     EXPECT_NEAR(bytes, static_cast<double>(flow.bytes), 1e-3);
+  }
+}
+
+/// Ranks are read by several threads, and hundreds of flows share links: neither may show.
+TEST(Engine, TheSameInputGivesTheSameBits) {
+  const plan::Problem problem = full_problem(32, 1 << 15);
+  for (const std::string strategy : {"allgather", "tokenring", "grid:rk=4,rq=4,u=2"}) {
+    const plan::Planner planner(problem, plan::parse_strategy(strategy));
+    const auto text = [&] {
+      return to_json(simulate(planner, plan::Pass::Backward, testing::pcie_tree(4),
+                              {.record = {.ops = true, .flows = true}}));
+    };
+    EXPECT_EQ(text(), text()) << strategy;
+  }
+}
+
+/// Bytes of the tiles beside the caller's that an op has touched, and another will or does touch.
+std::int64_t live_bytes(const plan::Plan& plan, const RankTimeline& timeline, int rank, double at) {
+  const plan::RankProgram& program = plan.ranks[rank];
+  std::int64_t bytes = 0;
+  for (std::size_t t = 0; t < program.tiles.size(); ++t) {
+    if (program.slots[program.tiles[t].slot].external) continue;
+    bool began = false;
+    bool ended = true;
+    for (std::size_t i = 0; i < program.ops.size(); ++i) {
+      for (const plan::View& view : program.ops[i].views) {
+        if (view.tile != static_cast<int>(t)) continue;
+        began = began || timeline.ops[i].start_s <= at;
+        ended = ended && timeline.ops[i].end_s <= at;
+      }
+    }
+    if (began && !ended) bytes += bytes_of(plan.problem, plan.blocks, program.tiles[t]);
+  }
+  return bytes;
+}
+
+TEST(Engine, MemoryOverTimeIsThatOfTilesInUse) {
+  const plan::Problem problem = full_problem(4, 1 << 12);
+  for (const std::string strategy : {"ring", "tokenring", "startrail:c=2"}) {
+    for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
+      const plan::Plan plan = lowered(problem, strategy, pass);
+      const Timeline timeline =
+          simulate(plan, testing::two_level(2, 2), {.record = {.ops = true, .flows = false}});
+      for (int rank = 0; rank < 4; ++rank) {
+        const RankTimeline& of_rank = timeline.ranks[rank];
+        ASSERT_FALSE(of_rank.memory.empty()) << strategy;
+        std::int64_t most = 0;
+        for (const MemoryUse& point : of_rank.memory) {
+          EXPECT_EQ(point.bytes, live_bytes(plan, of_rank, rank, point.time_s)) << strategy;
+          most = std::max(most, point.bytes);
+        }
+        EXPECT_EQ(of_rank.memory.back().bytes, 0) << strategy;
+        EXPECT_EQ(of_rank.peak_bytes, most) << strategy;
+      }
+    }
   }
 }
 

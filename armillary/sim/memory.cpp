@@ -65,13 +65,23 @@ std::int64_t memory_need(const plan::Planner& planner, const std::vector<plan::P
   return most;
 }
 
+// Alike ranks have programs with slots of the same sizes, so one of each class is asked.
 MemoryNeed memory_need(const plan::Planner& planner, const std::vector<plan::Pass>& passes) {
-  std::vector<std::int64_t> needs(planner.problem().world);
-  plan::parallel_for_ranks(planner.problem().world, [&](plan::Rank rank) {
-    needs[rank] = memory_need(planner, passes, rank);
-  });
-  const auto most = std::max_element(needs.begin(), needs.end());
-  return {.rank = static_cast<plan::Rank>(most - needs.begin()), .bytes = *most};
+  MemoryNeed most;
+  for (const plan::Pass pass : passes) {
+    const std::optional<plan::Fold> alike = planner.fold(pass);
+    const int classes = alike ? alike->classes() : planner.problem().world;
+    const auto rank_of = [&](int c) { return alike ? alike->representative(c) : c; };
+    std::vector<std::int64_t> needs(classes);
+    plan::parallel_for_ranks(classes,
+                             [&](int c) { needs[c] = memory_need(planner, {pass}, rank_of(c)); });
+    const auto found = std::max_element(needs.begin(), needs.end());
+    const plan::Rank rank = rank_of(static_cast<int>(found - needs.begin()));
+    if (*found > most.bytes || (*found == most.bytes && rank < most.rank)) {
+      most = {.rank = rank, .bytes = *found};
+    }
+  }
+  return most;
 }
 
 void check_fits(const FitQuestion& question, const Cluster& cluster) {

@@ -72,8 +72,9 @@ TEST(ProblemError, WorldsThatCannotBePlanned) {
       {"verify", "--world", "2048", "--pass", "forward"},
       testing::Eq("verify: ring forward on 2048 ranks, layout contiguous: no two ranks are "
                   "alike, and at most 1024 ranks are proved one by one; ranks are alike "
-                  "if the strategy is a grid and every block sees every other, in shards "
-                  "of one length: with mask full, or with causal and layout striped"));
+                  "if every block sees every other, in shards of one length (mask full, or "
+                  "causal with layout striped), and the strategy is a grid, or startrail with "
+                  "c^2 or c^3 ranks; nearest: layout striped:1"));
 }
 
 TEST(ProblemError, HeadsThatDoNotDivide) {

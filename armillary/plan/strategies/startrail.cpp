@@ -19,6 +19,18 @@ class StarTrailSchedule : public Schedule {
     return startrail_program(shared_, pass, rank);
   }
 
+  // A turn that keeps teams and rings adds one number to a rank's member, place in its group and
+  // group. The hop exchanges these three digits, so they must have one size: a group has one team,
+  // or as many as a team has members (docs/notes/folding.md).
+  Rotations rotations(Pass /*pass*/) const override {
+    const int c = shared_.teams.c;
+    const int group = shared_.teams.group_size();
+    if (c == 1) return {.digits = {group}, .turns = {{0}}};
+    if (group == 1) return {.digits = {c, c}, .turns = {{0, 1}}};
+    if (group == c) return {.digits = {c, c, c}, .turns = {{0, 1, 2}}};
+    return {};
+  }
+
  private:
   TeamContext shared_;
 };

@@ -13,18 +13,20 @@
 #include <span>
 #include <vector>
 
+#include "armillary/core/small_vector.h"
 #include "armillary/plan/verify/classes.h"
 #include "armillary/plan/verify/contributions.h"
 
 namespace armillary::plan::verifier {
 
 /// The state of one slot: the tile in it, and which cells of the tile are there. Most tiles are
-/// final and need one byte per cell, which keeps large plans in memory.
-struct SlotState {
-  int tile = -1;                ///< -1: nothing was written yet.
-  std::vector<char> defined;    ///< By cell: 1 if it was written.
-  Contributions contributions;  ///< By cell, for a partial tile; otherwise empty.
-  std::vector<int> firsts;      ///< First cell of each run of the tile's blocks.
+/// final and need one byte per cell, which keeps large plans in memory. Two cache lines hold the
+/// state of a tile of few cells, but for the sets that it sums over.
+struct alignas(64) SlotState {
+  int tile = -1;                 ///< -1: nothing was written yet.
+  SmallVector<char, 8> defined;  ///< By cell: 1 if it was written.
+  SmallVector<int, 2> firsts;    ///< First cell of each run of the tile's blocks.
+  Contributions contributions;   ///< By cell, for a partial tile; otherwise empty.
 };
 
 /// The cells of a view, block class by block class, and for each the head classes. Valid until
@@ -140,6 +142,16 @@ class Cells {
   void define(int tile);
   /// Gives the contents of a slot to `tile`, which has the same heads and blocks as the tile in it.
   void rename(int tile) { slots_[program_->tiles[tile].slot].tile = tile; }
+
+  /// Asks for the memory that a use of the view needs: first its slot, some time later the sums.
+  void prefetch_slot(const View& view) const {
+    const SlotState& state = slots_[program_->tiles[view.tile].slot];
+    __builtin_prefetch(&state);
+    __builtin_prefetch(&state.contributions);
+  }
+  void prefetch_sums(const View& view) const {
+    slots_[program_->tiles[view.tile].slot].contributions.prefetch();
+  }
 
  private:
   /// The cells of a view whose tile is in the slot; none for a view without heads.

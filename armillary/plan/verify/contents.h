@@ -14,17 +14,12 @@ namespace armillary::plan::verifier {
 
 /// The meaning of a plan, which does not change while it runs.
 struct Meaning {
-  Meaning(const Plan& plan, const std::vector<MatchedMessage>& messages, const Fold* fold)
-      : plan(plan),
-        messages(messages),
-        sides(sides_of(plan, fold)),
-        sight(plan, sides, fold),
-        turns(fold, sides) {}
+  Meaning(const Plan& plan, const Fold* fold)
+      : plan(plan), sides(sides_of(plan, fold)), sight(plan, sides, fold), turns(fold, sides) {}
   Meaning(const Meaning&) = delete;
   Meaning& operator=(const Meaning&) = delete;
 
   const Plan& plan;
-  const std::vector<MatchedMessage>& messages;
   Sides sides;
   Sight sight;
   Turns turns;

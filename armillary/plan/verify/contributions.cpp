@@ -30,7 +30,7 @@ void Contributions::reset(int cells, std::size_t words) {
 }
 
 std::span<std::uint64_t> Contributions::set(int cell, std::size_t reader) {
-  if (by_reader_.size() <= reader) by_reader_.resize(reader + 1);
+  while (by_reader_.size() <= reader) by_reader_.push_back({});
   std::vector<std::uint64_t>& sets = by_reader_[reader];
   if (sets.empty()) sets.resize(cells_ * words_);
   return {&sets[cell * words_], words_};

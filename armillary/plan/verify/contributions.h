@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "armillary/core/small_vector.h"
+
 namespace armillary::plan::verifier {
 
 /// A set of block classes: class b is in it if bit b % 64 of word b / 64 is set. Sets that are
@@ -53,6 +55,14 @@ class Contributions {
   /// A block of `required` whose contribution is not there, or -1.
   int missing(int cell, int reader, const Bits& required) const;
 
+  /// Asks for the memory of the first sets.
+  void prefetch() const {
+    if (by_reader_.empty()) return;
+    constexpr std::size_t kLine = 8;  // Words.
+    const std::uint64_t* const words = by_reader_.front().data();
+    for (std::size_t w = 0; w < 4 * kLine; w += kLine) __builtin_prefetch(words + w);
+  }
+
  private:
   /// The set of a cell and reader. The first one makes room for it; the second one is empty if the
   /// reader has no memory.
@@ -60,8 +70,9 @@ class Contributions {
   std::span<const std::uint64_t> set(int cell, std::size_t reader) const;
 
   std::size_t cells_ = 0;
-  std::size_t words_ = 0;                              ///< Words of one set.
-  std::vector<std::vector<std::uint64_t>> by_reader_;  ///< The sets of all cells, or nothing.
+  std::size_t words_ = 0;  ///< Words of one set.
+  /// The sets of all cells, or nothing.
+  SmallVector<std::vector<std::uint64_t>, 1> by_reader_;
 };
 
 }  // namespace armillary::plan::verifier

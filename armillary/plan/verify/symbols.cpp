@@ -30,7 +30,6 @@ class Symbols {
  public:
   Symbols(const Meaning& meaning, Contents& contents, Diagnostics& diagnostics)
       : plan_(meaning.plan),
-        messages_(meaning.messages),
         diagnostics_(diagnostics),
         sides_(meaning.sides),
         sight_(meaning.sight),
@@ -46,8 +45,8 @@ class Symbols {
   }
 
   void run(const Event& event) {
-    if (event.message >= 0) {
-      deliver(messages_[event.message]);
+    if (event.is_message()) {
+      deliver({event.from, event.send}, {event.rank, event.op});
     } else {
       compute(event.rank, event.op);
     }
@@ -109,12 +108,10 @@ class Symbols {
   }
 
   /// A message: each view of the receive gets the cells of the same view of the send.
-  void deliver(const MatchedMessage& message) {
-    const Place from{message.from, message.send};
+  void deliver(Place from, Place to) {
     for (std::size_t v = 0; v < program(from).ops[from.op].views.size(); ++v) {
       const ViewCells source = defined(from, v);
       if (source.empty()) return;
-      const Place to{message.to, message.recv};
       if (turns_.none()) {
         overwrite(to, v, source);
       } else {
@@ -468,7 +465,6 @@ class Symbols {
                                      AttendGradOperand::kDV};
 
   const Plan& plan_;
-  const std::vector<MatchedMessage>& messages_;
   Diagnostics& diagnostics_;
   const Sides& sides_;
   const Sight& sight_;
@@ -489,9 +485,9 @@ RunEvent run_by_itself(const Meaning& meaning, Contents& contents) {
 
 }  // namespace
 
-void run_symbols(const Plan& plan, const std::vector<MatchedMessage>& messages,
-                 const std::vector<Event>& events, Diagnostics& diagnostics, const Fold* fold) {
-  const Meaning meaning(plan, messages, fold);
+void run_symbols(const Plan& plan, const std::vector<Event>& events, Diagnostics& diagnostics,
+                 const Fold* fold) {
+  const Meaning meaning(plan, fold);
   const int threads = static_cast<int>(
       std::min<std::size_t>(std::thread::hardware_concurrency(), plan.ranks.size() / 64));
   constexpr std::size_t kManyEvents = std::size_t{1} << 19;

@@ -325,7 +325,12 @@ std::vector<Event> order_events(const Plan& plan, const std::vector<MatchedMessa
   for (const int n : order) {
     const WaitGraph::Node& node = graph.nodes()[n];
     for (int m = 0; m < node.messages; ++m) {
-      events.push_back({.message = node.first_message + m, .wave = graph.wave(n)});
+      const MatchedMessage& ends = messages[node.first_message + m];
+      events.push_back({.rank = ends.to,
+                        .op = ends.recv,
+                        .from = ends.from,
+                        .send = ends.send,
+                        .wave = graph.wave(n)});
     }
     if (node.runs) events.push_back({.rank = node.rank, .op = node.op, .wave = graph.wave(n)});
   }

@@ -10,10 +10,12 @@ namespace armillary::plan::verifier {
 
 /// One event of a run: a compute op of a rank, or a message (both ends at once).
 struct Event {
-  int message = -1;  ///< Index of the message; -1: a compute op.
-  Rank rank = 0;     ///< Compute op only.
-  int op = 0;        ///< Compute op only.
-  int wave = 0;      ///< All events that it waits for are in lower waves.
+  Rank rank = 0;   ///< The rank whose slots it writes: that of the compute op or of the receive.
+  int op = 0;      ///< The compute op, or the receive.
+  Rank from = -1;  ///< The sender; -1: a compute op.
+  int send = -1;   ///< The send; -1: a compute op.
+  int wave = 0;    ///< All events that it waits for are in lower waves.
+  bool is_message() const { return from >= 0; }
 };
 
 /// All events in an order that respects every wait, for the strictest machine: no buffering, and a

@@ -1,6 +1,10 @@
 // Runs events on several threads. Events are sorted by wave and, within a wave, by the thread that
 // has the rank they write. Threads meet at a barrier after each wave. A message locks the ranks of
 // both its ends in the order of their numbers, so that no two threads wait for each other.
+//
+// A large plan takes gigabytes, and a wave visits all ranks, so each event finds its op, its tiles
+// and its slots in memory that no cache holds. They are asked for a few events ahead, in this
+// order: each gives the address of the next.
 #include "armillary/plan/verify/waves.h"
 
 #include <algorithm>
@@ -16,13 +20,58 @@
 namespace armillary::plan::verifier {
 namespace {
 
+/// Asks for the memory of an event, one level of addresses at a time.
+class Prefetcher {
+ public:
+  Prefetcher(const Plan& plan, const Contents& contents) : plan_(plan), contents_(contents) {}
+
+  void ops(const Event& event) const {
+    for_each_end(event, [](const RankProgram&, const Cells&, const Op& op) {
+      __builtin_prefetch(&op);
+      __builtin_prefetch(&op.views);
+    });
+  }
+  void tiles(const Event& event) const {
+    for_each_end(event, [](const RankProgram& program, const Cells&, const Op& op) {
+      for (const View& view : op.views) __builtin_prefetch(&program.tiles[view.tile]);
+    });
+  }
+  void slots(const Event& event) const {
+    for_each_end(event, [](const RankProgram&, const Cells& cells, const Op& op) {
+      for (const View& view : op.views) cells.prefetch_slot(view);
+    });
+  }
+  void sums(const Event& event) const {
+    for_each_end(event, [](const RankProgram&, const Cells& cells, const Op& op) {
+      for (const View& view : op.views) cells.prefetch_sums(view);
+    });
+  }
+
+ private:
+  /// Calls `visit` for the op of an event, and of a message also for the send.
+  template <class Visit>
+  void for_each_end(const Event& event, const Visit& visit) const {
+    const RankProgram& program = plan_.ranks[event.rank];
+    visit(program, contents_.cells[event.rank], program.ops[event.op]);
+    if (!event.is_message()) return;
+    const RankProgram& sender = plan_.ranks[event.from];
+    visit(sender, contents_.cells[event.from], sender.ops[event.send]);
+  }
+
+  const Plan& plan_;
+  const Contents& contents_;
+};
+
 /// Events sorted for threads, and the run of them.
 class WaveRun {
  public:
   WaveRun(const Meaning& meaning, Contents& contents, const std::vector<Event>& events,
           const std::vector<RunEvent>& runs)
-      : meaning_(meaning), contents_(contents), events_(events), runs_(runs) {
-    sort();
+      : ranks_(meaning.plan.ranks.size()),
+        prefetcher_(meaning.plan, contents),
+        contents_(contents),
+        runs_(runs) {
+    sort(events);
   }
 
   bool run() {
@@ -53,7 +102,8 @@ class WaveRun {
       const std::size_t part = wave * threads_ + thread;
       try {
         for (std::size_t i = begins_[part]; i < begins_[part + 1] && !broken_; ++i) {
-          if (!run_locked(runs_[thread], events_[order_[i]])) broken_ = true;
+          prefetch(i);
+          if (!run_locked(runs_[thread], sorted_[i])) broken_ = true;
         }
       } catch (...) {
         broken_ = true;
@@ -62,48 +112,55 @@ class WaveRun {
     }
   }
 
-  /// The rank whose cells an event writes.
-  Rank owner(const Event& event) const {
-    return event.message >= 0 ? meaning_.messages[event.message].to : event.rank;
+  /// Asks for the memory of events that come soon.
+  void prefetch(std::size_t i) const {
+    constexpr std::size_t kOps = 16;
+    constexpr std::size_t kTiles = 10;
+    constexpr std::size_t kSlots = 6;
+    constexpr std::size_t kSums = 3;
+    if (i + kOps >= sorted_.size()) return;
+    prefetcher_.ops(sorted_[i + kOps]);
+    prefetcher_.tiles(sorted_[i + kTiles]);
+    prefetcher_.slots(sorted_[i + kSlots]);
+    prefetcher_.sums(sorted_[i + kSums]);
   }
 
   /// Sorts by wave, then by thread; counting, because both are small numbers.
-  void sort() {
-    for (const Event& event : events_) {
+  void sort(const std::vector<Event>& events) {
+    for (const Event& event : events) {
       waves_ = std::max(waves_, static_cast<std::size_t>(event.wave) + 1);
     }
-    const std::size_t ranks = meaning_.plan.ranks.size();
     const auto part = [&](const Event& event) {
-      const auto rank = static_cast<std::size_t>(owner(event));
-      return static_cast<std::size_t>(event.wave) * threads_ + rank * threads_ / ranks;
+      const auto rank = static_cast<std::size_t>(event.rank);
+      return static_cast<std::size_t>(event.wave) * threads_ + rank * threads_ / ranks_;
     };
     begins_.resize(waves_ * threads_ + 1);
-    for (const Event& event : events_) ++begins_[part(event)];
+    for (const Event& event : events) ++begins_[part(event)];
     std::partial_sum(begins_.begin(), begins_.end(), begins_.begin());
-    order_.resize(events_.size());
-    for (std::size_t i = events_.size(); i-- > 0;) {
-      order_[--begins_[part(events_[i])]] = static_cast<int>(i);
+    sorted_.resize(events.size());
+    for (auto event = events.rbegin(); event != events.rend(); ++event) {
+      sorted_[--begins_[part(*event)]] = *event;
     }
   }
 
   /// Both ends of a message may be in use by other threads, which touch other cells of them.
   bool run_locked(const RunEvent& run, const Event& event) {
-    const Rank to = owner(event);
-    const Rank from = event.message >= 0 ? meaning_.messages[event.message].from : to;
+    const Rank to = event.rank;
+    const Rank from = event.is_message() ? event.from : to;
     const std::scoped_lock first(contents_.locks[std::min(from, to)]);
     std::unique_lock second(contents_.locks[std::max(from, to)], std::defer_lock);
     if (from != to) second.lock();
     return run(event);
   }
 
-  const Meaning& meaning_;
+  const std::size_t ranks_;
+  const Prefetcher prefetcher_;
   Contents& contents_;
-  const std::vector<Event>& events_;
   const std::vector<RunEvent>& runs_;
   const int threads_ = static_cast<int>(runs_.size());
   std::size_t waves_ = 0;
-  std::vector<std::size_t> begins_;  ///< By wave and thread: the first in `order_`.
-  std::vector<int> order_;
+  std::vector<std::size_t> begins_;  ///< By wave and thread: the first in `sorted_`.
+  std::vector<Event> sorted_;
   std::atomic<bool> broken_ = false;
 };
 
