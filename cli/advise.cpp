@@ -62,17 +62,16 @@ void print_methods(const tune::AdviceQuestion& asked) {
 void print_advice(const tune::AdviceQuestion& asked, const tune::Advice& advice, std::size_t top) {
   const tune::Advised& best = advice.meshes.front();
   const auto& [products, attention, passes, tensor, gradients, optimizer] = best.time.stage;
-  fmt::print("{} on {}: {} tokens, {} sequences in a step\n  {}\n  attention: {}\n",
-             asked.step.model.name, asked.cluster.name, asked.step.seq, asked.step.batch,
-             to_string(best), to_string(best.attention));
+  fmt::print("{} on {}: {} tokens, batch {}\n  {}\n  attention: {}\n", asked.step.model.name,
+             asked.cluster.name, asked.step.seq, asked.step.batch, to_string(best),
+             to_string(best.attention));
   fmt::print(
-      "  {:.3f} s a step: products {:.3f}, attention {:.3f}, passes {:.3f}, tensor {:.3f}, "
-      "pipeline "
-      "{:.3f}, gradients {:.3f}, optimizer {:.3f}\n",
+      "  {:.3f} s a step: products {:.3f}, attention {:.3f}, passes over activations {:.3f}, "
+      "messages of tp {:.3f}, pipeline {:.3f}, gradients and parameters {:.3f}, optimizer {:.3f}\n",
       best.time.total(), products, attention, passes, tensor, best.time.pipeline, gradients,
       optimizer);
-  fmt::print("  {:.2f} GiB of {:.2f}; longest sequence that fits: {}\n", gib(best.memory.total()),
-             gib(asked.cluster.device.memory_bytes), best.longest_seq);
+  fmt::print("  {:.2f} GiB of {:.2f}; longest sequence that fits: {} tokens\n",
+             gib(best.memory.total()), gib(asked.cluster.device.memory_bytes), best.longest_seq);
   for (const std::string& reason : advice.reasons) fmt::print("  {}\n", reason);
   fmt::print("  longest of all: {} tokens with {}\n\n", advice.longest.longest_seq,
              to_string(advice.longest));

@@ -48,7 +48,12 @@ void hand_over(int argc, const char* const* argv) {
   const std::string_view verb = argc >= 2 ? argv[1] : "";
   constexpr std::array<std::string_view, 6> kVerbs{"train", "export",    "check",
                                                    "bench", "calibrate", "doctor"};
-  if (std::find(kVerbs.begin(), kVerbs.end(), verb) == kVerbs.end()) return;
+  // `tune` runs layers only if it is to measure.
+  const auto measures = [](const char* word) {
+    return std::string_view(word).starts_with("--measure");
+  };
+  const bool is_named = std::find(kVerbs.begin(), kVerbs.end(), verb) != kVerbs.end();
+  if (!is_named && !(verb == "tune" && std::any_of(argv + 2, argv + argc, measures))) return;
   std::error_code error;  // Ignored: without a path the program is not there either.
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::string program = (self.parent_path() / "armillary-torch").string();

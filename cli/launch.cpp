@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -188,7 +189,7 @@ int run_by_c10d(const LaunchArguments& arguments, int processes) {
 
 int run_launch(const LaunchArguments& arguments) {
   // A verb that runs ranks; others would do their work n times.
-  const std::vector<std::string_view> verbs{"train", "check", "bench", "calibrate"};
+  const std::vector<std::string_view> verbs{"train", "check", "bench", "calibrate", "tune"};
   if (arguments.words.empty()) {
     fail<InvalidArgument>(
         "launch: no verb given; `launch -n {} -- train ..` or `-- bench ..` is "
@@ -196,6 +197,12 @@ int run_launch(const LaunchArguments& arguments) {
         arguments.processes.empty() ? "4" : arguments.processes);
   }
   parse_choice("launch: verb", arguments.words[0], verbs);
+  const bool measures = std::find(arguments.words.begin(), arguments.words.end(), "--measure") !=
+                        arguments.words.end();
+  if (arguments.words[0] == "tune" && !measures) {
+    fail<InvalidArgument>(
+        "launch: tune without --measure, which runs no ranks; --measure is required");
+  }
   if (arguments.in_rank) return run_in_rank(arguments);
   if (const std::optional<launch::Placement> outer = launch::find_placement();
       outer && outer->launcher != "Slurm") {
@@ -229,7 +236,8 @@ int run_launch(const LaunchArguments& arguments) {
 void add_launch(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<LaunchArguments>();
   CLI::App* verb = app.add_subcommand(
-      "launch", "Start train, check, bench or calibrate as several processes of this machine");
+      "launch",
+      "Start train, check, bench, calibrate or tune as several processes of this machine");
   verb->add_option("-n,--processes", arguments->processes, "How many; each is one rank")
       ->option_text("N");
   verb->add_option("--engine", arguments->engine,

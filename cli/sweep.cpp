@@ -108,13 +108,19 @@ void write_text(const std::string& path, const std::string& text) {
   if (!file) fail<IoError>("sweep: cannot write {}", path);
 }
 
-/// The words below the title of a chart.
+/// The words below the title of a chart: the cluster, and the numbers that do not differ between
+/// points.
 std::string subtitle(const SweepFlags& flags, const sim::Cluster& cluster) {
+  const auto is_one = [](const std::string& list) {
+    return list.find_first_of(",.") == std::string::npos;
+  };
   std::string text =
-      fmt::format("{}: {}, {}, {} tokens{}, {} heads", cluster.name, flags.mask, flags.layout,
-                  flags.seq, flags.weak ? " (grow with ranks)" : "", flags.heads);
-  if (!flags.kv_heads.empty()) text += fmt::format(" ({} kv)", flags.kv_heads);
-  return text + fmt::format(", dim {}, {}", flags.head_dim,
+      fmt::format("{}: {}\n{}, {}", cluster.name, cluster.summary, flags.mask, flags.layout);
+  // With --weak the axis of the chart has the tokens.
+  if (is_one(flags.seq) && !flags.weak) text += fmt::format(", {} tokens", flags.seq);
+  if (is_one(flags.heads)) text += fmt::format(", {} heads", flags.heads);
+  if (!flags.kv_heads.empty()) text += fmt::format(", {} KV heads", flags.kv_heads);
+  return text + fmt::format(" of {}, {}, {}; simulated", flags.head_dim, flags.dtype,
                             flags.pass == "both" ? "forward and backward" : flags.pass);
 }
 

@@ -1,9 +1,12 @@
 // The verb `tune`: the fastest strategy, layout and placement for a problem on a described cluster.
 // It turns flags into a question, and an answer into a table, JSON and explanations.
+#include "cli/tune.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "armillary/core/error.h"
@@ -35,6 +38,7 @@ struct TuneFlags : ProblemFlags {
   bool exhaustive = false;
   bool explain = false;
   bool no_cache = false;
+  MeasureFlags measure;
 };
 
 /// The question of the flags. A part that is `any` is free.
@@ -64,15 +68,19 @@ tune::Question question(TuneFlags flags) {
   return question;
 }
 
-/// A row of the table of rivals.
-void print_row(const tune::Rival& rival) {
+/// A row of the table of rivals. `measured`: with the column of measured times.
+void print_row(const tune::Rival& rival, bool measured) {
   const std::string simulated =
       rival.simulated()
           ? fmt::format("{:.3f} | {:.3f} | {:.3f}", milliseconds(rival.times.total_s),
                         milliseconds(rival.times.compute_s), milliseconds(rival.times.exposed_s))
           : "- | - | -";
-  fmt::print("| {} | {} | {:.3f} | {:.2f} | {:.2f} | {} |\n", to_string(rival.candidate), simulated,
-             milliseconds(rival.estimate_s), mebibytes(rival.sent_bytes),
+  const std::string run = !measured ? ""
+                          : rival.measured_s > 0
+                              ? fmt::format(" {:.3f} |", milliseconds(rival.measured_s))
+                              : " - |";
+  fmt::print("| {} |{} {} | {:.3f} | {:.2f} | {:.2f} | {} |\n", to_string(rival.candidate), run,
+             simulated, milliseconds(rival.estimate_s), mebibytes(rival.sent_bytes),
              mebibytes(rival.memory_bytes), to_string(rival.fate));
 }
 
@@ -87,11 +95,13 @@ void print_answer(const tune::Question& question, const tune::Answer& answer, st
       "{:.3f} ms here\n\n",
       milliseconds(chosen.times.total_s), milliseconds(chosen.times.compute_s),
       milliseconds(chosen.times.exposed_s), milliseconds(answer.floor_s));
+  const bool measured = chosen.measured_s > 0;
   fmt::print(
-      "| candidate | ms | compute ms | exposed ms | estimated ms | sent MiB | memory MiB | |\n"
-      "|---|---|---|---|---|---|---|---|\n");
+      "| candidate |{} ms | compute ms | exposed ms | estimated ms | sent MiB | memory MiB | |\n"
+      "|---|{}---|---|---|---|---|---|---|\n",
+      measured ? " measured ms |" : "", measured ? "---|" : "");
   for (std::size_t r = 0; r < std::min(top, answer.rivals.size()); ++r) {
-    print_row(answer.rivals[r]);
+    print_row(answer.rivals[r], measured);
   }
 }
 
@@ -103,16 +113,34 @@ void print_explanations(const std::vector<tune::Explanation>& all) {
   }
 }
 
-/// The answer of the cache, or of a search.
-tune::Answer answer_of(const TuneFlags& flags, const tune::Question& asked) {
+/// The answer of the cache, or of a search; nothing if another process prints it.
+std::optional<tune::Answer> answer_of(const TuneFlags& flags, const tune::Question& asked,
+                                      MeasureAnswer measure) {
+  if (flags.measure.wanted) {
+    if (measure == nullptr) {
+      fail<InvalidArgument>(
+          "--measure: this program was built without libtorch; a build with libtorch is required: "
+          "./dev build");
+    }
+    return measure(asked, flags.measure, !flags.no_cache);
+  }
   if (flags.exhaustive) return tune::search_exhaustively(asked);
   return flags.no_cache ? tune::search(asked) : tune::tune(asked).answer;
 }
 
-void run(const TuneFlags& flags) {
+void run(TuneFlags flags, MeasureAnswer measure) {
   const int top = parse_count("--top", flags.top);
+  if (flags.measure.wanted) {
+    // Ranks are where their launcher put them.
+    if (flags.placement == "any") flags.placement = "by_node";
+    if (flags.exhaustive) {
+      fail<InvalidArgument>("--measure with --exhaustive; one of them is required");
+    }
+  }
   const tune::Question asked = question(flags);
-  const tune::Answer answer = answer_of(flags, asked);
+  const std::optional<tune::Answer> found = answer_of(flags, asked, measure);
+  if (!found) return;
+  const tune::Answer& answer = *found;
   std::vector<tune::Explanation> explanations;
   if (flags.explain) explanations = tune::explain(asked, answer);
   if (flags.json) {
@@ -126,7 +154,8 @@ void run(const TuneFlags& flags) {
 
 }  // namespace
 
-void add_tune(CLI::App& app, int& exit_code) {
+CLI::App* add_tune_with(CLI::App& app, int& exit_code, MeasureAnswer measure,
+                        launch::EngineFlags*& engine) {
   CLI::App* verb = app.add_subcommand("tune", "The fastest strategy for a problem on a cluster");
   auto flags = std::make_shared<TuneFlags>();
   flags->pass = "both";
@@ -157,6 +186,13 @@ void add_tune(CLI::App& app, int& exit_code) {
       ->check(not_empty());
   verb->add_flag("--exhaustive", flags->exhaustive,
                  "Simulate every combination of choices; for a few ranks");
+  verb->add_flag("--measure", flags->measure.wanted,
+                 "Run the best candidates on ranks: threads, or the processes of a launcher;\n"
+                 "--cluster is the file of `armillary calibrate` for them");
+  verb->add_option("--candidates", flags->measure.count, "How many --measure runs [4]")
+      ->check(not_empty());
+  verb->add_option("--seconds", flags->measure.seconds, "How long --measure runs them [2]")
+      ->check(not_empty());
   verb->add_flag("--no-cache", flags->no_cache,
                  "Search also if the answer is known, and do not keep it");
   verb->footer(
@@ -165,11 +201,19 @@ void add_tune(CLI::App& app, int& exit_code) {
       "  armillary tune --cluster c1:nodes=64 --world 512 --seq 1048576 --heads 32 --kv-heads 8 "
       "--head-dim 128\n"
       "  armillary tune --cluster c3 --world 32 --seq 131072 --mask full --wire any --top 30\n"
-      "  armillary tune --cluster my.toml --world 4 --layout zigzag --json");
-  verb->callback([flags, &exit_code] {
-    run(*flags);
+      "  armillary tune --cluster my.toml --world 4 --layout zigzag --json\n"
+      "  armillary tune --cluster here.toml --world 2 --dtype fp32 --measure");
+  verb->callback([flags, &exit_code, measure] {
+    run(*flags, measure);
     exit_code = kDone;
   });
+  engine = &flags->measure.engine;
+  return verb;
+}
+
+void add_tune(CLI::App& app, int& exit_code) {
+  launch::EngineFlags* unused = nullptr;
+  add_tune_with(app, exit_code, nullptr, unused);
 }
 
 }  // namespace armillary::cli

@@ -44,6 +44,7 @@ MAY_USE = {
         "armillary/proof",
         "armillary/runtime",
         "armillary/recorder",
+        "armillary/tune",
     ],
     "armillary/train": [
         "armillary/core",
@@ -55,6 +56,7 @@ MAY_USE = {
         "armillary/io",
         "armillary/proof",
         "armillary/recorder",
+        "armillary/tune",
     ],
     "armillary/bench": [
         "armillary/core",
@@ -77,6 +79,7 @@ MAY_USE = {
         "armillary/recorder",
         "armillary/sim",
         "armillary/bench",
+        "armillary/tune",
     ],
 }
 # These stand on top of the house and may use every folder of it, but nobody may use them, save tests that run

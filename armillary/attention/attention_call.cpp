@@ -15,6 +15,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/proof/verdict.h"
+#include "armillary/tune/automatic.h"
 
 namespace armillary::attention {
 namespace {
@@ -109,8 +110,9 @@ std::shared_ptr<const runtime::CompiledAttention> programs_for(RecentCall& recen
     // A text that names no strategy is parsed again for its error, which says why.
     recent.programs = runtime::compile_cached(
         recent.problem,
-        recent.strategy ? *recent.strategy : plan::parse_strategy(recent.strategy_text), rank,
-        kernel);
+        recent.strategy ? *recent.strategy
+                        : tune::strategy_of(recent.strategy_text, recent.problem),
+        rank, kernel);
   }
   return recent.programs;
 }
@@ -239,7 +241,8 @@ c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionSha
   call->comm = &comm;
   call->context = &context;
   call->proofs = options.proofs;
-  RecentCall& recent = comm.attachment<RecentCalls>().find_or_add(problem, options.strategy);
+  RecentCall& recent =
+      comm.attachment<RecentCalls>().find_or_add(problem, options.strategy, comm.rank() == 0);
   proof::Verdict refusal;
   try {
     if (kind == CallKind::Replay) check_kept(kept);
@@ -279,7 +282,8 @@ c10::intrusive_ptr<AttentionCall> prepare_backward(const AttentionShape& shape,
   call->comm = &comm;
   call->context = &context;
   const plan::Problem problem = problem_of(CallKind::Attention, shape, comm.world(), options);
-  RecentCall& recent = comm.attachment<RecentCalls>().find_or_add(problem, options.strategy);
+  RecentCall& recent =
+      comm.attachment<RecentCalls>().find_or_add(problem, options.strategy, comm.rank() == 0);
   check_and_compile(*call, recent, shape, options);
   if (proof::is_proved(comm, call->programs->proved)) return call;
   // The group was made after forward ran.

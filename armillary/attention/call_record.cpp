@@ -8,10 +8,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
+#include "armillary/tune/automatic.h"
 
 namespace armillary::attention {
 
@@ -63,11 +65,19 @@ CallRecord::Optional record_of(const std::optional<double>& value) {
   return {value.value_or(0), value.has_value()};
 }
 
+/// The strategy of a text; a choice of the tuner is shown when it is new.
+plan::Strategy strategy_for(const plan::Problem& problem, const std::string& text, bool tells) {
+  if (!tune::is_automatic(text)) return plan::parse_strategy(text);
+  tune::AutomaticChoice choice = tune::choose(text, problem);
+  if (tells && choice.is_new) fmt::print(stderr, "armillary: {}\n", choice.line);
+  return std::move(choice.strategy);
+}
+
 }  // namespace
 
 // A linear search: the layers of a model share a few problems, one for each mask.
-RecentCall& RecentCalls::find_or_add(const plan::Problem& problem,
-                                     const std::string& strategy_text) {
+RecentCall& RecentCalls::find_or_add(const plan::Problem& problem, const std::string& strategy_text,
+                                     bool tells) {
   constexpr std::size_t kMost = 8;
   for (auto recent = recent_.begin(); recent != recent_.end(); ++recent) {
     if (recent->strategy_text != strategy_text || recent->problem != problem) continue;
@@ -82,9 +92,9 @@ RecentCall& RecentCalls::find_or_add(const plan::Problem& problem,
                   .words = {},
                   .programs = {}};
   try {
-    made.strategy = plan::parse_strategy(strategy_text);
+    made.strategy = strategy_for(problem, strategy_text, tells);
     made.key = proof::digest_of(problem, *made.strategy);
-  } catch (const InvalidArgument&) {  // prepare_call throws it again, where ranks are told of it
+  } catch (const Error&) {  // prepare_call throws it again, where ranks are told of it
     made.key = proof::digest_of(strategy_text);
   }
   made.words = describe(problem, made.strategy ? to_string(*made.strategy) : strategy_text);

@@ -26,7 +26,7 @@ namespace armillary::attention {
 struct RecentCall {
   plan::Problem problem;
   std::string strategy_text;
-  std::optional<plan::Strategy> strategy;  ///< None if the text names no strategy.
+  std::optional<plan::Strategy> strategy;  ///< The tuner's for `auto`; none for a wrong text.
   /// Digest of problem and strategy; of the text alone if it names no strategy.
   proof::Digest key;
   /// Problem and strategy as words `name=value` with spaces between. A mask of many bands is cut
@@ -40,8 +40,11 @@ struct RecentCall {
 class RecentCalls {
  public:
   /// The entry of this problem and strategy, made if there is none. Valid until the next look-up.
-  /// Throws nothing: a strategy that does not exist is refused by whoever compiles it.
-  RecentCall& find_or_add(const plan::Problem& problem, const std::string& strategy_text);
+  /// Throws nothing: a strategy that does not exist is refused by whoever compiles it. For `auto`
+  /// the tuner is asked (tune/automatic.h), and a rank that `tells` says what it chose on standard
+  /// error.
+  RecentCall& find_or_add(const plan::Problem& problem, const std::string& strategy_text,
+                          bool tells);
 
  private:
   std::deque<RecentCall> recent_;  ///< Newest first; the oldest is dropped.

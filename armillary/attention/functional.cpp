@@ -14,6 +14,7 @@
 #include "armillary/attention/attention_call.h"
 #include "armillary/core/error.h"
 #include "armillary/runtime/or_abort.h"
+#include "armillary/tune/automatic.h"
 
 namespace armillary::attention {
 namespace {
@@ -130,9 +131,10 @@ AttentionGradients backward(const SavedAttention& saved, const at::Tensor& dout_
 
 SavedForm saved_form(const AttentionShape& shape, GroupPlace place,
                      const AttentionOptions& options) {
-  const auto programs = runtime::compile_cached(
-      problem_of(CallKind::Attention, shape, place.world, options),
-      plan::parse_strategy(options.strategy), place.rank, runtime::cpu_device().kernel());
+  const plan::Problem problem = problem_of(CallKind::Attention, shape, place.world, options);
+  const auto programs =
+      runtime::compile_cached(problem, tune::strategy_of(options.strategy, problem), place.rank,
+                              runtime::cpu_device().kernel());
   const runtime::CompiledProgram& forward = *programs->forward;
   SavedForm form{.shapes = {}, .is_own = is_own_of(forward.program)};
   for (std::size_t i = 0; i < std::size(kOrder); ++i) {

@@ -21,9 +21,11 @@
 namespace armillary::attention {
 
 struct AttentionOptions {
-  plan::Mask mask;                ///< Mask of the whole sequence.
-  plan::Layout layout;            ///< Placement of the tokens on the ranks.
-  std::string strategy = "ring";  ///< Name and keys as on the command line: "usp:u=2".
+  plan::Mask mask;      ///< Mask of the whole sequence.
+  plan::Layout layout;  ///< Placement of the tokens on the ranks.
+  /// Name and keys as on the command line: "usp:u=2"; or "auto:cluster=c6", the choice of the tuner
+  /// for a described cluster (tune/automatic.h). It is made for each problem and shown once.
+  std::string strategy = "ring";
   /// dtype of partial outputs and gradients between ranks. Wire::Input halves those bytes in bf16
   /// and fp16 and rounds each of them once more.
   plan::Wire wire = plan::Wire::Accumulator;

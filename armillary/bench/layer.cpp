@@ -74,7 +74,10 @@ std::int64_t most_ops(const plan::Problem& problem, const std::string& strategy,
 
 Layer::Layer(const plan::Problem& problem, const std::string& strategy, const Sample& whole,
              std::unique_ptr<Ranks> ranks, const std::string& run_folder)
-    : options_{.mask = problem.mask, .layout = problem.layout, .strategy = strategy},
+    : options_{.mask = problem.mask,
+               .layout = problem.layout,
+               .strategy = strategy,
+               .wire = problem.wire},
       ranks_(std::move(ranks)) {
   for (const plan::Runs& runs : plan::shards(problem.layout, problem.mask, problem.world).q) {
     rows_.push_back(as_tensor(plan::positions(runs)));

@@ -1,5 +1,5 @@
-// Charts are text with numbers in it. Colours are classes c0, c1 .. of one style sheet, which has a
-// second set for dark pages.
+// Charts are text with numbers in it. Colours are classes of one style sheet, which has a second
+// set for dark pages: `f3` fills, `s3` strokes, `t3` is the text on a cell of that colour.
 #include "armillary/sweep/chart.h"
 
 #include <fmt/format.h>
@@ -8,18 +8,38 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <map>
+#include <sstream>
 
 namespace armillary::sweep {
 namespace {
 
-/// Fills and strokes of series and kinds, for light pages and for dark ones.
-constexpr std::array<const char*, 11> kLight{"#33691e", "#1565c0", "#c62828", "#6a1b9a",
-                                             "#ef6c00", "#00838f", "#8d6e63", "#ad1457",
-                                             "#9e9d24", "#3949ab", "#546e7a"};
-constexpr std::array<const char*, 11> kDark{"#9ccc65", "#64b5f6", "#ef7370", "#ba85d6",
-                                            "#ffa64d", "#4dc9d6", "#bca79d", "#ec77a8",
-                                            "#dce36a", "#8f9be8", "#9fb3bd"};
+/// A colour on light pages and on dark ones, and whether text upon it is white on light pages. The
+/// first eight follow Okabe and Ito, darker where they would be faint on white.
+struct Colour {
+  const char* light;
+  const char* dark;
+};
+constexpr std::array<Colour, kLooks> kColours{{{"#5b6168", "#a9b0b8"},
+                                               {"#0072b2", "#56a8e0"},
+                                               {"#d55e00", "#ff8a3d"},
+                                               {"#00785a", "#2fc79a"},
+                                               {"#b0528a", "#e08fc0"},
+                                               {"#2a8fbd", "#8fd0f2"},
+                                               {"#9a6f00", "#e6b422"},
+                                               {"#5e3c99", "#b39ddb"},
+                                               {"#a50026", "#ff6f7d"},
+                                               {"#1c1e21", "#f2f3f5"},
+                                               {"#6b6b00", "#c9cc4a"}}};
+
+/// The shape of the marks of a look, around 0, about 8 pixels wide.
+constexpr std::array<const char*, 7> kShapes{"M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
+                                             "M-3.6-3.6h7.2v7.2h-7.2z",
+                                             "M0-4.6L4.5 3.4H-4.5z",
+                                             "M0-5L5 0L0 5L-5 0z",
+                                             "M0 4.6L4.5-3.4H-4.5z",
+                                             "M-1.5-4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z",
+                                             "M0-5L1.5-1.6L5-1.5L2.3 .9L3.2 4.4L0 2.4L-3.2 4.4"
+                                             "L-2.3 .9L-5-1.5L-1.5-1.6z"};
 
 /// Text between tags.
 std::string escaped(const std::string& plain) {
@@ -32,6 +52,9 @@ std::string escaped(const std::string& plain) {
       case '&':
         text += "&amp;";
         break;
+      case '"':
+        text += "&quot;";
+        break;
       default:
         text += c;
     }
@@ -39,18 +62,43 @@ std::string escaped(const std::string& plain) {
   return text;
 }
 
-/// Colours as classes: `c3` fills, `l3` strokes.
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::stringstream parts(text);
+  for (std::string line; std::getline(parts, line);) lines.push_back(line);
+  return lines;
+}
+
+/// Lines below a title: one that is wider than a chart is cut at a comma or blank.
+std::vector<std::string> titles_of(const std::string& text) {
+  constexpr std::size_t kMostLetters = 112;
+  std::vector<std::string> lines;
+  for (std::string line : lines_of(text)) {
+    while (line.size() > kMostLetters) {
+      std::size_t cut = line.find_last_of(", ", kMostLetters - 1);
+      if (cut == std::string::npos || cut == 0) cut = kMostLetters - 1;
+      lines.push_back(line.substr(0, cut + 1));
+      line = line.substr(cut + 1);
+    }
+    lines.push_back(line);
+  }
+  return lines;
+}
+
 std::string style() {
   std::string text =
-      "text{font:12px system-ui,'DejaVu Sans',sans-serif;fill:#1c1e21}.faint{fill:#6b7078}"
-      ".grid{stroke:#d9dbde}.one{stroke:#6b7078;stroke-dasharray:4 3}.title{font-size:15px;"
-      "font-weight:600}.on{fill:#fff}.page{fill:#fff}path{fill:none;stroke-width:2}";
+      "text{font:12px system-ui,'DejaVu Sans',sans-serif;fill:#1c1e21}.faint{fill:#5b6168}"
+      ".grid{stroke:#dfe1e4}.axis{stroke:#8a9098}.one{stroke:#5b6168;stroke-dasharray:5 4}"
+      ".lead{stroke:#b4b9bf}.title{font-size:16px;font-weight:600}.big{font-size:13px;"
+      "font-weight:600}.small{font-size:11px}.page{fill:#fff}.line{fill:none;stroke-width:2}"
+      ".mark{stroke:#fff;stroke-width:1}.on{fill:#fff}";
   std::string dark =
-      "text{fill:#e6e7e9}.faint{fill:#9aa0a8}.grid{stroke:#363a40}.page{fill:#15171a}"
-      ".on{fill:#15171a}";
-  for (std::size_t i = 0; i < kLight.size(); ++i) {
-    text += fmt::format(".c{0}{{fill:{1}}}.l{0}{{stroke:{1}}}", i, kLight[i]);
-    dark += fmt::format(".c{0}{{fill:{1}}}.l{0}{{stroke:{1}}}", i, kDark[i]);
+      "text{fill:#e6e7e9}.faint{fill:#a9b0b8}.grid{stroke:#33373d}.axis{stroke:#7a8088}"
+      ".one{stroke:#a9b0b8}.lead{stroke:#5b6168}.page{fill:#15171a}.mark{stroke:#15171a}"
+      ".on{fill:#101214}";
+  for (std::size_t i = 0; i < kColours.size(); ++i) {
+    text += fmt::format(".f{0}{{fill:{1}}}.s{0}{{stroke:{1}}}", i, kColours[i].light);
+    dark += fmt::format(".f{0}{{fill:{1}}}.s{0}{{stroke:{1}}}", i, kColours[i].dark);
   }
   return fmt::format("<style>{}@media (prefers-color-scheme:dark){{{}}}</style>\n", text, dark);
 }
@@ -64,20 +112,48 @@ struct Spot {
 /// Text of a class, aligned at the spot: `start`, `middle` or `end`.
 std::string label(const Spot& at, const std::string& text, const char* align = "start",
                   const std::string& classes = "") {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" class=\"{}\">{}</text>\n",
-                     at.x, at.y, align, classes, escaped(text));
+  const std::string of = classes.empty() ? "" : fmt::format(" class=\"{}\"", classes);
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", at.x, at.y,
+                     align, of, escaped(text));
 }
 
-/// The opening tag, the style sheet and the titles.
-std::string head(double width, double height, const std::string& title,
-                 const std::string& subtitle) {
+std::string straight(const char* classes, const Spot& from, const Spot& to) {
   return fmt::format(
-             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
-             "height=\"{1}\" role=\"img\" aria-label=\"{2}\">\n",
-             width, height, escaped(title)) +
-         style() +
-         fmt::format("<rect class=\"page\" width=\"{}\" height=\"{}\"/>\n", width, height) +
-         label({14, 24}, title, "start", "title") + label({14, 43}, subtitle, "start", "faint");
+      "<line class=\"{}\" x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\"/>\n", classes,
+      from.x, from.y, to.x, to.y);
+}
+
+/// The mark of a look at a spot; `title` is shown at a point of the mouse.
+std::string mark(int look, const Spot& at, const std::string& title) {
+  const auto number = static_cast<std::size_t>(look);
+  return fmt::format(
+      "<path class=\"mark f{}\" transform=\"translate({:.1f} {:.1f})\" d=\"{}\"><title>{}</title>"
+      "</path>\n",
+      number % kColours.size(), at.x, at.y, kShapes[number % kShapes.size()], escaped(title));
+}
+
+/// Titles of a chart, and where its drawing begins.
+struct Titles {
+  std::string title;
+  std::vector<std::string> below;
+  double bottom() const { return 34 + 17 * static_cast<double>(below.size()); }
+};
+
+/// The opening tag, the style sheet and the titles.
+std::string head(double width, double height, const Titles& titles) {
+  std::string text =
+      fmt::format(
+          "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
+          "height=\"{1}\" role=\"img\" aria-label=\"{2}\">\n",
+          width, height, escaped(titles.title)) +
+      style() + fmt::format("<rect class=\"page\" width=\"{}\" height=\"{}\"/>\n", width, height) +
+      label({16, 26}, titles.title, "start", "title");
+  double y = 45;
+  for (const std::string& line : titles.below) {
+    text += label({16, y}, line, "start", "faint");
+    y += 17;
+  }
+  return text;
 }
 
 /// The step of 1, 2 or 5 times a power of ten that cuts a range into about five.
@@ -91,143 +167,196 @@ double round_step(double range) {
 
 /// Scales and frame of a line chart.
 struct Frame {
-  static constexpr double kWidth = 720, kHeight = 400;
-  static constexpr double kLeft = 58, kRight = 560, kTop = 64, kBottom = 350;
+  static constexpr double kWidth = 760, kLeft = 60, kRight = 580, kDrawn = 300;
+  double top = 0;
   double x_least = std::numeric_limits<double>::max();
   double x_most = 0;
+  double y_least = 0;  ///< 0 unless y is logarithmic.
   double y_most = 0;
+  std::vector<double> xs = {};  ///< All x, ascending.
 
+  double bottom() const { return top + kDrawn; }
   double x(double value) const {
     if (x_most <= x_least) return (kLeft + kRight) / 2;
-    return kLeft + (kRight - kLeft) * std::log(value / x_least) / std::log(x_most / x_least);
+    return kLeft + 14 +
+           (kRight - kLeft - 28) * std::log(value / x_least) / std::log(x_most / x_least);
   }
-  double y(double value) const { return kBottom - (kBottom - kTop) * value / y_most; }
+  double y(double value) const {
+    const double share =
+        y_least > 0 ? std::log(value / y_least) / std::log(y_most / y_least) : value / y_most;
+    return bottom() - kDrawn * share;
+  }
+  Spot spot(double x_value, double y_value) const { return {x(x_value), y(y_value)}; }
 };
 
-/// The ranges of all series; a little room above the highest.
-Frame frame_of(const LineChart& chart) {
-  Frame frame;
+/// The ranges of all series; a little room above the highest, and below the lowest on a
+/// logarithmic axis.
+Frame frame_of(const LineChart& chart, double top) {
+  Frame frame{.top = top};
+  double least = std::numeric_limits<double>::max();
   for (const Series& series : chart.series) {
-    for (const double x : series.x) {
-      frame.x_least = std::min(frame.x_least, x);
-      frame.x_most = std::max(frame.x_most, x);
+    frame.xs.insert(frame.xs.end(), series.x.begin(), series.x.end());
+    for (const double y : series.y) {
+      frame.y_most = std::max(frame.y_most, y);
+      least = std::min(least, y);
     }
-    for (const double y : series.y) frame.y_most = std::max(frame.y_most, y);
   }
-  frame.y_most = frame.y_most > 0 ? frame.y_most * 1.04 : 1;
+  std::sort(frame.xs.begin(), frame.xs.end());
+  frame.xs.erase(std::unique(frame.xs.begin(), frame.xs.end()), frame.xs.end());
+  if (!frame.xs.empty()) {
+    frame.x_least = frame.xs.front();
+    frame.x_most = frame.xs.back();
+  }
+  if (!(frame.y_most > 0)) frame.y_most = 1;
+  constexpr double kFarApart = 5;
+  if (chart.ratio && least > 0 && frame.y_most / least > kFarApart) {
+    frame.y_least = std::min(least, 1.0) / 1.1;
+    frame.y_most = std::max(frame.y_most, 1.0) * 1.1;
+  } else {
+    frame.y_most *= 1.06;
+  }
   return frame;
+}
+
+/// Values of y with a line: 1, 2, 5, 10 .. on a logarithmic axis.
+std::vector<double> y_ticks(const Frame& frame) {
+  std::vector<double> ticks;
+  if (frame.y_least > 0) {
+    for (int power = -6; power <= 6; ++power) {
+      for (const double digit : {1.0, 2.0, 5.0}) ticks.push_back(digit * std::pow(10, power));
+    }
+    std::erase_if(ticks, [&](double y) { return y < frame.y_least || y > frame.y_most; });
+    return ticks;
+  }
+  const double step = round_step(frame.y_most);
+  for (int i = 0; i * step <= frame.y_most; ++i) ticks.push_back(i * step);
+  return ticks;
 }
 
 /// Lines and numbers of y, numbers of x, and the names of both.
 std::string axes(const LineChart& chart, const Frame& frame) {
   std::string text;
-  const double step = round_step(frame.y_most);
-  for (double y = 0; y <= frame.y_most; y += step) {
-    text += fmt::format("<line class=\"grid\" x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n",
-                        Frame::kLeft, Frame::kRight, frame.y(y), frame.y(y));
-    text += label({Frame::kLeft - 6, frame.y(y) + 4}, fmt::format("{:.4g}", y), "end", "faint");
+  for (const double y : y_ticks(frame)) {
+    text += straight("grid", {Frame::kLeft, frame.y(y)}, {Frame::kRight, frame.y(y)});
+    text += label({Frame::kLeft - 8, frame.y(y) + 4}, fmt::format("{:.4g}", y), "end", "faint");
   }
+  const double bottom = frame.bottom();
+  text += straight("axis", {Frame::kLeft, bottom}, {Frame::kRight, bottom});
   // Each x has its tick: they are few, and powers of two.
-  std::vector<double> ticks;
-  for (const Series& series : chart.series) {
-    ticks.insert(ticks.end(), series.x.begin(), series.x.end());
+  for (std::size_t i = 0; i < frame.xs.size(); ++i) {
+    const double x = frame.x(frame.xs[i]);
+    text += straight("axis", {x, bottom}, {x, bottom + 4});
+    text += label({x, bottom + 18}, fmt::format("{:.6g}", frame.xs[i]), "middle", "faint");
+    if (i < chart.ticks.size()) {
+      text += label({x, bottom + 33}, chart.ticks[i], "middle", "faint small");
+    }
   }
-  std::sort(ticks.begin(), ticks.end());
-  ticks.erase(std::unique(ticks.begin(), ticks.end()), ticks.end());
-  for (const double x : ticks) {
-    text += label({frame.x(x), Frame::kBottom + 18}, fmt::format("{:.6g}", x), "middle", "faint");
+  const double y_one = frame.y(1);
+  if (chart.ratio && y_one >= frame.top && y_one <= bottom) {
+    text += straight("one", {Frame::kLeft, y_one}, {Frame::kRight, y_one});
   }
-  if (chart.ratio && frame.y_most >= 1) {
-    text += fmt::format("<line class=\"one\" x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n",
-                        Frame::kLeft, Frame::kRight, frame.y(1), frame.y(1));
-  }
-  text += label({(Frame::kLeft + Frame::kRight) / 2, Frame::kBottom + 38}, chart.x_name, "middle");
-  return text + label({Frame::kLeft, Frame::kTop - 8}, chart.y_name, "start", "faint");
+  text += label({(Frame::kLeft + Frame::kRight) / 2, bottom + (chart.ticks.empty() ? 38 : 52)},
+                chart.x_name, "middle");
+  const std::string logarithmic = frame.y_least > 0 ? ", logarithmic" : "";
+  return text + label({16, frame.top - 10}, chart.y_name + logarithmic);
 }
 
-/// Names beside the ends of lines, pushed apart so that they can be read.
+/// A name beside the end of its line.
+struct EndLabel {
+  double y = 0;  ///< Height of the name; the line ends at `end`.
+  std::size_t series = 0;
+  Spot end;
+};
+
+/// Names, pushed apart so that they can be read: first down, then up from the lower edge.
 std::string names(const LineChart& chart, const Frame& frame) {
-  constexpr double kLine = 15;
-  std::vector<std::pair<double, std::size_t>> ends;
+  constexpr double kLine = 17;
+  std::vector<EndLabel> ends;
   for (std::size_t s = 0; s < chart.series.size(); ++s) {
-    if (!chart.series[s].y.empty()) ends.emplace_back(frame.y(chart.series[s].y.back()), s);
+    const Series& series = chart.series[s];
+    if (series.y.empty()) continue;
+    const Spot end = frame.spot(series.x.back(), series.y.back());
+    ends.push_back({end.y, s, end});
   }
-  std::sort(ends.begin(), ends.end());
+  std::stable_sort(ends.begin(), ends.end(),
+                   [](const EndLabel& a, const EndLabel& b) { return a.y < b.y; });
   for (std::size_t i = 1; i < ends.size(); ++i) {
-    ends[i].first = std::max(ends[i].first, ends[i - 1].first + kLine);
+    ends[i].y = std::max(ends[i].y, ends[i - 1].y + kLine);
   }
-  // Those that would stand below the chart move up.
   for (std::size_t i = ends.size(); i-- > 0;) {
-    const double lowest = Frame::kBottom - kLine * static_cast<double>(ends.size() - 1 - i);
-    ends[i].first = std::min(ends[i].first, lowest);
+    const double lowest = frame.bottom() - kLine * static_cast<double>(ends.size() - 1 - i);
+    ends[i].y = std::min(ends[i].y, lowest);
   }
   std::string text;
-  for (const auto& [y, s] : ends) {
-    const Series& series = chart.series[s];
-    text += label({Frame::kRight + 14, y + 4}, series.name, "start",
-                  fmt::format("c{}", s % kLight.size()));
+  for (const EndLabel& one : ends) {
+    const Series& series = chart.series[one.series];
+    const Spot place{Frame::kRight + 24, one.y};
+    text += straight("lead", {one.end.x + 6, one.end.y}, {place.x - 8, place.y});
+    text += mark(series.look, place, series.name);
+    text += label({place.x + 10, place.y + 4}, series.name);
   }
   return text;
+}
+
+/// A line, and its marks with the values.
+std::string drawn(const Series& series, const Frame& frame) {
+  const auto colour = static_cast<std::size_t>(series.look) % kColours.size();
+  std::string path;
+  std::string marks;
+  for (std::size_t i = 0; i < series.x.size(); ++i) {
+    const Spot at = frame.spot(series.x[i], series.y[i]);
+    path += fmt::format("{}{:.1f} {:.1f}", i == 0 ? "M" : "L", at.x, at.y);
+    const std::string name = i < series.details.size() ? series.details[i] : series.name;
+    marks += mark(series.look, at, fmt::format("{}: {:.4g}", name, series.y[i]));
+  }
+  return fmt::format("<path class=\"line s{}\" d=\"{}\"/>\n{}", colour, path, marks);
 }
 
 }  // namespace
 
 std::string to_svg(const LineChart& chart) {
-  const Frame frame = frame_of(chart);
-  std::string text = head(Frame::kWidth, Frame::kHeight, chart.title, chart.subtitle);
-  text += axes(chart, frame);
-  for (std::size_t s = 0; s < chart.series.size(); ++s) {
-    const Series& series = chart.series[s];
-    const std::size_t colour = s % kLight.size();
-    std::string path;
-    std::string marks;
-    for (std::size_t i = 0; i < series.x.size(); ++i) {
-      const double x = frame.x(series.x[i]);
-      const double y = frame.y(series.y[i]);
-      path += fmt::format("{}{:.1f} {:.1f}", i == 0 ? "M" : "L", x, y);
-      marks += fmt::format(
-          "<circle class=\"c{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\"><title>{}: {:.4g}</title>"
-          "</circle>\n",
-          colour, x, y, escaped(series.name), series.y[i]);
-    }
-    text += fmt::format("<path class=\"l{}\" d=\"{}\"/>\n{}", colour, path, marks);
-  }
-  return text + names(chart, frame) + "</svg>\n";
+  const Titles titles{chart.title, titles_of(chart.subtitle)};
+  const Frame frame = frame_of(chart, titles.bottom() + 34);
+  const double height = frame.bottom() + (chart.ticks.empty() ? 54 : 68);
+  std::string text = head(Frame::kWidth, height, titles) + axes(chart, frame);
+  text += names(chart, frame);
+  for (const Series& series : chart.series) text += drawn(series, frame);
+  return text + "</svg>\n";
 }
 
 std::string to_svg(const MapChart& chart) {
-  constexpr double kCellWide = 108, kCellHigh = 50, kLeft = 92, kTop = 62;
-  const double width = kLeft + kCellWide * static_cast<double>(chart.columns.size()) + 14;
-  const double height = kTop + kCellHigh * static_cast<double>(chart.rows.size()) + 52;
-  std::string text = head(std::max(width, 560.0), height, chart.title, chart.subtitle);
-  std::map<std::string, std::size_t> colours;
+  constexpr double kCellWide = 136, kCellHigh = 66, kLeft = 84;
+  const Titles titles{chart.title, titles_of(chart.subtitle)};
+  const double top = titles.bottom() + 34;
+  const double bottom = top + kCellHigh * static_cast<double>(chart.rows.size());
+  const double width = kLeft + kCellWide * static_cast<double>(chart.columns.size()) + 16;
+  std::string text = head(std::max(width, 640.0), bottom + 54, titles);
   for (std::size_t r = 0; r < chart.rows.size(); ++r) {
-    const double y = kTop + kCellHigh * static_cast<double>(r);
-    text += label({kLeft - 8, y + kCellHigh / 2 + 4}, chart.rows[r], "end", "faint");
+    const double y = top + kCellHigh * static_cast<double>(r);
+    text += label({kLeft - 10, y + kCellHigh / 2 + 4}, chart.rows[r], "end", "faint");
     for (std::size_t c = 0; c < chart.columns.size(); ++c) {
       const MapChart::Cell& cell = chart.cells[r][c];
       if (cell.kind.empty()) continue;
       const double x = kLeft + kCellWide * static_cast<double>(c);
-      const std::size_t colour =
-          colours.try_emplace(cell.kind, colours.size()).first->second % kLight.size();
       text += fmt::format(
-          "<rect class=\"c{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"3\"/>\n", colour,
-          x + 1, y + 1, kCellWide - 2, kCellHigh - 2);
-      const std::size_t cut = cell.text.find('\n');
-      const double middle = x + kCellWide / 2;
-      text += label({middle, y + 22}, cell.text.substr(0, cut), "middle", "on");
-      if (cut != std::string::npos) {
-        text += label({middle, y + 38}, cell.text.substr(cut + 1), "middle", "on");
+          "<rect class=\"f{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"4\"/>\n",
+          static_cast<std::size_t>(cell.look) % kColours.size(), x + 1.5, y + 1.5, kCellWide - 3,
+          kCellHigh - 3);
+      // The lines of the cell, around its middle.
+      const std::vector<std::string> lines = lines_of(cell.text);
+      double at = y + kCellHigh / 2 + 5 - 8.5 * static_cast<double>(lines.size() - 1);
+      for (std::size_t i = 0; i < lines.size(); ++i, at += 17) {
+        text += label({x + kCellWide / 2, at}, lines[i], "middle", i == 0 ? "on big" : "on small");
       }
     }
   }
-  const double bottom = kTop + kCellHigh * static_cast<double>(chart.rows.size());
   for (std::size_t c = 0; c < chart.columns.size(); ++c) {
     const double x = kLeft + kCellWide * (static_cast<double>(c) + 0.5);
     text += label({x, bottom + 18}, chart.columns[c], "middle", "faint");
   }
-  text += label({kLeft, bottom + 40}, chart.x_name);
-  return text + label({kLeft - 8, kTop - 6}, chart.y_name, "end") + "</svg>\n";
+  const double middle = kLeft + kCellWide * static_cast<double>(chart.columns.size()) / 2;
+  text += label({middle, bottom + 40}, chart.x_name, "middle");
+  return text + label({16, top - 10}, chart.y_name) + "</svg>\n";
 }
 
 }  // namespace armillary::sweep

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <set>
@@ -19,17 +20,43 @@ namespace {
 /// Names by number.
 constexpr std::array<std::string_view, 3> kPlots{"speedup", "winners", "scaling"};
 
-/// The fastest row that fits, by strategy name, at one point.
-using Best = std::map<std::string, const Row*>;
+/// Times so close are those of one plan under two names: usp with u = P is ulysses.
+constexpr double kSame = 1e-6;
+bool is_same(double a, double b) {
+  return std::abs(a - b) <= kSame * std::max(a, b);
+}
 
-/// Points in the order of the rows, each once, with its best rows.
+/// The place of a name in the registry. It is the look of the strategy in every chart, and of two
+/// names for one plan the first is shown.
+int look_of(const std::string& name) {
+  const std::vector<plan::StrategyInfo> infos = plan::strategies();
+  const auto at = std::find_if(infos.begin(), infos.end(),
+                               [&](const plan::StrategyInfo& info) { return info.name == name; });
+  return static_cast<int>(at - infos.begin());
+}
+
+/// A line or a kind of cells: the fastest row that fits, by the look of the strategy's name.
+using Best = std::map<int, const Row*>;
+
+/// Points in the order of the rows, each once, with its best rows. `auto` is a choice among the
+/// others, so it is left out where its plan is that of another.
 std::vector<std::pair<Point, Best>> best_rows(const std::vector<Row>& rows) {
   std::vector<std::pair<Point, Best>> all;
   for (const Row& row : rows) {
     if (all.empty() || all.back().first != row.point) all.emplace_back(row.point, Best{});
     if (!row.times.fits) continue;
-    const Row*& best = all.back().second[row.times.strategy.name];
+    const Row*& best = all.back().second[look_of(row.times.strategy.name)];
     if (best == nullptr || row.times.total_s() < best->times.total_s()) best = &row;
+  }
+  for (auto& [point, best] : all) {
+    const auto automatic = best.find(look_of("auto"));
+    if (automatic == best.end()) continue;
+    const double total_s = automatic->second->times.total_s();
+    const bool known = std::any_of(rows.begin(), rows.end(), [&, at = point](const Row& row) {
+      return row.point == at && row.times.strategy.name != "auto" &&
+             is_same(row.times.total_s(), total_s);
+    });
+    if (known) best.erase(automatic);
   }
   return all;
 }
@@ -44,56 +71,114 @@ std::vector<std::pair<Point, Best>> line_points(const std::vector<Row>& rows) {
   return points;
 }
 
-/// One line for each strategy name, the names in alphabetical order.
+/// `usp u=4, inner=ulysses`, for cells and for the mouse.
+std::string keys_of(const plan::Strategy& strategy) {
+  std::string text;
+  for (const auto& [key, value] : strategy.keys) {
+    text += fmt::format("{}{}{}{}", text.empty() ? "" : ", ", key, value.empty() ? "" : "=", value);
+  }
+  return text;
+}
+
+/// Whether all points of a line lie on those of another.
+bool lies_on(const Series& line, const Series& other) {
+  for (std::size_t i = 0; i < line.x.size(); ++i) {
+    const auto at = std::find(other.x.begin(), other.x.end(), line.x[i]);
+    if (at == other.x.end() || !is_same(other.y[at - other.x.begin()], line.y[i])) return false;
+  }
+  return true;
+}
+
+/// One line for each strategy name, in the order of the registry. A line that lies on an earlier
+/// one is left out.
 std::vector<Series> lines(const std::vector<std::pair<Point, Best>>& points,
                           const std::function<double(const Row&, const Best&)>& y) {
-  std::map<std::string, Series> series;
+  std::map<int, Series> series;
   for (const auto& [point, best] : points) {
-    for (const auto& [name, row] : best) {
-      Series& line = series[name];
-      line.name = name;
+    for (const auto& [look, row] : best) {
+      const plan::Strategy& strategy = row->times.strategy;
+      Series& line = series[look];
+      line.name = strategy.name == "auto" ? to_string(strategy) : strategy.name;
+      line.look = look;
       line.x.push_back(point.world);
       line.y.push_back(y(*row, best));
+      line.details.push_back(fmt::format("{}, {} ranks", to_string(strategy), point.world));
     }
   }
   std::vector<Series> all;
   all.reserve(series.size());
-  for (auto& [name, line] : series) all.push_back(std::move(line));
+  for (auto& [look, line] : series) {
+    // A plan that is now another strategy's and now its own is no line.
+    if (look == look_of("auto") && line.x.size() < points.size()) continue;
+    const bool is_known = std::any_of(all.begin(), all.end(),
+                                      [&](const Series& other) { return lies_on(line, other); });
+    if (!is_known) all.push_back(std::move(line));
+  }
   return all;
+}
+
+/// 65536 as 64K, 1048576 as 1M.
+std::string short_number(double value) {
+  constexpr double kKibi = 1024;
+  if (value >= kKibi * kKibi) return fmt::format("{:.4g}M", value / kKibi / kKibi);
+  if (value >= 4 * kKibi) return fmt::format("{:.4g}K", value / kKibi);
+  return fmt::format("{:.4g}", value);
+}
+
+/// Tokens of each world, where they differ: weak scaling.
+std::vector<std::string> token_ticks(const std::vector<std::pair<Point, Best>>& points) {
+  std::map<int, std::int64_t> tokens;
+  std::set<std::int64_t> different;
+  for (const auto& [point, best] : points) {
+    tokens[point.world] = point.seq;
+    different.insert(point.seq);
+  }
+  std::vector<std::string> ticks;
+  if (different.size() < 2) return ticks;
+  for (const auto& [world, seq] : tokens) {
+    ticks.push_back(short_number(static_cast<double>(seq)) + " tokens");
+  }
+  return ticks;
 }
 
 /// Lines of time of Ring over time; Ring itself is the line at 1.
 std::string speedup(const Plotted& plotted) {
   const auto points = line_points(plotted.rows);
+  const int ring = look_of("ring");
   for (const auto& [point, best] : points) {
-    if (!best.contains("ring")) {
+    if (!best.contains(ring)) {
       fail<InvalidArgument>(
           "sweep: no row of ring that fits with {} ranks and {} tokens; a speed-up over Ring "
           "requires one",
           point.world, point.seq);
     }
   }
-  return to_svg(LineChart{.title = "Speed-up over Ring",
+  return to_svg(LineChart{.title = "Speed-up of one attention layer over Ring",
                           .subtitle = plotted.subtitle,
                           .x_name = "ranks",
-                          .y_name = "time of Ring / time",
+                          .y_name = "times as fast as ring",
                           .series = lines(points,
-                                          [](const Row& row, const Best& best) {
-                                            return best.at("ring")->times.total_s() /
+                                          [&](const Row& row, const Best& best) {
+                                            return best.at(ring)->times.total_s() /
                                                    row.times.total_s();
                                           }),
+                          .ticks = token_ticks(points),
                           .ratio = true});
 }
 
 /// Lines of FLOP/s: a flat line is perfect scaling.
 std::string scaling(const Plotted& plotted) {
+  const auto points = line_points(plotted.rows);
+  const std::vector<std::string> ticks = token_ticks(points);
   return to_svg(LineChart{
-      .title = "Scaling",
+      .title = ticks.empty() ? "Strong scaling of one attention layer"
+                             : "Weak scaling of one attention layer",
       .subtitle = plotted.subtitle,
-      .x_name = "ranks",
-      .y_name = "TFLOP/s of a rank",
-      .series = lines(line_points(plotted.rows),
-                      [](const Row& row, const Best&) { return row.flops_per_rank / 1e12; })});
+      .x_name = ticks.empty() ? "ranks, for the same tokens" : "ranks, and tokens in proportion",
+      .y_name = "TFLOP/s of each rank, visible pairs only; a flat line is perfect scaling",
+      .series =
+          lines(points, [](const Row& row, const Best&) { return row.flops_per_rank / 1e12; }),
+      .ticks = ticks});
 }
 
 /// A number of a point, as an axis of the map.
@@ -105,10 +190,11 @@ struct Axis {
 
 /// The ranges that have several values: ranks, tokens, heads, bandwidth.
 std::vector<Axis> axes_of(const std::vector<Row>& rows) {
-  std::vector<Axis> axes{{"ranks", [](const Point& p) { return static_cast<double>(p.world); }, {}},
-                         {"tokens", [](const Point& p) { return static_cast<double>(p.seq); }, {}},
-                         {"heads", [](const Point& p) { return static_cast<double>(p.heads); }, {}},
-                         {"bandwidth", [](const Point& p) { return p.bandwidth; }, {}}};
+  std::vector<Axis> axes{
+      {"ranks", [](const Point& p) { return static_cast<double>(p.world); }, {}},
+      {"tokens", [](const Point& p) { return static_cast<double>(p.seq); }, {}},
+      {"query heads", [](const Point& p) { return static_cast<double>(p.heads); }, {}},
+      {"bandwidth of all links, as a factor", [](const Point& p) { return p.bandwidth; }, {}}};
   for (Axis& axis : axes) {
     for (const Row& row : rows) axis.values.insert(axis.value(row.point));
   }
@@ -116,29 +202,35 @@ std::vector<Axis> axes_of(const std::vector<Row>& rows) {
   return axes;
 }
 
-/// 65536 as 64K, 1048576 as 1M.
-std::string short_number(double value) {
-  constexpr double kKibi = 1024;
-  if (value >= kKibi * kKibi) return fmt::format("{:.4g}M", value / kKibi / kKibi);
-  if (value >= 4 * kKibi) return fmt::format("{:.4g}K", value / kKibi);
-  return fmt::format("{:.4g}", value);
-}
-
-/// The fastest strategy, and by how much the next name is slower.
+/// The fastest strategy with its keys, and by how much the next one is slower that is not the same
+/// plan under another name.
 MapChart::Cell cell_of(const Best& best) {
-  std::vector<const Row*> rows;
-  for (const auto& [name, row] : best) rows.push_back(row);
-  if (rows.empty()) return {"nothing fits", "nothing fits"};
-  std::stable_sort(rows.begin(), rows.end(), [](const Row* a, const Row* b) {
-    return a->times.total_s() < b->times.total_s();
+  std::vector<std::pair<int, const Row*>> rows(best.begin(), best.end());
+  if (rows.empty()) return {.kind = "nothing", .look = 0, .text = "nothing fits\nin memory"};
+  const auto least = std::min_element(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
+    return a.second->times.total_s() < b.second->times.total_s();
   });
-  const plan::Strategy& winner = rows[0]->times.strategy;
-  std::string text = winner.name;
-  if (rows.size() > 1) {
-    const double slower = rows[1]->times.total_s() / rows[0]->times.total_s() - 1;
-    text += fmt::format("\nnext +{:.1f} %", 100 * slower);
+  const double least_s = least->second->times.total_s();
+  // Equal ones have the order of the registry: the first is shown.
+  const auto winner = std::find_if(rows.begin(), rows.end(), [&](const auto& one) {
+    return is_same(one.second->times.total_s(), least_s);
+  });
+  const plan::Strategy& strategy = winner->second->times.strategy;
+  MapChart::Cell cell{.kind = strategy.name, .look = winner->first, .text = strategy.name};
+  const std::string keys = keys_of(strategy);
+  if (!keys.empty()) cell.text += "\n" + keys;
+  const Row* next = nullptr;
+  for (const auto& [look, row] : rows) {
+    const double total_s = row->times.total_s();
+    if (is_same(total_s, least_s) || (next && next->times.total_s() <= total_s)) continue;
+    next = row;
   }
-  return {winner.name, text};
+  if (next != nullptr) {
+    const double percent = 100 * (next->times.total_s() / least_s - 1);
+    cell.text += fmt::format("\nthen {} +{:.{}f} %", next->times.strategy.name, percent,
+                             percent < 10 ? 1 : 0);
+  }
+  return cell;
 }
 
 /// The map over the first two ranges; of further ranges, it has the first value.
@@ -151,7 +243,7 @@ std::string winners(const Plotted& plotted) {
   }
   const Axis& across = axes[0];
   const Axis& down = axes[1];
-  MapChart chart{.title = "The fastest strategy",
+  MapChart chart{.title = "The fastest strategy, and by how much the next is slower",
                  .subtitle = plotted.subtitle,
                  .x_name = across.name,
                  .y_name = down.name};

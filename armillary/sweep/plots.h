@@ -26,9 +26,11 @@ struct Plotted {
   std::string subtitle;   ///< The cluster and the problem.
 };
 
-/// Strategies of one name are one line or kind: at every point, the fastest of them that fits in
-/// memory. The charts of lines take the first length, number of heads and bandwidth, or with weak
-/// scaling the lengths that go with each world.
+/// Strategies of one name are one line or kind, with one look in all charts: at every point, the
+/// fastest of them that fits in memory. A plan that has two names is shown once, under the first of
+/// the registry; `auto` only where no other strategy has its plan. The charts of lines take the
+/// first length, number of heads and bandwidth, or with weak scaling the lengths that go with each
+/// world.
 /// @throws InvalidArgument for Speedup without rows of Ring, and for Winners with fewer than two
 /// ranges of several values.
 std::string to_svg(const Plotted& plotted, Plot plot);

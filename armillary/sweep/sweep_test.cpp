@@ -91,15 +91,65 @@ TEST(Sweep, WritesCsv) {
 
 TEST(Plots, DrawsEachKind) {
   const Plotted plotted{.rows = sweep(question_of(kSmall, {"ring", "usp"})),
-                        .subtitle = "a < b & c"};
+                        .subtitle = "a < b & c\nsecond line"};
   for (const Plot plot : {Plot::Speedup, Plot::Winners, Plot::Scaling}) {
     const std::string svg = to_svg(plotted, plot);
     EXPECT_THAT(svg, AllOf(StartsWith("<svg xmlns="), HasSubstr("a &lt; b &amp; c"),
-                           HasSubstr(">usp<"), Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+                           HasSubstr(">second line<"), HasSubstr(">usp<"), Not(HasSubstr("nan")),
+                           Not(HasSubstr("inf"))));
     EXPECT_EQ(parse_plot(to_string(plot)), plot);
   }
-  EXPECT_THAT(to_svg(plotted, Plot::Speedup), HasSubstr("ring: 1<"));
+  EXPECT_THAT(to_svg(plotted, Plot::Speedup), HasSubstr("ring, 2 ranks: 1<"));
   EXPECT_THAT(error_of([] { parse_plot("winner"); }), HasSubstr("nearest is 'winners'"));
+}
+
+// usp with u = 1 is ring, and auto is one of the others: none of them is a second line or cell.
+TEST(Plots, ShowAPlanUnderOneName) {
+  Ranges ranges = kSmall;
+  ranges.seqs = {4096};
+  const Plotted all{.rows = sweep(question_of(ranges, {})), .subtitle = ""};
+  bool has_automatic = false;
+  for (const Row& row : all.rows) has_automatic |= row.times.strategy.name == "auto";
+  ASSERT_TRUE(has_automatic);
+  EXPECT_THAT(to_svg(all, Plot::Scaling), Not(HasSubstr(">auto:traffic<")));
+  Plotted twice{.rows = sweep(question_of(ranges, {"ring"})), .subtitle = ""};
+  const std::vector<Row> rings = twice.rows;
+  for (Row row : rings) {
+    row.times.strategy = plan::parse_strategy("usp:u=1");
+    twice.rows.insert(std::find_if(twice.rows.begin(), twice.rows.end(),
+                                   [&](const Row& other) { return other.point == row.point; }),
+                      row);
+  }
+  const std::string svg = to_svg(twice, Plot::Scaling);
+  EXPECT_THAT(svg, AllOf(HasSubstr(">ring<"), Not(HasSubstr(">usp<"))));
+}
+
+TEST(Plots, SayTokensWhereTheyGrowWithRanks) {
+  Ranges ranges = kSmall;
+  ranges.seqs = {4096};
+  EXPECT_THAT(to_svg({.rows = sweep(question_of(ranges, {"ring"})), .subtitle = ""}, Plot::Scaling),
+              HasSubstr("Strong scaling"));
+  ranges.weak = true;
+  const std::string svg =
+      to_svg({.rows = sweep(question_of(ranges, {"ring"})), .subtitle = ""}, Plot::Scaling);
+  EXPECT_THAT(
+      svg, AllOf(HasSubstr("Weak scaling"), HasSubstr(">4K tokens<"), HasSubstr(">16K tokens<")));
+}
+
+// Values that are far apart have a logarithmic axis, which must not cut any of them off.
+TEST(Chart, DrawsRatiosThatAreFarApart) {
+  const std::string svg =
+      to_svg(LineChart{.title = "t",
+                       .series = {{.name = "slow", .look = 1, .x = {1, 2}, .y = {0.02, 0.05}},
+                                  {.name = "fast", .look = 2, .x = {1, 2}, .y = {1, 8}}},
+                       .ratio = true});
+  EXPECT_THAT(svg, AllOf(HasSubstr("logarithmic"), HasSubstr(">0.05<"), HasSubstr(">5<")));
+  for (std::size_t at = svg.find("translate("); at != std::string::npos;
+       at = svg.find("translate(", at + 1)) {
+    const double y = std::stod(svg.substr(svg.find(' ', at)));
+    EXPECT_GE(y, 30);
+    EXPECT_LE(y, 400);
+  }
 }
 
 TEST(Plots, RefusesRowsWithoutWhatItCompares) {

@@ -10,11 +10,14 @@
 #include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <utility>
 
 #include "armillary/core/checked.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/proof/prove.h"
 #include "armillary/train/models/registry.h"
+#include "armillary/tune/automatic.h"
 
 namespace armillary::train {
 namespace {
@@ -137,6 +140,15 @@ ModelCost model_cost(const Recipe& recipe) {
   return model_cost(recipe.model, run_of(recipe));
 }
 
+ChosenStrategy chosen_strategy(const Recipe& recipe, const ModelAttention& shape) {
+  const std::string& text = recipe.parallelism.strategy;
+  if (!tune::is_automatic(text)) return {.strategy = plan::parse_strategy(text), .reason = {}};
+  const plan::Mask mask =
+      sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1));
+  tune::AutomaticChoice choice = tune::choose(text, attention_problem(recipe, shape, mask));
+  return {.strategy = std::move(choice.strategy), .reason = std::move(choice.line)};
+}
+
 std::unique_ptr<Model> make_model(const Recipe& recipe) {
   return make_model(recipe.model, run_of(recipe), recipe.training.seed);
 }
@@ -168,12 +180,12 @@ Estimate estimate(const Recipe& recipe, const ModelCost& cost, const Data& data)
   }
 
   // Plans of every sequence.
-  const auto strategy = plan::parse_strategy(recipe.parallelism.strategy);
+  result.attention = chosen_strategy(recipe, cost.attention);
   for (std::int64_t i = 0; i < recipe.training.local_batch_size; ++i) {
     const Sequence sequence = checked_sequence(data, i, recipe.training.seq_len);
     const plan::Mask mask = sequence_mask(recipe.parallelism.mask, sequence.documents);
-    add_plan(result,
-             plan::Planner(attention_problem(recipe, result.cost.attention, mask), strategy));
+    add_plan(result, plan::Planner(attention_problem(recipe, result.cost.attention, mask),
+                                   result.attention.strategy));
     result.visible_pairs += mask.area();
   }
 
@@ -194,11 +206,12 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       memory.checkpoint == 0
           ? ""
           : fmt::format(", copy for a checkpoint about {:.2f}", mib(memory.checkpoint));
+  const std::string& reason = estimate.attention.reason;
   // Arguments in the order of the lines.
   return fmt::format(
       "model       {}, {} parameters\n"
       "step        {} tokens, {} visible pairs a head, {:.3f} TFLOP\n"
-      "attention   {}, layout {}, mask {}, wire {}, {} ranks\n"
+      "attention   {}, layout {}, mask {}, wire {}, {} ranks\n{}"
       "sent a step by the busiest rank\n"
       "  forward   {}\n"
       "  backward  {}\n"
@@ -207,9 +220,10 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       "  parameters {:.2f}, gradients {:.2f}, AdamW {:.2f}, attention slots {:.2f}, activations "
       "about {:.2f}{} MiB\n{}",
       recipe.model.name, estimate.cost.parameters, tokens, estimate.visible_pairs,
-      estimate.cost.flops(tokens, estimate.visible_pairs) * 1e-12, recipe.parallelism.strategy,
-      recipe.parallelism.layout, recipe.parallelism.mask, recipe.parallelism.wire,
-      recipe.parallelism.context_parallel_degree, largest(estimate.forward),
+      estimate.cost.flops(tokens, estimate.visible_pairs) * 1e-12,
+      to_string(estimate.attention.strategy), recipe.parallelism.layout, recipe.parallelism.mask,
+      recipe.parallelism.wire, recipe.parallelism.context_parallel_degree,
+      reason.empty() ? "" : "            " + reason + "\n", largest(estimate.forward),
       largest(estimate.backward), mib(estimate.gradient_sent_bytes), mib(memory.total()),
       mib(memory.parameters), mib(memory.gradients), mib(memory.optimizer), mib(memory.attention),
       mib(memory.activations), copy, describe_policies(recipe, estimate));
@@ -227,7 +241,8 @@ nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
   }
   return {{"parameters", estimate.cost.parameters},
           {"world", recipe.parallelism.context_parallel_degree},
-          {"strategy", recipe.parallelism.strategy},
+          {"strategy", to_string(estimate.attention.strategy)},
+          {"strategy_reason", estimate.attention.reason},
           {"layout", recipe.parallelism.layout},
           {"mask", recipe.parallelism.mask},
           {"wire", recipe.parallelism.wire},

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "armillary/plan/problem.h"
+#include "armillary/plan/strategy.h"
 #include "armillary/train/data.h"
 #include "armillary/train/models/model.h"
 #include "armillary/train/models/recompute.h"
@@ -64,9 +65,19 @@ struct PolicyCost {
   PassTraffic more_sent;
 };
 
+/// The strategy of all steps of a recipe.
+struct ChosenStrategy {
+  plan::Strategy strategy;
+  std::string reason;  ///< The line of tune/automatic.h if the recipe says `auto`; else empty.
+};
+/// Documents give each step other masks; the choice is for one document as long as a sequence.
+/// @throws as tune::choose and plan::parse_strategy.
+ChosenStrategy chosen_strategy(const Recipe& recipe, const ModelAttention& shape);
+
 /// Estimate of one training step. Bytes and flops are those of step 1.
 struct Estimate {
   ModelCost cost;
+  ChosenStrategy attention;
   MemoryBytes memory;
   PassTraffic forward;
   PassTraffic backward;

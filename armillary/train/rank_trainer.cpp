@@ -58,9 +58,9 @@ RankTrainer::RankTrainer(const Mesh& mesh, Model& model, const Data& data, const
       recording_(recording),
       recipe_(recipe),
       data_(data),
-      strategy_(plan::parse_strategy(recipe.parallelism.strategy)),
       model_(model),
       cost_(model.cost()),
+      strategy_(chosen_strategy(recipe, cost_.attention).strategy),
       store_(model.parameters()),
       optimizer_(store_, recipe.optimizer),
       peak_flops_(measure_matmul_peak(comm_, product_dtype(recipe))) {}
@@ -155,7 +155,7 @@ double RankTrainer::forward_backward(const Task& task, std::int64_t targets) {
                                  .labels_BL = row(gather(task.sequence.labels, positions))},
                                 attend_over_ranks(comm_, {.mask = problem.mask,
                                                           .layout = problem.layout,
-                                                          .strategy = recipe_.parallelism.strategy,
+                                                          .strategy = to_string(strategy_),
                                                           .wire = problem.wire,
                                                           .proofs = recipe_.parallelism.proofs}),
                                 at::tensor(positions, at::kLong)) /

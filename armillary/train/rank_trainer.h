@@ -72,11 +72,11 @@ class RankTrainer {
   const Recording& recording_;
   const Recipe& recipe_;
   const Data& data_;
-  plan::Strategy strategy_;
   std::vector<Task> batch_;       ///< The training batch of this step, or of the last one.
   std::vector<Task> next_batch_;  ///< Read ahead.
   Model& model_;
   ModelCost cost_;
+  plan::Strategy strategy_;
   ParameterStore store_;
   Optimizer optimizer_;
   double peak_flops_;  ///< Measured peak of one rank; 0 for no mfu.

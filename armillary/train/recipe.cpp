@@ -27,6 +27,7 @@
 #include "armillary/train/estimate.h"
 #include "armillary/train/models/registry.h"
 #include "armillary/train/recipe_fields.h"
+#include "armillary/tune/automatic.h"
 
 namespace armillary::train {
 namespace {
@@ -276,6 +277,9 @@ void validate(const Recipe& recipe) {
   check_model(recipe.model);
   const MeshShape mesh = mesh_of(recipe);
   check_mesh(mesh, mesh.cp);  // ranks are launched along cp only
+  if (tune::is_automatic(recipe.parallelism.strategy)) {
+    return tune::check_strategy_text(recipe.parallelism.strategy);
+  }
   // Real documents are not known yet. One document as long as the sequence is legal in every mask
   // that is legal with any documents.
   const plan::Mask mask =

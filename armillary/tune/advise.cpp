@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -172,35 +173,72 @@ class Adviser {
         longest.longest_seq);
   }
 
-  /// For each part of the best mesh: the best of the meshes that differ in it.
+  /// For each part of the best mesh: the best of the meshes that differ in it. The stage of ZeRO
+  /// and recomputation can be changed alone; the axes divide the same devices.
   void add_reasons(Advice& advice) const {
     const Advised& best = advice.meshes.front();
-    const auto add = [&](const char* part, const auto& differs) {
-      const auto other =
-          std::find_if(advice.meshes.begin(), advice.meshes.end(),
-                       [&](const Advised& advised) { return differs(advised.mesh); });
-      if (other == advice.meshes.end()) {
-        const bool any = std::any_of(all_.begin(), all_.end(),
-                                     [&](const Advised& advised) { return differs(advised.mesh); });
-        advice.reasons.push_back(
-            fmt::format("{}: {}", part,
-                        any ? "every other value needs more memory than there is"
-                            : "no other value is possible"));
-        return;
-      }
-      advice.reasons.push_back(fmt::format("{}: otherwise {} takes {:.3f} times as long", part,
-                                           to_string(*other),
-                                           other->time.total() / best.time.total()));
-    };
     const Mesh& mesh = best.mesh;
-    add(fmt::format("dp {}", mesh.dp).c_str(), [&](const Mesh& m) { return m.dp != mesh.dp; });
-    add(fmt::format("cp {}", mesh.cp).c_str(), [&](const Mesh& m) { return m.cp != mesh.cp; });
-    add(fmt::format("tp {}", mesh.tp).c_str(), [&](const Mesh& m) { return m.tp != mesh.tp; });
-    add(fmt::format("pp {}", mesh.pp).c_str(), [&](const Mesh& m) { return m.pp != mesh.pp; });
-    add(fmt::format("ZeRO-{}", mesh.zero).c_str(),
-        [&](const Mesh& m) { return m.zero != mesh.zero; });
-    add(mesh.recompute ? "recompute" : "no recomputation",
-        [&](const Mesh& m) { return m.recompute != mesh.recompute; });
+    const auto add_axis = [&](const char* name, int Mesh::*axis) {
+      const auto differs = [&](const Advised& one) { return one.mesh.*axis != mesh.*axis; };
+      const auto other = std::find_if(advice.meshes.begin(), advice.meshes.end(), differs);
+      std::string reason = std::any_of(all_.begin(), all_.end(), differs)
+                               ? "every other value needs more memory than there is"
+                               : "no other value is possible";
+      if (other != advice.meshes.end()) reason = slower(best, *other);
+      advice.reasons.push_back(fmt::format("{} {}: {}", name, mesh.*axis, reason));
+    };
+    add_axis("dp", &Mesh::dp);
+    add_axis("cp", &Mesh::cp);
+    add_axis("tp", &Mesh::tp);
+    add_axis("pp", &Mesh::pp);
+    for (int zero = 0; zero <= 3; ++zero) {
+      if (zero == mesh.zero) continue;
+      Mesh other = mesh;
+      other.zero = zero;
+      add_alone(advice, fmt::format("ZeRO-{}, not {}", mesh.zero, zero), other);
+    }
+    Mesh other = mesh;
+    other.recompute = !mesh.recompute;
+    add_alone(advice, mesh.recompute ? "recomputation" : "no recomputation", other);
+  }
+
+  /// Says what a mesh would take or need.
+  void add_alone(Advice& advice, const std::string& part, const Mesh& mesh) const {
+    const auto other = std::find_if(all_.begin(), all_.end(),
+                                    [&](const Advised& one) { return one.mesh == mesh; });
+    if (other == all_.end()) return;
+    const double limit = question_.cluster.device.memory_bytes;
+    advice.reasons.push_back(
+        part + ": " +
+        (other->fits ? slower(advice.meshes.front(), *other)
+                     : fmt::format("otherwise it needs {:.2f} GiB of {:.2f}",
+                                   other->memory.total() / kBytesInGib, limit / kBytesInGib)));
+  }
+
+  /// `otherwise dp 1, .. takes 1.03 times as long, most of it attention: 0.12 s more`.
+  static std::string slower(const Advised& best, const Advised& other) {
+    const auto terms = [](const MeshTime& time) {
+      return std::array<std::pair<const char*, double>, 7>{
+          {{"products", time.stage.products},
+           {"attention", time.stage.attention},
+           {"passes over activations", time.stage.passes},
+           {"messages of tp", time.stage.tensor_parallel},
+           {"pipeline", time.pipeline},
+           {"gradients and parameters", time.stage.gradients},
+           {"optimizer", time.stage.optimizer}}};
+    };
+    const auto ours = terms(best.time);
+    const auto theirs = terms(other.time);
+    std::size_t most = 0;
+    const auto more = [&](std::size_t t) { return theirs[t].second - ours[t].second; };
+    for (std::size_t t = 1; t < ours.size(); ++t) {
+      if (more(t) > more(most)) most = t;
+    }
+    const double ratio = other.time.total() / best.time.total();
+    const std::string text =
+        fmt::format("otherwise {} takes {:.3f} times as long", to_string(other), ratio);
+    if (more(most) < 0.0005) return text + "; the first of equals is taken";
+    return fmt::format("{}: {:.3f} s more for {}", text, more(most), ours[most].first);
   }
 
   const AdviceQuestion& question_;

@@ -32,6 +32,7 @@ Json json_of(const Rival& rival) {
   }
   json["sent_bytes"] = rival.sent_bytes;
   json["memory_bytes"] = rival.memory_bytes;
+  if (rival.measured_s > 0) json["measured_s"] = rival.measured_s;
   return json;
 }
 
@@ -52,6 +53,7 @@ Rival rival_of(const Json& json) {
   }
   rival.sent_bytes = json.at("sent_bytes").get<std::int64_t>();
   rival.memory_bytes = json.at("memory_bytes").get<std::int64_t>();
+  rival.measured_s = json.value("measured_s", 0.0);
   return rival;
 }
 

@@ -37,13 +37,16 @@ struct Rival {
   Times times;                    ///< Zeros if it was not simulated.
   std::int64_t sent_bytes = 0;    ///< By the rank that sends most of those looked at.
   std::int64_t memory_bytes = 0;  ///< Likewise; of all ranks if it was simulated.
+  double measured_s = 0;          ///< On the ranks of `armillary tune --measure`; else 0.
   bool operator==(const Rival&) const = default;
 
   bool simulated() const { return times.total_s > 0; }
+  /// Measured seconds if there are any, else simulated ones.
+  double seconds() const { return measured_s > 0 ? measured_s : times.total_s; }
 };
 
-/// The answer to a question. Rivals are sorted: the chosen one, simulated ones by time, then others
-/// by estimate.
+/// The answer to a question. Rivals are sorted: the chosen one, measured ones, simulated ones by
+/// time, then others by estimate.
 struct Answer {
   std::vector<Rival> rivals;
   /// No strategy of any kind takes less time on this cluster: all ranks share the work evenly at

@@ -1,9 +1,13 @@
-// automatic.cpp: a text names a cluster; the strategy alone is free.
+// automatic.cpp: a text names a cluster; the strategy alone is free. Choices are kept by cluster
+// and problem behind a lock, so that ranks which are threads search once.
 #include "armillary/tune/automatic.h"
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdlib>
+#include <mutex>
+#include <vector>
 
 #include "armillary/core/error.h"
 #include "armillary/tune/cache.h"
@@ -23,6 +27,64 @@ std::string cluster_name(std::string_view text) {
       "environment variable ARMILLARY_CLUSTER, or auto:traffic is required");
 }
 
+/// An answer that this process has given before.
+struct KnownChoice {
+  std::string cluster;
+  plan::Problem problem;
+  AutomaticChoice choice;
+};
+
+/// Choices that are kept: a model has few problems, but documents may make one of every batch.
+constexpr std::size_t kMostKnown = 64;
+
+std::string_view word_of(const Tuned& tuned) {
+  if (tuned.answer.chosen().measured_s > 0) return "measured";
+  return tuned.from_cache ? "known" : "simulated";
+}
+
+/// `; ring takes 1.200 times as long: ..`, about the next best of another name; a plan that has two
+/// names is no other choice: on two ranks most rings are one.
+std::string next_best(const Answer& answer) {
+  const Rival& chosen = answer.chosen();
+  for (const Rival& rival : answer.rivals) {
+    const std::string& name = rival.candidate.strategy.name;
+    const bool measured = rival.measured_s > 0 && chosen.measured_s > 0;
+    const bool is_same = !measured && rival.times == chosen.times;
+    if (is_same || name == chosen.candidate.strategy.name || rival.fate == Fate::TooLarge) continue;
+    const std::string text = to_string(rival.candidate.strategy);
+    if (!rival.simulated()) {
+      return fmt::format("; {} is estimated to take {:.3f} times as long", text,
+                         rival.estimate_s / chosen.times.total_s);
+    }
+    const double compute_s = rival.times.compute_s - chosen.times.compute_s;
+    const double exposed_s = rival.times.exposed_s - chosen.times.exposed_s;
+    return fmt::format(
+        "; {} takes {:.3f} times as long: {:.3f} ms {} compute, {:.3f} ms {} exposed messages",
+        text,
+        measured ? rival.measured_s / chosen.measured_s
+                 : rival.times.total_s / chosen.times.total_s,
+        std::abs(compute_s) * 1e3, compute_s < 0 ? "less" : "more", std::abs(exposed_s) * 1e3,
+        exposed_s < 0 ? "less" : "more");
+  }
+  return "";
+}
+
+/// Asks the tuner, and says in a line what it chose and what the next best would have cost.
+AutomaticChoice search_for(std::string_view text, const std::string& cluster,
+                           const plan::Problem& problem) {
+  const Question question{.problem = problem,
+                          .cluster = sim::load_cluster(cluster),
+                          .free = {.layout = false, .wire = false, .placement = false}};
+  const Tuned tuned = tune(question);
+  const Rival& chosen = tuned.answer.chosen();
+  AutomaticChoice choice{.strategy = chosen.candidate.strategy, .line = {}};
+  choice.line =
+      fmt::format("strategy {} on {}: {}, {:.3f} ms a layer ({})", text, question.cluster.name,
+                  to_string(choice.strategy), chosen.seconds() * 1e3, word_of(tuned));
+  choice.line += next_best(tuned.answer);
+  return choice;
+}
+
 }  // namespace
 
 bool is_automatic(std::string_view text) {
@@ -30,23 +92,33 @@ bool is_automatic(std::string_view text) {
 }
 
 AutomaticChoice choose(std::string_view text, const plan::Problem& problem) {
-  const Question question{.problem = problem,
-                          .cluster = sim::load_cluster(cluster_name(text)),
-                          .free = {.layout = false, .wire = false, .placement = false}};
-  const auto [answer, from_cache] = tune(question);
-  const Rival& chosen = answer.chosen();
-  AutomaticChoice choice{.strategy = chosen.candidate.strategy};
-  choice.line = fmt::format("strategy {} on {}: {}, {:.3f} ms a layer ({})", text,
-                            question.cluster.name, to_string(choice.strategy),
-                            chosen.times.total_s * 1e3, from_cache ? "known" : "simulated");
-  for (const Rival& rival : answer.rivals) {
-    if (!rival.simulated() || rival.candidate.strategy.name == choice.strategy.name) continue;
-    choice.line +=
-        fmt::format("; {} takes {:.3f} times as long", to_string(rival.candidate.strategy),
-                    rival.times.total_s / chosen.times.total_s);
-    break;
+  static std::mutex mutex;
+  static std::vector<KnownChoice> known;
+  const std::string cluster = cluster_name(text);
+  plan::Problem asked = problem;
+  asked.return_lse = false;  // Calls that differ in it alone run one strategy: keep and replay do.
+  const std::lock_guard lock(mutex);
+  for (const KnownChoice& one : known) {
+    if (one.cluster == cluster && one.problem == asked) return one.choice;
   }
-  return choice;
+  KnownChoice made{.cluster = cluster, .problem = asked, .choice = {}};
+  made.choice = search_for(text, cluster, asked);
+  if (known.size() >= kMostKnown) known.erase(known.begin());
+  known.push_back(made);
+  made.choice.is_new = true;
+  return made.choice;
+}
+
+plan::Strategy strategy_of(std::string_view text, const plan::Problem& problem) {
+  return is_automatic(text) ? choose(text, problem).strategy : plan::parse_strategy(text);
+}
+
+void check_strategy_text(std::string_view text) {
+  if (is_automatic(text)) {
+    sim::load_cluster(cluster_name(text));
+  } else {
+    plan::parse_strategy(text);
+  }
 }
 
 }  // namespace armillary::tune

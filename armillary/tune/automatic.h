@@ -20,12 +20,24 @@ struct AutomaticChoice {
   plan::Strategy strategy;
   /// `strategy auto on c6: usp:u=4, 12.300 ms a layer (simulated); ring takes 1.2 times as long`
   std::string line;
+  /// The first answer to this question in this process: the line has not been shown yet.
+  bool is_new = false;
 };
 
 /// Layout, wire and placement are those of the problem. All ranks that ask the same question get
-/// the same answer; answers are kept in the user's cache.
+/// the same answer; answers are kept in this process and in the user's cache, and one that
+/// `armillary tune --measure` left there goes first. Threads may ask at once: one searches, the
+/// others wait for it. Cost: a search for each new problem, some milliseconds to some seconds.
 /// @throws InvalidArgument for `auto` without a cluster, a cluster that does not exist or has fewer
-/// devices than the world, or a problem that does not fit it.
+/// devices than the world, or a problem that does not fit it; IoError for a file that cannot be
+/// read.
 AutomaticChoice choose(std::string_view text, const plan::Problem& problem);
+
+/// The strategy that a text stands for: the choice of the tuner, or plan::parse_strategy().
+plan::Strategy strategy_of(std::string_view text, const plan::Problem& problem);
+
+/// Throws what strategy_of() would throw for every problem: a name or a cluster that does not
+/// exist.
+void check_strategy_text(std::string_view text);
 
 }  // namespace armillary::tune

@@ -52,12 +52,14 @@ std::optional<std::string> user_cache_folder() {
   return std::nullopt;
 }
 
-std::string key_of(const Question& question) {
-  return io::content_hash(text_of(question));
+std::string key_of(const Question& question, Evidence evidence) {
+  const char* const kind = evidence == Evidence::Measured ? "\nmeasured" : "";
+  return io::content_hash(text_of(question) + kind);
 }
 
-std::optional<Answer> cached(const std::string& folder, const Question& question) {
-  const std::string key = key_of(question);
+std::optional<Answer> cached(const std::string& folder, const Question& question,
+                             Evidence evidence) {
+  const std::string key = key_of(question, evidence);
   std::ifstream file(file_of(folder, key), std::ios::binary);
   std::string head;
   if (!std::getline(file, head)) return std::nullopt;
@@ -70,8 +72,9 @@ std::optional<Answer> cached(const std::string& folder, const Question& question
   }
 }
 
-bool store(const std::string& folder, const Question& question, const Answer& answer) {
-  const std::string key = key_of(question);
+bool store(const std::string& folder, const Question& question, const Answer& answer,
+           Evidence evidence) {
+  const std::string key = key_of(question, evidence);
   const std::string body = to_json(answer);
   const std::string path = file_of(folder, key);
   const std::string unfinished = fmt::format("{}.{}", path, getpid());
@@ -90,8 +93,9 @@ Tuned tune(const Question& question) {
   const std::optional<std::string> cache = user_cache_folder();
   const std::string folder = cache ? *cache + "/tuned" : "";
   if (cache) {
-    if (std::optional<Answer> known = cached(folder, question)) {
-      return {.answer = std::move(*known), .from_cache = true};
+    for (const Evidence evidence : {Evidence::Measured, Evidence::Simulated}) {
+      std::optional<Answer> known = cached(folder, question, evidence);
+      if (known) return {.answer = std::move(*known), .from_cache = true};
     }
   }
   Tuned tuned{.answer = search(question)};

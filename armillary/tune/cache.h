@@ -7,8 +7,12 @@
 // answer. One that is damaged, cut short, or of another question is not used and is written again.
 // Files are made under another name and renamed, so processes that tune at once never see half of
 // one.
+//
+// An answer is simulated, or its best few candidates were also measured on ranks
+// (`armillary tune --measure`). Both kinds have files of their own.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -17,27 +21,33 @@
 namespace armillary::tune {
 
 /// The version of answers. It is raised when the search or a cost would choose differently.
-inline constexpr int kTuneVersion = 1;
+inline constexpr int kTuneVersion = 2;
 
 /// The user's folder: `$ARMILLARY_CACHE`, else `$XDG_CACHE_HOME/armillary`, else
 /// `$HOME/.cache/armillary`; nothing if none of them is set. Its folder `tuned` has the answers.
 std::optional<std::string> user_cache_folder();
 
+/// Grounds of an answer.
+enum class Evidence : std::uint8_t { Simulated, Measured };
+
 /// 32 hexadecimal digits that stand for a question. Cost: O(bands of the mask).
-std::string key_of(const Question& question);
+std::string key_of(const Question& question, Evidence evidence = Evidence::Simulated);
 
 /// The answer of a file; nothing if there is none that can be used.
-std::optional<Answer> cached(const std::string& folder, const Question& question);
+std::optional<Answer> cached(const std::string& folder, const Question& question,
+                             Evidence evidence = Evidence::Simulated);
 /// Writes the file. A folder that cannot be written is no error: the next search is as long as this
 /// one. True if it was written.
-bool store(const std::string& folder, const Question& question, const Answer& answer);
+bool store(const std::string& folder, const Question& question, const Answer& answer,
+           Evidence evidence = Evidence::Simulated);
 
 /// An answer and where it is from.
 struct Tuned {
   Answer answer;
   bool from_cache = false;
 };
-/// The answer of the user's cache, or of a search that is then kept there.
+/// The answer of the user's cache, a measured one if there is one, or of a search that is then kept
+/// there.
 /// @throws InvalidArgument as search().
 Tuned tune(const Question& question);
 

@@ -58,6 +58,22 @@ TEST(Cache, GivesBackWhatWasStored) {
   EXPECT_EQ(cached(folder.path(), small()), answer);
 }
 
+TEST(Cache, KeepsMeasuredAnswersApartAndGivesThemFirst) {
+  const CacheFolder folder;
+  setenv("ARMILLARY_CACHE", folder.path().c_str(), 1);
+  const std::string tuned_folder = folder.path() + "/tuned";
+  const Tuned simulated = tune(small());
+  EXPECT_FALSE(simulated.from_cache);
+  EXPECT_FALSE(cached(tuned_folder, small(), Evidence::Measured));
+  Answer measured = simulated.answer;
+  measured.rivals.front().measured_s = 0.125;
+  EXPECT_TRUE(store(tuned_folder, small(), measured, Evidence::Measured));
+  EXPECT_EQ(cached(tuned_folder, small()), simulated.answer);
+  EXPECT_EQ(tune(small()).answer, measured);
+  EXPECT_EQ(tune(small()).answer.chosen().seconds(), 0.125);
+  unsetenv("ARMILLARY_CACHE");
+}
+
 TEST(Cache, EveryPartOfAQuestionIsInItsKey) {
   std::set<std::string> keys{key_of(small())};
   const auto expect_new = [&](const auto& change) {

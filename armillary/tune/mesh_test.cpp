@@ -13,7 +13,9 @@
 namespace armillary::tune {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 AdviceQuestion asked(const std::string& model, const std::string& cluster, std::int64_t seq,
                      std::int64_t batch) {
@@ -105,7 +107,13 @@ TEST(Advise, PrefersReplicasWhileTheBatchDivides) {
   const Advice one = advise(asked("llama2-7b", "c5a", 32768, 1));
   EXPECT_EQ(one.meshes.front().mesh.dp, 1);
   EXPECT_GE(one.meshes.front().mesh.zero, 1);  // tip 3: 6.7e9 * 18 bytes do not fit otherwise
-  EXPECT_EQ(one.reasons.size(), 6);
+  // Each axis has a reason, and so has what can be changed alone.
+  for (const char* part : {"dp 1: ", "cp ", "tp ", "pp "}) {
+    EXPECT_THAT(one.reasons, ::testing::Contains(StartsWith(part)));
+  }
+  EXPECT_THAT(one.reasons, ::testing::Contains(HasSubstr("recomputation: ")));
+  EXPECT_THAT(one.reasons,
+              ::testing::Contains(AllOf(StartsWith("ZeRO-"), HasSubstr(", not 0: otherwise "))));
 }
 
 TEST(Advise, TimesAndMemoryAreSums) {
@@ -121,6 +129,7 @@ TEST(Advise, TimesAndMemoryAreSums) {
     EXPECT_EQ(cut.u * cut.rq * cut.rk, advised.mesh.cp);
   }
   EXPECT_THAT(to_json(advice), HasSubstr(R"("longest_seq":)"));
+  EXPECT_THAT(advice.reasons, ::testing::Contains(HasSubstr("otherwise it needs ")));
 }
 
 TEST(Advise, SaysWhenNothingFits) {

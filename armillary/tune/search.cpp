@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "armillary/core/error.h"
 #include "armillary/sim/memory.h"
@@ -22,6 +24,10 @@ constexpr std::size_t kPromising = 8;
 constexpr double kFar = 1.25;
 /// .. or if its bound leaves less than this share to gain.
 constexpr double kWorthwhile = 0.005;
+/// Simulated candidates whose neighbours are looked at: of each strategy and cut the best one, if
+/// it takes at most so many times as long as the best of all. In large worlds the best one alone.
+constexpr std::size_t kWalkers = 24;
+constexpr double kNear = 2.5;
 /// Messages that a search simulates, at some ten microseconds each with the programs that send
 /// them; the best few candidates are simulated whatever they cost.
 constexpr std::int64_t kMessages = 200'000;
@@ -41,7 +47,7 @@ class Search {
     for (const std::size_t r : promising(kPromising)) add_neighbours(r);
     if (promising(1).empty()) refuse();
     simulate_promising();
-    while (add_neighbours(*best_)) simulate_promising();
+    while (add_neighbours_of_walkers()) simulate_promising();
     simulate_given();
     return answer();
   }
@@ -76,6 +82,46 @@ class Search {
 
   bool add_neighbours(std::size_t r) {
     return add(neighbours(question_, Candidate(rivals_[r].candidate)));
+  }
+
+  /// The best simulated rival of each kind, of those that are not far from the best of
+  /// all; the best of all is the first. Estimates do not see how much messages wait for each other
+  /// on shared links, so the way to the best choice may begin at a cut that is not the best yet.
+  std::vector<std::size_t> walkers() const {
+    std::vector<std::size_t> order;
+    const double most_s = kNear * rivals_[*best_].times.total_s;
+    for (std::size_t r = 0; r < rivals_.size(); ++r) {
+      const Rival& rival = rivals_[r];
+      const bool fits = rival.fate != Fate::TooLarge;
+      if (fits && rival.simulated() && rival.times.total_s <= most_s) order.push_back(r);
+    }
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return rivals_[a].times.total_s < rivals_[b].times.total_s;
+    });
+    std::set<std::string> known;
+    std::erase_if(
+        order, [&](std::size_t r) { return !known.insert(kind_of(rivals_[r].candidate)).second; });
+    const bool is_large = question_.problem.world > kLargeWorld;
+    order.resize(std::min(order.size(), is_large ? 1 : kWalkers));
+    return order;
+  }
+
+  /// Name, sizes and order of the axes, and placement: `usp 4 1`. Each of them can make another one
+  /// worthwhile, so single steps from the best candidate alone do not find every pair.
+  static std::string kind_of(const Candidate& candidate) {
+    const plan::Strategy& strategy = candidate.strategy;
+    std::string text = fmt::format("{} {}", strategy.name, candidate.placement.stride);
+    for (const char* key : {"u", "rq", "rk", "inner"}) {
+      const auto found = strategy.keys.find(key);
+      if (found != strategy.keys.end()) text += " " + found->second;
+    }
+    return text;
+  }
+
+  bool add_neighbours_of_walkers() {
+    bool added = false;
+    for (const std::size_t r : walkers()) added |= add_neighbours(r);
+    return added;
   }
 
   /// Indices of the `count` rivals with the least estimates, of those that fit.

@@ -63,6 +63,11 @@ std::vector<Dimension> grid_dimensions(const Question& question, const plan::Str
   return dimensions;
 }
 
+/// Whether the choices of a dimension are orders of the axes.
+bool orders_axes(const Dimension& dimension) {
+  return dimension.keys.front() == "inner" || dimension.keys.front() == "nest";
+}
+
 /// The choices that a strategy has besides the keys that make it what it is. Its first candidates
 /// vary the others (StrategyDefinition::variants).
 std::vector<Dimension> dimensions(const Question& question, const plan::Strategy& strategy) {
@@ -173,7 +178,6 @@ std::vector<plan::Layout> layouts(const Question& question) {
   const double zigzag = of_kind(Kind::Zigzag);
   // In a large world, four ranks do not show how uneven the work of a grid is, so uneven layouts
   // are left out where there is an even one.
-  constexpr int kLargeWorld = 64;
   if (problem.world > kLargeWorld && zigzag <= kEven && contiguous > kEven) found.clear();
   if (zigzag < contiguous) found.push_back({.kind = Kind::Zigzag});
   if (std::min(contiguous, zigzag) <= kEven) return found;
@@ -207,7 +211,15 @@ std::vector<Candidate> neighbours(const Question& question, const Candidate& can
     for (const Keys& choice : dimension.choices) {
       Candidate other = candidate;
       other.strategy = with(candidate.strategy, dimension, choice);
-      if (is_legal(problem, other.strategy)) found.push_back(std::move(other));
+      if (!is_legal(problem, other.strategy)) continue;
+      found.push_back(other);
+      if (!orders_axes(dimension) || problem.world > kLargeWorld) continue;
+      // The order of the axes and the placement both say which ranks are near each other: either
+      // alone may be worse where both together are better.
+      for (const Placement& placement : placements(question)) {
+        other.placement = placement;
+        if (placement != candidate.placement) found.push_back(other);
+      }
     }
   }
   // Wire and placement change one at a time, like all else.

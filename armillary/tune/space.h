@@ -17,11 +17,15 @@
 
 namespace armillary::tune {
 
+/// Worlds above this are searched more coarsely, as their estimates and simulations take longer.
+inline constexpr int kLargeWorld = 64;
+
 /// Candidates of one layout, or of all worthwhile ones if the layout is free: with a full mask all
 /// layouts have the same work, so the simplest is taken; otherwise those with well balanced work,
 /// and `contiguous`, which sends least under narrow windows.
 std::vector<Candidate> first_candidates(const Question& question);
 
+/// Up to kLargeWorld ranks, the order of the axes and the placement also change together.
 /// Cost: one check_legal for each.
 std::vector<Candidate> neighbours(const Question& question, const Candidate& candidate);
 

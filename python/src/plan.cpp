@@ -14,6 +14,7 @@
 #include "armillary/plan/strategy.h"
 #include "armillary/plan/text.h"
 #include "armillary/plan/verify.h"
+#include "armillary/tune/automatic.h"
 #include "python/src/bind.h"
 
 namespace armillary::python {
@@ -32,7 +33,8 @@ std::vector<plan::Plan> make_plans(const plan::Problem& problem, const std::stri
                      : name == "backward" ? plan::Pass::Backward
                                           : plan::Pass::Replay);
   }
-  std::vector<plan::Plan> plans = plan::make_plans(problem, plan::parse_strategy(strategy), wanted);
+  std::vector<plan::Plan> plans =
+      plan::make_plans(problem, tune::strategy_of(strategy, problem), wanted);
   for (plan::Plan& plan : plans) plan = plan::lower(std::move(plan), lowerings);
   return plans;
 }
@@ -183,7 +185,7 @@ void bind_plan(py::module_& module) {
       "check_strategy",
       [](const py::dict& problem, const std::string& strategy) {
         const plan::Problem asked = make_problem(problem);
-        const plan::Strategy parsed = plan::parse_strategy(strategy);
+        const plan::Strategy parsed = tune::strategy_of(strategy, asked);
         plan::check_legal(asked, parsed);
         return to_string(parsed);
       },
@@ -201,7 +203,7 @@ void bind_plan(py::module_& module) {
   module.def(
       "check_settings",
       [](const std::string& strategy, const std::string& layout, const std::string& wire) {
-        plan::parse_strategy(strategy);
+        tune::check_strategy_text(strategy);
         plan::parse_layout(layout);
         plan::parse_wire(wire);
       },

@@ -30,7 +30,7 @@ TEST(Sweep, WritesCsvAndCharts) {
   EXPECT_EQ(written.code, 0) << written.err;
   EXPECT_EQ(folder.read("a.csv"), printed.out);
   EXPECT_THAT(folder.read("a.svg"), AllOf(StartsWith("<svg "), EndsWith("</svg>\n")));
-  EXPECT_THAT(folder.read("b.svg"), HasSubstr("TFLOP/s of a rank"));
+  EXPECT_THAT(folder.read("b.svg"), HasSubstr("TFLOP/s of each rank"));
 }
 
 TEST(SweepError, RangesThatAreNone) {

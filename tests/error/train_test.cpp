@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -70,6 +71,29 @@ TEST_F(TrainErrorTest, Recipes) {
   expect_train_refused({path("bad.toml")}, "bad.toml:1: ", "TOML is required");
   write("bad.toml", "\xFF\xFE");
   expect_train_refused({path("bad.toml")}, "bad.toml is not UTF-8 at byte 0");
+}
+
+TEST_F(TrainErrorTest, StrategiesThatTheTunerChooses) {
+  unsetenv("ARMILLARY_CLUSTER");
+  expect_setting_refused("parallelism.strategy=auto", "auto without a cluster; auto:cluster=NAME");
+  expect_setting_refused("parallelism.strategy=auto:cluster=c88", "preset 'c88'", "nearest: c8");
+  expect_setting_refused("parallelism.strategy=auto:cluster=no.toml", "no.toml");
+  setenv("ARMILLARY_CACHE", path("cache").c_str(), 1);
+  // c8 has 4 devices, and kernels in bf16.
+  const auto with = [&](const std::string& world) {
+    return Arguments{path("tiny.toml"), "--dry-run",
+                     "--set",           "parallelism.strategy=auto:cluster=c8",
+                     "--set",           "parallelism.context_parallel_degree=" + world,
+                     "--set",           "training.mixed_precision_param=bfloat16"};
+  };
+  const ProgramRun four = train(with("4"));
+  EXPECT_EQ(four.code, 0) << four.err;
+  EXPECT_THAT(four.out,
+              AllOf(HasSubstr("strategy auto:cluster=c8 on c8: "),
+                    HasSubstr(" ms a layer (simulated); "), HasSubstr(" times as long\n")));
+  EXPECT_THAT(four.out, testing::Not(HasSubstr("attention   auto")));
+  expect_train_refused(with("5"), "5");
+  unsetenv("ARMILLARY_CACHE");
 }
 
 TEST_F(TrainErrorTest, Settings) {

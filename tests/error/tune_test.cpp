@@ -1,4 +1,5 @@
-// tune_test.cpp: the verb `tune`: its output, its cache, and questions that cannot be answered.
+// tune_test.cpp: the verbs `tune` and `advise`: their output, the cache, measurements on threads,
+// and questions that cannot be answered.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -47,12 +48,45 @@ TEST(TuneError, QuestionsThatCannotBeAnswered) {
                      HasSubstr(", the longest sequence that fits is ")));
 }
 
+TEST(TuneMeasure, QuestionsThatCannotBeMeasured) {
+  if (!has_torch()) GTEST_SKIP() << "[SKIP] the program was built without libtorch";
+  const auto measuring = [](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"--measure", "--no-cache"});
+    return asking(flags);
+  };
+  expect_error(measuring({"--candidates", "0"}), HasSubstr("--candidates"));
+  expect_error(measuring({"--batch", "2"}), HasSubstr("a batch of 1"));
+  expect_error(measuring({"--exhaustive"}), HasSubstr("one of them is required"));
+  expect_error(measuring({"--seconds", "x"}), HasSubstr("--seconds"));
+  expect_error(measuring({"--pass", "backward", "--world", "2"}),
+               HasSubstr("--pass forward or both is required"));
+  expect_error(measuring({"--engine", "carrier"}), HasSubstr("--engine carrier"));
+  expect_error({"launch", "-n", "2", "--", "tune", "--cluster", "c8"},
+               HasSubstr("tune without --measure"));
+}
+
+// The choice by measurement is one of the candidates; it is kept, and `auto` then takes it.
+TEST(TuneMeasure, RunsTheBestCandidatesAndKeepsTheAnswer) {
+  if (!has_torch()) GTEST_SKIP() << "[SKIP] the program was built without libtorch";
+  const Folder folder;
+  setenv("ARMILLARY_CACHE", folder.path("cache").c_str(), 1);
+  const std::vector<std::string> words{
+      "tune",         "--cluster", "c8",        "--world",  "2",          "--seq",
+      "256",          "--heads",   "2",         "--layout", "contiguous", "--measure",
+      "--candidates", "2",         "--seconds", "0"};
+  const ProgramRun first = run(words);
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_THAT(first.out, HasSubstr("| candidate | measured ms |"));
+  EXPECT_EQ(run(words).out, first.out) << "known from the cache, not measured again";
+  unsetenv("ARMILLARY_CACHE");
+}
+
 TEST(Advise, PrintsAMeshItsReasonsAndMethods) {
   const ProgramRun text = run({"advise", "llama2-7b", "c5a", "--seq", "32768", "--methods"});
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_THAT(text.out, AllOf(StartsWith("llama2-7b on c5a: 32768 tokens"),
                               HasSubstr("longest sequence that fits: "),
-                              HasSubstr(" times as long\n"), HasSubstr("| SP-Ulysses + ZeRO-3 |")));
+                              HasSubstr(" times as long: "), HasSubstr("| SP-Ulysses + ZeRO-3 |")));
   EXPECT_THAT(run({"advise", "llama2-7b", "c5a", "--seq", "32768", "--json"}).out,
               StartsWith("{\"meshes\":[{\"dp\":1,"));
 }

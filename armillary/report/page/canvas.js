@@ -70,9 +70,12 @@ function ticks(begin, end, count) {
 // Times from `begin` to `end` along a line of `width` pixels.
 function drawTimeAxis(context, { left, width, y, begin, end }) {
   context.fillStyle = palette.faint;
-  context.textAlign = "center";
   context.textBaseline = "alphabetic";
   for (const time of ticks(begin, end, Math.max(2, width / 110))) {
-    context.fillText(timeText(time), left + width * (time - begin) / (end - begin), y);
+    const x = left + width * (time - begin) / (end - begin);
+    // A number at the right edge would be cut off.
+    const half = context.measureText(timeText(time)).width / 2;
+    context.textAlign = x + half > left + width ? "right" : "center";
+    context.fillText(timeText(time), Math.min(x + (context.textAlign === "right" ? half : 0), left + width), y);
   }
 }

@@ -1,0 +1,123 @@
+// A candidate becomes a layer of bench/ on ranks of its own; sides run in turns, so that a
+// neighbour on the machine slows all candidates alike.
+#include "armillary/calibrate/measured_tune.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "armillary/bench/attention_case.h"
+#include "armillary/core/error.h"
+
+namespace armillary::calibrate {
+namespace {
+
+using tune::Fate;
+using tune::Rival;
+
+bool can_be_measured(const Rival& rival) {
+  return rival.fate != Fate::TooLarge && rival.candidate.placement == tune::Placement{};
+}
+
+/// Whether an earlier rival is the same plan under another name: on two ranks most rings are one.
+bool is_known_plan(const tune::Answer& answer, std::size_t r) {
+  const Rival& rival = answer.rivals[r];
+  return rival.simulated() &&
+         std::any_of(answer.rivals.begin(), answer.rivals.begin() + static_cast<std::ptrdiff_t>(r),
+                     [&](const Rival& other) {
+                       return other.times == rival.times && other.sent_bytes == rival.sent_bytes &&
+                              other.memory_bytes == rival.memory_bytes &&
+                              other.candidate.layout == rival.candidate.layout;
+                     });
+}
+
+/// Forward alone, or both: what a layer can run.
+bool wants_backward(const tune::Question& question) {
+  const std::vector<plan::Pass> forward{plan::Pass::Forward};
+  const std::vector<plan::Pass> both{plan::Pass::Forward, plan::Pass::Backward};
+  if (question.passes != forward && question.passes != both) {
+    fail<InvalidArgument>(
+        "tune --measure: a pass that is not run alone was given; --pass forward or both is "
+        "required");
+  }
+  return question.passes == both;
+}
+
+}  // namespace
+
+std::vector<std::size_t> worth_measuring(const tune::Answer& answer, int count) {
+  // Variants of one strategy are often alike in simulation, and what the model of the machine gets
+  // wrong is common to them, so other strategies go first; those that were not simulated go last.
+  std::array<std::vector<std::size_t>, 4> classes;
+  std::set<std::string> names;
+  for (std::size_t r = 0; r < answer.rivals.size(); ++r) {
+    const Rival& rival = answer.rivals[r];
+    if (!can_be_measured(rival)) continue;
+    const tune::Candidate& candidate = rival.candidate;
+    const bool is_first =
+        names.insert(candidate.strategy.name + to_string(candidate.layout)).second;
+    const bool is_new = is_first && !is_known_plan(answer, r);
+    classes.at((rival.simulated() ? 0 : 2) + (is_new ? 0 : 1)).push_back(r);
+  }
+  std::vector<std::size_t> wanted;
+  for (const std::vector<std::size_t>& one : classes) {
+    wanted.insert(wanted.end(), one.begin(), one.end());
+  }
+  wanted.resize(std::min(wanted.size(), static_cast<std::size_t>(count)));
+  std::sort(wanted.begin(), wanted.end());
+  return wanted;
+}
+
+tune::Answer with_measured(tune::Answer answer, const std::vector<std::size_t>& measured,
+                           const std::vector<double>& seconds) {
+  ARMILLARY_CHECK(!measured.empty() && measured.size() == seconds.size());
+  for (std::size_t i = 0; i < measured.size(); ++i) {
+    answer.rivals.at(measured[i]).measured_s = seconds[i];
+  }
+  // The simulated choice loses its place unless it is measured as the fastest.
+  for (Rival& rival : answer.rivals) {
+    if (rival.fate == Fate::Chosen) rival.fate = Fate::Slower;
+  }
+  const auto key = [](const Rival& rival) {
+    return std::pair(rival.measured_s > 0 ? 0 : 1, rival.measured_s);
+  };
+  std::stable_sort(answer.rivals.begin(), answer.rivals.end(),
+                   [&](const Rival& a, const Rival& b) { return key(a) < key(b); });
+  answer.rivals.front().fate = Fate::Chosen;
+  return answer;
+}
+
+MeasuredTune::MeasuredTune(const tune::Question& question, const tune::Answer& answer,
+                           const std::vector<std::size_t>& measured,
+                           const bench::MakeRanks& make_ranks)
+    : backward_(wants_backward(question)) {
+  const plan::Problem& asked = question.problem;
+  const bench::Sample whole = bench::sample({.dtype = asked.dtype,
+                                             .q_tokens = asked.mask.q_len(),
+                                             .k_tokens = asked.mask.kv_len(),
+                                             .heads = asked.heads,
+                                             .kv_heads = asked.kv_heads,
+                                             .head_dim = asked.head_dim});
+  for (const std::size_t r : measured) {
+    const tune::Candidate& candidate = answer.rivals.at(r).candidate;
+    layers_.push_back(std::make_unique<bench::Layer>(problem_of(question, candidate),
+                                                     to_string(candidate.strategy), whole,
+                                                     make_ranks(asked.world, 0)));
+    layers_.back()->first_run();
+  }
+}
+
+std::vector<bench::Side> MeasuredTune::sides() {
+  std::vector<bench::Side> sides;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    sides.push_back(
+        {std::to_string(i),
+         [layer = layers_[i].get(), backward = backward_] { return layer->run(backward); },
+         /*on_all_ranks=*/true});
+  }
+  return sides;
+}
+
+}  // namespace armillary::calibrate
