@@ -87,8 +87,10 @@ function(armillary_test name)
   add_dependencies(test_${name} ${target})
   add_dependencies(tests ${target})
   # Tests are compiled far more often than run: -O1 takes a fifth less time than -O3; with sanitizers, -O0 half of -O1.
+  # UndefinedBehaviorSanitizer looks at what is tested, not at the tests: a third of their compile time.
   target_compile_options(${target} PRIVATE ${armillary_warnings}
-    $<$<CONFIG:Release>:-O1> $<$<CONFIG:RelWithDebInfo>:-O0>)
+    $<$<CONFIG:Release>:-O1> $<$<CONFIG:RelWithDebInfo>:-O0>
+    $<$<STREQUAL:${ARMILLARY_SANITIZE},address>:-fno-sanitize=undefined>)
   set(testing)
   foreach(lib ${arg_LIBS})
     get_property(of_lib GLOBAL PROPERTY ${lib}_testing_closure)

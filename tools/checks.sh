@@ -1,9 +1,10 @@
 # ./dev test and ./dev lint. Sourced by ./dev; not a program.
 
 # Folders tested under each sanitizer: where memory and threads are handled by us. train and cli are tested in release
-# only: libtorch, which does their work, is not instrumented, and its headers are slow to compile.
+# only: libtorch, which does their work, is not instrumented, and its headers are slow to compile. So is plan, whose
+# library runs under each with the others; with --all its own tests do too.
 # Tests that wait for nobody run behind others, at low priority; those with deadlines do not.
-readonly ASAN_BEHIND_LABELS="core plan kernel"
+ASAN_BEHIND_LABELS="core kernel"
 readonly ASAN_LABELS="comm proof runtime attention conformance"
 readonly TSAN_LABELS="comm proof runtime attention conformance equivalence"
 
@@ -131,6 +132,7 @@ command_test() {
       --quick) quick=1 ;;
       --all)
         export ARMILLARY_TEST_ALL=1
+        ASAN_BEHIND_LABELS+=" plan"
         TEST_TIMEOUT_S=7200
         ;;
       -L)

@@ -16,7 +16,12 @@ using plan::Mask;
 
 constexpr std::int64_t kTokens = 620;
 
-class CpuGrowingScores : public KernelTest {};
+class CpuGrowingScores : public KernelTest {
+ protected:
+  void SetUp() override {
+    if (sanitizer_samples() && is_emulated()) GTEST_SKIP() << "[SKIP] the paths of Kernels/Rules";
+  }
+};
 
 INSTANTIATE_TEST_SUITE_P(Isas, CpuGrowingScores, testing::ValuesIn(isa_names()),
                          [](const auto& test) { return test.param; });

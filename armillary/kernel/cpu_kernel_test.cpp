@@ -36,6 +36,9 @@ using plan::Mask;
 
 class CpuKernel : public KernelTest {
  protected:
+  void SetUp() override {
+    if (sanitizer_samples() && is_emulated()) GTEST_SKIP() << "[SKIP] the paths of Kernels/Rules";
+  }
   const cpu::IsaKernels& isa() const { return cpu::isa_named(GetParam()); }
 };
 
@@ -82,6 +85,8 @@ TEST_P(CpuKernel, EqualsTheReferenceInFp64) {
                          {{long_side, 61}, "full", 1, 1, 1, 250, 256},
                          {{61, long_side}, "full", 1, 1, 1, 256, 256},
                          {{long_side, long_side}, "window:left=40,right=9", 1, 2, 1, 256, 256}}) {
+    // In a sample, rows are packed at once whatever the length, and long dims take no other path.
+    if (sanitizer_samples() && (head_dim > 72 || lengths.q == long_side)) continue;
     const Mask mask = plan::parse_mask(text, lengths);
     for (const at::ScalarType dtype : dtypes()) {
       const Sequences x = random_sequences({.batch = batch,

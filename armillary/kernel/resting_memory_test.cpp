@@ -12,6 +12,7 @@
 #include "armillary/kernel/cpu/stages.h"
 #include "armillary/kernel/cpu_kernel.h"
 #include "armillary/kernel/testing/dealt_attention.h"
+#include "tests/sanitized.h"
 
 namespace armillary::kernel {
 namespace {
@@ -52,11 +53,13 @@ void expect_no_more_than_it_may(const Case& given) {
 }
 
 // Keys alone, and queries and keys, that are packed in several stages even in bf16, which takes
-// half the memory. With 48 query heads per KV head, one row block exceeds both limits.
+// half the memory. With 48 query heads per KV head, one row block exceeds both limits: 200 GFLOP,
+// on the path of the first.
 TEST(RestingMemory, HoldsNoMoreSumsThanItMay) {
   for (const Case& given : {Case{{.q = 20, .kv = 9001}, "full", 4, 2},
                             Case{{.q = 9001, .kv = 9001}, "window:left=40,right=9", 2, 1},
                             Case{{.q = 100, .kv = 9001}, "full", 48, 1}}) {
+    if (sanitizer_samples() && given.heads == 48) continue;
     std::thread([&] { expect_no_more_than_it_may(given); }).join();
   }
 }

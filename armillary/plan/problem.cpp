@@ -14,8 +14,8 @@ namespace armillary::plan {
 namespace {
 
 // Names, in the order of the enums.
-constexpr std::array<std::string_view, 2> kWires{"accumulator", "input"};
-constexpr std::array<std::string_view, 4> kDtypes = {"fp64", "fp32", "bf16", "fp16"};
+constexpr std::array<std::string_view, 2> kWireNames{"accumulator", "input"};
+constexpr std::array<std::string_view, 4> kDtypeNames = {"fp64", "fp32", "bf16", "fp16"};
 
 /// Refuses a size below 1.
 void check_at_least_1(std::string_view name, std::int64_t size) {
@@ -74,19 +74,19 @@ Dtype accumulator(Dtype dtype) {
 }
 
 std::string to_string(Dtype dtype) {
-  return std::string(kDtypes[static_cast<std::size_t>(dtype)]);
+  return std::string(kDtypeNames[static_cast<std::size_t>(dtype)]);
 }
 
 Dtype parse_dtype(std::string_view text) {
-  return static_cast<Dtype>(parse_choice("dtype", text, kDtypes));
+  return static_cast<Dtype>(parse_choice("dtype", text, kDtypeNames));
 }
 
 std::string to_string(Wire wire) {
-  return std::string(kWires[static_cast<std::size_t>(wire)]);
+  return std::string(kWireNames[static_cast<std::size_t>(wire)]);
 }
 
 Wire parse_wire(std::string_view text) {
-  return static_cast<Wire>(parse_choice("wire", text, kWires));
+  return static_cast<Wire>(parse_choice("wire", text, kWireNames));
 }
 
 void validate(const Problem& problem) {

@@ -42,8 +42,11 @@ namespace {
 
 // Best first; the emulated sets last, since choose_isa() takes the first that qualifies.
 constexpr const IsaKernels* kAll[] = {
+#if defined(__x86_64__) && !defined(ARMILLARY_WITHOUT_WIDE_SETS)
+    &amx::kIsaKernels,      &avx512_bf16::kIsaKernels,  &avx512::kIsaKernels,
+#endif
 #if defined(__x86_64__)
-    &amx::kIsaKernels,      &avx512_bf16::kIsaKernels,  &avx512::kIsaKernels, &avx2::kIsaKernels,
+    &avx2::kIsaKernels,
 #endif
     &portable::kIsaKernels,
 #if !defined(ARMILLARY_WITHOUT_EMULATED_SETS)

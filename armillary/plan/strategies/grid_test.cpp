@@ -28,19 +28,19 @@ constexpr int kGridWorlds[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16};
 
 constexpr unsigned kSlower = kSanitized ? 8 : 1;
 
-struct HeadCounts {
+struct GridHeads {
   int q;
   int kv;
 };
-constexpr HeadCounts kHeads[] = {{4, 4}, {6, 3}, {8, 1}, {8, 2}};
+constexpr GridHeads kHeads[] = {{4, 4}, {6, 3}, {8, 1}, {8, 2}};
 
-struct Masked {
+struct GridMask {
   Lengths lengths;
   std::string mask;
 };
 
 /// Masks of all kinds over about n tokens.
-std::vector<Masked> masks(std::int64_t n) {
+std::vector<GridMask> masks(std::int64_t n) {
   const std::int64_t a = n / 5;
   const std::int64_t b = n / 2;
   const std::string documents = fmt::format("documents:{},0,{},{}", a, b, n - a - b);
@@ -75,8 +75,8 @@ void check_totals(const Plan& plan) {
 struct Case {
   std::string strategy;
   std::string layout;
-  HeadCounts heads;
-  Masked masked;
+  GridHeads heads;
+  GridMask masked;
   bool return_lse;
 };
 
@@ -89,7 +89,7 @@ std::string describe(const Case& made, int world) {
 /// Adds the cases of one strategy, layout and number of heads: a random part unless all are wanted.
 void add_cases(std::vector<Case>& cases, const Case& base, int world, std::mt19937& random) {
   for (const std::int64_t n : {0, 1, world - 1, 2 * world + 7, 257}) {
-    for (const Masked& masked : masks(n)) {
+    for (const GridMask& masked : masks(n)) {
       Case made = base;
       made.masked = masked;
       made.return_lse = random() % 2 == 0;
@@ -102,7 +102,7 @@ void add_cases(std::vector<Case>& cases, const Case& base, int world, std::mt199
 std::vector<Case> cases(int world) {
   std::mt19937 random(test_seed() + static_cast<unsigned>(world));
   std::vector<Case> made;
-  for (const HeadCounts heads : kHeads) {
+  for (const GridHeads heads : kHeads) {
     const Problem any{.world = world, .heads = heads.q, .kv_heads = heads.kv};
     for (const std::string& strategy : every_strategy(any)) {
       for (const char* layout : {"contiguous", "zigzag", "striped", "striped:8", "balanced"}) {

@@ -17,7 +17,7 @@
 namespace armillary::plan {
 namespace {
 
-Problem full_problem(int world) {
+Problem striped_problem(int world) {
   const std::int64_t length = std::int64_t{6} * world;
   return {.world = world,
           .heads = 4,
@@ -64,7 +64,7 @@ Sums sums_sent(const RankProgram& program, Tensor tensor, OpKind attention) {
 TEST(Overlap, Attention2dScattersSumsOfKeysWhileTheLastQueriesAreComputed) {
   for (const int rows : {2, 3, 4}) {
     for (const int columns : {2, 3}) {
-      const Problem problem = full_problem(rows * columns);
+      const Problem problem = striped_problem(rows * columns);
       const std::string strategy = "attention2d:overlap=true,rows=" + std::to_string(rows);
       for (const RankProgram& program :
            make_plan(problem, parse_strategy(strategy), Pass::Backward).ranks) {
@@ -82,7 +82,7 @@ TEST(Overlap, StarTrailScattersPartialsWhileTheLastKeysAreComputed) {
   for (const auto& [world, c] :
        {std::pair(4, 2), std::pair(8, 2), std::pair(9, 3), std::pair(16, 4), std::pair(18, 3)}) {
     const std::string strategy = "startrail:c=" + std::to_string(c);
-    const Problem problem = full_problem(world);
+    const Problem problem = striped_problem(world);
     for (const auto& [pass, tensor, attention] :
          {std::tuple(Pass::Forward, Tensor::Out, OpKind::Attend),
           std::tuple(Pass::Backward, Tensor::DK, OpKind::AttendGrad)}) {
@@ -100,7 +100,7 @@ TEST(Overlap, StarTrailScattersPartialsWhileTheLastKeysAreComputed) {
 TEST(Overlap, SumsThatArriveAreAddedAfterTheOwn) {
   int sums = 0;
   for (const int world : {4, 6, 8, 9}) {
-    const Problem problem = full_problem(world);
+    const Problem problem = striped_problem(world);
     for (const std::string& strategy : every_strategy(problem)) {
       const bool in_rounds = strategy.find("nodes=") != std::string::npos &&
                              strategy.find("tiles=stay") == std::string::npos;
@@ -170,7 +170,7 @@ Lanes lanes_of(const Plan& plan) {
 TEST(Overlap, SumsGoHomeOnLanesOfTheirOwn) {
   int both = 0;
   for (const int world : {2, 4, 6, 8, 9}) {
-    const Problem problem = full_problem(world);
+    const Problem problem = striped_problem(world);
     for (const std::string& strategy : every_strategy(problem)) {
       for (const Pass pass : {Pass::Forward, Pass::Backward}) {
         const Lanes lanes = lanes_of(make_plan(problem, parse_strategy(strategy), pass));
@@ -225,7 +225,7 @@ TEST(Overlap, AxesHaveLanesOfTheirOwn) {
       {"startrail:c=2", team_forward, team_backward}};
   for (const auto& [strategy, forward, backward] : expected) {
     const auto lanes = [&, name = strategy](Pass pass) {
-      return lanes_of(make_plan(full_problem(8), parse_strategy(name), pass));
+      return lanes_of(make_plan(striped_problem(8), parse_strategy(name), pass));
     };
     EXPECT_EQ(lanes(Pass::Forward), forward) << strategy;
     EXPECT_EQ(lanes(Pass::Backward), backward) << strategy;
