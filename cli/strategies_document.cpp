@@ -30,7 +30,7 @@ it sends, *slots* the buffers it needs beside inputs, outputs and what forward l
 least that any strategy with the same share of the work on every rank can receive, with this mask and layout
 ([notes/lower_bound.md](notes/lower_bound.md)).
 
-*Rings turn* is said of strategies whose rings do not all go from rank to rank + 1: each goes to the side on which tiles pass fewer ranks on
+*Shorter rings* is said of strategies whose rings do not all go from rank to rank + 1: each goes to the side on which tiles pass fewer ranks on
 their way to those who need them with this mask and layout, or both ways at once, half of the ring each. With zigzag and a causal mask
 rings of K, V go back, with a window that looks both ways all go both ways and have half the steps.
 
@@ -111,7 +111,7 @@ std::string strategies_document() {
     document += fmt::format(
         "\n## `{}`\n\n{}.\n\n- **Paper:** {}.\n- **Sent:** {}.\n- **Differs:** {}{}\n\n{}\n{}",
         usage(info), info.summary, info.paper, info.bytes, info.differs,
-        info.turns_rings ? " Rings turn." : "", picture(info.name), cost_table(info.name));
+        info.shortens_rings ? " Shorter rings." : "", picture(info.name), cost_table(info.name));
   }
   return document;
 }

@@ -145,18 +145,18 @@ int cores_of(const CalibrateCase& given) {
   return here * given.world / given.ranks_per_node;
 }
 
-/// Ranks that took turns on fewer cores were slower than one that has a core.
+/// Ranks that shared fewer cores were slower than one that has a core.
 void give_cores(int cores, sim::Cluster& cluster) {
   if (cluster.devices() <= cores) return;
   cluster.host.cores = cores;
-  const double turns = static_cast<double>(cluster.devices()) / cores;
-  cluster.device.memory_bytes_per_s *= turns;
-  cluster.device.carry_bytes_per_s *= turns;
+  const double ranks_per_core = static_cast<double>(cluster.devices()) / cores;
+  cluster.device.memory_bytes_per_s *= ranks_per_core;
+  cluster.device.carry_bytes_per_s *= ranks_per_core;
   for (sim::MemoryCurve& curve : cluster.device.memory) {
-    for (sim::RatePoint& point : curve.points) point.rate *= turns;
+    for (sim::RatePoint& point : curve.points) point.rate *= ranks_per_core;
   }
   for (sim::KernelCurve& curve : cluster.device.kernels) {
-    for (sim::RatePoint& point : curve.points) point.rate *= turns;
+    for (sim::RatePoint& point : curve.points) point.rate *= ranks_per_core;
   }
 }
 

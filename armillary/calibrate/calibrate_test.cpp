@@ -48,7 +48,7 @@ TEST(Calibrate, WritesAFileThatIsReadAndSimulated) {
   }
   EXPECT_TRUE(cluster.messages.zero_copy);
   EXPECT_TRUE(cluster.host.computes);
-  EXPECT_EQ(cluster.host.cores, 1) << "two ranks take turns";
+  EXPECT_EQ(cluster.host.cores, 1) << "two ranks share a core";
   for (const std::string strategy : {"ring", "ulysses", "tokenring"}) {
     const plan::Planner planner(small_problem(2), plan::parse_strategy(strategy));
     for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {

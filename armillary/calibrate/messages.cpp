@@ -92,8 +92,8 @@ double measure_slowdown(const ExchangeCase& given, const BlockShape& shape, benc
       ranks, [&](comm::Communicator& comm) { calls[comm.rank()]->run(plan::Pass::Forward, true); });
   // Seconds of a call beside messages: by rank, then summed over all ranks on each.
   std::vector<double> beside(given.world);
-  std::vector<double> turns;
-  for (int turn = 0; turn < kTurns; ++turn) {
+  std::vector<double> samples;
+  for (int sample = 0; sample < kSamples; ++sample) {
     ranks.run([&](comm::Communicator& comm) {
       const Exchange requests = start_exchange(comm, given.distance, buffers[comm.rank()],
                                                static_cast<std::size_t>(given.most_bytes));
@@ -108,11 +108,11 @@ double measure_slowdown(const ExchangeCase& given, const BlockShape& shape, benc
     });
     for (int rank = 0; rank < given.world; ++rank) {
       if (!ranks.runs(rank)) continue;
-      turns.push_back(beside[rank] / given.world);
+      samples.push_back(beside[rank] / given.world);
       break;
     }
   }
-  return std::max(1.0, bench::median(turns) / alone);
+  return std::max(1.0, bench::median(samples) / alone);
 }
 
 }  // namespace armillary::calibrate

@@ -41,7 +41,7 @@ std::int64_t compute_ops(const plan::Planner& planner, plan::Pass pass) {
 /// Median seconds of a layer.
 double median_of(bench::Layer& layer, bool backward) {
   std::vector<double> seconds;
-  for (int turn = 0; turn < kTurns; ++turn) seconds.push_back(layer.run(backward));
+  for (int sample = 0; sample < kSamples; ++sample) seconds.push_back(layer.run(backward));
   return bench::median(seconds);
 }
 

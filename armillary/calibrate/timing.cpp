@@ -10,8 +10,8 @@ double median_seconds(bench::Ranks& ranks, const bench::Ranks::Work& work) {
   ranks.run(work);  // The first run is cold.
   const bench::Repeats repeats = bench::repeats_for(ranks.run(work));
   std::vector<double> seconds;
-  seconds.reserve(kTurns);
-  for (int turn = 0; turn < kTurns; ++turn) seconds.push_back(ranks.run(work, repeats));
+  seconds.reserve(kSamples);
+  for (int sample = 0; sample < kSamples; ++sample) seconds.push_back(ranks.run(work, repeats));
   return bench::median(seconds);
 }
 

@@ -5,8 +5,8 @@
 
 namespace armillary::calibrate {
 
-/// Turns that a time is the median of.
-inline constexpr int kTurns = 5;
+/// Samples that a time is the median of.
+inline constexpr int kSamples = 5;
 
 /// Median seconds of one work, warm, begun on all ranks together; short works are repeated
 /// (bench::repeats_for). Ranks that are processes get the same value, so that all of them go on

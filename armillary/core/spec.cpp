@@ -15,7 +15,7 @@ namespace armillary {
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
-  // Each turn takes the text up to the next separator; the last one takes the rest.
+  // Each iteration takes the text up to the next separator; the last one takes the rest.
   while (true) {
     const std::size_t end = text.find(separator);
     parts.push_back(text.substr(0, end));

@@ -295,7 +295,7 @@ TEST_P(CpuKernel, PreparedOrNotIsTheSame) {
 TEST_P(CpuKernel, AnyStrides) {
   const Mask mask = plan::full_mask({.q = 20, .kv = 20});
   const Sequences x = random_sequences({.heads = 2, .kv_heads = 2}, mask, at::kFloat, 5);
-  const auto turned = [](const at::Tensor& t) {
+  const auto permuted = [](const at::Tensor& t) {
     return t.permute({3, 2, 1, 0}).contiguous().permute({3, 2, 1, 0});
   };
   const Pairs pairs{.q_runs = run(0, 20), .k_runs = run(0, 20), .mask = &mask, .heads = {}};
@@ -311,7 +311,7 @@ TEST_P(CpuKernel, AnyStrides) {
                                    grads.dv_BLGE};
   };
   const auto required = results([](const at::Tensor& t) { return t.clone(); });
-  const auto given = results(turned);
+  const auto given = results(permuted);
   for (std::size_t i = 0; i < required.size(); ++i) {
     EXPECT_TRUE(at::equal(given[i], required[i])) << i;
   }

@@ -1,5 +1,5 @@
-// Arithmetic of digits. A turn is applied digit by digit, so it commutes with all others and, apart
-// from the one that turns nothing, leaves no rank in its place.
+// Arithmetic of digits. A rotation is applied digit by digit, so it commutes with all others and,
+// apart from the one that adds nothing, leaves no rank in its place.
 #include "armillary/plan/fold.h"
 
 #include <algorithm>
@@ -25,8 +25,8 @@ bool alike_by_owner(const std::vector<Block>& blocks, int world) {
 Fold::Fold(const Rotations& rotations) : rotations_(rotations) {
   for (const int size : rotations_.digits) world_ *= size;
   for (Rank rank = 0; rank < world_; ++rank) {
-    const Turn turn = turn_to(rank);
-    if (std::all_of(turn.begin(), turn.end(), [](int by) { return by == 0; })) {
+    const Rotation rotation = rotation_to(rank);
+    if (std::all_of(rotation.begin(), rotation.end(), [](int by) { return by == 0; })) {
       representatives_.push_back(rank);
     }
   }
@@ -34,7 +34,7 @@ Fold::Fold(const Rotations& rotations) : rotations_(rotations) {
 
 std::optional<Fold> Fold::find(const Problem& problem, const Blocks& blocks,
                                const Visibility& visibility, const Rotations& rotations) {
-  if (rotations.turns.empty() || !visibility.complete()) return std::nullopt;
+  if (rotations.generators.empty() || !visibility.complete()) return std::nullopt;
   if (!alike_by_owner(blocks.q, problem.world) || !alike_by_owner(blocks.kv, problem.world)) {
     return std::nullopt;
   }
@@ -46,67 +46,67 @@ std::optional<Fold> Fold::find(const Problem& problem, const Blocks& blocks,
 }
 
 int Fold::class_of(Rank rank) const {
-  const Rank least = turned(rank, inverse(turn_to(rank)));
+  const Rank least = rotated(rank, inverse(rotation_to(rank)));
   return static_cast<int>(
       std::lower_bound(representatives_.begin(), representatives_.end(), least) -
       representatives_.begin());
 }
 
-// The first digit of each entry says how far it was turned.
-Fold::Turn Fold::turn_to(Rank rank) const {
-  Turn turn;
-  for (const std::vector<int>& digits : rotations_.turns) {
+// The first digit of each entry says how far it was rotated.
+Fold::Rotation Fold::rotation_to(Rank rank) const {
+  Rotation rotation;
+  for (const std::vector<int>& digits : rotations_.generators) {
     int unit = 1;
     for (int d = 0; d < digits.front(); ++d) unit *= rotations_.digits[d];
-    turn.push_back(rank / unit % rotations_.digits[digits.front()]);
+    rotation.push_back(rank / unit % rotations_.digits[digits.front()]);
   }
-  return turn;
+  return rotation;
 }
 
-Fold::Turn Fold::inverse(Turn turn) const {
-  for (std::size_t t = 0; t < turn.size(); ++t) {
-    const int size = rotations_.digits[rotations_.turns[t].front()];
-    turn[t] = (size - turn[t]) % size;
+Fold::Rotation Fold::inverse(Rotation rotation) const {
+  for (std::size_t t = 0; t < rotation.size(); ++t) {
+    const int size = rotations_.digits[rotations_.generators[t].front()];
+    rotation[t] = (size - rotation[t]) % size;
   }
-  return turn;
+  return rotation;
 }
 
-Rank Fold::turned(Rank rank, const Turn& turn) const {
+Rank Fold::rotated(Rank rank, const Rotation& rotation) const {
   Rank moved = rank;
-  for (std::size_t t = 0; t < turn.size(); ++t) {
-    if (turn[t] == 0) continue;
-    for (const int index : rotations_.turns[t]) {
+  for (std::size_t t = 0; t < rotation.size(); ++t) {
+    if (rotation[t] == 0) continue;
+    for (const int index : rotations_.generators[t]) {
       int unit = 1;
       for (int d = 0; d < index; ++d) unit *= rotations_.digits[d];
       const int size = rotations_.digits[index];
       const int digit = rank / unit % size;
-      moved += unit * ((digit + turn[t]) % size - digit);
+      moved += unit * ((digit + rotation[t]) % size - digit);
     }
   }
   return moved;
 }
 
 // Numbers that differ in the lowest digit alone stay neighbours until that digit wraps around.
-int Fold::moved_together(Rank first, const Turn& turn) const {
+int Fold::moved_together(Rank first, const Rotation& rotation) const {
   const int size = rotations_.digits.front();
   const int digit = first % size;
   int by = 0;
-  for (std::size_t t = 0; t < turn.size(); ++t) {
-    const std::vector<int>& digits = rotations_.turns[t];
-    if (std::find(digits.begin(), digits.end(), 0) != digits.end()) by = turn[t];
+  for (std::size_t t = 0; t < rotation.size(); ++t) {
+    const std::vector<int>& digits = rotations_.generators[t];
+    if (std::find(digits.begin(), digits.end(), 0) != digits.end()) by = rotation[t];
   }
   const int wraps = size - by;  // The first digit that begins again at 0.
   return digit < wraps ? wraps - digit : size - digit;
 }
 
-BlockIds Fold::turned(Tensor tensor, const BlockIds& blocks, const Turn& turn) const {
+BlockIds Fold::rotated(Tensor tensor, const BlockIds& blocks, const Rotation& rotation) const {
   const int per_rank = blocks_per_rank(is_kv(tensor));
   std::vector<IdRun> moved;
   for (const IdRun& run : blocks.runs()) {
     for (int first = run.first; first <= run.last;) {
       const Rank owner = first / per_rank;
-      const int end = std::min(run.last + 1, (owner + moved_together(owner, turn)) * per_rank);
-      const int to = turned(owner, turn) * per_rank + first % per_rank;
+      const int end = std::min(run.last + 1, (owner + moved_together(owner, rotation)) * per_rank);
+      const int to = rotated(owner, rotation) * per_rank + first % per_rank;
       moved.push_back({to, to + end - first - 1});
       first = end;
     }
@@ -118,27 +118,27 @@ BlockIds Fold::turned(Tensor tensor, const BlockIds& blocks, const Turn& turn) c
   return ids;
 }
 
-RankProgram Fold::turned(RankProgram program, const Turn& turn) const {
-  program.rank = turned(program.rank, turn);
+RankProgram Fold::rotated(RankProgram program, const Rotation& rotation) const {
+  program.rank = rotated(program.rank, rotation);
   for (Op& op : program.ops) {
-    if (op.is_comm()) op.peer = turned(op.peer, turn);
+    if (op.is_comm()) op.peer = rotated(op.peer, rotation);
     for (View& view : op.views) {
-      view.blocks = turned(program.tiles[view.tile].tensor, view.blocks, turn);
+      view.blocks = rotated(program.tiles[view.tile].tensor, view.blocks, rotation);
     }
   }
-  for (Tile& tile : program.tiles) tile.blocks = turned(tile.tensor, tile.blocks, turn);
+  for (Tile& tile : program.tiles) tile.blocks = rotated(tile.tensor, tile.blocks, rotation);
   return program;
 }
 
 RankProgram Fold::absolute(RankProgram program, Rank rank) const {
-  return turned(std::move(program), turn_to(rank));
+  return rotated(std::move(program), rotation_to(rank));
 }
 
 // Neighbouring messages of one batch and kind are sorted by peer; those to one peer keep their
 // order.
 RankProgram Fold::relative(RankProgram program) const {
-  const Turn back = inverse(turn_to(program.rank));
-  program = turned(std::move(program), back);
+  const Rotation back = inverse(rotation_to(program.rank));
+  program = rotated(std::move(program), back);
   for (auto first = program.ops.begin(); first != program.ops.end();) {
     const auto end = std::find_if(first, program.ops.end(), [&](const Op& op) {
       return !op.is_comm() || op.kind != first->kind || op.lane != first->lane ||

@@ -1,12 +1,13 @@
 // fold.h: classes of ranks that are alike.
 //
 // If every rank sees the others as rank 0 does, its program is that of rank 0 with other numbers:
-// of ranks and of blocks. A fold is a group of such renumberings, the *turns*: numbers of ranks are
-// written with digits, as a grid numbers its places, and a turn adds to some digits without carry.
-// The ranks that turns take to each other are a class; the one whose turned digits are 0 stands for
-// it. A ring of P ranks is one digit, so one class; a grid of u x Rq x Rk has u classes.
+// of ranks and of blocks. A fold is a group of such renumberings, the *rotations*: numbers of ranks
+// are written with digits, as a grid numbers its places, and a rotation adds to some digits without
+// carry. The ranks that rotations take to each other are a class; the one whose rotated digits are
+// 0 stands for it. A ring of P ranks is one digit, so one class; a grid of u x Rq x Rk has u
+// classes.
 //
-//   Rotations of a strategy + blocks --Fold--> classes, representatives, turns
+//   Rotations of a strategy + blocks --Fold--> classes, representatives, rotations
 //   program of any rank --relative--> the same text for all ranks of a class
 //
 // Nothing here is believed: whoever folds compares programs (verify_folded.h). The argument is in
@@ -21,23 +22,24 @@
 
 namespace armillary::plan {
 
-/// The turns under which a strategy makes like programs, if all blocks see each other.
+/// The rotations under which a strategy makes like programs, if all blocks see each other.
 struct Rotations {
   /// Sizes of the digits of a rank's number, the lowest first; their product is the world.
   std::vector<int> digits;
-  /// Digits that turn together, by index. The digits of one entry have one size, and no digit is in
-  /// two entries. Without an entry no two ranks are alike.
-  std::vector<std::vector<int>> turns;
+  /// Digits that rotate together, by index: adding 1 to each is a generator of the group. The
+  /// digits of one entry have one size, and no digit is in two entries. Without an entry no two
+  /// ranks are alike.
+  std::vector<std::vector<int>> generators;
 };
 
 /// The classes of a world. Immutable.
 class Fold {
  public:
-  /// How far each entry of Rotations::turns is turned.
-  using Turn = std::vector<int>;
+  /// What is added to the digits of each entry of Rotations::generators.
+  using Rotation = std::vector<int>;
 
-  /// The fold of a problem, or nothing if no two ranks are alike: without turns, if a block does
-  /// not see another, or if ranks own different numbers of blocks or of tokens.
+  /// The fold of a problem, or nothing if no two ranks are alike: without rotations, if a block
+  /// does not see another, or if ranks own different numbers of blocks or of tokens.
   static std::optional<Fold> find(const Problem& problem, const Blocks& blocks,
                                   const Visibility& visibility, const Rotations& rotations);
 
@@ -46,15 +48,15 @@ class Fold {
   /// The rank that stands for a class; ascending.
   Rank representative(int index) const { return representatives_[index]; }
   int class_of(Rank rank) const;
-  /// The turn that takes the representative of its class to the rank; its inverse.
-  Turn turn_to(Rank rank) const;
-  Turn inverse(Turn turn) const;
+  /// The rotation that takes the representative of its class to the rank; its inverse.
+  Rotation rotation_to(Rank rank) const;
+  Rotation inverse(Rotation rotation) const;
 
-  Rank turned(Rank rank, const Turn& turn) const;
-  /// The numbers from `first` on that a turn moves as one piece. At least 1.
-  int moved_together(Rank first, const Turn& turn) const;
+  Rank rotated(Rank rank, const Rotation& rotation) const;
+  /// The numbers from `first` on that a rotation moves as one piece. At least 1.
+  int moved_together(Rank first, const Rotation& rotation) const;
   /// Blocks of a tensor's side, renumbered and ascending.
-  BlockIds turned(Tensor tensor, const BlockIds& blocks, const Turn& turn) const;
+  BlockIds rotated(Tensor tensor, const BlockIds& blocks, const Rotation& rotation) const;
   /// Blocks that each rank owns on a side.
   int blocks_per_rank(bool kv) const { return kv ? kv_blocks_ : q_blocks_; }
 
@@ -67,7 +69,7 @@ class Fold {
 
  private:
   explicit Fold(const Rotations& rotations);
-  RankProgram turned(RankProgram program, const Turn& turn) const;
+  RankProgram rotated(RankProgram program, const Rotation& rotation) const;
 
   Rotations rotations_;
   int world_ = 1;

@@ -1,5 +1,5 @@
-// fold_test.cpp: classes of ranks and the turns between them, by strategy; proofs of large worlds
-// by class, and what they refuse. That verdicts are those of all ranks is in
+// fold_test.cpp: classes of ranks and the rotations between them, by strategy; proofs of large
+// worlds by class, and what they refuse. That verdicts are those of all ranks is in
 // tests/mutation/folded_test.cpp.
 #include "armillary/plan/fold.h"
 
@@ -66,22 +66,23 @@ TEST(Fold, NeedsBlocksThatSeeEachOtherAndShardsOfOneLength) {
   EXPECT_FALSE(fold_of(uneven, "ring", Pass::Forward));
 }
 
-/// Turns are a group that moves every rank, and takes the representative to all of its class.
-TEST(Fold, TurnsReachEachRankOfAClassOnce) {
+/// Rotations are a group that moves every rank, and takes the representative to all of its class.
+TEST(Fold, RotationsReachEachRankOfAClassOnce) {
   for (const char* strategy : {"ring", "usp:u=4", "attention2d:rows=4", "grid:rk=2,rq=4,u=2",
                                "grid:nest=rk-u-rq,rk=4,rq=2,u=2"}) {
     const Fold fold = fold_of(full_problem(16), strategy, Pass::Forward).value();
     std::set<Rank> reached;
     for (Rank rank = 0; rank < 16; ++rank) {
-      const Fold::Turn turn = fold.turn_to(rank);
+      const Fold::Rotation rotation = fold.rotation_to(rank);
       const Rank from = fold.representative(fold.class_of(rank));
-      EXPECT_EQ(fold.turned(from, turn), rank) << strategy;
-      EXPECT_EQ(fold.turned(rank, fold.inverse(turn)), from) << strategy;
+      EXPECT_EQ(fold.rotated(from, rotation), rank) << strategy;
+      EXPECT_EQ(fold.rotated(rank, fold.inverse(rotation)), from) << strategy;
       for (Rank first = 0; first < 16; ++first) {
-        const int together = fold.moved_together(first, turn);
+        const int together = fold.moved_together(first, rotation);
         ASSERT_GE(together, 1);
         for (Rank next = first; next < first + together; ++next) {
-          EXPECT_EQ(fold.turned(next, turn), fold.turned(first, turn) + next - first) << strategy;
+          EXPECT_EQ(fold.rotated(next, rotation), fold.rotated(first, rotation) + next - first)
+              << strategy;
         }
       }
       reached.insert(rank);
@@ -172,7 +173,8 @@ TEST(FoldedProof, NamesTheNearestChoice) {
   Problem uneven = full_problem(8);
   uneven.mask = full_mask({33, 33});
   EXPECT_THAT(refusal(uneven, "ring"), HasSubstr("nearest: 32 tokens"));
-  EXPECT_THAT(refusal(full_problem(32, "window:left=8,right=0"), "ring"), HasSubstr("nearest: mask full"));
+  EXPECT_THAT(refusal(full_problem(32, "window:left=8,right=0"), "ring"),
+              HasSubstr("nearest: mask full"));
   EXPECT_EQ(refusal(full_problem(64), "startrail:c=4"), "");
 }
 

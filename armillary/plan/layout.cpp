@@ -88,7 +88,7 @@ std::vector<AreaPiece> pieces_by_area(const Mask& mask, int world) {
   return pieces;
 }
 
-/// Deals the pieces out, largest first, one to every rank in turn. Before each turn the ranks are
+/// Deals the pieces out, largest first, one to every rank in turn. Before each deal the ranks are
 /// sorted by the area they have, so the rank with the least area gets the largest piece.
 std::vector<Runs> balanced(const Mask& mask, int world) {
   const std::vector<AreaPiece> pieces = pieces_by_area(mask, world);
@@ -97,11 +97,11 @@ std::vector<Runs> balanced(const Mask& mask, int world) {
   std::vector<int> order(world);
   std::iota(order.begin(), order.end(), 0);
   for (std::size_t i = 0; i < pieces.size(); ++i) {
-    const std::size_t turn = i % order.size();
-    if (turn == 0) {
+    const std::size_t place = i % order.size();
+    if (place == 0) {
       std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return area[a] < area[b]; });
     }
-    const int rank = order[turn];
+    const int rank = order[place];
     owned[rank].push_back(pieces[i].run);
     area[rank] += pieces[i].area;
   }

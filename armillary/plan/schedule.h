@@ -33,8 +33,8 @@ class Schedule {
   /// Called by several threads at once. Cost: O(steps of the rank), whatever the world.
   virtual RankProgram program(Pass pass, Rank rank) const = 0;
 
-  /// The turns under which programs of this pass are alike if all blocks see each other, for proofs
-  /// of large worlds. They are checked, not believed. Without them every rank is proved by itself.
+  /// The rotations under which programs of this pass are alike if all blocks see each other, for
+  /// proofs of large worlds. They are checked, not believed. With none, each rank has a proof.
   virtual Rotations rotations(Pass /*pass*/) const { return {}; }
 };
 

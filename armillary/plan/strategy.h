@@ -52,7 +52,7 @@ struct StrategyInfo {
   std::string differs;  ///< How it differs from the paper.
   /// True if its rings run the other way, or both ways, when tiles then pass fewer ranks under the
   /// mask.
-  bool turns_rings = false;
+  bool shortens_rings = false;
 };
 /// Formats name and keys: `usp:u=U`, `startrail:c=C[,placement=p2p_intra|collect_intra]`.
 std::string usage(const StrategyInfo& info);

@@ -3,11 +3,11 @@
 namespace armillary::sim {
 namespace {
 
-/// True if one turn of the ranks adds `shift` to every number, modulo the world.
-bool turns_by(const plan::Fold& alike, int shift) {
-  const plan::Fold::Turn turn = alike.turn_to(shift);
+/// True if one rotation of the ranks adds `shift` to every number, modulo the world.
+bool rotates_by(const plan::Fold& alike, int shift) {
+  const plan::Fold::Rotation rotation = alike.rotation_to(shift);
   for (plan::Rank rank = 0; rank < alike.world(); ++rank) {
-    if (alike.turned(rank, turn) != (rank + shift) % alike.world()) return false;
+    if (alike.rotated(rank, rotation) != (rank + shift) % alike.world()) return false;
   }
   return true;
 }
@@ -19,7 +19,7 @@ Fold fold_of(const plan::Problem& problem, const plan::Fold* alike, const Topolo
   const plan::Mask& mask = problem.mask;
   if (alike == nullptr || mask.area() != mask.q_len() * mask.kv_len()) return none;
   for (int shift = 1; shift < problem.world; ++shift) {
-    if (problem.world % shift != 0 || !turns_by(*alike, shift)) continue;
+    if (problem.world % shift != 0 || !rotates_by(*alike, shift)) continue;
     if (!topology.rotated(shift).empty()) return {.world = problem.world, .classes = shift};
   }
   return none;

@@ -73,7 +73,7 @@ TEST(SimFold, HasAsManyClassesAsPlanAndClusterNeed) {
   EXPECT_EQ(classes("usp:u=4", testing::flat(32)), 4U);
   EXPECT_EQ(classes("grid:rk=4,rq=4,u=2", testing::two_level(4, 8)), 8U);
   EXPECT_EQ(classes("usp:inner=ring,u=2", testing::flat(32)), 32U)
-      << "its turns do not add one number to all ranks";
+      << "its rotations do not add one number to all ranks";
   EXPECT_EQ(classes("startrail:c=2", testing::flat(32)), 32U) << "its ranks are not alike";
 }
 

@@ -242,17 +242,17 @@ std::vector<int> Topology::rotated(int shift) const {
     return image[channel] == other;
   };
   const int per_node = cluster_.devices_per_node;
-  const auto turn = [&](int device) { return (device + shift) % devices_; };
+  const auto moved = [&](int device) { return (device + shift) % devices_; };
   for (const std::vector<Graph::Pair>& places : graph_->pairs) {
     const bool paired = places.size() != static_cast<std::size_t>(devices_);
     for (std::size_t p = 0; p < places.size(); ++p) {
       if (places[p].there < 0) continue;
-      std::size_t at = turn(static_cast<int>(p));
+      std::size_t at = moved(static_cast<int>(p));
       bool swapped = false;
       if (paired) {
         const int d = static_cast<int>(p) / per_node;
-        int a = turn(d);
-        int b = turn(d / per_node * per_node + static_cast<int>(p) % per_node);
+        int a = moved(d);
+        int b = moved(d / per_node * per_node + static_cast<int>(p) % per_node);
         if (node_of(a) != node_of(b)) return {};
         swapped = a > b;
         if (swapped) std::swap(a, b);

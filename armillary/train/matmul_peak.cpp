@@ -20,7 +20,7 @@ double measure_matmul_peak(comm::Communicator& comm, c10::ScalarType dtype) {
   const auto begin = std::chrono::steady_clock::now();
   std::chrono::duration<double> elapsed{};
   double flops = 0;
-  // The rate over the whole window, not of its best product: ranks that share a core take turns.
+  // The rate over the whole window, not of its best product: ranks may share a core.
   while (elapsed < kWindow) {
     at::mm_out(product, a, a);
     flops += 2.0 * kSize * kSize * kSize;

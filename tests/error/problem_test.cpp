@@ -15,7 +15,7 @@ struct Refused {
   std::string text;
 };
 
-/// Both verbs read the same flags with the same code, so they take turns: starting a program that
+/// Both verbs read the same flags with the same code, so they alternate: starting a program that
 /// links libtorch costs more than anything it does here.
 void expect_all_refused(const std::vector<Refused>& table) {
   for (std::size_t row = 0; row < table.size(); ++row) {

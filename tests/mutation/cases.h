@@ -99,8 +99,8 @@ inline std::vector<Case> cases(int world) {
         for (const plan::Pass pass :
              {plan::Pass::Forward, plan::Pass::Backward, plan::Pass::Replay}) {
           for (const bool lowered : {false, true}) {
-            const std::size_t turn = i + s + s / kLayouts.size() + place++;
-            if (world > 3 && turn % kLayouts.size() != l) continue;
+            const std::size_t number = i + s + s / kLayouts.size() + place++;
+            if (world > 3 && number % kLayouts.size() != l) continue;
             made.push_back(make_case(all[i], kShapes[s], kLayouts[l], pass, lowered));
           }
         }

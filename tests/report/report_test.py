@@ -81,7 +81,7 @@ def test_link_into_page(pages):
 @needs_browser
 def test_64_ranks_without_stutter(tmp_path):
     """Stepping through a pass of 64 ranks: a move takes at most as long as 100 million steps of a loop, some
-    60 ms of a core. The two take turns, so that a busy machine slows both."""
+    60 ms of a core. The two alternate, so that a busy machine slows both."""
     page = make_report(tmp_path / "large.html", *LARGE)
     script = """const clock = (work) => {
         const begin = performance.now();

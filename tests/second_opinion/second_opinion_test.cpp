@@ -39,7 +39,7 @@ std::size_t sampled(int world) {
 constexpr unsigned kOneIn = 20;
 
 /// With ARMILLARY_TEST_ALL: all mutants of every n-th plan, by world: some 30 minutes. Odd, so that
-/// strategies, shapes, layouts and passes all get their turn.
+/// strategies, shapes, layouts and passes all occur.
 constexpr std::array<std::size_t, 9> kEvery{1, 5, 11, 31, 61, 11, 17, 13, 17};
 
 std::string opinion_of(const plan::Diagnostic& d) {

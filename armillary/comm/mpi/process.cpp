@@ -55,8 +55,8 @@ class EndUnless {
 };
 
 /// Settings of Open MPI, unless the user has made them. Its tcp answers a message only behind the
-/// bytes that it sends the other way, so two ranks that exchange large messages took turns. Without
-/// `put` it sends 128 KiB at a time, and the system holds little before an answer.
+/// bytes that it sends the other way, so two ranks that exchange large messages sent one at a time.
+/// Without `put` it sends 128 KiB at a time, and the system holds little before an answer.
 void set_defaults() {
   setenv("OMPI_MCA_btl_tcp_flags", "send,inplace,need-ack,need-csum,hetero-rdma", /*replace=*/0);
   setenv("OMPI_MCA_btl_tcp_sndbuf", "262144", /*replace=*/0);

@@ -237,14 +237,14 @@ class BackwardItems {
   void weigh_all() {
     GradChunk last;
     bool has_last = false;
-    int turn = 0;
+    int place = 0;
     for (int c = 0; c < chunks_; ++c) {
       for (int g = 0; g < seen_.groups(); ++g) {
         if (kinds_[g][c] == Kind::None) {
           if (between(g, c)) clear(g, c);
           continue;
         }
-        const GradChunk chunk = chunk_at(g, c, turn++ % 2);
+        const GradChunk chunk = chunk_at(g, c, place++ % 2);
         if (!has_last) {
           multiply_scores(g, c, chunk, nothing_);
         } else {
@@ -262,11 +262,11 @@ class BackwardItems {
     if (has_last) GradWeighing<kParts>(last, score_scale_, 8).finish();
   }
 
-  /// Addresses of a chunk. Scores alternate between two places (`turn`), since one chunk is weighed
+  /// Addresses of a chunk. Scores alternate between two places, since one chunk is weighed
   /// while the next is multiplied.
-  GradChunk chunk_at(int g, int c, int turn) const {
+  GradChunk chunk_at(int g, int c, int place) const {
     GradChunk chunk;
-    chunk.scores = t_.weights + turn * kChunkFloats;
+    chunk.scores = t_.weights + place * kChunkFloats;
     chunk.dp = chunk.scores + Scratch::kDp;
     chunk.p_by_keys = t_.weights + Scratch::kPByKeys + (c * 2 * kGradGroups + g) * kTileFloats;
     chunk.ds_by_keys = chunk.p_by_keys + Scratch::kItem;

@@ -176,7 +176,7 @@ struct PartTiles {
 #pragma GCC unroll 4
     for (int p = 0; p < kParts; ++p) rows[p][row] = words[p];
   }
-  ARMILLARY_INLINE void store_turned(float* to, int part) {
+  ARMILLARY_INLINE void store_transposed(float* to, int part) {
 #pragma GCC unroll 4
     for (int p = 0; p < kParts; ++p) {
       transpose16(rows[p]);
@@ -224,7 +224,7 @@ bool pack_tile_words_of(const Rows& rows, float scale, int padded, float* packed
           source.of_row(rows, first + half + r, begin, words, scale);
           tiles.put(r, words);
         }
-        tiles.store_turned(to, part);
+        tiles.store_transposed(to, part);
       }
     }
   }
@@ -249,7 +249,7 @@ bool pack_tile_columns_of(const Rows& rows, int padded, float* packed) {
         source.of_two_rows(rows, first + 2 * i, begin, words);
         tiles.put(i, words);
       }
-      tiles.store_turned(to, part);
+      tiles.store_transposed(to, part);
     }
   }
   return source.finite.yes();

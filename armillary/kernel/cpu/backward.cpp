@@ -166,8 +166,8 @@ class KeyBlock {
     }
   }
 
-  /// Adds dq of a tile when it is the turn of this key row block. `number` is that of the pair in
-  /// the block mask, `packed` that of the packed query row block.
+  /// Adds dq of a tile when the key row blocks before this one have added theirs. `number` is that
+  /// of the pair in the block mask, `packed` that of the packed query row block.
   void add_dq(BackwardTile& tile, std::int64_t head, std::int32_t number, std::int64_t packed) {
     const BlockMask& block_mask = *call_.block_mask;
     const auto q_block =
@@ -180,7 +180,7 @@ class KeyBlock {
                   ? at(target_.sums.dq, 0,
                        head_of_stage_ * largest_group(call_) + head - heads_.begin, row)
                   : at(target_.sums.dq, batch_, head, row);
-    queries_.wait_for_turn(packed, number - first_of_stage);
+    queries_.wait_for_added(packed, number - first_of_stage);
     const IsaKernels& isa = *call_.isa;
     // The first pair of a query row block initialises its rows, and the last one rounds them.
     if (target_.sums.dq_init && number == block_mask.first_of_q[q_block]) {
@@ -197,7 +197,7 @@ class KeyBlock {
                                             .width = call_.head_dim},
                                            at(dq, batch_, head, row), dq.row);
     }
-    queries_.end_turn(packed, number - first_of_stage);
+    queries_.set_added(packed, number - first_of_stage + 1);
   }
 
   /// Brings dk or dv of the stage from scratch of the task to its accumulators or to the result.

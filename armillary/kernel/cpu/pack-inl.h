@@ -151,15 +151,15 @@ bool pack_transposed_of(const Rows& rows, float* packed) {
         // The last corner of a row or column is incomplete: copy what exists, and transpose the
         // copy.
         E part[kCorner * kCorner] = {};
-        float turned[kCorner * kPanel];
+        float transposed[kCorner * kPanel];
         for (int i = 0; i < kCorner && i < left; ++i) {
           for (int j = 0; j < kCorner && j < columns; ++j) {
             part[i * kCorner + j] = from[i * rows.stride + c + j];
           }
         }
-        transpose(part, kCorner, turned, finite);
+        transpose(part, kCorner, transposed, finite);
         for (int j = 0; j < kCorner && j < columns; ++j) {
-          for (int i = 0; i < kCorner; ++i) to[j * kPanel + i] = turned[j * kPanel + i];
+          for (int i = 0; i < kCorner; ++i) to[j * kPanel + i] = transposed[j * kPanel + i];
         }
       }
     }

@@ -59,7 +59,7 @@ struct QueryLayout {
   std::int64_t floats = 0;
 };
 
-/// Packed queries of a stage, and one turn counter for each packed row block. Memory is
+/// Packed queries of a stage, and one counter for each packed row block. Memory is
 /// packed_memory() of the constructing thread, valid until the next stage. Threads: pack() of
 /// different numbers may run at once; all other functions only after all of them.
 class PackedQueries {
@@ -74,14 +74,14 @@ class PackedQueries {
     const std::int64_t blocks = stage.heads * group_ * stage.blocks;
     data_ = packed_memory().floats(static_cast<std::size_t>(blocks * (layout_.floats + 2)));
     nonfinite_ = data_ + blocks * layout_.floats;
-    turns_ = reinterpret_cast<std::int32_t*>(nonfinite_ + blocks);
+    added_ = reinterpret_cast<std::int32_t*>(nonfinite_ + blocks);
   }
 
   /// Row blocks to pack, from 0 to count() - 1. KV heads with fewer query heads than the largest
   /// group leave some of them empty.
   std::int64_t count() const { return stage_.heads * group_ * stage_.blocks; }
 
-  /// Packs query row block `number`, resets its turn, and copies its log-sum-exps and deltas.
+  /// Packs query row block `number`, resets its counter, and copies its log-sum-exps and deltas.
   /// Padding rows get a log-sum-exp of inf, so that their weights are exp(-inf) = 0. Does nothing
   /// for query heads that do not exist or that have no visible pair with the key row blocks of the
   /// stage.
@@ -92,7 +92,7 @@ class PackedQueries {
     const plan::Interval heads = q_heads_of(call_, batch_head % call_.kv_heads);
     const std::int64_t head = heads.begin + number / stage_.blocks % group_;
     const std::int64_t q_block = stage_.first_block + number % stage_.blocks;
-    turns_[number] = 0;
+    added_[number] = 0;
     if (head >= heads.end || pairs_of_q(*call_.block_mask, q_block, stage_.others).empty()) return;
     // Pack Q and dO in the layouts that both kinds of sums need.
     const plan::Interval rows = call_.block_mask->q_rows[static_cast<std::size_t>(q_block)];
@@ -142,19 +142,19 @@ class PackedQueries {
     tile.delta = block + layout_.delta;
   }
 
-  /// Waits until the first `turn` key row blocks of the stage have added to the dq rows of packed
+  /// Waits until the first `count` key row blocks of the stage have added to the dq rows of packed
   /// row block `number`. Cannot deadlock: tasks begin in ascending order of key row blocks
   /// (deal_out), so all earlier ones are running or done. Spins, then yields.
-  void wait_for_turn(std::int64_t number, std::int32_t turn) const {
-    const std::atomic_ref<std::int32_t> done(turns_[number]);
-    for (int spins = 0; done.load(std::memory_order_acquire) != turn; ++spins) {
+  void wait_for_added(std::int64_t number, std::int32_t count) const {
+    const std::atomic_ref<std::int32_t> done(added_[number]);
+    for (int spins = 0; done.load(std::memory_order_acquire) != count; ++spins) {
       if (spins > 1000) std::this_thread::yield();
     }
   }
-  /// Tells the next key row block that this one has added. Releases the writes to dq, which
-  /// wait_for_turn() acquires.
-  void end_turn(std::int64_t number, std::int32_t turn) const {
-    std::atomic_ref<std::int32_t>(turns_[number]).store(turn + 1, std::memory_order_release);
+  /// Tells the next key row block that `count` before it have added. Releases the writes to dq,
+  /// which wait_for_added() acquires.
+  void set_added(std::int64_t number, std::int32_t count) const {
+    std::atomic_ref<std::int32_t>(added_[number]).store(count, std::memory_order_release);
   }
 
  private:
@@ -180,7 +180,7 @@ class PackedQueries {
   float* nonfinite_ = nullptr;
   /// One counter for each packed row block: key row blocks of the stage that have added to its dq.
   /// Accessed through std::atomic_ref once packing is done.
-  std::int32_t* turns_ = nullptr;
+  std::int32_t* added_ = nullptr;
 };
 
 }  // namespace armillary::kernel::cpu

@@ -21,7 +21,7 @@ StrategyDefinition attention2d() {
            "own queries compute, then Q ring and partials in a ring reduce-scatter; each block of "
            "queries meets the gathered keys in one call. Tiles go to the next row and column, not "
            "to the one before.",
-       .turns_rings = true},
+       .shortens_rings = true},
       [](const Problem& problem, const Strategy& strategy) {
         const int rows = number(strategy, "rows");
         require_divides_world(problem, strategy, "rows", rows);

@@ -89,8 +89,8 @@ Written backward(const Shape& shape) {
         const int met = t < shape.columns - 1 ? gathered + t : last + shape.rows - 1;
         written.send(met + 1, me, next, {queries}, {Tensor::DQ});
         for (int x = 0; x < shape.rows; ++x) {
-          const int turn = (x + shape.rows - 1) % shape.rows;
-          const int step = t < shape.columns - 1 ? gathered + t : last + turn;
+          const int delay = (x + shape.rows - 1) % shape.rows;
+          const int step = t < shape.columns - 1 ? gathered + t : last + delay;
           written.meetings.insert({step, me, queries, shape.keys_at(i - x, j)});
         }
       }

@@ -59,7 +59,7 @@ StrategyDefinition automatic() {
                    "says it for the mask at hand. A prime P leaves only P x 1 x 1 and its like",
                .differs = "Counts the bytes of every u x Rq x Rk, with this mask and layout, "
                           "and takes the least of forward and backward together.",
-               .turns_rings = true},
+               .shortens_rings = true},
       .check = [](const Problem&, const Strategy&) {},
       .schedule = [](const PlanContext& context,
                      const Strategy&) { return grid_schedule(context, least_traffic(context)); },

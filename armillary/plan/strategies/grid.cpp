@@ -125,8 +125,8 @@ Grid sides_exchanged(Grid grid) {
   return grid;
 }
 
-// Digits are in the order of the nesting; head groups do not turn, because their heads differ. On a
-// bidirectional ring sums of one batch have the order of their blocks, which turns do not keep.
+// Digits are in the order of the nesting; head groups do not rotate: their heads differ. On a
+// bidirectional ring sums of one batch have the order of their blocks, which rotations change.
 Rotations rotations(const Grid& grid) {
   for (const Movement movement : {grid.column, grid.row, grid.home}) {
     if (movement == Movement::Bidirectional) return {};
@@ -139,13 +139,15 @@ Rotations rotations(const Grid& grid) {
     if (nested) sizes = {grid.window, size_of(grid, axis) / grid.window};
     for (const int size : sizes) {
       if (size == 1) continue;
-      if (axis != GridAxis::Heads) found.turns.push_back({static_cast<int>(found.digits.size())});
+      if (axis != GridAxis::Heads) {
+        found.generators.push_back({static_cast<int>(found.digits.size())});
+      }
       found.digits.push_back(size);
     }
   }
   if (!grid.transposed) return found;
-  if (grid.rq != grid.rk || grid.rq == 1 || found.turns.size() != 2) return {};
-  found.turns = {{found.turns[0][0], found.turns[1][0]}};
+  if (grid.rq != grid.rk || grid.rq == 1 || found.generators.size() != 2) return {};
+  found.generators = {{found.generators[0][0], found.generators[1][0]}};
   return found;
 }
 

@@ -163,7 +163,7 @@ Grid sides_exchanged(Grid grid);
 
 /// The grid with each Ring of its columns and rows replaced by the one of Ring, RingBack and
 /// Bidirectional on which tiles pass fewest members. With zigzag and a causal mask rings of K, V
-/// turn back; with a window that looks both ways they become bidirectional.
+/// go back; with a window that looks both ways they become bidirectional.
 /// Cost: O(blocks * runs of rows and columns).
 Grid with_shorter_rings(const Blocks& blocks, const Needs& needs, const Grid& grid);
 
@@ -173,9 +173,9 @@ Grid with_shorter_rings(const Blocks& blocks, const Needs& needs, const Grid& gr
 std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Needs& needs,
                         const Grid& grid, Pass pass);
 
-/// The turns of a grid: its rows, and its columns. A double ring turns its windows, and the places
-/// in them. A grid that transposes K, V turns rows and columns together, if it has as many of both.
-/// None with a bidirectional ring.
+/// The rotations of a grid: its rows, and its columns. A double ring rotates its windows, and the
+/// places in them. A grid that transposes K, V rotates rows and columns together, if it has as many
+/// of both. None with a bidirectional ring.
 Rotations rotations(const Grid& grid);
 
 /// The program of one rank. Cost: O(hops * blocks per hop).

@@ -127,7 +127,7 @@ StrategyDefinition grid() {
                   "(backward=kv), or each where the other did (backward=q): by itself it is what "
                   "sends less with these heads and this mask. auto:traffic picks u, rq and rk, in "
                   "each pass for itself.",
-       .turns_rings = true},
+       .shortens_rings = true},
       // Every cut with at least two rows and two columns; the others have names of their own.
       grids, [](const Problem& problem) {
         std::vector<std::map<std::string, std::string>> variants;

@@ -213,7 +213,7 @@ Grid with_shorter_rings_for(const Grid& grid, const char* mask, Lengths lengths)
 
 /// With a causal mask keys go forwards to the ranks after their owner and queries back to those
 /// before; sums follow the queries.
-TEST(Grid, RingsTurnToWhereTilesAreNeeded) {
+TEST(Grid, RingsGoToWhereTilesAreNeeded) {
   const Grid columns =
       with_shorter_rings_for({.rq = 4, .column = Movement::Ring}, "causal", {12, 12});
   EXPECT_EQ(columns.column, Movement::Ring);
@@ -230,7 +230,7 @@ TEST(Grid, RingsTurnToWhereTilesAreNeeded) {
 /// Rank 0 owns keys 0 to 2. Ranks 1 and 2 need key 0, which passes 2 members forwards or 3 back;
 /// ranks 2 and 3 need keys 1 and 2, which pass 3 forwards or 2 back. Both ways at once is no
 /// shorter for either.
-TEST(Grid, RingsTurnForMostTokens) {
+TEST(Grid, RingsGoTheShorterWayOfMostTokens) {
   const Grid grid{.rq = 4, .column = Movement::Ring};
   EXPECT_EQ(with_shorter_rings_for(grid, "bands:1-2/0-1/..;2-3/0-3/..;3-4/1-3/..", {4, 12}).column,
             Movement::RingBack);

@@ -1,7 +1,7 @@
 // presets.cpp: the schedule of a pair of grids, and the parsing of keys that presets share.
 //
 // A GridPass holds what all ranks of one pass share: who needs which block, the grid with its rings
-// turned, its routes. Making the program of one rank then needs no more shared work.
+// shortened, its routes. Making the program of one rank then needs no more shared work.
 #include "armillary/plan/strategies/presets.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace armillary::plan {
 namespace {
 
 /// A grid in one pass, and everything that its ranks share. `needs` belongs to the grid as given:
-/// turning rings does not change who needs a block.
+/// shorter rings do not change who needs a block.
 struct GridPass {
   GridPass(const PlanContext& context, const Grid& given, Pass which)
       : context(context),

@@ -61,7 +61,7 @@ inline constexpr const char* kPacking = "separate|packed";
 /// offers both. `otherwise` is the value if the key is not given.
 PassGrids with_sides(const Grid& forward, const Strategy& strategy, const std::string& otherwise);
 
-/// A schedule of grids. Their rings are turned with `with_shorter_rings` for the mask at hand.
+/// A schedule of grids, each made shorter by `with_shorter_rings` for the mask at hand.
 std::unique_ptr<const Schedule> grid_schedule(const PlanContext& context, const PassGrids& grids);
 
 /// A strategy that is a grid for every problem. `grids` throws InvalidArgument for a problem that

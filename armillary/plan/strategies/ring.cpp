@@ -19,7 +19,7 @@ StrategyDefinition ring() {
                   "LightSeq, zigzag and striped attention are this strategy "
                   "under other layouts. backward=q lets Q, dOut, Lse, Delta walk instead of K, V; "
                   "cheaper takes of the two what sends less with these heads and this mask.",
-       .turns_rings = true},
+       .shortens_rings = true},
       [](const Problem& problem, const Strategy& strategy) {
         return with_sides({.rq = problem.world}, strategy, "kv");
       });

@@ -19,15 +19,15 @@ class StarTrailSchedule : public Schedule {
     return startrail_program(shared_, pass, rank);
   }
 
-  // A turn that keeps teams and rings adds one number to a rank's member, place in its group and
-  // group. The hop exchanges these three digits, so they must have one size: a group has one team,
-  // or as many as a team has members (docs/notes/folding.md).
+  // A rotation that keeps teams and rings adds one number to a rank's member, place in its group
+  // and group. The hop exchanges these three digits, so they must have one size: a group has one
+  // team, or as many as a team has members (docs/notes/folding.md).
   Rotations rotations(Pass /*pass*/) const override {
     const int c = shared_.teams.c;
     const int group = shared_.teams.group_size();
-    if (c == 1) return {.digits = {group}, .turns = {{0}}};
-    if (group == 1) return {.digits = {c, c}, .turns = {{0, 1}}};
-    if (group == c) return {.digits = {c, c, c}, .turns = {{0, 1, 2}}};
+    if (c == 1) return {.digits = {group}, .generators = {{0}}};
+    if (group == 1) return {.digits = {c, c}, .generators = {{0, 1}}};
+    if (group == c) return {.digits = {c, c, c}, .generators = {{0, 1, 2}}};
     return {};
   }
 
@@ -68,7 +68,7 @@ StrategyDefinition startrail() {
                "gather of K, V is redundant (2 N H C/P words): `grid` at rk=C is the "
                "same without it. placement says what lies on neighbouring ranks: teams "
                "(collect_intra) or rings (p2p_intra).",
-           .turns_rings = true},
+           .shortens_rings = true},
       .check = [](const Problem& problem,
                   const Strategy& strategy) { teams_of(problem, strategy); },
       .schedule =

@@ -165,7 +165,7 @@ bool TeamProgram::visible(int stay_block, int walk_block) const {
 }
 
 /// Extra steps, from 0, before `member` attends the last tile of the ring with the owner's tokens.
-/// Owners take turns in the order in which their sums leave; the member's own tokens are last.
+/// Owners come in the order in which their sums leave; the member's own tokens are last.
 int TeamProgram::sub_step(int member, int owner) const {
   return (member - owner + teams_.c - 1) % teams_.c;
 }

@@ -9,7 +9,7 @@ TeamContext::TeamContext(const PlanContext& given, const Teams& of)
       kv(of, given, MaskSide::Keys),
       team_route(Movement::Gather, of.c),
       ring_routes{Route(Movement::Ring, of.group_size()), Route(Movement::Ring, of.group_size())} {
-  // Rings turn to the side on which tiles pass fewer members.
+  // Rings go to the side on which tiles pass fewer members.
   for (const Pass pass : {Pass::Forward, Pass::Backward}) {
     const auto reach = [&](const Route& route) { return reach_on_rings(pass, route); };
     const int n = teams.group_size();

@@ -172,7 +172,7 @@ struct TeamContext {
   TeamSide kv;
   /// Gathers among the members of a team.
   Route team_route;
-  /// Rings of a group, indexed by pass; each is turned to the shorter side.
+  /// Rings of a group, indexed by pass; each goes to the shorter side.
   std::array<Route, 2> ring_routes;
 
  private:

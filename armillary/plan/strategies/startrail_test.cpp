@@ -145,14 +145,14 @@ Teamwork forward(const Ranks& of) {
   const int last = start + of.ring() - 1;
   for (Rank rank = 0; rank < of.world(); ++rank) {
     for (const Rank queries : written.team(of.inter(rank))) {
-      const int turn = (of.intra(rank) - of.intra(queries) + c - 1) % c;
+      const int delay = (of.intra(rank) - of.intra(queries) + c - 1) % c;
       for (int i = 0; i < of.ring(); ++i) {
-        const int step = start + i == last ? last + turn : start + i;
+        const int step = start + i == last ? last + delay : start + i;
         for (const Rank keys : written.team(has[i][rank])) {
           written.meetings.insert({step, rank, queries, keys});
         }
       }
-      written.send(last + turn + 1, rank, queries, {queries}, {Tensor::Out, Tensor::Lse});
+      written.send(last + delay + 1, rank, queries, {queries}, {Tensor::Out, Tensor::Lse});
     }
   }
   return written;

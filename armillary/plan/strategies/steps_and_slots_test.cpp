@@ -215,27 +215,27 @@ TEST(Steps, OfStarTrail) {
 }
 
 /// With a window that looks both ways rings need half the steps, and gathers as many as before.
-/// StrategyInfo::turns_rings must be true exactly for the strategies that have such rings.
-TEST(Steps, AreFewerUnderAMaskWhereRingsTurn) {
+/// StrategyInfo::shortens_rings must be true exactly for the strategies that have such rings.
+TEST(Steps, AreFewerUnderAMaskWhereRingsAreShorter) {
   const auto problem = [](const char* mask) {
     Problem made = problem_of_world(16);
     made.mask = parse_mask(mask, {96, 96});
     made.layout = parse_layout("contiguous");
     return made;
   };
-  std::set<std::string> turning;
+  std::set<std::string> shorter;
   for (const std::string& strategy : every_strategy(problem("full"))) {
     for (const Pass pass : {Pass::Forward, Pass::Backward}) {
       const auto steps = [&](const char* mask) {
         return steps_of(make_plan(problem(mask), parse_strategy(strategy), pass));
       };
       const bool fewer = steps("window:left=7,right=7") < steps("full");
-      if (fewer) turning.insert(parse_strategy(strategy).name);
+      if (fewer) shorter.insert(parse_strategy(strategy).name);
     }
   }
   for (const StrategyInfo& info : strategies()) {
     if (info.name == "auto") continue;  // another mask may give it another grid
-    EXPECT_EQ(info.turns_rings, turning.contains(info.name)) << info.name;
+    EXPECT_EQ(info.shortens_rings, shorter.contains(info.name)) << info.name;
   }
 }
 

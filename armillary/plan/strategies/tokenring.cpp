@@ -24,7 +24,7 @@ StrategyDefinition tokenring() {
            "and each leaves one step after its last keys, in the last round; backward always does "
            "that. inner=ring is the other nesting: K, V walk a ring in each node, and Q goes to "
            "the next node after each round.",
-       .turns_rings = true},
+       .shortens_rings = true},
       [](const Problem& problem, const Strategy& strategy) {
         const int nodes = number(strategy, "nodes");
         require_divides_world(problem, strategy, "nodes", nodes);

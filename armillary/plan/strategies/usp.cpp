@@ -17,7 +17,7 @@ StrategyDefinition usp() {
            "KV heads. Load balance is the layout's (zigzag over all ranks is balanced for "
            "every u), not the strategy's. inner=ring puts the ring on neighbouring ranks. "
            "qkv as of ulysses, backward as of ring.",
-       .turns_rings = true},
+       .shortens_rings = true},
       [](const Problem& problem, const Strategy& strategy) {
         const int u = number(strategy, "u");
         require_divides_world(problem, strategy, "u", u);

@@ -7,7 +7,7 @@
 
 namespace armillary::plan {
 
-/// The plan of a grid as it is given: its rings are not turned.
+/// The plan of a grid as it is given: its rings are not shortened.
 inline Plan plan_of(const Problem& problem, const Grid& grid, Pass pass) {
   Plan plan{.problem = problem, .strategy = "grid", .pass = pass, .blocks = make_blocks(problem)};
   const Visibility visibility(problem.mask, plan.blocks);

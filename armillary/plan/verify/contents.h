@@ -8,21 +8,21 @@
 
 #include "armillary/plan/verify/sight.h"
 #include "armillary/plan/verify/structure.h"
-#include "armillary/plan/verify/turns.h"
+#include "armillary/plan/verify/symbol_rotation.h"
 
 namespace armillary::plan::verifier {
 
 /// The meaning of a plan, which does not change while it runs.
 struct Meaning {
   Meaning(const Plan& plan, const Fold* fold)
-      : plan(plan), sides(sides_of(plan, fold)), sight(plan, sides, fold), turns(fold, sides) {}
+      : plan(plan), sides(sides_of(plan, fold)), sight(plan, sides, fold), rotation(fold, sides) {}
   Meaning(const Meaning&) = delete;
   Meaning& operator=(const Meaning&) = delete;
 
   const Plan& plan;
   Sides sides;
   Sight sight;
-  Turns turns;
+  SymbolRotation rotation;
 };
 
 /// A lock that is hardly ever met locked.

@@ -186,7 +186,7 @@ std::vector<MatchedMessage> match_folded(const Plan& plan, const Fold& fold,
       const Op& op = program.ops[i];
       if (op.kind == OpKind::Recv) channels[{c, op.peer, op.lane}].recvs.push_back(i);
       if (op.kind != OpKind::Send) continue;
-      const Rank sender = fold.turned(program.rank, fold.inverse(fold.turn_to(op.peer)));
+      const Rank sender = fold.rotated(program.rank, fold.inverse(fold.rotation_to(op.peer)));
       channels[{fold.class_of(op.peer), sender, op.lane}].sends.emplace_back(c, i);
     }
   }
@@ -199,9 +199,9 @@ std::vector<MatchedMessage> match_folded(const Plan& plan, const Fold& fold,
     for (std::size_t m = 0; m < both; ++m) {
       const auto [from, send] = ends.sends[m];
       Op seen = plan.ranks[from].ops[send];
-      const Fold::Turn back = fold.inverse(fold.turn_to(seen.peer));
+      const Fold::Rotation back = fold.inverse(fold.rotation_to(seen.peer));
       for (View& view : seen.views) {
-        view.blocks = fold.turned(plan.ranks[from].tiles[view.tile].tensor, view.blocks, back);
+        view.blocks = fold.rotated(plan.ranks[from].tiles[view.tile].tensor, view.blocks, back);
       }
       if (!equal(plan.ranks[from], seen, receiver, receiver.ops[ends.recvs[m]])) {
         diagnostics.add(receiver.rank, ends.recvs[m], "match", "expects {} but rank {} sends {}",

@@ -33,7 +33,7 @@ class Symbols {
         diagnostics_(diagnostics),
         sides_(meaning.sides),
         sight_(meaning.sight),
-        turns_(meaning.turns),
+        rotation_(meaning.rotation),
         passed_delta_(contents.passed_delta),
         cells_(contents.cells) {}
 
@@ -112,11 +112,11 @@ class Symbols {
     for (std::size_t v = 0; v < program(from).ops[from.op].views.size(); ++v) {
       const ViewCells source = defined(from, v);
       if (source.empty()) return;
-      if (turns_.none()) {
+      if (rotation_.none()) {
         overwrite(to, v, source);
       } else {
-        turns_.copy(source, tile(from, v).tensor, program(from).ops[from.op].peer,
-                    cells_[to.rank].write(view(to, v)));
+        rotation_.copy(source, tile(from, v).tensor, program(from).ops[from.op].peer,
+                       cells_[to.rank].write(view(to, v)));
       }
     }
   }
@@ -395,7 +395,7 @@ class Symbols {
     const ViewCells made = cells_[at.rank].write(view(at, DeltaOperand::kDelta));
     made.define();
     for (const Cell& cell : made) {
-      char& passed = passed_delta_[turns_.query_orbit(cell.block_class)][cell.head_class];
+      char& passed = passed_delta_[rotation_.query_orbit(cell.block_class)][cell.head_class];
       if (std::atomic_ref<char>(passed).exchange(1) != 0) {
         diagnostics_.add(at.rank, at.op, "twice", "query block {} passes delta twice: {}",
                          sides_.q.blocks.begin(cell.block_class), name(at, DeltaOperand::kDelta));
@@ -409,7 +409,7 @@ class Symbols {
     const Classes& heads = sides_.q.heads;
     for (int q = 0; q < sides_.q.blocks.count(); ++q) {
       for (int head = 0; head < heads.count(); ++head) {
-        if (passed_delta_[turns_.query_orbit(q)][head] != 0) continue;
+        if (passed_delta_[rotation_.query_orbit(q)][head] != 0) continue;
         diagnostics_.add(-1, -1, "complete", "query block {} heads {}-{} passes delta on no rank",
                          sides_.q.blocks.begin(q), heads.begin(head), heads.end(head));
       }
@@ -468,7 +468,7 @@ class Symbols {
   Diagnostics& diagnostics_;
   const Sides& sides_;
   const Sight& sight_;
-  const Turns& turns_;
+  const SymbolRotation& rotation_;
   std::vector<std::vector<char>>& passed_delta_;
   std::vector<Cells>& cells_;
 };

@@ -80,7 +80,7 @@ class WaitGraph {
 
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<Edge>& edges() const { return edges_; }
-  /// True if the node did not get its turn in `sort`.
+  /// True if `sort` did not come to the node.
   bool stuck(int node) const { return waits_[node] > 0; }
   /// The longest way of edges to a node. Requires `sort`.
   int wave(int node) const { return waves_[node]; }

@@ -1,6 +1,6 @@
 // Nested rings. A sector is a rank; a ring is a side of attention: queries, keys and values, sums.
 // Within a ring the inner band holds the tiles of the rank itself, the next ones those that came
-// from others. A colour is the rank that owns the tokens, so a ring that turns is seen to turn.
+// from others. A colour is the rank that owns the tokens, so tiles that walk are seen to walk.
 const RING_GROUPS = {
   forward: [["Q", ["q"]], ["K V", ["k", "v"]], ["out", ["out"]]],
   backward: [["Q dO", ["q", "dout"]], ["K V", ["k", "v"]], ["dQ", ["dq"]], ["dK dV", ["dk", "dv"]]],
@@ -76,7 +76,7 @@ function drawArrow(context, from, to, colour, radius) {
   const size = DATA.world > 32 ? 4 : 7;
   context.beginPath();
   context.moveTo(x1, y1);
-  for (const turn of [-0.4, 0.4]) context.lineTo(x1 - size * Math.cos(heading + turn), y1 - size * Math.sin(heading + turn));
+  for (const side of [-0.4, 0.4]) context.lineTo(x1 - size * Math.cos(heading + side), y1 - size * Math.sin(heading + side));
   context.fill();
 }
 

@@ -1,6 +1,6 @@
 // decoder.cpp: modules of the decoder, its initialization and its loss.
 //
-// The rotation is computed once for a pass and shared by all layers. `run` applies the
+// The rotary angles are computed once for a pass and shared by all layers. `run` applies the
 // recomputation policy to a layer: the layer itself only sees the attention function that it is
 // given. Q, K and V come from one call of linear_of_norm(), which makes K, V and Q in this order; K
 // and V are handed to attention as soon as they are made.
@@ -30,7 +30,7 @@ std::shared_ptr<const LayerOps> ops_of(const DecoderOptions& options) {
 }
 
 /// Angles position * theta^(-2 i / head_dim) for pair i (RoFormer, arXiv:2104.09864).
-Rotation rotation_at(const at::Tensor& positions_L, std::int64_t head_dim, double theta) {
+RotaryAngles rotary_angles_at(const at::Tensor& positions_L, std::int64_t head_dim, double theta) {
   const auto exponents = at::arange(0, head_dim, 2, at::kDouble) / static_cast<double>(head_dim);
   const auto frequencies = at::pow(theta, -exponents);
   // fp64 until here: at position 10^6 an fp32 angle would be wrong by a sixteenth of a radian.
@@ -40,13 +40,13 @@ Rotation rotation_at(const at::Tensor& positions_L, std::int64_t head_dim, doubl
 
 /// The output of a layer under a recomputation policy.
 at::Tensor run(DecoderLayer& layer, Recompute policy, const at::Tensor& x_BLE,
-               const Rotation& rotation, const Attends& attends) {
-  if (policy == Recompute::None) return layer->forward(x_BLE, rotation, attends.attend);
+               const RotaryAngles& angles, const Attends& attends) {
+  if (policy == Recompute::None) return layer->forward(x_BLE, angles, attends.attend);
   // The layer as a function of x. It owns all that it uses: backward calls it when the caller's
-  // attends and rotation may be gone.
-  const auto with = [layer, rotation](Attend attend) {
-    return [layer, rotation, attend = std::move(attend)](const at::Tensor& x) mutable {
-      return layer->forward(x, rotation, attend);
+  // attends and angles may be gone.
+  const auto with = [layer, angles](Attend attend) {
+    return [layer, angles, attend = std::move(attend)](const at::Tensor& x) mutable {
+      return layer->forward(x, angles, attend);
     };
   };
   if (policy == Recompute::Full) {
@@ -96,7 +96,7 @@ AttentionImpl::AttentionImpl(const DecoderOptions& options)
       wo_(register_module("wo", Projection(options.dim(), options.dim()))) {}
 
 at::Tensor AttentionImpl::forward(const at::Tensor& x_BLE, const RmsNorm& norm,
-                                  const Rotation& rotation, const Attend& attend) {
+                                  const RotaryAngles& angles, const Attend& attend) {
   // Indices of the three products.
   constexpr std::size_t kQ = 0;
   constexpr std::size_t kK = 1;
@@ -108,13 +108,13 @@ at::Tensor AttentionImpl::forward(const at::Tensor& x_BLE, const RmsNorm& norm,
   const auto rotate_and_feed = [&](std::size_t i, const at::Tensor& product) {
     const std::int64_t heads = product.size(2) / head_dim_;
     const at::Tensor x = product.view({product.size(0), product.size(1), heads, head_dim_});
-    const at::Tensor value = i == kV ? x : rotated(x, rotation.cos_LC, rotation.sin_LC);
+    const at::Tensor value = i == kV ? x : rotated(x, angles.cos_LC, angles.sin_LC);
     if (i == kK) call.take_k(value);
     if (i == kV) call.take_v(value);
     return value;
   };
-  const auto rotate_grad = [rotation](std::size_t i, const at::Tensor& dvalue) {
-    return i == kV ? dvalue : rotated_back(dvalue, rotation.cos_LC, rotation.sin_LC);
+  const auto rotate_grad = [angles](std::size_t i, const at::Tensor& dvalue) {
+    return i == kV ? dvalue : rotated_back(dvalue, angles.cos_LC, angles.sin_LC);
   };
   const EachProduct each{
       .order = {kK, kV, kQ}, .transform = rotate_and_feed, .transform_grad = rotate_grad};
@@ -151,9 +151,9 @@ DecoderLayerImpl::DecoderLayerImpl(const DecoderOptions& options)
       attention_(register_module("attention", Attention(options))),
       feed_forward_(register_module("feed_forward", FeedForward(options))) {}
 
-at::Tensor DecoderLayerImpl::forward(const at::Tensor& x_BLE, const Rotation& rotation,
+at::Tensor DecoderLayerImpl::forward(const at::Tensor& x_BLE, const RotaryAngles& angles,
                                      const Attend& attend) {
-  const auto h_BLE = x_BLE + attention_->forward(x_BLE, attention_norm_, rotation, attend);
+  const auto h_BLE = x_BLE + attention_->forward(x_BLE, attention_norm_, angles, attend);
   return h_BLE + feed_forward_->forward(h_BLE, ffn_norm_);
 }
 
@@ -162,7 +162,7 @@ DecoderImpl::DecoderImpl(const DecoderOptions& options)
       tok_embeddings_(register_module("tok_embeddings",
                                       torch::nn::Embedding(options.vocab_size(), options.dim()))),
       norm_(nullptr) {
-  kernel::choose_vector_math();  // rotation_at calls ATen's cos and sin
+  kernel::choose_vector_math();  // rotary_angles_at calls ATen's cos and sin
   const auto layers = register_module("layers", torch::nn::ModuleList());
   for (std::int64_t i = 0; i < options.n_layers(); ++i) {
     layers_.emplace_back(options);
@@ -193,11 +193,11 @@ void DecoderImpl::initialize(std::int64_t seed) {
 
 at::Tensor DecoderImpl::features(const at::Tensor& tokens_BL, const at::Tensor& positions_L,
                                  const Attends& attends) {
-  const Rotation rotation =
-      rotation_at(positions_L, options_.dim() / options_.n_heads(), options_.rope_theta());
+  const RotaryAngles angles =
+      rotary_angles_at(positions_L, options_.dim() / options_.n_heads(), options_.rope_theta());
   at::Tensor x_BLE = tok_embeddings_->forward(tokens_BL).to(options_.dtype());
   for (DecoderLayer& layer : layers_)
-    x_BLE = run(layer, options_.recompute(), x_BLE, rotation, attends);
+    x_BLE = run(layer, options_.recompute(), x_BLE, angles, attends);
   return norm_->forward(x_BLE);
 }
 

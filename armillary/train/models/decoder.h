@@ -9,7 +9,7 @@
 // sources only: libtorch's headers of modules are heavy.
 //
 // Dtypes. Parameters are fp32. With dtype bf16 the matrices are rounded to bf16 when they are used,
-// and activations are bf16; norms and rotations compute in fp32 and round their result.
+// and activations are bf16; norms and rotary positions compute in fp32 and round their result.
 //
 // Memory. Autograd keeps these activations of a layer: x, q, k, v, out, h, the input of GELU, or
 // the inputs and the output of SwiGLU; fewer with a policy of recompute.h.
@@ -31,8 +31,8 @@
 
 namespace armillary::train {
 
-/// cos and sin of the angle by which each pair of dims turns at each position, fp32, [L, D/2].
-struct Rotation {
+/// cos and sin of the rotary angle of each pair of dims at each position, fp32, [L, D/2].
+struct RotaryAngles {
   at::Tensor cos_LC;
   at::Tensor sin_LC;
 };
@@ -66,12 +66,13 @@ class ProjectionImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Projection);
 
-/// Projections to q, k, v, rotation of q and k, attention, and the projection of its output.
+/// Projections to q, k, v, rotary positions of q and k, attention, and the projection of its
+/// output.
 class AttentionImpl : public torch::nn::Module {
  public:
   explicit AttentionImpl(const DecoderOptions& options);
   /// Attention of norm(x_BLE). Hands k, then v, to `attend` before q is projected.
-  at::Tensor forward(const at::Tensor& x_BLE, const RmsNorm& norm, const Rotation& rotation,
+  at::Tensor forward(const at::Tensor& x_BLE, const RmsNorm& norm, const RotaryAngles& angles,
                      const Attend& attend);
 
  private:
@@ -102,7 +103,7 @@ class DecoderLayerImpl : public torch::nn::Module {
  public:
   explicit DecoderLayerImpl(const DecoderOptions& options);
   /// Gives x_BLE of the next layer. Collective if `attend` is.
-  at::Tensor forward(const at::Tensor& x_BLE, const Rotation& rotation, const Attend& attend);
+  at::Tensor forward(const at::Tensor& x_BLE, const RotaryAngles& angles, const Attend& attend);
 
  private:
   RmsNorm attention_norm_, ffn_norm_;

@@ -160,8 +160,8 @@ TEST(DecoderGradients, AreThoseOfPlainOpsOnAnyRanks) {
   }
 }
 
-/// One head of 4 dims, base 100: at position p the first pair turns by p, the second by p / 10.
-TEST(DecoderRotation, TurnsByThePositionInTheWholeSequence) {
+/// One head of 4 dims, base 100: at position p the first pair rotates by p, the second by p / 10.
+TEST(DecoderRotaryPositions, AreThoseInTheWholeSequence) {
   ModelOptions sizes;
   sizes.dim = 4;
   sizes.n_layers = 1;
@@ -187,15 +187,15 @@ TEST(DecoderRotation, TurnsByThePositionInTheWholeSequence) {
     attended = true;
     for (std::size_t i = 0; i < positions.size(); ++i) {
       const auto p = static_cast<double>(positions[i]);
-      const double turned[] = {std::cos(p), std::cos(p / 10), std::sin(p), std::sin(p / 10)};
+      const double rotated[] = {std::cos(p), std::cos(p / 10), std::sin(p), std::sin(p / 10)};
       const double at_rest[] = {1, 1, 0, 0};
       for (std::int64_t d = 0; d < 4; ++d) {
         const std::string where = fmt::format("position {} dim {}", positions[i], d);
         const auto value = [&](const at::Tensor& x_BLHD) {
           return x_BLHD[0][static_cast<std::int64_t>(i)][0][d].item<double>();
         };
-        EXPECT_NEAR(value(q_BLHD), std::sqrt(2.0) * turned[d], 1e-6) << "q " << where;
-        EXPECT_NEAR(value(k_BLGD), std::sqrt(2.0) * turned[d], 1e-6) << "k " << where;
+        EXPECT_NEAR(value(q_BLHD), std::sqrt(2.0) * rotated[d], 1e-6) << "q " << where;
+        EXPECT_NEAR(value(k_BLGD), std::sqrt(2.0) * rotated[d], 1e-6) << "k " << where;
         EXPECT_NEAR(value(v_BLGD), std::sqrt(2.0) * at_rest[d], 1e-6) << "v " << where;
       }
     }

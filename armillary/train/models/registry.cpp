@@ -54,17 +54,17 @@ const std::vector<std::string>& model_names() {
 }
 
 void check_model(const ModelOptions& model) {
-  // Head dims are even: rotary positions turn pairs of dims.
+  // Head dims are even: rotary positions rotate pairs of dims.
   if (model.dim % 2 != 0) {
     fail<InvalidArgument>(
-        "recipe: model.dim {}; an even number is required (rotary positions turn pairs); nearest: "
-        "{}",
+        "recipe: model.dim {}; an even number is required (rotary positions rotate pairs); "
+        "nearest: {}",
         model.dim, model.dim + 1);
   }
   if (model.dim / 2 % model.n_heads != 0) {
     fail<InvalidArgument>(
         "recipe: model.n_heads {} with model.dim {}; 2 n_heads must divide dim (rotary positions "
-        "turn pairs); nearest: n_heads {}",
+        "rotate pairs); nearest: n_heads {}",
         model.n_heads, model.dim, nearest_divisor(model.dim / 2, model.n_heads));
   }
   // Every KV head serves as many query heads.

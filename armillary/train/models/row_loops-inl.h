@@ -94,9 +94,9 @@ void rotate(const RotatedHeads<T>& rows) {
     for (std::int64_t i = 0; i < half; ++i) {
       const auto a = static_cast<float>(x[i]);
       const auto b = static_cast<float>(x[i + half]);
-      const float turn = direction * sin[i];
-      y[i] = static_cast<T>(a * cos[i] - b * turn);
-      y[i + half] = static_cast<T>(b * cos[i] + a * turn);
+      const float signed_sin = direction * sin[i];
+      y[i] = static_cast<T>(a * cos[i] - b * signed_sin);
+      y[i + half] = static_cast<T>(b * cos[i] + a * signed_sin);
     }
   }
 }

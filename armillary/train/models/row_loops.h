@@ -42,7 +42,7 @@ struct RotatedHeads {
   const T* x;
   const float* cos;  ///< Angles of the token, dim / 2 of them, the same for all heads.
   const float* sin;
-  float direction;  ///< 1, or -1 to turn back.
+  float direction;  ///< 1, or -1 to rotate back.
   T* y;
 };
 
@@ -56,7 +56,7 @@ struct RowLoops {
   /// dx = the gradient of `norm` for x, with `inverse` as a function of x, and dweight += that for
   /// the weight.
   void (*norm_grad)(const NormGradRows<T>& rows);
-  /// Turns the pairs (x_i, x_{i + dim/2}) of each head by the angles.
+  /// Rotates the pairs (x_i, x_{i + dim/2}) of each head by the angles.
   void (*rotate)(const RotatedHeads<T>& rows);
 };
 

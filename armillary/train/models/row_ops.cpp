@@ -1,8 +1,8 @@
 // row_ops.cpp: autograd functions and tensors around the loops of row_loops.h.
 //
 // Tensors are made contiguous and passed on as raw rows. RMSNorm keeps x and one number per row;
-// SwiGLU keeps its two inputs and uses ATen's SiLU. Rotation has no autograd function: callers
-// apply rotated_back to the gradient.
+// SwiGLU keeps its two inputs and uses ATen's SiLU. The rotation of heads has no autograd function:
+// callers apply rotated_back to the gradient.
 #include "armillary/train/models/row_ops.h"
 
 #include <ATen/Functions.h>
@@ -69,9 +69,9 @@ class SwiGluFunction : public torch::autograd::Function<SwiGluFunction> {
   }
 };
 
-/// x turned by the angles of its token, with `direction` 1, or turned back, with -1.
-at::Tensor turned(const at::Tensor& given_BLHD, const at::Tensor& cos_LC, const at::Tensor& sin_LC,
-                  float direction) {
+/// x rotated by the angles of its token, with `direction` 1, or back, with -1.
+at::Tensor rotated_by(const at::Tensor& given_BLHD, const at::Tensor& cos_LC,
+                      const at::Tensor& sin_LC, float direction) {
   const at::Tensor x_BLHD = given_BLHD.contiguous();
   at::Tensor y_BLHD = at::empty_like(x_BLHD);
   const std::int64_t tokens = x_BLHD.size(1);
@@ -153,12 +153,12 @@ at::Tensor swiglu(const at::Tensor& gate_BLF, const at::Tensor& up_BLF) {
 }
 
 at::Tensor rotated(const at::Tensor& x_BLHD, const at::Tensor& cos_LC, const at::Tensor& sin_LC) {
-  return turned(x_BLHD, cos_LC, sin_LC, 1);
+  return rotated_by(x_BLHD, cos_LC, sin_LC, 1);
 }
 
 at::Tensor rotated_back(const at::Tensor& x_BLHD, const at::Tensor& cos_LC,
                         const at::Tensor& sin_LC) {
-  return turned(x_BLHD, cos_LC, sin_LC, -1);
+  return rotated_by(x_BLHD, cos_LC, sin_LC, -1);
 }
 
 }  // namespace armillary::train

@@ -32,9 +32,9 @@ at::Tensor swiglu(const at::Tensor& gate_BLF, const at::Tensor& up_BLF);
 /// Rounds the values of x, contiguous and fp32, to the nearest bf16, in place.
 void round_to_bf16(at::Tensor& x);
 
-/// Turns the pairs (x_i, x_{i + D/2}) of each token by its angles (RoFormer, arXiv:2104.09864), and
-/// back. Both without a graph: the gradient of `rotated` is `rotated_back` of the gradient. cos and
-/// sin: fp32 [L, D/2].
+/// Rotates the pairs (x_i, x_{i + D/2}) of each token by its angles (RoFormer, arXiv:2104.09864),
+/// and back. Both without a graph: the gradient of `rotated` is `rotated_back` of the gradient. cos
+/// and sin: fp32 [L, D/2].
 at::Tensor rotated(const at::Tensor& x_BLHD, const at::Tensor& cos_LC, const at::Tensor& sin_LC);
 at::Tensor rotated_back(const at::Tensor& x_BLHD, const at::Tensor& cos_LC,
                         const at::Tensor& sin_LC);

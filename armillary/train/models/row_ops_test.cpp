@@ -82,7 +82,7 @@ TEST(RowOps, RmsNormIsATensInValueAndGradients) {
   }
 }
 
-TEST(RowOps, RotateTurnsPairs) {
+TEST(RowOps, RotatesPairs) {
   const at::Tensor angles_LC = random({7, 3}, 3);
   const auto theirs = [&](const Tensors& t) {
     const at::Tensor cos = angles_LC.to(at::kDouble).cos().view({1, 7, 1, 3});
@@ -94,14 +94,14 @@ TEST(RowOps, RotateTurnsPairs) {
   const at::Tensor sin_LC = angles_LC.sin();
   const at::Tensor identity = at::eye(24);
   const auto ours = [&](const Tensors& t) {
-    const auto turned = [&](std::size_t /*i*/, const at::Tensor& y) {
+    const auto rotate = [&](std::size_t /*i*/, const at::Tensor& y) {
       return rotated(y.view({2, 7, 4, 6}), cos_LC, sin_LC);
     };
-    const auto turned_back = [&](std::size_t /*i*/, const at::Tensor& dy) {
+    const auto rotate_grad = [&](std::size_t /*i*/, const at::Tensor& dy) {
       return rotated_back(dy, cos_LC, sin_LC);
     };
     return fused_linear(t[0].flatten(2), {identity}, {.native_bf16 = false},
-                        {.order = {0}, .transform = turned, .transform_grad = turned_back})[0];
+                        {.order = {0}, .transform = rotate, .transform_grad = rotate_grad})[0];
   };
   expect_close(ours, theirs, {random({2, 7, 4, 6}, 4)}, "rotated");
 }

@@ -62,7 +62,7 @@ class PlainDecoder {
   }
 
   /// Pairs (x_i, x_{i + D/2}) as complex numbers, times e^(i angle).
-  at::Tensor turned(const at::Tensor& x_LHD) const {
+  at::Tensor rotated(const at::Tensor& x_LHD) const {
     const std::int64_t half = x_LHD.size(2) / 2;
     const auto pairs = at::complex(x_LHD.narrow(2, 0, half), x_LHD.narrow(2, half, half));
     const auto periods = at::exp(at::arange(half, at::kDouble) *
@@ -83,9 +83,9 @@ class PlainDecoder {
           .transpose(0, 1)
           .unsqueeze(0);
     };
-    const at::Tensor out =
-        at::scaled_dot_product_attention(by_head(turned(heads("wq"))), by_head(turned(heads("wk"))),
-                                         by_head(heads("wv")), visible_LL);
+    const at::Tensor out = at::scaled_dot_product_attention(by_head(rotated(heads("wq"))),
+                                                            by_head(rotated(heads("wk"))),
+                                                            by_head(heads("wv")), visible_LL);
     return at::linear(out.squeeze(0).transpose(0, 1).flatten(1), of(layer + "attention.wo"));
   }
 

@@ -2,7 +2,7 @@
 // libraries that an engine can break, and delays that show whether it does.
 //
 //   stream    a queue of copies, events and kernels; one thread runs those of all ranks, in order
-//             per stream, late and in random turns
+//             per stream, late and in random order
 //   group     ended at once, and in its stream only when each peer that is new has ended one too
 //   kernel    over when all its messages have met their other sides, with equal sizes; nothing is
 //             buffered, and sizes that differ never end

@@ -1,5 +1,5 @@
-// fake_streams.cpp: the thread that runs the work of all streams: late, in random turns by a seed,
-// and in order within a stream. An event is done when the work before it in its stream is.
+// fake_streams.cpp: the thread that runs the work of all streams: late, in a random order by a
+// seed, and in order within a stream. An event is done when the work before it in its stream is.
 #include "armillary/comm/nccl/testing/fake_streams.h"
 
 #include <algorithm>
@@ -128,10 +128,10 @@ void FakeGpus::State::run() {
     bool moved = false;
     for (const auto& comm : comms) moved |= progress(*comm);
     // Streams in another order each time.
-    std::vector<Stream*> turn;
-    for (const auto& stream : streams) turn.push_back(stream.get());
-    std::ranges::shuffle(turn, random_);
-    for (Stream* stream : turn) moved |= progress(*stream);
+    std::vector<Stream*> order;
+    for (const auto& stream : streams) order.push_back(stream.get());
+    std::ranges::shuffle(order, random_);
+    for (Stream* stream : order) moved |= progress(*stream);
     if (!moved) changed_.wait_for(own, std::chrono::microseconds(100));
     // Ranks that wait for the lock get it.
     own.unlock();

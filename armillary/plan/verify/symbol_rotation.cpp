@@ -1,4 +1,4 @@
-#include "armillary/plan/verify/turns.h"
+#include "armillary/plan/verify/symbol_rotation.h"
 
 #include <algorithm>
 #include <bit>
@@ -33,29 +33,31 @@ void put_range(std::span<std::uint64_t> set, int first, int end) {
 
 }  // namespace
 
-int Turns::turned(const Classes& classes, int block_class, const Fold::Turn& turn) const {
+int SymbolRotation::rotated(const Classes& classes, int block_class,
+                            const Fold::Rotation& rotation) const {
   const int per = per_owner(classes);
-  return fold_->turned(block_class / per, turn) * per + block_class % per;
+  return fold_->rotated(block_class / per, rotation) * per + block_class % per;
 }
 
-int Turns::query_orbit(int block_class) const {
+int SymbolRotation::query_orbit(int block_class) const {
   if (none()) return block_class;
   const Classes& classes = sides_.q.blocks;
   const Rank owner = block_class / per_owner(classes);
-  return turned(classes, block_class, fold_->inverse(fold_->turn_to(owner)));
+  return rotated(classes, block_class, fold_->inverse(fold_->rotation_to(owner)));
 }
 
 // A run of classes is cut where its owners part.
-void Turns::renumber(const Classes& classes, const Fold::Turn& turn,
-                     std::span<const std::uint64_t> from, std::span<std::uint64_t> to) const {
+void SymbolRotation::renumber(const Classes& classes, const Fold::Rotation& rotation,
+                              std::span<const std::uint64_t> from,
+                              std::span<std::uint64_t> to) const {
   const int per = per_owner(classes);
   const int bits = static_cast<int>(from.size() * 64);
   for (int first = next_in(from, 0, true); first < bits;) {
     const int end = next_in(from, first, false);
     while (first < end) {
       const Rank owner = first / per;
-      const int stop = std::min(end, (owner + fold_->moved_together(owner, turn)) * per);
-      const int begin = turned(classes, first, turn);
+      const int stop = std::min(end, (owner + fold_->moved_together(owner, rotation)) * per);
+      const int begin = rotated(classes, first, rotation);
       put_range(to, begin, begin + stop - first);
       first = stop;
     }
@@ -63,14 +65,15 @@ void Turns::renumber(const Classes& classes, const Fold::Turn& turn,
   }
 }
 
-void Turns::copy(const ViewCells& source, Tensor tensor, Rank peer, const ViewCells& target) const {
-  const Fold::Turn back = fold_->inverse(fold_->turn_to(peer));
+void SymbolRotation::copy(const ViewCells& source, Tensor tensor, Rank peer,
+                          const ViewCells& target) const {
+  const Fold::Rotation back = fold_->inverse(fold_->rotation_to(peer));
   const Classes& blocks = sides_.of(tensor).blocks;
   const Classes& others = is_kv(tensor) ? sides_.q.blocks : sides_.kv.blocks;
-  // The cells of the send in the order of the receive: turned, blocks may stand in another order.
+  // The cells of the send in the order of the receive: rotated, blocks may stand in another order.
   std::vector<std::tuple<int, int, int>> cells;  // Block class, head class, cell.
   for (const ViewCells::Cell& cell : source) {
-    cells.emplace_back(turned(blocks, cell.block_class, back), cell.head_class, cell.cell);
+    cells.emplace_back(rotated(blocks, cell.block_class, back), cell.head_class, cell.cell);
   }
   std::sort(cells.begin(), cells.end());
   auto from = cells.begin();
@@ -81,8 +84,8 @@ void Turns::copy(const ViewCells& source, Tensor tensor, Rank peer, const ViewCe
     if (target.contributions().empty()) continue;
     target.contributions().copy(
         cell.cell, source.contributions(), its_cell,
-        [&](std::span<const std::uint64_t> set, std::span<std::uint64_t> turned_set) {
-          renumber(others, back, set, turned_set);
+        [&](std::span<const std::uint64_t> set, std::span<std::uint64_t> rotated_set) {
+          renumber(others, back, set, rotated_set);
         });
   }
 }
