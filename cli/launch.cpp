@@ -22,10 +22,10 @@
 
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
+#include "armillary/launch/launch_folder.h"
 #include "armillary/launch/mpirun.h"
 #include "armillary/launch/orphans.h"
-#include "armillary/launch/placement.h"
-#include "armillary/launch/run_reports.h"
+#include "armillary/launch/process_place.h"
 #include "armillary/launch/supervisor.h"
 #include "armillary/recorder/diagnosis.h"
 #include "armillary/recorder/reader.h"
@@ -144,13 +144,13 @@ int conclude(const std::optional<launch::Ending>& failed, const launch::LaunchFo
 
 /// One rank under mpirun: its own process, and signals as mpirun passes them on.
 int run_in_rank(const LaunchArguments& arguments) {
-  const std::optional<launch::Placement> placement = launch::find_placement();
-  if (!placement) fail<InvalidArgument>("launch: --in-rank without mpirun");
+  const std::optional<launch::ProcessPlace> place = launch::find_place();
+  if (!place) fail<InvalidArgument>("launch: --in-rank without mpirun");
   // mpirun may be killed; then this process ends, and with it the rank.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const launch::Command command{.label = fmt::format("rank {}", placement->rank),
+  const launch::Command command{.label = fmt::format("rank {}", place->rank),
                                 .words = words_of(arguments),
-                                .takes_input = placement->rank == 0};
+                                .takes_input = place->rank == 0};
   // mpirun ends the other ranks when one has failed: they have a moment to say what they know.
   const std::optional<launch::Ending> failed =
       launch::supervise(std::span(&command, 1), {.prefix = !arguments.no_prefix,
@@ -158,7 +158,7 @@ int run_in_rank(const LaunchArguments& arguments) {
                                                  .end_signals = {SIGTERM, SIGINT},
                                                  .end_signals_grace_s = 0.4});
   if (!failed) return kDone;
-  if (!failed->asked) launch::report(*failed);
+  if (!failed->asked) launch::tell(*failed);
   return failed->code;
 }
 
@@ -174,7 +174,7 @@ int run_by_mpi(const LaunchArguments& arguments, const std::string& mpirun, int 
   const launch::Orphans orphans;
   const std::optional<launch::Ending> failed =
       launch::supervise(std::span(&command, 1),
-                        {.prefix = false, .ask_signal = SIGUSR1, .reports = folder.reports()});
+                        {.prefix = false, .ask_signal = SIGUSR1, .endings = folder.endings()});
   orphans.end_all();
   return conclude(failed, folder);
 }
@@ -204,7 +204,7 @@ int run_launch(const LaunchArguments& arguments) {
         "launch: tune without --measure, which runs no ranks; --measure is required");
   }
   if (arguments.in_rank) return run_in_rank(arguments);
-  if (const std::optional<launch::Placement> outer = launch::find_placement();
+  if (const std::optional<launch::ProcessPlace> outer = launch::find_place();
       outer && outer->launcher != "Slurm") {
     fail<InvalidArgument>(
         "launch: this is rank {} of {} that {} started; launch starts ranks itself and is required "

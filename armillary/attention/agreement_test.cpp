@@ -359,7 +359,7 @@ TEST(Agreement, WhoComesLateHearsWhyTheCallWasRefused) {
   EXPECT_THAT(ends.tiles, Each(0));
 }
 
-// Replays check the agreement when they begin, ranks in different rounds of it.
+// Replays check the agreement when they begin, ranks in different exchanges of it.
 TEST(Agreement, HasALaneOfItsOwn) {
   constexpr int kMany = 8;
   const AttentionOptions options = causal(fresh_tokens(), kMany);

@@ -22,7 +22,7 @@ namespace armillary::attention {
 
 struct AttentionOptions {
   plan::Mask mask;      ///< Mask of the whole sequence.
-  plan::Layout layout;  ///< Placement of the tokens on the ranks.
+  plan::Layout layout;  ///< The tokens that each rank owns.
   /// Name and keys as on the command line: "usp:u=2"; or "auto:cluster=c6", the choice of the tuner
   /// for a described cluster (tune/automatic.h). It is made for each problem and shown once.
   std::string strategy = "ring";

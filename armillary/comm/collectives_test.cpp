@@ -100,8 +100,8 @@ TEST_P(Collectives, BarrierHoldsAllUntilTheLast) {
   std::mutex mutex;
   std::vector<int> entered;
   run([&](Communicator& comm) {
-    for (int round = 1; round <= 3; ++round) {
-      if (comm.rank() == round % comm.world()) {
+    for (int repeat = 1; repeat <= 3; ++repeat) {
+      if (comm.rank() == repeat % comm.world()) {
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
       {
@@ -111,7 +111,7 @@ TEST_P(Collectives, BarrierHoldsAllUntilTheLast) {
       barrier(comm);
       {
         const std::lock_guard lock(mutex);
-        EXPECT_GE(entered.size(), std::size_t(round * comm.world())) << "rank " << comm.rank();
+        EXPECT_GE(entered.size(), std::size_t(repeat * comm.world())) << "rank " << comm.rank();
       }
       barrier(comm);
     }

@@ -1,4 +1,4 @@
-// notice.h: the messages that travel beside the data, on a channel of their own. Internal to the
+// notice.h: the messages that travel beside the data, in a way of their own. Internal to the
 // engines of processes.
 #pragma once
 

@@ -26,15 +26,15 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
+std::string nearest_name(std::string_view name, std::span<const std::string> choices) {
   std::string best;
-  // A candidate must be strictly nearer than this: longer names may have more errors.
+  // A choice must be strictly nearer than this: longer names may have more errors.
   std::size_t best_distance = name.size() / 3 + 3;
-  for (const std::string& candidate : candidates) {
-    const std::size_t distance = edit_distance(name, candidate);
+  for (const std::string& choice : choices) {
+    const std::size_t distance = edit_distance(name, choice);
     if (distance < best_distance) {
       best_distance = distance;
-      best = candidate;
+      best = choice;
     }
   }
   return best;

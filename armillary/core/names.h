@@ -8,11 +8,11 @@
 
 namespace armillary {
 
-/// The candidate nearest to `name` by edit distance (insertions, deletions and substitutions of one
+/// The choice nearest to `name` by edit distance (insertions, deletions and substitutions of one
 /// character); the first of equally near ones. Empty if no distance is at most a third of the
 /// length of `name`, rounded down, plus two: "casual" finds "causal", "x" finds nothing that is
-/// longer than three letters. Cost: product of the two lengths, per candidate.
-std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
+/// longer than three letters. Cost: product of the two lengths, per choice.
+std::string nearest_name(std::string_view name, std::span<const std::string> choices);
 
 /// The names as a list in prose: "a, b or c".
 std::string list_names(std::span<const std::string> names);

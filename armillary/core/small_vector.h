@@ -6,7 +6,7 @@
 // the object itself and allocates only beyond that.
 //
 //   up to N elements         they lie in the object itself       no allocation
-//   N + 1 elements or more   they lie in one block on the heap   doubled when it is full
+//   N + 1 elements or more   they lie in an array on the heap    doubled when it is full
 #pragma once
 
 #include <algorithm>
@@ -106,11 +106,11 @@ class SmallVector {
     std::move(at + 1, end(), at);
     pop_back();
   }
-  /// Removes all elements and frees the heap block.
+  /// Removes all elements and frees the heap array.
   void clear() { *this = {}; }
 
  private:
-  /// Moves the elements to a heap block if `capacity` exceeds the present one. A capacity is never
+  /// Moves the elements to a heap array if `capacity` exceeds the present one. A capacity is never
   /// lowered: only an assignment replaces it.
   void reserve(std::size_t capacity) {
     if (capacity <= capacity_) return;

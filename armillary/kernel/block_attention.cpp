@@ -303,7 +303,8 @@ void delta(const at::Tensor& dout_BLHE, const at::Tensor& out_BLHE, at::Tensor& 
         fmt::join(delta_BLH.sizes(), ", "));
   }
   // One pass of the CPU kernel's row op if it takes the tensors, else by ATen.
-  if (is_block(dout_BLHE) && is_block(out_BLHE) && delta_BLH.scalar_type() == at::kFloat) {
+  if (suits_row_ops(dout_BLHE) && suits_row_ops(out_BLHE) &&
+      delta_BLH.scalar_type() == at::kFloat) {
     cpu::delta(cpu::current_isa(), intra_op_team(2.0 * static_cast<double>(out_BLHE.numel())),
                {.shape = shape_of(out_BLHE),
                 .dout = input_of(dout_BLHE),

@@ -35,7 +35,7 @@ cpu::Element element_of(at::ScalarType dtype) {
 }
 
 // Requires a dtype that kernels take, so every dtype but fp64 is one of cpu::Element.
-bool is_block(const at::Tensor& x) {
+bool suits_row_ops(const at::Tensor& x) {
   return x.is_cpu() && x.dim() == 4 && x.scalar_type() != at::kDouble && has_rows(x);
 }
 

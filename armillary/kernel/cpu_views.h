@@ -17,9 +17,9 @@ bool has_rows(const at::Tensor& x);
 
 /// Whether row ops of the CPU kernel take this tensor: [B, L, H, E] of fp32, bf16 or fp16 on the
 /// CPU with contiguous rows. Requires a dtype that kernels take.
-bool is_block(const at::Tensor& x);
+bool suits_row_ops(const at::Tensor& x);
 
-/// Conversions. They require is_block(), or for [B, L, H] the same with rows of one element.
+/// Conversions. They require suits_row_ops(), or for [B, L, H] the same with rows of one element.
 cpu::Element element_of(at::ScalarType dtype);
 cpu::RowShape shape_of(const at::Tensor& x_BLHE);
 cpu::Input input_of(const at::Tensor& x_BLHE);

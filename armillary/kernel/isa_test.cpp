@@ -119,10 +119,10 @@ TEST(ChooseIsa, ByRatesAndWhatRuns) {
 TEST(ExplainIsa, GivesTheReasonOfEachSet) {
   std::vector<IsaFacts> facts = facts_of({"no amx_tile", "", "", 217.4, 107.3, "avx512"});
   facts[2].fp32_gflops = facts[2].bf16_gflops = 217.4;
-  const std::vector<IsaStatus> reports = explain(facts, 2, false);
-  ASSERT_EQ(reports.size(), facts.size());
-  const auto why = [&](int set, Element element) { return reports[set].uses[index_of(element)]; };
-  EXPECT_EQ(reports[0].missing, "no amx_tile");
+  const std::vector<IsaStatus> statuses = explain(facts, 2, false);
+  ASSERT_EQ(statuses.size(), facts.size());
+  const auto why = [&](int set, Element element) { return statuses[set].uses[index_of(element)]; };
+  EXPECT_EQ(statuses[0].missing, "no amx_tile");
   EXPECT_EQ(why(0, Element::Float32).why, "no amx_tile");
   EXPECT_EQ(why(1, Element::BFloat16).why,
             "bf16 is slower than fp32: 107 GFLOP/s in bf16, 217 in fp32; its fp32 is that of "
@@ -138,7 +138,7 @@ TEST(ExplainIsa, GivesTheReasonOfEachSet) {
   EXPECT_EQ(why(3, Element::Float32).why, "avx512 is better");
   EXPECT_THAT(why(5, Element::Float32).why, HasSubstr("for tests"));
   for (int set = 0; set < 6; ++set) {
-    for (const IsaUse& use : reports[set].uses) EXPECT_EQ(use.taken, set == 2) << set;
+    for (const IsaUse& use : statuses[set].uses) EXPECT_EQ(use.taken, set == 2) << set;
   }
 }
 
@@ -146,8 +146,8 @@ TEST(ExplainIsa, NamesPairsAndTiles) {
   std::vector<IsaFacts> facts = facts_of({"", "", "", 117, 233, "amx"});
   facts[0].fp32_gflops = 217;
   facts[0].bf16_gflops = 2830;
-  const auto bf16 = [](const IsaStatus& report) {
-    return report.uses[index_of(Element::BFloat16)].why;
+  const auto bf16 = [](const IsaStatus& status) {
+    return status.uses[index_of(Element::BFloat16)].why;
   };
   EXPECT_EQ(bf16(explain(facts, 0, false)[0]),
             "the best set that runs here; 2830 GFLOP/s in bf16, 217 in fp32");
@@ -158,15 +158,15 @@ TEST(ExplainIsa, NamesPairsAndTiles) {
 }
 
 TEST(ReportIsas, IsOfEverySet) {
-  const std::vector<IsaStatus> reports = isa_statuses();
-  ASSERT_EQ(reports.size(), all_isas().size());
+  const std::vector<IsaStatus> statuses = isa_statuses();
+  ASSERT_EQ(statuses.size(), all_isas().size());
   int taken = 0;
-  for (std::size_t i = 0; i < reports.size(); ++i) {
-    EXPECT_EQ(reports[i].name, all_isas()[i]->name);
-    EXPECT_EQ(reports[i].missing.empty(), runs_here(*all_isas()[i]));
-    const bool measured = reports[i].missing.empty() && !reports[i].name.starts_with("emulated");
-    for (const IsaUse& use : reports[i].uses) {
-      EXPECT_EQ(use.gflops > 0, measured) << reports[i].name;
+  for (std::size_t i = 0; i < statuses.size(); ++i) {
+    EXPECT_EQ(statuses[i].name, all_isas()[i]->name);
+    EXPECT_EQ(statuses[i].missing.empty(), runs_here(*all_isas()[i]));
+    const bool measured = statuses[i].missing.empty() && !statuses[i].name.starts_with("emulated");
+    for (const IsaUse& use : statuses[i].uses) {
+      EXPECT_EQ(use.gflops > 0, measured) << statuses[i].name;
       EXPECT_NE(use.why, "");
       EXPECT_EQ(use.taken, all_isas()[i] == &current_isa());
       taken += use.taken ? 1 : 0;

@@ -51,8 +51,8 @@ void expect_addable(const char* where, const at::Tensor& sum, const at::Tensor& 
 }
 
 /// Whether a row op of the CPU kernel takes both, so one pass over memory replaces several of ATen.
-bool are_blocks(const at::Tensor& sum, const at::Tensor& part) {
-  return is_block(sum) && sum.scalar_type() == at::kFloat && is_block(part);
+bool suit_row_ops(const at::Tensor& sum, const at::Tensor& part) {
+  return suits_row_ops(sum) && sum.scalar_type() == at::kFloat && suits_row_ops(part);
 }
 
 /// Threads for row ops of `flops_each` per element.
@@ -83,7 +83,7 @@ void merge_sinks(Partial& partial, const at::Tensor& sinks_H) {
   }
   // The row op reads the same zeros and the same logits for every row: strides of 0.
   at::Tensor& out = partial.out_BLHE;
-  if (is_block(out) && out.size(3) <= cpu::kMaxDim) {
+  if (suits_row_ops(out) && out.size(3) <= cpu::kMaxDim) {
     static constexpr float kNoValue[cpu::kMaxDim] = {};
     cpu::merge(
         cpu::current_isa(), team_of(out, 4.0),
@@ -117,7 +117,7 @@ void merge(Partial& acc, const Partial& other) {
   expect_alike("merge", "other.lse", other.lse_BLH, acc.lse_BLH);
   expect_alike_but_last("merge", "acc.lse", acc.lse_BLH, acc.out_BLHE);
   expect_addable("merge", acc.out_BLHE, other.out_BLHE);
-  if (are_blocks(acc.out_BLHE, other.out_BLHE)) {
+  if (suit_row_ops(acc.out_BLHE, other.out_BLHE)) {
     return merge_rows(acc, other.out_BLHE, other.lse_BLH);
   }
   // By ATen: the weight of each side is a sigmoid of the distance of their log-sum-exps.
@@ -133,7 +133,7 @@ void add(const at::Tensor& sum, const at::Tensor& part) {
   const c10::NoGradGuard no_grad;
   expect_alike("add", "part", part, sum);
   expect_addable("add", sum, part);
-  if (!are_blocks(sum, part)) {
+  if (!suit_row_ops(sum, part)) {
     sum.add_(part);
     return;
   }

@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "armillary/core/error.h"
-#include "armillary/launch/placement.h"
+#include "armillary/launch/process_place.h"
 
 namespace armillary::launch {
 namespace {
@@ -35,7 +35,7 @@ std::vector<std::string> environment_of(const Command& command) {
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const std::string_view name = text.substr(0, text.find('='));
-    bool replaced = !command.is_placed && is_placement_variable(name);
+    bool replaced = !command.is_placed && is_place_variable(name);
     for (const auto& [other, value] : variables) replaced |= name == other;
     if (!replaced) all.emplace_back(text);
   }

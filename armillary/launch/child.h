@@ -21,7 +21,7 @@ struct Command {
   bool takes_input = false;  ///< Inherits standard input; otherwise reads /dev/null.
   /// Signal that the kernel sends it if this process dies.
   int orphan_signal = 9;
-  /// Inherits the place of this process in a run (placement.h), which a rank has to.
+  /// Inherits the place of this process in a run (process_place.h), which a rank has to.
   bool is_placed = true;
   int inherits = -1;  ///< A descriptor of this process that it has too; -1: none but the streams.
 };

@@ -1,4 +1,4 @@
-// The choice has two steps: which placement counts (flags before launchers), and which engine
+// The choice has two steps: which place counts (flags before launchers), and which engine
 // (named, or the one of the launcher, or threads). Each refusal says what would be accepted.
 #include "armillary/launch/engine.h"
 
@@ -23,8 +23,8 @@ int whole_number(std::string_view flag, std::string_view text, int least, int mo
   return value;
 }
 
-/// The placement that flags give, in a run of `world` ranks.
-std::optional<Placement> placement_of(const EngineFlags& flags, int world) {
+/// The place that flags give, in a run of `world` ranks.
+std::optional<ProcessPlace> place_of(const EngineFlags& flags, int world) {
   if (flags.rank.empty() && flags.master.empty()) return {};
   if (flags.rank.empty() || flags.master.empty()) {
     fail<InvalidArgument>("--rank {}, --master {}; both are required, or none",
@@ -32,17 +32,17 @@ std::optional<Placement> placement_of(const EngineFlags& flags, int world) {
                           flags.master.empty() ? "not given" : flags.master);
   }
   // Flags know of no hosts: all ranks count as being on one.
-  Placement placement{.world = world, .local_world = world, .launcher = "flags", .engine = "c10d"};
-  placement.rank = whole_number("--rank", flags.rank, 0, world - 1);
-  placement.local_rank = placement.rank;
+  ProcessPlace place{.world = world, .local_world = world, .launcher = "flags", .engine = "c10d"};
+  place.rank = whole_number("--rank", flags.rank, 0, world - 1);
+  place.local_rank = place.rank;
   // The last colon: an IPv6 address has some of its own.
   const std::size_t colon = flags.master.rfind(':');
   if (colon == std::string::npos || colon == 0) {
     fail<InvalidArgument>("--master is '{}'; HOST:PORT is required", flags.master);
   }
-  placement.address = flags.master.substr(0, colon);
-  placement.port = whole_number("port of --master", flags.master.substr(colon + 1), 1, 65535);
-  return placement;
+  place.address = flags.master.substr(0, colon);
+  place.port = whole_number("port of --master", flags.master.substr(colon + 1), 1, 65535);
+  return place;
 }
 
 /// The end of a text about processes that nobody started.
@@ -64,12 +64,12 @@ Engine parse_engine(const std::string& name) {
                         nearest.empty() ? "" : "; nearest: " + nearest);
 }
 
-/// The engine of a process that has this placement, if none was named.
-Engine engine_of(const std::optional<Placement>& placement, bool has_mpi) {
-  if (!placement) return Engine::Threads;
+/// The engine of a process that has this place, if none was named.
+Engine engine_of(const std::optional<ProcessPlace>& place, bool has_mpi) {
+  if (!place) return Engine::Threads;
   // srun starts processes for any engine.
-  if (placement->launcher == "Slurm" && !has_mpi) return Engine::C10d;
-  return placement->engine == "mpi" ? Engine::Mpi : Engine::C10d;
+  if (place->launcher == "Slurm" && !has_mpi) return Engine::C10d;
+  return place->engine == "mpi" ? Engine::Mpi : Engine::C10d;
 }
 
 }  // namespace
@@ -86,25 +86,25 @@ std::string_view name_of(Engine engine) {
   return "";
 }
 
-EngineChoice choose_engine(const EngineFlags& flags, const std::optional<Placement>& found,
+EngineChoice choose_engine(const EngineFlags& flags, const std::optional<ProcessPlace>& found,
                            bool has_mpi, const AskedWorld& asked) {
-  const std::optional<Placement> by_flags = placement_of(flags, asked.world);
-  const std::optional<Placement>& placement = by_flags ? by_flags : found;
+  const std::optional<ProcessPlace> by_flags = place_of(flags, asked.world);
+  const std::optional<ProcessPlace>& place = by_flags ? by_flags : found;
   const Engine engine =
-      flags.engine == "auto" ? engine_of(placement, has_mpi) : parse_engine(flags.engine);
+      flags.engine == "auto" ? engine_of(place, has_mpi) : parse_engine(flags.engine);
 
   // Threads: one process does the whole run, so several of them would do it several times.
   if (engine == Engine::Threads) {
-    if (placement && placement->world > 1) {
+    if (place && place->world > 1) {
       fail<InvalidArgument>(
           "--engine threads in rank {} of {} that {} started, each of which would do the whole "
           "run; "
           "--engine {} is required, or one process",
-          placement->rank, placement->world, placement->launcher, placement->engine);
+          place->rank, place->world, place->launcher, place->engine);
     }
     return {};
   }
-  if (!placement) {
+  if (!place) {
     fail<InvalidArgument>("--engine {} in a process that no launcher started; {}", name_of(engine),
                           kHowToStart);
   }
@@ -120,23 +120,23 @@ EngineChoice choose_engine(const EngineFlags& flags, const std::optional<Placeme
           "--engine mpi in a build without MPI; one that found Open MPI or MPICH is required "
           "(./dev setup mpi), or --engine c10d");
     }
-    if (placement->engine != "mpi") {
+    if (place->engine != "mpi") {
       fail<InvalidArgument>(
           "--engine mpi in a process that {} started; mpirun or srun is required, or --engine c10d",
-          placement->launcher);
+          place->launcher);
     }
-  } else if (placement->address.empty() || placement->port == 0) {
+  } else if (place->address.empty() || place->port == 0) {
     fail<InvalidArgument>(
         "--engine c10d without a meeting point: {} sets no MASTER_ADDR and MASTER_PORT; both are "
         "required, or --rank and --master HOST:PORT",
-        placement->launcher);
+        place->launcher);
   }
   // Last, the sizes: the recipe or the flags ask for one world, the launcher started another.
-  if (placement->world != asked.world) {
+  if (place->world != asked.world) {
     fail<InvalidArgument>("{} processes that {} started, and {}; equal numbers are required",
-                          placement->world, placement->launcher, asked.where);
+                          place->world, place->launcher, asked.where);
   }
-  return {.engine = engine, .placement = placement};
+  return {.engine = engine, .place = place};
 }
 
 }  // namespace armillary::launch

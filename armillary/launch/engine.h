@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "armillary/launch/placement.h"
+#include "armillary/launch/process_place.h"
 
 namespace armillary::launch {
 
@@ -20,7 +20,7 @@ std::string_view name_of(Engine engine);
 /// The command line of a verb that runs ranks. Empty texts were not given.
 struct EngineFlags {
   std::string engine = "auto";  ///< "auto", "threads", "mpi" or "c10d".
-  // The placement by hand, for c10d: both or none.
+  // The place by hand, for c10d: both or none.
   std::string rank;
   std::string master;  ///< "HOST:PORT" of rank 0.
 };
@@ -29,12 +29,12 @@ struct EngineFlags {
 struct EngineChoice {
   Engine engine = Engine::Threads;
   /// The place of this process; not set for threads.
-  std::optional<Placement> placement;
+  std::optional<ProcessPlace> place;
 
   /// Whether this process writes files and tables of the run.
-  bool is_first() const { return !placement || placement->rank == 0; }
+  bool is_first() const { return !place || place->rank == 0; }
   /// Ranks on this host, of a run with so many ranks.
-  int local_world(int world) const { return placement ? placement->local_world : world; }
+  int local_world(int world) const { return place ? place->local_world : world; }
 };
 
 /// A run of `world` ranks, as `where` asks for: "parallelism.context_parallel_degree = 4".
@@ -51,7 +51,7 @@ struct AskedWorld {
 /// not belong to the engine or are no numbers, for processes without a launcher or without a
 /// meeting point, and if the processes are not as many as the ranks. The text says how such a run
 /// is started.
-EngineChoice choose_engine(const EngineFlags& flags, const std::optional<Placement>& found,
+EngineChoice choose_engine(const EngineFlags& flags, const std::optional<ProcessPlace>& found,
                            bool has_mpi, const AskedWorld& asked);
 
 }  // namespace armillary::launch

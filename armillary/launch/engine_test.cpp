@@ -1,4 +1,4 @@
-// engine_test.cpp: the choice of an engine by flags and by placements that are made up: the
+// engine_test.cpp: the choice of an engine by flags and by places that are made up: the
 // launcher decides unless a flag does, and the two may not disagree.
 #include "armillary/launch/engine.h"
 
@@ -14,19 +14,19 @@ namespace {
 
 using testing::HasSubstr;
 
-const std::optional<Placement> kAlone;
-const std::optional<Placement> kMpirun =
-    Placement{.rank = 1, .world = 4, .local_world = 2, .launcher = "Open MPI", .engine = "mpi"};
-const std::optional<Placement> kTorchrun = Placement{
+const std::optional<ProcessPlace> kAlone;
+const std::optional<ProcessPlace> kMpirun =
+    ProcessPlace{.rank = 1, .world = 4, .local_world = 2, .launcher = "Open MPI", .engine = "mpi"};
+const std::optional<ProcessPlace> kTorchrun = ProcessPlace{
     .rank = 0, .world = 2, .address = "h", .port = 29500, .launcher = "torchrun", .engine = "c10d"};
-const std::optional<Placement> kSlurm =
-    Placement{.rank = 0, .world = 2, .launcher = "Slurm", .engine = "mpi"};
+const std::optional<ProcessPlace> kSlurm =
+    ProcessPlace{.rank = 0, .world = 2, .launcher = "Slurm", .engine = "mpi"};
 
-EngineChoice choose(const EngineFlags& flags, const std::optional<Placement>& found) {
+EngineChoice choose(const EngineFlags& flags, const std::optional<ProcessPlace>& found) {
   return choose_engine(flags, found, true, {found ? found->world : 4, "4 ranks"});
 }
 
-void expect_no_choice(const EngineFlags& flags, const std::optional<Placement>& found,
+void expect_no_choice(const EngineFlags& flags, const std::optional<ProcessPlace>& found,
                       const std::string& text, bool has_mpi = true) {
   EXPECT_THAT(
       [&] {
@@ -49,14 +49,14 @@ TEST(Engine, IsThatOfTheLauncher) {
   EXPECT_EQ(threads.local_world(4), 4);
 }
 
-TEST(Engine, TakesAPlacementByHandBeforeTheLaunchers) {
+TEST(Engine, TakesAPlaceByHandBeforeTheLaunchers) {
   const EngineChoice choice =
       choose_engine({.rank = "1", .master = "10.0.0.1:29400"}, kMpirun, true, {3, "3 ranks"});
   EXPECT_EQ(choice.engine, Engine::C10d);
-  EXPECT_EQ(choice.placement->rank, 1);
-  EXPECT_EQ(choice.placement->world, 3);
-  EXPECT_EQ(choice.placement->address, "10.0.0.1");
-  EXPECT_EQ(choice.placement->port, 29400);
+  EXPECT_EQ(choice.place->rank, 1);
+  EXPECT_EQ(choice.place->world, 3);
+  EXPECT_EQ(choice.place->address, "10.0.0.1");
+  EXPECT_EQ(choice.place->port, 29400);
 }
 
 TEST(Engine, ThatDoesNotFitTheLauncherIsRefused) {

@@ -10,7 +10,7 @@
 #include <cstdlib>
 
 #include "armillary/core/error.h"
-#include "armillary/launch/run_reports.h"
+#include "armillary/launch/launch_folder.h"
 
 namespace armillary::launch {
 std::string mpi_launcher() {

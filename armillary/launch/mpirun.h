@@ -20,9 +20,9 @@ enum class MpiFamily { OpenMpi, Mpich };
 MpiFamily family_of(const std::string& launcher);
 
 /// The command "launcher -n N words..". Open MPI puts its segments and files into `folder`
-/// (run_reports.h). Ranks may be more than cores, are not bound to single cores (each computes with
-/// several threads), and may run as root, as in containers: Open MPI refuses both by default, and
-/// whoever asks for N ranks has decided. The command ends its processes if it gets SIGTERM, and
+/// (launch_folder.h). Ranks may be more than cores, are not bound to single cores (each computes
+/// with several threads), and may run as root, as in containers: Open MPI refuses both by default,
+/// and whoever asks for N ranks has decided. The command ends its processes if it gets SIGTERM, and
 /// passes SIGUSR1 on to each of them.
 Command mpi_command(const std::string& launcher, MpiFamily family, int processes,
                     const std::vector<std::string>& words, const std::string& folder);

@@ -26,7 +26,7 @@ Orphans::~Orphans() {
   prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 
-// A child that is killed may leave children of its own, which are then seen in the next round.
+// A child that is killed may leave children of its own, which are then seen the next time.
 void Orphans::end_all() const {
   const auto begin = std::chrono::steady_clock::now();
   const std::string list = fmt::format("/proc/self/task/{}/children", getpid());

@@ -15,8 +15,8 @@
 
 #include "armillary/core/error.h"
 #include "armillary/core/process_stat.h"
+#include "armillary/launch/launch_folder.h"
 #include "armillary/launch/line_forwarder.h"
-#include "armillary/launch/run_reports.h"
 
 namespace armillary::launch {
 namespace {
@@ -102,7 +102,7 @@ class Supervisor {
         forward(program.child.err, program.err);
       }
       for (int signal = signals_.next(); signal != 0; signal = signals_.next()) answer(signal);
-      read_reports();
+      read_endings();
       reap();
       if (end_at_ && (Clock::now() >= *end_at_ || only_stopped_left())) end_all();
       if (kill_at_ && Clock::now() >= *kill_at_) kill_groups();
@@ -141,7 +141,7 @@ class Supervisor {
   /// Returns when there is output or a signal, or a deadline has come.
   void wait_for_news() {
     std::vector<pollfd> sources{{signals_.descriptor(), POLLIN, 0}};
-    if (options_.reports >= 0) sources.push_back({options_.reports, POLLIN, 0});
+    if (options_.endings >= 0) sources.push_back({options_.endings, POLLIN, 0});
     for (const Running& program : programs_) {
       for (const Descriptor* stream : {&program.child.out, &program.child.err}) {
         if (stream->open()) sources.push_back({stream->get(), POLLIN, 0});
@@ -195,17 +195,17 @@ class Supervisor {
     }
   }
 
-  /// Notes the ends of programs that others have started (run_reports.h).
-  void read_reports() {
+  /// Notes the ends of programs that others have started (launch_folder.h).
+  void read_endings() {
     std::array<char, 4096> buffer;
-    while (options_.reports >= 0) {
-      const ssize_t size = read(options_.reports, buffer.data(), buffer.size());
+    while (options_.endings >= 0) {
+      const ssize_t size = read(options_.endings, buffer.data(), buffer.size());
       if (size <= 0) break;
-      reported_.append(buffer.data(), static_cast<std::size_t>(size));
+      ending_lines_.append(buffer.data(), static_cast<std::size_t>(size));
     }
-    for (std::size_t end = 0; (end = reported_.find('\n')) != std::string::npos;) {
-      if (const auto ending = parse_ending(reported_.substr(0, end))) note(*ending);
-      reported_.erase(0, end + 1);
+    for (std::size_t end = 0; (end = ending_lines_.find('\n')) != std::string::npos;) {
+      if (const auto ending = parse_ending(ending_lines_.substr(0, end))) note(*ending);
+      ending_lines_.erase(0, end + 1);
     }
   }
 
@@ -279,7 +279,7 @@ class Supervisor {
   SignalQueue signals_;
   std::vector<Running> programs_;
   std::optional<Ending> first_failure_;
-  std::string reported_;                      ///< Lines of reports that have come so far.
+  std::string ending_lines_;                  ///< Lines of endings that have come so far.
   bool asked_ = false;                        ///< A signal has asked all to stop.
   std::optional<Clock::time_point> end_at_;   ///< The others are ended then.
   std::optional<Clock::time_point> kill_at_;  ///< Whatever is left is killed then.

@@ -32,8 +32,8 @@ struct SuperviseOptions {
   int ask_signal = SIGTERM;  ///< Sent to ask a program to stop.
   /// Sent to end a program at once. Whatever is left of it a second later is killed.
   int end_signal = SIGKILL;
-  /// Endings of programs that others have started, as lines (run_reports.h); or -1.
-  int reports = -1;
+  /// Endings of programs that others have started, as lines (launch_folder.h); or -1.
+  int endings = -1;
 };
 
 /// The name of this machine.

@@ -77,7 +77,7 @@ TEST(BlockIds, IncludeAndMeetAsSetsDo) {
     }
     return ids;
   };
-  for (int round = 0; round < 2000; ++round) {
+  for (int repeat = 0; repeat < 2000; ++repeat) {
     const std::vector<int> a = draw();
     const std::vector<int> b = draw();
     EXPECT_EQ(includes(BlockIds(a), BlockIds(b)),

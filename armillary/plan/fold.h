@@ -35,7 +35,7 @@ struct Rotations {
 /// The classes of a world. Immutable.
 class Fold {
  public:
-  /// What is added to the digits of each entry of Rotations::generators.
+  /// Numbers added to the digits of each entry of Rotations::generators.
   using Rotation = std::vector<int>;
 
   /// The fold of a problem, or nothing if no two ranks are alike: without rotations, if a block

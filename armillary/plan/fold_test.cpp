@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Problem full_problem(int world, const char* mask = "full", const char* layout = "zigzag") {
+Problem alike_problem(int world, const char* mask = "full", const char* layout = "zigzag") {
   const std::int64_t tokens = std::int64_t{4} * world;
   return {.world = world,
           .heads = 8,
@@ -49,7 +49,7 @@ TEST(Fold, CountsClasses) {
                                           {"startrail:c=8,placement=p2p_intra", 8},
                                           {"grid:rk=8,rq=4,u=2", 2}}) {
     for (const Pass pass : {Pass::Forward, Pass::Backward, Pass::Replay}) {
-      const std::optional<Fold> fold = fold_of(full_problem(64), strategy, pass);
+      const std::optional<Fold> fold = fold_of(alike_problem(64), strategy, pass);
       ASSERT_TRUE(fold.has_value()) << strategy;
       EXPECT_EQ(fold->classes(), classes) << strategy;
     }
@@ -57,11 +57,11 @@ TEST(Fold, CountsClasses) {
 }
 
 TEST(Fold, NeedsBlocksThatSeeEachOtherAndShardsOfOneLength) {
-  EXPECT_FALSE(fold_of(full_problem(8, "causal"), "ring", Pass::Forward));
-  EXPECT_TRUE(fold_of(full_problem(8, "causal", "striped:1"), "ring", Pass::Forward));
-  EXPECT_FALSE(fold_of(full_problem(16), "startrail:c=2", Pass::Forward));
-  EXPECT_FALSE(fold_of(full_problem(8), "attention2d:rows=2", Pass::Forward));
-  Problem uneven = full_problem(8);
+  EXPECT_FALSE(fold_of(alike_problem(8, "causal"), "ring", Pass::Forward));
+  EXPECT_TRUE(fold_of(alike_problem(8, "causal", "striped:1"), "ring", Pass::Forward));
+  EXPECT_FALSE(fold_of(alike_problem(16), "startrail:c=2", Pass::Forward));
+  EXPECT_FALSE(fold_of(alike_problem(8), "attention2d:rows=2", Pass::Forward));
+  Problem uneven = alike_problem(8);
   uneven.mask = full_mask({33, 33});
   EXPECT_FALSE(fold_of(uneven, "ring", Pass::Forward));
 }
@@ -70,7 +70,7 @@ TEST(Fold, NeedsBlocksThatSeeEachOtherAndShardsOfOneLength) {
 TEST(Fold, RotationsReachEachRankOfAClassOnce) {
   for (const char* strategy : {"ring", "usp:u=4", "attention2d:rows=4", "grid:rk=2,rq=4,u=2",
                                "grid:nest=rk-u-rq,rk=4,rq=2,u=2"}) {
-    const Fold fold = fold_of(full_problem(16), strategy, Pass::Forward).value();
+    const Fold fold = fold_of(alike_problem(16), strategy, Pass::Forward).value();
     std::set<Rank> reached;
     for (Rank rank = 0; rank < 16; ++rank) {
       const Fold::Rotation rotation = fold.rotation_to(rank);
@@ -92,7 +92,7 @@ TEST(Fold, RotationsReachEachRankOfAClassOnce) {
 }
 
 TEST(Fold, AProgramIsThatOfItsClass) {
-  const Planner planner(full_problem(16), parse_strategy("grid:rk=2,rq=4,u=2"));
+  const Planner planner(alike_problem(16), parse_strategy("grid:rk=2,rq=4,u=2"));
   const Fold fold = planner.fold(Pass::Backward).value();
   for (Rank rank = 0; rank < 16; ++rank) {
     const RankProgram program = planner.program(Pass::Backward, rank);
@@ -108,7 +108,7 @@ TEST(FoldedProof, ProvesLargeWorlds) {
   if (sanitizer_samples()) GTEST_SKIP() << "[SKIP] minutes under a sanitizer";
   for (const char* strategy :
        {"attention2d:rows=64", "grid:rk=64,rq=32,u=2", "usp:u=8", "startrail:c=64"}) {
-    const Planner planner(full_problem(4096), parse_strategy(strategy));
+    const Planner planner(alike_problem(4096), parse_strategy(strategy));
     const ProgramOf program = [&](Pass pass, Rank rank) {
       return lower(planner.problem(), planner.blocks(), planner.program(pass, rank));
     };
@@ -122,7 +122,7 @@ TEST(FoldedProof, ProvesLargeWorlds) {
 }
 
 TEST(FoldedProof, FindsWhatIsWrongOnAllRanks) {
-  const Planner planner(full_problem(32), parse_strategy("ring"));
+  const Planner planner(alike_problem(32), parse_strategy("ring"));
   const ProgramOf dropped = [&](Pass pass, Rank rank) {
     RankProgram program = planner.program(pass, rank);
     std::erase_if(program.ops, [](const Op& op) { return op.attends() && op.step == 9; });
@@ -135,14 +135,14 @@ TEST(FoldedProof, FindsWhatIsWrongOnAllRanks) {
 }
 
 TEST(FoldedProof, RefusesRanksThatAreNotAlike) {
-  const Planner planner(full_problem(32), parse_strategy("ring"));
+  const Planner planner(alike_problem(32), parse_strategy("ring"));
   const ProgramOf other = [&](Pass pass, Rank rank) {
     RankProgram program = planner.program(pass, rank);
     if (rank == 17) program.ops.pop_back();
     return program;
   };
   EXPECT_THROW(verify_folded(planner, {Pass::Forward}, other), PlanError);
-  const Planner causal(full_problem(32, "causal"), parse_strategy("ring"));
+  const Planner causal(alike_problem(32, "causal"), parse_strategy("ring"));
   try {
     verify_folded(causal, {Pass::Forward}, other);
     FAIL() << "no error";
@@ -166,16 +166,16 @@ std::string refusal(const Problem& problem, const char* strategy) {
 }
 
 TEST(FoldedProof, NamesTheNearestChoice) {
-  EXPECT_THAT(refusal(full_problem(64), "startrail:c=2"), HasSubstr("nearest: startrail:c=4"));
-  EXPECT_THAT(refusal(full_problem(36), "startrail:c=3"), HasSubstr("nearest: startrail:c=6"));
-  EXPECT_THAT(refusal(full_problem(32), "startrail:c=2"), HasSubstr("nearest: ring"));
-  EXPECT_THAT(refusal(full_problem(8), "attention2d:rows=2"), HasSubstr("nearest: ring"));
-  Problem uneven = full_problem(8);
+  EXPECT_THAT(refusal(alike_problem(64), "startrail:c=2"), HasSubstr("nearest: startrail:c=4"));
+  EXPECT_THAT(refusal(alike_problem(36), "startrail:c=3"), HasSubstr("nearest: startrail:c=6"));
+  EXPECT_THAT(refusal(alike_problem(32), "startrail:c=2"), HasSubstr("nearest: ring"));
+  EXPECT_THAT(refusal(alike_problem(8), "attention2d:rows=2"), HasSubstr("nearest: ring"));
+  Problem uneven = alike_problem(8);
   uneven.mask = full_mask({33, 33});
   EXPECT_THAT(refusal(uneven, "ring"), HasSubstr("nearest: 32 tokens"));
-  EXPECT_THAT(refusal(full_problem(32, "window:left=8,right=0"), "ring"),
+  EXPECT_THAT(refusal(alike_problem(32, "window:left=8,right=0"), "ring"),
               HasSubstr("nearest: mask full"));
-  EXPECT_EQ(refusal(full_problem(64), "startrail:c=4"), "");
+  EXPECT_EQ(refusal(alike_problem(64), "startrail:c=4"), "");
 }
 
 }  // namespace

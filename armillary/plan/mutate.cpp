@@ -168,15 +168,15 @@ void add_messages(const Plan& plan, std::vector<Mutation>& found) {
       received[{op.lane, op.peer, program.rank}].push_back(static_cast<int>(i));
     }
   }
-  // Sends, counted per channel to find the receive of each.
+  // Sends, counted per queue to find the receive of each.
   std::map<std::tuple<Lane, Rank, Rank>, std::size_t> sent;
   for (const RankProgram& program : plan.ranks) {
     for (std::size_t i = 0; i < program.ops.size(); ++i) {
       const Op& op = program.ops[i];
       if (op.kind != OpKind::Send) continue;
-      const std::tuple channel(op.lane, program.rank, op.peer);
-      const std::vector<int>& at_peer = received[channel];
-      const std::size_t n = sent[channel]++;
+      const std::tuple queue(op.lane, program.rank, op.peer);
+      const std::vector<int>& at_peer = received[queue];
+      const std::size_t n = sent[queue]++;
       if (n >= at_peer.size() || !program.tiles[at(op.views.front().tile)].partial) continue;
       found.push_back({.kind = MutationKind::OtherDtype,
                        .rank = program.rank,

@@ -28,8 +28,8 @@ struct RankPrograms {
 bool is_proved(comm::Communicator& comm, const RankPrograms& own);
 
 /// Returns when the programs of all ranks of the group are proved: at once if they were before.
-/// `folder` has recorded proofs (proof_file.h); empty for none. Every pass is proved by one rank;
-/// each by the rank after. Collective over the group; waits are those of the communicator.
+/// `folder` has recorded proofs (proof_file.h); empty for none. Every pass is proved by one rank,
+/// the next by the rank after. Collective over the group; waits are those of the communicator.
 /// @throws PlanError, on all ranks, if a plan is not exact or a program is not the one that was
 /// proved; InvalidArgument, on all ranks, if a recorded proof cannot be used; CommError as the
 /// communicator does.

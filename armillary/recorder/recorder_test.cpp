@@ -285,13 +285,13 @@ TEST(Recorder, TheFileOutlivesAProcessThatIsKilled) {
 }
 
 TEST(Recorder, AtAnyMoment) {
-  for (int round = 0; round < 20; ++round) {
+  for (int repeat = 0; repeat < 20; ++repeat) {
     const RunFolder folder;
     killed([&](int told) {
       Recorder recorder(folder.path(), {.world = 3});
       for (int i = 0;; ++i) {
         recorder.done(recorder.start(op_with(i)));
-        if (i == 1000 + 37 * round) tell(told);
+        if (i == 1000 + 37 * repeat) tell(told);
       }
     });
     const Flight flight = read_flight(folder.file_of(0));

@@ -78,8 +78,8 @@ struct Messages {
 struct Host {
   double forward_s = 0;   ///< Work of a call of attention before its first op.
   double backward_s = 0;  ///< The same of its backward pass.
-  /// Bytes that ranks exchange in each of ceil(log2 world) rounds before the first message of
-  /// forward, to agree on the call. A rank computes meanwhile, after kPatienceSeconds. 0: they do
+  /// Bytes of each of ceil(log2 world) exchanges before the first message of forward, in which
+  /// ranks agree on the call. A rank computes meanwhile, after kPatienceSeconds. 0: they do
   /// not.
   double agreement_bytes = 0;
   /// The thread that starts messages is the one that computes: they start between two ops.

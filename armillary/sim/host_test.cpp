@@ -46,8 +46,8 @@ TEST(Host, WorkOfACallComesFirst) {
   }
 }
 
-// Four ranks agree in two rounds, each a latency and 1000 bytes at 1 GB/s. A rank alone has nobody
-// to agree with.
+// Four ranks agree in two exchanges, each a latency and 1000 bytes at 1 GB/s. A rank alone has
+// nobody to agree with.
 TEST(Host, MessagesWaitForAgreement) {
   Cluster cluster = testing::flat(4);
   cluster.messages.latency_s = 1e-3;

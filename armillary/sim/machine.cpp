@@ -86,7 +86,7 @@ void Machine::connect() {
         Meeting& meeting = meetings_.emplace_back();
         meeting.from = from;
         meeting.to = (from + distance) % world;
-        fill_hops(meeting);
+        fill_crossings(meeting);
       }
       ranks_[r].meetings.push_back(at->second);
     }
@@ -95,7 +95,7 @@ void Machine::connect() {
 
 /// The channels of the route, with the flows on each: a flow stands for one of every copy, and
 /// these are spread evenly over channels that are alike.
-void Machine::fill_hops(Meeting& meeting) const {
+void Machine::fill_crossings(Meeting& meeting) const {
   const int from = input_.placement[meeting.from];
   const int to = input_.placement[meeting.to];
   if (from == to) return;
@@ -103,10 +103,10 @@ void Machine::fill_hops(Meeting& meeting) const {
   for (const int channel : meeting.route->channels) {
     const int c = orbit_[channel];
     const double share = input_.fold.copies() / orbit_size_[c];
-    const auto same = std::find_if(meeting.hops.begin(), meeting.hops.end(),
-                                   [&](const Hop& hop) { return hop.channel == c; });
-    if (same == meeting.hops.end()) {
-      meeting.hops.push_back({c, share});
+    const auto same = std::find_if(meeting.crossings.begin(), meeting.crossings.end(),
+                                   [&](const Crossing& crossing) { return crossing.channel == c; });
+    if (same == meeting.crossings.end()) {
+      meeting.crossings.push_back({c, share});
     } else {
       same->share += share;
     }
@@ -300,8 +300,8 @@ void Machine::start_flow(int id) {
   Message& message = messages_[id];
   const Meeting& meeting = meetings_[message.meeting];
   const double bytes = ranks_[message.send.rank].lanes->ops[message.send.op].work;
-  message.flow =
-      network_.start(now_, meeting.hops, input_.topology.flow_limit(*meeting.route, bytes), bytes);
+  message.flow = network_.start(now_, meeting.crossings,
+                                input_.topology.flow_limit(*meeting.route, bytes), bytes);
   if (static_cast<std::size_t>(message.flow) >= message_of_flow_.size()) {
     message_of_flow_.resize(message.flow + 1);
   }

@@ -61,7 +61,7 @@ class Machine {
     bool sends = false;
     plan::Rank from = 0;
     plan::Rank to = 0;
-    std::vector<Hop> hops;
+    std::vector<Crossing> crossings;
     const Route* route = nullptr;
   };
   struct Message {
@@ -99,7 +99,7 @@ class Machine {
   void connect();
   double agreement_s() const;
   void begin();
-  void fill_hops(Meeting& meeting) const;
+  void fill_crossings(Meeting& meeting) const;
   void wake(int rank, int lane) { ready_.emplace_back(rank, lane); }
   void start_ready();
   void start_batches(int rank, int lane);

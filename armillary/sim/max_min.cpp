@@ -42,7 +42,8 @@ void FlowNetwork::note_change(int channel) {
   changed_channels_.push_back(channel);
 }
 
-int FlowNetwork::start(double now, std::span<const Hop> route, double largest_rate, double bytes) {
+int FlowNetwork::start(double now, std::span<const Crossing> route, double largest_rate,
+                       double bytes) {
   // An id with its state; the vectors of an old one keep their memory.
   int id = static_cast<int>(flows_.size());
   if (free_.empty()) {
@@ -58,8 +59,8 @@ int FlowNetwork::start(double now, std::span<const Hop> route, double largest_ra
   flow.rate = 0;
   flow.largest = largest_rate;
   flow.places.resize(route.size());
-  for (const Hop& hop : route) {
-    flow.largest = std::min(flow.largest, channels_[hop.channel].alone / hop.share);
+  for (const Crossing& crossing : route) {
+    flow.largest = std::min(flow.largest, channels_[crossing.channel].alone / crossing.share);
   }
   // Its place on every channel.
   for (std::size_t h = 0; h < route.size(); ++h) {
@@ -79,17 +80,17 @@ int FlowNetwork::start(double now, std::span<const Hop> route, double largest_ra
 void FlowNetwork::release(int id) {
   FlowState& flow = flows_[id];
   for (std::size_t h = 0; h < flow.route.size(); ++h) {
-    const Hop& hop = flow.route[h];
-    ChannelState& channel = channels_[hop.channel];
-    if (couples(channel)) note_change(hop.channel);
+    const Crossing& crossing = flow.route[h];
+    ChannelState& channel = channels_[crossing.channel];
+    if (couples(channel)) note_change(crossing.channel);
     // The last user takes the place.
     const User last = channel.users.back();
     channel.users[flow.places[h]] = last;
-    flows_[last.flow].places[last.hop] = flow.places[h];
+    flows_[last.flow].places[last.crossing] = flow.places[h];
     channel.users.pop_back();
-    channel.demand = channel.users.empty() ? 0 : channel.demand - flow.largest * hop.share;
-    crowd(channel, -hop.share);
-    moved_[hop.channel] += flow.bytes * hop.share;
+    channel.demand = channel.users.empty() ? 0 : channel.demand - flow.largest * crossing.share;
+    crowd(channel, -crossing.share);
+    moved_[crossing.channel] += flow.bytes * crossing.share;
   }
   ++flow.version;
   flow.rate = 0;
@@ -120,11 +121,11 @@ void FlowNetwork::collect_component() {
   changed_channels_.clear();
   // The list grows while it is read.
   for (std::size_t next = 0; next < component_.size(); ++next) {
-    for (const Hop& hop : flows_[component_[next]].route) {
-      ChannelState& channel = channels_[hop.channel];
+    for (const Crossing& crossing : flows_[component_[next]].route) {
+      ChannelState& channel = channels_[crossing.channel];
       if (channel.mark == mark_ || !couples(channel)) continue;
       channel.mark = mark_;
-      coupled_.push_back(hop.channel);
+      coupled_.push_back(crossing.channel);
       for (const User& user : channel.users) add_to_component(user.flow);
     }
   }
@@ -135,11 +136,11 @@ void FlowNetwork::freeze(int id, double rate) {
   FlowState& flow = flows_[id];
   flow.frozen = true;
   new_rates_[id] = rate;
-  for (const Hop& hop : flow.route) {
-    ChannelState& channel = channels_[hop.channel];
+  for (const Crossing& crossing : flow.route) {
+    ChannelState& channel = channels_[crossing.channel];
     if (channel.mark != mark_) continue;
-    channel.left = std::max(0.0, channel.left - rate * hop.share);
-    channel.weight -= hop.share;
+    channel.left = std::max(0.0, channel.left - rate * crossing.share);
+    channel.weight -= crossing.share;
   }
 }
 
@@ -156,7 +157,7 @@ void FlowNetwork::fill() {
     channel.left = channel.capacity;
     channel.weight = 0;
     for (const User& user : channel.users) {
-      channel.weight += flows_[user.flow].route[user.hop].share;
+      channel.weight += flows_[user.flow].route[user.crossing].share;
     }
     shares_.emplace_back(channel.left / channel.weight, c);
   }

@@ -19,7 +19,7 @@ namespace armillary::sim {
 
 /// One channel of a flow. `share` is the number of flows that this one stands for on the channel:
 /// 1, but for folded ranks (engine.h).
-struct Hop {
+struct Crossing {
   int channel = 0;
   double share = 1;
 };
@@ -34,7 +34,7 @@ class FlowNetwork {
   /// Starts a flow of `bytes` > 0 at time `now`, with rate 0 until settle(). `route` must stay
   /// valid until the flow has ended, and has each channel once. `largest_rate` may be infinite if
   /// the route is not empty. Returns the id of the flow; ids of ended flows are used again.
-  int start(double now, std::span<const Hop> route, double largest_rate, double bytes);
+  int start(double now, std::span<const Crossing> route, double largest_rate, double bytes);
 
   /// Computes the rates that changed since the last call. The flows are listed by changed().
   void settle(double now);
@@ -52,7 +52,7 @@ class FlowNetwork {
 
  private:
   struct FlowState {
-    std::span<const Hop> route;
+    std::span<const Crossing> route;
     double largest = 0;  ///< Bound by the flow's own limit and the capacities of its channels.
     double rate = 0;
     double bytes = 0;
@@ -65,7 +65,7 @@ class FlowNetwork {
   };
   struct User {
     int flow = 0;
-    int hop = 0;
+    int crossing = 0;
   };
   struct ChannelState {
     double alone = 0;     ///< Capacity with one user.

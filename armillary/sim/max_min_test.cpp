@@ -22,7 +22,7 @@ constexpr double kNone = std::numeric_limits<double>::infinity();
 
 TEST(MaxMin, AFlowAloneHasTheNarrowestChannel) {
   FlowNetwork network({10, 4, 8});
-  const std::vector<Hop> route{{0}, {1}, {2}};
+  const std::vector<Crossing> route{{0}, {1}, {2}};
   const int flow = network.start(1, route, kNone, 20);
   network.settle(1);
   EXPECT_EQ(network.rate(flow), 4);
@@ -31,7 +31,7 @@ TEST(MaxMin, AFlowAloneHasTheNarrowestChannel) {
 
 TEST(MaxMin, TwoFlowsOverOneChannelHaveHalfOfIt) {
   FlowNetwork network({10});
-  const std::vector<Hop> route{{0}};
+  const std::vector<Crossing> route{{0}};
   const int a = network.start(0, route, kNone, 20);
   network.settle(0);
   const int b = network.start(1, route, kNone, 20);
@@ -52,7 +52,7 @@ TEST(MaxMin, TwoFlowsOverOneChannelHaveHalfOfIt) {
 
 TEST(MaxMin, FlowsOfACrowdedChannelShareLess) {
   FlowNetwork network({10}, {0.25});
-  const std::vector<Hop> route{{0}};
+  const std::vector<Crossing> route{{0}};
   const int a = network.start(0, route, kNone, 20);
   network.settle(0);
   EXPECT_EQ(network.rate(a), 10);
@@ -71,9 +71,9 @@ TEST(MaxMin, FlowsOfACrowdedChannelShareLess) {
 // to a and b; c takes what a leaves of the second.
 TEST(MaxMin, TheSmallestShareIsGivenFirst) {
   FlowNetwork network({6, 10});
-  const std::vector<Hop> both{{0}, {1}};
-  const std::vector<Hop> first{{0}};
-  const std::vector<Hop> second{{1}};
+  const std::vector<Crossing> both{{0}, {1}};
+  const std::vector<Crossing> first{{0}};
+  const std::vector<Crossing> second{{1}};
   const int a = network.start(0, both, kNone, 100);
   const int b = network.start(0, first, kNone, 100);
   const int c = network.start(0, second, kNone, 100);
@@ -85,7 +85,7 @@ TEST(MaxMin, TheSmallestShareIsGivenFirst) {
 
 TEST(MaxMin, AFlowWithALimitLeavesTheRestToOthers) {
   FlowNetwork network({10});
-  const std::vector<Hop> route{{0}};
+  const std::vector<Crossing> route{{0}};
   const int a = network.start(0, route, 2, 100);
   const int b = network.start(0, route, kNone, 100);
   network.settle(0);
@@ -95,8 +95,8 @@ TEST(MaxMin, AFlowWithALimitLeavesTheRestToOthers) {
 
 TEST(MaxMin, AFoldedFlowTakesTheRateOfAllItsCopies) {
   FlowNetwork network({12});
-  const std::vector<Hop> two{{0, 2}};
-  const std::vector<Hop> one{{0, 1}};
+  const std::vector<Crossing> two{{0, 2}};
+  const std::vector<Crossing> one{{0, 1}};
   const int a = network.start(0, two, kNone, 100);
   const int b = network.start(0, one, kNone, 100);
   network.settle(0);
@@ -106,8 +106,8 @@ TEST(MaxMin, AFoldedFlowTakesTheRateOfAllItsCopies) {
 
 TEST(MaxMin, AChannelThatIsNeverFullCouplesNothing) {
   FlowNetwork network({10, 10, 100});
-  const std::vector<Hop> a{{0}, {2}};
-  const std::vector<Hop> b{{1}, {2}};
+  const std::vector<Crossing> a{{0}, {2}};
+  const std::vector<Crossing> b{{1}, {2}};
   network.start(0, a, kNone, 100);
   network.settle(0);
   network.start(1, b, kNone, 100);
@@ -124,8 +124,8 @@ RC_GTEST_PROP(MaxMin, IsTheReference, ()) {
   std::vector<double> capacities(channels);
   for (double& capacity : capacities) capacity = 1 + below(20);
   FlowNetwork network(capacities);
-  std::vector<std::vector<Hop>> routes(24);
-  for (std::vector<Hop>& route : routes) {
+  std::vector<std::vector<Crossing>> routes(24);
+  for (std::vector<Crossing>& route : routes) {
     std::vector<int> order(channels);
     for (int c = 0; c < channels; ++c) order[c] = c;
     std::shuffle(order.begin(), order.end(), random);
@@ -138,7 +138,7 @@ RC_GTEST_PROP(MaxMin, IsTheReference, ()) {
     if (below(3) > 0 || alive.empty()) {
       const int starts = 1 + below(3);
       for (int s = 0; s < starts; ++s) {
-        const std::vector<Hop>& route = routes[below(24)];
+        const std::vector<Crossing>& route = routes[below(24)];
         const double largest = below(2) == 0 ? kNone : 1 + below(6);
         alive.emplace_back(network.start(now, route, largest, 1 + below(50)),
                            testing::SlowFlow{route, largest});

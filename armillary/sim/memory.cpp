@@ -1,3 +1,5 @@
+// memory.cpp: the bytes of a problem from its lowered programs, and a search for the longest
+// sequence that fits. The rank that needs most is found once; the search asks for that rank alone.
 #include "armillary/sim/memory.h"
 
 #include <fmt/format.h>

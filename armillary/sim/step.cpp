@@ -18,7 +18,7 @@ double shared_rate(const Topology& topology, int senders, int distance) {
   std::vector<double> capacities;
   for (const Channel& channel : topology.channels()) capacities.push_back(channel.bytes_per_s);
   FlowNetwork network(capacities);
-  std::vector<std::vector<Hop>> routes(senders);  // must outlive their flows
+  std::vector<std::vector<Crossing>> routes(senders);  // must outlive their flows
   std::vector<int> flows;
   for (int d = 0; d < senders; ++d) {
     const Route& route = topology.route(d, d + distance);
@@ -104,16 +104,16 @@ StepMemory step_memory(const Step& step) {
   const int replicas = parts.sp * parts.dp;
   const double parameters = model.parameters() / parts.tp;
   const double tokens = static_cast<double>(step.seq) * static_cast<double>(step.batch) / replicas;
-  const auto shard = [&](int stage) { return parts.zero >= stage ? replicas : 1; };
+  const auto split_over = [&](int stage) { return parts.zero >= stage ? replicas : 1; };
   // Kept in bf16 for each token: input and result of both norms, Q and Out (hidden size each), K,
   // V, and the inner values of the feed-forward layer: gate, up and their product; all split over
   // tp.
   const double kv = 2.0 * model.kv_heads * model.head_dim;
   const double inner = (model.gated ? 3.0 : 2.0) * model.ffn;
   const double layer = parts.recompute ? model.hidden : 6.0 * model.hidden + kv + inner;
-  return {.parameters = 2 * parameters / shard(3),
-          .gradients = step.rates.gradient_bytes * parameters / shard(2),
-          .optimizer = 12 * parameters / shard(1),
+  return {.parameters = 2 * parameters / split_over(3),
+          .gradients = step.rates.gradient_bytes * parameters / split_over(2),
+          .optimizer = 12 * parameters / split_over(1),
           .activations = 2 * model.layers * layer * tokens / parts.tp,
           .loss = 6.0 * model.vocab * tokens / parts.tp};
 }

@@ -24,13 +24,13 @@ struct Topology::Graph {
 
   /// Shortest ways from one device to all switches.
   struct Tree {
-    std::vector<int> hops;      ///< By switch; 0: not reached.
+    std::vector<int> distance;  ///< By switch; 0: not reached.
     std::vector<double> width;  ///< Capacity of the narrowest channel of the way.
     std::vector<Exit> before;   ///< The vertex before the switch, and the channel from it.
   };
 
   /// Both directions of one link; the same channel twice if it is half duplex.
-  struct Pair {
+  struct LinkChannels {
     int there = -1;
     int back = -1;
   };
@@ -38,14 +38,15 @@ struct Topology::Graph {
   std::vector<Channel> channels;
   std::vector<std::vector<Exit>> exits;    ///< By vertex.
   std::vector<std::vector<Exit>> entries;  ///< By device: channels into it.
-  /// By rule, then by d, or by d * devices_per_node + j if the rule has pairs: the link there.
-  std::vector<std::vector<Pair>> pairs;
+  /// By rule, then by d, or by d * devices_per_node + j if the rule names j: the link there.
+  std::vector<std::vector<LinkChannels>> by_rule;
   std::map<std::string, int> switches;
   std::map<int, Tree> trees;
   std::unordered_map<std::int64_t, Route> routes;
 
   int vertex(const LinkName& name, const Place& place, int first_device, int devices);
-  Pair connect(const Cluster& cluster, int rule, std::pair<int, int> ends, const std::string& name);
+  LinkChannels connect(const Cluster& cluster, int rule, std::pair<int, int> ends,
+                       const std::string& name);
   void expand(const Cluster& cluster, int devices, int rule);
   const Tree& tree(int from, int devices);
 };
@@ -61,25 +62,28 @@ int Topology::Graph::vertex(const LinkName& name, const Place& place, int first_
 }
 
 /// Adds a link between two vertices.
-Topology::Graph::Pair Topology::Graph::connect(const Cluster& cluster, int rule,
-                                               std::pair<int, int> ends, const std::string& name) {
+Topology::Graph::LinkChannels Topology::Graph::connect(const Cluster& cluster, int rule,
+                                                       std::pair<int, int> ends,
+                                                       const std::string& name) {
   const LinkRule& link = cluster.links[rule];
   const auto add = [&](const std::string& channel) {
     channels.push_back({.name = channel, .rule = rule, .bytes_per_s = link.bytes_per_s});
     return static_cast<int>(channels.size()) - 1;
   };
   const int split = static_cast<int>(name.find('>'));
-  Pair pair;
-  pair.there = add(name);
-  pair.back = link.half_duplex
-                  ? pair.there
-                  : add(fmt::format("{}>{}", name.substr(split + 1), name.substr(0, split)));
+  LinkChannels link_channels;
+  link_channels.there = add(name);
+  link_channels.back =
+      link.half_duplex ? link_channels.there
+                       : add(fmt::format("{}>{}", name.substr(split + 1), name.substr(0, split)));
   const auto [from, to] = ends;
-  exits[from].push_back({to, pair.there});
-  exits[to].push_back({from, pair.back});
-  if (static_cast<std::size_t>(to) < entries.size()) entries[to].push_back({from, pair.there});
-  if (static_cast<std::size_t>(from) < entries.size()) entries[from].push_back({to, pair.back});
-  return pair;
+  exits[from].push_back({to, link_channels.there});
+  exits[to].push_back({from, link_channels.back});
+  if (static_cast<std::size_t>(to) < entries.size())
+    entries[to].push_back({from, link_channels.there});
+  if (static_cast<std::size_t>(from) < entries.size())
+    entries[from].push_back({to, link_channels.back});
+  return link_channels;
 }
 
 /// Adds the links of one rule: one for each different pair of ends.
@@ -88,17 +92,17 @@ void Topology::Graph::expand(const Cluster& cluster, int devices, int rule) {
   const std::string where = fmt::format("cluster {}: link {}: ", cluster.name, rule + 1);
   const LinkName from(where, link.from);
   const LinkName to(where, link.to);
-  const bool paired = from.uses('j') || to.uses('j');
+  const bool names_j = from.uses('j') || to.uses('j');
   const int per_node = cluster.devices_per_node;
   const auto name_of = [&](const LinkName& name, const Place& place) {
     return name.is_device() ? fmt::format("n{}.d{}", place.n, name.device(place)) : name.at(place);
   };
-  std::map<std::pair<int, int>, Pair> known;
-  pairs[rule].resize(static_cast<std::size_t>(devices) * (paired ? per_node : 1));
+  std::map<std::pair<int, int>, LinkChannels> known;
+  by_rule[rule].resize(static_cast<std::size_t>(devices) * (names_j ? per_node : 1));
   for (int d = 0; d < devices; ++d) {
     const int n = d / per_node;
     const int present = std::min(per_node, devices - n * per_node);
-    for (int j = paired ? d % per_node + 1 : 0; j < (paired ? present : 1); ++j) {
+    for (int j = names_j ? d % per_node + 1 : 0; j < (names_j ? present : 1); ++j) {
       const Place place{.n = n, .i = d % per_node, .j = j};
       const std::pair<int, int> ends{vertex(from, place, n * per_node, devices),
                                      vertex(to, place, n * per_node, devices)};
@@ -111,7 +115,7 @@ void Topology::Graph::expand(const Cluster& cluster, int devices, int rule) {
         at->second = connect(cluster, rule, ends,
                              fmt::format("{}>{}", name_of(from, place), name_of(to, place)));
       }
-      pairs[rule][paired ? static_cast<std::size_t>(d) * per_node + j : d] = at->second;
+      by_rule[rule][names_j ? static_cast<std::size_t>(d) * per_node + j : d] = at->second;
     }
   }
 }
@@ -123,26 +127,26 @@ const Topology::Graph::Tree& Topology::Graph::tree(int from, int devices) {
   Tree& tree = at->second;
   if (!is_new) return tree;
   const std::size_t count = switches.size();
-  tree.hops.assign(count, 0);
+  tree.distance.assign(count, 0);
   tree.width.assign(count, 0);
   tree.before.assign(count, {});
   std::vector<int> order{from};
   for (std::size_t next = 0; next < order.size(); ++next) {
     const int vertex = order[next];
     const bool first = next == 0;
-    const int hops = first ? 0 : tree.hops[vertex - devices];
+    const int distance = first ? 0 : tree.distance[vertex - devices];
     double width = kNoCap;
     if (!first) width = tree.width[vertex - devices];
     for (const Exit& exit : exits[vertex]) {
       if (exit.to < devices) continue;
       const int s = exit.to - devices;
       const double through = std::min(width, channels[exit.channel].bytes_per_s);
-      if (tree.hops[s] == 0) {
+      if (tree.distance[s] == 0) {
         order.push_back(exit.to);
-      } else if (tree.hops[s] != hops + 1 || tree.width[s] >= through) {
+      } else if (tree.distance[s] != distance + 1 || tree.width[s] >= through) {
         continue;
       }
-      tree.hops[s] = hops + 1;
+      tree.distance[s] = distance + 1;
       tree.width[s] = through;
       tree.before[s] = {vertex, exit.channel};
     }
@@ -161,7 +165,7 @@ Topology::Topology(const Cluster& cluster, int devices)
   }
   graph_->exits.resize(devices);
   graph_->entries.resize(devices);
-  graph_->pairs.resize(cluster.links.size());
+  graph_->by_rule.resize(cluster.links.size());
   for (int rule = 0; rule < static_cast<int>(cluster.links.size()); ++rule) {
     graph_->expand(cluster, devices, rule);
   }
@@ -193,7 +197,7 @@ const Route& Topology::route(int from, int to) const {
   // The last channel: from the best neighbour of the destination.
   const Graph::Tree& tree = graph_->tree(from, devices_);
   const Graph::Exit* last = nullptr;
-  std::pair<int, double> best;  // Negative hops, then width: more is better.
+  std::pair<int, double> best;  // Negative distance, then width: more is better.
   for (const Graph::Exit& entry : graph_->entries[to]) {
     const double own = graph_->channels[entry.channel].bytes_per_s;
     std::pair<int, double> found{0, own};
@@ -201,8 +205,8 @@ const Route& Topology::route(int from, int to) const {
       if (entry.to != from) continue;
     } else {
       const int s = entry.to - devices_;
-      if (tree.hops[s] == 0) continue;
-      found = {-tree.hops[s], std::min(own, tree.width[s])};
+      if (tree.distance[s] == 0) continue;
+      found = {-tree.distance[s], std::min(own, tree.width[s])};
     }
     if (last != nullptr && found <= best) continue;
     last = &entry;
@@ -243,13 +247,13 @@ std::vector<int> Topology::rotated(int shift) const {
   };
   const int per_node = cluster_.devices_per_node;
   const auto moved = [&](int device) { return (device + shift) % devices_; };
-  for (const std::vector<Graph::Pair>& places : graph_->pairs) {
-    const bool paired = places.size() != static_cast<std::size_t>(devices_);
+  for (const std::vector<Graph::LinkChannels>& places : graph_->by_rule) {
+    const bool names_j = places.size() != static_cast<std::size_t>(devices_);
     for (std::size_t p = 0; p < places.size(); ++p) {
       if (places[p].there < 0) continue;
       std::size_t at = moved(static_cast<int>(p));
       bool swapped = false;
-      if (paired) {
+      if (names_j) {
         const int d = static_cast<int>(p) / per_node;
         int a = moved(d);
         int b = moved(d / per_node * per_node + static_cast<int>(p) % per_node);
@@ -258,7 +262,7 @@ std::vector<int> Topology::rotated(int shift) const {
         if (swapped) std::swap(a, b);
         at = static_cast<std::size_t>(a) * per_node + b % per_node;
       }
-      const Graph::Pair& other = places[at];
+      const Graph::LinkChannels& other = places[at];
       if (other.there < 0 || !agrees(places[p].there, swapped ? other.back : other.there) ||
           !agrees(places[p].back, swapped ? other.there : other.back)) {
         return {};

@@ -65,7 +65,7 @@ class SwiGlu(nn.Module):
 FEED_FORWARDS = {"gpt": FeedForward, "llama": SwiGlu}
 
 
-class Block(nn.Module):
+class Layer(nn.Module):
     def __init__(self, dim, heads, model):
         super().__init__()
         self.attention_norm, self.ffn_norm = nn.RMSNorm(dim, 1e-5), nn.RMSNorm(dim, 1e-5)
@@ -80,7 +80,7 @@ class Decoder(nn.Module):
     def __init__(self, dim, layers, heads, model):
         super().__init__()
         self.tok_embeddings = nn.Embedding(SEPARATOR + 1, dim)
-        self.layers = nn.ModuleList(Block(dim, heads, model) for _ in range(layers))
+        self.layers = nn.ModuleList(Layer(dim, heads, model) for _ in range(layers))
         self.norm = nn.RMSNorm(dim, 1e-5)
         self.output = nn.Linear(dim, SEPARATOR + 1, bias=False)
         self.head_dim = dim // heads

@@ -174,8 +174,7 @@ void measure_rate(const Case& given, const Rate& rate, std::vector<bench::Side> 
                   const BenchFlags& flags) {
   if (flags.on_request) return serve(facts_json(given, rate), sides, std::cin);
   // Other programs start one after the other; then all sides take turns.
-  bench::Contenders others(flags.against, deadline_s(flags),
-                           launch::environment_without_placement());
+  bench::Contenders others(flags.against, deadline_s(flags), launch::environment_without_place());
   others.add_sides(sides);
   const bench::TurnSummary turns = take_turns(sides, turn_limits(flags));
   for (const nlohmann::ordered_json& line : result_lines(given, rate, turns)) {
@@ -243,8 +242,7 @@ void measure_others(const BenchFlags& flags) {
   if (flags.against.empty()) {
     fail<InvalidArgument>("turns: no program given; at least one --against COMMAND is required");
   }
-  bench::Contenders others(flags.against, deadline_s(flags),
-                           launch::environment_without_placement());
+  bench::Contenders others(flags.against, deadline_s(flags), launch::environment_without_place());
   std::vector<bench::Side> sides;
   others.add_sides(sides);
   // A side may take minutes: the cores are looked at before each, and the worst look counts.

@@ -69,7 +69,7 @@ train::CheckReport check(const CheckArguments& arguments, const train::Recipe& r
   const auto world = static_cast<int>(recipe.parallelism.context_parallel_degree);
   run_ranks_on(choice, world, recipe.comm.train_timeout_seconds, [&](comm::Communicator& comm) {
     const train::CheckReport of_rank = train::check_model(comm, make_model, text, recipe);
-    if (choice.placement || comm.rank() == 0) report = of_rank;
+    if (choice.place || comm.rank() == 0) report = of_rank;
   });
   return report;
 }

@@ -30,7 +30,7 @@ void add_engine_flags(CLI::App& verb, launch::EngineFlags& flags) {
 
 launch::EngineChoice choose_engine(const launch::EngineFlags& flags,
                                    const launch::AskedWorld& asked) {
-  return launch::choose_engine(flags, launch::find_placement(), comm::mpi_available(), asked);
+  return launch::choose_engine(flags, launch::find_place(), comm::mpi_available(), asked);
 }
 
 void run_ranks_on(const launch::EngineChoice& choice, int world, double timeout_s,
@@ -43,11 +43,11 @@ void run_ranks_on(const launch::EngineChoice& choice, int world, double timeout_
     case launch::Engine::C10d:
       return comm::run_c10d_rank(
           body,
-          {.rank = choice.placement->rank,
+          {.rank = choice.place->rank,
            .world = world,
-           .host = choice.placement->address,
-           .port = choice.placement->port,
-           .listen_fd = choice.placement->listen_fd},
+           .host = choice.place->address,
+           .port = choice.place->port,
+           .listen_fd = choice.place->listen_fd},
           {.timeout_s = timeout_s, .lanes = 32, .interface = gloo_interface()});
   }
 }

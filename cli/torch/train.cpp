@@ -13,7 +13,7 @@
 
 #include "armillary/comm/communicator.h"
 #include "armillary/core/error.h"
-#include "armillary/launch/run_reports.h"
+#include "armillary/launch/launch_folder.h"
 #include "armillary/train/estimate.h"
 #include "armillary/train/host_info.h"
 #include "armillary/train/load_text.h"
@@ -94,7 +94,7 @@ void run_steps(const TrainArguments& arguments, const train::Recipe& recipe,
   std::optional<train::MetricsWriter> metrics_writer;
   const auto on_start = [&](std::int64_t steps) {
     metrics_writer.emplace(recipe, arguments.json, steps);
-    launch::report_run_folder(recipe.job.dump_folder);
+    launch::tell_run_folder(recipe.job.dump_folder);
     if (!arguments.json) print(summary);
   };
   const train::TrainResult result = train::train(

@@ -8,7 +8,7 @@ from armillary import masks
 VOCABULARY, TOKENS, BATCH = 11, 24, 4
 
 
-class Block(nn.Module):
+class Layer(nn.Module):
     """A layer of a transformer with two query heads to a KV head."""
 
     def __init__(self, sp, width=16, heads=4):
@@ -25,21 +25,21 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """Embeddings of tokens and positions, blocks, logits. `wrap` runs a block."""
+    """Embeddings of tokens and positions, layers, logits. `wrap` runs a layer."""
 
-    def __init__(self, sp, blocks=2, wrap=None):
+    def __init__(self, sp, layers=2, wrap=None):
         super().__init__()
         torch.manual_seed(1)
         self.tokens = nn.Embedding(VOCABULARY, 16)
         self.positions = nn.Embedding(TOKENS, 16)
-        self.blocks = nn.ModuleList(Block(sp) for _ in range(blocks))
+        self.layers = nn.ModuleList(Layer(sp) for _ in range(layers))
         self.head = nn.Linear(16, VOCABULARY)
-        self.wrap = wrap or (lambda block, x, mask: block(x, mask))
+        self.wrap = wrap or (lambda layer, x, mask: layer(x, mask))
 
     def forward(self, input_ids, positions, mask=None):
         x = self.tokens(input_ids) + self.positions(positions)
-        for block in self.blocks:
-            x = self.wrap(block, x, mask)
+        for layer in self.layers:
+            x = self.wrap(layer, x, mask)
         return self.head(x)
 
 

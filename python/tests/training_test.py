@@ -52,8 +52,8 @@ def trained(wrap, sp, dp_rank, dp_world):
 
 def fsdp(mesh):
     def wrap(one):
-        for block in one.blocks:
-            fully_shard(block, mesh=mesh)
+        for layer in one.layers:
+            fully_shard(layer, mesh=mesh)
         return fully_shard(one, mesh=mesh)
 
     return wrap
@@ -97,7 +97,7 @@ class CountAttention(TorchDispatchMode):
 
 
 def gradients(sp, wrap, compiled=False):
-    """Loss, gradients, and calls of attention in forward and backward of a model with two blocks."""
+    """Loss, gradients, and calls of attention in forward and backward of a model with two layers."""
     one = model.Model(sp, wrap=wrap)
     whole, _ = model.batch_of_documents()
     batch = sp.shard(**whole)
@@ -108,10 +108,10 @@ def gradients(sp, wrap, compiled=False):
 
 
 WRAPS = {
-    "reentrant": lambda block, x, mask: checkpoint(block, x, mask, use_reentrant=True),
-    "not reentrant": lambda block, x, mask: checkpoint(block, x, mask, use_reentrant=False),
-    "attention kept": lambda block, x, mask: checkpoint(
-        block, x, mask, use_reentrant=False, context_fn=armillary.keep_attention
+    "reentrant": lambda layer, x, mask: checkpoint(layer, x, mask, use_reentrant=True),
+    "not reentrant": lambda layer, x, mask: checkpoint(layer, x, mask, use_reentrant=False),
+    "attention kept": lambda layer, x, mask: checkpoint(
+        layer, x, mask, use_reentrant=False, context_fn=armillary.keep_attention
     ),
 }
 

@@ -174,13 +174,13 @@ TEST_P(CommunicatorConformance, ShapesMayDiffer) {
 TEST_P(CommunicatorConformance, ZeroCopyIsReadInPlaceAndGivenBack) {
   for (const bool both : {true, false}) {
     run(2, [&](Communicator& comm) {
-      for (int round = 0; round < 50; ++round) {
+      for (int repeat = 0; repeat < 50; ++repeat) {
         const auto values =
-            std::make_shared<std::vector<int>>(numbers(1000, comm.rank() == 0 ? round : -1));
+            std::make_shared<std::vector<int>>(numbers(1000, comm.rank() == 0 ? repeat : -1));
         const Strided part = whole(std::span(*values));
         const Message message{.direction = comm.rank() == 0 ? Direction::Send : Direction::Receive,
                               .peer = 1 - comm.rank(),
-                              .lane = round % 2,
+                              .lane = repeat % 2,
                               .parts = {&part, 1},
                               .zero_copy = both || comm.rank() == 1,
                               .owner = values};
@@ -195,7 +195,7 @@ TEST_P(CommunicatorConformance, ZeroCopyIsReadInPlaceAndGivenBack) {
         const Strided copy = whole(std::span(got));
         copy_strided(where, {&copy, 1});
         comm.give_back(request);
-        EXPECT_EQ(got, numbers(1000, round));
+        EXPECT_EQ(got, numbers(1000, repeat));
       }
     });
   }
@@ -217,20 +217,20 @@ TEST_P(CommunicatorConformance, BothDirectionsAtOnce) {
 }
 
 TEST_P(CommunicatorConformance, ManyRoundsAroundARing) {
-  constexpr int kRounds = 300;
+  constexpr int kRepeats = 300;
   run(at_most(5), [this](Communicator& comm) {
     const int P = comm.world();
-    // As many rounds as bring every value home.
-    const int rounds = kRounds / P * P;
+    // As many repeats as bring every value home.
+    const int repeats = kRepeats / P * P;
     const int next = (comm.rank() + 1) % P;
     const int previous = (comm.rank() + P - 1) % P;
     std::vector<int> held = numbers(64, 100 * comm.rank());
     std::vector<int> coming(64);
-    for (int round = 0; round < rounds; ++round) {
+    for (int repeat = 0; repeat < repeats; ++repeat) {
       const Strided in = whole(std::span(coming));
       const Strided out = whole(std::span(held));
-      comm.wait_all(start_each(comm, {{Direction::Receive, previous, round % 2, {&in, 1}},
-                                      {Direction::Send, next, round % 2, {&out, 1}}}));
+      comm.wait_all(start_each(comm, {{Direction::Receive, previous, repeat % 2, {&in, 1}},
+                                      {Direction::Send, next, repeat % 2, {&out, 1}}}));
       std::swap(held, coming);
     }
     EXPECT_EQ(held, numbers(64, 100 * comm.rank())) << "rank " << comm.rank();

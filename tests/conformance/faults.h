@@ -35,8 +35,8 @@ inline void strike(std::string_view kind, Communicator& comm) {
   }
 }
 
-/// The body of each rank: large messages go round a ring, and the fault strikes rank 1 in round 20,
-/// while its peers wait. The deadline of a wait is a second.
+/// The body of each rank: large messages go round a ring, and the fault strikes rank 1 in repeat
+/// 20, while its peers wait. The deadline of a wait is a second.
 inline void ring_with_fault(std::string_view kind, Communicator& comm) {
   std::vector<int> out(300000, comm.rank());
   std::vector<int> in(300000);
@@ -44,8 +44,8 @@ inline void ring_with_fault(std::string_view kind, Communicator& comm) {
   const Strided in_part = whole(std::span(in));
   const int P = comm.world();
   comm.set_timeout(1);
-  for (int round = 0; round < 1000; ++round) {
-    const bool is_struck = round == 20 && comm.rank() == 1;
+  for (int repeat = 0; repeat < 1000; ++repeat) {
+    const bool is_struck = repeat == 20 && comm.rank() == 1;
     const Request sent = comm.isend((comm.rank() + 1) % P, 1, {&out_part, 1});
     const Request came = comm.irecv((comm.rank() + P - 1) % P, 1, {&in_part, 1});
     if (is_struck) strike(kind, comm);

@@ -132,16 +132,16 @@ TEST(MpiProcesses, RefuseMessagesOfTooManyPieces) {
 // reach the next one.
 TEST(MpiProcesses, ForgetMessagesThatNobodyReceives) {
   if (processes() < 2) GTEST_SKIP() << "needs 2 ranks";
-  for (int round = 0; round < 20; ++round) {
+  for (int repeat = 0; repeat < 20; ++repeat) {
     const auto body = [&](Communicator& comm) {
-      const Strided part = whole(std::span(&round, 1));
+      const Strided part = whole(std::span(&repeat, 1));
       if (comm.rank() == 0) {
         for (int lane = 0; lane < 3; ++lane) comm.wait(comm.isend(1, lane, {&part, 1}));
       } else {
         int came = -1;
         const Strided to = whole(std::span(&came, 1));
         comm.wait(comm.irecv(0, 1, {&to, 1}));
-        EXPECT_EQ(came, round);
+        EXPECT_EQ(came, repeat);
       }
     };
     run_processes(body, {.world = 2});

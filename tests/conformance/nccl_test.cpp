@@ -148,7 +148,7 @@ TEST(NcclFailures, AnErrorOfNcclEndsAllRanks) {
     std::vector<int> values(1000);
     const Strided part = whole(std::span(values));
     const int P = comm.world();
-    for (int round = 0; round < 100; ++round) {
+    for (int repeat = 0; repeat < 100; ++repeat) {
       const std::vector<Message> batch = {
           {Direction::Send, (comm.rank() + 1) % P, 1, {&part, 1}},
           {Direction::Receive, (comm.rank() + P - 1) % P, 1, {&part, 1}}};

@@ -126,7 +126,7 @@ TEST_P(CommunicatorConformance, BatchesOfGroupsDoNotMeet) {
 TEST_P(CommunicatorConformance, SplitAgainAndAgain) {
   ARMILLARY_NEEDS_RANKS(4);
   run(4, [](Communicator& comm) {
-    for (int round = 0; round < 20; ++round) {
+    for (int repeat = 0; repeat < 20; ++repeat) {
       // Ranks 0 and 1 have taken more lanes than the others when all ranks split again.
       const auto pair = comm.split(comm.rank() < 2 ? 0 : -1, 0);
       if (pair) {
@@ -136,9 +136,9 @@ TEST_P(CommunicatorConformance, SplitAgainAndAgain) {
       if (again) {
         EXPECT_EQ(from_previous(*again, 1, comm.rank()), 1 - comm.rank());
       }
-      const auto all = comm.split(0, round % 2 == 0 ? comm.rank() : -comm.rank());
+      const auto all = comm.split(0, repeat % 2 == 0 ? comm.rank() : -comm.rank());
       const int previous = (all->rank() + 3) % 4;
-      EXPECT_EQ(from_previous(*all, 1, comm.rank()), round % 2 == 0 ? previous : 3 - previous);
+      EXPECT_EQ(from_previous(*all, 1, comm.rank()), repeat % 2 == 0 ? previous : 3 - previous);
     }
   });
 }

@@ -16,8 +16,8 @@
 
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/mpi.h"
+#include "armillary/launch/launch_folder.h"
 #include "armillary/launch/mpirun.h"
-#include "armillary/launch/run_reports.h"
 #include "armillary/launch/supervisor.h"
 #include "armillary/plan/testing/every_strategy.h"
 #include "tests/equivalence/cases.h"

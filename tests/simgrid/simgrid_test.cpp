@@ -1,5 +1,5 @@
 // simgrid_test.cpp: the engine and SimGrid agree on the completion of every strategy to 1 %, on
-// worlds of 8, 16 and 64 ranks. Of 16 ranks one strategy of each name is compared, of 64 ranks a
+// worlds of 8, 16 and 64 ranks. On 16 ranks one strategy of each name is compared, on 64 ranks a
 // sample that ARMILLARY_TEST_SEED names; ARMILLARY_TEST_ALL=1 compares all strategies with all of
 // their keys (minutes). Prints the largest difference of each cluster.
 #include <gtest/gtest.h>

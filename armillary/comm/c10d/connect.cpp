@@ -153,7 +153,7 @@ std::vector<PeerProcess> meet(c10d::Store& store, const Member& mine, const C10d
                   first_line(error));
 }
 
-/// Checks the interface before the ranks meet: each rank reports its own error, and rank 0 does not
+/// Checks the interface before the ranks meet: each rank names its own error, and rank 0 does not
 /// take the store away from ranks that use it.
 void expect_interface(const Member& mine, const C10dOptions& options) {
   try {

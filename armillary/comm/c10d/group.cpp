@@ -22,7 +22,7 @@ constexpr std::chrono::milliseconds kReason(500);
 }  // namespace
 
 C10dPending::~C10dPending() {
-  if (channel_ && !done()) group_.withdraw(*this);
+  if (queue_ && !done()) group_.withdraw(*this);
 }
 
 std::size_t first_c10d_done(std::span<const Request> requests) {
@@ -100,9 +100,9 @@ void C10dGroup::start(std::span<const Message> batch, std::span<Request> request
         throw_if_failed();
       }
       const Lock lock(mutex_);
-      Channel& channel = channels_[{direction, message->peer(), message->lane()}];
-      message->set_channel(channel);
-      channel.messages.push_back(message);
+      Queue& queue = queues_[{direction, message->peer(), message->lane()}];
+      message->set_queue(queue);
+      queue.messages.push_back(message);
     }
   }
   std::vector<GlooWork> dropped;
@@ -114,9 +114,9 @@ void C10dGroup::start(std::span<const Message> batch, std::span<Request> request
 }
 
 // The lock is free while Gloo is waited for: the message stays, because only the waiter of its
-// channel removes it, and a rank that drops it waits for the waiter.
-bool C10dGroup::finish_first(Lock& lock, Channel& channel) {
-  C10dPending* const message = channel.messages.front();
+// queue removes it, and a rank that drops it waits for the waiter.
+bool C10dGroup::finish_first(Lock& lock, Queue& queue) {
+  C10dPending* const message = queue.messages.front();
   C10dTransfer& transfer = message->transfer();
   lock.unlock();
   auto outcome = C10dTransfer::Outcome::Interrupted;
@@ -135,7 +135,7 @@ bool C10dGroup::finish_first(Lock& lock, Channel& channel) {
   // A message that is not done stays first, for whoever settles the failure or withdraws it.
   lock.lock();
   if (outcome != C10dTransfer::Outcome::Done) return false;
-  channel.messages.pop_front();
+  queue.messages.pop_front();
   std::ranges::move(transfer.take_works(), std::back_inserter(over_));
   pulse_.message_done();
   message->set_done(++messages_done_);  // The owner may free it from now on.
@@ -143,12 +143,12 @@ bool C10dGroup::finish_first(Lock& lock, Channel& channel) {
   return true;
 }
 
-// Workers are started when all that are there have a channel, and live as long as the group. Their
-// number is that of the channels that were under way at the same time.
-void C10dGroup::hand_over(Channel& channel) {
-  if (channel.has_waiter || channel.messages.empty() || alarm_->raised()) return;
-  channel.has_waiter = true;
-  handed_over_.push_back(&channel);
+// Workers are started when all that are there have a queue, and live as long as the group. Their
+// number is that of the queues that were under way at the same time.
+void C10dGroup::hand_over(Queue& queue) {
+  if (queue.has_waiter || queue.messages.empty() || alarm_->raised()) return;
+  queue.has_waiter = true;
+  handed_over_.push_back(&queue);
   if (idle_workers_ >= static_cast<int>(handed_over_.size())) {
     has_work_.notify_one();
   } else {
@@ -163,11 +163,11 @@ void C10dGroup::work() {
     has_work_.wait(lock, [&] { return closing_ || !handed_over_.empty(); });
     --idle_workers_;
     if (closing_) return;
-    Channel& channel = *handed_over_.front();
+    Queue& queue = *handed_over_.front();
     handed_over_.pop_front();
-    while (!channel.messages.empty() && finish_first(lock, channel)) {
+    while (!queue.messages.empty() && finish_first(lock, queue)) {
     }
-    channel.has_waiter = false;
+    queue.has_waiter = false;
     changed_.notify_all();
   }
 }
@@ -176,19 +176,19 @@ bool C10dGroup::done(const C10dPending& request) {
   if (request.done()) return true;
   throw_if_failed();
   const Lock lock(mutex_);
-  hand_over(request.channel());
+  hand_over(request.queue());
   return request.done();
 }
 
 // A rank that waits for one message is woken by Gloo's thread itself, like a rank without this
 // engine.
 void C10dGroup::finish_until(Lock& lock, const C10dPending& request) {
-  Channel& channel = request.channel();
-  if (channel.has_waiter) return;
-  channel.has_waiter = true;
-  while (!request.done() && !alarm_->raised() && finish_first(lock, channel)) {
+  Queue& queue = request.queue();
+  if (queue.has_waiter) return;
+  queue.has_waiter = true;
+  while (!request.done() && !alarm_->raised() && finish_first(lock, queue)) {
   }
-  channel.has_waiter = false;
+  queue.has_waiter = false;
 }
 
 std::size_t C10dGroup::wait_any(std::span<const Request> requests, double timeout_s,
@@ -206,7 +206,7 @@ std::size_t C10dGroup::wait_any(std::span<const Request> requests, double timeou
       finish_until(lock, static_cast<const C10dPending&>(**one));
     }
     for (const Request& request : requests) {
-      if (request) hand_over(static_cast<const C10dPending&>(*request).channel());
+      if (request) hand_over(static_cast<const C10dPending&>(*request).queue());
     }
   }
   // Messages that workers wait for: often they are over soon.
@@ -254,13 +254,13 @@ void C10dGroup::withdraw(C10dPending& request) {
   }
   Lock lock(mutex_);
   if (request.done()) return;
-  Channel& channel = request.channel();
+  Queue& queue = request.queue();
   request.transfer().interrupt();
   changed_.wait(lock, [&] {
-    const bool is_first = !channel.messages.empty() && channel.messages.front() == &request;
-    return request.done() || !is_first || !channel.has_waiter;
+    const bool is_first = !queue.messages.empty() && queue.messages.front() == &request;
+    return request.done() || !is_first || !queue.has_waiter;
   });
-  std::erase(channel.messages, &request);
+  std::erase(queue.messages, &request);
   request.transfer().release();
 }
 
@@ -299,8 +299,8 @@ void C10dGroup::lose(int peer, const std::string& reason) {
 void C10dGroup::interrupt_all() {
   {
     const Lock lock(mutex_);
-    for (auto& [key, channel] : channels_) {
-      for (C10dPending* message : channel.messages) message->transfer().interrupt();
+    for (auto& [key, queue] : queues_) {
+      for (C10dPending* message : queue.messages) message->transfer().interrupt();
     }
   }
   changed_.notify_all();
@@ -310,11 +310,11 @@ void C10dGroup::interrupt_all() {
 // are under way.
 void C10dGroup::settle() {
   Lock lock(mutex_);
-  for (auto& [key, channel] : channels_) {
-    for (C10dPending* message : channel.messages) message->transfer().interrupt();
-    changed_.wait(lock, [&, &channel = channel] { return !channel.has_waiter; });
-    for (C10dPending* message : channel.messages) message->transfer().release();
-    channel.messages.clear();
+  for (auto& [key, queue] : queues_) {
+    for (C10dPending* message : queue.messages) message->transfer().interrupt();
+    changed_.wait(lock, [&, &queue = queue] { return !queue.has_waiter; });
+    for (C10dPending* message : queue.messages) message->transfer().release();
+    queue.messages.clear();
   }
 }
 

@@ -1,12 +1,12 @@
 // group.h: the state of one rank of a group of processes: messages under way, and the threads that
 // wait for them. Internal to c10d.h.
 //
-//   channel    the messages of one direction, peer and lane, which end in order
-//   wait()     for one request: the rank itself waits for the first messages of its channel
-//   done(), wait_any()    hand the channels to workers, as Gloo cannot be asked whether a message
-//                         is over: a worker waits for the messages of one channel at a time
+//   queue      the messages of one direction, peer and lane, which end in order
+//   wait()     for one request: the rank itself waits for the first messages of its queue
+//   done(), wait_any()    hand the queues to workers, as Gloo cannot be asked whether a message
+//                         is over: a worker waits for the messages of one queue at a time
 //
-// Whoever waits for a channel has it alone (`waiter`); all others wait for `changed_`.
+// Whoever waits for a queue has it alone (`waiter`); all others wait for `changed_`.
 #pragma once
 
 #include <atomic>
@@ -79,17 +79,17 @@ class C10dGroup {
   using Clock = std::chrono::steady_clock;
   using Lock = std::unique_lock<std::mutex>;
 
-  using Channel = C10dChannel;
+  using Queue = C10dQueue;
   using Key = std::tuple<Direction, int, int>;  ///< Direction, peer, lane.
 
-  /// Waits for the first message of the channel, which the caller has, without the lock. Returns
+  /// Waits for the first message of the queue, which the caller has, without the lock. Returns
   /// whether it is done; if not, the group has failed, or the message was withdrawn.
-  bool finish_first(Lock& lock, Channel& channel);
-  /// The rank's own wait for one message; returns early if a worker has its channel.
+  bool finish_first(Lock& lock, Queue& queue);
+  /// The rank's own wait for one message; returns early if a worker has its queue.
   void finish_until(Lock& lock, const C10dPending& request);
-  /// Hands a channel to a worker, unless somebody waits for it already.
-  void hand_over(Channel& channel);
-  /// A thread that takes channels and waits for their messages.
+  /// Hands a queue to a worker, unless somebody waits for it already.
+  void hand_over(Queue& queue);
+  /// A thread that takes queues and waits for their messages.
   void work();
   /// Fails the group because the connection to a peer broke; the peer's own reason comes first, if
   /// it has one.
@@ -104,11 +104,11 @@ class C10dGroup {
   const GlooBackend data_;
   PackBuffers buffers_;
 
-  std::mutex mutex_;                 ///< Guards all that follows.
-  std::condition_variable changed_;  ///< A message is done, a channel is free, or the group failed.
-  std::condition_variable has_work_;  ///< A channel was handed over, or workers shall end.
-  std::map<Key, Channel> channels_;
-  std::deque<Channel*> handed_over_;
+  std::mutex mutex_;                  ///< Guards all that follows.
+  std::condition_variable changed_;   ///< A message is done, a queue is free, or the group failed.
+  std::condition_variable has_work_;  ///< A queue was handed over, or workers shall end.
+  std::map<Key, Queue> queues_;
+  std::deque<Queue*> handed_over_;
   /// Works that are over: those since the last start(), and those before. Dropping a work waits
   /// for Gloo's thread to leave it, by yielding the core, which takes long on a busy machine; later
   /// it has left.

@@ -16,12 +16,12 @@ class C10dGroup;
 class C10dPending;
 
 /// The messages of one direction, peer and lane. Guarded by the group.
-struct C10dChannel {
+struct C10dQueue {
   std::deque<C10dPending*> messages;  ///< Those that are not over yet, in order.
   bool has_waiter = false;
 };
 
-/// A send or a receive of this rank. The rank's Request owns it, and the queue of its channel in
+/// A send or a receive of this rank. The rank's Request owns it, and its queue in
 /// the group while it is under way.
 class C10dPending : public Pending {
  public:
@@ -41,14 +41,14 @@ class C10dPending : public Pending {
   void set_done(std::uint64_t place) { place_.store(place, std::memory_order_release); }
 
   /// The message is under way from now on. Before, dropping it is no failure.
-  void set_channel(C10dChannel& channel) { channel_ = &channel; }
+  void set_queue(C10dQueue& queue) { queue_ = &queue; }
   /// Requires that the message is under way.
-  C10dChannel& channel() const { return *channel_; }
+  C10dQueue& queue() const { return *queue_; }
 
  private:
   C10dGroup& group_;
   C10dTransfer transfer_;
-  C10dChannel* channel_ = nullptr;
+  C10dQueue* queue_ = nullptr;
   std::atomic<std::uint64_t> place_{0};
 };
 

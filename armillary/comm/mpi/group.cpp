@@ -150,7 +150,7 @@ void MpiGroup::progress() noexcept {
       if (all || receives_waiting_[lane] > 0) take_arrivals(lane);
     }
     if (all) {
-      for (auto& [source, channel] : channels_) match(source, channel);
+      for (auto& [source, queue] : queues_) match(source, queue);
     }
     test_requests();
   } catch (const std::exception& e) {
@@ -173,32 +173,32 @@ void MpiGroup::take_arrivals(int lane) {
     ++pieces_received_[status.MPI_SOURCE];
     const int group = status.MPI_TAG / kMostPieces;
     const Source source{status.MPI_SOURCE, group * options_.lanes + lane};
-    Channel& channel = channels_[source];
-    channel.arrivals.push_back({message, bytes, status.MPI_TAG % kMostPieces});
-    match(source, channel);
+    Queue& queue = queues_[source];
+    queue.arrivals.push_back({message, bytes, status.MPI_TAG % kMostPieces});
+    match(source, queue);
   }
 }
 
-void MpiGroup::match(const Source& source, Channel& channel) {
+void MpiGroup::match(const Source& source, Queue& queue) {
   const bool drop = drains();
-  while (!channel.arrivals.empty()) {
-    const bool wanted = !channel.receives.empty() && channel.receives.front() != nullptr;
+  while (!queue.arrivals.empty()) {
+    const bool wanted = !queue.receives.empty() && queue.receives.front() != nullptr;
     if (wanted && !drop) {
-      receive(source, channel);
+      receive(source, queue);
       if (alarm_->raised()) return;  // The sizes differ.
-    } else if (drop || !channel.receives.empty() || alarm_->is_leaving(source.first)) {
-      throw_away(channel.arrivals.front());
-      channel.arrivals.pop_front();
+    } else if (drop || !queue.receives.empty() || alarm_->is_leaving(source.first)) {
+      throw_away(queue.arrivals.front());
+      queue.arrivals.pop_front();
     } else {
       return;  // No receive was started yet.
     }
   }
 }
 
-void MpiGroup::receive(const Source& source, Channel& channel) {
+void MpiGroup::receive(const Source& source, Queue& queue) {
   // The first piece tells the bytes of the message, before any memory is touched.
-  MpiPending& message = *channel.receives.front();
-  Arrival arrival = channel.arrivals.front();
+  MpiPending& message = *queue.receives.front();
+  Arrival arrival = queue.arrivals.front();
   const std::int64_t sent = arrival.bytes + arrival.pieces_after * options_.piece_bytes;
   if (message.pieces_started() == 0 && sent != message.bytes()) {
     alarm_->raise(rank_,
@@ -208,7 +208,7 @@ void MpiGroup::receive(const Source& source, Channel& channel) {
     return;
   }
   // The piece goes to its place; after the last one the next receive is due.
-  channel.arrivals.pop_front();
+  queue.arrivals.pop_front();
   const std::span<std::byte> piece = message.next_piece();
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(MPI_Imrecv(piece.data(), arrival.bytes, MPI_BYTE, &arrival.message, &request),
@@ -216,7 +216,7 @@ void MpiGroup::receive(const Source& source, Channel& channel) {
   message.piece_started();
   add_request(request, {.message = &message, .thrown_away = {}});
   if (message.pieces_started() < message.pieces()) return;
-  channel.receives.pop_front();
+  queue.receives.pop_front();
   --receives_waiting_[source.second % options_.lanes];
 }
 
@@ -274,10 +274,10 @@ void MpiGroup::start(std::span<const Message> batch, std::span<Request> requests
     if (message->direction() == Direction::Send) continue;
     message->set_under_way();
     const Source source{message->peer(), message->lane()};
-    Channel& channel = channels_[source];
-    channel.receives.push_back(message);
+    Queue& queue = queues_[source];
+    queue.receives.push_back(message);
     ++receives_waiting_[message->lane() % options_.lanes];
-    match(source, channel);
+    match(source, queue);
   }
   for (MpiPending* message : started) {
     if (message->direction() == Direction::Send) send(*message);
@@ -376,7 +376,7 @@ void MpiGroup::withdraw(MpiPending& request) {
   if (request.done()) return;
   // The place in the queue of receives stays, so that nothing behind it matches.
   if (request.direction() == Direction::Receive) {
-    auto& receives = channels_[{request.peer(), request.lane()}].receives;
+    auto& receives = queues_[{request.peer(), request.lane()}].receives;
     std::replace(receives.begin(), receives.end(), &request, static_cast<MpiPending*>(nullptr));
   }
   // A rank that unwinds has an error that says more: run_mpi_rank() fails the group with it. Peers

@@ -97,7 +97,7 @@ class MpiGroup {
   };
 
   /// Messages of one lane from one sender. A withdrawn receive leaves a null pointer in its place.
-  struct Channel {
+  struct Queue {
     std::deque<MpiPending*> receives;
     std::deque<Arrival> arrivals;
   };
@@ -131,9 +131,9 @@ class MpiGroup {
   /// Takes the arrivals of a lane from MPI and matches them.
   void take_arrivals(int lane);
   /// Takes arrivals for receives that wait, and throws away those that nobody will ask for.
-  void match(const Source& source, Channel& channel);
-  /// Receives into the memory of the first receive of the channel; fails the group if sizes differ.
-  void receive(const Source& source, Channel& channel);
+  void match(const Source& source, Queue& queue);
+  /// Receives into the memory of the first receive of the queue; fails the group if sizes differ.
+  void receive(const Source& source, Queue& queue);
   void throw_away(const Arrival& arrival);
   /// Asks MPI which pieces have ended, and marks messages as done.
   void test_requests();
@@ -176,7 +176,7 @@ class MpiGroup {
   std::optional<MpiAlarm> alarm_;
   PackBuffers buffers_;
 
-  std::map<Source, Channel> channels_;
+  std::map<Source, Queue> queues_;
   std::vector<int> receives_waiting_;  ///< Per lane: receives that wait for pieces.
   std::vector<MPI_Request> requests_;  ///< Pieces under way, and their owners in the same order.
   std::vector<Owner> owners_;

@@ -1,10 +1,10 @@
 // Backward driver: gradients of the visible pairs of a call.
 //
 // Each stage (stages.h) packs queries and their gradients once, and then runs one task for each key
-// row block of each KV head (KeyBlock): pack K and V, compute the tile of every visible query row
-// block of every query head in the group, and write or add dk and dv. dk and dv are accumulated in
-// scratch of the task. dq is added tile by tile, in the order of key row blocks (add_dq), so that
-// results have the same bits for any number of threads.
+// row block of each KV head (KeyRowBlock): pack K and V, compute the tile of every visible query
+// row block of every query head in the group, and write or add dk and dv. dk and dv are accumulated
+// in scratch of the task. dq is added tile by tile, in the order of key row blocks (add_dq), so
+// that results have the same bits for any number of threads.
 #include <optional>
 
 #include "armillary/kernel/cpu/attention_args.h"
@@ -46,10 +46,10 @@ struct BackwardStage {
 };
 
 /// Task of one thread: a key row block of a KV head against the queries of a stage.
-class KeyBlock {
+class KeyRowBlock {
  public:
   /// `head_of_stage` counts KV heads of the stage.
-  KeyBlock(const BackwardStage& work, std::int64_t head_of_stage, std::int64_t k_block)
+  KeyRowBlock(const BackwardStage& work, std::int64_t head_of_stage, std::int64_t k_block)
       : call_(work.call),
         gemm_(backward_gemm_ops(work.call)),
         target_(work.target),
@@ -152,7 +152,7 @@ class KeyBlock {
       std::optional<DropoutStream> stream;
       if (call_.dropout.on()) stream.emplace(call_.dropout, batch_, call_.first_q_head + head);
       for (const std::int32_t number : pairs_) {
-        const BlockPair& pair = block_mask.pairs[static_cast<std::size_t>(number)];
+        const RowBlockPair& pair = block_mask.pairs[static_cast<std::size_t>(number)];
         const std::int64_t packed = queries_.number(head_of_stage_, head - heads_.begin, pair.q);
         tile.pairs = block_mask.tile_pairs(pair);
         tile.pairs.nonfinite = !k_finite || !v_finite || queries_.nonfinite(packed);
@@ -305,7 +305,7 @@ void attend_grad_to(const AttentionArgs& call, const Upstream& upstream, GradTar
     // Ascending: a key row block waits only for those before it, which have begun.
     const std::int64_t blocks = stage.others.end - stage.others.begin;
     deal_out(call.team, stage.heads * blocks, [&](std::int64_t i) {
-      KeyBlock(work, i / blocks, stage.others.begin + i % blocks).run();
+      KeyRowBlock(work, i / blocks, stage.others.begin + i % blocks).run();
     });
   });
 }

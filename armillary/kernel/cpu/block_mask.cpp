@@ -27,9 +27,10 @@ int largest(const std::vector<plan::Interval>& rows) {
 /// first[i] = number of pairs whose key is below i, for 0 <= i <= count: the begin of each row
 /// block in a list sorted by key.
 template <class Key>
-std::vector<std::int32_t> firsts(const std::vector<BlockPair>& pairs, std::size_t count, Key key) {
+std::vector<std::int32_t> firsts(const std::vector<RowBlockPair>& pairs, std::size_t count,
+                                 Key key) {
   std::vector<std::int32_t> first(count + 1, 0);
-  for (const BlockPair& pair : pairs) ++first[static_cast<std::size_t>(key(pair)) + 1];
+  for (const RowBlockPair& pair : pairs) ++first[static_cast<std::size_t>(key(pair)) + 1];
   for (std::size_t i = 0; i < count; ++i) first[i + 1] += first[i];
   return first;
 }
@@ -50,7 +51,7 @@ void add_ranges(const std::vector<VisibleKeys>& visible, std::vector<RowRange>& 
 
 }  // namespace
 
-TilePairs BlockMask::tile_pairs(const BlockPair& pair) const {
+TilePairs BlockMask::tile_pairs(const RowBlockPair& pair) const {
   const plan::Interval& q = q_rows[static_cast<std::size_t>(pair.q)];
   const plan::Interval& k = k_rows[static_cast<std::size_t>(pair.k)];
   return {.q_rows = static_cast<int>(q.end - q.begin),
@@ -83,15 +84,15 @@ BlockMask make_block_mask(const plan::Mask& mask, const plan::Runs& q_runs,
          .range_count = static_cast<std::int32_t>(block_mask.ranges.size() - first)});
   }
   // Both indices. `by_k` is stable, so its pairs are ascending by query row block.
-  const auto q_of = [](const BlockPair& pair) { return pair.q; };
-  const auto k_of = [](const BlockPair& pair) { return pair.k; };
+  const auto q_of = [](const RowBlockPair& pair) { return pair.q; };
+  const auto k_of = [](const RowBlockPair& pair) { return pair.k; };
   block_mask.first_of_q = firsts(block_mask.pairs, block_mask.q_rows.size(), q_of);
   block_mask.first_of_k = firsts(block_mask.pairs, block_mask.k_rows.size(), k_of);
   block_mask.by_k.resize(block_mask.pairs.size());
   std::vector<std::int32_t> next = block_mask.first_of_k;
   for (std::size_t i = 0; i < block_mask.pairs.size(); ++i) {
-    std::int32_t& slot = next[static_cast<std::size_t>(block_mask.pairs[i].k)];
-    block_mask.by_k[static_cast<std::size_t>(slot++)] = static_cast<std::int32_t>(i);
+    std::int32_t& place = next[static_cast<std::size_t>(block_mask.pairs[i].k)];
+    block_mask.by_k[static_cast<std::size_t>(place++)] = static_cast<std::int32_t>(i);
   }
   // Positions are needed by features of the score only, and never if nothing is visible.
   if (!block_mask.pairs.empty()) {

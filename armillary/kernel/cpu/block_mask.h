@@ -19,7 +19,7 @@
 namespace armillary::kernel::cpu {
 
 /// A query row block and a key row block with at least one visible (query, key) pair.
-struct BlockPair {
+struct RowBlockPair {
   std::int32_t q = 0;  ///< number of the query row block
   std::int32_t k = 0;  ///< number of the key row block
   /// The pair has ranges[i] for first_range <= i < first_range + range_count. A count of 0 means
@@ -35,7 +35,7 @@ struct BlockMask {
   std::vector<plan::Interval> q_rows;
   std::vector<plan::Interval> k_rows;
   /// Visible pairs of row blocks, by q, then k.
-  std::vector<BlockPair> pairs;
+  std::vector<RowBlockPair> pairs;
   /// Query row block q has pairs[i] for first_of_q[q] <= i < first_of_q[q + 1].
   std::vector<std::int32_t> first_of_q;
   /// Indices into `pairs`, by k, then q. Key row block k has by_k[i] for first_of_k[k] <= i <
@@ -52,7 +52,7 @@ struct BlockMask {
   int largest_k = 0;       ///< rows of the largest key row block
 
   /// The pair as kernels take it. `nonfinite` is false; drivers set it from what was packed.
-  TilePairs tile_pairs(const BlockPair& pair) const;
+  TilePairs tile_pairs(const RowBlockPair& pair) const;
 };
 
 /// Cuts rows into row blocks of at most `limits` rows and finds their visible pairs. Requires

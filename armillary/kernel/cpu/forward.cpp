@@ -1,7 +1,7 @@
 // Forward driver: attention of query row blocks over the keys of a call.
 //
 // Each stage (stages.h) packs keys and values once, and then runs one task for each query row block
-// of each query head (QueryBlock): load the state of its rows, pack its queries, attend to every
+// of each query head (QueryRowBlock): load the state of its rows, pack its queries, attend to every
 // visible key row block of the stage, and write the rows as a result or as an accumulator for the
 // next stage. Tasks write different rows, so their order does not matter. A ForwardTile holds the
 // arguments of the kernel for one query row block and one key row block.
@@ -43,8 +43,7 @@ struct QueryTarget {
 };
 
 /// Adds the sink to the state of each row, as one more key whose score is `sink` and whose value is
-/// 0. It is added once, when a row has met all its keys, and is not a candidate for the largest
-/// logit.
+/// 0. It is added once, when a row has met all its keys, and is never the largest logit.
 void add_sink(const GemmOps& gemm, const ForwardTile& tile, float sink) {
   for (int row = 0; row < tile.pairs.q_rows; ++row) {
     const float max = tile.max[row] * gemm.log_unit;
@@ -69,11 +68,11 @@ struct ForwardStage {
 };
 
 /// Task of one thread: a query row block of a query head against the keys of a stage.
-class QueryBlock {
+class QueryRowBlock {
  public:
   /// `head_of_stage` counts KV heads of the stage, `head` query heads of the call.
-  QueryBlock(const ForwardStage& work, std::int64_t head_of_stage, std::int64_t head,
-             std::int64_t q_block)
+  QueryRowBlock(const ForwardStage& work, std::int64_t head_of_stage, std::int64_t head,
+                std::int64_t q_block)
       : call_(work.call),
         gemm_(forward_gemm_ops(work.call)),
         target_(work.target),
@@ -107,7 +106,7 @@ class QueryBlock {
 
   Progress progress_of_queries(std::size_t q) const {
     const BlockMask& block_mask = *call_.block_mask;
-    const BlockPair* const all = block_mask.pairs.data();
+    const RowBlockPair* const all = block_mask.pairs.data();
     return progress_of(pairs_, all + block_mask.first_of_q[q], all + block_mask.first_of_q[q + 1],
                        stage_.first_block == 0);
   }
@@ -180,7 +179,7 @@ class QueryBlock {
     const BlockMask& block_mask = *call_.block_mask;
     const Rows rows = rows_of(call_, call_.q, {batch_, head_, rows_}, call_.head_dim);
     const bool q_finite = gemm_.pack_queries(rows, tile_.scale, padded_, queries_);
-    for (const BlockPair& pair : pairs_) {
+    for (const RowBlockPair& pair : pairs_) {
       tile_.pairs = block_mask.tile_pairs(pair);
       tile_.score.k_positions =
           block_mask.k_positions.data() + block_mask.k_rows[static_cast<std::size_t>(pair.k)].begin;
@@ -215,7 +214,7 @@ class QueryBlock {
   std::int64_t head_of_stage_;
   std::int64_t batch_;
   std::int64_t head_;
-  std::span<const BlockPair> pairs_;  ///< visible ones of this stage
+  std::span<const RowBlockPair> pairs_;  ///< visible ones of this stage
   Progress progress_;
   plan::Interval rows_;
   int count_;
@@ -259,7 +258,7 @@ void attend_to(const AttentionArgs& call, QueryTarget target) {
       // Last row blocks first: with a causal mask they have most work, so short tasks end the
       // stage.
       const std::int64_t q_block = stage.others.end - 1 - i % q_blocks;
-      if (head < heads.end) QueryBlock(work, head_of_stage, head, q_block).run();
+      if (head < heads.end) QueryRowBlock(work, head_of_stage, head, q_block).run();
     });
   });
 }

@@ -134,7 +134,7 @@ inline Scratch& resting_memory() {
 /// everything runs on the calling thread.
 template <class Job>
 void deal_out(const Team& team, std::int64_t count, const Job& job) {
-  // The counter is the whole scheduler: each thread takes the next job until none is left.
+  // The counter deals the jobs out: each thread takes the next job until none is left.
   struct Shared {
     std::atomic<std::int64_t> next = 0;
     std::int64_t count;
@@ -169,13 +169,13 @@ inline std::span<const std::int32_t> pairs_of_k(const BlockMask& block_mask, std
 
 /// Visible pairs of a query row block with the key row blocks `k_blocks`, ascending. Cost: two
 /// binary searches.
-inline std::span<const BlockPair> pairs_of_q(const BlockMask& block_mask, std::int64_t q_block,
-                                             plan::Interval k_blocks) {
+inline std::span<const RowBlockPair> pairs_of_q(const BlockMask& block_mask, std::int64_t q_block,
+                                                plan::Interval k_blocks) {
   const auto q = static_cast<std::size_t>(q_block);
-  const BlockPair* const first = block_mask.pairs.data() + block_mask.first_of_q[q];
-  const BlockPair* const last = block_mask.pairs.data() + block_mask.first_of_q[q + 1];
-  const auto below = [](const BlockPair& pair, std::int64_t k) { return pair.k < k; };
-  const BlockPair* const begin = std::lower_bound(first, last, k_blocks.begin, below);
+  const RowBlockPair* const first = block_mask.pairs.data() + block_mask.first_of_q[q];
+  const RowBlockPair* const last = block_mask.pairs.data() + block_mask.first_of_q[q + 1];
+  const auto below = [](const RowBlockPair& pair, std::int64_t k) { return pair.k < k; };
+  const RowBlockPair* const begin = std::lower_bound(first, last, k_blocks.begin, below);
   return {begin, std::lower_bound(begin, last, k_blocks.end, below)};
 }
 

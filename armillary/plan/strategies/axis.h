@@ -46,7 +46,7 @@ struct Departure {
   int pace = 1;
 };
 
-/// Placement of the tiles that arrive on an axis.
+/// The tiles in which those that arrive on an axis are kept.
 enum class Gathered : std::uint8_t {
   Apart,    ///< Own tiles stay in place; tiles that arrive in one step share a tile of their own.
   InParts,  ///< One tile for all, own blocks copied there; each part is usable once it is there.

@@ -24,7 +24,7 @@ struct End {
 };
 
 /// Ends at one rank of its messages with one peer, sorted by lane; or a part of them in one lane.
-using Channel = std::span<const End>;
+using EndSpan = std::span<const End>;
 
 /// All sends or all receives of a rank, sorted by peer, then lane, then program order.
 class Ends {
@@ -47,8 +47,8 @@ class Ends {
   }
   std::size_t size() const { return ends_.size(); }
   /// The ends of messages with one peer.
-  Channel with(Rank peer) const {
-    return Channel(ends_).subspan(begins_[peer], begins_[peer + 1] - begins_[peer]);
+  EndSpan with(Rank peer) const {
+    return EndSpan(ends_).subspan(begins_[peer], begins_[peer + 1] - begins_[peer]);
   }
 
  private:
@@ -82,10 +82,10 @@ std::string describe_all(const RankProgram& program, const Op& message) {
 }
 
 /// Removes the ends of `lane` from the front of `ends` and returns them; possibly none.
-Channel take_lane(Channel& ends, Lane lane) {
+EndSpan take_lane(EndSpan& ends, Lane lane) {
   std::size_t count = 0;
   while (count < ends.size() && ends[count].lane == lane) ++count;
-  const Channel taken = ends.first(count);
+  const EndSpan taken = ends.first(count);
   ends = ends.subspan(count);
   return taken;
 }
@@ -97,13 +97,13 @@ struct Sent {
 };
 
 /// Matches the messages from one rank to another.
-class PairMatcher {
+class MessageMatcher {
  public:
-  PairMatcher(const RankProgram& sender, const RankProgram& receiver, Sent& sent)
+  MessageMatcher(const RankProgram& sender, const RankProgram& receiver, Sent& sent)
       : sender_(sender), receiver_(receiver), sent_(sent) {}
 
   /// All messages: the lanes one after the other.
-  void match(Channel sends, Channel recvs) {
+  void match(EndSpan sends, EndSpan recvs) {
     while (!sends.empty() || !recvs.empty()) {
       const bool send_first = recvs.empty() || (!sends.empty() && sends[0].lane < recvs[0].lane);
       const Lane lane = send_first ? sends[0].lane : recvs[0].lane;
@@ -113,7 +113,7 @@ class PairMatcher {
 
  private:
   /// The messages of one lane, in program order of both ranks.
-  void match_lane(Channel sends, Channel recvs) {
+  void match_lane(EndSpan sends, EndSpan recvs) {
     const std::size_t both = std::min(sends.size(), recvs.size());
     for (std::size_t m = 0; m < both; ++m) {
       const Op& send = sender_.ops[sends[m].op];
@@ -159,7 +159,7 @@ std::vector<MatchedMessage> match_messages(const Plan& plan, Diagnostics& diagno
   parallel_for_ranks(world, [&](Rank from) {
     sent[from].messages.reserve(sends[from]->size());
     for (Rank to = 0; to < world; ++to) {
-      PairMatcher(plan.ranks[from], plan.ranks[to], sent[from])
+      MessageMatcher(plan.ranks[from], plan.ranks[to], sent[from])
           .match(sends[from]->with(to), recvs[to]->with(from));
     }
   });
@@ -174,26 +174,26 @@ std::vector<MatchedMessage> match_messages(const Plan& plan, Diagnostics& diagno
 std::vector<MatchedMessage> match_folded(const Plan& plan, const Fold& fold,
                                          Diagnostics& diagnostics) {
   // Ends of messages by (receiving class, sender as its representative sees it, lane), in program
-  // order. A send of one representative is in one of these channels, and so is a receive.
+  // order. A send of one representative is in one of these queues, and so is a receive.
   struct Folded {
     std::vector<std::pair<int, int>> sends;  // Class and op of the sender.
     std::vector<int> recvs;
   };
-  std::map<std::tuple<int, Rank, Lane>, Folded> channels;
+  std::map<std::tuple<int, Rank, Lane>, Folded> queues;
   for (int c = 0; c < fold.classes(); ++c) {
     const RankProgram& program = plan.ranks[c];
     for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
       const Op& op = program.ops[i];
-      if (op.kind == OpKind::Recv) channels[{c, op.peer, op.lane}].recvs.push_back(i);
+      if (op.kind == OpKind::Recv) queues[{c, op.peer, op.lane}].recvs.push_back(i);
       if (op.kind != OpKind::Send) continue;
       const Rank sender = fold.rotated(program.rank, fold.inverse(fold.rotation_to(op.peer)));
-      channels[{fold.class_of(op.peer), sender, op.lane}].sends.emplace_back(c, i);
+      queues[{fold.class_of(op.peer), sender, op.lane}].sends.emplace_back(c, i);
     }
   }
-  // The n-th send of a channel meets the n-th receive, in the receiver's numbers.
+  // The n-th send of a queue meets the n-th receive, in the receiver's numbers.
   std::vector<MatchedMessage> messages;
-  for (const auto& [channel, ends] : channels) {
-    const auto [to, sender, lane] = channel;
+  for (const auto& [queue, ends] : queues) {
+    const auto [to, sender, lane] = queue;
     const RankProgram& receiver = plan.ranks[to];
     const std::size_t both = std::min(ends.sends.size(), ends.recvs.size());
     for (std::size_t m = 0; m < both; ++m) {

@@ -1,5 +1,5 @@
 // Nested rings. A sector is a rank; a ring is a side of attention: queries, keys and values, sums.
-// Within a ring the inner band holds the tiles of the rank itself, the next ones those that came
+// Within a ring the inner track holds the tiles of the rank itself, the next ones those that came
 // from others. A colour is the rank that owns the tokens, so tiles that walk are seen to walk.
 const RING_GROUPS = {
   forward: [["Q", ["q"]], ["K V", ["k", "v"]], ["out", ["out"]]],
@@ -51,10 +51,10 @@ function drawTile(context, shape, { tile, how }) {
   ringShapes.push({ ...shape, text: `${tileName(tile)}${how === "arriving" ? ", arriving" : ""}` });
 }
 
-// The bands of one ring in one sector: at least two, so that a ring has room for what comes.
-function drawBands(context, shape, tiles, bands) {
-  const high = (shape.outer - shape.inner) / bands;
-  tiles.slice(0, bands).forEach((held, i) => {
+// The tracks of one ring in one sector: at least two, so that a ring has room for what comes.
+function drawTracks(context, shape, tiles, tracks) {
+  const high = (shape.outer - shape.inner) / tracks;
+  tiles.slice(0, tracks).forEach((held, i) => {
     const inner = shape.inner + i * high;
     drawTile(context, { ...shape, inner, outer: inner + high - Math.min(1, high * 0.15) }, held);
   });
@@ -109,7 +109,7 @@ function drawRings() {
   const outer = side / 2 - 26;
   const inner = side * 0.2;
   const high = (outer - inner) / groups.length;
-  const bands = groups.map(([, tensors]) =>
+  const tracks = groups.map(([, tensors]) =>
     Math.min(6, Math.max(2, ...held.map((tiles) => groupTiles(tiles, tensors).length))));
   const middles = [];
   const each = sectorAngle(1, 1) - sectorAngle(0, 1);
@@ -123,7 +123,7 @@ function drawRings() {
       sector(context, shape);
       context.fillStyle = palette.hidden;
       context.fill();
-      drawBands(context, shape, groupTiles(held[rank], tensors), bands[g]);
+      drawTracks(context, shape, groupTiles(held[rank], tensors), tracks[g]);
     });
     drawRankMark(context, rank, (from + to) / 2, { from, to, inner: outer, outer: outer + 3 });
   }

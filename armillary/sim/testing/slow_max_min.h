@@ -8,7 +8,7 @@
 namespace armillary::sim::testing {
 
 struct SlowFlow {
-  std::vector<Hop> route;
+  std::vector<Crossing> route;
   double largest = 0;
 };
 
@@ -27,7 +27,7 @@ inline std::vector<double> slow_max_min(const std::vector<double>& capacities,
     for (std::size_t f = 0; f < flows.size(); ++f) {
       if (stopped[f]) continue;
       consider(flows[f].largest - level);
-      for (const Hop& hop : flows[f].route) weight[hop.channel] += hop.share;
+      for (const Crossing& crossing : flows[f].route) weight[crossing.channel] += crossing.share;
     }
     if (rise < 0) return rates;
     for (std::size_t c = 0; c < capacities.size(); ++c) {
@@ -39,8 +39,8 @@ inline std::vector<double> slow_max_min(const std::vector<double>& capacities,
       if (stopped[f]) continue;
       rates[f] = level;
       bool full = level >= flows[f].largest * (1 - 1e-12);
-      for (const Hop& hop : flows[f].route) {
-        full = full || left[hop.channel] <= capacities[hop.channel] * 1e-12;
+      for (const Crossing& crossing : flows[f].route) {
+        full = full || left[crossing.channel] <= capacities[crossing.channel] * 1e-12;
       }
       stopped[f] = full;
     }

@@ -26,7 +26,7 @@ at::ScalarType product_dtype(at::ScalarType dtype, bool native_bf16) {
 }
 
 /// The weight with values of `dtype`, in the dtype that is multiplied.
-at::Tensor operand(const at::Tensor& weight, at::ScalarType dtype, bool native_bf16) {
+at::Tensor weight_factor(const at::Tensor& weight, at::ScalarType dtype, bool native_bf16) {
   if (dtype != at::kBFloat16 || native_bf16) return weight.to(dtype);
   at::Tensor rounded = weight.clone();
   round_to_bf16(rounded);
@@ -82,7 +82,7 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     variable_list results(weights.size());
     for (const std::size_t i : call.each.order) {
       shape.back() = weights[i].size(0);
-      const at::Tensor w = operand(weights[i], x.scalar_type(), linear.options.native_bf16);
+      const at::Tensor w = weight_factor(weights[i], x.scalar_type(), linear.options.native_bf16);
       const at::Tensor y = at::mm(a, w.t()).to(x.scalar_type()).view(shape);
       results[i] = call.each.transform ? call.each.transform(i, y) : y;
     }
@@ -111,7 +111,8 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     // Gradient of the factor: the sum of dy w over the matrices, in the dtype of products.
     at::Tensor dx;
     for (std::size_t i = 0; i < dys.size(); ++i) {
-      const at::Tensor w = operand(saved[i + 2], x.scalar_type(), linear->options.native_bf16);
+      const at::Tensor w =
+          weight_factor(saved[i + 2], x.scalar_type(), linear->options.native_bf16);
       if (dx.defined()) {
         at::addmm_out(dx, dx, dys[i], w);
       } else {

@@ -1,6 +1,6 @@
 // Each launcher is a row of a table: its variables, and the variable that only it sets. All rows
 // are read, the first that is there is taken, and every other one has to agree with it.
-#include "armillary/launch/placement.h"
+#include "armillary/launch/process_place.h"
 
 #include <unistd.h>
 
@@ -103,8 +103,8 @@ class Reader {
   std::string_view launcher_;
 };
 
-/// The placement by one launcher, or nothing.
-std::optional<Placement> placement_by(const Variables& from, const Lookup& lookup) {
+/// The place by one launcher, or nothing.
+std::optional<ProcessPlace> place_by(const Variables& from, const Lookup& lookup) {
   const Reader reader(lookup, from.launcher);
   // srun and sbatch both set a task number; other programs set a world of their own alone.
   if (!reader.has(from.rank)) return {};
@@ -112,7 +112,7 @@ std::optional<Placement> placement_by(const Variables& from, const Lookup& looku
     fail<InvalidArgument>("launch: {} is set and {} is not ({}); both are required, or neither",
                           from.rank, from.world, from.launcher);
   }
-  Placement found{.launcher = from.launcher, .engine = from.engine};
+  ProcessPlace found{.launcher = from.launcher, .engine = from.engine};
   found.world = reader.number(from.world, 1, INT_MAX);
   found.rank = reader.number(from.rank, 0, found.world - 1);
   // Without local numbers all ranks count as being on one host.
@@ -136,16 +136,16 @@ bool is_marked(const Variables& of, const Lookup& lookup) {
 
 }  // namespace
 
-std::optional<Placement> find_placement(const Lookup& lookup) {
+std::optional<ProcessPlace> find_place(const Lookup& lookup) {
   bool below_slurm = false;
   // mpirun inside of an allocation sees the variables of Slurm too, with the numbers of the job.
   for (const Variables& variables : launchers()) below_slurm |= is_marked(variables, lookup);
 
   // Launchers that both set their variables must agree; else nobody knows which rank this is.
-  std::optional<Placement> taken;
+  std::optional<ProcessPlace> taken;
   for (const Variables& variables : launchers()) {
     if (variables.launcher == "Slurm" && below_slurm) continue;
-    const std::optional<Placement> found = placement_by(variables, lookup);
+    const std::optional<ProcessPlace> found = place_by(variables, lookup);
     if (!found) continue;
     if (!taken) {
       taken = found;
@@ -160,7 +160,7 @@ std::optional<Placement> find_placement(const Lookup& lookup) {
   return taken;
 }
 
-bool is_placement_variable(std::string_view name) {
+bool is_place_variable(std::string_view name) {
   for (const Variables& of : launchers()) {
     for (const char* one :
          {of.rank, of.world, of.local_rank, of.local_world, of.address, of.port, of.listen_fd}) {
@@ -180,17 +180,17 @@ bool is_placement_variable(std::string_view name) {
   return false;
 }
 
-std::vector<std::string> environment_without_placement() {
+std::vector<std::string> environment_without_place() {
   std::vector<std::string> all;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
-    if (!is_placement_variable(text.substr(0, text.find('=')))) all.emplace_back(text);
+    if (!is_place_variable(text.substr(0, text.find('=')))) all.emplace_back(text);
   }
   return all;
 }
 
-std::optional<Placement> find_placement() {
-  return find_placement([](const char* name) -> const char* { return std::getenv(name); });
+std::optional<ProcessPlace> find_place() {
+  return find_place([](const char* name) -> const char* { return std::getenv(name); });
 }
 
 }  // namespace armillary::launch

@@ -1,6 +1,6 @@
-// placement_test.cpp: the place of a process in its run, from environments that are given as maps:
-// variables of each launcher, of two at once, and with numbers that are wrong.
-#include "armillary/launch/placement.h"
+// process_place_test.cpp: the place of a process in its run, from environments that are given as
+// maps: variables of each launcher, of two at once, and with numbers that are wrong.
+#include "armillary/launch/process_place.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@ namespace {
 
 using Environment = std::map<std::string, std::string>;
 
-std::optional<Placement> find_in(const Environment& environment) {
-  return find_placement([&](const char* name) -> const char* {
+std::optional<ProcessPlace> find_in(const Environment& environment) {
+  return find_place([&](const char* name) -> const char* {
     const auto found = environment.find(name);
     return found == environment.end() ? nullptr : found->second.c_str();
   });
@@ -26,12 +26,12 @@ void expect_refusal(const Environment& environment, const std::string& text) {
   EXPECT_THAT([&] { find_in(environment); }, testing::ThrowsMessage<InvalidArgument>(text));
 }
 
-TEST(Placement, IsAbsentWithoutALauncher) {
+TEST(ProcessPlace, IsAbsentWithoutALauncher) {
   EXPECT_FALSE(find_in({}));
   EXPECT_FALSE(find_in({{"WORLD_SIZE", "4"}, {"MASTER_ADDR", "here"}}));
 }
 
-TEST(Placement, IsThatOfEachLauncher) {
+TEST(ProcessPlace, IsThatOfEachLauncher) {
   const auto torchrun = find_in({{"RANK", "5"},
                                  {"WORLD_SIZE", "8"},
                                  {"LOCAL_RANK", "1"},
@@ -66,7 +66,7 @@ TEST(Placement, IsThatOfEachLauncher) {
   EXPECT_EQ(pmi->launcher, "PMI");
 }
 
-TEST(Placement, ThatDisagreesIsRefusedWithBothNames) {
+TEST(ProcessPlace, ThatDisagreesIsRefusedWithBothNames) {
   expect_refusal({{"RANK", "0"},
                   {"WORLD_SIZE", "2"},
                   {"OMPI_COMM_WORLD_RANK", "1"},
@@ -81,7 +81,7 @@ TEST(Placement, ThatDisagreesIsRefusedWithBothNames) {
 }
 
 // srun starts one torchrun, or one daemon of mpirun, on each node.
-TEST(Placement, OfALauncherThatSlurmStartedIsThatOfTheLauncher) {
+TEST(ProcessPlace, OfALauncherThatSlurmStartedIsThatOfTheLauncher) {
   const auto torchrun = find_in({{"RANK", "5"},
                                  {"WORLD_SIZE", "8"},
                                  {"TORCHELASTIC_RUN_ID", "x"},
@@ -99,24 +99,24 @@ TEST(Placement, OfALauncherThatSlurmStartedIsThatOfTheLauncher) {
 }
 
 // A program that is started beside a run keeps the user's settings and loses the place of the rank.
-TEST(Placement, IsKnownByItsVariables) {
+TEST(ProcessPlace, IsKnownByItsVariables) {
   for (const std::string name :
        {"RANK", "MASTER_PORT", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "OMPI_MCA_orte_hnp_uri",
         "PMIX_RANK", "PMI_SIZE", "ARMILLARY_LISTEN_FD", "ARMILLARY_LAUNCH_FOLDER"}) {
-    EXPECT_TRUE(is_placement_variable(name)) << name;
+    EXPECT_TRUE(is_place_variable(name)) << name;
   }
   for (const std::string name : {"PATH", "OMPI_MCA_btl_tcp_if_include", "OMPI_ALLOW_RUN_AS_ROOT",
                                  "GLOO_SOCKET_IFNAME", "ARMILLARY_ISA", "RANKS"}) {
-    EXPECT_FALSE(is_placement_variable(name)) << name;
+    EXPECT_FALSE(is_place_variable(name)) << name;
   }
   setenv("PMI_RANK", "0", 1);
-  const std::vector<std::string> all = environment_without_placement();
+  const std::vector<std::string> all = environment_without_place();
   unsetenv("PMI_RANK");
   EXPECT_THAT(all, testing::Not(testing::Contains(testing::StartsWith("PMI_RANK="))));
   EXPECT_THAT(all, testing::Contains(testing::StartsWith("PATH=")));
 }
 
-TEST(Placement, WithBadNumbersIsRefused) {
+TEST(ProcessPlace, WithBadNumbersIsRefused) {
   expect_refusal({{"RANK", "one"}, {"WORLD_SIZE", "2"}},
                  "launch: RANK is 'one' (torchrun); a whole number from 0 to 1 is required");
   expect_refusal({{"RANK", "2"}, {"WORLD_SIZE", "2"}},

@@ -1,8 +1,7 @@
-// run_reports.cpp: the folder that a launcher and the processes of its run share. Reports of
-// endings travel as lines through a named pipe in it: short writes to a pipe are not mixed. The
-// launcher removes the folder; if it was killed, nobody reads the pipe, and the processes remove
-// it.
-#include "armillary/launch/run_reports.h"
+// launch_folder.cpp: the folder that a launcher and the processes of its run share. Endings travel
+// as lines through a named pipe in it: short writes to a pipe are not mixed. The launcher removes
+// the folder; if it was killed, nobody reads the pipe, and the processes remove it.
+#include "armillary/launch/launch_folder.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -22,7 +21,7 @@
 namespace armillary::launch {
 namespace {
 
-constexpr const char* kReports = "/reports";
+constexpr const char* kEndings = "/endings";
 constexpr const char* kRunFolder = "/run_folder";
 
 /// The folder of the run that this process belongs to; empty without one.
@@ -47,10 +46,10 @@ LaunchFolder::LaunchFolder() {
                 std::filesystem::temp_directory_path(error).string(), std::strerror(errno));
   }
   guard_.emplace(path_);
-  const std::string reports = path_ + kReports;
+  const std::string endings = path_ + kEndings;
   // Open for writing too, so that it does not end when a writer does.
-  if (mkfifo(reports.c_str(), 0600) == 0) {
-    reports_ = Descriptor(open(reports.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  if (mkfifo(endings.c_str(), 0600) == 0) {
+    endings_ = Descriptor(open(endings.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
   }
 }
 
@@ -65,16 +64,16 @@ std::string LaunchFolder::run_folder() const {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-void report(const Ending& ending) {
+void tell(const Ending& ending) {
   const std::string folder = own_launch_folder();
   if (folder.empty()) return;
-  const Descriptor pipe(open((folder + kReports).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+  const Descriptor pipe(open((folder + kEndings).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
   if (!pipe.open()) return;  // The launcher is gone.
   const std::string line = to_line(ending) + "\n";
   [[maybe_unused]] const ssize_t told = write(pipe.get(), line.data(), line.size());
 }
 
-void report_run_folder(const std::string& folder) {
+void tell_run_folder(const std::string& folder) {
   const std::string launch_folder = own_launch_folder();
   if (launch_folder.empty()) return;
   std::error_code error;

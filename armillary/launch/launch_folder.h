@@ -1,8 +1,8 @@
-// run_reports.h: the folder of a run that `armillary launch` started, and what its processes tell
+// launch_folder.h: the folder of a run that `armillary launch` started, and what its processes tell
 // there: which rank has ended first, and where the flight recorder writes.
 //
 //   /dev/shm/armillary-PID-../    segments and files of the MPI library; removed at the end
-//        reports                  a pipe: one line for each rank that has failed
+//        endings                  a pipe: one line for each rank that has failed
 //        run_folder               the run folder of train, when it has begun
 //
 // Processes of the run find the folder in the variable ARMILLARY_LAUNCH_FOLDER.
@@ -31,23 +31,23 @@ class LaunchFolder {
   ~LaunchFolder();
 
   const std::string& path() const { return path_; }
-  /// Reads the reports of ranks, without blocking.
-  int reports() const { return reports_.get(); }
+  /// Reads the endings of ranks, without blocking.
+  int endings() const { return endings_.get(); }
   /// The run folder that a rank has told, or nothing.
   std::string run_folder() const;
 
  private:
   std::string path_;
   std::optional<FolderGuard> guard_;
-  Descriptor reports_;
+  Descriptor endings_;
 };
 
 // For processes of a run; they do nothing in others.
 
 /// Tells how a rank has ended.
-void report(const Ending& ending);
+void tell(const Ending& ending);
 /// Tells the run folder, in which every rank has a flight recorder by now.
-void report_run_folder(const std::string& folder);
+void tell_run_folder(const std::string& folder);
 
 /// An ending as a line without its end, and back; nothing if the line is none.
 std::string to_line(const Ending& ending);

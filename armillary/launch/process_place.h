@@ -1,5 +1,5 @@
-// placement.h: the place of this process among the processes of a run, as its launcher tells it in
-// environment variables.
+// process_place.h: the place of this process among the processes of a run, as its launcher tells it
+// in environment variables.
 //
 //   launcher                        variables                                             engine
 //   armillary launch, torchrun      RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,       c10d
@@ -18,7 +18,7 @@
 namespace armillary::launch {
 
 /// One process of a run.
-struct Placement {
+struct ProcessPlace {
   int rank = 0;
   int world = 1;
   int local_rank = 0;   ///< Number among the processes of this host.
@@ -35,22 +35,22 @@ struct Placement {
 /// Value of an environment variable, or null.
 using Lookup = std::function<const char*(const char* name)>;
 
-/// The placement that the variables tell, or nothing if no launcher started this process.
+/// The place that the variables tell, or nothing if no launcher started this process.
 ///
 /// Slurm starts other launchers: its variables count only if no launcher below it set its own.
 /// @throws InvalidArgument if a variable is no number in its range, if one of a set is missing, or
 /// if two launchers disagree about rank or world; the text names both.
-std::optional<Placement> find_placement(const Lookup& lookup);
+std::optional<ProcessPlace> find_place(const Lookup& lookup);
 
 /// The same from the environment of this process.
-std::optional<Placement> find_placement();
+std::optional<ProcessPlace> find_place();
 
 /// Whether a launcher, or the MPI library under it, tells a process its place in a run by the
 /// variable of this name. Settings that users make, such as OMPI_MCA_btl_tcp_if_include, are none.
 /// A program that is started beside a run must not inherit such variables.
-bool is_placement_variable(std::string_view name);
+bool is_place_variable(std::string_view name);
 
 /// The environment of this process without them, as "NAME=value".
-std::vector<std::string> environment_without_placement();
+std::vector<std::string> environment_without_place();
 
 }  // namespace armillary::launch
