@@ -7,7 +7,7 @@
 //   InternalError     the authors of this library: an invariant does not hold. Thrown by
 //                     ARMILLARY_CHECK, and for cases that checked arguments rule out.
 //
-// The message of every error is one line: `where: what was given; what is required[; nearest
+// The text of every error is one line: `where: what was given; what is required[; nearest
 // legal]`, for example `ring: world 0; at least 1 is required`.
 #pragma once
 
@@ -57,7 +57,7 @@ class InternalError : public Error {
   using Error::Error;
 };
 
-/// Throws E with a formatted message: `fail<InvalidArgument>("ring: world {}; at least 1", world)`.
+/// Throws E with a formatted text: `fail<InvalidArgument>("ring: world {}; at least 1", world)`.
 /// The format string is checked when it is compiled.
 template <class E, class... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {

@@ -156,7 +156,7 @@ TEST_F(HazardsTest, EveryPartOfTheNewTileWaitsForTheOldOne) {
 }
 
 /// A read of a tile that another one replaced is wrong; that it waits shows it to be wrong in every
-/// order of events.
+/// order of actions.
 TEST_F(HazardsTest, AReadOfTheReplacedTileWaitsForTheOneThatReplacedIt) {
   write(blocks(0, {0}));
   write(blocks(1, {3}));

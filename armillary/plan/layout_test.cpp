@@ -211,8 +211,8 @@ TEST(ParseLayout, RefusesWhatItDoesNotUnderstand) {
       {"striped:width=3", "layout striped: key 'width' given; no key is allowed"},
       {"zigzag:2", "layout zigzag: '2' given; no value without a key is allowed"},
   };
-  for (const auto& [text, message] : cases) {
-    EXPECT_THAT(([&text = text] { parse_layout(text); }), ThrowsMessage<InvalidArgument>(message))
+  for (const auto& [text, error] : cases) {
+    EXPECT_THAT(([&text = text] { parse_layout(text); }), ThrowsMessage<InvalidArgument>(error))
         << text;
   }
 }

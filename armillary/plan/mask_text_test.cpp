@@ -114,11 +114,11 @@ TEST(ParseMask, RefusesWhatItDoesNotUnderstand) {
        "required"},
       {"bands:0-4/0-13/..", "mask: band 0-4/0-13/.. given; ranges inside 0-12/0-12 are required"},
   };
-  for (const auto& [text, message] : cases) {
+  for (const auto& [text, error] : cases) {
     EXPECT_THAT(([&text = text] {
                   parse_mask(text, {12, 12});
                 }),
-                ThrowsMessage<InvalidArgument>(message))
+                ThrowsMessage<InvalidArgument>(error))
         << text;
   }
   for (const std::string name : {"causal", "window:left=1,right=0", "prefix:2"}) {

@@ -32,7 +32,7 @@
 namespace armillary::plan {
 
 /// The whole grid. Up to six ranks fit into lines of about 160 columns; many ops of one rank and
-/// step wrap. The line of the op of `at`, if given, is marked with `<-- HERE rank r: message`; a
+/// step wrap. The line of the op of `at`, if given, is marked with `<-- HERE rank r: text`; a
 /// diagnostic without an op is marked at the end. Never throws for a broken plan: indices out of
 /// range print as `?`. Cost: O(ops).
 std::string to_string(const Plan& plan, const Diagnostic* at = nullptr);

@@ -25,10 +25,11 @@ std::vector<Diagnostic> verify(const Plan& plan, int limit) {
   const std::vector<verifier::MatchedMessage> messages =
       verifier::match_messages(plan, diagnostics);
   if (!diagnostics.empty()) return diagnostics.take();
-  const std::vector<verifier::Event> events = verifier::order_events(plan, messages, diagnostics);
+  const std::vector<verifier::Action> actions =
+      verifier::order_actions(plan, messages, diagnostics);
   if (!diagnostics.empty()) return diagnostics.take();
   // The run on symbols.
-  verifier::run_symbols(plan, events, diagnostics);
+  verifier::run_symbols(plan, actions, diagnostics);
   return diagnostics.take();
 }
 

@@ -45,9 +45,9 @@ std::vector<Diagnostic> prove_classes(Plan plan, const Fold& fold, int limit) {
   if (!diagnostics.empty()) return take();
   // The rest: programs by the number of their class.
   for (int c = 0; c < fold.classes(); ++c) plan.ranks[c].rank = c;
-  const auto events = verifier::order_events(plan, messages, diagnostics);
+  const auto actions = verifier::order_actions(plan, messages, diagnostics);
   if (diagnostics.empty()) {
-    verifier::run_symbols(plan, events, diagnostics, &fold);
+    verifier::run_symbols(plan, actions, diagnostics, &fold);
   }
   std::vector<Diagnostic> found = take();
   for (Diagnostic& diagnostic : found) {

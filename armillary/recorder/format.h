@@ -1,4 +1,4 @@
-// format.h: layout of a flight file, which the recorder writes through memory that is mapped to the
+// format.h: format of a flight file, which the recorder writes through memory that is mapped to the
 // file, and others read at any time. Internal to this folder.
 //
 //   byte 0      Identity    written once; its first word last

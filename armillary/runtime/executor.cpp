@@ -132,7 +132,7 @@ void Execution::restart(comm::Communicator& comm, ExecutionOptions options,
                             device().place().str(), options.device->place().str());
     }
   });
-  // Memory: slots may be other memory than before, with the same layout.
+  // Memory: slots may be other memory than before, with the same offsets.
   release_tiles();
   take_slots(slots);
   for (std::size_t t = 0; t < tiles_.size(); ++t) {

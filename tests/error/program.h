@@ -119,7 +119,7 @@ inline bool has_torch() {
 
 /// Expects exit code 2, nothing on standard output, and on standard error one line that matches.
 inline void expect_error(const std::vector<std::string>& arguments,
-                         const testing::Matcher<const std::string&>& message,
+                         const testing::Matcher<const std::string&>& text,
                          const std::string& input = "") {
   const ProgramRun result = run(arguments, input);
   SCOPED_TRACE(fmt::format("armillary {}", fmt::join(arguments, " ")));
@@ -127,7 +127,7 @@ inline void expect_error(const std::vector<std::string>& arguments,
   EXPECT_EQ(result.out, "");
   ASSERT_THAT(result.err, testing::StartsWith("armillary: "));
   ASSERT_EQ(result.err.find('\n'), result.err.size() - 1) << "more than one line: " << result.err;
-  EXPECT_THAT(result.err.substr(11, result.err.size() - 12), message);
+  EXPECT_THAT(result.err.substr(11, result.err.size() - 12), text);
 }
 
 }  // namespace armillary::error

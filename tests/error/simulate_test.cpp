@@ -46,12 +46,11 @@ std::string with(const std::string& from, const std::string& to) {
   return text.replace(at, from.size(), to);
 }
 
-/// Expects that `simulate` refuses a cluster file. The message begins with the place in it.
-void expect_no_cluster(const std::string& text,
-                       const testing::Matcher<const std::string&>& message) {
+/// Expects that `simulate` refuses a cluster file. The error begins with the place in it.
+void expect_no_cluster(const std::string& text, const testing::Matcher<const std::string&>& error) {
   const Folder folder;
   const std::string path = folder.write("mine.toml", text);
-  expect_error({"simulate", "--cluster", path, "--world", "4"}, message);
+  expect_error({"simulate", "--cluster", path, "--world", "4"}, error);
 }
 
 TEST(Simulate, PrintsATableJsonAndPresets) {

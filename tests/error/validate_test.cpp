@@ -38,9 +38,9 @@ TEST(Validate, PredictsTheRowsOfAFile) {
 TEST(Validate, RefusesFilesThatCannotBeUsed) {
   const Folder folder;
   const auto expect_refused = [&](const std::string& text,
-                                  const testing::Matcher<const std::string&>& message) {
+                                  const testing::Matcher<const std::string&>& error) {
     const std::string path = folder.write("rows.json", text);
-    expect_error({"validate", "--rows", path}, message);
+    expect_error({"validate", "--rows", path}, error);
   };
   std::string text = rows_with("\"id\": \"my_row\"");
   text.replace(text.find("\"gpus\": 8, "), 11, "");

@@ -292,7 +292,7 @@ void attend_grad_to(const AttentionArgs& call, const Upstream& upstream, GradTar
   const auto k_blocks = static_cast<std::int64_t>(block_mask.k_rows.size());
   Stages stages{.heads = call.batch * call.kv_heads,
                 .blocks = static_cast<std::int64_t>(block_mask.q_rows.size()),
-                .block_floats = QueryLayout(call).floats * largest_group(call),
+                .block_floats = QueryOffsets(call).floats * largest_group(call),
                 .others = k_blocks,
                 .others_per_stage = k_blocks,
                 .heads_floats = backward_gemm_ops(call).heads_floats};

@@ -231,7 +231,7 @@ void attend_to(const AttentionArgs& call, QueryTarget target) {
   const std::int64_t group = largest_group(call);
   Stages stages{.heads = call.batch * call.kv_heads,
                 .blocks = static_cast<std::int64_t>(block_mask.k_rows.size()),
-                .block_floats = KeyLayout(call).floats,
+                .block_floats = KeyOffsets(call).floats,
                 .others = static_cast<std::int64_t>(block_mask.q_rows.size()),
                 .others_per_stage = static_cast<std::int64_t>(block_mask.q_rows.size()),
                 .heads_floats = forward_gemm_ops(call).heads_floats};

@@ -14,8 +14,8 @@ namespace armillary::kernel::cpu {
 /// Offsets, in floats, within one packed key row block: K begins at 0, V at `v`, and the next row
 /// block at `floats`. Sizes are those of the largest key row block, so that every row block has the
 /// same. Requires the block mask of the call.
-struct KeyLayout {
-  explicit KeyLayout(const AttentionArgs& call) {
+struct KeyOffsets {
+  explicit KeyOffsets(const AttentionArgs& call) {
     const GemmOps& gemm = forward_gemm_ops(call);
     const int rows = round_up(call.block_mask->largest_k, gemm.units.keys);
     v = key_floats(gemm, rows, call.head_dim);
@@ -33,10 +33,10 @@ class PackedKeys {
  public:
   /// Reserves memory; packs nothing yet. `call` and `stage` must outlive this object.
   PackedKeys(const AttentionArgs& call, const Stage& stage)
-      : call_(call), gemm_(forward_gemm_ops(call)), stage_(stage), layout_(call) {
+      : call_(call), gemm_(forward_gemm_ops(call)), stage_(stage), offsets_(call) {
     const auto blocks = static_cast<std::size_t>(stage.heads * stage.blocks);
-    data_ = packed_memory().floats(blocks * static_cast<std::size_t>(layout_.floats) + blocks);
-    nonfinite_ = data_ + blocks * static_cast<std::size_t>(layout_.floats);
+    data_ = packed_memory().floats(blocks * static_cast<std::size_t>(offsets_.floats) + blocks);
+    nonfinite_ = data_ + blocks * static_cast<std::size_t>(offsets_.floats);
   }
 
   /// Packs key row block `number` of stage.heads * stage.blocks: number / stage.blocks is the KV
@@ -57,11 +57,11 @@ class PackedKeys {
     // Pack K, then V; remember whether all of it is finite.
     const plan::Interval rows = block_mask.k_rows[index];
     const int padded = round_up(static_cast<int>(rows.end - rows.begin), gemm_.units.keys);
-    float* const k = data_ + number * layout_.floats;
+    float* const k = data_ + number * offsets_.floats;
     const HeadRows place{batch, head, rows};
     const bool k_finite = gemm_.pack_keys(rows_of(call_, call_.k, place, call_.head_dim), k);
     const bool v_finite = gemm_.pack_values(rows_of(call_, call_.v, place, call_.value_dim), 1,
-                                            padded, k + layout_.v);
+                                            padded, k + offsets_.v);
     nonfinite_[number] = k_finite && v_finite ? 0 : 1;
   }
 
@@ -69,8 +69,8 @@ class PackedKeys {
   /// number of the key row block in the block mask.
   void point(std::int64_t head, std::int64_t block, ForwardTile& tile) const {
     const std::int64_t number = head * stage_.blocks + block - stage_.first_block;
-    tile.k = data_ + number * layout_.floats;
-    tile.v = tile.k + layout_.v;
+    tile.k = data_ + number * offsets_.floats;
+    tile.v = tile.k + offsets_.v;
     tile.pairs.nonfinite = nonfinite_[number] != 0;
   }
 
@@ -80,8 +80,8 @@ class PackedKeys {
   const GemmOps& gemm_;
   const Stage& stage_;
   /// Offsets within a packed row block.
-  KeyLayout layout_;
-  /// stage.heads * stage.blocks row blocks of layout_.floats floats.
+  KeyOffsets offsets_;
+  /// stage.heads * stage.blocks row blocks of offsets_.floats floats.
   float* data_ = nullptr;
   /// One flag for each packed row block: 1 if it has a NaN or Inf, else 0.
   float* nonfinite_ = nullptr;

@@ -23,9 +23,9 @@ namespace armillary::kernel::cpu {
 /// Q and dO are packed for sums over their elements (q, dout), and again for sums over rows
 /// (q_values, dout_values) if words hold two terms. With words of one term both layouts are the
 /// same, and the offsets are equal.
-struct QueryLayout {
+struct QueryOffsets {
   /// Offsets for a call; requires its block mask.
-  explicit QueryLayout(const AttentionArgs& call) {
+  explicit QueryOffsets(const AttentionArgs& call) {
     const GemmOps& gemm = backward_gemm_ops(call);
     const int rows = round_up(call.block_mask->largest_q, gemm.units.rows);
     // Appends a part of `count` floats and returns its offset.
@@ -69,11 +69,11 @@ class PackedQueries {
       : call_(call),
         upstream_(upstream),
         stage_(stage),
-        layout_(call),
+        offsets_(call),
         group_(largest_group(call)) {
     const std::int64_t blocks = stage.heads * group_ * stage.blocks;
-    data_ = packed_memory().floats(static_cast<std::size_t>(blocks * (layout_.floats + 2)));
-    nonfinite_ = data_ + blocks * layout_.floats;
+    data_ = packed_memory().floats(static_cast<std::size_t>(blocks * (offsets_.floats + 2)));
+    nonfinite_ = data_ + blocks * offsets_.floats;
     added_ = reinterpret_cast<std::int32_t*>(nonfinite_ + blocks);
   }
 
@@ -98,15 +98,15 @@ class PackedQueries {
     const plan::Interval rows = call_.block_mask->q_rows[static_cast<std::size_t>(q_block)];
     const auto count = static_cast<int>(rows.end - rows.begin);
     const int padded = round_up(count, backward_gemm_ops(call_).units.rows);
-    float* const block = data_ + number * layout_.floats;
+    float* const block = data_ + number * offsets_.floats;
     const HeadRows place{batch, head, rows};
     const bool q_finite = pack_both(rows_of(call_, call_.q, place, call_.head_dim), q_scale(call_),
-                                    padded, block + layout_.q, block + layout_.q_values);
+                                    padded, block + offsets_.q, block + offsets_.q_values);
     const bool dout_finite = pack_both(rows_of(call_, upstream_.dout, place, call_.value_dim), 1,
-                                       padded, block + layout_.dout, block + layout_.dout_values);
+                                       padded, block + offsets_.dout, block + offsets_.dout_values);
     // Copy log-sum-exps and deltas; padding rows get values that make their weights 0.
-    float* const lse = block + layout_.lse;
-    float* const delta = block + layout_.delta;
+    float* const lse = block + offsets_.lse;
+    float* const delta = block + offsets_.delta;
     for (int row = 0; row < padded; ++row) {
       const bool real = row < count;
       lse[row] = real ? *at(upstream_.lse, batch, head, rows.begin + row)
@@ -133,13 +133,13 @@ class PackedQueries {
   /// Sets the packed factors, log-sum-exps and deltas of a tile; `number` is that of the packed row
   /// block.
   void point(std::int64_t number, BackwardTile& tile) const {
-    const float* const block = data_ + number * layout_.floats;
-    tile.q = block + layout_.q;
-    tile.q_values = block + layout_.q_values;
-    tile.dout = block + layout_.dout;
-    tile.dout_values = block + layout_.dout_values;
-    tile.lse = block + layout_.lse;
-    tile.delta = block + layout_.delta;
+    const float* const block = data_ + number * offsets_.floats;
+    tile.q = block + offsets_.q;
+    tile.q_values = block + offsets_.q_values;
+    tile.dout = block + offsets_.dout;
+    tile.dout_values = block + offsets_.dout_values;
+    tile.lse = block + offsets_.lse;
+    tile.delta = block + offsets_.delta;
   }
 
   /// Waits until the first `count` key row blocks of the stage have added to the dq rows of packed
@@ -171,10 +171,10 @@ class PackedQueries {
   const Upstream& upstream_;
   const Stage& stage_;
   /// Offsets within a packed row block.
-  QueryLayout layout_;
+  QueryOffsets offsets_;
   /// Query heads reserved for each KV head: those of the largest group.
   std::int64_t group_;
-  /// count() row blocks of layout_.floats floats.
+  /// count() row blocks of offsets_.floats floats.
   float* data_ = nullptr;
   /// One flag for each packed row block: 1 if it has a NaN or Inf, else 0.
   float* nonfinite_ = nullptr;

@@ -55,7 +55,7 @@ struct Contents {
   /// By query block class, then head class: whether its rows have passed `delta`, on any rank.
   std::vector<std::vector<char>> passed_delta;
   std::vector<Cells> cells;
-  std::vector<SpinLock> locks;  ///< By rank; used if several threads run events.
+  std::vector<SpinLock> locks;  ///< By rank; used if several threads run actions.
 };
 
 }  // namespace armillary::plan::verifier

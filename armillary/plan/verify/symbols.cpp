@@ -25,7 +25,7 @@
 namespace armillary::plan::verifier {
 namespace {
 
-/// Runs events on contents. Several objects may share them, if each rank has its lock.
+/// Runs actions on contents. Several objects may share them, if each rank has its lock.
 class Symbols {
  public:
   Symbols(const Meaning& meaning, Contents& contents, Diagnostics& diagnostics)
@@ -37,18 +37,18 @@ class Symbols {
         passed_delta_(contents.passed_delta),
         cells_(contents.cells) {}
 
-  void run(const std::vector<Event>& events) {
-    for (const Event& event : events) {
+  void run(const std::vector<Action>& actions) {
+    for (const Action& action : actions) {
       if (diagnostics_.full()) return;
-      run(event);
+      run(action);
     }
   }
 
-  void run(const Event& event) {
-    if (event.is_message()) {
-      deliver({event.from, event.send}, {event.rank, event.op});
+  void run(const Action& action) {
+    if (action.is_message()) {
+      deliver({action.from, action.send}, {action.rank, action.op});
     } else {
-      compute(event.rank, event.op);
+      compute(action.rank, action.op);
     }
   }
 
@@ -473,39 +473,39 @@ class Symbols {
   std::vector<Cells>& cells_;
 };
 
-/// Runs events until the first that breaks a rule. Which rule that was is not told.
-RunEvent run_by_itself(const Meaning& meaning, Contents& contents) {
+/// Runs actions until the first that breaks a rule. Which rule that was is not told.
+RunAction run_by_itself(const Meaning& meaning, Contents& contents) {
   auto found = std::make_shared<Diagnostics>(1);
   auto symbols = std::make_shared<Symbols>(meaning, contents, *found);
-  return [found, symbols](const Event& event) {
-    symbols->run(event);
+  return [found, symbols](const Action& action) {
+    symbols->run(action);
     return found->empty();
   };
 }
 
 }  // namespace
 
-void run_symbols(const Plan& plan, const std::vector<Event>& events, Diagnostics& diagnostics,
+void run_symbols(const Plan& plan, const std::vector<Action>& actions, Diagnostics& diagnostics,
                  const Fold* fold) {
   const Meaning meaning(plan, fold);
   const int threads = static_cast<int>(
       std::min<std::size_t>(std::thread::hardware_concurrency(), plan.ranks.size() / 64));
-  constexpr std::size_t kManyEvents = std::size_t{1} << 19;
-  if (events.size() >= kManyEvents && threads > 1) {
+  constexpr std::size_t kManyActions = std::size_t{1} << 19;
+  if (actions.size() >= kManyActions && threads > 1) {
     Contents contents(meaning);
-    std::vector<RunEvent> runs;
+    std::vector<RunAction> runs;
     runs.reserve(threads);
     for (int thread = 0; thread < threads; ++thread) {
       runs.push_back(run_by_itself(meaning, contents));
     }
-    if (run_in_waves(meaning, contents, events, runs)) {
+    if (run_in_waves(meaning, contents, actions, runs)) {
       Symbols(meaning, contents, diagnostics).check_results();
       return;
     }
   }
   Contents contents(meaning);
   Symbols symbols(meaning, contents, diagnostics);
-  symbols.run(events);
+  symbols.run(actions);
   if (diagnostics.empty()) symbols.check_results();
 }
 

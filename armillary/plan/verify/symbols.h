@@ -21,11 +21,11 @@
 
 namespace armillary::plan::verifier {
 
-/// Runs all events in order, then checks that outputs and saved tiles are complete. Requires a plan
-/// that passes the other rules, and its events in an order that respects all waits.
-/// With a fold the plan has one program for each class, numbered by class, and messages are between
+/// Runs all actions in order, then checks that outputs and saved tiles are complete. Requires a
+/// plan that passes the other rules, and its actions in an order that respects all waits. With a
+/// fold the plan has one program for each class, numbered by class, and messages are between
 /// classes; a message arrives with the numbers of ranks and blocks that its receiver sees.
-void run_symbols(const Plan& plan, const std::vector<Event>& events, Diagnostics& diagnostics,
+void run_symbols(const Plan& plan, const std::vector<Action>& actions, Diagnostics& diagnostics,
                  const Fold* fold = nullptr);
 
 }  // namespace armillary::plan::verifier

@@ -1,7 +1,7 @@
 // Rule `order`, by a graph of waits. (1) RankWaits makes the graph of one rank, on all cores: ops
 // and batches in lane order, and waits through slots (hazards.h). (2) wait_graph() puts the graphs
 // of all ranks side by side and connects them by messages. (3) A topological sort gives the order
-// of events; nodes that are left over are on or behind a cycle, of which one is found and printed.
+// of actions; nodes that are left over are on or behind a cycle, of which one is found and printed.
 #include "armillary/plan/verify/waits.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace armillary::plan::verifier {
 namespace {
 
-/// Graph of events; an edge says that one must come before the other. A compute op is one node. A
+/// Graph of actions; an edge says that one must come before the other. A compute op is one node. A
 /// batch is two nodes, its start and its end. All messages from one batch to another are one node,
 /// after the starts and before the ends of both batches.
 class WaitGraph {
@@ -310,8 +310,8 @@ void add_cycle(const WaitGraph& graph, const Plan& plan, Diagnostics& diagnostic
 
 }  // namespace
 
-std::vector<Event> order_events(const Plan& plan, const std::vector<MatchedMessage>& messages,
-                                Diagnostics& diagnostics) {
+std::vector<Action> order_actions(const Plan& plan, const std::vector<MatchedMessage>& messages,
+                                  Diagnostics& diagnostics) {
   WaitGraph graph = wait_graph(plan, messages, diagnostics);
   if (!diagnostics.empty()) return {};
   const std::vector<int> order = graph.sort();
@@ -319,22 +319,22 @@ std::vector<Event> order_events(const Plan& plan, const std::vector<MatchedMessa
     add_cycle(graph, plan, diagnostics);
     return {};
   }
-  // Starts and ends of batches are no events.
-  std::vector<Event> events;
-  events.reserve(order.size() + messages.size());
+  // Starts and ends of batches are no actions.
+  std::vector<Action> actions;
+  actions.reserve(order.size() + messages.size());
   for (const int n : order) {
     const WaitGraph::Node& node = graph.nodes()[n];
     for (int m = 0; m < node.messages; ++m) {
       const MatchedMessage& ends = messages[node.first_message + m];
-      events.push_back({.rank = ends.to,
-                        .op = ends.recv,
-                        .from = ends.from,
-                        .send = ends.send,
-                        .wave = graph.wave(n)});
+      actions.push_back({.rank = ends.to,
+                         .op = ends.recv,
+                         .from = ends.from,
+                         .send = ends.send,
+                         .wave = graph.wave(n)});
     }
-    if (node.runs) events.push_back({.rank = node.rank, .op = node.op, .wave = graph.wave(n)});
+    if (node.runs) actions.push_back({.rank = node.rank, .op = node.op, .wave = graph.wave(n)});
   }
-  return events;
+  return actions;
 }
 
 }  // namespace armillary::plan::verifier

@@ -1,9 +1,9 @@
-// Runs events on several threads. Events are sorted by wave and, within a wave, by the thread that
-// has the rank they write. Threads meet at a barrier after each wave. A message locks the ranks of
-// both its ends in the order of their numbers, so that no two threads wait for each other.
+// Runs actions on several threads. Actions are sorted by wave and, within a wave, by the thread
+// that has the rank they write. Threads meet at a barrier after each wave. A message locks the
+// ranks of both its ends in the order of their numbers, so that no two threads wait for each other.
 //
-// A large plan takes gigabytes, and a wave visits all ranks, so each event finds its op, its tiles
-// and its slots in memory that no cache holds. They are asked for a few events ahead, in this
+// A large plan takes gigabytes, and a wave visits all ranks, so each action finds its op, its tiles
+// and its slots in memory that no cache holds. They are asked for a few actions ahead, in this
 // order: each gives the address of the next.
 #include "armillary/plan/verify/waves.h"
 
@@ -20,58 +20,58 @@
 namespace armillary::plan::verifier {
 namespace {
 
-/// Asks for the memory of an event, one level of addresses at a time.
+/// Asks for the memory of an action, one level of addresses at a time.
 class Prefetcher {
  public:
   Prefetcher(const Plan& plan, const Contents& contents) : plan_(plan), contents_(contents) {}
 
-  void ops(const Event& event) const {
-    for_each_end(event, [](const RankProgram&, const Cells&, const Op& op) {
+  void ops(const Action& action) const {
+    for_each_end(action, [](const RankProgram&, const Cells&, const Op& op) {
       __builtin_prefetch(&op);
       __builtin_prefetch(&op.views);
     });
   }
-  void tiles(const Event& event) const {
-    for_each_end(event, [](const RankProgram& program, const Cells&, const Op& op) {
+  void tiles(const Action& action) const {
+    for_each_end(action, [](const RankProgram& program, const Cells&, const Op& op) {
       for (const View& view : op.views) __builtin_prefetch(&program.tiles[view.tile]);
     });
   }
-  void slots(const Event& event) const {
-    for_each_end(event, [](const RankProgram&, const Cells& cells, const Op& op) {
+  void slots(const Action& action) const {
+    for_each_end(action, [](const RankProgram&, const Cells& cells, const Op& op) {
       for (const View& view : op.views) cells.prefetch_slot(view);
     });
   }
-  void sums(const Event& event) const {
-    for_each_end(event, [](const RankProgram&, const Cells& cells, const Op& op) {
+  void sums(const Action& action) const {
+    for_each_end(action, [](const RankProgram&, const Cells& cells, const Op& op) {
       for (const View& view : op.views) cells.prefetch_sums(view);
     });
   }
 
  private:
-  /// Calls `visit` for the op of an event, and of a message also for the send.
+  /// Calls `visit` for the op of an action, and of a message also for the send.
   template <class Visit>
-  void for_each_end(const Event& event, const Visit& visit) const {
-    const RankProgram& program = plan_.ranks[event.rank];
-    visit(program, contents_.cells[event.rank], program.ops[event.op]);
-    if (!event.is_message()) return;
-    const RankProgram& sender = plan_.ranks[event.from];
-    visit(sender, contents_.cells[event.from], sender.ops[event.send]);
+  void for_each_end(const Action& action, const Visit& visit) const {
+    const RankProgram& program = plan_.ranks[action.rank];
+    visit(program, contents_.cells[action.rank], program.ops[action.op]);
+    if (!action.is_message()) return;
+    const RankProgram& sender = plan_.ranks[action.from];
+    visit(sender, contents_.cells[action.from], sender.ops[action.send]);
   }
 
   const Plan& plan_;
   const Contents& contents_;
 };
 
-/// Events sorted for threads, and the run of them.
+/// Actions sorted for threads, and the run of them.
 class WaveRun {
  public:
-  WaveRun(const Meaning& meaning, Contents& contents, const std::vector<Event>& events,
-          const std::vector<RunEvent>& runs)
+  WaveRun(const Meaning& meaning, Contents& contents, const std::vector<Action>& actions,
+          const std::vector<RunAction>& runs)
       : ranks_(meaning.plan.ranks.size()),
         prefetcher_(meaning.plan, contents),
         contents_(contents),
         runs_(runs) {
-    sort(events);
+    sort(actions);
   }
 
   bool run() {
@@ -96,7 +96,7 @@ class WaveRun {
   }
 
  private:
-  /// The events of one thread, and the end of every wave.
+  /// The actions of one thread, and the end of every wave.
   void run_waves(int thread, std::barrier<>& wave_ends) {
     for (std::size_t wave = 0; wave < waves_; ++wave) {
       const std::size_t part = wave * threads_ + thread;
@@ -112,7 +112,7 @@ class WaveRun {
     }
   }
 
-  /// Asks for the memory of events that come soon.
+  /// Asks for the memory of actions that come soon.
   void prefetch(std::size_t i) const {
     constexpr std::size_t kOps = 16;
     constexpr std::size_t kTiles = 10;
@@ -126,49 +126,49 @@ class WaveRun {
   }
 
   /// Sorts by wave, then by thread; counting, because both are small numbers.
-  void sort(const std::vector<Event>& events) {
-    for (const Event& event : events) {
-      waves_ = std::max(waves_, static_cast<std::size_t>(event.wave) + 1);
+  void sort(const std::vector<Action>& actions) {
+    for (const Action& action : actions) {
+      waves_ = std::max(waves_, static_cast<std::size_t>(action.wave) + 1);
     }
-    const auto part = [&](const Event& event) {
-      const auto rank = static_cast<std::size_t>(event.rank);
-      return static_cast<std::size_t>(event.wave) * threads_ + rank * threads_ / ranks_;
+    const auto part = [&](const Action& action) {
+      const auto rank = static_cast<std::size_t>(action.rank);
+      return static_cast<std::size_t>(action.wave) * threads_ + rank * threads_ / ranks_;
     };
     begins_.resize(waves_ * threads_ + 1);
-    for (const Event& event : events) ++begins_[part(event)];
+    for (const Action& action : actions) ++begins_[part(action)];
     std::partial_sum(begins_.begin(), begins_.end(), begins_.begin());
-    sorted_.resize(events.size());
-    for (auto event = events.rbegin(); event != events.rend(); ++event) {
-      sorted_[--begins_[part(*event)]] = *event;
+    sorted_.resize(actions.size());
+    for (auto action = actions.rbegin(); action != actions.rend(); ++action) {
+      sorted_[--begins_[part(*action)]] = *action;
     }
   }
 
   /// Both ends of a message may be in use by other threads, which touch other cells of them.
-  bool run_locked(const RunEvent& run, const Event& event) {
-    const Rank to = event.rank;
-    const Rank from = event.is_message() ? event.from : to;
+  bool run_locked(const RunAction& run, const Action& action) {
+    const Rank to = action.rank;
+    const Rank from = action.is_message() ? action.from : to;
     const std::scoped_lock first(contents_.locks[std::min(from, to)]);
     std::unique_lock second(contents_.locks[std::max(from, to)], std::defer_lock);
     if (from != to) second.lock();
-    return run(event);
+    return run(action);
   }
 
   const std::size_t ranks_;
   const Prefetcher prefetcher_;
   Contents& contents_;
-  const std::vector<RunEvent>& runs_;
+  const std::vector<RunAction>& runs_;
   const int threads_ = static_cast<int>(runs_.size());
   std::size_t waves_ = 0;
   std::vector<std::size_t> begins_;  ///< By wave and thread: the first in `sorted_`.
-  std::vector<Event> sorted_;
+  std::vector<Action> sorted_;
   std::atomic<bool> broken_ = false;
 };
 
 }  // namespace
 
-bool run_in_waves(const Meaning& meaning, Contents& contents, const std::vector<Event>& events,
-                  const std::vector<RunEvent>& runs) {
-  return WaveRun(meaning, contents, events, runs).run();
+bool run_in_waves(const Meaning& meaning, Contents& contents, const std::vector<Action>& actions,
+                  const std::vector<RunAction>& runs) {
+  return WaveRun(meaning, contents, actions, runs).run();
 }
 
 }  // namespace armillary::plan::verifier

@@ -1,4 +1,4 @@
-// waves.h: the events of a large plan run by several threads. Internal to verify.
+// waves.h: the actions of a large plan run by several threads. Internal to verify.
 #pragma once
 
 #include <functional>
@@ -9,15 +9,15 @@
 
 namespace armillary::plan::verifier {
 
-/// Runs one event. Returns false if it breaks a rule.
-using RunEvent = std::function<bool(const Event&)>;
+/// Runs one action. Returns false if it breaks a rule.
+using RunAction = std::function<bool(const Action&)>;
 
-/// Runs the events wave by wave: those of one wave do not wait for each other. A thread has the
-/// events of neighbouring ranks, so that their cells stay in its cache, and runs each under the
+/// Runs the actions wave by wave: those of one wave do not wait for each other. A thread has the
+/// actions of neighbouring ranks, so that their cells stay in its cache, and runs each under the
 /// locks of the ranks whose cells it touches. `runs` has one function for each thread.
-/// Returns false if an event broke a rule or threw, or if the system gives no threads; the events
+/// Returns false if an action broke a rule or threw, or if the system gives no threads; the actions
 /// have then run in part, and which one broke is left to a run in order on fresh contents.
-bool run_in_waves(const Meaning& meaning, Contents& contents, const std::vector<Event>& events,
-                  const std::vector<RunEvent>& runs);
+bool run_in_waves(const Meaning& meaning, Contents& contents, const std::vector<Action>& actions,
+                  const std::vector<RunAction>& runs);
 
 }  // namespace armillary::plan::verifier
