@@ -109,7 +109,7 @@ std::vector<at::Tensor> Layer::joined(const std::vector<std::vector<at::Tensor>>
 }
 
 /// One layer on one rank: {out}, or {out, dq, dk, dv} of its tokens.
-std::vector<at::Tensor> Layer::step(comm::Communicator& comm, bool backward) {
+std::vector<at::Tensor> Layer::run_once(comm::Communicator& comm, bool backward) {
   const Sample& mine = parts_[comm.rank()];
   if (!backward) {
     const c10::NoGradGuard no_grad;
@@ -131,7 +131,7 @@ std::vector<at::Tensor> Layer::step(comm::Communicator& comm, bool backward) {
 
 std::vector<at::Tensor> Layer::first_run() {
   std::vector<std::vector<at::Tensor>> parts(rows_.size());
-  ranks_->run([&](comm::Communicator& comm) { parts[comm.rank()] = step(comm, true); });
+  ranks_->run([&](comm::Communicator& comm) { parts[comm.rank()] = run_once(comm, true); });
   std::vector<at::Tensor> results = joined(parts);
   // Ranks that are processes add what each of them has; all of them come here, or none.
   const int world = static_cast<int>(rows_.size());
@@ -146,7 +146,7 @@ std::vector<at::Tensor> Layer::first_run() {
 }
 
 void Layer::start(bool backward) {
-  ranks_->start([this, backward](comm::Communicator& comm) { step(comm, backward); },
+  ranks_->start([this, backward](comm::Communicator& comm) { run_once(comm, backward); },
                 repeats_[backward ? 1 : 0]);
 }
 
@@ -160,7 +160,7 @@ std::int64_t Layer::allocations(bool backward) {
   ranks_->run([&](comm::Communicator& comm) {
     const auto counter = std::make_shared<AllocationCounter>();
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, counter);
-    step(comm, backward);
+    run_once(comm, backward);
     comm::all_reduce(comm, comm::array(std::span(&(counts[comm.rank()] = counter->count()), 1)),
                      comm::Reduction::Max);
   });

@@ -49,7 +49,7 @@ class Layer {
 
  private:
   /// One layer on the calling rank.
-  std::vector<at::Tensor> step(comm::Communicator& comm, bool backward);
+  std::vector<at::Tensor> run_once(comm::Communicator& comm, bool backward);
 
   /// The results of the ranks of this process, over the whole sequence.
   std::vector<at::Tensor> joined(const std::vector<std::vector<at::Tensor>>& parts) const;

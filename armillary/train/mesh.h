@@ -1,4 +1,4 @@
-// mesh.h: ranks as a grid of named axes. Each axis splits another part of a training step:
+// mesh.h: ranks as a mesh of named axes. Each axis splits another part of a training step:
 //
 //   pp  layers                     not built yet
 //   dp  sequences of the batch     not built yet

@@ -27,7 +27,7 @@ def pass_on(tensors):
     return coming, wait
 
 
-def fold(out, lse, part_out, part_lse):
+def merge(out, lse, part_out, part_lse):
     """Merges a partial over other keys into (out, lse), in place."""
     both = torch.logaddexp(lse, part_lse)
     out.mul_((lse - both).exp_().unsqueeze(-1)).addcmul_(part_out, (part_lse - both).exp_().unsqueeze(-1))
@@ -51,9 +51,9 @@ class ZigzagRing(torch.autograd.Function):
                 out, lse = flash(q, *keys, 0.0, True)
                 out, lse = out.float(), lse.float().contiguous()
             elif hop <= rank:
-                fold(out, lse, *flash(q, *(x[:, :, :half] for x in keys)))
+                merge(out, lse, *flash(q, *(x[:, :, :half] for x in keys)))
             else:
-                fold(out[:, :, half:], lse[:, :, half:], *flash(q[:, :, half:], *keys))
+                merge(out[:, :, half:], lse[:, :, half:], *flash(q[:, :, half:], *keys))
             if hop + 1 < world:
                 wait()
                 keys = coming
