@@ -49,7 +49,8 @@ std::string nccl_missing();
 /// last progress of the peer too, which the ranks of `host` tell each other.
 ///
 /// A rank that fails ends NCCL's kernels (ncclCommAbort) before it throws, so no memory is touched
-/// afterwards. A rank that waits inside CUDA for all streams of its device is not woken by the
+/// afterwards. This function throws when NCCL has freed its communicators too, which takes up to a
+/// second more. A rank that waits inside CUDA for all streams of its device is not woken by the
 /// failure of another one.
 ///
 /// @throws InvalidArgument if an option is out of range or differs between ranks; on every rank if

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,7 +38,7 @@ void run_on_devices(int world, const MakeApi& make_api, const Body& body,
   run_ranks(world, [&](Communicator& host) {
     const std::unique_ptr<NcclApi> api = make_api(host.rank());
     const auto with_device_memory = [&](Communicator& comm) {
-      DeviceCopies copies(*api, host.rank());
+      DeviceCopies copies(*api, host.rank() % api->devices());
       body(*on_device(comm, copies));
     };
     run_on_nccl(api.get(), "", host, with_device_memory, options);
@@ -87,10 +88,12 @@ std::vector<Launcher> nccl_launchers() {
   std::vector<Launcher> all = {fake(1), fake(2), fake_split()};
   if (!nccl_missing().empty()) return all;
   all.push_back(launcher("gpu", [](int world, const Body& body) {
-    run_on_devices(
-        world, [](int) { return load_nccl(); }, body);
+    run_on_devices(world, [](int) { return load_nccl(); }, body,
+                   {.lanes = kLanes, .blocks_per_lane = 2});
   }));
-  all.back().most_ranks = load_nccl()->devices();
+  // Since NCCL 2.30 ranks may share a GPU if the environment says so.
+  const char* const shared = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  if (!shared || std::string(shared) != "1") all.back().most_ranks = load_nccl()->devices();
   all.back().start_s = 20;
   return all;
 }
@@ -157,6 +160,18 @@ TEST(NcclFailures, AnErrorOfNcclEndsAllRanks) {
   };
   EXPECT_EQ(aborted_after({.failing_rank = 1, .groups_until_failure = 20}, body,
                           "rank 1 failed: nccl: a communicator: the network broke"),
+            3 * kLanes);
+}
+
+TEST(NcclFailures, AnErrorInsideABatchEndsAllRanks) {
+  const auto body = [](Communicator& comm) {
+    std::vector<int> values(1000);
+    for (int round = 0; round < 100 && comm.rank() < 2; ++round) {
+      comm.wait(comm.rank() == 0 ? send(comm, 1, 1, values) : receive(comm, 0, 1, values));
+    }
+  };
+  EXPECT_EQ(aborted_after({.failing_sender = 0, .sends_until_failure = 7}, body,
+                          "rank 0 failed: nccl: ncclSend: the cable is cut"),
             3 * kLanes);
 }
 
@@ -236,6 +251,37 @@ TEST(NcclMessages, TakeHostMemoryBesideThatOfTheDevice) {
       copies.release(received);
     };
     run_on_nccl(api.get(), "", host, body, {.lanes = 2});
+  });
+  EXPECT_THAT(gpus.broken_rules(), IsEmpty());
+}
+
+// Rank 1 comes to the host's messages when it has all batches of rank 0, most of which are still
+// queued when rank 0 waits there.
+TEST(NcclMessages, GoOnWhileARankWaitsForHostMemory) {
+  FakeGpus gpus(2, {.most_delay_us = 2000});
+  run_ranks(2, [&](Communicator& host) {
+    const auto api = gpus.api(host.rank());
+    const auto body = [&](Communicator& comm) {
+      comm.set_timeout(5);
+      DeviceCopies copies(*api, comm.rank());
+      std::vector<int> values(100, comm.rank());
+      const Strided part = whole(std::span(values));
+      const Strided there = copies.allocate(part);
+      copies.copy(part, there);
+      std::vector<Request> requests;
+      for (int i = 0; i < 10; ++i) {
+        requests.push_back(comm.rank() == 0 ? comm.isend(1, 2, {&there, 1})
+                                            : comm.irecv(0, 2, {&there, 1}));
+      }
+      if (comm.rank() == 1) comm.wait_all(requests);
+      std::vector<double> one = {1};
+      all_reduce_sum(comm, one);
+      comm.wait_all(requests);
+      copies.copy(there, part);
+      EXPECT_EQ(values, std::vector<int>(100, 0));
+      copies.release(there);
+    };
+    run_on_nccl(api.get(), "", host, body, {.lanes = 3});
   });
   EXPECT_THAT(gpus.broken_rules(), IsEmpty());
 }

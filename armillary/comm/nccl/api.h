@@ -78,6 +78,9 @@ class NcclApi {
   virtual bool ready(NcclComm comm) = 0;
   virtual void begin_group() = 0;
   virtual void end_group() = 0;
+  /// Ends a group in which a call has failed: what this thread calls next is no part of it. Does
+  /// not throw.
+  virtual void drop_group() noexcept = 0;
   virtual void send(NcclComm comm, GpuStream stream, std::span<const std::byte> bytes,
                     int peer) = 0;
   virtual void receive(NcclComm comm, GpuStream stream, std::span<std::byte> bytes, int peer) = 0;
@@ -92,7 +95,7 @@ class NcclApi {
   /// Frees a communicator whose end is ready.
   virtual void drop(NcclComm comm) = 0;
   /// Frees communicators at once, and ends their kernels. All of a device have to be named in one
-  /// call, as each may wait for the kernels of the others.
+  /// call, as each may wait for the kernels of the others. May be called from another thread.
   virtual void abort(std::span<const NcclComm> comms) = 0;
 };
 

@@ -1,6 +1,6 @@
 // communicator.cpp: messages by the place of their memory: those of the host go to the host's
-// group, those of the device to NCCL's lanes. A wait for host messages alone is the host group's;
-// any other one looks at both in turn, with one deadline.
+// group, those of the device to NCCL's lanes. A wait for host messages alone is the host group's,
+// unless works are queued; any other one looks at both in turn, with one deadline.
 #include "armillary/comm/nccl/communicator.h"
 
 #include <algorithm>
@@ -99,7 +99,10 @@ bool NcclCommunicator::do_done(const Pending& request) {
 
 std::size_t NcclCommunicator::do_wait_any(std::span<const Request> requests, double timeout_s) {
   const auto is_own = [](const Request& request) { return request && nccl_part(*request); };
-  if (std::ranges::none_of(requests, is_own)) return part_.do_wait_any(requests, timeout_s);
+  // The peer that is waited for may itself wait for a work of this rank that is still queued.
+  if (std::ranges::none_of(requests, is_own) && !rank_.needs_progress()) {
+    return part_.do_wait_any(requests, timeout_s);
+  }
   std::size_t index = 0;
   const auto one_is_over = [&] {
     const auto over =

@@ -142,14 +142,22 @@ void NcclLanes::begin(Lane& lane, NcclWork& work) {
   for (const NcclMove& move : work.moves) {
     if (move.direction == Direction::Send) copy_parts(api, move, lane.stream);
   }
-  api.begin_group();
-  if (work.collective) work.collective(lane.comm, lane.stream);
-  for (const NcclMove& move : work.moves) {
-    if (move.direction == Direction::Send) {
-      api.send(lane.comm, lane.stream, move.bytes, move.peer);
-    } else {
-      api.receive(lane.comm, lane.stream, move.bytes, move.peer);
+  const auto add = [&] {
+    if (work.collective) work.collective(lane.comm, lane.stream);
+    for (const NcclMove& move : work.moves) {
+      if (move.direction == Direction::Send) {
+        api.send(lane.comm, lane.stream, move.bytes, move.peer);
+      } else {
+        api.receive(lane.comm, lane.stream, move.bytes, move.peer);
+      }
     }
+  };
+  api.begin_group();
+  try {
+    add();
+  } catch (...) {
+    api.drop_group();
+    throw;
   }
   api.end_group();
   work.state = NcclWork::State::Starting;
@@ -183,6 +191,12 @@ void NcclLanes::progress(Lane& lane) {
     lane.works.pop_front();
     ++lane.works_done;
   }
+}
+
+bool NcclLanes::needs_progress() const {
+  return std::ranges::any_of(lanes_, [](const Lane& lane) {
+    return !lane.works.empty() && lane.works.back().state != NcclWork::State::Running;
+  });
 }
 
 void NcclLanes::progress() {
@@ -226,10 +240,26 @@ void NcclLanes::add_comms(std::vector<NcclComm>& comms) const {
 }
 
 // Copies behind NCCL's kernel still run after it has ended, into memory of receives.
-void NcclLanes::drop_streams() noexcept {
+void NcclLanes::drain_streams() const noexcept {
   NcclApi& api = rank_.api();
   try {
     const auto end = std::chrono::steady_clock::now() + kDrain;
+    for (const Lane& lane : lanes_) {
+      if (!lane.stream) continue;
+      const GpuEvent event = api.record(lane.stream);
+      while (!api.is_done(event) && std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+      api.drop_event(event);
+    }
+  } catch (const std::exception&) {
+    // The device itself has failed: it runs nothing any more.
+  }
+}
+
+void NcclLanes::drop_streams() noexcept {
+  NcclApi& api = rank_.api();
+  try {
     for (Lane& lane : lanes_) {
       if (!lane.stream) continue;
       for (const NcclWork& work : lane.works) {
@@ -240,15 +270,10 @@ void NcclLanes::drop_streams() noexcept {
         if (work.event) api.drop_event(work.event);
       }
       if (lane.nothing) api.release(lane.nothing, lane.stream);
-      const GpuEvent event = api.record(lane.stream);
-      while (!api.is_done(event) && std::chrono::steady_clock::now() < end) {
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
-      }
-      api.drop_event(event);
       api.drop_stream(lane.stream);
     }
   } catch (const std::exception&) {
-    // The device itself has failed: it runs nothing any more.
+    // Nothing is left to be freed on a device that has failed.
   }
   for (Lane& lane : lanes_) lane.comm = nullptr, lane.stream = nullptr;
 }

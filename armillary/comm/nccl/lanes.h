@@ -62,6 +62,8 @@ class NcclLanes {
   bool done(int lane, std::uint64_t work) const { return lanes_[lane].works_done >= work; }
   /// Starts what may start and takes notice of what is over. @throws CommError of the libraries.
   void progress();
+  /// Whether a work is not running yet, so that it takes progress() to start it.
+  bool needs_progress() const;
   /// Fails the group, unless an exception is unwinding the rank, and aborts all lanes.
   void withdraw(const Pending& message) noexcept;
 
@@ -74,7 +76,9 @@ class NcclLanes {
   bool ended() const { return ending_ && lanes_.empty(); }
   /// Appends the communicators that exist, for an abort.
   void add_comms(std::vector<NcclComm>& comms) const;
-  /// Waits until the streams are empty, after an abort, and frees them.
+  /// Waits until the streams are empty, after the begin of an abort.
+  void drain_streams() const noexcept;
+  /// Frees them, after its end.
   void drop_streams() noexcept;
 
  private:

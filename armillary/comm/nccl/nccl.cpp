@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
 #include <vector>
 
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/nccl/communicator.h"
 #include "armillary/comm/nccl/run.h"
+#include "armillary/comm/reason.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
@@ -79,11 +81,17 @@ void run_on_nccl(NcclApi* api, const std::string& missing, Communicator& host,
                  const std::function<void(Communicator&)>& body, NcclOptions options) {
   agree(host, options, reason_against(api, missing, host, options));
   NcclRank rank(*api, host, options);
-  {
-    NcclCommunicator communicator(rank, host);
-    body(communicator);
+  try {
+    {
+      NcclCommunicator communicator(rank, host);
+      body(communicator);
+    }
+    rank.leave();
+  } catch (...) {
+    // Before this rank waits for NCCL to end, so that it is the reason that the others report.
+    host.abort(reason_of(std::current_exception()));
+    throw;
   }
-  rank.leave();
 }
 
 void run_on_nccl(Communicator& host, const std::function<void(Communicator&)>& body,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -30,6 +31,8 @@ NcclRank::NcclRank(NcclApi& api, Communicator& host, const NcclOptions& options)
 
 NcclRank::~NcclRank() {
   abort_lanes();
+  if (abort_.joinable()) abort_.join();
+  for (const auto& lanes : lanes_) lanes->drop_streams();
 }
 
 NcclLanes& NcclRank::make_lanes(Communicator& part) {
@@ -98,16 +101,29 @@ void NcclRank::wait_until(const std::function<bool()>& is_over, PeerWait::Option
   }
 }
 
+bool NcclRank::needs_progress() const {
+  return std::ranges::any_of(lanes_, [](const auto& lanes) { return lanes->needs_progress(); });
+}
+
+// NCCL's kernels end at once, but its threads look for an abort only twice a second, and NCCL waits
+// for them. So it does on a thread of its own, while this rank leaves with its error.
 void NcclRank::abort_lanes() noexcept {
   if (std::exchange(aborted_, true)) return;
+  std::vector<NcclComm> comms;
+  for (const auto& lanes : lanes_) lanes->add_comms(comms);
+  const auto abort = [this, comms] {
+    try {
+      if (!comms.empty()) api_.abort(comms);
+    } catch (const std::exception&) {
+      // Nothing more can be done; the group has failed.
+    }
+  };
   try {
-    std::vector<NcclComm> comms;
-    for (const auto& lanes : lanes_) lanes->add_comms(comms);
-    if (!comms.empty()) api_.abort(comms);
-  } catch (const std::exception&) {
-    // Nothing more can be done; the group has failed.
+    abort_ = std::thread(abort);
+  } catch (const std::system_error&) {
+    abort();
   }
-  for (const auto& lanes : lanes_) lanes->drop_streams();
+  for (const auto& lanes : lanes_) lanes->drain_streams();
 }
 
 // Ranks that still work are waited for as long as they need: their own deadlines end them.

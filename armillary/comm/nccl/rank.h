@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "armillary/comm/nccl.h"
@@ -25,7 +26,7 @@ class NcclRank {
   NcclRank(NcclApi& api, Communicator& host, const NcclOptions& options);
   NcclRank(const NcclRank&) = delete;
   NcclRank& operator=(const NcclRank&) = delete;
-  /// Aborts all communicators that have not ended.
+  /// Aborts all communicators that have not ended, and returns when NCCL has freed them.
   ~NcclRank();
 
   NcclApi& api() const { return api_; }
@@ -51,6 +52,8 @@ class NcclRank {
   /// Waits until `is_over` is true, with progress between two looks. If a peer of the wait, a rank
   /// of host(), is silent for the timeout, the group fails.
   void wait_until(const std::function<bool()>& is_over, PeerWait::Options wait);
+  /// Whether work of this rank waits for progress(), so that a wait must not do without it.
+  bool needs_progress() const;
   /// Aborts all communicators, so that no memory is touched any more. Does nothing the second time.
   void abort_lanes() noexcept;
   /// Returns when all ranks have called it, with all lanes ended. @throws CommError if one failed.
@@ -62,6 +65,7 @@ class NcclRank {
   NcclOptions options_;
   bool aborted_ = false;
   std::vector<std::unique_ptr<NcclLanes>> lanes_;  ///< In use, and on their way to their end.
+  std::thread abort_;  ///< Frees communicators after an abort, which takes NCCL up to a second.
 };
 
 }  // namespace armillary::comm

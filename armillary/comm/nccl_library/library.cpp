@@ -4,12 +4,12 @@
 #include <dlfcn.h>
 #include <nccl.h>
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "armillary/comm/nccl.h"
@@ -20,7 +20,8 @@ namespace armillary::comm {
 namespace {
 
 // Communicators of one device are aborted in one group since 2.22; before, aborting the first of
-// them could wait for the kernels of the second.
+// them could wait for the kernels of the second. The version of the headers does not matter: NCCL
+// takes no more of the options than it knows.
 constexpr int kLeastNccl = NCCL_VERSION(2, 22, 0);
 
 /// A shared library, which stays loaded.
@@ -64,6 +65,7 @@ class Library {
 struct Cuda {
   Library library{"libcudart.so.13", "libcudart.so.12", "libcudart.so"};
   ARMILLARY_FUNCTION(library, cudaGetErrorString);
+  ARMILLARY_FUNCTION(library, cudaGetLastError);
   ARMILLARY_FUNCTION(library, cudaGetDeviceCount);
   ARMILLARY_FUNCTION(library, cudaSetDevice);
   ARMILLARY_FUNCTION(library, cudaStreamCreateWithFlags);
@@ -72,9 +74,13 @@ struct Cuda {
   ARMILLARY_FUNCTION(library, cudaEventRecord);
   ARMILLARY_FUNCTION(library, cudaEventQuery);
   ARMILLARY_FUNCTION(library, cudaEventDestroy);
+  ARMILLARY_FUNCTION(library, cudaDeviceCanAccessPeer);
+  ARMILLARY_FUNCTION(library, cudaMemPoolCreate);
+  ARMILLARY_FUNCTION(library, cudaMemPoolSetAccess);
+  ARMILLARY_FUNCTION(library, cudaMemPoolDestroy);
   // CUDA overloads it, so its type is written here.
-  using Allocate = cudaError_t (*)(void**, std::size_t, cudaStream_t);
-  Allocate cudaMallocAsync = library.find<Allocate>("cudaMallocAsync");
+  using Allocate = cudaError_t (*)(void**, std::size_t, cudaMemPool_t, cudaStream_t);
+  Allocate cudaMallocFromPoolAsync = library.find<Allocate>("cudaMallocFromPoolAsync");
   ARMILLARY_FUNCTION(library, cudaFreeAsync);
   ARMILLARY_FUNCTION(library, cudaMemcpyAsync);
   ARMILLARY_FUNCTION(library, cudaMemcpy2DAsync);
@@ -128,11 +134,9 @@ class LoadedNccl : public NcclApi {
   LoadedNccl() {
     int version = 0;
     nccl_.ncclGetVersion(&version);
-    if (version < kLeastNccl || version < NCCL_VERSION_CODE) {
-      fail<InvalidArgument>(
-          "nccl: the library has version {}; {}, that of this build's headers, or a newer one is "
-          "required",
-          version, std::max(kLeastNccl, static_cast<int>(NCCL_VERSION_CODE)));
+    if (version < kLeastNccl) {
+      fail<InvalidArgument>("nccl: the library has version {}; {} or a newer one is required",
+                            version, kLeastNccl);
     }
     int count = 0;
     const cudaError_t error = cuda_.cudaGetDeviceCount(&count);
@@ -142,12 +146,37 @@ class LoadedNccl : public NcclApi {
     }
   }
 
+  ~LoadedNccl() override {
+    if (pool_) cuda_.cudaMemPoolDestroy(pool_);
+  }
+
   int devices() override {
     int count = 0;
     check(cuda_.cudaGetDeviceCount(&count), "cudaGetDeviceCount");
     return count;
   }
-  void use_device(int device) override { check(cuda_.cudaSetDevice(device), "cudaSetDevice"); }
+  // NCCL's kernels of other devices in this process may read and write memory of messages
+  // directly, which memory of CUDA's own pool does not allow.
+  void use_device(int device) override {
+    check(cuda_.cudaSetDevice(device), "cudaSetDevice");
+    if (pool_) check(cuda_.cudaMemPoolDestroy(std::exchange(pool_, nullptr)), "cudaMemPoolDestroy");
+    cudaMemPoolProps props = {};
+    props.allocType = cudaMemAllocationTypePinned;
+    props.location.type = cudaMemLocationTypeDevice;
+    props.location.id = device;
+    check(cuda_.cudaMemPoolCreate(&pool_, &props), "cudaMemPoolCreate");
+    for (int other = 0; other < devices(); ++other) {
+      int can = 0;
+      if (other == device) continue;
+      check(cuda_.cudaDeviceCanAccessPeer(&can, other, device), "cudaDeviceCanAccessPeer");
+      if (!can) continue;
+      cudaMemAccessDesc access = {};
+      access.location.type = cudaMemLocationTypeDevice;
+      access.location.id = other;
+      access.flags = cudaMemAccessFlagsProtReadWrite;
+      check(cuda_.cudaMemPoolSetAccess(pool_, &access, 1), "cudaMemPoolSetAccess");
+    }
+  }
   GpuStream make_stream() override {
     cudaStream_t stream = nullptr;
     check(cuda_.cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
@@ -172,8 +201,9 @@ class LoadedNccl : public NcclApi {
   }
   std::byte* allocate(std::int64_t bytes, GpuStream stream) override {
     void* memory = nullptr;
-    check(cuda_.cudaMallocAsync(&memory, static_cast<std::size_t>(bytes), native(stream)),
-          "cudaMallocAsync");
+    check(cuda_.cudaMallocFromPoolAsync(&memory, static_cast<std::size_t>(bytes), pool_,
+                                        native(stream)),
+          "cudaMallocFromPoolAsync");
     return static_cast<std::byte*>(memory);
   }
   void release(std::byte* memory, GpuStream stream) override {
@@ -221,6 +251,7 @@ class LoadedNccl : public NcclApi {
   }
   void begin_group() override { check(nccl_.ncclGroupStart(), "ncclGroupStart"); }
   void end_group() override { check(nccl_.ncclGroupEnd(), "ncclGroupEnd"); }
+  void drop_group() noexcept override { nccl_.ncclGroupEnd(); }
   void send(NcclComm comm, GpuStream stream, std::span<const std::byte> bytes, int peer) override {
     check(nccl_.ncclSend(bytes.data(), bytes.size(), ncclUint8, peer, native(comm), native(stream)),
           "ncclSend");
@@ -259,8 +290,13 @@ class LoadedNccl : public NcclApi {
   }
   void abort(std::span<const NcclComm> comms) override {
     begin_group();
-    for (const NcclComm comm : comms) check(nccl_.ncclCommAbort(native(comm)), "ncclCommAbort");
+    ncclResult_t first = ncclSuccess;
+    for (const NcclComm comm : comms) {
+      const ncclResult_t result = nccl_.ncclCommAbort(native(comm));
+      if (first == ncclSuccess) first = result;
+    }
     end_group();
+    check(first, "ncclCommAbort");
   }
 
  private:
@@ -268,6 +304,7 @@ class LoadedNccl : public NcclApi {
 
   void check(cudaError_t error, const char* call) const {
     if (error != cudaSuccess) {
+      cuda_.cudaGetLastError();  // It is told here; nobody else is to find it.
       fail<CommError>("nccl: {}: {}", call, cuda_.cudaGetErrorString(error));
     }
   }
@@ -281,6 +318,7 @@ class LoadedNccl : public NcclApi {
 
   const Cuda cuda_;
   const Nccl nccl_;
+  cudaMemPool_t pool_ = nullptr;  ///< Of the device in use.
 };
 
 }  // namespace

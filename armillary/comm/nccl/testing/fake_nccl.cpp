@@ -106,6 +106,10 @@ class FakeNccl : public NcclApi {
     return !of(comm)->starting;
   }
   void begin_group() override {
+    if (group_) {
+      const auto lock = state_.lock();
+      state_.break_rule("a group in a group that was left open");
+    }
     group_ = std::make_unique<Task>();
     group_comm_ = nullptr;
   }
@@ -121,7 +125,11 @@ class FakeNccl : public NcclApi {
     comm.not_before = state_.later();
     state_.wake();
   }
+  void drop_group() noexcept override { group_.reset(); }
   void send(NcclComm comm, GpuStream stream, std::span<const std::byte> bytes, int peer) override {
+    if (rank_ == state_.options.failing_sender && sends_++ == state_.options.sends_until_failure) {
+      fail<CommError>("nccl: ncclSend: the cable is cut");
+    }
     add(comm, stream, {true, peer, {const_cast<std::byte*>(bytes.data()), bytes.size()}});
   }
   void receive(NcclComm comm, GpuStream stream, std::span<std::byte> bytes, int peer) override {
@@ -160,6 +168,7 @@ class FakeNccl : public NcclApi {
   }
   void abort(std::span<const NcclComm> comms) override {
     auto lock = state_.lock();
+    if (group_) state_.break_rule("an abort in a group that was left open");
     std::set<const Comm*> named;
     for (const NcclComm comm : comms) named.insert(of(comm));
     for (const auto& comm : state_.comms) {
@@ -210,6 +219,7 @@ class FakeNccl : public NcclApi {
   FakeGpus::State& state_;
   const int rank_;
   int device_ = 0;
+  int sends_ = 0;
   std::unique_ptr<Task> group_;
   Comm* group_comm_ = nullptr;
   Stream* group_stream_ = nullptr;

@@ -9,8 +9,8 @@
 //   memory    of the device is the heap's, with an address that only copies and kernels use
 //
 // A call on a communicator whose last one has not ended, an abort that leaves out a communicator of
-// the device, and a communicator that is freed before its end are broken rules: they are counted,
-// with their text.
+// the device, a group or an abort in a group that was left open, and a communicator that is freed
+// before its end are broken rules: they are counted, with their text.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,8 @@ struct FakeGpuOptions {
   /// This rank's communicators fail by themselves when it has ended so many groups; -1: none.
   int failing_rank = -1;
   int groups_until_failure = 0;
+  int failing_sender = -1;      ///< A call of this rank to send fails; -1: of none.
+  int sends_until_failure = 0;  ///< Calls of that rank before it.
 };
 
 /// The GPUs of all ranks, one each.
