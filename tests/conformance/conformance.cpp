@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <deque>
 #include <iterator>
+#include <memory>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
@@ -112,6 +113,30 @@ TEST_P(CommunicatorConformance, LanesDoNotWaitForEachOther) {
       comm.wait(receive(comm, 0, 2, second));
       EXPECT_EQ(second[0], 0);
       comm.wait(send(comm, 0, 1, first));
+    }
+  });
+}
+
+// Also if there are more lanes, in groups, than a device has queues.
+TEST_P(CommunicatorConformance, ManyLanesDoNotWaitForEachOther) {
+  run(2, [](Communicator& comm) {
+    constexpr int kLanes = 5;
+    std::vector<std::unique_ptr<Communicator>> groups;
+    for (int i = 0; i < 4; ++i) groups.push_back(comm.split(0, 0));
+    std::vector<std::vector<int>> values;
+    for (int i = 0; i < 4 * kLanes; ++i) values.push_back({comm.rank() == 0 ? -1 : i});
+    // The receives of all lanes wait for messages that come in the opposite order.
+    std::vector<Request> requests;
+    for (int i = 0; i < 4 * kLanes && comm.rank() == 0; ++i) {
+      requests.push_back(receive(*groups[i / kLanes], 1, i % kLanes, values[i]));
+    }
+    for (int i = 4 * kLanes; i-- > 0 && comm.rank() == 1;) {
+      Communicator& group = *groups[i / kLanes];
+      group.wait(send(group, 0, i % kLanes, values[i]));
+    }
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      groups[i / kLanes]->wait(requests[i]);
+      EXPECT_EQ(values[i][0], i);
     }
   });
 }

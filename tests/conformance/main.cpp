@@ -45,7 +45,8 @@ int main(int argc, char** argv) {
     mpi |= argument == "--mpi";
     if (argument.starts_with("--fault=")) return armillary::comm::run_fault(argument.substr(8));
   }
-  testing::GTEST_FLAG(filter) = mpi ? "Mpi/*:MpiProcesses.*" : "-Mpi/*:MpiProcesses.*";
+  testing::GTEST_FLAG(filter) =
+      mpi ? "Mpi/*:MpiNccl/*:MpiProcesses.*" : "-Mpi/*:MpiNccl/*:MpiProcesses.*";
   testing::InitGoogleTest(&argc, argv);
   return mpi ? armillary::comm::run_on_mpi() : RUN_ALL_TESTS();
 }

@@ -18,10 +18,7 @@
 #include "tests/conformance/mpi.h"
 
 namespace armillary::comm {
-namespace {
 
-/// run_mpi_rank() for a test: throws CommError also on processes that take no part, if the group
-/// failed.
 void run_processes(const Body& body, const MpiOptions& options) {
   std::exception_ptr error;
   try {
@@ -37,13 +34,21 @@ void run_processes(const Body& body, const MpiOptions& options) {
   if (std::ranges::count(outcomes, 1) > 0) fail<CommError>("a group of other processes failed");
 }
 
-/// Processes that mpirun started, as its environment says: tests are listed before MPI is used.
 int processes() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"}) {
     if (const char* value = std::getenv(name)) return std::atoi(value);
   }
   return 1;
 }
+
+int own_process() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "MPI_LOCALRANKID"}) {
+    if (const char* value = std::getenv(name)) return std::atoi(value);
+  }
+  return 0;
+}
+
+namespace {
 
 Launcher mpi(const std::string& name, MpiOptions options) {
   const auto run = [options](int world, const Body& body) {
