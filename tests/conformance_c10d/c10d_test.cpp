@@ -289,6 +289,16 @@ TEST(C10dOptionsTest, AWorldOfOneCommunicatesNothing) {
   EXPECT_EQ(ran, 1);
 }
 
+TEST(C10dOptionsTest, AWorldOfOneThatFailsWaitsForNobody) {
+  const auto begin = std::chrono::steady_clock::now();
+  ListeningSocket socket;
+  const C10dRendezvous place{.port = socket.port(), .listen_fd = socket.release()};
+  EXPECT_THROW(run_c10d_rank([](Communicator& comm) { comm.abort("out of paper"); }, place,
+                             {.timeout_s = 30}),
+               CommError);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+}
+
 TEST(C10dOptionsTest, UnknownAndDestroyedGroupsAreRefused) {
   const auto refused = [](const std::string& text) {
     EXPECT_THAT([&] { run_on_process_group("named", kNothing); },
