@@ -235,7 +235,7 @@ TEST_F(NcclDevice, AnAbortEndsACommunicatorThatIsNotMade) {
 
 TEST_F(NcclDevice, AnAbortFreesAllThatItNames) {
   std::vector<std::int64_t> free;
-  for (int round = 0; round < 4; ++round) {
+  for (int repeat = 0; repeat < 4; ++repeat) {
     const std::vector<NcclComm> comms = {make_comm(), make_comm(), make_comm()};
     for (const NcclComm comm : comms) send_to_self(comm, 1000);
     api_->abort(comms);
@@ -250,7 +250,7 @@ TEST_F(NcclDevice, AGroupWithAnErrorIsDropped) {
     end_comm(make_comm());
     return free_bytes();
   }();
-  for (int round = 0; round < 3; ++round) {
+  for (int repeat = 0; repeat < 3; ++repeat) {
     const std::vector<NcclComm> comms = {make_comm(), make_comm()};
     send_to_self(comms[0], 1000);
     api_->begin_group();
@@ -315,8 +315,8 @@ TEST_F(NcclAlone, Splits) {
   run([](Communicator& comm, DeviceCopies& copies) {
     EXPECT_EQ(comm.world(), 1);
     EXPECT_EQ(comm.split(-1, 0), nullptr);
-    for (int round = 0; round < 3; ++round) {
-      const auto part = comm.split(round, 0);
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      const auto part = comm.split(repeat, 0);
       EXPECT_EQ(part->world(), 1);
       expect_works(*part, copies);
       const auto again = part->split(0, 0);
@@ -353,7 +353,7 @@ TEST_F(NcclAlone, RefusesWhatItDoesNotTake) {
 
 TEST_F(NcclAlone, AFailureGivesBackTheMemory) {
   std::vector<std::int64_t> free;
-  for (int round = 0; round < 4; ++round) {
+  for (int repeat = 0; repeat < 4; ++repeat) {
     EXPECT_THROW(run([](Communicator& comm, DeviceCopies& copies) {
                    const auto part = comm.split(0, 0);
                    expect_works(*part, copies);

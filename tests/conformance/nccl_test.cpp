@@ -166,7 +166,7 @@ TEST(NcclFailures, AnErrorOfNcclEndsAllRanks) {
 TEST(NcclFailures, AnErrorInsideABatchEndsAllRanks) {
   const auto body = [](Communicator& comm) {
     std::vector<int> values(1000);
-    for (int round = 0; round < 100 && comm.rank() < 2; ++round) {
+    for (int repeat = 0; repeat < 100 && comm.rank() < 2; ++repeat) {
       comm.wait(comm.rank() == 0 ? send(comm, 1, 1, values) : receive(comm, 0, 1, values));
     }
   };
