@@ -148,6 +148,20 @@ def test_a_checkpoint_of_another_model_is_refused_and_stays(tmp_path, engine):
 
 
 @engines
+def test_folders_that_are_none(tmp_path, engine):
+    file = tmp_path / "file"
+    file.touch()
+    for folder, reason in ((tmp_path / "none", "No such file or directory"), (file, "Not a directory")):
+        ending = launched(tmp_path, engine, "--init-from", str(folder))
+        assert ending.code == 2
+        assert f"{folder}/config.json cannot be read ({reason}); a readable file is required" in ending.output
+    ending = launched(tmp_path, engine, "--resume", checkpoint__enable="true")
+    assert ending.code == 2
+    assert "has no whole checkpoint to resume from; one is required; nearest: train without" in ending.output
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+@engines
 def test_more_processes_than_the_recipe_has_ranks(tmp_path, engine):
     words = runs.train(tmp_path, 2, 20)
     with runs.Run(tmp_path, engine, 3, words=words) as run:
