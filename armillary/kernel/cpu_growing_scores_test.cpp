@@ -19,6 +19,7 @@ constexpr std::int64_t kTokens = 620;
 class CpuGrowingScores : public KernelTest {
  protected:
   void SetUp() override {
+    KernelTest::SetUp();
     if (sanitizer_samples() && is_emulated()) GTEST_SKIP() << "[SKIP] the paths of Kernels/Rules";
   }
 };

@@ -37,6 +37,7 @@ using plan::Mask;
 class CpuKernel : public KernelTest {
  protected:
   void SetUp() override {
+    KernelTest::SetUp();
     if (sanitizer_samples() && is_emulated()) GTEST_SKIP() << "[SKIP] the paths of Kernels/Rules";
   }
   const cpu::IsaKernels& isa() const { return cpu::isa_named(GetParam()); }
