@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <numeric>
 
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
@@ -124,35 +125,49 @@ MeshMemory mesh_memory(const StepShape& step, const Mesh& mesh, double attention
   return memory;
 }
 
+SequenceElements sequence_elements(const StepShape& step, int cp, int u) {
+  const double tokens = static_cast<double>(step.seq) * static_cast<double>(step.batch);
+  const double q = tokens * step.model.heads * step.model.head_dim;
+  const double kv = tokens * std::max(step.model.kv_heads, u) * step.model.head_dim;
+  const int ring = cp / u;
+  return {.heads = 4 * (q + kv) / cp * (u - 1) / u, .ring = 6 * kv * (ring - 1) / cp};
+}
+
 std::vector<MethodCost> method_costs(const StepShape& step, int devices) {
   const sim::ModelShape& model = step.model;
   const double n = devices;
   const double share = (n - 1) / n;
   const double p = model.layer_parameters();
-  const double state = static_cast<double>(step.seq) * static_cast<double>(step.batch);
-  const double q = state * model.heads * model.head_dim;
-  const double kv = state * model.kv_heads * model.head_dim;
-  const double hidden = state * model.hidden;
+  const double hidden =
+      static_cast<double>(step.seq) * static_cast<double>(step.batch) * model.hidden;
   sim::Step layer{.model = model, .seq = step.seq, .batch = step.batch};
   layer.model.layers = 1;
   const double act = step_memory(layer).activations;
   // Inputs of norms and of products are whole on every device of TP; the rest is split.
   const double whole = 4 * kBf16 * hidden;
-  // All-to-all of Q, K, V and Out, forward and backward; ring of K, V, then of K, V, dK, dV.
-  const double exchanged = (4 * q + 4 * kv) / n * share;
-  const double walked = 6 * kv * share;
+  const double unified = sequence_elements(step, devices, std::gcd(devices, model.heads)).total();
   const double params = (kBf16 + kGradient) * p;
   const double states = kOptimizer * p;
-  return {{"SP-Ulysses", 2 * p * share, exchanged, params, states, act / n},
-          {"SP-Ring", 2 * p * share, walked, params, states, act / n},
-          {"DP", 2 * p * share, 0, params, states, act / n},
-          {"SP-Ulysses + ZeRO-1", 2 * p * share, exchanged, params, states / n, act / n},
-          {"SP-Ulysses + ZeRO-2", 2 * p * share, exchanged, kBf16 * p + kGradient * p / n,
-           states / n, act / n},
-          {"SP-Ulysses + ZeRO-3", 3 * p * share, exchanged, params / n, states / n, act / n},
-          {"TP", 0, 8 * hidden * share, params / n, states / n, whole + (act - whole) / n},
-          {"TP-sp", 0, 8 * hidden * share, params / n, states / n, act / n},
-          {"PP", 0, 2 * hidden / n, params / n, states / n, act / n}};
+  std::vector<MethodCost> rows{
+      {"SP-Ring", 2 * p * share, sequence_elements(step, devices, 1).total(), params, states,
+       act / n},
+      {"DP", 2 * p * share, 0, params, states, act / n},
+      {"DP + ZeRO-1", 2 * p * share, 0, params, states / n, act / n},
+      {"SP-Unified + ZeRO-1", 2 * p * share, unified, params, states / n, act / n},
+      {"SP-Unified + ZeRO-2", 2 * p * share, unified, kBf16 * p + kGradient * p / n, states / n,
+       act / n},
+      {"SP-Unified + ZeRO-3", 3 * p * share, unified, params / n, states / n, act / n}};
+  if (model.heads % devices == 0) {
+    rows.insert(rows.begin(), {"SP-Ulysses", 2 * p * share, unified, params, states, act / n});
+    rows.push_back(
+        {"TP", 0, 8 * hidden * share, params / n, states / n, whole + (act - whole) / n});
+    rows.push_back({"TP-sp", 0, 8 * hidden * share, params / n, states / n, act / n});
+  }
+  if (model.layers % devices == 0) {
+    const double passed_on = devices == 1 ? 0 : 2 * hidden / model.layers;
+    rows.push_back({"PP", 0, passed_on, params / n, states / n, act / n});
+  }
+  return rows;
 }
 
 }  // namespace armillary::tune

@@ -1,36 +1,20 @@
-// mesh_test.cpp: shapes of models, USP's Table 2, rates of groups, and the advice made of them. No
-// time is measured.
+// mesh_test.cpp: shapes of models, pipelines, and advice. No time is measured; the costs of methods
+// are in table2_test.cpp, what follows from them in tips_test.cpp.
 #include "armillary/tune/mesh.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "armillary/core/error.h"
-#include "armillary/tune/advise.h"
+#include "armillary/tune/testing/questions.h"
 
 namespace armillary::tune {
 namespace {
 
+using testing::advice_question;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-AdviceQuestion asked(const std::string& model, const std::string& cluster, std::int64_t seq,
-                     std::int64_t batch) {
-  return {.step = {.model = parse_model(model), .seq = seq, .batch = batch},
-          .cluster = sim::load_cluster(cluster),
-          .mask = [](std::int64_t n) {
-            return plan::causal_mask({n, n}, plan::Align::Start);
-          }};
-}
-
-MethodCost method(const StepShape& step, int devices, const std::string& name) {
-  const std::vector<MethodCost> all = method_costs(step, devices);
-  return *std::find_if(all.begin(), all.end(),
-                       [&](const MethodCost& cost) { return cost.method == name; });
-}
 
 TEST(Model, ShapesAreThosePublished) {
   EXPECT_NEAR(parse_model("llama2-7b").parameters(), 6.74e9, 0.01e9);
@@ -58,30 +42,6 @@ TEST(Model, TextsThatAreNone) {
   EXPECT_THAT(refusal("layers=0,hidden=4,heads=1,ffn=4,vocab=9"), HasSubstr("layers"));
 }
 
-// Table 2 of USP (arXiv:2405.07719, section 4), for large n: 2 elements for each parameter of an
-// all-reduce, 3 with ZeRO-3; 8 activations for TP; with as many KV heads 8 / n for Ulysses.
-TEST(Methods, AreTheTableOfUsp) {
-  const StepShape step{.model = parse_model("llama2-7b"), .seq = 1 << 16};
-  const int n = 64;
-  const double share = (n - 1.0) / n;
-  const double p = step.model.layer_parameters();
-  const double hidden = static_cast<double>(step.seq) * step.model.hidden;
-  EXPECT_DOUBLE_EQ(method(step, n, "DP").parameter_elements, 2 * p * share);
-  EXPECT_DOUBLE_EQ(method(step, n, "SP-Ulysses + ZeRO-3").parameter_elements, 3 * p * share);
-  EXPECT_DOUBLE_EQ(method(step, n, "SP-Ulysses").activation_elements, 8 * hidden / n * share);
-  EXPECT_DOUBLE_EQ(method(step, n, "TP-sp").activation_elements, 8 * hidden * share);
-  EXPECT_DOUBLE_EQ(method(step, n, "TP").parameter_elements, 0);
-  EXPECT_GT(method(step, n, "TP").activation_bytes, method(step, n, "TP-sp").activation_bytes);
-  EXPECT_DOUBLE_EQ(method(step, n, "SP-Ulysses + ZeRO-1").optimizer_bytes,
-                   method(step, n, "DP").optimizer_bytes / n);
-  // Tip 4: fewer KV heads make SP cheaper, and TP not.
-  const StepShape grouped{.model = parse_model("llama3-8b"), .seq = 1 << 16};
-  EXPECT_LT(method(grouped, n, "SP-Ulysses").activation_elements,
-            method(step, n, "SP-Ulysses").activation_elements);
-  EXPECT_DOUBLE_EQ(method(grouped, n, "TP").activation_elements,
-                   method(step, n, "TP").activation_elements);
-}
-
 // Two stages without replicas: half of the layers each, and one idle stage for one sequence.
 TEST(Mesh, StagesWaitForEachOther) {
   const StepShape step{.model = parse_model("llama2-7b"), .seq = 1 << 14, .batch = 4};
@@ -99,12 +59,12 @@ TEST(Mesh, StagesWaitForEachOther) {
 }
 
 TEST(Advise, PrefersReplicasWhileTheBatchDivides) {
-  const Advice many = advise(asked("llama2-7b", "c5a", 4096, 8));  // tip 2
+  const Advice many = advise(advice_question("llama2-7b", "c5a", 4096, 8));  // tip 2
   EXPECT_EQ(many.meshes.front().mesh.dp * many.meshes.front().mesh.tp *
                 many.meshes.front().mesh.cp * many.meshes.front().mesh.pp,
             8);
   EXPECT_GT(many.meshes.front().mesh.dp, 1);
-  const Advice one = advise(asked("llama2-7b", "c5a", 32768, 1));
+  const Advice one = advise(advice_question("llama2-7b", "c5a", 32768, 1));
   EXPECT_EQ(one.meshes.front().mesh.dp, 1);
   EXPECT_GE(one.meshes.front().mesh.zero, 1);  // tip 3: 6.7e9 * 18 bytes do not fit otherwise
   // Each axis has a reason, and so has what can be changed alone.
@@ -117,7 +77,7 @@ TEST(Advise, PrefersReplicasWhileTheBatchDivides) {
 }
 
 TEST(Advise, TimesAndMemoryAreSums) {
-  const Advice advice = advise(asked("llama3-8b", "c5", 65536, 2));
+  const Advice advice = advise(advice_question("llama3-8b", "c5", 65536, 2));
   double last = 0;
   for (const Advised& advised : advice.meshes) {
     EXPECT_GE(advised.time.total(), last);
@@ -134,7 +94,7 @@ TEST(Advise, TimesAndMemoryAreSums) {
 
 TEST(Advise, SaysWhenNothingFits) {
   try {
-    advise(asked("gpt3-175b", "c6", 8192, 1));
+    advise(advice_question("gpt3-175b", "c6", 8192, 1));
     FAIL();
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.what(), HasSubstr("does not fit: needs "));

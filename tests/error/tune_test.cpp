@@ -86,7 +86,7 @@ TEST(Advise, PrintsAMeshItsReasonsAndMethods) {
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_THAT(text.out, AllOf(StartsWith("llama2-7b on c5a: 32768 tokens"),
                               HasSubstr("longest sequence that fits: "),
-                              HasSubstr(" times as long: "), HasSubstr("| SP-Ulysses + ZeRO-3 |")));
+                              HasSubstr(" times as long: "), HasSubstr("| SP-Unified + ZeRO-3 |")));
   EXPECT_THAT(run({"advise", "llama2-7b", "c5a", "--seq", "32768", "--json"}).out,
               StartsWith("{\"meshes\":[{\"dp\":1,"));
 }

@@ -22,6 +22,15 @@ Question question(const std::string& cluster, int world, const std::string& mask
   return question;
 }
 
+AdviceQuestion advice_question(const std::string& model, const std::string& cluster,
+                               std::int64_t seq, std::int64_t batch) {
+  return {.step = {.model = parse_model(model), .seq = seq, .batch = batch},
+          .cluster = sim::load_cluster(cluster),
+          .mask = [](std::int64_t n) {
+            return plan::causal_mask({n, n}, plan::Align::Start);
+          }};
+}
+
 std::vector<Question> grid_of_200() {
   // Two nodes of four on Ethernet, PCIe with two sockets, PCIe, NVLink, and single devices.
   const std::vector<std::pair<std::string, int>> clusters{
