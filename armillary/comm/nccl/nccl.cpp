@@ -1,4 +1,5 @@
-// The begin and the end of a group: options, and reasons against NCCL that any rank may have.
+// The begin and the end of a group. Ranks compare options and tell each other why one of them has
+// no NCCL; a rank that fails tells its reason before it waits for NCCL to end.
 #include "armillary/comm/nccl.h"
 
 #include <algorithm>
