@@ -1,8 +1,8 @@
 # ./dev test and ./dev lint. Sourced by ./dev; not a program.
 
 # Folders tested under each sanitizer: where memory and threads are handled by us. train and cli are tested in release
-# only: libtorch, which does their work, is not instrumented, and its headers are slow to compile. So is plan, whose
-# library runs under each with the others; with --all its own tests do too.
+# only: libtorch, which does their work, is not instrumented, and its headers are slow to compile. plan's own tests run
+# in release and, with --all, in asan; those of others use its library.
 # Tests that wait for nobody run behind others, at low priority; those with deadlines do not.
 ASAN_BEHIND_LABELS="core kernel"
 readonly ASAN_LABELS="comm proof runtime attention conformance"
@@ -68,7 +68,7 @@ stop_behind() {
   for process in "${processes[@]}"; do kill -- "-$process" 2>/dev/null || true; done
 }
 
-# Configures both sanitizers, then builds their tests and runs what needs no other process, all behind.
+# Configures both sanitizers, then with behind() builds their tests and runs those of asan that wait for nobody.
 begin_sanitized() {
   say "building and testing asan and tsan beside the tests"
   configure asan

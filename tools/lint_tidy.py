@@ -1,6 +1,6 @@
 """Runs clang-tidy over every .cpp of a build's compile_commands.json, in parallel, remembering clean files.
 
-    python3 tools/lint_tidy.py BUILD_FOLDER [FILE...]     files as in the project; default: all of ours
+    python3 tools/lint_tidy.py BUILD_FOLDER [FILE...]     paths of sources; default: all of ours
 
 A file that was clean is not looked at again until it, a header of ours that it includes, the
 configuration, the compile command or clang-tidy itself changes (.cache/tidy: one empty file per clean key).
@@ -113,7 +113,7 @@ def alone(build, member):
 
 def run_tidy(tidy, job):
     """(exit status, findings) of one clang-tidy."""
-    # clang brings no omp.h; without it, torch's headers take their serial path.
+    # clang brings no omp.h; without OpenMP, torch's headers take their serial path.
     command = [tidy, "-p", str(job.build), "--quiet", "--extra-arg=-fno-openmp", str(job.source)]
     checks = []
     if any(uses_torch(member.path) for member in job.members):
@@ -161,7 +161,7 @@ def batch_of(build, number, members):
 
 
 def jobs_of(build, todo):
-    """Jobs for sources, the slow ones first."""
+    """Jobs for sources: batches first, those with libtorch before others."""
     groups = {}
     single = []
     for source in todo:
@@ -193,7 +193,7 @@ def todo_of(build, wanted, version):
             continue
         if wanted and path not in wanted:
             continue
-        # The object's name says nothing about the findings, nor does what `lint` takes away.
+        # Object names do not change findings, nor does -fopenmp: run_tidy() turns it off.
         words = [word for word in shlex.split(entry["command"]) if word != "-fopenmp"]
         place = words.index("-o")
         target = words[place + 1].split(".dir/")[0]

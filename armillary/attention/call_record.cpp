@@ -81,7 +81,7 @@ RecentCall& RecentCalls::find_or_add(const plan::Problem& problem, const std::st
   constexpr std::size_t kMost = 8;
   for (auto recent = recent_.begin(); recent != recent_.end(); ++recent) {
     if (recent->strategy_text != strategy_text || recent->problem != problem) continue;
-    std::rotate(recent_.begin(), recent, recent + 1);  // the least recent one goes first
+    std::rotate(recent_.begin(), recent, recent + 1);  // newest first
     return recent_.front();
   }
   // Not found: parse the strategy and make key and words.

@@ -91,7 +91,7 @@ Layer::Layer(const plan::Problem& problem, const std::string& strategy, const Sa
       [&](comm::Communicator& comm) { runtime::Context::of(comm).record_in(run_folder, comm); });
 }
 
-/// The parts that are there at their positions of the sequence, and zeros elsewhere.
+/// Parts of the ranks of this process at their positions of the sequence; zeros elsewhere.
 std::vector<at::Tensor> Layer::joined(const std::vector<std::vector<at::Tensor>>& parts) const {
   std::vector<at::Tensor> results;
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {

@@ -21,7 +21,8 @@ bool can_be_measured(const Rival& rival) {
   return rival.fate != Fate::TooLarge && rival.candidate.placement == tune::Placement{};
 }
 
-/// Whether an earlier rival is the same plan under another name: on two ranks most rings are one.
+/// Whether an earlier rival has the same times and bytes, so the same plan under another name: on
+/// two ranks most rings have one plan.
 bool is_known_plan(const tune::Answer& answer, std::size_t r) {
   const Rival& rival = answer.rivals[r];
   return rival.simulated() &&
@@ -33,7 +34,8 @@ bool is_known_plan(const tune::Answer& answer, std::size_t r) {
                      });
 }
 
-/// Forward alone, or both: what a layer can run.
+/// Whether both passes are asked for, not forward alone; a layer can run no others.
+/// @throws InvalidArgument for other passes.
 bool wants_backward(const tune::Question& question) {
   const std::vector<plan::Pass> forward{plan::Pass::Forward};
   const std::vector<plan::Pass> both{plan::Pass::Forward, plan::Pass::Backward};

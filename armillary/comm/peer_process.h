@@ -1,5 +1,5 @@
-// peer_process.h: the processes that ranks are: their names in error texts, and whether those of
-// this machine still run. Internal to the engines of processes.
+// peer_process.h: the processes of ranks: their names in error texts, and whether those of this
+// machine still run. Internal to the engines of processes.
 #pragma once
 
 #include <time.h>
@@ -18,7 +18,7 @@ namespace armillary::comm {
 struct PeerProcess {
   std::array<char, 64> host = {};  ///< Ends with a zero.
   std::int64_t pid = 0;
-  /// Equal for processes that can see each other's numbers: one machine, one container.
+  /// Equal for processes that can see each other's pids: one machine, one PID namespace.
   std::uint64_t numbered_by = 0;
 
   static PeerProcess of_this_process();
@@ -35,9 +35,9 @@ double seconds_of(clockid_t clock);
 /// Names the calling thread as one that helps with messages; ComputeClock leaves it out.
 void call_this_thread_a_helper();
 
-/// The seconds of cores that this process has used, without the threads that carry messages: those
-/// of Gloo and of PyTorch's stores, by their names, and call_this_thread_a_helper(). On a machine
-/// where a thread is slow to wake, these alone use some percent of a core while all ranks wait.
+/// CPU seconds of this process without those of threads that carry messages: threads of Gloo and of
+/// PyTorch's stores, by their names, and those of call_this_thread_a_helper(). Such threads can use
+/// some percent of a core while all ranks wait, which would look like computing.
 /// Threads: one at a time.
 class ComputeClock {
  public:
@@ -52,8 +52,8 @@ class ComputeClock {
   std::optional<double> listed_at_s_;
 };
 
-/// Notices the end of processes of this machine, however they end. A kernel without pidfd_open
-/// (Linux 5.3) shows it nothing. Threads: one at a time.
+/// Notices the end of processes of this machine, however they end; none before Linux 5.3, which
+/// brought pidfd_open. Threads: one at a time.
 class EndsOfProcesses {
  public:
   EndsOfProcesses() = default;
@@ -87,7 +87,7 @@ class StopsOfProcesses {
 
   /// Looks at some of the processes, if the last look was not just now. Cost: 40 us at most.
   void look(double now_s);
-  /// The ranks that were stopped whenever they were looked at, and since when.
+  /// Ranks that were stopped at their last look, and when that was first seen.
   const std::map<int, double>& stopped() const { return stopped_; }
 
  private:

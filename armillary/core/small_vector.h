@@ -23,11 +23,11 @@ namespace armillary {
 
 /// A subset of std::vector<T>, with room for N elements in the object itself.
 ///
-/// (1) T is default constructible: unused room holds default values.
-/// (2) Moving or copying the object, or growing past its capacity, moves the elements: pointers and
-/// iterators to them are then invalid, also where a std::vector would keep them (move, swap).
-/// (3) Elements that went to the heap stay there, even if the vector shrinks to N or fewer again,
-/// until it is cleared or assigned to.
+/// (1) T is default constructible: unused room holds objects too.
+/// (2) Pointers and iterators to elements are invalid after the vector is moved, swapped, assigned
+/// to or grown past its capacity, also where a std::vector would keep them (move, swap).
+/// (3) Elements on the heap stay there, even if the vector shrinks to N or fewer, until clear() or
+/// operator=; assign() keeps the heap array.
 /// (4) As with std::vector, indices and positions are not checked.
 ///
 /// A SmallVector<View, 1> of one view costs no allocation; its second push_back makes one for two

@@ -74,7 +74,7 @@ std::string problem_of(const std::vector<Network>& all, const std::string& name)
              : fmt::format("interface {} is down or has no address", name);
 }
 
-/// Whether Open MPI finds interfaces by this text itself: an address with a mask, "10.0.0.0/8".
+/// Whether the text is an address with a mask, "10.0.0.0/8", by which Open MPI finds interfaces.
 bool is_subnet(const std::string& text) {
   return text.find('/') != std::string::npos;
 }
@@ -87,7 +87,7 @@ std::vector<Network> networks() {
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(first, &freeifaddrs);
   std::vector<Network> all;
   for (const int family : {AF_UNSPEC, AF_INET, AF_INET6}) {
-    // First every name, then the addresses in the order of the header.
+    // First every name, then the addresses in the order of networks.h.
     for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
       auto network = std::ranges::find(all, entry->ifa_name, &Network::name);
       if (network == all.end()) {
@@ -169,7 +169,7 @@ NetworkChoice gloo_network(const std::vector<Network>& all, const HostName& host
       return choice;
     }
   }
-  // PyTorch falls back to this address.
+  // PyTorch falls back to 127.0.0.1.
   NetworkChoice choice{{}, "the host's name has no address here, so 127.0.0.1", ""};
   for (const Network& network : all) {
     if (network.is_loopback && choice.names.empty()) choice.names.push_back(network.name);

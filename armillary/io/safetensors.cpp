@@ -1,5 +1,6 @@
 // Files of safetensors. Both directions keep the values where they are: the writer streams the
-// spans of the caller, the reader gives spans of the mapped file. The header has a file of its own.
+// spans of the caller, the reader gives spans of the mapped file. safetensors_header.cpp makes and
+// parses the text of headers.
 #include "armillary/io/safetensors.h"
 
 #include <algorithm>
@@ -79,7 +80,7 @@ std::int64_t bytes_of(TensorDtype dtype) {
 
 std::int64_t TensorInfo::bytes() const {
   std::int64_t product = bytes_of(dtype);
-  // A dim of 0 first: then no other dim is too large.
+  // Dims of 0 come first: beside one, no other dim is too large.
   if (std::ranges::find(shape, 0) != shape.end()) return 0;
   for (const std::int64_t dim : shape) product = checked_product("tensor", {product, dim});
   return product;
@@ -137,7 +138,7 @@ void SafetensorsFile::read_header() {
                               static_cast<std::size_t>(length));
   SafetensorsHeader header = parse_header(path_, text, static_cast<std::int64_t>(behind - length));
   metadata_ = std::move(header.metadata);
-  // By name, with offsets that count from the first byte of the file.
+  // Places are by name, with offsets from the first byte of the file.
   for (PlacedTensor& tensor : header.tensors) {
     places_[tensor.info.name] = {tensors_.size(), data_begin_ + tensor.begin};
     tensors_.push_back(std::move(tensor.info));

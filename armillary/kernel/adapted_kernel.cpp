@@ -45,7 +45,7 @@ std::pair<at::Tensor, at::Tensor> in_order(const at::Tensor& x_BLHX, const Nativ
   return {rows_of(x_BLHX, {last, rows.count, -rows.step}), y.flip(1)};
 }
 
-/// A range of query heads and the KV heads that they read, as many query heads for each.
+/// A range of query heads and the KV heads that they read, each read by equally many.
 struct Heads {
   plan::Interval q;
   plan::Interval kv;

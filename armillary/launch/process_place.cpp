@@ -1,5 +1,5 @@
-// Each launcher is a row of a table: its variables, and the variable that only it sets. All rows
-// are read, the first that is there is taken, and every other one has to agree with it.
+// Launchers are rows of a table: their variables, and marks that only they set. The first row that
+// is set is taken and the others must agree; Slurm's is skipped if another launcher left a mark.
 #include "armillary/launch/process_place.h"
 
 #include <unistd.h>
@@ -25,8 +25,8 @@ struct Variables {
   const char* address;
   const char* port;
   const char* listen_fd;
-  /// Variables that show that this launcher itself set the others, so that it may have been started
-  /// by Slurm, with other numbers.
+  /// Variables that only this launcher sets. If one is set, those of Slurm are ignored: Slurm may
+  /// have started the launcher, with other numbers.
   std::vector<const char*> marks;
 };
 
@@ -106,7 +106,7 @@ class Reader {
 /// The place by one launcher, or nothing.
 std::optional<ProcessPlace> place_by(const Variables& from, const Lookup& lookup) {
   const Reader reader(lookup, from.launcher);
-  // srun and sbatch both set a task number; other programs set a world of their own alone.
+  // A world without a rank is no place: other programs set such variables too.
   if (!reader.has(from.rank)) return {};
   if (!reader.has(from.world)) {
     fail<InvalidArgument>("launch: {} is set and {} is not ({}); both are required, or neither",
@@ -170,7 +170,7 @@ bool is_place_variable(std::string_view name) {
       if (name == mark) return true;
     }
   }
-  // Names of the connections between a process of MPI and its launcher.
+  // Prefixes of other variables that launchers set for processes.
   for (const std::string_view prefix :
        {"OMPI_COMM_WORLD_", "OMPI_MCA_ess", "OMPI_MCA_orte_", "OMPI_MCA_pmix", "OMPI_UNIVERSE_",
         "OMPI_APP_CTX_", "OMPI_NUM_APP_", "OMPI_FIRST_RANKS", "PMIX_", "PMI_", "HYDI_",

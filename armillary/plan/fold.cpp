@@ -52,7 +52,7 @@ int Fold::class_of(Rank rank) const {
       representatives_.begin());
 }
 
-// The first digit of each entry says how far it was rotated.
+// The first digit of each entry is its rotation, for it is 0 in a representative.
 Fold::Rotation Fold::rotation_to(Rank rank) const {
   Rotation rotation;
   for (const std::vector<int>& digits : rotations_.generators) {

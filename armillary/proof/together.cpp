@@ -1,4 +1,4 @@
-// Proving in a group, in three exchanges:
+// Proofs of a group, in three steps:
 //
 //   1. every rank gathers the digests of the programs that all ranks will run (their claims);
 //   2. the prover of each pass compares them with the programs it proves or finds recorded;
@@ -34,8 +34,8 @@ namespace {
 using Claims = std::array<Digest, kPasses.size()>;  ///< Digests of one rank's programs, by pass.
 
 /// The proofs of this group, attached to each rank's end of it: by problem and strategy, the
-/// programs that this rank had then. Ranks prove in the same order, so all have the same keys. The
-/// oldest are forgotten, and proved again if they are needed again.
+/// digests that this rank had when they were proved. Ranks prove in the same order, so all have the
+/// same keys. The oldest are forgotten, and proved again if they are needed again.
 class Proved {
  public:
   const Claims* find(const Digest& key) const {

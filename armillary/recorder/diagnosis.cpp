@@ -18,7 +18,7 @@ namespace armillary::recorder {
 namespace {
 
 constexpr double kNs = 1e-9;
-/// A shorter silence of a rank whose process lives is work.
+/// Silence of a cause that is shorter counts as work.
 constexpr double kLongSilence = 1;  // seconds
 
 /// "0, 1 and 3"
@@ -35,7 +35,7 @@ class Diagnoser {
  public:
   Diagnoser(const RecordedRun& run, std::optional<int> known_end)
       : run_(run), world_(static_cast<int>(run.flights.size())) {
-    // A rank that told its error says more than how its process ended.
+    // A recorded error says more than the end of a process.
     if (known_end && *known_end < world_ && !has_failed(*known_end)) known_end_ = *known_end;
   }
 
@@ -132,8 +132,8 @@ class Diagnoser {
     result_.causes = find_cycle(result_.waits_for);
     const bool any_failed = first_with(End::FailedWithPeers) >= 0;
     if (!result_.causes.empty()) {
-      // A rank that waits fails at its own deadline. One that was stopped while it waited does not;
-      // it need not be in the cycle, for ranks that wait for all wait for each other as well.
+      // A rank that waits fails at its own deadline; one that was stopped meanwhile does not. It
+      // may be outside of the cycle found: ranks that wait for all make cycles of their own.
       const Ranks held_up = reached_from(result_.waits_for, result_.causes);
       Ranks silent = held_up;
       std::erase_if(silent, [&](int rank) {
@@ -204,8 +204,8 @@ class Diagnoser {
     return ranks_where([&](int rank) { return end_of(rank) == End::Running; }).size();
   }
 
-  /// Whether a deadline explains the failure: a cause was silent for at least half of the longest
-  /// wait. True without that if any cause has not failed.
+  /// Whether a deadline explains the failure: a cause has not failed, or one was silent for at
+  /// least half of the longest wait.
   bool explains_failure(double silent) const {
     if (result_.causes.empty()) return false;
     if (std::ranges::any_of(result_.causes, [&](int rank) { return !has_failed(rank); }))
@@ -230,8 +230,8 @@ class Diagnoser {
                                 flight(rank)->reason);
   }
 
-  /// Every rank without an end is gone and none was silent: they were killed at work, perhaps as
-  /// one crashed. Ranks that the others waited for are blamed, or else all that are gone.
+  /// Ranks that the others waited for are blamed, else all that are gone. No unended rank lives and
+  /// no cause was silent for long: perhaps one crashed and the rest were killed.
   void blame_gone(const Ranks& gone) {
     if (result_.is_cycle || result_.causes.empty()) result_.causes = gone;
     result_.is_cycle = false;
@@ -277,7 +277,7 @@ class Diagnoser {
   }
 
   /// ": rank 3 in plan step 1, recv (op 7) of 64 bytes from rank 2 on lane 1": the message of a
-  /// cause that a waiter lacks, or else what all ranks have to come to.
+  /// waiter with a cause, or else the collective activity of a waiter.
   std::string awaited_text(const Ranks& waiters) const {
     for (const plan::OpKind kind : {plan::OpKind::Recv, plan::OpKind::Send}) {
       for (const int rank : waiters) {

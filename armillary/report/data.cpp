@@ -61,16 +61,16 @@ Json to_json(const plan::Mask& mask) {
   return json;
 }
 
-/// A tile as it is drawn: the op that brings it, and its end.
+/// A tile as it is drawn: the first op that touches it, and its end.
 struct TileLife {
-  int first_op = -1;   ///< The op that writes it first.
+  int first_op = -1;   ///< The first op that touches it.
   int last_step = -1;  ///< The last step of the plan that touches it.
   double end_s = 0;
   bool at_begin = false;  ///< The caller's, there before the first op.
   bool at_end = false;    ///< The caller's, there after the last op.
 };
 
-/// Lives by tile. Tiles of the caller begin with the pass or outlive it.
+/// Lives of tiles, by tile. Tiles of the caller begin with the pass or outlive it.
 std::vector<TileLife> tile_lives(const plan::RankProgram& program, plan::Pass pass,
                                  const sim::RankTimeline& timeline) {
   std::vector<TileLife> lives(program.tiles.size());
@@ -91,7 +91,7 @@ std::vector<TileLife> tile_lives(const plan::RankProgram& program, plan::Pass pa
   return lives;
 }
 
-/// Writes the programs of one pass, with times and the names of the grid.
+/// Writes the programs of one pass, with times and the words of the printed grid.
 class PassWriter {
  public:
   explicit PassWriter(const ReportedPass& pass)

@@ -1,5 +1,6 @@
 // memory.cpp: the bytes of a problem from its lowered programs, and a search for the longest
-// sequence that fits. The rank that needs most is found once; the search asks for that rank alone.
+// sequence that fits: with the rank that needs most, and again with another one if that needs more
+// at the length that was found.
 #include "armillary/sim/memory.h"
 
 #include <fmt/format.h>

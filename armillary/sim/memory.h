@@ -34,8 +34,7 @@ struct FitQuestion {
 
 /// Does nothing if every rank's need is at most the memory of a device.
 /// @throws InvalidArgument: ".. does not fit: needs X GiB, has Y, the longest sequence that fits is
-/// Z". Z is the longest with which the rank that needs most at the given length fits; it is left
-/// out if the mask has one length only.
+/// Z". All ranks fit with Z tokens; Z is left out if the mask has one length only.
 void check_fits(const FitQuestion& question, const Cluster& cluster);
 
 }  // namespace armillary::sim

@@ -1,5 +1,5 @@
 // Charts are text with numbers in it. Colours are classes of one style sheet, which has a second
-// set for dark pages: `f3` fills, `s3` strokes, `t3` is the text on a cell of that colour.
+// set for dark pages: `f3` fills, `s3` strokes; `on` is the text on a cell of any colour.
 #include "armillary/sweep/chart.h"
 
 #include <fmt/format.h>
@@ -13,8 +13,8 @@
 namespace armillary::sweep {
 namespace {
 
-/// A colour on light pages and on dark ones, and whether text upon it is white on light pages. The
-/// first eight follow Okabe and Ito, darker where they would be faint on white.
+/// A colour on light pages and on dark ones. The second to the seventh follow Okabe and Ito, darker
+/// where they would be faint on white.
 struct Colour {
   const char* light;
   const char* dark;
@@ -123,7 +123,7 @@ std::string straight(const char* classes, const Spot& from, const Spot& to) {
       from.x, from.y, to.x, to.y);
 }
 
-/// The mark of a look at a spot; `title` is shown at a point of the mouse.
+/// The mark of a look at a spot; `title` is its tooltip.
 std::string mark(int look, const Spot& at, const std::string& title) {
   const auto number = static_cast<std::size_t>(look);
   return fmt::format(

@@ -18,7 +18,7 @@ struct Series {
   int look = 0;
   std::vector<double> x = {};             ///< Above 0.
   std::vector<double> y = {};             ///< As many; not negative.
-  std::vector<std::string> details = {};  ///< As many, or none: shown at a point of the mouse.
+  std::vector<std::string> details = {};  ///< As many, or none: tooltips of the points.
 };
 
 /// Lines over an x axis with one tick for each value; x is drawn in proportion to its logarithm.

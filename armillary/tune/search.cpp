@@ -24,12 +24,12 @@ constexpr std::size_t kPromising = 8;
 constexpr double kFar = 1.25;
 /// .. or if its bound leaves less than this share to gain.
 constexpr double kWorthwhile = 0.005;
-/// Simulated candidates whose neighbours are looked at: of each strategy and cut the best one, if
-/// it takes at most so many times as long as the best of all. In large worlds the best one alone.
+/// Most candidates whose neighbours are looked at: the best simulated one of each kind (kind_of),
+/// if it takes at most kNear times as long as the best. Above kLargeWorld ranks the best alone.
 constexpr std::size_t kWalkers = 24;
 constexpr double kNear = 2.5;
-/// Messages that a search simulates, at some ten microseconds each with the programs that send
-/// them; the best few candidates are simulated whatever they cost.
+/// Messages that a search simulates at most; each costs some ten microseconds, planning included.
+/// The first kAlways simulations are exempt.
 constexpr std::int64_t kMessages = 200'000;
 constexpr std::size_t kAlways = 3;
 
@@ -39,8 +39,8 @@ class Search {
  public:
   explicit Search(const Question& question) : question_(question), evaluator_(question) {}
 
-  /// Estimates twice around the promising candidates, then simulates; the neighbours of the best
-  /// one are looked at until none is new.
+  /// Estimates first candidates and, twice, neighbours of the promising ones; then simulates, and
+  /// again while a walker has a new neighbour.
   Answer run() {
     add(first_candidates(question_));
     for (const std::size_t r : promising(kPromising)) add_neighbours(r);
@@ -84,9 +84,9 @@ class Search {
     return add(neighbours(question_, Candidate(rivals_[r].candidate)));
   }
 
-  /// The best simulated rival of each kind, of those that are not far from the best of
-  /// all; the best of all is the first. Estimates do not see how much messages wait for each other
-  /// on shared links, so the way to the best choice may begin at a cut that is not the best yet.
+  /// The best simulated rival of each kind, of those that are not far from the best of all; the
+  /// best of all is the first. Estimates do not see how much messages wait for each other on shared
+  /// links, so the way to the best choice may begin at a cut that is not the best yet.
   std::vector<std::size_t> walkers() const {
     std::vector<std::size_t> order;
     const double most_s = kNear * rivals_[*best_].times.total_s;
@@ -106,8 +106,8 @@ class Search {
     return order;
   }
 
-  /// Name, sizes and order of the axes, and placement: `usp 4 1`. Each of them can make another one
-  /// worthwhile, so single steps from the best candidate alone do not find every pair.
+  /// Name, placement, sizes and order of the axes: `usp 1 4`. Two changes may pay where neither
+  /// does alone, so single steps from the best candidate do not find all.
   static std::string kind_of(const Candidate& candidate) {
     const plan::Strategy& strategy = candidate.strategy;
     std::string text = fmt::format("{} {}", strategy.name, candidate.placement.stride);
@@ -167,7 +167,7 @@ class Search {
     if (!best_) refuse();
   }
 
-  /// Simulates the strategies that the question names, where they are legal and fit.
+  /// Simulates the strategies that the question names, if they fit.
   /// @throws InvalidArgument for one that cannot solve the problem.
   void simulate_given() {
     for (const plan::Strategy& strategy : question_.against) {

@@ -6,7 +6,8 @@
 //                                                     '---------- neighbours of the best <---'
 //
 // A candidate is simulated unless its bound says that it cannot win, its estimate is far above the
-// best, or it does not fit. The neighbours of the best one are looked at until none is better.
+// best, it does not fit, or the search has simulated enough messages. The neighbours of the best of
+// each kind (strategy, cut, placement) are looked at until none is new.
 #pragma once
 
 #include "armillary/tune/answer.h"

@@ -1,5 +1,5 @@
-// From the columns of a row to a problem, a strategy and a layout, and from these to seconds: by
-// simulated attention alone, by a collective and the kernels after it, or by a training step.
+// Columns of a row become a problem, a strategy and a layout, and these become seconds: of
+// simulated attention alone, of a collective and the kernels after it, or of a training step.
 #include "armillary/validate/predict.h"
 
 #include <fmt/format.h>
@@ -33,8 +33,8 @@ int sequence_ranks(const Row& row) {
   return row.gpus / others;
 }
 
-/// Degree of the all-to-all. Charts that do not state it: nodes of 8, and a ring of 2 at least, so
-/// that the row is not that of Ulysses.
+/// Degree of the all-to-all. Rows that state neither degree get 8, the GPUs of a node, or half of
+/// the ranks if that is less: a ring of 2 is left, so that the row is not that of Ulysses.
 int ulysses_degree(const Row& row, int ranks) {
   if (row.ulysses) return *row.ulysses;
   if (row.ring) return std::max(1, ranks / *row.ring);
@@ -52,8 +52,7 @@ std::string strategy_text(const Row& row, int ranks) {
   if (name == "ring_allgather") return "allgather";
   if (name == "tokenring") return "tokenring";
   if (name == "loongtrain" || name == "usp" || name == "usp+tp") {
-    // Rings between nodes that are nested have one rank in each node when u fills it, and then are
-    // plain rings.
+    // Nested rings (LoongTrain) are taken as plain rings, which they are when u ranks fill a node.
     if (u == 1) return "ring";
     if (u == ranks) return "ulysses";
     return fmt::format("usp:u={}{}", u, packed ? ",qkv=packed" : "");
@@ -73,11 +72,12 @@ bool is_token_ring_program(const Row& row) {
          row.balanced;
 }
 
-/// The causal mask of a zigzag sequence whose ranks are numbered the other way round. Under it our
-/// TokenRing, whose queries walk to the next rank, is the authors' program, whose queries walk to
-/// the one before: it meets the short partial results at other steps.
+/// The causal mask of a zigzag sequence with the ranks numbered in reverse. Queries go to the next
+/// rank in our TokenRing, to the previous one in the authors' program; with this mask each step of
+/// ours has the work and the messages of theirs.
 plan::Mask reversed_zigzag(std::int64_t seq, int ranks) {
-  // Piece p of the zigzag, by its place in the sequence: the ranks' first pieces, then the second.
+  // Place of a piece in the renumbered sequence: first pieces of the ranks in reverse, then second
+  // ones in reverse.
   const auto place = [&](int piece) {
     return piece < ranks ? ranks - 1 - piece : 3 * ranks - 1 - piece;
   };
@@ -103,7 +103,7 @@ std::vector<plan::Pass> passes(const Row& row) {
                         row.id, row.pass);
 }
 
-/// The kernel of one GPU on the whole sequence, in a share of the GPUs.
+/// Seconds of one GPU for the whole sequence, over 8.
 double single_gpu_seconds(const Row& row, const Constants& constants) {
   Row alone = row;
   alone.gpus = 1;
@@ -159,8 +159,8 @@ double allgather_seconds(const Row& row, const Constants& constants) {
   return sum;
 }
 
-/// Seconds of one step of a model whose row has no feed-forward size or vocabulary: 4 times the
-/// hidden size without a gate, and that of GPT-2, as GPT models have.
+/// Seconds of one step of a model. A row without a feed-forward size has one of 4 times the hidden
+/// size and no gate, as GPT models do; one without a vocabulary has that of GPT-2.
 double gpt_step_seconds(const Row& row, const PublishedRun& run, const Constants& constants) {
   const double attention_s = seconds(run, constants);
   const int hidden = needed(row, row.hidden, "hidden_dim");

@@ -1,5 +1,5 @@
-// plan.cpp: plans, proofs and shards as plain Python values. The module gives numbers, texts and
-// tuples only; the classes that users see are made of them in Python (python/armillary/plans.py).
+// plan.cpp: plans, proofs and shards for Python. Native classes are Mask and Plan; the rest is
+// numbers, texts, tuples and lists. python/armillary/plans.py makes the classes that users see.
 // Long work runs without Python's lock.
 #include <pybind11/stl.h>
 
@@ -97,7 +97,7 @@ std::string text_of(const plan::Mask& mask) {
   return text;
 }
 
-/// The pairs that both masks show. Cost: O(bands of one x bands of the other that share a query).
+/// The pairs that both masks show. Cost: O(bands of one x bands of the other).
 plan::Mask intersect_masks(const plan::Mask& a, const plan::Mask& b) {
   std::vector<plan::Band> bands;
   for (const plan::Band& of_a : a.bands()) {

@@ -1,5 +1,5 @@
 // conformance.cpp: the contract of communicator.h as tests: order, lanes, deadlines, failure. Every
-// engine runs them on ranks of its own kind; conformance.h has all that they know of it.
+// engine runs them on its own ranks; Launcher (conformance.h) has its properties.
 #include "tests/conformance/conformance.h"
 
 #include <fmt/format.h>
@@ -117,7 +117,7 @@ TEST_P(CommunicatorConformance, LanesDoNotWaitForEachOther) {
   });
 }
 
-// Also if there are more lanes, in groups, than a device has queues.
+// Twenty lanes in four groups are more than the hardware queues that a GPU has by default.
 TEST_P(CommunicatorConformance, ManyLanesDoNotWaitForEachOther) {
   run(2, [](Communicator& comm) {
     constexpr int kLanes = 5;

@@ -1,6 +1,7 @@
 // Messages between processes. Sends are given to MPI when they start. Receives wait in queues of
 // this rank until MPI_Improbe has found their message, and only then does MPI know their memory.
-// All progress is made by progress(), which every call and the helper thread run under one lock.
+// All progress is made by progress(), under one lock: in calls that start messages or wait for
+// them, and in the helper thread.
 // The order of this file: making a group; sends, arrivals and receives; the calls of Communicator;
 // failure and the end of a group.
 #include "armillary/comm/mpi/group.h"
@@ -17,14 +18,14 @@ namespace {
 
 // Time that a failed rank gives its peers to end messages under way.
 constexpr std::chrono::milliseconds kSettle(500);
-// A process that has ended or is stopped answers nothing; the others are told within this time.
+// Time instead of kSettle and kClose if a peer has ended or is stopped: it takes no messages.
 constexpr std::chrono::milliseconds kSettleWithoutOne(100);
 // Longest time to leave a failed group.
 constexpr std::chrono::seconds kClose(1);
 // Seconds that a rank which leaves waits before it asks the others for progress.
 constexpr double kWatchLeavers = 0.1;
-// Seconds between two looks of the helper for processes that have ended, and between any two of its
-// looks after so many at which no message was under way.
+// Seconds between two looks of the helper for ended processes; after kIdleLooks looks with no
+// message under way, the least time between any two looks.
 constexpr double kLookForEnds = 0.01;
 constexpr int kIdleLooks = 20;
 // A rank that waits yields its core between looks for kAwake, then sleeps kSleep between them.
@@ -220,7 +221,7 @@ void MpiGroup::receive(const Source& source, Queue& queue) {
   --receives_waiting_[source.second % options_.lanes];
 }
 
-// The sender's memory is free when the bytes are here, so they must come, wanted or not.
+// The sender's memory is free only when the bytes are here, so those without a receive come too.
 void MpiGroup::throw_away(const Arrival& arrival) {
   MPI_Message message = arrival.message;
   MPI_Request request = MPI_REQUEST_NULL;
@@ -245,7 +246,7 @@ void MpiGroup::test_requests() {
       pulse_.message_done();
     }
   }
-  // The last entries fill the gaps, from the last gap on.
+  // The last entries fill the gaps, the last gap first.
   std::sort(completed_.begin(), completed_.begin() + count, std::greater<>());
   for (int i = 0; i < count; ++i) {
     std::swap(requests_[completed_[i]], requests_.back());
@@ -311,7 +312,7 @@ std::size_t MpiGroup::wait_any(std::span<const Request> requests, double timeout
     {
       Lock lock(process_.mutex());
       progress();
-      // A message that came with the failure, or at the deadline, is done.
+      // A message that ended before the failure is done, even if the deadline has passed.
       index = first_mpi_done(requests);
       if (index < requests.size()) break;
       const Clock::time_point now = Clock::now();
@@ -333,7 +334,7 @@ std::size_t MpiGroup::wait_any(std::span<const Request> requests, double timeout
       throw_if_failed(lock);
     }
     pause(begin);
-    index = first_mpi_done(requests);  // The helper may have seen it.
+    index = first_mpi_done(requests);  // The helper may have ended a message.
   }
   return index;
 }
@@ -379,8 +380,8 @@ void MpiGroup::withdraw(MpiPending& request) {
     auto& receives = queues_[{request.peer(), request.lane()}].receives;
     std::replace(receives.begin(), receives.end(), &request, static_cast<MpiPending*>(nullptr));
   }
-  // A rank that unwinds has an error that says more: run_mpi_rank() fails the group with it. Peers
-  // are told to let its messages end until then.
+  // A rank that unwinds has an error that says more: run_mpi_rank() fails the group with it. Until
+  // then announce_leaving() tells peers to take its messages.
   if (std::uncaught_exceptions() == 0) {
     alarm_->raise(rank_, fmt::format("rank {} dropped a request of {} bytes with rank {} on lane "
                                      "{} before it was done",
@@ -408,15 +409,15 @@ void MpiGroup::throw_if_failed(Lock& lock) {
   throw alarm_->error();
 }
 
-// Peers take what was sent to them, as they know of the failure or that this rank is leaving. Their
-// helper threads do it if they compute; one that is dead or stopped does not.
+// Peers that know of the failure, or that this rank is leaving, take what was sent to them; while
+// they compute, their helper threads do. Dead or stopped peers do not.
 void MpiGroup::settle(Lock& lock, const std::function<bool()>& settled) {
   const Clock::time_point begin = Clock::now();
   while (process_.usable()) {
     progress();
     if (settled()) return;
     if (Clock::now() - begin > (peer_is_lost_ ? kSettleWithoutOne : kSettle)) {
-      // Raised first: whoever catches the exception that is under way must not call MPI again.
+      // The alarm comes before give_up(): later calls must throw and not reach MPI.
       if (!alarm_->raised()) alarm_->raise(rank_, "a message could not be withdrawn");
       return process_.give_up();
     }
@@ -432,7 +433,7 @@ void MpiGroup::abort(const std::string& reason) noexcept {
   } catch (const std::exception&) {
     // No memory for the text: the deadlines of the peers end the group.
   }
-  // The helper sends it, for this may be any thread and the lock may be held for long.
+  // The helper sends the notice: this may be any thread, and the lock may be held for long.
   helper_wake_.notify_all();
 }
 
@@ -445,14 +446,14 @@ bool MpiGroup::is_idle() const {
          std::ranges::all_of(receives_waiting_, [](int waiting) { return waiting == 0; });
 }
 
-// It also receives notices while the rank computes, for throw_if_failed() only reads a flag.
+// The helper receives notices while the rank computes: throw_if_failed() only reads a flag.
 void MpiGroup::help() {
   call_this_thread_a_helper();
   Clock::time_point next_look = Clock::now();
   int idle_looks = 0;
   Lock lock(process_.mutex());
   while (!helper_stop_ && process_.usable()) {
-    // Each look takes the core of a rank that computes for a moment, so few are made for nothing.
+    // A look takes the core from a rank that computes, so an idle helper looks rarely.
     idle_looks = is_idle() ? idle_looks + 1 : 0;
     helper_rests_ = idle_looks > kIdleLooks;
     const bool rests = helper_rests_;
@@ -470,7 +471,7 @@ void MpiGroup::help() {
   }
 }
 
-// All ranks leave a group together, so nobody's process ends before.
+// Ranks leave a group together: a process that ends earlier has failed.
 void MpiGroup::look_for_ends() {
   if (alarm_->raised()) return;
   const std::optional<int> rank = ends_.first();
@@ -521,7 +522,7 @@ void MpiGroup::drain(Lock& lock) {
     check_mpi(MPI_Test(&request, &all, MPI_STATUS_IGNORE), "MPI_Test");
     return all != 0;
   };
-  // Phase 1 of 2: all ranks leave. Those that still work are waited for as long as they get on.
+  // Phase 1 of 2: all ranks leave. Those that still work are waited for while they make progress.
   MPI_Request left = MPI_REQUEST_NULL;
   check_mpi(MPI_Ibarrier(control_, &left), "MPI_Ibarrier");
   if (!await_all(lock, [&] { return over(left); })) return;

@@ -56,7 +56,7 @@ void NcclLanes::make(Communicator& part) {
   ranks_.resize(part.world());
   all_gather(part, std::as_bytes(std::span(&on_host, 1)),
              std::as_writable_bytes(std::span(ranks_)));
-  // Rank 0 makes the ids of all lanes' communicators. Each is ready before the next is begun.
+  // Rank 0 makes the ids of all communicators, of which one is ready before the next begins.
   std::vector<NcclId> ids(count);
   if (part.rank() == 0) {
     rank_.call([&] { std::ranges::generate(ids, [&] { return rank_.api().make_id(); }); });
@@ -101,7 +101,7 @@ std::vector<int> NcclLanes::others_on_host() const {
 NcclMove NcclLanes::move_of(Lane& lane, const Message& message, std::int64_t bytes) {
   NcclMove move{.direction = message.direction, .peer = message.peer};
   std::byte* row = one_row(message.parts);
-  if (bytes == 0) {  // NCCL sends nothing then, but a receive waits for its send.
+  if (bytes == 0) {  // One byte: NCCL skips 0, but a receive waits for its send.
     row = lane.nothing + (message.direction == Direction::Send ? 0 : 1);
     bytes = 1;
   } else if (!row) {
@@ -177,7 +177,7 @@ void NcclLanes::progress(Lane& lane) {
   NcclApi& api = rank_.api();
   for (NcclWork& work : lane.works) {
     if (work.state == NcclWork::State::Running) continue;
-    // Only when the group before it is in the stream may the next one begin.
+    // The next group may begin only when the one before is in the stream.
     if (!api.ready(lane.comm)) break;
     if (work.state == NcclWork::State::Queued) {
       begin(lane, work);

@@ -1,5 +1,6 @@
-// The begin and the end of a group. Ranks compare options and tell each other why one of them has
-// no NCCL; a rank that fails tells its reason before it waits for NCCL to end.
+// The begin and the end of a group: options, and reasons against NCCL that any rank may have. Ranks
+// gather both before NCCL is used, so that all throw if one does; a rank that fails later ends the
+// host group with its reason, before it waits for NCCL.
 #include "armillary/comm/nccl.h"
 
 #include <algorithm>

@@ -318,7 +318,7 @@ class LoadedNccl : public NcclApi {
 
   const Cuda cuda_;
   const Nccl nccl_;
-  cudaMemPool_t pool_ = nullptr;  ///< That of the device in use.
+  cudaMemPool_t pool_ = nullptr;  ///< Memory pool of the device in use.
 };
 
 }  // namespace

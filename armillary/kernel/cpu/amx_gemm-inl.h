@@ -16,8 +16,8 @@ struct Nothing {
   ARMILLARY_INLINE void step() {}
 };
 
-/// Four tiles of accumulators that are still in registers and belong to memory: tiles one after the
-/// other, in the order of their registers. A tile that is stored right after its last product would
+/// Four tiles of accumulators in registers that are still to be stored: tiles one after the other,
+/// in the order of their registers. A tile that is stored right after its last product would
 /// keep the tile unit waiting, so each is stored just before its register is reused by the next
 /// accumulators.
 class PendingSums {
@@ -67,7 +67,7 @@ ARMILLARY_INLINE void begin_sum(const float* from) {
   tile_load<kTile>(from + kTile * kTileFloats);
 }
 
-/// Which factor streams from the second cache level: it is used once for each load.
+/// The factor that streams from the second cache level: it is used once for each load.
 enum class Streamed : std::uint8_t { A, B };
 
 template <Streamed kStreamed, int kTile>
@@ -79,7 +79,7 @@ ARMILLARY_INLINE void load_factor(const float* from) {
   }
 }
 
-/// Which factors of a product must be loaded into their registers first.
+/// The factors of a product that must be loaded into their registers first.
 enum class Load : std::uint8_t { Both, A, B };
 
 /// The products of 2 x 2 tiles of accumulators, step by step.
@@ -149,8 +149,8 @@ constexpr int products_per_step(int parts) {
   return parts * (parts + 1) / 2;
 }
 
-/// Computes the product. Its accumulators stay pending for `gemm.to`. `beside.step()` is called
-/// after each of the 4 steps products_per_step(kParts) products of tiles.
+/// Computes the product. Its accumulators stay pending for `gemm.to`. `beside.step()` follows each
+/// product of tiles: 4 * gemm.steps * products_per_step(kParts) times.
 template <int kParts, Streamed kStreamed, class Beside>
 ARMILLARY_INLINE void multiply_tiles(const TileGemm& gemm, PendingSums& pending, Beside& beside) {
   TileProducts<kStreamed, Beside> products(gemm, pending, beside);

@@ -142,8 +142,8 @@ inline void multiply_panels(const TilePairs& pairs, const Span* spans, const Fac
   }
 }
 
-/// Applies softcap and ALiBi slope to the scores x[0 .. keys.count). `grad`, if not null, gets d
-/// score / d (scale <q, k>).
+/// Applies softcap and ALiBi slope to the scores x[0 .. keys.count). Softcap writes d score /
+/// d (scale <q, k>) to `grad`, if not null; without softcap, where it is 1, nothing is written.
 inline void apply_softcap_alibi(const TileScore& score, const RowKeys& keys, float* x,
                                 float* grad) {
   const int count = keys.count;

@@ -2,9 +2,9 @@
 // that has the rank they write. Threads meet at a barrier after each wave. A message locks the
 // ranks of both its ends in the order of their numbers, so that no two threads wait for each other.
 //
-// A large plan takes gigabytes, and a wave visits all ranks, so each action finds its op, its tiles
-// and its slots in memory that no cache holds. They are asked for a few actions ahead, in this
-// order: each gives the address of the next.
+// A large plan takes gigabytes, and a wave visits all ranks, so no cache holds the op, tiles, slots
+// and sums of an action. Each thread prefetches them a few actions ahead, in this order, for each
+// holds the address of the next.
 #include "armillary/plan/verify/waves.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace armillary::plan::verifier {
 namespace {
 
-/// Asks for the memory of an action, one level of addresses at a time.
+/// Prefetches the memory of an action, one level of addresses at a time.
 class Prefetcher {
  public:
   Prefetcher(const Plan& plan, const Contents& contents) : plan_(plan), contents_(contents) {}
@@ -62,7 +62,7 @@ class Prefetcher {
   const Contents& contents_;
 };
 
-/// Actions sorted for threads, and the run of them.
+/// Sorts actions for threads and runs them.
 class WaveRun {
  public:
   WaveRun(const Meaning& meaning, Contents& contents, const std::vector<Action>& actions,
@@ -96,7 +96,7 @@ class WaveRun {
   }
 
  private:
-  /// The actions of one thread, and the end of every wave.
+  /// Runs the actions of one thread, and waits for the other threads at the end of each wave.
   void run_waves(int thread, std::barrier<>& wave_ends) {
     for (std::size_t wave = 0; wave < waves_; ++wave) {
       const std::size_t part = wave * threads_ + thread;
@@ -112,7 +112,7 @@ class WaveRun {
     }
   }
 
-  /// Asks for the memory of actions that come soon.
+  /// Prefetches the memory of actions that come soon.
   void prefetch(std::size_t i) const {
     constexpr std::size_t kOps = 16;
     constexpr std::size_t kTiles = 10;
@@ -143,7 +143,8 @@ class WaveRun {
     }
   }
 
-  /// Both ends of a message may be in use by other threads, which touch other cells of them.
+  /// Locks the ranks of both ends: actions of other threads may touch other cells of these ranks in
+  /// the same wave.
   bool run_locked(const RunAction& run, const Action& action) {
     const Rank to = action.rank;
     const Rank from = action.is_message() ? action.from : to;
