@@ -10,8 +10,8 @@ import re
 import sys
 import tempfile
 
-# Folder -> folders it may include; nothing else of the house. Kept in the order of docs/architecture.md, but
-# a folder in another one with rules of its own comes first.
+# Folder -> other folders of this project that it may include. The first folder that a path is in counts, so
+# comm/c10d stands before comm.
 MAY_USE = {
     "armillary/core": [],
     "armillary/plan": ["armillary/core"],
@@ -82,8 +82,8 @@ MAY_USE = {
         "armillary/tune",
     ],
 }
-# These stand on top of the house and may use every folder of it, but nobody may use them, save tests that run
-# command lines.
+# These may use every folder above, and nobody may use them, but for tests: those of tests/ may include
+# cli/program.h, and every _test.cpp the headers of tests/.
 TOP = ["cli", "python", "tests", "bench", "examples"]
 
 # A kernel is told which keys a query sees and where tokens lie; it knows no problem, plan or strategy.

@@ -33,7 +33,7 @@ class MeasuredTune {
   MeasuredTune(const tune::Question& question, const tune::Answer& answer,
                const std::vector<std::size_t>& measured, const bench::MakeRanks& make_ranks);
 
-  /// A side for each rival, named by its index. They must not outlive this object.
+  /// A side for each rival, named by its place in `measured`. They must not outlive this object.
   std::vector<bench::Side> sides();
 
  private:

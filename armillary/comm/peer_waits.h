@@ -1,5 +1,5 @@
-// peer_waits.h: waits for peers that no message of a group shows, as those of NCCL, whose messages
-// are none of its host's. Internal to the engines.
+// peer_waits.h: waits for peers with which a group has no message: those for NCCL, whose messages
+// its host's group does not see. Internal to the engines.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ namespace armillary::comm {
 class PeerWait {
  public:
   struct Options {
-    std::vector<int> peers;  ///< Ranks of the group; none: the rank waits for what no rank does.
+    std::vector<int> peers;  ///< Ranks of the group; empty: the wait never expires.
     double timeout_s = 60;
     std::function<std::string()> describe;  ///< "wait: .. not done", for the text of a failure.
   };

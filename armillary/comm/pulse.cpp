@@ -154,7 +154,8 @@ const Watch::Known& Watch::known(int rank) const {
 std::vector<int> Watch::reachable(int from) const {
   std::vector<int> reached{from};
   for (std::size_t i = 0; i < reached.size(); ++i) {
-    // A rank that leaves waits for all others, and none of them for a message of it.
+    // A rank that leaves sends nothing more, so whoever still waits for it gets no further through
+    // its waits.
     const bool is_self = reached[i] == options_.rank;
     if (is_self && options_.what == For::Leaving) continue;
     if (known(reached[i]).stopped_s) continue;

@@ -5,10 +5,10 @@
 //                <-answer- of rank 2: "I compute", and later "I compute, and got further"
 //
 // A rank is asked beside the data, so it answers while it computes. It makes progress while it uses
-// a core outside of its waits, and when a message of its own is done. A rank that waits makes none:
-// it is as far as those that it waits for. So ranks that wait in a cycle keep nobody alive, nor
-// does one that is stopped, gone, asleep or out of reach. A process of this machine is seen to be
-// stopped; that counts from the first look at it, also before anybody waited.
+// a core outside of its waits, when a wait ends, and when a message of its own is done. During a
+// wait it makes none: it is as far as those that it waits for. So ranks that wait in a cycle keep
+// nobody alive, nor does one that is stopped, gone, asleep or out of reach. A process of this
+// machine is seen to be stopped; that counts from the first look at it, also before anybody waited.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ namespace armillary::comm {
 /// The answer of a rank.
 struct Pulse {
   std::uint64_t progress = 0;  ///< More than in an earlier answer: it has got further.
-  bool left = false;           ///< It has ended its body, and will answer no message.
+  bool left = false;           ///< It has ended its body, and sends no more messages.
   std::vector<int> waits_for;  ///< Ranks of the messages that it waits for; none while it computes.
 };
 
@@ -69,7 +69,8 @@ class OwnPulse {
   bool waits_ = false;
   std::vector<int> waits_for_;
   bool left_ = false;
-  std::uint64_t computed_ = 0;  ///< Looks at which the rank had used a core since the one before.
+  /// Looks at which the rank had used a core since the one before, and waits that ended.
+  std::uint64_t computed_ = 0;
   double looked_at_s_ = 0;
   double used_then_s_ = 0;
 };
@@ -107,7 +108,8 @@ class Watch {
   std::optional<int> culprit() const;
   /// Whether there is one, and it does not answer: it is stopped, gone, or out of reach.
   bool culprit_is_lost() const;
-  /// "; rank 2 does not answer", "; rank 2 has left", ..: the end of the text of a missed deadline.
+  /// The end of the text of a missed deadline: "; rank 2 does not answer", "; rank 2 has ended its
+  /// part", ..
   std::string reason(const std::function<std::string(int)>& name) const;
 
  private:

@@ -1,6 +1,6 @@
 // Reading of text: the paths of a folder are listed and sorted first, then each file is read whole
-// and checked to be UTF-8. The check decides by the first two bytes of a sequence, as table 3-7 of
-// the Unicode standard does.
+// and checked to be UTF-8. The first two bytes of a sequence tell its length and whether it is
+// overlong or a surrogate, as in table 3-7 of the Unicode standard.
 #include "armillary/io/text_files.h"
 
 #include <fmt/ranges.h>

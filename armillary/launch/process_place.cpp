@@ -30,7 +30,7 @@ struct Variables {
   std::vector<const char*> marks;
 };
 
-/// In the order in which they are asked.
+/// Launchers in the order in which they are asked.
 const std::vector<Variables>& launchers() {
   static const std::vector<Variables> all{{"torchrun",
                                            "c10d",

@@ -8,8 +8,8 @@
 namespace armillary::plan {
 namespace {
 
-/// True if every rank owns `per_rank` neighbouring blocks, each of as many tokens as that of rank
-/// 0.
+/// True if every rank owns equally many neighbouring blocks, and its i-th block has as many tokens
+/// as the i-th of rank 0.
 bool alike_by_owner(const std::vector<Block>& blocks, int world) {
   if (blocks.empty() || blocks.size() % world != 0) return false;
   const int per_rank = static_cast<int>(blocks.size()) / world;
@@ -86,7 +86,7 @@ Rank Fold::rotated(Rank rank, const Rotation& rotation) const {
   return moved;
 }
 
-// Numbers that differ in the lowest digit alone stay neighbours until that digit wraps around.
+// Ranks that differ in the lowest digit alone stay neighbours until that digit wraps around.
 int Fold::moved_together(Rank first, const Rotation& rotation) const {
   const int size = rotations_.digits.front();
   const int digit = first % size;
@@ -95,7 +95,7 @@ int Fold::moved_together(Rank first, const Rotation& rotation) const {
     const std::vector<int>& digits = rotations_.generators[t];
     if (std::find(digits.begin(), digits.end(), 0) != digits.end()) by = rotation[t];
   }
-  const int wraps = size - by;  // The first digit that begins again at 0.
+  const int wraps = size - by;  // Values of the digit from here on wrap around.
   return digit < wraps ? wraps - digit : size - digit;
 }
 

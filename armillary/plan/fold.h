@@ -53,7 +53,7 @@ class Fold {
   Rotation inverse(Rotation rotation) const;
 
   Rank rotated(Rank rank, const Rotation& rotation) const;
-  /// The numbers from `first` on that a rotation moves as one piece. At least 1.
+  /// Count of ranks from `first` on that a rotation moves as one piece. At least 1.
   int moved_together(Rank first, const Rotation& rotation) const;
   /// Blocks of a tensor's side, renumbered and ascending.
   BlockIds rotated(Tensor tensor, const BlockIds& blocks, const Rotation& rotation) const;

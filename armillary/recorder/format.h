@@ -4,7 +4,7 @@
 //   byte 0      Identity    written once; its first word last
 //        256    wait        one word: whether the rank waits, for what, and since when
 //        320    Ending      written once; its first word last
-//        1024   Status[kStatusesKept]    the n-th work that the rank went on to is n modulo that
+//        1024   Status[kStatusesKept]    status n is at n modulo kStatusesKept
 //        3584   Record[kOpsKept]         op n is record n modulo kOpsKept
 //
 // Rule of all words. A writer may stop for ever between any two stores. So every word of 8 bytes is
@@ -27,7 +27,7 @@
 namespace armillary::recorder {
 
 inline constexpr std::uint64_t kMagic = 0x544847494c465241;  ///< "ARFLIGHT"
-/// Raised with every change of this file; readers refuse other versions.
+/// Raised with every change of the format; readers refuse other versions.
 inline constexpr std::uint32_t kFormatVersion = 2;
 
 /// The unit of all stores: a CPU never shows half of an aligned one.
@@ -92,7 +92,7 @@ struct Ending {
 };
 
 /// State of a record or status, the lowest two bits of its stamp; the others are the number of the
-/// op or status. A status is Started when it is written.
+/// op or status. A complete status stays Started.
 enum class RecordState : std::uint8_t { Unused, BeingWritten, Started, Done };
 
 /// Stamps of one place grow with each reuse, which tells a new record from the one it replaced.
@@ -129,7 +129,7 @@ inline constexpr std::size_t kFileWords = kRecordsAt + kOpsKept * kWordsOf<Recor
 static_assert(kWordsOf<Identity> <= kWaitAt && kEndingAt + kWordsOf<Ending> <= kStatusesAt &&
               kStatusesAt + kStatusesKept * kWordsOf<Status> <= kRecordsAt);
 
-/// The wait word: nanoseconds since when, times 8, plus the Wait; 0 if the rank does not wait.
+/// The wait word: when the wait began (monotonic ns) times 8, plus the Wait; 0 if there is none.
 // One word and not a structure, so that a wait costs one store and is never half written.
 inline constexpr int kWaitBits = 3;
 

@@ -1,6 +1,6 @@
 // Starts the ops of one rank in the order of the plan and collects those that are done.
 //
-// The file reads from the outside in: (1) life of a run, (2) memory, (3) steps of the caller,
+// The file reads from the outside in: (1) life of a run, (2) memory, (3) calls of the caller,
 // (4) results. The loop is finish(): advance_all() as far as possible, then wait_for_any().
 // executor_wait.cpp has the machine: which batch may start, its start, and its end.
 // executor_compute.cpp has the ops of the compute lane.
@@ -96,9 +96,10 @@ void Execution::check_not_failed() const {
                         comm_->rank());
 }
 
-/// Runs one step. If it throws, the run has failed: the group is aborted, then the device is
-/// drained, so that nothing writes to memory that the caller may free while the exception unwinds.
-/// A failed peer or a deadline is told with the message that this rank waits for.
+/// Runs the body of one call of the caller. If it throws, the run has failed: the group is aborted,
+/// then the device is drained, so that nothing writes to memory that the caller may free while the
+/// exception unwinds. A failed peer or a deadline is told with the message that this rank waits
+/// for.
 template <class Step>
 void Execution::attempt(const Step& step) {
   check_not_failed();
@@ -282,7 +283,7 @@ void Execution::check_fits(plan::Tensor tensor, int tile, const at::Tensor& give
   }
 }
 
-// 3. Steps of the caller: place, feed, advance, finish. All their work is done inside attempt().
+// 3. Calls of the caller: place, feed, advance, finish. All their work is done inside attempt().
 
 void Execution::place_output(plan::Tensor tensor, const at::Tensor& memory) {
   place(compiled_->program.outputs, tensor, memory);

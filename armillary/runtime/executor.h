@@ -79,8 +79,8 @@ struct Moved {
 /// Failure. Any failure (a kernel that throws, a peer that is gone, a deadline) aborts the group:
 /// every rank leaves within a second with the first reason, or when the op that its device runs is
 /// over. A CommError while messages are under way names the first of them: plan step, tile, bytes,
-/// peer and lane. After that nothing writes to the caller's memory, and every step of the run
-/// throws, as do output() and saved().
+/// peer and lane. After that nothing writes to the caller's memory, and every further call that
+/// places, feeds, advances or finishes throws, as do output() and saved().
 class Execution final : private Work {
  public:
   /// `slots` is memory for all slots, as release() returned it; allocated here if it is too small.

@@ -1,5 +1,5 @@
-// Progressive filling of one component at a time. Flows and channels know each other by index, so
-// that a change costs the size of its component, whatever the rest of the network does.
+// Progressive filling of all changed components at once. Flows and channels know each other by
+// index, so that a change costs the size of its component, whatever the rest of the network does.
 #include "armillary/sim/max_min.h"
 
 #include <algorithm>

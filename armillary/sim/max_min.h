@@ -69,7 +69,7 @@ class FlowNetwork {
   };
   struct ChannelState {
     double alone = 0;     ///< Capacity with one user.
-    double crowding = 0;  ///< Part of it that each further user costs, see LinkRule.
+    double crowding = 0;  ///< LinkRule::crowding
     double weight_of_users = 0;
     double capacity = 0;  ///< With the present users.
     double demand = 0;    ///< Sum of the largest rates of the users.

@@ -35,7 +35,7 @@ int look_of(const std::string& name) {
   return static_cast<int>(at - infos.begin());
 }
 
-/// A line or a kind of cells: the fastest row that fits, by the look of the strategy's name.
+/// The fastest row of each strategy name that fits at a point, by the look of the name.
 using Best = std::map<int, const Row*>;
 
 /// Points in the order of the rows, each once, with its best rows. `auto` is a choice among the
@@ -61,7 +61,7 @@ std::vector<std::pair<Point, Best>> best_rows(const std::vector<Row>& rows) {
   return all;
 }
 
-/// The points of a chart of lines: one for each world, of the first other numbers.
+/// The points of a chart of lines: the first of each world in the order of the rows.
 std::vector<std::pair<Point, Best>> line_points(const std::vector<Row>& rows) {
   std::vector<std::pair<Point, Best>> points;
   std::set<int> worlds;
@@ -71,7 +71,7 @@ std::vector<std::pair<Point, Best>> line_points(const std::vector<Row>& rows) {
   return points;
 }
 
-/// `usp u=4, inner=ulysses`, for cells and for the mouse.
+/// The keys of a strategy as a line of a cell: `inner=ulysses, u=4`.
 std::string keys_of(const plan::Strategy& strategy) {
   std::string text;
   for (const auto& [key, value] : strategy.keys) {
@@ -108,7 +108,7 @@ std::vector<Series> lines(const std::vector<std::pair<Point, Best>>& points,
   std::vector<Series> all;
   all.reserve(series.size());
   for (auto& [look, line] : series) {
-    // A plan that is now another strategy's and now its own is no line.
+    // `auto` is a line only if it has a plan of its own at every point.
     if (look == look_of("auto") && line.x.size() < points.size()) continue;
     const bool is_known = std::any_of(all.begin(), all.end(),
                                       [&](const Series& other) { return lies_on(line, other); });

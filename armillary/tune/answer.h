@@ -14,8 +14,8 @@ namespace armillary::tune {
 enum class Fate : std::uint8_t {
   Chosen,
   Slower,     ///< Simulated: it takes longer than the chosen one.
-  Bounded,    ///< Not simulated: one of its ranks alone takes as long as the chosen one.
-  Estimated,  ///< Not simulated: it is estimated to be far slower than the best.
+  Bounded,    ///< Not simulated: one of its ranks alone takes nearly as long as the best.
+  Estimated,  ///< Not simulated: it is estimated to be far slower, or the search has done enough.
   TooLarge,   ///< It needs more memory than a device has.
 };
 std::string_view to_string(Fate fate);

@@ -107,7 +107,7 @@ class Search {
   }
 
   /// Name, placement, sizes and order of the axes: `usp 1 4`. Two changes may pay where neither
-  /// does alone, so single steps from the best candidate do not find all.
+  /// does alone, so the neighbours of the best candidate alone are not enough.
   static std::string kind_of(const Candidate& candidate) {
     const plan::Strategy& strategy = candidate.strategy;
     std::string text = fmt::format("{} {}", strategy.name, candidate.placement.stride);

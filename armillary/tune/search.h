@@ -1,9 +1,8 @@
 // search.h: the fastest candidate for a question.
 //
-//   first candidates --estimate--> the promising ones --neighbours, estimate--> .. --simulate-->
-//   best
-//                                                     ^                                      |
-//                                                     '---------- neighbours of the best <---'
+//   first candidates --estimate--> promising ones --neighbours, estimate--> .. --simulate--> best
+//                                                    ^                                        |
+//                                                    '-- neighbours of the best of each kind -'
 //
 // A candidate is simulated unless its bound says that it cannot win, its estimate is far above the
 // best, it does not fit, or the search has simulated enough messages. The neighbours of the best of

@@ -103,7 +103,7 @@ std::vector<plan::Pass> passes(const Row& row) {
                         row.id, row.pass);
 }
 
-/// Seconds of one GPU for the whole sequence, over 8.
+/// Seconds of one GPU for the whole sequence, divided by 8: 8 GPUs that lose nothing.
 double single_gpu_seconds(const Row& row, const Constants& constants) {
   Row alone = row;
   alone.gpus = 1;

@@ -31,7 +31,7 @@ PublishedRun published_run(const Row& row);
 /// @throws InvalidArgument as published_run(), and for a cluster that has no preset.
 Prediction predict(const Row& row);
 
-/// predict() for each, on all cores, in their order.
+/// predict() for each row, in their order.
 std::vector<Prediction> predict(const std::vector<Row>& rows);
 
 }  // namespace armillary::validate

@@ -23,7 +23,7 @@ Format = Literal["BLHD", "BHLD"]
 AnyMask = str | Mask | BlockMask | Tensor
 _DEFAULT_TIMEOUT_S = 60.0
 _REFUSAL_S = 10.0  # longest wait of a rank that refuses, for the others to hear of it
-_REMEMBERED = 16  # masks and layouts whose form is kept
+_REMEMBERED = 16  # entries that each cache keeps: positions of the ranks, masks of documents
 
 
 class SequenceParallel:
@@ -143,8 +143,8 @@ class SequenceParallel:
         seq_len: tokens of the whole sequence, if it is not L times the number of ranks.
 
         Backward: every gradient is that of one device. Second derivatives and `autocast` to another dtype
-        are refused. Under `torch.compile` and `torch.export` the call is one op of the graph; `cu_seqlens`
-        are values there, so give `mask=` instead.
+        are refused. Under `torch.compile` and `torch.export` the call is one op of the graph; numbers of
+        `cu_seqlens` cannot be read while tracing, so give `mask=` instead.
 
         Returns [B, L, H, E], contiguous, or [B, H, L, E]. Raises `InvalidArgument` if the call cannot be
         done, on all ranks if they were asked for different things; `PlanError` if the plan is not exact;
@@ -223,9 +223,9 @@ class SequenceParallel:
         logits [B, L, V] or [N, V] and labels [B, L] or [N] as `shard` returned them: of the same places,
         shifted once, -100 ignored. The value is the mean over all labels of all ranks, as on one device.
 
-        The gradient is that of this rank's tokens, scaled such that the MEAN over ranks of the parameters'
-        gradients is the gradient of one device: DDP and FSDP take this mean. With reduce="sum" their sum
-        is."""
+        The gradient is that of this rank's tokens, scaled such that the gradient of one device is the MEAN
+        over ranks of the parameters' gradients, as DDP and FSDP take it, or with reduce="sum" their SUM. The
+        value is the same for both."""
         with self._refusals():
             return sharded_cross_entropy(self, logits, labels, reduce=reduce)
 
@@ -281,7 +281,7 @@ class SequenceParallel:
         return known
 
     def _check_tensors(self, **tensors: Tensor) -> None:
-        """Refuses everything that the op could not say anything about on all ranks."""
+        """Refuses on all ranks what the op itself would refuse on this rank alone."""
         for name, given in tensors.items():
             if not isinstance(given, Tensor):
                 self._refuse(f"attention: {name} is a {type(given).__name__}; a tensor is required")

@@ -1,6 +1,6 @@
 // plan.cpp: plans, proofs and shards for Python. Native classes are Mask and Plan; the rest is
 // numbers, texts, tuples and lists. python/armillary/plans.py makes the classes that users see.
-// Long work runs without Python's lock.
+// make_plans and verify, the long ones, run without Python's lock.
 #include <pybind11/stl.h>
 
 #include <string>

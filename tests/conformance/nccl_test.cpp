@@ -1,6 +1,6 @@
-// The conformance suite on NCCL, with its memory on the devices: on the GPUs of this machine, a
-// thread for each, and without any on the fake one of comm/nccl/testing, under which the engine's
-// own code runs. Failures of NCCL are tested with the fake one alone.
+// The conformance suite on NCCL, with its memory on the devices: on the fake devices of
+// comm/nccl/testing, under which the engine's own code runs, and on the GPUs of this machine, if
+// there are any, a thread for each. Failures of NCCL are tested with the fake devices alone.
 #include "armillary/comm/nccl.h"
 
 #include <gmock/gmock.h>
@@ -255,8 +255,8 @@ TEST(NcclMessages, TakeHostMemoryBesideThatOfTheDevice) {
   EXPECT_THAT(gpus.broken_rules(), IsEmpty());
 }
 
-// Rank 1 comes to the host's messages when it has all batches of rank 0, most of which are still
-// queued when rank 0 waits there.
+// Rank 1 begins the all-reduce of host memory when it has received all batches of rank 0. Most of
+// these are still queued on rank 0 when that waits in the all-reduce.
 TEST(NcclMessages, GoOnWhileARankWaitsForHostMemory) {
   FakeGpus gpus(2, {.most_delay_us = 2000});
   run_ranks(2, [&](Communicator& host) {

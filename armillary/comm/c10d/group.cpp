@@ -306,8 +306,8 @@ void C10dGroup::interrupt_all() {
   changed_.notify_all();
 }
 
-// Only then may the rank throw: Gloo's thread, and workers that unpack, use memory of messages that
-// are under way.
+// The rank may throw only after this: Gloo's thread, and workers that unpack, use memory of
+// messages that are under way.
 void C10dGroup::settle() {
   Lock lock(mutex_);
   for (auto& [key, queue] : queues_) {

@@ -6,7 +6,7 @@
 //   done(), wait_any()    hand the queues to workers, as Gloo cannot be asked whether a message
 //                         is over: a worker waits for the messages of one queue at a time
 //
-// Whoever waits for a queue has it alone (`waiter`); all others wait for `changed_`.
+// One thread at a time waits for a queue (`has_waiter`); all others wait for `changed_`.
 #pragma once
 
 #include <atomic>
@@ -58,7 +58,7 @@ class C10dGroup {
   /// `describe` names the requests in the text of a missed deadline.
   std::size_t wait_any(std::span<const Request> requests, double timeout_s,
                        const std::function<std::string()>& describe);
-  /// A wait for peers that no message of the group shows (peer_waits.h).
+  /// A wait for peers without a message of this group, such as for NCCL's (peer_waits.h).
   std::unique_ptr<PeerWait> begin_peer_wait(PeerWait::Options options);
   /// Takes back a message that is not done. Fails the group unless an exception is unwinding.
   void withdraw(C10dPending& request);

@@ -39,8 +39,9 @@
 
 namespace armillary::comm {
 
-/// One rank's end of the group. Functions are called on the rank's thread, except abort(). All
-/// state but the alarm is guarded by the lock of MpiProcess.
+/// One rank's end of the group. Functions are called on the rank's thread, except abort(). State is
+/// guarded by the lock of MpiProcess, but for the alarm, the pulse and the buffers, which any
+/// thread may use.
 class MpiGroup {
  public:
   using Pending = MpiPending;
@@ -66,7 +67,7 @@ class MpiGroup {
   /// `describe` names the requests in the text of a missed deadline.
   std::size_t wait_any(std::span<const Request> requests, double timeout_s,
                        const std::function<std::string()>& describe);
-  /// A wait for peers that no message of the group shows (peer_waits.h).
+  /// A wait for peers without a message of this group, such as for NCCL's (peer_waits.h).
   std::unique_ptr<PeerWait> begin_peer_wait(PeerWait::Options options);
   /// Looks at the peers of such a wait.
   void watch_peers(int rank, std::optional<LongWait>& wait, const PeerWait::Options& options,

@@ -72,13 +72,13 @@ class NcclLanes {
   /// Begins to end the communicators; progress() goes on with it.
   void begin_end();
   bool ending() const { return ending_; }
-  /// Whether all are freed, of lanes that end.
+  /// True if begin_end() was called and all communicators are freed.
   bool ended() const { return ending_ && lanes_.empty(); }
   /// Appends the communicators that exist, for an abort.
   void add_comms(std::vector<NcclComm>& comms) const;
   /// Waits until the streams are empty, after the begin of an abort.
   void drain_streams() const noexcept;
-  /// Frees them, after its end.
+  /// Frees the streams, after the end of an abort.
   void drop_streams() noexcept;
 
  private:
@@ -95,9 +95,9 @@ class NcclLanes {
   void progress(Lane& lane);
   /// Gives a work to NCCL.
   void begin(Lane& lane, NcclWork& work);
-  /// The part of a work behind NCCL's in the stream.
+  /// Queues what follows NCCL's part of a work: copies out of packed buffers, and its event.
   void follow(Lane& lane, NcclWork& work);
-  /// Whether the lane is freed, of lanes that end.
+  /// Frees a lane whose communicator has ended; true if it did.
   bool progress_to_end(Lane& lane);
 
   NcclRank& rank_;

@@ -79,7 +79,7 @@ struct Stages {
 
   /// Packed row blocks that fit into kPackedFloats, over all heads; at least one.
   std::int64_t fit() const { return fit(kPackedFloats); }
-  /// Heads of a stage: those whose row blocks all fit; at least one.
+  /// Heads of a stage: those whose row blocks all fit, also into heads_floats; at least one.
   std::int64_t heads_per_stage() const {
     const std::int64_t most = heads_floats == 0 ? fit() : std::min(fit(), fit(heads_floats));
     return std::max<std::int64_t>(1, most / blocks);
@@ -194,7 +194,7 @@ inline std::int64_t largest_group(const AttentionArgs& call) {
   return std::min(call.group_size, call.heads);
 }
 
-/// Address of a row: batch entry, head and row are counted from those of the tensor.
+/// Address of a row. Batch entry, head and row count from 0 in the tensor.
 inline float* at(const Output& output, std::int64_t batch, std::int64_t head, std::int64_t row) {
   return output.data + batch * output.batch + head * output.head + row * output.row;
 }
@@ -219,7 +219,7 @@ inline RoundedOutput result_of(const Output& output) {
   return {.data = output.data, .batch = output.batch, .row = output.row, .head = output.head};
 }
 
-/// The same for a tensor that is only read, of dtype `element`.
+/// Address of a row of a tensor that is only read, of dtype `element`.
 inline const void* at(const Input& input, Element element, std::int64_t batch, std::int64_t head,
                       std::int64_t row) {
   const std::int64_t elements = batch * input.batch + head * input.head + row * input.row;

@@ -113,8 +113,8 @@ class Fusion {
     replace(attend, std::move(fused), copies);
   }
 
-  /// If each of the accumulators at these places is cleared right before the op, marks the clears
-  /// as done and returns true.
+  /// If each of the accumulators at these places is touched last by its clear before the op
+  /// (clear_of), marks the clears as done and returns true.
   bool begins(int attend, std::span<const std::size_t> sums) {
     std::vector<int> clears;
     for (const std::size_t v : sums) {

@@ -5,8 +5,8 @@
 //   ring_        the ring on which that side walks, and in backward the return of its sums
 //
 // Between walk_team_ and ring_ lies the hop, which is two plain messages. In forward the side that
-// stays is Q, in backward K, V. Steps: gathers in 0 .. 2, hops in 1 and 2, the ring from 3 on; with
-// teams of one rank the ring begins at once.
+// stays is Q, in backward K, V. Steps of forward: gathers in 0 .. 2, hops in 1 and 2, the ring from
+// 3 on; with teams of one rank the ring begins at once.
 #include <algorithm>
 #include <utility>
 

@@ -13,10 +13,10 @@ namespace armillary::plan::verifier {
 using RunAction = std::function<bool(const Action&)>;
 
 /// Runs the actions wave by wave: those of one wave do not wait for each other. A thread has the
-/// actions of neighbouring ranks, so that their cells stay in its cache, and runs each under the
-/// locks of the ranks whose cells it touches. `runs` has one function for each thread.
-/// Returns false if an action broke a rule or threw, or if the system gives no threads; the actions
-/// have then run in part, and which one broke is left to a run in order on fresh contents.
+/// actions of neighbouring ranks, so that messages between them touch cells of that thread, and
+/// runs each under the locks of the ranks whose cells it touches. `runs` has one function per
+/// thread. Returns false if an action broke a rule or threw, or if the system gives no threads; the
+/// actions have then run in part, and which one broke is left to a run in order on fresh contents.
 bool run_in_waves(const Meaning& meaning, Contents& contents, const std::vector<Action>& actions,
                   const std::vector<RunAction>& runs);
 
