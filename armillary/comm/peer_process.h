@@ -87,7 +87,7 @@ class StopsOfProcesses {
 
   /// Looks at some of the processes, if the last look was not just now. Cost: 40 us at most.
   void look(double now_s);
-  /// Ranks that were stopped at their last look, and when that was first seen.
+  /// Ranks that were stopped when last looked at, and since which look.
   const std::map<int, double>& stopped() const { return stopped_; }
 
  private:

@@ -3,9 +3,9 @@
 // If every rank sees the others as rank 0 does, its program is that of rank 0 with other numbers:
 // of ranks and of blocks. A fold is a group of such renumberings, the *rotations*: numbers of ranks
 // are written with digits, as a grid numbers its places, and a rotation adds to some digits without
-// carry. The ranks that rotations take to each other are a class. The one with a 0 as the first of
-// the digits that rotate together stands for it. A ring of P ranks is one digit, so one class; a
-// grid of u x Rq x Rk has u classes.
+// carry. The ranks that rotations take to each other are a class. The one whose first digit of each
+// entry is 0 stands for it. A ring of P ranks is one digit, one class; a grid of u x Rq x Rk has u
+// classes, a transposed one u Rq.
 //
 //   Rotations of a strategy + blocks --Fold--> classes, representatives, rotations
 //   program of any rank --relative--> the same text for all ranks of a class

@@ -1,6 +1,6 @@
 // memory.cpp: the bytes of a problem from its lowered programs, and a search for the longest
-// sequence that fits: with the rank that needs most, and again with another one if that needs more
-// at the length that was found.
+// sequence that fits: with the rank that needs most, and again with another one if that does not
+// fit at the length found.
 #include "armillary/sim/memory.h"
 
 #include <fmt/format.h>

@@ -107,7 +107,8 @@ std::vector<Series> lines(const std::vector<std::pair<Point, Best>>& points,
   }
   std::vector<Series> all;
   all.reserve(series.size());
-  for (auto& [look, line] : series) {
+  for (auto& [look, made] : series) {
+    Series& line = made;
     // `auto` is a line only if it has a plan of its own at every point.
     if (look == look_of("auto") && line.x.size() < points.size()) continue;
     const bool is_known = std::any_of(all.begin(), all.end(),

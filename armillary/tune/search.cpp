@@ -24,12 +24,12 @@ constexpr std::size_t kPromising = 8;
 constexpr double kFar = 1.25;
 /// .. or if its bound leaves less than this share to gain.
 constexpr double kWorthwhile = 0.005;
-/// Most candidates whose neighbours are looked at: the best simulated one of each kind (kind_of),
-/// if it takes at most kNear times as long as the best. Above kLargeWorld ranks the best alone.
+/// Limit of candidates whose neighbours are looked at: the best simulated one of each kind_of(), if
+/// it takes at most kNear times as long as the best. Above kLargeWorld ranks the best alone.
 constexpr std::size_t kWalkers = 24;
 constexpr double kNear = 2.5;
-/// Messages that a search simulates at most; each costs some ten microseconds, planning included.
-/// The first kAlways simulations are exempt.
+/// Messages that a search simulates at most, about 10 us each with planning. The first kAlways
+/// candidates and those given are exempt.
 constexpr std::int64_t kMessages = 200'000;
 constexpr std::size_t kAlways = 3;
 

@@ -76,8 +76,7 @@ bool is_token_ring_program(const Row& row) {
 /// rank in our TokenRing, to the previous one in the authors' program; with this mask each step of
 /// ours has the work and the messages of theirs.
 plan::Mask reversed_zigzag(std::int64_t seq, int ranks) {
-  // Place of a piece in the renumbered sequence: first pieces of the ranks in reverse, then second
-  // ones in reverse.
+  // Place of a piece in the renumbered sequence: the order of pieces is reversed in each half.
   const auto place = [&](int piece) {
     return piece < ranks ? ranks - 1 - piece : 3 * ranks - 1 - piece;
   };

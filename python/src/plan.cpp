@@ -1,5 +1,5 @@
 // plan.cpp: plans, proofs and shards for Python. Native classes are Mask and Plan; the rest is
-// numbers, texts, tuples and lists. python/armillary/plans.py makes the classes that users see.
+// numbers, texts, tuples and lists. plans.py and masks.py make the classes that users see.
 // make_plans and verify, the long ones, run without Python's lock.
 #include <pybind11/stl.h>
 

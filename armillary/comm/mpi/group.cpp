@@ -1,7 +1,7 @@
 // Messages between processes. Sends are given to MPI when they start. Receives wait in queues of
 // this rank until MPI_Improbe has found their message, and only then does MPI know their memory.
-// All progress is made by progress(), under one lock: in calls that start messages or wait for
-// them, and in the helper thread.
+// All progress is made by progress(), under one lock: in calls that start, test or await messages,
+// and in the helper thread.
 // The order of this file: making a group; sends, arrivals and receives; the calls of Communicator;
 // failure and the end of a group.
 #include "armillary/comm/mpi/group.h"
@@ -18,7 +18,7 @@ namespace {
 
 // Time that a failed rank gives its peers to end messages under way.
 constexpr std::chrono::milliseconds kSettle(500);
-// Time instead of kSettle and kClose if a peer has ended or is stopped: it takes no messages.
+// Time instead of kSettle and kClose if a peer has ended or is silent: it takes no messages.
 constexpr std::chrono::milliseconds kSettleWithoutOne(100);
 // Longest time to leave a failed group.
 constexpr std::chrono::seconds kClose(1);
@@ -221,7 +221,7 @@ void MpiGroup::receive(const Source& source, Queue& queue) {
   --receives_waiting_[source.second % options_.lanes];
 }
 
-// The sender's memory is free only when the bytes are here, so those without a receive come too.
+// The sender's memory is free only when the bytes are here, so unwanted ones are received too.
 void MpiGroup::throw_away(const Arrival& arrival) {
   MPI_Message message = arrival.message;
   MPI_Request request = MPI_REQUEST_NULL;

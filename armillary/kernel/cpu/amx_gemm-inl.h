@@ -67,7 +67,7 @@ ARMILLARY_INLINE void begin_sum(const float* from) {
   tile_load<kTile>(from + kTile * kTileFloats);
 }
 
-/// The factor that streams from the second cache level: it is used once for each load.
+/// The factor that streams from the second cache level: a product loads a tile once.
 enum class Streamed : std::uint8_t { A, B };
 
 template <Streamed kStreamed, int kTile>
