@@ -121,10 +121,10 @@ TEST_P(CommunicatorConformance, LanesDoNotWaitForEachOther) {
 TEST_P(CommunicatorConformance, ManyLanesDoNotWaitForEachOther) {
   run(2, [](Communicator& comm) {
     constexpr int kLanes = 5;
-    std::vector<std::unique_ptr<Communicator>> groups;
-    for (int i = 0; i < 4; ++i) groups.push_back(comm.split(0, 0));
-    std::vector<std::vector<int>> values;
-    for (int i = 0; i < 4 * kLanes; ++i) values.push_back({comm.rank() == 0 ? -1 : i});
+    std::vector<std::unique_ptr<Communicator>> groups(4);
+    for (auto& group : groups) group = comm.split(0, 0);
+    std::vector<std::vector<int>> values(4 * kLanes);
+    for (int i = 0; i < 4 * kLanes; ++i) values[i] = {comm.rank() == 0 ? -1 : i};
     // The receives of all lanes wait for messages that come in the opposite order.
     std::vector<Request> requests;
     for (int i = 0; i < 4 * kLanes && comm.rank() == 0; ++i) {

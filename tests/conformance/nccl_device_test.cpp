@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -183,7 +184,7 @@ TEST_F(NcclDevice, AGroupHasManyMessages) {
 
 TEST_F(NcclDevice, CopiesRowsWithAnyStride) {
   // Rows of 5 bytes, 7 apart, into rows that touch each other, and back into rows 11 apart.
-  constexpr int kRows = 10000;
+  constexpr std::size_t kRows = 10000;
   std::vector<std::byte> bytes = pattern(kRows * 7);
   std::vector<std::byte> back(kRows * 11 - 6);
   const Strided spread = {bytes.data(), kRows, 5, 7};
@@ -192,13 +193,13 @@ TEST_F(NcclDevice, CopiesRowsWithAnyStride) {
   const Strided packed = copies_->allocate(packed_shape);
   const Strided wide = copies_->allocate(target);
   copies_->copy(whole(std::span(back)), {wide.data, 1, kRows * 11 - 6, kRows * 11 - 6, 0});
-  const auto is_gap = [&](int row) {
+  const auto is_gap = [&](std::size_t row) {
     return row == kRows - 1 || back[row * 11 + 5] == std::byte(0);
   };
   copies_->copy(spread, packed);
   copies_->copy(packed, wide);
   copies_->copy(wide, target);
-  for (int row = 0; row < kRows; ++row) {
+  for (std::size_t row = 0; row < kRows; ++row) {
     ASSERT_EQ(std::memcmp(&back[row * 11], &bytes[row * 7], 5), 0) << row;
     ASSERT_TRUE(is_gap(row)) << row;
   }
@@ -210,7 +211,7 @@ TEST_F(NcclDevice, CopiesRowsWithAnyStride) {
 TEST_F(NcclDevice, CopiesRowsThatAreFarApart) {
   constexpr std::int64_t kStride = (std::int64_t{1} << 31) + 4096;
   if (free_bytes() < 3 * kStride) GTEST_SKIP() << "needs 6 GiB of the device";
-  std::vector<std::byte> bytes = pattern(3 * 64);
+  std::vector<std::byte> bytes = pattern(std::size_t{3} * 64);
   const Strided packed = {bytes.data(), 3, 64, 64};
   const Strided far = copies_->allocate({nullptr, 3, 64, kStride});
   copies_->copy(packed, far);

@@ -268,10 +268,9 @@ TEST(NcclMessages, GoOnWhileARankWaitsForHostMemory) {
       const Strided part = whole(std::span(values));
       const Strided there = copies.allocate(part);
       copies.copy(part, there);
-      std::vector<Request> requests;
-      for (int i = 0; i < 10; ++i) {
-        requests.push_back(comm.rank() == 0 ? comm.isend(1, 2, {&there, 1})
-                                            : comm.irecv(0, 2, {&there, 1}));
+      std::vector<Request> requests(10);
+      for (Request& request : requests) {
+        request = comm.rank() == 0 ? comm.isend(1, 2, {&there, 1}) : comm.irecv(0, 2, {&there, 1});
       }
       if (comm.rank() == 1) comm.wait_all(requests);
       std::vector<double> one = {1};
