@@ -123,7 +123,7 @@ TEST_P(CommunicatorConformance, ManyLanesDoNotWaitForEachOther) {
     constexpr int kLanes = 5;
     std::vector<std::unique_ptr<Communicator>> groups(4);
     for (auto& group : groups) group = comm.split(0, 0);
-    std::vector<std::vector<int>> values(4 * kLanes);
+    std::vector<std::vector<int>> values(std::size_t{4} * kLanes);
     for (int i = 0; i < 4 * kLanes; ++i) values[i] = {comm.rank() == 0 ? -1 : i};
     // The receives of all lanes wait for messages that come in the opposite order.
     std::vector<Request> requests;
