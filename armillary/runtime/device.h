@@ -61,8 +61,9 @@ class Device {
 
   /// An event after all work on tensors of this device that the caller has queued so far outside of
   /// the device's lanes, such as kernels on the current stream that compute an input. Null, the
-  /// default, if there is none that is not done, as on the CPU. The executor takes such an event
-  /// with every tensor that it is given, and reads the tensor when the event is done.
+  /// default, if there is none that is not done, as on the CPU. The executor takes one such event
+  /// before its first op, which waits for it, as earlier work may use the memory of the run; and
+  /// one with every input, which is read when the event is done.
   virtual EventHandle caller_event() { return nullptr; }
 
   /// Whether the op has finished. Does not wait. @throws what the work threw.

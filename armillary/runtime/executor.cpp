@@ -159,17 +159,16 @@ void Execution::restart(comm::Communicator& comm, ExecutionOptions options,
   const plan::RankProgram& program = compiled_->program;
   std::fill(inputs_.begin(), inputs_.end(), Input::There);
   for (const int tile : program.inputs) inputs_[tile] = Input::Awaited;
-  take_caller_event(kOptions);
   if (tile_of(program.inputs, plan::Tensor::DOut) < 0) return;
   for (const int tile : program.saved) inputs_[tile] = Input::Awaited;
 }
 
-/// Lets ops wait for the work that the caller has queued: on the tile, or on the options.
+/// Lets ops wait for the work that the caller has queued: those that read the tile, or all.
 void Execution::take_caller_event(int tile) {
   EventHandle event = device().caller_event();
   const bool there = event == nullptr;
-  if (tile == kOptions) {
-    options_there_ = there;
+  if (tile == kBegin) {
+    may_begin_ = there;
   } else {
     inputs_[tile] = there ? Input::There : Input::Arriving;
   }
@@ -247,8 +246,9 @@ void Execution::set_tile(int tile, const at::Tensor& memory) {
   bound_tensors_.point(tile, memory);
 }
 
-/// Allocates the results that the caller has not placed. Then binds the tiles that use the memory
-/// of a caller's tile.
+/// Allocates the results that the caller has not placed, and binds the tiles that use the memory of
+/// a caller's tile. Then all memory of the run is there, so the work that may still use it is
+/// known.
 void Execution::place_results() {
   if (placed_) return;
   placed_ = true;
@@ -263,6 +263,7 @@ void Execution::place_results() {
     const int alias = compiled_->alias_of[t];
     if (alias != t && alias != CompiledProgram::kInSlots) set_tile(t, tiles_[alias]);
   }
+  take_caller_event(kBegin);
 }
 
 /// The tile of `tensor` among inputs, outputs or saved tiles; -1 if there is none.

@@ -147,13 +147,14 @@ class Execution final : private Work {
   /// State of the tile of an input. Other tiles are There.
   enum class Input : std::uint8_t { There, Arriving, Awaited };
 
-  /// An input that was fed while the work that computes it may not have ended; kOptions stands for
-  /// the tensors of the options and their accumulators.
+  /// An input that was fed while the work that computes it may not have ended; kBegin stands for
+  /// all work of the caller before the first op: it may compute tensors of the options, or still
+  /// use the memory that has become a slot or a result.
   struct Arriving {
     int tile;
     EventHandle event;
   };
-  static constexpr int kOptions = -1;
+  static constexpr int kBegin = -1;
 
   // Life of a run (executor.cpp, sections 1 to 3).
   Device& device() const { return *options_.device; }
@@ -213,7 +214,7 @@ class Execution final : private Work {
   bool failed_ = false;
   std::vector<Input> inputs_;      ///< by tile
   std::deque<Arriving> arriving_;  ///< in the order in which they end
-  bool options_there_ = true;      ///< kOptions is not among `arriving_`
+  bool may_begin_ = true;          ///< kBegin is not among `arriving_`
   std::vector<bool> complete_;     ///< by op
   std::deque<Running> running_;    ///< on the device, in the order of the lane
   std::vector<std::size_t> next_;  ///< by lane: first batch that has not started

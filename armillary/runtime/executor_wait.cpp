@@ -42,8 +42,8 @@ bool Execution::is_over(int op, plan::Lane lane) const {
 
 /// Whether every op that the batch waits for is over, and every input that it reads is there.
 bool Execution::ready(const Batch& batch) const {
-  if (batch.lane == plan::kCompute && !options_there_) return false;
-  return std::all_of(batch.waits.begin(), batch.waits.end(),
+  return may_begin_ &&
+         std::all_of(batch.waits.begin(), batch.waits.end(),
                      [&](int op) { return is_over(op, batch.lane); }) &&
          std::none_of(batch.inputs.begin(), batch.inputs.end(),
                       [&](int tile) { return inputs_[tile] != Input::There; });
@@ -162,8 +162,8 @@ bool Execution::collect_done() {
   bool any = false;
   while (!arriving_.empty() && device().done(arriving_.front().event)) {
     const int tile = arriving_.front().tile;
-    if (tile == kOptions) {
-      options_there_ = true;
+    if (tile == kBegin) {
+      may_begin_ = true;
     } else {
       inputs_[tile] = Input::There;
     }
@@ -261,7 +261,7 @@ std::string Execution::waited_for() const {
     return fmt::format("{} of op {}", to_string(compiled_->ops[op].op->kind), op);
   }
   const int tile = arriving_.front().tile;
-  if (tile == kOptions) return "the options that the caller computes";
+  if (tile == kBegin) return "work that the caller queued before the run";
   return fmt::format("the {} that the caller computes",
                      to_string(compiled_->program.tiles[tile].tensor));
 }

@@ -71,8 +71,10 @@ TEST(LateDevice, DrainsOneWorkAlone) {
   EXPECT_TRUE(device.wait(last, 10));
 }
 
-std::shared_ptr<const CompiledProgram> ring_of(const comm::Communicator& comm) {
+std::shared_ptr<const CompiledProgram> ring_of(const comm::Communicator& comm,
+                                               const char* layout = "zigzag") {
   plan::Problem problem = plan::causal_problem(comm.world(), 64);
+  problem.layout = plan::parse_layout(layout);
   problem.kv_heads = problem.heads;  // Q, K and V of one shape
   return compile_cached(problem, plan::parse_strategy("ring"), comm.rank(), kernel::cpu_kernel())
       ->forward;
@@ -186,6 +188,30 @@ TEST(LateDevice, ReadsInputsWhenTheCallerHasComputedThem) {
   }
 }
 
+/// Work of the caller that ends long after the call that queues it.
+struct Slow : Work {
+  std::atomic<bool> ended = false;
+  void run(int /*op*/) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ended = true;
+  }
+};
+
+// Such work may still use the memory that has become a slot or a result of the run. With contiguous
+// shards rank 1 only receives, so its message waits for no input of its own.
+TEST(LateDevice, NoMessageStartsBeforeTheCallersEarlierWorkHasEnded) {
+  comm::run_ranks(2, [](comm::Communicator& inner) {
+    Slow work;
+    WatchedCommunicator comm(inner, [&](const comm::Message&) { EXPECT_TRUE(work.ended); });
+    LateDevice late(inner.rank());
+    Execution run(ring_of(comm, "contiguous"), comm, {.score = {0.35}, .device = &late});
+    late.start(LateDevice::kCallerLane, work, 0);
+    run.advance();
+    feed_ones(run);
+    run.finish();
+  });
+}
+
 TEST(LateDevice, WaitsForInputsUntilADeadline) {
   const auto body = [](comm::Communicator& comm) {
     LateDevice late(1, 10);
@@ -193,9 +219,10 @@ TEST(LateDevice, WaitsForInputsUntilADeadline) {
     feed_ones(run);
     run.finish();
   };
-  EXPECT_THAT([&] { comm::run_ranks(1, body); },
-              testing::ThrowsMessage<Error>(testing::HasSubstr(
-                  "rank 0 waits for the options that the caller computes, not done after 0.05 s")));
+  EXPECT_THAT(
+      [&] { comm::run_ranks(1, body); },
+      testing::ThrowsMessage<Error>(testing::HasSubstr(
+          "rank 0 waits for work that the caller queued before the run, not done after 0.05 s")));
 }
 
 TEST(LateDevice, ARunThatIsDroppedLeavesNothingOnIt) {
