@@ -149,29 +149,55 @@ std::vector<Field> section_fields(const std::vector<Field>& all, const std::stri
   return members;
 }
 
+Names keys_of(const std::vector<Field>& members) {
+  Names keys;
+  for (const Field& field : members) keys.push_back(field.key);
+  return keys;
+}
+
+/// Refuses a key of the model `owner` for the model whose keys are `legal`.
+[[noreturn]] void refuse_key_of(const std::string& owner, const std::string& where,
+                                const std::string& key, const Names& legal) {
+  fail<InvalidArgument>(
+      "{}key of [model] '{}' belongs to another model; {} is required; nearest: model.name = "
+      "\"{}\"",
+      where, key, list_names(legal), owner);
+}
+
 /// The field with this key. @throws InvalidArgument, which says so if the key is of another model.
 const Field& find_key(const std::vector<Field>& members, const std::string& where,
                       const std::string& key) {
-  Names keys;
   for (const Field& field : members) {
     if (field.key == key) return field;
-    keys.push_back(field.key);
   }
   // Not found. Perhaps another model has the key.
+  const Names keys = keys_of(members);
   const std::string& section = members.front().section;
   for (const std::string& name : section == "model" ? model_names() : Names()) {
     Recipe other;
     other.model.name = name;
     const std::vector<Field> its = fields(other);
-    if (std::ranges::none_of(its, [&](const Field& f) { return f.path() == "model." + key; })) {
-      continue;
+    if (std::ranges::any_of(its, [&](const Field& f) { return f.path() == "model." + key; })) {
+      refuse_key_of(name, where, key, keys);
     }
-    fail<InvalidArgument>(
-        "{}key of [model] '{}' belongs to another model; {} is required; nearest: model.name = "
-        "\"{}\"",
-        where, key, list_names(keys), name);
   }
   refuse_name(where, fmt::format("key of [{}]", section), key, keys);
+}
+
+/// Refuses what was given for keys of the model `before` that the model named now lacks; otherwise
+/// they would be ignored. A key with its default counts as not given.
+void check_keys_given(Recipe& recipe, const std::string& before, const std::string& where) {
+  const Names legal = keys_of(section_fields(fields(recipe), where, "model"));
+  Recipe given = recipe;
+  Recipe untouched;
+  given.model.name = untouched.model.name = before;
+  const std::vector<Field> members = section_fields(fields(given), where, "model");
+  const std::vector<Field> defaults = section_fields(fields(untouched), where, "model");
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (std::ranges::find(legal, members[i].key) != legal.end()) continue;
+    if (toml_text(members[i]) == toml_text(defaults[i])) continue;
+    refuse_key_of(before, where, members[i].key, legal);
+  }
 }
 
 /// @throws InvalidArgument if the text is no TOML.
@@ -241,18 +267,20 @@ void apply_setting(Recipe& recipe, std::string_view setting) {
   const std::size_t dot = given->key.find('.');
   const auto members = section_fields(all, where, std::string(given->key.substr(0, dot)));
   const Field& field = find_key(members, where, std::string(given->key.substr(dot + 1)));
+  const std::string model_before = recipe.model.name;
   const std::string value(given->value);
   // A string may stand without quotes: such a value is taken as it is.
   const bool quoted = !value.empty() && (value.front() == '"' || value.front() == '\'');
   if (std::holds_alternative<std::string*>(field.value) && !quoted) {
     assign(where, field, toml::value(value));
-    return;
+  } else {
+    const auto document = toml_value(value);
+    if (!document) {
+      fail<InvalidArgument>("{}'{}' given; {} is required", where, value, type_name(field));
+    }
+    assign(where, field, *document->get("value"));
   }
-  const auto document = toml_value(value);
-  if (!document) {
-    fail<InvalidArgument>("{}'{}' given; {} is required", where, value, type_name(field));
-  }
-  assign(where, field, *document->get("value"));
+  check_keys_given(recipe, model_before, where);
 }
 
 std::string checkpoint_folder(const Recipe& recipe) {

@@ -78,6 +78,17 @@ TEST(Recipe, KeysOfAnotherModelAreRefused) {
   EXPECT_EQ(recipe.model.multiple_of, 32);
   EXPECT_EQ(parse_recipe(print_recipe(recipe), "again").model.multiple_of, 32);
   EXPECT_THAT(print_recipe(Recipe()), testing::Not(HasSubstr("multiple_of")));
+
+  // A setting that names another model, whose recipe has given such a key.
+  Recipe llama = parse_recipe("[model]\nname = \"llama\"\nmultiple_of = 32\n", "r.toml");
+  EXPECT_THAT([&] { apply_setting(llama, "model.name=gpt"); },
+              ThrowsMessage<InvalidArgument>(
+                  AllOf(HasSubstr("recipe: --set model.name=gpt: key of [model] 'multiple_of' "
+                                  "belongs to another model; name, dim, "),
+                        HasSubstr("nearest: model.name = \"llama\""))));
+  Recipe untouched = parse_recipe("[model]\nname = \"llama\"\n", "r.toml");
+  apply_setting(untouched, "model.name=gpt");
+  EXPECT_EQ(untouched.model.name, "gpt");
 }
 
 TEST(Recipe, KeysOfLlamaHaveTheirRanges) {
