@@ -140,12 +140,14 @@ ModelCost model_cost(const Recipe& recipe) {
   return model_cost(recipe.model, run_of(recipe));
 }
 
-ChosenStrategy chosen_strategy(const Recipe& recipe, const ModelAttention& shape) {
+ChosenStrategy chosen_strategy(const Recipe& recipe, const ModelAttention& shape, int world) {
   const std::string& text = recipe.parallelism.strategy;
   if (!tune::is_automatic(text)) return {.strategy = plan::parse_strategy(text), .reason = {}};
   const plan::Mask mask =
       sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1));
-  tune::AutomaticChoice choice = tune::choose(text, attention_problem(recipe, shape, mask));
+  plan::Problem problem = attention_problem(recipe, shape, mask);
+  problem.world = world;
+  tune::AutomaticChoice choice = tune::choose(text, problem);
   return {.strategy = std::move(choice.strategy), .reason = std::move(choice.line)};
 }
 
@@ -180,7 +182,7 @@ Estimate estimate(const Recipe& recipe, const ModelCost& cost, const Data& data)
   }
 
   // Plans of every sequence.
-  result.attention = chosen_strategy(recipe, cost.attention);
+  result.attention = chosen_strategy(recipe, cost.attention, static_cast<int>(world));
   for (std::int64_t i = 0; i < recipe.training.local_batch_size; ++i) {
     const Sequence sequence = checked_sequence(data, i, recipe.training.seq_len);
     const plan::Mask mask = sequence_mask(recipe.parallelism.mask, sequence.documents);

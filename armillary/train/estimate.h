@@ -70,9 +70,10 @@ struct ChosenStrategy {
   plan::Strategy strategy;
   std::string reason;  ///< The line of tune/automatic.h if the recipe says `auto`; else empty.
 };
-/// Documents give each step other masks; the choice is for one document as long as a sequence.
+/// The choice for attention of this shape on `world` ranks. Documents give each step other masks;
+/// it is made for one document as long as a sequence.
 /// @throws as tune::choose and plan::parse_strategy.
-ChosenStrategy chosen_strategy(const Recipe& recipe, const ModelAttention& shape);
+ChosenStrategy chosen_strategy(const Recipe& recipe, const ModelAttention& shape, int world);
 
 /// Estimate of one training step. Bytes and flops are those of step 1.
 struct Estimate {

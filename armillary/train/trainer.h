@@ -64,8 +64,9 @@ struct TrainResult {
 };
 
 /// One rank's part of all steps of the recipe. Every rank of the mesh calls it with its own
-/// replica. It trains `model` and does not read [model] and [activation_checkpoint]. It computes
-/// with the threads of the calling thread (at::set_num_threads).
+/// replica. It trains `model` on the ranks of `mesh` and does not read [model],
+/// [activation_checkpoint] and the degrees of [parallelism]. It computes with the threads of the
+/// calling thread (at::set_num_threads).
 /// @throws InvalidArgument if the recipes of two ranks differ (same_recipe.h), if the data has a
 /// larger vocabulary than the model, as checked_sequence one step ahead of the sequence, or as
 /// choose_checkpoint and restore (checkpoint/restore.h); IoError if checkpoints cannot be read,

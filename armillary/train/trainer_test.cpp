@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/train/estimate.h"
@@ -98,6 +99,24 @@ TEST(Train, TiedWeightsAndAWindowEqualOneRank) {
   recipe.model.n_kv_heads = 1;
   recipe.parallelism.mask = "window:left=20,right=0";
   expect_equal_to_one_rank(recipe, {{3, "ring", "balanced"}});
+}
+
+// The recipe is written for 4 ranks, for which the tuner would choose what 5 ranks cannot run.
+TEST(Train, AnAutomaticStrategyIsChosenForTheRanksOfTheMesh) {
+  Recipe recipe = small_recipe();
+  recipe.model.n_kv_heads = 4;
+  recipe.training.steps = 2;
+  recipe.training.mixed_precision_param = "bfloat16";
+  recipe.parallelism.context_parallel_degree = 4;
+  recipe.parallelism.strategy = "auto:cluster=c1";
+  std::vector<double> losses;
+  comm::run_ranks(5, [&](comm::Communicator& comm) {
+    const auto model = make_model(recipe);
+    train(Mesh(comm, {.cp = 5}), *model, words(recipe.training.seq_len), recipe,
+          {.on_step = [&](const StepMetrics& step) { losses.push_back(step.loss); }});
+  });
+  recipe.parallelism.strategy = "ring";
+  EXPECT_NEAR(losses.at(1), run(recipe)[1].loss, 0.01 * losses[1]);
 }
 
 TEST(Train, MoreRanksThanTokensEqualOneRank) {
