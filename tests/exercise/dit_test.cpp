@@ -11,8 +11,7 @@
 namespace armillary::train {
 namespace {
 
-constexpr std::int64_t kDim = 16;
-constexpr std::int64_t kHeads = 4;
+constexpr std::int64_t kDim = 16, kHeads = 4;
 constexpr double kTime = 0.6;  // of diffusion: sqrt(1 - kTime^2) of the latents is left
 
 class DitLayer : public Model {
