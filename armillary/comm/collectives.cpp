@@ -25,14 +25,16 @@ struct CollectiveCall {
   std::array<char, 8> dtype = {};       ///< Likewise; empty for a barrier.
   std::int64_t count = 0;               ///< Elements of each rank.
   std::int64_t root = -1;               ///< -1 for collectives without a root.
+  std::int64_t on_device = 0;           ///< 1 unless the values are in host memory.
 
   bool operator==(const CollectiveCall&) const = default;
 };
-static_assert(sizeof(CollectiveCall) == 40 &&
+static_assert(sizeof(CollectiveCall) == 48 &&
               std::has_unique_object_representations_v<CollectiveCall>);
 
 CollectiveCall call_of(std::string_view operation, const Array& values, int root = -1) {
-  CollectiveCall call{.count = values.count, .root = root};
+  CollectiveCall call{
+      .count = values.count, .root = root, .on_device = values.device == kHost ? 0 : 1};
   const std::string_view dtype = to_string(values.dtype);
   ARMILLARY_CHECK(operation.size() < call.operation.size() && dtype.size() < call.dtype.size());
   std::ranges::copy(operation, call.operation.begin());
@@ -44,6 +46,7 @@ CollectiveCall call_of(std::string_view operation, const Array& values, int root
 std::string text_of(const CollectiveCall& call) {
   std::string text = call.operation.data();
   if (call.dtype[0]) text += fmt::format(" of {} {}", call.count, call.dtype.data());
+  if (call.on_device != 0) text += " on a device";
   if (call.root >= 0) text += fmt::format(" from rank {}", call.root);
   return text;
 }
@@ -73,11 +76,16 @@ void agree(Communicator& comm, CollectiveCall mine) {
       calls[0].operation.data(), text_of(calls[0]), other - calls.begin(), text_of(*other));
 }
 
-/// @throws InvalidArgument if the dtypes differ.
-void expect_same_dtype(const char* operation, const Array& a, const Array& b) {
-  if (a.dtype == b.dtype) return;
-  fail<InvalidArgument>("{}: {} and {}; one dtype is required", operation, to_string(a.dtype),
-                        to_string(b.dtype));
+/// @throws InvalidArgument if the dtypes or the places differ.
+void expect_same_kind(const char* operation, const Array& a, const Array& b) {
+  if (a.dtype != b.dtype) {
+    fail<InvalidArgument>("{}: {} and {}; one dtype is required", operation, to_string(a.dtype),
+                          to_string(b.dtype));
+  }
+  if (a.device != b.device) {
+    fail<InvalidArgument>("{}: memory of devices {} and {} (-1 is the host); one is required",
+                          operation, a.device, b.device);
+  }
 }
 
 /// @throws InvalidArgument for bytes, which have no sum.
@@ -90,7 +98,7 @@ void expect_numbers(const char* operation, const Array& values) {
 /// @throws InvalidArgument unless `all` has room for as many elements of each rank as `mine` has.
 void expect_parts(const Communicator& comm, const char* operation, const Array& all,
                   const Array& mine) {
-  expect_same_dtype(operation, all, mine);
+  expect_same_kind(operation, all, mine);
   const std::int64_t required = comm.world() * mine.count;
   if (all.count == required) return;
   fail<InvalidArgument>("{}: {} {} for {} ranks of {}; {} are required", operation, all.count,
@@ -132,7 +140,7 @@ void all_gather(Communicator& comm, std::span<const std::byte> mine, std::span<s
 }
 
 void all_to_all(Communicator& comm, const Array& sent, const Array& received) {
-  expect_same_dtype("all_to_all", sent, received);
+  expect_same_kind("all_to_all", sent, received);
   if (sent.count != received.count || sent.count % comm.world() != 0) {
     fail<InvalidArgument>(
         "all_to_all: sends {} and receives {} {}; equal counts that {} ranks divide are required",

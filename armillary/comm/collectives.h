@@ -12,13 +12,14 @@
 //   broadcast        at most n ceil(log2 P) from the root; n (P-1) from all ranks together
 //   barrier          0 bytes
 //
-// In addition, each call first sends a record of 40 bytes to every other rank, which says what this
+// In addition, each call first sends a record of 48 bytes to every other rank, which says what this
 // rank calls. A world of 1 sends nothing. Memory belongs to the function until it returns.
 //
 // @throws InvalidArgument from every function, as said below, on the rank whose argument is wrong;
 // its exception ends the other ranks. Also on every rank, before any data moves, if two ranks call
-// different collectives or differ in dtype, count, reduction or root: the text names both calls,
-// and the group remains usable. CommError as Communicator does.
+// different collectives or differ in dtype, count, reduction, root, or in whether their memory is
+// the host's: the text names both calls, and the group remains usable. CommError as Communicator
+// does.
 #pragma once
 
 #include <cstddef>
@@ -44,18 +45,20 @@ void all_reduce_sum(Communicator& comm, std::span<double> values);
 
 /// Fills `mine` with the sum or largest of part rank() of all ranks' `all`, which is not written.
 /// `mine` may lie in `all` as part rank(). Rounding and extra memory are those of all_reduce.
-/// @throws InvalidArgument if dtypes differ or are Byte, or all.count != world * mine.count.
+/// @throws InvalidArgument if dtypes or devices differ, dtypes are Byte, or all.count != world *
+/// mine.count.
 void reduce_scatter(Communicator& comm, const Array& all, const Array& mine,
                     Reduction reduction = Reduction::Sum);
 
 /// Fills `all` with the `mine` of ranks 0, 1, ..., in this order. `mine` may lie in `all` as part
 /// rank().
-/// @throws InvalidArgument if dtypes differ, or all.count != world * mine.count.
+/// @throws InvalidArgument if dtypes or devices differ, or all.count != world * mine.count.
 void all_gather(Communicator& comm, const Array& mine, const Array& all);
 void all_gather(Communicator& comm, std::span<const std::byte> mine, std::span<std::byte> all);
 
 /// Fills part r of `received` with part rank() of the `sent` of rank r. The two must not overlap.
-/// @throws InvalidArgument if dtypes or counts differ, or the world does not divide the count.
+/// @throws InvalidArgument if dtypes, devices or counts differ, or the world does not divide the
+/// count.
 void all_to_all(Communicator& comm, const Array& sent, const Array& received);
 
 /// Replaces `values` on all ranks by those of `root`, along a binomial tree.

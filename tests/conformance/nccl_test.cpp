@@ -255,6 +255,37 @@ TEST(NcclMessages, TakeHostMemoryBesideThatOfTheDevice) {
   EXPECT_THAT(gpus.broken_rules(), IsEmpty());
 }
 
+// Rank 0 would wait for messages of the host, rank 1 for NCCL.
+TEST(NcclMessages, CollectivesThatDifferInPlaceAreRefusedOnEveryRank) {
+  FakeGpus gpus(2, {});
+  run_ranks(2, [&](Communicator& host) {
+    const auto api = gpus.api(host.rank());
+    const auto body = [&](Communicator& comm) {
+      comm.set_timeout(5);
+      DeviceCopies copies(*api, comm.rank());
+      std::vector<float> values(100, 1);
+      const Strided there = copies.allocate(whole(std::span(values)));
+      const Array of_host = array(std::span(values));
+      const Array of_device = {there.data, of_host.count, Dtype::Fp32, there.device};
+      EXPECT_THAT([&] { all_reduce(comm, comm.rank() == 0 ? of_host : of_device); },
+                  testing::ThrowsMessage<InvalidArgument>(
+                      "all_reduce_sum: rank 0 calls all_reduce_sum of 100 fp32, rank 1 calls "
+                      "all_reduce_sum of 100 fp32 on a device; the same call is required on all "
+                      "ranks"));
+      EXPECT_THAT([&] { all_to_all(comm, of_host, of_device); },
+                  testing::ThrowsMessage<InvalidArgument>(fmt::format(
+                      "all_to_all: memory of devices -1 and {} (-1 is the host); one is "
+                      "required",
+                      comm.rank())));
+      all_reduce(comm, of_host);
+      EXPECT_EQ(values[0], 2);
+      copies.release(there);
+    };
+    run_on_nccl(api.get(), "", host, body, {.lanes = 2});
+  });
+  EXPECT_THAT(gpus.broken_rules(), IsEmpty());
+}
+
 // Rank 1 begins the all-reduce of host memory when it has received all batches of rank 0. Most of
 // these are still queued on rank 0 when that waits in the all-reduce.
 TEST(NcclMessages, GoOnWhileARankWaitsForHostMemory) {

@@ -1,18 +1,13 @@
 #include "armillary/comm/nccl/collectives.h"
 
 #include "armillary/comm/nccl/communicator.h"
-#include "armillary/core/error.h"
 
 namespace armillary::comm {
 namespace {
 
-/// Whether NCCL moves both arrays. @throws InvalidArgument if it could move only one.
-bool on_device(const Array& a, const Array& b) {
-  if (a.device != b.device) {
-    fail<InvalidArgument>("nccl: arrays on devices {} and {} (-1 is the host); one is required",
-                          a.device, b.device);
-  }
-  return a.device != kHost;
+/// Whether NCCL moves the array. Both arrays of a collective are in one place, on all ranks.
+bool on_device(const Array& array) {
+  return array.device != kHost;
 }
 
 /// The part of one rank in `all`.
@@ -26,7 +21,7 @@ std::span<std::byte> part_of(const Array& all, int rank, int world) {
 NcclCollectives::NcclCollectives(NcclCommunicator& comm) : Collectives(comm), nccl_(comm) {}
 
 void NcclCollectives::all_reduce(const Array& values, Reduction reduction) {
-  if (!on_device(values, values)) return Collectives::all_reduce(values, reduction);
+  if (!on_device(values)) return Collectives::all_reduce(values, reduction);
   if (values.count == 0) return;
   nccl_.run("all_reduce", [&](NcclComm comm, GpuStream stream) {
     nccl_.api().all_reduce(comm, stream, values, reduction);
@@ -34,7 +29,7 @@ void NcclCollectives::all_reduce(const Array& values, Reduction reduction) {
 }
 
 void NcclCollectives::reduce_scatter(const Array& all, const Array& mine, Reduction reduction) {
-  if (!on_device(all, mine)) return Collectives::reduce_scatter(all, mine, reduction);
+  if (!on_device(all)) return Collectives::reduce_scatter(all, mine, reduction);
   if (mine.count == 0) return;
   nccl_.run("reduce_scatter", [&](NcclComm comm, GpuStream stream) {
     nccl_.api().reduce_scatter(comm, stream, all, mine, reduction);
@@ -42,7 +37,7 @@ void NcclCollectives::reduce_scatter(const Array& all, const Array& mine, Reduct
 }
 
 void NcclCollectives::all_gather(const Array& mine, const Array& all) {
-  if (!on_device(mine, all)) return Collectives::all_gather(mine, all);
+  if (!on_device(mine)) return Collectives::all_gather(mine, all);
   if (mine.count == 0) return;
   nccl_.run("all_gather", [&](NcclComm comm, GpuStream stream) {
     nccl_.api().all_gather(comm, stream, mine, all);
@@ -51,7 +46,7 @@ void NcclCollectives::all_gather(const Array& mine, const Array& all) {
 
 // One group with a message to and from each rank, this one included.
 void NcclCollectives::all_to_all(const Array& sent, const Array& received) {
-  if (!on_device(sent, received)) return Collectives::all_to_all(sent, received);
+  if (!on_device(sent)) return Collectives::all_to_all(sent, received);
   if (sent.count == 0) return;
   const int world = comm_.world();
   nccl_.run("all_to_all", [&](NcclComm comm, GpuStream stream) {
@@ -63,7 +58,7 @@ void NcclCollectives::all_to_all(const Array& sent, const Array& received) {
 }
 
 void NcclCollectives::broadcast(const Array& values, int root) {
-  if (!on_device(values, values)) return Collectives::broadcast(values, root);
+  if (!on_device(values)) return Collectives::broadcast(values, root);
   if (values.count == 0) return;
   nccl_.run("broadcast", [&](NcclComm comm, GpuStream stream) {
     nccl_.api().broadcast(comm, stream, values, root);
