@@ -23,7 +23,6 @@
 #include <thread>
 #include <vector>
 
-#include "armillary/attention/agreement.h"
 #include "armillary/attention/attention_in_progress.h"
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/local.h"
@@ -399,6 +398,16 @@ TEST(Agreement, SinksOfAnotherDtypeAreOthers) {
   options.sinks_H = at::ones({2}, at::kHalf);
   AttentionOptions other = options;
   other.sinks_H = options.sinks_H.view(at::kShort).view(at::kBFloat16);  // the same bytes
+  const Ends ends =
+      ends_of([&](comm::Communicator& comm) { run(comm, comm.rank() == 1 ? other : options); });
+  EXPECT_THAT(ends.texts, Each(HasSubstr("was asked for sinks_H=#")));
+}
+
+TEST(Agreement, SinksOfAnotherDtypeAreOthersOnAnyDevice) {
+  AttentionOptions options = causal(fresh_tokens());
+  options.sinks_H = at::empty({2}, at::device(at::kMeta).dtype(at::kHalf));
+  AttentionOptions other = options;
+  other.sinks_H = at::empty({2}, at::device(at::kMeta).dtype(at::kBFloat16));
   const Ends ends =
       ends_of([&](comm::Communicator& comm) { run(comm, comm.rank() == 1 ? other : options); });
   EXPECT_THAT(ends.texts, Each(HasSubstr("was asked for sinks_H=#")));

@@ -49,16 +49,17 @@ void put(char (&to)[N], std::string_view text) {
   std::copy_n(text.begin(), size, to);
 }
 
-/// Digest of dtype, shape and values; 0 for no tensor. A tensor on another device than the CPU,
-/// which is refused anyway, counts by the name of its device alone.
+/// Digest of dtype, shape and values; 0 for no tensor. The device does not count: each rank may
+/// have its own. A tensor on the device `meta`, which is refused anyway, has no values.
 Digest digest_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
-  if (!tensor.device().is_cpu()) return proof::digest_of(tensor.device().str());
-  const at::Tensor values = tensor.detach().contiguous();
-  const Digest bytes =
-      proof::digest_of({static_cast<const char*>(values.const_data_ptr()), values.nbytes()});
-  return proof::digest_of(fmt::format("{} [{}] {}", at::toString(values.scalar_type()),
-                                      fmt::join(values.sizes(), ","), to_string(bytes)));
+  Digest bytes;
+  if (!tensor.is_meta()) {
+    const at::Tensor values = tensor.detach().cpu().contiguous();
+    bytes = proof::digest_of({static_cast<const char*>(values.const_data_ptr()), values.nbytes()});
+  }
+  return proof::digest_of(fmt::format("{} [{}] {}", at::toString(tensor.scalar_type()),
+                                      fmt::join(tensor.sizes(), ","), to_string(bytes)));
 }
 
 CallRecord::Optional record_of(const std::optional<double>& value) {

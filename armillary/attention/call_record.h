@@ -89,7 +89,8 @@ struct CallRecord {
 };
 static_assert(sizeof(CallRecord) == 1024 && std::is_trivially_copyable_v<CallRecord>);
 
-/// Cost: reads the slopes and sinks, H numbers each, for their digests.
+/// Cost: reads the slopes and sinks, H numbers each, for their digests; waits for the device that
+/// has them.
 CallRecord record_of(const CallRequest& request);
 
 /// Words `name=value` in one order for all records: "version=0.1.0", "call=attention",
