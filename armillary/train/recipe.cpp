@@ -151,6 +151,7 @@ std::vector<Field> section_fields(const std::vector<Field>& all, const std::stri
 
 Names keys_of(const std::vector<Field>& members) {
   Names keys;
+  keys.reserve(members.size());
   for (const Field& field : members) keys.push_back(field.key);
   return keys;
 }
