@@ -209,4 +209,19 @@ std::vector<Interval> Mask::queries_of(Interval k_range) const {
   return united(std::move(queries));
 }
 
+Mask intersect(const Mask& a, const Mask& b) {
+  if (a.q_len_ != b.q_len_ || a.kv_len_ != b.kv_len_) {
+    fail<InvalidArgument>("mask: {} x {} and {} x {} given; equal lengths are required", a.q_len_,
+                          a.kv_len_, b.q_len_, b.kv_len_);
+  }
+  std::vector<Band> common;
+  for (const Band& band : a.bands_) {
+    for (const Band& other : b.near(band.q, band.k)) {
+      const Band both = intersect(band, other);
+      if (!both.empty()) common.push_back(both);
+    }
+  }
+  return {a.q_len_, a.kv_len_, std::move(common)};
+}
+
 }  // namespace armillary::plan

@@ -79,6 +79,11 @@ class Mask {
   std::vector<Interval> keys_of(Interval q_range) const;
   std::vector<Interval> queries_of(Interval k_range) const;
 
+  /// The pairs that are in both masks. Cost: O(log bands) for every band of `a`, and O(1) for every
+  /// band of `b` near it: a few for each of two lists of documents.
+  /// @throws InvalidArgument if the lengths differ.
+  friend Mask intersect(const Mask& a, const Mask& b);
+
   bool operator==(const Mask&) const = default;
 
  private:

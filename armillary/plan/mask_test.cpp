@@ -159,6 +159,41 @@ RC_GTEST_PROP(Band, TightKeepsPairsAndTouchesAllSides, ()) {
   RC_ASSERT(*distances.rbegin() == tightened.hi);
 }
 
+RC_GTEST_PROP(Mask, IntersectionShowsWhatBothShow, ()) {
+  const RandomMask a = random_mask();
+  std::vector<Band> bands;
+  for (const Band& band : random_mask().given) {
+    // Bands of another mask, cut to the lengths of this one.
+    const Interval q = intersect(band.q, {0, a.mask.q_len()});
+    const Interval k = intersect(band.k, {0, a.mask.kv_len()});
+    if (!q.empty() && !k.empty()) bands.push_back({q, k, band.lo, band.hi});
+  }
+  const Mask b(a.mask.q_len(), a.mask.kv_len(), bands);
+  const Mask both = intersect(a.mask, b);
+  RC_ASSERT(both == intersect(b, a.mask));
+  for (std::int64_t q = 0; q < a.mask.q_len(); ++q) {
+    for (std::int64_t k = 0; k < a.mask.kv_len(); ++k) {
+      RC_ASSERT(both.visible(q, k) == (a.mask.visible(q, k) && b.visible(q, k)));
+    }
+  }
+}
+
+TEST(Mask, IntersectsTwoListsOfManyDocuments) {
+  // 2^34 pairs of bands, of which 2^18 have a query in common.
+  constexpr std::int64_t kDocuments = 1 << 17;
+  const std::vector<std::int64_t> lengths(kDocuments, 8);
+  std::vector<std::int64_t> others(kDocuments - 1, 8);
+  others.insert(others.begin(), 4);
+  others.push_back(4);
+  const Lengths all{8 * kDocuments, 8 * kDocuments};
+  const Mask both = intersect(documents_mask(all, lengths), documents_mask(all, others));
+  EXPECT_EQ(both.bands().size(), 2 * kDocuments);
+  EXPECT_EQ(both.area(), 2 * kDocuments * 10);
+  expect_error("mask: 1048576 x 1048576 and 8 x 8 given; equal lengths are required", [&] {
+    intersect(both, full_mask({8, 8}));
+  });
+}
+
 TEST(Mask, FindsOneDocumentAmongAMillion) {
   const std::int64_t count = 1'000'000;
   const std::int64_t length = 1'000'003;

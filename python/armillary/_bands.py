@@ -101,10 +101,10 @@ def dense_strips(mask: Tensor, name: str) -> Iterator[Strip]:
     """Strips of a dense mask [S, S], or [.., S, S] with one mask for all. Raises `InvalidArgument` for
     others."""
     square = mask.dim() >= 2 and mask.shape[-1] == mask.shape[-2] and mask.shape[-1] > 0
-    if mask.dtype != torch.bool or not square:
+    if mask.dtype != torch.bool or mask.is_meta or not square:
         raise InvalidArgument(
-            f"{name}: {mask.dtype} {list(mask.shape)}; torch.bool [S, S], True for a pair that is seen, is "
-            "required, or a mask of armillary.masks"
+            f"{name}: {mask.dtype} {list(mask.shape)} on {mask.device}; torch.bool [S, S], True for a "
+            "pair that is seen, is required, or a mask of armillary.masks"
         )
     one = _one_for_all(mask, name).cpu()
     return ((q, one[q : q + _ROWS]) for q in range(0, len(one), _ROWS))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
+
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from armillary import _native
 from armillary.errors import InvalidArgument
 
 Group = dist.ProcessGroup | DeviceMesh | None
@@ -29,6 +32,17 @@ def process_group(group: object) -> dist.ProcessGroup | None:
             "or None is required"
         )
     return group
+
+
+_watched: weakref.WeakSet[dist.ProcessGroup] = weakref.WeakSet()
+
+
+def leave_at_its_end(group: dist.ProcessGroup) -> None:
+    """Leaves a group when its object ends, which nothing here keeps alive."""
+    if group in _watched:
+        return
+    _watched.add(group)
+    weakref.finalize(group, _native.leave_group_of, group.group_name, _native.id_of(group.group_name))
 
 
 def _of_mesh(mesh: DeviceMesh) -> dist.ProcessGroup:

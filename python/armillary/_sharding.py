@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ class ShardedBatch(dict[str, Tensor]):
 
 def _length_of(whole: Mapping[str, Tensor], dim: int) -> int:
     """The length that all tensors have. Raises `InvalidArgument` if they differ, or are sharded already."""
+    if not isinstance(dim, int) or dim < 0:
+        raise InvalidArgument(f"shard: dim is {dim!r}; 0 or more is required, such as 1 for tensors [B, S]")
     if not whole:
         raise InvalidArgument("shard: no tensor is given; at least one, such as input_ids, is required")
     lengths = {}
@@ -38,6 +41,11 @@ def _length_of(whole: Mapping[str, Tensor], dim: int) -> int:
         if hasattr(tensor, _MARK):
             raise InvalidArgument(
                 f"shard: {name} is sharded already; the whole sequence is required, shard it once"
+            )
+        if tensor.layout != torch.strided or tensor.is_nested:
+            raise InvalidArgument(
+                f"shard: {name} is nested, sparse or of another layout; a strided tensor is required: packed "
+                "documents are one row with document_ids"
             )
         if tensor.dim() <= dim:
             raise InvalidArgument(f"shard: {name} has {tensor.dim()} dims; tokens in dim {dim} are required")
@@ -54,7 +62,12 @@ def _length_of(whole: Mapping[str, Tensor], dim: int) -> int:
 def _shifted(labels: Tensor, input_ids: Tensor | None, dim: int) -> Tensor:
     """Labels of the next token. Raises `InvalidArgument` if they are that already."""
     length = labels.shape[dim]
-    if input_ids is not None and input_ids.shape == labels.shape and length > 1:
+    if (
+        input_ids is not None
+        and input_ids.shape == labels.shape
+        and length > 1
+        and not (labels.is_meta or input_ids.is_meta)  # which have no numbers
+    ):
         now, following = labels.narrow(dim, 0, length - 1), input_ids.narrow(dim, 1, length - 1)
         labelled = labels != IGNORED
         is_next = bool(((now == following) | ~labelled.narrow(dim, 0, length - 1)).all())
@@ -143,17 +156,8 @@ class _Gather(torch.autograd.Function):
 def _check_alike(sp: SequenceParallel, tokens: Tensor, dim: int) -> None:
     """Raises `InvalidArgument` on all ranks unless all gather tensors of one kind."""
     sizes = [size for at, size in enumerate(tokens.shape) if at != dim]
-    kinds = [
-        torch.float64,
-        torch.float32,
-        torch.bfloat16,
-        torch.float16,
-        torch.int64,
-        torch.int32,
-        torch.bool,
-    ]
-    kind = kinds.index(tokens.dtype) if tokens.dtype in kinds else len(kinds)
-    record = torch.tensor(([kind, dim, tokens.dim(), *sizes] + [-1] * 8)[:8])
+    kind = hashlib.blake2b(f"{tokens.dtype} {dim} {sizes}".encode(), digest_size=8).digest()
+    record = torch.tensor(list(kind), dtype=torch.uint8)
     for rank, other in enumerate(_gathered(sp, record)):
         if not torch.equal(record, other):
             raise InvalidArgument(
@@ -164,8 +168,16 @@ def _check_alike(sp: SequenceParallel, tokens: Tensor, dim: int) -> None:
 
 def gather_tokens(sp: SequenceParallel, tokens: Tensor, *, dim: int, seq_len: int | None) -> Tensor:
     """See `SequenceParallel.unshard`."""
-    if not -tokens.dim() <= dim < tokens.dim():
-        raise InvalidArgument(f"unshard: {tokens.dim()} dims; tokens in dim {dim} are required")
+    if not isinstance(tokens, Tensor):
+        raise InvalidArgument(f"unshard: a {type(tokens).__name__}; a tensor is required")
+    if tokens.layout != torch.strided or tokens.is_nested or tokens.device.type != "cpu":
+        raise InvalidArgument(
+            f"unshard: a tensor on {tokens.device}, {tokens.layout}; a strided one on the CPU is required"
+        )
+    if not isinstance(dim, int) or not -tokens.dim() <= dim < tokens.dim():
+        raise InvalidArgument(f"unshard: {tokens.dim()} dims; tokens in dim {dim!r} are required")
+    if seq_len is not None and not (isinstance(seq_len, int) and 0 <= seq_len < 2**63):
+        raise InvalidArgument(f"unshard: seq_len is {seq_len!r}; a number of tokens is required")
     dim %= tokens.dim()
     length = seq_len or sp.mask.length or tokens.shape[dim] * sp.world
     places = sp._positions_of_ranks(length, sp.mask)

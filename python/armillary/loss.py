@@ -21,7 +21,16 @@ def _check(logits: Tensor, labels: Tensor, reduce: str) -> None:
         raise InvalidArgument(
             f"loss: reduce is {reduce!r}; 'mean' or 'sum' of gradients over ranks is required"
         )
-    if not logits.is_floating_point() or labels.dtype != torch.int64 or logits.shape[:-1] != labels.shape:
+    for name, given in (("logits", logits), ("labels", labels)):
+        if not isinstance(given, Tensor):
+            raise InvalidArgument(f"loss: {name} is a {type(given).__name__}; a tensor is required")
+        if given.layout != torch.strided or given.is_nested or given.device != logits.device:
+            raise InvalidArgument(
+                f"loss: {name} is on {given.device}, {given.layout}; strided tensors on one device are "
+                "required"
+            )
+    is_of_labels = logits.dim() > 0 and logits.shape[:-1] == labels.shape
+    if not is_of_labels or not logits.is_floating_point() or labels.dtype != torch.int64:
         raise InvalidArgument(
             f"loss: logits {logits.dtype} {list(logits.shape)}, labels {labels.dtype} {list(labels.shape)}; "
             "logits of each label and int64 labels are required, both as shard returned them"

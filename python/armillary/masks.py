@@ -123,6 +123,8 @@ def parse(text: str) -> Mask:
 
     Raises `InvalidArgument` for the name of no mask, with the nearest; for wrong numbers when it is applied
     to a sequence."""
+    if not text.isascii():
+        raise InvalidArgument(f"mask: {text!r} is given; ASCII is required, such as 'causal'")
     if text.partition(":")[0] not in _NAMES:
         _native.Mask(text, 1, 1)  # raises, with the nearest name
     length = None
@@ -166,6 +168,10 @@ def documents(lengths: Sequence[int], within: Within = "causal") -> Mask:
 def document_lengths(document_ids: Tensor) -> list[int]:
     """Lengths of packed documents from an id for every token, [S] or [B, S], the same for all batch
     entries."""
+    if document_ids.is_floating_point() or document_ids.is_complex() or document_ids.is_meta:
+        raise InvalidArgument(
+            f"document_ids: {document_ids.dtype} on {document_ids.device}; whole numbers are required"
+        )
     rows = document_ids if document_ids.dim() == 2 else document_ids.unsqueeze(0)
     if document_ids.dim() not in (1, 2) or not bool((rows == rows[:1]).all()):
         raise InvalidArgument(
@@ -182,7 +188,8 @@ def document_lengths(document_ids: Tensor) -> list[int]:
 
 def documents_of(cu_seqlens: Tensor, within: Mask) -> Mask:
     """Packed documents that begin at cu_seqlens [n + 1], and end at the next; `within` holds in each."""
-    if cu_seqlens.dim() != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64) or len(cu_seqlens) < 2:
+    is_list = cu_seqlens.dim() == 1 and len(cu_seqlens) >= 2
+    if not is_list or cu_seqlens.dtype not in (torch.int32, torch.int64):
         raise InvalidArgument(
             f"cu_seqlens: {cu_seqlens.dtype} {list(cu_seqlens.shape)}; int32 or int64 [documents + 1] is "
             "required"

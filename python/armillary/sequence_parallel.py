@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn.attention.flex_attention import BlockMask
 
 from armillary import _native
-from armillary._groups import Group, process_group
+from armillary._groups import Group, leave_at_its_end, process_group
 from armillary._sdpa import PatchedSdpa
 from armillary._sharding import ShardedBatch, gather_tokens, shard_batch
 from armillary.errors import Error, InvalidArgument
@@ -85,7 +85,7 @@ class SequenceParallel:
         self._shards: dict[tuple[int, Mask], list[Tensor]] = {}
         self._documents: dict[tuple[Mask, tuple[int, ...]], Mask] = {}
         if resolved is not None:
-            weakref.finalize(resolved, _native.leave_group, self.group_name)
+            leave_at_its_end(resolved)
 
     def shard(
         self, *, dim: int = 1, ragged: Literal["refuse", "uneven"] = "refuse", **whole: Tensor | None
@@ -106,9 +106,15 @@ class SequenceParallel:
         with self._refusals():
             return shard_batch(self, whole, dim=dim, ragged=ragged)
 
-    def positions(self, seq_len: int, mask: Mask | None = None) -> Tensor:
-        """Global positions of this rank's tokens, [L] int64, in memory order. Not to be written to."""
-        return self._positions_of_ranks(seq_len, mask or self.mask)[self.rank]
+    def positions(self, seq_len: int, mask: AnyMask | None = None) -> Tensor:
+        """Global positions of this rank's tokens, [L] int64, in memory order. Not to be written to.
+
+        Raises `InvalidArgument` for a length or mask of the wrong kind."""
+        if not isinstance(seq_len, int) or not 0 <= seq_len < 2**63:
+            raise InvalidArgument(f"positions: seq_len is {seq_len!r}; a number of tokens is required")
+        if mask is not None and not isinstance(mask, Mask):
+            mask = as_mask(mask)
+        return self._positions_of_ranks(seq_len, self.mask if mask is None else mask)[self.rank]
 
     def attention(
         self,
@@ -149,28 +155,22 @@ class SequenceParallel:
         Returns [B, L, H, E], contiguous, or [B, H, L, E]. Raises `InvalidArgument` if the call cannot be
         done, on all ranks if they were asked for different things; `PlanError` if the plan is not exact;
         `CommError` if a peer failed or refused."""
-        if format not in ("BLHD", "BHLD"):
-            self._refuse(f"attention: format is {format!r}; BLHD or BHLD is required")
-        self._check_tensors(q=q, k=k, v=v)
-        if format == "BHLD":
-            q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        if dropout != 0 and dropout_seed is None:
-            self._refuse(
-                f"attention: dropout {dropout} without dropout_seed; a number for every layer is required"
+        with self._refusals():
+            _check_call(
+                format,
+                {"q": q, "k": k, "v": v},
+                {"alibi_slopes": alibi_slopes, "sinks": sinks},
             )
-        self._check_numbers(scale=scale, softcap=softcap, dropout=dropout)
-        self._check_whole_numbers(dropout_seed=dropout_seed, dropout_step=dropout_step, seq_len=seq_len)
-        for name, given in (("alibi_slopes", alibi_slopes), ("sinks", sinks)):
-            if given is not None and not isinstance(given, Tensor):
-                self._refuse(
-                    f"attention: {name} is a {type(given).__name__}; a tensor, one number per query head, is "
-                    "required"
+            if format == "BHLD":
+                q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+            if dropout != 0 and dropout_seed is None:
+                raise InvalidArgument(
+                    f"attention: dropout {dropout} without dropout_seed; a number for every layer is required"
                 )
-        try:
+            _check_numbers(scale=scale, softcap=softcap, dropout=dropout)
+            _check_whole_numbers(dropout_seed=dropout_seed, dropout_step=dropout_step, seq_len=seq_len)
             text, length = self._mask_of(q, mask, cu_seqlens, seq_len)
-        except InvalidArgument as refused:
-            self._refuse(str(refused))
-        out: Tensor = torch.ops.armillary.attention_forward(
+        arguments = (
             q,
             k,
             v,
@@ -190,7 +190,17 @@ class SequenceParallel:
             dropout_step,
             self.timeout_s,
             self.proofs,
-        )[0]
+        )
+        try:
+            out: Tensor = torch.ops.armillary.attention_forward(*arguments)[0]
+        except Error:
+            raise
+        except (RuntimeError, TypeError) as failure:  # of PyTorch, before the op ran
+            with self._refusals():
+                raise InvalidArgument(
+                    f"attention: {_first_line(failure)}; plain tensors and backward, without torch.func, are "
+                    "required"
+                ) from failure
         return out.transpose(1, 2) if format == "BHLD" else out
 
     def patch_sdpa(self, *, mask: str | Mask | None = None, seq_len: int | None = None) -> PatchedSdpa:
@@ -267,12 +277,16 @@ class SequenceParallel:
         if cu_seqlens is not None:
             chosen = self._packed(cu_seqlens, chosen)
         length = seq_len or chosen.length or q.shape[1] * self.world
+        if isinstance(length, int) and not 0 <= length < 2**63:
+            raise InvalidArgument(f"attention: {length} tokens; a sequence of 0 to 2^56 tokens is required")
         return chosen.text_at(length), length
 
     def _packed(self, cu_seqlens: Tensor, within: Mask) -> Mask:
         """Documents within a mask: the same object for the same documents, for layers ask again and again."""
         if not isinstance(cu_seqlens, Tensor):
             raise InvalidArgument(f"cu_seqlens: a {type(cu_seqlens).__name__}; a tensor is required")
+        if cu_seqlens.is_meta:
+            raise InvalidArgument("cu_seqlens: a meta tensor; one with numbers is required")
         key = (within, tuple(cu_seqlens.flatten().tolist()))
         known = self._documents.get(key)
         if known is None:
@@ -280,59 +294,100 @@ class SequenceParallel:
             _remember(self._documents, key, known)
         return known
 
-    def _check_tensors(self, **tensors: Tensor) -> None:
-        """Refuses on all ranks what the op itself would refuse on this rank alone."""
-        for name, given in tensors.items():
-            if not isinstance(given, Tensor):
-                self._refuse(f"attention: {name} is a {type(given).__name__}; a tensor is required")
-            # By name: importing the class takes seconds, and no other tensor has it.
-            if type(given).__name__ == "DTensor":
-                self._refuse(
-                    f"attention: {name} is a DTensor; the local tensor of this rank is required: "
-                    f"{name}.to_local()"
-                )
-            if given.layout != torch.strided or given.is_nested:
-                self._refuse(
-                    f"attention: {name} is nested, sparse or of another layout; a strided tensor of this "
-                    "rank's tokens is required: packed documents are one sequence with cu_seqlens"
-                )
-            if given.dim() != 4:
-                self._refuse(
-                    f"attention: {name} has {given.dim()} dims; [batch, tokens, heads, dim] is required, or "
-                    "[batch, heads, tokens, dim] with format='BHLD'"
-                )
-            if given.device.type not in ("cpu", "meta"):
-                self._refuse(
-                    f"attention: {name} is on {given.device}; a tensor on the CPU is required, for there are "
-                    f"no kernels for other devices yet: {name}.cpu()"
-                )
-
-    def _check_numbers(self, **numbers: float | None) -> None:
-        for name, given in numbers.items():
-            # A tensor of one number becomes that number.
-            if given is not None and not isinstance(given, int | float | Tensor):
-                self._refuse(f"attention: {name} is a {type(given).__name__}; a number is required")
-
-    def _check_whole_numbers(self, **numbers: int | None) -> None:
-        for name, given in numbers.items():
-            if given is None or (isinstance(given, torch.SymInt) and name == "seq_len"):
-                continue
-            if not isinstance(given, int) or not -(2**63) <= given < 2**63:
-                self._refuse(f"attention: {name} is {given!r}; a whole number of 64 bits is required")
-
     @contextmanager
     def _refusals(self) -> Iterator[None]:
-        """Refusals inside it reach all ranks."""
+        """Refusals inside it, and failures that nobody thought of, reach all ranks: `CommError` with their
+        text on ranks that make another call."""
         try:
             yield
         except InvalidArgument as refused:
-            self._refuse(str(refused))
+            self._tell(str(refused))
+            raise InvalidArgument(str(refused)) from None
+        except Error:
+            raise  # The others know: it came from a call of theirs too.
+        except Exception as failure:
+            self._tell(f"{type(failure).__name__}: {_first_line(failure)}")
+            raise
 
-    def _refuse(self, text: str) -> NoReturn:
-        """Raises `InvalidArgument` here, and `CommError` with this text on ranks that make another call."""
+    def _tell(self, text: str) -> None:
         with suppress(Error):  # that of the refusal, or one that says why the others cannot be told
             _native.refuse(self.group_name, min(self.timeout_s, _REFUSAL_S), text)
-        raise InvalidArgument(text) from None
+
+
+def _first_line(failure: Exception) -> str:
+    return str(failure).partition("\n")[0]
+
+
+def _check_call(format: str, qkv: Mapping[str, Tensor], per_head: Mapping[str, Tensor | None]) -> None:
+    """Raises `InvalidArgument` for tensors that the op would misread, or refuse on this rank alone."""
+    if format not in ("BLHD", "BHLD"):
+        raise InvalidArgument(f"attention: format is {format!r}; BLHD or BHLD is required")
+    for name, given in qkv.items():
+        _check_tensor(name, given, "a tensor")
+        if given.dim() != 4:
+            raise InvalidArgument(
+                f"attention: {name} has {given.dim()} dims; [batch, tokens, heads, dim] is required, or "
+                "[batch, heads, tokens, dim] with format='BHLD'"
+            )
+    for name, one in per_head.items():
+        if one is not None:
+            _check_tensor(name, one, "a tensor, one number per query head,")
+    if forward_ad._current_level >= 0 and any(map(_has_tangent, qkv.values())):
+        raise InvalidArgument(
+            "attention: a forward-mode derivative was asked for; only those of backward exist: tensors "
+            "without tangents are required"
+        )
+    q = qkv["q"]
+    for name, other in {**qkv, **per_head}.items():
+        if other is not None and other.device != q.device:
+            raise InvalidArgument(
+                f"attention: {name} is on {other.device}, q on {q.device}; one device for all is required"
+            )
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    parts = forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
+    return parts.tangent is not None
+
+
+def _check_tensor(name: str, given: object, required: str) -> None:
+    if not isinstance(given, Tensor):
+        raise InvalidArgument(f"attention: {name} is a {type(given).__name__}; {required} is required")
+    # By name: importing the class takes seconds, and no other tensor has it.
+    if type(given).__name__ == "DTensor":
+        raise InvalidArgument(
+            f"attention: {name} is a DTensor; the local tensor of this rank is required: {name}.to_local()"
+        )
+    if given.layout != torch.strided or given.is_nested:
+        raise InvalidArgument(
+            f"attention: {name} is nested, sparse or of another layout; a strided tensor of this rank's "
+            "tokens is required: packed documents are one sequence with cu_seqlens"
+        )
+    if given.device.type not in ("cpu", "meta"):
+        raise InvalidArgument(
+            f"attention: {name} is on {given.device}; a tensor on the CPU is required, for there are no "
+            f"kernels for other devices yet: {name}.cpu()"
+        )
+
+
+def _check_numbers(**numbers: float | None) -> None:
+    for name, given in numbers.items():
+        # A tensor of one number becomes that number.
+        if isinstance(given, Tensor) and (given.numel() != 1 or given.is_complex() or given.is_meta):
+            raise InvalidArgument(
+                f"attention: {name} is a tensor, {given.dtype} {list(given.shape)} on {given.device}; a "
+                "number is required, or a tensor of one"
+            )
+        if given is not None and not isinstance(given, int | float | Tensor):
+            raise InvalidArgument(f"attention: {name} is a {type(given).__name__}; a number is required")
+
+
+def _check_whole_numbers(**numbers: int | None) -> None:
+    for name, given in numbers.items():
+        if given is None or (isinstance(given, torch.SymInt) and name == "seq_len"):
+            continue
+        if not isinstance(given, int) or not -(2**63) <= given < 2**63:
+            raise InvalidArgument(f"attention: {name} is {given!r}; a whole number of 64 bits is required")
 
 
 def _positions(runs: list[tuple[int, int, int, int]]) -> Tensor:
@@ -347,5 +402,6 @@ def _positions(runs: list[tuple[int, int, int, int]]) -> Tensor:
 def _remember(known: dict[Any, Any], key: object, value: object) -> None:
     """Keeps the last few."""
     known[key] = value
-    if len(known) > _REMEMBERED:
-        known.pop(next(iter(known)))
+    # Threads may do so at the same time: the list is a copy, and a key that is gone is no error.
+    for oldest in list(known)[:-_REMEMBERED]:
+        known.pop(oldest, None)

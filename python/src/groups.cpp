@@ -22,10 +22,15 @@ namespace {
 using Weak = c10::weak_intrusive_ptr<c10d::ProcessGroup>;
 using Strong = c10::intrusive_ptr<c10d::ProcessGroup>;
 
+std::uintptr_t id_of(const Strong& group) {
+  return reinterpret_cast<std::uintptr_t>(group.get());
+}
+
 /// A group that was used. `comm` is null before the first use and after a failure.
 struct Member {
-  explicit Member(Weak group) : group(std::move(group)) {}
+  explicit Member(const Strong& group) : group(group), id(id_of(group)) {}
   const Weak group;
+  const std::uintptr_t id;
   std::mutex mutex;  ///< Held during a use; guards `comm`.
   std::unique_ptr<comm::Communicator> comm;
 };
@@ -65,7 +70,7 @@ std::shared_ptr<Member> find(const std::string& name) {
   const std::lock_guard lock(all.mutex);
   std::shared_ptr<Member>& member = all.members[name];
   if (member && (name.empty() || member->group.lock() == group)) return member;
-  stale = std::exchange(member, std::make_shared<Member>(Weak(group)));
+  stale = std::exchange(member, std::make_shared<Member>(group));
   return member;
 }
 
@@ -103,7 +108,7 @@ void on_group(const GroupUse& use, const std::function<void(comm::Communicator&)
 GroupSize size_of_group(const std::string& name) {
   if (name.empty()) return {};
   const Strong group = resolve(name);
-  return {group->getRank(), group->getSize()};
+  return {group->getRank(), group->getSize(), id_of(group)};
 }
 
 void leave_group(const std::string& name) {
@@ -117,6 +122,16 @@ void leave_group(const std::string& name) {
       left.insert(all.members.extract(found));
     }
   }
+}
+
+void leave_group_of(const std::string& name, std::uintptr_t id) {
+  std::shared_ptr<Member> left;  // Closed after the lock is free.
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.members.find(name);
+  if (found == all.members.end() || found->second->id != id) return;
+  left = std::move(found->second);
+  all.members.erase(found);
 }
 
 }  // namespace armillary::python

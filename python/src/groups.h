@@ -8,6 +8,7 @@
 // failed is dropped once its failure was thrown; the next use joins the ranks again.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -27,15 +28,20 @@ struct GroupUse {
 /// this process was forked; CommError as comm::join_process_group.
 void on_group(const GroupUse& use, const std::function<void(comm::Communicator&)>& action);
 
-/// Rank and world of a group. @throws InvalidArgument if there is no such group.
+/// Rank and world of a group, and a number that no other group has while this one exists.
+/// @throws InvalidArgument if there is no such group.
 struct GroupSize {
   int rank = 0;
   int world = 1;
+  std::uintptr_t id = 0;
 };
 GroupSize size_of_group(const std::string& name);
 
 /// Leaves a group, without waiting for other ranks; the next use joins it again. Does nothing if
 /// the group was not used. `name` empty: all groups.
 void leave_group(const std::string& name);
+
+/// The same for a group that ends, by its id: one made later under its name goes on.
+void leave_group_of(const std::string& name, std::uintptr_t id);
 
 }  // namespace armillary::python

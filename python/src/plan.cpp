@@ -1,6 +1,6 @@
 // plan.cpp: plans, proofs and shards for Python. Native classes are Mask and Plan; the rest is
 // numbers, texts, tuples and lists. plans.py and masks.py make the classes that users see.
-// make_plans and verify, the long ones, run without Python's lock.
+// Python's lock is held while values of Python are read or made, and at no other time.
 #include <pybind11/stl.h>
 
 #include <string>
@@ -20,6 +20,15 @@
 namespace armillary::python {
 namespace py = pybind11;
 namespace {
+
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+/// Returns action() with Python's lock released.
+template <class Action>
+auto without_gil(const Action& action) {
+  const py::gil_scoped_release no_gil;
+  return action();
+}
 
 /// The plans of some passes of one problem and strategy, lowered.
 std::vector<plan::Plan> make_plans(const plan::Problem& problem, const std::string& strategy,
@@ -41,9 +50,15 @@ std::vector<plan::Plan> make_plans(const plan::Problem& problem, const std::stri
 
 /// Costs of every rank: bytes sent and received, bytes of slots, visible pairs, steps.
 py::list traffic(const plan::Plan& plan) {
+  const auto costs = without_gil([&] {
+    std::vector<plan::Traffic> of_ranks;
+    for (const plan::RankProgram& program : plan.ranks) {
+      of_ranks.push_back(plan::traffic(plan.problem, plan.blocks, program));
+    }
+    return of_ranks;
+  });
   py::list ranks;
-  for (const plan::RankProgram& program : plan.ranks) {
-    const plan::Traffic one = plan::traffic(plan.problem, plan.blocks, program);
+  for (const plan::Traffic& one : costs) {
     ranks.append(py::make_tuple(one.sent_bytes, one.received_bytes, one.peak_slot_bytes,
                                 one.visible_pairs, one.steps));
   }
@@ -58,8 +73,10 @@ py::list diagnostics_of(const std::vector<plan::Diagnostic>& found) {
 
 /// The tokens of every rank, in its order, as runs (begin, count, step, width).
 py::list shards(const plan::Problem& problem) {
+  const std::vector<plan::Runs> of_ranks =
+      without_gil([&] { return plan::shards(problem.layout, problem.mask, problem.world).q; });
   py::list ranks;
-  for (const plan::Runs& runs : plan::shards(problem.layout, problem.mask, problem.world).q) {
+  for (const plan::Runs& runs : of_ranks) {
     py::list list;
     for (const plan::Run& run : runs) {
       list.append(py::make_tuple(run.begin, run.count, run.step, run.width));
@@ -69,6 +86,7 @@ py::list shards(const plan::Problem& problem) {
   return ranks;
 }
 
+/// Reads a problem of Python, and makes it without Python's lock: its mask may be long.
 plan::Problem make_problem(const py::dict& given) {
   const auto number = [&](const char* key) { return given[key].cast<std::int64_t>(); };
   const auto text = [&](const char* key) { return given[key].cast<std::string>(); };
@@ -79,9 +97,12 @@ plan::Problem make_problem(const py::dict& given) {
                         .head_dim = given["head_dim"].cast<int>(),
                         .value_dim = given["value_dim"].cast<int>(),
                         .dtype = plan::parse_dtype(text("dtype")),
-                        .mask = plan::parse_mask(text("mask"), {number("q_len"), number("kv_len")}),
                         .layout = plan::parse_layout(text("layout")),
                         .wire = plan::parse_wire(text("wire"))};
+  const plan::Lengths lengths{number("q_len"), number("kv_len")};
+  const std::string mask = text("mask");
+  const py::gil_scoped_release no_gil;
+  problem.mask = plan::parse_mask(mask, lengths);
   plan::validate(problem);
   return problem;
 }
@@ -97,30 +118,21 @@ std::string text_of(const plan::Mask& mask) {
   return text;
 }
 
-/// The pairs that both masks show. Cost: O(bands of one x bands of the other).
-plan::Mask intersect_masks(const plan::Mask& a, const plan::Mask& b) {
-  std::vector<plan::Band> bands;
-  for (const plan::Band& of_a : a.bands()) {
-    for (const plan::Band& of_b : b.bands()) {
-      if (of_b.q.begin >= of_a.q.end) break;  // Bands are sorted by their first query.
-      bands.push_back(plan::intersect(of_a, of_b));
-    }
-  }
-  return {a.q_len(), a.kv_len(), std::move(bands)};
-}
-
 void bind_mask(py::module_& module) {
   py::class_<plan::Mask>(module, "Mask")
       .def(py::init([](const std::string& text, std::int64_t q_len, std::int64_t kv_len) {
              return plan::parse_mask(text, {q_len, kv_len});
            }),
-           py::arg("text"), py::arg("q_len"), py::arg("kv_len"))
+           py::arg("text"), py::arg("q_len"), py::arg("kv_len"), NoGil())
       .def_property_readonly("q_len", &plan::Mask::q_len)
       .def_property_readonly("kv_len", &plan::Mask::kv_len)
       .def("visible", &plan::Mask::visible, py::arg("q"), py::arg("k"))
-      .def("text", &text_of)
-      .def("intersect", &intersect_masks, py::arg("other"))
-      .def("area", [](const plan::Mask& mask) { return mask.area(); })
+      .def("text", &text_of, NoGil())
+      .def(
+          "intersect", [](const plan::Mask& a, const plan::Mask& b) { return intersect(a, b); },
+          py::arg("other"), NoGil())
+      .def(
+          "area", [](const plan::Mask& mask) { return mask.area(); }, NoGil())
       .def("bands", [](const plan::Mask& mask) {
         py::list bands;
         for (const plan::Band& b : mask.bands()) {
@@ -135,8 +147,10 @@ void bind_plans(py::module_& module) {
       .def_property_readonly("strategy", [](const plan::Plan& plan) { return plan.strategy; })
       .def_property_readonly("pass_name",
                              [](const plan::Plan& plan) { return to_string(plan.pass); })
-      .def("to_text", [](const plan::Plan& plan) { return plan::to_string(plan); })
-      .def("to_json", [](const plan::Plan& plan) { return plan::to_json(plan); })
+      .def(
+          "to_text", [](const plan::Plan& plan) { return plan::to_string(plan); }, NoGil())
+      .def(
+          "to_json", [](const plan::Plan& plan) { return plan::to_json(plan); }, NoGil())
       .def("traffic", &traffic)
       .def("ops",
            [](const plan::Plan& plan) {
@@ -147,16 +161,14 @@ void bind_plans(py::module_& module) {
       .def(
           "verify",
           [](const plan::Plan& plan, int limit) {
-            return diagnostics_of([&] {
-              const py::gil_scoped_release no_gil;
-              return plan::verify(plan, limit);
-            }());
+            return diagnostics_of(without_gil([&] { return plan::verify(plan, limit); }));
           },
           py::arg("limit"))
       .def(
           "verify_saved",
           [](const plan::Plan& forward, const plan::Plan& backward, int limit) {
-            return diagnostics_of(plan::verify_saved(forward, backward, limit));
+            return diagnostics_of(
+                without_gil([&] { return plan::verify_saved(forward, backward, limit); }));
           },
           py::arg("backward"), py::arg("limit"));
   module.def(
@@ -169,8 +181,8 @@ void bind_plans(py::module_& module) {
       },
       py::arg("problem"), py::arg("strategy"), py::arg("passes"), py::arg("lower"));
   module.def(
-      "parse_plan", [](const std::string& json) { return plan::parse_json(json); },
-      py::arg("json"));
+      "parse_plan", [](const std::string& json) { return plan::parse_json(json); }, py::arg("json"),
+      NoGil());
 }
 
 }  // namespace
@@ -185,6 +197,7 @@ void bind_plan(py::module_& module) {
       "check_strategy",
       [](const py::dict& problem, const std::string& strategy) {
         const plan::Problem asked = make_problem(problem);
+        const py::gil_scoped_release no_gil;
         const plan::Strategy parsed = tune::strategy_of(strategy, asked);
         plan::check_legal(asked, parsed);
         return to_string(parsed);
@@ -193,8 +206,10 @@ void bind_plan(py::module_& module) {
   module.def(
       "legal_strategies",
       [](const py::dict& problem) {
+        const plan::Problem asked = make_problem(problem);
+        const py::gil_scoped_release no_gil;
         std::vector<std::string> texts;
-        for (const auto& one : plan::legal_strategies(make_problem(problem))) {
+        for (const auto& one : plan::legal_strategies(asked)) {
           texts.push_back(to_string(one));
         }
         return texts;

@@ -36,6 +36,7 @@ std::vector<std::vector<std::int64_t>> saved_shapes(const py::dict& shape,
                                         .kv_heads = number("kv_heads"),
                                         .head_dim = number("head_dim"),
                                         .value_dim = number("value_dim")};
+  const py::gil_scoped_release no_gil;
   const GroupSize group = size_of_group(request.group);
   const attention::SavedForm form = attention::saved_form(
       asked, {group.rank, group.world},

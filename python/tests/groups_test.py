@@ -68,3 +68,24 @@ def test_a_group_that_moves_no_data_has_shapes_and_is_refused():
     ((shape, text),) = ranks.run(1, of_a_fake_group)
     assert shape == (1, 3, 2, 4)
     assert "has backend fake" in text and "gloo" in text
+
+
+def an_object_that_outlives_its_group(rank, world, meeting):
+    """The object of a group that was destroyed ends on one rank, while a group of its name is in use."""
+    old = dist.group.WORLD
+    name = armillary.SequenceParallel().group_name
+    error_of(armillary.SequenceParallel())
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
+    sp = armillary.SequenceParallel(timeout_s=10)
+    errors = [error_of(sp)]
+    if rank == 0:
+        del old
+    dist.barrier()
+    errors.append(error_of(sp))
+    assert sp.group_name == name
+    return max(errors)
+
+
+def test_the_end_of_an_old_group_does_not_touch_a_new_one(tmp_path):
+    assert max(ranks.run(2, an_object_that_outlives_its_group, str(tmp_path / "meeting"))) < 1e-12

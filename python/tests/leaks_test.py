@@ -3,6 +3,8 @@
 import concurrent.futures
 import os
 import random
+import time
+import weakref
 
 import ranks
 import torch
@@ -64,6 +66,37 @@ def test_200_random_calls_leave_nothing_behind():
         assert after[1] <= before[1] and after[2] <= before[2], (
             f"files and threads: {before[1:]} before, {after[1:]} after"
         )
+
+
+def many_objects(rank, world):
+    """Objects of one group are many; the group ends once."""
+    armillary.SequenceParallel()
+    before = len(weakref.finalize._registry)
+    for _ in range(100):
+        armillary.SequenceParallel()
+    return len(weakref.finalize._registry) - before
+
+
+def test_objects_leave_nothing_behind():
+    assert ranks.run(2, many_objects) == [0, 0]
+
+
+def test_other_threads_run_while_plans_are_made_and_proved():
+    """The longest time that this thread is kept from running is a part of each call."""
+    fields = {"world": 64, "seq": 65536, "heads": 64, "mask": "causal", "layout": "zigzag"}
+    problem = armillary.plans._native_problem(fields)
+    make = lambda: armillary._native.make_plans(problem, "ring", ["forward", "backward"], "all")  # noqa: E731
+    plan = make()[0]
+    calls = {"make": make, "verify": lambda: plan.verify(1), "to_json": plan.to_json}
+    for name, call in calls.items():
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            begin = last = time.monotonic()
+            done, longest = pool.submit(call), 0.0
+            while not done.done():
+                longest, last = max(longest, time.monotonic() - last), time.monotonic()
+                time.sleep(1e-4)
+            longest, took = max(longest, time.monotonic() - last), time.monotonic() - begin
+        assert longest < 0.7 * took, f"{name}: kept for {longest} s of {took} s"
 
 
 def attend(sp, value):

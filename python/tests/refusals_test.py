@@ -8,6 +8,7 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+from torch.autograd import forward_ad
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
@@ -41,8 +42,7 @@ def on_rank(bad_rank, bad, good=None):
 
 
 def twice_sharded(sp, rank):
-    ids = torch.arange(2 * TOKENS).reshape(1, -1)
-    return sp.shard(input_ids=sp.shard(input_ids=ids)["input_ids"])
+    return sp.shard(input_ids=sp.shard(input_ids=IDS)["input_ids"])
 
 
 def labels(ids, shifted):
@@ -72,7 +72,41 @@ def loss(rows, label):
     return call
 
 
-IDS = torch.arange(2 * TOKENS).reshape(1, -1)
+def settings(**by_rank):
+    """Attention with a SequenceParallel whose settings depend on the rank."""
+
+    def call(sp, rank):
+        mine = {name: of(rank) for name, of in by_rank.items()}
+        return armillary.SequenceParallel(timeout_s=20, **mine).attention(*qkv())
+
+    return call
+
+
+def sharded(**given):
+    return lambda sp, rank: sp.shard(**given)
+
+
+def unsharded(*given, **options):
+    return lambda sp, rank: sp.unshard(*given, **options)
+
+
+def losses(*given, **options):
+    return lambda sp, rank: sp.loss(*given, **options)
+
+
+def of_functorch(sp, rank):
+    q, k, v = qkv()
+    return torch.func.grad(lambda q: sp.attention(q, k, v).sum())(q)
+
+
+def with_tangent(sp, rank):
+    q, k, v = qkv()
+    with forward_ad.dual_level():
+        return sp.attention(forward_ad.make_dual(q, q), k, v)
+
+
+WORLD = 3  # odd, so that zigzag gives ranks unequal shards of some lengths
+IDS = torch.arange(30 * TOKENS).reshape(1, -1)
 # name: (the call, part of the text on a rank that was given a wrong value)
 BAD = {
     "integers": (attend(lambda: qkv(dtype=torch.int64)[0]), "k is Float on cpu, q is Long"),
@@ -84,8 +118,8 @@ BAD = {
     "heads": (attend(None, *qkv(heads=3)[:2]), "heads"),
     "head dims": (attend(None, *qkv(dim=5)[:2]), "dims must agree"),
     "tokens of a rank": (
-        on_rank(1, attend(*qkv(tokens=7), seq_len=16)),
-        "k has 7 tokens on rank 1 of 2; layout zigzag gives it 8",
+        on_rank(1, attend(*qkv(tokens=7), seq_len=24)),
+        "k has 7 tokens on rank 1 of 3; layout zigzag gives it 8",
     ),
     "nested": (on_rank(0, attend(lambda: torch.nested.nested_tensor([torch.ones(2, 3)]))), "q is nested"),
     "sparse": (attend(lambda: qkv()[0].to_sparse()), "a strided tensor"),
@@ -93,7 +127,7 @@ BAD = {
     "a mask of the wrong kind": (on_rank(1, attend(mask=3)), "mask: a int is given; a text such as"),
     "an unknown mask": (attend(mask="causl"), "causl"),
     "documents of another sum": (attend(mask=masks.documents([3, 4])), "tokens"),
-    "a dense mask of another length": (attend(mask=torch.ones(15, 15).tril() > 0), "gives it 7"),
+    "a dense mask of another length": (attend(mask=torch.ones(15, 15).tril() > 0), "layout zigzag gives it"),
     "a format": (attend(format="BLDH"), "format is 'BLDH'; BLHD or BHLD is required"),
     "dropout without a seed": (on_rank(0, attend(dropout=0.5)), "a number for every layer is required"),
     "dropout of one": (attend(dropout=1.5, dropout_seed=1), "dropout"),
@@ -102,7 +136,7 @@ BAD = {
     "a scale that is a text": (on_rank(1, attend(scale="0.1")), "scale is a str; a number is required"),
     "a softcap that is a list": (attend(softcap=[3.0]), "softcap is a list; a number is required"),
     "a length that is a float": (on_rank(0, attend(seq_len=16.0)), "seq_len is 16.0; a whole number"),
-    "a negative length": (attend(seq_len=-16), "lengths of 0 to"),
+    "a negative length": (attend(seq_len=-16), "-16 tokens; a sequence of 0 to 2^56"),
     "a seed of more than 64 bits": (
         attend(dropout=0.5, dropout_seed=2**70),
         "dropout_seed is 1180591620717411303424; a whole number of 64 bits is required",
@@ -118,7 +152,7 @@ BAD = {
     "cu_seqlens of floats": (attend(cu_seqlens=torch.tensor([0.0, 16.0])), "int32 or int64"),
     "scales that differ": (lambda sp, rank: attend(scale=1.0 + rank)(sp, rank), "scale"),
     "masks that differ": (
-        lambda sp, rank: attend(mask=["causal", "full"][rank])(sp, rank),
+        lambda sp, rank: attend(mask=["causal", "full"][rank % 2])(sp, rank),
         "mask",
     ),
     "autocast": (autocast, "q is Float in a region of autocast to BFloat16"),
@@ -127,17 +161,78 @@ BAD = {
     "sharded twice": (twice_sharded, "input_ids is sharded already"),
     "sharded twice on a rank": (on_rank(0, twice_sharded), "input_ids is sharded already"),
     "labels that are shifted": (labels(IDS, True), "labels are shifted already"),
-    "labels of another length": (labels(IDS, False), "labels has 15 tokens, input_ids 16"),
+    "labels of another length": (labels(IDS, False), "labels has 239 tokens, input_ids 240"),
     "ragged": (
         lambda sp, rank: sp.shard(input_ids=IDS[:, :13]),
-        "13 tokens on 2 ranks with layout zigzag are shards of 6 to 7; equal shards, such as of 16 tokens",
+        "13 tokens on 3 ranks with layout zigzag are shards of 4 to 5; equal shards, such as of 18 tokens",
     ),
     "no tensor": (lambda sp, rank: sp.shard(input_ids=[1, 2]), "input_ids is a list; a tensor is required"),
     "a loss without labels": (on_rank(1, loss(3, 0), loss(4, 0)), "logits of each label"),
     "a label out of range": (on_rank(1, loss(4, 7), loss(4, 0)), "labels in [0, 5) or -100 are required"),
     "tokens to unshard": (
-        on_rank(1, lambda sp, rank: sp.unshard(torch.ones(1, 5), seq_len=16)),
-        "5 tokens on rank 1; layout zigzag gives it 8 of 16",
+        on_rank(1, lambda sp, rank: sp.unshard(torch.ones(1, 5), seq_len=24)),
+        "5 tokens on rank 1; layout zigzag gives it 8 of 24",
+    ),
+    "a tensor of another device": (
+        attend(qkv()[0].to("meta")),
+        "k is on cpu, q on meta; one device for all is required",
+    ),
+    "sinks of another device": (attend(sinks=torch.zeros(2, device="meta")), "sinks is on meta, q on cpu"),
+    "slopes of another device": (
+        on_rank(2, attend(alibi_slopes=torch.zeros(2, device="meta"))),
+        "alibi_slopes is on meta, q on cpu",
+    ),
+    "a mask without numbers": (
+        on_rank(1, attend(mask=torch.ones(4, 4, device="meta").bool())),
+        "torch.bool [4, 4] on meta; torch.bool [S, S]",
+    ),
+    "cu_seqlens without numbers": (
+        on_rank(1, attend(cu_seqlens=torch.zeros(3, dtype=torch.int64, device="meta"))),
+        "cu_seqlens: a meta tensor; one with numbers is required",
+    ),
+    "cu_seqlens in a list": (on_rank(1, attend(cu_seqlens=[0, 24])), "cu_seqlens: a list; a tensor"),
+    "a mask that is no text": (on_rank(1, attend(mask="full\ud800")), "ASCII is required, such as 'causal'"),
+    "documents of 2^64 tokens": (
+        attend(mask="documents:9223372036854775807,9223372036854775807"),
+        "a sequence of 0 to 2^56 tokens is required",
+    ),
+    "two scales": (on_rank(1, attend(scale=torch.ones(2))), "torch.float32 [2] on cpu; a number is required"),
+    "functorch": (of_functorch, "plain tensors and backward, without torch.func, are required"),
+    "forward derivatives": (on_rank(1, with_tangent), "a forward-mode derivative was asked for"),
+    "strategies that differ": (settings(strategy=lambda r: ("ring", "ulysses")[r % 2]), "strategy"),
+    "layouts that differ": (settings(layout=lambda r: ("zigzag", "contiguous")[r % 2]), "layout"),
+    "wires that differ": (settings(wire=lambda r: ("input", "accumulator")[r % 2]), "wire"),
+    "no such cut": (settings(strategy=lambda r: "usp:u=2"), "u=2"),
+    "seeds that differ": (
+        lambda sp, rank: attend(dropout=0.5, dropout_seed=rank)(sp, rank),
+        "dropout",
+    ),
+    "batches that differ": (on_rank(1, attend(*[torch.ones(2, TOKENS, 2, 4) for _ in range(3)])), "batch"),
+    "a dim that is a text": (on_rank(1, sharded(dim="1", input_ids=IDS)), "dim is '1'; 0 or more is"),
+    "a negative dim": (sharded(dim=-3, input_ids=IDS), "dim is -3; 0 or more is required"),
+    "sparse tokens": (sharded(input_ids=IDS.to_sparse()), "input_ids is nested, sparse"),
+    "documents of floats": (
+        sharded(input_ids=IDS, document_ids=IDS.float()),
+        "document_ids: torch.float32 on cpu; whole numbers are required",
+    ),
+    "a loss of nothing": (on_rank(1, losses(None, None), loss(4, 0)), "logits is a NoneType; a tensor"),
+    "labels of another device": (
+        on_rank(1, losses(torch.zeros(1, 4, 5), torch.zeros(1, 4, device="meta")), loss(4, 0)),
+        "labels is on meta",
+    ),
+    "nothing to unshard": (on_rank(1, unsharded(None), unsharded(torch.ones(1, 8))), "unshard: a NoneType"),
+    "meta tensors to unshard": (
+        on_rank(1, unsharded(torch.ones(1, 8, device="meta")), unsharded(torch.ones(1, 8))),
+        "unshard: a tensor on meta",
+    ),
+    "a length to unshard": (unsharded(torch.ones(1, 8), seq_len=2**70), "a number of tokens is required"),
+    "bytes of other kinds": (
+        lambda sp, rank: sp.unshard(torch.ones(1, 8, dtype=(torch.int8, torch.uint8)[rank % 2])),
+        "another dtype",
+    ),
+    "last sizes of many that differ": (
+        lambda sp, rank: sp.unshard(torch.ones(1, 8, 1, 1, 1, 1, 1, 1 + rank)),
+        "other sizes beside the tokens",
     ),
     "sizes that differ": (
         lambda sp, rank: sp.unshard(torch.ones(1, 8, 2 + rank)),
@@ -159,13 +254,13 @@ def outcomes(rank, world):
         found[name] = (*found[name][:2], time.monotonic() - begin)
         dist.barrier()
     whole = sp.attention(*qkv())
-    found["afterwards"] = bool((whole == 1).all())
+    found["afterwards"] = torch.allclose(whole, torch.ones(()))
     return found
 
 
 @pytest.fixture(scope="module")
 def found():
-    return ranks.run(2, outcomes)
+    return ranks.run(WORLD, outcomes)
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -184,7 +279,7 @@ def test_the_group_works_afterwards(found):
 
 
 def gone(rank, world):
-    """Rank 1 ends while rank 0 attends; then rank 0 destroys the group."""
+    """Rank 1 ends while the others attend."""
     sp = armillary.SequenceParallel(timeout_s=20)
     sp.attention(*qkv())
     if rank == 1:
@@ -201,9 +296,10 @@ def gone(rank, world):
 
 def test_a_dead_peer():
     with pytest.raises(AssertionError, match="rank 1 ended without an answer"):
-        ranks.run(2, gone)
-    ((first, seconds), (_, again)) = ranks.LAST_RESULTS[0]
-    assert "rank 1" in first and seconds < 5 and again < 5
+        ranks.run(3, gone)
+    for rank in (0, 2):
+        ((first, seconds), (_, again)) = ranks.LAST_RESULTS[rank]
+        assert "rank 1" in first and seconds < 5 and again < 5, ranks.LAST_RESULTS
 
 
 def destroyed(rank, world):
