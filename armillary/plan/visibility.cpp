@@ -188,17 +188,14 @@ void Visibility::count_pairs(const Mask& mask, const Blocks& blocks) {
 }
 
 bool Visibility::complete() const {
-  for (std::size_t q = 0; q < q_.count; ++q) {
-    if (by_position_) {
-      const auto seen = q_.seen[q].runs();
-      if (kv_.count > 0 && (seen.size() != 1 || seen[0].size() != kv_.count)) return false;
-      continue;
-    }
-    for (std::size_t kv = 0; kv < kv_.count; ++kv) {
-      if (!visible(static_cast<int>(q), static_cast<int>(kv))) return false;
-    }
+  if (!by_position_) {
+    std::size_t pairs = 0;
+    for (const std::uint64_t word : bits_) pairs += static_cast<std::size_t>(std::popcount(word));
+    return pairs == q_.count * kv_.count;
   }
-  return true;
+  return kv_.count == 0 || std::ranges::all_of(q_.seen, [&](const BlockIds& seen) {
+           return seen.runs().size() == 1 && seen.runs()[0].size() == kv_.count;
+         });
 }
 
 bool Visibility::holds(const BlockIds& places, int place) {
@@ -234,6 +231,14 @@ BlockUsers::BlockUsers(const Visibility& visibility, const Options& options)
           [&](int place) { changed |= users.remove(options.group_of[places[place]]); });
       use_next_set(block, changed);
       before = seen;
+    }
+    return;
+  }
+  // If every block sees all others there is one set.
+  if (visibility.complete()) {
+    for (const int group : options.group_of) users.add(group);
+    for (int block = 0; block < static_cast<int>(set_of_.size()); ++block) {
+      use_next_set(block, block == 0);
     }
     return;
   }
