@@ -101,7 +101,7 @@ int Fold::moved_together(Rank first, const Rotation& rotation) const {
     }
     unit *= size;
   }
-  return world_ - first;
+  return std::max(world_ - first, 1);  // A mutant may name a rank that does not exist.
 }
 
 BlockIds Fold::rotated(Tensor tensor, const BlockIds& blocks, const Rotation& rotation) const {
