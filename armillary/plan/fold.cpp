@@ -86,17 +86,22 @@ Rank Fold::rotated(Rank rank, const Rotation& rotation) const {
   return moved;
 }
 
-// Ranks that differ in the lowest digit alone stay neighbours until that digit wraps around.
+// The lowest digit that is rotated decides: ranks stay neighbours until it wraps around or begins
+// again. Higher digits change only where it begins again.
 int Fold::moved_together(Rank first, const Rotation& rotation) const {
-  const int size = rotations_.digits.front();
-  const int digit = first % size;
-  int by = 0;
-  for (std::size_t t = 0; t < rotation.size(); ++t) {
-    const std::vector<int>& digits = rotations_.generators[t];
-    if (std::find(digits.begin(), digits.end(), 0) != digits.end()) by = rotation[t];
+  int unit = 1;
+  for (int d = 0; d < static_cast<int>(rotations_.digits.size()); ++d) {
+    const int size = rotations_.digits[d];
+    for (std::size_t t = 0; t < rotation.size(); ++t) {
+      const std::vector<int>& digits = rotations_.generators[t];
+      if (rotation[t] == 0 || std::find(digits.begin(), digits.end(), d) == digits.end()) continue;
+      const int place = first % (unit * size);
+      const int wraps = unit * (size - rotation[t]);
+      return place < wraps ? wraps - place : unit * size - place;
+    }
+    unit *= size;
   }
-  const int wraps = size - by;  // Values of the digit from here on wrap around.
-  return digit < wraps ? wraps - digit : size - digit;
+  return std::max(world_ - first, 1);  // A mutant may name a rank that does not exist.
 }
 
 BlockIds Fold::rotated(Tensor tensor, const BlockIds& blocks, const Rotation& rotation) const {

@@ -26,12 +26,16 @@ Interval range_of(const Block& block) {
   return block.runs.front().span();
 }
 
-/// True if a cheap look finds a visible pair: the outermost tokens of two blocks. It spares most
-/// counts of pairs, because blocks that do not see each other at all are few.
-bool corners_see(const Mask& mask, const Block& q, const Block& kv) {
-  if (q.runs.empty() || kv.runs.empty()) return false;
-  return mask.visible(q.runs.back().last(), kv.runs.front().begin) ||
-         mask.visible(q.runs.front().begin, kv.runs.front().begin);
+/// The keys that the outermost tokens of a query block see. Looking for the first key of a block
+/// among them spares most counts of pairs, because blocks that do not see each other are few.
+std::vector<Interval> keys_of_corners(const Mask& mask, const Block& q) {
+  std::vector<Interval> keys;
+  if (q.runs.empty()) return keys;
+  for (const std::int64_t token : {q.runs.back().last(), q.runs.front().begin}) {
+    const std::vector<Interval> seen = mask.keys_of({token, token + 1});
+    keys.insert(keys.end(), seen.begin(), seen.end());
+  }
+  return keys;
 }
 
 /// A set of groups with the number of times that each is in it.
@@ -170,16 +174,21 @@ void Visibility::count_pairs(const Mask& mask, const Blocks& blocks) {
         blocks.q.size(), blocks.kv.size());
   }
   bits_.resize((blocks.q.size() * blocks.kv.size() + 63) / 64);
+  std::vector<std::int64_t> first_keys;  // By key block; -1 if it has none.
+  for (const Block& kv : blocks.kv) {
+    first_keys.push_back(kv.runs.empty() ? -1 : kv.runs.front().begin);
+  }
   // Each thread writes whole words: 64 rows of bits fill whole words, whatever their length.
   const int groups = static_cast<int>((blocks.q.size() + 63) / 64);
   parallel_for_ranks(groups, [&](int group) {
     const std::size_t first = static_cast<std::size_t>(group) * 64;
     for (std::size_t q = first; q < std::min(first + 64, blocks.q.size()); ++q) {
+      const std::vector<Interval> seen = keys_of_corners(mask, blocks.q[q]);
       for (std::size_t kv = 0; kv < blocks.kv.size(); ++kv) {
-        if (!corners_see(mask, blocks.q[q], blocks.kv[kv]) &&
-            mask.empty(blocks.q[q].runs, blocks.kv[kv].runs)) {
-          continue;
-        }
+        const bool found = std::ranges::any_of(seen, [&](const Interval& keys) {
+          return keys.begin <= first_keys[kv] && first_keys[kv] < keys.end;
+        });
+        if (!found && mask.empty(blocks.q[q].runs, blocks.kv[kv].runs)) continue;
         const std::size_t pair = q * kv_.count + kv;
         bits_[pair / 64] |= std::uint64_t{1} << (pair % 64);
       }
@@ -188,17 +197,14 @@ void Visibility::count_pairs(const Mask& mask, const Blocks& blocks) {
 }
 
 bool Visibility::complete() const {
-  for (std::size_t q = 0; q < q_.count; ++q) {
-    if (by_position_) {
-      const auto seen = q_.seen[q].runs();
-      if (kv_.count > 0 && (seen.size() != 1 || seen[0].size() != kv_.count)) return false;
-      continue;
-    }
-    for (std::size_t kv = 0; kv < kv_.count; ++kv) {
-      if (!visible(static_cast<int>(q), static_cast<int>(kv))) return false;
-    }
+  if (!by_position_) {
+    std::size_t pairs = 0;
+    for (const std::uint64_t word : bits_) pairs += static_cast<std::size_t>(std::popcount(word));
+    return pairs == q_.count * kv_.count;
   }
-  return true;
+  return kv_.count == 0 || std::ranges::all_of(q_.seen, [&](const BlockIds& seen) {
+           return seen.runs().size() == 1 && seen.runs()[0].size() == kv_.count;
+         });
 }
 
 bool Visibility::holds(const BlockIds& places, int place) {
@@ -234,6 +240,14 @@ BlockUsers::BlockUsers(const Visibility& visibility, const Options& options)
           [&](int place) { changed |= users.remove(options.group_of[places[place]]); });
       use_next_set(block, changed);
       before = seen;
+    }
+    return;
+  }
+  // If every block sees all others there is one set.
+  if (visibility.complete()) {
+    for (const int group : options.group_of) users.add(group);
+    for (int block = 0; block < static_cast<int>(set_of_.size()); ++block) {
+      use_next_set(block, block == 0);
     }
     return;
   }

@@ -1,5 +1,7 @@
 #include "armillary/plan/verify/cells.h"
 
+#include <utility>
+
 namespace armillary::plan::verifier {
 
 // A partial that is written without a source sums over nothing.
@@ -18,6 +20,28 @@ void ViewCells::copy(const ViewCells& source) const {
       contributions().copy(cell.cell, source.contributions(), (*from).cell);
     ++from;
   }
+}
+
+Contributions ViewCells::sums() const {
+  Contributions sums;
+  if (contributions().empty()) return sums;
+  int cells = 0;
+  for ([[maybe_unused]] const Cell& cell : *this) ++cells;
+  sums.reset(cells, contributions().words());
+  int to = 0;
+  for (const Cell& cell : *this) sums.copy(to++, contributions(), cell.cell);
+  return sums;
+}
+
+// Values of a whole tile are moved: its cells have the same order.
+void ViewCells::take(Contributions sums) const {
+  const bool whole = static_cast<std::size_t>(sums.cells()) == state_->defined.size();
+  int from = 0;
+  for (const Cell& cell : *this) {
+    state_->defined[cell.cell] = 1;
+    if (!whole && !sums.empty()) contributions().copy(cell.cell, sums, from++);
+  }
+  if (whole) contributions() = std::move(sums);
 }
 
 ViewCells Cells::at(const View& view, SlotState& state) const {

@@ -62,6 +62,10 @@ class ViewCells {
   /// Writes the values of `source`. Requires as many cells there, all defined, and that both tiles
   /// are partial or neither is.
   void copy(const ViewCells& source) const;
+  /// The sets of all cells, one after the other; nothing if the tile is not partial.
+  Contributions sums() const;
+  /// Writes values that `sums` of as many cells gave.
+  void take(Contributions sums) const;
 
  private:
   SlotState* state_ = nullptr;
@@ -142,16 +146,6 @@ class Cells {
   void define(int tile);
   /// Gives the contents of a slot to `tile`, which has the same heads and blocks as the tile in it.
   void rename(int tile) { slots_[program_->tiles[tile].slot].tile = tile; }
-
-  /// Asks for the memory that a use of the view needs: first its slot, some time later the sums.
-  void prefetch_slot(const View& view) const {
-    const SlotState& state = slots_[program_->tiles[view.tile].slot];
-    __builtin_prefetch(&state);
-    __builtin_prefetch(&state.contributions);
-  }
-  void prefetch_sums(const View& view) const {
-    slots_[program_->tiles[view.tile].slot].contributions.prefetch();
-  }
 
  private:
   /// The cells of a view whose tile is in the slot; none for a view without heads.

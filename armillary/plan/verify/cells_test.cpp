@@ -111,7 +111,7 @@ TEST(VerifyCells, ACopyCountsWhatItsSourceDoes) {
   const ViewCells source = cells.read(from);
   for (const ViewCells::Cell& cell : source) {
     const Bits block{std::uint64_t{1} << cell.block_class};
-    EXPECT_EQ(source.contributions().add(cell.cell, 0, block, block), -1);
+    EXPECT_EQ(source.contributions().add(cell.cell, 0, block, {0, 64}), -1);
   }
   const ViewCells target = cells.write(to);
   target.copy(source);
@@ -127,7 +127,7 @@ TEST(VerifyCells, ACopyCountsWhatItsSourceDoes) {
 TEST(VerifyCounted, SaysWhatWasCountedBefore) {
   Contributions contributions;
   contributions.reset(2, 2);
-  const Bits all{~std::uint64_t{0}, ~std::uint64_t{0}};
+  const ClassRange all{0, 128};
   EXPECT_EQ(contributions.missing(0, 0, {0, 4}), 66);
   EXPECT_EQ(contributions.add(0, 0, {0, 4}, all), -1);
   EXPECT_EQ(contributions.missing(0, 0, {0, 4}), -1);
@@ -137,13 +137,31 @@ TEST(VerifyCounted, SaysWhatWasCountedBefore) {
   EXPECT_EQ(contributions.add(0, 1, {1, 12}, all), -1) << "another reader";
 }
 
+TEST(VerifyCounted, AddsWhatIsSeenOfARange) {
+  const Bits seen{~std::uint64_t{0}, ~std::uint64_t{0}, ~std::uint64_t{0}};
+  for (const ClassRange range : {ClassRange{0, 1}, ClassRange{3, 64}, ClassRange{63, 65},
+                                 ClassRange{64, 128}, ClassRange{5, 192}, ClassRange{191, 192}}) {
+    Contributions contributions;
+    contributions.reset(1, 3);
+    EXPECT_EQ(contributions.add(0, 0, seen, range), -1);
+    for (int block = 0; block < 192; ++block) {
+      Bits one(3);
+      put(one, block);
+      const bool inside = range.begin <= block && block < range.end;
+      EXPECT_EQ(contributions.missing(0, 0, one), inside ? -1 : block)
+          << block << " of " << range.begin << " .. " << range.end;
+    }
+    EXPECT_EQ(contributions.add(0, 0, seen, range), range.begin) << "it is there already";
+  }
+}
+
 TEST(VerifyCounted, SumsAreOfWhatNeitherSharesWithTheOther) {
   Contributions a;
   Contributions b;
   a.reset(1, 1);
   b.reset(1, 1);
   EXPECT_TRUE(a.equal(0, b, 0));
-  b.add(0, 3, {6}, {6});
+  b.add(0, 3, {6}, {0, 64});
   EXPECT_FALSE(a.equal(0, b, 0));
   EXPECT_TRUE(a.add(0, b, 0));
   EXPECT_TRUE(a.equal(0, b, 0));
@@ -161,10 +179,10 @@ TEST(VerifyCounted, ACopyAndAnotherTileForgetWhatWasCounted) {
   Contributions never;
   contributions.reset(1, 1);
   never.reset(1, 1);
-  contributions.add(0, 2, {6}, {6});
+  contributions.add(0, 2, {6}, {0, 64});
   contributions.copy(0, never, 0);
   EXPECT_EQ(contributions.missing(0, 2, {6}), 1) << "a copy of a cell that counts nothing";
-  contributions.add(0, 2, {6}, {6});
+  contributions.add(0, 2, {6}, {0, 64});
   contributions.reset(3, 1);
   for (const int cell : {0, 1, 2}) {
     EXPECT_EQ(contributions.missing(cell, 2, {6}), 1) << "cell " << cell << " of another tile";

@@ -2,8 +2,6 @@
 // verify.
 #pragma once
 
-#include <atomic>
-#include <thread>
 #include <vector>
 
 #include "armillary/plan/verify/sight.h"
@@ -25,24 +23,11 @@ struct Meaning {
   SymbolRotation rotation;
 };
 
-/// A lock that is hardly ever met locked.
-class SpinLock {
- public:
-  void lock() {
-    while (locked_.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
-  }
-  void unlock() { locked_.clear(std::memory_order_release); }
-
- private:
-  std::atomic_flag locked_;
-};
-
 /// The contents of all slots of all ranks, while the plan runs.
 struct Contents {
   explicit Contents(const Meaning& meaning)
       : passed_delta(meaning.sides.q.blocks.count(),
-                     std::vector<char>(meaning.sides.q.heads.count())),
-        locks(meaning.plan.ranks.size()) {
+                     std::vector<char>(meaning.sides.q.heads.count())) {
     for (const RankProgram& program : meaning.plan.ranks) {
       cells.emplace_back(program, meaning.sides);
       for (const int tile : program.inputs) cells.back().define(tile);
@@ -55,7 +40,6 @@ struct Contents {
   /// By query block class, then head class: whether its rows have passed `delta`, on any rank.
   std::vector<std::vector<char>> passed_delta;
   std::vector<Cells> cells;
-  std::vector<SpinLock> locks;  ///< By rank; used if several threads run actions.
 };
 
 }  // namespace armillary::plan::verifier

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "armillary/core/small_vector.h"
+#include "armillary/plan/verify/classes.h"
 
 namespace armillary::plan::verifier {
 
@@ -34,9 +35,12 @@ class Contributions {
   /// Begins again with `cells` cells, all without contributions, and sets of `words` words.
   void reset(int cells, std::size_t words);
   bool empty() const { return cells_ == 0; }
+  int cells() const { return static_cast<int>(cells_); }
+  std::size_t words() const { return words_; }  ///< Words of each set.
 
-  /// Adds the blocks that are in both `a` and `b`. Returns -1, or a block that was there already.
-  int add(int cell, int reader, const Bits& a, const Bits& b);
+  /// Adds the blocks of `range` that are in `seen`. Returns -1, or a block that was there already.
+  /// Requires a block in `range`.
+  int add(int cell, int reader, const Bits& seen, ClassRange range);
 
   /// Adds all contributions of a cell of `other`. Returns false if both cells have one of them.
   bool add(int cell, const Contributions& other, int its_cell);
@@ -55,14 +59,6 @@ class Contributions {
   /// A block of `required` whose contribution is not there, or -1.
   int missing(int cell, int reader, const Bits& required) const;
 
-  /// Asks for the memory of the first sets.
-  void prefetch() const {
-    if (by_reader_.empty()) return;
-    constexpr std::size_t kLine = 8;  // Words.
-    const std::uint64_t* const words = by_reader_.front().data();
-    for (std::size_t w = 0; w < 4 * kLine; w += kLine) __builtin_prefetch(words + w);
-  }
-
  private:
   /// The set of a cell and reader. The first one makes room for it; the second one is empty if the
   /// reader has no memory.
@@ -70,7 +66,7 @@ class Contributions {
   std::span<const std::uint64_t> set(int cell, std::size_t reader) const;
 
   std::size_t cells_ = 0;
-  std::size_t words_ = 0;  ///< Words of one set.
+  std::size_t words_ = 0;
   /// The sets of all cells, or nothing.
   SmallVector<std::vector<std::uint64_t>, 1> by_reader_;
 };

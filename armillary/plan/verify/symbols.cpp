@@ -3,29 +3,29 @@
 // whether it has been written and, in a partial tile, the set of classes of the other side that its
 // sum is over (symbols.h).
 //
-// Contents begin with the tiles that the caller fills. Symbols::run() takes messages and compute
-// ops: a message copies the cells of its views, and each kind of compute op has a method that
-// checks the operands and changes the cells that the op writes. check_results() looks at the
-// outputs. A method stops at its first diagnostic; operands are addressed by the names of
-// operands.h.
+// Contents begin with the tiles that the caller fills. A message copies the cells of its views, and
+// each kind of compute op has a method that checks the operands and changes the cells that the op
+// writes. check_results() looks at the outputs. A method stops at its first diagnostic; operands
+// are addressed by the names of operands.h.
 #include "armillary/plan/verify/symbols.h"
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "armillary/plan/operands.h"
 #include "armillary/plan/verify/contents.h"
-#include "armillary/plan/verify/waves.h"
+#include "armillary/plan/verify/programs.h"
 
 namespace armillary::plan::verifier {
 namespace {
 
-/// Runs actions on contents. Several objects may share them, if each rank has its lock.
+/// Runs ops on contents. Several threads may do so, each on ranks of its own.
 class Symbols {
  public:
   Symbols(const Meaning& meaning, Contents& contents, Diagnostics& diagnostics)
@@ -49,6 +49,58 @@ class Symbols {
       deliver({action.from, action.send}, {action.rank, action.op});
     } else {
       compute(action.rank, action.op);
+    }
+  }
+
+  /// A message in two parts, for ranks that run by themselves. False if a rule is broken.
+  bool send(Rank rank, int op, Parcel& parcel) {
+    const Place at{rank, op};
+    for (std::size_t v = 0; v < program(at).ops[op].views.size(); ++v) {
+      const ViewCells source = defined(at, v);
+      if (source.empty()) return false;
+      if (tile(at, v).partial) parcel.push_back(source.sums());
+    }
+    return true;
+  }
+  void receive(Rank rank, int op, Parcel& parcel) {
+    const Place at{rank, op};
+    auto sums = parcel.begin();
+    for (std::size_t v = 0; v < program(at).ops[op].views.size(); ++v) {
+      const ViewCells target = cells_[rank].write(view(at, v));
+      if (tile(at, v).partial) {
+        target.take(std::move(*sums++));
+      } else {
+        target.define();
+      }
+    }
+  }
+
+  void compute(Rank rank, int op) {
+    const Place at{rank, op};
+    switch (program(at).ops[op].kind) {
+      case OpKind::Attend:
+        return attend(at);
+      case OpKind::AttendGrad:
+        return attend_grad(at);
+      case OpKind::Merge:
+        return merge(at);
+      case OpKind::Add:
+        return unite(at, AddOperand::kAcc, AddOperand::kPart);
+      case OpKind::Copy:
+        return copy(at);
+      case OpKind::Clear:
+        return clear(at);
+      case OpKind::Delta:
+        return delta(at);
+      case OpKind::Finish:
+        return finish(at);
+      case OpKind::AttendAll:
+        return attend_all(at);
+      case OpKind::AttendGradAll:
+        return attend_grad_all(at);
+      case OpKind::Send:
+      case OpKind::Recv:
+        return;
     }
   }
 
@@ -121,35 +173,6 @@ class Symbols {
     }
   }
 
-  void compute(Rank rank, int op) {
-    const Place at{rank, op};
-    switch (program(at).ops[op].kind) {
-      case OpKind::Attend:
-        return attend(at);
-      case OpKind::AttendGrad:
-        return attend_grad(at);
-      case OpKind::Merge:
-        return merge(at);
-      case OpKind::Add:
-        return unite(at, AddOperand::kAcc, AddOperand::kPart);
-      case OpKind::Copy:
-        return copy(at);
-      case OpKind::Clear:
-        return clear(at);
-      case OpKind::Delta:
-        return delta(at);
-      case OpKind::Finish:
-        return finish(at);
-      case OpKind::AttendAll:
-        return attend_all(at);
-      case OpKind::AttendGradAll:
-        return attend_grad_all(at);
-      case OpKind::Send:
-      case OpKind::Recv:
-        return;
-    }
-  }
-
   void define(Place at, std::size_t v) { cells_[at.rank].write(view(at, v)).define(); }
 
   /// clear: only a partial can be an empty sum.
@@ -195,12 +218,15 @@ class Symbols {
   /// Adds all visible pairs of the op to the query-side accumulator `v`. False with a diagnostic if
   /// one was there already.
   bool count_queries(Place at, std::size_t v) {
-    const Bits keys = bits_of(view(at, QkvOperand::kK).blocks, sides_.kv.blocks);
+    const std::span<const IdRun> keys = view(at, QkvOperand::kK).blocks.runs();
     const ViewCells cells = defined(at, v);
     for (const Cell& cell : cells) {
       const int q = cell.block_class;
-      const int kv = cells.contributions().add(cell.cell, 0, sight_.of_query(q), keys);
-      if (!once(at, q, kv)) return false;
+      for (const IdRun& run : keys) {
+        const ClassRange range = sides_.kv.blocks.within(run);
+        const int kv = cells.contributions().add(cell.cell, 0, sight_.of_query(q), range);
+        if (!once(at, q, kv)) return false;
+      }
     }
     return true;
   }
@@ -209,7 +235,7 @@ class Symbols {
   /// attends and reads the KV heads of the cell.
   bool count_keys(Place at, std::size_t v) {
     const View& q_view = view(at, QkvOperand::kQ);
-    const Bits queries = bits_of(q_view.blocks, sides_.q.blocks);
+    const std::span<const IdRun> queries = q_view.blocks.runs();
     const ClassRange attending = sides_.q.heads.sharing(q_view.heads);
     const ViewCells cells = defined(at, v);
     for (const Cell& cell : cells) {
@@ -217,9 +243,12 @@ class Symbols {
       const ClassRange all = readers(cell.head_class);
       const int end = std::min(all.end, attending.end);
       for (int c = std::max(all.begin, attending.begin); c < end; ++c) {
-        const int q =
-            cells.contributions().add(cell.cell, c - all.begin, sight_.of_key(kv), queries);
-        if (!once(at, q, kv)) return false;
+        for (const IdRun& run : queries) {
+          const ClassRange range = sides_.q.blocks.within(run);
+          const int reader = c - all.begin;
+          const int q = cells.contributions().add(cell.cell, reader, sight_.of_key(kv), range);
+          if (!once(at, q, kv)) return false;
+        }
       }
     }
     return true;
@@ -473,36 +502,40 @@ class Symbols {
   std::vector<Cells>& cells_;
 };
 
-/// Runs actions until the first that breaks a rule. Which rule that was is not told.
-RunAction run_by_itself(const Meaning& meaning, Contents& contents) {
+/// The ops of a thread. Which rule was broken is not told.
+RankOps rank_ops(const Meaning& meaning, Contents& contents) {
   auto found = std::make_shared<Diagnostics>(1);
   auto symbols = std::make_shared<Symbols>(meaning, contents, *found);
-  return [found, symbols](const Action& action) {
-    symbols->run(action);
-    return found->empty();
-  };
+  return {.compute =
+              [found, symbols](Rank rank, int op) {
+                symbols->compute(rank, op);
+                return found->empty();
+              },
+          .send = [symbols](Rank rank, int op,
+                            Parcel& parcel) { return symbols->send(rank, op, parcel); },
+          .receive = [symbols](Rank rank, int op,
+                               Parcel& parcel) { symbols->receive(rank, op, parcel); }};
 }
 
 }  // namespace
 
+bool holds_on_symbols(const Plan& plan, const std::vector<MatchedMessage>& messages) {
+  const Meaning meaning(plan, nullptr);
+  Contents contents(meaning);
+  constexpr std::size_t kRanksPerThread = 64;
+  const std::size_t threads = std::clamp<std::size_t>(plan.ranks.size() / kRanksPerThread, 1,
+                                                      std::thread::hardware_concurrency());
+  std::vector<RankOps> ops;
+  for (std::size_t t = 0; t < threads; ++t) ops.push_back(rank_ops(meaning, contents));
+  if (!run_programs(plan, messages, ops)) return false;
+  Diagnostics diagnostics(1);
+  Symbols(meaning, contents, diagnostics).check_results();
+  return diagnostics.empty();
+}
+
 void run_symbols(const Plan& plan, const std::vector<Action>& actions, Diagnostics& diagnostics,
                  const Fold* fold) {
   const Meaning meaning(plan, fold);
-  const int threads = static_cast<int>(
-      std::min<std::size_t>(std::thread::hardware_concurrency(), plan.ranks.size() / 64));
-  constexpr std::size_t kManyActions = std::size_t{1} << 19;
-  if (actions.size() >= kManyActions && threads > 1) {
-    Contents contents(meaning);
-    std::vector<RunAction> runs;
-    runs.reserve(threads);
-    for (int thread = 0; thread < threads; ++thread) {
-      runs.push_back(run_by_itself(meaning, contents));
-    }
-    if (run_in_waves(meaning, contents, actions, runs)) {
-      Symbols(meaning, contents, diagnostics).check_results();
-      return;
-    }
-  }
   Contents contents(meaning);
   Symbols symbols(meaning, contents, diagnostics);
   symbols.run(actions);

@@ -21,6 +21,12 @@
 
 namespace armillary::plan::verifier {
 
+/// True if the plan obeys the rules. Runs the ops of each rank in the order of its program, on all
+/// cores. False proves nothing, for a program may wait for a message that comes out of that order:
+/// run_symbols() decides, and says which rule is broken. Requires a plan that passes the other
+/// rules.
+bool holds_on_symbols(const Plan& plan, const std::vector<MatchedMessage>& messages);
+
 /// Runs all actions in order, then checks that outputs and saved tiles are complete. Requires a
 /// plan that passes the other rules, and its actions in an order that respects all waits. With a
 /// fold the plan has one program for each class, numbered by class, and messages are between

@@ -1,0 +1,100 @@
+// programs_test.cpp: proofs rank by rank hold exactly for plans that the graph of waits and the run
+// in its order find nothing wrong with.
+#include "armillary/plan/verify/programs.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "armillary/plan/mutate.h"
+#include "armillary/plan/passes/lower.h"
+#include "armillary/plan/testing/broken_plan.h"
+#include "armillary/plan/testing/every_strategy.h"
+#include "armillary/plan/verify/steps.h"
+#include "armillary/plan/verify/symbols.h"
+
+namespace armillary::plan::verifier {
+namespace {
+
+/// The verdicts on a plan that passes the rules before `order`.
+struct Verdicts {
+  bool steps = false;     ///< waits_follow_steps
+  bool programs = false;  ///< holds_on_symbols
+  bool ordered = false;   ///< order_actions
+  bool exact = false;     ///< run_symbols
+};
+
+Verdicts verdicts(const Plan& plan) {
+  Diagnostics diagnostics(1);
+  const std::vector<MatchedMessage> messages = match_messages(plan, diagnostics);
+  EXPECT_TRUE(diagnostics.empty());
+  Verdicts found{.steps = waits_follow_steps(plan, messages),
+                 .programs = holds_on_symbols(plan, messages)};
+  const std::vector<Action> actions = order_actions(plan, messages, diagnostics);
+  found.ordered = diagnostics.empty();
+  if (found.ordered) run_symbols(plan, actions, diagnostics);
+  found.exact = diagnostics.empty();
+  return found;
+}
+
+/// True if the plan passes the rules before `order`.
+bool is_well_formed(const Plan& plan) {
+  Diagnostics diagnostics(1);
+  check_well_formed(plan, diagnostics);
+  if (diagnostics.empty()) check_externals(plan, diagnostics);
+  if (diagnostics.empty()) check_zero_copy(plan, diagnostics);
+  if (diagnostics.empty()) match_messages(plan, diagnostics);
+  return diagnostics.empty();
+}
+
+TEST(VerifyPrograms, EveryStrategyIsProvedRankByRank) {
+  const Problem problem{.world = 8,
+                        .heads = 8,
+                        .kv_heads = 4,
+                        .mask = parse_mask("causal", {256, 256}),
+                        .layout = parse_layout("zigzag")};
+  for (const std::string& name : every_strategy(problem)) {
+    for (const Pass pass : {Pass::Forward, Pass::Backward, Pass::Replay}) {
+      const Plan plan = lower(make_plan(problem, parse_strategy(name), pass));
+      const Verdicts found = verdicts(plan);
+      EXPECT_TRUE(found.steps && found.programs) << name << ' ' << to_string(pass);
+    }
+  }
+}
+
+/// A receive that stands before the send of its batch holds up its rank, but not the machine.
+TEST(VerifyPrograms, APlanThatRunsInAnotherOrderOnlyIsStillExact) {
+  Plan plan = ring_forward();
+  for (const Rank rank : {0, 1}) std::swap(ops(plan, rank)[0], ops(plan, rank)[1]);
+  const Verdicts found = verdicts(plan);
+  EXPECT_TRUE(found.steps && found.exact);
+  EXPECT_FALSE(found.programs);
+  EXPECT_TRUE(verify(plan).empty());
+}
+
+TEST(VerifyPrograms, VerdictsOnMutantsAreThoseOfTheRunInOrder) {
+  int proved = 0;
+  int refused = 0;
+  for (const std::string name : {"ring", "usp:u=2", "tokenring", "attention2d:rows=2"}) {
+    for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+      const Plan plan = make_plan(small_problem(4), parse_strategy(name), pass);
+      for (const Mutation& mutation : mutations(plan)) {
+        Plan mutant = plan;
+        mutate(mutant, mutation);
+        if (!is_well_formed(mutant)) continue;
+        const Verdicts found = verdicts(mutant);
+        EXPECT_TRUE(found.ordered || !found.steps) << name << ' ' << to_string(mutation.kind);
+        if (!found.ordered) continue;
+        EXPECT_TRUE(found.exact || !found.programs) << name << ' ' << to_string(mutation.kind);
+        (found.programs ? proved : refused) += 1;
+      }
+    }
+  }
+  EXPECT_GT(proved, 100);
+  EXPECT_GT(refused, 100);
+}
+
+}  // namespace
+}  // namespace armillary::plan::verifier
