@@ -27,8 +27,8 @@ def needs(package):
     return pytest.mark.skipif(not found, reason=f"[SKIP] Python has no {package}")
 
 
-def command(folder, *more, steps=12, world=2, **keys):
-    """A small Llama that saves every 3 steps."""
+def command(folder, *more, steps=12, world=2, recipe="llama", **keys):
+    """A small model that saves every 3 steps."""
     settings = {
         "training.dataset_path": ROOT / "README.md",
         "training.seq_len": 256,
@@ -41,7 +41,7 @@ def command(folder, *more, steps=12, world=2, **keys):
         "checkpoint.interval": 3,
     } | {key.replace("__", "."): value for key, value in keys.items()}
     flags = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    return [PROGRAM, "train", ROOT / "recipes" / "llama.toml", *flags, *more]
+    return [PROGRAM, "train", ROOT / "recipes" / f"{recipe}.toml", *flags, *more]
 
 
 def run(arguments, **options):
@@ -188,7 +188,7 @@ def test_bad_folders_are_refused_with_the_tensor(trained, tmp_path):
 
     refused([*start, "--resume"], "--resume and --init-from")
     refused([*start, "--set", "model.n_kv_heads=4"], "num_key_value_heads = 2; 4, that of the recipe")
-    refused([*start, "--set", "model.name=gpt"], "model_type")
+    refused(command(tmp_path / "run", "--init-from", folder, recipe="default"), "model_type")
     refused([PROGRAM, "export", trained, folder], "not empty")
     refused([PROGRAM, "export", tmp_path, tmp_path / "x"], "neither recipe.toml nor manifest.json")
     refused([PROGRAM, "export", trained, tmp_path / "x", "--format", "hff"], "nearest: hf")
@@ -205,11 +205,13 @@ def test_bad_folders_are_refused_with_the_tensor(trained, tmp_path):
     refused(start, "config.json is no JSON object")
 
 
-@pytest.mark.parametrize(("model", "form"), [("llama", "hf"), ("llama", "armillary"), ("gpt", "armillary")])
-def test_a_run_begins_with_the_parameters_of_a_folder(tmp_path, model, form):
-    done(command(tmp_path / "first", model__name=model))
+@pytest.mark.parametrize(
+    ("recipe", "form"), [("llama", "hf"), ("llama", "armillary"), ("default", "armillary")]
+)
+def test_a_run_begins_with_the_parameters_of_a_folder(tmp_path, recipe, form):
+    done(command(tmp_path / "first", recipe=recipe))
     done([PROGRAM, "export", tmp_path / "first", tmp_path / "model", "--format", form])
-    begun = command(tmp_path / "begun", "--init-from", tmp_path / "model", model__name=model)
+    begun = command(tmp_path / "begun", "--init-from", tmp_path / "model", recipe=recipe)
     done(begun)
     # The same sequences again: with the parameters of 12 steps, each of the first has less loss.
     for before, after in zip(curve(tmp_path / "first")[:4], curve(tmp_path / "begun")[:4], strict=True):
@@ -217,7 +219,7 @@ def test_a_run_begins_with_the_parameters_of_a_folder(tmp_path, model, form):
 
 
 def test_gpt_is_not_written_for_transformers(tmp_path):
-    done(command(tmp_path / "run", steps=1, model__name="gpt"))
+    done(command(tmp_path / "run", steps=1, recipe="default"))
     finished = run([PROGRAM, "export", tmp_path / "run", tmp_path / "model"])
     assert finished.returncode == 2
     assert "nearest: --format armillary" in finished.stderr
