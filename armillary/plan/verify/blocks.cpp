@@ -91,6 +91,7 @@ class PartitionChecker {
       for (const Run& run : blocks_[b].runs) runs.push_back({&run, b});
     }
     std::vector<const Run*> stripes;
+    stripes.reserve(runs.size());
     for (const BlockRun& run : runs) stripes.push_back(run.run);
     if (stripes_apart(stripes)) return;
     std::sort(runs.begin(), runs.end(),
