@@ -7,13 +7,15 @@
 # Sources are found by name: x.cpp belongs to the library, x_test.cpp to the folder's one test program,
 # testing/x.cpp to armillary_<folder>_testing, which every test program may use.
 
+# The libraries in which tests under sanitizers spend their time. The others are compiled without optimisation there,
+# in two thirds of the time.
+set(armillary_sanitized core plan comm mpi nccl proof kernel runtime attention)
+
 # armillary_library(<folder> [TORCH] [COLD] [USES <folder>...] [LIBS <target>...] [WITHOUT <file>...]
 #                   [EXCEPT <sub-folder>...] [SHARDS <n>]):
 # target armillary_<folder> of the current folder's sources, and armillary_<folder>_test of its tests.
 # EXCEPT names sub-folders that are targets of their own.
 # COLD: nothing in it runs often enough to be worth the optimiser's time, a third of the compiler's.
-# Under sanitizers that holds for every library in which tests do not spend their time.
-set(armillary_hot_under_sanitizers core plan comm kernel)
 function(armillary_library name)
   cmake_parse_arguments(arg "TORCH;COLD" "SHARDS" "USES;LIBS;WITHOUT;EXCEPT" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
@@ -37,7 +39,7 @@ function(armillary_library name)
     add_library(${target} STATIC ${sources})
     set(scope PUBLIC)
     target_compile_options(${target} PRIVATE ${armillary_warnings} $<$<AND:$<BOOL:${arg_COLD}>,$<CONFIG:Release>>:-O1>)
-    if(ARMILLARY_SANITIZE AND NOT name IN_LIST armillary_hot_under_sanitizers)
+    if(ARMILLARY_SANITIZE AND NOT name IN_LIST armillary_sanitized)
       target_compile_options(${target} PRIVATE -O0)
     endif()
     # The Python package is one shared module made of these libraries.

@@ -96,5 +96,25 @@ TEST(VerifyPrograms, VerdictsOnMutantsAreThoseOfTheRunInOrder) {
   EXPECT_GT(refused, 100);
 }
 
+/// Enough ranks for three threads, where there are as many cores.
+TEST(VerifyPrograms, VerdictsOfSeveralThreadsAreThoseOfOne) {
+  const Plan plan = ring_forward(192);
+  EXPECT_TRUE(verdicts(plan).programs);
+  for (const Rank rank : {0, 95, 191}) {
+    Plan broken = plan;
+    const auto attends = [](const Op& op) { return op.kind == OpKind::Attend; };
+    const auto first = std::ranges::find_if(ops(broken, rank), attends);
+    ASSERT_NE(first, ops(broken, rank).end());
+    ops(broken, rank).erase(first);
+    const Verdicts found = verdicts(broken);
+    EXPECT_FALSE(found.exact || found.programs) << "rank " << rank;
+  }
+  // Ranks of all threads wait for each other, and the programs end.
+  Plan other_order = plan;
+  for (Rank at = 0; at < 192; ++at) std::swap(ops(other_order, at)[0], ops(other_order, at)[1]);
+  const Verdicts waiting = verdicts(other_order);
+  EXPECT_TRUE(waiting.exact && !waiting.programs);
+}
+
 }  // namespace
 }  // namespace armillary::plan::verifier

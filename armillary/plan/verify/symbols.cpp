@@ -523,9 +523,11 @@ bool holds_on_symbols(const Plan& plan, const std::vector<MatchedMessage>& messa
   const Meaning meaning(plan, nullptr);
   Contents contents(meaning);
   constexpr std::size_t kRanksPerThread = 64;
-  const std::size_t threads = std::clamp<std::size_t>(plan.ranks.size() / kRanksPerThread, 1,
-                                                      std::thread::hardware_concurrency());
+  // The number of cores may be unknown, which is 0.
+  const std::size_t most = std::max(1U, std::thread::hardware_concurrency());
+  const std::size_t threads = std::clamp<std::size_t>(plan.ranks.size() / kRanksPerThread, 1, most);
   std::vector<RankOps> ops;
+  ops.reserve(threads);
   for (std::size_t t = 0; t < threads; ++t) ops.push_back(rank_ops(meaning, contents));
   if (!run_programs(plan, messages, ops)) return false;
   Diagnostics diagnostics(1);
