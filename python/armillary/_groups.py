@@ -42,7 +42,7 @@ def leave_at_its_end(group: dist.ProcessGroup) -> None:
     if group in _watched:
         return
     _watched.add(group)
-    weakref.finalize(group, _native.leave_group_of, group.group_name, _native.id_of(group.group_name))
+    weakref.finalize(group, _native.leave_group, group.group_name, _native.id_of(group.group_name))
 
 
 def _of_mesh(mesh: DeviceMesh) -> dist.ProcessGroup:

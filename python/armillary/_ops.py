@@ -17,7 +17,7 @@ def leave_groups() -> None:
 
     It waits for nobody: ranks that still wait for this one get `CommError`. Called at the end of the
     process."""
-    _native.leave_group("")
+    _native.leave_groups()
 
 
 atexit.register(leave_groups)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from armillary._tensors import check_strided
 from armillary.errors import InvalidArgument
 from armillary.loss import IGNORED
 from armillary.masks import Mask, document_lengths, documents
@@ -36,16 +37,10 @@ def _length_of(whole: Mapping[str, Tensor], dim: int) -> int:
         raise InvalidArgument("shard: no tensor is given; at least one, such as input_ids, is required")
     lengths = {}
     for name, tensor in whole.items():
-        if not isinstance(tensor, Tensor):
-            raise InvalidArgument(f"shard: {name} is a {type(tensor).__name__}; a tensor is required")
+        check_strided(f"shard: {name}", tensor)
         if hasattr(tensor, _MARK):
             raise InvalidArgument(
                 f"shard: {name} is sharded already; the whole sequence is required, shard it once"
-            )
-        if tensor.layout != torch.strided or tensor.is_nested:
-            raise InvalidArgument(
-                f"shard: {name} is nested, sparse or of another layout; a strided tensor is required: packed "
-                "documents are one row with document_ids"
             )
         if tensor.dim() <= dim:
             raise InvalidArgument(f"shard: {name} has {tensor.dim()} dims; tokens in dim {dim} are required")
@@ -168,12 +163,9 @@ def _check_alike(sp: SequenceParallel, tokens: Tensor, dim: int) -> None:
 
 def gather_tokens(sp: SequenceParallel, tokens: Tensor, *, dim: int, seq_len: int | None) -> Tensor:
     """See `SequenceParallel.unshard`."""
-    if not isinstance(tokens, Tensor):
-        raise InvalidArgument(f"unshard: a {type(tokens).__name__}; a tensor is required")
-    if tokens.layout != torch.strided or tokens.is_nested or tokens.device.type != "cpu":
-        raise InvalidArgument(
-            f"unshard: a tensor on {tokens.device}, {tokens.layout}; a strided one on the CPU is required"
-        )
+    check_strided("unshard: the argument", tokens)
+    if tokens.device.type != "cpu":
+        raise InvalidArgument(f"unshard: a tensor on {tokens.device}; one on the CPU is required")
     if not isinstance(dim, int) or not -tokens.dim() <= dim < tokens.dim():
         raise InvalidArgument(f"unshard: {tokens.dim()} dims; tokens in dim {dim!r} are required")
     if seq_len is not None and not (isinstance(seq_len, int) and 0 <= seq_len < 2**63):

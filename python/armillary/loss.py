@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from armillary._tensors import check_strided
 from armillary.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -22,13 +23,11 @@ def _check(logits: Tensor, labels: Tensor, reduce: str) -> None:
             f"loss: reduce is {reduce!r}; 'mean' or 'sum' of gradients over ranks is required"
         )
     for name, given in (("logits", logits), ("labels", labels)):
-        if not isinstance(given, Tensor):
-            raise InvalidArgument(f"loss: {name} is a {type(given).__name__}; a tensor is required")
-        if given.layout != torch.strided or given.is_nested or given.device != logits.device:
-            raise InvalidArgument(
-                f"loss: {name} is on {given.device}, {given.layout}; strided tensors on one device are "
-                "required"
-            )
+        check_strided(f"loss: {name}", given)
+    if labels.device != logits.device:
+        raise InvalidArgument(
+            f"loss: labels is on {labels.device}, logits on {logits.device}; one device for both is required"
+        )
     is_of_labels = logits.dim() > 0 and logits.shape[:-1] == labels.shape
     if not is_of_labels or not logits.is_floating_point() or labels.dtype != torch.int64:
         raise InvalidArgument(

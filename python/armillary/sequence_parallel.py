@@ -15,6 +15,7 @@ from armillary import _native
 from armillary._groups import Group, leave_at_its_end, process_group
 from armillary._sdpa import PatchedSdpa
 from armillary._sharding import ShardedBatch, gather_tokens, shard_batch
+from armillary._tensors import check_strided
 from armillary.errors import Error, InvalidArgument
 from armillary.loss import sharded_cross_entropy
 from armillary.masks import Mask, as_mask, documents_of
@@ -170,7 +171,7 @@ class SequenceParallel:
             _check_numbers(scale=scale, softcap=softcap, dropout=dropout)
             _check_whole_numbers(dropout_seed=dropout_seed, dropout_step=dropout_step, seq_len=seq_len)
             text, length = self._mask_of(q, mask, cu_seqlens, seq_len)
-        arguments = (
+        out: Tensor = torch.ops.armillary.attention_forward(
             q,
             k,
             v,
@@ -190,17 +191,7 @@ class SequenceParallel:
             dropout_step,
             self.timeout_s,
             self.proofs,
-        )
-        try:
-            out: Tensor = torch.ops.armillary.attention_forward(*arguments)[0]
-        except Error:
-            raise
-        except (RuntimeError, TypeError) as failure:  # of PyTorch, before the op ran
-            with self._refusals():
-                raise InvalidArgument(
-                    f"attention: {_first_line(failure)}; plain tensors and backward, without torch.func, are "
-                    "required"
-                ) from failure
+        )[0]
         return out.transpose(1, 2) if format == "BHLD" else out
 
     def patch_sdpa(self, *, mask: str | Mask | None = None, seq_len: int | None = None) -> PatchedSdpa:
@@ -332,6 +323,11 @@ def _check_call(format: str, qkv: Mapping[str, Tensor], per_head: Mapping[str, T
     for name, one in per_head.items():
         if one is not None:
             _check_tensor(name, one, "a tensor, one number per query head,")
+    if any(map(_is_transformed, qkv.values())):
+        raise InvalidArgument(
+            "attention: called in a transform of torch.func; plain tensors and backward, without torch.func, "
+            "are required"
+        )
     if forward_ad._current_level >= 0 and any(map(_has_tangent, qkv.values())):
         raise InvalidArgument(
             "attention: a forward-mode derivative was asked for; only those of backward exist: tensors "
@@ -345,27 +341,27 @@ def _check_call(format: str, qkv: Mapping[str, Tensor], per_head: Mapping[str, T
             )
 
 
+def _is_transformed(tensor: Tensor) -> bool:
+    """Whether grad, vmap or another transform of torch.func runs on it. A graph that is compiled has none."""
+    compiling = torch.compiler.is_compiling()
+    return not compiling and torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
 def _has_tangent(tensor: Tensor) -> bool:
     parts = forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
     return parts.tangent is not None
 
 
 def _check_tensor(name: str, given: object, required: str) -> None:
-    if not isinstance(given, Tensor):
-        raise InvalidArgument(f"attention: {name} is a {type(given).__name__}; {required} is required")
     # By name: importing the class takes seconds, and no other tensor has it.
     if type(given).__name__ == "DTensor":
         raise InvalidArgument(
             f"attention: {name} is a DTensor; the local tensor of this rank is required: {name}.to_local()"
         )
-    if given.layout != torch.strided or given.is_nested:
+    tensor = check_strided(f"attention: {name}", given, required)
+    if tensor.device.type not in ("cpu", "meta"):
         raise InvalidArgument(
-            f"attention: {name} is nested, sparse or of another layout; a strided tensor of this rank's "
-            "tokens is required: packed documents are one sequence with cu_seqlens"
-        )
-    if given.device.type not in ("cpu", "meta"):
-        raise InvalidArgument(
-            f"attention: {name} is on {given.device}; a tensor on the CPU is required, for there are no "
+            f"attention: {name} is on {tensor.device}; a tensor on the CPU is required, for there are no "
             f"kernels for other devices yet: {name}.cpu()"
         )
 

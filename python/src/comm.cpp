@@ -9,9 +9,8 @@ namespace armillary::python {
 namespace py = pybind11;
 
 void bind_comm(py::module_& module) {
-  module.def("leave_group", &leave_group, py::arg("group"),
-             py::call_guard<py::gil_scoped_release>());
-  module.def("leave_group_of", &leave_group_of, py::arg("group"), py::arg("id"),
+  module.def("leave_groups", &leave_groups, py::call_guard<py::gil_scoped_release>());
+  module.def("leave_group", &leave_group, py::arg("group"), py::arg("id"),
              py::call_guard<py::gil_scoped_release>());
   module.def(
       "id_of", [](const std::string& group) { return size_of_group(group).id; }, py::arg("group"));

@@ -111,20 +111,13 @@ GroupSize size_of_group(const std::string& name) {
   return {group->getRank(), group->getSize(), id_of(group)};
 }
 
-void leave_group(const std::string& name) {
-  std::map<std::string, std::shared_ptr<Member>> left;
-  Registry& all = registry();
-  {
-    const std::lock_guard lock(all.mutex);
-    if (name.empty()) {
-      left.swap(all.members);
-    } else if (const auto found = all.members.find(name); found != all.members.end()) {
-      left.insert(all.members.extract(found));
-    }
-  }
+void leave_groups() {
+  std::map<std::string, std::shared_ptr<Member>> left;  // Closed after the lock is free.
+  const std::lock_guard lock(registry().mutex);
+  left.swap(registry().members);
 }
 
-void leave_group_of(const std::string& name, std::uintptr_t id) {
+void leave_group(const std::string& name, std::uintptr_t id) {
   std::shared_ptr<Member> left;  // Closed after the lock is free.
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);

@@ -37,11 +37,11 @@ struct GroupSize {
 };
 GroupSize size_of_group(const std::string& name);
 
-/// Leaves a group, without waiting for other ranks; the next use joins it again. Does nothing if
-/// the group was not used. `name` empty: all groups.
-void leave_group(const std::string& name);
+/// Leaves all groups, without waiting for other ranks; the next use of one joins it again.
+void leave_groups();
 
-/// The same for a group that ends, by its id: one made later under its name goes on.
-void leave_group_of(const std::string& name, std::uintptr_t id);
+/// Leaves the group of this id likewise. Does nothing if it was not used: a group made later under
+/// its name goes on.
+void leave_group(const std::string& name, std::uintptr_t id);
 
 }  // namespace armillary::python

@@ -81,22 +81,28 @@ def test_objects_leave_nothing_behind():
     assert ranks.run(2, many_objects) == [0, 0]
 
 
+def longest_stop(call):
+    """The longest time that a call on another thread keeps this one from running, as a part of the call."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        begin = last = time.monotonic()
+        done, longest = pool.submit(call), 0.0
+        while not done.done():
+            longest, last = max(longest, time.monotonic() - last), time.monotonic()
+            time.sleep(1e-4)
+        longest, took = max(longest, time.monotonic() - last), time.monotonic() - begin
+    return longest / took
+
+
 def test_other_threads_run_while_plans_are_made_and_proved():
-    """The longest time that this thread is kept from running is a part of each call."""
+    """On a busy machine a thread may be kept by others, so the best of three tries counts."""
     fields = {"world": 64, "seq": 65536, "heads": 64, "mask": "causal", "layout": "zigzag"}
     problem = armillary.plans._native_problem(fields)
     make = lambda: armillary._native.make_plans(problem, "ring", ["forward", "backward"], "all")  # noqa: E731
     plan = make()[0]
     calls = {"make": make, "verify": lambda: plan.verify(1), "to_json": plan.to_json}
     for name, call in calls.items():
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            begin = last = time.monotonic()
-            done, longest = pool.submit(call), 0.0
-            while not done.done():
-                longest, last = max(longest, time.monotonic() - last), time.monotonic()
-                time.sleep(1e-4)
-            longest, took = max(longest, time.monotonic() - last), time.monotonic() - begin
-        assert longest < 0.7 * took, f"{name}: kept for {longest} s of {took} s"
+        part = min(longest_stop(call) for _ in range(3))
+        assert part < 0.7, f"{name}: kept for {part:.0%} of it"
 
 
 def attend(sp, value):

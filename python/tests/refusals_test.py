@@ -215,12 +215,15 @@ BAD = {
         sharded(input_ids=IDS, document_ids=IDS.float()),
         "document_ids: torch.float32 on cpu; whole numbers are required",
     ),
-    "a loss of nothing": (on_rank(1, losses(None, None), loss(4, 0)), "logits is a NoneType; a tensor"),
+    "a loss of nothing": (on_rank(1, losses(None, None), loss(4, 0)), "loss: logits is a NoneType; a tensor"),
     "labels of another device": (
         on_rank(1, losses(torch.zeros(1, 4, 5), torch.zeros(1, 4, device="meta")), loss(4, 0)),
         "labels is on meta",
     ),
-    "nothing to unshard": (on_rank(1, unsharded(None), unsharded(torch.ones(1, 8))), "unshard: a NoneType"),
+    "nothing to unshard": (
+        on_rank(1, unsharded(None), unsharded(torch.ones(1, 8))),
+        "is a NoneType; a tensor is required",
+    ),
     "meta tensors to unshard": (
         on_rank(1, unsharded(torch.ones(1, 8, device="meta")), unsharded(torch.ones(1, 8))),
         "unshard: a tensor on meta",
