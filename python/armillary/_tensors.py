@@ -1,4 +1,4 @@
-"""What every call asks of the tensors that it is given."""
+"""Checks of tensors that every call makes."""
 
 from __future__ import annotations
 
