@@ -70,6 +70,14 @@ std::int64_t area_of(const Band& band, const Run& q_run, const Run& k_run) {
   const Interval q = intersect(band.q, q_run.span());
   const Interval k = intersect(band.k, k_run.span());
   if (q.empty() || k.empty()) return 0;
+  // Most pairs of runs are wholly hidden or wholly visible.
+  const std::int64_t least = k.begin - (q.end - 1);
+  const std::int64_t most = k.end - 1 - q.begin;
+  if (most < distance.lo || least > distance.hi) return 0;
+  const bool whole = q == q_run.span() && k == k_run.span() && least >= distance.lo &&
+                     most <= distance.hi;
+  std::int64_t pairs = 0;
+  if (whole && !__builtin_mul_overflow(q_run.tokens(), k_run.tokens(), &pairs)) return pairs;
   // Strided runs are clipped to at most three runs each.
   if (q_run.contiguous() && k_run.contiguous()) return count_pairs(run_of(q), run_of(k), distance);
   std::int64_t area = 0;

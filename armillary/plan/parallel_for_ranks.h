@@ -4,14 +4,16 @@
 
 #include <functional>
 
+#include "armillary/core/parallel_for.h"
 #include "armillary/plan/problem.h"
 
 namespace armillary::plan {
 
-/// Calls `work` once for every rank in [0, world) and returns when all calls have returned. Uses at
-/// most one thread per core, and the calling thread alone for a small world, where starting threads
-/// would take longer than the work. `work` must write only data of its own rank.
-/// @throws the exception of the lowest rank whose call threw, for any number of threads.
-void parallel_for_ranks(int world, const std::function<void(Rank rank)>& work);
+/// parallel_for() over the ranks of a world: starting a thread takes about as long as the work on
+/// some small programs.
+inline void parallel_for_ranks(int world, const std::function<void(Rank rank)>& work) {
+  constexpr int kRanksPerThread = 8;
+  parallel_for(world, work, kRanksPerThread);
+}
 
 }  // namespace armillary::plan

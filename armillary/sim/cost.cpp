@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
@@ -38,15 +39,17 @@ WorkCounter::WorkCounter(const plan::Problem& problem, const plan::Blocks& block
 void WorkCounter::add_pairs(const plan::View& q, const plan::View& kv, Work& work) const {
   Seen seen;
   const auto batch = static_cast<double>(problem_.batch);
-  std::set<int> keys;
+  std::vector<bool> seen_keys(kv.blocks.size());  // By block: a query sees one of its keys.
   double cut_over_size = 0;
   for (const int a : q.blocks) {
     const double before = seen.full + seen.cut;
+    std::size_t i = 0;
     for (const int b : kv.blocks) {
       const Seen pair = seen_pairs(problem_.mask, blocks_.q[a], blocks_.kv[b]);
       seen.full += pair.full;
       seen.cut += pair.cut;
-      if (pair.full + pair.cut > 0) keys.insert(b);
+      if (pair.full + pair.cut > 0) seen_keys[i] = true;
+      ++i;
       if (pair.cut == 0) continue;
       const double size = std::sqrt(static_cast<double>(blocks_.q[a].tokens()) *
                                     static_cast<double>(blocks_.kv[b].tokens()));
@@ -56,7 +59,9 @@ void WorkCounter::add_pairs(const plan::View& q, const plan::View& kv, Work& wor
       work.q_sums += batch * q.heads.count() * static_cast<double>(blocks_.q[a].tokens());
     }
   }
-  for (const int b : keys) {
+  auto is_seen = seen_keys.begin();
+  for (const int b : kv.blocks) {
+    if (!*is_seen++) continue;
     work.kv_sums += batch * kv.heads.count() * static_cast<double>(blocks_.kv[b].tokens());
   }
   const double times = batch * q.heads.count();

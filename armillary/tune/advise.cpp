@@ -148,15 +148,12 @@ class Adviser {
                       .names = {"ring", "usp", "ulysses", "grid"}};
     Evaluator evaluator(question);
     // Estimates are close enough to simulations to compare meshes.
-    std::optional<Rival> best;
-    for (const Candidate& candidate : first_candidates(question)) {
-      Rival rival = evaluator.estimate(candidate);
-      if (!best || rival.estimate_s < best->estimate_s) best = std::move(rival);
-    }
-    if (!best) return at->second;
-    at->second = Attention{.candidate = best->candidate,
-                           .seconds = best->estimate_s,
-                           .bytes = static_cast<double>(best->memory_bytes)};
+    const std::vector<Rival> rivals = evaluator.estimate(first_candidates(question));
+    if (rivals.empty()) return at->second;
+    const Rival& best = *std::ranges::min_element(rivals, {}, &Rival::estimate_s);
+    at->second = Attention{.candidate = best.candidate,
+                           .seconds = best.estimate_s,
+                           .bytes = static_cast<double>(best.memory_bytes)};
     return at->second;
   }
 

@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <mutex>
+#include <utility>
 
+#include "armillary/core/parallel_for.h"
 #include "armillary/plan/lower_bound.h"
 #include "armillary/sim/engine.h"
+#include "armillary/sim/rank_path.h"
 #include "armillary/tune/space.h"
 
 namespace armillary::tune {
@@ -52,17 +56,26 @@ double ingress(const Question& question) {
 
 }  // namespace
 
-Evaluator::Evaluator(const Question& question)
-    : question_(question), topology_(question.cluster, device_count(question)) {
-  validate(question.problem);
-}
+/// Estimates of one thread at a time. Candidates of one placement share the loads of links, those of one
+/// layout the ranks looked at.
+class Evaluator::Estimator {
+ public:
+  explicit Estimator(const Question& question)
+      : question_(question), topology_(question.cluster, device_count(question)) {}
 
-double Evaluator::memory_limit() const {
-  return question_.cluster.device.memory_bytes - static_cast<double>(question_.reserved_bytes);
-}
+  Estimated estimate(const Candidate& candidate);
+
+ private:
+  const std::vector<plan::Rank>& looked_at(const plan::Problem& problem);
+
+  const Question& question_;
+  sim::Topology topology_;
+  std::map<int, sim::RankPaths> paths_;                       ///< By stride of the placement.
+  std::map<std::string, std::vector<plan::Rank>> looked_at_;  ///< By layout.
+};
 
 /// The first rank, the middle one, the last one, and the one with most visible pairs.
-const std::vector<plan::Rank>& Evaluator::looked_at(const plan::Problem& problem) {
+const std::vector<plan::Rank>& Evaluator::Estimator::looked_at(const plan::Problem& problem) {
   const auto [at, is_new] = looked_at_.try_emplace(to_string(problem.layout));
   if (!is_new) return at->second;
   const plan::Shards shards = plan::shards(problem.layout, problem.mask, problem.world);
@@ -82,17 +95,14 @@ const std::vector<plan::Rank>& Evaluator::looked_at(const plan::Problem& problem
   return ranks;
 }
 
-const Evaluator::Estimated& Evaluator::estimated(const Candidate& candidate) {
-  // Candidates of one placement share the loads of links, those of one layout the ranks looked at.
-  const auto [at, is_new] = estimated_.try_emplace(to_string(candidate));
-  Estimated& found = at->second;
-  if (!is_new) return found;
+Evaluator::Estimated Evaluator::Estimator::estimate(const Candidate& candidate) {
   const int world = question_.problem.world;
   const plan::Planner planner(problem_of(question_, candidate), candidate.strategy);
   const std::vector<plan::Rank>& ranks = looked_at(planner.problem());
   sim::RankPaths& paths =
       paths_.try_emplace(candidate.placement.stride, topology_, devices(candidate.placement, world))
           .first->second;
+  Estimated found;
   Rival& rival = found.rival;
   rival.candidate = candidate;
   // Each pass ends with its slowest rank; bytes are those of both passes of one rank.
@@ -117,21 +127,63 @@ const Evaluator::Estimated& Evaluator::estimated(const Candidate& candidate) {
   return found;
 }
 
-Rival Evaluator::estimate(const Candidate& candidate) {
-  return estimated(candidate).rival;
+Evaluator::Evaluator(const Question& question) : question_(question) {
+  validate(question.problem);
+  idle_.push_back(std::make_unique<Estimator>(question));
 }
 
-std::int64_t Evaluator::messages(const Candidate& candidate) {
-  return estimated(candidate).messages;
+Evaluator::~Evaluator() = default;
+
+double Evaluator::memory_limit() const {
+  return question_.cluster.device.memory_bytes - static_cast<double>(question_.reserved_bytes);
+}
+
+std::vector<Rival> Evaluator::estimate(const std::vector<Candidate>& candidates) {
+  std::vector<const Candidate*> unknown;
+  for (const Candidate& candidate : candidates) {
+    if (!estimated_.contains(to_string(candidate))) unknown.push_back(&candidate);
+  }
+  std::vector<Estimated> found(unknown.size());
+  std::mutex mutex;
+  parallel_for(static_cast<int>(unknown.size()), [&](int i) {
+    std::unique_ptr<Estimator> estimator;
+    {
+      const std::lock_guard lock(mutex);
+      if (!idle_.empty()) {
+        estimator = std::move(idle_.back());
+        idle_.pop_back();
+      }
+    }
+    if (!estimator) estimator = std::make_unique<Estimator>(question_);
+    found[i] = estimator->estimate(*unknown[i]);
+    const std::lock_guard lock(mutex);
+    idle_.push_back(std::move(estimator));
+  });
+  for (std::size_t i = 0; i < unknown.size(); ++i) {
+    estimated_.emplace(to_string(*unknown[i]), std::move(found[i]));
+  }
+  std::vector<Rival> rivals;
+  rivals.reserve(candidates.size());
+  for (const Candidate& candidate : candidates) {
+    rivals.push_back(estimated_.at(to_string(candidate)).rival);
+  }
+  return rivals;
+}
+
+std::int64_t Evaluator::messages(const Candidate& candidate) const {
+  return estimated_.at(to_string(candidate)).messages;
 }
 
 void Evaluator::simulate(Rival& rival) {
   const plan::Planner planner(problem_of(question_, rival.candidate), rival.candidate.strategy);
   const sim::SimulateOptions options{
       .placement = devices(rival.candidate.placement, question_.problem.world)};
+  std::vector<sim::Timeline> timelines(question_.passes.size());
+  parallel_for(static_cast<int>(timelines.size()), [&](int pass) {
+    timelines[pass] = sim::simulate(planner, question_.passes[pass], question_.cluster, options);
+  });
   rival.times = {};
-  for (const plan::Pass pass : question_.passes) {
-    const sim::Timeline timeline = sim::simulate(planner, pass, question_.cluster, options);
+  for (const sim::Timeline& timeline : timelines) {
     // A pass ends with its last rank; messages are exposed on all.
     double compute = 0;
     double exposed = 0;

@@ -3,14 +3,15 @@
 //   estimate()   paths of a few ranks (sim/rank_path.h): a bound, an estimate, bytes, memory
 //   simulate()   all ranks on the cluster
 //
-// Both add up the passes of the question. Results are kept. Not thread-safe.
+// Both add up the passes of the question, and use all cores. Results are kept. Not thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
-#include "armillary/sim/rank_path.h"
 #include "armillary/tune/answer.h"
 
 namespace armillary::tune {
@@ -20,12 +21,13 @@ class Evaluator {
   /// @throws InvalidArgument for a problem that cannot be planned, more ranks than devices, or a
   /// dtype without a kernel curve. `question` must outlive this object.
   explicit Evaluator(const Question& question);
+  ~Evaluator();
 
-  /// Fills bound, estimate, bytes and memory of a rival of this candidate.
-  /// Cost: the programs of at most four ranks.
-  Rival estimate(const Candidate& candidate);
-  /// Messages that a simulation of the candidate moves, by its estimated ranks.
-  std::int64_t messages(const Candidate& candidate);
+  /// Rivals of these candidates with bound, estimate, bytes and memory.
+  /// Cost: for each, the programs of at most four ranks.
+  std::vector<Rival> estimate(const std::vector<Candidate>& candidates);
+  /// Messages that a simulation of an estimated candidate moves, by the ranks of its estimate.
+  std::int64_t messages(const Candidate& candidate) const;
   /// Fills the times and the memory of all ranks. Cost: that of sim::simulate() for each pass.
   void simulate(Rival& rival);
 
@@ -37,14 +39,11 @@ class Evaluator {
     Rival rival;
     std::int64_t messages = 0;
   };
-  const Estimated& estimated(const Candidate& candidate);
-  const std::vector<plan::Rank>& looked_at(const plan::Problem& problem);
+  class Estimator;
 
   const Question& question_;
-  sim::Topology topology_;
-  std::map<int, sim::RankPaths> paths_;                       ///< By stride of the placement.
-  std::map<std::string, std::vector<plan::Rank>> looked_at_;  ///< By layout.
-  std::map<std::string, Estimated> estimated_;
+  std::vector<std::unique_ptr<Estimator>> idle_;  ///< As many as threads have used at once.
+  std::map<std::string, Estimated> estimated_;    ///< By candidate.
 };
 
 /// Seconds that no strategy can undercut: see Answer::floor_s. The bytes are bounded for forward

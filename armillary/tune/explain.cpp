@@ -40,7 +40,7 @@ class Alteration {
   double seconds(const Candidate& candidate) {
     try {
       if (!evaluator_) evaluator_ = std::make_unique<Evaluator>(*question_);
-      Rival rival = evaluator_->estimate(candidate);
+      Rival rival = evaluator_->estimate({candidate}).front();
       if (static_cast<double>(rival.memory_bytes) > evaluator_->memory_limit()) return kNever;
       if (question_->problem.world > kMostSimulated) return rival.estimate_s;
       evaluator_->simulate(rival);

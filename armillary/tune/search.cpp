@@ -9,6 +9,8 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "armillary/core/error.h"
 #include "armillary/sim/memory.h"
@@ -67,17 +69,18 @@ class Search {
 
   /// Estimates candidates that are new; true if there are any.
   bool add(const std::vector<Candidate>& candidates) {
-    bool added = false;
+    std::vector<Candidate> unknown;
     for (const Candidate& candidate : candidates) {
-      const bool known = std::any_of(rivals_.begin(), rivals_.end(), [&](const Rival& rival) {
-        return rival.candidate == candidate;
-      });
-      if (known) continue;
-      rivals_.push_back(evaluator_.estimate(candidate));
-      rivals_.back().fate = fits(rivals_.back()) ? Fate::Estimated : Fate::TooLarge;
-      added = true;
+      const auto is_it = [&](const Candidate& other) { return other == candidate; };
+      const auto of_rival = [](const Rival& rival) -> const Candidate& { return rival.candidate; };
+      if (std::ranges::any_of(rivals_, is_it, of_rival)) continue;
+      if (std::ranges::none_of(unknown, is_it)) unknown.push_back(candidate);
     }
-    return added;
+    for (Rival& rival : evaluator_.estimate(unknown)) {
+      rival.fate = fits(rival) ? Fate::Estimated : Fate::TooLarge;
+      rivals_.push_back(std::move(rival));
+    }
+    return !unknown.empty();
   }
 
   bool add_neighbours(std::size_t r) {

@@ -37,8 +37,10 @@ struct Layer {
     asked.problem.kv_heads = kv_heads;
     if (forward_only) asked.passes = {plan::Pass::Forward};
     Evaluator evaluator(asked);
-    Rival rival = evaluator.estimate(
-        {.strategy = plan::parse_strategy(strategy), .layout = plan::parse_layout("zigzag")});
+    Rival rival = evaluator
+                      .estimate({{.strategy = plan::parse_strategy(strategy),
+                                  .layout = plan::parse_layout("zigzag")}})
+                      .front();
     evaluator.simulate(rival);
     return rival.times.total_s;
   }

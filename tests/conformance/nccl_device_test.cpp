@@ -336,7 +336,7 @@ TEST_F(NcclAlone, RefusesWhatItDoesNotTake) {
     const Array there = {device.data, 4, Dtype::Fp32, 0};
     EXPECT_THAT([&] { all_gather(comm, on_host, there); },
                 testing::ThrowsMessage<InvalidArgument>(
-                    "nccl: arrays on devices -1 and 0 (-1 is the host); one is required"));
+                    "all_gather: memory of devices 0 and -1 (-1 is the host); one is required"));
     EXPECT_THAT(
         [&] {
           comm.isend(0, 0, {&device, 1});
