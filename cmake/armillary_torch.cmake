@@ -46,7 +46,10 @@ target_include_directories(armillary_torch INTERFACE
 # fmt's inline namespaces keep the two apart, and no header of ours has an fmt type in a signature that is linked.
 target_compile_definitions(armillary_torch INTERFACE FMT_HEADER_ONLY=1 _GLIBCXX_USE_CXX11_ABI=${ARMILLARY_TORCH_CXX11_ABI})
 set(lib ${ARMILLARY_TORCH_ROOT}/lib)
-target_link_libraries(armillary_torch INTERFACE ${lib}/libtorch.so ${lib}/libtorch_cpu.so ${lib}/libc10.so)
+# The standard library comes first: libraries of torch export parts of an older one (std::filesystem), half of whose
+# functions are missing in some wheels, and a program would take them.
+target_link_libraries(armillary_torch INTERFACE
+  stdc++ ${lib}/libtorch.so ${lib}/libtorch_cpu.so ${lib}/libc10.so)
 # Its threads: at::parallel_for is a header, and without OpenMP runs everything on the calling thread. A wheel brings its
 # own libgomp, which must be the only one in the process.
 target_compile_options(armillary_torch INTERFACE -fopenmp)

@@ -65,7 +65,7 @@ TEST_P(CpuGrowingScores, EqualTheReferenceInFp64) {
       if (samples(is_emulated()) && shape != "steps") continue;
       for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
         const Sequences x = sequences_of(shape, mask, dtype);
-        const Results& required = shared_results(text + shape + c10::toString(dtype), [&] {
+        const Results required = shared_results(text + shape + c10::toString(dtype), [&] {
           return dealt_attention(reference(), to_double(x), mask, at_once, 0.125);
         });
         for (const Deal& deal : {at_once, striped}) {
@@ -88,7 +88,7 @@ TEST_P(CpuGrowingScores, RandomScores) {
     const Mask mask = plan::parse_mask(text, {.q = 1300, .kv = 1300});
     const Sequences x = random_sequences(
         {.heads = 2, .kv_heads = 2, .head_dim = 40, .value_dim = 40}, mask, at::kBFloat16, 3);
-    const Results& exact = shared_results(text, [&] {
+    const Results exact = shared_results(text, [&] {
       return dealt_attention(reference(), to_double(x), mask, unasked(mask, 2), 0.5);
     });
     const Results given = dealt_attention(kernel(), x, mask, unasked(mask, 2), 0.5);

@@ -99,7 +99,7 @@ TEST_P(CpuKernel, EqualsTheReferenceInFp64) {
       const double scale = 1 / std::sqrt(head_dim);
       const std::string name = fmt::format("{}, {} x {}, dims {} and {}, {}", text, lengths.q,
                                            lengths.kv, head_dim, value_dim, c10::toString(dtype));
-      const Results& exact = shared_results(name, [&, heads = heads] {
+      const Results exact = shared_results(name, [&, heads = heads] {
         return dealt_attention(reference(), to_double(x), mask, whole(mask, heads), scale);
       });
       const Threads two(2);

@@ -105,7 +105,7 @@ TEST_P(FeatureRules, LongSequences) {
         .k_blocks = {stripe(1, 2, 1300), stripe(0, 2, 1300)},
         .q_heads = {{0, 3}}};
     const std::string name = c10::toString(dtype);
-    const Results& required = shared_results(name, [&] { return naive(x, mask, features); });
+    const Results required = shared_results(name, [&] { return naive(x, mask, features); });
     expect_near(dealt(x, mask, deal, features), required, tolerance(dtype), name);
   }
 }

@@ -6,7 +6,8 @@
     loss = model(**batch).loss  # that of one device, on every rank
 
 `install` registers an attention and a mask function with transformers, for this model alone. A mask or a
-feature that cannot be honoured is an error that names it. Needs transformers >= 5."""
+feature that cannot be honoured is an error that names it. Raises `BuildError` on import for a
+transformers before 5.24."""
 
 from __future__ import annotations
 
@@ -19,14 +20,19 @@ from typing import Any, Literal, NoReturn
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from armillary._hf_attention import attend
-from armillary._hf_masks import DeclaredMask, declared_mask, model_mask_of
-from armillary.errors import InvalidArgument
-from armillary.loss import IGNORED
-from armillary.masks import Mask, packed_lengths
-from armillary.sequence_parallel import SequenceParallel
+from armillary._load import check_transformers
+
+check_transformers((5, 24))
+
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel  # noqa: E402
+
+from armillary._hf_attention import attend  # noqa: E402
+from armillary._hf_masks import DeclaredMask, declared_mask, model_mask_of  # noqa: E402
+from armillary.errors import InvalidArgument  # noqa: E402
+from armillary.loss import IGNORED  # noqa: E402
+from armillary.masks import Mask, packed_lengths  # noqa: E402
+from armillary.sequence_parallel import SequenceParallel  # noqa: E402
 
 #: `config.model_type` of the models whose loss and gradients the tests compare with those of one device.
 FAMILIES = frozenset(

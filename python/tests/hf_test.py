@@ -15,6 +15,7 @@ import hf_models
 import launched
 import torch
 from armillary._hf_masks import ModelMask, model_mask_of
+from armillary._load import check_transformers
 from transformers import masking_utils
 
 import armillary
@@ -192,3 +193,10 @@ def test_checkpointed_layers_have_the_same_gradients(sp, reentrant):
         gradients.append([parameter.grad for parameter in model.parameters()])
     for a, b in zip(*gradients, strict=True):
         assert torch.equal(a, b)
+
+
+def test_an_old_transformers_is_named(monkeypatch):
+    check_transformers((5, 24))
+    monkeypatch.setattr("armillary._load.metadata.version", lambda name: "5.9.0.dev0")
+    with pytest.raises(armillary.BuildError, match=r"transformers 5.9.0.dev0 is installed; 5.24 or newer"):
+        check_transformers((5, 24))

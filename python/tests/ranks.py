@@ -1,4 +1,5 @@
-"""Ranks as processes, for tests: forked, so that torch is imported once."""
+"""Ranks as processes, for tests: forked, so that torch is imported once, unless there is a GPU: a process that has
+used it cannot be forked."""
 
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 TIMEOUT_S = 120
+START = os.environ.get("ARMILLARY_TEST_START", "spawn" if torch.cuda.is_available() else "fork")
 LAST_RESULTS = []  # of the last run, also where it failed: None for ranks without an answer
 
 
@@ -31,7 +33,7 @@ def _rank_main(function, place, meeting, answers, args):
 
 def run(world, function, *args):
     """The results of function(rank, world, *args) by rank. Fails with the first traceback of a rank."""
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context(START)
     with tempfile.TemporaryDirectory() as folder:
         meeting = os.path.join(folder, "meeting")
         ranks = []

@@ -47,7 +47,8 @@ struct RowSums {
   float* sums = nullptr;
 };
 /// Adds up such a sum over the groups that see each six keys. A word that holds several rows is
-/// found in the first of them.
+/// found in the first of them. The rows of a tile are added up by themselves first: the error of a
+/// long sum that takes every row grows with the length of the sequence.
 template <class Op>
 inline void add_transposed(const TilePairs& pairs, const Span* spans, const RowSums& of) {
   const float* const weights = of.weights;
@@ -64,11 +65,11 @@ inline void add_transposed(const TilePairs& pairs, const Span* spans, const RowS
         if (groups.end <= groups.begin) continue;
         const int row = groups.begin * kRows;
         Accumulators<kCount> c;
-        get<kCount>(c, sums, kPanel);
+        clear<kCount>(c);
         multiply_add<Op, kCount, 1, Op::kTerms * kBackwardLd>(
             c, weights + row * kBackwardLd + k, x + row / Op::kTerms * kPanel,
             (groups.end * kRows - row) / Op::kTerms);
-        put<kCount>(c, sums, kPanel);
+        add_to<kCount>(c, sums, kPanel);
       }
     });
   }

@@ -162,7 +162,7 @@ inline void add_exactly(const ForwardTile& t, const Group& group) {
   });
 }
 
-/// out += weights V
+/// out += weights V, where the keys of a tile are added up by themselves first, for small errors.
 template <class Op>
 ARMILLARY_INLINE void add_values(const ForwardTile& t, const Group& group) {
   const int padded = to_rows(t.pairs.q_rows);
@@ -174,10 +174,10 @@ ARMILLARY_INLINE void add_values(const ForwardTile& t, const Group& group) {
     with_vecs(t.value_dim - begin, [&](auto vecs) ARMILLARY_LAMBDA {
       constexpr int kCount = decltype(vecs)::kCount;
       Accumulators<kCount> c;
-      get<kCount>(c, out, kPanel);
+      clear<kCount>(c);
       multiply_add<Op, kCount, kForwardLd, 1>(c, t.scores + words.first, v + words.first * kPanel,
                                               words.count);
-      put<kCount>(c, out, kPanel);
+      add_to<kCount>(c, out, kPanel);
     });
   }
 }

@@ -80,16 +80,7 @@ ARMILLARY_INLINE void multiply_by(Accumulators<V>& c, float factor) {
   }
 }
 
-/// Loads accumulators from, or stores them to, rows that are `row_step` floats apart.
-template <int V>
-ARMILLARY_INLINE void get(Accumulators<V>& c, const float* x, int row_step) {
-#pragma GCC unroll 6
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) c[r][v] = load(x + r * row_step + v * kWidth);
-  }
-}
-
+/// Stores accumulators to rows that are `row_step` floats apart.
 template <int V>
 ARMILLARY_INLINE void put(const Accumulators<V>& c, float* out, int row_step) {
 #pragma GCC unroll 6

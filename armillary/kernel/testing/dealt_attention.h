@@ -254,7 +254,7 @@ void for_each_result(const Results& given, const Results& required, Visit visit)
 /// The results that `compute` gives for a name, computed once: all kernels of a test are compared
 /// with the same.
 template <class Compute>
-const Results& shared_results(const std::string& name, const Compute& compute) {
+Results shared_results(const std::string& name, const Compute& compute) {
   static std::map<std::string, Results> by_name;
   const auto known = by_name.find(name);
   return known != by_name.end() ? known->second : by_name.emplace(name, compute()).first->second;
