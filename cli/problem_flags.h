@@ -11,6 +11,7 @@
 
 #include "armillary/plan/passes/lower.h"
 #include "armillary/plan/strategy.h"
+#include "armillary/sim/cluster.h"
 
 namespace armillary::cli {
 
@@ -55,6 +56,10 @@ plan::Problem problem(const ProblemFlags& flags);
 std::optional<plan::Problem> with_length(ProblemFlags flags, std::int64_t seq);
 /// The passes of `--pass`; `both` is forward and backward. @throws InvalidArgument.
 std::vector<plan::Pass> passes(const ProblemFlags& flags);
+
+/// Does nothing if the problem, with the strategy and the passes of the flags, fits the devices.
+/// @throws InvalidArgument as check_legal() and sim::check_fits().
+void check_fits(const ProblemFlags& flags, const sim::Cluster& cluster);
 
 /// The given passes of a strategy, lowered by the given lowering passes: one plan for each pass, in
 /// their order. @throws InvalidArgument if the strategy cannot solve the problem.

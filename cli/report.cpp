@@ -39,6 +39,7 @@ void run_report(const ReportFlags& flags) {
     fail<InvalidArgument>("report: world {}; at most {} ranks fit into a page", of_flags.world,
                           report::kMaxRanks);
   }
+  check_fits(flags, cluster);
   report::Report content{.mask = flags.mask, .cluster = cluster, .passes = {}};
   for (plan::Plan& plan : lowered_plans(flags)) {
     sim::Timeline timeline = simulate(plan, cluster, {.record = {.ops = true, .flows = true}});

@@ -10,7 +10,6 @@
 #include "armillary/core/spec.h"
 #include "armillary/sim/compare.h"
 #include "armillary/sim/engine.h"
-#include "armillary/sim/memory.h"
 #include "armillary/sim/trace.h"
 #include "cli/problem_flags.h"
 #include "cli/verbs.h"
@@ -177,13 +176,7 @@ void write_trace(const std::string& path, const std::vector<plan::Plan>& plans,
 void run_strategy(const SimulateFlags& flags, const sim::Cluster& cluster) {
   const plan::Problem of_flags = problem(flags);
   const plan::Strategy strategy = plan::parse_strategy(flags.strategy);
-  check_legal(of_flags, strategy);
-  const std::int64_t seq = of_flags.mask.q_len();
-  check_fits({.problem = [&](std::int64_t length) { return with_length(flags, length); },
-              .seq = seq,
-              .strategy = strategy,
-              .passes = passes(flags)},
-             cluster);
+  check_fits(flags, cluster);
   std::vector<plan::Plan> plans;
   std::vector<sim::Timeline> timelines;
   const plan::Planner planner(of_flags, strategy);

@@ -120,8 +120,13 @@ std::string subtitle(const SweepFlags& flags, const sim::Cluster& cluster) {
   if (is_one(flags.seq) && !flags.weak) text += fmt::format(", {} tokens", flags.seq);
   if (is_one(flags.heads)) text += fmt::format(", {} heads", flags.heads);
   if (!flags.kv_heads.empty()) text += fmt::format(", {} KV heads", flags.kv_heads);
-  return text + fmt::format(" of {}, {}, {}; simulated", flags.head_dim, flags.dtype,
-                            flags.pass == "both" ? "forward and backward" : flags.pass);
+  text += fmt::format(" of {}, {}, {}", flags.head_dim, flags.dtype,
+                      flags.pass == "both" ? "forward and backward" : flags.pass);
+  const std::vector<double> factors = parse_factors("--bandwidth", flags.bandwidth);
+  if (factors.size() == 1 && factors[0] != 1) {
+    text += fmt::format("; all links {:g} times as fast", factors[0]);
+  }
+  return text + "; simulated";
 }
 
 void run_sweep(const SweepFlags& flags) {

@@ -90,11 +90,16 @@ void print_answer(const tune::Question& question, const tune::Answer& answer, st
                                        [](const tune::Rival& rival) { return rival.simulated(); });
   fmt::print("{} on {}: {} ranks, {} candidates, {} simulated\n", to_string(chosen.candidate),
              question.cluster.name, question.problem.world, answer.rivals.size(), simulated);
-  fmt::print(
-      "  {:.3f} ms, {:.3f} of it compute, {:.3f} exposed messages; nothing takes less than "
-      "{:.3f} ms here\n\n",
-      milliseconds(chosen.times.total_s), milliseconds(chosen.times.compute_s),
-      milliseconds(chosen.times.exposed_s), milliseconds(answer.floor_s));
+  if (chosen.measured_s > 0) fmt::print("  {:.3f} ms measured\n", milliseconds(chosen.measured_s));
+  if (chosen.simulated()) {
+    fmt::print(
+        "  {:.3f} ms{}, {:.3f} of it compute, {:.3f} exposed messages; nothing takes less than "
+        "{:.3f} ms here\n",
+        milliseconds(chosen.times.total_s), chosen.measured_s > 0 ? " simulated" : "",
+        milliseconds(chosen.times.compute_s), milliseconds(chosen.times.exposed_s),
+        milliseconds(answer.floor_s));
+  }
+  fmt::print("\n");
   const bool measured = chosen.measured_s > 0;
   fmt::print(
       "| candidate |{} ms | compute ms | exposed ms | estimated ms | sent MiB | memory MiB | |\n"

@@ -112,7 +112,8 @@ struct Cluster {
 
 /// Parses a description. `origin` names it in errors, which have the line.
 /// @throws InvalidArgument for text that is no TOML, an unknown key (with the nearest), a key that
-/// is missing, a value of another type, or a capacity, rate or size that is not above zero.
+/// is missing, a value of another type, a capacity, rate or size that is not above zero, or a
+/// slowdown below 1.
 Cluster parse_cluster(std::string_view text, const std::string& origin);
 
 /// The text that parse_cluster() reads. parse_cluster(to_toml(c), ..) == c.
@@ -120,8 +121,8 @@ std::string to_toml(const Cluster& cluster);
 
 /// A preset, with other numbers of nodes if asked for, or a file: `c6`, `c1:nodes=4`, `my.toml`. A
 /// name with a '/' or that ends with `.toml` is a file.
-/// @throws InvalidArgument for a preset that does not exist (with the nearest), or as
-/// parse_cluster(); IoError for a file that cannot be read.
+/// @throws InvalidArgument for a preset that does not exist (with the nearest), a file whose links
+/// do not connect all devices, or as parse_cluster(); IoError for a file that cannot be read.
 Cluster load_cluster(const std::string& name);
 
 /// The names of all presets, in alphabetical order.

@@ -19,6 +19,7 @@
 #include "armillary/core/spec.h"
 #include "armillary/sim/cluster.h"
 #include "armillary/sim/presets.h"
+#include "armillary/sim/topology.h"
 
 namespace armillary::sim {
 namespace {
@@ -305,6 +306,12 @@ Device read_device(Table table) {
     fail<InvalidArgument>("{}{} begins with {}; 1, for no messages, is required", table.where(),
                           table.path("slowdown"), device.slowdown[0]);
   }
+  const auto less = std::find_if(device.slowdown.begin(), device.slowdown.end(),
+                                 [](double factor) { return factor < 1; });
+  if (less != device.slowdown.end()) {
+    fail<InvalidArgument>("{}{} has {}; factors of at least 1 are required; nearest: 1",
+                          table.where(), table.path("slowdown"), *less);
+  }
   device.cut_by_block = table.flag("cut_by_block", device.cut_by_block);
   for (const Table& memory : table.tables("memory")) device.memory.push_back(read_memory(memory));
   const std::vector<Table> kernels = table.tables("kernel");
@@ -395,7 +402,10 @@ Cluster parse_cluster(std::string_view text, const std::string& origin) {
 
 Cluster load_cluster(const std::string& name) {
   if (name.find('/') != std::string::npos || name.ends_with(".toml")) {
-    return parse_cluster(read_file(name), name);
+    Cluster cluster = parse_cluster(read_file(name), name);
+    // Links must connect all devices, also those that no rank of this problem is on.
+    Topology(cluster, std::min(cluster.devices(), plan::kMaxWorld));
+    return cluster;
   }
   const Spec spec = parse_spec(name);
   const Arguments arguments(fmt::format("cluster {}", spec.name), spec.arguments, {"nodes"});

@@ -70,7 +70,12 @@ StepTime step_time(const Step& step, const Cluster& cluster, double attention_s)
     fail<InvalidArgument>("step: {} devices asked for; {} has {}", parts.tp * replicas,
                           cluster.name, cluster.devices());
   }
-  ARMILLARY_CHECK(cluster.device.matmul_flops_per_s > 0);
+  if (cluster.device.matmul_flops_per_s <= 0) {
+    fail<InvalidArgument>(
+        "step: device {} of cluster {} has no matmul_TFLOPs; the rate of matrix products is "
+        "required",
+        cluster.device.name, cluster.name);
+  }
   const double memory = cluster.device.memory_bytes_per_s;
   const double tokens = static_cast<double>(step.seq) * static_cast<double>(step.batch) / replicas;
   const double parameters = model.parameters();

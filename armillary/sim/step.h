@@ -74,8 +74,7 @@ struct StepTime {
 };
 
 /// `attention_s` is the time of attention of one layer in both passes, for all sequences of a rank.
-/// Requires a known matmul rate of the device.
-/// @throws InvalidArgument for more ranks than devices.
+/// @throws InvalidArgument for more ranks than devices, or a device without a matmul rate.
 StepTime step_time(const Step& step, const Cluster& cluster, double attention_s);
 
 /// Bytes of a step on one device.

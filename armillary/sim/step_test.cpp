@@ -24,6 +24,17 @@ TEST(ModelShape, CountsTheParametersOfLlama3) {
   EXPECT_DOUBLE_EQ(kLlama.layer_parameters() - gpt.layer_parameters(), 4096.0 * 14336);
 }
 
+TEST(StepTime, NeedsTheRateOfMatrixProducts) {
+  try {
+    step_time({.model = kLlama, .seq = 4096}, load_cluster("c8"), 0.01);
+    FAIL() << "c8 has no rate";
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(),
+                 "step: device A10 of cluster c8 has no matmul_TFLOPs; the rate of matrix products "
+                 "is required");
+  }
+}
+
 TEST(StepTime, ProductsAreSharedByAllDevices) {
   const Cluster cluster = load_cluster("c5");
   Step step{.model = kLlama, .seq = 65536, .parallelism = {.sp = 16}};

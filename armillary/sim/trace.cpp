@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <set>
 
 #include "armillary/core/error.h"
@@ -27,13 +28,16 @@ void add_rank(const TracedPass& pass, std::size_t rank, double begin_s, TraceEve
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
     const plan::Op& op = program.ops[i];
     const OpTime& time = timeline.ops[i];
-    events.add({.name = slice_name(program, op),
-                .message = op.is_comm(),
-                .rank = program.rank,
-                .lane = op.lane,
-                .start_s = begin_s + time.start_s,
-                .end_s = begin_s + time.end_s,
-                .arguments = {{"op", static_cast<std::int64_t>(i)}, {"step", op.step}}});
+    const std::int64_t bytes =
+        op.is_comm() ? bytes_of(pass.plan.problem, pass.plan.blocks, program, op) : 0;
+    events.add(
+        {.name = slice_name(program, op),
+         .message = op.is_comm(),
+         .rank = program.rank,
+         .lane = op.lane,
+         .start_s = begin_s + time.start_s,
+         .end_s = begin_s + time.end_s,
+         .arguments = {{"op", static_cast<std::int64_t>(i)}, {"step", op.step}, {"bytes", bytes}}});
   }
   for (const MemoryUse& use : timeline.memory) {
     events.add_memory(program.rank, begin_s + use.time_s, use.bytes);
@@ -44,15 +48,20 @@ void add_rank(const TracedPass& pass, std::size_t rank, double begin_s, TraceEve
 
 std::string to_trace(const std::vector<TracedPass>& passes) {
   TraceEvents events;
+  // A pass may have lanes that the others have not.
+  std::map<plan::Rank, std::set<int>> lanes;
+  for (const TracedPass& pass : passes) {
+    for (const plan::RankProgram& program : pass.plan.ranks) {
+      std::set<int>& of_rank = lanes[program.rank];
+      for (const plan::Op& op : program.ops) of_rank.insert(op.lane);
+    }
+  }
+  for (const auto& [rank, of_rank] : lanes) {
+    events.name_rank(rank, {of_rank.begin(), of_rank.end()});
+  }
   double begin_s = 0;
   for (const TracedPass& pass : passes) {
     for (std::size_t rank = 0; rank < pass.plan.ranks.size(); ++rank) {
-      const plan::RankProgram& program = pass.plan.ranks[rank];
-      if (&pass == &passes.front()) {
-        std::set<int> lanes;
-        for (const plan::Op& op : program.ops) lanes.insert(op.lane);
-        events.name_rank(program.rank, {lanes.begin(), lanes.end()});
-      }
       add_rank(pass, rank, begin_s, events);
     }
     begin_s += pass.timeline.end_s;

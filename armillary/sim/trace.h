@@ -16,7 +16,8 @@ struct TracedPass {
 };
 
 /// Passes one after the other as one JSON object. A rank is a process, a lane is a thread, an op is
-/// a slice; live tiles of slots are a counter. Times are microseconds. Requires timelines with
+/// a slice with its index, its step and, if it is a message, its bytes; live tiles of slots are a
+/// counter. Times are microseconds. Requires timelines with
 /// Record::ops, of all ranks of their plans.
 std::string to_trace(const std::vector<TracedPass>& passes);
 

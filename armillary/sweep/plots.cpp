@@ -61,14 +61,57 @@ std::vector<std::pair<Point, Best>> best_rows(const std::vector<Row>& rows) {
   return all;
 }
 
-/// The points of a chart of lines: the first of each world in the order of the rows.
-std::vector<std::pair<Point, Best>> line_points(const std::vector<Row>& rows) {
-  std::vector<std::pair<Point, Best>> points;
-  std::set<int> worlds;
-  for (auto& point : best_rows(rows)) {
-    if (worlds.insert(point.first.world).second) points.push_back(std::move(point));
+/// A number of a point, as an axis of a chart.
+struct Axis {
+  std::string name;
+  std::string flag;
+  std::function<double(const Point&)> value;
+  std::set<double> values;
+};
+
+/// Whether the length follows from the number of ranks: weak scaling of one length.
+bool tokens_follow_ranks(const std::vector<Row>& rows) {
+  std::map<int, std::int64_t> tokens;
+  for (const Row& row : rows) {
+    const auto [at, is_new] = tokens.try_emplace(row.point.world, row.point.seq);
+    if (!is_new && at->second != row.point.seq) return false;
   }
-  return points;
+  return tokens.size() > 1;
+}
+
+/// The ranges that have several values: ranks, tokens, heads, bandwidth.
+std::vector<Axis> axes_of(const std::vector<Row>& rows) {
+  std::vector<Axis> axes{
+      {"ranks", "--world", [](const Point& p) { return static_cast<double>(p.world); }, {}},
+      {"tokens", "--seq", [](const Point& p) { return static_cast<double>(p.seq); }, {}},
+      {"query heads", "--heads", [](const Point& p) { return static_cast<double>(p.heads); }, {}},
+      {"bandwidth of all links, as a factor",
+       "--bandwidth",
+       [](const Point& p) { return p.bandwidth; },
+       {}}};
+  if (tokens_follow_ranks(rows)) axes.erase(axes.begin() + 1);
+  for (Axis& axis : axes) {
+    for (const Row& row : rows) axis.values.insert(axis.value(row.point));
+  }
+  std::erase_if(axes, [](const Axis& axis) { return axis.values.size() < 2; });
+  return axes;
+}
+
+/// Refuses ranges that a chart of lines against ranks cannot show: it would drop their values.
+void refuse_more_than_ranks(const std::vector<Row>& rows, Plot plot) {
+  for (const Axis& axis : axes_of(rows)) {
+    if (axis.flag == "--world") continue;
+    fail<InvalidArgument>(
+        "sweep: {} values of {} given; the chart {} has one axis, --world: one value of {} is "
+        "required, or the chart winners, which has two axes",
+        axis.values.size(), axis.flag, to_string(plot), axis.flag);
+  }
+}
+
+/// The points of a chart of lines: one for each world.
+std::vector<std::pair<Point, Best>> line_points(const std::vector<Row>& rows, Plot plot) {
+  refuse_more_than_ranks(rows, plot);
+  return best_rows(rows);
 }
 
 /// The keys of a strategy as a line of a cell: `inner=ulysses, u=4`.
@@ -144,7 +187,7 @@ std::vector<std::string> token_ticks(const std::vector<std::pair<Point, Best>>& 
 
 /// Lines of time of Ring over time; Ring itself is the line at 1.
 std::string speedup(const Plotted& plotted) {
-  const auto points = line_points(plotted.rows);
+  const auto points = line_points(plotted.rows, Plot::Speedup);
   const int ring = look_of("ring");
   for (const auto& [point, best] : points) {
     if (!best.contains(ring)) {
@@ -169,7 +212,7 @@ std::string speedup(const Plotted& plotted) {
 
 /// Lines of FLOP/s: a flat line is perfect scaling.
 std::string scaling(const Plotted& plotted) {
-  const auto points = line_points(plotted.rows);
+  const auto points = line_points(plotted.rows, Plot::Scaling);
   const std::vector<std::string> ticks = token_ticks(points);
   return to_svg(LineChart{
       .title = ticks.empty() ? "Strong scaling of one attention layer"
@@ -180,27 +223,6 @@ std::string scaling(const Plotted& plotted) {
       .series =
           lines(points, [](const Row& row, const Best&) { return row.flops_per_rank / 1e12; }),
       .ticks = ticks});
-}
-
-/// A number of a point, as an axis of the map.
-struct Axis {
-  std::string name;
-  std::function<double(const Point&)> value;
-  std::set<double> values;
-};
-
-/// The ranges that have several values: ranks, tokens, heads, bandwidth.
-std::vector<Axis> axes_of(const std::vector<Row>& rows) {
-  std::vector<Axis> axes{
-      {"ranks", [](const Point& p) { return static_cast<double>(p.world); }, {}},
-      {"tokens", [](const Point& p) { return static_cast<double>(p.seq); }, {}},
-      {"query heads", [](const Point& p) { return static_cast<double>(p.heads); }, {}},
-      {"bandwidth of all links, as a factor", [](const Point& p) { return p.bandwidth; }, {}}};
-  for (Axis& axis : axes) {
-    for (const Row& row : rows) axis.values.insert(axis.value(row.point));
-  }
-  std::erase_if(axes, [](const Axis& axis) { return axis.values.size() < 2; });
-  return axes;
 }
 
 /// The fastest strategy with its keys, and by how much the next one is slower that is not the same
@@ -234,13 +256,21 @@ MapChart::Cell cell_of(const Best& best) {
   return cell;
 }
 
-/// The map over the first two ranges; of further ranges, it has the first value.
+/// The map over the two ranges.
 std::string winners(const Plotted& plotted) {
   const std::vector<Axis> axes = axes_of(plotted.rows);
   if (axes.size() < 2) {
     fail<InvalidArgument>(
         "sweep: {} of the ranges has several values; a map of the fastest strategies requires two",
         axes.size());
+  }
+  if (axes.size() > 2) {
+    std::string flags;
+    for (const Axis& axis : axes) flags += (flags.empty() ? "" : ", ") + axis.flag;
+    fail<InvalidArgument>(
+        "sweep: several values of each of {} given; the chart winners has two axes: one value of "
+        "all others is required",
+        flags);
   }
   const Axis& across = axes[0];
   const Axis& down = axes[1];

@@ -13,7 +13,7 @@ namespace armillary::sweep {
 /// Kinds of charts.
 enum class Plot : std::uint8_t {
   Speedup,  ///< Time of Ring over that of each strategy, against the number of ranks.
-  Winners,  ///< The fastest strategy at each point of the first two ranges with several values.
+  Winners,  ///< The fastest strategy at each point of the two ranges with several values.
   Scaling,  ///< FLOP/s of a rank against the number of ranks.
 };
 std::string_view to_string(Plot plot);
@@ -28,11 +28,10 @@ struct Plotted {
 
 /// Strategies of one name are one line or kind, with one look in all charts: at every point, the
 /// fastest of them that fits in memory. A plan that has two names is shown once, under the first of
-/// the registry; `auto` only where no other strategy has its plan. The charts of lines take the
-/// first length, number of heads and bandwidth, or with weak scaling the lengths that go with each
-/// world.
-/// @throws InvalidArgument for Speedup without rows of Ring, and for Winners with fewer than two
-/// ranges of several values.
+/// the registry; `auto` only where no other strategy has its plan. A length that grows with the
+/// ranks is no range of its own.
+/// @throws InvalidArgument for Speedup without rows of Ring, for Speedup and Scaling with another
+/// range than ranks that has several values, and for Winners unless two ranges have several.
 std::string to_svg(const Plotted& plotted, Plot plot);
 
 }  // namespace armillary::sweep

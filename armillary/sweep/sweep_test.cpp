@@ -90,10 +90,15 @@ TEST(Sweep, WritesCsv) {
 }
 
 TEST(Plots, DrawsEachKind) {
-  const Plotted plotted{.rows = sweep(question_of(kSmall, {"ring", "usp"})),
-                        .subtitle = "a < b & c\nsecond line"};
+  Ranges line = kSmall;
+  line.seqs = {1024};
+  const auto plotted_over = [](const Ranges& ranges) {
+    return Plotted{.rows = sweep(question_of(ranges, {"ring", "usp"})),
+                   .subtitle = "a < b & c\nsecond line"};
+  };
+  const Plotted plotted = plotted_over(line);
   for (const Plot plot : {Plot::Speedup, Plot::Winners, Plot::Scaling}) {
-    const std::string svg = to_svg(plotted, plot);
+    const std::string svg = to_svg(plot == Plot::Winners ? plotted_over(kSmall) : plotted, plot);
     EXPECT_THAT(svg, AllOf(StartsWith("<svg xmlns="), HasSubstr("a &lt; b &amp; c"),
                            HasSubstr(">second line<"), HasSubstr(">usp<"), Not(HasSubstr("nan")),
                            Not(HasSubstr("inf"))));
@@ -153,15 +158,36 @@ TEST(Chart, DrawsRatiosThatAreFarApart) {
 }
 
 TEST(Plots, RefusesRowsWithoutWhatItCompares) {
-  const Plotted no_ring{.rows = sweep(question_of(kSmall, {"usp"})), .subtitle = ""};
-  EXPECT_THAT(error_of([&] { to_svg(no_ring, Plot::Speedup); }),
-              StartsWith("sweep: no row of ring that fits with 4 ranks"));
   Ranges line = kSmall;
   line.seqs = {1024};
+  const Plotted no_ring{.rows = sweep(question_of(line, {"usp"})), .subtitle = ""};
+  EXPECT_THAT(error_of([&] { to_svg(no_ring, Plot::Speedup); }),
+              StartsWith("sweep: no row of ring that fits with 4 ranks"));
   const Plotted one_range{.rows = sweep(question_of(line, {"ring"})), .subtitle = ""};
   EXPECT_EQ(error_of([&] { to_svg(one_range, Plot::Winners); }),
             "sweep: 1 of the ranges has several values; a map of the fastest strategies requires "
             "two");
+}
+
+// A chart that showed the first value of a range alone would look like one of all values.
+TEST(Plots, RefusesMoreRangesThanAxes) {
+  Ranges ranges = kSmall;
+  ranges.bandwidths = {0.5, 2};
+  const Plotted three{.rows = sweep(question_of(ranges, {"ring"})), .subtitle = ""};
+  EXPECT_EQ(error_of([&] { to_svg(three, Plot::Winners); }),
+            "sweep: several values of each of --world, --seq, --bandwidth given; the chart winners "
+            "has two axes: one value of all others is required");
+  ranges.seqs = {1024};
+  const Plotted two{.rows = sweep(question_of(ranges, {"ring"})), .subtitle = ""};
+  for (const Plot plot : {Plot::Speedup, Plot::Scaling}) {
+    EXPECT_THAT(error_of([&] { to_svg(two, plot); }),
+                StartsWith("sweep: 2 values of --bandwidth given; the chart " +
+                           std::string(to_string(plot)) + " has one axis, --world"));
+  }
+  EXPECT_THAT(to_svg(two, Plot::Winners), HasSubstr("bandwidth of all links"));
+  ranges.weak = true;
+  const Plotted weak{.rows = sweep(question_of(ranges, {"ring"})), .subtitle = ""};
+  EXPECT_THAT(to_svg(weak, Plot::Winners), HasSubstr("bandwidth of all links"));
 }
 
 }  // namespace

@@ -52,19 +52,21 @@ std::string next_best(const Answer& answer) {
     const bool is_same = !measured && rival.times == chosen.times;
     if (is_same || name == chosen.candidate.strategy.name || rival.fate == Fate::TooLarge) continue;
     const std::string text = to_string(rival.candidate.strategy);
-    if (!rival.simulated()) {
+    const bool simulated = rival.simulated() && chosen.simulated();
+    if (!measured && !simulated) {
+      const double chosen_s = chosen.simulated() ? chosen.times.total_s : chosen.estimate_s;
       return fmt::format("; {} is estimated to take {:.3f} times as long", text,
-                         rival.estimate_s / chosen.times.total_s);
+                         rival.estimate_s / chosen_s);
     }
+    std::string line = fmt::format("; {} takes {:.3f} times as long", text,
+                                   measured ? rival.measured_s / chosen.measured_s
+                                            : rival.times.total_s / chosen.times.total_s);
+    if (!simulated) return line;
     const double compute_s = rival.times.compute_s - chosen.times.compute_s;
     const double exposed_s = rival.times.exposed_s - chosen.times.exposed_s;
-    return fmt::format(
-        "; {} takes {:.3f} times as long: {:.3f} ms {} compute, {:.3f} ms {} exposed messages",
-        text,
-        measured ? rival.measured_s / chosen.measured_s
-                 : rival.times.total_s / chosen.times.total_s,
-        std::abs(compute_s) * 1e3, compute_s < 0 ? "less" : "more", std::abs(exposed_s) * 1e3,
-        exposed_s < 0 ? "less" : "more");
+    return line + fmt::format(": {:.3f} ms {} compute, {:.3f} ms {} exposed messages",
+                              std::abs(compute_s) * 1e3, compute_s < 0 ? "less" : "more",
+                              std::abs(exposed_s) * 1e3, exposed_s < 0 ? "less" : "more");
   }
   return "";
 }

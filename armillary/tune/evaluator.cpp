@@ -56,8 +56,8 @@ double ingress(const Question& question) {
 
 }  // namespace
 
-/// Estimates of one thread at a time. Candidates of one placement share the loads of links, those of one
-/// layout the ranks looked at.
+/// Estimates of one thread at a time. Candidates of one placement share the loads of links, those
+/// of one layout the ranks looked at.
 class Evaluator::Estimator {
  public:
   explicit Estimator(const Question& question)
@@ -196,6 +196,19 @@ void Evaluator::simulate(Rival& rival) {
     rival.times.compute_s += compute;
     rival.times.exposed_s += exposed;
   }
+}
+
+void simulate_all(const Question& question, Answer& answer, std::vector<std::size_t>& rivals) {
+  Evaluator evaluator(question);
+  std::erase_if(rivals, [&](std::size_t r) {
+    Rival& rival = answer.rivals.at(r);
+    if (rival.simulated()) return false;
+    evaluator.simulate(rival);
+    rival.fate = Fate::Slower;
+    if (static_cast<double>(rival.memory_bytes) <= evaluator.memory_limit()) return false;
+    rival.fate = Fate::TooLarge;
+    return true;
+  });
 }
 
 double floor_s(const Question& question) {

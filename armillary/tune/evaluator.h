@@ -46,6 +46,11 @@ class Evaluator {
   std::map<std::string, Estimated> estimated_;    ///< By candidate.
 };
 
+/// Simulates those of some rivals of an answer, given as indices, that the search did not simulate:
+/// what is measured is shown with its simulated times. Rivals that prove too large are marked so
+/// and leave the list.
+void simulate_all(const Question& question, Answer& answer, std::vector<std::size_t>& rivals);
+
 /// Seconds that no strategy can undercut: see Answer::floor_s. The bytes are bounded for forward
 /// and for as many queries as keys only.
 double floor_s(const Question& question);

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "armillary/core/error.h"
 #include "armillary/tune/evaluator.h"
@@ -27,14 +28,18 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 /// A question that differs in one thing, and the time of the chosen candidate under it.
 class Alteration {
  public:
+  /// The words before and after the number that is altered: `links`, `4`, `times as fast`.
+  struct Words {
+    std::string before, number, after;
+  };
   /// `kind` joins alterations of which only the smallest that works is named.
-  Alteration(std::string kind, std::string text, Question question)
+  Alteration(std::string kind, Words words, Question question)
       : kind_(std::move(kind)),
-        text_(std::move(text)),
+        words_(std::move(words)),
         question_(std::make_unique<Question>(std::move(question))) {}
 
   const std::string& kind() const { return kind_; }
-  const std::string& text() const { return text_; }
+  const Words& words() const { return words_; }
 
   /// Seconds of a candidate; infinite if it does not solve the altered problem, or does not fit.
   double seconds(const Candidate& candidate) {
@@ -56,7 +61,7 @@ class Alteration {
 
  private:
   std::string kind_;
-  std::string text_;
+  Words words_;
   std::unique_ptr<Question> question_;  ///< The evaluator refers to it.
   std::unique_ptr<Evaluator> evaluator_;
   double chosen_s_ = -1;
@@ -88,10 +93,27 @@ sim::Cluster with_links(sim::Cluster cluster, const std::set<int>& rules, double
   return cluster;
 }
 
-/// `4 times as fast`, `1/4 as fast`.
-std::string times(double factor, const char* word) {
-  return factor >= 1 ? fmt::format("{:g} times as {}", factor, word)
-                     : fmt::format("1/{:g} as {}", 1 / factor, word);
+/// `4`, `1/4`.
+std::string number_text(double factor) {
+  return factor >= 1 ? fmt::format("{:g}", factor) : fmt::format("1/{:g}", 1 / factor);
+}
+
+/// `links between nodes 2, 4 times as fast, 8192 tokens`: numbers with the same words stand
+/// together.
+std::string words_text(const std::vector<Alteration::Words>& all) {
+  std::string text;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const bool goes_on =
+        i > 0 && all[i].before == all[i - 1].before && all[i].after == all[i - 1].after;
+    const bool ends = i + 1 == all.size() || all[i].before != all[i + 1].before ||
+                      all[i].after != all[i + 1].after;
+    if (i > 0) text += ", ";
+    if (!goes_on && !all[i].before.empty()) text += all[i].before;
+    if (!goes_on && !all[i].before.empty() && !all[i].number.empty()) text += " ";
+    text += all[i].number;
+    if (ends && !all[i].after.empty()) text += " " + all[i].after;
+  }
+  return text;
 }
 
 constexpr std::array kFactors{2.0, 0.5, 4.0, 0.25, 16.0, 1.0 / 16};
@@ -108,7 +130,8 @@ void add_links(const Question& question, std::vector<Alteration>& all) {
     Question other = question;
     other.cluster = with_links(question.cluster, rules, factor);
     all.emplace_back(fmt::format("{}{}", what, factor > 1),
-                     fmt::format("{} {}", what, times(factor, "fast")), std::move(other));
+                     Alteration::Words{what, number_text(factor), "times as fast"},
+                     std::move(other));
   };
   for (const double factor : kFactors) {
     add("links between nodes", between, factor);
@@ -118,7 +141,8 @@ void add_links(const Question& question, std::vector<Alteration>& all) {
   Question at_once = question;
   at_once.cluster.messages.latency_s = at_once.cluster.device.launch_s = 0;
   for (sim::LinkRule& link : at_once.cluster.links) link.latency_s = 0;
-  all.emplace_back("latency", "messages and kernels that start at once", std::move(at_once));
+  all.emplace_back("latency", Alteration::Words{"messages and kernels that start at once", "", ""},
+                   std::move(at_once));
 }
 
 /// Other lengths and other KV heads.
@@ -131,50 +155,74 @@ void add_problems(const Question& question, std::vector<Alteration>& all) {
     if (!problem) continue;
     Question other = question;
     other.problem = *problem;
-    all.emplace_back(fmt::format("length{}", factor > 1), fmt::format("{} tokens", length),
-                     std::move(other));
+    all.emplace_back(fmt::format("length{}", factor > 1),
+                     Alteration::Words{"", std::to_string(length), "tokens"}, std::move(other));
   }
   for (const int kv_heads : {question.problem.heads, 1}) {
     if (kv_heads == question.problem.kv_heads) continue;
     Question other = question;
     other.problem.kv_heads = kv_heads;
-    all.emplace_back("kv_heads", fmt::format("{} KV heads", kv_heads), std::move(other));
+    all.emplace_back("kv_heads", Alteration::Words{"", std::to_string(kv_heads), "KV heads"},
+                     std::move(other));
   }
 }
 
-/// The difference to a simulated rival: where its time goes.
+/// The difference to a simulated rival: where its time goes. The ratio is that of measured times if
+/// both have one. Requires that both are simulated.
 std::string lost(const Rival& chosen, const Rival& rival) {
   const auto more = [](double seconds, const char* what) {
     return fmt::format("{:.3f} ms {} {}", std::abs(seconds) * 1e3, seconds < 0 ? "less" : "more",
                        what);
   };
-  const double ratio = rival.times.total_s / chosen.times.total_s;
-  return fmt::format(
-      "{:.3f} times as long: {}, {}; sends {:.2f} MiB where the chosen one sends {:.2f}", ratio,
-      more(rival.times.compute_s - chosen.times.compute_s, "compute"),
-      more(rival.times.exposed_s - chosen.times.exposed_s, "exposed messages"),
-      static_cast<double>(rival.sent_bytes) / (1 << 20),
-      static_cast<double>(chosen.sent_bytes) / (1 << 20));
+  const bool measured = rival.measured_s > 0 && chosen.measured_s > 0;
+  const double simulated = rival.times.total_s / chosen.times.total_s;
+  const std::string ratio =
+      measured ? fmt::format("{:.3f} times as long, measured; simulated {:.3f} times as long",
+                             rival.measured_s / chosen.measured_s, simulated)
+               : fmt::format("{:.3f} times as long", simulated);
+  return fmt::format("{}: {}, {}; sends {:.2f} MiB where the chosen one sends {:.2f}", ratio,
+                     more(rival.times.compute_s - chosen.times.compute_s, "compute"),
+                     more(rival.times.exposed_s - chosen.times.exposed_s, "exposed messages"),
+                     static_cast<double>(rival.sent_bytes) / (1 << 20),
+                     static_cast<double>(chosen.sent_bytes) / (1 << 20));
 }
 
-/// The smallest alteration of each kind with which the rival is not slower than the chosen one.
+/// The smallest alteration of each kind with which the rival is not slower than the chosen one; or
+/// all that were tested. Those that make an illegal problem, or one that neither of both fits, were
+/// not.
 std::string change(const Question& question, const Rival& chosen, const Rival& rival,
                    std::vector<Alteration>& alterations) {
-  if (rival.times.total_s <= chosen.times.total_s) return "as fast as the chosen one";
+  if (rival.times.total_s <= chosen.times.total_s) {
+    return chosen.measured_s > 0 ? "as fast as the chosen one in simulation"
+                                 : "as fast as the chosen one";
+  }
+  const bool estimated = question.problem.world > kMostSimulated;
+  if (estimated && rival.estimate_s <= chosen.estimate_s) {
+    return "no change is named: estimates, by which so many ranks are compared, put it first as it "
+           "is";
+  }
   std::set<std::string> kinds;
+  std::vector<Alteration::Words> tested;
   std::string text;
   for (Alteration& alteration : alterations) {
     if (kinds.contains(alteration.kind())) continue;
     const double seconds = alteration.seconds(rival.candidate);
-    if (seconds == kNever || seconds > alteration.seconds_of_chosen(chosen.candidate)) continue;
+    const double of_chosen = alteration.seconds_of_chosen(chosen.candidate);
+    if (seconds == kNever && of_chosen == kNever) continue;
+    tested.push_back(alteration.words());
+    if (seconds > of_chosen) continue;
     kinds.insert(alteration.kind());
-    text += (text.empty() ? "wins with " : ", or ") + alteration.text();
+    text += (text.empty() ? "wins with " : ", or ") + words_text({alteration.words()});
   }
   if (text.empty()) {
-    return "loses also with links 16 times as fast or slow, no latency, 16 times or 1/16 of the "
-           "tokens, other KV heads";
+    // Numbers with the same words stand together.
+    std::stable_sort(tested.begin(), tested.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.before, a.after) < std::pair(b.before, b.after);
+    });
+    text = tested.empty() ? "loses; nothing else could be tested"
+                          : "loses also with " + words_text(tested);
   }
-  return text + (question.problem.world > kMostSimulated ? " (estimated)" : "");
+  return text + (estimated ? " (estimated)" : "");
 }
 
 std::string gibibytes(double bytes) {
@@ -195,15 +243,52 @@ std::vector<Rival> shown(const Answer& answer) {
   return found;
 }
 
-/// Strategies without a legal candidate, each with its reason.
-void add_illegal(const Question& question, const Answer& answer, std::vector<Explanation>& all) {
-  std::set<std::string> legal{"auto"};
-  for (const Rival& rival : answer.rivals) legal.insert(rival.candidate.strategy.name);
+/// Values of the required keys of a strategy, each a divisor of the world, with which it solves the
+/// problem; nothing if there are none. The tuner leaves such values out where they make the plan of
+/// another name: usp with u = 1 is ring.
+std::optional<plan::Strategy> border_case(const plan::Problem& problem,
+                                          const plan::StrategyInfo& info) {
+  std::vector<plan::Strategy> strategies{{.name = info.name, .keys = {}}};
+  for (const plan::StrategyKey& key : info.keys) {
+    if (!key.required) continue;
+    std::vector<plan::Strategy> longer;
+    for (const plan::Strategy& strategy : strategies) {
+      for (int value = 1; value <= problem.world; ++value) {
+        if (problem.world % value != 0) continue;
+        longer.push_back(strategy);
+        longer.back().keys[key.name] = std::to_string(value);
+      }
+    }
+    strategies = std::move(longer);
+  }
+  for (const plan::Strategy& strategy : strategies) {
+    try {
+      check_legal(problem, strategy);
+      return strategy;
+    } catch (const InvalidArgument&) {  // another value may be legal
+    }
+  }
+  return std::nullopt;
+}
+
+/// Strategies without a candidate, each with its reason.
+void add_others(const Question& question, const Answer& answer, std::vector<Explanation>& all) {
+  std::set<std::string> known{"auto"};
+  for (const Rival& rival : answer.rivals) known.insert(rival.candidate.strategy.name);
   for (const plan::StrategyInfo& info : plan::strategies()) {
     const bool wanted =
         question.names.empty() ||
         std::find(question.names.begin(), question.names.end(), info.name) != question.names.end();
-    if (!wanted || legal.contains(info.name)) continue;
+    if (!wanted || known.contains(info.name)) continue;
+    if (const auto border = border_case(question.problem, info)) {
+      all.push_back(
+          {.candidate = usage(info),
+           .lost = "is no candidate of its own",
+           .change = fmt::format("it solves the problem, as {} does, but each value of its "
+                                 "keys makes a plan that has another name",
+                                 to_string(*border))});
+      continue;
+    }
     std::string reason = "no values of its keys solve the problem";
     try {
       check_legal(question.problem, {.name = info.name, .keys = {}});
@@ -224,7 +309,9 @@ std::vector<Explanation> explain(const Question& question, const Answer& answer)
   add_links(question, alterations);
   add_problems(question, alterations);
   std::vector<Explanation> all;
-  const Rival& chosen = answer.chosen();
+  // A choice by measurement may be one that the search had no need to simulate.
+  Rival chosen = answer.chosen();
+  if (!chosen.simulated()) evaluator.simulate(chosen);
   for (Rival rival : shown(answer)) {
     Explanation& one = all.emplace_back();
     one.candidate = to_string(rival.candidate);
@@ -240,7 +327,7 @@ std::vector<Explanation> explain(const Question& question, const Answer& answer)
     one.lost = lost(chosen, rival);
     one.change = change(question, chosen, rival, alterations);
   }
-  add_illegal(question, answer, all);
+  add_others(question, answer, all);
   return all;
 }
 

@@ -45,6 +45,61 @@ TEST(Explain, NamesStrategiesThatCannotSolveTheProblem) {
   EXPECT_THAT(to_json(all), StartsWith(R"([{"candidate":")"));
 }
 
+// On two ranks the all-to-all degrees of usp are 1 and 2, which are ring and ulysses.
+TEST(Explain, NamesStrategiesWhosePlansHaveAnotherName) {
+  Question question = testing::question("c7", 2, "full", 4096);
+  question.problem.heads = question.problem.kv_heads = 2;
+  question.names = {"ring", "ulysses", "usp", "grid", "attention2d"};
+  const std::vector<Explanation> all = explain(question, search(question));
+  for (const char* name : {"usp", "attention2d"}) {
+    EXPECT_EQ(about(all, name).lost, "is no candidate of its own") << name;
+    EXPECT_THAT(about(all, name).change,
+                StartsWith("it solves the problem, as " + std::string(name)));
+  }
+}
+
+// A question that no other length is known for, on a cluster of one node.
+TEST(Explain, ClaimsOnlyWhatWasTested) {
+  Question question = testing::question("c7", 8, "full", 8192);
+  question.names = {"ring", "ulysses"};
+  question.with_length = {};
+  for (const Explanation& one : explain(question, search(question))) {
+    EXPECT_THAT(one.change, ::testing::Not(HasSubstr("tokens")));
+    EXPECT_THAT(one.change, ::testing::Not(HasSubstr("nodes"))) << "c7 has one node";
+    if (one.change.starts_with("loses")) {
+      EXPECT_THAT(one.change, HasSubstr("links 2, 1/2, 4, 1/4, 16, 1/16 times as fast"));
+      EXPECT_THAT(one.change, HasSubstr("messages and kernels that start at once"));
+    }
+  }
+}
+
+TEST(Explain, SaysThatLargeWorldsAreEstimated) {
+  Question question = testing::question("c1", 64, "full", 1 << 16);
+  question.problem.heads = question.problem.kv_heads = 64;
+  question.names = {"ring", "ulysses", "allgather"};
+  question.free = {.layout = false, .wire = false, .placement = false};
+  const std::vector<Explanation> all = explain(question, search(question));
+  EXPECT_FALSE(all.empty());
+  for (const Explanation& one : all) {
+    EXPECT_THAT(one.change,
+                ::testing::AnyOf(::testing::EndsWith(" (estimated)"),
+                                 StartsWith("no change is named: estimates"),
+                                 HasSubstr("as fast as the chosen one"), HasSubstr("more memory")));
+  }
+}
+
+// A rival that only a measurement found has no simulated times in old answers.
+TEST(Explain, DividesByNoTimeThatIsMissing) {
+  Question question = testing::question("c7", 8, "full", 8192);
+  question.names = {"ring", "ulysses"};
+  Answer answer = search(question);
+  answer.rivals.front().times = {};
+  answer.rivals.front().measured_s = 1e-3;
+  for (const Explanation& one : explain(question, answer)) {
+    EXPECT_THAT(one.lost, ::testing::Not(::testing::AnyOf(HasSubstr("inf "), HasSubstr("nan "))));
+  }
+}
+
 TEST(Explain, NamesMemoryThatIsMissing) {
   Question question = testing::question("c6", 4, "causal", 1 << 15);
   question.names = {"ring", "allgather"};

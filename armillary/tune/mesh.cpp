@@ -80,6 +80,16 @@ NamedShape parse_model(std::string_view text) {
   model.ffn = number("ffn");
   model.vocab = number("vocab");
   model.kv_heads = arguments.find("kv_heads") ? number("kv_heads") : model.heads;
+  if (!arguments.find("head_dim") && model.hidden % model.heads != 0) {
+    const std::int64_t heads = model.heads;
+    const std::int64_t nearest =
+        std::max<std::int64_t>(1, (model.hidden + heads / 2) / heads) * heads;
+    fail<InvalidArgument>(
+        "model: hidden={} and heads={} given without head_dim; a multiple of the heads, or "
+        "head_dim, "
+        "is required; nearest: hidden={}",
+        model.hidden, model.heads, nearest);
+  }
   model.head_dim = arguments.find("head_dim") ? number("head_dim") : model.hidden / model.heads;
   if (const auto gated = arguments.find("gated")) {
     constexpr std::array<std::string_view, 2> kBooleans{"true", "false"};

@@ -40,6 +40,11 @@ TEST(Model, TextsThatAreNone) {
   EXPECT_THAT(refusal("layers=2"), HasSubstr("hidden"));
   EXPECT_THAT(refusal("layers=2,hiden=4"), HasSubstr("hiden"));
   EXPECT_THAT(refusal("layers=0,hidden=4,heads=1,ffn=4,vocab=9"), HasSubstr("layers"));
+  const std::string uneven = "layers=12,hidden=768,heads=7,ffn=3072,vocab=50257";
+  EXPECT_THAT(refusal(uneven), HasSubstr("hidden=768 and heads=7 given without head_dim; a "
+                                         "multiple of the heads, or head_dim, is required; "
+                                         "nearest: hidden=770"));
+  EXPECT_EQ(refusal(uneven + ",head_dim=128"), "");
 }
 
 // Two stages without replicas: half of the layers each, and one idle stage for one sequence.

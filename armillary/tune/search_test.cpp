@@ -146,5 +146,24 @@ TEST(Answer, IsItsJson) {
   }
 }
 
+TEST(SimulateAll, FillsTimesThatTheSearchDidNotNeed) {
+  const Question question = testing::question("c8", 4, "causal", 4096);
+  Answer answer = search(question);
+  Rival& rival = answer.rivals.back();
+  rival.times = {};
+  std::vector<std::size_t> indices{0, answer.rivals.size() - 1};
+  const Times before = answer.chosen().times;
+  simulate_all(question, answer, indices);
+  EXPECT_EQ(indices.size(), 2U);
+  EXPECT_EQ(answer.chosen().times, before);
+  EXPECT_TRUE(answer.rivals.back().simulated());
+  Question small = question;
+  small.cluster.device.memory_bytes = 1;
+  answer.rivals.back().times = {};
+  simulate_all(small, answer, indices);
+  EXPECT_EQ(indices, std::vector<std::size_t>{0});
+  EXPECT_EQ(answer.rivals.back().fate, Fate::TooLarge);
+}
+
 }  // namespace
 }  // namespace armillary::tune

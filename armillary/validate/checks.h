@@ -20,8 +20,9 @@ struct Check {
 std::vector<Check> ring_balance();
 
 /// Bytes that plans send for StarTrail's model M (65,536 tokens, hidden size 6,656, 64 ranks,
-/// C = 4) without log-sum-exps, which the paper does not count: exact. Paper: StarTrail section
-/// 3.2.2, WallFacer section 4.2.2.
+/// C = 4) without log-sum-exps, which the paper does not count, and bytes of activations: one A a
+/// layer, and what attention of the plan reads and returns. Exact. Paper: StarTrail section 3.2.2,
+/// WallFacer section 4.2.2.
 std::vector<Check> model_m();
 
 /// Which team size is fastest on the clusters of StarTrail and WallFacer, forward and backward of

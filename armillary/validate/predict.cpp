@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "armillary/core/error.h"
+#include "armillary/core/names.h"
 
 namespace armillary::validate {
 namespace {
@@ -19,6 +20,32 @@ T needed(const Row& row, const std::optional<T>& value, const char* column) {
                           row.strategy);
   }
   return *value;
+}
+
+/// Refuses `total` of `what` unless each of `parts` takes as many.
+void require_multiple(const Row& row, std::int64_t total, const char* what, int parts,
+                      const char* of) {
+  if (total % parts == 0) return;
+  fail<InvalidArgument>("row {}: {} {} and {} {}; a multiple of {} is required; nearest: {}",
+                        row.id, what, total, of, parts, parts, (total / parts + 1) * parts);
+}
+
+/// Refuses degrees that do not divide heads and sequences. KV heads that several tp ranks share are
+/// read by each of them.
+void check_degrees(const Row& row) {
+  if (row.q_heads) require_multiple(row, *row.q_heads, "q_heads", row.tp, "tp_degree");
+  if (row.kv_heads && row.tp % *row.kv_heads != 0) {
+    require_multiple(row, *row.kv_heads, "kv_heads", row.tp, "tp_degree");
+  }
+  require_multiple(row, row.batch, "global_batch", row.dp, "dp_degree");
+}
+
+/// Refuses more GPUs than the cluster has devices.
+void check_gpus(const Row& row, const Constants& constants) {
+  const sim::Cluster known = sim::load_cluster(constants.preset);
+  if (row.gpus <= known.devices()) return;
+  fail<InvalidArgument>("row {}: gpus = {}; at most the {} devices of cluster {} are required",
+                        row.id, row.gpus, known.devices(), known.name);
 }
 
 /// GPUs that share the attention of one sequence.
@@ -60,6 +87,15 @@ std::string strategy_text(const Row& row, int ranks) {
   return "";
 }
 
+/// What a prediction says about a strategy that has none.
+std::string not_modelled(const std::string& name) {
+  const std::vector<std::string> modelled{
+      "ring",   "ring_p2p",   "ring_allgather", "ulysses",          "usp",
+      "usp+tp", "loongtrain", "tokenring",      "startrail_best_c", "single_gpu_kernel_over_8"};
+  const std::string nearest = nearest_name(name, modelled);
+  return "strategy not modelled" + (nearest.empty() ? "" : "; nearest: " + nearest);
+}
+
 plan::Layout layout(const Row& row) {
   if (row.implementation == "stripe") return {.kind = plan::Layout::Kind::Striped};
   const bool zigzag = row.causal && row.balanced && row.strategy != "ulysses";
@@ -98,8 +134,10 @@ std::vector<plan::Pass> passes(const Row& row) {
   if (row.pass == "fwd_bwd" || row.pass == "train_step") {
     return {plan::Pass::Forward, plan::Pass::Backward};
   }
-  fail<InvalidArgument>("row {}: corrected_pass = {}; fwd, bwd, fwd_bwd or train_step is required",
-                        row.id, row.pass);
+  fail<InvalidArgument>(
+      "row {}: corrected_pass, or pass where it is null, is {}; fwd, bwd, fwd_bwd or train_step is "
+      "required",
+      row.id, row.pass.empty() ? "null" : row.pass);
 }
 
 /// Seconds of one GPU for the whole sequence, divided by 8: 8 GPUs that lose nothing.
@@ -125,6 +163,10 @@ bool legal(const PublishedRun& run) {
 /// The training step of a row with the constants of its cluster.
 sim::Step step(const Row& row, const Constants& constants) {
   const int heads = needed(row, row.q_heads, "q_heads");
+  if (bytes_of(row.dtype) != 2) {
+    fail<InvalidArgument>("row {}: dtype {} of a train_step; bf16 or fp16 is required", row.id,
+                          to_string(row.dtype));
+  }
   return {.model = {.layers = needed(row, row.layers, "layers"),
                     .hidden = needed(row, row.hidden, "hidden_dim"),
                     .heads = heads,
@@ -144,7 +186,8 @@ double allgather_seconds(const Row& row, const Constants& constants) {
   const PublishedRun run = published_run(row);
   const plan::Problem& problem = run.problem;
   const double kv_bytes = 2.0 * static_cast<double>(problem.batch * problem.mask.kv_len()) *
-                          problem.kv_heads * problem.head_dim * 2;
+                          problem.kv_heads * problem.head_dim *
+                          static_cast<double>(bytes_of(problem.dtype));
   const double gather_s = kv_bytes * (problem.world - 1) / problem.world /
                           sim::group_bytes_per_s(cluster(constants), problem.world, 1);
   double sum = 0;
@@ -210,6 +253,7 @@ std::optional<double> Prediction::error() const {
 }
 
 PublishedRun published_run(const Row& row) {
+  check_degrees(row);
   const int ranks = sequence_ranks(row);
   const std::int64_t seq = needed(row, row.seq, "seq_len_tokens");
   const int heads = needed(row, row.q_heads, "q_heads");
@@ -228,12 +272,12 @@ PublishedRun published_run(const Row& row) {
   const std::vector<plan::Pass> of_row = passes(row);
   PublishedRun run{
       .problem = {.world = ranks,
-                  .batch = std::max<std::int64_t>(1, row.batch / row.dp),
+                  .batch = row.batch / row.dp,
                   .heads = heads / row.tp,
                   .kv_heads = std::max(1, kv_heads / row.tp),
                   .head_dim = head_dim,
                   .value_dim = head_dim,
-                  .dtype = plan::Dtype::Bf16,
+                  .dtype = row.dtype,
                   .mask = row.causal ? plan::causal_mask({seq, seq}, plan::Align::Start)
                                      : plan::full_mask({seq, seq}),
                   .layout = layout(row),
@@ -241,9 +285,9 @@ PublishedRun published_run(const Row& row) {
       .strategy = strategy,
       .passes = of_row};
   for (int r = 0; r < ranks; ++r) run.placement.push_back(r * row.tp);
+  run.pruned = tokenring;
   if (is_token_ring_program(row)) {
     run.problem.mask = reversed_zigzag(seq, ranks);
-    run.pruned = true;
     run.shown_rank = constants(row.cluster).shown_rank;
   }
   return run;
@@ -252,20 +296,20 @@ PublishedRun published_run(const Row& row) {
 Prediction predict(const Row& row) {
   if (row.cluster.empty()) return without("cluster not stated");
   if (!row.phase.empty() && row.phase != "total") return without("part of a pass");
+  const Constants numbers = constants(row.cluster);
+  check_gpus(row, numbers);
   if (row.strategy == "startrail_best_c" && row.speedup && row.seq) {
-    return {.predicted = startrail_speedup(row, constants(row.cluster)),
-            .published = row.speedup,
-            .is_speedup = true};
+    return {
+        .predicted = startrail_speedup(row, numbers), .published = row.speedup, .is_speedup = true};
   }
   if (!row.seconds()) {
     return without(row.speedup ? "model or length not stated" : "no time published");
   }
   Prediction result{.published = row.seconds()};
-  const Constants numbers = constants(row.cluster);
   if (row.strategy == "single_gpu_kernel_over_8") {
     result.predicted = single_gpu_seconds(row, numbers);
   } else if (strategy_text(row, sequence_ranks(row)).empty()) {
-    result.missing = "strategy not modelled";
+    result.missing = not_modelled(row.strategy);
   } else if (row.strategy == "ring_allgather") {
     result.predicted = allgather_seconds(row, numbers);
   } else if (row.pass == "train_step") {
@@ -281,7 +325,16 @@ Prediction predict(const Row& row) {
 std::vector<Prediction> predict(const std::vector<Row>& rows) {
   std::vector<Prediction> predictions;
   predictions.reserve(rows.size());
-  for (const Row& row : rows) predictions.push_back(predict(row));
+  for (const Row& row : rows) {
+    try {
+      predictions.push_back(predict(row));
+    } catch (const InvalidArgument& error) {
+      // Messages of plans and clusters do not know the row.
+      const std::string where = fmt::format("row {}: ", row.id);
+      const std::string text = error.what();
+      predictions.push_back({.refused = text.starts_with(where) ? text : where + text});
+    }
+  }
   return predictions;
 }
 

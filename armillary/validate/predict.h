@@ -16,6 +16,7 @@ struct Prediction {
   std::optional<double> published;
   bool is_speedup = false;
   std::string missing;  ///< Reason why there is no prediction.
+  std::string refused;  ///< What is wrong with the row, which is named.
 
   /// predicted / published - 1, if there are both.
   std::optional<double> error() const;
@@ -23,15 +24,16 @@ struct Prediction {
 
 /// Attention of one layer as the row ran it.
 /// @throws InvalidArgument for a column without a value that the run needs, or for degrees that do
-/// not fit the GPUs.
+/// not fit the GPUs, the heads or the batch.
 PublishedRun published_run(const Row& row);
 
 /// The prediction of one row. A row that cannot be predicted (a strategy or cluster that is not
 /// modelled or not stated) says why in `missing`.
-/// @throws InvalidArgument as published_run(), and for a cluster that has no preset.
+/// @throws InvalidArgument as published_run(), for a cluster that has no preset, for more GPUs than
+/// it has devices, and for what it cannot run.
 Prediction predict(const Row& row);
 
-/// predict() for each row, in their order.
+/// predict() for each row, in their order. What it throws stands in `refused`.
 std::vector<Prediction> predict(const std::vector<Row>& rows);
 
 }  // namespace armillary::validate

@@ -75,6 +75,8 @@ TEST(Predict, RowsThatCannotBePredictedSayWhy) {
   Row row = ring_row();
   row.strategy = "magi_native";
   EXPECT_EQ(predict(row).missing, "strategy not modelled");
+  row.strategy = "rinng";
+  EXPECT_EQ(predict(row).missing, "strategy not modelled; nearest: ring");
   row.iters_per_s.reset();
   EXPECT_EQ(predict(row).missing, "no time published");
   row.cluster = "";
@@ -102,10 +104,56 @@ TEST(Predict, RowsThatMakeNoSenseAreRefused) {
   expect_refused(row, "their product must be the ranks");
   row = ring_row();
   row.pass = "prefill";
-  expect_refused(row, "corrected_pass = prefill");
+  expect_refused(row, "is prefill; fwd, bwd");
   row = ring_row();
   row.cluster = "C99";
   expect_refused(row, "c99");
+  row = ring_row();
+  row.tp = 8;
+  row.q_heads = row.kv_heads = 12;
+  expect_refused(row,
+                 "row mine: q_heads 12 and tp_degree 8; a multiple of 8 is required; nearest: 16");
+  row.q_heads = 48;
+  expect_refused(row, "row mine: kv_heads 12 and tp_degree 8");
+  row = ring_row();
+  row.dp = 2;
+  row.batch = 3;
+  expect_refused(row, "row mine: global_batch 3 and dp_degree 2; a multiple of 2 is required");
+  row = ring_row();
+  row.gpus = 16;
+  expect_refused(row, "row mine: gpus = 16; at most the 8 devices of cluster c6 are required");
+}
+
+TEST(Predict, UsesTheDtypeOfARow) {
+  Row row = ring_row();
+  EXPECT_EQ(published_run(row).problem.dtype, plan::Dtype::Bf16);
+  row.dtype = plan::Dtype::F32;
+  EXPECT_EQ(published_run(row).problem.dtype, plan::Dtype::F32);
+  EXPECT_THAT(
+      predict(std::vector<Row>{row}).front().refused,
+      testing::AllOf(testing::StartsWith("row mine: "), HasSubstr("no kernel curve for fp32")));
+}
+
+// The first row is wrong, and the cluster of the second has no rate of matrix products.
+TEST(Predict, ARowThatIsRefusedHidesNoOther) {
+  Row three = ring_row();
+  three.tp = 3;
+  Row step = ring_row();
+  step.id = "step";
+  step.cluster = "C8";
+  step.gpus = 4;
+  step.pass = "train_step";
+  step.layers = 2;
+  step.hidden = 1024;
+  step.ffn = 4096;
+  step.vocab = 1000;
+  const std::vector<Row> rows{three, step, ring_row()};
+  const std::vector<Prediction> predictions = predict(rows);
+  EXPECT_THAT(predictions[0].refused, testing::StartsWith("row mine: 8 GPUs with tp_degree 3"));
+  EXPECT_THAT(predictions[1].refused,
+              testing::StartsWith("row step: step: device A10 of cluster c8 has no matmul_TFLOPs"));
+  EXPECT_TRUE(predictions[2].predicted);
+  EXPECT_THAT(table(rows, predictions), HasSubstr("| step |  |  |  |  | refused |"));
 }
 
 TEST(Constants, AreFittedOnRowsThatExist) {

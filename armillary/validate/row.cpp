@@ -84,6 +84,16 @@ bool causal(const Reader& reader) {
   return mask == "causal";
 }
 
+plan::Dtype dtype(const Reader& reader) {
+  const std::string name = reader.text("dtype");
+  if (name.empty()) return plan::Dtype::Bf16;
+  try {
+    return plan::parse_dtype(name);
+  } catch (const InvalidArgument&) {
+    reader.refuse("dtype", "fp64, fp32, bf16, fp16 or null");
+  }
+}
+
 Row read_row(const Reader& in) {
   // Names, then the shape of the model, then the run, then what was measured.
   Row row;
@@ -102,8 +112,10 @@ Row read_row(const Reader& in) {
   row.vocab = in.whole<int>("vocab_size");
   row.seq = in.whole<std::int64_t>("seq_len_tokens");
   row.batch = in.whole<std::int64_t>("global_batch").value_or(1);
+  row.dtype = dtype(in);
   row.causal = causal(in);
   row.pass = in.text("corrected_pass");
+  if (row.pass.empty()) row.pass = in.text("pass");
   row.phase = in.text("phase");
   row.strategy = in.text("strategy");
   row.implementation = in.text("implementation");

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "armillary/plan/problem.h"
+
 namespace armillary::validate {
 
 /// One published value with the run that it belongs to. Columns that no prediction needs are
@@ -25,8 +27,9 @@ struct Row {
   std::optional<int> layers, q_heads, kv_heads, head_dim, hidden, ffn, vocab;
   std::optional<std::int64_t> seq;
   std::int64_t batch = 1;
+  plan::Dtype dtype = plan::Dtype::Bf16;
   bool causal = false;
-  std::string pass;   ///< The corrected pass: fwd, bwd, fwd_bwd, train_step.
+  std::string pass;   ///< fwd, bwd, fwd_bwd, train_step: corrected, or as printed; may be empty.
   std::string phase;  ///< A part of the pass; empty or `total`: all of it.
   std::string strategy;
   std::string implementation;

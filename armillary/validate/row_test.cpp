@@ -50,6 +50,12 @@ TEST(Rows, TakeColumnsFromCommon) {
   EXPECT_EQ(parse_rows(text, "mine.json").rows[0].gpus, 8);
 }
 
+TEST(Rows, TakeThePrintedPassWhereNoneIsCorrected) {
+  EXPECT_EQ(parse_rows(one_row("pass", "\"fwd\""), "mine.json").rows[0].pass, "fwd");
+  EXPECT_EQ(parse_rows(one_row("corrected_pass", "\"bwd\""), "mine.json").rows[0].pass, "bwd");
+  EXPECT_EQ(parse_rows(one_row("dtype", "\"fp16\""), "mine.json").rows[0].dtype, plan::Dtype::F16);
+}
+
 TEST(Rows, EveryMissingColumnIsNamed) {
   for (const std::string& column : columns()) {
     expect_refused(one_row(column, ""), "column " + column + " is missing");
@@ -65,6 +71,7 @@ TEST(Rows, WrongValuesAreRefused) {
   expect_refused(one_row("reported_time_s", "-1"), "a number above 0 or null");
   expect_refused(one_row("load_balanced", "1"), "true, false or null");
   expect_refused(one_row("mask", "\"window\""), "causal or full");
+  expect_refused(one_row("dtype", "\"bf61\""), "dtype = \"bf61\"; fp64, fp32, bf16, fp16 or null");
 }
 
 TEST(Rows, OfTheProgramHaveDifferentIds) {

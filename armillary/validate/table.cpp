@@ -16,9 +16,9 @@ constexpr double kMilli = 1e-3;
 
 /// Rows whose order is compared.
 std::string group(const Row& row) {
-  return fmt::format("{} {} {} {} {} {} {} {} {} {}", row.cluster, row.gpus, row.tp,
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {}", row.cluster, row.gpus, row.tp,
                      row.q_heads.value_or(0), row.kv_heads.value_or(0), row.head_dim.value_or(0),
-                     row.seq.value_or(0), row.batch, row.causal, row.pass);
+                     row.seq.value_or(0), row.batch, row.causal, row.pass, to_string(row.dtype));
 }
 
 bool is_fitted(const Row& row) {
@@ -86,9 +86,10 @@ std::string table(const std::vector<Row>& rows, const std::vector<Prediction>& p
                         value(prediction, prediction.predicted),
                         value(prediction, prediction.published),
                         error ? fmt::format("{:+.1f} %", 100 * *error) : "", order[r],
-                        !prediction.missing.empty() ? prediction.missing
-                        : is_fitted(rows[r])        ? "fitted"
-                                                    : "");
+                        !prediction.refused.empty()   ? "refused"
+                        : !prediction.missing.empty() ? prediction.missing
+                        : is_fitted(rows[r])          ? "fitted"
+                                                      : "");
   }
   return text;
 }

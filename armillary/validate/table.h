@@ -20,7 +20,7 @@ struct Errors {
 
 /// One row a line: predicted, published, error, place in the order of its group (1 is the fastest)
 /// as predicted and as published, and whether a constant was fitted on it. A group has the rows of
-/// one file with equal cluster, shape, tp degree, length, batch, mask and pass.
+/// one file with equal cluster, shape, tp degree, length, batch, mask, pass and dtype.
 std::string table(const std::vector<Row>& rows, const std::vector<Prediction>& predictions);
 
 /// A line with the errors of fitted and of predicted rows.

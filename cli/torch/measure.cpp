@@ -17,6 +17,7 @@
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
 #include "armillary/tune/cache.h"
+#include "armillary/tune/evaluator.h"
 #include "armillary/tune/search.h"
 #include "cli/problem_flags.h"
 #include "cli/torch/engine.h"
@@ -61,6 +62,7 @@ Wanted wanted(const tune::Question& question, const MeasureFlags& flags) {
   Wanted found{.answer = tune::search(question), .indices = {}};
   found.indices =
       calibrate::worth_measuring(found.answer, parse_count("--candidates", flags.count));
+  tune::simulate_all(question, found.answer, found.indices);
   return found;
 }
 

@@ -38,6 +38,10 @@ TEST(ReportError, RequestsThatCannotBeMet) {
                AllOf(StartsWith("report: cannot write the page"), EndsWith("/no/a.html")));
   expect_error({"report", "--cluster", "c1:nodes=64", "--world", "512"},
                StartsWith("report: world 512; at most 256 ranks fit into a page"));
+  expect_error({"report", "--cluster", "c6", "--world", "2", "--mask", "full", "--seq", "33554432",
+                "--no-table", "--out", folder.path("a.html")},
+               AllOf(StartsWith("ring on c6: 33554432 tokens: does not fit: needs "),
+                     HasSubstr(", the longest sequence that fits is ")));
   expect_error(with({"--run", folder.path("none")}), HasSubstr("none"));
   expect_error({"report", "--world", "2"}, HasSubstr("--cluster"));
 }

@@ -111,6 +111,9 @@ TEST(SimulateError, ClustersThatAreMalformed) {
                     EndsWith("link.GBps is 0; a number above 0 is required"));
   expect_no_cluster(with("GBps = 10\n", "GBps = -1.5\n"),
                     EndsWith("link.GBps is -1.5; a number above 0 is required"));
+  expect_no_cluster(with("peak_TFLOPs = 10", "peak_TFLOPs = 10\nslowdown = [1, 0.5]"),
+                    EndsWith("device.slowdown has 0.5; factors of at least 1 are required; "
+                             "nearest: 1"));
   expect_no_cluster(with("GBps = 10\n", "GBps = inf\n"), HasSubstr("link.GBps is inf"));
   expect_no_cluster(with("GBps = 10\n", "GBps = 'x'\n"), HasSubstr("link.GBps is 'x'"));
   expect_no_cluster(with("count = 2", "count = 2.5"),
@@ -125,6 +128,10 @@ TEST(SimulateError, DevicesThatNoLinkReaches) {
   expect_no_cluster(with("to = \"network\"", "to = \"network{n}\""),
                     Eq("cluster mine: no link leads from device 0 to device 2 (node 1); links that "
                        "connect all devices are required"));
+  const Folder folder;
+  const std::string path = folder.write("mine.toml", with("to = \"network\"", "to = \"net{n}\""));
+  expect_error({"simulate", "--cluster", path, "--world", "2"},
+               StartsWith("cluster mine: no link leads from device 0 to device 2"));
 }
 
 TEST(SimulateError, MoreRanksThanDevices) {

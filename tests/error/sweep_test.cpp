@@ -9,6 +9,7 @@ namespace {
 using testing::AllOf;
 using testing::EndsWith;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 std::vector<std::string> small_sweep(const std::vector<std::string>& more) {
@@ -31,6 +32,12 @@ TEST(Sweep, WritesCsvAndCharts) {
   EXPECT_EQ(folder.read("a.csv"), printed.out);
   EXPECT_THAT(folder.read("a.svg"), AllOf(StartsWith("<svg "), EndsWith("</svg>\n")));
   EXPECT_THAT(folder.read("b.svg"), HasSubstr("TFLOP/s of each rank"));
+  EXPECT_THAT(folder.read("b.svg"), Not(HasSubstr("times as fast")));
+  ASSERT_EQ(run(small_sweep({"--strategies", "ring", "--bandwidth", "0.5", "--csv",
+                             folder.path("c.csv"), "--plot", "scaling=" + folder.path("c.svg")}))
+                .code,
+            0);
+  EXPECT_THAT(folder.read("c.svg"), HasSubstr("all links 0.5 times as fast"));
 }
 
 TEST(SweepError, RangesThatAreNone) {
@@ -43,6 +50,9 @@ TEST(SweepError, RangesThatAreNone) {
   expect_error(small_sweep({"--strategies", "rink"}), HasSubstr("nearest: ring"));
   expect_error(small_sweep({"--strategies", "usp", "--plot", "speedup=a.svg"}),
                StartsWith("sweep: no row of ring"));
+  expect_error(
+      small_sweep({"--strategies", "ring", "--bandwidth", "0.5,2", "--plot", "scaling=a.svg"}),
+      StartsWith("sweep: 2 values of --bandwidth given; the chart scaling has one axis"));
 }
 
 }  // namespace

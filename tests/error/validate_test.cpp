@@ -47,11 +47,22 @@ TEST(Validate, RefusesFilesThatCannotBeUsed) {
   expect_refused(text, HasSubstr("row 0: column gpus is missing"));
   expect_refused(rows_with("\"gpus\": 8"), HasSubstr("row 0: column id is missing"));
   expect_refused(rows_with("\"id\": \"x\", \"gpus\": -1"), HasSubstr("row 0 (x): gpus = -1"));
-  expect_refused(rows_with("\"id\": \"x\", \"ring_degree\": 3"),
-                 HasSubstr("their product must be the ranks"));
-  expect_refused(rows_with("\"id\": \"x\", \"cluster_id\": \"D6\""), HasSubstr("d6"));
   expect_refused("no JSON", EndsWith("an object with a list `rows` is required"));
   expect_error({"validate", "--rows", folder.path("none.json")}, HasSubstr("cannot read"));
+}
+
+TEST(Validate, PrintsTheRowsBesideOnesThatMakeNoSense) {
+  const Folder folder;
+  const std::string path = folder.write(
+      "rows.json",
+      rows_with(R"("id": "x", "ring_degree": 3}, {"id": "y", "cluster_id": "D6"}, {"id": "z")"));
+  const ProgramRun result = run({"validate", "--rows", path});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("| x |  |  |  |  | refused |"), HasSubstr("| z | "),
+                                HasSubstr("Predicted: 1 rows")));
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("armillary: row x: "), HasSubstr("their product must be the ranks"),
+                    HasSubstr("; row y: "), HasSubstr("d6")));
 }
 
 }  // namespace

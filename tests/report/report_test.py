@@ -59,6 +59,17 @@ def test_draws_and_covers(pages, name):
 
 
 @needs_browser
+def test_a_cluster_without_a_summary(pages, tmp_path):
+    """The line below the title is then the name alone."""
+    text = pages["alone"].read_text(encoding="utf-8")
+    page = tmp_path / "bare.html"
+    page.write_text(re.sub(r'"summary":"[^"]*"', '"summary":""', text, count=1), encoding="utf-8")
+    dom, complaints = document(page)
+    assert not complaints
+    assert text_of(dom, "summary") == "c6"
+
+
+@needs_browser
 def test_keys(pages):
     dom, complaints = document(
         pages["ring"], script=keys("p", "ArrowRight", "ArrowRight", "ArrowDown", "+", "0")

@@ -11,7 +11,8 @@ function fact(name, value) {
 
 function drawHead() {
   document.getElementById("title").textContent = `${DATA.strategy} on ${DATA.world} ranks`;
-  document.getElementById("summary").textContent = `${DATA.cluster.name}: ${DATA.cluster.summary}`;
+  document.getElementById("summary").textContent =
+    DATA.cluster.summary ? `${DATA.cluster.name}: ${DATA.cluster.summary}` : DATA.cluster.name;
   const kv = DATA.kv_len === DATA.q_len ? "" : ` x ${DATA.kv_len}`;
   const facts = [["tokens", `${DATA.q_len}${kv}`], ["batch", DATA.batch], ["heads", `${DATA.heads} / ${DATA.kv_heads} kv`],
     ["head dim", DATA.head_dim === DATA.value_dim ? DATA.head_dim : `${DATA.head_dim} / ${DATA.value_dim}`],
