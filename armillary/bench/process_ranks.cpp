@@ -4,6 +4,7 @@
 #include "armillary/bench/process_ranks.h"
 
 #include <ATen/Parallel.h>
+#include <fmt/format.h>
 
 #include <array>
 #include <chrono>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "armillary/comm/collectives.h"
+#include "armillary/comm/peer_waits.h"
 #include "armillary/core/error.h"
 
 namespace armillary::bench {
@@ -25,10 +27,8 @@ constexpr int kCallLane = 1;
 /// Index of no side: follow() ends.
 constexpr double kDismissed = -1;
 
-/// Time between two looks of a rank that sleeps, and the longest time from one call of rank 0 to
-/// the next, in which other programs may take their turns.
+/// Time between two looks of a rank that sleeps.
 constexpr std::chrono::microseconds kLook(500);
-constexpr std::chrono::hours kLongest(1);
 
 /// Two processes that have just woken may share a core. The system moves one of them away after
 /// some milliseconds if both compute.
@@ -81,9 +81,14 @@ double Processes::tell(double value, int root) {
   const comm::Strided part = comm::whole(std::span(&value, 1));
   if (rank() != root) {
     const comm::Request request = comm_.irecv(root, kCallLane, {&part, 1});
-    const Clock::time_point begin = Clock::now();
+    // The root may be busy with other programs for long; only a root that is silent is given up.
+    const auto root_is_there = comm_.attachment<comm::PeerWaits>().begin(
+        {.peers = {root}, .timeout_s = comm_.timeout_s(), .describe = [root] {
+           return fmt::format("bench: no call of rank {}", root);
+         }});
     while (!comm_.done(request)) {
-      if (Clock::now() - begin > kLongest) comm_.wait(request, 1);  // fails, and says for whom
+      root_is_there->look();
+      comm_.throw_if_failed();
       std::this_thread::sleep_for(kLook);
     }
     return value;

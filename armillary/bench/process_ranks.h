@@ -33,7 +33,7 @@ class Processes {
   /// On rank 0: the sides, of which those that run on all ranks call the others first.
   std::vector<Side> lead(std::vector<Side> sides);
   /// On the others: runs the sides that rank 0 calls, until it says that there are no more.
-  /// @throws CommError if rank 0 is silent for an hour.
+  /// @throws CommError if rank 0 is silent for the timeout of the group; it may be busy for longer.
   void follow(std::span<const Side> sides);
   /// On rank 0: ends follow().
   void dismiss();

@@ -1,5 +1,5 @@
-// peer_waits.h: waits for peers with which a group has no message: those for NCCL, whose messages
-// its host's group does not see. Internal to the engines.
+// peer_waits.h: waits for peers beside the messages of a group: those for NCCL, whose messages its
+// host's group does not see, and those of ranks that sleep until a message comes (bench).
 #pragma once
 
 #include <chrono>

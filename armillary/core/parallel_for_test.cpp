@@ -26,7 +26,8 @@ TEST(ParallelFor, IsWorkedOnOnce) {
 
 TEST(ParallelFor, OfFewStartsNoThread) {
   std::vector<std::thread::id> threads(15);
-  parallel_for(15, [&](int i) { threads[i] = std::this_thread::get_id(); }, 8);
+  parallel_for(
+      15, [&](int i) { threads[i] = std::this_thread::get_id(); }, 8);
   EXPECT_EQ(std::set(threads.begin(), threads.end()), std::set{std::this_thread::get_id()});
 }
 

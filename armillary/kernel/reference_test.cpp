@@ -121,8 +121,7 @@ TEST_P(Rules, LongSequences) {
           .k_blocks = {stripe(1, 2, 1300), stripe(0, 2, 1300)},
           .q_heads = {{0, 3}}};
       const std::string name = fmt::format("{} {}", text, c10::toString(dtype));
-      const Results required =
-          shared_results(name, [&] { return naive_attention(x, mask, 0.25); });
+      const Results required = shared_results(name, [&] { return naive_attention(x, mask, 0.25); });
       expect_near(dealt_attention(kernel(), x, mask, deal, 0.25), required, tolerance(dtype), name);
     }
   }

@@ -74,8 +74,8 @@ std::int64_t area_of(const Band& band, const Run& q_run, const Run& k_run) {
   const std::int64_t least = k.begin - (q.end - 1);
   const std::int64_t most = k.end - 1 - q.begin;
   if (most < distance.lo || least > distance.hi) return 0;
-  const bool whole = q == q_run.span() && k == k_run.span() && least >= distance.lo &&
-                     most <= distance.hi;
+  const bool whole =
+      q == q_run.span() && k == k_run.span() && least >= distance.lo && most <= distance.hi;
   std::int64_t pairs = 0;
   if (whole && !__builtin_mul_overflow(q_run.tokens(), k_run.tokens(), &pairs)) return pairs;
   // Strided runs are clipped to at most three runs each.

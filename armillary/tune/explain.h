@@ -20,8 +20,9 @@ struct Explanation {
   bool operator==(const Explanation&) const = default;
 };
 
-/// Requires an answer to this question. Strategies that cannot solve the problem, or do so only with
-/// plans that have another name, come last, with the reason. Worlds of more than 32 ranks are compared by estimates, which the text says.
+/// Requires an answer to this question. Strategies that cannot solve the problem, or do so only
+/// with plans that have another name, come last, with the reason. Worlds of more than 32 ranks are
+/// compared by estimates, which the text says.
 /// Cost: about 20 simulations for each rival.
 std::vector<Explanation> explain(const Question& question, const Answer& answer);
 

@@ -1,3 +1,5 @@
+// Explanations: every rival has its reason, and a change that is named was tested: it wins or loses
+// as the text says.
 #include "armillary/tune/explain.h"
 
 #include <gmock/gmock.h>

@@ -87,7 +87,7 @@ std::string strategy_text(const Row& row, int ranks) {
   return "";
 }
 
-/// What a prediction says about a strategy that has none.
+/// The reason why a strategy has no prediction.
 std::string not_modelled(const std::string& name) {
   const std::vector<std::string> modelled{
       "ring",   "ring_p2p",   "ring_allgather", "ulysses",          "usp",

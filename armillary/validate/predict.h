@@ -16,7 +16,7 @@ struct Prediction {
   std::optional<double> published;
   bool is_speedup = false;
   std::string missing;  ///< Reason why there is no prediction.
-  std::string refused;  ///< What is wrong with the row, which is named.
+  std::string refused;  ///< Fault of the row, which is named.
 
   /// predicted / published - 1, if there are both.
   std::optional<double> error() const;
@@ -33,7 +33,7 @@ PublishedRun published_run(const Row& row);
 /// it has devices, and for what it cannot run.
 Prediction predict(const Row& row);
 
-/// predict() for each row, in their order. What it throws stands in `refused`.
+/// predict() for each row, in their order. Errors stand in `refused`.
 std::vector<Prediction> predict(const std::vector<Row>& rows);
 
 }  // namespace armillary::validate

@@ -1,5 +1,5 @@
-"""Checks of the versions of other packages. That of torch comes before the compiled module is loaded: a module
-of another torch would end the process."""
+"""Checks of the versions of other packages. That of torch comes before the compiled module is loaded: a
+module of another torch would end the process."""
 
 import re
 from importlib import metadata

@@ -31,4 +31,5 @@ class InternalError(Error):
 
 
 class BuildError(Error, ImportError):
-    """The module was compiled against another torch than the one that is imported, or a package is too old."""
+    """The module was compiled against another torch than the one that is imported, or a
+    package is too old."""

@@ -1,5 +1,5 @@
-"""Ranks as processes, for tests: forked, so that torch is imported once, unless there is a GPU: a process that has
-used it cannot be forked."""
+"""Ranks as processes, for tests: forked, so that torch is imported once, unless there is a GPU: a process
+that has used it cannot be forked."""
 
 import multiprocessing
 import os

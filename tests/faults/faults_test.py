@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import time
 
 import pytest
 import runs
@@ -62,6 +63,22 @@ def test_a_stopped_rank_is_named_at_the_deadline(tmp_path, engine):
     assert DEADLINE_S - 0.5 < ending.seconds < DEADLINE_S + 1 + BUSY_S
     assert f"rank 1 (host {os.uname().nodename}, pid {pid}) does not answer" in ending.output
     names_rank_1(ending.cause(), pid)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@engines
+def test_a_stopped_rank_of_a_benchmark_is_named_at_the_deadline(tmp_path, engine, rank):
+    sizes = ["--tokens", "64", "--heads", "1", "--head-dim", "8", "--seconds", "1000"]
+    words = ["bench", "layer", *sizes, "--deadline", str(DEADLINE_S), "--flight", str(tmp_path / "flight")]
+    with runs.Run(tmp_path, engine, 2, words=words) as run:
+        run.wait_for(lambda: len(list((tmp_path / "flight").rglob("rank*"))) == 2)
+        time.sleep(0.5)  # turns are under way
+        pid = run.strike(rank, signal.SIGSTOP)
+        ending = run.end()
+    assert ending.left == [], ending.output
+    assert ending.code != 0, ending.output
+    assert ending.seconds < DEADLINE_S + 1 + BUSY_S
+    assert f"rank {rank} (host {os.uname().nodename}, pid {pid}) does not answer" in ending.output
 
 
 @pytest.mark.parametrize("engine", ["threads", *ENGINES])
