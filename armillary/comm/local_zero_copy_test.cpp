@@ -181,7 +181,7 @@ TEST(RunRanks, BorrowedMemoryThatIsNotGivenBackEndsInADeadline) {
     over = true;
   };
   EXPECT_THAT(error_text(2, body),
-              AllOf(HasSubstr("rank 0 sends 12 bytes to rank 1 on lane 0 not done after 0."),
+              AllOf(HasSubstr("rank 0 sends 12 bytes to rank 1 on lane 0 not done after "),
                     HasSubstr("; rank 1 has the 12 bytes of lane 0 and reads them in place")));
 }
 

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "armillary/core/error.h"
+#include "armillary/sim/topology.h"
 #include "armillary/tune/evaluator.h"
 
 namespace armillary::tune {

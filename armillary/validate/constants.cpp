@@ -10,33 +10,27 @@ namespace {
 
 constexpr Constants::Share kA100{.full = 1.02, .causal = 0.82};
 constexpr Constants::Share kA800{.full = 1.06, .causal = 0.89};
-constexpr sim::StepRates kMegatron{
-    .matmul_share = 0.9, .gradient_share = 0.55, .part_node_links = 1};
-const std::vector<std::string> kMegatronRows{"table5_30k_b16_tp1_*", "table5_30k_b16_tp8_u1_r1",
-                                             "table6_64k_b1_tp1_*", "table6_64k_b1_tp4_u2_r2",
-                                             "table7_160k_b1_tp4_u2_r2"};
+
+// Megatron-LM: two kernel rates, the sum, the rates of products and gradients, and the links of a
+// group with a part of each node, for the smallest largest error on the rows that are named with
+// the orders of the table; the two clusters have the same devices.
+Constants megatron(const char* id, const char* preset) {
+  return {.id = id,
+          .preset = preset,
+          .forward = kA800,
+          .backward = kA800,
+          .sum_bytes = 25,
+          .step = {.matmul_share = 0.9, .gradient_share = 0.55, .part_node_links = 1},
+          .fitted = {"table5_30k_b16_tp1_*", "table5_30k_b16_tp8_u1_r1", "table6_64k_b1_tp1_*",
+                     "table6_64k_b1_tp4_u2_r2", "table7_160k_b1_tp4_u2_r2"}};
+}
 
 }  // namespace
 
 const std::vector<Constants>& all_constants() {
   static const std::vector<Constants> all{
-      // Megatron-LM: two kernel rates, the sum, the rates of products and gradients, and the links
-      // of a group with a part of each node, for the smallest largest error on the rows that are
-      // named with the orders of the table; the two clusters have the same devices.
-      {.id = "C5",
-       .preset = "c5",
-       .forward = kA800,
-       .backward = kA800,
-       .sum_bytes = 25,
-       .step = kMegatron,
-       .fitted = kMegatronRows},
-      {.id = "C5a",
-       .preset = "c5a",
-       .forward = kA800,
-       .backward = kA800,
-       .sum_bytes = 25,
-       .step = kMegatron,
-       .fitted = kMegatronRows},
+      megatron("C5", "c5"),
+      megatron("C5a", "c5a"),
       // Three numbers (full, causal, sum), fitted on four of the 16 rows of table 3.
       {.id = "C6",
        .preset = "c6",

@@ -14,7 +14,7 @@ namespace armillary::comm {
 inline void spin_until(const std::atomic<bool>& flag) {
   const auto begin = std::chrono::steady_clock::now();
   while (!flag && std::chrono::steady_clock::now() - begin < std::chrono::seconds(10)) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   EXPECT_TRUE(flag);
 }
