@@ -35,12 +35,18 @@ std::optional<ProcessPlace> place_of(const EngineFlags& flags, int world) {
   ProcessPlace place{.world = world, .local_world = world, .launcher = "flags", .engine = "c10d"};
   place.rank = whole_number("--rank", flags.rank, 0, world - 1);
   place.local_rank = place.rank;
-  // The last colon: an IPv6 address has some of its own.
+  // The last colon: an IPv6 address has some of its own, in brackets or not.
   const std::size_t colon = flags.master.rfind(':');
   if (colon == std::string::npos || colon == 0) {
     fail<InvalidArgument>("--master is '{}'; HOST:PORT is required", flags.master);
   }
   place.address = flags.master.substr(0, colon);
+  if (place.address.front() == '[' && place.address.back() == ']') {
+    place.address = place.address.substr(1, place.address.size() - 2);
+  }
+  if (place.address.empty()) {
+    fail<InvalidArgument>("--master is '{}'; HOST:PORT is required", flags.master);
+  }
   place.port = whole_number("port of --master", flags.master.substr(colon + 1), 1, 65535);
   return place;
 }

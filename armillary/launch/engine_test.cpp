@@ -59,6 +59,16 @@ TEST(Engine, TakesAPlaceByHandBeforeTheLaunchers) {
   EXPECT_EQ(choice.place->port, 29400);
 }
 
+TEST(Engine, TakesAnIPv6AddressWithAndWithoutBrackets) {
+  for (const char* master : {"[::1]:29400", "::1:29400"}) {
+    const EngineChoice choice = choose({.rank = "1", .master = master}, kAlone);
+    EXPECT_EQ(choice.place->address, "::1") << master;
+    EXPECT_EQ(choice.place->port, 29400) << master;
+  }
+  expect_no_choice({.rank = "1", .master = "[]:29400"}, kAlone,
+                   "--master is '[]:29400'; HOST:PORT is required");
+}
+
 TEST(Engine, ThatDoesNotFitTheLauncherIsRefused) {
   expect_no_choice({.engine = "threads"}, kMpirun,
                    "--engine threads in rank 1 of 4 that Open MPI started, each of which would do "

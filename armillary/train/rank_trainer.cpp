@@ -75,7 +75,8 @@ void RankTrainer::begin_after(std::int64_t steps) {
   if (steps < recipe_.training.steps) next_batch_ = read_batch(steps + 1);
 }
 
-StepMetrics RankTrainer::step(std::int64_t step, Beside& beside) {
+StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& own,
+                              Beside& sums) {
   const auto begin = std::chrono::steady_clock::now();
   recording_.begin_step(step);
   recording_.set_activity({.name = "reading data"});
@@ -95,7 +96,8 @@ StepMetrics RankTrainer::step(std::int64_t step, Beside& beside) {
     visible_pairs += task.problem.mask.area();
     loss += forward_backward(task, std::max<std::int64_t>(targets, 1));
   }
-  loss = sum_over_ranks(loss, beside);
+  sums = own();
+  loss = sum_over_ranks(loss, sums);
 
   recording_.set_activity({.name = "optimizer"});
   // Update. Loss and norm are equal on all ranks, so all of them fail or none.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -53,10 +54,11 @@ class RankTrainer {
   /// Collective. @throws InvalidArgument as expect_same_parameters, or as checked_sequence.
   void begin_after(std::int64_t steps);
 
-  /// Takes a step, from 1 on. Sums `beside` over the ranks, in place, with the loss. Collective.
+  /// Takes a step, from 1 on. `own` is called after the last backward; what it returns is summed
+  /// over the ranks, with the loss, into `sums`. Collective.
   /// @throws Error on every rank if loss or norm is not finite; InvalidArgument as checked_sequence
   /// for the sequences of the next step.
-  StepMetrics step(std::int64_t step, Beside& beside);
+  StepMetrics step(std::int64_t step, const std::function<Beside()>& own, Beside& sums);
 
   /// The progress of the run after `step`, the last one so far.
   Progress progress(std::int64_t step) const;

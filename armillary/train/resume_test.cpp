@@ -101,6 +101,36 @@ std::vector<std::int64_t> saved_steps(const Recipe& recipe) {
   return steps;
 }
 
+/// Asks for a stop while a sequence is read.
+class StoppingData final : public Data {
+ public:
+  StoppingData(const Data& data, std::int64_t stop_at) : data_(data), stop_at_(stop_at) {}
+
+  std::int64_t vocab_size() const override { return data_.vocab_size(); }
+  Sequence at(std::int64_t index) const override {
+    if (index == stop_at_) stops_ = true;
+    return data_.at(index);
+  }
+  bool stops() const { return stops_; }
+
+ private:
+  const Data& data_;
+  std::int64_t stop_at_;
+  mutable std::atomic<bool> stops_ = false;
+};
+
+TEST(Resume, AStepInWhichAStopIsAskedForIsTheLast) {
+  const ScratchFolder folder;
+  Recipe recipe = saving_recipe(folder);
+  recipe.parallelism.context_parallel_degree = 1;
+  recipe.training.local_batch_size = 1;
+  const auto text = words(recipe.training.seq_len);
+  const StoppingData data(text, 4);  // The fifth sequence is read ahead in step 4.
+  const TrainResult result = train(recipe, data, {.stop_requested = [&] { return data.stops(); }});
+  EXPECT_TRUE(result.stopped);
+  EXPECT_EQ(result.steps, 4);
+}
+
 TEST(Resume, IsBitwiseAsIfTheRunHadNeverStopped) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     const ScratchFolder folder;

@@ -110,15 +110,18 @@ TrainResult train(const Mesh& mesh, Model& model, const Data& data, const Recipe
 
     while (result.steps < recipe.training.steps && !result.stopped) {
       const std::int64_t step = ++result.steps;
-      Beside beside{.stops = options.stop_requested && options.stop_requested() ? 1.0 : 0.0,
-                    .busy = saving.busy()};
-      const StepMetrics metrics = trainer.step(step, beside);
+      const auto own = [&]() -> Beside {
+        const bool stops = options.stop_requested && options.stop_requested();
+        return {.stops = stops ? 1.0 : 0.0, .busy = saving.busy()};
+      };
+      Beside sums;
+      const StepMetrics metrics = trainer.step(step, own, sums);
       if (tells && options.on_step) {
         recording.set_activity({.name = "reporting the step"});
         options.on_step(metrics);
       }
-      result.stopped = beside.stops > 0 && step < recipe.training.steps;
-      saving.after_step(trainer, step, beside.busy,
+      result.stopped = sums.stops > 0 && step < recipe.training.steps;
+      saving.after_step(trainer, step, sums.busy,
                         result.stopped || step == recipe.training.steps);
     }
     recording.set_activity({.name = "saving the last checkpoint", .collective = true});

@@ -90,7 +90,6 @@ std::string describe_stop(const train::Recipe& recipe, const train::TrainResult&
 void run_steps(const TrainArguments& arguments, const train::Recipe& recipe,
                const train::Data& data, const launch::EngineChoice& choice,
                const std::string& summary) {
-  const StopSignals stop_signals;
   std::optional<train::MetricsWriter> metrics_writer;
   const auto on_start = [&](std::int64_t steps) {
     metrics_writer.emplace(recipe, arguments.json, steps);
@@ -114,6 +113,9 @@ void run_steps(const TrainArguments& arguments, const train::Recipe& recipe,
 }
 
 void run_train(const TrainArguments& arguments) {
+  // First of all: a signal while text is read or processes connect ends the run after one step.
+  std::optional<StopSignals> stop_signals;
+  if (!arguments.dry_run && !arguments.print_config) stop_signals.emplace();
   // The recipe: the file, then the settings in the order in which they were given.
   train::Recipe recipe = train::load_recipe(arguments.recipe);
   for (const std::string& setting : arguments.settings) train::apply_setting(recipe, setting);
