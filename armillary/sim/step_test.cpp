@@ -26,8 +26,10 @@ TEST(ModelShape, CountsTheParametersOfLlama3) {
 
 TEST(StepTime, NeedsTheRateOfMatrixProducts) {
   try {
-    step_time({.model = kLlama, .seq = 4096}, load_cluster("c8"), 0.01);
-    FAIL() << "c8 has no rate";
+    Cluster cluster = load_cluster("c8");
+    cluster.device.matmul_flops_per_s = 0;
+    step_time({.model = kLlama, .seq = 4096}, cluster, 0.01);
+    FAIL() << "without a rate";
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(error.what(),
                  "step: device A10 of cluster c8 has no matmul_TFLOPs; the rate of matrix products "
