@@ -14,6 +14,7 @@
 // The result is exact for this model and deterministic: the same input gives the same bits.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,6 +43,9 @@ struct SimulateOptions {
   /// their timelines only (Timeline::ranks). For strategies, and rank r on device r;
   /// docs/notes/folding.md says which ranks are alike.
   bool fold = false;
+  /// Called before the first event if tensors and slots of a rank need more memory than a device
+  /// has; it may throw, as check_fits() does (memory.h). Empty: memory is not looked at.
+  std::function<void()> on_too_large = {};
 };
 
 /// Simulates one pass. Plans need not be exact, but must be `well_formed` (plan/verify.h).
