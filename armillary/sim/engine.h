@@ -51,7 +51,7 @@ struct SimulateOptions {
 /// Simulates one pass. Plans need not be exact, but must be `well_formed` (plan/verify.h).
 /// @throws InvalidArgument for more ranks than devices, a placement that is none, or a dtype
 /// without a kernel curve; PlanError if ops wait for ever (names the first of them on each rank),
-/// or if a receive meets a send of other bytes. Cost: O(ops + flows * log), about a microsecond for
+/// or if a receive meets a send of other bytes. Cost: O(ops + flows * log), some microseconds for
 /// each.
 Timeline simulate(const plan::Plan& plan, const Cluster& cluster,
                   const SimulateOptions& options = {});
