@@ -46,7 +46,7 @@ Told ask(const Choose& choose) {
   }
 }
 
-/// What rank 0 has, on every rank.
+/// The choice of rank 0, on every rank.
 Told broadcast_from_rank_0(comm::Communicator& comm, const Told& mine) {
   std::array<std::int64_t, 4> head{static_cast<std::int64_t>(mine.outcome), mine.is_new ? 1 : 0,
                                    static_cast<std::int64_t>(mine.strategy.size()),

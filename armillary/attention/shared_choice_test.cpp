@@ -1,3 +1,5 @@
+// shared_choice_test.cpp: ranks that would choose differently take the choice of rank 0, and its
+// errors; ranks that ask for other things are told so.
 #include "armillary/attention/shared_choice.h"
 
 #include <gmock/gmock.h>

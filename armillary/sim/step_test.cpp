@@ -1,3 +1,5 @@
+// step_test.cpp: terms of training steps, prefills and denoising steps against closed forms, memory
+// by stage of ZeRO, and bandwidths of collectives.
 #include "armillary/sim/step.h"
 
 #include <gtest/gtest.h>

@@ -50,7 +50,7 @@ struct StepShape {
   std::int64_t seq = 0;
   std::int64_t batch = 1;  ///< Sequences in a step, over all replicas.
   sim::StepKind kind = sim::StepKind::Train;
-  int text_tokens = 0;  ///< Of a denoising step (sim/step.h).
+  int text_tokens = 0;  ///< For a denoising step (sim/step.h).
 };
 
 /// Seconds of a step.
