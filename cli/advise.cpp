@@ -1,13 +1,17 @@
-// The verb `advise`: a mesh of dp, cp, tp and pp for a training step on a described cluster. It
+// The verb `advise`: a mesh of dp, cp, tp and pp for a step on a described cluster. It
 // prints the best mesh with its terms and reasons, a table of others, and USP's Table 2.
 #include "armillary/tune/advise.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
+#include <string_view>
 
+#include "armillary/core/error.h"
+#include "armillary/core/names.h"
 #include "armillary/core/spec.h"
 #include "cli/problem_flags.h"
 #include "cli/verbs.h"
@@ -22,7 +26,9 @@ struct AdviseFlags {
   std::string seq;
   std::string batch = "1";
   std::string devices;
-  std::string mask = "causal";
+  std::string mask;  ///< Empty: the usual one of the step.
+  std::string step = "train";
+  std::string text_tokens;
   std::string top = "10";
   bool json = false;
   bool methods = false;
@@ -39,7 +45,25 @@ tune::AdviceQuestion question(const AdviseFlags& flags) {
                    .batch = parse_integer("--batch", flags.batch, {1})};
   question.cluster = sim::load_cluster(flags.cluster);
   if (!flags.devices.empty()) question.devices = parse_count("--devices", flags.devices);
-  question.mask = [mask = flags.mask](std::int64_t seq) {
+  constexpr std::array<std::string_view, 3> kSteps{"train", "prefill", "dit"};
+  const auto kind = static_cast<sim::StepKind>(parse_choice("--step", flags.step, kSteps));
+  const bool is_dit = kind == sim::StepKind::Dit;
+  question.step.kind = kind;
+  if (!flags.text_tokens.empty()) {
+    if (!is_dit) {
+      fail<InvalidArgument>("--text-tokens: given with --step {}; --step dit is required",
+                            flags.step);
+    }
+    question.step.text_tokens = parse_count("--text-tokens", flags.text_tokens);
+  }
+  if (flags.methods && kind != sim::StepKind::Train) {
+    fail<InvalidArgument>(
+        "--methods: given with --step {}; the table is of training: --step train "
+        "is required",
+        flags.step);
+  }
+  const std::string usual = is_dit ? "full" : "causal";
+  question.mask = [mask = flags.mask.empty() ? usual : flags.mask](std::int64_t seq) {
     return plan::parse_mask(mask, {seq, seq});
   };
   return question;
@@ -99,7 +123,7 @@ void run(const AdviseFlags& flags) {
 
 void add_advise(CLI::App& app, int& exit_code) {
   CLI::App* verb =
-      app.add_subcommand("advise", "A mesh for training a model on a described cluster");
+      app.add_subcommand("advise", "A mesh for a step of a model on a described cluster");
   auto flags = std::make_shared<AdviseFlags>();
   verb->add_option("MODEL", flags->model,
                    "A known model such as llama3-8b, or layers=L,hidden=E,heads=H,ffn=F,vocab=V")
@@ -112,7 +136,13 @@ void add_advise(CLI::App& app, int& exit_code) {
   verb->add_option("--batch", flags->batch, "Sequences in a step [1]")->check(not_empty());
   verb->add_option("--devices", flags->devices, "Devices to use [all of the cluster]")
       ->check(not_empty());
-  verb->add_option("--mask", flags->mask, "As of `armillary plan` [causal]")->check(not_empty());
+  verb->add_option("--mask", flags->mask, "As of `armillary plan` [causal; full for dit]")
+      ->check(not_empty());
+  verb->add_option("--step", flags->step, "train, prefill or dit: one denoising step [train]")
+      ->check(not_empty());
+  verb->add_option("--text-tokens", flags->text_tokens,
+                   "Tokens of text for cross-attention, with --step dit [none]")
+      ->check(not_empty());
   verb->add_option("--top", flags->top, "Rows of the table [10]")->check(not_empty());
   CLI::Option* const json =
       verb->add_flag("--json", flags->json, "All meshes that fit as one JSON object");
@@ -123,6 +153,7 @@ void add_advise(CLI::App& app, int& exit_code) {
       "Examples:\n"
       "  armillary advise llama3-8b c5 --seq 65536 --batch 2\n"
       "  armillary advise llama2-7b c1 --seq 524288 --methods\n"
+      "  armillary advise llama3-8b c5 --seq 1048576 --step prefill\n"
       "  armillary advise layers=12,hidden=768,heads=12,ffn=3072,vocab=50257,gated=false c6 --seq "
       "131072");
   verb->callback([flags, &exit_code] {

@@ -176,16 +176,21 @@ void write_trace(const std::string& path, const std::vector<plan::Plan>& plans,
 void run_strategy(const SimulateFlags& flags, const sim::Cluster& cluster) {
   const plan::Problem of_flags = problem(flags);
   const plan::Strategy strategy = plan::parse_strategy(flags.strategy);
-  check_fits(flags, cluster);
+  check_legal(of_flags, strategy);
   std::vector<plan::Plan> plans;
   std::vector<sim::Timeline> timelines;
   const plan::Planner planner(of_flags, strategy);
   const sim::Record record{.ops = flags.json || !flags.trace.empty(), .flows = flags.json};
   if (!flags.trace.empty()) plans = lowered_plans(flags);
-  for (const plan::Pass pass : passes(flags)) {
-    timelines.push_back(
-        simulate(planner, pass, cluster, {.record = record, .fold = folds(flags, of_flags.world)}));
+  // Backward, which needs more memory, goes first: what does not fit is refused before any event.
+  const std::vector<plan::Pass> wanted = passes(flags);
+  for (auto pass = wanted.rbegin(); pass != wanted.rend(); ++pass) {
+    timelines.push_back(simulate(planner, *pass, cluster,
+                                 {.record = record,
+                                  .fold = folds(flags, of_flags.world),
+                                  .on_too_large = [&] { check_fits(flags, cluster); }}));
   }
+  std::reverse(timelines.begin(), timelines.end());
   if (!flags.trace.empty()) write_trace(flags.trace, plans, timelines);
   for (const sim::Timeline& timeline : timelines) {
     if (flags.json) {

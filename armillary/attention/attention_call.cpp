@@ -10,9 +10,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdio>
+#include <string>
 #include <string_view>
 #include <utility>
 
+#include "armillary/attention/shared_choice.h"
 #include "armillary/core/error.h"
 #include "armillary/proof/verdict.h"
 #include "armillary/tune/automatic.h"
@@ -110,9 +113,8 @@ std::shared_ptr<const runtime::CompiledAttention> programs_for(RecentCall& recen
     // A text that names no strategy is parsed again for its error, which says why.
     recent.programs = runtime::compile_cached(
         recent.problem,
-        recent.strategy ? *recent.strategy
-                        : tune::strategy_of(recent.strategy_text, recent.problem),
-        rank, kernel);
+        recent.strategy ? *recent.strategy : plan::parse_strategy(recent.strategy_text), rank,
+        kernel);
   }
   return recent.programs;
 }
@@ -147,6 +149,45 @@ void check_and_compile(AttentionCall& call, RecentCall& recent, const AttentionS
 
 /// Names of CallKind, as records and errors say them.
 constexpr std::array<std::string_view, 4> kNames{"attention", "attention_lse", "keep", "replay"};
+
+double scale_of(const AttentionOptions& options, const plan::Problem& problem) {
+  return options.scale.value_or(1.0 / std::sqrt(problem.head_dim));
+}
+
+/// The group's choice for `auto`, made if there is none: all ranks first agree that they ask for
+/// the same, then rank 0 chooses, and says so on standard error. Collective where it is made.
+const plan::Strategy& shared_choice(const AttentionCall& call, CallKind kind,
+                                    const plan::Problem& problem, const AttentionOptions& options) {
+  comm::Communicator& comm = *call.comm;
+  auto& choices = comm.attachment<SharedChoices>();
+  plan::Problem asked = problem;
+  asked.return_lse = false;  // Calls that differ in it alone run one strategy: keep and replay do.
+  if (const plan::Strategy* const known = choices.find(options.strategy, asked)) return *known;
+  tune::AutomaticChoice choice;
+  recorder::while_waiting(call.context->recorder(), recorder::Wait::Agreement, [&] {
+    const std::string words = words_of(problem, options.strategy);
+    Agreement same(comm, {.call = kNames[static_cast<std::size_t>(kind)],
+                          .key = proof::digest_of(problem, {.name = options.strategy, .keys = {}}),
+                          .problem = words,
+                          .scale = scale_of(options, problem),
+                          .options = options});
+    same.wait();
+    choice = choose_together(comm, options.strategy, asked);
+  });
+  if (comm.rank() == 0 && choice.is_new) {
+    fmt::print(stderr, "armillary: {}; rank 0 chose it for all {} ranks\n", choice.line,
+               comm.world());
+  }
+  return choices.add(options.strategy, asked, std::move(choice.strategy));
+}
+
+/// The entry of a call among the recent ones of its group.
+RecentCall& recent_call(const AttentionCall& call, CallKind kind, const plan::Problem& problem,
+                        const AttentionOptions& options) {
+  const plan::Strategy* choice = nullptr;
+  if (tune::is_automatic(options.strategy)) choice = &shared_choice(call, kind, problem, options);
+  return call.comm->attachment<RecentCalls>().find_or_add(problem, options.strategy, choice);
+}
 
 }  // namespace
 
@@ -241,8 +282,7 @@ c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionSha
   call->comm = &comm;
   call->context = &context;
   call->proofs = options.proofs;
-  RecentCall& recent =
-      comm.attachment<RecentCalls>().find_or_add(problem, options.strategy, comm.rank() == 0);
+  RecentCall& recent = recent_call(*call, kind, problem, options);
   proof::Verdict refusal;
   try {
     if (kind == CallKind::Replay) check_kept(kept);
@@ -255,14 +295,13 @@ c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionSha
   }
 
   // Tell the next rank.
-  call->agreement.emplace(
-      comm,
-      CallRequest{.call = kNames[static_cast<std::size_t>(kind)],
-                  .key = recent.key,
-                  .problem = recent.words,
-                  .scale = options.scale.value_or(1.0 / std::sqrt(problem.head_dim)),
-                  .options = options},
-      refusal);
+  call->agreement.emplace(comm,
+                          CallRequest{.call = kNames[static_cast<std::size_t>(kind)],
+                                      .key = recent.key,
+                                      .problem = recent.words,
+                                      .scale = scale_of(options, problem),
+                                      .options = options},
+                          refusal);
   if (refusal.finding == proof::Finding::Fine) return call;
 
   // Refused: wait a while for the other ranks, so that all of them hear the reason, and because
@@ -282,8 +321,7 @@ c10::intrusive_ptr<AttentionCall> prepare_backward(const AttentionShape& shape,
   call->comm = &comm;
   call->context = &context;
   const plan::Problem problem = problem_of(CallKind::Attention, shape, comm.world(), options);
-  RecentCall& recent =
-      comm.attachment<RecentCalls>().find_or_add(problem, options.strategy, comm.rank() == 0);
+  RecentCall& recent = recent_call(*call, CallKind::Attention, problem, options);
   check_and_compile(*call, recent, shape, options);
   if (proof::is_proved(comm, call->programs->proved)) return call;
   // The group was made after forward ran.

@@ -8,12 +8,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
-#include "armillary/tune/automatic.h"
 
 namespace armillary::attention {
 
@@ -30,16 +28,6 @@ std::string describe(const plan::Mask& mask) {
   }
   if (mask.bands().size() > kMostBands) text += fmt::format(";..{}", mask.bands().size());
   return text;
-}
-
-/// Words of everything that a plan depends on: RecentCall::words.
-std::string describe(const plan::Problem& problem, const std::string& strategy) {
-  return fmt::format(
-      "version={} strategy={} layout={} wire={} dtype={} batch={} heads={} kv_heads={} "
-      "head_dim={} value_dim={} return_lse={} mask={}",
-      proof::version(), strategy, to_string(problem.layout), to_string(problem.wire),
-      to_string(problem.dtype), problem.batch, problem.heads, problem.kv_heads, problem.head_dim,
-      problem.value_dim, problem.return_lse, describe(problem.mask));
 }
 
 /// Copies what fits and leaves at least one zero behind it; `to` is zero before.
@@ -66,19 +54,20 @@ CallRecord::Optional record_of(const std::optional<double>& value) {
   return {value.value_or(0), value.has_value()};
 }
 
-/// The strategy of a text; a choice of the tuner is shown when it is new.
-plan::Strategy strategy_for(const plan::Problem& problem, const std::string& text, bool tells) {
-  if (!tune::is_automatic(text)) return plan::parse_strategy(text);
-  tune::AutomaticChoice choice = tune::choose(text, problem);
-  if (tells && choice.is_new) fmt::print(stderr, "armillary: {}\n", choice.line);
-  return std::move(choice.strategy);
-}
-
 }  // namespace
+
+std::string words_of(const plan::Problem& problem, const std::string& strategy) {
+  return fmt::format(
+      "version={} strategy={} layout={} wire={} dtype={} batch={} heads={} kv_heads={} "
+      "head_dim={} value_dim={} return_lse={} mask={}",
+      proof::version(), strategy, to_string(problem.layout), to_string(problem.wire),
+      to_string(problem.dtype), problem.batch, problem.heads, problem.kv_heads, problem.head_dim,
+      problem.value_dim, problem.return_lse, describe(problem.mask));
+}
 
 // A linear search: the layers of a model share a few problems, one for each mask.
 RecentCall& RecentCalls::find_or_add(const plan::Problem& problem, const std::string& strategy_text,
-                                     bool tells) {
+                                     const plan::Strategy* choice) {
   constexpr std::size_t kMost = 8;
   for (auto recent = recent_.begin(); recent != recent_.end(); ++recent) {
     if (recent->strategy_text != strategy_text || recent->problem != problem) continue;
@@ -93,12 +82,12 @@ RecentCall& RecentCalls::find_or_add(const plan::Problem& problem, const std::st
                   .words = {},
                   .programs = {}};
   try {
-    made.strategy = strategy_for(problem, strategy_text, tells);
+    made.strategy = choice != nullptr ? *choice : plan::parse_strategy(strategy_text);
     made.key = proof::digest_of(problem, *made.strategy);
   } catch (const Error&) {  // prepare_call throws it again, where ranks are told of it
     made.key = proof::digest_of(strategy_text);
   }
-  made.words = describe(problem, made.strategy ? to_string(*made.strategy) : strategy_text);
+  made.words = words_of(problem, made.strategy ? to_string(*made.strategy) : strategy_text);
   recent_.push_front(std::move(made));
   if (recent_.size() > kMost) recent_.pop_back();
   return recent_.front();

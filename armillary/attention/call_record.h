@@ -40,11 +40,10 @@ struct RecentCall {
 class RecentCalls {
  public:
   /// The entry of this problem and strategy, made if there is none. Valid until the next look-up.
-  /// Throws nothing: a strategy that does not exist is refused by whoever compiles it. For `auto`
-  /// the tuner is asked (tune/automatic.h), and a rank that `tells` says what it chose on standard
-  /// error.
+  /// Throws nothing: a strategy that does not exist is refused by whoever compiles it. `choice`:
+  /// the strategy that a text such as `auto` stands for (shared_choice.h); null for other texts.
   RecentCall& find_or_add(const plan::Problem& problem, const std::string& strategy_text,
-                          bool tells);
+                          const plan::Strategy* choice = nullptr);
 
  private:
   std::deque<RecentCall> recent_;  ///< Newest first; the oldest is dropped.
@@ -61,6 +60,9 @@ struct CallRequest {
   /// Version of this library: another one may make other plans of the same problem.
   std::string_view version = proof::version();
 };
+
+/// RecentCall::words of a problem and a strategy.
+std::string words_of(const plan::Problem& problem, const std::string& strategy);
 
 /// A request as it travels. Every rank sends the same number of bytes, and two records are equal if
 /// their bytes are, so the struct has no padding and unused bytes of its texts are 0.

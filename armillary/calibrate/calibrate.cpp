@@ -16,6 +16,7 @@
 #include "armillary/calibrate/memory.h"
 #include "armillary/calibrate/messages.h"
 #include "armillary/calibrate/overhead.h"
+#include "armillary/calibrate/products.h"
 #include "armillary/core/error.h"
 #include "armillary/core/threads.h"
 #include "armillary/kernel/cpu/isa.h"
@@ -84,6 +85,8 @@ sim::Device measure_device(const CalibrateCase& given, const bench::MakeRanks& m
       }
     }
   }
+  progress("matrix products");
+  device.matmul_flops_per_s = measure_products(given.dtypes, *ranks, given.world);
   progress("accumulators");
   const double carry = measure_carry({.dtype = given.dtypes.front(),
                                       .head_dim = given.head_dims.front(),
@@ -152,6 +155,7 @@ void give_cores(int cores, sim::Cluster& cluster) {
   const double ranks_per_core = static_cast<double>(cluster.devices()) / cores;
   cluster.device.memory_bytes_per_s *= ranks_per_core;
   cluster.device.carry_bytes_per_s *= ranks_per_core;
+  cluster.device.matmul_flops_per_s *= ranks_per_core;
   for (sim::MemoryCurve& curve : cluster.device.memory) {
     for (sim::RatePoint& point : curve.points) point.rate *= ranks_per_core;
   }

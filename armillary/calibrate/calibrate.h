@@ -2,6 +2,7 @@
 //
 //   kernels    one curve for each pass, mask, dtype and head dim      kernels.h
 //   memory     bytes/s of merges and sums                             memory.h
+//   products   flop/s of matrix products                              products.h
 //   messages   latency and bandwidth of the engine, by bytes          messages.h
 //   host       what a call and an op cost beside all that             overhead.h
 //                           |

@@ -10,6 +10,7 @@
 #include "armillary/bench/thread_ranks.h"
 #include "armillary/core/error.h"
 #include "armillary/sim/engine.h"
+#include "armillary/sim/step.h"
 
 namespace armillary::calibrate {
 namespace {
@@ -49,6 +50,11 @@ TEST(Calibrate, WritesAFileThatIsReadAndSimulated) {
   EXPECT_TRUE(cluster.messages.zero_copy);
   EXPECT_TRUE(cluster.host.computes);
   EXPECT_EQ(cluster.host.cores, 1) << "two ranks share a core";
+  // Possible rates of one core: a slow one that is shared, and more than any has.
+  EXPECT_GT(cluster.device.matmul_flops_per_s, 1e8) << text;
+  EXPECT_LT(cluster.device.matmul_flops_per_s, 1e14) << text;
+  const sim::Step step{.model = {.layers = 2, .hidden = 64, .ffn = 128, .vocab = 100}, .seq = 256};
+  EXPECT_GT(step_time(step, cluster, 0.001).products, 0) << "training steps can be simulated";
   for (const std::string strategy : {"ring", "ulysses", "tokenring"}) {
     const plan::Planner planner(small_problem(2), plan::parse_strategy(strategy));
     for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {

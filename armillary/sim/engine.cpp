@@ -52,6 +52,13 @@ std::vector<int> placement(const SimulateOptions& options, const Cluster& cluste
   return devices;
 }
 
+/// Bytes of the rank that needs most, as memory_need() counts them.
+double most_bytes(const std::vector<RankLanes>& lanes) {
+  std::int64_t most = 0;
+  for (const RankLanes& rank : lanes) most = std::max(most, rank.slot_bytes + rank.external_bytes);
+  return static_cast<double>(most);
+}
+
 Timeline simulate(const Source& source, const Cluster& cluster, const SimulateOptions& options) {
   const int world = source.problem.world;
   const std::vector<int> devices = placement(options, cluster, world);
@@ -75,6 +82,9 @@ Timeline simulate(const Source& source, const Cluster& cluster, const SimulateOp
   plan::parallel_for_ranks(fold.classes, [&](plan::Rank rank) {
     lanes[rank] = make_lanes(input, source.program(rank));
   });
+  if (options.on_too_large && most_bytes(lanes) > cluster.device.memory_bytes) {
+    options.on_too_large();
+  }
   Machine machine({.topology = topology,
                    .fold = fold,
                    .record = options.record,

@@ -14,6 +14,7 @@
 // The result is exact for this model and deterministic: the same input gives the same bits.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,12 +43,15 @@ struct SimulateOptions {
   /// their timelines only (Timeline::ranks). For strategies, and rank r on device r;
   /// docs/notes/folding.md says which ranks are alike.
   bool fold = false;
+  /// Called before the first event if tensors and slots of a rank need more memory than a device
+  /// has; it may throw, as check_fits() does (memory.h). Empty: memory is not looked at.
+  std::function<void()> on_too_large = {};
 };
 
 /// Simulates one pass. Plans need not be exact, but must be `well_formed` (plan/verify.h).
 /// @throws InvalidArgument for more ranks than devices, a placement that is none, or a dtype
 /// without a kernel curve; PlanError if ops wait for ever (names the first of them on each rank),
-/// or if a receive meets a send of other bytes. Cost: O(ops + flows * log), about a microsecond for
+/// or if a receive meets a send of other bytes. Cost: O(ops + flows * log), some microseconds for
 /// each.
 Timeline simulate(const plan::Plan& plan, const Cluster& cluster,
                   const SimulateOptions& options = {});

@@ -9,6 +9,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/plan/passes/lower.h"
+#include "armillary/sim/memory.h"
 #include "armillary/sim/testing/clusters.h"
 
 namespace armillary::sim {
@@ -229,6 +230,31 @@ TEST(Engine, MoreRanksThanDevicesAreRefused) {
     EXPECT_STREQ(error.what(),
                  "cluster two_level: 9 ranks given; at most its 8 devices (2 nodes of 4) are "
                  "required; nearest: two_level:nodes=3");
+  }
+}
+
+TEST(Engine, TellsWhatIsTooLargeBeforeTheFirstEvent) {
+  const plan::Problem problem{.world = 4,
+                              .heads = 8,
+                              .kv_heads = 4,
+                              .head_dim = 128,
+                              .value_dim = 128,
+                              .dtype = plan::Dtype::Bf16,
+                              .mask = plan::parse_mask("causal", {1000, 1000})};
+  for (const char* const strategy : {"ring", "ulysses", "tokenring"}) {
+    const plan::Planner planner(problem, plan::parse_strategy(strategy));
+    for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
+      Cluster cluster = load_cluster("c8");
+      const auto is_told = [&](double bytes) {
+        cluster.device.memory_bytes = bytes;
+        bool told = false;
+        simulate(planner, pass, cluster, {.on_too_large = [&] { told = true; }});
+        return told;
+      };
+      const auto need = static_cast<double>(memory_need(planner, {pass}).bytes);
+      EXPECT_FALSE(is_told(need)) << strategy;
+      EXPECT_TRUE(is_told(need - 1)) << strategy;
+    }
   }
 }
 

@@ -1,4 +1,5 @@
-// step.h: time and memory of a training step around attention, by terms.
+// step.h: time and memory of a step around attention, by terms: a training step, the prefill of a
+// prompt, or one denoising step of a diffusion transformer (DiT).
 //
 // The plan of attention is simulated; everything else of a decoder-only transformer is a term that
 // is computed from its shape: matrix products, passes over activations, collectives of tensor
@@ -51,16 +52,26 @@ struct StepRates {
   int part_node_links = 0;
 };
 
+/// The work of a step. Prefill and denoising run forward alone: they have no loss over all tokens,
+/// no gradients and no optimizer.
+enum class StepKind : std::uint8_t {
+  Train,
+  Prefill,  ///< K and V of all layers stay in memory; only the last token of a sequence has logits.
+  Dit,      ///< Denoising: adaLN-zero of the timestep, and text by cross-attention if there is any.
+};
+
 /// One step of one model on one cluster.
 struct Step {
+  StepKind kind = StepKind::Train;
   ModelShape model;
   std::int64_t seq = 0;
   std::int64_t batch = 1;  ///< Sequences per step, over all devices.
   StepParallelism parallelism;
   StepRates rates;
+  int text_tokens = 0;  ///< Dit: tokens of text of a sequence; 0: no cross-attention.
 };
 
-/// Seconds of a step, forward and backward.
+/// Seconds of a step, all its passes.
 struct StepTime {
   double products = 0;
   double attention = 0;
@@ -73,17 +84,20 @@ struct StepTime {
   }
 };
 
-/// `attention_s` is the time of attention of one layer in both passes, for all sequences of a rank.
+/// `attention_s` is the time of attention of one layer in the passes of the step, for all sequences
+/// of a rank.
 /// @throws InvalidArgument for more ranks than devices, or a device without a matmul rate.
 StepTime step_time(const Step& step, const Cluster& cluster, double attention_s);
 
 /// Bytes of a step on one device.
 struct StepMemory {
-  double parameters = 0;   ///< bf16.
-  double gradients = 0;    ///< fp32.
-  double optimizer = 0;    ///< 12 bytes a parameter: fp32 copy and two moments.
-  double activations = 0;  ///< Kept from forward to backward.
-  double loss = 0;         ///< Logits in bf16, and in fp32 with their gradient.
+  double parameters = 0;  ///< bf16.
+  double gradients = 0;   ///< fp32.
+  double optimizer = 0;   ///< 12 bytes a parameter: fp32 copy and two moments.
+  /// Kept from forward to backward; of forward alone those of one layer, and K and V that prefill
+  /// keeps.
+  double activations = 0;
+  double loss = 0;  ///< Logits in bf16, and in fp32 with their gradient.
   double total() const { return parameters + gradients + optimizer + activations + loss; }
 };
 StepMemory step_memory(const Step& step);

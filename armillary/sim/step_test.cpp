@@ -1,3 +1,5 @@
+// step_test.cpp: terms of training steps, prefills and denoising steps against closed forms, memory
+// by stage of ZeRO, and bandwidths of collectives.
 #include "armillary/sim/step.h"
 
 #include <gtest/gtest.h>
@@ -26,12 +28,22 @@ TEST(ModelShape, CountsTheParametersOfLlama3) {
 
 TEST(StepTime, NeedsTheRateOfMatrixProducts) {
   try {
-    step_time({.model = kLlama, .seq = 4096}, load_cluster("c8"), 0.01);
-    FAIL() << "c8 has no rate";
+    Cluster cluster = load_cluster("c8");
+    cluster.device.matmul_flops_per_s = 0;
+    step_time({.model = kLlama, .seq = 4096}, cluster, 0.01);
+    FAIL() << "without a rate";
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(error.what(),
                  "step: device A10 of cluster c8 has no matmul_TFLOPs; the rate of matrix products "
                  "is required");
+  }
+}
+
+TEST(StepTime, EveryPresetHasTheRateOfMatrixProducts) {
+  for (const std::string& name : preset_names()) {
+    const Device device = load_cluster(name).device;
+    EXPECT_GT(device.matmul_flops_per_s, 0) << name;
+    EXPECT_LT(device.matmul_flops_per_s, device.peak_flops_per_s) << name;
   }
 }
 
@@ -50,6 +62,66 @@ TEST(StepTime, ProductsAreSharedByAllDevices) {
   EXPECT_LT(deep.gradients, wide.gradients);  // an eighth of the parameters each
   step.parallelism = {.tp = 8, .sp = 4};
   EXPECT_THROW(step_time(step, cluster, 0.01), InvalidArgument);
+}
+
+TEST(StepTime, PrefillIsTheForwardPartOfTrainingWithoutTheLoss) {
+  const Cluster cluster = load_cluster("c5");
+  Step step{.model = kLlama, .seq = 65536, .parallelism = {.tp = 2, .sp = 8}};
+  step.model.vocab = 0;  // without logits
+  const StepTime train = step_time(step, cluster, 0.01);
+  step.kind = StepKind::Prefill;
+  const StepTime prefill = step_time(step, cluster, 0.01);
+  EXPECT_DOUBLE_EQ(prefill.products, train.products / 3);
+  EXPECT_DOUBLE_EQ(prefill.passes, train.passes / 3);
+  EXPECT_DOUBLE_EQ(prefill.tensor_parallel, train.tensor_parallel / 2);
+  EXPECT_EQ(prefill.attention, train.attention) << "of the passes that the caller gives";
+  EXPECT_EQ(prefill.gradients, 0);
+  EXPECT_EQ(prefill.optimizer, 0);
+  // Logits of one token of a sequence, on the rank that has it.
+  step.model.vocab = kLlama.vocab;
+  EXPECT_NEAR(step_time(step, cluster, 0.01).products - prefill.products,
+              2 * 128256.0 * 4096 / 2 / cluster.device.matmul_flops_per_s, 1e-9);
+  step.parallelism.zero = 3;
+  EXPECT_GT(step_time(step, cluster, 0.01).gradients, 0) << "parameters are gathered";
+}
+
+TEST(StepTime, ADenoisingStepHasItsConditioning) {
+  const Cluster cluster = load_cluster("c5");
+  const ModelShape dit{.layers = 28,
+                       .hidden = 1152,
+                       .heads = 16,
+                       .kv_heads = 16,
+                       .head_dim = 72,
+                       .ffn = 4608,
+                       .vocab = 1,
+                       .gated = false};
+  Step step{.kind = StepKind::Dit, .model = dit, .seq = 65536, .parallelism = {.sp = 8}};
+  const double rate = cluster.device.matmul_flops_per_s;
+  const double h = 1152;
+  const double tokens = 8192;
+  const double plain = step_time(step, cluster, 0.01).products;
+  EXPECT_DOUBLE_EQ(plain, 28 * (2 * 12 * h * h * tokens + 12 * h * h) / rate);
+  step.text_tokens = 120;
+  const double text = step_time(step, cluster, 0.01).products - plain;
+  EXPECT_NEAR(text, 28 * (4 * h * h * tokens + 4 * h * h * 120 + 4 * h * tokens * 120) / rate,
+              1e-12);
+  // DiT-XL/2 has 675 million parameters, of which 18 of each h x h are in layers.
+  step.text_tokens = 0;
+  EXPECT_DOUBLE_EQ(step_memory(step).parameters, 2 * 28 * 18 * h * h);
+  EXPECT_EQ(step_memory(step).loss, 0);
+}
+
+TEST(StepMemory, PrefillKeepsKAndVOfAllLayers) {
+  Step step{.kind = StepKind::Prefill, .model = kLlama, .seq = 65536, .parallelism = {.sp = 8}};
+  const StepMemory memory = step_memory(step);
+  EXPECT_EQ(memory.gradients, 0);
+  EXPECT_EQ(memory.optimizer, 0);
+  const double kv = 2.0 * 2 * 8 * 128 * 8192;  // K and V of a layer, bf16
+  step.model.layers = 1;
+  EXPECT_DOUBLE_EQ(memory.activations - step_memory(step).activations, 31 * kv);
+  step.model = kLlama;
+  step.kind = StepKind::Dit;
+  EXPECT_DOUBLE_EQ(memory.activations - step_memory(step).activations, 31 * kv) << "keeps none";
 }
 
 TEST(StepMemory, ZeroStagesShareMore) {

@@ -13,6 +13,7 @@
 #include <span>
 #include <utility>
 
+#include "armillary/attention/shared_choice.h"
 #include "armillary/core/checked.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/proof/prove.h"
@@ -109,6 +110,19 @@ std::string describe_policies(const Recipe& recipe, const Estimate& estimate) {
   return text;
 }
 
+/// The strategy that a recipe names, or the one that `choose` gives for its problem.
+ChosenStrategy chosen_by(const Recipe& recipe, const ModelAttention& shape, int world,
+                         const std::function<tune::AutomaticChoice(const plan::Problem&)>& choose) {
+  const std::string& text = recipe.parallelism.strategy;
+  if (!tune::is_automatic(text)) return {.strategy = plan::parse_strategy(text), .reason = {}};
+  plan::Problem problem = attention_problem(
+      recipe, shape,
+      sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1)));
+  problem.world = world;
+  tune::AutomaticChoice choice = choose(problem);
+  return {.strategy = std::move(choice.strategy), .reason = std::move(choice.line)};
+}
+
 nlohmann::json to_json(const PassTraffic& pass) {
   return {{"sent_bytes_per_rank", pass.sent_bytes_per_rank}, {"steps", pass.steps}};
 }
@@ -141,14 +155,16 @@ ModelCost model_cost(const Recipe& recipe) {
 }
 
 ChosenStrategy chosen_strategy(const Recipe& recipe, const ModelAttention& shape, int world) {
-  const std::string& text = recipe.parallelism.strategy;
-  if (!tune::is_automatic(text)) return {.strategy = plan::parse_strategy(text), .reason = {}};
-  const plan::Mask mask =
-      sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1));
-  plan::Problem problem = attention_problem(recipe, shape, mask);
-  problem.world = world;
-  tune::AutomaticChoice choice = tune::choose(text, problem);
-  return {.strategy = std::move(choice.strategy), .reason = std::move(choice.line)};
+  return chosen_by(recipe, shape, world, [&](const plan::Problem& problem) {
+    return tune::choose(recipe.parallelism.strategy, problem);
+  });
+}
+
+ChosenStrategy chosen_strategy(const Recipe& recipe, const ModelAttention& shape,
+                               comm::Communicator& comm) {
+  return chosen_by(recipe, shape, comm.world(), [&](const plan::Problem& problem) {
+    return attention::choose_together(comm, recipe.parallelism.strategy, problem);
+  });
 }
 
 std::unique_ptr<Model> make_model(const Recipe& recipe) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "armillary/comm/communicator.h"
 #include "armillary/plan/problem.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/train/data.h"
@@ -71,9 +72,13 @@ struct ChosenStrategy {
   std::string reason;  ///< The line of tune/automatic.h if the recipe says `auto`; else empty.
 };
 /// The choice for attention of this shape on `world` ranks. Documents give each step other masks;
-/// it is made for one document as long as a sequence.
+/// it is made for one document as long as a sequence. This process alone chooses.
 /// @throws as tune::choose and plan::parse_strategy.
 ChosenStrategy chosen_strategy(const Recipe& recipe, const ModelAttention& shape, int world);
+
+/// The same for all ranks of a group, with the choice of rank 0. Collective.
+ChosenStrategy chosen_strategy(const Recipe& recipe, const ModelAttention& shape,
+                               comm::Communicator& comm);
 
 /// Estimate of one training step. Bytes and flops are those of step 1.
 struct Estimate {

@@ -60,7 +60,7 @@ RankTrainer::RankTrainer(const Mesh& mesh, Model& model, const Data& data, const
       data_(data),
       model_(model),
       cost_(model.cost()),
-      strategy_(chosen_strategy(recipe, cost_.attention, comm_.world()).strategy),
+      strategy_(chosen_strategy(recipe, cost_.attention, comm_).strategy),
       store_(model.parameters()),
       optimizer_(store_, recipe.optimizer),
       peak_flops_(measure_matmul_peak(comm_, product_dtype(recipe))) {}

@@ -58,6 +58,13 @@ class Adviser {
       fail<InvalidArgument>("advise: {} devices asked for; {} has {}", devices_,
                             question.cluster.name, question.cluster.devices());
     }
+    const plan::Mask mask = question.mask(question.step.seq);
+    if (question.step.kind == sim::StepKind::Dit && mask.area() != mask.q_len() * mask.kv_len()) {
+      fail<InvalidArgument>(
+          "advise: a denoising step with a mask that hides {} of {} pairs; each token sees all of "
+          "them: mask full is required",
+          mask.q_len() * mask.kv_len() - mask.area(), mask.q_len() * mask.kv_len());
+    }
   }
 
   /// Costs all meshes and sorts those that fit.
@@ -102,7 +109,10 @@ class Adviser {
           if (!divides || cp > question_.step.seq) continue;
           for (const int zero : {0, 1, 2, 3}) {
             if (zero > 0 && cp * dp == 1) continue;
+            // Forward alone has neither gradients nor state to divide, and computes nothing again.
+            if (!trains() && zero != 0 && zero != 3) continue;
             for (const bool recompute : {false, true}) {
+              if (recompute && !trains()) continue;
               found.push_back(
                   {.tp = tp, .cp = cp, .dp = dp, .pp = pp, .zero = zero, .recompute = recompute});
             }
@@ -112,6 +122,8 @@ class Adviser {
     }
     return found;
   }
+
+  bool trains() const { return question_.step.kind == sim::StepKind::Train; }
 
   /// Nothing if no strategy solves the problem on so many ranks.
   std::optional<Advised> cost(const Mesh& mesh) {
@@ -146,6 +158,7 @@ class Adviser {
                                   .mask = question_.mask(question_.step.seq)},
                       .cluster = thinned(question_.cluster, tp),
                       .names = {"ring", "usp", "ulysses", "grid"}};
+    if (!trains()) question.passes = {plan::Pass::Forward};
     Evaluator evaluator(question);
     // Estimates are close enough to simulations to compare meshes.
     const std::vector<Rival> rivals = evaluator.estimate(first_candidates(question));

@@ -1,5 +1,5 @@
-// advise.h: a mesh for a training step: dp, cp as u x Rq x Rk, tp, pp, the stage of ZeRO, and
-// recomputation.
+// advise.h: a mesh for a step of training, prefill or denoising: dp, cp as u x Rq x Rk, tp, pp, the
+// stage of ZeRO, and recomputation.
 //
 //   model, cluster, tokens --every legal mesh--> attention of its cp ranks (estimated)
 //                                           '--> time and memory by terms (mesh.h)  --> the fastest

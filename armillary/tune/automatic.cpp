@@ -4,9 +4,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "armillary/core/error.h"
@@ -17,11 +20,16 @@ namespace {
 
 constexpr std::string_view kWithCluster = "auto:cluster=";
 
+std::optional<std::string> named_by_environment() {
+  const char* const given = std::getenv("ARMILLARY_CLUSTER");
+  if (given == nullptr || *given == '\0') return std::nullopt;
+  return given;
+}
+
 /// The name of the cluster that a text asks for.
 std::string cluster_name(std::string_view text) {
   if (text.starts_with(kWithCluster)) return std::string(text.substr(kWithCluster.size()));
-  const char* const given = std::getenv("ARMILLARY_CLUSTER");
-  if (given != nullptr && *given != '\0') return given;
+  if (const auto given = named_by_environment()) return *given;
   fail<InvalidArgument>(
       "strategy: auto without a cluster; auto:cluster=NAME (a preset or a .toml file), the "
       "environment variable ARMILLARY_CLUSTER, or auto:traffic is required");
@@ -37,9 +45,39 @@ struct KnownChoice {
 /// Choices that are kept: a model has few problems, but documents may make one of every batch.
 constexpr std::size_t kMostKnown = 64;
 
-std::string_view word_of(const Tuned& tuned) {
-  if (tuned.answer.chosen().measured_s > 0) return "measured";
-  return tuned.from_cache ? "known" : "simulated";
+/// Choices of this process, the oldest first. Held under the lock.
+struct KnownChoices {
+  std::mutex mutex;
+  std::vector<KnownChoice> choices;
+
+  const KnownChoice* find(const std::string& cluster, const plan::Problem& problem) const {
+    const auto found = std::find_if(choices.begin(), choices.end(), [&](const KnownChoice& one) {
+      return one.cluster == cluster && one.problem == problem;
+    });
+    return found == choices.end() ? nullptr : &*found;
+  }
+  void add(KnownChoice choice) {
+    if (choices.size() >= kMostKnown) choices.erase(choices.begin());
+    choices.push_back(std::move(choice));
+  }
+};
+
+KnownChoices& known_choices() {
+  static KnownChoices known;
+  return known;
+}
+
+/// Calls that differ in return_lse alone run one strategy: keep and replay do.
+plan::Problem without_lse(plan::Problem problem) {
+  problem.return_lse = false;
+  return problem;
+}
+
+/// Origin of an answer, as the line says it.
+std::string origin_of(const Tuned& tuned) {
+  const bool measured = tuned.answer.chosen().measured_s > 0;
+  if (tuned.file.empty()) return measured ? "measured" : "simulated";
+  return fmt::format("{}, {}", measured ? "measured" : "simulated before", tuned.file);
 }
 
 /// `; ring takes 1.200 times as long: ..`, about the next best of another name; a plan that has two
@@ -82,7 +120,7 @@ AutomaticChoice search_for(std::string_view text, const std::string& cluster,
   AutomaticChoice choice{.strategy = chosen.candidate.strategy, .line = {}};
   choice.line =
       fmt::format("strategy {} on {}: {}, {:.3f} ms a layer ({})", text, question.cluster.name,
-                  to_string(choice.strategy), chosen.seconds() * 1e3, word_of(tuned));
+                  to_string(choice.strategy), chosen.seconds() * 1e3, origin_of(tuned));
   choice.line += next_best(tuned.answer);
   return choice;
 }
@@ -94,21 +132,28 @@ bool is_automatic(std::string_view text) {
 }
 
 AutomaticChoice choose(std::string_view text, const plan::Problem& problem) {
-  static std::mutex mutex;
-  static std::vector<KnownChoice> known;
   const std::string cluster = cluster_name(text);
-  plan::Problem asked = problem;
-  asked.return_lse = false;  // Calls that differ in it alone run one strategy: keep and replay do.
-  const std::lock_guard lock(mutex);
-  for (const KnownChoice& one : known) {
-    if (one.cluster == cluster && one.problem == asked) return one.choice;
-  }
-  KnownChoice made{.cluster = cluster, .problem = asked, .choice = {}};
-  made.choice = search_for(text, cluster, asked);
-  if (known.size() >= kMostKnown) known.erase(known.begin());
-  known.push_back(made);
-  made.choice.is_new = true;
-  return made.choice;
+  const plan::Problem asked = without_lse(problem);
+  KnownChoices& known = known_choices();
+  const std::lock_guard lock(known.mutex);
+  if (const KnownChoice* const one = known.find(cluster, asked)) return one->choice;
+  AutomaticChoice choice = search_for(text, cluster, asked);
+  known.add({.cluster = cluster, .problem = asked, .choice = choice});
+  choice.is_new = true;
+  return choice;
+}
+
+void remember(std::string_view text, const plan::Problem& problem, const AutomaticChoice& choice) {
+  if (text == "auto" && !named_by_environment()) return;
+  KnownChoice made{
+      .cluster = cluster_name(text), .problem = without_lse(problem), .choice = choice};
+  made.choice.is_new = false;
+  KnownChoices& known = known_choices();
+  const std::lock_guard lock(known.mutex);
+  std::erase_if(known.choices, [&](const KnownChoice& one) {
+    return one.cluster == made.cluster && one.problem == made.problem;
+  });
+  known.add(std::move(made));
 }
 
 plan::Strategy strategy_of(std::string_view text, const plan::Problem& problem) {

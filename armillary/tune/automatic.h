@@ -18,20 +18,27 @@ bool is_automatic(std::string_view text);
 /// The choice of the tuner, and a line that says so.
 struct AutomaticChoice {
   plan::Strategy strategy;
-  /// `strategy auto on c6: usp:u=4, 12.300 ms a layer (simulated); ring takes 1.2 times as long`
+  /// `strategy auto on c6: usp:u=4, 12.300 ms a layer (simulated); ring takes 1.2 times as long`.
+  /// In brackets the origin: `simulated`; `simulated before, FILE`, or `measured, FILE`, from the
+  /// cache.
   std::string line;
   /// The first answer to this question in this process: the line has not been shown yet.
   bool is_new = false;
 };
 
-/// Layout, wire and placement are those of the problem. All ranks that ask the same question get
-/// the same answer; answers are kept in this process and in the user's cache, and one that
-/// `armillary tune --measure` left there goes first. Threads may ask at once: one searches, the
-/// others wait for it. Cost: a search for each new problem, some milliseconds to some seconds.
+/// Layout, wire and placement are those of the problem. Processes whose caches differ may get
+/// different answers: ranks choose together (attention/shared_choice.h). Answers are kept in this
+/// process and in the user's cache, and one that `armillary tune --measure` left there goes first.
+/// Threads may ask at once: one searches, the others wait for it. Cost: a search for each new
+/// problem, some milliseconds to some seconds.
 /// @throws InvalidArgument for `auto` without a cluster, a cluster that does not exist or has fewer
 /// devices than the world, or a problem that does not fit it; IoError for a file that cannot be
 /// read.
 AutomaticChoice choose(std::string_view text, const plan::Problem& problem);
+
+/// Makes `choice`, which another process made, the answer of choose() in this one. Does nothing if
+/// the text names no cluster here.
+void remember(std::string_view text, const plan::Problem& problem, const AutomaticChoice& choice);
 
 /// The strategy that a text stands for: the choice of the tuner, or plan::parse_strategy().
 plan::Strategy strategy_of(std::string_view text, const plan::Problem& problem);

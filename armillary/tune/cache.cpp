@@ -95,7 +95,10 @@ Tuned tune(const Question& question) {
   if (cache) {
     for (const Evidence evidence : {Evidence::Measured, Evidence::Simulated}) {
       std::optional<Answer> known = cached(folder, question, evidence);
-      if (known) return {.answer = std::move(*known), .from_cache = true};
+      if (!known) continue;
+      return {.answer = std::move(*known),
+              .from_cache = true,
+              .file = file_of(folder, key_of(question, evidence))};
     }
   }
   Tuned tuned{.answer = search(question)};

@@ -45,6 +45,7 @@ bool store(const std::string& folder, const Question& question, const Answer& an
 struct Tuned {
   Answer answer;
   bool from_cache = false;
+  std::string file = {};  ///< The file of the cache that it was read from; else empty.
 };
 /// The answer of the user's cache, a measured one if there is one, or of a search that is then kept
 /// there.

@@ -39,11 +39,23 @@ double sequences_of_rank(const StepShape& step, const Mesh& mesh) {
 /// One stage of layers, with the embedding and the output matrix, which different stages have: an
 /// upper bound where there are several. `sequences` is how many each replica takes.
 sim::Step stage_of(const StepShape& step, const Mesh& mesh, std::int64_t sequences) {
-  sim::Step stage{.model = step.model, .seq = step.seq, .batch = sequences * mesh.dp};
+  sim::Step stage{.kind = step.kind,
+                  .model = step.model,
+                  .seq = step.seq,
+                  .batch = sequences * mesh.dp,
+                  .text_tokens = step.text_tokens};
   stage.model.layers /= mesh.pp;
   stage.parallelism = {
       .tp = mesh.tp, .sp = mesh.cp, .dp = mesh.dp, .zero = mesh.zero, .recompute = mesh.recompute};
   return stage;
+}
+
+/// Bytes of K and V that a prefill keeps of so many sequences, which have left the stage.
+double kept_keys(const StepShape& step, const Mesh& mesh, std::int64_t sequences) {
+  sim::Step stage = stage_of(step, mesh, sequences);
+  const double all = step_memory(stage).activations;
+  stage.model.layers = 0;
+  return all - step_memory(stage).activations;
 }
 
 }  // namespace
@@ -109,20 +121,27 @@ MeshTime mesh_time(const StepShape& step, const Mesh& mesh, const sim::Cluster& 
   MeshTime time{.stage = step_time(stage_of(step, mesh, step.batch / mesh.dp), cluster,
                                    sequences * attention_s)};
   if (mesh.pp == 1) return time;
-  // Each stage waits for the first sequence to come, and at the end for the last to return.
+  // Each stage waits for the first sequence to come, and in training at the end for the last to
+  // return.
   const double busy = time.stage.total() - time.stage.gradients - time.stage.optimizer;
   const double sent =
       kBf16 * static_cast<double>(step.seq) / mesh.cp * sequences * step.model.hidden / mesh.tp;
+  const int passes = step.kind == sim::StepKind::Train ? 2 : 1;
   time.pipeline = busy * (mesh.pp - 1) / sequences +
-                  2 * sent / group_bytes_per_s(cluster, mesh.pp, mesh.devices() / mesh.pp);
+                  passes * sent / group_bytes_per_s(cluster, mesh.pp, mesh.devices() / mesh.pp);
   return time;
 }
 
 MeshMemory mesh_memory(const StepShape& step, const Mesh& mesh, double attention_bytes) {
-  // The first stage has as many microbatches under way as there are stages.
-  const std::int64_t under_way = std::min<std::int64_t>(mesh.pp, step.batch / mesh.dp);
+  // The first stage has as many microbatches under way as there are stages; of forward alone one.
+  const bool trains = step.kind == sim::StepKind::Train;
+  const std::int64_t under_way = trains ? std::min<std::int64_t>(mesh.pp, step.batch / mesh.dp) : 1;
   MeshMemory memory{.stage = step_memory(stage_of(step, mesh, under_way)),
                     .attention = attention_bytes};
+  if (step.kind == sim::StepKind::Prefill) {
+    memory.stage.activations += kept_keys(step, mesh, step.batch / mesh.dp - under_way);
+  }
+  if (!trains) return memory;
   const double tokens = static_cast<double>(step.seq) / mesh.cp;
   memory.stage.loss *= std::min(1.0, kLossTokens / tokens) / static_cast<double>(under_way);
   if (mesh.recompute) {

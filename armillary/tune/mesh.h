@@ -44,11 +44,13 @@ struct Mesh {
   int devices() const { return tp * cp * dp * pp; }
 };
 
-/// One step of training.
+/// One step: of training unless `kind` says another.
 struct StepShape {
   NamedShape model;
   std::int64_t seq = 0;
   std::int64_t batch = 1;  ///< Sequences in a step, over all replicas.
+  sim::StepKind kind = sim::StepKind::Train;
+  int text_tokens = 0;  ///< For a denoising step (sim/step.h).
 };
 
 /// Seconds of a step.
@@ -57,7 +59,7 @@ struct MeshTime {
   double pipeline = 0;  ///< Idle stages, and messages between stages.
   double total() const { return stage.total() + pipeline; }
 };
-/// `attention_s`: both passes of one layer for one sequence on the cp ranks.
+/// `attention_s`: the passes of one layer for one sequence on the cp ranks.
 /// @throws InvalidArgument if the device's matmul rate is not known.
 MeshTime mesh_time(const StepShape& step, const Mesh& mesh, const sim::Cluster& cluster,
                    double attention_s);

@@ -107,5 +107,14 @@ TEST(Advise, SaysWhenNothingFits) {
   }
 }
 
+TEST(MeshMemory, PrefillKeepsKAndVOfSequencesThatHaveLeft) {
+  StepShape step{.model = parse_model("llama3-8b"), .seq = 8192, .kind = sim::StepKind::Prefill};
+  const Mesh mesh{.cp = 4};
+  const double one = mesh_memory(step, mesh, 0).stage.activations;
+  step.batch = 3;
+  const double three = mesh_memory(step, mesh, 0).stage.activations;
+  EXPECT_DOUBLE_EQ(three - one, 2 * 2.0 * 2 * 32 * 8 * 128 * 2048) << "not what layers share";
+}
+
 }  // namespace
 }  // namespace armillary::tune

@@ -134,14 +134,14 @@ TEST(Predict, UsesTheDtypeOfARow) {
       testing::AllOf(testing::StartsWith("row mine: "), HasSubstr("no kernel curve for fp32")));
 }
 
-// The first row is wrong, and the cluster of the second has no rate of matrix products.
+// The first row is wrong, and the cluster of the second has fewer devices.
 TEST(Predict, ARowThatIsRefusedHidesNoOther) {
   Row three = ring_row();
   three.tp = 3;
   Row step = ring_row();
   step.id = "step";
   step.cluster = "C8";
-  step.gpus = 4;
+  step.gpus = 5;
   step.pass = "train_step";
   step.layers = 2;
   step.hidden = 1024;
@@ -151,7 +151,7 @@ TEST(Predict, ARowThatIsRefusedHidesNoOther) {
   const std::vector<Prediction> predictions = predict(rows);
   EXPECT_THAT(predictions[0].refused, testing::StartsWith("row mine: 8 GPUs with tp_degree 3"));
   EXPECT_THAT(predictions[1].refused,
-              testing::StartsWith("row step: step: device A10 of cluster c8 has no matmul_TFLOPs"));
+              testing::StartsWith("row step: gpus = 5; at most the 4 devices of cluster c8"));
   EXPECT_TRUE(predictions[2].predicted);
   EXPECT_THAT(table(rows, predictions), HasSubstr("| step |  |  |  |  | refused |"));
 }

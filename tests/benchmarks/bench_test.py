@@ -123,6 +123,15 @@ def test_verify():
     assert all(row["left_out_turns"] == len(row["left_out_cores"]) for row in found)
 
 
+def test_sim():
+    if not (ROOT / "build" / "bin" / "sim_bench").is_file():
+        pytest.skip("[SKIP] build/bin/sim_bench is not built: Google Benchmark is required for it")
+    found = rows("sim", "--quick")
+    assert {row["strategy"].split(":")[0] for row in found} == {"ring", "usp", "grid"}
+    assert all(row["simulated_ranks"] < row["world"] == 16384 for row in found)
+    assert all(row["events_per_s"] > 0 for row in found)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -93,6 +93,22 @@ TEST(Advise, PrintsAMeshItsReasonsAndMethods) {
 
 TEST(AdviseError, QuestionsThatCannotBeAnswered) {
   expect_error({"advise", "llama9", "c5a", "--seq", "1024"}, HasSubstr("nearest: llama"));
+  const auto expect_step_error = [](const std::vector<std::string>& more, const char* text) {
+    std::vector<std::string> words{"advise", "llama2-7b", "c5a", "--seq", "1024", "--step"};
+    words.insert(words.end(), more.begin(), more.end());
+    expect_error(words, HasSubstr(text));
+  };
+  expect_step_error({"dit", "--mask", "causal"}, "mask full is required");
+  expect_step_error({"prefil"}, "nearest is 'prefill'");
+  expect_step_error({"prefill", "--text-tokens", "8"}, "--step dit is required");
+  expect_step_error({"dit", "--methods"}, "--step train is required");
+  const auto time_of = [&](const std::string& step) {
+    const ProgramRun done = run({"advise", "llama2-7b", "c8", "--seq", "4096", "--step", step});
+    EXPECT_EQ(done.code, 0) << done.err;
+    EXPECT_THAT(done.out, HasSubstr("gradients and parameters 0.000, optimizer 0.000"));
+  };
+  time_of("prefill");
+  time_of("dit");
   expect_error({"advise", "llama2-7b", "c99", "--seq", "1024"}, HasSubstr("c99"));
   expect_error({"advise", "llama2-7b", "c5a", "--seq", "0"}, HasSubstr("--seq"));
   expect_error({"advise", "llama2-7b", "c5a", "--seq", "9", "--devices", "9"}, HasSubstr("has 8"));

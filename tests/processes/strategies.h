@@ -1,4 +1,4 @@
-// strategies.h: the part of a test that runs in processes which the test itself starts.
+// strategies.h: the parts of tests that run in processes which the tests themselves start.
 #pragma once
 
 namespace armillary {
@@ -6,5 +6,9 @@ namespace armillary {
 /// One rank under mpirun: every strategy, forward and backward, must give the bits that it gives on
 /// threads. Prints how many cases there were; returns the exit code of the process.
 int run_every_strategy();
+
+/// One rank under mpirun with a cache of its own, of which that of rank 0 alone has a measured
+/// answer: it must take the strategy of rank 0. Returns the exit code of the process.
+int run_choice();
 
 }  // namespace armillary
