@@ -122,7 +122,11 @@ TEST(StoppedRank, IsNamedWithItsOp) {
 
 TEST(StoppedRank, ARankThatThrowsIsTheCause) {
   const RunFolder folder;
-  static const InterruptedKernel broken([] { throw std::runtime_error("the kernel broke"); });
+  static const InterruptedKernel broken([] {
+    // The others are in their waits by then.
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    throw std::runtime_error("the kernel broke");
+  });
   const std::vector<std::string> errors = run_recorded(folder, broken);
   const Diagnosis found = diagnose(recorder::read_run(folder.path()));
   EXPECT_EQ(found.verdict, Verdict::Failed);
