@@ -106,6 +106,11 @@ TrainResult train(const Mesh& mesh, Model& model, const Data& data, const Recipe
     Saving saving(comm, recipe);
     // Only rank 0 tells the caller; losses and norms are equal on all ranks.
     const bool tells = comm.rank() == 0;
+    // The run begins, for the record too: where the caller fails, it is this run that failed.
+    if (result.steps < recipe.training.steps) {
+      recording.begin_step(result.steps + 1);
+      recording.set_activity({.name = "starting the run"});
+    }
     if (tells && options.on_start) options.on_start(result.steps);
 
     while (result.steps < recipe.training.steps && !result.stopped) {

@@ -92,8 +92,8 @@ void run_steps(const TrainArguments& arguments, const train::Recipe& recipe,
                const std::string& summary) {
   std::optional<train::MetricsWriter> metrics_writer;
   const auto on_start = [&](std::int64_t steps) {
-    metrics_writer.emplace(recipe, arguments.json, steps);
     launch::tell_run_folder(recipe.job.dump_folder);
+    metrics_writer.emplace(recipe, arguments.json, steps);
     if (!arguments.json) print(summary);
   };
   const train::TrainResult result = train::train(

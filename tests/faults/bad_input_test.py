@@ -3,6 +3,7 @@ the text says what is wrong."""
 
 import contextlib
 import os
+import re
 import socket
 import subprocess
 import time
@@ -108,6 +109,20 @@ def test_a_flight_file_that_one_rank_cannot_make(tmp_path, engine):
     ending = launched(tmp_path, engine)
     assert "rank-0001.bin cannot be made (Directory not empty)" in ending.output
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+@engines
+def test_a_failure_of_one_rank_before_the_first_step_is_the_cause(tmp_path, engine):
+    (tmp_path / "run" / "metrics.jsonl").mkdir(parents=True)
+    told = []
+    for _ in range(2):  # the record of the first run is not taken for that of the second
+        ending = launched(tmp_path, engine)
+        assert "metrics.jsonl cannot be written" in ending.output
+        # By its own ending, or by its record if a rank that heard of it ended first.
+        found = re.search(r"rank 0 \(host [^,]*, pid (\d+)", ending.cause())
+        assert found, ending.output
+        told.append(found[1])
+    assert told[0] != told[1]
 
 
 @as_root
