@@ -75,8 +75,7 @@ void RankTrainer::begin_after(std::int64_t steps) {
   if (steps < recipe_.training.steps) next_batch_ = read_batch(steps + 1);
 }
 
-StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& own,
-                              Beside& sums) {
+StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& own, Beside& sums) {
   const auto begin = std::chrono::steady_clock::now();
   recording_.begin_step(step);
   recording_.set_activity({.name = "reading data"});

@@ -126,8 +126,7 @@ TrainResult train(const Mesh& mesh, Model& model, const Data& data, const Recipe
         options.on_step(metrics);
       }
       result.stopped = sums.stops > 0 && step < recipe.training.steps;
-      saving.after_step(trainer, step, sums.busy,
-                        result.stopped || step == recipe.training.steps);
+      saving.after_step(trainer, step, sums.busy, result.stopped || step == recipe.training.steps);
     }
     recording.set_activity({.name = "saving the last checkpoint", .collective = true});
     result.checkpoint = saving.finish();
