@@ -113,9 +113,9 @@ def alone(build, member):
 
 def run_tidy(tidy, job):
     """(exit status, findings) of one clang-tidy."""
-    # clang brings no omp.h; without OpenMP, torch's headers take their serial path. It does not know all flags of g++.
-    flags = ["-fno-openmp", "-Wno-unused-command-line-argument"]
-    command = [tidy, "-p", str(job.build), "--quiet", *(f"--extra-arg={flag}" for flag in flags), str(job.source)]
+    # clang brings no omp.h; without OpenMP, torch's headers take their serial path; g++ has flags of its own.
+    command = [tidy, "-p", str(job.build), "--quiet", str(job.source)]
+    command += ["--extra-arg=-fno-openmp", "--extra-arg=-Wno-unused-command-line-argument"]
     checks = []
     if any(uses_torch(member.path) for member in job.members):
         checks += TORCH_CHECKS

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
 #include <functional>
