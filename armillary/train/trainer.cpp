@@ -8,9 +8,11 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "armillary/comm/collectives.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/io/file_system.h"
@@ -85,6 +87,12 @@ std::int64_t begin(comm::Communicator& comm, RankTrainer& trainer, const Data& d
   return steps;
 }
 
+/// Whether a rank has a number that is not 0. Collective.
+bool any_rank(comm::Communicator& comm, double mine) {
+  comm::all_reduce_sum(comm, std::span(&mine, 1));
+  return mine > 0;
+}
+
 }  // namespace
 
 TrainResult train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
@@ -108,17 +116,20 @@ TrainResult train(const Mesh& mesh, Model& model, const Data& data, const Recipe
     const bool tells = comm.rank() == 0;
     if (tells && options.on_start) options.on_start(result.steps);
 
+    const auto stops = [&] {
+      return options.stop_requested && options.stop_requested() ? 1.0 : 0.0;
+    };
+    result.stopped = result.steps < recipe.training.steps && any_rank(comm, stops());
     while (result.steps < recipe.training.steps && !result.stopped) {
       const std::int64_t step = ++result.steps;
-      Beside beside{.stops = options.stop_requested && options.stop_requested() ? 1.0 : 0.0,
-                    .busy = saving.busy()};
-      const StepMetrics metrics = trainer.step(step, beside);
+      const StepMetrics metrics =
+          trainer.step(step, [&] { return Beside{.stops = stops(), .busy = saving.busy()}; });
       if (tells && options.on_step) {
         recording.set_activity({.name = "reporting the step"});
         options.on_step(metrics);
       }
-      result.stopped = beside.stops > 0 && step < recipe.training.steps;
-      saving.after_step(trainer, step, beside.busy,
+      result.stopped = trainer.beside().stops > 0 && step < recipe.training.steps;
+      saving.after_step(trainer, step, trainer.beside().busy,
                         result.stopped || step == recipe.training.steps);
     }
     recording.set_activity({.name = "saving the last checkpoint", .collective = true});

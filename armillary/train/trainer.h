@@ -42,8 +42,8 @@ struct TrainOptions {
   std::function<void(std::int64_t steps)> on_start = {};
   /// A line for the reader, on rank 0: a checkpoint that is passed over, the one that is resumed.
   std::function<void(const std::string& line)> on_notice = {};
-  /// Asked in each step, on every rank. If one rank says yes, all stop after that step, in the same
-  /// one, and save if checkpoint.enable.
+  /// Asked before the first step and near the end of each, on every rank. If one rank says yes, all
+  /// stop after that step, in the same one, and save if checkpoint.enable and a step was taken.
   std::function<bool()> stop_requested = {};
   /// Go on from the newest checkpoint of the run folder: bitwise as if the run had never stopped on
   /// the same world and strategy, up to rounding on another one.

@@ -80,21 +80,22 @@ void print_notice(const std::string& line, bool json) {
 
 /// Says how a run ended that was told to stop.
 std::string describe_stop(const train::Recipe& recipe, const train::TrainResult& result) {
+  const std::string nothing = recipe.checkpoint.enable
+                                  ? "no checkpoint: no step was taken"
+                                  : "no checkpoint: checkpoint.enable is false";
   return fmt::format("train: stopped by {} after step {} of {}; {}", StopSignals::name(),
                      result.steps, recipe.training.steps,
-                     result.checkpoint.empty() ? "no checkpoint: checkpoint.enable is false"
-                                               : "saved " + result.checkpoint);
+                     result.checkpoint.empty() ? nothing : "saved " + result.checkpoint);
 }
 
 /// The run on the chosen engine. Its folder is written from on_start on, by rank 0.
 void run_steps(const TrainArguments& arguments, const train::Recipe& recipe,
                const train::Data& data, const launch::EngineChoice& choice,
                const std::string& summary) {
-  const StopSignals stop_signals;
   std::optional<train::MetricsWriter> metrics_writer;
   const auto on_start = [&](std::int64_t steps) {
+    launch::tell_run_folder(recipe.job.dump_folder);  // First: opening files may fail.
     metrics_writer.emplace(recipe, arguments.json, steps);
-    launch::tell_run_folder(recipe.job.dump_folder);
     if (!arguments.json) print(summary);
   };
   const train::TrainResult result = train::train(
@@ -114,6 +115,7 @@ void run_steps(const TrainArguments& arguments, const train::Recipe& recipe,
 }
 
 void run_train(const TrainArguments& arguments) {
+  const StopSignals stop_signals;  // First: a run is stopped also while it starts.
   // The recipe: the file, then the settings in the order in which they were given.
   train::Recipe recipe = train::load_recipe(arguments.recipe);
   for (const std::string& setting : arguments.settings) train::apply_setting(recipe, setting);
