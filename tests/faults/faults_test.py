@@ -97,6 +97,29 @@ def test_a_rank_that_throws_ends_all_with_its_reason(tmp_path, engine):
     assert re.search(rank + r"checkpoint: step \d+ is not saved", told), ending.output
 
 
+@pytest.mark.parametrize("delay_s", [0.025, 0.3])
+@engines
+def test_a_stop_while_ranks_start_is_neither_lost_nor_a_failure(tmp_path, engine, delay_s):
+    with runs.Run(tmp_path, engine, 2, deadline_s=20) as run:
+        time.sleep(delay_s)
+        run.launcher.send_signal(signal.SIGTERM)
+        ending = run.end()
+    assert ending.code == 0, ending.output
+    assert ending.left == [], ending.output
+    assert re.search("stopped by SIGTERM after step 0 of|launch: stopped before all ranks had", ending.output)
+    assert run.steps() == 0
+
+
+@engines
+def test_the_rank_that_refuses_is_named_and_not_the_peer_that_hears_of_it(tmp_path, engine):
+    (tmp_path / "run" / "metrics.jsonl").mkdir(parents=True)
+    with runs.Run(tmp_path, engine, 3, deadline_s=20) as run:
+        ending = run.end()
+    assert ending.code == 2, ending.output
+    assert ending.left == [], ending.output
+    assert re.search(r"rank 0 \(host \S+, pid \d+\) exited with 2", ending.cause()), ending.output
+
+
 def by_hand(engine, variants, env=None):
     """Codes and outputs of ranks that were started one by one, each with its own words."""
     env = os.environ | {"OMP_NUM_THREADS": "1"} | (env or {})
