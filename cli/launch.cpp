@@ -227,6 +227,16 @@ int run_by_c10d(const LaunchArguments& arguments, int processes) {
       folder);
 }
 
+/// Refuses a bench that has no ranks: each process would do all of it.
+void require_ranks_of_bench(const std::vector<std::string>& words) {
+  constexpr std::array<std::string_view, 4> kWithout{"kernel", "merge", "cores", "turns"};
+  if (words.size() < 2 || std::ranges::find(kWithout, words[1]) == kWithout.end()) return;
+  fail<InvalidArgument>(
+      "launch: bench {}, which runs no ranks; bench layer, overlap or live is required, or "
+      "`armillary bench {}` without launch",
+      words[1], words[1]);
+}
+
 int run_launch(const LaunchArguments& arguments) {
   // A verb that runs ranks; others would do their work n times.
   const std::vector<std::string_view> verbs{"train", "check", "bench", "calibrate", "tune"};
@@ -243,6 +253,7 @@ int run_launch(const LaunchArguments& arguments) {
     fail<InvalidArgument>(
         "launch: tune without --measure, which runs no ranks; --measure is required");
   }
+  if (arguments.words[0] == "bench") require_ranks_of_bench(arguments.words);
   if (arguments.in_rank) return run_in_rank(arguments);
   if (const std::optional<launch::ProcessPlace> outer = launch::find_place();
       outer && outer->launcher != "Slurm") {
