@@ -16,6 +16,7 @@
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/io/file_system.h"
+#include "armillary/io/run_lock.h"
 #include "armillary/runtime/or_abort.h"
 #include "armillary/train/agree.h"
 #include "armillary/train/checkpoint/folder.h"
@@ -137,6 +138,11 @@ TrainResult train(const Mesh& mesh, Model& model, const Data& data, const Recipe
   };
   // A rank that throws, in a callback or for its own data, ends the others with its reason.
   runtime::or_abort(comm, [&] {
+    // Another run in the same folder would destroy its files: it is refused before it touches any.
+    std::optional<io::RunLock> lock;
+    run_together(comm, [&] {
+      if (comm.rank() == 0 && !options.run_folder.empty()) lock.emplace(options.run_folder);
+    });
     std::optional<Recording> recording;
     try {
       // One rank's disk may be full: then all ranks say so, before the first step.

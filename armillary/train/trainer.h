@@ -49,7 +49,8 @@ struct TrainOptions {
   /// the same world and strategy, up to rounding on another one.
   bool resume = false;
   /// Folder of the run, in which each rank leaves the file of its flight recorder
-  /// (recorder/recorder.h); empty: no recorder. A run that hangs or fails is explained by it.
+  /// (recorder/recorder.h); empty: no recorder. A run that hangs or fails is explained by it. Rank
+  /// 0 locks the folder (io/run_lock.h).
   std::string run_folder = {};
   /// Begin with the parameters of this folder (checkpoint/model_folder.h), not with those of
   /// training.seed. Not together with `resume`.
@@ -70,8 +71,8 @@ struct TrainResult {
 /// @throws InvalidArgument if the recipes of two ranks differ (same_recipe.h), if the data has a
 /// larger vocabulary than the model, as checked_sequence one step ahead of the sequence, or as
 /// choose_checkpoint and restore (checkpoint/restore.h); IoError if checkpoints cannot be read,
-/// or their folder or the recorder not be written; Error as below; CommError on ranks whose peer
-/// has failed.
+/// their folder or the recorder not be written, or another run writes into the run folder; Error as
+/// below; CommError on ranks whose peer has failed.
 TrainResult train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
                   const TrainOptions& options);
 

@@ -120,6 +120,32 @@ def test_the_rank_that_refuses_is_named_and_not_the_peer_that_hears_of_it(tmp_pa
     assert re.search(r"rank 0 \(host \S+, pid \d+\) exited with 2", ending.cause()), ending.output
 
 
+@pytest.mark.parametrize("engine", ["threads", *ENGINES])
+def test_a_second_run_in_one_folder_is_refused_and_the_first_goes_on(tmp_path, engine):
+    with runs.Run(tmp_path, "threads", 2, deadline_s=20) as first:
+        first.wait_for_step(3)
+        words = runs.command(engine, 2, runs.train(tmp_path, 2, 20))
+        second = subprocess.run(words, capture_output=True, text=True, timeout=runs.LIMIT_S, check=False)
+        text = (
+            rf"another run \(host \S+, pid {first.launcher.pid}\) writes into {tmp_path}/run; another folder"
+        )
+        assert second.returncode == 2, second.stderr
+        ranks = range(1) if engine == "threads" else range(2)
+        for rank in ranks:
+            prefix = "" if engine == "threads" else rf"\[rank {rank}\] "
+            assert re.search(f"{prefix}armillary: .*{text}", second.stderr), second.stderr
+        steps = first.steps()
+        first.wait_for_step(steps + 3)
+        lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+        assert '"step":1,' in lines[0].replace(" ", ""), "the first run's lines are there"
+        first.launcher.kill()
+        first.launcher.wait()
+    # The lock of a run that was killed is free.
+    done = [str(runs.PROGRAM), *runs.train(tmp_path, 2, 20, training__steps=2)]
+    subprocess.run(done, check=True, capture_output=True, timeout=runs.LIMIT_S)
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"flight", "metrics.jsonl", "recipe.toml"}
+
+
 def by_hand(engine, variants, env=None):
     """Codes and outputs of ranks that were started one by one, each with its own words."""
     env = os.environ | {"OMP_NUM_THREADS": "1"} | (env or {})
