@@ -152,11 +152,18 @@ launch::Ending ending_of_culprit(const std::vector<launch::Ending>& failed,
 }
 
 /// Says in one line who failed first, and why; returns the exit code of all.
-int conclude(const std::vector<launch::Ending>& failed, const launch::LaunchFolder& folder) {
+int conclude(const std::vector<launch::Ending>& failed, const launch::LaunchFolder& folder,
+             const std::string& verb) {
   if (failed.empty()) return kDone;
-  if (std::ranges::any_of(failed, &launch::Ending::stopped)) {
-    fmt::print(stderr, "armillary: launch: stopped before all ranks had begun\n");
-    return kDone;
+  const auto stopped = std::ranges::find_if(failed, &launch::Ending::stopped);
+  if (stopped != failed.end()) {
+    // Training ends by itself when it is asked; only a rank that was being loaded could not.
+    const bool trains = verb == "train";
+    fmt::print(
+        stderr, "armillary: launch: {}\n",
+        trains ? "stopped before all ranks had begun"
+               : fmt::format("stopped by a signal, which ends {} at once, without results", verb));
+    return trains ? kDone : stopped->code;
   }
   const std::optional<recorder::Diagnosis> cause = recorded_cause(folder, failed[0]);
   const launch::Ending counts = ending_of_culprit(failed, cause);
@@ -214,7 +221,7 @@ int run_by_mpi(const LaunchArguments& arguments, const std::string& mpirun, int 
   options.endings = folder.endings();
   const std::vector<launch::Ending> failed = launch::supervise(std::span(&command, 1), options);
   orphans.end_all();
-  return conclude(failed, folder);
+  return conclude(failed, folder, arguments.words[0]);
 }
 
 int run_by_c10d(const LaunchArguments& arguments, int processes) {
@@ -224,7 +231,7 @@ int run_by_c10d(const LaunchArguments& arguments, int processes) {
   options.prefix = !arguments.no_prefix;
   return conclude(
       launch::supervise(c10d_commands(arguments, processes, meeting, folder.path()), options),
-      folder);
+      folder, arguments.words[0]);
 }
 
 /// Refuses a bench that has no ranks: each process would do all of it.

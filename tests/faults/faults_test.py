@@ -120,6 +120,24 @@ def test_the_rank_that_refuses_is_named_and_not_the_peer_that_hears_of_it(tmp_pa
     assert re.search(r"rank 0 \(host \S+, pid \d+\) exited with 2", ending.cause()), ending.output
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@engines
+def test_a_stop_ends_a_benchmark_at_once_and_says_so(tmp_path, engine, number):
+    sizes = ["--tokens", "64", "--heads", "1", "--head-dim", "8", "--seconds", "1000"]
+    words = ["bench", "layer", *sizes, "--flight", str(tmp_path / "flight")]
+    with runs.Run(tmp_path, engine, 2, words=words) as run:
+        run.wait_for(lambda: len(list((tmp_path / "flight").rglob("rank*"))) == 2)
+        time.sleep(0.5)  # turns are under way
+        run.launcher.send_signal(number)
+        ending = run.end()
+    assert ending.left == [], ending.output
+    assert ending.code == 128 + signal.SIGTERM, ending.output
+    assert ending.seconds < 1 + BUSY_S
+    assert ending.cause() == (
+        "armillary: launch: stopped by a signal, which ends bench at once, without results"
+    ), ending.output
+
+
 @pytest.mark.parametrize("engine", ["threads", *ENGINES])
 def test_a_second_run_in_one_folder_is_refused_and_the_first_goes_on(tmp_path, engine):
     with runs.Run(tmp_path, "threads", 2, deadline_s=20) as first:
