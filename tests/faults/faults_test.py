@@ -19,14 +19,15 @@ ENGINES = [
     for name, why in ((name, runs.why_not(name)) for name in runs.ENGINES)
 ]
 engines = pytest.mark.parametrize("engine", ENGINES)
+ranks = pytest.mark.parametrize("rank", [0, 1, 2])  # the one that prints and meets, one between, the last
 pytestmark = pytest.mark.skipif(not runs.PROGRAM.is_file(), reason=f"[SKIP] {runs.why_not('threads')}")
 
 
-def struck(folder, engine, number, **options):
-    """The ending of a run of three ranks, of which rank 1 gets a signal."""
+def struck(folder, engine, rank, number, **options):
+    """The ending of a run of three ranks, of which one gets a signal."""
     with runs.Run(folder, engine, 3, deadline_s=DEADLINE_S, **options) as run:
         run.wait_for_step(3)
-        pid = run.strike(1, number)
+        pid = run.strike(rank, number)
         ending = run.end()
     assert ending.left == [], ending.output
     assert ending.code != 0, ending.output
@@ -34,35 +35,38 @@ def struck(folder, engine, number, **options):
     return ending, pid
 
 
-def names_rank_1(cause, pid):
+def names_rank(rank, cause, pid):
     """The line has rank, host and pid of the culprit, its place in the run, and what it owes to whom."""
-    assert re.search(rf"rank 1 \(host \S+, pid {pid}\b", cause), cause
+    assert re.search(rf"rank {rank} \(host \S+, pid {pid}\b", cause), cause
     assert re.search(r"in step \d+, ", cause), cause
     return cause
 
 
+@ranks
 @engines
-def test_a_killed_rank_ends_all_within_a_second(tmp_path, engine):
-    ending, pid = struck(tmp_path, engine, signal.SIGKILL)
+def test_a_killed_rank_ends_all_within_a_second(tmp_path, engine, rank):
+    ending, pid = struck(tmp_path, engine, rank, signal.SIGKILL)
     assert ending.code == 128 + signal.SIGKILL
     assert ending.seconds < 1 + BUSY_S
-    assert f"rank 1 (host {os.uname().nodename}, pid {pid}) was ended by signal 9" in ending.cause()
-    names_rank_1(ending.cause(), pid)
+    assert f"rank {rank} (host {os.uname().nodename}, pid {pid}) was ended by signal 9" in ending.cause()
+    names_rank(rank, ending.cause(), pid)
 
 
+@ranks
 @engines
-def test_a_rank_that_exits_early_ends_all_within_a_second(tmp_path, engine):
-    ending, pid = struck(tmp_path, engine, signal.SIGUSR2, early_exit=True)
+def test_a_rank_that_exits_early_ends_all_within_a_second(tmp_path, engine, rank):
+    ending, pid = struck(tmp_path, engine, rank, signal.SIGUSR2, early_exit=True)
     assert ending.seconds < 1 + BUSY_S
-    names_rank_1(ending.cause(), pid)
+    names_rank(rank, ending.cause(), pid)
 
 
+@ranks
 @engines
-def test_a_stopped_rank_is_named_at_the_deadline(tmp_path, engine):
-    ending, pid = struck(tmp_path, engine, signal.SIGSTOP)
+def test_a_stopped_rank_is_named_at_the_deadline(tmp_path, engine, rank):
+    ending, pid = struck(tmp_path, engine, rank, signal.SIGSTOP)
     assert DEADLINE_S - 0.5 < ending.seconds < DEADLINE_S + 1 + BUSY_S
-    assert f"rank 1 (host {os.uname().nodename}, pid {pid}) does not answer" in ending.output
-    names_rank_1(ending.cause(), pid)
+    assert f"rank {rank} (host {os.uname().nodename}, pid {pid}) does not answer" in ending.output
+    names_rank(rank, ending.cause(), pid)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
