@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "cli/stop_signals.h"
 #include "cli/verbs.h"
 
 namespace armillary::cli {
@@ -70,6 +71,7 @@ void hand_over(int argc, const char* const* argv) {
   arguments.reserve(words.size() + 1);
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
+  if (verb == "train") hold_stop_signals();  // Loading libtorch takes a while.
   execv(program.c_str(), arguments.data());  // Returns only if it fails.
   fail<Error>("{}: {} cannot be started: {}", verb, program, std::strerror(errno));
 }

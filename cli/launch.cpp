@@ -29,6 +29,7 @@
 #include "armillary/launch/supervisor.h"
 #include "armillary/recorder/diagnosis.h"
 #include "armillary/recorder/reader.h"
+#include "cli/stop_signals.h"
 #include "cli/verbs.h"
 
 namespace armillary::cli {
@@ -121,25 +122,63 @@ std::optional<int> killed_rank(const launch::Ending& failed) {
   return rank;
 }
 
-/// The cause that the flight recorders tell, or nothing: bad input has told it itself.
-std::string recorded_cause(const launch::LaunchFolder& folder, const launch::Ending& failed) {
+/// The cause that the flight recorders tell, or nothing.
+std::optional<recorder::Diagnosis> recorded_cause(const launch::LaunchFolder& folder,
+                                                  const launch::Ending& failed) {
   const std::string run_folder = folder.run_folder();
-  const bool is_known = failed.asked || failed.code == kBadInput;
-  if (run_folder.empty() || is_known) return "";
+  if (run_folder.empty() || failed.asked) return {};
   try {
-    const recorder::RecordedRun run = recorder::read_run(run_folder);
-    return "; cause: " + recorder::diagnose(run, killed_rank(failed)).cause;
+    return recorder::diagnose(recorder::read_run(run_folder), killed_rank(failed));
   } catch (const std::exception&) {
-    return "";  // The files are gone, or of no use: the ranks have told what they know.
+    return {};  // The files are gone, or of no use: the ranks have told what they know.
   }
 }
 
+/// "rank 2" if that rank told an error of its own, which ends it, or nothing.
+std::string label_of_culprit(const std::optional<recorder::Diagnosis>& cause) {
+  if (!cause || cause->causes.size() != 1) return "";
+  const int rank = cause->causes[0];
+  const auto& flight = cause->run.flights[static_cast<std::size_t>(rank)];
+  if (!flight || flight->end != recorder::End::Failed) return "";
+  return fmt::format("rank {}", rank);
+}
+
+/// The ending that counts: of a rank that is to blame, or else the first. A rank that fails takes
+/// longer to end than the peers that hear of it.
+launch::Ending ending_of_culprit(const std::vector<launch::Ending>& failed,
+                                 const std::optional<recorder::Diagnosis>& cause) {
+  const auto culprit = std::ranges::find(failed, label_of_culprit(cause), &launch::Ending::label);
+  return culprit == failed.end() ? failed[0] : *culprit;
+}
+
 /// Says in one line who failed first, and why; returns the exit code of all.
-int conclude(const std::optional<launch::Ending>& failed, const launch::LaunchFolder& folder) {
-  if (!failed) return kDone;
-  fmt::print(stderr, "armillary: launch: {}{}\n", launch::describe(*failed),
-             recorded_cause(folder, *failed));
-  return failed->code;
+int conclude(const std::vector<launch::Ending>& failed, const launch::LaunchFolder& folder,
+             const std::string& verb) {
+  if (failed.empty()) return kDone;
+  const auto stopped = std::ranges::find_if(failed, &launch::Ending::stopped);
+  if (stopped != failed.end()) {
+    // Training ends by itself when it is asked; only a rank that was being loaded could not.
+    const bool trains = verb == "train";
+    fmt::print(
+        stderr, "armillary: launch: {}\n",
+        trains ? "stopped before all ranks had begun"
+               : fmt::format("stopped by a signal, which ends {} at once, without results", verb));
+    return trains ? kDone : stopped->code;
+  }
+  const std::optional<recorder::Diagnosis> cause = recorded_cause(folder, failed[0]);
+  const launch::Ending counts = ending_of_culprit(failed, cause);
+  // Bad input has been told by the rank itself.
+  const bool tells = cause && counts.code != kBadInput;
+  fmt::print(stderr, "armillary: launch: {}{}\n", launch::describe(counts),
+             tells ? "; cause: " + cause->cause : "");
+  return counts.code;
+}
+
+/// Options of both engines: the launcher asks the flight recorders whom to wait for.
+launch::SuperviseOptions options_of_run(const launch::LaunchFolder& folder) {
+  return {.blame = [&folder](const launch::Ending& failed) {
+    return label_of_culprit(recorded_cause(folder, failed));
+  }};
 }
 
 /// One rank under mpirun: its own process, and signals as mpirun passes them on.
@@ -151,15 +190,19 @@ int run_in_rank(const LaunchArguments& arguments) {
   const launch::Command command{.label = fmt::format("rank {}", place->rank),
                                 .words = words_of(arguments),
                                 .takes_input = place->rank == 0};
-  // mpirun ends the other ranks when one has failed: they have a moment to say what they know.
-  const std::optional<launch::Ending> failed =
+  // mpirun ends the other ranks when one has failed: they have a moment to say what they know. The
+  // one that is to blame may be among them.
+  const launch::Descriptor stop = launch::open_stop_line();
+  const std::vector<launch::Ending> failed =
       launch::supervise(std::span(&command, 1), {.prefix = !arguments.no_prefix,
-                                                 .stop_signals = {SIGUSR1},
+                                                 .stop_signals = {},
                                                  .end_signals = {SIGTERM, SIGINT},
-                                                 .end_signals_grace_s = 0.4});
-  if (!failed) return kDone;
-  if (!failed->asked) launch::tell(*failed);
-  return failed->code;
+                                                 .end_signals_grace_s = 0.9,
+                                                 .stop_line = stop.get()});
+  for (const launch::Ending& ending : failed) {
+    if (!ending.asked) launch::tell(ending);
+  }
+  return failed.empty() ? kDone : failed[0].code;
 }
 
 int run_by_mpi(const LaunchArguments& arguments, const std::string& mpirun, int processes) {
@@ -172,19 +215,33 @@ int run_by_mpi(const LaunchArguments& arguments, const std::string& mpirun, int 
       launch::mpi_command(mpirun, launch::family_of(mpirun), processes, words, folder.path());
   command.takes_input = has_input();
   const launch::Orphans orphans;
-  const std::optional<launch::Ending> failed =
-      launch::supervise(std::span(&command, 1),
-                        {.prefix = false, .ask_signal = SIGUSR1, .endings = folder.endings()});
+  launch::SuperviseOptions options = options_of_run(folder);
+  options.prefix = false;
+  options.ask = [&folder] { folder.ask_to_stop(); };
+  options.endings = folder.endings();
+  const std::vector<launch::Ending> failed = launch::supervise(std::span(&command, 1), options);
   orphans.end_all();
-  return conclude(failed, folder);
+  return conclude(failed, folder, arguments.words[0]);
 }
 
 int run_by_c10d(const LaunchArguments& arguments, int processes) {
   const launch::LaunchFolder folder;
   const MeetingPoint meeting = open_meeting_point();
-  return conclude(launch::supervise(c10d_commands(arguments, processes, meeting, folder.path()),
-                                    {.prefix = !arguments.no_prefix}),
-                  folder);
+  launch::SuperviseOptions options = options_of_run(folder);
+  options.prefix = !arguments.no_prefix;
+  return conclude(
+      launch::supervise(c10d_commands(arguments, processes, meeting, folder.path()), options),
+      folder, arguments.words[0]);
+}
+
+/// Refuses a bench that has no ranks: each process would do all of it.
+void require_ranks_of_bench(const std::vector<std::string>& words) {
+  constexpr std::array<std::string_view, 4> kWithout{"kernel", "merge", "cores", "turns"};
+  if (words.size() < 2 || std::ranges::find(kWithout, words[1]) == kWithout.end()) return;
+  fail<InvalidArgument>(
+      "launch: bench {}, which runs no ranks; bench layer, overlap or live is required, or "
+      "`armillary bench {}` without launch",
+      words[1], words[1]);
 }
 
 int run_launch(const LaunchArguments& arguments) {
@@ -203,6 +260,7 @@ int run_launch(const LaunchArguments& arguments) {
     fail<InvalidArgument>(
         "launch: tune without --measure, which runs no ranks; --measure is required");
   }
+  if (arguments.words[0] == "bench") require_ranks_of_bench(arguments.words);
   if (arguments.in_rank) return run_in_rank(arguments);
   if (const std::optional<launch::ProcessPlace> outer = launch::find_place();
       outer && outer->launcher != "Slurm") {
@@ -225,6 +283,7 @@ int run_launch(const LaunchArguments& arguments) {
         "launch: --engine mpi in a build without MPI; one that found Open MPI or MPICH is required "
         "(./dev setup mpi), or --engine c10d");
   }
+  hold_stop_signals();  // They may come before the ranks have started; supervise() takes them.
   if (engine == 1 || (engine == 0 && !mpirun.empty())) {
     return run_by_mpi(arguments, mpirun, processes);
   }

@@ -17,7 +17,19 @@ void note(int signal) {
   if (!first_signal.compare_exchange_strong(none, signal)) _exit(128 + signal);
 }
 
+void mask_stop_signals(int how) {
+  sigset_t stops;
+  sigemptyset(&stops);
+  sigaddset(&stops, SIGTERM);
+  sigaddset(&stops, SIGINT);
+  sigprocmask(how, &stops, nullptr);
+}
+
 }  // namespace
+
+void hold_stop_signals() {
+  mask_stop_signals(SIG_BLOCK);
+}
 
 struct StopSignals::Handlers {
   struct sigaction term = {};
@@ -31,6 +43,7 @@ StopSignals::StopSignals() : before_(std::make_unique<Handlers>()) {
   action.sa_flags = SA_RESTART;
   sigaction(SIGTERM, &action, &before_->term);
   sigaction(SIGINT, &action, &before_->interrupt);
+  mask_stop_signals(SIG_UNBLOCK);
 }
 
 StopSignals::~StopSignals() {

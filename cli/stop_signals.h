@@ -6,11 +6,15 @@
 
 namespace armillary::cli {
 
+/// Lets SIGTERM and SIGINT wait until there is a StopSignals, also in the program that replaces
+/// this one: a signal that comes while it loads is not lost and does not end it.
+void hold_stop_signals();
+
 /// While it lives, the first SIGTERM or SIGINT is only noted, and the second ends the process at
 /// once, with exit code 143 or 130. One per process: handlers of signals belong to the process.
 class StopSignals {
  public:
-  StopSignals();
+  StopSignals();  ///< Signals that were held come now.
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
   ~StopSignals();  ///< Puts back the handlers that were there.

@@ -12,7 +12,10 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
 # A tenth of the compiler's time less than -O3, which the files with loops over numbers ask for themselves.
-set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+# Flags that were given by hand are kept.
+if(CMAKE_CXX_FLAGS_RELEASE STREQUAL "-O3 -DNDEBUG")
+  set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ would collect garbage a dozen times in a unit that includes torch: another tenth, for at most 1 GB a compiler.
   add_compile_options("SHELL:--param ggc-min-heapsize=1000000")

@@ -1,7 +1,9 @@
 #include "armillary/core/process_stat.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <array>
 #include <cstddef>
 #include <fstream>
 #include <sstream>
@@ -26,6 +28,12 @@ ProcessStat stat_of_process(std::int64_t pid) {
   for (int i = 1; i < kStartField; ++i) fields >> field;
   if (!(fields >> stat.start)) stat.start = -1;
   return stat;
+}
+
+std::string this_host() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";
+  return name.data();
 }
 
 }  // namespace armillary

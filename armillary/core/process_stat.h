@@ -1,8 +1,9 @@
-// process_stat.h: what the system tells of a process of this machine. Linux alone: elsewhere no
-// process is known.
+// process_stat.h: what the system tells of this machine and its processes. Linux alone: elsewhere
+// no process is known.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace armillary {
 
@@ -17,5 +18,8 @@ struct ProcessStat {
 
 /// The process with that pid. Cost: about 10 us.
 ProcessStat stat_of_process(std::int64_t pid);
+
+/// Name of this machine, as gethostname() has it; "unknown" if it has none.
+std::string this_host();
 
 }  // namespace armillary

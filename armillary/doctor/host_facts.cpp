@@ -15,7 +15,7 @@
 #include <fstream>
 #include <string>
 
-#include "armillary/launch/supervisor.h"
+#include "armillary/core/process_stat.h"
 
 namespace armillary::doctor {
 namespace {
@@ -89,7 +89,7 @@ void measure_clock(HostFacts& facts) {
 }  // namespace
 
 HostFacts host_facts() {
-  HostFacts facts{.host = launch::this_host()};
+  HostFacts facts{.host = this_host()};
   utsname system{};
   if (uname(&system) == 0) {
     facts.system = fmt::format("{} {} {}", system.sysname, system.release, system.machine);

@@ -23,6 +23,14 @@ int whole_number(std::string_view flag, std::string_view text, int least, int mo
   return value;
 }
 
+/// The address of "[::1]", a host as it is, or nothing if brackets do not match.
+std::string without_brackets(const std::string& host) {
+  if (host.find_first_of("[]") == std::string::npos) return host;
+  const bool match = host.size() > 2 && host.front() == '[' && host.find(']') == host.size() - 1 &&
+                     host.rfind('[') == 0;
+  return match ? host.substr(1, host.size() - 2) : "";
+}
+
 /// The place that flags give, in a run of `world` ranks.
 std::optional<ProcessPlace> place_of(const EngineFlags& flags, int world) {
   if (flags.rank.empty() && flags.master.empty()) return {};
@@ -37,15 +45,10 @@ std::optional<ProcessPlace> place_of(const EngineFlags& flags, int world) {
   place.local_rank = place.rank;
   // The last colon: an IPv6 address has some of its own, in brackets or not.
   const std::size_t colon = flags.master.rfind(':');
-  if (colon == std::string::npos || colon == 0) {
-    fail<InvalidArgument>("--master is '{}'; HOST:PORT is required", flags.master);
-  }
-  place.address = flags.master.substr(0, colon);
-  if (place.address.front() == '[' && place.address.back() == ']') {
-    place.address = place.address.substr(1, place.address.size() - 2);
-  }
+  if (colon != std::string::npos) place.address = without_brackets(flags.master.substr(0, colon));
   if (place.address.empty()) {
-    fail<InvalidArgument>("--master is '{}'; HOST:PORT is required", flags.master);
+    fail<InvalidArgument>("--master is '{}'; HOST:PORT or [ADDRESS]:PORT is required",
+                          flags.master);
   }
   place.port = whole_number("port of --master", flags.master.substr(colon + 1), 1, 65535);
   return place;
@@ -126,7 +129,7 @@ EngineChoice choose_engine(const EngineFlags& flags, const std::optional<Process
           "--engine mpi in a build without MPI; one that found Open MPI or MPICH is required "
           "(./dev setup mpi), or --engine c10d");
     }
-    if (place->engine != "mpi") {
+    if (!place->has_mpi) {
       fail<InvalidArgument>(
           "--engine mpi in a process that {} started; mpirun or srun is required, or --engine c10d",
           place->launcher);

@@ -15,12 +15,16 @@ namespace {
 using testing::HasSubstr;
 
 const std::optional<ProcessPlace> kAlone;
-const std::optional<ProcessPlace> kMpirun =
-    ProcessPlace{.rank = 1, .world = 4, .local_world = 2, .launcher = "Open MPI", .engine = "mpi"};
+const std::optional<ProcessPlace> kMpirun = ProcessPlace{.rank = 1,
+                                                         .world = 4,
+                                                         .local_world = 2,
+                                                         .launcher = "Open MPI",
+                                                         .engine = "mpi",
+                                                         .has_mpi = true};
 const std::optional<ProcessPlace> kTorchrun = ProcessPlace{
     .rank = 0, .world = 2, .address = "h", .port = 29500, .launcher = "torchrun", .engine = "c10d"};
 const std::optional<ProcessPlace> kSlurm =
-    ProcessPlace{.rank = 0, .world = 2, .launcher = "Slurm", .engine = "mpi"};
+    ProcessPlace{.rank = 0, .world = 2, .launcher = "Slurm", .engine = "mpi", .has_mpi = true};
 
 EngineChoice choose(const EngineFlags& flags, const std::optional<ProcessPlace>& found) {
   return choose_engine(flags, found, true, {found ? found->world : 4, "4 ranks"});
@@ -59,14 +63,20 @@ TEST(Engine, TakesAPlaceByHandBeforeTheLaunchers) {
   EXPECT_EQ(choice.place->port, 29400);
 }
 
-TEST(Engine, TakesAnIPv6AddressWithAndWithoutBrackets) {
+TEST(Engine, TakesAnAddressInBrackets) {
   for (const char* master : {"[::1]:29400", "::1:29400"}) {
-    const EngineChoice choice = choose({.rank = "1", .master = master}, kAlone);
-    EXPECT_EQ(choice.place->address, "::1") << master;
-    EXPECT_EQ(choice.place->port, 29400) << master;
+    const EngineChoice choice =
+        choose_engine({.rank = "1", .master = master}, kAlone, true, {3, "3 ranks"});
+    EXPECT_EQ(choice.place->address, "::1");
+    EXPECT_EQ(choice.place->port, 29400);
   }
-  expect_no_choice({.rank = "1", .master = "[]:29400"}, kAlone,
-                   "--master is '[]:29400'; HOST:PORT is required");
+}
+
+TEST(Engine, IsMpiOnRequestIfAnMpiLauncherGaveTheSameNumbers) {
+  std::optional<ProcessPlace> both = kTorchrun;
+  both->has_mpi = true;
+  EXPECT_EQ(choose({.engine = "mpi"}, both).engine, Engine::Mpi);
+  EXPECT_EQ(choose({}, both).engine, Engine::C10d);
 }
 
 TEST(Engine, ThatDoesNotFitTheLauncherIsRefused) {
@@ -95,7 +105,11 @@ TEST(Engine, RefusesFlagsThatAreIncompleteOrNoNumbers) {
                    "--rank 1, --master not given; both are required, or none");
   expect_no_choice({.rank = "2", .master = "h:1"}, kAlone,
                    "--rank is '2'; a whole number from 0 to 1 is required");
-  expect_no_choice({.rank = "0", .master = "h"}, kAlone, "--master is 'h'; HOST:PORT is required");
+  expect_no_choice({.rank = "0", .master = "h"}, kAlone,
+                   "--master is 'h'; HOST:PORT or [ADDRESS]:PORT is required");
+  for (const char* master : {"[::1:80", "::1]:80", "[]:80", ":80", "a[::1]:80", "[[::1]]:80"}) {
+    expect_no_choice({.rank = "0", .master = master}, kAlone, "HOST:PORT or [ADDRESS]:PORT is");
+  }
   expect_no_choice({.rank = "0", .master = "h:0"}, kAlone,
                    "port of --master is '0'; a whole number from 1 to 65535 is required");
   expect_no_choice({.engine = "mpi", .rank = "0", .master = "h:1"}, kAlone,

@@ -22,12 +22,19 @@ namespace armillary::launch {
 namespace {
 
 constexpr const char* kEndings = "/endings";
+constexpr const char* kStop = "/stop";
 constexpr const char* kRunFolder = "/run_folder";
 
 /// The folder of the run that this process belongs to; empty without one.
 std::string own_launch_folder() {
   const char* const folder = std::getenv(kLaunchFolderVariable);
   return folder == nullptr ? "" : folder;
+}
+
+/// A named pipe. It is open for reading and writing, so that it lasts whoever comes and goes.
+Descriptor make_pipe_at(const std::string& path) {
+  if (mkfifo(path.c_str(), 0600) != 0) return {};
+  return Descriptor(open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
 }
 
 }  // namespace
@@ -46,11 +53,8 @@ LaunchFolder::LaunchFolder() {
                 std::filesystem::temp_directory_path(error).string(), std::strerror(errno));
   }
   guard_.emplace(path_);
-  const std::string endings = path_ + kEndings;
-  // Open for writing too, so that it does not end when a writer does.
-  if (mkfifo(endings.c_str(), 0600) == 0) {
-    endings_ = Descriptor(open(endings.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
-  }
+  endings_ = make_pipe_at(path_ + kEndings);
+  stop_ = make_pipe_at(path_ + kStop);
 }
 
 LaunchFolder::~LaunchFolder() {
@@ -62,6 +66,18 @@ LaunchFolder::~LaunchFolder() {
 std::string LaunchFolder::run_folder() const {
   std::ifstream stream(path_ + kRunFolder, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+// Nobody takes the word out, so every rank finds it, whenever it looks.
+void LaunchFolder::ask_to_stop() const {
+  const char word = 0;
+  [[maybe_unused]] const ssize_t told = write(stop_.get(), &word, 1);
+}
+
+Descriptor open_stop_line() {
+  const std::string folder = own_launch_folder();
+  if (folder.empty()) return {};
+  return Descriptor(open((folder + kStop).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
 }
 
 void tell(const Ending& ending) {
@@ -82,14 +98,16 @@ void tell_run_folder(const std::string& folder) {
 }
 
 std::string to_line(const Ending& ending) {
-  return fmt::format("{} {} {} {} {}", ending.pid, ending.code, ending.signal, ending.host,
-                     ending.label);
+  return fmt::format("{} {} {} {:d} {} {}", ending.pid, ending.code, ending.signal, ending.stopped,
+                     ending.host, ending.label);
 }
 
 std::optional<Ending> parse_ending(const std::string& line) {
   std::istringstream stream(line);
   Ending ending;
-  if (!(stream >> ending.pid >> ending.code >> ending.signal >> ending.host)) return {};
+  if (!(stream >> ending.pid >> ending.code >> ending.signal >> ending.stopped >> ending.host)) {
+    return {};
+  }
   std::getline(stream >> std::ws, ending.label);
   return ending;
 }

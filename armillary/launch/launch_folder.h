@@ -3,6 +3,7 @@
 //
 //   /dev/shm/armillary-PID-../    segments and files of the MPI library; removed at the end
 //        endings                  a pipe: one line for each rank that has failed
+//        stop                     a pipe, empty until all ranks are to stop
 //        run_folder               the run folder of train, when it has begun
 //
 // Processes of the run find the folder in the variable ARMILLARY_LAUNCH_FOLDER.
@@ -35,17 +36,22 @@ class LaunchFolder {
   int endings() const { return endings_.get(); }
   /// The run folder that a rank has told, or nothing.
   std::string run_folder() const;
+  /// Asks the ranks to stop, also those that have not begun: it stays said.
+  void ask_to_stop() const;
 
  private:
   std::string path_;
   std::optional<FolderGuard> guard_;
   Descriptor endings_;
+  Descriptor stop_;
 };
 
 // For processes of a run; they do nothing in others.
 
 /// Tells how a rank has ended.
 void tell(const Ending& ending);
+/// Becomes readable when this process is to stop; not open in others.
+Descriptor open_stop_line();
 /// Tells the run folder, in which every rank has a flight recorder by now.
 void tell_run_folder(const std::string& folder);
 

@@ -22,8 +22,8 @@ MpiFamily family_of(const std::string& launcher);
 /// The command "launcher -n N words..". Open MPI puts its segments and files into `folder`
 /// (launch_folder.h). Ranks may be more than cores, are not bound to single cores (each computes
 /// with several threads), and may run as root, as in containers: Open MPI refuses both by default,
-/// and whoever asks for N ranks has decided. The command ends its processes if it gets SIGTERM, and
-/// passes SIGUSR1 on to each of them.
+/// and whoever asks for N ranks has decided. The command ends its processes if it gets SIGTERM; how
+/// they are asked to stop is in launch_folder.h.
 Command mpi_command(const std::string& launcher, MpiFamily family, int processes,
                     const std::vector<std::string>& words, const std::string& folder);
 

@@ -6,6 +6,7 @@
 
 #include <charconv>
 #include <climits>
+#include <cstdio>
 #include <cstdlib>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct Variables {
   const char* address;
   const char* port;
   const char* listen_fd;
+  const char* step;  ///< Set in the processes that it starts as ranks, and in no other.
+  const char* node;  ///< Number of this host. `local_world` then has a count for each host.
   /// Variables that only this launcher sets. If one is set, those of Slurm are ignored: Slurm may
   /// have started the launcher, with other numbers.
   std::vector<const char*> marks;
@@ -41,16 +44,20 @@ const std::vector<Variables>& launchers() {
                                            "MASTER_ADDR",
                                            "MASTER_PORT",
                                            "ARMILLARY_LISTEN_FD",
+                                           nullptr,
+                                           nullptr,
                                            {"TORCHELASTIC_RUN_ID", "ARMILLARY_LAUNCH"}},
                                           {"Slurm",
                                            "mpi",
                                            "SLURM_PROCID",
                                            "SLURM_NTASKS",
                                            "SLURM_LOCALID",
-                                           nullptr,
+                                           "SLURM_STEP_TASKS_PER_NODE",
                                            "MASTER_ADDR",
                                            "MASTER_PORT",
                                            nullptr,
+                                           "SLURM_STEP_ID",
+                                           "SLURM_NODEID",
                                            {}},
                                           {"Open MPI",
                                            "mpi",
@@ -61,6 +68,8 @@ const std::vector<Variables>& launchers() {
                                            nullptr,
                                            nullptr,
                                            nullptr,
+                                           nullptr,
+                                           nullptr,
                                            {"OMPI_COMM_WORLD_RANK"}},
                                           {"PMI",
                                            "mpi",
@@ -68,6 +77,8 @@ const std::vector<Variables>& launchers() {
                                            "PMI_SIZE",
                                            "MPI_LOCALRANKID",
                                            "MPI_LOCALNRANKS",
+                                           nullptr,
+                                           nullptr,
                                            nullptr,
                                            nullptr,
                                            nullptr,
@@ -97,6 +108,30 @@ class Reader {
     }
     return result;
   }
+  /// The entry of this node in a list of counts such as "2(x3),1", which stands for 2,2,2,1.
+  int count_of_node(const char* counts, const char* node, int most) const {
+    int left = number(node, 0, INT_MAX);
+    const std::string list(text(counts));
+    for (std::size_t at = 0; at < list.size();) {
+      int count = 0;
+      int times = 1;
+      int size = 0;
+      const char* const entry = list.c_str() + at;
+      if (std::sscanf(entry, "%9d(x%9d)%n", &count, &times, &size) != 2 || size == 0) {
+        times = 1;
+        if (std::sscanf(entry, "%9d%n", &count, &size) != 1) break;
+      }
+      at += static_cast<std::size_t>(size);
+      if ((at < list.size() && list[at] != ',') || count < 1 || count > most || times < 1) break;
+      if (left < times) return count;
+      left -= times;
+      ++at;
+    }
+    fail<InvalidArgument>(
+        "launch: {} is '{}' ({}); counts from 1 to {} are required, such as 2(x3),1, with one for "
+        "node {}",
+        counts, list, launcher_, most, text(node));
+  }
 
  private:
   const Lookup& lookup_;
@@ -108,16 +143,23 @@ std::optional<ProcessPlace> place_by(const Variables& from, const Lookup& lookup
   const Reader reader(lookup, from.launcher);
   // A world without a rank is no place: other programs set such variables too.
   if (!reader.has(from.rank)) return {};
+  // A script of sbatch has the rank and world of a task, and is none.
+  if (from.step != nullptr && !reader.has(from.step)) return {};
   if (!reader.has(from.world)) {
     fail<InvalidArgument>("launch: {} is set and {} is not ({}); both are required, or neither",
                           from.rank, from.world, from.launcher);
   }
-  ProcessPlace found{.launcher = from.launcher, .engine = from.engine};
+  ProcessPlace found{
+      .launcher = from.launcher, .engine = from.engine, .has_mpi = from.engine == "mpi"};
   found.world = reader.number(from.world, 1, INT_MAX);
   found.rank = reader.number(from.rank, 0, found.world - 1);
   // Without local numbers all ranks count as being on one host.
-  found.local_world =
-      reader.has(from.local_world) ? reader.number(from.local_world, 1, found.world) : found.world;
+  found.local_world = found.world;
+  if (reader.has(from.local_world)) {
+    found.local_world = from.node != nullptr && reader.has(from.node)
+                            ? reader.count_of_node(from.local_world, from.node, found.world)
+                            : reader.number(from.local_world, 1, found.world);
+  }
   found.local_rank =
       reader.has(from.local_rank) ? reader.number(from.local_rank, 0, found.world - 1) : found.rank;
   found.address = reader.text(from.address);
@@ -155,6 +197,8 @@ std::optional<ProcessPlace> find_place(const Lookup& lookup) {
           "launcher "
           "is required, or equal numbers",
           taken->rank, taken->world, taken->launcher, found->rank, found->world, found->launcher);
+    } else {
+      taken->has_mpi |= found->has_mpi;
     }
   }
   return taken;

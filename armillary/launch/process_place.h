@@ -4,7 +4,9 @@
 //   launcher                        variables                                             engine
 //   armillary launch, torchrun      RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,       c10d
 //                                   MASTER_ADDR, MASTER_PORT
-//   Slurm's srun                    SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID             mpi
+//   Slurm's srun                    SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID,            mpi
+//                                   SLURM_STEP_TASKS_PER_NODE with SLURM_NODEID; only
+//                                   with SLURM_STEP_ID, which a script of sbatch has not
 //   Open MPI's mpirun               OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE  mpi
 //   MPICH's mpiexec                 PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS  mpi
 #pragma once
@@ -30,6 +32,8 @@ struct ProcessPlace {
   int listen_fd = -1;
   std::string_view launcher;  ///< As in error texts: "torchrun", "Slurm", "Open MPI", "PMI".
   std::string_view engine;    ///< "c10d" or "mpi": the engine that such processes meet by.
+  /// A launcher whose processes may meet by MPI has set its variables, this one or another.
+  bool has_mpi = false;
 };
 
 /// Value of an environment variable, or null.

@@ -47,7 +47,8 @@ TEST(ProcessPlace, IsThatOfEachLauncher) {
   EXPECT_EQ(torchrun->port, 29500);
   EXPECT_EQ(torchrun->engine, "c10d");
 
-  const auto slurm = find_in({{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "3"}});
+  const auto slurm =
+      find_in({{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "3"}, {"SLURM_STEP_ID", "0"}});
   ASSERT_TRUE(slurm);
   EXPECT_EQ(slurm->rank, 2);
   EXPECT_EQ(slurm->local_world, 3);
@@ -73,11 +74,59 @@ TEST(ProcessPlace, ThatDisagreesIsRefusedWithBothNames) {
                   {"OMPI_COMM_WORLD_SIZE", "2"}},
                  "launch: rank 0 of 2 by the variables of torchrun, rank 1 of 2 by those of Open "
                  "MPI; one launcher is required, or equal numbers");
-  expect_refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}},
+  expect_refusal({{"RANK", "0"},
+                  {"WORLD_SIZE", "2"},
+                  {"SLURM_PROCID", "0"},
+                  {"SLURM_NTASKS", "4"},
+                  {"SLURM_STEP_ID", "0"}},
                  "launch: rank 0 of 2 by the variables of torchrun, rank 0 of 4 by those of Slurm; "
                  "one launcher is required, or equal numbers");
-  EXPECT_TRUE(
-      find_in({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}}));
+  EXPECT_TRUE(find_in({{"RANK", "1"},
+                       {"WORLD_SIZE", "2"},
+                       {"SLURM_PROCID", "1"},
+                       {"SLURM_NTASKS", "2"},
+                       {"SLURM_STEP_ID", "0"}}));
+}
+
+TEST(ProcessPlace, OfATaskOfSlurmCountsTheTasksOfItsNode) {
+  Environment task{{"SLURM_PROCID", "2"},
+                   {"SLURM_NTASKS", "9"},
+                   {"SLURM_STEP_ID", "0"},
+                   {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1,2"},
+                   {"SLURM_NODEID", "1"}};
+  const std::map<std::string, int> of_nodes{{"0", 2}, {"1", 2}, {"2", 2}, {"3", 1}, {"4", 2}};
+  for (const auto& [node, tasks] : of_nodes) {
+    task["SLURM_NODEID"] = node;
+    EXPECT_EQ(find_in(task)->local_world, tasks) << node;
+  }
+  task["SLURM_NODEID"] = "5";
+  expect_refusal(task,
+                 "launch: SLURM_STEP_TASKS_PER_NODE is '2(x3),1,2' (Slurm); counts from 1 to 9 are "
+                 "required, such as 2(x3),1, with one for node 5");
+  task["SLURM_NODEID"] = "0";
+  for (const char* counts : {"x", "2(x", "2x3", "10", "0", "2;1", ","}) {
+    task["SLURM_STEP_TASKS_PER_NODE"] = counts;
+    EXPECT_THROW(find_in(task), InvalidArgument) << counts;
+  }
+}
+
+// sbatch sets the variables of task 0 for its script.
+TEST(ProcessPlace, OfAScriptOfSbatchIsNone) {
+  EXPECT_FALSE(find_in({{"SLURM_PROCID", "0"},
+                        {"SLURM_NTASKS", "4"},
+                        {"SLURM_LOCALID", "0"},
+                        {"SLURM_NODEID", "0"},
+                        {"SLURM_TASKS_PER_NODE", "2(x2)"}}));
+}
+
+TEST(ProcessPlace, OfTwoLaunchersKnowsOfMpi) {
+  Environment both{{"RANK", "1"},
+                   {"WORLD_SIZE", "2"},
+                   {"OMPI_COMM_WORLD_RANK", "1"},
+                   {"OMPI_COMM_WORLD_SIZE", "2"}};
+  EXPECT_EQ(find_in(both)->engine, "c10d");
+  EXPECT_TRUE(find_in(both)->has_mpi);
+  EXPECT_FALSE(find_in({{"RANK", "1"}, {"WORLD_SIZE", "2"}})->has_mpi);
 }
 
 // srun starts one torchrun, or one daemon of mpirun, on each node.
@@ -85,12 +134,14 @@ TEST(ProcessPlace, OfALauncherThatSlurmStartedIsThatOfTheLauncher) {
   const auto torchrun = find_in({{"RANK", "5"},
                                  {"WORLD_SIZE", "8"},
                                  {"TORCHELASTIC_RUN_ID", "x"},
+                                 {"SLURM_STEP_ID", "0"},
                                  {"SLURM_PROCID", "1"},
                                  {"SLURM_NTASKS", "2"}});
   ASSERT_TRUE(torchrun);
   EXPECT_EQ(torchrun->rank, 5);
   const auto open_mpi = find_in({{"OMPI_COMM_WORLD_RANK", "3"},
                                  {"OMPI_COMM_WORLD_SIZE", "4"},
+                                 {"SLURM_STEP_ID", "0"},
                                  {"SLURM_PROCID", "0"},
                                  {"SLURM_NTASKS", "4"}});
   ASSERT_TRUE(open_mpi);

@@ -12,6 +12,8 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <optional>
+#include <utility>
 
 #include "armillary/core/error.h"
 #include "armillary/core/process_stat.h"
@@ -26,6 +28,9 @@ using Clock = std::chrono::steady_clock;
 /// Seconds from ending a program to killing what is left of it, and from the end of the last
 /// program to giving up on output that a process it left behind may still hold.
 constexpr std::chrono::seconds kPatience(1);
+
+/// Time that the program to blame for a failure has beyond that of the others.
+constexpr std::chrono::milliseconds kHold(500);
 
 /// Signals as a descriptor, while it lives. They have no other effect on this process.
 class SignalQueue {
@@ -94,7 +99,7 @@ class Supervisor {
   /// Kills what is left, if an exception ended run().
   ~Supervisor() { kill_all(); }
 
-  std::optional<Ending> run() {
+  std::vector<Ending> run() {
     while (!over()) {
       wait_for_news();
       for (Running& program : programs_) {
@@ -102,9 +107,12 @@ class Supervisor {
         forward(program.child.err, program.err);
       }
       for (int signal = signals_.next(); signal != 0; signal = signals_.next()) answer(signal);
+      read_stop_line();
       read_endings();
       reap();
-      if (end_at_ && (Clock::now() >= *end_at_ || only_stopped_left())) end_all();
+      if (end_at_ && (Clock::now() >= *end_at_ || only_stopped_left()) && !waits_for_culprit()) {
+        end_all();
+      }
       if (kill_at_ && Clock::now() >= *kill_at_) kill_groups();
     }
     // Last lines, which may lack their newline.
@@ -112,7 +120,7 @@ class Supervisor {
       program.out.finish();
       program.err.finish();
     }
-    return first_failure_;
+    return failures_;
   }
 
  private:
@@ -129,6 +137,17 @@ class Supervisor {
     });
   }
 
+  /// Whether the program to blame for the first failure has still to end. Its peers may have ended
+  /// before it, but its exit code is that of the run.
+  bool waits_for_culprit() {
+    if (!options_.blame || kill_at_ || failures_.empty() || failures_[0].asked) return false;
+    if (Clock::now() >= *end_at_ + kHold) return false;
+    if (!culprit_) culprit_ = options_.blame(failures_[0]);
+    return !culprit_->empty() && std::ranges::none_of(failures_, [&](const Ending& ending) {
+      return ending.label == *culprit_;
+    });
+  }
+
   /// Whether all programs have ended and all output was forwarded, or nobody waits for it any more.
   bool over() const {
     if (!all_ended()) return false;
@@ -142,6 +161,7 @@ class Supervisor {
   void wait_for_news() {
     std::vector<pollfd> sources{{signals_.descriptor(), POLLIN, 0}};
     if (options_.endings >= 0) sources.push_back({options_.endings, POLLIN, 0});
+    if (hears_stop_line_) sources.push_back({options_.stop_line, POLLIN, 0});
     for (const Running& program : programs_) {
       for (const Descriptor* stream : {&program.child.out, &program.child.err}) {
         if (stream->open()) sources.push_back({stream->get(), POLLIN, 0});
@@ -177,22 +197,32 @@ class Supervisor {
     };
     const bool ends = is_in(options_.end_signals);
     if (ends || (is_in(options_.stop_signals) && asked_)) {
-      if (!first_failure_) {
-        first_failure_ = {.label = "launch",
-                          .pid = getpid(),
-                          .code = 128 + signal,
-                          .signal = signal,
-                          .asked = true};
-      }
+      failures_.push_back({.label = "launch",
+                           .pid = getpid(),
+                           .code = 128 + signal,
+                           .signal = signal,
+                           .asked = true});
       if (ends && options_.end_signals_grace_s > 0) {
         end_within(options_.end_signals_grace_s);
       } else {
         end_all();
       }
     } else if (is_in(options_.stop_signals)) {
-      asked_ = true;
-      signal_all(options_.ask_signal);
+      ask();
     }
+  }
+
+  void ask() {
+    asked_ = true;
+    options_.ask ? options_.ask() : signal_all(options_.ask_signal);
+  }
+
+  /// Asks the programs to stop if the line says so. It is heard once.
+  void read_stop_line() {
+    pollfd line{options_.stop_line, POLLIN, 0};
+    if (!hears_stop_line_ || poll(&line, 1, 0) <= 0) return;
+    hears_stop_line_ = false;
+    if ((line.revents & POLLIN) != 0) ask();
   }
 
   /// Notes the ends of programs that others have started (launch_folder.h).
@@ -224,6 +254,7 @@ class Supervisor {
       int status = 0;
       waitpid(program.child.pid, &status, 0);
       program.ended = true;
+      read_endings();  // A program that others have started ended before the one that waits for it.
       note({.label = program.label,
             .pid = program.child.pid,
             .code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status),
@@ -232,10 +263,12 @@ class Supervisor {
     if (all_ended() && !last_end_) last_end_ = Clock::now();
   }
 
-  /// Keeps the first failure, which is the cause of the others, and gives the others their grace.
-  void note(const Ending& ending) {
-    if (ending.code == 0 || first_failure_) return;
-    first_failure_ = ending;
+  /// Keeps failures: the first is the cause of the others, which get their grace. A program that
+  /// was ended from here has not failed by itself.
+  void note(Ending ending) {
+    if (ending.code == 0 || (kill_at_ && ending.signal != 0)) return;
+    ending.stopped |= asked_ && !options_.ask && ending.signal == options_.ask_signal;
+    failures_.push_back(std::move(ending));
     end_within(options_.grace_s);
   }
 
@@ -278,21 +311,17 @@ class Supervisor {
   const SuperviseOptions& options_;
   SignalQueue signals_;
   std::vector<Running> programs_;
-  std::optional<Ending> first_failure_;
-  std::string ending_lines_;                  ///< Lines of endings that have come so far.
-  bool asked_ = false;                        ///< A signal has asked all to stop.
+  std::vector<Ending> failures_;        ///< In the order in which they came.
+  std::optional<std::string> culprit_;  ///< Label that options_.blame told.
+  std::string ending_lines_;            ///< Lines of endings that have come so far.
+  bool asked_ = false;                  ///< All were asked to stop.
+  bool hears_stop_line_ = options_.stop_line >= 0;
   std::optional<Clock::time_point> end_at_;   ///< The others are ended then.
   std::optional<Clock::time_point> kill_at_;  ///< Whatever is left is killed then.
   std::optional<Clock::time_point> last_end_;
 };
 
 }  // namespace
-
-std::string this_host() {
-  std::array<char, 256> host = {};
-  gethostname(host.data(), host.size() - 1);
-  return host.data();
-}
 
 std::string describe(const Ending& ending) {
   const std::string who =
@@ -302,8 +331,7 @@ std::string describe(const Ending& ending) {
                      strsignal(ending.signal));
 }
 
-std::optional<Ending> supervise(std::span<const Command> commands,
-                                const SuperviseOptions& options) {
+std::vector<Ending> supervise(std::span<const Command> commands, const SuperviseOptions& options) {
   return Supervisor(commands, options).run();
 }
 

@@ -10,14 +10,27 @@
 
 #include <signal.h>
 
-#include <optional>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "armillary/core/process_stat.h"
 #include "armillary/launch/child.h"
 
 namespace armillary::launch {
+
+/// How a program ended.
+struct Ending {
+  std::string label;
+  std::string host = this_host();
+  pid_t pid = -1;
+  int code = 0;        ///< Exit code; 128 + signal if a signal ended it, as shells have it.
+  int signal = 0;      ///< 0 if it exited by itself.
+  bool asked = false;  ///< A signal to this process ended all programs.
+  /// It was asked to stop, and `signal` ended it before it could answer: that is no failure.
+  bool stopped = false;
+};
 
 struct SuperviseOptions {
   bool prefix = true;  ///< Each line of output begins with "[label] ".
@@ -30,34 +43,28 @@ struct SuperviseOptions {
   std::vector<int> end_signals = {};
   double end_signals_grace_s = 0;
   int ask_signal = SIGTERM;  ///< Sent to ask a program to stop.
+  /// Asks the programs instead of `ask_signal`, if they hear of it in another way.
+  std::function<void()> ask = {};
+  /// A descriptor that becomes readable when the programs are to stop, as by a stop signal; or -1.
+  int stop_line = -1;
   /// Sent to end a program at once. Whatever is left of it a second later is killed.
   int end_signal = SIGKILL;
+  /// The label of the program that is to blame for a failure and about to end, or nothing. Its
+  /// ending is waited for, half a second longer than for those of the others.
+  std::function<std::string(const Ending& failed)> blame = {};
   /// Endings of programs that others have started, as lines (launch_folder.h); or -1.
   int endings = -1;
-};
-
-/// The name of this machine.
-std::string this_host();
-
-/// How a program ended.
-struct Ending {
-  std::string label;
-  std::string host = this_host();
-  pid_t pid = -1;
-  int code = 0;        ///< Exit code; 128 + signal if a signal ended it, as shells have it.
-  int signal = 0;      ///< 0 if it exited by itself.
-  bool asked = false;  ///< A signal to this process ended all programs.
 };
 
 /// "rank 2 (host node7, pid 4242) was ended by signal 9 (Killed)", "rank 0 (host node7, pid 4240)
 /// exited with 3".
 std::string describe(const Ending& ending);
 
-/// Runs the programs and returns when all have ended. Returns the first that failed, or nothing if
-/// all exited with 0. If a signal ends all at once, it is "launch", with the signal. Requires a
-/// process without other threads.
+/// Runs the programs and returns when all have ended. Returns those that failed by themselves, the
+/// first of them first, or nothing if all exited with 0. If a signal ends all at once, "launch" is
+/// among them, with the signal. Requires a process without other threads.
 /// @throws Error if a program cannot be started or output cannot be written; none is left then.
-std::optional<Ending> supervise(std::span<const Command> commands,
-                                const SuperviseOptions& options = {});
+std::vector<Ending> supervise(std::span<const Command> commands,
+                              const SuperviseOptions& options = {});
 
 }  // namespace armillary::launch

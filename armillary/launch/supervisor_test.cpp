@@ -54,9 +54,11 @@ Observed observe(const std::vector<std::string>& scripts, const SuperviseOptions
     dup2(file, STDERR_FILENO);
     alarm(30);
     try {
-      const std::optional<Ending> failed = supervise(shells(scripts), options);
-      if (failed) fmt::print(stderr, "{}\n", describe(*failed));
-      _exit(failed ? failed->code : 0);
+      const std::vector<Ending> failed = supervise(shells(scripts), options);
+      for (const Ending& ending : failed) {
+        fmt::print(stderr, "{}{}\n", describe(ending), ending.stopped ? ", stopped" : "");
+      }
+      _exit(failed.empty() ? 0 : failed[0].code);
     } catch (const Error& error) {
       fmt::print(stderr, "{}\n", error.what());
       _exit(99);
@@ -159,6 +161,39 @@ TEST(Supervisor, EndsAllAtTheSecondSignal) {
   EXPECT_EQ(all.code, 128 + SIGINT) << all.output;
   EXPECT_THAT(all.output, HasSubstr("was ended by signal 2 (Interrupt)"));
   EXPECT_LT(all.seconds, 6);
+}
+
+// A program that is asked before it can answer: that ends the others, and is no failure.
+TEST(Supervisor, TellsAProgramThatWasStoppedBeforeItCouldAnswer) {
+  const Observed all =
+      observe({"echo ready; sleep 60", "trap '' TERM; echo ready; while :; do sleep 0.05; done"},
+              {}, [](pid_t supervisor) { kill(supervisor, SIGINT); });
+  EXPECT_THAT(all.output, HasSubstr("was ended by signal 15 (Terminated), stopped"));
+  EXPECT_LT(all.seconds, 6);
+}
+
+// Peers of a program that fails may end before it.
+TEST(Supervisor, WaitsForTheEndOfTheProgramToBlame) {
+  SuperviseOptions options{.grace_s = 0.1};
+  options.blame = [](const Ending& failed) { return failed.code == 3 ? "rank 1" : ""; };
+  const Observed all = observe({"exit 3", "sleep 0.4; exit 2"}, options);
+  EXPECT_THAT(all.output, testing::ContainsRegex("rank 1 .* exited with 2"));
+  const Observed never = observe({"exit 3", "sleep 60"}, options);
+  EXPECT_EQ(never.code, 3);
+  EXPECT_LT(never.seconds, 3);
+}
+
+TEST(Supervisor, AsksToStopWhenTheLineSaysSo) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  ASSERT_EQ(write(ends[1], "", 1), 1);  // before the program has started
+  const Observed all = observe({"trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done"},
+                               {.stop_signals = {}, .ask_signal = SIGTERM, .stop_line = ends[0]});
+  // The shell may be asked before it has its trap.
+  EXPECT_THAT(all.output, testing::AnyOf(HasSubstr("saved"), HasSubstr("stopped")));
+  EXPECT_LT(all.seconds, 6);
+  close(ends[0]);
+  close(ends[1]);
 }
 
 TEST(Supervisor, SaysThatAProgramIsNotThere) {

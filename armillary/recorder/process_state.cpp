@@ -1,17 +1,8 @@
 #include "armillary/recorder/process_state.h"
 
-#include <unistd.h>
-
-#include <array>
-
 #include "armillary/core/process_stat.h"
 
 namespace armillary::recorder {
-std::string this_host() {
-  std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";
-  return name.data();
-}
 
 std::int64_t process_start_of(std::int64_t pid) {
   return stat_of_process(pid).start;

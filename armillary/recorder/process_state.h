@@ -15,10 +15,6 @@ enum class ProcessState : std::uint8_t {
   Unknown,  ///< On another host.
 };
 
-/// Files hold this name, to tell whether the processes of a run can be asked.
-/// Name of this machine, as gethostname() has it; "unknown" if it has none.
-std::string this_host();
-
 /// Start of a process in clock ticks since the machine was started, which tells processes apart
 /// that have the same pid one after the other; -1 if there is no such process.
 std::int64_t process_start_of(std::int64_t pid);

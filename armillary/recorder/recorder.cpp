@@ -18,6 +18,7 @@
 #include <system_error>
 
 #include "armillary/core/error.h"
+#include "armillary/core/process_stat.h"
 #include "armillary/recorder/format.h"
 #include "armillary/recorder/process_state.h"
 

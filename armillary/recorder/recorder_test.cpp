@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "armillary/core/process_stat.h"
 #include "armillary/recorder/reader.h"
 #include "armillary/recorder/testing/run_folder.h"
 

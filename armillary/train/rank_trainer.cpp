@@ -75,7 +75,7 @@ void RankTrainer::begin_after(std::int64_t steps) {
   if (steps < recipe_.training.steps) next_batch_ = read_batch(steps + 1);
 }
 
-StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& own, Beside& sums) {
+StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& beside) {
   const auto begin = std::chrono::steady_clock::now();
   recording_.begin_step(step);
   recording_.set_activity({.name = "reading data"});
@@ -95,8 +95,7 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
     visible_pairs += task.problem.mask.area();
     loss += forward_backward(task, std::max<std::int64_t>(targets, 1));
   }
-  sums = own();
-  loss = sum_over_ranks(loss, sums);
+  loss = sum_over_ranks(loss, beside);
 
   recording_.set_activity({.name = "optimizer"});
   // Update. Loss and norm are equal on all ranks, so all of them fail or none.
@@ -166,16 +165,18 @@ double RankTrainer::forward_backward(const Task& task, std::int64_t targets) {
   return loss.item().toDouble();
 }
 
-// Sums the gradients over the ranks in place, and the loss with what travels beside it.
-double RankTrainer::sum_over_ranks(double loss, Beside& beside) {
+// Sums the gradients over the ranks in place, and the loss with what travels beside it. That is
+// asked as late as can be: a stop that comes in the step ends the run after it.
+double RankTrainer::sum_over_ranks(double loss, const std::function<Beside()>& beside) {
   const std::span<float> gradients = store_.flat_gradients();
   recording_.set_activity({.name = "all_reduce of gradients",
                            .bytes = static_cast<std::int64_t>(gradients.size_bytes()),
                            .collective = true});
   comm::all_reduce_sum(comm_, gradients);
-  std::array values{loss, beside.stops, beside.busy};
+  const Beside mine = beside();
+  std::array values{loss, mine.stops, mine.busy};
   comm::all_reduce_sum(comm_, std::span(values));
-  beside = {.stops = values[1], .busy = values[2]};
+  beside_ = {.stops = values[1], .busy = values[2]};
   return values[0];
 }
 

@@ -54,11 +54,13 @@ class RankTrainer {
   /// Collective. @throws InvalidArgument as expect_same_parameters, or as checked_sequence.
   void begin_after(std::int64_t steps);
 
-  /// Takes a step, from 1 on. `own` is called after the last backward; what it returns is summed
-  /// over the ranks, with the loss, into `sums`. Collective.
+  /// Takes a step, from 1 on. `beside` is asked when its numbers are summed over the ranks, with
+  /// the loss. Collective.
   /// @throws Error on every rank if loss or norm is not finite; InvalidArgument as checked_sequence
   /// for the sequences of the next step.
-  StepMetrics step(std::int64_t step, const std::function<Beside()>& own, Beside& sums);
+  StepMetrics step(std::int64_t step, const std::function<Beside()>& beside);
+  /// The sums of the last step; equal on all ranks.
+  const Beside& beside() const { return beside_; }
 
   /// The progress of the run after `step`, the last one so far.
   Progress progress(std::int64_t step) const;
@@ -67,7 +69,7 @@ class RankTrainer {
   std::vector<Task> read_batch(std::int64_t step) const;
   void read_ahead(std::int64_t step);
   double forward_backward(const Task& task, std::int64_t targets);
-  double sum_over_ranks(double loss, Beside& beside);
+  double sum_over_ranks(double loss, const std::function<Beside()>& beside);
   StepMetrics measure(StepMetrics metrics, std::int64_t visible_pairs, double seconds) const;
 
   comm::Communicator& comm_;
@@ -81,6 +83,7 @@ class RankTrainer {
   plan::Strategy strategy_;
   ParameterStore store_;
   Optimizer optimizer_;
+  Beside beside_;
   double peak_flops_;  ///< Measured peak of one rank; 0 for no mfu.
 };
 

@@ -6,8 +6,10 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "armillary/core/error.h"
@@ -101,36 +103,6 @@ std::vector<std::int64_t> saved_steps(const Recipe& recipe) {
   return steps;
 }
 
-/// Asks for a stop while a sequence is read.
-class StoppingData final : public Data {
- public:
-  StoppingData(const Data& data, std::int64_t stop_at) : data_(data), stop_at_(stop_at) {}
-
-  std::int64_t vocab_size() const override { return data_.vocab_size(); }
-  Sequence at(std::int64_t index) const override {
-    if (index == stop_at_) stops_ = true;
-    return data_.at(index);
-  }
-  bool stops() const { return stops_; }
-
- private:
-  const Data& data_;
-  std::int64_t stop_at_;
-  mutable std::atomic<bool> stops_ = false;
-};
-
-TEST(Resume, AStepInWhichAStopIsAskedForIsTheLast) {
-  const ScratchFolder folder;
-  Recipe recipe = saving_recipe(folder);
-  recipe.parallelism.context_parallel_degree = 1;
-  recipe.training.local_batch_size = 1;
-  const auto text = words(recipe.training.seq_len);
-  const StoppingData data(text, 4);  // The fifth sequence is read ahead in step 4.
-  const TrainResult result = train(recipe, data, {.stop_requested = [&] { return data.stops(); }});
-  EXPECT_TRUE(result.stopped);
-  EXPECT_EQ(result.steps, 4);
-}
-
 TEST(Resume, IsBitwiseAsIfTheRunHadNeverStopped) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     const ScratchFolder folder;
@@ -168,6 +140,49 @@ TEST(Resume, IsBitwiseAsIfTheRunHadNeverStopped) {
     recipe.training.steps = kSteps + 1;
     EXPECT_EQ(train_part(recipe, true).steps.size(), 1U);
   }
+}
+
+/// Data that tells when a sequence is read.
+class WatchedData : public Data {
+ public:
+  WatchedData(const Data& data, std::function<void(std::int64_t)> reads)
+      : data_(data), reads_(std::move(reads)) {}
+  std::int64_t vocab_size() const override { return data_.vocab_size(); }
+  Sequence at(std::int64_t index) const override {
+    reads_(index);
+    return data_.at(index);
+  }
+
+ private:
+  const Data& data_;
+  std::function<void(std::int64_t)> reads_;
+};
+
+TEST(Resume, AStopThatComesInAStepEndsTheRunAfterThatStep) {
+  const ScratchFolder folder;
+  Recipe recipe = saving_recipe(folder);
+  recipe.training.local_batch_size = 1;
+  const PackedText text = words(recipe.training.seq_len);
+  // Step 3 reads the sequence of step 4 ahead, and is told to stop then.
+  std::atomic<bool> stops = false;
+  const WatchedData data(text, [&](std::int64_t index) { stops = stops || index == 3; });
+  const TrainOptions options{.stop_requested = [&] { return stops.load(); }};
+  const TrainResult result = train(recipe, data, options);
+  EXPECT_TRUE(result.stopped);
+  EXPECT_EQ(result.steps, 3);
+  EXPECT_EQ(result.checkpoint, checkpoint_folder(recipe) + "/step-000003");
+}
+
+TEST(Resume, AStopBeforeTheFirstStepTakesNone) {
+  const ScratchFolder folder;
+  const Recipe recipe = saving_recipe(folder);
+  const TrainOptions options{.on_step = [](const StepMetrics&) { FAIL() << "a step was taken"; },
+                             .stop_requested = [] { return true; }};
+  const TrainResult result = train(recipe, words(recipe.training.seq_len), options);
+  EXPECT_TRUE(result.stopped);
+  EXPECT_EQ(result.steps, 0);
+  EXPECT_EQ(result.checkpoint, "");
+  EXPECT_THAT(saved_steps(recipe), ElementsAre());
 }
 
 TEST(Resume, OnAnotherWorldOrStrategyDiffersByRoundingOnly) {

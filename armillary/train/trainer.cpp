@@ -8,12 +8,15 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "armillary/comm/collectives.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/io/file_system.h"
+#include "armillary/io/run_lock.h"
 #include "armillary/runtime/or_abort.h"
 #include "armillary/train/agree.h"
 #include "armillary/train/checkpoint/folder.h"
@@ -85,6 +88,12 @@ std::int64_t begin(comm::Communicator& comm, RankTrainer& trainer, const Data& d
   return steps;
 }
 
+/// Whether a rank has a number that is not 0. Collective.
+bool any_rank(comm::Communicator& comm, double mine) {
+  comm::all_reduce_sum(comm, std::span(&mine, 1));
+  return mine > 0;
+}
+
 }  // namespace
 
 TrainResult train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
@@ -113,26 +122,32 @@ TrainResult train(const Mesh& mesh, Model& model, const Data& data, const Recipe
     }
     if (tells && options.on_start) options.on_start(result.steps);
 
+    const auto stops = [&] {
+      return options.stop_requested && options.stop_requested() ? 1.0 : 0.0;
+    };
+    result.stopped = result.steps < recipe.training.steps && any_rank(comm, stops());
     while (result.steps < recipe.training.steps && !result.stopped) {
       const std::int64_t step = ++result.steps;
-      const auto own = [&]() -> Beside {
-        const bool stops = options.stop_requested && options.stop_requested();
-        return {.stops = stops ? 1.0 : 0.0, .busy = saving.busy()};
-      };
-      Beside sums;
-      const StepMetrics metrics = trainer.step(step, own, sums);
+      const StepMetrics metrics =
+          trainer.step(step, [&] { return Beside{.stops = stops(), .busy = saving.busy()}; });
       if (tells && options.on_step) {
         recording.set_activity({.name = "reporting the step"});
         options.on_step(metrics);
       }
-      result.stopped = sums.stops > 0 && step < recipe.training.steps;
-      saving.after_step(trainer, step, sums.busy, result.stopped || step == recipe.training.steps);
+      result.stopped = trainer.beside().stops > 0 && step < recipe.training.steps;
+      saving.after_step(trainer, step, trainer.beside().busy,
+                        result.stopped || step == recipe.training.steps);
     }
     recording.set_activity({.name = "saving the last checkpoint", .collective = true});
     result.checkpoint = saving.finish();
   };
   // A rank that throws, in a callback or for its own data, ends the others with its reason.
   runtime::or_abort(comm, [&] {
+    // Another run in the same folder would destroy its files: it is refused before it touches any.
+    std::optional<io::RunLock> lock;
+    run_together(comm, [&] {
+      if (comm.rank() == 0 && !options.run_folder.empty()) lock.emplace(options.run_folder);
+    });
     std::optional<Recording> recording;
     try {
       // One rank's disk may be full: then all ranks say so, before the first step.

@@ -42,14 +42,15 @@ struct TrainOptions {
   std::function<void(std::int64_t steps)> on_start = {};
   /// A line for the reader, on rank 0: a checkpoint that is passed over, the one that is resumed.
   std::function<void(const std::string& line)> on_notice = {};
-  /// Asked in each step, on every rank, after its last backward. If one rank says yes, all stop
-  /// after that step, in the same one, and save if checkpoint.enable.
+  /// Asked before the first step and near the end of each, on every rank. If one rank says yes, all
+  /// stop after that step, in the same one, and save if checkpoint.enable and a step was taken.
   std::function<bool()> stop_requested = {};
   /// Go on from the newest checkpoint of the run folder: bitwise as if the run had never stopped on
   /// the same world and strategy, up to rounding on another one.
   bool resume = false;
   /// Folder of the run, in which each rank leaves the file of its flight recorder
-  /// (recorder/recorder.h); empty: no recorder. A run that hangs or fails is explained by it.
+  /// (recorder/recorder.h); empty: no recorder. A run that hangs or fails is explained by it. Rank
+  /// 0 locks the folder (io/run_lock.h).
   std::string run_folder = {};
   /// Begin with the parameters of this folder (checkpoint/model_folder.h), not with those of
   /// training.seed. Not together with `resume`.
@@ -70,8 +71,8 @@ struct TrainResult {
 /// @throws InvalidArgument if the recipes of two ranks differ (same_recipe.h), if the data has a
 /// larger vocabulary than the model, as checked_sequence one step ahead of the sequence, or as
 /// choose_checkpoint and restore (checkpoint/restore.h); IoError if checkpoints cannot be read,
-/// or their folder or the recorder not be written; Error as below; CommError on ranks whose peer
-/// has failed.
+/// their folder or the recorder not be written, or another run writes into the run folder; Error as
+/// below; CommError on ranks whose peer has failed.
 TrainResult train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
                   const TrainOptions& options);
 

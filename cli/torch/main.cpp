@@ -11,8 +11,9 @@
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
   const int code = armillary::cli::run_program(argc, argv, armillary::cli::all_verbs());
-  if (code == armillary::cli::kFailed) {
-    // Peers wait for the end of a rank that has failed; taking libtorch down lasts half a second.
+  if (code != armillary::cli::kDone) {
+    // Peers and the launcher wait for the end of a rank that has failed; taking libtorch down lasts
+    // half a second.
     std::fflush(nullptr);
     _exit(code);
   }

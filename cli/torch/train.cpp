@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "armillary/comm/communicator.h"
@@ -80,10 +81,12 @@ void print_notice(const std::string& line, bool json) {
 
 /// Says how a run ended that was told to stop.
 std::string describe_stop(const train::Recipe& recipe, const train::TrainResult& result) {
+  const std::string nothing = recipe.checkpoint.enable
+                                  ? "no checkpoint: no step was taken"
+                                  : "no checkpoint: checkpoint.enable is false";
   return fmt::format("train: stopped by {} after step {} of {}; {}", StopSignals::name(),
                      result.steps, recipe.training.steps,
-                     result.checkpoint.empty() ? "no checkpoint: checkpoint.enable is false"
-                                               : "saved " + result.checkpoint);
+                     result.checkpoint.empty() ? nothing : "saved " + result.checkpoint);
 }
 
 /// The run on the chosen engine. Its folder is written from on_start on, by rank 0.
@@ -92,7 +95,7 @@ void run_steps(const TrainArguments& arguments, const train::Recipe& recipe,
                const std::string& summary) {
   std::optional<train::MetricsWriter> metrics_writer;
   const auto on_start = [&](std::int64_t steps) {
-    launch::tell_run_folder(recipe.job.dump_folder);
+    launch::tell_run_folder(recipe.job.dump_folder);  // First: opening files may fail.
     metrics_writer.emplace(recipe, arguments.json, steps);
     if (!arguments.json) print(summary);
   };
@@ -113,9 +116,9 @@ void run_steps(const TrainArguments& arguments, const train::Recipe& recipe,
 }
 
 void run_train(const TrainArguments& arguments) {
-  // First of all: a signal while text is read or processes connect ends the run after one step.
-  std::optional<StopSignals> stop_signals;
-  if (!arguments.dry_run && !arguments.print_config) stop_signals.emplace();
+  // First: a run is stopped also while it starts. What takes no step is ended by the first signal.
+  std::optional<StopSignals> stop_signals(std::in_place);
+  if (arguments.dry_run || arguments.print_config) stop_signals.reset();
   // The recipe: the file, then the settings in the order in which they were given.
   train::Recipe recipe = train::load_recipe(arguments.recipe);
   for (const std::string& setting : arguments.settings) train::apply_setting(recipe, setting);

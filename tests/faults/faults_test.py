@@ -19,14 +19,15 @@ ENGINES = [
     for name, why in ((name, runs.why_not(name)) for name in runs.ENGINES)
 ]
 engines = pytest.mark.parametrize("engine", ENGINES)
+ranks = pytest.mark.parametrize("rank", [0, 1, 2])  # the one that prints and meets, one between, the last
 pytestmark = pytest.mark.skipif(not runs.PROGRAM.is_file(), reason=f"[SKIP] {runs.why_not('threads')}")
 
 
-def struck(folder, engine, number, **options):
-    """The ending of a run of three ranks, of which rank 1 gets a signal."""
+def struck(folder, engine, rank, number, **options):
+    """The ending of a run of three ranks, of which one gets a signal."""
     with runs.Run(folder, engine, 3, deadline_s=DEADLINE_S, **options) as run:
         run.wait_for_step(3)
-        pid = run.strike(1, number)
+        pid = run.strike(rank, number)
         ending = run.end()
     assert ending.left == [], ending.output
     assert ending.code != 0, ending.output
@@ -34,35 +35,38 @@ def struck(folder, engine, number, **options):
     return ending, pid
 
 
-def names_rank_1(cause, pid):
+def names_rank(rank, cause, pid):
     """The line has rank, host and pid of the culprit, its place in the run, and what it owes to whom."""
-    assert re.search(rf"rank 1 \(host \S+, pid {pid}\b", cause), cause
+    assert re.search(rf"rank {rank} \(host \S+, pid {pid}\b", cause), cause
     assert re.search(r"in step \d+, ", cause), cause
     return cause
 
 
+@ranks
 @engines
-def test_a_killed_rank_ends_all_within_a_second(tmp_path, engine):
-    ending, pid = struck(tmp_path, engine, signal.SIGKILL)
+def test_a_killed_rank_ends_all_within_a_second(tmp_path, engine, rank):
+    ending, pid = struck(tmp_path, engine, rank, signal.SIGKILL)
     assert ending.code == 128 + signal.SIGKILL
     assert ending.seconds < 1 + BUSY_S
-    assert f"rank 1 (host {os.uname().nodename}, pid {pid}) was ended by signal 9" in ending.cause()
-    names_rank_1(ending.cause(), pid)
+    assert f"rank {rank} (host {os.uname().nodename}, pid {pid}) was ended by signal 9" in ending.cause()
+    names_rank(rank, ending.cause(), pid)
 
 
+@ranks
 @engines
-def test_a_rank_that_exits_early_ends_all_within_a_second(tmp_path, engine):
-    ending, pid = struck(tmp_path, engine, signal.SIGUSR2, early_exit=True)
+def test_a_rank_that_exits_early_ends_all_within_a_second(tmp_path, engine, rank):
+    ending, pid = struck(tmp_path, engine, rank, signal.SIGUSR2, early_exit=True)
     assert ending.seconds < 1 + BUSY_S
-    names_rank_1(ending.cause(), pid)
+    names_rank(rank, ending.cause(), pid)
 
 
+@ranks
 @engines
-def test_a_stopped_rank_is_named_at_the_deadline(tmp_path, engine):
-    ending, pid = struck(tmp_path, engine, signal.SIGSTOP)
+def test_a_stopped_rank_is_named_at_the_deadline(tmp_path, engine, rank):
+    ending, pid = struck(tmp_path, engine, rank, signal.SIGSTOP)
     assert DEADLINE_S - 0.5 < ending.seconds < DEADLINE_S + 1 + BUSY_S
-    assert f"rank 1 (host {os.uname().nodename}, pid {pid}) does not answer" in ending.output
-    names_rank_1(ending.cause(), pid)
+    assert f"rank {rank} (host {os.uname().nodename}, pid {pid}) does not answer" in ending.output
+    names_rank(rank, ending.cause(), pid)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -95,6 +99,73 @@ def test_a_rank_that_throws_ends_all_with_its_reason(tmp_path, engine):
     # A text that is the same on all ranks names none of them; that of a launcher names a process.
     rank, told = (r"", ending.output) if engine == "threads" else (r"rank \d.*: ", ending.cause())
     assert re.search(rank + r"checkpoint: step \d+ is not saved", told), ending.output
+
+
+@pytest.mark.parametrize("delay_s", [0.025, 0.3])
+@engines
+def test_a_stop_while_ranks_start_is_neither_lost_nor_a_failure(tmp_path, engine, delay_s):
+    with runs.Run(tmp_path, engine, 2, deadline_s=20) as run:
+        time.sleep(delay_s)
+        run.launcher.send_signal(signal.SIGTERM)
+        ending = run.end()
+    assert ending.code == 0, ending.output
+    assert ending.left == [], ending.output
+    assert re.search("stopped by SIGTERM after step 0 of|launch: stopped before all ranks had", ending.output)
+    assert run.steps() == 0
+
+
+@engines
+def test_the_rank_that_refuses_is_named_and_not_the_peer_that_hears_of_it(tmp_path, engine):
+    (tmp_path / "run" / "metrics.jsonl").mkdir(parents=True)
+    with runs.Run(tmp_path, engine, 3, deadline_s=20) as run:
+        ending = run.end()
+    assert ending.code == 2, ending.output
+    assert ending.left == [], ending.output
+    assert re.search(r"rank 0 \(host \S+, pid \d+\) exited with 2", ending.cause()), ending.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@engines
+def test_a_stop_ends_a_benchmark_at_once_and_says_so(tmp_path, engine, number):
+    sizes = ["--tokens", "64", "--heads", "1", "--head-dim", "8", "--seconds", "1000"]
+    words = ["bench", "layer", *sizes, "--flight", str(tmp_path / "flight")]
+    with runs.Run(tmp_path, engine, 2, words=words) as run:
+        run.wait_for(lambda: len(list((tmp_path / "flight").rglob("rank*"))) == 2)
+        time.sleep(0.5)  # turns are under way
+        run.launcher.send_signal(number)
+        ending = run.end()
+    assert ending.left == [], ending.output
+    assert ending.code == 128 + signal.SIGTERM, ending.output
+    assert ending.seconds < 1 + BUSY_S
+    assert ending.cause() == (
+        "armillary: launch: stopped by a signal, which ends bench at once, without results"
+    ), ending.output
+
+
+@pytest.mark.parametrize("engine", ["threads", *ENGINES])
+def test_a_second_run_in_one_folder_is_refused_and_the_first_goes_on(tmp_path, engine):
+    with runs.Run(tmp_path, "threads", 2, deadline_s=20) as first:
+        first.wait_for_step(3)
+        words = runs.command(engine, 2, runs.train(tmp_path, 2, 20))
+        second = subprocess.run(words, capture_output=True, text=True, timeout=runs.LIMIT_S, check=False)
+        text = (
+            rf"another run \(host \S+, pid {first.launcher.pid}\) writes into {tmp_path}/run; another folder"
+        )
+        assert second.returncode == 2, second.stderr
+        ranks = range(1) if engine == "threads" else range(2)
+        for rank in ranks:
+            prefix = "" if engine == "threads" else rf"\[rank {rank}\] "
+            assert re.search(f"{prefix}armillary: .*{text}", second.stderr), second.stderr
+        steps = first.steps()
+        first.wait_for_step(steps + 3)
+        lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+        assert '"step":1,' in lines[0].replace(" ", ""), "the first run's lines are there"
+        first.launcher.kill()
+        first.launcher.wait()
+    # The lock of a run that was killed is free.
+    done = [str(runs.PROGRAM), *runs.train(tmp_path, 2, 20, training__steps=2)]
+    subprocess.run(done, check=True, capture_output=True, timeout=runs.LIMIT_S)
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"flight", "metrics.jsonl", "recipe.toml"}
 
 
 def by_hand(engine, variants, env=None):

@@ -242,6 +242,8 @@ TEST_F(Launch, RefusesBadCommandLines) {
   refused({"launch", "--", "train", "x.toml"}, "launch: -n is not given");
   refused({"launch", "-n", "0", "--", "train"}, "launch: -n");
   refused({"launch", "-n", "2", "--", "plan"}, "launch: verb");
+  refused({"launch", "-n", "2", "--", "bench", "kernel"},
+          "launch: bench kernel, which runs no ranks; bench layer, overlap or live is required");
   refused({"launch", "-n", "2", "--engine", "mip", "--", "train"}, "--engine");
   setenv("OMPI_COMM_WORLD_RANK", "1", 1);
   setenv("OMPI_COMM_WORLD_SIZE", "2", 1);

@@ -1,0 +1,81 @@
+#include "armillary/io/run_lock.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "armillary/core/error.h"
+#include "armillary/core/process_stat.h"
+
+namespace armillary::io {
+namespace {
+
+/// " (host H, pid P)" of the run that wrote into the file, or nothing: it may be about to.
+std::string holder_of(int file) {
+  std::array<char, 300> text = {};
+  const ssize_t size = pread(file, text.data(), text.size() - 1, 0);
+  const std::string holder(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+  const std::size_t blank = holder.find(' ');
+  if (blank == std::string::npos) return "";
+  return fmt::format(" (host {}, pid {})", holder.substr(0, blank), holder.substr(blank + 1));
+}
+
+}  // namespace
+
+RunLock::RunLock(const std::string& folder)
+    : path_((std::filesystem::path(folder) / "lock").string()) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    fail<IoError>("write: folder {} cannot be made ({}); a folder that can be written is required",
+                  folder, error.message());
+  }
+  while (!take(folder)) {
+  }
+}
+
+bool RunLock::take(const std::string& folder) {
+  file_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (file_ < 0) {
+    fail<IoError>("write: {} cannot be made ({}); a folder that can be written is required", path_,
+                  std::strerror(errno));
+  }
+  if (flock(file_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return true;  // no locks here
+    const std::string holder = holder_of(file_);
+    close(file_);
+    fail<IoError>(
+        "run folder: another run{} writes into {}; another folder is required, or the end of that "
+        "run",
+        holder, folder);
+  }
+  // The run that held it may have removed the file after it was opened here.
+  struct stat opened = {};
+  struct stat there = {};
+  const bool is_there = fstat(file_, &opened) == 0 && stat(path_.c_str(), &there) == 0 &&
+                        opened.st_ino == there.st_ino && opened.st_dev == there.st_dev;
+  if (!is_there) {
+    close(file_);
+    return false;
+  }
+  // A disk that is full costs the text, not the lock.
+  const std::string text = fmt::format("{} {}", this_host(), getpid());
+  [[maybe_unused]] const int emptied = ftruncate(file_, 0);
+  [[maybe_unused]] const ssize_t written = pwrite(file_, text.data(), text.size(), 0);
+  return true;
+}
+
+RunLock::~RunLock() {
+  unlink(path_.c_str());  // First: whoever opens it later opens another file.
+  close(file_);
+}
+
+}  // namespace armillary::io

@@ -1,0 +1,32 @@
+// run_lock.h: the lock of a run folder, so that two runs do not write into one at the same time.
+//
+//   RUN/lock    "HOST PID" of the run that holds it (flock); removed at its end
+//
+// The system frees the lock when its process ends, however that is: a file that a killed run has
+// left locks nothing.
+#pragma once
+
+#include <string>
+
+namespace armillary::io {
+
+/// Holds the lock from construction to destruction. Programs that do not ask for it are not
+/// hindered. On file systems without locks it holds nothing, and nobody is refused.
+class RunLock {
+ public:
+  /// Makes the folder if it is missing. @throws IoError if another run holds the lock, with its
+  /// host and pid, or if the file cannot be made; both name the path.
+  explicit RunLock(const std::string& folder);
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+  ~RunLock();
+
+ private:
+  /// Opens and locks the file. Returns false if it was removed meanwhile: then it is no lock.
+  bool take(const std::string& folder);
+
+  std::string path_;
+  int file_ = -1;
+};
+
+}  // namespace armillary::io
