@@ -94,23 +94,36 @@ bool any_rank(comm::Communicator& comm, double mine) {
   return mine > 0;
 }
 
-/// Takes the steps after `result.steps`, to the last or to a stop, and saves. Collective.
-void take_steps(comm::Communicator& comm, RankTrainer& trainer, const Recipe& recipe,
-                const TrainOptions& options, const Recording& recording, TrainResult& result) {
+/// The parts of a rank's run that stay the same.
+struct Run {
+  comm::Communicator& comm;
+  const Recipe& recipe;
+  const TrainOptions& options;
+  const Recording& recording;
+};
+
+/// Takes the steps after the `before` that were taken, to the last or to a stop, and saves.
+/// Collective.
+TrainResult take_steps(const Run& run, RankTrainer& trainer, std::int64_t before) {
+  const auto& [comm, recipe, options, recording] = run;
+  const std::int64_t last = recipe.training.steps;
+  TrainResult result{.steps = before};
   Saving saving(comm, recipe);
   // Only rank 0 tells the caller; losses and norms are equal on all ranks.
   const bool tells = comm.rank() == 0;
   // The run begins, for the record too: where the caller fails, it is this run that failed.
-  if (result.steps < recipe.training.steps) {
-    recording.begin_step(result.steps + 1);
+  if (before < last) {
+    recording.begin_step(before + 1);
     recording.set_activity({.name = "starting the run"});
   }
-  if (tells && options.on_start) options.on_start(result.steps);
+  if (tells && options.on_start) options.on_start(before);
 
-  const auto stops = [&] { return options.stop_requested && options.stop_requested() ? 1.0 : 0.0; };
+  const auto stops = [&stop_requested = options.stop_requested] {
+    return stop_requested && stop_requested() ? 1.0 : 0.0;
+  };
   recording.set_activity({.name = "beginning together", .collective = true});
-  result.stopped = result.steps < recipe.training.steps && any_rank(comm, stops());
-  while (result.steps < recipe.training.steps && !result.stopped) {
+  result.stopped = before < last && any_rank(comm, stops());
+  while (result.steps < last && !result.stopped) {
     const std::int64_t step = ++result.steps;
     const StepMetrics metrics =
         trainer.step(step, [&] { return Beside{.stops = stops(), .busy = saving.busy()}; });
@@ -118,31 +131,11 @@ void take_steps(comm::Communicator& comm, RankTrainer& trainer, const Recipe& re
       recording.set_activity({.name = "reporting the step"});
       options.on_step(metrics);
     }
-    result.stopped = trainer.beside().stops > 0 && step < recipe.training.steps;
-    saving.after_step(trainer, step, trainer.beside().busy,
-                      result.stopped || step == recipe.training.steps);
+    result.stopped = trainer.beside().stops > 0 && step < last;
+    saving.after_step(trainer, step, trainer.beside().busy, result.stopped || step == last);
   }
   recording.set_activity({.name = "saving the last checkpoint", .collective = true});
   result.checkpoint = saving.finish();
-}
-
-/// The whole run of a rank. Collective.
-TrainResult train_rank(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
-                       const TrainOptions& options, const Recording& recording) {
-  comm::Communicator& comm = mesh.cp();
-  TrainResult result;
-  recording.set_activity({.name = "comparing recipes and parameters", .collective = true});
-  expect_same_recipe(comm, recipe,
-                     {fmt::format("--resume = {}", options.resume),
-                      fmt::format("--init-from = {}", !options.init_from.empty())});
-  if (data.vocab_size() > model.vocab_size()) {
-    fail<InvalidArgument>(
-        "train: data with a vocabulary of {}; at most {}, the model's, is required",
-        data.vocab_size(), model.vocab_size());
-  }
-  RankTrainer trainer(mesh, model, data, recipe, recording);
-  result.steps = begin(comm, trainer, data, recipe, options);
-  take_steps(comm, trainer, recipe, options, recording, result);
   return result;
 }
 
@@ -152,6 +145,20 @@ TrainResult train(const Mesh& mesh, Model& model, const Data& data, const Recipe
                   const TrainOptions& options) {
   comm::Communicator& comm = mesh.cp();
   TrainResult result;
+  const auto all_steps = [&](const Recording& recording) {
+    recording.set_activity({.name = "comparing recipes and parameters", .collective = true});
+    expect_same_recipe(comm, recipe,
+                       {fmt::format("--resume = {}", options.resume),
+                        fmt::format("--init-from = {}", !options.init_from.empty())});
+    if (data.vocab_size() > model.vocab_size()) {
+      fail<InvalidArgument>(
+          "train: data with a vocabulary of {}; at most {}, the model's, is required",
+          data.vocab_size(), model.vocab_size());
+    }
+    RankTrainer trainer(mesh, model, data, recipe, recording);
+    const std::int64_t before = begin(comm, trainer, data, recipe, options);
+    result = take_steps({comm, recipe, options, recording}, trainer, before);
+  };
   // A rank that throws, in a callback or for its own data, ends the others with its reason.
   runtime::or_abort(comm, [&] {
     // Another run in the same folder would destroy its files: it is refused before it touches any.
@@ -167,8 +174,7 @@ TrainResult train(const Mesh& mesh, Model& model, const Data& data, const Recipe
       if (recording) recording->refuse(error.what());
       throw;
     }
-    recording->until_end(
-        [&] { result = train_rank(mesh, model, data, recipe, options, *recording); });
+    recording->until_end([&] { all_steps(*recording); });
   });
   return result;
 }

@@ -116,7 +116,7 @@ void run_steps(const TrainArguments& arguments, const train::Recipe& recipe,
 }
 
 void run_train(const TrainArguments& arguments) {
-  // First: a run is stopped also while it starts. What takes no step is ended by the first signal.
+  // First: a run is stopped also while it starts; a signal ends what takes no step.
   std::optional<StopSignals> stop_signals(std::in_place);
   if (arguments.dry_run || arguments.print_config) stop_signals.reset();
   // The recipe: the file, then the settings in the order in which they were given.
