@@ -42,9 +42,15 @@ message(STATUS "torch ${ARMILLARY_TORCH_VERSION} in ${ARMILLARY_TORCH_ROOT}")
 add_library(armillary_torch INTERFACE IMPORTED)
 target_include_directories(armillary_torch INTERFACE
   ${ARMILLARY_TORCH_ROOT}/include ${ARMILLARY_TORCH_ROOT}/include/torch/csrc/api/include)
-# The wheel brings headers of a newer fmt, which come before the system's: units with torch use them header-only.
-# fmt's inline namespaces keep the two apart, and no header of ours has an fmt type in a signature that is linked.
-target_compile_definitions(armillary_torch INTERFACE FMT_HEADER_ONLY=1 _GLIBCXX_USE_CXX11_ABI=${ARMILLARY_TORCH_CXX11_ABI})
+target_compile_definitions(armillary_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=${ARMILLARY_TORCH_CXX11_ABI})
+# The wheel brings headers of a newer fmt, which come before the system's, and no library: it is compiled here once, as
+# header-only it costs every unit 3 s. fmt's inline namespaces keep the two apart, and no header of ours has an fmt type
+# in a signature that is linked.
+add_library(armillary_torch_fmt STATIC ${CMAKE_CURRENT_LIST_DIR}/torch_fmt.cpp)
+set_target_properties(armillary_torch_fmt PROPERTIES POSITION_INDEPENDENT_CODE ON)
+target_include_directories(armillary_torch_fmt SYSTEM PRIVATE ${ARMILLARY_TORCH_ROOT}/include)
+target_compile_definitions(armillary_torch_fmt PRIVATE _GLIBCXX_USE_CXX11_ABI=${ARMILLARY_TORCH_CXX11_ABI})
+target_link_libraries(armillary_torch INTERFACE armillary_torch_fmt)
 set(lib ${ARMILLARY_TORCH_ROOT}/lib)
 # The standard library comes first: libraries of torch export parts of an older one (std::filesystem), half of whose
 # functions are missing in some wheels, and a program would take them.

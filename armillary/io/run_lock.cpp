@@ -6,11 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <string>
 #include <system_error>
+#include <thread>
 
 #include "armillary/core/error.h"
 #include "armillary/core/process_stat.h"
@@ -18,11 +21,12 @@
 namespace armillary::io {
 namespace {
 
+constexpr std::chrono::seconds kPatience(2);
+
 /// " (host H, pid P)" of the run that wrote into the file, or nothing: it may be about to.
-std::string holder_of(int file) {
-  std::array<char, 300> text = {};
-  const ssize_t size = pread(file, text.data(), text.size() - 1, 0);
-  const std::string holder(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+std::string holder_of(const std::string& path) {
+  std::string holder;
+  std::getline(std::ifstream(path), holder);
   const std::size_t blank = holder.find(' ');
   if (blank == std::string::npos) return "";
   return fmt::format(" (host {}, pid {})", holder.substr(0, blank), holder.substr(blank + 1));
@@ -38,11 +42,19 @@ RunLock::RunLock(const std::string& folder)
     fail<IoError>("write: folder {} cannot be made ({}); a folder that can be written is required",
                   folder, error.message());
   }
-  while (!take(folder)) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!take()) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      fail<IoError>(
+          "run folder: another run{} writes into {}; another folder is required, or the end of "
+          "that run",
+          holder_of(path_), folder);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }
 
-bool RunLock::take(const std::string& folder) {
+bool RunLock::take() {
   file_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (file_ < 0) {
     fail<IoError>("write: {} cannot be made ({}); a folder that can be written is required", path_,
@@ -50,12 +62,8 @@ bool RunLock::take(const std::string& folder) {
   }
   if (flock(file_, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return true;  // no locks here
-    const std::string holder = holder_of(file_);
     close(file_);
-    fail<IoError>(
-        "run folder: another run{} writes into {}; another folder is required, or the end of that "
-        "run",
-        holder, folder);
+    return false;
   }
   // The run that held it may have removed the file after it was opened here.
   struct stat opened = {};

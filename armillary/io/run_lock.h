@@ -3,7 +3,8 @@
 //   RUN/lock    "HOST PID" of the run that holds it (flock); removed at its end
 //
 // The system frees the lock when its process ends, however that is: a file that a killed run has
-// left locks nothing.
+// left locks nothing. Ranks outlive a launcher that was killed by some milliseconds, so a lock that
+// is held is tried again for 2 s.
 #pragma once
 
 #include <string>
@@ -14,16 +15,17 @@ namespace armillary::io {
 /// hindered. On file systems without locks it holds nothing, and nobody is refused.
 class RunLock {
  public:
-  /// Makes the folder if it is missing. @throws IoError if another run holds the lock, with its
-  /// host and pid, or if the file cannot be made; both name the path.
+  /// Makes the folder if it is missing. @throws IoError if another run still holds the lock after
+  /// 2 s, with its host and pid, or if the file cannot be made; both name the path.
   explicit RunLock(const std::string& folder);
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
   ~RunLock();
 
  private:
-  /// Opens and locks the file. Returns false if it was removed meanwhile: then it is no lock.
-  bool take(const std::string& folder);
+  /// Opens and locks the file. Returns whether it did: not if another run holds it, or if the file
+  /// was removed meanwhile, as then it is no lock.
+  bool take();
 
   std::string path_;
   int file_ = -1;

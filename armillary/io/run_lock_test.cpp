@@ -8,9 +8,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "armillary/core/error.h"
 
@@ -58,6 +60,16 @@ TEST_F(RunLockTest, IsFreeWhenItsProcessIsKilled) {
   const RunLock next(folder_.string());
   close(ready[0]);
   close(ready[1]);
+}
+
+TEST_F(RunLockTest, WaitsForARunThatEnds) {
+  std::optional<RunLock> first(std::in_place, folder_.string());
+  std::thread ending([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    first.reset();
+  });
+  const RunLock next(folder_.string());
+  ending.join();
 }
 
 TEST_F(RunLockTest, RefusesAFolderThatIsNone) {
