@@ -24,6 +24,7 @@ namespace {
 constexpr const char* kEndings = "/endings";
 constexpr const char* kStop = "/stop";
 constexpr const char* kRunFolder = "/run_folder";
+constexpr const char* kFlight = "/flight";
 
 /// The folder of the run that this process belongs to; empty without one.
 std::string own_launch_folder() {
@@ -95,6 +96,11 @@ void tell_run_folder(const std::string& folder) {
   std::error_code error;
   std::ofstream(launch_folder + kRunFolder, std::ios::binary)
       << std::filesystem::absolute(folder, error).string();
+}
+
+std::string own_flight_folder() {
+  const std::string folder = own_launch_folder();
+  return folder.empty() ? "" : folder + kFlight;
 }
 
 std::string to_line(const Ending& ending) {

@@ -4,7 +4,8 @@
 //   /dev/shm/armillary-PID-../    segments and files of the MPI library; removed at the end
 //        endings                  a pipe: one line for each rank that has failed
 //        stop                     a pipe, empty until all ranks are to stop
-//        run_folder               the run folder of train, when it has begun
+//        run_folder               the run folder of train or bench, when it has begun
+//        flight                   the run folder of a bench that was given none
 //
 // Processes of the run find the folder in the variable ARMILLARY_LAUNCH_FOLDER.
 #pragma once
@@ -54,6 +55,8 @@ void tell(const Ending& ending);
 Descriptor open_stop_line();
 /// Tells the run folder, in which every rank has a flight recorder by now.
 void tell_run_folder(const std::string& folder);
+/// A run folder for flight recorders that the user has not asked for; empty in other processes.
+std::string own_flight_folder();
 
 /// An ending as a line without its end, and back; nothing if the line is none.
 std::string to_line(const Ending& ending);

@@ -12,6 +12,7 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,8 @@
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
+#include "armillary/launch/launch_folder.h"
+#include "armillary/launch/process_place.h"
 #include "cli/problem_flags.h"
 #include "cli/torch/engine.h"
 #include "cli/verbs.h"
@@ -254,6 +257,16 @@ void measure_others(const BenchFlags& flags) {
   print_left_out(turns, flags.json);
 }
 
+/// Refuses several processes for a bench that runs no ranks: each would do all of it.
+void require_one_process(const std::string& bench) {
+  const std::optional<launch::ProcessPlace> place = launch::find_place();
+  if (!place || place->world == 1) return;
+  fail<InvalidArgument>(
+      "bench {}: this is rank {} of {} that {} started, and this bench runs no ranks; one process "
+      "is required, or bench layer, overlap or live",
+      bench, place->rank, place->world, place->launcher);
+}
+
 /// One of the benches as a verb, with functions that add the flags it shares with others.
 struct Bench {
   CLI::App* app;
@@ -318,7 +331,8 @@ struct Bench {
   /// Sets the action of the verb: `case_of` makes the case, which a Rate measures.
   template <class Rate, class Case>
   void measures(Case (*case_of)(const BenchFlags&), int& exit_code) const {
-    app->callback([given = flags, case_of, &exit_code] {
+    app->callback([given = flags, case_of, name = app->get_name(), &exit_code] {
+      require_one_process(name);
       measure<Rate>(case_of(*given), *given);
       exit_code = kDone;
     });
@@ -372,7 +386,11 @@ void add_layer(CLI::App& verb, int& exit_code) {
       "  armillary bench layer --tokens 16 --flight run && armillary explain run\n");
   add_engine_flags(*bench.app, bench.flags->engine);
   bench.app->callback([flags = bench.flags, &exit_code] {
-    measure_on_ranks<bench::LayerRate>(layer_case(*flags), *flags);
+    bench::LayerCase given = layer_case(*flags);
+    // `launch` tells the cause of a failure from what flight recorders have kept.
+    if (given.run_folder.empty()) given.run_folder = launch::own_flight_folder();
+    if (!given.run_folder.empty()) launch::tell_run_folder(given.run_folder);
+    measure_on_ranks<bench::LayerRate>(given, *flags);
     exit_code = kDone;
   });
 }
@@ -466,6 +484,7 @@ void add_turns(CLI::App& verb, int& exit_code) {
       "  armillary bench turns --against 'old/armillary bench kernel --on-request' \\\n"
       "      --against 'new/armillary bench kernel --on-request' --json\n");
   bench.app->callback([given = bench.flags, &exit_code] {
+    require_one_process("turns");
     measure_others(*given);
     exit_code = kDone;
   });

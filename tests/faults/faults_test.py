@@ -3,6 +3,7 @@ rank ends with an error, soon, one line names the cause, and nothing is left."""
 
 import itertools
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -83,6 +84,32 @@ def test_a_stopped_rank_of_a_benchmark_is_named_at_the_deadline(tmp_path, engine
     assert ending.code != 0, ending.output
     assert ending.seconds < DEADLINE_S + 1 + BUSY_S
     assert f"rank {rank} (host {os.uname().nodename}, pid {pid}) does not answer" in ending.output
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@engines
+def test_a_killed_rank_of_a_benchmark_is_named_with_its_op(tmp_path, engine, rank):
+    sizes = ["--tokens", "2048", "--heads", "4", "--head-dim", "64", "--seconds", "1000"]
+    with runs.Run(tmp_path, engine, 2, words=["bench", "layer", *sizes]) as run:
+        shared = f"armillary-{run.launcher.pid}-*/flight"
+        run.wait_for(lambda: len(list(pathlib.Path("/dev/shm").glob(f"{shared}/**/rank*"))) == 2)
+        time.sleep(0.5)  # turns are under way
+        pid = run.strike(rank, signal.SIGKILL)
+        ending = run.end()
+    assert ending.left == [], ending.output
+    assert ending.code == 128 + signal.SIGKILL, ending.output
+    assert ending.seconds < 1 + BUSY_S
+    assert re.search(rf"cause: rank {rank} \(host \S+, pid {pid}, gone\) was in ", ending.cause()), (
+        ending.output
+    )
+
+
+@pytest.mark.skipif(bool(runs.why_not("mpi")), reason=f"[SKIP] {runs.why_not('mpi')}")
+def test_a_bench_without_ranks_is_refused_on_several_processes():
+    words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", runs.PROGRAM, "bench", "kernel"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=runs.LIMIT_S, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "bench kernel: this is rank 1 of 2 that Open MPI started" in done.stderr
 
 
 @pytest.mark.parametrize("engine", ["threads", *ENGINES])

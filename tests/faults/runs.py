@@ -21,6 +21,7 @@ ENGINES = ("mpi", "c10d")
 LIMIT_S = 60  # a run that takes longer to start or to end hangs
 LAST_S = 10  # for processes that outlive their launcher
 MARK = b"armillary-torch"
+VARIABLE = "ARMILLARY_TEST_RUN"  # the folder of the run, for processes without it in their command line
 
 
 def why_not(engine):
@@ -83,10 +84,11 @@ def variable_of(pid, names):
 
 
 def processes_of(folder):
-    """Pids of all processes that have the folder in their command line: launchers, mpirun, ranks."""
-    mark = str(folder).encode()
-    pids = (int(entry.name) for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit())
-    return [pid for pid in pids if pid != os.getpid() and mark in words_of(pid)]
+    """Pids of all processes of the run in the folder: launchers, mpirun, ranks."""
+    mark = str(folder)
+    pids = [int(entry.name) for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit()]
+    pids.remove(os.getpid())
+    return [pid for pid in pids if mark.encode() in words_of(pid) or variable_of(pid, [VARIABLE]) == mark]
 
 
 def sockets_of(pids):
@@ -136,6 +138,7 @@ class Run:
         self.temporary.mkdir(parents=True, exist_ok=True)
         self.words = words or train(self.folder, world, deadline_s, **keys)
         self.env = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(self.temporary)}
+        self.env[VARIABLE] = str(self.folder)
         if early_exit:
             self.env["LD_PRELOAD"] = exit_early_library(self.folder)
         self.struck = None
