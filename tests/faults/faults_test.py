@@ -109,7 +109,8 @@ def test_a_bench_without_ranks_is_refused_on_several_processes():
     words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", runs.PROGRAM, "bench", "kernel"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=runs.LIMIT_S, check=False)
     assert done.returncode == 2, done.stderr
-    assert "bench kernel: this is rank 1 of 2 that Open MPI started" in done.stderr
+    # mpirun ends the other rank when one has said it.
+    assert re.search(r"bench kernel: this is rank [01] of 2 that Open MPI started", done.stderr), done.stderr
 
 
 @pytest.mark.parametrize("engine", ["threads", *ENGINES])
