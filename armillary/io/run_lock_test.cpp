@@ -64,12 +64,11 @@ TEST_F(RunLockTest, IsFreeWhenItsProcessIsKilled) {
 
 TEST_F(RunLockTest, WaitsForARunThatEnds) {
   std::optional<RunLock> first(std::in_place, folder_.string());
-  std::thread ending([&] {
+  const std::jthread ending([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     first.reset();
   });
   const RunLock next(folder_.string());
-  ending.join();
 }
 
 TEST_F(RunLockTest, RefusesAFolderThatIsNone) {
