@@ -9,10 +9,12 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
+#include "cli/advise.h"
 #include "cli/problem_flags.h"
 #include "cli/verbs.h"
 
@@ -29,6 +31,7 @@ struct AdviseFlags {
   std::string mask;  ///< Empty: the usual one of the step.
   std::string step = "train";
   std::string text_tokens;
+  std::vector<std::string> settings;
   std::string top = "10";
   bool json = false;
   bool methods = false;
@@ -38,24 +41,45 @@ double gib(double bytes) {
   return bytes / (1 << 30);
 }
 
-tune::AdviceQuestion question(const AdviseFlags& flags) {
+/// The model of the flags: a name, a shape or a recipe.
+tune::NamedModel model_of_flags(const AdviseFlags& flags, sim::StepKind kind,
+                                RecipeModel model_of) {
+  const bool is_dit = kind == sim::StepKind::Dit;
+  if (!flags.text_tokens.empty() && !is_dit) {
+    fail<InvalidArgument>("--text-tokens: given with --step {}; --step dit is required",
+                          flags.step);
+  }
+  const int text = flags.text_tokens.empty() ? 0 : parse_count("--text-tokens", flags.text_tokens);
+  if (!is_recipe(flags.model) && !flags.settings.empty()) {
+    fail<InvalidArgument>("--set: given with model {}; a recipe is required", flags.model);
+  }
+  if (!is_recipe(flags.model)) return tune::parse_model(flags.model, kind, text);
+  if (is_dit) {
+    fail<InvalidArgument>(
+        "advise: recipe {} given with --step dit; a recipe has a decoder: --step train or prefill, "
+        "or layers=L,hidden=E,heads=H,ffn=F,vocab=1, is required",
+        flags.model);
+  }
+  if (model_of == nullptr) {
+    fail<InvalidArgument>(
+        "advise: recipe {} given behind flags, or to a program that was built without libtorch; "
+        "armillary advise {} first, and a build with libtorch, are required",
+        flags.model, flags.model);
+  }
+  return model_of(flags.model, flags.settings);
+}
+
+tune::AdviceQuestion question(const AdviseFlags& flags, RecipeModel model_of) {
   tune::AdviceQuestion question;
-  question.step = {.model = tune::parse_model(flags.model),
-                   .seq = parse_integer("--seq", flags.seq, {1}),
-                   .batch = parse_integer("--batch", flags.batch, {1})};
-  question.cluster = sim::load_cluster(flags.cluster);
-  if (!flags.devices.empty()) question.devices = parse_count("--devices", flags.devices);
   constexpr std::array<std::string_view, 3> kSteps{"train", "prefill", "dit"};
   const auto kind = static_cast<sim::StepKind>(parse_choice("--step", flags.step, kSteps));
   const bool is_dit = kind == sim::StepKind::Dit;
-  question.step.kind = kind;
-  if (!flags.text_tokens.empty()) {
-    if (!is_dit) {
-      fail<InvalidArgument>("--text-tokens: given with --step {}; --step dit is required",
-                            flags.step);
-    }
-    question.step.text_tokens = parse_count("--text-tokens", flags.text_tokens);
-  }
+  question.step = {.model = model_of_flags(flags, kind, model_of),
+                   .seq = parse_integer("--seq", flags.seq, {1}),
+                   .batch = parse_integer("--batch", flags.batch, {1}),
+                   .kind = kind};
+  question.cluster = sim::load_cluster(flags.cluster);
+  if (!flags.devices.empty()) question.devices = parse_count("--devices", flags.devices);
   if (flags.methods && kind != sim::StepKind::Train) {
     fail<InvalidArgument>(
         "--methods: given with --step {}; the table is of training: --step train "
@@ -107,9 +131,9 @@ void print_advice(const tune::AdviceQuestion& asked, const tune::Advice& advice,
   }
 }
 
-void run(const AdviseFlags& flags) {
+void run(const AdviseFlags& flags, RecipeModel model_of) {
   const int top = parse_count("--top", flags.top);
-  const tune::AdviceQuestion asked = question(flags);
+  const tune::AdviceQuestion asked = question(flags, model_of);
   const tune::Advice advice = tune::advise(asked);
   if (flags.json) {
     fmt::print("{}\n", to_json(advice));
@@ -121,12 +145,21 @@ void run(const AdviseFlags& flags) {
 
 }  // namespace
 
+bool is_recipe(std::string_view model) {
+  return model.ends_with(".toml");
+}
+
 void add_advise(CLI::App& app, int& exit_code) {
+  add_advise_with(app, exit_code, nullptr);
+}
+
+void add_advise_with(CLI::App& app, int& exit_code, RecipeModel model_of) {
   CLI::App* verb =
       app.add_subcommand("advise", "A mesh for a step of a model on a described cluster");
   auto flags = std::make_shared<AdviseFlags>();
   verb->add_option("MODEL", flags->model,
-                   "A known model such as llama3-8b, or layers=L,hidden=E,heads=H,ffn=F,vocab=V")
+                   "A known model such as llama3-8b, layers=L,hidden=E,heads=H,ffn=F,vocab=V,\n"
+                   "or a recipe.toml, whose model counts its own cost; a recipe comes first")
       ->required()
       ->check(not_empty());
   verb->add_option("CLUSTER", flags->cluster, "PRESET, PRESET:nodes=N, or a .toml file")
@@ -143,6 +176,10 @@ void add_advise(CLI::App& app, int& exit_code) {
   verb->add_option("--text-tokens", flags->text_tokens,
                    "Tokens of text for cross-attention, with --step dit [none]")
       ->check(not_empty());
+  verb->add_option("--set", flags->settings, "SECTION.KEY=VALUE of the recipe; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(not_empty());
   verb->add_option("--top", flags->top, "Rows of the table [10]")->check(not_empty());
   CLI::Option* const json =
       verb->add_flag("--json", flags->json, "All meshes that fit as one JSON object");
@@ -155,9 +192,11 @@ void add_advise(CLI::App& app, int& exit_code) {
       "  armillary advise llama2-7b c1 --seq 524288 --methods\n"
       "  armillary advise llama3-8b c5 --seq 1048576 --step prefill\n"
       "  armillary advise layers=12,hidden=768,heads=12,ffn=3072,vocab=50257,gated=false c6 --seq "
-      "131072");
-  verb->callback([flags, &exit_code] {
-    run(*flags);
+      "131072\n"
+      "  armillary advise recipes/llama.toml c6 --seq 131072 --set "
+      "training.mixed_precision_param=bfloat16");
+  verb->callback([flags, &exit_code, model_of] {
+    run(*flags, model_of);
     exit_code = kDone;
   });
 }

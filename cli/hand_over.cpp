@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "cli/advise.h"
 #include "cli/stop_signals.h"
 #include "cli/verbs.h"
 
@@ -49,12 +50,14 @@ void hand_over(int argc, const char* const* argv) {
   const std::string_view verb = argc >= 2 ? argv[1] : "";
   constexpr std::array<std::string_view, 6> kVerbs{"train", "export",    "check",
                                                    "bench", "calibrate", "doctor"};
-  // `tune` runs layers only if it is to measure.
+  // `tune` runs layers only if it is to measure, `advise` reads a recipe only if one is its model.
   const auto measures = [](const char* word) {
     return std::string_view(word).starts_with("--measure");
   };
   const bool is_named = std::find(kVerbs.begin(), kVerbs.end(), verb) != kVerbs.end();
-  if (!is_named && !(verb == "tune" && std::any_of(argv + 2, argv + argc, measures))) return;
+  const bool tunes = verb == "tune" && std::any_of(argv + 2, argv + argc, measures);
+  const bool advises = verb == "advise" && argc >= 3 && is_recipe(argv[2]);
+  if (!is_named && !tunes && !advises) return;
   std::error_code error;  // Ignored: without a path the program is not there either.
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::string program = (self.parent_path() / "armillary-torch").string();

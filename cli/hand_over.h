@@ -15,9 +15,9 @@ void name_bench(CLI::App& app, int& exit_code);
 void name_calibrate(CLI::App& app, int& exit_code);
 void name_doctor(CLI::App& app, int& exit_code);
 
-/// If the first argument is one of those verbs, or `tune` with --measure, replaces this process by
-/// `armillary-torch` with the same arguments: flags, help and exit codes are then those of that
-/// program. Else returns.
+/// If the first argument is one of those verbs, `tune` with --measure, or `advise` with a recipe,
+/// replaces this process by `armillary-torch` with the same arguments: flags, help and exit codes
+/// are then those of that program. Else returns.
 /// @throws InvalidArgument if that program is not beside this one; Error if it cannot be started.
 void hand_over(int argc, const char* const* argv);
 

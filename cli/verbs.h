@@ -20,8 +20,8 @@ void add_simulate(CLI::App& app, int& exit_code);
 void add_validate(CLI::App& app, int& exit_code);
 void add_report(CLI::App& app, int& exit_code);
 void add_sweep(CLI::App& app, int& exit_code);
-void add_tune(CLI::App& app, int& exit_code);  ///< Without --measure.
-void add_advise(CLI::App& app, int& exit_code);
+void add_tune(CLI::App& app, int& exit_code);    ///< Without --measure.
+void add_advise(CLI::App& app, int& exit_code);  ///< Without recipes.
 void add_explain(CLI::App& app, int& exit_code);
 void add_launch(CLI::App& app, int& exit_code);
 
@@ -33,6 +33,7 @@ void add_bench(CLI::App& app, int& exit_code);
 void add_calibrate(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 void add_measuring_tune(CLI::App& app, int& exit_code);  ///< `tune` with --measure.
+void add_recipe_advise(CLI::App& app, int& exit_code);   ///< `advise` with recipes.
 inline constexpr const char* kTrainDescription = "Train a model, every sequence spread over ranks";
 inline constexpr const char* kExportDescription =
     "Write the parameters of a run as a folder for other programs";

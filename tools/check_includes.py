@@ -56,6 +56,7 @@ MAY_USE = {
         "armillary/io",
         "armillary/proof",
         "armillary/recorder",
+        "armillary/sim",
         "armillary/tune",
     ],
     "armillary/bench": [

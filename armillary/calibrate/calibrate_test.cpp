@@ -53,7 +53,9 @@ TEST(Calibrate, WritesAFileThatIsReadAndSimulated) {
   // Possible rates of one core: a slow one that is shared, and more than any has.
   EXPECT_GT(cluster.device.matmul_flops_per_s, 1e8) << text;
   EXPECT_LT(cluster.device.matmul_flops_per_s, 1e14) << text;
-  const sim::Step step{.model = {.layers = 2, .hidden = 64, .ffn = 128, .vocab = 100}, .seq = 256};
+  const sim::Step step{
+      .model = cost_of(sim::ModelShape{.layers = 2, .hidden = 64, .ffn = 128, .vocab = 100}),
+      .seq = 256};
   EXPECT_GT(step_time(step, cluster, 0.001).products, 0) << "training steps can be simulated";
   for (const std::string strategy : {"ring", "ulysses", "tokenring"}) {
     const plan::Planner planner(small_problem(2), plan::parse_strategy(strategy));

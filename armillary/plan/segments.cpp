@@ -63,6 +63,17 @@ void join_segments(const std::vector<LocatedView*>& views) {
   }
 }
 
+/// The positions of a view that shows all blocks of its tile, in memory order.
+Runs positions_of(const Blocks& blocks, const RankProgram& program, const View& view) {
+  const std::vector<Block>& table = blocks_of(blocks, program.tiles[view.tile].tensor);
+  Runs positions;
+  for (const int block : view.blocks) {
+    const Runs& runs = table[block].runs;
+    positions.insert(positions.end(), runs.begin(), runs.end());
+  }
+  return positions;
+}
+
 }  // namespace
 
 std::vector<LocatedView> locate(const Blocks& blocks, const RankProgram& program, const Op& op) {
@@ -88,6 +99,17 @@ bool is_one_call(const Mask& mask, const std::vector<LocatedView>& located) {
   if (!std::all_of(located.begin(), located.end(), has_one_segment)) return false;
   return !mask.empty(located[QkvOperand::kQ].segments.front().positions,
                      located[QkvOperand::kK].segments.front().positions);
+}
+
+bool is_one_call(const Mask& mask, const Blocks& blocks, const RankProgram& program, const Op& op) {
+  const auto shows_all_blocks = [&](const View& view) {
+    return view.blocks == program.tiles[view.tile].blocks;
+  };
+  if (!std::all_of(op.views.begin(), op.views.end(), shows_all_blocks)) {
+    return is_one_call(mask, locate(blocks, program, op));
+  }
+  return !mask.empty(positions_of(blocks, program, op.views[QkvOperand::kQ]),
+                     positions_of(blocks, program, op.views[QkvOperand::kK]));
 }
 
 }  // namespace armillary::plan

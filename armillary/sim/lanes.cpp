@@ -89,8 +89,8 @@ class LaneMaker {
   /// Collects the edges from ops to batches, and stores them by op.
   void add_waits() {
     std::vector<std::pair<int, int>> edges;  // (op of the program, batch)
-    std::map<std::pair<plan::Lane, plan::Lane>, int> reached;
-    std::vector<std::vector<int>> waits(lanes_.batches.size());
+    const std::size_t lanes = lanes_.lanes.size();
+    std::vector<int> reached(lanes * lanes, -1);  // By lane that waits and lane that is waited for.
     plan::for_each_dependencies(program_, [&](int i, std::span<const int> found) {
       const plan::Lane own = program_.ops[i].lane;
       for (auto earlier = found.rbegin(); earlier != found.rend(); ++earlier) {
@@ -98,20 +98,16 @@ class LaneMaker {
         if (in_order(lane)) {
           if (lane == own && batch_of_[*earlier] != batch_of_[i]) continue;
           // Batches of a lane start in order, so its earlier waits hold for this one too.
-          int& last = reached.try_emplace({own, lane}, -1).first->second;
+          int& last = reached[own * lanes + lane];
           if (batch_of_[*earlier] < last && own != lane) continue;
           last = std::max(last, batch_of_[*earlier]);
         }
-        std::vector<int>& of_batch = waits[batch_of_[i]];
-        if (std::find(of_batch.begin(), of_batch.end(), *earlier) != of_batch.end()) continue;
-        of_batch.push_back(*earlier);
         edges.emplace_back(*earlier, batch_of_[i]);
       }
     });
-    for (std::size_t b = 0; b < waits.size(); ++b) {
-      lanes_.batches[b].waits = static_cast<int>(waits[b].size());
-    }
     std::sort(edges.begin(), edges.end());
+    edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
+    for (const auto& [op, batch] : edges) ++lanes_.batches[batch].waits;
     lanes_.followers.reserve(edges.size());
     for (LaneOp& op : lanes_.ops) {
       op.first_follower = static_cast<int>(lanes_.followers.size());

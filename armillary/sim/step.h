@@ -1,8 +1,8 @@
 // step.h: time and memory of a step around attention, by terms: a training step, the prefill of a
 // prompt, or one denoising step of a diffusion transformer (DiT).
 //
-// The plan of attention is simulated; everything else of a decoder-only transformer is a term that
-// is computed from its shape: matrix products, passes over activations, collectives of tensor
+// The plan of attention is simulated; everything else of a transformer is a term that is computed
+// from its cost (model_cost.h): matrix products, passes over activations, collectives of tensor
 // parallelism, of gradients and of parameters (ZeRO), and the optimizer. Ranks are ordered as in
 // USP's tip 7: tensor parallelism on neighbouring devices, then sequence, then data parallelism.
 //
@@ -12,24 +12,9 @@
 #include <cstdint>
 
 #include "armillary/sim/cluster.h"
+#include "armillary/sim/model_cost.h"
 
 namespace armillary::sim {
-
-/// Shape of a decoder-only transformer with a gated feed-forward layer (Llama), or with one of two
-/// matrices (GPT).
-struct ModelShape {
-  int layers = 1;
-  int hidden = 1;
-  int heads = 1;
-  int kv_heads = 1;
-  int head_dim = 1;
-  int ffn = 1;
-  int vocab = 1;
-  bool gated = true;
-
-  double layer_parameters() const;  ///< Matrices of one layer.
-  double parameters() const;        ///< Layers, embedding and output matrix.
-};
 
 /// Division of a step over tp * sp * dp devices.
 struct StepParallelism {
@@ -57,18 +42,17 @@ struct StepRates {
 enum class StepKind : std::uint8_t {
   Train,
   Prefill,  ///< K and V of all layers stay in memory; only the last token of a sequence has logits.
-  Dit,      ///< Denoising: adaLN-zero of the timestep, and text by cross-attention if there is any.
+  Dit,      ///< Denoising, with a cost from dit_cost_of(): every token sees every other.
 };
 
 /// One step of one model on one cluster.
 struct Step {
   StepKind kind = StepKind::Train;
-  ModelShape model;
+  ModelCost model;
   std::int64_t seq = 0;
   std::int64_t batch = 1;  ///< Sequences per step, over all devices.
   StepParallelism parallelism;
   StepRates rates;
-  int text_tokens = 0;  ///< Dit: tokens of text of a sequence; 0: no cross-attention.
 };
 
 /// Seconds of a step, all its passes.

@@ -18,19 +18,33 @@ constexpr ModelShape kLlama{.layers = 32,
                             .ffn = 14336,
                             .vocab = 128256};
 
-TEST(ModelShape, CountsTheParametersOfLlama3) {
-  EXPECT_DOUBLE_EQ(kLlama.layer_parameters(), 218103808);  // as published, without norms
-  EXPECT_DOUBLE_EQ(kLlama.parameters(), 8029995008);
+TEST(ModelCost, CountsTheParametersOfLlama3) {
+  const ModelCost cost = cost_of(kLlama);
+  EXPECT_EQ(cost.layer_parameters, 32 * 218103808LL);  // as published, without norms
+  EXPECT_EQ(cost.parameters, 8029995008);
   ModelShape gpt = kLlama;
   gpt.gated = false;
-  EXPECT_DOUBLE_EQ(kLlama.layer_parameters() - gpt.layer_parameters(), 4096.0 * 14336);
+  EXPECT_EQ(cost.layer_parameters - cost_of(gpt).layer_parameters, 32LL * 4096 * 14336);
+}
+
+TEST(ModelCost, LayersAreAllThatChangesWithTheirNumber) {
+  const ModelCost cost = cost_of(kLlama);
+  const ModelCost none = cost.with_layers(0);
+  EXPECT_EQ(none.parameters, 2LL * 128256 * 4096);
+  EXPECT_EQ(none.matmul_parameters, 128256LL * 4096);
+  ModelShape shape = kLlama;
+  shape.layers = 5;
+  EXPECT_EQ(cost.with_layers(5).flops(7, 9), cost_of(shape).flops(7, 9));
+  EXPECT_EQ(cost.with_layers(5).parameters, cost_of(shape).parameters);
+  EXPECT_EQ(dit_cost_of(kLlama, 10).with_layers(5).sequence_flops,
+            dit_cost_of(shape, 10).sequence_flops);
 }
 
 TEST(StepTime, NeedsTheRateOfMatrixProducts) {
   try {
     Cluster cluster = load_cluster("c8");
     cluster.device.matmul_flops_per_s = 0;
-    step_time({.model = kLlama, .seq = 4096}, cluster, 0.01);
+    step_time({.model = cost_of(kLlama), .seq = 4096}, cluster, 0.01);
     FAIL() << "without a rate";
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(error.what(),
@@ -49,7 +63,7 @@ TEST(StepTime, EveryPresetHasTheRateOfMatrixProducts) {
 
 TEST(StepTime, ProductsAreSharedByAllDevices) {
   const Cluster cluster = load_cluster("c5");
-  Step step{.model = kLlama, .seq = 65536, .parallelism = {.sp = 16}};
+  Step step{.model = cost_of(kLlama), .seq = 65536, .parallelism = {.sp = 16}};
   const StepTime wide = step_time(step, cluster, 0.01);
   EXPECT_DOUBLE_EQ(wide.products, 6 * (32 * 218103808.0 + 128256.0 * 4096) * 4096 /
                                       cluster.device.matmul_flops_per_s);
@@ -66,8 +80,10 @@ TEST(StepTime, ProductsAreSharedByAllDevices) {
 
 TEST(StepTime, PrefillIsTheForwardPartOfTrainingWithoutTheLoss) {
   const Cluster cluster = load_cluster("c5");
-  Step step{.model = kLlama, .seq = 65536, .parallelism = {.tp = 2, .sp = 8}};
-  step.model.vocab = 0;  // without logits
+  Step step{.model = cost_of(kLlama), .seq = 65536, .parallelism = {.tp = 2, .sp = 8}};
+  ModelShape without_logits = kLlama;
+  without_logits.vocab = 0;
+  step.model = cost_of(without_logits);
   const StepTime train = step_time(step, cluster, 0.01);
   step.kind = StepKind::Prefill;
   const StepTime prefill = step_time(step, cluster, 0.01);
@@ -78,7 +94,7 @@ TEST(StepTime, PrefillIsTheForwardPartOfTrainingWithoutTheLoss) {
   EXPECT_EQ(prefill.gradients, 0);
   EXPECT_EQ(prefill.optimizer, 0);
   // Logits of one token of a sequence, on the rank that has it.
-  step.model.vocab = kLlama.vocab;
+  step.model = cost_of(kLlama);
   EXPECT_NEAR(step_time(step, cluster, 0.01).products - prefill.products,
               2 * 128256.0 * 4096 / 2 / cluster.device.matmul_flops_per_s, 1e-9);
   step.parallelism.zero = 3;
@@ -95,37 +111,39 @@ TEST(StepTime, ADenoisingStepHasItsConditioning) {
                        .ffn = 4608,
                        .vocab = 1,
                        .gated = false};
-  Step step{.kind = StepKind::Dit, .model = dit, .seq = 65536, .parallelism = {.sp = 8}};
+  Step step{
+      .kind = StepKind::Dit, .model = dit_cost_of(dit, 0), .seq = 65536, .parallelism = {.sp = 8}};
   const double rate = cluster.device.matmul_flops_per_s;
   const double h = 1152;
   const double tokens = 8192;
   const double plain = step_time(step, cluster, 0.01).products;
   EXPECT_DOUBLE_EQ(plain, 28 * (2 * 12 * h * h * tokens + 12 * h * h) / rate);
-  step.text_tokens = 120;
+  step.model = dit_cost_of(dit, 120);
   const double text = step_time(step, cluster, 0.01).products - plain;
   EXPECT_NEAR(text, 28 * (4 * h * h * tokens + 4 * h * h * 120 + 4 * h * tokens * 120) / rate,
               1e-12);
   // DiT-XL/2 has 675 million parameters, of which 18 of each h x h are in layers.
-  step.text_tokens = 0;
+  step.model = dit_cost_of(dit, 0);
   EXPECT_DOUBLE_EQ(step_memory(step).parameters, 2 * 28 * 18 * h * h);
   EXPECT_EQ(step_memory(step).loss, 0);
 }
 
 TEST(StepMemory, PrefillKeepsKAndVOfAllLayers) {
-  Step step{.kind = StepKind::Prefill, .model = kLlama, .seq = 65536, .parallelism = {.sp = 8}};
+  Step step{
+      .kind = StepKind::Prefill, .model = cost_of(kLlama), .seq = 65536, .parallelism = {.sp = 8}};
   const StepMemory memory = step_memory(step);
   EXPECT_EQ(memory.gradients, 0);
   EXPECT_EQ(memory.optimizer, 0);
   const double kv = 2.0 * 2 * 8 * 128 * 8192;  // K and V of a layer, bf16
-  step.model.layers = 1;
+  step.model = step.model.with_layers(1);
   EXPECT_DOUBLE_EQ(memory.activations - step_memory(step).activations, 31 * kv);
-  step.model = kLlama;
+  step.model = cost_of(kLlama);
   step.kind = StepKind::Dit;
   EXPECT_DOUBLE_EQ(memory.activations - step_memory(step).activations, 31 * kv) << "keeps none";
 }
 
 TEST(StepMemory, ZeroStagesShareMore) {
-  Step step{.model = kLlama, .seq = 65536, .parallelism = {.sp = 16, .zero = 0}};
+  Step step{.model = cost_of(kLlama), .seq = 65536, .parallelism = {.sp = 16, .zero = 0}};
   const StepMemory whole = step_memory(step);
   EXPECT_DOUBLE_EQ(whole.optimizer, 12.0 * 8029995008);
   step.parallelism.zero = 1;

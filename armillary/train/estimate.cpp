@@ -70,7 +70,7 @@ void add_plan(Estimate& result, const plan::Planner& planner) {
   result.memory.attention = std::max(result.memory.attention, slots);
   for (PolicyCost& cost : result.policies) {
     cost.activation_bytes =
-        std::max(cost.activation_bytes, result.cost.activation_bytes(cost.policy, tokens));
+        std::max(cost.activation_bytes, train::activation_bytes(result.cost, cost.policy, tokens));
     if (cost.policy == Recompute::Full) add_pass(cost.more_sent, planner, layers, forward);
     if (cost.policy == Recompute::AttentionOutput) {
       add_pass(cost.more_sent, planner, layers, program_of(plan::Pass::Replay));
@@ -210,7 +210,7 @@ Estimate estimate(const Recipe& recipe, const ModelCost& cost, const Data& data)
   // Work that policies repeat, and the memory of the chosen one.
   for (PolicyCost& cost : result.policies) {
     cost.more_flops =
-        result.cost.flops_again(cost.policy, tokens_of_step(recipe), result.visible_pairs);
+        flops_again(result.cost, cost.policy, tokens_of_step(recipe), result.visible_pairs);
   }
   const Recompute chosen = parse_recompute(recipe.activation_checkpoint.mode);
   result.memory.activations = result.policies[static_cast<std::size_t>(chosen)].activation_bytes;

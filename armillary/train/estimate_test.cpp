@@ -15,6 +15,7 @@
 #include "armillary/core/error.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/proof/prove.h"
+#include "armillary/train/models/registry.h"
 #include "armillary/train/packed_text.h"
 #include "armillary/train/testing/counting_allocator.h"
 #include "armillary/train/trainer.h"
@@ -159,6 +160,28 @@ TEST(Estimate, FlopsAreSixPerParameterAndTwelvePerPair) {
   const ModelCost cost = model_cost(recipe_of(1, "ring", "full"));
   EXPECT_DOUBLE_EQ(cost.flops(10, 0), 60 * static_cast<double>(cost.matmul_parameters));
   EXPECT_DOUBLE_EQ(cost.flops(0, 7), 12.0 * 3 * 4 * 16 * 7);
+}
+
+// What the model counts of itself is what sim counts of its shape; norms are beside.
+TEST(Estimate, AModelHasTheMatricesOfItsShape) {
+  Recipe recipe = recipe_of(1, "ring", "full");
+  recipe.model.name = "llama";
+  const ModelCost cost = model_cost(recipe);
+  const DecoderOptions decoder = decoder_options(recipe.model);
+  const auto number = [](std::int64_t value) { return static_cast<int>(value); };
+  const ModelCost shape =
+      cost_of(sim::ModelShape{.layers = number(decoder.n_layers()),
+                              .hidden = number(decoder.dim()),
+                              .heads = number(decoder.n_heads()),
+                              .kv_heads = number(decoder.n_kv_heads()),
+                              .head_dim = number(decoder.dim() / decoder.n_heads()),
+                              .ffn = number(decoder.hidden_dim()),
+                              .vocab = number(decoder.vocab_size())});
+  EXPECT_EQ(cost.matmul_parameters, shape.matmul_parameters);
+  EXPECT_EQ(cost.layer_matmul_parameters, shape.layer_matmul_parameters);
+  EXPECT_EQ(cost.layer_parameters - shape.layer_parameters, 2 * decoder.n_layers() * decoder.dim());
+  EXPECT_DOUBLE_EQ(cost.flops(100, 5050), shape.flops(100, 5050));
+  EXPECT_EQ(cost.logits, shape.logits);
 }
 
 TEST(Estimate, IsWrittenForReadersAndPrograms) {

@@ -76,7 +76,8 @@ class Adviser {
       fail<InvalidArgument>(
           "advise: no mesh of {} devices divides {} sequences, {} heads and {} "
           "layers; other numbers are required",
-          devices_, question_.step.batch, question_.step.model.heads, question_.step.model.layers);
+          devices_, question_.step.batch, question_.step.model.attention.heads,
+          question_.step.model.attention.layers);
     }
     Advice advice{.longest = *std::max_element(all_.begin(), all_.end(),
                                                [](const Advised& a, const Advised& b) {
@@ -96,7 +97,7 @@ class Adviser {
  private:
   /// Every division of the devices that the model and the batch allow.
   std::vector<Mesh> meshes() const {
-    const sim::ModelShape& model = question_.step.model;
+    const sim::ModelAttention& model = question_.step.model.attention;
     const int per_node = question_.cluster.devices_per_node;
     std::vector<Mesh> found;
     for (const int tp : divisors(devices_)) {
@@ -148,12 +149,12 @@ class Adviser {
   const std::optional<Attention>& attention_of(int cp, int tp) {
     const auto [at, is_new] = attention_.try_emplace({cp, tp});
     if (!is_new) return at->second;
-    const sim::ModelShape& model = question_.step.model;
+    const sim::ModelAttention& model = question_.step.model.attention;
     Question question{.problem = {.world = cp,
-                                  .heads = model.heads / tp,
-                                  .kv_heads = model.kv_heads / tp,
-                                  .head_dim = model.head_dim,
-                                  .value_dim = model.head_dim,
+                                  .heads = static_cast<int>(model.heads) / tp,
+                                  .kv_heads = static_cast<int>(model.kv_heads) / tp,
+                                  .head_dim = static_cast<int>(model.head_dim),
+                                  .value_dim = static_cast<int>(model.head_dim),
                                   .dtype = plan::Dtype::Bf16,
                                   .mask = question_.mask(question_.step.seq)},
                       .cluster = thinned(question_.cluster, tp),

@@ -14,6 +14,10 @@
 namespace armillary::tune {
 namespace {
 
+struct NamedShape : sim::ModelShape {
+  std::string name;
+};
+
 /// Shapes that their authors published.
 const std::vector<NamedShape>& known_models() {
   static const std::vector<NamedShape> models{
@@ -30,7 +34,7 @@ constexpr double kBf16 = 2;
 constexpr double kGradient = 4;    // fp32
 constexpr double kOptimizer = 12;  // fp32 copy and two moments
 /// Tokens whose logits exist at once.
-constexpr double kLossTokens = 1024;
+constexpr std::int64_t kLossTokens = 1024;
 
 double sequences_of_rank(const StepShape& step, const Mesh& mesh) {
   return static_cast<double>(step.batch) / mesh.dp;
@@ -39,12 +43,9 @@ double sequences_of_rank(const StepShape& step, const Mesh& mesh) {
 /// One stage of layers, with the embedding and the output matrix, which different stages have: an
 /// upper bound where there are several. `sequences` is how many each replica takes.
 sim::Step stage_of(const StepShape& step, const Mesh& mesh, std::int64_t sequences) {
-  sim::Step stage{.kind = step.kind,
-                  .model = step.model,
-                  .seq = step.seq,
-                  .batch = sequences * mesh.dp,
-                  .text_tokens = step.text_tokens};
-  stage.model.layers /= mesh.pp;
+  sim::Step stage{
+      .kind = step.kind, .model = step.model, .seq = step.seq, .batch = sequences * mesh.dp};
+  stage.model = stage.model.with_layers(stage.model.attention.layers / mesh.pp);
   stage.parallelism = {
       .tp = mesh.tp, .sp = mesh.cp, .dp = mesh.dp, .zero = mesh.zero, .recompute = mesh.recompute};
   return stage;
@@ -54,19 +55,12 @@ sim::Step stage_of(const StepShape& step, const Mesh& mesh, std::int64_t sequenc
 double kept_keys(const StepShape& step, const Mesh& mesh, std::int64_t sequences) {
   sim::Step stage = stage_of(step, mesh, sequences);
   const double all = step_memory(stage).activations;
-  stage.model.layers = 0;
+  stage.model = stage.model.with_layers(0);
   return all - step_memory(stage).activations;
 }
 
-}  // namespace
-
-std::vector<std::string> model_names() {
-  std::vector<std::string> names;
-  for (const NamedShape& model : known_models()) names.push_back(model.name);
-  return names;
-}
-
-NamedShape parse_model(std::string_view text) {
+/// The known model, or the shape that the text spells out.
+sim::ModelShape shape_of(std::string_view text) {
   for (const NamedShape& model : known_models()) {
     if (model.name == text) return model;
   }
@@ -84,8 +78,7 @@ NamedShape parse_model(std::string_view text) {
   const auto number = [&](std::string_view key) {
     return static_cast<int>(arguments.integer(key, {1, std::numeric_limits<int>::max()}));
   };
-  NamedShape model;
-  model.name = text;
+  sim::ModelShape model;
   model.layers = number("layers");
   model.hidden = number("hidden");
   model.heads = number("heads");
@@ -110,6 +103,22 @@ NamedShape parse_model(std::string_view text) {
   return model;
 }
 
+}  // namespace
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const NamedShape& model : known_models()) names.push_back(model.name);
+  return names;
+}
+
+NamedModel parse_model(std::string_view text, sim::StepKind kind, int text_tokens) {
+  const sim::ModelShape shape = shape_of(text);
+  const bool is_dit = kind == sim::StepKind::Dit;
+  NamedModel model{is_dit ? dit_cost_of(shape, text_tokens) : cost_of(shape), std::string(text)};
+  model.loss_chunk_tokens = kLossTokens;
+  return model;
+}
+
 MeshTime mesh_time(const StepShape& step, const Mesh& mesh, const sim::Cluster& cluster,
                    double attention_s) {
   const sim::Device& device = cluster.device;
@@ -124,8 +133,8 @@ MeshTime mesh_time(const StepShape& step, const Mesh& mesh, const sim::Cluster& 
   // Each stage waits for the first sequence to come, and in training at the end for the last to
   // return.
   const double busy = time.stage.total() - time.stage.gradients - time.stage.optimizer;
-  const double sent =
-      kBf16 * static_cast<double>(step.seq) / mesh.cp * sequences * step.model.hidden / mesh.tp;
+  const double sent = static_cast<double>(step.seq) / mesh.cp * sequences *
+                      static_cast<double>(step.model.bytes.input) / mesh.tp;
   const int passes = step.kind == sim::StepKind::Train ? 2 : 1;
   time.pipeline = busy * (mesh.pp - 1) / sequences +
                   passes * sent / group_bytes_per_s(cluster, mesh.pp, mesh.devices() / mesh.pp);
@@ -142,39 +151,41 @@ MeshMemory mesh_memory(const StepShape& step, const Mesh& mesh, double attention
     memory.stage.activations += kept_keys(step, mesh, step.batch / mesh.dp - under_way);
   }
   if (!trains) return memory;
-  const double tokens = static_cast<double>(step.seq) / mesh.cp;
-  memory.stage.loss *= std::min(1.0, kLossTokens / tokens) / static_cast<double>(under_way);
-  if (mesh.recompute) {
-    // A layer that is computed again has all its values for the time of its backward.
-    sim::Step layer = stage_of(step, mesh, 1);
-    layer.model.layers = 1;
-    layer.parallelism.recompute = false;
-    memory.stage.activations += step_memory(layer).activations;
-  }
+  // Of the loss and of the backward of a layer, one microbatch at a time. A layer that is computed
+  // again has all its values for that time.
+  sim::Step layer = stage_of(step, mesh, 1);
+  memory.stage.loss = step_memory(layer).loss;
+  layer.model = layer.model.with_layers(1);
+  layer.parallelism.recompute = false;
+  if (!mesh.recompute) layer.model.bytes.layer = 0;
+  layer.model.bytes.layer += layer.model.bytes.backward;
+  memory.stage.activations += step_memory(layer).activations;
   return memory;
 }
 
 SequenceElements sequence_elements(const StepShape& step, int cp, int u) {
   const double tokens = static_cast<double>(step.seq) * static_cast<double>(step.batch);
-  const double q = tokens * step.model.heads * step.model.head_dim;
-  const double kv = tokens * std::max(step.model.kv_heads, u) * step.model.head_dim;
+  const sim::ModelAttention& attention = step.model.attention;
+  const double q = tokens * static_cast<double>(attention.heads * attention.head_dim);
+  const double kv = tokens * static_cast<double>(std::max<std::int64_t>(attention.kv_heads, u) *
+                                                 attention.head_dim);
   const int ring = cp / u;
   return {.heads = 4 * (q + kv) / cp * (u - 1) / u, .ring = 6 * kv * (ring - 1) / cp};
 }
 
 std::vector<MethodCost> method_costs(const StepShape& step, int devices) {
-  const sim::ModelShape& model = step.model;
+  const auto [layers, heads, kv_heads, head_dim] = step.model.attention;
   const double n = devices;
   const double share = (n - 1) / n;
-  const double p = model.layer_parameters();
-  const double hidden =
-      static_cast<double>(step.seq) * static_cast<double>(step.batch) * model.hidden;
-  sim::Step layer{.model = model, .seq = step.seq, .batch = step.batch};
-  layer.model.layers = 1;
+  sim::Step layer{.model = step.model.with_layers(1), .seq = step.seq, .batch = step.batch};
+  const auto p = static_cast<double>(layer.model.layer_parameters);
+  const double hidden = static_cast<double>(step.seq * step.batch) *
+                        static_cast<double>(step.model.bytes.input) / kBf16;
   const double act = step_memory(layer).activations;
   // Inputs of norms and of products are whole on every device of TP; the rest is split.
   const double whole = 4 * kBf16 * hidden;
-  const double unified = sequence_elements(step, devices, std::gcd(devices, model.heads)).total();
+  const double unified =
+      sequence_elements(step, devices, std::gcd(devices, static_cast<int>(heads))).total();
   const double params = (kBf16 + kGradient) * p;
   const double states = kOptimizer * p;
   std::vector<MethodCost> rows{
@@ -186,14 +197,14 @@ std::vector<MethodCost> method_costs(const StepShape& step, int devices) {
       {"SP-Unified + ZeRO-2", 2 * p * share, unified, kBf16 * p + kGradient * p / n, states / n,
        act / n},
       {"SP-Unified + ZeRO-3", 3 * p * share, unified, params / n, states / n, act / n}};
-  if (model.heads % devices == 0) {
+  if (heads % devices == 0) {
     rows.insert(rows.begin(), {"SP-Ulysses", 2 * p * share, unified, params, states, act / n});
     rows.push_back(
         {"TP", 0, 8 * hidden * share, params / n, states / n, whole + (act - whole) / n});
     rows.push_back({"TP-sp", 0, 8 * hidden * share, params / n, states / n, act / n});
   }
-  if (model.layers % devices == 0) {
-    const double passed_on = devices == 1 ? 0 : 2 * hidden / model.layers;
+  if (layers % devices == 0) {
+    const double passed_on = devices == 1 ? 0 : 2 * hidden / static_cast<double>(layers);
     rows.push_back({"PP", 0, passed_on, params / n, states / n, act / n});
   }
   return rows;

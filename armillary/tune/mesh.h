@@ -21,15 +21,18 @@
 
 namespace armillary::tune {
 
-/// A shape with the name that it was asked for by.
-struct NamedShape : sim::ModelShape {
+/// The cost of a model, with the name that it was asked for by.
+struct NamedModel : sim::ModelCost {
   std::string name;
 };
 
 /// A known model (`llama3-8b`), or `layers=L,hidden=E,heads=H,kv_heads=G,head_dim=D,ffn=F,vocab=V`
-/// with `,gated=false` for two matrices; `kv_heads` and `head_dim` may be left out.
+/// with `,gated=false` for two matrices; `kv_heads` and `head_dim` may be left out. For a denoising
+/// step it is a DiT of that shape, with cross-attention to `text_tokens` if there are any. Logits
+/// exist for 1,024 tokens at once.
 /// @throws InvalidArgument with the nearest name, or for a number that is missing.
-NamedShape parse_model(std::string_view text);
+NamedModel parse_model(std::string_view text, sim::StepKind kind = sim::StepKind::Train,
+                       int text_tokens = 0);
 std::vector<std::string> model_names();
 
 /// A division of the devices.
@@ -46,11 +49,10 @@ struct Mesh {
 
 /// One step: of training unless `kind` says another.
 struct StepShape {
-  NamedShape model;
+  NamedModel model;
   std::int64_t seq = 0;
   std::int64_t batch = 1;  ///< Sequences in a step, over all replicas.
   sim::StepKind kind = sim::StepKind::Train;
-  int text_tokens = 0;  ///< For a denoising step (sim/step.h).
 };
 
 /// Seconds of a step.
@@ -66,7 +68,7 @@ MeshTime mesh_time(const StepShape& step, const Mesh& mesh, const sim::Cluster& 
 
 /// Bytes on the device that needs most.
 struct MeshMemory {
-  sim::StepMemory stage;  ///< The microbatches under way; logits of 1,024 tokens at once.
+  sim::StepMemory stage;  ///< The microbatches under way; the loss of one of them.
   double attention = 0;   ///< Tensors and slots of one layer.
   double total() const { return stage.total() + attention; }
 };

@@ -32,7 +32,7 @@ StepShape gpt(std::int64_t batch = 1) {
 
 /// bs L d, the elements of one tensor of hidden states.
 double hidden_states(const StepShape& step) {
-  return static_cast<double>(step.seq) * static_cast<double>(step.batch) * step.model.hidden;
+  return static_cast<double>(step.seq * step.batch * step.model.bytes.input) / 2;
 }
 
 MethodCost row_of(const StepShape& step, int devices, const std::string& method) {
@@ -104,7 +104,7 @@ TEST(Table2, ActivationsOutweighParametersAsThePaperSays) {
 TEST(Table2, GroupedHeadsShrinkKeysAndValues) {
   const auto of = [](int kv_heads, const char* method) {
     StepShape step = gpt();
-    step.model.kv_heads = kv_heads;
+    step.model.attention.kv_heads = kv_heads;
     return row_of(step, kDevices, method).activation_elements / kShare / hidden_states(step);
   };
   EXPECT_DOUBLE_EQ(of(8, "SP-Ulysses"), (4 + 4.0 / 5) / kDevices);
@@ -129,10 +129,12 @@ TEST(Table2, ActivationsAreSplitButForThoseOfTp) {
 /// A step with twice the layers less the same step: what eight layers add.
 template <typename Cost>
 double of_a_layer(StepShape step, const Cost& cost) {
-  step.model.layers = kDevices;
-  const double few = cost(step);
-  step.model.layers = 2 * kDevices;
-  return (cost(step) - few) / kDevices;
+  const auto with = [&](int layers) {
+    static_cast<sim::ModelCost&>(step.model) = step.model.with_layers(layers);
+    return cost(step);
+  };
+  const double few = with(kDevices);
+  return (with(2 * kDevices) - few) / kDevices;
 }
 
 // The terms that choose a mesh are those of the table. Activations are compared with one sequence
@@ -176,7 +178,8 @@ TEST(Table2, CommunicationIsThatOfAMesh) {
     };
     const MethodCost row = row_of(step, kDevices, paper.method);
     const bool is_tp = paper.mesh.tp > 1;
-    const double summed = is_tp ? 0 : step.model.layer_parameters() * kShare;
+    const sim::ModelCost layer = step.model.with_layers(1);
+    const double summed = is_tp ? 0 : static_cast<double>(layer.layer_parameters) * kShare;
     const double expected = 4 * summed + 2 * (row.parameter_elements - summed);
     EXPECT_NEAR(bytes(&sim::StepTime::gradients), expected, 1e-6 * expected);
     const double tensor = is_tp ? 2 * row.activation_elements : 0;
@@ -194,7 +197,7 @@ TEST(Table2, PipelinesSendHiddenStates) {
   const double idle = busy * (kDevices - 1) / 4;
   const double sent = (time.pipeline - idle) * sim::group_bytes_per_s(cluster, kDevices, 1);
   const MethodCost row = row_of(step, kDevices, "PP");
-  EXPECT_NEAR(sent / (2 * row.activation_elements * step.model.layers), 1, 1e-6);
+  EXPECT_NEAR(sent / (2 * row.activation_elements * 40), 1, 1e-6);
   EXPECT_EQ(row.parameter_elements, 0);
 }
 
@@ -225,11 +228,12 @@ TEST(Table2, CommunicationOfSequencesIsThatOfPlans) {
       sent += static_cast<double>(
           traffic(problem, planner.blocks(), planner.program(pass, 0)).sent_bytes);
     }
-    const NamedShape model{{.layers = 1,
-                            .hidden = 16 * c.heads,
-                            .heads = c.heads,
-                            .kv_heads = c.kv_heads,
-                            .head_dim = 16}};
+    const NamedModel model{sim::cost_of({.layers = 1,
+                                         .hidden = 16 * c.heads,
+                                         .heads = c.heads,
+                                         .kv_heads = c.kv_heads,
+                                         .head_dim = 16}),
+                           "one layer"};
     const SequenceElements counted = sequence_elements({.model = model, .seq = seq}, c.world, c.u);
     const double sums = counted.ring / 3;  // two of six tensors
     EXPECT_DOUBLE_EQ(sent, 2 * (counted.heads + counted.ring - sums) + 4 * sums);

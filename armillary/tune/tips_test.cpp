@@ -274,11 +274,11 @@ class FiveAxes {
     bytes_[Pp] = rate * (time.pipeline - busy / 2);  // two sequences a replica
     gradients_ = rate * time.stage.gradients * 8 / 7;
     StepShape half = step;
-    half.model.heads /= 2;
-    half.model.kv_heads /= 2;
+    half.model.attention.heads /= 2;
+    half.model.attention.kv_heads /= 2;
     half.batch = 2;
     const SequenceElements elements = sequence_elements(half, 4, 2);
-    const double layers = step.model.layers / 2.0;
+    const double layers = static_cast<double>(step.model.attention.layers) / 2;
     bytes_[Ulysses] = layers * 2 * elements.heads;
     bytes_[Ring] = layers * 8 / 3 * elements.ring;  // a third of it in fp32
   }

@@ -228,7 +228,8 @@ GridGain grid_gain(const char* preset, const GridCase& of) {
 int longest_k(const sim::ModelShape& model, const sim::StepParallelism& parallelism) {
   int k = 0;
   const auto bytes = [&](int of) {
-    return sim::step_memory({.model = model, .seq = of * 1024LL, .parallelism = parallelism})
+    return sim::step_memory(
+               {.model = cost_of(model), .seq = of * 1024LL, .parallelism = parallelism})
         .total();
   };
   while (bytes(k + 2) <= 80 * kGiB) k += 2;

@@ -91,6 +91,25 @@ TEST(Advise, PrintsAMeshItsReasonsAndMethods) {
               StartsWith("{\"meshes\":[{\"dp\":1,"));
 }
 
+// The recipe's model counts its own cost: 4 layers and a vocabulary of bytes.
+TEST(AdviseOutput, MeshOfTheModelOfARecipe) {
+  const std::string recipe = "recipes/llama.toml";
+  const std::string bf16 = "training.mixed_precision_param=bfloat16";
+  const ProgramRun whole = run({"advise", recipe, "c6", "--seq", "8192", "--set", bf16});
+  EXPECT_EQ(whole.code, 0) << whole.err;
+  EXPECT_THAT(whole.out, StartsWith("recipes/llama.toml on c6: 8192 tokens, batch 1\n  dp 1, "));
+  expect_error({"advise", recipe, "c6", "--seq", "8192"},
+               AllOf(HasSubstr("float32 given; bfloat16 is required"), HasSubstr("--set " + bf16)));
+  expect_error({"advise", recipe, "c6", "--seq", "8192", "--set", "model.dim=127"},
+               HasSubstr("nearest: 128"));
+  expect_error({"advise", recipe, "c6", "--seq", "8192", "--step", "dit"},
+               HasSubstr("a recipe has a decoder"));
+  expect_error({"advise", "--seq", "8192", recipe, "c6"}, HasSubstr("given behind flags"));
+  expect_error({"advise", "llama2-7b", "c6", "--seq", "8192", "--set", bf16},
+               HasSubstr("a recipe is required"));
+  expect_error({"advise", "none.toml", "c6", "--seq", "8192"}, HasSubstr("does not exist"));
+}
+
 TEST(AdviseError, QuestionsThatCannotBeAnswered) {
   expect_error({"advise", "llama9", "c5a", "--seq", "1024"}, HasSubstr("nearest: llama"));
   const auto expect_step_error = [](const std::vector<std::string>& more, const char* text) {

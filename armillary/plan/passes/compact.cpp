@@ -40,13 +40,15 @@ void compact(const Problem& problem, const Blocks& blocks, RankProgram& program)
   for (const Op& op : program.ops) {
     for (const View& view : op.views) used[view.tile] = true;
   }
-  const std::vector<int> tiles = numbered(used);
-  keep(program.tiles, tiles);
-  for (std::vector<int>* role : roles) {
-    for (int& tile : *role) tile = tiles[tile];
-  }
-  for (Op& op : program.ops) {
-    for (View& view : op.views) view.tile = tiles[view.tile];
+  if (std::find(used.begin(), used.end(), false) != used.end()) {
+    const std::vector<int> tiles = numbered(used);
+    keep(program.tiles, tiles);
+    for (std::vector<int>* role : roles) {
+      for (int& tile : *role) tile = tiles[tile];
+    }
+    for (Op& op : program.ops) {
+      for (View& view : op.views) view.tile = tiles[view.tile];
+    }
   }
 
   // Slots: those that hold a tile that is left, with the size of the largest.

@@ -22,6 +22,36 @@ constexpr std::array kAttended{AttendOperand::kOut, AttendOperand::kLse};
 constexpr std::array kGradsOfQ{AttendGradOperand::kDQ};
 constexpr std::array kGradsOfKv{AttendGradOperand::kDK, AttendGradOperand::kDV};
 
+/// The ops that touch each tile, in order; kept in one array.
+class Users {
+ public:
+  explicit Users(const RankProgram& program) : ends_(program.tiles.size() + 1, 0) {
+    // Counted by tile, then put in place; an op that touches a tile twice may be there twice until
+    // the second is dropped, which leaves room at the end.
+    for (const Op& op : program.ops) {
+      for (const View& view : op.views) ++ends_[view.tile + 1];
+    }
+    for (std::size_t tile = 1; tile < ends_.size(); ++tile) ends_[tile] += ends_[tile - 1];
+    begins_.assign(ends_.begin(), ends_.end() - 1);
+    ops_.resize(ends_.back());
+    ends_.assign(begins_.begin(), begins_.end());
+    for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
+      for (const View& view : program.ops[i].views) {
+        int& end = ends_[view.tile];
+        if (end == begins_[view.tile] || ops_[end - 1] != i) ops_[end++] = i;
+      }
+    }
+  }
+  std::span<const int> operator[](int tile) const {
+    return {ops_.data() + begins_[tile], ops_.data() + ends_[tile]};
+  }
+
+ private:
+  std::vector<int> begins_;  ///< By tile.
+  std::vector<int> ends_;
+  std::vector<int> ops_;
+};
+
 /// One walk over the program of a rank. Indices of ops are stable until drop_done().
 class Fusion {
  public:
@@ -29,15 +59,8 @@ class Fusion {
       : problem_(problem),
         blocks_(blocks),
         program_(program),
-        users_(program.tiles.size()),
-        done_(program.ops.size(), false) {
-    for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
-      for (const View& view : program.ops[i].views) {
-        std::vector<int>& users = users_[view.tile];
-        if (users.empty() || users.back() != i) users.push_back(i);
-      }
-    }
-  }
+        users_(program),
+        done_(program.ops.size(), false) {}
 
   /// The accumulators of queries (out and lse, or dq) and those of keys (dk and dv) are decided
   /// separately.
@@ -45,9 +68,18 @@ class Fusion {
     for (int i = 0; i < static_cast<int>(program_.ops.size()); ++i) {
       Op& attend = program_.ops[i];
       const bool grad = attend.kind == OpKind::AttendGrad;
-      if ((!grad && attend.kind != OpKind::Attend) || !is_one_call(attend)) continue;
-      if (!attend.init_q) attend.init_q = grad ? begins(i, kGradsOfQ) : begins(i, kAttended);
-      if (grad && !attend.init_kv) attend.init_kv = begins(i, kGradsOfKv);
+      if (!grad && attend.kind != OpKind::Attend) continue;
+      const std::vector<int> of_q = attend.init_q ? std::vector<int>()
+                                    : grad        ? clears_of(i, kGradsOfQ)
+                                                  : clears_of(i, kAttended);
+      const std::vector<int> of_kv =
+          !grad || attend.init_kv ? std::vector<int>() : clears_of(i, kGradsOfKv);
+      // Most ops have no clears before them; to locate all their views would take far longer.
+      if ((of_q.empty() && of_kv.empty()) || !is_one_call(attend)) continue;
+      attend.init_q |= !of_q.empty();
+      attend.init_kv |= !of_kv.empty();
+      for (const int clear : of_q) done_[clear] = true;
+      for (const int clear : of_kv) done_[clear] = true;
     }
     drop_done();
   }
@@ -55,7 +87,6 @@ class Fusion {
   /// Runs after fuse_clears(), on a new object: a clear that is still there would count as one more
   /// op that touches the accumulator, and end_of() accepts only two.
   void fuse_results() {
-    waits_ = dependencies(program_);
     for (int i = 0; i < static_cast<int>(program_.ops.size()); ++i) {
       const Op& attend = program_.ops[i];
       if (attend.kind == OpKind::Attend && attend.init_q) end_attend(i);
@@ -69,7 +100,7 @@ class Fusion {
  private:
   const Op& op(int number) const { return program_.ops[number]; }
   bool is_one_call(const Op& op) const {
-    return plan::is_one_call(problem_.mask, locate(blocks_, program_, op));
+    return plan::is_one_call(problem_.mask, blocks_, program_, op);
   }
   bool is_whole(const View& view) const { return plan::is_whole(program_.tiles[view.tile], view); }
 
@@ -113,23 +144,22 @@ class Fusion {
     replace(attend, std::move(fused), copies);
   }
 
-  /// If each of the accumulators at these places is touched last by its clear before the op
-  /// (clear_of), marks the clears as done and returns true.
-  bool begins(int attend, std::span<const std::size_t> sums) {
+  /// The clears of the accumulators at these places, if each is touched last before the op by its
+  /// clear (clear_of); otherwise none.
+  std::vector<int> clears_of(int attend, std::span<const std::size_t> sums) const {
     std::vector<int> clears;
     for (const std::size_t v : sums) {
       const int clear = clear_of(attend, op(attend).views[v]);
-      if (clear < 0) return false;
+      if (clear < 0) return {};
       clears.push_back(clear);
     }
-    for (const int clear : clears) done_[clear] = true;
-    return true;
+    return clears;
   }
 
   /// The last op before this one that touches any part of an accumulator, if it clears exactly that
   /// view; otherwise -1.
   int clear_of(int attend, const View& sum) const {
-    const std::vector<int>& users = users_[sum.tile];
+    const std::span<const int> users = users_[sum.tile];
     auto user = std::lower_bound(users.begin(), users.end(), attend);
     while (user != users.begin()) {
       const Op& before = op(*--user);
@@ -146,7 +176,7 @@ class Fusion {
   /// The op of `kind` that reads all of an accumulator at place `source` and turns it into a
   /// result, if no op but this and one before touches the accumulator; otherwise -1.
   int end_of(const View& sum, OpKind kind, std::size_t source) const {
-    const std::vector<int>& users = users_[sum.tile];
+    const std::span<const int> users = users_[sum.tile];
     if (users.size() != 2) return -1;
     const int last = users.back();
     if (op(last).kind != kind) return -1;
@@ -163,6 +193,8 @@ class Fusion {
       if (!op(j).is_comm() && std::count(ends.begin(), ends.end(), j) == 0) return;
     }
     // The ends wait for nothing that this op does not wait for; compute ops up to it are in order.
+    // They are found when first asked for: before any op of the walk has been replaced.
+    if (waits_.empty()) waits_ = dependencies(program_);
     const std::vector<int>& before = waits_[attend];
     for (const int end : ends) {
       for (const int w : waits_[end]) {
@@ -187,8 +219,8 @@ class Fusion {
   const Blocks& blocks_;
   RankProgram& program_;
   std::vector<std::vector<int>> waits_;  ///< By op: dependencies(), for fuse_results.
-  std::vector<std::vector<int>> users_;  ///< By tile: the ops that touch it, in order.
-  std::vector<bool> done_;               ///< By op: another op does its work.
+  Users users_;
+  std::vector<bool> done_;  ///< By op: another op does its work.
 };
 
 }  // namespace

@@ -256,7 +256,7 @@ class WellFormedChecker {
     const bool one =
         op.init_q || op.init_kv || op.kind == OpKind::AttendAll || op.kind == OpKind::AttendGradAll;
     if (!one || !diagnostics_.empty()) return;
-    if (is_one_call(plan_.problem.mask, locate(plan_.blocks, program_, op))) return;
+    if (is_one_call(plan_.problem.mask, plan_.blocks, program_, op)) return;
     diagnostics_.add(program_.rank, i, "well_formed",
                      "{} of {} and {} is not one kernel call, as it must be", to_string(op.kind),
                      describe(program_, op.views[QkvOperand::kQ]),

@@ -10,7 +10,7 @@ bool is_swiglu(const DecoderOptions& options) {
   return options.feed_forward() == FeedForwardKind::SwiGlu;
 }
 
-TokenBytes token_bytes(const DecoderOptions& options, std::int64_t kv_dim) {
+sim::TokenBytes token_bytes(const DecoderOptions& options, std::int64_t kv_dim) {
   const std::int64_t value_bytes = options.dtype() == at::kBFloat16 ? 2 : 4;
   const std::int64_t dim = options.dim();
   const std::int64_t hidden = options.hidden_dim();
@@ -24,6 +24,7 @@ TokenBytes token_bytes(const DecoderOptions& options, std::int64_t kv_dim) {
   // Kept of a layer: x, q, out, h; k, v; the MLP; log-sum-exp; 1 / rms of two norms.
   return {.layer = value_bytes * (4 * dim + 2 * kv_dim + kept) + lse + 8,
           .input = value_bytes * dim,
+          .kv = value_bytes * 2 * kv_dim,
           .output = value_bytes * dim + lse,
           .backward = (value_bytes + wide) * (hidden + dim) + value_bytes * (2 * dim + grads),
           // Input of the output matrix, its gradient, and the scaled copy of that.
@@ -48,11 +49,13 @@ ModelCost decoder_cost(const DecoderOptions& options) {
   const std::int64_t embedding = options.vocab_size() * options.dim();
 
   ModelCost cost;
+  cost.layer_parameters = layers;
   cost.layer_matmul_parameters = layers - norms;
   cost.matmul_parameters = layers - norms + embedding;
   cost.parameters = layers + options.dim() + (options.tied() ? 1 : 2) * embedding;
   cost.attention = {options.n_layers(), options.n_heads(), options.n_kv_heads(), head_dim};
   cost.bytes = token_bytes(options, kv_dim);
+  cost.logits = options.vocab_size();
   cost.loss_chunk_tokens = options.loss_chunk_tokens();
   return cost;
 }

@@ -1,0 +1,79 @@
+#include "armillary/sim/model_cost.h"
+
+namespace armillary::sim {
+namespace {
+
+constexpr std::int64_t kBf16 = 2;
+
+/// A product in double: flops of a step exceed 64 bits.
+template <class... Factors>
+double product(Factors... factors) {
+  return (static_cast<double>(factors) * ...);
+}
+
+}  // namespace
+
+double ModelCost::flops(std::int64_t tokens, std::int64_t visible_pairs) const {
+  return product(6, matmul_parameters, tokens) +
+         product(12, attention.layers, attention.heads, attention.head_dim, visible_pairs);
+}
+
+ModelCost ModelCost::with_layers(std::int64_t layers) const {
+  const std::int64_t present = attention.layers;
+  const std::int64_t more = layers - present;
+  const double ratio = product(layers) / product(present);
+  ModelCost cost = *this;
+  cost.attention.layers = layers;
+  cost.parameters += layer_parameters / present * more;
+  cost.layer_parameters += layer_parameters / present * more;
+  cost.matmul_parameters += layer_matmul_parameters / present * more;
+  cost.layer_matmul_parameters += layer_matmul_parameters / present * more;
+  cost.token_flops *= ratio;
+  cost.sequence_flops *= ratio;
+  return cost;
+}
+
+ModelCost cost_of(const ModelShape& shape) {
+  const std::int64_t hidden = shape.hidden;
+  const std::int64_t ffn = shape.ffn;
+  const std::int64_t q = std::int64_t{shape.heads} * shape.head_dim;
+  const std::int64_t kv = std::int64_t{shape.kv_heads} * shape.head_dim;
+  const std::int64_t output = hidden * shape.vocab;
+  const std::int64_t layer = 2 * hidden * (q + kv) + (shape.gated ? 3 : 2) * hidden * ffn;
+  ModelCost cost;
+  cost.layer_parameters = cost.layer_matmul_parameters = shape.layers * layer;
+  cost.matmul_parameters = cost.layer_parameters + output;
+  cost.parameters = cost.matmul_parameters + output;  // with the embedding
+  cost.attention = {shape.layers, shape.heads, shape.kv_heads, shape.head_dim};
+  cost.bytes = {.layer = kBf16 * (6 * hidden + (shape.gated ? 3 : 2) * ffn + 2 * kv),
+                .input = kBf16 * hidden,
+                .kv = kBf16 * 2 * kv,
+                .chunk = (kBf16 + 4) * shape.vocab};
+  cost.logits = shape.vocab;
+  return cost;
+}
+
+ModelCost dit_cost_of(const ModelShape& shape, int text_tokens) {
+  ModelShape without_logits = shape;
+  without_logits.vocab = 0;
+  ModelCost cost = cost_of(without_logits);
+  const std::int64_t layers = shape.layers;
+  const std::int64_t hidden = shape.hidden;
+  const std::int64_t q = std::int64_t{shape.heads} * shape.head_dim;
+  const std::int64_t kv = std::int64_t{shape.kv_heads} * shape.head_dim;
+  std::int64_t conditioning = 6 * hidden * hidden;
+  cost.sequence_flops = product(2, layers, conditioning);
+  if (text_tokens > 0) {
+    // Q and Out for the tokens, K and V for the text, and each token with each of text.
+    conditioning += 2 * hidden * (q + kv);
+    cost.layer_matmul_parameters += layers * 2 * hidden * q;
+    cost.sequence_flops += product(2 * 2, layers, hidden, kv, text_tokens);
+    cost.token_flops = product(4, layers, q, text_tokens);
+  }
+  cost.matmul_parameters = cost.layer_matmul_parameters;
+  cost.layer_parameters += layers * conditioning;
+  cost.parameters = cost.layer_parameters;
+  return cost;
+}
+
+}  // namespace armillary::sim

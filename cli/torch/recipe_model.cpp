@@ -1,0 +1,35 @@
+// The part of the verb `advise` that reads recipes: the cost of the very model that `train` would
+// run, as the model itself counts it.
+#include <string>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/train/estimate.h"
+#include "armillary/train/models/registry.h"
+#include "armillary/train/recipe.h"
+#include "cli/advise.h"
+#include "cli/verbs.h"
+
+namespace armillary::cli {
+namespace {
+
+tune::NamedModel model_of(const std::string& path, const std::vector<std::string>& settings) {
+  train::Recipe recipe = train::load_recipe(path);
+  for (const std::string& setting : settings) train::apply_setting(recipe, setting);
+  train::check_model(recipe.model);
+  if (recipe.training.mixed_precision_param != "bfloat16") {
+    fail<InvalidArgument>(
+        "advise: {}: training.mixed_precision_param {} given; bfloat16 is required, in "
+        "which steps are costed: --set training.mixed_precision_param=bfloat16",
+        path, recipe.training.mixed_precision_param);
+  }
+  return {train::model_cost(recipe), path};
+}
+
+}  // namespace
+
+void add_recipe_advise(CLI::App& app, int& exit_code) {
+  add_advise_with(app, exit_code, &model_of);
+}
+
+}  // namespace armillary::cli
