@@ -2,7 +2,8 @@
 
 1,024 tokens a rank, 64 query and 8 KV heads, d = 128, bf16, on nodes of eight A100. 1,024 ranks: causal,
 zigzag. 16,384: a full mask, where one rank of each kind is simulated. Seconds are those of the whole call:
-programs, lanes and events; an event is the start or the end of a flow."""
+programs, lanes and events; an event is the start or the end of a flow, and events a second are those of the
+part of the call that is left when all programs are made."""
 
 import argparse
 
@@ -16,6 +17,7 @@ COLUMNS = {
     "pass": lambda row: row["pass"],
     "flow events": lambda row: f"{row['flow_events']:,}",
     "s": number("seconds", "{:,.2f}"),
+    "s of events": number("event_seconds", "{:,.2f}"),
     "events/s": number("events_per_s", "{:,.0f}"),
 }
 

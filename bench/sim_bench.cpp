@@ -1,7 +1,8 @@
 // Measures how long simulations take: one JSON line for each strategy and pass, a row of
-// bench/sim.py. The time is that of the whole call: programs, lanes and events.
+// bench/sim.py. The time is that of the whole call: programs, lanes and events; events a second are
+// those of the events alone.
 //
-//   sim_bench WORLD    1024: causal, zigzag, every rank; 16384: a full mask, folded
+//   sim_bench WORLD [STRATEGY]    1024: causal, zigzag, every rank; 16384: a full mask, folded
 #include <fmt/format.h>
 
 #include <chrono>
@@ -37,23 +38,26 @@ void measure(const plan::Planner& planner, plan::Pass pass, const Cluster& clust
   const auto begin = std::chrono::steady_clock::now();
   const Timeline timeline = simulate(planner, pass, cluster, {.fold = fold});
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-  const Json row{{"bench", "sim"},
-                 {"strategy", timeline.strategy},
-                 {"world", timeline.world},
-                 {"simulated_ranks", timeline.ranks.size()},
-                 {"pass", to_string(pass)},
-                 {"flow_events", timeline.flow_events},
-                 {"seconds", elapsed.count()},
-                 {"events_per_s", static_cast<double>(timeline.flow_events) / elapsed.count()}};
+  const Json row{
+      {"bench", "sim"},
+      {"strategy", timeline.strategy},
+      {"world", timeline.world},
+      {"simulated_ranks", timeline.ranks.size()},
+      {"pass", to_string(pass)},
+      {"flow_events", timeline.flow_events},
+      {"seconds", elapsed.count()},
+      {"event_seconds", timeline.event_wall_s},
+      {"events_per_s", static_cast<double>(timeline.flow_events) / timeline.event_wall_s}};
   fmt::print("{}\n", row.dump());
 }
 
-void measure_world(int world) {
+void measure_world(int world, const std::string& only) {
   const bool fold = world > 1024;
   const Cluster cluster = load_cluster(fmt::format("c1:nodes={}", (world + 7) / 8));
   const int side = fold ? 32 : 16;
   const std::string grid = fmt::format("grid:u={},rq={},rk={}", world / side / side, side, side);
   for (const std::string& strategy : {std::string("ring"), std::string("usp:u=8"), grid}) {
+    if (!only.empty() && !strategy.starts_with(only)) continue;
     const plan::Planner planner(problem_of(world, fold), plan::parse_strategy(strategy));
     for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
       measure(planner, pass, cluster, fold);
@@ -65,12 +69,15 @@ void measure_world(int world) {
 }  // namespace armillary::sim
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    fmt::print(stderr, "sim_bench: {} arguments; a world of 1024 or 16384 is required\n", argc - 1);
+  if (argc != 2 && argc != 3) {
+    fmt::print(
+        stderr,
+        "sim_bench: {} arguments; a world of 1024 or 16384, and a strategy or none, are required\n",
+        argc - 1);
     return 2;
   }
   try {
-    armillary::sim::measure_world(std::atoi(argv[1]));
+    armillary::sim::measure_world(std::atoi(argv[1]), argc == 3 ? argv[2] : "");
   } catch (const std::exception& error) {
     fmt::print(stderr, "sim_bench: {}\n", error.what());
     return 1;

@@ -63,7 +63,7 @@ void join_segments(const std::vector<LocatedView*>& views) {
   }
 }
 
-/// The positions of a view that shows all blocks of its tile, in memory order.
+/// The positions of a view that is one stretch of memory, in its order.
 Runs positions_of(const Blocks& blocks, const RankProgram& program, const View& view) {
   const std::vector<Block>& table = blocks_of(blocks, program.tiles[view.tile].tensor);
   Runs positions;
@@ -102,10 +102,11 @@ bool is_one_call(const Mask& mask, const std::vector<LocatedView>& located) {
 }
 
 bool is_one_call(const Mask& mask, const Blocks& blocks, const RankProgram& program, const Op& op) {
-  const auto shows_all_blocks = [&](const View& view) {
-    return view.blocks == program.tiles[view.tile].blocks;
+  // Blocks ascend, so those of one run are neighbours in any tile.
+  const auto is_one_stretch = [&](const View& view) {
+    return view.blocks.runs().size() == 1 || view.blocks == program.tiles[view.tile].blocks;
   };
-  if (!std::all_of(op.views.begin(), op.views.end(), shows_all_blocks)) {
+  if (!std::all_of(op.views.begin(), op.views.end(), is_one_stretch)) {
     return is_one_call(mask, locate(blocks, program, op));
   }
   return !mask.empty(positions_of(blocks, program, op.views[QkvOperand::kQ]),

@@ -38,8 +38,8 @@ std::vector<LocatedView> locate(const Blocks& blocks, const RankProgram& program
 /// True if an op that attends is one kernel call over all of its views: each view is one segment,
 /// and at least one pair is visible. Requires the located views of such an op.
 bool is_one_call(const Mask& mask, const std::vector<LocatedView>& located);
-/// The same for an op whose views are not located yet; in most ops every view is a whole tile, and
-/// then nothing is.
+/// The same for an op whose views are not located yet; in most ops every view is one run of blocks
+/// or a whole tile, and then nothing is.
 bool is_one_call(const Mask& mask, const Blocks& blocks, const RankProgram& program, const Op& op);
 
 }  // namespace armillary::plan

@@ -34,11 +34,23 @@ Seen seen_pairs(const plan::Mask& mask, const plan::Block& q, const plan::Block&
 }  // namespace
 
 WorkCounter::WorkCounter(const plan::Problem& problem, const plan::Blocks& blocks)
-    : problem_(problem), blocks_(blocks), counts_(blocks) {}
+    : problem_(problem),
+      blocks_(blocks),
+      counts_(blocks),
+      sees_all_(problem.mask.area() == problem.mask.q_len() * problem.mask.kv_len()) {}
 
 void WorkCounter::add_pairs(const plan::View& q, const plan::View& kv, Work& work) const {
-  Seen seen;
   const auto batch = static_cast<double>(problem_.batch);
+  const double times = batch * q.heads.count();
+  work.q_tokens = static_cast<double>(counts_.of(plan::Tensor::Q, q.blocks));
+  work.kv_tokens = static_cast<double>(counts_.of(plan::Tensor::K, kv.blocks));
+  if (sees_all_) {
+    work.full_pairs = work.q_tokens * work.kv_tokens * times;
+    work.q_sums += times * work.q_tokens;
+    work.kv_sums += batch * kv.heads.count() * work.kv_tokens;
+    return;
+  }
+  Seen seen;
   std::vector<bool> seen_keys(kv.blocks.size());  // By block: a query sees one of its keys.
   double cut_over_size = 0;
   for (const int a : q.blocks) {
@@ -56,7 +68,7 @@ void WorkCounter::add_pairs(const plan::View& q, const plan::View& kv, Work& wor
       cut_over_size += pair.cut / size;
     }
     if (seen.full + seen.cut > before) {
-      work.q_sums += batch * q.heads.count() * static_cast<double>(blocks_.q[a].tokens());
+      work.q_sums += times * static_cast<double>(blocks_.q[a].tokens());
     }
   }
   auto is_seen = seen_keys.begin();
@@ -64,12 +76,9 @@ void WorkCounter::add_pairs(const plan::View& q, const plan::View& kv, Work& wor
     if (!*is_seen++) continue;
     work.kv_sums += batch * kv.heads.count() * static_cast<double>(blocks_.kv[b].tokens());
   }
-  const double times = batch * q.heads.count();
   work.full_pairs = seen.full * times;
   work.cut_pairs = seen.cut * times;
   if (seen.cut > 0) work.cut_tokens = seen.cut / cut_over_size;
-  work.q_tokens = static_cast<double>(counts_.of(plan::Tensor::Q, q.blocks));
-  work.kv_tokens = static_cast<double>(counts_.of(plan::Tensor::K, kv.blocks));
 }
 
 /// Bytes read and written by an op that does not attend. A copy within one slot moves nothing.

@@ -35,7 +35,8 @@ class WorkCounter {
  public:
   /// Both must outlive the counter.
   WorkCounter(const plan::Problem& problem, const plan::Blocks& blocks);
-  /// Work of an op of the compute lane. Cost: one mask area for each pair of blocks.
+  /// Work of an op of the compute lane. Cost: one mask area for each pair of blocks,
+  /// none for a mask that hides nothing.
   Work of(const plan::RankProgram& program, const plan::Op& op) const;
 
  private:
@@ -46,6 +47,7 @@ class WorkCounter {
   const plan::Problem& problem_;
   const plan::Blocks& blocks_;
   plan::TokenCounts counts_;
+  bool sees_all_;  ///< The mask hides no pair.
 };
 
 /// From work to time. Implementations must not depend on anything but the work.

@@ -6,9 +6,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "armillary/core/error.h"
 #include "armillary/plan/parallel_for_ranks.h"
@@ -68,20 +70,29 @@ Timeline simulate(const Source& source, const Cluster& cluster, const SimulateOp
   if (options.costs == nullptr) of_device.emplace(cluster.device, source.problem);
   const plan::TokenCounts counts(source.blocks);
   const WorkCounter work(source.problem, source.blocks);
-  const LaneInput input{.problem = source.problem,
-                        .blocks = source.blocks,
-                        .counts = counts,
-                        .work = work,
-                        .costs = options.costs == nullptr ? *of_device : *options.costs,
-                        .serial = cluster.messages.serial,
-                        .tiles = options.record.ops};
+  LaneInput input{.problem = source.problem,
+                  .blocks = source.blocks,
+                  .counts = counts,
+                  .work = work,
+                  .costs = options.costs == nullptr ? *of_device : *options.costs,
+                  .serial = cluster.messages.serial,
+                  .tiles = options.record.ops};
+  // A record has each message by itself, and a rank that copies messages takes one after the other.
+  input.group = !options.record.ops && !options.record.flows && !cluster.host.copies;
   const Fold fold =
       fold_of(source.problem, source.alike && options.placement.empty() ? &*source.alike : nullptr,
               topology);
   std::vector<RankLanes> lanes(fold.classes);
-  plan::parallel_for_ranks(fold.classes, [&](plan::Rank rank) {
-    lanes[rank] = make_lanes(input, source.program(rank));
-  });
+  const auto make_all = [&] {
+    plan::parallel_for_ranks(fold.classes, [&](plan::Rank rank) {
+      lanes[rank] = make_lanes(input, source.program(rank));
+    });
+  };
+  make_all();
+  if (input.group && !Machine::grouped_alike(fold, lanes)) {
+    input.group = false;
+    make_all();
+  }
   if (options.on_too_large && most_bytes(lanes) > cluster.device.memory_bytes) {
     options.on_too_large();
   }
@@ -91,8 +102,11 @@ Timeline simulate(const Source& source, const Cluster& cluster, const SimulateOp
                    .placement = devices,
                    .name = fmt::format("{} {}", source.strategy, to_string(source.pass)),
                    .pass = source.pass},
-                  lanes);
+                  std::move(lanes));
+  const auto begin = std::chrono::steady_clock::now();
   Timeline timeline = machine.run();
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  timeline.event_wall_s = elapsed.count();
   timeline.strategy = source.strategy;
   timeline.pass = source.pass;
   return timeline;

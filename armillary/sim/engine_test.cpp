@@ -9,6 +9,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/plan/passes/lower.h"
+#include "armillary/plan/testing/every_strategy.h"
 #include "armillary/sim/memory.h"
 #include "armillary/sim/testing/clusters.h"
 
@@ -53,6 +54,38 @@ TEST(Engine, ARingOnAFlatClusterHasItsClosedForm) {
       EXPECT_NEAR(timeline.end_s, (world - 1) * step + block_compute_s(problem),
                   1e-9 * timeline.end_s)
           << world << " " << tokens;
+    }
+  }
+}
+
+// Messages that are alike are one flow unless each is recorded (LaneInput::group).
+TEST(Engine, GroupsOfMessagesTakeTheTimeOfTheirMessages) {
+  plan::Problem problem = full_problem(8, 1 << 15);
+  problem.kv_heads = 4;
+  problem.mask = plan::causal_mask({1 << 15, 1 << 15}, plan::Align::Start);
+  problem.layout = plan::parse_layout("zigzag");
+  for (const std::string& cluster :
+       {std::string("c1"), std::string("c7"), std::string("c4:nodes=2")}) {
+    const Cluster described = load_cluster(cluster);
+    for (const std::string& strategy : plan::every_strategy(problem)) {
+      const plan::Planner planner(problem, plan::parse_strategy(strategy));
+      for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
+        SCOPED_TRACE(cluster + " " + strategy);
+        const Timeline grouped = simulate(planner, pass, described);
+        const Timeline apart = simulate(planner, pass, described, {.record = {.flows = true}});
+        EXPECT_EQ(grouped.flow_events, apart.flow_events);
+        const auto expect_near = [](double a, double b) { EXPECT_NEAR(a, b, 1e-9 * b); };
+        for (std::size_t r = 0; r < apart.ranks.size(); ++r) {
+          expect_near(grouped.ranks[r].end_s, apart.ranks[r].end_s);
+          expect_near(grouped.ranks[r].compute_s, apart.ranks[r].compute_s);
+          expect_near(grouped.ranks[r].messages_s, apart.ranks[r].messages_s);
+          EXPECT_EQ(grouped.ranks[r].sent_bytes, apart.ranks[r].sent_bytes);
+        }
+        ASSERT_EQ(grouped.channels.size(), apart.channels.size());
+        for (std::size_t c = 0; c < apart.channels.size(); ++c) {
+          expect_near(grouped.channels[c].bytes, apart.channels[c].bytes);
+        }
+      }
     }
   }
 }

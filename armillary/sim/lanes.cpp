@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "armillary/plan/hazards.h"
@@ -29,7 +30,8 @@ class LaneMaker {
   void add_batches() {
     const int count = static_cast<int>(program_.ops.size());
     order_.resize(count);
-    for (int i = 0; i < count; ++i) order_[i] = i;
+    std::iota(order_.begin(), order_.end(), 0);
+    first_of_ = order_;
     std::stable_sort(order_.begin(), order_.end(),
                      [&](int a, int b) { return program_.ops[a].lane < program_.ops[b].lane; });
     batch_of_.resize(count);
@@ -54,23 +56,55 @@ class LaneMaker {
 
   void add_ops() {
     std::map<Port, int> ports;
+    std::vector<int> last;  // By port: its last op.
     lanes_.ops.reserve(order_.size());
-    for (const int i : order_) {
-      const plan::Op& op = program_.ops[i];
-      LaneOp made{.op = i, .batch = batch_of_[i], .zero_copy = op.zero_copy, .kind = op.kind};
-      if (op.is_comm()) {
+    for (LaneBatch& batch : lanes_.batches) {
+      const int end = batch.end_op;
+      int place = batch.first_op;
+      batch.first_op = static_cast<int>(lanes_.ops.size());
+      for (; place < end; ++place) {
+        const int i = order_[place];
+        const plan::Op& op = program_.ops[i];
+        LaneOp made{.op = i, .batch = batch_of_[i], .zero_copy = op.zero_copy, .kind = op.kind};
+        if (!op.is_comm()) {
+          made.work = input_.costs.seconds(input_.work.of(program_, op));
+          lanes_.ops.push_back(made);
+          continue;
+        }
         const Port port{op.peer, op.lane, op.kind == plan::OpKind::Send};
         const auto [at, is_new] = ports.try_emplace(port, static_cast<int>(lanes_.ports.size()));
-        if (is_new) lanes_.ports.push_back(port);
+        if (is_new) {
+          lanes_.ports.push_back(port);
+          last.push_back(-1);
+        }
         made.port = at->second;
         const std::int64_t bytes = message_bytes(op);
         made.work = static_cast<double>(bytes);
         (port.sends ? lanes_.sent_bytes : lanes_.received_bytes) += bytes;
-      } else {
-        made.work = input_.costs.seconds(input_.work.of(program_, op));
+        add_message(made, last[made.port]);
       }
-      lanes_.ops.push_back(made);
+      batch.end_op = static_cast<int>(lanes_.ops.size());
     }
+    for (const LaneOp& op : lanes_.ops) {
+      if (op.port < 0) continue;
+      std::uint64_t& groups = lanes_.ports[op.port].groups;
+      groups = groups * 1'000'003 + static_cast<std::uint64_t>(op.count);
+    }
+  }
+
+  /// Adds a message, to the last op of its port if both are alike.
+  void add_message(const LaneOp& made, int& last) {
+    if (input_.group && last >= 0) {
+      LaneOp& before = lanes_.ops[last];
+      if (before.batch == made.batch && before.work == made.work &&
+          before.zero_copy == made.zero_copy) {
+        ++before.count;
+        first_of_[made.op] = before.op;
+        return;
+      }
+    }
+    last = static_cast<int>(lanes_.ops.size());
+    lanes_.ops.push_back(made);
   }
 
   std::int64_t message_bytes(const plan::Op& op) const {
@@ -102,7 +136,7 @@ class LaneMaker {
           if (batch_of_[*earlier] < last && own != lane) continue;
           last = std::max(last, batch_of_[*earlier]);
         }
-        edges.emplace_back(*earlier, batch_of_[i]);
+        edges.emplace_back(first_of_[*earlier], batch_of_[i]);
       }
     });
     std::sort(edges.begin(), edges.end());
@@ -142,6 +176,7 @@ class LaneMaker {
   RankLanes lanes_;
   std::vector<int> order_;     ///< Ops of the program by lane.
   std::vector<int> batch_of_;  ///< By op of the program.
+  std::vector<int> first_of_;  ///< Likewise: the first message of its group.
 };
 
 }  // namespace

@@ -11,14 +11,16 @@
 
 namespace armillary::sim {
 
-/// One op. Ops are sorted by lane, then batch, then program order.
+/// One op, or several messages that are alike (LaneInput::group). Ops are sorted by lane, then
+/// batch, then program order.
 struct LaneOp {
-  int op = 0;  ///< Index in the program.
+  int op = 0;  ///< Index in the program, of the first message.
   int batch = 0;
   int first_follower = 0;  ///< Its followers: batches that wait for this op.
   int end_follower = 0;
   double work = 0;  ///< Seconds of a compute op, bytes of a message.
   int port = -1;    ///< Messages only: index into RankLanes::ports.
+  int count = 1;    ///< Messages.
   bool zero_copy = false;
   plan::OpKind kind = plan::OpKind::Send;
 };
@@ -37,6 +39,8 @@ struct Port {
   plan::Rank peer = 0;
   plan::Lane lane = 0;
   bool sends = false;
+  /// Tells the groups of the messages, in their order; not a part of the order of ports.
+  std::uint64_t groups = 0;
   bool operator<(const Port& other) const {
     return std::tie(peer, lane, sends) < std::tie(other.peer, other.lane, other.sends);
   }
@@ -76,6 +80,9 @@ struct LaneInput {
   const CostModel& costs;
   bool serial = true;  ///< Messages::serial of the cluster.
   bool tiles = false;  ///< Fill RankLanes::tiles.
+  /// Messages of one batch from one rank to another that are alike become one op. They start and
+  /// end together wherever the other end has the same groups.
+  bool group = false;
 };
 
 /// Requires a `well_formed` program. Cost: O(ops * views) and one cost per compute op.

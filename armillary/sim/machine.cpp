@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
-#include <tuple>
 #include <utility>
 
 #include "armillary/core/error.h"
@@ -37,12 +36,15 @@ std::vector<double> crowding(const Topology& topology) {
 
 // 1. Setting up.
 
-Machine::Machine(MachineInput input, const std::vector<RankLanes>& lanes)
+Machine::Machine(MachineInput input, std::vector<RankLanes> lanes)
     : input_(std::move(input)),
       network_(capacities(input_.topology), crowding(input_.topology)),
       orbit_(input_.topology.channels().size()),
       orbit_size_(orbit_.size(), 0),
-      ranks_(lanes.size()) {
+      lanes_(std::move(lanes)),
+      ranks_(lanes_.size()),
+      copies_(lanes_.size()),
+      timelines_(lanes_.size()) {
   // Channels that are alike under the rotation of the fold: the lowest stands for all.
   std::iota(orbit_.begin(), orbit_.end(), 0);
   if (input_.fold.copies() > 1) {
@@ -54,41 +56,74 @@ Machine::Machine(MachineInput input, const std::vector<RankLanes>& lanes)
     }
   }
   for (const int c : orbit_) ++orbit_size_[c];
-  for (std::size_t r = 0; r < lanes.size(); ++r) {
-    RankState& state = ranks_[r];
-    state.lanes = &lanes[r];
-    for (const LaneBatch& batch : lanes[r].batches) state.waits.push_back(batch.waits);
-    for (const RankLanes::Lane& lane : lanes[r].lanes) state.next.push_back(lane.first_batch);
-    state.open.assign(lanes[r].lanes.size(), 0);
-    RankTimeline& timeline = state.timeline;
-    timeline.sent_bytes = lanes[r].sent_bytes;
-    timeline.received_bytes = lanes[r].received_bytes;
-    timeline.slot_bytes = timeline.peak_bytes = lanes[r].slot_bytes;
-    timeline.external_bytes = lanes[r].external_bytes;
-    if (input_.record.ops) timeline.ops.resize(lanes[r].ops.size());
+  for (std::size_t r = 0; r < lanes_.size(); ++r) {
+    const RankLanes& rank = lanes_[r];
+    for (const RankLanes::Lane& lane : rank.lanes) {
+      lane_states_.push_back({lane.first_batch, lane.end_batch});
+    }
+    RankTimeline& timeline = timelines_[r];
+    timeline.sent_bytes = rank.sent_bytes;
+    timeline.received_bytes = rank.received_bytes;
+    timeline.slot_bytes = timeline.peak_bytes = rank.slot_bytes;
+    timeline.external_bytes = rank.external_bytes;
+    if (input_.record.ops) timeline.ops.resize(rank.ops.size());
   }
   connect();
+  point_to_lanes();
 }
 
-/// Makes one meeting for both ports of every (sender, receiver, lane). Senders and receivers that
-/// are alike meet by the class of both and the distance between them.
+/// The arrays of each rank, once they no longer grow.
+void Machine::point_to_lanes() {
+  LaneState* lane_states = lane_states_.data();
+  const int* meetings = port_meetings_.data();
+  for (std::size_t r = 0; r < lanes_.size(); ++r) {
+    RankLanes& rank = lanes_[r];
+    RankState& state = ranks_[r];
+    state.ops = rank.ops.data();
+    state.batches = rank.batches.data();
+    state.followers = rank.followers.data();
+    state.ports = rank.ports.data();
+    state.lanes = lane_states;
+    state.meetings = meetings;
+    state.lane_count = static_cast<int>(rank.lanes.size());
+    lane_states += rank.lanes.size();
+    meetings += rank.ports.size();
+  }
+}
+
+/// Senders and receivers that are alike meet by the class of both and the distance between them.
+Machine::MeetingKey Machine::key_of(const Fold& fold, int rank, const Port& port) {
+  const int from = port.sends ? rank : port.peer % fold.classes;
+  const int distance = port.sends ? port.peer - rank : rank - port.peer;
+  return {from, (distance % fold.world + fold.world) % fold.world, port.lane};
+}
+
+bool Machine::grouped_alike(const Fold& fold, const std::vector<RankLanes>& lanes) {
+  std::map<MeetingKey, std::uint64_t> known;
+  for (std::size_t r = 0; r < lanes.size(); ++r) {
+    for (const Port& port : lanes[r].ports) {
+      const MeetingKey key = key_of(fold, static_cast<int>(r), port);
+      if (known.try_emplace(key, port.groups).first->second != port.groups) return false;
+    }
+  }
+  return true;
+}
+
+/// Makes one meeting for both ports of every (sender, receiver, lane).
 void Machine::connect() {
-  const int world = input_.fold.world;
-  const int classes = input_.fold.classes;
-  std::map<std::tuple<int, int, int>, int> known;  // (class of the sender, distance, lane)
+  std::map<MeetingKey, int> known;
   for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
-    for (const Port& port : ranks_[r].lanes->ports) {
-      const int from = port.sends ? r : port.peer % classes;
-      const int distance = ((port.sends ? port.peer - r : r - port.peer) % world + world) % world;
-      const auto [at, is_new] =
-          known.try_emplace({from, distance, port.lane}, static_cast<int>(meetings_.size()));
+    for (const Port& port : lanes_[r].ports) {
+      const MeetingKey key = key_of(input_.fold, r, port);
+      const auto [at, is_new] = known.try_emplace(key, static_cast<int>(meetings_.size()));
       if (is_new) {
+        const auto [from, distance, lane] = key;
         Meeting& meeting = meetings_.emplace_back();
         meeting.from = from;
-        meeting.to = (from + distance) % world;
+        meeting.to = (from + distance) % input_.fold.world;
         fill_crossings(meeting);
       }
-      ranks_[r].meetings.push_back(at->second);
+      port_meetings_.push_back(at->second);
     }
   }
 }
@@ -147,16 +182,12 @@ void Machine::begin() {
 
 // 2. Starting batches.
 
-bool Machine::is_busy(const RankState& state) const {
-  return state.computing >= 0 || !state.copies.empty();
-}
-
 bool Machine::can_start(const RankState& state, int lane) const {
-  const int batch = state.next[lane];
-  if (batch == state.lanes->lanes[lane].end_batch || state.waits[batch] > 0) return false;
+  const LaneState& of_lane = state.lanes[lane];
+  if (of_lane.next == of_lane.end || state.batches[of_lane.next].waits > 0) return false;
   if (lane == plan::kCompute) return !is_busy(state);
   if (state.gated || (input_.topology.cluster().host.computes && is_busy(state))) return false;
-  return state.open[lane] == 0 || !input_.topology.cluster().messages.serial;
+  return of_lane.open == 0 || !input_.topology.cluster().messages.serial;
 }
 
 void Machine::start_ready() {
@@ -169,12 +200,12 @@ void Machine::start_batches(int rank, int lane) {
   RankState& state = ranks_[rank];
   // A thread that computes looks at messages first (runtime/executor.h).
   if (lane == plan::kCompute && input_.topology.cluster().host.computes) {
-    for (auto l = static_cast<int>(state.next.size()); --l > 0;) start_batches(rank, l);
+    for (int l = state.lane_count; --l > 0;) start_batches(rank, l);
   }
   while (can_start(state, lane)) {
-    const LaneBatch& batch = state.lanes->batches[state.next[lane]++];
+    const LaneBatch& batch = state.batches[state.lanes[lane].next++];
     for (int op = batch.first_op; op < batch.end_op; ++op) {
-      if (input_.record.ops) state.timeline.ops[state.lanes->ops[op].op].start_s = now_;
+      if (input_.record.ops) timelines_[rank].ops[state.ops[op].op].start_s = now_;
       lane == plan::kCompute ? compute(rank, op) : post(rank, op);
     }
   }
@@ -185,9 +216,10 @@ void Machine::compute(int rank, int op) {
   account(state);
   state.computing = op;
   state.began = now_;
-  state.left = state.lanes->ops[op].work;
+  state.left = state.ops[op].work;
   state.since = now_;
-  push(EventKind::ComputeEnd, now_ + state.left * state.slowdown, rank, ++state.version);
+  state.end = now_ + state.left * state.slowdown;
+  push_end(rank);
   note_busy(+1);
 }
 
@@ -197,10 +229,10 @@ void Machine::post(int rank, int op) {
   RankState& state = ranks_[rank];
   account(state);
   ++state.posted;
-  const int port = state.lanes->ops[op].port;
-  ++state.open[state.lanes->ports[port].lane];
+  const int port = state.ops[op].port;
+  ++state.lanes[state.ports[port].lane].open;
   const int meeting = state.meetings[port];
-  const bool sends = state.lanes->ports[port].sends;
+  const bool sends = state.ports[port].sends;
   // The other end is the oldest post of the other direction, or this end waits.
   Meeting& m = meetings_[meeting];
   if (m.next < m.posts.size() && m.sends != sends) {
@@ -219,8 +251,8 @@ void Machine::post(int rank, int op) {
 /// Both ends of a message are posted, that of rank `second` last.
 void Machine::match(int meeting, Post send, Post recv, int second) {
   const Meeting& m = meetings_[meeting];
-  const LaneOp& from = ranks_[send.rank].lanes->ops[send.op];
-  const LaneOp& to = ranks_[recv.rank].lanes->ops[recv.op];
+  const LaneOp& from = ranks_[send.rank].ops[send.op];
+  const LaneOp& to = ranks_[recv.rank].ops[recv.op];
   if (from.work != to.work) {
     fail<PlanError>(
         "simulate: {}: op {} of rank {} sends {:.0f} bytes, and op {} of rank {} receives "
@@ -234,7 +266,7 @@ void Machine::match(int meeting, Post send, Post recv, int second) {
     id = free_messages_.back();
     free_messages_.pop_back();
   }
-  messages_[id] = {.send = send, .recv = recv, .meeting = meeting};
+  messages_[id] = {.send = send, .recv = recv, .meeting = meeting, .count = from.count};
   const Messages& engine = input_.topology.cluster().messages;
   const double latency = engine.latency_s + (m.route == nullptr ? 0 : m.route->latency_s);
   if (input_.record.flows) {
@@ -265,16 +297,17 @@ void Machine::copy_by_a_rank(int id, int second) {
   const int rank = is_busy(ranks_[receiver]) ? second : receiver;
   RankState& state = ranks_[rank];
   const bool idle = !is_busy(state);
-  state.copies.push_back(id);
+  copies_[rank].push_back(id);
+  ++state.copying;
   if (!idle) return;
   note_busy(+1);
   start_copy(rank);
 }
 
 void Machine::start_copy(int rank) {
-  const Message& message = messages_[ranks_[rank].copies.front()];
+  const Message& message = messages_[copies_[rank].front()];
   const Route& route = *meetings_[message.meeting].route;
-  const double bytes = ranks_[message.send.rank].lanes->ops[message.send.op].work;
+  const double bytes = ranks_[message.send.rank].ops[message.send.op].work;
   double rate = input_.topology.flow_limit(route, bytes);
   for (const int channel : route.channels) {
     rate = std::min(rate, input_.topology.channels()[channel].bytes_per_s);
@@ -284,10 +317,9 @@ void Machine::start_copy(int rank) {
 }
 
 void Machine::end_copy(int rank) {
-  RankState& state = ranks_[rank];
-  const int id = state.copies.front();
-  state.copies.pop_front();
-  if (state.copies.empty()) {
+  const int id = copies_[rank].front();
+  copies_[rank].pop_front();
+  if (--ranks_[rank].copying == 0) {
     note_busy(-1);
   } else {
     start_copy(rank);
@@ -299,9 +331,10 @@ void Machine::end_copy(int rank) {
 void Machine::start_flow(int id) {
   Message& message = messages_[id];
   const Meeting& meeting = meetings_[message.meeting];
-  const double bytes = ranks_[message.send.rank].lanes->ops[message.send.op].work;
-  message.flow = network_.start(now_, meeting.crossings,
-                                input_.topology.flow_limit(*meeting.route, bytes), bytes);
+  const double bytes = ranks_[message.send.rank].ops[message.send.op].work;
+  message.flow =
+      network_.start(now_, meeting.crossings, input_.topology.flow_limit(*meeting.route, bytes),
+                     bytes, message.count);
   if (static_cast<std::size_t>(message.flow) >= message_of_flow_.size()) {
     message_of_flow_.resize(message.flow + 1);
   }
@@ -312,8 +345,8 @@ void Machine::start_flow(int id) {
 /// Counts the flows of both ends, on which the speed of their compute ops depends.
 void Machine::note_flow(int id, int change) {
   const Message& message = messages_[id];
-  ranks_[message.send.rank].sending += change;
-  ranks_[message.recv.rank].receiving += change;
+  ranks_[message.send.rank].sending += change * message.count;
+  ranks_[message.recv.rank].receiving += change * message.count;
   for (const int rank : {message.send.rank, message.recv.rank}) mark_dirty(rank);
 }
 
@@ -342,8 +375,8 @@ void Machine::arrive(int id) {
     RankState& state = ranks_[end.rank];
     account(state);
     --state.posted;
-    const int lane = state.lanes->ports[state.lanes->ops[end.op].port].lane;
-    --state.open[lane];
+    const int lane = state.ports[state.ops[end.op].port].lane;
+    --state.lanes[lane].open;
     complete(end.rank, end.op);
     wake(end.rank, lane);
   }
@@ -354,12 +387,12 @@ void Machine::arrive(int id) {
 /// Tells the batches that wait for an op that it is complete.
 void Machine::complete(int rank, int op) {
   RankState& state = ranks_[rank];
-  const LaneOp& ended = state.lanes->ops[op];
-  state.timeline.end_s = now_;
-  if (input_.record.ops) state.timeline.ops[ended.op].end_s = now_;
+  const LaneOp& ended = state.ops[op];
+  state.end_s = now_;
+  if (input_.record.ops) timelines_[rank].ops[ended.op].end_s = now_;
   for (int f = ended.first_follower; f < ended.end_follower; ++f) {
-    const int batch = state.lanes->followers[f];
-    if (--state.waits[batch] == 0) wake(rank, state.lanes->batches[batch].lane);
+    LaneBatch& batch = state.batches[state.followers[f]];
+    if (--batch.waits == 0) wake(rank, batch.lane);
   }
 }
 
@@ -367,10 +400,10 @@ void Machine::complete(int rank, int op) {
 void Machine::account(RankState& state) {
   const double passed = now_ - state.accounted;
   state.accounted = now_;
-  if (state.computing >= 0) state.timeline.compute_s += passed;
+  if (state.computing >= 0) state.compute_s += passed;
   if (state.posted == 0) return;
-  state.timeline.messages_s += passed;
-  if (state.computing < 0) state.timeline.exposed_s += passed;
+  state.messages_s += passed;
+  if (state.computing < 0) state.exposed_s += passed;
 }
 
 /// Factor on the time of compute: by the flows of the rank, and by ranks that share its core.
@@ -392,9 +425,17 @@ void Machine::set_slowdown(int rank) {
   if (state.computing >= 0) {
     state.left = std::max(0.0, state.left - (now_ - state.since) / state.slowdown);
     state.since = now_;
-    push(EventKind::ComputeEnd, now_ + state.left * factor, rank, ++state.version);
+    state.end = now_ + state.left * factor;
+    // An event that comes too early is put off when it comes: most slow-downs pass before.
+    if (state.end < state.queued) push_end(rank);
   }
   state.slowdown = factor;
+}
+
+void Machine::push_end(int rank) {
+  RankState& state = ranks_[rank];
+  state.queued = state.end;
+  push(EventKind::ComputeEnd, state.end, rank, ++state.version);
 }
 
 // 5. The event loop.
@@ -413,7 +454,7 @@ void Machine::handle(const Event& event) {
       return end_copy(event.subject);
     case EventKind::Begin:
       if (event.version == 1) ranks_[event.subject].gated = false;
-      for (auto lane = static_cast<int>(ranks_[event.subject].next.size()); --lane >= 0;) {
+      for (int lane = ranks_[event.subject].lane_count; --lane >= 0;) {
         wake(event.subject, lane);
       }
       return;
@@ -421,11 +462,12 @@ void Machine::handle(const Event& event) {
       break;
   }
   RankState& state = ranks_[event.subject];
-  if (event.version != state.version) return;  // Its speed has changed since.
+  if (event.version != state.version) return;  // It has become faster since,
+  if (state.end > now_ * (1 + kInstant)) return push_end(event.subject);  // or slower.
   account(state);
   const int op = std::exchange(state.computing, -1);
-  const auto kind = static_cast<std::size_t>(state.lanes->ops[op].kind);
-  state.timeline.compute_by_kind_s[kind] += now_ - state.began;
+  const auto kind = static_cast<std::size_t>(state.ops[op].kind);
+  timelines_[event.subject].compute_by_kind_s[kind] += now_ - state.began;
   note_busy(-1);
   complete(event.subject, op);
   wake(event.subject, plan::kCompute);
@@ -471,16 +513,17 @@ Timeline Machine::run() {
 // 6. The result.
 
 /// A batch that waits for ever, and for what.
-std::string Machine::describe(const RankState& state, int batch) const {
-  const LaneBatch& stuck = state.lanes->batches[batch];
-  const LaneOp& op = state.lanes->ops[stuck.first_op];
+std::string Machine::describe(int rank, int batch) const {
+  const RankLanes& lanes = lanes_[rank];
+  const LaneBatch& stuck = lanes.batches[batch];
+  const LaneOp& op = lanes.ops[stuck.first_op];
   std::string what = "compute";
   if (op.port >= 0) {
-    const Port& port = state.lanes->ports[op.port];
+    const Port& port = lanes.ports[op.port];
     what = fmt::format("{} rank {} on lane {}", port.sends ? "send to" : "receive from", port.peer,
                        port.lane);
   }
-  return fmt::format("rank {} op {} (step {}, {})", state.lanes->rank, op.op, stuck.step, what);
+  return fmt::format("rank {} op {} (step {}, {})", lanes.rank, op.op, stuck.step, what);
 }
 
 /// @throws PlanError if a batch has not started or a message has not arrived.
@@ -490,15 +533,16 @@ void Machine::check_complete() const {
   // Posts without another end come first: they are the cause.
   for (const Meeting& meeting : meetings_) {
     for (std::size_t p = meeting.next; p < meeting.posts.size(); ++p) {
-      const RankState& state = ranks_[meeting.posts[p].rank];
-      stuck.push_back(describe(state, state.lanes->ops[meeting.posts[p].op].batch) + " has no " +
+      const auto [rank, op] = meeting.posts[p];
+      stuck.push_back(describe(rank, lanes_[rank].ops[op].batch) + " has no " +
                       (meeting.sends ? "receive" : "send") + " to meet");
     }
   }
-  for (const RankState& state : ranks_) {
-    for (std::size_t lane = 0; lane < state.next.size(); ++lane) {
-      if (state.next[lane] == state.lanes->lanes[lane].end_batch) continue;
-      stuck.push_back(describe(state, state.next[lane]) + " never starts");
+  for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
+    for (int lane = 0; lane < ranks_[rank].lane_count; ++lane) {
+      const LaneState& state = ranks_[rank].lanes[lane];
+      if (state.next == state.end) continue;
+      stuck.push_back(describe(rank, state.next) + " never starts");
     }
   }
   if (stuck.empty()) return;
@@ -512,14 +556,15 @@ void Machine::check_complete() const {
 
 /// Live tiles over time: a tile lives from the start of the first op that touches it to the end of
 /// the last.
-void Machine::add_memory(RankState& state) {
+void Machine::add_memory(int rank) {
+  RankTimeline& timeline = timelines_[rank];
   std::map<double, std::int64_t> changes;
-  for (const TileLife& tile : state.lanes->tiles) {
+  for (const TileLife& tile : lanes_[rank].tiles) {
     double begin = std::numeric_limits<double>::infinity();
     double end = 0;
     for (const int op : tile.ops) {
-      begin = std::min(begin, state.timeline.ops[op].start_s);
-      end = std::max(end, state.timeline.ops[op].end_s);
+      begin = std::min(begin, timeline.ops[op].start_s);
+      end = std::max(end, timeline.ops[op].end_s);
     }
     changes[begin] += tile.bytes;
     changes[end] -= tile.bytes;
@@ -530,21 +575,26 @@ void Machine::add_memory(RankState& state) {
     if (change == 0) continue;
     bytes += change;
     peak = std::max(peak, bytes);
-    state.timeline.memory.push_back({time, bytes});
+    timeline.memory.push_back({time, bytes});
   }
-  state.timeline.peak_bytes = peak;
+  timeline.peak_bytes = peak;
 }
 
 Timeline Machine::result() {
   Timeline timeline;
   timeline.cluster = input_.topology.cluster().name;
   timeline.world = input_.fold.world;
-  for (RankState& state : ranks_) {
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    RankState& state = ranks_[r];
     account(state);
-    RankTimeline& rank = state.timeline;
+    RankTimeline& rank = timelines_[r];
+    rank.compute_s = state.compute_s;
+    rank.messages_s = state.messages_s;
+    rank.exposed_s = state.exposed_s;
+    rank.end_s = state.end_s;
     rank.idle_s = std::max(0.0, rank.end_s - rank.compute_s - rank.exposed_s);
     timeline.end_s = std::max(timeline.end_s, rank.end_s);
-    if (input_.record.ops) add_memory(state);
+    if (input_.record.ops) add_memory(static_cast<int>(r));
     timeline.ranks.push_back(std::move(rank));
   }
   for (std::size_t c = 0; c < orbit_.size(); ++c) {

@@ -11,6 +11,7 @@
 #include <map>
 #include <queue>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "armillary/sim/engine.h"
@@ -33,9 +34,12 @@ struct MachineInput {
 /// One run. Requires lanes of ranks 0 .. classes - 1.
 class Machine {
  public:
-  Machine(MachineInput input, const std::vector<RankLanes>& lanes);
+  Machine(MachineInput input, std::vector<RankLanes> lanes);
   /// @throws PlanError as simulate().
   Timeline run();
+
+  /// Whether both ends of all messages have them in the same groups.
+  static bool grouped_alike(const Fold& fold, const std::vector<RankLanes>& lanes);
 
  private:
   enum class EventKind : std::uint8_t { Begin, ComputeEnd, CopyEnd, FlowStart, Arrival };
@@ -68,35 +72,56 @@ class Machine {
     Post send;
     Post recv;
     int meeting = 0;
+    int count = 1;      ///< LaneOp::count
     int flow = -1;      ///< Id in the network.
     int recorded = -1;  ///< Index into Timeline::flows.
   };
+  /// The place of a lane: the first batch that has not started, and the end of the lane.
+  struct LaneState {
+    int next = 0;
+    int end = 0;
+    int open = 0;  ///< Messages of started batches that have not arrived.
+  };
+  /// All that most events need of a rank. Events jump from rank to rank, and a thousand ranks do
+  /// not fit into the nearest caches: what is rarely needed is kept elsewhere.
   struct RankState {
-    const RankLanes* lanes = nullptr;
-    std::vector<int> waits;     ///< By batch.
-    std::vector<int> next;      ///< By lane: the first batch that has not started.
-    std::vector<int> open;      ///< By lane: messages of started batches that have not arrived.
-    std::vector<int> meetings;  ///< By port.
+    const LaneOp* ops = nullptr;
+    LaneBatch* batches = nullptr;  ///< Their `waits` are counted down.
+    const int* followers = nullptr;
+    const Port* ports = nullptr;
+    LaneState* lanes = nullptr;     ///< By lane.
+    const int* meetings = nullptr;  ///< By port.
+    int lane_count = 0;
     // Compute lane.
     int computing = -1;  ///< Index into ops; -1: idle.
     double began = 0;
     double left = 0;  ///< Seconds of it at full speed that are left at `since`.
     double since = 0;
     double slowdown = 1;
+    double end = 0;     ///< Of it, at the present speed.
+    double queued = 0;  ///< Time of its event, which may come too early, never too late.
     int version = 0;
-    // Copies of messages that the rank makes (Host::copies): the first is under way.
-    std::deque<int> copies;
+    int copying = 0;  ///< Messages that the rank copies or will (copies_).
     // Messages.
     int posted = 0;
     int sending = 0;  ///< Flows.
     int receiving = 0;
     bool gated = false;  ///< No message starts before all ranks agree.
     bool dirty = false;  ///< The slowdown may have changed.
+    // Sums of RankTimeline until `accounted`.
     double accounted = 0;
-    RankTimeline timeline;
+    double compute_s = 0;
+    double messages_s = 0;
+    double exposed_s = 0;
+    double end_s = 0;
   };
 
+  /// The messages of a port: class of the sender, distance to the receiver, lane.
+  using MeetingKey = std::tuple<int, int, int>;
+  static MeetingKey key_of(const Fold& fold, int rank, const Port& port);
+
   void connect();
+  void point_to_lanes();
   double agreement_s() const;
   void begin();
   void fill_crossings(Meeting& meeting) const;
@@ -117,23 +142,29 @@ class Machine {
   void note_flow(int message, int change);
   void note_busy(int change);
   void mark_dirty(int rank);
-  bool is_busy(const RankState& state) const;
+  static bool is_busy(const RankState& state) { return state.computing >= 0 || state.copying > 0; }
   double slowdown_of(const RankState& state) const;
   void set_slowdown(int rank);
+  void push_end(int rank);
   void push(EventKind kind, double time, int subject, int version = 0);
   void handle(const Event& event);
   void settle();
   void check_complete() const;
-  std::string describe(const RankState& state, int batch) const;
+  std::string describe(int rank, int batch) const;
   Timeline result();
-  void add_memory(RankState& state);
+  void add_memory(int rank);
 
   MachineInput input_;
   double now_ = 0;
   FlowNetwork network_;
   std::vector<int> orbit_;          ///< By channel: the channel that stands for it.
   std::vector<double> orbit_size_;  ///< By channel that stands for others.
+  std::vector<RankLanes> lanes_;
+  std::vector<LaneState> lane_states_;  ///< Of all ranks.
+  std::vector<int> port_meetings_;      ///< Likewise: the meeting of each port.
   std::vector<RankState> ranks_;
+  std::vector<std::deque<int>> copies_;  ///< By rank: messages; the first is under way.
+  std::vector<RankTimeline> timelines_;  ///< By rank.
   std::vector<Meeting> meetings_;
   std::vector<Message> messages_;
   std::vector<int> free_messages_;

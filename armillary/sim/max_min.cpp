@@ -43,7 +43,7 @@ void FlowNetwork::note_change(int channel) {
 }
 
 int FlowNetwork::start(double now, std::span<const Crossing> route, double largest_rate,
-                       double bytes) {
+                       double bytes, int count) {
   // An id with its state; the vectors of an old one keep their memory.
   int id = static_cast<int>(flows_.size());
   if (free_.empty()) {
@@ -54,25 +54,26 @@ int FlowNetwork::start(double now, std::span<const Crossing> route, double large
   }
   FlowState& flow = flows_[id];
   flow.route = route;
+  flow.count = count;
   flow.bytes = flow.left = bytes;
   flow.since = now;
   flow.rate = 0;
   flow.largest = largest_rate;
   flow.places.resize(route.size());
   for (const Crossing& crossing : route) {
-    flow.largest = std::min(flow.largest, channels_[crossing.channel].alone / crossing.share);
+    flow.largest = std::min(flow.largest, channels_[crossing.channel].alone / flow.share(crossing));
   }
   // Its place on every channel.
   for (std::size_t h = 0; h < route.size(); ++h) {
     ChannelState& channel = channels_[route[h].channel];
     flow.places[h] = static_cast<int>(channel.users.size());
     channel.users.push_back({id, static_cast<int>(h)});
-    channel.demand += flow.largest * route[h].share;
-    crowd(channel, route[h].share);
+    channel.demand += flow.largest * flow.share(route[h]);
+    crowd(channel, flow.share(route[h]));
     if (couples(channel)) note_change(route[h].channel);
   }
   started_.push_back(id);
-  ++events_;
+  events_ += count;
   return id;
 }
 
@@ -88,14 +89,15 @@ void FlowNetwork::release(int id) {
     channel.users[flow.places[h]] = last;
     flows_[last.flow].places[last.crossing] = flow.places[h];
     channel.users.pop_back();
-    channel.demand = channel.users.empty() ? 0 : channel.demand - flow.largest * crossing.share;
-    crowd(channel, -crossing.share);
-    moved_[crossing.channel] += flow.bytes * crossing.share;
+    channel.demand =
+        channel.users.empty() ? 0 : channel.demand - flow.largest * flow.share(crossing);
+    crowd(channel, -flow.share(crossing));
+    moved_[crossing.channel] += flow.bytes * flow.share(crossing);
   }
   ++flow.version;
   flow.rate = 0;
   free_.push_back(id);
-  ++events_;
+  events_ += flow.count;
 }
 
 void FlowNetwork::add_to_component(int flow) {
@@ -139,8 +141,8 @@ void FlowNetwork::freeze(int id, double rate) {
   for (const Crossing& crossing : flow.route) {
     ChannelState& channel = channels_[crossing.channel];
     if (channel.mark != mark_) continue;
-    channel.left = std::max(0.0, channel.left - rate * crossing.share);
-    channel.weight -= crossing.share;
+    channel.left = std::max(0.0, channel.left - rate * flow.share(crossing));
+    channel.weight -= flow.share(crossing);
   }
 }
 
@@ -148,16 +150,19 @@ void FlowNetwork::freeze(int id, double rate) {
 /// the flows is next. Fair shares only rise while others are frozen, so an entry of the heap that
 /// is out of date is too small, and goes back with its present value.
 void FlowNetwork::fill() {
-  std::sort(component_.begin(), component_.end(), [&](int a, int b) {
-    return flows_[a].largest != flows_[b].largest ? flows_[a].largest < flows_[b].largest : a < b;
-  });
+  // Most flows of a component have the same largest rate; their order does not matter.
+  const auto is_smaller = [&](int a, int b) { return flows_[a].largest < flows_[b].largest; };
+  if (!std::is_sorted(component_.begin(), component_.end(), is_smaller)) {
+    std::stable_sort(component_.begin(), component_.end(), is_smaller);
+  }
   shares_.clear();
   for (const int c : coupled_) {
     ChannelState& channel = channels_[c];
     channel.left = channel.capacity;
     channel.weight = 0;
     for (const User& user : channel.users) {
-      channel.weight += flows_[user.flow].route[user.crossing].share;
+      const FlowState& flow = flows_[user.flow];
+      channel.weight += flow.share(flow.route[user.crossing]);
     }
     shares_.emplace_back(channel.left / channel.weight, c);
   }

@@ -33,8 +33,10 @@ class FlowNetwork {
 
   /// Starts a flow of `bytes` > 0 at time `now`, with rate 0 until settle(). `route` must stay
   /// valid until the flow has ended, and has each channel once. `largest_rate` may be infinite if
-  /// the route is not empty. Returns the id of the flow; ids of ended flows are used again.
-  int start(double now, std::span<const Crossing> route, double largest_rate, double bytes);
+  /// the route is not empty. `count` such flows that start together always have the same rate, and
+  /// are one here. Returns the id of the flow; ids of ended flows are used again.
+  int start(double now, std::span<const Crossing> route, double largest_rate, double bytes,
+            int count = 1);
 
   /// Computes the rates that changed since the last call. The flows are listed by changed().
   void settle(double now);
@@ -53,8 +55,9 @@ class FlowNetwork {
  private:
   struct FlowState {
     std::span<const Crossing> route;
+    int count = 1;
     double largest = 0;  ///< Bound by the flow's own limit and the capacities of its channels.
-    double rate = 0;
+    double rate = 0;     ///< Of one of them, as bytes.
     double bytes = 0;
     double left = 0;  ///< Bytes that are left at `since`.
     double since = 0;
@@ -62,6 +65,8 @@ class FlowNetwork {
     std::vector<int> places;  ///< Position in the users of each channel of the route.
     std::int64_t mark = 0;    ///< Equal to mark_: in the component.
     bool frozen = false;
+    /// Of a channel of the route: that of one flow, as many times as there are.
+    double share(const Crossing& crossing) const { return crossing.share * count; }
   };
   struct User {
     int flow = 0;

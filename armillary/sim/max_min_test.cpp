@@ -50,6 +50,31 @@ TEST(MaxMin, TwoFlowsOverOneChannelHaveHalfOfIt) {
   EXPECT_EQ(network.events(), 4);
 }
 
+// Beside a flow with its own limit, and on a channel that is crowded.
+TEST(MaxMin, FlowsThatAreCountedAsOneHaveTheRateOfEach) {
+  const std::vector<Crossing> route{{0}, {1, 2}};
+  const std::vector<Crossing> other{{1}};
+  FlowNetwork apart({10, 16}, {0.1, 0.2});
+  FlowNetwork together({10, 16}, {0.1, 0.2});
+  apart.start(0, other, 3, 100);
+  together.start(0, other, 3, 100);
+  const int one = apart.start(0, route, kNone, 6);
+  apart.start(0, route, kNone, 6);
+  apart.start(0, route, kNone, 6);
+  const int all = together.start(0, route, kNone, 6, 3);
+  apart.settle(0);
+  together.settle(0);
+  EXPECT_DOUBLE_EQ(together.rate(all), apart.rate(one));
+  EXPECT_DOUBLE_EQ(together.next_end(), apart.next_end());
+  std::vector<int> ended;
+  apart.end_until(apart.next_end(), ended);
+  together.end_until(together.next_end(), ended);
+  EXPECT_EQ(together.events(), apart.events());
+  for (const int channel : {0, 1}) {
+    EXPECT_DOUBLE_EQ(together.moved()[channel], apart.moved()[channel]);
+  }
+}
+
 TEST(MaxMin, FlowsOfACrowdedChannelShareLess) {
   FlowNetwork network({10}, {0.25});
   const std::vector<Crossing> route{{0}};

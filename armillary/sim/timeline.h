@@ -84,6 +84,8 @@ struct Timeline {
   std::vector<ChannelUse> channels;  ///< Those that moved bytes.
   std::vector<Flow> flows;           ///< If Record::flows; in order of their start.
   std::int64_t flow_events = 0;      ///< Starts and ends of flows that were simulated.
+  /// Seconds of wall time that all events took; the rest of a call makes programs. Not in to_json.
+  double event_wall_s = 0;
 };
 
 /// The timeline as one JSON object. Times are in seconds. docs/simulation.md lists the keys.
