@@ -179,6 +179,20 @@ std::int64_t bytes_of(const Problem& problem, const TokenCounts& counts, const T
   return bytes(problem, tile, tile.heads, counts.of(tile.tensor, tile.blocks));
 }
 
+std::vector<std::int64_t> tile_bytes(const Problem& problem, const Blocks& blocks,
+                                     const RankProgram& program) {
+  std::size_t ids = 0;
+  for (const Tile& tile : program.tiles) ids += tile.blocks.size();
+  std::optional<TokenCounts> counts;
+  if (ids > blocks.q.size() + blocks.kv.size()) counts.emplace(blocks);
+  std::vector<std::int64_t> found;
+  found.reserve(program.tiles.size());
+  for (const Tile& tile : program.tiles) {
+    found.push_back(counts ? bytes_of(problem, *counts, tile) : bytes_of(problem, blocks, tile));
+  }
+  return found;
+}
+
 std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const RankProgram& program,
                       const Op& message) {
   std::int64_t bytes = 0;

@@ -216,6 +216,10 @@ std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const Tile& 
                       const View& view);
 std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const RankProgram& program,
                       const Op& message);
+/// Bytes of each tile of a program, by tile. Cost: O(blocks of the tiles), or O(all blocks and the
+/// runs of the tiles) if that is less.
+std::vector<std::int64_t> tile_bytes(const Problem& problem, const Blocks& blocks,
+                                     const RankProgram& program);
 
 /// Totals of one program: bytes moved, memory held, work done.
 struct Traffic {

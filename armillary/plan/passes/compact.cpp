@@ -57,11 +57,12 @@ void compact(const Problem& problem, const Blocks& blocks, RankProgram& program)
   const std::vector<int> slots = numbered(held);
   keep(program.slots, slots);
   for (Slot& slot : program.slots) slot.bytes = 0;
-  const TokenCounts counts(blocks);
-  for (Tile& tile : program.tiles) {
+  const std::vector<std::int64_t> sizes = tile_bytes(problem, blocks, program);
+  for (std::size_t t = 0; t < sizes.size(); ++t) {
+    Tile& tile = program.tiles[t];
     tile.slot = slots[tile.slot];
     std::int64_t& bytes = program.slots[tile.slot].bytes;
-    bytes = std::max(bytes, bytes_of(problem, counts, tile));
+    bytes = std::max(bytes, sizes[t]);
   }
 }
 

@@ -222,7 +222,7 @@ void ProgramBuilder::place_tiles() {
   // Stable, so that tiles of one step get their slots in the order in which they were made.
   std::stable_sort(order.begin(), order.end(),
                    [&](int a, int b) { return lives[a].first < lives[b].first; });
-  const TokenCounts counts(blocks_);
+  const std::vector<std::int64_t> sizes = tile_bytes(problem_, blocks_, program_);
   std::map<Tensor, SlotPool> pools;
   for (const int id : order) {
     Tile& tile = program_.tiles[id];
@@ -234,7 +234,7 @@ void ProgramBuilder::place_tiles() {
     }
     pool.take(tile.slot, lives[id].last);
     std::int64_t& bytes = program_.slots[tile.slot].bytes;
-    bytes = std::max(bytes, bytes_of(problem_, counts, tile));
+    bytes = std::max(bytes, sizes[id]);
   }
 }
 
