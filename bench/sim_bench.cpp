@@ -56,13 +56,16 @@ void measure_world(int world, const std::string& only) {
   const Cluster cluster = load_cluster(fmt::format("c1:nodes={}", (world + 7) / 8));
   const int side = fold ? 32 : 16;
   const std::string grid = fmt::format("grid:u={},rq={},rk={}", world / side / side, side, side);
+  bool is_known = false;
   for (const std::string& strategy : {std::string("ring"), std::string("usp:u=8"), grid}) {
-    if (!only.empty() && !strategy.starts_with(only)) continue;
+    if (!strategy.starts_with(only)) continue;
+    is_known = true;
     const plan::Planner planner(problem_of(world, fold), plan::parse_strategy(strategy));
     for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
       measure(planner, pass, cluster, fold);
     }
   }
+  if (!is_known) fail<InvalidArgument>("strategy {}; ring, usp or grid is required", only);
 }
 
 }  // namespace

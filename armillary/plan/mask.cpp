@@ -187,6 +187,10 @@ std::int64_t Mask::area() const {
   return area;
 }
 
+bool Mask::shows_all() const {
+  return static_cast<__int128>(q_len_) * kv_len_ == area();
+}
+
 bool Mask::empty(const Runs& q, const Runs& k) const {
   for (const Run& q_run : q) {
     for (const Run& k_run : k) {

@@ -71,6 +71,9 @@ class Mask {
   std::int64_t area(const Runs& q, const Runs& k) const;
   std::int64_t area() const;
 
+  /// Whether every query sees every key. Requires fewer than 2^63 visible pairs.
+  bool shows_all() const;
+
   /// Equal to area(q, k) == 0, but stops at the first visible pair.
   bool empty(const Runs& q, const Runs& k) const;
 

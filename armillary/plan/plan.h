@@ -217,7 +217,7 @@ std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const Tile& 
 std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const RankProgram& program,
                       const Op& message);
 /// Bytes of each tile of a program, by tile. Cost: O(blocks of the tiles), or O(all blocks and the
-/// runs of the tiles) if that is less.
+/// runs of the tiles) if that is less. @throws InvalidArgument as bytes_of().
 std::vector<std::int64_t> tile_bytes(const Problem& problem, const Blocks& blocks,
                                      const RankProgram& program);
 

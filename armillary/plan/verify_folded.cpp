@@ -70,7 +70,7 @@ std::string nearest_alike(const Problem& problem, const Strategy& strategy) {
   if (even(mask.q_len()) != mask.q_len() || even(mask.kv_len()) != mask.kv_len()) {
     return fmt::format("{} tokens", std::max<std::int64_t>(even(mask.q_len()), problem.world));
   }
-  if (mask.area() != mask.q_len() * mask.kv_len()) {
+  if (!mask.shows_all()) {
     const bool causal = mask == parse_mask("causal", {mask.q_len(), mask.kv_len()});
     return causal && problem.layout.kind != Layout::Kind::Striped ? "layout striped:1"
                                                                   : "mask full";

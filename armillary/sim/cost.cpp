@@ -34,10 +34,7 @@ Seen seen_pairs(const plan::Mask& mask, const plan::Block& q, const plan::Block&
 }  // namespace
 
 WorkCounter::WorkCounter(const plan::Problem& problem, const plan::Blocks& blocks)
-    : problem_(problem),
-      blocks_(blocks),
-      counts_(blocks),
-      sees_all_(problem.mask.area() == problem.mask.q_len() * problem.mask.kv_len()) {}
+    : problem_(problem), blocks_(blocks), counts_(blocks), sees_all_(problem.mask.shows_all()) {}
 
 void WorkCounter::add_pairs(const plan::View& q, const plan::View& kv, Work& work) const {
   const auto batch = static_cast<double>(problem_.batch);

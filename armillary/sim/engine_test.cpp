@@ -58,6 +58,27 @@ TEST(Engine, ARingOnAFlatClusterHasItsClosedForm) {
   }
 }
 
+/// Compares a run with one that has each message by itself.
+void expect_groups_to_change_nothing(const plan::Planner& planner, plan::Pass pass,
+                                     const Cluster& cluster, bool fold) {
+  const Timeline grouped = simulate(planner, pass, cluster, {.fold = fold});
+  const Timeline apart =
+      simulate(planner, pass, cluster, {.record = {.flows = true}, .fold = fold});
+  EXPECT_EQ(grouped.flow_events, apart.flow_events);
+  const auto expect_near = [](double a, double b) { EXPECT_NEAR(a, b, 1e-9 * b); };
+  ASSERT_EQ(grouped.ranks.size(), apart.ranks.size());
+  for (std::size_t r = 0; r < apart.ranks.size(); ++r) {
+    expect_near(grouped.ranks[r].end_s, apart.ranks[r].end_s);
+    expect_near(grouped.ranks[r].compute_s, apart.ranks[r].compute_s);
+    expect_near(grouped.ranks[r].messages_s, apart.ranks[r].messages_s);
+    EXPECT_EQ(grouped.ranks[r].sent_bytes, apart.ranks[r].sent_bytes);
+  }
+  ASSERT_EQ(grouped.channels.size(), apart.channels.size());
+  for (std::size_t c = 0; c < apart.channels.size(); ++c) {
+    expect_near(grouped.channels[c].bytes, apart.channels[c].bytes);
+  }
+}
+
 // Messages that are alike are one flow unless each is recorded (LaneInput::group).
 TEST(Engine, GroupsOfMessagesTakeTheTimeOfTheirMessages) {
   plan::Problem problem = full_problem(8, 1 << 15);
@@ -71,21 +92,18 @@ TEST(Engine, GroupsOfMessagesTakeTheTimeOfTheirMessages) {
       const plan::Planner planner(problem, plan::parse_strategy(strategy));
       for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
         SCOPED_TRACE(cluster + " " + strategy);
-        const Timeline grouped = simulate(planner, pass, described);
-        const Timeline apart = simulate(planner, pass, described, {.record = {.flows = true}});
-        EXPECT_EQ(grouped.flow_events, apart.flow_events);
-        const auto expect_near = [](double a, double b) { EXPECT_NEAR(a, b, 1e-9 * b); };
-        for (std::size_t r = 0; r < apart.ranks.size(); ++r) {
-          expect_near(grouped.ranks[r].end_s, apart.ranks[r].end_s);
-          expect_near(grouped.ranks[r].compute_s, apart.ranks[r].compute_s);
-          expect_near(grouped.ranks[r].messages_s, apart.ranks[r].messages_s);
-          EXPECT_EQ(grouped.ranks[r].sent_bytes, apart.ranks[r].sent_bytes);
-        }
-        ASSERT_EQ(grouped.channels.size(), apart.channels.size());
-        for (std::size_t c = 0; c < apart.channels.size(); ++c) {
-          expect_near(grouped.channels[c].bytes, apart.channels[c].bytes);
-        }
+        expect_groups_to_change_nothing(planner, pass, described, false);
       }
+    }
+  }
+}
+
+TEST(Engine, GroupsOfMessagesChangeNothingForFoldedRanks) {
+  for (const char* strategy : {"ring", "usp:u=2", "grid:u=1,rq=4,rk=4", "tokenring"}) {
+    SCOPED_TRACE(strategy);
+    const plan::Planner planner(full_problem(16, 1 << 14), plan::parse_strategy(strategy));
+    for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
+      expect_groups_to_change_nothing(planner, pass, load_cluster("c1:nodes=2"), true);
     }
   }
 }

@@ -17,7 +17,7 @@ bool rotates_by(const plan::Fold& alike, int shift) {
 Fold fold_of(const plan::Problem& problem, const plan::Fold* alike, const Topology& topology) {
   const Fold none{.world = problem.world, .classes = problem.world};
   const plan::Mask& mask = problem.mask;
-  if (alike == nullptr || mask.area() != mask.q_len() * mask.kv_len()) return none;
+  if (alike == nullptr || !mask.shows_all()) return none;
   for (int shift = 1; shift < problem.world; ++shift) {
     if (problem.world % shift != 0 || !rotates_by(*alike, shift)) continue;
     if (!topology.rotated(shift).empty()) return {.world = problem.world, .classes = shift};

@@ -123,8 +123,7 @@ class LaneMaker {
   /// Collects the edges from ops to batches, and stores them by op.
   void add_waits() {
     std::vector<std::pair<int, int>> edges;  // (op of the program, batch)
-    const std::size_t lanes = lanes_.lanes.size();
-    std::vector<int> reached(lanes * lanes, -1);  // By lane that waits and lane that is waited for.
+    std::map<std::pair<plan::Lane, plan::Lane>, int> reached;
     plan::for_each_dependencies(program_, [&](int i, std::span<const int> found) {
       const plan::Lane own = program_.ops[i].lane;
       for (auto earlier = found.rbegin(); earlier != found.rend(); ++earlier) {
@@ -132,7 +131,7 @@ class LaneMaker {
         if (in_order(lane)) {
           if (lane == own && batch_of_[*earlier] != batch_of_[i]) continue;
           // Batches of a lane start in order, so its earlier waits hold for this one too.
-          int& last = reached[own * lanes + lane];
+          int& last = reached.try_emplace({own, lane}, -1).first->second;
           if (batch_of_[*earlier] < last && own != lane) continue;
           last = std::max(last, batch_of_[*earlier]);
         }

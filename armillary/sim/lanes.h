@@ -39,7 +39,7 @@ struct Port {
   plan::Rank peer = 0;
   plan::Lane lane = 0;
   bool sends = false;
-  /// Tells the groups of the messages, in their order; not a part of the order of ports.
+  /// Digest of the groups of its messages, in their order; no part of operator<.
   std::uint64_t groups = 0;
   bool operator<(const Port& other) const {
     return std::tie(peer, lane, sends) < std::tie(other.peer, other.lane, other.sends);

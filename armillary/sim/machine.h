@@ -35,6 +35,8 @@ struct MachineInput {
 class Machine {
  public:
   Machine(MachineInput input, std::vector<RankLanes> lanes);
+  Machine(const Machine&) = delete;  // It has pointers into itself.
+  Machine& operator=(const Machine&) = delete;
   /// @throws PlanError as simulate().
   Timeline run();
 
@@ -98,7 +100,7 @@ class Machine {
     double left = 0;  ///< Seconds of it at full speed that are left at `since`.
     double since = 0;
     double slowdown = 1;
-    double end = 0;     ///< Of it, at the present speed.
+    double end = 0;     ///< End of it at the present speed.
     double queued = 0;  ///< Time of its event, which may come too early, never too late.
     int version = 0;
     int copying = 0;  ///< Messages that the rank copies or will (copies_).
@@ -160,8 +162,8 @@ class Machine {
   std::vector<int> orbit_;          ///< By channel: the channel that stands for it.
   std::vector<double> orbit_size_;  ///< By channel that stands for others.
   std::vector<RankLanes> lanes_;
-  std::vector<LaneState> lane_states_;  ///< Of all ranks.
-  std::vector<int> port_meetings_;      ///< Likewise: the meeting of each port.
+  std::vector<LaneState> lane_states_;  ///< Lanes of all ranks, rank by rank.
+  std::vector<int> port_meetings_;      ///< Meetings of all ports, likewise.
   std::vector<RankState> ranks_;
   std::vector<std::deque<int>> copies_;  ///< By rank: messages; the first is under way.
   std::vector<RankTimeline> timelines_;  ///< By rank.

@@ -57,7 +57,7 @@ class FlowNetwork {
     std::span<const Crossing> route;
     int count = 1;
     double largest = 0;  ///< Bound by the flow's own limit and the capacities of its channels.
-    double rate = 0;     ///< Of one of them, as bytes.
+    double rate = 0;     ///< Rate of one of `count`, as bytes.
     double bytes = 0;
     double left = 0;  ///< Bytes that are left at `since`.
     double since = 0;
@@ -65,7 +65,7 @@ class FlowNetwork {
     std::vector<int> places;  ///< Position in the users of each channel of the route.
     std::int64_t mark = 0;    ///< Equal to mark_: in the component.
     bool frozen = false;
-    /// Of a channel of the route: that of one flow, as many times as there are.
+    /// Share of a channel of the route: that of one flow, as many times as there are.
     double share(const Crossing& crossing) const { return crossing.share * count; }
   };
   struct User {

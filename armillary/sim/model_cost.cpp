@@ -1,5 +1,7 @@
 #include "armillary/sim/model_cost.h"
 
+#include "armillary/core/error.h"
+
 namespace armillary::sim {
 namespace {
 
@@ -11,10 +13,23 @@ double product(Factors... factors) {
   return (static_cast<double>(factors) * ...);
 }
 
+/// Refuses shapes whose counts could overflow 64 bits. Parameters are those of a DiT, which has
+/// more.
+void check_size(const ModelShape& shape) {
+  const double hidden = shape.hidden;
+  const double heads = product(shape.heads + 1.0 * shape.kv_heads, shape.head_dim);
+  const double layer = hidden * (4 * heads + 3.0 * shape.ffn + 6 * hidden);
+  const double parameters = shape.layers * layer + 2 * hidden * shape.vocab;
+  constexpr double kLimit = std::int64_t{1} << 59;
+  if (parameters < kLimit) return;
+  fail<InvalidArgument>("model: about {:.3g} parameters; fewer than 2^59 are required", parameters);
+}
+
 }  // namespace
 
 double ModelCost::flops(std::int64_t tokens, std::int64_t visible_pairs) const {
-  return product(6, matmul_parameters, tokens) +
+  return 3 * (product(token_flops, tokens) + sequence_flops) +
+         product(6, matmul_parameters, tokens) +
          product(12, attention.layers, attention.heads, attention.head_dim, visible_pairs);
 }
 
@@ -34,6 +49,7 @@ ModelCost ModelCost::with_layers(std::int64_t layers) const {
 }
 
 ModelCost cost_of(const ModelShape& shape) {
+  check_size(shape);
   const std::int64_t hidden = shape.hidden;
   const std::int64_t ffn = shape.ffn;
   const std::int64_t q = std::int64_t{shape.heads} * shape.head_dim;

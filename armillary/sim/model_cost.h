@@ -48,10 +48,12 @@ struct ModelCost {
 
   /// Floating point operations of a step, forward and backward: 6 per token and matrix parameter,
   /// and 12 D per visible pair of each query head (2 products of D forward, 4 backward; 2 flops per
-  /// element). Recomputed scores and masked pairs do not count.
+  /// element); thrice the other flops of one sequence. Recomputed scores and masked pairs do not
+  /// count.
   double flops(std::int64_t tokens, std::int64_t visible_pairs) const;
 
-  /// The same model with another number of layers, 0 too. Requires one layer at least.
+  /// The same model with another number of layers, 0 too. Requires one layer at least, and layers
+  /// that are alike.
   ModelCost with_layers(std::int64_t layers) const;
 };
 
@@ -72,6 +74,7 @@ struct ModelShape {
 /// and the inner values of the feed-forward layer (gate, up and their product), K and V; the loss
 /// has all logits at once, in bf16 and in fp32 with their gradient. Parameters of norms and biases
 /// do not count.
+/// @throws InvalidArgument for 2^59 parameters or more, as dit_cost_of().
 ModelCost cost_of(const ModelShape& shape);
 
 /// Cost of a diffusion transformer (DiT) of this shape, which has neither an embedding nor an

@@ -146,7 +146,6 @@ StepMemory step_memory(const Step& step) {
   memory.activations =
       layers * of_tokens(parts.recompute ? model.bytes.input : model.bytes.layer, tokens);
   memory.loss =
-      of_tokens(model.bytes.loss, tokens) +
       of_tokens(model.bytes.chunk, std::min(tokens, static_cast<double>(model.loss_chunk_tokens)));
   return memory;
 }

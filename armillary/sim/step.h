@@ -81,9 +81,10 @@ struct StepMemory {
   /// Kept from forward to backward; of forward alone those of one layer, and K and V that prefill
   /// keeps.
   double activations = 0;
-  double loss = 0;  ///< Logits in bf16, and in fp32 with their gradient.
+  double loss = 0;  ///< TokenBytes::chunk of the tokens whose logits exist at once.
   double total() const { return parameters + gradients + optimizer + activations + loss; }
 };
+/// Without what loss and backward hold of each token for a while (TokenBytes::loss, backward).
 StepMemory step_memory(const Step& step);
 
 /// Bandwidth of ring collectives in groups of `members` devices that are `stride` apart, while all

@@ -162,7 +162,7 @@ TEST(Estimate, FlopsAreSixPerParameterAndTwelvePerPair) {
   EXPECT_DOUBLE_EQ(cost.flops(0, 7), 12.0 * 3 * 4 * 16 * 7);
 }
 
-// What the model counts of itself is what sim counts of its shape; norms are beside.
+// A model counts of itself what sim counts of its shape; norms are beside.
 TEST(Estimate, AModelHasTheMatricesOfItsShape) {
   Recipe recipe = recipe_of(1, "ring", "full");
   recipe.model.name = "llama";

@@ -59,11 +59,12 @@ class Adviser {
                             question.cluster.name, question.cluster.devices());
     }
     const plan::Mask mask = question.mask(question.step.seq);
-    if (question.step.kind == sim::StepKind::Dit && mask.area() != mask.q_len() * mask.kv_len()) {
+    if (question.step.kind == sim::StepKind::Dit && !mask.shows_all()) {
       fail<InvalidArgument>(
-          "advise: a denoising step with a mask that hides {} of {} pairs; each token sees all of "
-          "them: mask full is required",
-          mask.q_len() * mask.kv_len() - mask.area(), mask.q_len() * mask.kv_len());
+          "advise: a denoising step with a mask that shows {} pairs of {} queries and {} keys; "
+          "each "
+          "token sees all: mask full is required",
+          mask.area(), mask.q_len(), mask.kv_len());
     }
   }
 

@@ -229,8 +229,7 @@ double floor_s(const Question& question) {
                                  plan::Pass::Forward) != question.passes.end();
   // Ranks of a world this large are bounded one by one only with a full mask, which is a formula.
   constexpr int kManyRanks = 64;
-  const std::int64_t n = problem.mask.q_len();
-  if (!bounded || (problem.world > kManyRanks && problem.mask.area() != n * n)) return compute;
+  if (!bounded || (problem.world > kManyRanks && !problem.mask.shows_all())) return compute;
   double bytes = std::numeric_limits<double>::infinity();
   for (const plan::Layout& layout : layouts(question)) {
     plan::Problem with_layout = problem;

@@ -151,14 +151,15 @@ MeshMemory mesh_memory(const StepShape& step, const Mesh& mesh, double attention
     memory.stage.activations += kept_keys(step, mesh, step.batch / mesh.dp - under_way);
   }
   if (!trains) return memory;
-  // Of the loss and of the backward of a layer, one microbatch at a time. A layer that is computed
-  // again has all its values for that time.
+  // Loss and backward of a layer exist for one microbatch at a time. Beside what is kept they hold
+  // values of every token, and a layer that is computed again all of its own.
   sim::Step layer = stage_of(step, mesh, 1);
   memory.stage.loss = step_memory(layer).loss;
   layer.model = layer.model.with_layers(1);
   layer.parallelism.recompute = false;
-  if (!mesh.recompute) layer.model.bytes.layer = 0;
-  layer.model.bytes.layer += layer.model.bytes.backward;
+  const sim::TokenBytes& bytes = step.model.bytes;
+  layer.model.bytes.layer =
+      std::max((mesh.recompute ? bytes.layer : 0) + bytes.backward, bytes.loss);
   memory.stage.activations += step_memory(layer).activations;
   return memory;
 }
@@ -179,7 +180,7 @@ std::vector<MethodCost> method_costs(const StepShape& step, int devices) {
   const double share = (n - 1) / n;
   sim::Step layer{.model = step.model.with_layers(1), .seq = step.seq, .batch = step.batch};
   const auto p = static_cast<double>(layer.model.layer_parameters);
-  const double hidden = static_cast<double>(step.seq * step.batch) *
+  const double hidden = static_cast<double>(step.seq) * static_cast<double>(step.batch) *
                         static_cast<double>(step.model.bytes.input) / kBf16;
   const double act = step_memory(layer).activations;
   // Inputs of norms and of products are whole on every device of TP; the rest is split.

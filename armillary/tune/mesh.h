@@ -30,7 +30,8 @@ struct NamedModel : sim::ModelCost {
 /// with `,gated=false` for two matrices; `kv_heads` and `head_dim` may be left out. For a denoising
 /// step it is a DiT of that shape, with cross-attention to `text_tokens` if there are any. Logits
 /// exist for 1,024 tokens at once.
-/// @throws InvalidArgument with the nearest name, or for a number that is missing.
+/// @throws InvalidArgument with the nearest name, for a number that is missing, or for 2^59
+/// parameters.
 NamedModel parse_model(std::string_view text, sim::StepKind kind = sim::StepKind::Train,
                        int text_tokens = 0);
 std::vector<std::string> model_names();

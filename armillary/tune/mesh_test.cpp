@@ -45,6 +45,10 @@ TEST(Model, TextsThatAreNone) {
                                          "multiple of the heads, or head_dim, is required; "
                                          "nearest: hidden=770"));
   EXPECT_EQ(refusal(uneven + ",head_dim=128"), "");
+  const std::string most = "2147483647";
+  EXPECT_THAT(refusal("layers=" + most + ",hidden=" + most + ",heads=" + most + ",ffn=" + most +
+                      ",vocab=" + most + ",head_dim=" + most),
+              HasSubstr(" parameters; fewer than 2^59 are required"));
 }
 
 // Two stages without replicas: half of the layers each, and one idle stage for one sequence.

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
-#include "armillary/train/estimate.h"
+#include "armillary/train/models/decoder_cost.h"
 #include "armillary/train/models/registry.h"
 #include "armillary/train/recipe.h"
 #include "cli/advise.h"
@@ -23,7 +23,12 @@ tune::NamedModel model_of(const std::string& path, const std::vector<std::string
         "which steps are costed: --set training.mixed_precision_param=bfloat16",
         path, recipe.training.mixed_precision_param);
   }
-  return {train::model_cost(recipe), path};
+  // The devices of the cluster multiply bf16, whatever this machine does.
+  train::DecoderOptions decoder = train::decoder_options(recipe.model);
+  decoder.dtype(at::kBFloat16)
+      .native_bf16(true)
+      .loss_chunk_tokens(recipe.training.loss_chunk_tokens);
+  return {train::decoder_cost(decoder), path};
 }
 
 }  // namespace

@@ -26,8 +26,7 @@ constexpr std::array kGradsOfKv{AttendGradOperand::kDK, AttendGradOperand::kDV};
 class Users {
  public:
   explicit Users(const RankProgram& program) : ends_(program.tiles.size() + 1, 0) {
-    // Counted by tile, then put in place; an op that touches a tile twice may be there twice until
-    // the second is dropped, which leaves room at the end.
+    // Room is counted by view, so one op that touches a tile twice leaves some free.
     for (const Op& op : program.ops) {
       for (const View& view : op.views) ++ends_[view.tile + 1];
     }

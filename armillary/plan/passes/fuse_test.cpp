@@ -11,8 +11,10 @@
 
 #include "armillary/plan/operands.h"
 #include "armillary/plan/passes/lower.h"
+#include "armillary/plan/segments.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/plan/testing/causal_problem.h"
+#include "armillary/plan/testing/every_strategy.h"
 
 namespace armillary::plan {
 namespace {
@@ -51,6 +53,28 @@ TEST(Fuse, AttendsAtOnceWhereOneCallSeesAllKeys) {
             << c.strategy << ", " << c.layout;
       }
     }
+  }
+}
+
+// The test without locating views says the same as the one with located views.
+TEST(Fuse, KnowsOneCallWithoutLocatingViews) {
+  for (const char* layout : {"contiguous", "zigzag", "striped:2"}) {
+    Problem problem = causal_problem(4, 64);
+    problem.layout = parse_layout(layout);
+    int found = 0;
+    for (const std::string& strategy : every_strategy(problem)) {
+      const Planner planner(problem, parse_strategy(strategy));
+      for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+        const RankProgram program = planner.program(pass, 1);
+        for (const Op& op : program.ops) {
+          if (op.kind != OpKind::Attend && op.kind != OpKind::AttendGrad) continue;
+          const bool located = is_one_call(problem.mask, locate(planner.blocks(), program, op));
+          EXPECT_EQ(is_one_call(problem.mask, planner.blocks(), program, op), located) << strategy;
+          ++found;
+        }
+      }
+    }
+    EXPECT_GT(found, 50) << layout;
   }
 }
 

@@ -25,7 +25,7 @@ struct TrainingBatch {
 };
 
 // Cost of a model, counted from its options alone. The estimate, the reported flops and
-// `armillary advise` have no other formula of a model.
+// `armillary advise` with a recipe have no other formula of a model.
 using sim::ModelAttention;
 using sim::ModelCost;
 
