@@ -2,6 +2,7 @@
 // add up, memory over time, the same bits from run to run, and programs that hang.
 #include "armillary/sim/engine.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -91,7 +92,7 @@ TEST(Engine, GroupsOfMessagesTakeTheTimeOfTheirMessages) {
     for (const std::string& strategy : plan::every_strategy(problem)) {
       const plan::Planner planner(problem, plan::parse_strategy(strategy));
       for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
-        SCOPED_TRACE(cluster + " " + strategy);
+        SCOPED_TRACE(fmt::format("{} {}", cluster, strategy));
         expect_groups_to_change_nothing(planner, pass, described, false);
       }
     }

@@ -1,5 +1,6 @@
-// Ops are sorted into batches first. Then the waits of plan/hazards.h become edges from ops to
-// batches; those that follow from the order of lanes are left out.
+// Ops are sorted into batches first, lane by lane, and these by program order. Then the waits of
+// plan/hazards.h become edges from ops to batches; those that follow from the order of lanes are
+// left out.
 #include "armillary/sim/lanes.h"
 
 #include <algorithm>
@@ -26,32 +27,37 @@ class LaneMaker {
   RankLanes take() { return std::move(lanes_); }
 
  private:
-  /// Sorts the ops by lane and cuts each lane into batches.
+  /// Gives each op the last batch of its lane, or a new one; then sorts the ops by batch.
   void add_batches() {
     const int count = static_cast<int>(program_.ops.size());
-    order_.resize(count);
-    std::iota(order_.begin(), order_.end(), 0);
-    first_of_ = order_;
-    std::stable_sort(order_.begin(), order_.end(),
-                     [&](int a, int b) { return program_.ops[a].lane < program_.ops[b].lane; });
+    first_of_.resize(count);
+    std::iota(first_of_.begin(), first_of_.end(), 0);
     batch_of_.resize(count);
-    lanes_.lanes.resize(1);
-    for (int place = 0; place < count; ++place) {
-      const plan::Op& op = program_.ops[order_[place]];
-      if (static_cast<std::size_t>(op.lane) >= lanes_.lanes.size()) {
-        lanes_.lanes.resize(op.lane + 1);
+    lanes_.first_batch.resize(1, -1);
+    std::vector<int> last(1, -1);  // By lane: its last batch.
+    for (int i = 0; i < count; ++i) {
+      const plan::Op& op = program_.ops[i];
+      if (static_cast<std::size_t>(op.lane) >= last.size()) {
+        last.resize(op.lane + 1, -1);
+        lanes_.first_batch.resize(op.lane + 1, -1);
       }
-      RankLanes::Lane& lane = lanes_.lanes[op.lane];
-      const bool first = lane.end_batch == lane.first_batch;
-      if (first) lane.first_batch = static_cast<int>(lanes_.batches.size());
-      const bool joins = !first && op.is_comm() && lanes_.batches.back().step == op.step;
-      if (!joins) {
-        lanes_.batches.push_back({.first_op = place, .lane = op.lane, .step = op.step});
+      int& before = last[op.lane];
+      if (before < 0 || !op.is_comm() || lanes_.batches[before].step != op.step) {
+        const int made = static_cast<int>(lanes_.batches.size());
+        lanes_.batches.push_back({.lane = op.lane, .step = op.step});
+        (before < 0 ? lanes_.first_batch[op.lane] : lanes_.batches[before].next) = made;
+        before = made;
       }
-      lane.end_batch = static_cast<int>(lanes_.batches.size());
-      lanes_.batches.back().end_op = place + 1;
-      batch_of_[order_[place]] = lane.end_batch - 1;
+      batch_of_[i] = before;
+      ++lanes_.batches[before].end_op;  // A count, until all are known.
     }
+    int ops = 0;
+    for (LaneBatch& batch : lanes_.batches) {
+      batch.first_op = ops;
+      ops += std::exchange(batch.end_op, ops);
+    }
+    order_.resize(count);
+    for (int i = 0; i < count; ++i) order_[lanes_.batches[batch_of_[i]].end_op++] = i;
   }
 
   void add_ops() {
@@ -173,7 +179,7 @@ class LaneMaker {
   const LaneInput& input_;
   const plan::RankProgram& program_;
   RankLanes lanes_;
-  std::vector<int> order_;     ///< Ops of the program by lane.
+  std::vector<int> order_;     ///< Ops of the program by batch.
   std::vector<int> batch_of_;  ///< By op of the program.
   std::vector<int> first_of_;  ///< Likewise: the first message of its group.
 };

@@ -11,8 +11,8 @@
 
 namespace armillary::sim {
 
-/// One op, or several messages that are alike (LaneInput::group). Ops are sorted by lane, then
-/// batch, then program order.
+/// One op, or several messages that are alike (LaneInput::group). Ops are sorted by batch, then in
+/// program order.
 struct LaneOp {
   int op = 0;  ///< Index in the program, of the first message.
   int batch = 0;
@@ -25,13 +25,15 @@ struct LaneOp {
   plan::OpKind kind = plan::OpKind::Send;
 };
 
-/// Ops that start together: one compute op, or the messages of one step of a lane.
+/// Ops that start together: one compute op, or the messages of one step of a lane. Batches are in
+/// the order in which the program comes to them, so that what is near in time is near in memory.
 struct LaneBatch {
   int first_op = 0;
   int end_op = 0;
   int waits = 0;  ///< Ops that must be complete before it starts, apart from the order of the lane.
   plan::Lane lane = plan::kCompute;
   int step = 0;
+  int next = -1;  ///< Batch of the same lane that comes after it; -1: none.
 };
 
 /// One direction between a rank and a peer on a lane.
@@ -54,15 +56,11 @@ struct TileLife {
 
 /// The program of one rank.
 struct RankLanes {
-  struct Lane {
-    int first_batch = 0;
-    int end_batch = 0;
-  };
   plan::Rank rank = 0;
   std::vector<LaneOp> ops;
   std::vector<LaneBatch> batches;
   std::vector<int> followers;
-  std::vector<Lane> lanes;  ///< By number of the lane; lane 0 computes.
+  std::vector<int> first_batch;  ///< By lane, lane 0 computes; -1: none.
   std::vector<Port> ports;
   std::vector<TileLife> tiles;  ///< If asked for.
   std::int64_t slot_bytes = 0;

@@ -58,9 +58,7 @@ Machine::Machine(MachineInput input, std::vector<RankLanes> lanes)
   for (const int c : orbit_) ++orbit_size_[c];
   for (std::size_t r = 0; r < lanes_.size(); ++r) {
     const RankLanes& rank = lanes_[r];
-    for (const RankLanes::Lane& lane : rank.lanes) {
-      lane_states_.push_back({lane.first_batch, lane.end_batch});
-    }
+    for (const int batch : rank.first_batch) lane_states_.push_back({batch});
     RankTimeline& timeline = timelines_[r];
     timeline.sent_bytes = rank.sent_bytes;
     timeline.received_bytes = rank.received_bytes;
@@ -85,8 +83,8 @@ void Machine::point_to_lanes() {
     state.ports = rank.ports.data();
     state.lanes = lane_states;
     state.meetings = meetings;
-    state.lane_count = static_cast<int>(rank.lanes.size());
-    lane_states += rank.lanes.size();
+    state.lane_count = static_cast<int>(rank.first_batch.size());
+    lane_states += rank.first_batch.size();
     meetings += rank.ports.size();
   }
 }
@@ -184,7 +182,7 @@ void Machine::begin() {
 
 bool Machine::can_start(const RankState& state, int lane) const {
   const LaneState& of_lane = state.lanes[lane];
-  if (of_lane.next == of_lane.end || state.batches[of_lane.next].waits > 0) return false;
+  if (of_lane.next < 0 || state.batches[of_lane.next].waits > 0) return false;
   if (lane == plan::kCompute) return !is_busy(state);
   if (state.gated || (input_.topology.cluster().host.computes && is_busy(state))) return false;
   return of_lane.open == 0 || !input_.topology.cluster().messages.serial;
@@ -203,7 +201,8 @@ void Machine::start_batches(int rank, int lane) {
     for (int l = state.lane_count; --l > 0;) start_batches(rank, l);
   }
   while (can_start(state, lane)) {
-    const LaneBatch& batch = state.batches[state.lanes[lane].next++];
+    const LaneBatch& batch = state.batches[state.lanes[lane].next];
+    state.lanes[lane].next = batch.next;
     for (int op = batch.first_op; op < batch.end_op; ++op) {
       if (input_.record.ops) timelines_[rank].ops[state.ops[op].op].start_s = now_;
       lane == plan::kCompute ? compute(rank, op) : post(rank, op);

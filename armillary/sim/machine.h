@@ -78,11 +78,10 @@ class Machine {
     int flow = -1;      ///< Id in the network.
     int recorded = -1;  ///< Index into Timeline::flows.
   };
-  /// The place of a lane: the first batch that has not started, and the end of the lane.
+  /// The place of a lane.
   struct LaneState {
-    int next = 0;
-    int end = 0;
-    int open = 0;  ///< Messages of started batches that have not arrived.
+    int next = -1;  ///< The first batch that has not started; -1: none.
+    int open = 0;   ///< Messages of started batches that have not arrived.
   };
   /// All that most events need of a rank. Events jump from rank to rank, and a thousand ranks do
   /// not fit into the nearest caches: what is rarely needed is kept elsewhere.

@@ -43,7 +43,7 @@ void Machine::check_complete() const {
   for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
     for (int lane = 0; lane < ranks_[rank].lane_count; ++lane) {
       const LaneState& state = ranks_[rank].lanes[lane];
-      if (state.next == state.end) continue;
+      if (state.next < 0) continue;
       ++waiting;
       stuck.push_back(describe(rank, state.next) + " never starts");
     }

@@ -22,10 +22,9 @@ class RankPaths::Chain {
         serial_(paths.topology_.cluster().messages.serial),
         ready_(lanes.batches.size()),
         waits_(lanes.batches.size()),
-        next_(lanes.lanes.size()),
-        free_(lanes.lanes.size()) {
+        next_(lanes.first_batch),
+        free_(lanes.first_batch.size()) {
     for (std::size_t b = 0; b < lanes.batches.size(); ++b) waits_[b] = lanes.batches[b].waits;
-    for (std::size_t l = 0; l < lanes.lanes.size(); ++l) next_[l] = lanes.lanes[l].first_batch;
   }
 
   /// Batches of a lane start in order; one that waits for another lane is tried again later.
@@ -33,15 +32,14 @@ class RankPaths::Chain {
     for (bool moved = true; moved;) {
       moved = false;
       for (std::size_t lane = 0; lane < next_.size(); ++lane) {
-        while (next_[lane] < lanes_.lanes[lane].end_batch && waits_[next_[lane]] == 0) {
-          run(next_[lane]++, free_[lane]);
+        while (next_[lane] >= 0 && waits_[next_[lane]] == 0) {
+          const int batch = std::exchange(next_[lane], lanes_.batches[next_[lane]].next);
+          run(batch, free_[lane]);
           moved = true;
         }
       }
     }
-    for (std::size_t l = 0; l < next_.size(); ++l) {
-      ARMILLARY_CHECK(next_[l] == lanes_.lanes[l].end_batch);
-    }
+    for (const int batch : next_) ARMILLARY_CHECK(batch < 0);
     return end_;
   }
 
