@@ -37,6 +37,19 @@ Runs joined(const std::vector<Block>& table, const BlockIds& ids) {
   return join(runs);
 }
 
+/// The operands that each kind of op writes, whether or not it initialises them: a bit for each.
+constexpr auto kWritten = [] {
+  constexpr std::size_t kOpKinds = static_cast<std::size_t>(OpKind::AttendGradAll) + 1;
+  std::array<unsigned, kOpKinds> written{};
+  for (std::size_t kind = 0; kind < kOpKinds; ++kind) {
+    const auto table = operand_table(static_cast<OpKind>(kind));
+    for (std::size_t v = 0; v < table.size(); ++v) {
+      if (table[v].access != Access::Read) written[kind] |= 1U << v;
+    }
+  }
+  return written;
+}();
+
 /// True if view `v` of an op is an accumulator that the op initialises instead of adding to it.
 bool is_initialised(const Op& op, std::size_t v) {
   if (op.attends()) {
@@ -50,10 +63,6 @@ bool is_initialised(const Op& op, std::size_t v) {
 }
 
 }  // namespace
-
-bool is_kv(Tensor tensor) {
-  return tensor == Tensor::K || tensor == Tensor::V || tensor == Tensor::DK || tensor == Tensor::DV;
-}
 
 bool is_whole(const Tile& tile, const View& view) {
   return view.heads == tile.heads && view.blocks == tile.blocks;
@@ -75,7 +84,7 @@ Access access(const Op& op, std::size_t v) {
 }
 
 bool writes(const Op& op, std::size_t v) {
-  return access(op, v) != Access::Read;
+  return (kWritten[static_cast<std::size_t>(op.kind)] >> (op.is_comm() ? 0 : v) & 1) != 0;
 }
 
 // Views past the first one of a message get their number.

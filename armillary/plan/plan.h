@@ -44,7 +44,10 @@ enum class Pass : std::uint8_t { Forward, Backward, Replay };
 /// The tensor that a tile is a part of. Lse is the log-sum-exp of a query's scores, Delta is
 /// rowsum(dout * out), D.. are gradients.
 enum class Tensor : std::uint8_t { Q, K, V, Out, Lse, DOut, Delta, DQ, DK, DV };
-bool is_kv(Tensor tensor);  ///< True for K, V, DK, DV, which have key blocks and KV heads.
+/// True for K, V, DK, DV, which have key blocks and KV heads.
+constexpr bool is_kv(Tensor tensor) {
+  return tensor == Tensor::K || tensor == Tensor::V || tensor == Tensor::DK || tensor == Tensor::DV;
+}
 
 /// A buffer of one rank.
 struct Slot {

@@ -125,17 +125,15 @@ Timeline simulate(const plan::Plan& plan, const Cluster& cluster, const Simulate
 
 Timeline simulate(const plan::Planner& planner, plan::Pass pass, const Cluster& cluster,
                   const SimulateOptions& options) {
-  return simulate({.problem = planner.problem(),
-                   .blocks = planner.blocks(),
-                   .strategy = to_string(planner.strategy()),
-                   .pass = pass,
-                   .program =
-                       [&](plan::Rank rank) {
-                         return lower(planner.problem(), planner.blocks(),
-                                      planner.program(pass, rank));
-                       },
-                   .alike = options.fold ? planner.fold(pass) : std::nullopt},
-                  cluster, options);
+  return simulate(
+      {.problem = planner.problem(),
+       .blocks = planner.blocks(),
+       .strategy = to_string(planner.strategy()),
+       .pass = pass,
+       .program =
+           [&](plan::Rank rank) { return lowered_program(planner, pass, rank, cluster.messages); },
+       .alike = options.fold ? planner.fold(pass) : std::nullopt},
+      cluster, options);
 }
 
 }  // namespace armillary::sim

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "armillary/plan/hazards.h"
+#include "armillary/plan/passes/lower.h"
 
 namespace armillary::sim {
 namespace {
@@ -71,7 +72,7 @@ class LaneMaker {
       for (; place < end; ++place) {
         const int i = order_[place];
         const plan::Op& op = program_.ops[i];
-        LaneOp made{.op = i, .batch = batch_of_[i], .zero_copy = op.zero_copy, .kind = op.kind};
+        LaneOp made{.op = i, .zero_copy = op.zero_copy, .kind = op.kind};
         if (!op.is_comm()) {
           made.work = input_.costs.seconds(input_.work.of(program_, op));
           lanes_.ops.push_back(made);
@@ -87,7 +88,7 @@ class LaneMaker {
         const std::int64_t bytes = message_bytes(op);
         made.work = static_cast<double>(bytes);
         (port.sends ? lanes_.sent_bytes : lanes_.received_bytes) += bytes;
-        add_message(made, last[made.port]);
+        add_message(made, batch.first_op, last[made.port]);
       }
       batch.end_op = static_cast<int>(lanes_.ops.size());
     }
@@ -98,12 +99,12 @@ class LaneMaker {
     }
   }
 
-  /// Adds a message, to the last op of its port if both are alike.
-  void add_message(const LaneOp& made, int& last) {
-    if (input_.group && last >= 0) {
+  /// Adds a message to the batch that begins with `first_op`: to the last op of its port if both
+  /// are of that batch and alike.
+  void add_message(const LaneOp& made, int first_op, int& last) {
+    if (input_.group && last >= first_op) {
       LaneOp& before = lanes_.ops[last];
-      if (before.batch == made.batch && before.work == made.work &&
-          before.zero_copy == made.zero_copy) {
+      if (before.work == made.work && before.zero_copy == made.zero_copy) {
         ++before.count;
         first_of_[made.op] = before.op;
         return;
@@ -128,7 +129,7 @@ class LaneMaker {
 
   /// Collects the edges from ops to batches, and stores them by op.
   void add_waits() {
-    std::vector<std::pair<int, int>> edges;  // (op of the program, batch)
+    std::vector<std::pair<int, int>> edges;  // (op of the program, batch), by the waiting op.
     std::map<std::pair<plan::Lane, plan::Lane>, int> reached;
     plan::for_each_dependencies(program_, [&](int i, std::span<const int> found) {
       const plan::Lane own = program_.ops[i].lane;
@@ -144,17 +145,26 @@ class LaneMaker {
         edges.emplace_back(first_of_[*earlier], batch_of_[i]);
       }
     });
-    std::sort(edges.begin(), edges.end());
-    edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
-    for (const auto& [op, batch] : edges) ++lanes_.batches[batch].waits;
-    lanes_.followers.reserve(edges.size());
+    std::vector<int> counts(program_.ops.size(), 0);
+    for (const auto& [op, batch] : edges) ++counts[op];
+    int total = 0;
+    std::vector<LaneOp*> of(program_.ops.size(), nullptr);
     for (LaneOp& op : lanes_.ops) {
-      op.first_follower = static_cast<int>(lanes_.followers.size());
-      const auto first = std::lower_bound(edges.begin(), edges.end(), std::pair{op.op, -1});
-      for (auto edge = first; edge != edges.end() && edge->first == op.op; ++edge) {
-        lanes_.followers.push_back(edge->second);
+      op.first_follower = op.end_follower = total;
+      total += counts[op.op];
+      of[op.op] = &op;
+    }
+    lanes_.followers.resize(total);
+    for (const auto& [op, batch] : edges) lanes_.followers[of[op]->end_follower++] = batch;
+    // Several messages of a batch may wait for the same op.
+    for (LaneOp& op : lanes_.ops) {
+      const auto first = lanes_.followers.begin() + op.first_follower;
+      const auto end = lanes_.followers.begin() + op.end_follower;
+      std::sort(first, end);
+      op.end_follower -= static_cast<int>(end - std::unique(first, end));
+      for (auto batch = first; batch != lanes_.followers.begin() + op.end_follower; ++batch) {
+        ++lanes_.batches[*batch].waits;
       }
-      op.end_follower = static_cast<int>(lanes_.followers.size());
     }
   }
 
@@ -185,6 +195,13 @@ class LaneMaker {
 };
 
 }  // namespace
+
+plan::RankProgram lowered_program(const plan::Planner& planner, plan::Pass pass, plan::Rank rank,
+                                  const Messages& engine) {
+  std::vector<plan::Lowering> passes(plan::kLowerings.begin(), plan::kLowerings.end());
+  if (!engine.zero_copy) std::erase(passes, plan::Lowering::ZeroCopy);
+  return lower(planner.problem(), planner.blocks(), planner.program(pass, rank), passes);
+}
 
 RankLanes make_lanes(const LaneInput& input, const plan::RankProgram& program) {
   return LaneMaker(input, program).take();

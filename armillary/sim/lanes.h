@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "armillary/plan/plan.h"
+#include "armillary/plan/strategy.h"
 #include "armillary/sim/cost.h"
 
 namespace armillary::sim {
@@ -14,13 +15,12 @@ namespace armillary::sim {
 /// One op, or several messages that are alike (LaneInput::group). Ops are sorted by batch, then in
 /// program order.
 struct LaneOp {
-  int op = 0;  ///< Index in the program, of the first message.
-  int batch = 0;
+  double work = 0;         ///< Seconds of a compute op, bytes of a message.
+  int op = 0;              ///< Index in the program, of the first message.
   int first_follower = 0;  ///< Its followers: batches that wait for this op.
   int end_follower = 0;
-  double work = 0;  ///< Seconds of a compute op, bytes of a message.
-  int port = -1;    ///< Messages only: index into RankLanes::ports.
-  int count = 1;    ///< Messages.
+  int port = -1;  ///< Messages only: index into RankLanes::ports.
+  int count = 1;  ///< Messages.
   bool zero_copy = false;
   plan::OpKind kind = plan::OpKind::Send;
 };
@@ -68,6 +68,11 @@ struct RankLanes {
   std::int64_t sent_bytes = 0;
   std::int64_t received_bytes = 0;
 };
+
+/// The program of a rank as an engine runs it. The marks of plan::zero_copy are left out where the
+/// engine does not borrow memory, for they change nothing there.
+plan::RankProgram lowered_program(const plan::Planner& planner, plan::Pass pass, plan::Rank rank,
+                                  const Messages& engine);
 
 /// The data that all ranks of a plan share.
 struct LaneInput {

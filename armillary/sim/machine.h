@@ -14,6 +14,7 @@
 #include <tuple>
 #include <vector>
 
+#include "armillary/core/small_vector.h"
 #include "armillary/sim/engine.h"
 #include "armillary/sim/fold.h"
 #include "armillary/sim/lanes.h"
@@ -62,7 +63,7 @@ class Machine {
   };
   /// Messages from one rank to another on a lane: posts that wait, all of the same direction.
   struct Meeting {
-    std::vector<Post> posts;
+    SmallVector<Post, 2> posts;
     std::size_t next = 0;
     bool sends = false;
     plan::Rank from = 0;
@@ -151,6 +152,7 @@ class Machine {
   void handle(const Event& event);
   void settle();
   void check_complete() const;
+  int batch_of(int rank, int op) const;
   std::string describe(int rank, int batch) const;
   Timeline result();
   void add_memory(int rank);

@@ -12,6 +12,14 @@
 
 namespace armillary::sim {
 
+/// The batch of an op.
+int Machine::batch_of(int rank, int op) const {
+  const std::vector<LaneBatch>& batches = lanes_[rank].batches;
+  const auto after = std::partition_point(
+      batches.begin(), batches.end(), [&](const LaneBatch& batch) { return batch.first_op <= op; });
+  return static_cast<int>(after - batches.begin()) - 1;
+}
+
 /// A batch that waits for ever, and for what.
 std::string Machine::describe(int rank, int batch) const {
   const RankLanes& lanes = lanes_[rank];
@@ -36,7 +44,7 @@ void Machine::check_complete() const {
     for (std::size_t p = meeting.next; p < meeting.posts.size(); ++p) {
       const auto [rank, op] = meeting.posts[p];
       waiting += lanes_[rank].ops[op].count;
-      stuck.push_back(describe(rank, lanes_[rank].ops[op].batch) + " has no " +
+      stuck.push_back(describe(rank, batch_of(rank, op)) + " has no " +
                       (meeting.sends ? "receive" : "send") + " to meet");
     }
   }

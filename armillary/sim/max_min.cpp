@@ -59,7 +59,7 @@ int FlowNetwork::start(double now, std::span<const Crossing> route, double large
   flow.since = now;
   flow.rate = 0;
   flow.largest = largest_rate;
-  flow.places.resize(route.size());
+  flow.places.assign(route.size(), 0);
   for (const Crossing& crossing : route) {
     flow.largest = std::min(flow.largest, channels_[crossing.channel].alone / flow.share(crossing));
   }

@@ -15,6 +15,8 @@
 #include <span>
 #include <vector>
 
+#include "armillary/core/small_vector.h"
+
 namespace armillary::sim {
 
 /// One channel of a flow. `share` is the number of flows that this one stands for on the channel:
@@ -61,9 +63,9 @@ class FlowNetwork {
     double bytes = 0;
     double left = 0;  ///< Bytes that are left at `since`.
     double since = 0;
-    int version = 0;          ///< Ends in the heap with another version are out of date.
-    std::vector<int> places;  ///< Position in the users of each channel of the route.
-    std::int64_t mark = 0;    ///< Equal to mark_: in the component.
+    int version = 0;             ///< Ends in the heap with another version are out of date.
+    SmallVector<int, 6> places;  ///< Position in the users of each channel of the route.
+    std::int64_t mark = 0;       ///< Equal to mark_: in the component.
     bool frozen = false;
     /// Share of a channel of the route: that of one flow, as many times as there are.
     double share(const Crossing& crossing) const { return crossing.share * count; }

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "armillary/core/error.h"
-#include "armillary/plan/passes/lower.h"
 
 namespace armillary::sim {
 
@@ -213,7 +212,7 @@ std::vector<RankPath> RankPaths::paths(const plan::Planner& planner, plan::Pass 
   found.reserve(ranks.size());
   for (const plan::Rank rank : ranks) {
     found.push_back(
-        path(make_lanes(input, lower(problem, planner.blocks(), planner.program(pass, rank)))));
+        path(make_lanes(input, lowered_program(planner, pass, rank, cluster.messages))));
   }
   return found;
 }

@@ -68,7 +68,8 @@ Sides sides_of(const Plan& plan, const Fold* fold) {
     }
     for (const Op& op : program.ops) {
       for (const View& view : op.views) {
-        borders[is_kv(program.tiles[view.tile].tensor) ? 1 : 0].add(view.heads, view.blocks);
+        const Tile& tile = program.tiles[view.tile];
+        if (!is_whole(tile, view)) borders[is_kv(tile.tensor) ? 1 : 0].add(view.heads, view.blocks);
       }
     }
     of_rank[rank] = std::move(borders);

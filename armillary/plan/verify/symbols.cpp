@@ -149,7 +149,7 @@ class Symbols {
   bool inputs_defined(Place at) {
     const Op& op = program(at).ops[at.op];
     for (std::size_t v = 0; v < op.views.size(); ++v) {
-      if (access(op, v) == Access::Read && defined(at, v).empty()) return false;
+      if (!writes(op, v) && defined(at, v).empty()) return false;
     }
     return true;
   }

@@ -285,12 +285,12 @@ class WellFormedChecker {
   void check_alias(int i, std::size_t a) {
     const Op& op = program_.ops[i];
     if (!writes(op, a)) return;
+    const int slot = tile(op.views[a]).slot;
     for (std::size_t b = 0; b < op.views.size(); ++b) {
-      const bool apart =
-          tile(op.views[a]).slot != tile(op.views[b]).slot || same_tile_apart(op, a, b);
+      const bool apart = tile(op.views[b]).slot != slot || same_tile_apart(op, a, b);
       if (a == b || apart || in_place(op, a, b)) continue;
       diagnostics_.add(program_.rank, i, "well_formed", "operands {} and {} share slot {}",
-                       operand_name(op.kind, a), operand_name(op.kind, b), tile(op.views[a]).slot);
+                       operand_name(op.kind, a), operand_name(op.kind, b), slot);
       return;
     }
   }
