@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <exception>
 #include <span>
 #include <utility>
 
@@ -78,6 +79,7 @@ Layer::Layer(const plan::Problem& problem, const std::string& strategy, const Sa
                .layout = problem.layout,
                .strategy = strategy,
                .wire = problem.wire},
+      exceptions_(std::uncaught_exceptions()),
       ranks_(std::move(ranks)) {
   for (const plan::Runs& runs : plan::shards(problem.layout, problem.mask, problem.world).q) {
     rows_.push_back(as_tensor(plan::positions(runs)));
@@ -87,8 +89,19 @@ Layer::Layer(const plan::Problem& problem, const std::string& strategy, const Sa
     tokens_ += rows_.back().size(0);
   }
   if (run_folder.empty()) return;
-  ranks_->run(
-      [&](comm::Communicator& comm) { runtime::Context::of(comm).record_in(run_folder, comm); });
+  recorders_.resize(problem.world, nullptr);
+  ranks_->run([&](comm::Communicator& comm) {
+    runtime::Context& context = runtime::Context::of(comm);
+    context.record_in(run_folder, comm);
+    recorders_[comm.rank()] = context.recorder();
+  });
+}
+
+Layer::~Layer() {
+  if (std::uncaught_exceptions() != exceptions_) return;
+  for (recorder::Recorder* recorder : recorders_) {
+    if (recorder != nullptr) recorder->end();
+  }
 }
 
 /// Parts of the ranks of this process at their positions of the sequence; zeros elsewhere.

@@ -17,6 +17,7 @@
 #include "armillary/bench/attention_case.h"
 #include "armillary/bench/ranks.h"
 #include "armillary/plan/strategy.h"
+#include "armillary/recorder/recorder.h"
 
 namespace armillary::bench {
 
@@ -25,9 +26,13 @@ namespace armillary::bench {
 class Layer {
  public:
   /// `whole` holds the tokens of the whole sequence; each rank copies its own. With a run folder,
-  /// each rank has a flight recorder there. @throws IoError as recorder::Recorder.
+  /// each rank has a flight recorder there, until the layer dies: the rank has then ended well,
+  /// unless an exception is under way. @throws IoError as recorder::Recorder.
   Layer(const plan::Problem& problem, const std::string& strategy, const Sample& whole,
         std::unique_ptr<Ranks> ranks, const std::string& run_folder = "");
+  ~Layer();
+  Layer(const Layer&) = delete;  // Its ranks call it.
+  Layer& operator=(const Layer&) = delete;
 
   /// Runs forward and backward once: {out, dq, dk, dv} over the whole sequence, or nothing if no
   /// rank of the layer runs in this process. Then finds out how often later runs are repeated. Call
@@ -59,7 +64,10 @@ class Layer {
   std::vector<Sample> parts_;     ///< By rank: its tokens.
   attention::AttentionOptions options_;
   std::array<Repeats, 2> repeats_;  ///< Without and with backward.
-  std::unique_ptr<Ranks> ranks_;    ///< Last: its threads use the above.
+  /// By rank: its recorder, which its context owns; null on ranks that have none here.
+  std::vector<recorder::Recorder*> recorders_;
+  int exceptions_ = 0;            ///< Those that were under way when the layer was made.
+  std::unique_ptr<Ranks> ranks_;  ///< Last: its threads use the above.
 };
 
 /// The kernel calls of a layer's programs, one for every op that attends, without messages or an

@@ -14,6 +14,8 @@
 #include "armillary/bench/layer_rate.h"
 #include "armillary/bench/merge_rate.h"
 #include "armillary/bench/overlap_rate.h"
+#include "armillary/recorder/reader.h"
+#include "armillary/recorder/testing/run_folder.h"
 
 namespace armillary::bench {
 namespace {
@@ -107,6 +109,24 @@ TEST(LayerRate, SidesAreThoseOfItsHeader) {
     for (const Side& side : LayerRate(given).sides()) names.push_back(side.name);
     EXPECT_THAT(names, testing::UnorderedElementsAreArray(wanted)) << "kernels " << kernels;
   }
+}
+
+TEST(LayerRate, RecordsThatItsRanksHaveEnded) {
+  const recorder::RunFolder folder;
+  LayerCase given{.head_dim = 8, .tokens = 16, .heads = 2, .kv_heads = 1, .world = 2};
+  given.run_folder = folder.path();
+  const auto ends = [&] {
+    std::vector<recorder::End> found;
+    for (const auto& flight : recorder::read_run(folder.path()).flights) {
+      found.push_back(flight.value().end);
+    }
+    return found;
+  };
+  {
+    const LayerRate rate(given);
+    EXPECT_THAT(ends(), testing::ElementsAre(recorder::End::Running, recorder::End::Running));
+  }
+  EXPECT_THAT(ends(), testing::ElementsAre(recorder::End::Done, recorder::End::Done));
 }
 
 // Compute alone has the kernel calls of the layer, messages alone have none. The bounds are wide,
