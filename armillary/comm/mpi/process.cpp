@@ -55,11 +55,12 @@ class EndUnless {
 };
 
 /// Settings of Open MPI, unless the user has made them. Its tcp answers a message only behind the
-/// bytes that it sends the other way, so two ranks that exchange large messages sent one at a time.
-/// Without `put` it sends 128 KiB at a time, and the system holds little before an answer.
+/// bytes that it sends the other way on the same connection, so two ranks that exchange large
+/// messages would send one at a time; with a second connection the answer does not wait. It hangs
+/// beside flags without `put`, so flags of the user's are left alone.
 void set_defaults() {
-  setenv("OMPI_MCA_btl_tcp_flags", "send,inplace,need-ack,need-csum,hetero-rdma", /*replace=*/0);
-  setenv("OMPI_MCA_btl_tcp_sndbuf", "262144", /*replace=*/0);
+  if (std::getenv("OMPI_MCA_btl_tcp_flags") != nullptr) return;
+  setenv("OMPI_MCA_btl_tcp_links", "2", /*replace=*/0);
 }
 
 }  // namespace
