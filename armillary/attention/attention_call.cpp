@@ -224,9 +224,10 @@ void AttentionCall::start(const std::shared_ptr<const runtime::CompiledProgram>&
 }
 
 void AttentionCall::agree() {
-  // About the time of an agreement whose ranks are all there: messages then leave before compute
-  // begins. Ranks that are late are waited for by the gate, beside compute.
-  constexpr double kBrief = 50e-6;  // seconds
+  // Longer than an agreement takes whose ranks are all there, also between hosts: messages then
+  // leave before compute begins. Those that do not leave wait for a whole op. Ranks that are late
+  // are waited for by the gate, beside compute.
+  constexpr double kBrief = 500e-6;  // seconds
   if (may_run) {
     agreement->opens_within(kBrief);
     return;

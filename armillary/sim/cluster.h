@@ -92,7 +92,7 @@ struct Host {
   bool operator==(const Host&) const = default;
 
   /// Time for which a rank waits for the others to agree before it computes.
-  static constexpr double kPatienceSeconds = 50e-6;
+  static constexpr double kPatienceSeconds = 500e-6;
 };
 
 /// The whole. Device d is device d % devices_per_node of node d / devices_per_node.
