@@ -224,12 +224,13 @@ void AttentionCall::start(const std::shared_ptr<const runtime::CompiledProgram>&
 }
 
 void AttentionCall::agree() {
-  // Longer than an agreement takes whose ranks are all there, also between hosts: messages then
-  // leave before compute begins. Those that do not leave wait for a whole op. Ranks that are late
-  // are waited for by the gate, beside compute.
-  constexpr double kBrief = 500e-6;  // seconds
+  // Patience before compute begins: longer than an agreement takes whose ranks are all there, also
+  // between hosts. Messages that have not left by then wait for a whole op. Ranks that are late are
+  // waited for by the gate, beside compute. The simulator has the same (sim/cluster.h).
+  constexpr double kPatience = 500e-6;  // seconds
   if (may_run) {
-    agreement->opens_within(kBrief);
+    recorder::while_waiting(context->recorder(), recorder::Wait::Agreement,
+                            [&] { return agreement->opens_within(kPatience); });
     return;
   }
   wait_for_agreement();

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <exception>
 #include <span>
 #include <utility>
 
@@ -79,7 +78,6 @@ Layer::Layer(const plan::Problem& problem, const std::string& strategy, const Sa
                .layout = problem.layout,
                .strategy = strategy,
                .wire = problem.wire},
-      exceptions_(std::uncaught_exceptions()),
       ranks_(std::move(ranks)) {
   for (const plan::Runs& runs : plan::shards(problem.layout, problem.mask, problem.world).q) {
     rows_.push_back(as_tensor(plan::positions(runs)));
@@ -89,19 +87,26 @@ Layer::Layer(const plan::Problem& problem, const std::string& strategy, const Sa
     tokens_ += rows_.back().size(0);
   }
   if (run_folder.empty()) return;
-  recorders_.resize(problem.world, nullptr);
-  ranks_->run([&](comm::Communicator& comm) {
-    runtime::Context& context = runtime::Context::of(comm);
-    context.record_in(run_folder, comm);
-    recorders_[comm.rank()] = context.recorder();
+  recording_.resize(problem.world, nullptr);
+  run_all([&](comm::Communicator& comm) {
+    recording_[comm.rank()] = &runtime::Context::of(comm);
+    recording_[comm.rank()]->record_in(run_folder, comm);
   });
 }
 
+// Layers of processes share their contexts, and with them the recorder that was opened last.
 Layer::~Layer() {
-  if (std::uncaught_exceptions() != exceptions_) return;
-  for (recorder::Recorder* recorder : recorders_) {
-    if (recorder != nullptr) recorder->end();
+  if (!is_idle_) return;
+  for (const runtime::Context* context : recording_) {
+    if (context != nullptr && context->recorder() != nullptr) context->recorder()->end();
   }
+}
+
+double Layer::run_all(const Ranks::Work& work) {
+  is_idle_ = false;
+  const double seconds = ranks_->run(work);
+  is_idle_ = true;
+  return seconds;
 }
 
 /// Parts of the ranks of this process at their positions of the sequence; zeros elsewhere.
@@ -144,12 +149,12 @@ std::vector<at::Tensor> Layer::run_once(comm::Communicator& comm, bool backward)
 
 std::vector<at::Tensor> Layer::first_run() {
   std::vector<std::vector<at::Tensor>> parts(rows_.size());
-  ranks_->run([&](comm::Communicator& comm) { parts[comm.rank()] = run_once(comm, true); });
+  run_all([&](comm::Communicator& comm) { parts[comm.rank()] = run_once(comm, true); });
   std::vector<at::Tensor> results = joined(parts);
   // Ranks that are processes add what each of them has; all of them come here, or none.
   const int world = static_cast<int>(rows_.size());
   if (world > 1 && !(ranks_->runs(0) && ranks_->runs(world - 1))) {
-    ranks_->run([&](comm::Communicator& comm) {
+    run_all([&](comm::Communicator& comm) {
       for (at::Tensor& result : results) comm::all_reduce(comm, as_array(result));
     });
   }
@@ -159,18 +164,21 @@ std::vector<at::Tensor> Layer::first_run() {
 }
 
 void Layer::start(bool backward) {
+  is_idle_ = false;
   ranks_->start([this, backward](comm::Communicator& comm) { run_once(comm, backward); },
                 repeats_[backward ? 1 : 0]);
 }
 
 double Layer::wait() {
-  return ranks_->wait();
+  const double seconds = ranks_->wait();
+  is_idle_ = true;
+  return seconds;
 }
 
 // Every rank counts on its own thread, on which its ops run.
 std::int64_t Layer::allocations(bool backward) {
   std::vector<std::int64_t> counts(rows_.size());
-  ranks_->run([&](comm::Communicator& comm) {
+  run_all([&](comm::Communicator& comm) {
     const auto counter = std::make_shared<AllocationCounter>();
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, counter);
     run_once(comm, backward);

@@ -17,7 +17,7 @@
 #include "armillary/bench/attention_case.h"
 #include "armillary/bench/ranks.h"
 #include "armillary/plan/strategy.h"
-#include "armillary/recorder/recorder.h"
+#include "armillary/runtime/context.h"
 
 namespace armillary::bench {
 
@@ -26,8 +26,8 @@ namespace armillary::bench {
 class Layer {
  public:
   /// `whole` holds the tokens of the whole sequence; each rank copies its own. With a run folder,
-  /// each rank has a flight recorder there, until the layer dies: the rank has then ended well,
-  /// unless an exception is under way. @throws IoError as recorder::Recorder.
+  /// each rank has a flight recorder there; when the layer dies, the rank has ended well, unless
+  /// its last run failed or goes on. @throws IoError as recorder::Recorder.
   Layer(const plan::Problem& problem, const std::string& strategy, const Sample& whole,
         std::unique_ptr<Ranks> ranks, const std::string& run_folder = "");
   ~Layer();
@@ -53,6 +53,9 @@ class Layer {
   std::int64_t allocations(bool backward);
 
  private:
+  /// Runs a work on all ranks and waits for it.
+  double run_all(const Ranks::Work& work);
+
   /// One layer on the calling rank.
   std::vector<at::Tensor> run_once(comm::Communicator& comm, bool backward);
 
@@ -64,9 +67,9 @@ class Layer {
   std::vector<Sample> parts_;     ///< By rank: its tokens.
   attention::AttentionOptions options_;
   std::array<Repeats, 2> repeats_;  ///< Without and with backward.
-  /// By rank: its recorder, which its context owns; null on ranks that have none here.
-  std::vector<recorder::Recorder*> recorders_;
-  int exceptions_ = 0;            ///< Those that were under way when the layer was made.
+  /// By rank: the context that has its recorder; null without one.
+  std::vector<runtime::Context*> recording_;
+  bool is_idle_ = true;           ///< No run goes on, and the last one did not fail.
   std::unique_ptr<Ranks> ranks_;  ///< Last: its threads use the above.
 };
 

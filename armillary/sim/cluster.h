@@ -91,7 +91,8 @@ struct Host {
   int cores = 0;
   bool operator==(const Host&) const = default;
 
-  /// Time for which a rank waits for the others to agree before it computes.
+  /// Time for which a rank waits for the others to agree before it computes: that of
+  /// attention/attention_call.cpp.
   static constexpr double kPatienceSeconds = 500e-6;
 };
 

@@ -1,6 +1,5 @@
-// Ops are sorted into batches first, lane by lane, and these by program order. Then the waits of
-// plan/hazards.h become edges from ops to batches; those that follow from the order of lanes are
-// left out.
+// Ops are sorted into batches first, in one pass over the program. Then the waits of plan/hazards.h
+// become edges from ops to batches; those that follow from the order of lanes are left out.
 #include "armillary/sim/lanes.h"
 
 #include <algorithm>

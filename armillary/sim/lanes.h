@@ -1,5 +1,5 @@
-// lanes.h: the program of one rank as the engine reads it: batches by lane, and who waits for whom.
-// Internal to sim.
+// lanes.h: the program of one rank as the engine reads it: batches in lanes, and who waits for
+// whom. Internal to sim.
 #pragma once
 
 #include <cstdint>

@@ -74,7 +74,7 @@ struct ModelShape {
 /// and the inner values of the feed-forward layer (gate, up and their product), K and V; the loss
 /// has all logits at once, in bf16 and in fp32 with their gradient. Parameters of norms and biases
 /// do not count.
-/// @throws InvalidArgument for 2^59 parameters or more, as dit_cost_of().
+/// @throws InvalidArgument for about 2^59 parameters or more, as dit_cost_of().
 ModelCost cost_of(const ModelShape& shape);
 
 /// Cost of a diffusion transformer (DiT) of this shape, which has neither an embedding nor an

@@ -62,8 +62,7 @@ class Adviser {
     if (question.step.kind == sim::StepKind::Dit && !mask.shows_all()) {
       fail<InvalidArgument>(
           "advise: a denoising step with a mask that shows {} pairs of {} queries and {} keys; "
-          "each "
-          "token sees all: mask full is required",
+          "each token sees all: mask full is required",
           mask.area(), mask.q_len(), mask.kv_len());
     }
   }

@@ -24,8 +24,8 @@ namespace {
 constexpr std::size_t kPromising = 8;
 /// A candidate is not simulated if its estimate is so many times the best simulated time ..
 constexpr double kFar = 1.25;
-/// .. or if its bound leaves less than this share to gain. A plain strategy is not skipped for
-/// it: people compare the choice with those. Above kLargeWorld ranks they are like all others.
+/// .. or if its bound leaves less than this share to gain. First candidates (space.h) are not
+/// skipped for it, as people compare the choice with those, but above kLargeWorld ranks.
 constexpr double kWorthwhile = 0.005;
 /// Limit of candidates whose neighbours are looked at: the best simulated one of each kind_of(), if
 /// it takes at most kNear times as long as the best. Above kLargeWorld ranks the best alone.
@@ -46,7 +46,7 @@ class Search {
   /// again while a walker has a new neighbour.
   Answer run() {
     add(first_candidates(question_));
-    if (question_.problem.world <= kLargeWorld) plain_ = rivals_.size();
+    if (question_.problem.world <= kLargeWorld) first_ = rivals_.size();
     for (const std::size_t r : promising(kPromising)) add_neighbours(r);
     for (const std::size_t r : promising(kPromising)) add_neighbours(r);
     if (promising(1).empty()) refuse();
@@ -161,7 +161,7 @@ class Search {
       const bool first_few = simulated_ < kAlways;
       if (best_) {
         const double best_s = rivals_[*best_].times.total_s;
-        const double share = r < plain_ ? 0 : kWorthwhile;
+        const double share = r < first_ ? 0 : kWorthwhile;
         rival.fate = rival.bound_s >= best_s * (1 - share) ? Fate::Bounded : Fate::Estimated;
         if (rival.fate == Fate::Bounded) continue;
         if (rival.estimate_s > kFar * best_s && !first_few) continue;
@@ -241,7 +241,7 @@ class Search {
   const Question& question_;
   Evaluator evaluator_;
   std::vector<Rival> rivals_;
-  std::size_t plain_ = 0;  ///< So many of the first rivals are plain strategies.
+  std::size_t first_ = 0;  ///< So many rivals, which come first, may not be skipped for little.
   std::optional<std::size_t> best_;
   std::int64_t messages_ = 0;
   std::size_t simulated_ = 0;

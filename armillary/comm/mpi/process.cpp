@@ -54,10 +54,11 @@ class EndUnless {
   std::thread thread_;
 };
 
-/// Settings of Open MPI, unless the user has made them. Its tcp answers a message only behind the
-/// bytes that it sends the other way on the same connection, so two ranks that exchange large
-/// messages would send one at a time; with a second connection the answer does not wait. It hangs
-/// beside flags without `put`, so flags of the user's are left alone.
+/// Settings of Open MPI, unless the user has made them in the environment. Its tcp answers a
+/// message only behind the bytes that it sends the other way on the same connection, so two ranks
+/// that exchange large messages would send one at a time; with a second connection the answer does
+/// not wait. Two connections hang where flags leave out `put`, so nothing is set beside flags of
+/// the user's.
 void set_defaults() {
   if (std::getenv("OMPI_MCA_btl_tcp_flags") != nullptr) return;
   setenv("OMPI_MCA_btl_tcp_links", "2", /*replace=*/0);
