@@ -224,13 +224,13 @@ void AttentionCall::start(const std::shared_ptr<const runtime::CompiledProgram>&
 }
 
 void AttentionCall::agree() {
-  // Patience before compute begins: longer than an agreement takes whose ranks are all there, also
-  // between hosts. Messages that have not left by then wait for a whole op. Ranks that are late are
-  // waited for by the gate, beside compute. The simulator has the same (sim/cluster.h).
-  constexpr double kPatience = 500e-6;  // seconds
+  // Patience before compute begins, in seconds: longer than an agreement takes whose ranks are all
+  // there. Messages that have not left by then wait for a whole op. Ranks that are late are waited
+  // for by the gate, beside compute. The simulator has that of processes (sim/cluster.h).
+  const double patience_s = comm->shares_process() ? 50e-6 : 500e-6;
   if (may_run) {
     recorder::while_waiting(context->recorder(), recorder::Wait::Agreement,
-                            [&] { return agreement->opens_within(kPatience); });
+                            [&] { return agreement->opens_within(patience_s); });
     return;
   }
   wait_for_agreement();

@@ -175,6 +175,10 @@ class Communicator {
   /// this. Cost: one all_gather of 12 bytes per rank.
   virtual std::unique_ptr<Communicator> split(int color, int key);
 
+  /// True if the ranks are threads of one process: an answer that is ready comes within some
+  /// microseconds, where one between hosts takes some hundred.
+  virtual bool shares_process() const { return false; }
+
   /// An object of type T that callers keep with this end of the group, one of each type. It is made
   /// when it is first asked for and dies with the communicator.
   template <class T>

@@ -27,6 +27,7 @@ class LocalCommunicator : public Communicator {
     };
   }
 
+  bool shares_process() const override { return true; }
   void throw_if_failed() override { group_.throw_if_failed(rank()); }
   void abort(const std::string& reason) noexcept override { group_.abort(rank(), reason); }
 

@@ -41,6 +41,13 @@ TEST(RunRanks, RunsEveryRankOnAThreadOfItsOwn) {
   }
 }
 
+TEST(RunRanks, SharesAProcessAlsoInParts) {
+  run_ranks(2, [](Communicator& comm) {
+    EXPECT_TRUE(comm.shares_process());
+    EXPECT_TRUE(comm.split(0, comm.rank())->shares_process());
+  });
+}
+
 TEST(RunRanks, KeepsTheTypeOfTheFirstException) {
   const auto begin = std::chrono::steady_clock::now();
   std::atomic<int> told = 0;

@@ -36,6 +36,7 @@ class SplitCommunicator : public Communicator {
   }
 
   std::unique_ptr<Communicator> split(int color, int key) override;
+  bool shares_process() const override { return root_.shares_process(); }
   void throw_if_failed() override { root_.throw_if_failed(); }
   void abort(const std::string& reason) noexcept override { root_.abort(reason); }
 

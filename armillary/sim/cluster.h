@@ -91,8 +91,8 @@ struct Host {
   int cores = 0;
   bool operator==(const Host&) const = default;
 
-  /// Time for which a rank waits for the others to agree before it computes: that of
-  /// attention/attention_call.cpp.
+  /// Time for which a rank waits for the others to agree before it computes: that of processes in
+  /// attention/attention_call.cpp. Threads wait for a tenth, and agree in less.
   static constexpr double kPatienceSeconds = 500e-6;
 };
 
