@@ -1,4 +1,4 @@
-// Starting the other program: its path is found beside the executable of this process, and execv
+// Starting another program: its path is found beside the executable of this process, and execv
 // replaces the process, so that signals and exit codes need no handling here.
 #include "cli/hand_over.h"
 
@@ -48,19 +48,23 @@ void name_doctor(CLI::App& app, int& /*exit_code*/) {
 void hand_over(int argc, const char* const* argv) {
   // The verb is the first argument, as check_verb requires.
   const std::string_view verb = argc >= 2 ? argv[1] : "";
-  constexpr std::array<std::string_view, 6> kVerbs{"train", "export",    "check",
-                                                   "bench", "calibrate", "doctor"};
+  constexpr std::array<std::string_view, 4> kOfTorch{"train", "export", "check", "doctor"};
+  constexpr std::array<std::string_view, 2> kOfBench{"bench", "calibrate"};
   // `tune` runs layers only if it is to measure, `advise` reads a recipe only if one is its model.
   const auto measures = [](const char* word) {
     return std::string_view(word).starts_with("--measure");
   };
-  const bool is_named = std::find(kVerbs.begin(), kVerbs.end(), verb) != kVerbs.end();
-  const bool tunes = verb == "tune" && std::any_of(argv + 2, argv + argc, measures);
-  const bool advises = verb == "advise" && argc >= 3 && is_recipe(argv[2]);
-  if (!is_named && !tunes && !advises) return;
+  const auto is_in = [&](const auto& verbs) {
+    return std::find(verbs.begin(), verbs.end(), verb) != verbs.end();
+  };
+  const bool trains = is_in(kOfTorch) || (verb == "advise" && argc >= 3 && is_recipe(argv[2]));
+  const bool benches =
+      is_in(kOfBench) || (verb == "tune" && std::any_of(argv + 2, argv + argc, measures));
+  if (!trains && !benches) return;
   std::error_code error;  // Ignored: without a path the program is not there either.
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::string program = (self.parent_path() / "armillary-torch").string();
+  const std::string program =
+      (self.parent_path() / (trains ? "armillary-torch" : "armillary-bench")).string();
   if (!std::filesystem::exists(program, error)) {
     fail<InvalidArgument>(
         "{}: {} is not there: this program was built without libtorch, or moved alone; a build "

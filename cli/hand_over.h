@@ -1,5 +1,5 @@
-// hand_over.h: verbs that `armillary` leaves to the program `armillary-torch`, which lies beside
-// it.
+// hand_over.h: verbs that `armillary` leaves to the programs `armillary-torch` and
+// `armillary-bench`, which lie beside it.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -16,8 +16,9 @@ void name_calibrate(CLI::App& app, int& exit_code);
 void name_doctor(CLI::App& app, int& exit_code);
 
 /// If the first argument is one of those verbs, `tune` with --measure, or `advise` with a recipe,
-/// replaces this process by `armillary-torch` with the same arguments: flags, help and exit codes
-/// are then those of that program. Else returns.
+/// replaces this process by its program with the same arguments: flags, help and exit codes are
+/// then those of that program. `armillary-bench` has the verbs that measure this machine: bench,
+/// calibrate, tune. Else returns.
 /// @throws InvalidArgument if that program is not beside this one; Error if it cannot be started.
 void hand_over(int argc, const char* const* argv);
 

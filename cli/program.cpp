@@ -1,5 +1,5 @@
 // The program: it checks the verb before CLI11 does, whose texts would be misleading, hands verbs
-// over to the other program, parses the rest, and turns every exception into one line and an exit
+// over to the other programs, parses the rest, and turns every exception into one line and an exit
 // code.
 #include "cli/program.h"
 

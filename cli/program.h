@@ -13,9 +13,8 @@ using AddVerb = void (*)(CLI::App& app, int& exit_code);
 
 /// The verbs of `armillary`: those that need no libtorch, and the names of the others.
 std::vector<AddVerb> verbs_without_torch();
-/// The verbs of `armillary-torch`, and of tests that run many command lines. In a build without
-/// libtorch they are those of `armillary`. Defined in torch/ and in no_torch/, of which one is
-/// linked.
+/// The verbs of all programs, for tests that run many command lines. In a build without libtorch
+/// they are those of `armillary`. Defined in bench/ and in no_torch/, of which one is linked.
 std::vector<AddVerb> all_verbs();
 
 /// Parses the command line and runs its verb. An error is written to standard error as one line.

@@ -25,7 +25,7 @@ void add_advise(CLI::App& app, int& exit_code);  ///< Without recipes.
 void add_explain(CLI::App& app, int& exit_code);
 void add_launch(CLI::App& app, int& exit_code);
 
-// Verbs of cli/torch/. Their descriptions are shared with the program that hands them over.
+// Verbs of cli/torch/ and cli/bench/. Their descriptions are shared with the program that hands them over.
 void add_train(CLI::App& app, int& exit_code);
 void add_export(CLI::App& app, int& exit_code);
 void add_check(CLI::App& app, int& exit_code);

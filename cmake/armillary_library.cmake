@@ -132,7 +132,7 @@ function(armillary_cross_test name)
   if(arg_PROGRAM AND TARGET armillary_${name}_test AND TARGET armillary)
     target_compile_definitions(armillary_${name}_test PRIVATE
       ARMILLARY_PROGRAM="$<TARGET_FILE:armillary>" ARMILLARY_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-    add_dependencies(armillary_${name}_test armillary)
+    add_dependencies(armillary_${name}_test programs)
   endif()
 endfunction()
 

@@ -22,10 +22,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 
 # Objects of one build are found for another (release, plan, the wheel): paths are relative, and what is warned of does
-# not change an object.
+# not change an object. CCACHE_DEPEND: the headers are those that the compiler names, so that no unit is preprocessed twice.
 find_program(ARMILLARY_CCACHE ccache)
 if(ARMILLARY_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(armillary_ccache_settings CCACHE_IGNOREOPTIONS=-Werror)
+  set(armillary_ccache_settings CCACHE_IGNOREOPTIONS=-Werror CCACHE_DEPEND=1)
   if(NOT DEFINED ENV{CCACHE_BASEDIR})
     list(APPEND armillary_ccache_settings CCACHE_BASEDIR=${CMAKE_SOURCE_DIR})
   endif()

@@ -228,7 +228,7 @@ def free_port():
 def other_version(folder):
     """A copy of the program that calls itself another version."""
     folder.mkdir()
-    for name in ("armillary", "armillary-torch"):
+    for name in ("armillary", "armillary-torch", "armillary-bench"):
         data = (runs.PROGRAM.parent / name).read_bytes()
         other = data.replace(b"0.1.0\0", b"0.9.9\0")
         (folder / name).write_bytes(other)

@@ -20,7 +20,7 @@ PROGRAM = ROOT / "build" / "bin" / "armillary"
 ENGINES = ("mpi", "c10d")
 LIMIT_S = 60  # a run that takes longer to start or to end hangs
 LAST_S = 10  # for processes that outlive their launcher
-MARK = b"armillary-torch"
+MARKS = (b"armillary-torch", b"armillary-bench")
 VARIABLE = "ARMILLARY_TEST_RUN"  # the folder of the run, for processes without it in their command line
 
 
@@ -177,7 +177,7 @@ class Run:
         names = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
         found = {}
         for pid in processes_of(self.folder):
-            rank = variable_of(pid, names) if MARK in words_of(pid) else None
+            rank = variable_of(pid, names) if any(mark in words_of(pid) for mark in MARKS) else None
             if rank is not None:
                 found[int(rank)] = pid
         return found

@@ -31,33 +31,40 @@ extern const IsaKernels kIsaKernels;
 namespace portable {
 extern const IsaKernels kIsaKernels;
 }
+// Weak: null in a program that does not link armillary_kernel_emulated.
 namespace emulated {
-extern const IsaKernels kIsaKernels;
+extern const IsaKernels kIsaKernels __attribute__((weak));
 }
 namespace emulated_amx {
-extern const IsaKernels kIsaKernels;
+extern const IsaKernels kIsaKernels __attribute__((weak));
 }
 
 namespace {
 
 // Best first; the emulated sets last, since choose_isa() takes the first that qualifies.
-constexpr const IsaKernels* kAll[] = {
+const std::vector<const IsaKernels*>& all_sets() {
+  static const std::vector<const IsaKernels*> sets = [] {
+    std::vector<const IsaKernels*> all {
 #if defined(__x86_64__) && !defined(ARMILLARY_WITHOUT_WIDE_SETS)
-    &amx::kIsaKernels,      &avx512_bf16::kIsaKernels,  &avx512::kIsaKernels,
+      &amx::kIsaKernels, &avx512_bf16::kIsaKernels, &avx512::kIsaKernels,
 #endif
 #if defined(__x86_64__)
-    &avx2::kIsaKernels,
+          &avx2::kIsaKernels,
 #endif
-    &portable::kIsaKernels,
-#if !defined(ARMILLARY_WITHOUT_EMULATED_SETS)
-    &emulated::kIsaKernels, &emulated_amx::kIsaKernels,
-#endif
-};
+          &portable::kIsaKernels,
+    };
+    for (const IsaKernels* emulated : {&emulated::kIsaKernels, &emulated_amx::kIsaKernels}) {
+      if (emulated != nullptr) all.push_back(emulated);
+    }
+    return all;
+  }();
+  return sets;
+}
 
 /// Names of the sets that run here, for error texts.
 std::vector<std::string> names_here() {
   std::vector<std::string> names;
-  for (const IsaKernels* isa : kAll) {
+  for (const IsaKernels* isa : all_sets()) {
     if (runs_here(*isa)) names.emplace_back(isa->name);
   }
   return names;
@@ -71,7 +78,7 @@ const char* forced_name() {
 
 std::vector<IsaFacts> facts_here() {
   std::vector<IsaFacts> facts;
-  for (const IsaKernels* isa : kAll)
+  for (const IsaKernels* isa : all_sets())
     facts.push_back({.name = isa->name, .missing = missing_for(isa->name)});
   return facts;
 }
@@ -95,13 +102,13 @@ const IsaKernels& choose_here() {
                                  [](const IsaFacts& set) { return set.missing.empty(); });
   // No other set has a bf16 instruction that could be slower than fp32.
   if (best->name == "avx512_bf16") probe(*best);
-  return *kAll[choose_isa(facts)];
+  return *all_sets()[choose_isa(facts)];
 }
 
 }  // namespace
 
 std::span<const IsaKernels* const> all_isas() {
-  return kAll;
+  return all_sets();
 }
 
 bool runs_here(const IsaKernels& isa) {
@@ -110,7 +117,7 @@ bool runs_here(const IsaKernels& isa) {
 
 const IsaKernels& isa_named(std::string_view name) {
   const std::vector<std::string> here = names_here();
-  for (const IsaKernels* isa : kAll) {
+  for (const IsaKernels* isa : all_sets()) {
     if (isa->name != name) continue;
     const std::string missing = missing_for(name);
     if (missing.empty()) return *isa;
@@ -135,7 +142,8 @@ std::vector<IsaStatus> isa_statuses() {
     // Emulated sets have no instruction of their own to measure.
     if (set.missing.empty() && !set.name.starts_with("emulated")) probe(set);
   }
-  const auto index = std::find(std::begin(kAll), std::end(kAll), &taken) - std::begin(kAll);
+  const std::vector<const IsaKernels*>& sets = all_sets();
+  const auto index = std::find(sets.begin(), sets.end(), &taken) - sets.begin();
   return explain(facts, static_cast<std::size_t>(index), forced_name() != nullptr);
 }
 

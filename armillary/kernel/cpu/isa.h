@@ -12,9 +12,9 @@
 
 namespace armillary::kernel::cpu {
 
-/// Every compiled set, best first: "amx", "avx512_bf16", "avx512", "avx2", "portable". Last come
-/// "emulated" and "emulated_amx": the code of avx512_bf16 and amx over portable C++, slow, for
-/// tests on CPUs without those instructions.
+/// Every compiled set, best first: "amx", "avx512_bf16", "avx512", "avx2", "portable". In test
+/// programs that link armillary_kernel_emulated, "emulated" and "emulated_amx" come last: the code
+/// of avx512_bf16 and amx over portable C++, slow, for CPUs without those instructions.
 std::span<const IsaKernels* const> all_isas();
 
 /// Whether this process can run the set; missing_for() of cpu_flags.h gives the reason if not.

@@ -1,0 +1,10 @@
+// The program `armillary-bench`: verbs that measure this machine. `armillary` starts it for them.
+#include "cli/torch/program_with_torch.h"
+#include "cli/verbs.h"
+
+// Only a standard error that cannot be written may still throw, and then no message can be shown.
+// NOLINTNEXTLINE(bugprone-exception-escape)
+int main(int argc, char** argv) {
+  using namespace armillary::cli;
+  return run_program_with_torch(argc, argv, {add_bench, add_calibrate, add_measuring_tune});
+}
