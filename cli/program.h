@@ -2,8 +2,11 @@
 // its own: a verb parses flags and calls the library.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <vector>
+
+namespace CLI {
+class App;
+}
 
 namespace armillary::cli {
 

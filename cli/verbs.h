@@ -3,7 +3,9 @@
 // which run_program turns into exit codes.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace armillary::cli {
 

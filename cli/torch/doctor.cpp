@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 #include <torch/version.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>

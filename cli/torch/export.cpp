@@ -1,6 +1,7 @@
 // The verb `export`: the parameters of a run as a folder for other programs.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 
