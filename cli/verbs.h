@@ -3,7 +3,7 @@
 // which run_program turns into exit codes.
 #pragma once
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the library's name
 class App;
 }
 
@@ -27,7 +27,8 @@ void add_advise(CLI::App& app, int& exit_code);  ///< Without recipes.
 void add_explain(CLI::App& app, int& exit_code);
 void add_launch(CLI::App& app, int& exit_code);
 
-// Verbs of cli/torch/ and cli/bench/. Their descriptions are shared with the program that hands them over.
+// Verbs of cli/torch/ and cli/bench/. Their descriptions are shared with the program that hands
+// them over.
 void add_train(CLI::App& app, int& exit_code);
 void add_export(CLI::App& app, int& exit_code);
 void add_check(CLI::App& app, int& exit_code);
