@@ -11,7 +11,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "armillary/core/error.h"
@@ -108,27 +108,6 @@ Checker checker_of(const char* where, const Pairs& pairs, const Inputs& inputs) 
   // Slopes are by global head: there must be one for the last head of the view.
   check_score(where, score, q.size(2) == 0 ? 0 : pairs.heads.first_q_head + q.size(2));
   return checker;
-}
-
-/// dsink -= exp(sink - lse) delta, summed in fp64 over batch entries and tokens.
-template <class T>
-void subtract_sink_grads(const at::Tensor& sinks_H, const at::Tensor& lse_BLH,
-                         const at::Tensor& delta_BLH, const at::Tensor& dsinks_H) {
-  const auto sinks = sinks_H.accessor<const T, 1>();
-  const auto lse = lse_BLH.accessor<const T, 3>();
-  const auto delta = delta_BLH.accessor<const T, 3>();
-  auto dsinks = dsinks_H.accessor<double, 1>();
-  for (std::int64_t h = 0; h < sinks.size(0); ++h) {
-    double sum = 0;
-    for (std::int64_t b = 0; b < lse.size(0); ++b) {
-      for (std::int64_t l = 0; l < lse.size(1); ++l) {
-        // The row saw neither a key nor a sink above -inf: it adds 0, but -inf - -inf is NaN.
-        if (std::isinf(lse[b][l][h]) && lse[b][l][h] < 0) continue;
-        sum += std::exp(double{sinks[h]} - double{lse[b][l][h]}) * double{delta[b][l][h]};
-      }
-    }
-    dsinks[h] -= sum;
-  }
 }
 
 /// Checks the results of a call for its queries: out of this dtype, lse and max_logit in the
@@ -329,11 +308,11 @@ void sinks_grad(const at::Tensor& sinks_H, const at::Tensor& lse_BLH, const at::
         fmt::join(sinks_H.sizes(), ", "), fmt::join(lse_BLH.sizes(), ", "),
         fmt::join(delta_BLH.sizes(), ", "), fmt::join(dsinks_H.sizes(), ", "));
   }
-  if (lse_BLH.scalar_type() == at::kDouble) {
-    subtract_sink_grads<double>(sinks_H, lse_BLH, delta_BLH, dsinks_H);
-  } else {
-    subtract_sink_grads<float>(sinks_H, lse_BLH, delta_BLH, dsinks_H);
-  }
+  // A row that saw neither a key nor a sink above -inf adds 0, but -inf - -inf is NaN.
+  const at::Tensor lse = lse_BLH.to(at::kDouble);
+  const at::Tensor terms = (sinks_H.to(at::kDouble) - lse).exp_().mul_(delta_BLH);
+  dsinks_H.sub_(terms.masked_fill_(lse == -std::numeric_limits<double>::infinity(), 0)
+                    .sum(at::IntArrayRef{0, 1}));
 }
 
 }  // namespace armillary::kernel

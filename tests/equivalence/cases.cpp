@@ -15,6 +15,7 @@
 #include "armillary/kernel/testing/naive_attention.h"
 #include "armillary/plan/layout.h"
 #include "armillary/plan/testing/every_strategy.h"
+#include "armillary/runtime/context.h"
 
 namespace armillary::equivalence {
 namespace {
@@ -61,8 +62,8 @@ void unshard(at::Tensor& global_BSHD, const plan::Runs& runs, const at::Tensor& 
                           local_BLHD.detach().to(global_BSHD.scalar_type()));
 }
 
-at::Tensor leaf(const at::Tensor& value) {
-  return value.detach().clone().requires_grad_(true);
+at::Tensor leaf(const at::Tensor& value, at::Device place) {
+  return value.detach().to(place, /*non_blocking=*/false, /*copy=*/true).requires_grad_(true);
 }
 
 }  // namespace
@@ -144,26 +145,28 @@ kernel::Results on_rank(const Case& c, const Drawn& drawn, comm::Communicator& c
   const plan::Shards owned = plan::shards(layout, mask, c.world);
   const plan::Runs& q_runs = owned.q[comm.rank()];
   const plan::Runs& kv_runs = owned.kv[comm.rank()];
-  const at::Tensor q = leaf(shard(whole.q_BSHD, q_runs));
-  const at::Tensor k = leaf(shard(whole.k_BSGD, kv_runs));
-  const at::Tensor v = leaf(shard(whole.v_BSGE, kv_runs));
+  const at::Device place = runtime::Context::of(comm).device().place();
+  const at::Tensor q = leaf(shard(whole.q_BSHD, q_runs), place);
+  const at::Tensor k = leaf(shard(whole.k_BSGD, kv_runs), place);
+  const at::Tensor v = leaf(shard(whole.v_BSGE, kv_runs), place);
+  const at::Tensor& slopes = features.score.alibi_slopes_H;
   const at::Tensor sinks =
-      features.sinks_H.defined() ? leaf(features.sinks_H.to(c.dtype)) : at::Tensor();
-  const attention::AttentionResult result =
-      attention::sequence_parallel_attention_lse(q, k, v, comm,
-                                                 {.mask = mask,
-                                                  .layout = layout,
-                                                  .strategy = c.strategy,
-                                                  .softcap = features.score.softcap,
-                                                  .alibi_slopes_H = features.score.alibi_slopes_H,
-                                                  .sinks_H = sinks,
-                                                  .dropout = features.score.dropout,
-                                                  .return_max_logit = true});
-  result.out_BLHE.backward(shard(whole.dout_BSHE, q_runs));
-  kernel::Results mine{result.out_BLHE.detach(), result.lse_BLH.detach(), q.grad(), k.grad(),
-                       v.grad()};
-  mine.dsinks_H = sinks.defined() ? sinks.grad() : at::zeros({c.heads});
-  mine.max_logit_H = result.max_logit_H;
+      features.sinks_H.defined() ? leaf(features.sinks_H.to(c.dtype), place) : at::Tensor();
+  const attention::AttentionResult result = attention::sequence_parallel_attention_lse(
+      q, k, v, comm,
+      {.mask = mask,
+       .layout = layout,
+       .strategy = c.strategy,
+       .softcap = features.score.softcap,
+       .alibi_slopes_H = slopes.defined() ? slopes.to(place) : slopes,
+       .sinks_H = sinks,
+       .dropout = features.score.dropout,
+       .return_max_logit = true});
+  result.out_BLHE.backward(shard(whole.dout_BSHE, q_runs).to(place));
+  kernel::Results mine{result.out_BLHE.detach().cpu(), result.lse_BLH.detach().cpu(),
+                       q.grad().cpu(), k.grad().cpu(), v.grad().cpu()};
+  mine.dsinks_H = sinks.defined() ? sinks.grad().cpu() : at::zeros({c.heads});
+  mine.max_logit_H = result.max_logit_H.cpu();
   return mine;
 }
 

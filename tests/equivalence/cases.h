@@ -53,8 +53,8 @@ struct Drawn {
 };
 Drawn draw(const Case& c, std::uint64_t seed);
 
-/// Forward and backward of one rank, through autograd: results for its own rows, in the order of
-/// its shards. `dsinks_H` is its share of the sum.
+/// Forward and backward of one rank, through autograd, on the device of its context: results for
+/// its own rows, in the order of its shards, on the CPU. `dsinks_H` is its share of the sum.
 kernel::Results on_rank(const Case& c, const Drawn& drawn, comm::Communicator& comm);
 
 /// A function that each rank calls before its attention.

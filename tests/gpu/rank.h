@@ -1,0 +1,12 @@
+// rank.h: the rank that a test of this program has started.
+#pragma once
+
+#include "armillary/comm/c10d.h"
+
+namespace armillary {
+
+/// Every strategy and a sample of problems on a GPU must give the results of threads on the CPU.
+/// Prints what differs, and how many problems there were; returns the exit code of the process.
+int run_gpu_rank(const comm::C10dRendezvous& place);
+
+}  // namespace armillary
