@@ -24,7 +24,7 @@ constexpr at::DeviceType kType = at::DeviceType::PrivateUse1;
 const at::Device kPlace(kType, 1);
 constexpr c10::StreamId kCallerStream = 100;
 
-/// What the stand-in has been told. One at a time; the test has one thread.
+/// Calls that the stand-in has met, and what it is to answer. The test has one thread.
 struct Told {
   c10::StreamId current = kCallerStream;
   c10::StreamId streams = 0;             ///< made so far
