@@ -2,11 +2,15 @@
 
 # Folders tested under each sanitizer: where memory and threads are handled by us. train and cli are tested in release
 # only: libtorch, which does their work, is not instrumented, and its headers are slow to compile. plan's own tests run
-# in release and, with --all, in asan; those of others use its library.
+# in release and, with --all, in asan; those of others use its library. Without --sanitizers, ThreadSanitizer looks at
+# every strategy on a device that computes late, and nothing else.
 # Tests that wait for nobody run behind others, at low priority; those with deadlines do not.
 ASAN_BEHIND_LABELS="core kernel"
 readonly ASAN_LABELS="comm proof runtime attention conformance"
-readonly TSAN_LABELS="comm proof runtime attention conformance equivalence"
+TSAN_LABELS="equivalence"
+readonly TSAN_MORE_LABELS="comm proof runtime attention conformance"
+readonly PYTHON_BEHIND="python/tests tests/documents tests/report tests/checkpoints"
+readonly PYTHON="tests/benchmarks tests/faults tests/multihost tests/mutate"
 
 # No suppressions: libtorch is not instrumented, but it neither leaks nor looks racy from here. Not to be added:
 # TSAN_OPTIONS=ignore_noninstrumented_modules=1, which on Linux takes our own modules for uninstrumented too and
@@ -68,21 +72,28 @@ stop_behind() {
   for process in "${processes[@]}"; do kill -- "-$process" 2>/dev/null || true; done
 }
 
-# Configures both sanitizers, then with behind() builds their tests and runs those of asan that wait for nobody.
-begin_sanitized() {
-  say "building and testing asan and tsan beside the tests"
-  configure asan
-  configure tsan
+# Configures the sanitizers that are asked for, then with behind() builds their tests, and runs those of asan and Python
+# that wait for nobody.
+begin_behind() {  # ASAN (or nothing)
   export_sanitizer_options
+  configure tsan
   # shellcheck disable=SC2086  # words are wanted
-  behind build-asan/build.log "" build_tests asan $ASAN_BEHIND_LABELS $ASAN_LABELS
-  asan_build=$process
-  # shellcheck disable=SC2086
-  behind build-tsan/build.log "$asan_build" build_tests tsan $TSAN_LABELS
+  behind build-tsan/build.log "" build_tests tsan $TSAN_LABELS
   tsan_build=$process
+  if [ -n "$1" ]; then
+    configure asan
+    # shellcheck disable=SC2086
+    behind build-asan/build.log "$process" build_tests asan $ASAN_BEHIND_LABELS $ASAN_LABELS
+    asan_build=$process
+  fi
   # shellcheck disable=SC2086
-  behind build-asan/test.log "$tsan_build" run_labels asan ctest-behind $ASAN_BEHIND_LABELS
-  asan_tests=$process
+  behind build/python.log "$process" test_python pytest-behind $PYTHON_BEHIND
+  python_tests=$process
+  if [ -n "$1" ]; then
+    # shellcheck disable=SC2086
+    behind build-asan/test.log "$process" run_labels asan ctest-behind $ASAN_BEHIND_LABELS
+    asan_tests=$process
+  fi
 }
 
 # end_behind PROCESS LOG WHAT: waits for a process; if it failed, shows its log.
@@ -93,13 +104,14 @@ end_behind() {
   failed=1
 }
 
-end_sanitized() {
-  end_behind "$asan_build" build-asan/build.log "build of the preset asan"
+end_sanitized() {  # ASAN (or nothing)
   end_behind "$tsan_build" build-tsan/build.log "build of the preset tsan"
   # shellcheck disable=SC2086
-  say "testing" $ASAN_LABELS "(asan)" && run_labels asan ctest $ASAN_LABELS
-  # shellcheck disable=SC2086
   say "testing" $TSAN_LABELS "(tsan)" && run_labels tsan ctest $TSAN_LABELS
+  [ -n "$1" ] || return 0
+  end_behind "$asan_build" build-asan/build.log "build of the preset asan"
+  # shellcheck disable=SC2086
+  say "testing" $ASAN_LABELS "(asan)" && run_labels asan ctest $ASAN_LABELS
   # shellcheck disable=SC2086
   say "waiting for" $ASAN_BEHIND_LABELS "(asan)"
   end_behind "$asan_tests" build-asan/test.log "tests of the preset asan"
@@ -116,21 +128,36 @@ test_plan_preset() {
   build-plan/bin/armillary --help >/dev/null || failed=1
 }
 
+# test_python RESULTS FOLDER...: the Python tests of some folders.
 test_python() {
-  compgen -G 'tests/*_test.py' >/dev/null || compgen -G 'tests/*/*_test.py' >/dev/null || return 0
-  say "testing Python"
+  local results=$1
+  shift
+  say "testing Python: $*"
   mkdir -p build/test-results
-  PYTHONPATH=build/python .venv/bin/python -m pytest -q -o python_files='*_test.py' -p no:cacheprovider tests python/tests \
-    --junitxml build/test-results/pytest.xml || failed=1
+  PYTHONPATH=build/python .venv/bin/python -m pytest -q -o python_files='*_test.py' -p no:cacheprovider "$@" \
+    --durations=10 --junitxml "build/test-results/$results.xml" || failed=1
+}
+
+# Every Python test belongs to one of the two lists.
+check_python_lists() {
+  local test
+  for test in tests/*/*_test.py; do
+    case " $PYTHON_BEHIND $PYTHON " in
+      *" $(dirname "$test") "*) ;;
+      *) die "test: $test; its folder in PYTHON or PYTHON_BEHIND of tools/checks.sh is required" ;;
+    esac
+  done
 }
 
 command_test() {
-  local quick= only=() failed=0 process= asan_build= tsan_build= asan_tests=
+  local quick= asan= only=() failed=0 process= asan_build= tsan_build= asan_tests= python_tests=
   local TEST_TIMEOUT_S=900
   while [ $# -gt 0 ]; do
     case $1 in
       --quick) quick=1 ;;
+      --sanitizers) asan=1 ;;
       --all)
+        asan=1
         export ARMILLARY_TEST_ALL=1
         ASAN_BEHIND_LABELS+=" plan"
         TEST_TIMEOUT_S=7200
@@ -140,7 +167,7 @@ command_test() {
         only=("$2")
         shift
         ;;
-      *) die "test: $1; --quick, --all or -L LABEL is required" ;;
+      *) die "test: $1; --quick, --sanitizers, --all or -L LABEL is required" ;;
     esac
     shift
   done
@@ -152,16 +179,25 @@ command_test() {
     run_ctest release ctest -L "^${only[0]}\$"
   else
     build_targets release all tests bench
+    check_python_lists
+    [ -z "$asan" ] || TSAN_LABELS+=" $TSAN_MORE_LABELS"
     if [ -z "$quick" ]; then
       trap stop_behind EXIT
-      begin_sanitized
+      begin_behind "$asan"
     fi
     say "testing everything (release)"
     run_ctest release ctest
-    test_python
+    # shellcheck disable=SC2086
+    test_python pytest $PYTHON
     if [ -z "$quick" ]; then
       test_plan_preset
-      end_sanitized
+      end_sanitized "$asan"
+      # shellcheck disable=SC2086
+      say "waiting for" $PYTHON_BEHIND
+      end_behind "$python_tests" build/python.log "Python tests"
+    else
+      # shellcheck disable=SC2086
+      test_python pytest-behind $PYTHON_BEHIND
     fi
   fi
   python3 tools/test_summary.py build*/test-results || failed=1
