@@ -27,13 +27,13 @@ if [ $status -ne 1 ]; then
   exit 1
 fi
 
-run=(--set "training.dataset_path=$text" --set training.steps=20)  # of the 50 of the recipe
+run=(--set "training.dataset_path=$text" --set training.steps=15)  # of the 50 of the recipe
 title "The plan runs: a GPT learns Python source, every sequence of 4,096 tokens spread over 4 ranks"
 rm -rf runs/4_ranks runs/1_rank
 show armillary train recipes/default.toml "${run[@]}" --set job.dump_folder=runs/4_ranks
 
 title "The same run on 1 rank, its first steps: loss and gradient norm must agree"
-one_rank=(--set parallelism.context_parallel_degree=1 --set training.steps=6)
+one_rank=(--set parallelism.context_parallel_degree=1 --set training.steps=4)
 printf '$ armillary train recipes/default.toml %s ...\n' "${one_rank[*]}"
 armillary train recipes/default.toml --set "training.dataset_path=$text" --set job.dump_folder=runs/1_rank \
   "${one_rank[@]}" --json >/dev/null

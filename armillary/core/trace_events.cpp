@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "armillary/core/json_text.h"
+
 namespace armillary {
 namespace {
 using TraceJson = nlohmann::ordered_json;
@@ -50,7 +52,7 @@ void TraceEvents::add_memory(int rank, double time_s, std::int64_t bytes) {
 }
 
 std::string TraceEvents::to_json() const {
-  return TraceJson{{"displayTimeUnit", "ms"}, {"traceEvents", events_->list}}.dump();
+  return json_text({{"displayTimeUnit", "ms"}, {"traceEvents", events_->list}});
 }
 
 }  // namespace armillary

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/core/json_text.h"
 #include "armillary/core/names.h"
 
 namespace armillary::plan {
@@ -135,7 +136,7 @@ class Node {
   /// Throws: the path, the value (shortened), and what is required instead.
   template <class... Args>
   [[noreturn]] void refuse(fmt::format_string<Args...> required, Args&&... args) const {
-    std::string given = json_.dump();
+    std::string given = json_text(json_);
     if (given.size() > 40) given = given.substr(0, 37) + "...";
     fail<InvalidArgument>("parse_json: {} is {}; {} is required",
                           path_.empty() ? "the text" : path_, given,
@@ -370,23 +371,21 @@ RankProgram parse_program(const Node& node) {
 /// would later be walked by recursion. A callback refuses both while it parses.
 Json parse_syntax(std::string_view text) {
   std::vector<std::set<std::string>> keys;  // Keys seen so far, of each object that is open.
-  const auto watch = [&keys](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > 16) {
+  const auto watch = [&keys](const JsonEvent& event) {
+    if (event.depth > 16) {
       fail<InvalidArgument>(
           "parse_json: the text is nested deeper than 16; a plan as to_json writes it is required");
     }
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key &&
-        !keys.back().insert(parsed.get<std::string>()).second) {
+    if (event.begins_object) keys.emplace_back();
+    if (event.ends_object) keys.pop_back();
+    if (event.is_key && !keys.back().insert(event.value.get<std::string>()).second) {
       fail<InvalidArgument>("parse_json: key {} is given twice in one object; once is required",
-                            parsed.dump());
+                            json_text(event.value));
     }
-    return true;
   };
   // Errors of the library's own parser become InvalidArgument as well.
   try {
-    return Json::parse(text, watch);
+    return read_json_text(text, watch);
   } catch (const Json::exception& error) {
     fail<InvalidArgument>(
         "parse_json: the text is not JSON: {}; a plan as to_json writes it is required",
@@ -397,7 +396,7 @@ Json parse_syntax(std::string_view text) {
 }  // namespace
 
 std::string to_json(const Problem& problem) {
-  return json_of(problem).dump();
+  return json_text(json_of(problem));
 }
 
 std::string to_json(const Plan& plan) {
@@ -409,7 +408,7 @@ std::string to_json(const Plan& plan) {
                   {"problem", json_of(plan.problem)},
                   {"blocks", {{"q", to_json(plan.blocks.q)}, {"kv", to_json(plan.blocks.kv)}}},
                   {"ranks", std::move(ranks)}};
-  return json.dump();
+  return json_text(json);
 }
 
 // The version is looked at first: another version may have other keys.

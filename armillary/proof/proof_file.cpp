@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "armillary/core/error.h"
+#include "armillary/core/json_text.h"
 #include "armillary/io/run_files.h"
 #include "armillary/plan/json.h"
 
@@ -29,7 +30,7 @@ Json contents(const plan::Problem& problem, const plan::Strategy& strategy, Json
           {"version", version()},
           {"proof_version", kProofVersion},
           {"strategy", to_string(strategy)},
-          {"problem", Json::parse(plan::to_json(problem))},
+          {"problem", read_json_text(plan::to_json(problem))},
           {"programs", std::move(programs)}};
 }
 
@@ -85,7 +86,7 @@ void require(const std::string& path, const std::string& key, const Json& given,
     }
   }
   const auto shortened = [](const Json& json) {
-    const std::string text = json.dump();
+    const std::string text = json_text(json);
     return text.size() > 80 ? text.substr(0, 77) + "..." : text;
   };
   refuse(path,
@@ -100,7 +101,8 @@ Digest parse_digest(const std::string& path, const Json& json) {
     digest = {.low = std::stoull(text.substr(16), nullptr, 16),
               .high = std::stoull(text.substr(0, 16), nullptr, 16)};
   }
-  if (to_string(digest) != text) refuse(path, "holds " + json.dump() + " where a digest should be");
+  if (to_string(digest) != text)
+    refuse(path, "holds " + json_text(json) + " where a digest should be");
   return digest;
 }
 
@@ -119,10 +121,10 @@ std::string save_proof(const std::string& folder, const plan::Problem& problem,
   const std::string wrong = first_wrong(planner, passes);
   if (!wrong.empty()) fail<PlanError>("proof: {}; a plan that is exact is required", wrong);
   Json json = contents(problem, strategy, to_json(passes));
-  const std::string digest = to_string(digest_of(json.dump()));
+  const std::string digest = to_string(digest_of(json_text(json)));
   json["digest"] = digest;
   std::string path = proof_path(folder, digest_of(problem, strategy));
-  io::write_file(path, json.dump() + "\n");
+  io::write_file(path, json_text(json) + "\n");
   return path;
 }
 
@@ -130,7 +132,11 @@ std::optional<Programs> load_proof(const std::string& folder, const plan::Proble
                                    const plan::Strategy& strategy) {
   const std::string path = proof_path(folder, digest_of(problem, strategy));
   if (!is_there(folder, path)) return std::nullopt;
-  Json json = Json::parse(read(path), nullptr, false);
+  Json json;
+  try {
+    json = read_json_text(read(path));
+  } catch (const Json::parse_error&) {  // null, which is no object
+  }
   if (!json.is_object()) refuse(path, "is cut off, or is no JSON");
   // Fields, and the values that are known before.
   const Json expected = contents(problem, strategy, nullptr);
@@ -139,9 +145,9 @@ std::optional<Programs> load_proof(const std::string& folder, const plan::Proble
     if (key != "programs") require(path, key, json[key], value);
   }
   // The digest, of the text without it, as save_proof makes it.
-  const std::string recorded = json.contains("digest") ? json["digest"].dump() : "none";
+  const std::string recorded = json.contains("digest") ? json_text(json["digest"]) : "none";
   json.erase("digest");
-  const std::string found = Json(to_string(digest_of(json.dump()))).dump();
+  const std::string found = json_text(to_string(digest_of(json_text(json))));
   if (recorded != found) {
     refuse(path, fmt::format("was edited: it says digest {}, its text has {}", recorded, found));
   }

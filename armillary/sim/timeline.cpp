@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "armillary/core/json_text.h"
+
 namespace armillary::sim {
 namespace {
 
@@ -59,7 +61,7 @@ std::string to_json(const Timeline& timeline) {
     json["flows"] = Json::array();
     for (const Flow& flow : timeline.flows) json["flows"].push_back(to_json(flow));
   }
-  return json.dump();
+  return json_text(json);
 }
 
 }  // namespace armillary::sim
