@@ -19,7 +19,7 @@ struct JsonEvent {
   const nlohmann::ordered_json& value;
 };
 
-/// Reads a text. Of equal keys in an object one is kept, which `watch` may refuse by throwing.
+/// Reads a text. Keeps one of equal keys in an object, which `watch` may refuse by throwing.
 /// @throws nlohmann::json::parse_error if it is not JSON, or what `watch` throws.
 nlohmann::ordered_json read_json_text(std::string_view text,
                                       const std::function<void(const JsonEvent&)>& watch = {});
