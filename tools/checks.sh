@@ -9,8 +9,6 @@ ASAN_BEHIND_LABELS="core kernel"
 readonly ASAN_LABELS="comm proof runtime attention conformance"
 TSAN_LABELS="equivalence"
 readonly TSAN_MORE_LABELS="comm proof runtime attention conformance"
-readonly PYTHON_BEHIND="python/tests tests/documents tests/report tests/checkpoints"
-readonly PYTHON="tests/benchmarks tests/faults tests/multihost tests/mutate"
 
 # No suppressions: libtorch is not instrumented, but it neither leaks nor looks racy from here. Not to be added:
 # TSAN_OPTIONS=ignore_noninstrumented_modules=1, which on Linux takes our own modules for uninstrumented too and
@@ -72,28 +70,22 @@ stop_behind() {
   for process in "${processes[@]}"; do kill -- "-$process" 2>/dev/null || true; done
 }
 
-# Configures the sanitizers that are asked for, then with behind() builds their tests, and runs those of asan and Python
-# that wait for nobody.
+# Configures the sanitizers that are asked for, then with behind() builds their tests and runs those of asan that wait for
+# nobody.
 begin_behind() {  # ASAN (or nothing)
   export_sanitizer_options
   configure tsan
   # shellcheck disable=SC2086  # words are wanted
   behind build-tsan/build.log "" build_tests tsan $TSAN_LABELS
   tsan_build=$process
-  if [ -n "$1" ]; then
-    configure asan
-    # shellcheck disable=SC2086
-    behind build-asan/build.log "$process" build_tests asan $ASAN_BEHIND_LABELS $ASAN_LABELS
-    asan_build=$process
-  fi
+  [ -n "$1" ] || return 0
+  configure asan
   # shellcheck disable=SC2086
-  behind build/python.log "$process" test_python pytest-behind $PYTHON_BEHIND
-  python_tests=$process
-  if [ -n "$1" ]; then
-    # shellcheck disable=SC2086
-    behind build-asan/test.log "$process" run_labels asan ctest-behind $ASAN_BEHIND_LABELS
-    asan_tests=$process
-  fi
+  behind build-asan/build.log "$process" build_tests asan $ASAN_BEHIND_LABELS $ASAN_LABELS
+  asan_build=$process
+  # shellcheck disable=SC2086
+  behind build-asan/test.log "$process" run_labels asan ctest-behind $ASAN_BEHIND_LABELS
+  asan_tests=$process
 }
 
 # end_behind PROCESS LOG WHAT: waits for a process; if it failed, shows its log.
@@ -128,29 +120,15 @@ test_plan_preset() {
   build-plan/bin/armillary --help >/dev/null || failed=1
 }
 
-# test_python RESULTS FOLDER...: the Python tests of some folders.
 test_python() {
-  local results=$1
-  shift
-  say "testing Python: $*"
+  say "testing Python"
   mkdir -p build/test-results
-  PYTHONPATH=build/python .venv/bin/python -m pytest -q -o python_files='*_test.py' -p no:cacheprovider "$@" \
-    --durations=10 --junitxml "build/test-results/$results.xml" || failed=1
-}
-
-# Every Python test belongs to one of the two lists.
-check_python_lists() {
-  local test
-  for test in tests/*/*_test.py; do
-    case " $PYTHON_BEHIND $PYTHON " in
-      *" $(dirname "$test") "*) ;;
-      *) die "test: $test; its folder in PYTHON or PYTHON_BEHIND of tools/checks.sh is required" ;;
-    esac
-  done
+  PYTHONPATH=build/python .venv/bin/python -m pytest -q -o python_files='*_test.py' -p no:cacheprovider tests python/tests \
+    --durations=10 --junitxml build/test-results/pytest.xml || failed=1
 }
 
 command_test() {
-  local quick= asan= only=() failed=0 process= asan_build= tsan_build= asan_tests= python_tests=
+  local quick= asan= only=() failed=0 process= asan_build= tsan_build= asan_tests=
   local TEST_TIMEOUT_S=900
   while [ $# -gt 0 ]; do
     case $1 in
@@ -179,7 +157,6 @@ command_test() {
     run_ctest release ctest -L "^${only[0]}\$"
   else
     build_targets release all tests bench
-    check_python_lists
     [ -z "$asan" ] || TSAN_LABELS+=" $TSAN_MORE_LABELS"
     if [ -z "$quick" ]; then
       trap stop_behind EXIT
@@ -187,17 +164,10 @@ command_test() {
     fi
     say "testing everything (release)"
     run_ctest release ctest
-    # shellcheck disable=SC2086
-    test_python pytest $PYTHON
+    test_python
     if [ -z "$quick" ]; then
       test_plan_preset
       end_sanitized "$asan"
-      # shellcheck disable=SC2086
-      say "waiting for" $PYTHON_BEHIND
-      end_behind "$python_tests" build/python.log "Python tests"
-    else
-      # shellcheck disable=SC2086
-      test_python pytest-behind $PYTHON_BEHIND
     fi
   fi
   python3 tools/test_summary.py build*/test-results || failed=1
