@@ -92,7 +92,7 @@ function(armillary_test name)
   add_executable(${target} EXCLUDE_FROM_ALL ${arg_SOURCES})
   add_dependencies(test_${name} ${target})
   add_dependencies(tests ${target})
-  # Tests are compiled far more often than run: -Og takes a third less time than -O2; with sanitizers, -O0 half of -O1.
+  # Tests are compiled far more often than run: -Og takes up to a third less time than -O1; with sanitizers, -O0 half of -O1.
   # UndefinedBehaviorSanitizer looks at what is tested, not at the tests: a third of their compile time.
   target_compile_options(${target} PRIVATE ${armillary_warnings}
     $<$<CONFIG:Release>:-Og> $<$<CONFIG:RelWithDebInfo>:-O0>

@@ -2,8 +2,8 @@
 
 # Folders tested under each sanitizer: where memory and threads are handled by us. train and cli are tested in release
 # only: libtorch, which does their work, is not instrumented, and its headers are slow to compile. plan's own tests run
-# in release and, with --all, in asan; those of others use its library. Without --sanitizers, ThreadSanitizer looks at
-# every strategy on a device that computes late, and nothing else.
+# in release and, with --all, in asan; those of others use its library. Without --sanitizers there
+# are the tests of equivalence under ThreadSanitizer alone: every strategy, also on a device that computes late.
 # Tests that wait for nobody run behind others, at low priority; those with deadlines do not.
 ASAN_BEHIND_LABELS="core kernel"
 readonly ASAN_LABELS="comm proof runtime attention conformance"
@@ -72,7 +72,7 @@ stop_behind() {
 
 # Configures the sanitizers that are asked for, then with behind() builds their tests and runs those of asan that wait for
 # nobody.
-begin_behind() {  # ASAN (or nothing)
+begin_sanitized() {  # ASAN (or nothing)
   export_sanitizer_options
   configure tsan
   # shellcheck disable=SC2086  # words are wanted
@@ -160,7 +160,7 @@ command_test() {
     [ -z "$asan" ] || TSAN_LABELS+=" $TSAN_MORE_LABELS"
     if [ -z "$quick" ]; then
       trap stop_behind EXIT
-      begin_behind "$asan"
+      begin_sanitized "$asan"
     fi
     say "testing everything (release)"
     run_ctest release ctest

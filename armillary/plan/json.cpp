@@ -371,17 +371,19 @@ RankProgram parse_program(const Node& node) {
 /// would later be walked by recursion. A callback refuses both while it parses.
 Json parse_syntax(std::string_view text) {
   std::vector<std::set<std::string>> keys;  // Keys seen so far, of each object that is open.
-  const auto watch = [&keys](const JsonEvent& event) {
-    if (event.depth > 16) {
+  const auto watch = [&keys](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth > 16) {
       fail<InvalidArgument>(
           "parse_json: the text is nested deeper than 16; a plan as to_json writes it is required");
     }
-    if (event.begins_object) keys.emplace_back();
-    if (event.ends_object) keys.pop_back();
-    if (event.is_key && !keys.back().insert(event.value.get<std::string>()).second) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key &&
+        !keys.back().insert(parsed.get<std::string>()).second) {
       fail<InvalidArgument>("parse_json: key {} is given twice in one object; once is required",
-                            json_text(event.value));
+                            json_text(parsed));
     }
+    return true;
   };
   // Errors of the library's own parser become InvalidArgument as well.
   try {

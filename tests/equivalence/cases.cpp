@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
+#include <set>
 
 #include "armillary/attention/sequence_parallel_attention.h"
 #include "armillary/comm/local.h"
@@ -118,6 +120,23 @@ std::vector<Case> feature_cases(int world) {
       }
     }
   }
+  return cases;
+}
+
+std::vector<Case> drawn_cases(const std::vector<int>& worlds, std::uint64_t seed,
+                              std::size_t count) {
+  std::vector<Case> cases;
+  for (const int world : worlds) {
+    for (const auto& grid : {grid_cases(world), feature_cases(world)}) {
+      cases.insert(cases.end(), grid.begin(), grid.end());
+    }
+  }
+  std::mt19937_64 random(seed);
+  std::ranges::shuffle(cases, random);
+  std::set<std::string> met;
+  std::stable_partition(cases.begin(), cases.end(),
+                        [&](const Case& c) { return met.insert(c.strategy).second; });
+  cases.resize(std::min(cases.size(), std::max(count, met.size())));
   return cases;
 }
 

@@ -37,6 +37,11 @@ std::vector<Case> grid_cases(int world);
 /// GQA and MQA x dtypes x a few masks, self-attention and cross-attention.
 std::vector<Case> feature_cases(int world);
 
+/// `count` cases of both grids on these worlds, in an order that the seed draws; at least one of
+/// each strategy, which come first.
+std::vector<Case> drawn_cases(const std::vector<int>& worlds, std::uint64_t seed,
+                              std::size_t count);
+
 /// Largest relative max-norm errors against one-device attention. Sinks: the sum of all ranks'
 /// shares. The largest logit: NaN if ranks differ in a bit.
 struct Errors {

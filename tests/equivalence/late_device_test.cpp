@@ -6,11 +6,10 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <memory>
 #include <random>
-#include <set>
 #include <string>
+#include <vector>
 
 #include "armillary/runtime/context.h"
 #include "tests/equivalence/cases.h"
@@ -51,21 +50,10 @@ kernel::Results spread_late(const Case& c, const Drawn& drawn, std::uint64_t see
   });
 }
 
-/// Cases of both grids, on 2 to 6 ranks, in an order that the seed draws: one of each strategy
-/// comes first. Half of those in fp32 become bf16.
-std::vector<Case> drawn_cases(std::uint64_t seed, std::size_t count) {
-  std::vector<Case> cases;
-  for (const int world : {2, 3, 4, 5, 6}) {
-    for (const auto& grid : {grid_cases(world), feature_cases(world)}) {
-      cases.insert(cases.end(), grid.begin(), grid.end());
-    }
-  }
+/// Cases on 2 to 6 ranks. Half of those in fp32 become bf16.
+std::vector<Case> cases_with_bf16(std::uint64_t seed, std::size_t count) {
+  std::vector<Case> cases = drawn_cases({2, 3, 4, 5, 6}, seed, count);
   std::mt19937_64 random(seed);
-  std::ranges::shuffle(cases, random);
-  std::set<std::string> met;
-  std::stable_partition(cases.begin(), cases.end(),
-                        [&](const Case& c) { return met.insert(c.strategy).second; });
-  cases.resize(std::min(cases.size(), count));
   for (Case& c : cases) {
     if (c.dtype == at::kFloat && random() % 2 == 0) c.dtype = at::kBFloat16;
   }
@@ -75,7 +63,7 @@ std::vector<Case> drawn_cases(std::uint64_t seed, std::size_t count) {
 // 2,000 problems with ARMILLARY_TEST_ALL.
 TEST(LateDevice, ChangesNoBit) {
   std::uint64_t number = test_seed();
-  for (const Case& c : drawn_cases(number, test_all() ? 2000 : kSanitized ? 20 : 60)) {
+  for (const Case& c : cases_with_bf16(number, test_all() ? 2000 : kSanitized ? 20 : 60)) {
     const Drawn drawn = draw(c, ++number);
     const kernel::Results at_once = spread(c, drawn, {}, use_one_thread);
     for (const std::uint64_t delays : {1, 2, 3}) {

@@ -5,8 +5,8 @@
 
 namespace armillary {
 
-/// Every strategy and a sample of problems on a GPU must give the results of threads on the CPU.
-/// Prints what differs, and how many problems there were; returns the exit code of the process.
+/// Every strategy and a sample of problems on a GPU must equal one-device attention on the CPU.
+/// Prints what errs, and how many problems there were; returns the exit code of the process.
 int run_gpu_rank(const comm::C10dRendezvous& place);
 
 }  // namespace armillary

@@ -6,19 +6,19 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <random>
-#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "armillary/comm/c10d.h"
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/nccl.h"
+#include "armillary/kernel/testing/naive_attention.h"
+#include "armillary/plan/layout.h"
 #include "armillary/runtime/context.h"
 #include "armillary/runtime/stream_device.h"
 #include "tests/conformance_c10d/processes.h"
@@ -32,72 +32,41 @@ namespace {
 
 using equivalence::Case;
 
-/// Cases of both grids in an order that the seed draws; one of each strategy comes first.
-std::vector<Case> drawn_cases(int world, std::uint64_t seed, std::size_t count) {
-  std::vector<Case> cases = equivalence::grid_cases(world);
-  const std::vector<Case> features = equivalence::feature_cases(world);
-  cases.insert(cases.end(), features.begin(), features.end());
-  std::mt19937_64 random(seed);
-  std::ranges::shuffle(cases, random);
-  std::set<std::string> met;
-  std::stable_partition(cases.begin(), cases.end(),
-                        [&](const Case& c) { return met.insert(c.strategy).second; });
-  cases.resize(std::min(cases.size(), std::max(count, met.size())));
-  return cases;
-}
-
-/// Whether the difference is below the bound, relative to the largest value of the whole, or to 1,
-/// the size of the inputs: a query that sees one key has a gradient of 0, which both sides miss by
-/// their rounding.
-bool is_close(const at::Tensor& given, const at::Tensor& required, const at::Tensor& whole,
-              double bound) {
-  if (given.sizes() != required.sizes()) return false;
-  if (required.numel() == 0) return true;
-  const double largest = whole.to(at::kDouble).nan_to_num(0, 0, 0).abs().max().item<double>();
-  const double size = std::max(largest, 1.0);
-  return at::allclose(given.to(at::kDouble), required.to(at::kDouble), 0, bound * size,
-                      /*equal_nan=*/false);
-}
-
-bool rows_are_close(const at::Tensor& mine, const at::Tensor& whole, const plan::Runs& runs,
-                    double bound) {
+/// The whole of `required` with the rows of this rank replaced by those that it computed.
+at::Tensor with_rows(const at::Tensor& required, const plan::Runs& runs, const at::Tensor& mine) {
   const at::Tensor rows = at::tensor(plan::positions(runs), at::kLong);
-  return is_close(mine, whole.index_select(1, rows), whole, bound);
+  return required.index_copy(1, rows, mine.to(required.scalar_type()));
 }
 
-/// Runs a case on the GPU, and on threads with the CPU's kernels. Returns the names of what
-/// differs.
-std::string differences(const Case& c, std::uint64_t seed, comm::Communicator& comm) {
+/// Errors of this rank's rows, and of what all ranks compute together, against one device.
+equivalence::Errors errors_of(const Case& c, std::uint64_t seed, comm::Communicator& comm) {
   const equivalence::Drawn drawn = equivalence::draw(c, seed);
-  kernel::Results mine = equivalence::on_rank(c, drawn, comm);
-  const auto one_thread = [](comm::Communicator&) { at::set_num_threads(1); };
-  const kernel::Results all = equivalence::spread(c, drawn, {}, one_thread);
+  const kernel::Results mine = equivalence::on_rank(c, drawn, comm);
+  const kernel::Results required = kernel::naive_attention(
+      drawn.whole, drawn.mask, drawn.features.score, drawn.features.sinks_H);
   const plan::Shards owned = plan::shards(plan::parse_layout(c.layout), drawn.mask, c.world);
   const plan::Runs& q = owned.q[comm.rank()];
   const plan::Runs& kv = owned.kv[comm.rank()];
-  const double bound = c.dtype == at::kDouble ? kFp64Bound : kFp32Bound;
-  std::string names;
-  const auto expect = [&](bool same, const char* name) {
-    if (!same) names += fmt::format(" {}", name);
+  const auto error_of = [](const at::Tensor& part, const at::Tensor& whole,
+                           const plan::Runs& runs) {
+    return kernel::relative_error(with_rows(whole, runs, part), whole);
   };
-  expect(rows_are_close(mine.out_BSHE, all.out_BSHE, q, bound), "out");
-  expect(rows_are_close(mine.lse_BSH, all.lse_BSH, q, bound), "lse");
-  expect(rows_are_close(mine.dq_BSHD, all.dq_BSHD, q, bound), "dq");
-  expect(rows_are_close(mine.dk_BSGD, all.dk_BSGD, kv, bound), "dk");
-  expect(rows_are_close(mine.dv_BSGE, all.dv_BSGE, kv, bound), "dv");
-  expect(is_close(mine.max_logit_H, all.max_logit_H, all.max_logit_H, bound), "max_logit");
-  // The gradient of the sinks is the sum over ranks; that of many rows, so of larger terms.
-  std::vector<double> dsinks(c.heads);
-  for (int h = 0; h < c.heads; ++h) dsinks[h] = mine.dsinks_H[h].item<double>();
-  comm::all_reduce_sum(comm, dsinks);
-  const at::Tensor sum = at::tensor(dsinks, at::kDouble);
-  expect(is_close(sum, all.dsinks_H, all.dsinks_H, 10 * bound), "dsinks");
-  return names;
+  // The gradient of the sinks is the sum over ranks.
+  at::Tensor dsinks_H = mine.dsinks_H.to(at::kDouble).contiguous();
+  comm::all_reduce_sum(comm, std::span(dsinks_H.mutable_data_ptr<double>(),
+                                       static_cast<std::size_t>(dsinks_H.numel())));
+  return {.out = error_of(mine.out_BSHE, required.out_BSHE, q),
+          .lse = error_of(mine.lse_BSH, required.lse_BSH, q),
+          .dq = error_of(mine.dq_BSHD, required.dq_BSHD, q),
+          .dk = error_of(mine.dk_BSGD, required.dk_BSGD, kv),
+          .dv = error_of(mine.dv_BSGE, required.dv_BSGE, kv),
+          .dsinks = kernel::relative_error(dsinks_H, required.dsinks_H),
+          .max_logit = kernel::relative_error(mine.max_logit_H, required.max_logit_H)};
 }
 
 class StrategiesOnGpus : public testing::TestWithParam<int> {};
 
-TEST_P(StrategiesOnGpus, GiveTheResultsOfTheCpu) {
+TEST_P(StrategiesOnGpus, EqualOneDevice) {
   const std::string missing = comm::nccl_missing();
   if (!missing.empty()) GTEST_SKIP() << "[SKIP] " << missing;
   setenv("ARMILLARY_TEST_SEED", fmt::format("{}", test_seed()).c_str(), 1);  // of all ranks
@@ -121,20 +90,21 @@ int run_gpu_rank(const comm::C10dRendezvous& place) {
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   at::set_num_threads(1);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a rank that crashes has said what it met before
-  int different = 0;
+  int wrong = 0;
   const auto body = [&](comm::Communicator& comm) {
     const auto gpus = static_cast<int>(c10::impl::VirtualGuardImpl(at::kCUDA).deviceCount());
     const at::Device gpu(at::kCUDA, static_cast<c10::DeviceIndex>(place.rank % gpus));
     runtime::Context::of(comm).use(runtime::stream_device(gpu));
     const auto begin = std::chrono::steady_clock::now();
     std::uint64_t number = test_seed();
-    const std::vector<Case> cases = drawn_cases(comm.world(), number, test_all() ? 400 : 40);
+    const std::vector<Case> cases =
+        equivalence::drawn_cases({comm.world()}, number, test_all() ? 400 : 40);
     for (const Case& c : cases) {
-      const std::string names = differences(c, ++number, comm);
-      if (names.empty()) continue;
-      ++different;
-      fmt::print("{}: rank {} of {} differs from the CPU in{}\n", to_string(c), comm.rank(),
-                 comm.world(), names);
+      const equivalence::Errors errors = errors_of(c, ++number, comm);
+      if (errors.worst() <= (c.dtype == at::kDouble ? kFp64Bound : kFp32Bound)) continue;
+      ++wrong;
+      fmt::print("{}: rank {} of {} errs: {}\n", to_string(c), comm.rank(), comm.world(),
+                 to_string(errors));
     }
     fmt::print("{} problems on {} ranks, {} GPUs, {:.1f} s\n", cases.size(), comm.world(), gpus,
                std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
@@ -146,7 +116,7 @@ int run_gpu_rank(const comm::C10dRendezvous& place) {
     fmt::print("{}\n", error.what());
     return 1;
   }
-  return different == 0 ? 0 : 1;
+  return wrong == 0 ? 0 : 1;
 }
 
 }  // namespace armillary
