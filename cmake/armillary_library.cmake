@@ -113,7 +113,7 @@ function(armillary_test name)
     add_test(NAME ${test} COMMAND ${target} --gtest_brief=1)
     set_tests_properties(${test} PROPERTIES
       LABELS ${name} COST ${arg_SHARDS}
-      ENVIRONMENT "OMP_NUM_THREADS=1;OMP_WAIT_POLICY=passive;GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${shard};${output}")
+      ENVIRONMENT "OMP_NUM_THREADS=1;OMP_WAIT_POLICY=passive;ARMILLARY_CACHE=/dev/null/none;GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${shard};${output}")
   endforeach()
 endfunction()
 

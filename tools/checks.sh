@@ -123,7 +123,8 @@ test_plan_preset() {
 test_python() {
   say "testing Python"
   mkdir -p build/test-results
-  PYTHONPATH=build/python .venv/bin/python -m pytest -q -o python_files='*_test.py' -p no:cacheprovider tests python/tests \
+  # Tests choose anew what a user's machine may have chosen before.
+  ARMILLARY_CACHE=/dev/null/none PYTHONPATH=build/python .venv/bin/python -m pytest -q -o python_files='*_test.py' -p no:cacheprovider tests python/tests \
     --durations=10 --junitxml build/test-results/pytest.xml || failed=1
 }
 

@@ -18,7 +18,7 @@ using tune::Fate;
 using tune::Rival;
 
 bool can_be_measured(const Rival& rival) {
-  return rival.fate != Fate::TooLarge && rival.candidate.placement == tune::Placement{};
+  return rival.can_run() && rival.candidate.placement == tune::Placement{};
 }
 
 /// Whether an earlier rival has the same times and bytes, so the same plan under another name: on

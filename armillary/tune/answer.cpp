@@ -13,8 +13,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 5> kFates{"chosen", "slower", "bounded", "estimated",
-                                                 "too_large"};
+constexpr std::array<std::string_view, 6> kFates{"chosen",    "slower",    "bounded",
+                                                 "estimated", "too_large", "wrong"};
 
 Json json_of(const Rival& rival) {
   const Candidate& candidate = rival.candidate;
@@ -33,6 +33,7 @@ Json json_of(const Rival& rival) {
   json["sent_bytes"] = rival.sent_bytes;
   json["memory_bytes"] = rival.memory_bytes;
   if (rival.measured_s > 0) json["measured_s"] = rival.measured_s;
+  if (!rival.error.empty()) json["error"] = rival.error;
   return json;
 }
 
@@ -54,6 +55,7 @@ Rival rival_of(const Json& json) {
   rival.sent_bytes = json.at("sent_bytes").get<std::int64_t>();
   rival.memory_bytes = json.at("memory_bytes").get<std::int64_t>();
   rival.measured_s = json.value("measured_s", 0.0);
+  rival.error = json.value("error", "");
   return rival;
 }
 

@@ -17,6 +17,7 @@ enum class Fate : std::uint8_t {
   Bounded,    ///< Not simulated: one of its ranks alone takes nearly as long as the best.
   Estimated,  ///< Not simulated: it is estimated to be far slower, or the search has done enough.
   TooLarge,   ///< It needs more memory than a device has.
+  Wrong,      ///< Its plan cannot run: Rival::error. Built-in strategies have none.
 };
 std::string_view to_string(Fate fate);
 
@@ -38,8 +39,11 @@ struct Rival {
   std::int64_t sent_bytes = 0;    ///< By the rank that sends most of those looked at.
   std::int64_t memory_bytes = 0;  ///< Likewise; of all ranks if it was simulated.
   double measured_s = 0;          ///< On the ranks of `armillary tune --measure`; else 0.
+  std::string error;              ///< If its plan is wrong: what the simulation found.
   bool operator==(const Rival&) const = default;
 
+  /// Whether it could be chosen, as far as is known.
+  bool can_run() const { return fate != Fate::TooLarge && fate != Fate::Wrong; }
   bool simulated() const { return times.total_s > 0; }
   /// Measured seconds if there are any, else simulated ones.
   double seconds() const { return measured_s > 0 ? measured_s : times.total_s; }

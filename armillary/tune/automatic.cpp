@@ -88,7 +88,7 @@ std::string next_best(const Answer& answer) {
     const std::string& name = rival.candidate.strategy.name;
     const bool measured = rival.measured_s > 0 && chosen.measured_s > 0;
     const bool is_same = !measured && rival.times == chosen.times;
-    if (is_same || name == chosen.candidate.strategy.name || rival.fate == Fate::TooLarge) continue;
+    if (is_same || name == chosen.candidate.strategy.name || !rival.can_run()) continue;
     const std::string text = to_string(rival.candidate.strategy);
     const bool simulated = rival.simulated() && chosen.simulated();
     if (!measured && !simulated) {

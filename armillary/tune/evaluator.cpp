@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "armillary/core/error.h"
 #include "armillary/core/parallel_for.h"
 #include "armillary/plan/lower_bound.h"
 #include "armillary/sim/engine.h"
@@ -138,6 +139,11 @@ double Evaluator::memory_limit() const {
   return question_.cluster.device.memory_bytes - static_cast<double>(question_.reserved_bytes);
 }
 
+Fate Evaluator::fate_of(const Rival& rival, Fate otherwise) const {
+  if (!rival.error.empty()) return Fate::Wrong;
+  return static_cast<double>(rival.memory_bytes) <= memory_limit() ? otherwise : Fate::TooLarge;
+}
+
 std::vector<Rival> Evaluator::estimate(const std::vector<Candidate>& candidates) {
   std::vector<const Candidate*> unknown;
   for (const Candidate& candidate : candidates) {
@@ -179,10 +185,15 @@ void Evaluator::simulate(Rival& rival) {
   const sim::SimulateOptions options{
       .placement = devices(rival.candidate.placement, question_.problem.world)};
   std::vector<sim::Timeline> timelines(question_.passes.size());
-  parallel_for(static_cast<int>(timelines.size()), [&](int pass) {
-    timelines[pass] = sim::simulate(planner, question_.passes[pass], question_.cluster, options);
-  });
   rival.times = {};
+  try {
+    parallel_for(static_cast<int>(timelines.size()), [&](int pass) {
+      timelines[pass] = sim::simulate(planner, question_.passes[pass], question_.cluster, options);
+    });
+  } catch (const PlanError& error) {
+    rival.error = error.what();
+    return;
+  }
   for (const sim::Timeline& timeline : timelines) {
     // A pass ends with its last rank; messages are exposed on all.
     double compute = 0;
@@ -204,10 +215,8 @@ void simulate_all(const Question& question, Answer& answer, std::vector<std::siz
     Rival& rival = answer.rivals.at(r);
     if (rival.simulated()) return false;
     evaluator.simulate(rival);
-    rival.fate = Fate::Slower;
-    if (static_cast<double>(rival.memory_bytes) <= evaluator.memory_limit()) return false;
-    rival.fate = Fate::TooLarge;
-    return true;
+    rival.fate = evaluator.fate_of(rival, Fate::Slower);
+    return !rival.can_run();
   });
 }
 

@@ -28,9 +28,12 @@ class Evaluator {
   std::vector<Rival> estimate(const std::vector<Candidate>& candidates);
   /// Messages that a simulation of an estimated candidate moves, by the ranks of its estimate.
   std::int64_t messages(const Candidate& candidate) const;
-  /// Fills the times and the memory of all ranks. Cost: that of sim::simulate() for each pass.
+  /// Fills the times and the memory of all ranks, or the error of a plan that is wrong. Cost: that of
+  /// sim::simulate() for each pass.
   void simulate(Rival& rival);
 
+  /// TooLarge or Wrong, if that is known of the rival.
+  Fate fate_of(const Rival& rival, Fate otherwise) const;
   /// Bytes of memory that attention may use on each device.
   double memory_limit() const;
 
@@ -47,8 +50,8 @@ class Evaluator {
 };
 
 /// Simulates those of some rivals of an answer, given as indices, that the search did not simulate:
-/// what is measured is shown with its simulated times. Rivals that prove too large are marked so
-/// and leave the list.
+/// what is measured is shown with its simulated times. Rivals that prove too large or wrong are
+/// marked so and leave the list.
 void simulate_all(const Question& question, Answer& answer, std::vector<std::size_t>& rivals);
 
 /// Seconds that no strategy can undercut: see Answer::floor_s. The bytes are bounded for forward

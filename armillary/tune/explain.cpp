@@ -42,7 +42,8 @@ class Alteration {
   const std::string& kind() const { return kind_; }
   const Words& words() const { return words_; }
 
-  /// Seconds of a candidate; infinite if it does not solve the altered problem, or does not fit.
+  /// Seconds of a candidate; infinite if it does not solve the altered problem, does not fit or
+  /// has a plan that is wrong.
   double seconds(const Candidate& candidate) {
     try {
       if (!evaluator_) evaluator_ = std::make_unique<Evaluator>(*question_);
@@ -50,7 +51,7 @@ class Alteration {
       if (static_cast<double>(rival.memory_bytes) > evaluator_->memory_limit()) return kNever;
       if (question_->problem.world > kMostSimulated) return rival.estimate_s;
       evaluator_->simulate(rival);
-      return rival.times.total_s;
+      return rival.simulated() ? rival.times.total_s : kNever;
     } catch (const InvalidArgument&) {
       return kNever;
     }
@@ -317,7 +318,12 @@ std::vector<Explanation> explain(const Question& question, const Answer& answer)
     Explanation& one = all.emplace_back();
     one.candidate = to_string(rival.candidate);
     // The search had no need to simulate it; the reader wants its time.
-    if (!rival.simulated() && rival.fate != Fate::TooLarge) evaluator.simulate(rival);
+    if (!rival.simulated() && rival.can_run()) evaluator.simulate(rival);
+    if (!rival.error.empty()) {
+      one.lost = "its plan is wrong";
+      one.change = rival.error;
+      continue;
+    }
     const auto bytes = static_cast<double>(rival.memory_bytes);
     if (bytes > evaluator.memory_limit()) {
       one.lost = fmt::format("does not fit: needs {}, has {}", gibibytes(bytes),

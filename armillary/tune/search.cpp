@@ -61,14 +61,11 @@ class Search {
     add(whole_space(question_));
     if (promising(1).empty()) refuse();
     for (const std::size_t r : promising(rivals_.size())) simulate(r);
+    if (!best_) refuse();
     return answer();
   }
 
  private:
-  bool fits(const Rival& rival) const {
-    return static_cast<double>(rival.memory_bytes) <= evaluator_.memory_limit();
-  }
-
   /// Estimates candidates that are new; true if there are any.
   bool add(const std::vector<Candidate>& candidates) {
     std::vector<Candidate> unknown;
@@ -79,7 +76,7 @@ class Search {
       if (std::ranges::none_of(unknown, is_it)) unknown.push_back(candidate);
     }
     for (Rival& rival : evaluator_.estimate(unknown)) {
-      rival.fate = fits(rival) ? Fate::Estimated : Fate::TooLarge;
+      rival.fate = evaluator_.fate_of(rival, Fate::Estimated);
       rivals_.push_back(std::move(rival));
     }
     return !unknown.empty();
@@ -97,8 +94,8 @@ class Search {
     const double most_s = kNear * rivals_[*best_].times.total_s;
     for (std::size_t r = 0; r < rivals_.size(); ++r) {
       const Rival& rival = rivals_[r];
-      const bool fits = rival.fate != Fate::TooLarge;
-      if (fits && rival.simulated() && rival.times.total_s <= most_s) order.push_back(r);
+      const bool near = rival.simulated() && rival.times.total_s <= most_s;
+      if (near && rival.can_run()) order.push_back(r);
     }
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       return rivals_[a].times.total_s < rivals_[b].times.total_s;
@@ -133,7 +130,7 @@ class Search {
   std::vector<std::size_t> promising(std::size_t count) const {
     std::vector<std::size_t> order;
     for (std::size_t r = 0; r < rivals_.size(); ++r) {
-      if (rivals_[r].fate != Fate::TooLarge) order.push_back(r);
+      if (rivals_[r].can_run()) order.push_back(r);
     }
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       return rivals_[a].estimate_s < rivals_[b].estimate_s;
@@ -148,8 +145,8 @@ class Search {
     evaluator_.simulate(rival);
     messages_ += evaluator_.messages(rival.candidate);
     ++simulated_;
-    rival.fate = fits(rival) ? Fate::Slower : Fate::TooLarge;
-    if (rival.fate == Fate::TooLarge) return;
+    rival.fate = evaluator_.fate_of(rival, Fate::Slower);
+    if (!rival.can_run()) return;
     if (!best_ || rival.times.total_s < rivals_[*best_].times.total_s) best_ = r;
   }
 
@@ -184,8 +181,7 @@ class Search {
         const auto given = std::find_if(rivals_.begin(), rivals_.end(), [&](const Rival& rival) {
           return rival.candidate == candidate;
         });
-        const bool wanted = !given->simulated() && given->fate != Fate::TooLarge;
-        if (wanted) simulate(static_cast<std::size_t>(given - rivals_.begin()));
+        if (!given->simulated() && given->can_run()) simulate(static_cast<std::size_t>(given - rivals_.begin()));
       }
     }
   }
@@ -194,11 +190,16 @@ class Search {
   [[noreturn]] void refuse() const {
     const auto least = std::min_element(
         rivals_.begin(), rivals_.end(),
-        [](const Rival& a, const Rival& b) { return a.memory_bytes < b.memory_bytes; });
+        [](const Rival& a, const Rival& b) {
+          // Wrong plans come last: they are the reason only if there are no others.
+          return std::pair(a.fate == Fate::Wrong, a.memory_bytes) <
+                 std::pair(b.fate == Fate::Wrong, b.memory_bytes);
+        });
     if (least == rivals_.end()) {
       fail<InvalidArgument>(
           "tune: no strategy of the given names solves the problem; others are required");
     }
+    if (least->fate == Fate::Wrong) throw PlanError(least->error);
     const Candidate& candidate = least->candidate;
     // check_fits() finds the longest sequence, and says so in its error.
     if (question_.with_length) {
@@ -230,7 +231,7 @@ class Search {
     rivals_[*best_].fate = Fate::Chosen;
     const auto rank = [](const Rival& rival) {
       if (rival.fate == Fate::Chosen) return std::pair(0, 0.0);
-      if (rival.fate == Fate::TooLarge) return std::pair(3, rival.estimate_s);
+      if (!rival.can_run()) return std::pair(3, rival.estimate_s);
       return rival.simulated() ? std::pair(1, rival.times.total_s) : std::pair(2, rival.estimate_s);
     };
     std::stable_sort(rivals_.begin(), rivals_.end(),

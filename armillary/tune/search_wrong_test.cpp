@@ -1,0 +1,96 @@
+// search_wrong_test.cpp: a strategy that was added and whose plan is wrong: it is never chosen, and
+// is no reason to choose nothing.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "armillary/core/error.h"
+#include "armillary/plan/strategies/presets.h"
+#include "armillary/tune/evaluator.h"
+#include "armillary/tune/explain.h"
+#include "armillary/tune/search.h"
+#include "armillary/tune/testing/questions.h"
+
+namespace armillary::tune {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kWorld = 5;  // No other test of this program has as many ranks.
+
+/// A schedule whose rank 1 lacks its first send.
+struct WithoutASend : plan::Schedule {
+  explicit WithoutASend(std::unique_ptr<const plan::Schedule> whole) : whole(std::move(whole)) {}
+  plan::RankProgram program(plan::Pass pass, plan::Rank rank) const override {
+    plan::RankProgram program = whole->program(pass, rank);
+    const auto sends = [](const plan::Op& op) { return op.kind == plan::OpKind::Send; };
+    if (rank == 1) program.ops.erase(std::ranges::find_if(program.ops, sends));
+    return program;
+  }
+  std::unique_ptr<const plan::Schedule> whole;
+};
+
+/// Adds it to the registry, for kWorld ranks only.
+std::string wrong_strategy() {
+  static const std::string name = [] {
+    plan::StrategyDefinition wrong = plan::grid_strategy(
+        {.name = "without_a_send"}, [](const plan::Problem& problem, const plan::Strategy&) {
+          if (problem.world != kWorld) fail<InvalidArgument>("{} ranks", problem.world);
+          return plan::PassGrids{{.rq = problem.world, .column = plan::Movement::Gather}};
+        });
+    wrong.schedule = [whole = wrong.schedule](const plan::PlanContext& context,
+                                              const plan::Strategy& strategy) {
+      return std::make_unique<const WithoutASend>(whole(context, strategy));
+    };
+    plan::add_strategy(wrong);
+    return wrong.info.name;
+  }();
+  return name;
+}
+
+TEST(SearchWrong, IsNotChosenAndStopsNoSearch) {
+  Question question = testing::question("c7", kWorld, "causal", 8190);
+  const Answer whole = search(question);
+  const std::string name = wrong_strategy();
+  question.against = {plan::parse_strategy(name)};
+  for (const bool exhaustively : {false, true}) {
+    question.names = exhaustively ? std::vector<std::string>{name, "ring"} : question.names;
+    const Answer answer = exhaustively ? search_exhaustively(question) : search(question);
+    EXPECT_EQ(parse_answer(to_json(answer)), answer);
+    if (!exhaustively) {
+      EXPECT_EQ(answer.chosen(), whole.chosen());
+    }
+    const auto wrong = std::ranges::find_if(answer.rivals, [&](const Rival& rival) {
+      return rival.candidate.strategy.name == name && !rival.error.empty();
+    });
+    ASSERT_NE(wrong, answer.rivals.end());
+    EXPECT_EQ(wrong->fate, Fate::Wrong);
+    EXPECT_FALSE(wrong->simulated());
+    EXPECT_THAT(wrong->error, HasSubstr("has no send to meet"));
+    const auto explained = explain(question, answer);
+    EXPECT_TRUE(std::ranges::any_of(explained, [&](const Explanation& one) {
+      return one.candidate.starts_with(name) && one.lost == "its plan is wrong" &&
+             one.change == wrong->error;
+    }));
+  }
+}
+
+TEST(SearchWrong, AloneIsAnErrorOfItsPlan) {
+  Question question = testing::question("c7", kWorld, "causal", 8190);
+  question.names = {wrong_strategy()};
+  for (const auto search_it : {search, search_exhaustively}) {
+    try {
+      search_it(question);
+      FAIL();
+    } catch (const PlanError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("has no send to meet"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace armillary::tune
