@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 from bench.contest import PROGRAM, RefusedError, Table, add_flags, at_least_one, number, output, run
-from bench.live import BURST, CORES, words
+from bench.live import CORES, burst_of, words
 from bench.overlap import emulated_hosts, on_mpi
 
 PLACES = ("hosts2", "hosts4")
@@ -121,7 +121,7 @@ def main():
         emulated = emulated_hosts()
         count = int(place.removeprefix("hosts"))
         for rate in args.rates:
-            with emulated.Hosts(count, rate, BURST) as hosts:
+            with emulated.Hosts(count, rate, burst_of(rate)) as hosts:
 
                 def start(command, hosts=hosts, count=count):
                     return on_mpi(hosts, count, command, args.limit)
