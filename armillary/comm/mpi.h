@@ -31,8 +31,10 @@ struct MpiOptions {
   /// which no message was under way. MPI moves messages only while it is called, so this is how
   /// they move while ranks compute. A look takes a few microseconds.
   double helper_interval_s = 0.001;
-  /// Most bytes of one MPI message, in [1, 2^30]: longer messages travel in at most 1024 pieces.
-  std::int64_t piece_bytes = std::int64_t{1} << 30;
+  /// Most bytes of one MPI message, in [1, 2^30]: longer messages travel in at most 1024 pieces, or
+  /// in as many pieces that are 1024 times as large, up to 2^30 bytes. Open MPI's tcp sends pieces
+  /// of up to 1 MiB without asking the receiver first (docs/notes/mpi.md).
+  std::int64_t piece_bytes = std::int64_t{1} << 20;
 };
 
 /// Whether this build has MPI.

@@ -181,16 +181,16 @@ class Search {
         const auto given = std::find_if(rivals_.begin(), rivals_.end(), [&](const Rival& rival) {
           return rival.candidate == candidate;
         });
-        if (!given->simulated() && given->can_run()) simulate(static_cast<std::size_t>(given - rivals_.begin()));
+        if (!given->simulated() && given->can_run())
+          simulate(static_cast<std::size_t>(given - rivals_.begin()));
       }
     }
   }
 
   /// The error if nothing fits, about the candidate that needs least memory.
   [[noreturn]] void refuse() const {
-    const auto least = std::min_element(
-        rivals_.begin(), rivals_.end(),
-        [](const Rival& a, const Rival& b) {
+    const auto least =
+        std::min_element(rivals_.begin(), rivals_.end(), [](const Rival& a, const Rival& b) {
           // Wrong plans come last: they are the reason only if there are no others.
           return std::pair(a.fate == Fate::Wrong, a.memory_bytes) <
                  std::pair(b.fate == Fate::Wrong, b.memory_bytes);

@@ -80,7 +80,8 @@ Launcher mpi_split() {
 }
 
 std::vector<Launcher> launchers() {
-  std::vector<Launcher> all = {mpi("whole", {}), mpi("pieces", {.piece_bytes = 70001})};
+  std::vector<Launcher> all = {mpi("whole", {}), mpi("pieces", {.piece_bytes = 70001}),
+                               mpi("large_pieces", {.piece_bytes = 101})};
   if (processes() > 2) all.push_back(mpi_split());
   return all;
 }
@@ -97,11 +98,10 @@ void expect_refusal(const MpiOptions& options, const std::string& text) {
 TEST(MpiProcesses, RefuseOptionsThatDiffer) {
   if (processes() < 2) GTEST_SKIP() << "needs 2 ranks";
   const int last = all_processes()->world() - 1;
-  expect_refusal(
-      {.lanes = all_processes()->rank() == last ? 3 : 4},
-      fmt::format("run_mpi_rank: rank 0 has 4 lanes and pieces of 1073741824 bytes, rank "
-                  "{} has 3 and 1073741824; equal options are required",
-                  last));
+  expect_refusal({.lanes = all_processes()->rank() == last ? 3 : 4},
+                 fmt::format("run_mpi_rank: rank 0 has 4 lanes and pieces of 1048576 bytes, rank "
+                             "{} has 3 and 1048576; equal options are required",
+                             last));
 }
 
 TEST(MpiProcesses, RefuseOptionsOutOfRange) {
@@ -120,14 +120,14 @@ TEST(MpiProcesses, RefuseOptionsOutOfRange) {
 TEST(MpiProcesses, RefuseMessagesOfTooManyPieces) {
   if (processes() < 2) GTEST_SKIP() << "needs 2 ranks";
   const auto body = [](Communicator& comm) {
-    std::vector<std::byte> bytes(3 * 1024 + 1);
+    std::vector<std::byte> bytes(3 * 1024 * 1024 + 1);
     const Strided part = whole(std::span(bytes));
     EXPECT_THAT(
         [&] {
           comm.isend(1 - comm.rank(), 0, {&part, 1});
         },
         testing::ThrowsMessage<InvalidArgument>(
-            "mpi: a message of 3073 bytes; at most 1024 pieces of 3 bytes are required"));
+            "mpi: a message of 3145729 bytes; at most 1024 pieces of 3072 bytes are required"));
     barrier(comm);
   };
   run_processes(body, {.world = 2, .piece_bytes = 3});

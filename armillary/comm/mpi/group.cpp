@@ -100,13 +100,13 @@ void MpiGroup::expect_equal_options(MPI_Comm members) const {
 void MpiGroup::make_lanes(MPI_Comm members) {
   control_ = duplicate(members);
   for (int lane = 0; lane < options_.lanes; ++lane) lanes_.push_back(duplicate(members));
-  // The tag of a piece is (number of the group) * kMostPieces + pieces that follow.
+  // The tag of a piece is (number of the group) * kTags + MpiPending::tag().
   int found = 0;
   void* largest_tag = nullptr;
   check_mpi(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&largest_tag), &found),
             "MPI_Comm_get_attr");
   ARMILLARY_CHECK(found != 0);
-  most_groups_ = (*static_cast<int*>(largest_tag) - kMostPieces + 1) / kMostPieces + 1;
+  most_groups_ = (*static_cast<int*>(largest_tag) - kTags + 1) / kTags + 1;
 }
 
 void MpiGroup::meet_processes(MPI_Comm members) {
@@ -129,11 +129,12 @@ void MpiGroup::send(MpiPending& message) {
   message.set_under_way();
   const int group = message.lane() / options_.lanes;
   MPI_Comm const lane = lanes_[message.lane() % options_.lanes];
-  for (int after = message.pieces() - 1; after >= 0; --after) {
+  while (message.pieces_started() < message.pieces()) {
+    const int tag = group * kTags + message.tag();
     const std::span<std::byte> piece = message.next_piece();
     MPI_Request request = MPI_REQUEST_NULL;
-    check_mpi(MPI_Isend(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, message.peer(),
-                        group * kMostPieces + after, lane, &request),
+    check_mpi(MPI_Isend(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, message.peer(), tag,
+                        lane, &request),
               "MPI_Isend");
     ++pieces_sent_[message.peer()];
     message.piece_started();
@@ -172,10 +173,10 @@ void MpiGroup::take_arrivals(int lane) {
     int bytes = 0;
     check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
     ++pieces_received_[status.MPI_SOURCE];
-    const int group = status.MPI_TAG / kMostPieces;
+    const int group = status.MPI_TAG / kTags;
     const Source source{status.MPI_SOURCE, group * options_.lanes + lane};
     Queue& queue = queues_[source];
-    queue.arrivals.push_back({message, bytes, status.MPI_TAG % kMostPieces});
+    queue.arrivals.push_back({message, bytes, status.MPI_TAG % kTags});
     match(source, queue);
   }
 }
@@ -200,7 +201,8 @@ void MpiGroup::receive(const Source& source, Queue& queue) {
   // The first piece tells the bytes of the message, before any memory is touched.
   MpiPending& message = *queue.receives.front();
   Arrival arrival = queue.arrivals.front();
-  const std::int64_t sent = arrival.bytes + arrival.pieces_after * options_.piece_bytes;
+  const std::int64_t sent =
+      arrival.bytes + MpiPending::bytes_after(arrival.tag, options_.piece_bytes);
   if (message.pieces_started() == 0 && sent != message.bytes()) {
     alarm_->raise(rank_,
                   fmt::format("rank {} sends {} bytes to rank {} on lane {}, which receives {} "

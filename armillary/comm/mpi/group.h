@@ -1,7 +1,7 @@
 // group.h: the state of one rank of a group of processes: messages under way, and their progress.
 // Internal to mpi.h.
 //
-//   sends      MPI_Isend at once, tag = (number of the group made by split(), pieces that follow)
+//   sends      MPI_Isend at once, tag = (number of the group made by split(), MpiPending::tag())
 //   arrivals   MPI_Improbe on the lanes that this rank receives on: sender, tag, bytes
 //   receives   in order, per (sender, lane): an arrival meets the first receive, MPI_Imrecv
 //
@@ -94,7 +94,7 @@ class MpiGroup {
   struct Arrival {
     MPI_Message message;
     int bytes;
-    int pieces_after;  ///< Pieces of the same message that follow.
+    int tag;  ///< MpiPending::tag()
   };
 
   /// Messages of one lane from one sender. A withdrawn receive leaves a null pointer in its place.

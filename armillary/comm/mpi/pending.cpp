@@ -11,10 +11,14 @@ namespace armillary::comm {
 
 MpiPending::MpiPending(MpiGroup& group, const Message& message, std::int64_t piece_bytes)
     : Pending(message, total_bytes(message.parts)), group_(group), piece_bytes_(piece_bytes) {
-  const std::int64_t pieces = bytes() == 0 ? 1 : (bytes() - 1) / piece_bytes + 1;
+  if (bytes() > kMostPieces * piece_bytes) {
+    is_large_ = true;
+    piece_bytes_ = large_piece_bytes(piece_bytes);
+  }
+  const std::int64_t pieces = bytes() == 0 ? 1 : (bytes() - 1) / piece_bytes_ + 1;
   if (pieces > kMostPieces) {
     fail<InvalidArgument>("mpi: a message of {} bytes; at most {} pieces of {} bytes are required",
-                          bytes(), kMostPieces, piece_bytes);
+                          bytes(), kMostPieces, piece_bytes_);
   }
   pieces_ = static_cast<int>(pieces);
   if (bytes() == 0) return;

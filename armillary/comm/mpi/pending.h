@@ -1,11 +1,14 @@
 // pending.h: one side of a message under way between processes. Internal to mpi.h.
 //
-//   bytes = first piece + (pieces - 1) * piece_bytes         the first piece is the odd one
+//   bytes = first piece + (pieces - 1) * bytes of a piece    the first piece is the odd one
+//
+// A message of too many pieces of MpiOptions::piece_bytes has larger ones.
 //
 // Memory of several rows is packed into a buffer before it is sent, and unpacked from one after it
 // is received. Memory of one row is given to MPI as it is.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -20,11 +23,21 @@ namespace armillary::comm {
 
 class MpiGroup;
 
+/// Most pieces of one message: their number has to fit into a tag, beside that of the group.
+inline constexpr int kMostPieces = 1 << 10;
+/// Tags of the pieces of one group.
+inline constexpr int kTags = 2 * kMostPieces;
+
+/// Bytes of a piece where kMostPieces of `piece_bytes` are too few. An int has to hold them.
+constexpr std::int64_t large_piece_bytes(std::int64_t piece_bytes) {
+  return std::min(piece_bytes * kMostPieces, std::int64_t{1} << 30);
+}
+
 /// A send or a receive of this rank. The rank's Request owns it; the group knows it while it is
 /// under way. Functions require the lock of MpiProcess, except done() and place().
 class MpiPending : public Pending {
  public:
-  /// @throws InvalidArgument if it has too many bytes for kMostPieces pieces.
+  /// @throws InvalidArgument if it has too many bytes for kMostPieces large pieces.
   MpiPending(MpiGroup& group, const Message& message, std::int64_t piece_bytes);
   /// Withdraws a message that is not done.
   ~MpiPending() override;
@@ -32,6 +45,13 @@ class MpiPending : public Pending {
   // Pieces. The group gives them to MPI in order, and counts those that MPI has ended with.
 
   int pieces() const { return pieces_; }
+  /// Tag of the next piece, without the group: the pieces that follow, and whether they are large.
+  int tag() const { return (is_large_ ? kMostPieces : 0) + pieces_ - started_ - 1; }
+  /// Bytes of the pieces that follow one with this tag.
+  static std::int64_t bytes_after(int tag, std::int64_t piece_bytes) {
+    const std::int64_t size = tag >= kMostPieces ? large_piece_bytes(piece_bytes) : piece_bytes;
+    return tag % kMostPieces * size;
+  }
   /// Bytes of the next piece, which MPI has not been given yet, and their place in memory.
   std::span<std::byte> next_piece();
   /// Counts a piece that MPI was given.
@@ -58,6 +78,7 @@ class MpiPending : public Pending {
   MpiGroup& group_;
   std::vector<Strided> parts_;  ///< Empty if the memory is one row.
   std::int64_t piece_bytes_;
+  bool is_large_ = false;
   int pieces_;
   int started_ = 0;
   int under_way_ = 0;
@@ -66,10 +87,6 @@ class MpiPending : public Pending {
   PackBuffers::Buffer buffer_;   ///< Packed bytes; none if the memory is one row.
   std::atomic<std::uint64_t> place_{0};
 };
-
-/// Most pieces of one message: their number has to fit into a tag, beside that of the group.
-inline constexpr int kPieceBits = 10;
-inline constexpr int kMostPieces = 1 << kPieceBits;
 
 /// Index of the request that was done first, or requests.size() if none is done. Requests that are
 /// seen at the same time have the places that MPI_Testsome listed them in.

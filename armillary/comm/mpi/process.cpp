@@ -5,12 +5,14 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <string>
 #include <thread>
 
+#include "armillary/comm/mpi.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
@@ -54,14 +56,13 @@ class EndUnless {
   std::thread thread_;
 };
 
-/// Settings of Open MPI, unless the user has made them in the environment. Its tcp answers a
-/// message only behind the bytes that it sends the other way on the same connection, so two ranks
-/// that exchange large messages would send one at a time; with a second connection the answer does
-/// not wait. Two connections hang where flags leave out `put`, so nothing is set beside flags of
-/// the user's.
+/// Settings of Open MPI, unless the user has made them in the environment. Its tcp asks the
+/// receiver of a long message first, and the answer waits behind all bytes that go the other way:
+/// two ranks that exchange messages would send one at a time. A piece of a message
+/// (MpiOptions::piece_bytes) is sent without asking, with room for MPI's header.
 void set_defaults() {
-  if (std::getenv("OMPI_MCA_btl_tcp_flags") != nullptr) return;
-  setenv("OMPI_MCA_btl_tcp_links", "2", /*replace=*/0);
+  const std::int64_t bytes = MpiOptions().piece_bytes + 256;
+  setenv("OMPI_MCA_btl_tcp_eager_limit", std::to_string(bytes).c_str(), /*replace=*/0);
 }
 
 }  // namespace
