@@ -1,8 +1,11 @@
-// Progressive filling of all changed components at once. Flows and channels know each other by
-// index, so that a change costs the size of its component, whatever the rest of the network does.
+// Progressive filling of the flows near a change, while all others keep their rates. Rates are
+// max-min fair if each flow has a limit: its own, or a channel that is full and on which nobody has
+// more. So the limits of the flows around are checked, and where one does not hold the flows of its
+// channel are filled too. A change costs what it changes, whatever the rest of the network does.
 #include "armillary/sim/max_min.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "armillary/core/error.h"
@@ -12,6 +15,12 @@ namespace {
 
 /// Rounding of sums of rates: a channel whose demand exceeds its capacity by less is not full.
 constexpr double kSlack = 1e-9;
+/// A rate that was computed again, from other sums, is the same if it differs by less.
+constexpr double kSameRate = 1e-13;
+/// A component that has been widened so often is taken whole.
+constexpr int kMostRounds = 3;
+/// FlowState::limit of a flow that no channel limits.
+constexpr int kOwnLimit = -1;
 
 }  // namespace
 
@@ -106,44 +115,113 @@ void FlowNetwork::add_to_component(int flow) {
   component_.push_back(flow);
 }
 
-/// Flows whose rate may change: those that started, all users of changed channels, and whatever is
-/// coupled to these.
-void FlowNetwork::collect_component() {
+void FlowNetwork::add_users(int channel) {
+  for (const User& user : channels_[channel].users) add_to_component(user.flow);
+}
+
+/// Begins with the flows that started, and all users of changed channels.
+void FlowNetwork::begin_component() {
   ++mark_;
   component_.clear();
-  coupled_.clear();
   for (const int flow : started_) {
     if (flows_[flow].left > 0) add_to_component(flow);
   }
   for (const int c : changed_channels_) {
     channels_[c].changed = false;
-    for (const User& user : channels_[c].users) add_to_component(user.flow);
+    add_users(c);
   }
   started_.clear();
   changed_channels_.clear();
+}
+
+/// Adds all flows that are coupled to those of the component, directly or not.
+void FlowNetwork::close_component() {
+  ++channel_mark_;
   // The list grows while it is read.
   for (std::size_t next = 0; next < component_.size(); ++next) {
     for (const Crossing& crossing : flows_[component_[next]].route) {
       ChannelState& channel = channels_[crossing.channel];
-      if (channel.mark == mark_ || !couples(channel)) continue;
-      channel.mark = mark_;
-      coupled_.push_back(crossing.channel);
-      for (const User& user : channel.users) add_to_component(user.flow);
+      if (channel.mark == channel_mark_ || !couples(channel)) continue;
+      channel.mark = channel_mark_;
+      add_users(crossing.channel);
     }
   }
 }
 
+/// Adds the users of channels on which a rate is not max-min fair, now that some have changed.
+/// Returns whether there was one.
+bool FlowNetwork::widen_component() {
+  const std::size_t before = component_.size();
+  for (const int c : coupled_) {
+    if (!is_fair(c)) add_users(c);
+  }
+  return component_.size() > before;
+}
+
+/// Whether all flows that are limited by the channel still are: it is full, and no other user has
+/// more. Rates are max-min fair if that holds for all channels.
+bool FlowNetwork::is_fair(int c) const {
+  const ChannelState& channel = channels_[c];
+  double used = 0;
+  double largest = 0;
+  double least = std::numeric_limits<double>::infinity();
+  for (const User& user : channel.users) {
+    const FlowState& flow = flows_[user.flow];
+    const double rate = present_rate(user.flow);
+    used += rate * flow.share(flow.route[user.crossing]);
+    largest = std::max(largest, rate);
+    if (flow.limit == c) least = std::min(least, rate);
+  }
+  if (least == std::numeric_limits<double>::infinity()) return true;
+  return used >= channel.capacity * (1 - kSlack) && largest <= least * (1 + kSlack);
+}
+
 /// Gives a flow its rate, and takes it from the channels.
-void FlowNetwork::freeze(int id, double rate) {
+void FlowNetwork::freeze(int id, double rate, int limit) {
   FlowState& flow = flows_[id];
   flow.frozen = true;
+  flow.limit = limit;
   new_rates_[id] = rate;
   for (const Crossing& crossing : flow.route) {
     ChannelState& channel = channels_[crossing.channel];
-    if (channel.mark != mark_) continue;
+    if (channel.mark != channel_mark_) continue;
     channel.left = std::max(0.0, channel.left - rate * flow.share(crossing));
     channel.weight -= flow.share(crossing);
   }
+}
+
+/// The channels that couple flows of the component, with what flows outside leave of them, as a
+/// heap of fair shares.
+void FlowNetwork::begin_filling() {
+  ++channel_mark_;
+  coupled_.clear();
+  shares_.clear();
+  for (const int id : component_) {
+    flows_[id].frozen = false;
+    for (const Crossing& crossing : flows_[id].route) {
+      ChannelState& channel = channels_[crossing.channel];
+      if (channel.mark == channel_mark_ || !couples(channel)) continue;
+      channel.mark = channel_mark_;
+      coupled_.push_back(crossing.channel);
+    }
+  }
+  for (const int c : coupled_) {
+    ChannelState& channel = channels_[c];
+    channel.left = channel.capacity;
+    channel.weight = 0;
+    for (const User& user : channel.users) {
+      const FlowState& flow = flows_[user.flow];
+      const double share = flow.share(flow.route[user.crossing]);
+      if (flow.mark == mark_) {
+        channel.weight += share;
+      } else {
+        channel.left -= flow.rate * share;
+      }
+    }
+    channel.left = std::max(0.0, channel.left);
+    shares_.emplace_back(channel.left / channel.weight, c);
+  }
+  std::make_heap(shares_.begin(), shares_.end(), std::greater<>());
 }
 
 /// Progressive filling: the smallest of the fair shares of the channels and the largest rates of
@@ -155,19 +233,7 @@ void FlowNetwork::fill() {
   if (!std::is_sorted(component_.begin(), component_.end(), is_smaller)) {
     std::stable_sort(component_.begin(), component_.end(), is_smaller);
   }
-  shares_.clear();
-  for (const int c : coupled_) {
-    ChannelState& channel = channels_[c];
-    channel.left = channel.capacity;
-    channel.weight = 0;
-    for (const User& user : channel.users) {
-      const FlowState& flow = flows_[user.flow];
-      channel.weight += flow.share(flow.route[user.crossing]);
-    }
-    shares_.emplace_back(channel.left / channel.weight, c);
-  }
-  for (const int flow : component_) flows_[flow].frozen = false;
-  std::make_heap(shares_.begin(), shares_.end(), std::greater<>());
+  begin_filling();
   for (std::size_t next = 0; next < component_.size();) {
     const int flow = component_[next];
     if (flows_[flow].frozen) {
@@ -176,7 +242,7 @@ void FlowNetwork::fill() {
     }
     // The flow reaches its own limit first.
     if (shares_.empty() || flows_[flow].largest <= shares_.front().first) {
-      freeze(flow, flows_[flow].largest);
+      freeze(flow, flows_[flow].largest, kOwnLimit);
       continue;
     }
     std::pop_heap(shares_.begin(), shares_.end(), std::greater<>());
@@ -192,7 +258,8 @@ void FlowNetwork::fill() {
       continue;
     }
     for (const User& user : channel.users) {
-      if (!flows_[user.flow].frozen) freeze(user.flow, share);
+      const FlowState& other = flows_[user.flow];
+      if (other.mark == mark_ && !other.frozen) freeze(user.flow, share, c);
     }
   }
 }
@@ -211,11 +278,17 @@ void FlowNetwork::settle(double now) {
     component_.clear();
     return;
   }
-  collect_component();
   if (new_rates_.size() < flows_.size()) new_rates_.resize(flows_.size());
+  begin_component();
   fill();
-  // Flows whose rate is the same keep their end.
-  std::erase_if(component_, [&](int flow) { return new_rates_[flow] == flows_[flow].rate; });
+  for (int round = 0; widen_component(); ++round) {
+    if (round == kMostRounds) close_component();
+    fill();
+  }
+  // Flows whose rate is the same, but for rounding, keep their end.
+  std::erase_if(component_, [&](int flow) {
+    return std::abs(new_rates_[flow] - flows_[flow].rate) <= kSameRate * flows_[flow].rate;
+  });
   for (const int flow : component_) set_rate(flow, new_rates_[flow], now);
 }
 

@@ -4,7 +4,8 @@
 // raised without lowering one that is not larger. They change only when a flow starts or ends, and
 // then only in the component of flows that share a channel which can be full:
 //
-//   start, start, end  --settle-->  components of the changed channels  --fill-->  new rates
+//   start, start, end  --settle-->  flows of the changed channels  --fill-->  new rates
+//                                   flows around them  <--widen--
 //
 // A channel couples its flows only if their largest rates together exceed its capacity. Most
 // channels of a network that is not oversubscribed never do.
@@ -65,6 +66,7 @@ class FlowNetwork {
     double since = 0;
     int version = 0;             ///< Ends in the heap with another version are out of date.
     SmallVector<int, 6> places;  ///< Position in the users of each channel of the route.
+    int limit = -1;              ///< The channel that limits it; -1: its own largest rate.
     std::int64_t mark = 0;       ///< Equal to mark_: in the component.
     bool frozen = false;
     /// Share of a channel of the route: that of one flow, as many times as there are.
@@ -83,7 +85,7 @@ class FlowNetwork {
     std::vector<User> users;
     double left = 0;    ///< While filling: capacity that is not given away yet,
     double weight = 0;  ///< and the users that have no rate yet.
-    std::int64_t mark = 0;
+    std::int64_t mark = 0;  ///< Equal to channel_mark_: seen.
     bool changed = false;
   };
   struct End {
@@ -99,9 +101,18 @@ class FlowNetwork {
   void crowd(ChannelState& channel, double users);
   void note_change(int channel);
   void add_to_component(int flow);
-  void collect_component();
+  void add_users(int channel);
+  void begin_component();
+  void close_component();
+  bool widen_component();
+  bool is_fair(int channel) const;
+  void begin_filling();
   void fill();
-  void freeze(int flow, double rate);
+  void freeze(int flow, double rate, int limit);
+  /// The rate of a flow while rates of the component are computed.
+  double present_rate(int flow) const {
+    return flows_[flow].mark == mark_ ? new_rates_[flow] : flows_[flow].rate;
+  }
   void set_rate(int flow, double rate, double now);
   void release(int flow);
 
@@ -110,13 +121,14 @@ class FlowNetwork {
   std::vector<int> free_;
   std::vector<int> started_;           ///< Since the last settle().
   std::vector<int> changed_channels_;  ///< Likewise.
-  std::vector<int> component_;
-  std::vector<int> coupled_;  ///< Channels of the component.
+  std::vector<int> component_;         ///< Flows whose rates are computed.
+  std::vector<int> coupled_;           ///< Their channels.
   std::vector<double> new_rates_;
   std::vector<std::pair<double, int>> shares_;  ///< Heap of (fair share, channel).
   std::priority_queue<End, std::vector<End>, std::greater<>> ends_;
   std::vector<double> moved_;
   std::int64_t mark_ = 0;
+  std::int64_t channel_mark_ = 0;
   std::int64_t events_ = 0;
 };
 
