@@ -41,7 +41,7 @@ def burst_of(rate):
     memory is simulated. With 128 kB at 200 Mbit/s a tenth of a layer's messages cost nothing."""
     number, unit = re.fullmatch(r"([\d.]+)(k|m|g)bit", rate).groups()
     bits = float(number) * {"k": 1e3, "m": 1e6, "g": 1e9}[unit]
-    return f"{max(bits / 8 * 1e-3, 16e3):.0f}b"
+    return max(int(bits / 8 * 1e-3), 16_000)
 
 
 def shape_of(args):

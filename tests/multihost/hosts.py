@@ -32,9 +32,9 @@ def why_not():
 
 class Hosts:
     """A switch and hosts around it. Each host sends at most `rate`, as tc writes it; None: no limit.
-    After a pause it may send `burst` at once."""
+    After a pause it may send `burst` bytes at once."""
 
-    def __init__(self, count, rate=None, burst="512kb"):
+    def __init__(self, count, rate=None, burst=512 << 10):
         self.count = count
         self.rate = rate
         self.burst = burst
@@ -79,8 +79,9 @@ class Hosts:
             self._ip("-n", name, "link", "set", "lo", "up")
             self._ip("-n", name, "link", "set", "net0", "up")
             if self.rate:
-                # Burst: a tick of the clock at this rate, and more than one packet of 64 KiB.
-                limit = ["rate", self.rate, "burst", self.burst, "limit", "4mb"]
+                # Packets above the burst would be cut by the processor, which slows whatever computes.
+                self._ip("-n", name, "link", "set", "net0", "gso_max_size", str(min(65536, self.burst // 2)))
+                limit = ["rate", self.rate, "burst", f"{self.burst}b", "limit", "4mb"]
                 tc = ["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "net0", "root", "tbf", *limit]
                 subprocess.run(tc, check=True, timeout=SWITCH_S)
         # mpirun starts its daemons by this instead of ssh.
