@@ -83,8 +83,8 @@ class FlowNetwork {
     double capacity = 0;  ///< With the present users.
     double demand = 0;    ///< Sum of the largest rates of the users.
     std::vector<User> users;
-    double left = 0;    ///< While filling: capacity that is not given away yet,
-    double weight = 0;  ///< and the users that have no rate yet.
+    double left = 0;        ///< While filling: capacity that is not given away yet,
+    double weight = 0;      ///< and the users that have no rate yet.
     std::int64_t mark = 0;  ///< Equal to channel_mark_: seen.
     bool changed = false;
   };

@@ -28,8 +28,8 @@ class Evaluator {
   std::vector<Rival> estimate(const std::vector<Candidate>& candidates);
   /// Messages that a simulation of an estimated candidate moves, by the ranks of its estimate.
   std::int64_t messages(const Candidate& candidate) const;
-  /// Fills the times and the memory of all ranks, or the error of a plan that is wrong. Cost: that of
-  /// sim::simulate() for each pass.
+  /// Fills the times and the memory of all ranks, or the error of a plan that is wrong. Cost: that
+  /// of sim::simulate() for each pass.
   void simulate(Rival& rival);
 
   /// TooLarge or Wrong, if that is known of the rival.

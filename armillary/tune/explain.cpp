@@ -51,7 +51,8 @@ class Alteration {
       if (static_cast<double>(rival.memory_bytes) > evaluator_->memory_limit()) return kNever;
       if (question_->problem.world > kMostSimulated) return rival.estimate_s;
       evaluator_->simulate(rival);
-      return rival.simulated() ? rival.times.total_s : kNever;
+      if (!rival.error.empty()) return kNever;
+      return rival.times.total_s;
     } catch (const InvalidArgument&) {
       return kNever;
     }
