@@ -33,13 +33,21 @@ PLACES = ("threads", "mpi", "hosts2", "hosts4")
 STRATEGIES = ("ring", "allgather", "usp:u=2", "tokenring")
 RATES = ("200mbit", "500mbit", "1gbit")
 TOKENS = (512, 1024, 2048)
+RATE = r"(\d+(?:\.\d+)?)([kmg])bit"
 CORES = 2  # Emulated hosts share those of this machine.
+
+
+def link_rate(text):
+    """The type of a flag: the rate of a link, as `tc` writes it."""
+    if not re.fullmatch(RATE, text):
+        raise argparse.ArgumentTypeError(f"{text!r} given; a number with kbit, mbit or gbit is required")
+    return text
 
 
 def burst_of(rate):
     """Bytes that the link of a host may send at once after a pause: a millisecond of its rate, for a link
     without memory is simulated. With 128 kB at 200 Mbit/s a tenth of a layer's messages cost nothing."""
-    number, unit = re.fullmatch(r"([\d.]+)(k|m|g)bit", rate).groups()
+    number, unit = re.fullmatch(RATE, rate).groups()
     bits = float(number) * {"k": 1e3, "m": 1e6, "g": 1e9}[unit]
     return max(int(bits / 8 * 1e-3), 16_000)
 
@@ -109,7 +117,9 @@ COLUMNS = {
 def main():
     parser = add_flags(argparse.ArgumentParser(prog="./dev bench live", description=__doc__))
     parser.add_argument("--places", nargs="+", default=list(PLACES), choices=PLACES)
-    parser.add_argument("--rates", nargs="+", default=list(RATES), help="of each emulated host [all three]")
+    parser.add_argument(
+        "--rates", type=link_rate, nargs="+", default=list(RATES), help="of each emulated host [all three]"
+    )
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES))
     parser.add_argument("--tokens", type=at_least_one, nargs="+", default=list(TOKENS), help="of a rank")
     parser.add_argument("--heads", type=at_least_one, default=4)

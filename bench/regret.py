@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 from bench.contest import PROGRAM, RefusedError, Table, add_flags, at_least_one, number, output, run
-from bench.live import CORES, burst_of, words
+from bench.live import CORES, burst_of, link_rate, words
 from bench.overlap import emulated_hosts, on_mpi
 
 PLACES = ("hosts2", "hosts4")
@@ -103,7 +103,7 @@ def main():
     parser.add_argument(
         "--places", nargs="+", default=list(PLACES), choices=("threads", *PLACES), help="[both hosts]"
     )
-    parser.add_argument("--rates", nargs="+", default=list(RATES), help="of each emulated host [both]")
+    parser.add_argument("--rates", type=link_rate, nargs="+", default=list(RATES), help="[both]")
     parser.add_argument("--problems", type=at_least_one, default=len(PROBLEMS), help="of each place and rate")
     parser.add_argument("--candidates", type=at_least_one, default=12, help="measured for each [12]")
     parser.add_argument("--passes", default="both", choices=("forward", "both"))

@@ -19,8 +19,6 @@ constexpr double kSlack = 1e-9;
 constexpr double kSameRate = 1e-13;
 /// A component that has been widened so often is taken whole.
 constexpr int kMostRounds = 3;
-/// FlowState::limit of a flow that no channel limits.
-constexpr int kOwnLimit = -1;
 
 }  // namespace
 
@@ -148,12 +146,13 @@ void FlowNetwork::close_component() {
   }
 }
 
-/// Adds the users of channels on which a rate is not max-min fair, now that some have changed.
-/// Returns whether there was one.
+/// Adds the users of channels on which a rate is not max-min fair, now that some have changed; on
+/// those whose users are all in the component filling has made them so. Returns whether there was
+/// one.
 bool FlowNetwork::widen_component() {
   const std::size_t before = component_.size();
   for (const int c : coupled_) {
-    if (!is_fair(c)) add_users(c);
+    if (channels_[c].has_others && !is_fair(c)) add_users(c);
   }
   return component_.size() > before;
 }
@@ -209,6 +208,7 @@ void FlowNetwork::begin_filling() {
     ChannelState& channel = channels_[c];
     channel.left = channel.capacity;
     channel.weight = 0;
+    channel.has_others = false;
     for (const User& user : channel.users) {
       const FlowState& flow = flows_[user.flow];
       const double share = flow.share(flow.route[user.crossing]);
@@ -216,6 +216,7 @@ void FlowNetwork::begin_filling() {
         channel.weight += share;
       } else {
         channel.left -= flow.rate * share;
+        channel.has_others = true;
       }
     }
     channel.left = std::max(0.0, channel.left);

@@ -56,6 +56,9 @@ class FlowNetwork {
   std::int64_t events() const { return events_; }  ///< Starts and ends.
 
  private:
+  /// FlowState::limit of a flow that no channel limits.
+  static constexpr int kOwnLimit = -1;
+
   struct FlowState {
     std::span<const Crossing> route;
     int count = 1;
@@ -66,7 +69,7 @@ class FlowNetwork {
     double since = 0;
     int version = 0;             ///< Ends in the heap with another version are out of date.
     SmallVector<int, 6> places;  ///< Position in the users of each channel of the route.
-    int limit = -1;              ///< The channel that limits it; -1: its own largest rate.
+    int limit = kOwnLimit;       ///< The channel that limits it.
     std::int64_t mark = 0;       ///< Equal to mark_: in the component.
     bool frozen = false;
     /// Share of a channel of the route: that of one flow, as many times as there are.
@@ -83,9 +86,10 @@ class FlowNetwork {
     double capacity = 0;  ///< With the present users.
     double demand = 0;    ///< Sum of the largest rates of the users.
     std::vector<User> users;
-    double left = 0;        ///< While filling: capacity that is not given away yet,
-    double weight = 0;      ///< and the users that have no rate yet.
-    std::int64_t mark = 0;  ///< Equal to channel_mark_: seen.
+    double left = 0;          ///< While filling: capacity that is not given away yet,
+    double weight = 0;        ///< and the users that have no rate yet.
+    std::int64_t mark = 0;    ///< Equal to channel_mark_: seen.
+    bool has_others = false;  ///< Users outside the component.
     bool changed = false;
   };
   struct End {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
-#include "armillary/plan/strategies/presets.h"
+#include "armillary/plan/testing/without_a_send.h"
 #include "armillary/proof/digest.h"
 #include "armillary/proof/proof_file.h"
 #include "armillary/proof/proofs.h"
@@ -29,33 +29,10 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// A schedule whose rank 1 lacks its first send in one of the passes.
-struct WithoutASend : plan::Schedule {
-  WithoutASend(std::unique_ptr<const plan::Schedule> whole, plan::Pass broken)
-      : whole(std::move(whole)), broken(broken) {}
-  plan::RankProgram program(plan::Pass pass, plan::Rank rank) const override {
-    plan::RankProgram program = whole->program(pass, rank);
-    std::vector<plan::Op>& ops = program.ops;
-    const auto sends = [](const plan::Op& op) { return op.kind == plan::OpKind::Send; };
-    if (pass == broken && rank == 1) ops.erase(std::find_if(ops.begin(), ops.end(), sends));
-    return program;
-  }
-  std::unique_ptr<const plan::Schedule> whole;
-  plan::Pass broken;
-};
-
 TEST(Train, APlanThatIsWrongDoesNotRun) {
   for (const plan::Pass broken : {plan::Pass::Forward, plan::Pass::Backward}) {
     const std::string name = "without_a_send_" + std::string(to_string(broken));
-    plan::StrategyDefinition wrong = plan::grid_strategy(
-        {.name = name}, [](const plan::Problem& problem, const plan::Strategy&) {
-          return plan::PassGrids{{.rq = problem.world, .column = plan::Movement::Gather}};
-        });
-    wrong.schedule = [whole = wrong.schedule, broken](const plan::PlanContext& context,
-                                                      const plan::Strategy& strategy) {
-      return std::make_unique<const WithoutASend>(whole(context, strategy), broken);
-    };
-    plan::add_strategy(wrong);
+    plan::testing::add_strategy_without_a_send(name, {broken});
     Recipe recipe = small_recipe();
     recipe.parallelism.context_parallel_degree = 2;
     recipe.parallelism.strategy = name;

@@ -17,6 +17,7 @@ namespace armillary::tune {
 /// @throws InvalidArgument as the constructors of Evaluator and sim::Topology, or "tune on ..: does
 /// not fit: needs X GiB, has Y, the longest sequence that fits is Z" if no candidate fits. X is of
 /// the candidate that needs least.
+/// @throws PlanError if the plans of all candidates are wrong, which only added strategies' are.
 Answer search(const Question& question);
 
 /// The best of the whole space, each candidate simulated: for tests and for the curious.

@@ -4,13 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <memory>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "armillary/core/error.h"
-#include "armillary/plan/strategies/presets.h"
-#include "armillary/tune/evaluator.h"
+#include "armillary/plan/testing/without_a_send.h"
 #include "armillary/tune/explain.h"
 #include "armillary/tune/search.h"
 #include "armillary/tune/testing/questions.h"
@@ -22,32 +20,12 @@ using ::testing::HasSubstr;
 
 constexpr int kWorld = 5;  // No other test of this program has as many ranks.
 
-/// A schedule whose rank 1 lacks its first send.
-struct WithoutASend : plan::Schedule {
-  explicit WithoutASend(std::unique_ptr<const plan::Schedule> whole) : whole(std::move(whole)) {}
-  plan::RankProgram program(plan::Pass pass, plan::Rank rank) const override {
-    plan::RankProgram program = whole->program(pass, rank);
-    const auto sends = [](const plan::Op& op) { return op.kind == plan::OpKind::Send; };
-    if (rank == 1) program.ops.erase(std::ranges::find_if(program.ops, sends));
-    return program;
-  }
-  std::unique_ptr<const plan::Schedule> whole;
-};
-
-/// Adds it to the registry, for kWorld ranks only.
+/// Adds it to the registry once.
 std::string wrong_strategy() {
   static const std::string name = [] {
-    plan::StrategyDefinition wrong = plan::grid_strategy(
-        {.name = "without_a_send"}, [](const plan::Problem& problem, const plan::Strategy&) {
-          if (problem.world != kWorld) fail<InvalidArgument>("{} ranks", problem.world);
-          return plan::PassGrids{{.rq = problem.world, .column = plan::Movement::Gather}};
-        });
-    wrong.schedule = [whole = wrong.schedule](const plan::PlanContext& context,
-                                              const plan::Strategy& strategy) {
-      return std::make_unique<const WithoutASend>(whole(context, strategy));
-    };
-    plan::add_strategy(wrong);
-    return wrong.info.name;
+    plan::testing::add_strategy_without_a_send("without_a_send",
+                                               {plan::Pass::Forward, plan::Pass::Backward}, kWorld);
+    return "without_a_send";
   }();
   return name;
 }

@@ -72,6 +72,21 @@ def test_between_hosts_travels_what_the_plan_says(count, strategies):
     print(rows)
 
 
+@pytest.mark.parametrize(("count", "strategy"), [(2, "ulysses"), (4, "usp:u=2")])
+def test_hosts_that_exchange_messages_send_at_the_same_time(count, strategy):
+    with emulated.Hosts(count, "200mbit", burst=25_000) as hosts:
+        shape = ["--tokens", 512, "--heads", 4, "--head-dim", 64, "--mask", "full", "--layout", "contiguous"]
+        command = [BIN / "armillary", "bench", "overlap", "--world", count, "--strategy", strategy, *shape]
+        done = hosts.mpirun(count, [*command, "--seconds", 1, "--json"])
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(rows) == 2
+    for row in rows:
+        # One at a time would take twice as long.
+        alone_s = max(row["sent_bytes"]) / (200e6 / 8)
+        assert 0.9 * alone_s < row["messages_seconds"] < 1.5 * alone_s, row
+
+
 def ranks_of(folder):
     """Pids of the processes that train in this folder, on all hosts."""
     found = []
