@@ -112,33 +112,37 @@ void measure_links(const CalibrateCase& given, const bench::MakeRanks& make_rank
   const bool one_a_node = given.ranks_per_node == 1;
   const std::string node = one_a_node ? "network" : "node{n}";
   progress(one_a_node ? "messages between nodes" : "messages within nodes");
-  const MessageRates near = measure_messages({.world = given.world, .distance = 1}, *ranks);
+  const ExchangeCase neighbours{.world = given.world, .distance = 1};
+  const MessageRates near = measure_messages(neighbours, *ranks);
   cluster.messages.latency_s = near.latency_s;
   cluster.links.push_back(link_of("device", node, near));
+  if (one_a_node) cluster.links.back().burst_bytes = measure_burst(neighbours, *ranks);
   if (one_a_node || cluster.nodes == 1) return;
   progress("messages between nodes");
-  const MessageRates far =
-      measure_messages({.world = given.world, .distance = given.ranks_per_node}, *ranks);
+  const ExchangeCase nodes{.world = given.world, .distance = given.ranks_per_node};
+  const MessageRates far = measure_messages(nodes, *ranks);
   sim::LinkRule& link = cluster.links.emplace_back(link_of(node, "network", far));
   // All ranks of a node sent at the same time, each at this rate.
   link.bytes_per_s *= given.ranks_per_node;
+  link.burst_bytes = given.ranks_per_node * measure_burst(nodes, *ranks);
   link.latency_s = std::max(0.0, far.latency_s - near.latency_s) / 2;  // Two such links a route.
 }
 
-/// The slowdown of kernels beside messages. Threads copy messages themselves, between their ops.
+/// Messages beside each other, and the slowdown of kernels beside messages. Threads copy messages
+/// themselves, one by one, between their ops.
 void measure_interference(const CalibrateCase& given, const bench::MakeRanks& make_ranks,
                           const Progress& progress, sim::Cluster& cluster) {
   if (given.world == 1 || given.engine == "threads") return;
-  progress("kernels beside messages");
+  progress("messages and kernels beside messages");
   const std::unique_ptr<bench::Ranks> ranks = make_ranks(given.world, 0);
   const BlockShape shape{.dtype = given.dtypes.front(),
                          .head_dim = given.head_dims.front(),
                          .heads = given.heads,
                          .tokens = std::min(kBesideTokens, given.most_tokens)};
   const int distance = cluster.nodes == 1 ? 1 : given.ranks_per_node;
-  const double factor =
-      measure_slowdown({.world = given.world, .distance = distance}, shape, *ranks);
-  cluster.device.slowdown = {1, factor};
+  const ExchangeCase exchange{.world = given.world, .distance = distance};
+  cluster.messages.in_order = measure_in_order(exchange, *ranks);
+  cluster.device.slowdown = {1, measure_slowdown(exchange, shape, *ranks)};
 }
 
 /// Cores of all ranks: those of this node, of each node, unless the case knows better.

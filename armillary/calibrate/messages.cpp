@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <thread>
 
 #include "armillary/bench/interleaved_timing.h"
 #include "armillary/calibrate/timing.h"
@@ -16,6 +19,13 @@ namespace {
 
 constexpr int kLane = 2;  // One of the communication lanes of plans.
 
+/// The first of two messages in order ends at 0.5 of the time, one of two that share at 1.
+constexpr double kInOrder = 0.75;
+
+/// The first message that is tried for a burst, and the least gain that is no noise.
+constexpr std::int64_t kShortBurst = 1 << 18;
+constexpr double kLeastGain = 0.05;
+
 /// The memory of one rank.
 struct Buffers {
   std::vector<std::byte> sent;
@@ -24,12 +34,12 @@ struct Buffers {
 
 using Exchange = std::array<comm::Request, 2>;
 
-/// Starts a message in each direction, together.
-Exchange start_exchange(comm::Communicator& comm, int distance, Buffers& buffers,
-                        std::size_t bytes) {
+/// Starts a message in each direction, together: `bytes` of the buffers, from `begin` on.
+Exchange start_exchange(comm::Communicator& comm, int distance, Buffers& buffers, std::size_t bytes,
+                        std::size_t begin = 0) {
   const int world = comm.world();
-  const comm::Strided out = comm::whole(std::span(buffers.sent).first(bytes));
-  const comm::Strided in = comm::whole(std::span(buffers.received).first(bytes));
+  const comm::Strided out = comm::whole(std::span(buffers.sent).subspan(begin, bytes));
+  const comm::Strided in = comm::whole(std::span(buffers.received).subspan(begin, bytes));
   const std::array<comm::Message, 2> batch{
       comm::Message{.direction = comm::Direction::Receive,
                     .peer = (comm.rank() + world - distance) % world,
@@ -53,6 +63,25 @@ std::vector<Buffers> make_buffers(const ExchangeCase& given, const bench::Ranks&
     buffers[rank] = {std::vector<std::byte>(most), std::vector<std::byte>(most)};
   }
   return buffers;
+}
+
+/// The median of some samples of a value that all ranks measure together, as the mean of theirs.
+/// The same on all ranks.
+double median_of_means(const ExchangeCase& given, bench::Ranks& ranks,
+                       const std::function<double(comm::Communicator&)>& measure) {
+  std::vector<double> sums(given.world);  // By rank, then over all ranks on each.
+  std::vector<double> samples;
+  for (int sample = 0; sample < kSamples; ++sample) {
+    ranks.run([&](comm::Communicator& comm) {
+      double& sum = sums[comm.rank()];
+      sum = measure(comm);
+      comm::all_reduce_sum(comm, std::span(&sum, 1));
+    });
+    int here = 0;
+    while (!ranks.runs(here)) ++here;
+    samples.push_back(sums[here] / given.world);
+  }
+  return bench::median(samples);
 }
 
 }  // namespace
@@ -82,37 +111,70 @@ MessageRates measure_messages(const ExchangeCase& given, bench::Ranks& ranks) {
   return rates;
 }
 
+double measure_burst(const ExchangeCase& given, bench::Ranks& ranks) {
+  std::vector<Buffers> buffers = make_buffers(given, ranks);
+  // Short messages show a small burst, but they may be shorter than a large one.
+  for (std::int64_t bytes = kShortBurst;; bytes *= 4) {
+    const double gain = median_of_means(given, ranks, [&](comm::Communicator& comm) {
+      const auto exchange = [&] {
+        comm.wait_all(start_exchange(comm, given.distance, buffers[comm.rank()],
+                                     static_cast<std::size_t>(bytes)));
+      };
+      exchange();
+      const double steady = bench::seconds_of(exchange);
+      std::this_thread::sleep_for(std::chrono::duration<double>(2 * steady));
+      comm::barrier(comm);
+      return 1 - bench::seconds_of(exchange) / steady;
+    });
+    if (gain < 0.5 || 4 * bytes > given.most_bytes) {
+      return gain < kLeastGain ? 0 : gain * static_cast<double>(bytes);
+    }
+  }
+}
+
+bool measure_in_order(const ExchangeCase& given, bench::Ranks& ranks) {
+  std::vector<Buffers> buffers = make_buffers(given, ranks);
+  const auto half = static_cast<std::size_t>(given.most_bytes / 2);
+  const double share = median_of_means(given, ranks, [&](comm::Communicator& comm) {
+    std::array<Exchange, 2> exchanges;
+    double first = 0;
+    const double both = bench::seconds_of([&] {
+      first = bench::seconds_of([&] {
+        for (int i = 0; i < 2; ++i) {
+          exchanges[i] = start_exchange(comm, given.distance, buffers[comm.rank()], half, i * half);
+        }
+        comm.wait_all(exchanges[0]);
+      });
+      comm.wait_all(exchanges[1]);
+    });
+    return first / both;
+  });
+  return share < kInOrder;
+}
+
 double measure_slowdown(const ExchangeCase& given, const BlockShape& shape, bench::Ranks& ranks) {
   std::vector<Buffers> buffers = make_buffers(given, ranks);
   std::vector<std::unique_ptr<BlockCall>> calls(given.world);
   for (int rank = 0; rank < given.world; ++rank) {
     if (ranks.runs(rank)) calls[rank] = std::make_unique<BlockCall>(shape);
   }
-  const double alone = median_seconds(
-      ranks, [&](comm::Communicator& comm) { calls[comm.rank()]->run(plan::Pass::Forward, true); });
-  // Seconds of a call beside messages: by rank, then summed over all ranks on each.
-  std::vector<double> beside(given.world);
-  std::vector<double> samples;
-  for (int sample = 0; sample < kSamples; ++sample) {
-    ranks.run([&](comm::Communicator& comm) {
-      const Exchange requests = start_exchange(comm, given.distance, buffers[comm.rank()],
-                                               static_cast<std::size_t>(given.most_bytes));
-      int count = 0;
-      const double seconds = bench::seconds_of([&] {
-        for (; !comm.done(requests[0]) || !comm.done(requests[1]); ++count) {
-          calls[comm.rank()]->run(plan::Pass::Forward, true);
-        }
-      });
-      beside[comm.rank()] = count == 0 ? alone : seconds / count;
-      comm::all_reduce_sum(comm, std::span(&beside[comm.rank()], 1));
+  // Calls alone follow those beside messages, as many: so both have the same of what else the
+  // machine does.
+  const double factor = median_of_means(given, ranks, [&](comm::Communicator& comm) {
+    const auto call = [&] { calls[comm.rank()]->run(plan::Pass::Forward, true); };
+    const Exchange requests = start_exchange(comm, given.distance, buffers[comm.rank()],
+                                             static_cast<std::size_t>(given.most_bytes));
+    int count = 0;
+    const double beside = bench::seconds_of([&] {
+      for (; !comm.done(requests[0]) || !comm.done(requests[1]); ++count) call();
     });
-    for (int rank = 0; rank < given.world; ++rank) {
-      if (!ranks.runs(rank)) continue;
-      samples.push_back(beside[rank] / given.world);
-      break;
-    }
-  }
-  return std::max(1.0, bench::median(samples) / alone);
+    comm::barrier(comm);
+    const double alone = bench::seconds_of([&] {
+      for (int i = 0; i < count; ++i) call();
+    });
+    return count == 0 ? 1 : beside / alone;
+  });
+  return std::max(1.0, factor);
 }
 
 }  // namespace armillary::calibrate

@@ -27,6 +27,16 @@ struct MessageRates {
 /// Requires at least two ranks. Collective over them.
 MessageRates measure_messages(const ExchangeCase& given, bench::Ranks& ranks);
 
+/// Bytes that the links pass at once after a pause (sim::LinkRule::burst_bytes): what an exchange
+/// after a pause gains over one that follows another. 0 if that is less than a twentieth. Requires
+/// and collective as above.
+double measure_burst(const ExchangeCase& given, bench::Ranks& ranks);
+
+/// Whether messages from one rank to another follow each other: of two that start together, each of
+/// half of the most bytes, the first ends when half of the time has passed. Requires and collective
+/// as above.
+bool measure_in_order(const ExchangeCase& given, bench::Ranks& ranks);
+
 /// Factor on the time of kernel calls that all ranks make while an exchange of the most bytes is
 /// under way, at least 1. Between two calls a rank looks at its messages, as the executor does.
 /// Requires and collective as above.

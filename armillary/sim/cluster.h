@@ -59,6 +59,9 @@ struct LinkRule {
   /// Loss by flows that disturb each other, as on PCIe root complexes: n flows share the capacity
   /// divided by 1 + crowding * (n - 1).
   double crowding = 0;
+  /// Bytes that each direction passes at once after a pause, as a token bucket does; they come back
+  /// at the rate of the link while nothing flows.
+  double burst_bytes = 0;
   bool operator==(const LinkRule&) const = default;
 };
 
@@ -70,6 +73,9 @@ struct Messages {
   bool serial = true;
   /// Messages that the plan marks `zero_copy` take only the latency between ranks of one node.
   bool zero_copy = false;
+  /// Messages from one rank to another flow one after the other, as on one connection of tcp.
+  /// False: at the same time.
+  bool in_order = false;
   bool operator==(const Messages&) const = default;
 };
 

@@ -331,6 +331,7 @@ Messages read_messages(Table table) {
   messages.latency_s = table.number("latency_us", Sign::NotNegative).value_or(0) * kMicro;
   messages.serial = table.choice("batches", kBatches) == 0;
   messages.zero_copy = table.flag("zero_copy", false);
+  messages.in_order = table.flag("in_order", false);
   table.refuse_others();
   return messages;
 }
@@ -362,6 +363,7 @@ LinkRule read_link(Table table) {
   link.flow_rates = table.points("flow_points", kGiga);
   link.half_duplex = table.flag("half_duplex", false);
   link.crowding = table.number("crowding", Sign::NotNegative).value_or(0);
+  link.burst_bytes = table.number("burst_bytes", Sign::NotNegative).value_or(0);
   table.refuse_others();
   return link;
 }
@@ -475,6 +477,7 @@ void write_link(const LinkRule& link, std::string& text) {
   }
   if (link.half_duplex) text += "half_duplex = true\n";
   if (link.crowding > 0) text += fmt::format("crowding = {}\n", link.crowding);
+  if (link.burst_bytes > 0) text += fmt::format("burst_bytes = {}\n", link.burst_bytes);
 }
 
 }  // namespace
@@ -483,12 +486,14 @@ std::string to_toml(const Cluster& cluster) {
   const Device& device = cluster.device;
   std::string text = fmt::format(
       "name = \"{}\"\nsummary = \"{}\"\n\n[nodes]\ncount = {}\ndevices = {}\n\n[messages]\n"
-      "latency_us = {}\nbatches = \"{}\"\nzero_copy = {}\n\n[device]\nname = \"{}\"\n"
+      "latency_us = {}\nbatches = \"{}\"\nzero_copy = {}\nin_order = {}\n\n[device]\nname = "
+      "\"{}\"\n"
       "memory_GiB = {}\nmemory_GBps = {}\npeak_TFLOPs = {}\n",
       cluster.name, cluster.summary, cluster.nodes, cluster.devices_per_node,
       cluster.messages.latency_s / kMicro, cluster.messages.serial ? "serial" : "overlapped",
-      cluster.messages.zero_copy, device.name, device.memory_bytes / kGiB,
-      device.memory_bytes_per_s / kGiga, device.peak_flops_per_s / kTera);
+      cluster.messages.zero_copy, cluster.messages.in_order, device.name,
+      device.memory_bytes / kGiB, device.memory_bytes_per_s / kGiga,
+      device.peak_flops_per_s / kTera);
   if (device.matmul_flops_per_s > 0) {
     text += fmt::format("matmul_TFLOPs = {}\n", device.matmul_flops_per_s / kTera);
   }

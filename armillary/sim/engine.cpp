@@ -77,8 +77,12 @@ Timeline simulate(const Source& source, const Cluster& cluster, const SimulateOp
                   .costs = options.costs == nullptr ? *of_device : *options.costs,
                   .serial = cluster.messages.serial,
                   .tiles = options.record.ops};
-  // A record has each message by itself, and a rank that copies messages takes one after the other.
-  input.group = !options.record.ops && !options.record.flows && !cluster.host.copies;
+  // A record has each message by itself, some engines take one after the other, and the first may
+  // have a bucket of its link for itself.
+  const bool has_bursts =
+      std::ranges::any_of(cluster.links, [](const LinkRule& link) { return link.burst_bytes > 0; });
+  input.group = !options.record.ops && !options.record.flows && !cluster.host.copies &&
+                !cluster.messages.in_order && !has_bursts;
   const Fold fold =
       fold_of(source.problem, source.alike && options.placement.empty() ? &*source.alike : nullptr,
               topology);

@@ -7,6 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "armillary/core/error.h"
 #include "armillary/plan/passes/lower.h"
@@ -242,6 +245,54 @@ TEST(Engine, LatencyIsAddedToEveryMessage) {
   // Two messages one after the other, each over two links, then the last block.
   EXPECT_NEAR(simulate(lowered(problem, "ring"), cluster).end_s,
               2 * (1 + block_message_s(problem)) + block_compute_s(problem), 1e-9);
+}
+
+/// Pairs of flows from one rank to another that share some time.
+int flows_at_once(const Timeline& timeline) {
+  int count = 0;
+  std::map<std::pair<int, int>, std::vector<const Flow*>> flows;  // In order of their match.
+  for (const Flow& flow : timeline.flows) {
+    for (const Flow* earlier : flows[{flow.from, flow.to}]) {
+      const bool apart = flow.start_s >= earlier->end_s || flow.end_s <= earlier->start_s;
+      count += apart ? 0 : 1;
+      EXPECT_LE(earlier->start_s, flow.start_s) << "a later message does not overtake";
+    }
+    flows[{flow.from, flow.to}].push_back(&flow);
+  }
+  return count;
+}
+
+TEST(Engine, MessagesInOrderFollowEachOther) {
+  const plan::Problem problem = full_problem(8, 1 << 14);
+  Cluster cluster = testing::two_level(2, 4);
+  cluster.messages.serial = false;
+  for (const plan::Strategy& strategy : plan::legal_strategies(problem)) {
+    for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
+      const plan::Plan plan = lowered(problem, to_string(strategy), pass);
+      cluster.messages.in_order = false;
+      const Timeline together = simulate(plan, cluster, {.record = {.flows = true}});
+      EXPECT_GT(flows_at_once(together), 0) << "K and V, or dK and dV";
+      cluster.messages.in_order = true;
+      const Timeline in_order = simulate(plan, cluster, {.record = {.flows = true}});
+      EXPECT_EQ(flows_at_once(in_order), 0) << to_string(strategy);
+      EXPECT_EQ(in_order.flows.size(), together.flows.size());
+    }
+  }
+}
+
+// Two slices of K and V leave at once. One after the other, the first is there in half of the time,
+// so its block is computed while the second is on its way.
+TEST(Engine, TheFirstSliceInOrderDoesNotWaitForTheSecond) {
+  const plan::Problem problem = full_problem(2, 1 << 15);
+  Cluster cluster = testing::flat(2);
+  cluster.messages.serial = false;
+  const double message = block_message_s(problem);
+  const double block = block_compute_s(problem);
+  ASSERT_GT(message, 2 * block);
+  const plan::Plan plan = lowered(problem, "allgather:slices=2");
+  EXPECT_NEAR(simulate(plan, cluster).end_s, message + block, 1e-9);
+  cluster.messages.in_order = true;
+  EXPECT_NEAR(simulate(plan, cluster).end_s, message + block / 2, 1e-9);
 }
 
 TEST(Engine, APlacementMovesRanks) {

@@ -47,7 +47,10 @@ void expect_equal(const Timeline& folded, const Timeline& whole, const std::stri
 }
 
 TEST(SimFold, IsEqualToTheUnfolded) {
-  for (Cluster cluster : {testing::flat(32), testing::two_level(4, 8), testing::pcie_tree(4)}) {
+  Cluster in_order = testing::two_level(4, 8);
+  in_order.messages = {.serial = false, .in_order = true};
+  for (Cluster cluster :
+       {testing::flat(32), testing::two_level(4, 8), in_order, testing::pcie_tree(4)}) {
     cluster.device.slowdown = {1, 1.25};
     for (const std::string strategy :
          {"ring", "allgather", "usp:u=4", "tokenring", "tokenring:nodes=4", "double_ring:window=8",

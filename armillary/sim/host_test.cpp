@@ -158,6 +158,7 @@ TEST(Host, IsWrittenAndRead) {
   cluster.device.cut_by_block = true;
   cluster.device.memory = {{plan::OpKind::Finish, {{1e6, 2e9}}}};
   cluster.device.carry_bytes_per_s = 3e9;
+  cluster.messages = {.latency_s = 1e-6, .serial = false, .zero_copy = true, .in_order = true};
   cluster.host = {.forward_s = 2e-6,
                   .backward_s = 3e-6,
                   .agreement_bytes = 1536,
@@ -166,6 +167,7 @@ TEST(Host, IsWrittenAndRead) {
                   .cores = 2};
   const Cluster read = parse_cluster(to_toml(cluster), "written");
   EXPECT_EQ(read.host, cluster.host) << to_toml(cluster);
+  EXPECT_EQ(read.messages, cluster.messages) << to_toml(cluster);
   EXPECT_EQ(read.device.carry_bytes_per_s, 3e9);
   EXPECT_TRUE(read.device.cut_by_block);
   EXPECT_EQ(read.device.memory, cluster.device.memory) << to_toml(cluster);

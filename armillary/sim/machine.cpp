@@ -39,6 +39,7 @@ std::vector<double> crowding(const Topology& topology) {
 Machine::Machine(MachineInput input, std::vector<RankLanes> lanes)
     : input_(std::move(input)),
       network_(capacities(input_.topology), crowding(input_.topology)),
+      bursts_(input_.topology),
       orbit_(input_.topology.channels().size()),
       orbit_size_(orbit_.size(), 0),
       lanes_(std::move(lanes)),
@@ -110,6 +111,7 @@ bool Machine::grouped_alike(const Fold& fold, const std::vector<RankLanes>& lane
 /// Makes one meeting for both ports of every (sender, receiver, lane).
 void Machine::connect() {
   std::map<MeetingKey, int> known;
+  std::map<std::pair<int, int>, int> connections;  // By sender and distance.
   for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
     for (const Port& port : lanes_[r].ports) {
       const MeetingKey key = key_of(input_.fold, r, port);
@@ -119,11 +121,14 @@ void Machine::connect() {
         Meeting& meeting = meetings_.emplace_back();
         meeting.from = from;
         meeting.to = (from + distance) % input_.fold.world;
+        const int next = static_cast<int>(connections.size());
+        meeting.connection = connections.try_emplace({from, distance}, next).first->second;
         fill_crossings(meeting);
       }
       port_meetings_.push_back(at->second);
     }
   }
+  connections_.resize(connections.size());
 }
 
 /// The channels of the route, with the flows on each: a flow stands for one of every copy, and
@@ -328,17 +333,38 @@ void Machine::end_copy(int rank) {
   wake(rank, plan::kCompute);
 }
 
+/// A message may flow, unless another one of the same two ranks does.
+void Machine::take_connection(int id) {
+  Connection& connection = connections_[meetings_[messages_[id].meeting].connection];
+  if (std::exchange(connection.in_use, true)) {
+    connection.waiting.push_back(id);
+  } else {
+    start_flow(id);
+  }
+}
+
+/// The message has flowed; the next one does.
+void Machine::leave_connection(int id) {
+  Connection& connection = connections_[meetings_[messages_[id].meeting].connection];
+  connection.in_use = !connection.waiting.empty();
+  if (!connection.in_use) return;
+  const int next = connection.waiting.front();
+  connection.waiting.pop_front();
+  start_flow(next);
+}
+
 void Machine::start_flow(int id) {
   Message& message = messages_[id];
   const Meeting& meeting = meetings_[message.meeting];
   const double bytes = ranks_[message.send.rank].ops[message.send.op].work;
   message.flow =
       network_.start(now_, meeting.crossings, input_.topology.flow_limit(*meeting.route, bytes),
-                     bytes, message.count);
+                     bytes, message.count, bursts_.start(now_, meeting.crossings, bytes));
   if (static_cast<std::size_t>(message.flow) >= message_of_flow_.size()) {
     message_of_flow_.resize(message.flow + 1);
   }
   message_of_flow_[message.flow] = id;
+  if (message.recorded >= 0) flows_[message.recorded].start_s = now_;
   note_flow(id, +1);
 }
 
@@ -368,7 +394,11 @@ void Machine::mark_dirty(int rank) {
 
 void Machine::arrive(int id) {
   const Message message = messages_[id];
-  if (message.flow >= 0) note_flow(id, -1);
+  if (message.flow >= 0) {
+    note_flow(id, -1);
+    bursts_.end(now_, meetings_[message.meeting].crossings);
+    if (in_order()) leave_connection(id);
+  }
   if (message.recorded >= 0) flows_[message.recorded].end_s = now_;
   free_messages_.push_back(id);
   for (const Post& end : {message.send, message.recv}) {
@@ -447,7 +477,7 @@ void Machine::push(EventKind kind, double time, int subject, int version) {
 void Machine::handle(const Event& event) {
   switch (event.kind) {
     case EventKind::FlowStart:
-      return start_flow(event.subject);
+      return in_order() ? take_connection(event.subject) : start_flow(event.subject);
     case EventKind::Arrival:
       return arrive(event.subject);
     case EventKind::CopyEnd:
@@ -496,7 +526,9 @@ Timeline Machine::run() {
     const double instant = now_ * (1 + kInstant);
     ended.clear();
     network_.end_until(instant, ended);
-    for (const int flow : ended) arrive(message_of_flow_[flow]);
+    // An arrival may start a flow, which takes the number of one that has ended.
+    for (int& id : ended) id = message_of_flow_[id];
+    for (const int message : ended) arrive(message);
     start_ready();
     while (!events_.empty() && events_.top().time <= instant) {
       const Event event = events_.top();

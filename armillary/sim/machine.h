@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "armillary/core/small_vector.h"
+#include "armillary/sim/bursts.h"
 #include "armillary/sim/engine.h"
 #include "armillary/sim/fold.h"
 #include "armillary/sim/lanes.h"
@@ -70,6 +71,7 @@ class Machine {
     plan::Rank to = 0;
     std::vector<Crossing> crossings;
     const Route* route = nullptr;
+    int connection = 0;  ///< Index into connections_.
   };
   struct Message {
     Post send;
@@ -78,6 +80,11 @@ class Machine {
     int count = 1;      ///< LaneOp::count
     int flow = -1;      ///< Id in the network.
     int recorded = -1;  ///< Index into Timeline::flows.
+  };
+  /// The messages from one rank to another, of all lanes, if one follows the other.
+  struct Connection {
+    bool in_use = false;
+    std::deque<int> waiting;  ///< Messages whose latency is over.
   };
   /// The place of a lane.
   struct LaneState {
@@ -134,6 +141,9 @@ class Machine {
   void compute(int rank, int op);
   void post(int rank, int op);
   void match(int meeting, Post send, Post recv, int second);
+  bool in_order() const { return input_.topology.cluster().messages.in_order; }
+  void take_connection(int message);
+  void leave_connection(int message);
   void start_flow(int message);
   void copy_by_a_rank(int message, int second);
   void start_copy(int rank);
@@ -160,6 +170,7 @@ class Machine {
   MachineInput input_;
   double now_ = 0;
   FlowNetwork network_;
+  Bursts bursts_;
   std::vector<int> orbit_;          ///< By channel: the channel that stands for it.
   std::vector<double> orbit_size_;  ///< By channel that stands for others.
   std::vector<RankLanes> lanes_;
@@ -169,6 +180,7 @@ class Machine {
   std::vector<std::deque<int>> copies_;  ///< By rank: messages; the first is under way.
   std::vector<RankTimeline> timelines_;  ///< By rank.
   std::vector<Meeting> meetings_;
+  std::vector<Connection> connections_;
   std::vector<Message> messages_;
   std::vector<int> free_messages_;
   std::vector<int> message_of_flow_;

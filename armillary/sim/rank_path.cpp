@@ -166,10 +166,14 @@ RankPaths::Way RankPaths::way(const RankLanes& lanes, const LaneOp& op) {
   way.route = &route;
   way.users = &users(to - from);
   way.flow_bytes_per_s = topology_.flow_limit(route, std::max(op.work, 1.0));
+  double burst = kNoCap;  // Of the smallest bucket on the way.
   for (const int channel : route.channels) {
-    way.flow_bytes_per_s =
-        std::min(way.flow_bytes_per_s, topology_.channels()[channel].bytes_per_s);
+    const Channel& of_way = topology_.channels()[channel];
+    way.flow_bytes_per_s = std::min(way.flow_bytes_per_s, of_way.bytes_per_s);
+    const double bucket = topology_.cluster().links[of_way.rule].burst_bytes;
+    if (bucket > 0) burst = std::min(burst, bucket);
   }
+  if (burst != kNoCap) way.bytes = std::max(0.0, way.bytes - burst);
   return way;
 }
 

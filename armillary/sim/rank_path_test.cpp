@@ -54,8 +54,11 @@ TEST(RankPath, NoSimulationEndsBeforeTheBound) {
   Cluster slow = testing::two_level(2, 4);
   slow.device.slowdown = {1, 1.3};
   slow.messages = {.latency_s = 1e-5, .serial = false, .zero_copy = true};
+  Cluster bursts = testing::two_level(2, 4);
+  bursts.messages = {.serial = false, .in_order = true};
+  bursts.links[1].burst_bytes = 1e5;
   for (const Cluster& cluster :
-       {testing::flat(8), testing::two_level(2, 4), slow, testing::pcie_tree(1)}) {
+       {testing::flat(8), testing::two_level(2, 4), slow, bursts, testing::pcie_tree(1)}) {
     for (const char* mask : {"full", "causal", "window:left=100,right=30"}) {
       const plan::Problem problem = path_problem(8, mask);
       for (const plan::Strategy& strategy : plan::legal_strategies(problem)) {

@@ -104,5 +104,11 @@ TEST(SimGrid, AgreesOnOverlappedBatches) {
   expect_agreement(overlapped(sim::testing::two_level(2, 4)), 8);
 }
 
+TEST(SimGrid, AgreesOnMessagesInOrder) {
+  sim::Cluster cluster = overlapped(sim::testing::two_level(2, 4));
+  cluster.messages.in_order = true;
+  expect_agreement(cluster, 8);
+}
+
 }  // namespace
 }  // namespace armillary::second

@@ -163,7 +163,11 @@ class Replay {
     const plan::RankProgram& program = *ranks_[from.rank].program;
     const std::int64_t bytes = bytes_of(plan_.problem, plan_.blocks, program, program.ops[from.op]);
     s4u::this_actor::sleep_for(cluster_.messages.latency_s + route.latency_s);
+    s4u::MutexPtr& connection = connections_[{from.rank, to.rank}];
+    if (connection == nullptr) connection = s4u::Mutex::create();
+    if (cluster_.messages.in_order) connection->lock();
     s4u::Comm::sendto(hosts_[from.rank], hosts_[to.rank], static_cast<std::uint64_t>(bytes));
+    if (cluster_.messages.in_order) connection->unlock();
     complete(from.rank, from.op);
     complete(to.rank, to.op);
   }
@@ -186,7 +190,8 @@ class Replay {
   std::vector<Rank> ranks_;
   std::vector<s4u::Host*> hosts_;
   std::map<std::pair<std::tuple<int, int, int>, bool>, std::deque<Post>> posted_;
-  std::size_t left_ = 0;  ///< Ops that are not done.
+  std::map<std::pair<int, int>, s4u::MutexPtr> connections_;  ///< By sender and receiver.
+  std::size_t left_ = 0;                                      ///< Ops that are not done.
   double end_s_ = 0;
 };
 

@@ -1,0 +1,50 @@
+#include "armillary/sim/bursts.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace armillary::sim {
+
+Bursts::Bursts(const Topology& topology) {
+  const std::vector<LinkRule>& rules = topology.cluster().links;
+  if (std::ranges::none_of(rules, [](const LinkRule& rule) { return rule.burst_bytes > 0; }))
+    return;
+  for (const Channel& channel : topology.channels()) {
+    const double size = rules[channel.rule].burst_bytes;
+    buckets_.push_back({.size = size, .bytes_per_s = channel.bytes_per_s, .bytes = size});
+  }
+}
+
+double Bursts::start(double now, std::span<const Crossing> route, double bytes) {
+  if (buckets_.empty()) return 0;
+  double narrowest = std::numeric_limits<double>::infinity();
+  double passes = bytes - 1;
+  for (const Crossing& crossing : route) {
+    Bucket& bucket = buckets_[crossing.channel];
+    if (bucket.flows++ == 0) {
+      const double filled = bucket.bytes_per_s * (now - bucket.idle_since);
+      bucket.bytes = std::min(bucket.size, bucket.bytes + filled);
+    }
+    if (bucket.size > 0) passes = std::min(passes, bucket.bytes / crossing.share);
+    narrowest = std::min(narrowest, bucket.bytes_per_s);
+  }
+  for (const Crossing& crossing : route) {
+    const Bucket& bucket = buckets_[crossing.channel];
+    if (bucket.size == 0 && bucket.bytes_per_s == narrowest) return 0;
+  }
+  for (const Crossing& crossing : route) {
+    Bucket& bucket = buckets_[crossing.channel];
+    if (bucket.size > 0) bucket.bytes -= passes * crossing.share;
+  }
+  return passes;
+}
+
+void Bursts::end(double now, std::span<const Crossing> route) {
+  if (buckets_.empty()) return;
+  for (const Crossing& crossing : route) {
+    Bucket& bucket = buckets_[crossing.channel];
+    if (--bucket.flows == 0) bucket.idle_since = now;
+  }
+}
+
+}  // namespace armillary::sim
