@@ -37,7 +37,7 @@ TEST(Bursts, ABucketFillsWhileNothingFlows) {
   EXPECT_DOUBLE_EQ(bursts.start(7, route, 1e9), 0) << "one flow is left";
   bursts.end(8, route);
   bursts.end(8, route);
-  EXPECT_DOUBLE_EQ(bursts.start(8 + 2.5e-4, route, 1e9), 2.5e5) << "at the rate of the link";
+  EXPECT_DOUBLE_EQ(bursts.start(8 + 0x1p-12, route, 1e9), 1e9 * 0x1p-12) << "at the link's rate";
   bursts.end(9, route);
   EXPECT_DOUBLE_EQ(bursts.start(20, route, 1e9), 1e6) << "up to its size";
   // The other direction has buckets of its own.

@@ -11,6 +11,7 @@
 #include <map>
 #include <simgrid/s4u.hpp>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "armillary/plan/hazards.h"
@@ -155,19 +156,26 @@ class Replay {
     const Post mine{r, i};
     const Post from = sends ? mine : other;
     const Post to = sends ? other : mine;
-    s4u::Actor::create("message", hosts_[from.rank], [this, from, to] { carry(from, to); });
+    s4u::SemaphorePtr before;
+    s4u::SemaphorePtr done;
+    if (cluster_.messages.in_order) {
+      done = s4u::Semaphore::create(0);
+      before = std::exchange(last_[{from.rank, to.rank}], done);
+    }
+    s4u::Actor::create("message", hosts_[from.rank],
+                       [this, from, to, before, done] { carry(from, to, before, done); });
   }
 
-  void carry(const Post& from, const Post& to) {
+  /// A message waits for the one before it, and tells the next, if they follow each other.
+  void carry(const Post& from, const Post& to, const s4u::SemaphorePtr& before,
+             const s4u::SemaphorePtr& done) {
     const sim::Route& route = topology_.route(from.rank, to.rank);
     const plan::RankProgram& program = *ranks_[from.rank].program;
     const std::int64_t bytes = bytes_of(plan_.problem, plan_.blocks, program, program.ops[from.op]);
     s4u::this_actor::sleep_for(cluster_.messages.latency_s + route.latency_s);
-    s4u::MutexPtr& connection = connections_[{from.rank, to.rank}];
-    if (connection == nullptr) connection = s4u::Mutex::create();
-    if (cluster_.messages.in_order) connection->lock();
+    if (before != nullptr) before->acquire();
     s4u::Comm::sendto(hosts_[from.rank], hosts_[to.rank], static_cast<std::uint64_t>(bytes));
-    if (cluster_.messages.in_order) connection->unlock();
+    if (done != nullptr) done->release();
     complete(from.rank, from.op);
     complete(to.rank, to.op);
   }
@@ -190,8 +198,8 @@ class Replay {
   std::vector<Rank> ranks_;
   std::vector<s4u::Host*> hosts_;
   std::map<std::pair<std::tuple<int, int, int>, bool>, std::deque<Post>> posted_;
-  std::map<std::pair<int, int>, s4u::MutexPtr> connections_;  ///< By sender and receiver.
-  std::size_t left_ = 0;                                      ///< Ops that are not done.
+  std::map<std::pair<int, int>, s4u::SemaphorePtr> last_;  ///< Message by sender and receiver.
+  std::size_t left_ = 0;                                   ///< Ops that are not done.
   double end_s_ = 0;
 };
 
