@@ -17,9 +17,9 @@ class Blocks {
       if (ranks.runs(rank)) of_rank_[rank] = std::make_unique<BlockCall>(shape);
     }
   }
-  double seconds(bench::Ranks& ranks, plan::Pass pass, bool init) {
-    return median_seconds(
-        ranks, [&](comm::Communicator& comm) { of_rank_[comm.rank()]->run(pass, init); });
+  /// A call on each rank.
+  bench::Ranks::Work call(plan::Pass pass, bool init) {
+    return [this, pass, init](comm::Communicator& comm) { of_rank_[comm.rank()]->run(pass, init); };
   }
 
  private:
@@ -52,7 +52,7 @@ std::vector<sim::KernelCurve> measure_kernels(const CurveCase& given, bench::Ran
       const BlockCall counted(shape);
       for (sim::KernelCurve& curve : curves) {
         if (curve.causal != causal) continue;
-        const double seconds = blocks.seconds(ranks, curve.pass, true);
+        const double seconds = median_seconds(ranks, blocks.call(curve.pass, true));
         curve.points.push_back(
             {.size = static_cast<double>(tokens), .rate = counted.flops(curve.pass) / seconds});
       }
@@ -65,8 +65,8 @@ double measure_carry(const CurveCase& given, bench::Ranks& ranks, int world) {
   // Small enough for the accumulators to show beside the products, large enough to be timed.
   const BlockShape shape = shape_of(given, std::min<std::int64_t>(256, given.most_tokens), false);
   Blocks blocks(shape, ranks, world);
-  const double extra = blocks.seconds(ranks, plan::Pass::Forward, false) -
-                       blocks.seconds(ranks, plan::Pass::Forward, true);
+  const double extra = median_difference(ranks, blocks.call(plan::Pass::Forward, false),
+                                         blocks.call(plan::Pass::Forward, true));
   const double bytes = BlockCall(shape).accumulator_bytes(plan::Pass::Forward);
   return extra > 0 ? bytes / extra : 0;
 }

@@ -111,24 +111,24 @@ MessageRates measure_messages(const ExchangeCase& given, bench::Ranks& ranks) {
   return rates;
 }
 
-double measure_burst(const ExchangeCase& given, bench::Ranks& ranks) {
+double measure_burst(const ExchangeCase& given, double bytes_per_s, bench::Ranks& ranks) {
   std::vector<Buffers> buffers = make_buffers(given, ranks);
   // Short messages show a small burst, but they may be shorter than a large one.
   for (std::int64_t bytes = kShortBurst;; bytes *= 4) {
-    const double gain = median_of_means(given, ranks, [&](comm::Communicator& comm) {
-      const auto exchange = [&] {
+    const double gained_s = median_of_means(given, ranks, [&](comm::Communicator& comm) {
+      const auto exchange = [&](std::int64_t count) {
         comm.wait_all(start_exchange(comm, given.distance, buffers[comm.rank()],
-                                     static_cast<std::size_t>(bytes)));
+                                     static_cast<std::size_t>(count)));
       };
-      exchange();
-      const double steady = bench::seconds_of(exchange);
+      exchange(given.most_bytes);  // Nothing is left of the pause before.
+      const double steady = bench::seconds_of([&] { exchange(bytes); });
       std::this_thread::sleep_for(std::chrono::duration<double>(2 * steady));
       comm::barrier(comm);
-      return 1 - bench::seconds_of(exchange) / steady;
+      return steady - bench::seconds_of([&] { exchange(bytes); });
     });
-    if (gain < 0.5 || 4 * bytes > given.most_bytes) {
-      return gain < kLeastGain ? 0 : gain * static_cast<double>(bytes);
-    }
+    const double burst = gained_s * bytes_per_s;
+    const double share = burst / static_cast<double>(bytes);
+    if (share < 0.5 || 4 * bytes > given.most_bytes) return share < kLeastGain ? 0 : burst;
   }
 }
 
@@ -158,21 +158,27 @@ double measure_slowdown(const ExchangeCase& given, const BlockShape& shape, benc
   for (int rank = 0; rank < given.world; ++rank) {
     if (ranks.runs(rank)) calls[rank] = std::make_unique<BlockCall>(shape);
   }
-  // Calls alone follow those beside messages, as many: so both have the same of what else the
-  // machine does.
+  const auto start = [&](comm::Communicator& comm) {
+    return start_exchange(comm, given.distance, buffers[comm.rank()],
+                          static_cast<std::size_t>(given.most_bytes));
+  };
+  const bench::Ranks::Work call = [&](comm::Communicator& comm) {
+    calls[comm.rank()]->run(plan::Pass::Forward, true);
+  };
+  // So many calls on every rank that the last ends before the messages, also if it is slowed down.
+  const double messages_s =
+      median_seconds(ranks, [&](comm::Communicator& comm) { comm.wait_all(start(comm)); });
+  const int count = std::max(1, static_cast<int>(0.7 * messages_s / median_seconds(ranks, call)));
+  // The same calls alone follow at once: so both have the same of what else the machine does.
   const double factor = median_of_means(given, ranks, [&](comm::Communicator& comm) {
-    const auto call = [&] { calls[comm.rank()]->run(plan::Pass::Forward, true); };
-    const Exchange requests = start_exchange(comm, given.distance, buffers[comm.rank()],
-                                             static_cast<std::size_t>(given.most_bytes));
-    int count = 0;
-    const double beside = bench::seconds_of([&] {
-      for (; !comm.done(requests[0]) || !comm.done(requests[1]); ++count) call();
-    });
+    const auto run_calls = [&] {
+      for (int i = 0; i < count; ++i) call(comm);
+    };
+    const Exchange requests = start(comm);
+    const double beside = bench::seconds_of(run_calls);
+    comm.wait_all(requests);
     comm::barrier(comm);
-    const double alone = bench::seconds_of([&] {
-      for (int i = 0; i < count; ++i) call();
-    });
-    return count == 0 ? 1 : beside / alone;
+    return beside / bench::seconds_of(run_calls);
   });
   return std::max(1.0, factor);
 }

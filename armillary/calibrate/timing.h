@@ -8,9 +8,18 @@ namespace armillary::calibrate {
 /// Samples that a time is the median of.
 inline constexpr int kSamples = 5;
 
-/// Median seconds of one work, warm, begun on all ranks together; short works are repeated
-/// (bench::repeats_for). Ranks that are processes get the same value, so that all of them go on
-/// alike. @throws the exception of a rank.
+/// Repeats of a work that takes `seconds`: one untimed, then enough for 30 ms, at most 1000. Ranks
+/// that share cores have each had some turns of the system's scheduler then. A work of a quarter of
+/// a second and more is done once, and timed.
+bench::Repeats repeats_for(double seconds);
+
+/// Median seconds of one work, warm, begun on all ranks together; short works are repeated. Ranks
+/// that are processes get the same value, so that all of them go on alike. @throws the exception of
+/// a rank.
 double median_seconds(bench::Ranks& ranks, const bench::Ranks::Work& work);
+
+/// The median of the seconds that one work takes more than another, measured in turns; as above.
+double median_difference(bench::Ranks& ranks, const bench::Ranks::Work& longer,
+                         const bench::Ranks::Work& shorter);
 
 }  // namespace armillary::calibrate

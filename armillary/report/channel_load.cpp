@@ -35,6 +35,7 @@ std::vector<ChannelLoad> channel_loads(const sim::Timeline& timeline, sim::Topol
       const double end = i + 1 < flow.rates.size() ? flow.rates[i + 1].time_s : flow.end_s;
       add_bytes(bytes, part_s, {flow.rates[i].time_s, end}, flow.rates[i].bytes_per_s);
     }
+    bytes[std::min(parts - 1, static_cast<int>(flow.start_s / part_s))] += flow.passed_bytes;
     for (const int c : topology.route(flow.from, flow.to).channels) {
       ChannelLoad& load = loads[c];
       load.share.resize(parts);

@@ -58,18 +58,23 @@ TEST(Report, DataHasEveryOpAndEveryPair) {
 }
 
 TEST(Report, ChannelsCarryTheBytesOfTheTimeline) {
-  const Report report = small_report("ring");
-  const sim::Timeline& timeline = report.passes[0].timeline;
-  sim::Topology topology(report.cluster, 4);
+  Report report = small_report("ring");
   constexpr int kParts = 50;
-  const std::vector<ChannelLoad> loads = channel_loads(timeline, topology, kParts);
-  ASSERT_EQ(loads.size(), timeline.channels.size());
-  for (std::size_t c = 0; c < loads.size(); ++c) {
-    EXPECT_EQ(loads[c].name, timeline.channels[c].name);
-    EXPECT_DOUBLE_EQ(loads[c].bytes, timeline.channels[c].bytes);
-    double share = 0;
-    for (const double part : loads[c].share) share += part / kParts;
-    EXPECT_NEAR(share, timeline.channels[c].busy_share, 1e-9);
+  for (const double burst : {0.0, 1e4}) {
+    for (sim::LinkRule& link : report.cluster.links) link.burst_bytes = burst;
+    const sim::Timeline timeline =
+        simulate(report.passes[0].plan, report.cluster, {.record = {.flows = true}});
+    sim::Topology topology(report.cluster, 4);
+    const std::vector<ChannelLoad> loads = channel_loads(timeline, topology, kParts);
+    ASSERT_EQ(loads.size(), timeline.channels.size());
+    EXPECT_EQ(timeline.flows[0].passed_bytes, burst);
+    for (std::size_t c = 0; c < loads.size(); ++c) {
+      EXPECT_EQ(loads[c].name, timeline.channels[c].name);
+      EXPECT_DOUBLE_EQ(loads[c].bytes, timeline.channels[c].bytes);
+      double share = 0;
+      for (const double part : loads[c].share) share += part / kParts;
+      EXPECT_NEAR(share, timeline.channels[c].busy_share, 1e-9);
+    }
   }
 }
 

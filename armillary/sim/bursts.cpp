@@ -25,7 +25,7 @@ double Bursts::start(double now, std::span<const Crossing> route, double bytes) 
       const double filled = bucket.bytes_per_s * (now - bucket.idle_since);
       bucket.bytes = std::min(bucket.size, bucket.bytes + filled);
     }
-    if (bucket.size > 0) passes = std::min(passes, bucket.bytes / crossing.share);
+    if (bucket.size > 0) passes = std::min(passes, bucket.bytes);
     narrowest = std::min(narrowest, bucket.bytes_per_s);
   }
   for (const Crossing& crossing : route) {
@@ -34,7 +34,7 @@ double Bursts::start(double now, std::span<const Crossing> route, double bytes) 
   }
   for (const Crossing& crossing : route) {
     Bucket& bucket = buckets_[crossing.channel];
-    if (bucket.size > 0) bucket.bytes -= passes * crossing.share;
+    if (bucket.size > 0) bucket.bytes -= passes;
   }
   return passes;
 }

@@ -1,10 +1,13 @@
 // bursts_test.cpp: what a bucket lets pass, and when it is full again.
 #include "armillary/sim/bursts.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
+#include "armillary/core/error.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/sim/engine.h"
 #include "armillary/sim/testing/clusters.h"
@@ -19,9 +22,9 @@ Cluster with_buckets(double bytes) {
   return cluster;
 }
 
-std::vector<Crossing> route_of(const Topology& topology, int from, int to, double share = 1) {
+std::vector<Crossing> route_of(const Topology& topology, int from, int to) {
   std::vector<Crossing> crossings;
-  for (const int channel : topology.route(from, to).channels) crossings.push_back({channel, share});
+  for (const int channel : topology.route(from, to).channels) crossings.push_back({channel});
   return crossings;
 }
 
@@ -42,12 +45,6 @@ TEST(Bursts, ABucketFillsWhileNothingFlows) {
   EXPECT_DOUBLE_EQ(bursts.start(20, route, 1e9), 1e6) << "up to its size";
   // The other direction has buckets of its own.
   EXPECT_DOUBLE_EQ(bursts.start(20, route_of(topology, 1, 0), 1e9), 1e6);
-}
-
-TEST(Bursts, FlowsThatStandForSeveralShareABucket) {
-  const Topology topology(with_buckets(1e6), 2);
-  Bursts bursts(topology);
-  EXPECT_DOUBLE_EQ(bursts.start(0, route_of(topology, 0, 1, 4), 1e9), 2.5e5);
 }
 
 TEST(Bursts, NothingPassesANarrowLinkWithoutABucket) {
@@ -78,6 +75,37 @@ TEST(Bursts, AMessageAfterAPauseIsShorter) {
   const Timeline with = simulated(1e6);
   EXPECT_NEAR(without.flows.back().end_s - with.flows.back().end_s, 1e6 / 1e9, 2e-9);
   EXPECT_EQ(with.channels[0].bytes, without.channels[0].bytes) << "what passes at once is counted";
+  EXPECT_EQ(with.flows[0].passed_bytes, 1e6);
+  EXPECT_THAT(to_json(with), ::testing::HasSubstr("\"passed_bytes\":1000000.0"));
+  EXPECT_THAT(to_json(without), ::testing::Not(::testing::HasSubstr("passed_bytes")));
+}
+
+TEST(Bursts, RanksThatShareALinkAreNotFolded) {
+  const plan::Problem problem{.world = 8,
+                              .heads = 8,
+                              .kv_heads = 8,
+                              .dtype = plan::Dtype::Bf16,
+                              .mask = plan::full_mask({4096, 4096})};
+  const plan::Planner planner(problem, plan::parse_strategy("tokenring"));
+  Cluster cluster = testing::two_level(2, 4);
+  const auto ranks = [&] {
+    return simulate(planner, plan::Pass::Forward, cluster, {.fold = true}).ranks.size();
+  };
+  EXPECT_EQ(ranks(), 4U);
+  cluster.links[1].burst_bytes = 1e5;
+  EXPECT_EQ(ranks(), 8U);
+}
+
+TEST(Bursts, BelowZeroAreRefused) {
+  std::string text = to_toml(with_buckets(12345));
+  text.replace(text.find("12345"), 5, "-1");
+  try {
+    parse_cluster(text, "mine.toml");
+    FAIL() << "no error";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("burst_bytes"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("-1"));
+  }
 }
 
 TEST(Bursts, AreWrittenAndRead) {

@@ -77,15 +77,14 @@ Timeline simulate(const Source& source, const Cluster& cluster, const SimulateOp
                   .costs = options.costs == nullptr ? *of_device : *options.costs,
                   .serial = cluster.messages.serial,
                   .tiles = options.record.ops};
-  // A record has each message by itself, some engines take one after the other, and the first may
-  // have a bucket of its link for itself.
+  // A bucket of a link is taken by the first that comes, so ranks are not alike. A record has each
+  // message by itself, and some engines take one after the other.
   const bool has_bursts =
       std::ranges::any_of(cluster.links, [](const LinkRule& link) { return link.burst_bytes > 0; });
   input.group = !options.record.ops && !options.record.flows && !cluster.host.copies &&
                 !cluster.messages.in_order && !has_bursts;
-  const Fold fold =
-      fold_of(source.problem, source.alike && options.placement.empty() ? &*source.alike : nullptr,
-              topology);
+  const bool can_fold = source.alike && options.placement.empty() && !has_bursts;
+  const Fold fold = fold_of(source.problem, can_fold ? &*source.alike : nullptr, topology);
   std::vector<RankLanes> lanes(fold.classes);
   const auto make_all = [&] {
     plan::parallel_for_ranks(fold.classes, [&](plan::Rank rank) {

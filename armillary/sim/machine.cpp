@@ -121,9 +121,11 @@ void Machine::connect() {
         Meeting& meeting = meetings_.emplace_back();
         meeting.from = from;
         meeting.to = (from + distance) % input_.fold.world;
-        const int next = static_cast<int>(connections.size());
-        meeting.connection = connections.try_emplace({from, distance}, next).first->second;
         fill_crossings(meeting);
+        if (in_order()) {
+          const int next = static_cast<int>(connections.size());
+          meeting.connection = connections.try_emplace({from, distance}, next).first->second;
+        }
       }
       port_meetings_.push_back(at->second);
     }
@@ -336,9 +338,11 @@ void Machine::end_copy(int rank) {
 /// A message may flow, unless another one of the same two ranks does.
 void Machine::take_connection(int id) {
   Connection& connection = connections_[meetings_[messages_[id].meeting].connection];
-  if (std::exchange(connection.in_use, true)) {
-    connection.waiting.push_back(id);
+  const int before = std::exchange(connection.last, id);
+  if (connection.first >= 0) {
+    messages_[before].next = id;
   } else {
+    connection.first = id;
     start_flow(id);
   }
 }
@@ -346,25 +350,26 @@ void Machine::take_connection(int id) {
 /// The message has flowed; the next one does.
 void Machine::leave_connection(int id) {
   Connection& connection = connections_[meetings_[messages_[id].meeting].connection];
-  connection.in_use = !connection.waiting.empty();
-  if (!connection.in_use) return;
-  const int next = connection.waiting.front();
-  connection.waiting.pop_front();
-  start_flow(next);
+  connection.first = messages_[id].next;
+  if (connection.first >= 0) start_flow(connection.first);
 }
 
 void Machine::start_flow(int id) {
   Message& message = messages_[id];
   const Meeting& meeting = meetings_[message.meeting];
   const double bytes = ranks_[message.send.rank].ops[message.send.op].work;
+  const double passed = bursts_.start(now_, meeting.crossings, bytes);
   message.flow =
       network_.start(now_, meeting.crossings, input_.topology.flow_limit(*meeting.route, bytes),
-                     bytes, message.count, bursts_.start(now_, meeting.crossings, bytes));
+                     bytes, message.count, passed);
   if (static_cast<std::size_t>(message.flow) >= message_of_flow_.size()) {
     message_of_flow_.resize(message.flow + 1);
   }
   message_of_flow_[message.flow] = id;
-  if (message.recorded >= 0) flows_[message.recorded].start_s = now_;
+  if (message.recorded >= 0) {
+    flows_[message.recorded].start_s = now_;
+    flows_[message.recorded].passed_bytes = passed;
+  }
   note_flow(id, +1);
 }
 

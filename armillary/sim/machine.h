@@ -2,7 +2,7 @@
 //
 //   event loop:  ends of compute ops, ends of flows, starts of flows after their latency
 //                -> ops complete -> batches may start -> compute ops, posted messages
-//                -> both ends posted: a flow after the latency
+//                -> both ends posted: a flow after the latency, or after those before it
 //   then, once per instant: rates of flows (max_min.h), speed of compute ops
 #pragma once
 
@@ -71,7 +71,7 @@ class Machine {
     plan::Rank to = 0;
     std::vector<Crossing> crossings;
     const Route* route = nullptr;
-    int connection = 0;  ///< Index into connections_.
+    int connection = 0;  ///< Index into connections_, if messages are in order.
   };
   struct Message {
     Post send;
@@ -80,11 +80,13 @@ class Machine {
     int count = 1;      ///< LaneOp::count
     int flow = -1;      ///< Id in the network.
     int recorded = -1;  ///< Index into Timeline::flows.
+    int next = -1;      ///< The next message of the connection.
   };
-  /// The messages from one rank to another, of all lanes, if one follows the other.
+  /// The messages from one rank to another, of all lanes, if one follows the other: the first has a
+  /// flow, the others wait for it.
   struct Connection {
-    bool in_use = false;
-    std::deque<int> waiting;  ///< Messages whose latency is over.
+    int first = -1;
+    int last = -1;
   };
   /// The place of a lane.
   struct LaneState {

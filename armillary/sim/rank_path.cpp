@@ -75,12 +75,14 @@ class RankPaths::Chain {
     for (int o = batch.first_op; o < batch.end_op; ++o) {
       const LaneOp& op = lanes_.ops[o];
       const Way way = paths_.way(lanes_, op);
-      const double alone = start + way.latency_s + way.bytes / way.flow_bytes_per_s;
+      // No message gains more than a full bucket; few gain that.
+      const double bytes = shared_ ? way.bytes : way.bytes - way.burst_bytes;
+      const double alone = start + way.latency_s + bytes / way.flow_bytes_per_s;
       least_latency = std::min(least_latency, way.latency_s);
       last = std::max(last, alone);
       if (way.route != nullptr) {
         for (const int channel : way.route->channels) {
-          const double seconds = way.bytes * (shared_ ? (*way.users)[channel] : 1) /
+          const double seconds = bytes * (shared_ ? (*way.users)[channel] : 1) /
                                  paths_.topology_.channels()[channel].bytes_per_s;
           loads_.push_back({kAll, channel, seconds});
           for (int f = op.first_follower; f < op.end_follower; ++f) {
@@ -166,14 +168,17 @@ RankPaths::Way RankPaths::way(const RankLanes& lanes, const LaneOp& op) {
   way.route = &route;
   way.users = &users(to - from);
   way.flow_bytes_per_s = topology_.flow_limit(route, std::max(op.work, 1.0));
-  double burst = kNoCap;  // Of the smallest bucket on the way.
+  way.burst_bytes = way.bytes;
+  bool has_bucket = false;
   for (const int channel : route.channels) {
     const Channel& of_way = topology_.channels()[channel];
     way.flow_bytes_per_s = std::min(way.flow_bytes_per_s, of_way.bytes_per_s);
     const double bucket = topology_.cluster().links[of_way.rule].burst_bytes;
-    if (bucket > 0) burst = std::min(burst, bucket);
+    if (bucket == 0) continue;
+    has_bucket = true;
+    way.burst_bytes = std::min(way.burst_bytes, bucket);
   }
-  if (burst != kNoCap) way.bytes = std::max(0.0, way.bytes - burst);
+  if (!has_bucket) way.burst_bytes = 0;
   return way;
 }
 

@@ -38,6 +38,7 @@ Json to_json(const Flow& flow) {
   Json json{{"from", flow.from},       {"to", flow.to},       {"send", flow.send},
             {"recv", flow.recv},       {"bytes", flow.bytes}, {"matched_s", flow.matched_s},
             {"start_s", flow.start_s}, {"end_s", flow.end_s}};
+  if (flow.passed_bytes > 0) json["passed_bytes"] = flow.passed_bytes;
   Json& rates = json["rates"] = Json::array();
   for (const FlowRate& rate : flow.rates) rates.push_back({rate.time_s, rate.bytes_per_s});
   return json;

@@ -31,10 +31,11 @@ struct Flow {
   int send = 0;  ///< Index of the op in the program of `from`.
   int recv = 0;  ///< Index of the op in the program of `to`.
   std::int64_t bytes = 0;
-  double matched_s = 0;  ///< Both ends are posted; the latency follows.
-  double start_s = 0;    ///< The first byte leaves.
+  double passed_bytes = 0;  ///< Of these, those that pass at once (LinkRule::burst_bytes).
+  double matched_s = 0;     ///< Both ends are posted; the latency follows.
+  double start_s = 0;       ///< The first byte leaves.
   double end_s = 0;
-  std::vector<FlowRate> rates;  ///< Changes of the rate, from start_s on.
+  std::vector<FlowRate> rates;  ///< Changes of the rate of the other bytes, from start_s on.
 };
 
 /// Bytes held in slots of a rank from a time on.
@@ -68,7 +69,7 @@ struct ChannelUse {
   std::string name;
   double bytes_per_s = 0;  ///< Its capacity.
   double bytes = 0;        ///< Moved in the whole run.
-  double busy_share = 0;   ///< bytes / (capacity * end of the timeline).
+  double busy_share = 0;   ///< bytes / (capacity * end of the timeline); above 1 by bursts.
 };
 
 /// A simulated pass.

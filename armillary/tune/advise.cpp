@@ -44,7 +44,9 @@ sim::Cluster thinned(sim::Cluster cluster, int tp) {
   cluster.devices_per_node /= tp;
   for (sim::LinkRule& link : cluster.links) {
     const bool of_device = link.from.starts_with("device") || link.to.starts_with("device");
-    if (!of_device) link.bytes_per_s /= tp;
+    if (of_device) continue;
+    link.bytes_per_s /= tp;
+    link.burst_bytes /= tp;
   }
   return cluster;
 }

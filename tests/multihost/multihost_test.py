@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import time
+import tomllib
 
 import hosts as emulated
 import pytest
@@ -85,6 +86,21 @@ def test_hosts_that_exchange_messages_send_at_the_same_time(count, strategy):
         # One at a time would take twice as long.
         alone_s = max(row["sent_bytes"]) / (200e6 / 8)
         assert 0.9 * alone_s < row["messages_seconds"] < 1.5 * alone_s, row
+
+
+def test_calibrate_finds_how_tcp_sends(tmp_path):
+    burst = 50_000
+    path = tmp_path / "cluster.toml"
+    with emulated.Hosts(2, "200mbit", burst=burst) as hosts:
+        shape = ["--world", 2, "--ranks-per-node", 1, "--heads", 1, "--head-dim", 32, "--dtype", "fp32"]
+        done = hosts.mpirun(2, [BIN / "armillary", "calibrate", *shape, "--tokens", 128, "--out", path])
+    assert done.returncode == 0, done.stderr
+    cluster = tomllib.loads(path.read_text())
+    assert cluster["messages"]["in_order"], "one connection for two ranks"
+    (link,) = cluster["link"]
+    assert 0.9 * 0.025 < link["GBps"] < 0.025
+    # Part of what the bucket lets pass goes to the barrier before the message, and to headers.
+    assert 0.5 * burst < link["burst_bytes"] < 1.2 * burst
 
 
 def ranks_of(folder):

@@ -15,7 +15,8 @@ namespace armillary::second {
 
 /// Seconds until the last op of the plan ends; nothing if this build has no SimGrid. Runs in a
 /// process of its own, for SimGrid runs once in a process. A plan that is stuck, or a process that
-/// fails, gives -1. Requires a cluster without `slowdown`, limits of flows and half-duplex links.
+/// fails, gives -1. Requires a cluster without `slowdown`, limits of flows, bursts and half-duplex
+/// links.
 std::optional<double> simgrid_end_s(const plan::Plan& plan, const sim::Cluster& cluster);
 
 }  // namespace armillary::second
