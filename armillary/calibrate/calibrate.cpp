@@ -116,16 +116,13 @@ void measure_links(const CalibrateCase& given, const bench::MakeRanks& make_rank
   const MessageRates near = measure_messages(neighbours, *ranks);
   cluster.messages.latency_s = near.latency_s;
   cluster.links.push_back(link_of("device", node, near));
-  if (one_a_node) {
-    sim::LinkRule& link = cluster.links.back();
-    link.burst_bytes = measure_burst(neighbours, link.bytes_per_s, *ranks);
-  }
+  if (one_a_node) cluster.links.back().burst_bytes = measure_burst(neighbours, near, *ranks);
   if (one_a_node || cluster.nodes == 1) return;
   progress("messages between nodes");
   const ExchangeCase nodes{.world = given.world, .distance = given.ranks_per_node};
   const MessageRates far = measure_messages(nodes, *ranks);
   sim::LinkRule& link = cluster.links.emplace_back(link_of(node, "network", far));
-  link.burst_bytes = measure_burst(nodes, link.bytes_per_s, *ranks);
+  link.burst_bytes = measure_burst(nodes, far, *ranks);
   // All ranks of a node sent at the same time, each at this rate.
   link.bytes_per_s *= given.ranks_per_node;
   link.burst_bytes *= given.ranks_per_node;

@@ -111,24 +111,24 @@ MessageRates measure_messages(const ExchangeCase& given, bench::Ranks& ranks) {
   return rates;
 }
 
-double measure_burst(const ExchangeCase& given, double bytes_per_s, bench::Ranks& ranks) {
+double measure_burst(const ExchangeCase& given, const MessageRates& rates, bench::Ranks& ranks) {
   std::vector<Buffers> buffers = make_buffers(given, ranks);
   // Short messages show a small burst, but they may be shorter than a large one.
   for (std::int64_t bytes = kShortBurst;; bytes *= 4) {
-    const double gained_s = median_of_means(given, ranks, [&](comm::Communicator& comm) {
-      const auto exchange = [&](std::int64_t count) {
-        comm.wait_all(start_exchange(comm, given.distance, buffers[comm.rank()],
-                                     static_cast<std::size_t>(count)));
-      };
-      exchange(given.most_bytes);  // Nothing is left of the pause before.
-      const double steady = bench::seconds_of([&] { exchange(bytes); });
+    const auto size = static_cast<double>(bytes);
+    const double steady = rates.latency_s + size / interpolate(rates.points, size);
+    const double after = median_of_means(given, ranks, [&](comm::Communicator& comm) {
       std::this_thread::sleep_for(std::chrono::duration<double>(2 * steady));
       comm::barrier(comm);
-      return steady - bench::seconds_of([&] { exchange(bytes); });
+      return bench::seconds_of([&] {
+        comm.wait_all(start_exchange(comm, given.distance, buffers[comm.rank()],
+                                     static_cast<std::size_t>(bytes)));
+      });
     });
-    const double burst = gained_s * bytes_per_s;
-    const double share = burst / static_cast<double>(bytes);
-    if (share < 0.5 || 4 * bytes > given.most_bytes) return share < kLeastGain ? 0 : burst;
+    const double burst = (steady - after) * rates.points.back().rate;
+    if (burst < 0.5 * size || 4 * bytes > given.most_bytes) {
+      return burst < kLeastGain * size ? 0 : burst;
+    }
   }
 }
 

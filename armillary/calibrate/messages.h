@@ -27,10 +27,10 @@ struct MessageRates {
 /// Requires at least two ranks. Collective over them.
 MessageRates measure_messages(const ExchangeCase& given, bench::Ranks& ranks);
 
-/// Bytes that links of this rate pass at once after a pause (sim::LinkRule::burst_bytes): what an
-/// exchange after a pause gains over one that follows others. 0 if that is less than a twentieth of
-/// the exchange. Requires and collective as above.
-double measure_burst(const ExchangeCase& given, double bytes_per_s, bench::Ranks& ranks);
+/// Bytes that links pass at once after a pause (sim::LinkRule::burst_bytes): what an exchange after
+/// a pause gains over those of `rates`, which follow each other. 0 if that is less than a twentieth
+/// of the exchange. Requires and collective as above.
+double measure_burst(const ExchangeCase& given, const MessageRates& rates, bench::Ranks& ranks);
 
 /// Whether messages from one rank to another follow each other: of two that start together, each of
 /// half of the most bytes, the first ends when half of the time has passed. Requires and collective
