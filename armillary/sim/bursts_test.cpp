@@ -1,4 +1,5 @@
-// bursts_test.cpp: what a bucket lets pass, and when it is full again.
+// bursts_test.cpp: what a bucket lets pass, and when it is full again, worked by hand; a simulated
+// message that a bucket shortens; clusters with buckets as text, and unfolded.
 #include "armillary/sim/bursts.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// fold_test.cpp: simulations of one rank of each kind have the times and bytes of all ranks; which
+// plans and masks are folded, and into how many kinds.
 #include "armillary/sim/fold.h"
 
 #include <gtest/gtest.h>

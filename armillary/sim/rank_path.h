@@ -52,7 +52,7 @@ class RankPaths {
     double latency_s = 0;
     double flow_bytes_per_s = kNoCap;
     double bytes = 0;
-    double burst_bytes = 0;  ///< Of the smallest bucket on the way, at most `bytes`.
+    double burst_bytes = 0;  ///< Smallest bucket on the way, at most `bytes`.
   };
   RankPath path(const RankLanes& lanes);
   Way way(const RankLanes& lanes, const LaneOp& op);

@@ -31,7 +31,7 @@ struct Flow {
   int send = 0;  ///< Index of the op in the program of `from`.
   int recv = 0;  ///< Index of the op in the program of `to`.
   std::int64_t bytes = 0;
-  double passed_bytes = 0;  ///< Of these, those that pass at once (LinkRule::burst_bytes).
+  double passed_bytes = 0;  ///< Part that passes at once (LinkRule::burst_bytes).
   double matched_s = 0;     ///< Both ends are posted; the latency follows.
   double start_s = 0;       ///< The first byte leaves.
   double end_s = 0;
