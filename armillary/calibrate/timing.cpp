@@ -32,6 +32,7 @@ double median_difference(bench::Ranks& ranks, const bench::Ranks::Work& longer,
   ranks.run(shorter);
   const bench::Repeats repeats = repeats_for(ranks.run(longer));
   std::vector<double> seconds;
+  seconds.reserve(kSamples);
   for (int sample = 0; sample < kSamples; ++sample) {
     seconds.push_back(ranks.run(longer, repeats) - ranks.run(shorter, repeats));
   }

@@ -361,7 +361,8 @@ void Machine::start_flow(int id) {
   const double passed = bursts_.start(now_, meeting.crossings, bytes);
   message.flow =
       network_.start(now_, meeting.crossings, input_.topology.flow_limit(*meeting.route, bytes),
-                     bytes, message.count, passed);
+                     bytes, message.count);
+  network_.pass(message.flow, passed);
   if (static_cast<std::size_t>(message.flow) >= message_of_flow_.size()) {
     message_of_flow_.resize(message.flow + 1);
   }

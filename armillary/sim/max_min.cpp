@@ -50,7 +50,7 @@ void FlowNetwork::note_change(int channel) {
 }
 
 int FlowNetwork::start(double now, std::span<const Crossing> route, double largest_rate,
-                       double bytes, int count, double passed) {
+                       double bytes, int count) {
   // An id with its state; the vectors of an old one keep their memory.
   int id = static_cast<int>(flows_.size());
   if (free_.empty()) {
@@ -62,8 +62,7 @@ int FlowNetwork::start(double now, std::span<const Crossing> route, double large
   FlowState& flow = flows_[id];
   flow.route = route;
   flow.count = count;
-  flow.bytes = bytes;
-  flow.left = bytes - passed;
+  flow.bytes = flow.left = bytes;
   flow.since = now;
   flow.rate = 0;
   flow.largest = largest_rate;

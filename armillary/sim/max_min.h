@@ -37,10 +37,11 @@ class FlowNetwork {
   /// Starts a flow of `bytes` > 0 at time `now`, with rate 0 until settle(). `route` must stay
   /// valid until the flow has ended, and has each channel once. `largest_rate` may be infinite if
   /// the route is not empty. `count` such flows that start together always have the same rate, and
-  /// are one here. `passed` of the bytes take no time. Returns the id of the flow; ids of ended
-  /// flows are used again.
+  /// are one here. Returns the id of the flow; ids of ended flows are used again.
   int start(double now, std::span<const Crossing> route, double largest_rate, double bytes,
-            int count = 1, double passed = 0);
+            int count = 1);
+  /// Lets a part of a flow, less than all, take no time. Requires that it started since settle().
+  void pass(int flow, double bytes) { flows_[flow].left -= bytes; }
 
   /// Computes the rates that changed since the last call. The flows are listed by changed().
   void settle(double now);
