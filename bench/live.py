@@ -45,8 +45,9 @@ def link_rate(text):
 
 
 def burst_of(rate):
-    """Bytes that the link of a host may send at once after a pause: a millisecond of its rate, for a link
-    without memory is simulated. With 128 kB at 200 Mbit/s a tenth of a layer's messages cost nothing."""
+    """Bytes that the link of a host may send at once after a pause: a millisecond of its rate, which
+    `armillary calibrate` finds. Less needs more timers, which slow compute; with 128 kB at 200 Mbit/s a tenth
+    of a layer's messages cost nothing."""
     number, unit = re.fullmatch(RATE, rate).groups()
     bits = float(number) * {"k": 1e3, "m": 1e6, "g": 1e9}[unit]
     return max(int(bits / 8 * 1e-3), 16_000)

@@ -18,11 +18,11 @@ struct Repeats {
   int timed = 1;    ///< At least 1.
 };
 
-/// Repeats of a work that takes `seconds`: one untimed, then enough for 2 ms, at most 1000. That is
-/// long enough to hide clocks and barriers, and short enough for many runs between two switches of
-/// threads by the system. A work of a quarter of a second and more is done once, and timed.
-/// repeats_for(0.001) is {1, 2}.
-Repeats repeats_for(double seconds);
+/// Repeats of a work that takes `seconds`: one untimed, then enough for `least_s`, at most 1000. 2
+/// ms are long enough to hide clocks and barriers, and short enough for many runs between two
+/// switches of threads by the system. A work of a quarter of a second and more is done once, and
+/// timed. repeats_for(0.001) is {1, 2}.
+Repeats repeats_for(double seconds, double least_s = 0.002);
 
 /// A group of ranks with one computing thread each. One thread calls; if ranks are processes, all
 /// of them make the same calls in the same order.

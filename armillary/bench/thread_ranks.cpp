@@ -22,10 +22,10 @@ constexpr std::chrono::milliseconds kParting(10);
 
 }  // namespace
 
-Repeats repeats_for(double seconds) {
+Repeats repeats_for(double seconds, double least_s) {
   constexpr double kLong = 0.25;  // Begin and warm-up do not show in it.
   return {.untimed = seconds < kLong ? 1 : 0,
-          .timed = static_cast<int>(std::clamp(0.002 / seconds, 1.0, 1000.0))};
+          .timed = static_cast<int>(std::clamp(least_s / seconds, 1.0, 1000.0))};
 }
 
 ThreadRanks::ThreadRanks(int world) {

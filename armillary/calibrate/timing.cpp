@@ -1,25 +1,14 @@
 #include "armillary/calibrate/timing.h"
 
-#include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "armillary/bench/interleaved_timing.h"
 
 namespace armillary::calibrate {
 
-bench::Repeats repeats_for(double seconds) {
-  constexpr double kSeconds = 0.03;
-  constexpr double kLong = 0.25;
-  constexpr double kMost = 1000;
-  if (seconds >= kLong) return {};
-  const double timed = std::clamp(std::ceil(kSeconds / std::max(seconds, 1e-9)), 1.0, kMost);
-  return {.untimed = 1, .timed = static_cast<int>(timed)};
-}
-
 double median_seconds(bench::Ranks& ranks, const bench::Ranks::Work& work) {
   ranks.run(work);  // The first run is cold.
-  const bench::Repeats repeats = repeats_for(ranks.run(work));
+  const bench::Repeats repeats = bench::repeats_for(ranks.run(work), kSampleSeconds);
   std::vector<double> seconds;
   seconds.reserve(kSamples);
   for (int sample = 0; sample < kSamples; ++sample) seconds.push_back(ranks.run(work, repeats));
@@ -30,7 +19,7 @@ double median_difference(bench::Ranks& ranks, const bench::Ranks::Work& longer,
                          const bench::Ranks::Work& shorter) {
   ranks.run(longer);  // The first run is cold.
   ranks.run(shorter);
-  const bench::Repeats repeats = repeats_for(ranks.run(longer));
+  const bench::Repeats repeats = bench::repeats_for(ranks.run(longer), kSampleSeconds);
   std::vector<double> seconds;
   seconds.reserve(kSamples);
   for (int sample = 0; sample < kSamples; ++sample) {

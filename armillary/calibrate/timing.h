@@ -8,10 +8,9 @@ namespace armillary::calibrate {
 /// Samples that a time is the median of.
 inline constexpr int kSamples = 5;
 
-/// Repeats of a work that takes `seconds`: one untimed, then enough for 30 ms, at most 1000. Ranks
-/// that share cores have each had some turns of the system's scheduler then. A work of a quarter of
-/// a second and more is done once, and timed.
-bench::Repeats repeats_for(double seconds);
+/// Seconds of a sample at least (bench::repeats_for): ranks that share cores have each had some
+/// turns of the system's scheduler then.
+inline constexpr double kSampleSeconds = 0.03;
 
 /// Median seconds of one work, warm, begun on all ranks together; short works are repeated. Ranks
 /// that are processes get the same value, so that all of them go on alike. @throws the exception of

@@ -6,11 +6,9 @@
 namespace armillary::sim {
 
 Bursts::Bursts(const Topology& topology) {
-  const std::vector<LinkRule>& rules = topology.cluster().links;
-  if (std::ranges::none_of(rules, [](const LinkRule& rule) { return rule.burst_bytes > 0; }))
-    return;
+  if (!topology.cluster().has_bursts()) return;
   for (const Channel& channel : topology.channels()) {
-    const double size = rules[channel.rule].burst_bytes;
+    const double size = topology.cluster().links[channel.rule].burst_bytes;
     buckets_.push_back({.size = size, .bytes_per_s = channel.bytes_per_s, .bytes = size});
   }
 }

@@ -8,6 +8,7 @@
 // `us` microseconds, `GiB` 2^30 bytes. docs/simulation.md describes the file format.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -115,6 +116,11 @@ struct Cluster {
   bool operator==(const Cluster&) const = default;
 
   int devices() const { return nodes * devices_per_node; }
+  /// Whether a link passes bytes at once after a pause (LinkRule::burst_bytes).
+  bool has_bursts() const {
+    return std::any_of(links.begin(), links.end(),
+                       [](const LinkRule& link) { return link.burst_bytes > 0; });
+  }
 };
 
 /// Parses a description. `origin` names it in errors, which have the line.

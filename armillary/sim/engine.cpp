@@ -79,11 +79,9 @@ Timeline simulate(const Source& source, const Cluster& cluster, const SimulateOp
                   .tiles = options.record.ops};
   // A bucket of a link is taken by the first that comes, so ranks are not alike. A record has each
   // message by itself, and some engines take one after the other.
-  const bool has_bursts =
-      std::ranges::any_of(cluster.links, [](const LinkRule& link) { return link.burst_bytes > 0; });
   input.group = !options.record.ops && !options.record.flows && !cluster.host.copies &&
-                !cluster.messages.in_order && !has_bursts;
-  const bool can_fold = source.alike && options.placement.empty() && !has_bursts;
+                !cluster.messages.in_order && !cluster.has_bursts();
+  const bool can_fold = source.alike && options.placement.empty() && !cluster.has_bursts();
   const Fold fold = fold_of(source.problem, can_fold ? &*source.alike : nullptr, topology);
   std::vector<RankLanes> lanes(fold.classes);
   const auto make_all = [&] {

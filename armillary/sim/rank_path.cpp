@@ -168,17 +168,14 @@ RankPaths::Way RankPaths::way(const RankLanes& lanes, const LaneOp& op) {
   way.route = &route;
   way.users = &users(to - from);
   way.flow_bytes_per_s = topology_.flow_limit(route, std::max(op.work, 1.0));
-  way.burst_bytes = way.bytes;
-  bool has_bucket = false;
+  double smallest = kNoCap;
   for (const int channel : route.channels) {
     const Channel& of_way = topology_.channels()[channel];
     way.flow_bytes_per_s = std::min(way.flow_bytes_per_s, of_way.bytes_per_s);
     const double bucket = topology_.cluster().links[of_way.rule].burst_bytes;
-    if (bucket == 0) continue;
-    has_bucket = true;
-    way.burst_bytes = std::min(way.burst_bytes, bucket);
+    if (bucket > 0) smallest = std::min(smallest, bucket);
   }
-  if (!has_bucket) way.burst_bytes = 0;
+  if (smallest != kNoCap) way.burst_bytes = std::min(way.bytes, smallest);
   return way;
 }
 

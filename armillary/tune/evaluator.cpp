@@ -236,13 +236,11 @@ double floor_s(const Question& question) {
   const bool bounded = problem.world > 1 && problem.mask.q_len() == problem.mask.kv_len() &&
                        std::find(question.passes.begin(), question.passes.end(),
                                  plan::Pass::Forward) != question.passes.end();
-  // A link with a bucket may pass some of the bytes at once.
-  const bool has_bursts = std::ranges::any_of(
-      question.cluster.links, [](const sim::LinkRule& link) { return link.burst_bytes > 0; });
   // Ranks of a world this large are bounded one by one only with a full mask, which is a formula.
   constexpr int kManyRanks = 64;
-  if (!bounded || has_bursts || (problem.world > kManyRanks && !problem.mask.shows_all()))
-    return compute;
+  const bool too_many = problem.world > kManyRanks && !problem.mask.shows_all();
+  // A link with a bucket may pass some of the bytes at once.
+  if (!bounded || too_many || question.cluster.has_bursts()) return compute;
   double bytes = std::numeric_limits<double>::infinity();
   for (const plan::Layout& layout : layouts(question)) {
     plan::Problem with_layout = problem;
