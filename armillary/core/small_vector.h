@@ -60,11 +60,13 @@ class SmallVector {
         count_(std::exchange(other.count_, 0)),
         capacity_(std::exchange(other.capacity_, N)),
         many_(std::move(other.many_)) {}
-  /// Takes its argument by value: one operator for copies and moves.
-  SmallVector& operator=(SmallVector other) noexcept {
+  SmallVector& operator=(const SmallVector& other) { return *this = SmallVector(other); }
+  /// Leaves `other` empty, unless it is the vector itself.
+  SmallVector& operator=(SmallVector&& other) noexcept {
+    if (this == &other) return *this;
     few_ = std::move(other.few_);
-    count_ = other.count_;
-    capacity_ = other.capacity_;
+    count_ = std::exchange(other.count_, 0);
+    capacity_ = std::exchange(other.capacity_, N);
     many_ = std::move(other.many_);
     return *this;
   }

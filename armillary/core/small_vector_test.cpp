@@ -98,6 +98,9 @@ TEST(SmallVector, MovesAndSwaps) {
     from = std::move(to);
     EXPECT_EQ(contents(from), values(count));
     EXPECT_TRUE(to.empty());  // NOLINT(bugprone-use-after-move): as of a std::vector
+    Small& itself = from;
+    from = std::move(itself);
+    EXPECT_EQ(contents(from), values(count));
   }
 }
 

@@ -67,15 +67,4 @@ bool includes(const BlockIds& all, const BlockIds& some) {
   });
 }
 
-// A merge of two ascending lists: the run that ends first cannot meet any later run of the other.
-bool meet(const BlockIds& a, const BlockIds& b) {
-  auto left = a.runs().begin();
-  auto right = b.runs().begin();
-  while (left != a.runs().end() && right != b.runs().end()) {
-    if (left->first <= right->last && right->first <= left->last) return true;
-    left->last < right->last ? ++left : ++right;
-  }
-  return false;
-}
-
 }  // namespace armillary::plan

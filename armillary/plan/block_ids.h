@@ -85,7 +85,7 @@ bool ascend_below(const BlockIds& ids, int end);
 bool includes(const BlockIds& all, const BlockIds& some);
 
 /// True if the lists share an id. Requires that both ascend. Cost: O(runs).
-bool meet(const BlockIds& a, const BlockIds& b);
+inline bool meet(const BlockIds& a, const BlockIds& b);
 
 /// Forward iterator over the ids; dereferences to the id by value. Invalid once the list changes.
 class BlockIds::Iterator {
@@ -130,6 +130,18 @@ inline BlockIds::Iterator BlockIds::end() const {
 inline bool BlockIds::operator==(const BlockIds& other) const {
   if (!many_ && !other.many_) return one_ == other.one_;
   return many_ && other.many_ && *many_ == *other.many_;
+}
+// A merge of two ascending lists: the run that ends first cannot meet any later run of the other.
+inline bool meet(const BlockIds& a, const BlockIds& b) {
+  const std::span<const IdRun> lefts = a.runs();
+  const std::span<const IdRun> rights = b.runs();
+  auto left = lefts.begin();
+  auto right = rights.begin();
+  while (left != lefts.end() && right != rights.end()) {
+    if (left->first <= right->last && right->first <= left->last) return true;
+    left->last < right->last ? ++left : ++right;
+  }
+  return false;
 }
 
 }  // namespace armillary::plan

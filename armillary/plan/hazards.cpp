@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "armillary/plan/operands.h"
+
 namespace armillary::plan {
 namespace {
 
@@ -111,10 +113,30 @@ void for_each_dependencies(const RankProgram& program, const Dependencies& visit
       const Touch touch(i, op.views[v], writes(op, v));
       touch_slot(histories[program.tiles[touch.tile].slot], touch, found);
     }
-    std::sort(found.begin(), found.end());
-    found.erase(std::unique(found.begin(), found.end()), found.end());
+    if (found.size() > 1) {
+      std::sort(found.begin(), found.end());
+      found.erase(std::unique(found.begin(), found.end()), found.end());
+    }
     visit(i, found);
   }
+}
+
+LaterWrites::LaterWrites(const RankProgram& program)
+    : program_(program), views_(program.slots.size()) {}
+
+void LaterWrites::add(const Op& op) {
+  for (std::size_t v = 0; v < op.views.size(); ++v) {
+    const View& view = op.views[v];
+    if (writes(op, v)) views_[program_.tiles[view.tile].slot].push_back(&view);
+  }
+}
+
+const View* LaterWrites::over(const View& view) const {
+  const std::vector<const View*>& later = views_[program_.tiles[view.tile].slot];
+  const auto found = std::find_if(later.rbegin(), later.rend(), [&](const View* other) {
+    return other->tile != view.tile || overlap(*other, view);
+  });
+  return found == later.rend() ? nullptr : *found;
 }
 
 std::vector<std::vector<int>> dependencies(const RankProgram& program) {

@@ -26,4 +26,20 @@ std::vector<std::vector<int>> dependencies(const RankProgram& program);
 using Dependencies = std::function<void(int op, std::span<const int> waits)>;
 void for_each_dependencies(const RankProgram& program, const Dependencies& visit);
 
+/// The writes after an op, for a walk over a program from its last op to its first. Refers to
+/// the program.
+class LaterWrites {
+ public:
+  explicit LaterWrites(const RankProgram& program);
+  /// Steps back over the op: what it writes counts from now on.
+  void add(const Op& op);
+  /// The next view that is written over a part of `view`, or in its slot as another tile; null if
+  /// the view keeps its values to the end. Cost: O(writes of the slot), mostly one.
+  const View* over(const View& view) const;
+
+ private:
+  const RankProgram& program_;
+  std::vector<std::vector<const View*>> views_;  ///< By slot, the last one written first.
+};
+
 }  // namespace armillary::plan

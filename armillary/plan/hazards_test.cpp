@@ -1,10 +1,14 @@
 // hazards_test.cpp: the ops that an op waits for within a rank, one test per rule: reads and writes
-// of the same heads and blocks, and tiles that follow each other in a slot.
+// of the same heads and blocks, and tiles that follow each other in a slot. Then what is written
+// after an op, which must agree with the waits in programs of all strategies.
 #include "armillary/plan/hazards.h"
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
+
+#include "armillary/plan/testing/every_strategy.h"
 
 namespace armillary::plan {
 namespace {
@@ -193,6 +197,46 @@ TEST_F(HazardsTest, TheFirstTileMayComeBack) {
 
 TEST_F(HazardsTest, NoOpsNoWaits) {
   EXPECT_EQ(waits(), Waits{});
+}
+
+TEST_F(HazardsTest, LaterWritesAreOfTheSameBlocksOrOfAnotherTile) {
+  write(blocks(0, {1}));
+  write(blocks(0, {2, 3}));
+  write(blocks(2, {0}));
+  LaterWrites later(program_);
+  EXPECT_EQ(later.over(all(0)), nullptr) << "nothing was added";
+  for (auto op = program_.ops.rbegin(); op != program_.ops.rend(); ++op) later.add(*op);
+  EXPECT_EQ(later.over(blocks(0, {0})), nullptr);
+  EXPECT_EQ(later.over(blocks(0, {0, 2})), &program_.ops[1].views[0]);
+  EXPECT_EQ(later.over(all(0)), &program_.ops[0].views[0]) << "the next one";
+  EXPECT_EQ(later.over(blocks(1, {0})), &program_.ops[0].views[0]) << "tiles 0 and 1 share a slot";
+}
+
+TEST(LaterWrites, AreThereForAReadExactlyIfAnOpWaitsForIt) {
+  const Problem problem{
+      .world = 8, .heads = 8, .kv_heads = 4, .mask = parse_mask("causal", {256, 256})};
+  int over = 0;
+  int kept = 0;
+  for (const std::string& name : every_strategy(problem)) {
+    for (const Pass pass : {Pass::Forward, Pass::Backward}) {
+      const RankProgram program = make_plan(problem, parse_strategy(name), pass).ranks[3];
+      std::vector<bool> waited_for(program.ops.size(), false);
+      for (const std::vector<int>& waits : dependencies(program)) {
+        for (const int earlier : waits) waited_for[earlier] = true;
+      }
+      LaterWrites later(program);
+      for (std::size_t i = program.ops.size(); i-- > 0;) {
+        const Op& op = program.ops[i];
+        if (op.kind == OpKind::Send) {
+          EXPECT_EQ(later.over(op.views.front()) != nullptr, waited_for[i]) << name << " op " << i;
+          (waited_for[i] ? over : kept) += 1;
+        }
+        later.add(op);
+      }
+    }
+  }
+  EXPECT_GT(over, 100);
+  EXPECT_GT(kept, 100);
 }
 
 TEST(Overlap, SharesAHeadAndABlock) {

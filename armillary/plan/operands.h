@@ -103,6 +103,24 @@ constexpr std::span<const Operand> operand_table(OpKind kind) {
   fail<InternalError>("plan: op kind {}", static_cast<int>(kind));
 }
 
+/// The operands that each kind of op writes or updates: a bit for each.
+inline constexpr auto kWritten = [] {
+  constexpr std::size_t kOpKinds = static_cast<std::size_t>(OpKind::AttendGradAll) + 1;
+  std::array<unsigned, kOpKinds> written{};
+  for (std::size_t kind = 0; kind < kOpKinds; ++kind) {
+    const auto table = operand_table(static_cast<OpKind>(kind));
+    for (std::size_t v = 0; v < table.size(); ++v) {
+      if (table[v].access != Access::Read) written[kind] |= 1U << v;
+    }
+  }
+  return written;
+}();
+
+/// True if an op writes or updates its view `v`: access() is not Read.
+inline bool writes(const Op& op, std::size_t v) {
+  return (kWritten[static_cast<std::size_t>(op.kind)] >> (op.is_comm() ? 0 : v) & 1) != 0;
+}
+
 /// The place of the operand of that name in Op::views, at compile time only. A name that the kind
 /// does not have is a compile error.
 consteval std::size_t operand_place(OpKind kind, std::string_view name) {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 #include <utility>
 
 #include "armillary/core/checked.h"
@@ -36,19 +35,6 @@ Runs joined(const std::vector<Block>& table, const BlockIds& ids) {
   std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.begin < b.begin; });
   return join(runs);
 }
-
-/// The operands that each kind of op writes, whether or not it initialises them: a bit for each.
-constexpr auto kWritten = [] {
-  constexpr std::size_t kOpKinds = static_cast<std::size_t>(OpKind::AttendGradAll) + 1;
-  std::array<unsigned, kOpKinds> written{};
-  for (std::size_t kind = 0; kind < kOpKinds; ++kind) {
-    const auto table = operand_table(static_cast<OpKind>(kind));
-    for (std::size_t v = 0; v < table.size(); ++v) {
-      if (table[v].access != Access::Read) written[kind] |= 1U << v;
-    }
-  }
-  return written;
-}();
 
 /// True if view `v` of an op is an accumulator that the op initialises instead of adding to it.
 bool is_initialised(const Op& op, std::size_t v) {
@@ -81,10 +67,6 @@ bool takes(OpKind kind, std::size_t views) {
 Access access(const Op& op, std::size_t v) {
   if (op.is_comm()) return operands(op.kind).front().access;
   return is_initialised(op, v) ? Access::Write : operands(op.kind)[v].access;
-}
-
-bool writes(const Op& op, std::size_t v) {
-  return (kWritten[static_cast<std::size_t>(op.kind)] >> (op.is_comm() ? 0 : v) & 1) != 0;
 }
 
 // Views past the first one of a message get their number.
@@ -214,24 +196,31 @@ std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const RankPr
 // One walk over the ops: messages add bytes, ops that attend add pairs.
 Traffic traffic(const Problem& problem, const Blocks& blocks, const RankProgram& program) {
   Traffic result;
-  std::set<int> steps;
+  std::vector<int> steps;  // Neighbours differ.
+  // Most ops attend with the queries of the op before.
+  BlockIds q_blocks;
+  Runs queries;
   for (const Op& op : program.ops) {
-    steps.insert(steps.end(), op.step);  // the hint is right for most ops: steps mostly ascend
+    if (steps.empty() || steps.back() != op.step) steps.push_back(op.step);
     if (op.is_comm()) {
       (op.kind == OpKind::Send ? result.sent_bytes : result.received_bytes) +=
           bytes_of(problem, blocks, program, op);
     } else if (op.attends() || op.attends_grad()) {
       const View& q = op.views[QkvOperand::kQ];
       const View& k = op.views[QkvOperand::kK];
+      if (!(q.blocks == q_blocks)) {
+        q_blocks = q.blocks;
+        queries = joined(blocks.q, q_blocks);
+      }
       result.visible_pairs +=
-          problem.batch * q.heads.count() *
-          problem.mask.area(joined(blocks.q, q.blocks), joined(blocks.kv, k.blocks));
+          problem.batch * q.heads.count() * problem.mask.area(queries, joined(blocks.kv, k.blocks));
     }
   }
   for (const Slot& slot : program.slots) {
     if (!slot.external) result.peak_slot_bytes += slot.bytes;
   }
-  result.steps = static_cast<int>(steps.size());
+  std::sort(steps.begin(), steps.end());
+  result.steps = static_cast<int>(std::unique(steps.begin(), steps.end()) - steps.begin());
   return result;
 }
 

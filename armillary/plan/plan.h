@@ -160,7 +160,6 @@ bool takes(OpKind kind, std::size_t views);
 /// Effect of an op on its view `v`: that of the operand, but an accumulator that the op initialises
 /// is written, not updated. Requires v < op.views.size().
 Access access(const Op& op, std::size_t v);
-bool writes(const Op& op, std::size_t v);  ///< Written or updated: access() is not Read.
 /// Name of view `v` of an op: that of its operand; the views of a message are src, src1, src2 ..
 std::string operand_name(OpKind kind, std::size_t v);
 

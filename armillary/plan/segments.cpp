@@ -63,15 +63,13 @@ void join_segments(const std::vector<LocatedView*>& views) {
   }
 }
 
-/// The positions of a view that is one stretch of memory, in its order.
-Runs positions_of(const Blocks& blocks, const RankProgram& program, const View& view) {
-  const std::vector<Block>& table = blocks_of(blocks, program.tiles[view.tile].tensor);
-  Runs positions;
-  for (const int block : view.blocks) {
-    const Runs& runs = table[block].runs;
-    positions.insert(positions.end(), runs.begin(), runs.end());
-  }
-  return positions;
+/// True if a query of one list of blocks sees a key of the other.
+bool sees_any(const Mask& mask, const Blocks& blocks, const BlockIds& q, const BlockIds& kv) {
+  return std::any_of(q.begin(), q.end(), [&](int query) {
+    return std::any_of(kv.begin(), kv.end(), [&](int key) {
+      return !mask.empty(blocks.q[query].runs, blocks.kv[key].runs);
+    });
+  });
 }
 
 }  // namespace
@@ -109,8 +107,7 @@ bool is_one_call(const Mask& mask, const Blocks& blocks, const RankProgram& prog
   if (!std::all_of(op.views.begin(), op.views.end(), is_one_stretch)) {
     return is_one_call(mask, locate(blocks, program, op));
   }
-  return !mask.empty(positions_of(blocks, program, op.views[QkvOperand::kQ]),
-                     positions_of(blocks, program, op.views[QkvOperand::kK]));
+  return sees_any(mask, blocks, op.views[QkvOperand::kQ].blocks, op.views[QkvOperand::kK].blocks);
 }
 
 }  // namespace armillary::plan

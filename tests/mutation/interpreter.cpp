@@ -9,6 +9,8 @@
 #include <set>
 #include <utility>
 
+#include "armillary/plan/operands.h"
+
 namespace armillary::mutation {
 
 using plan::Access;

@@ -87,7 +87,7 @@ void give_saved_slots(RankProgram& program) {
 RankProgram alias(const Problem& problem, const Blocks& blocks, RankProgram program) {
   give_saved_slots(program);
   Aliasing(problem, program).move_sums();
-  compact(problem, blocks, program);
+  compact_slots(problem, blocks, program);
   return program;
 }
 

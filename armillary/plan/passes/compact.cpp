@@ -9,11 +9,11 @@ namespace armillary::plan {
 namespace {
 
 /// The new number of each element: its rank among the used ones; -1 for an unused one.
-std::vector<int> numbered(const std::vector<bool>& used) {
+std::vector<int> numbered(const std::vector<char>& used) {
   std::vector<int> places(used.size(), -1);
   int next = 0;
   for (std::size_t i = 0; i < used.size(); ++i) {
-    if (used[i]) places[i] = next++;
+    if (used[i] != 0) places[i] = next++;
   }
   return places;
 }
@@ -31,16 +31,15 @@ void keep(Values& values, const std::vector<int>& places) {
 }  // namespace
 
 void compact(const Problem& problem, const Blocks& blocks, RankProgram& program) {
-  // Tiles: used by the caller or by an op.
   const std::array roles{&program.inputs, &program.outputs, &program.saved};
-  std::vector<bool> used(program.tiles.size(), false);
+  std::vector<char> used(program.tiles.size(), 0);
   for (const std::vector<int>* role : roles) {
-    for (const int tile : *role) used[tile] = true;
+    for (const int tile : *role) used[tile] = 1;
   }
   for (const Op& op : program.ops) {
-    for (const View& view : op.views) used[view.tile] = true;
+    for (const View& view : op.views) used[view.tile] = 1;
   }
-  if (std::find(used.begin(), used.end(), false) != used.end()) {
+  if (std::find(used.begin(), used.end(), 0) != used.end()) {
     const std::vector<int> tiles = numbered(used);
     keep(program.tiles, tiles);
     for (std::vector<int>* role : roles) {
@@ -50,10 +49,12 @@ void compact(const Problem& problem, const Blocks& blocks, RankProgram& program)
       for (View& view : op.views) view.tile = tiles[view.tile];
     }
   }
+  compact_slots(problem, blocks, program);
+}
 
-  // Slots: those that hold a tile that is left, with the size of the largest.
-  std::vector<bool> held(program.slots.size(), false);
-  for (const Tile& tile : program.tiles) held[tile.slot] = true;
+void compact_slots(const Problem& problem, const Blocks& blocks, RankProgram& program) {
+  std::vector<char> held(program.slots.size(), 0);
+  for (const Tile& tile : program.tiles) held[tile.slot] = 1;
   const std::vector<int> slots = numbered(held);
   keep(program.slots, slots);
   for (Slot& slot : program.slots) slot.bytes = 0;

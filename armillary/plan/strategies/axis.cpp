@@ -13,7 +13,8 @@
 namespace armillary::plan {
 namespace {
 
-void append(std::vector<int>& into, const std::vector<int>& more) {
+template <class Ids>
+void append(std::vector<int>& into, const Ids& more) {
   into.insert(into.end(), more.begin(), more.end());
 }
 
@@ -26,6 +27,9 @@ void sort_unique(std::vector<int>& blocks) {
 
 Axis::Axis(ProgramBuilder& builder, Options options)
     : builder_(builder), options_(std::move(options)) {
+  for (int origin = 0; origin < options_.route->size(); ++origin) {
+    blocks_.push_back(options_.blocks(origin));
+  }
   const Hops hops = options_.route->spread(options_.me);
   out_ = moves(hops.out);
   in_ = moves(hops.in);
@@ -37,9 +41,11 @@ Axis::Axis(ProgramBuilder& builder, Options options)
 
 /// Blocks of the origin's tile for which `keep(block)` is true.
 template <class Keep>
-std::vector<int> Axis::blocks_where(int origin, const Keep& keep) const {
-  std::vector<int> blocks = options_.blocks(origin);
-  std::erase_if(blocks, [&](int block) { return !keep(block); });
+BlockIds Axis::blocks_where(int origin, const Keep& keep) const {
+  BlockIds blocks;
+  for (const int block : blocks_[origin]) {
+    if (keep(block)) blocks.push_back(block);
+  }
   return blocks;
 }
 
@@ -57,7 +63,7 @@ std::vector<Axis::Move> Axis::moves(const std::vector<Hop>& hops) const {
 }
 
 /// Blocks of the origin's tile that this rank needs.
-std::vector<int> Axis::needed_of(int origin) const {
+BlockIds Axis::needed_of(int origin) const {
   return blocks_where(origin, [&](int block) { return options_.needs(options_.me, block); });
 }
 
@@ -75,7 +81,11 @@ void Axis::find_arrivals() {
     Parts& parts = by_step[waits ? route.last_usable() : route.usable(options_.me, origin)];
     parts.origins.push_back(origin);
     // All own blocks, also those that see nothing: their results must exist too.
-    append(parts.blocks, own ? options_.blocks(origin) : needed_of(origin));
+    if (own) {
+      append(parts.blocks, blocks_[origin]);
+    } else {
+      append(parts.blocks, needed_of(origin));
+    }
   }
   for (auto& [usable, parts] : by_step) {
     sort_unique(parts.blocks);
@@ -175,7 +185,7 @@ Arrived Axis::joined(const std::vector<Arrived>& parts) {
   all.origins.clear();
   for (const Arrived& part : parts) {
     append(all.origins, part.origins);
-    blocks.insert(blocks.end(), part.blocks.begin(), part.blocks.end());
+    append(blocks, part.blocks);
     all.usable = std::max(all.usable, part.usable);
   }
   sort_unique(blocks);
@@ -201,7 +211,7 @@ void Axis::combine(int step, const Arrived& into, const std::vector<int>& scratc
 
 View Axis::own_sum(const std::vector<Arrived>& arrived, int tensor) const {
   return builder_.part(arrived[index_by_origin(arrived)[options_.me]].sums[tensor],
-                       options_.blocks(options_.me));
+                       blocks_[options_.me]);
 }
 
 int Axis::collect(const std::vector<Arrived>& arrived, const Ready& ready) {

@@ -118,9 +118,9 @@ class Axis {
   };
 
   template <class Keep>
-  std::vector<int> blocks_where(int origin, const Keep& keep) const;
+  BlockIds blocks_where(int origin, const Keep& keep) const;
   std::vector<Move> moves(const std::vector<Hop>& hops) const;
-  std::vector<int> needed_of(int origin) const;
+  BlockIds needed_of(int origin) const;
   void find_arrivals();
   bool gathers() const {
     return options_.gathered != Gathered::Apart && options_.route->size() > 1;
@@ -134,6 +134,7 @@ class Axis {
 
   ProgramBuilder& builder_;
   Options options_;
+  std::vector<std::vector<int>> blocks_;  ///< By origin: the blocks of its tile.
   std::vector<Move> out_;  ///< Tiles that this rank sends, own ones and those it passes on.
   std::vector<Move> in_;
   std::vector<Arrival> arrivals_;  ///< In order of `usable`; includes the rank's own tiles.

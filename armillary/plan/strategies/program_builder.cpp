@@ -185,9 +185,14 @@ void ProgramBuilder::sort_ops() {
     ++begins[row(op) + 1];
   }
   std::partial_sum(begins.begin(), begins.end(), begins.begin());
+  std::vector<int> order(program_.ops.size());
+  for (int i = 0; i < static_cast<int>(order.size()); ++i) {
+    order[begins[row(program_.ops[i])]++] = i;
+  }
   // Ops are moved: their views may be on the heap.
-  std::vector<Op> sorted(program_.ops.size());
-  for (Op& op : program_.ops) sorted[begins[row(op)]++] = std::move(op);
+  std::vector<Op> sorted;
+  sorted.reserve(order.size());
+  for (const int i : order) sorted.push_back(std::move(program_.ops[i]));
   program_.ops = std::move(sorted);
 }
 
@@ -195,10 +200,16 @@ void ProgramBuilder::sort_ops() {
 /// caller stay.
 void ProgramBuilder::drop_unused_tiles() {
   const std::vector<Lifetime> lives = lifetimes(program_);
+  const auto is_unused = [&](std::size_t id) {
+    return program_.tiles[id].slot < 0 && lives[id].last < 0;
+  };
+  std::size_t id = 0;
+  while (id < lives.size() && !is_unused(id)) ++id;
+  if (id == lives.size()) return;
   std::vector<int> new_id(program_.tiles.size(), -1);
   std::vector<Tile> kept;
-  for (std::size_t id = 0; id < program_.tiles.size(); ++id) {
-    if (program_.tiles[id].slot < 0 && lives[id].last < 0) continue;
+  for (id = 0; id < program_.tiles.size(); ++id) {
+    if (is_unused(id)) continue;
     new_id[id] = static_cast<int>(kept.size());
     kept.push_back(std::move(program_.tiles[id]));
   }

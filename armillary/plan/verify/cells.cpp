@@ -7,7 +7,7 @@ namespace armillary::plan::verifier {
 // A partial that is written without a source sums over nothing.
 void ViewCells::define() const {
   for (const Cell& cell : *this) {
-    state_->defined[cell.cell] = 1;
+    state_->define(cell.cell);
     if (!contributions().empty()) contributions().clear(cell.cell);
   }
 }
@@ -15,7 +15,7 @@ void ViewCells::define() const {
 void ViewCells::copy(const ViewCells& source) const {
   Iterator from = source.begin();
   for (const Cell& cell : *this) {
-    state_->defined[cell.cell] = 1;
+    state_->define(cell.cell);
     if (!contributions().empty())
       contributions().copy(cell.cell, source.contributions(), (*from).cell);
     ++from;
@@ -38,7 +38,7 @@ void ViewCells::take(Contributions sums) const {
   const bool whole = static_cast<std::size_t>(sums.cells()) == state_->defined.size();
   int from = 0;
   for (const Cell& cell : *this) {
-    state_->defined[cell.cell] = 1;
+    state_->define(cell.cell);
     if (!whole && !sums.empty()) contributions().copy(cell.cell, sums, from++);
   }
   if (whole) contributions() = std::move(sums);
@@ -66,6 +66,7 @@ ViewCells Cells::write(const View& view) {
       cells += side.blocks.within(run).count() * heads;
     }
     state.defined.assign(cells, 0);
+    state.missing = cells;
     // Sets hold classes of blocks of the other side.
     const Side& other = is_kv(tile.tensor) ? sides_->q : sides_->kv;
     state.contributions.reset(tile.partial ? cells : 0, words_for(other.blocks.count()));

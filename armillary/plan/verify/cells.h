@@ -24,9 +24,15 @@ namespace armillary::plan::verifier {
 /// state of a tile of few cells, but for the sets that it sums over.
 struct alignas(64) SlotState {
   int tile = -1;                 ///< -1: nothing was written yet.
+  int missing = 0;               ///< Cells that were not written.
   SmallVector<char, 8> defined;  ///< By cell: 1 if it was written.
   SmallVector<int, 2> firsts;    ///< First cell of each run of the tile's blocks.
   Contributions contributions;   ///< By cell, for a partial tile; otherwise empty.
+
+  void define(int cell) {
+    missing -= defined[cell] == 0 ? 1 : 0;
+    defined[cell] = 1;
+  }
 };
 
 /// The cells of a view, block class by block class, and for each the head classes. Valid until
@@ -125,10 +131,11 @@ inline ViewCells::Iterator ViewCells::begin() const {
 }
 
 inline bool ViewCells::all_defined() const {
+  if (empty() || state_->missing == 0) return !empty();
   for (const Cell& cell : *this) {
     if (state_->defined[cell.cell] == 0) return false;
   }
-  return !empty();
+  return true;
 }
 
 /// The contents of the slots of one rank. Refers to the program and the classes.
@@ -142,6 +149,12 @@ class Cells {
   ViewCells write(const View& view);
   /// Cells to be read; empty if another tile is in the slot.
   ViewCells read(const View& view);
+  /// The same as read(view).all_defined(), at less cost.
+  bool has(const View& view) {
+    const SlotState& state = slots_[program_->tiles[view.tile].slot];
+    if (state.tile != view.tile || view.heads.count() == 0) return false;
+    return state.missing == 0 ? !view.blocks.empty() : read(view).all_defined();
+  }
   /// Makes all of a tile be there: one that the caller fills.
   void define(int tile);
   /// Gives the contents of a slot to `tile`, which has the same heads and blocks as the tile in it.

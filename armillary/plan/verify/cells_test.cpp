@@ -66,21 +66,21 @@ TEST(VerifyCells, AreThoseOfTheViewAlone) {
   const OneTile one;
   Cells cells(one.program, one.sides);
   const View whole{.tile = 0, .heads = {0, 4}, .blocks = {0, 1, 4, 5, 6}};
-  EXPECT_TRUE(cells.read(whole).empty()) << "nothing was written";
+  EXPECT_TRUE(cells.read(whole).empty() && !cells.has(whole)) << "nothing was written";
   std::vector<int> seen;
   for (const BlockIds& blocks : {BlockIds{1, 5, 6}, BlockIds{0, 4}}) {
     for (const Heads& heads : {Heads{0, 2}, Heads{2, 4}}) {
       const View part{.tile = 0, .heads = heads, .blocks = blocks};
-      EXPECT_FALSE(cells.read(part).all_defined());
+      EXPECT_FALSE(cells.read(part).all_defined() || cells.has(part));
       const ViewCells written = cells.write(part);
       written.define();
       for (const ViewCells::Cell& cell : written) seen.push_back(cell.cell);
-      EXPECT_TRUE(cells.read(part).all_defined());
+      EXPECT_TRUE(cells.read(part).all_defined() && cells.has(part));
     }
   }
   std::sort(seen.begin(), seen.end());
   EXPECT_EQ(seen, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
-  EXPECT_TRUE(cells.read(whole).all_defined());
+  EXPECT_TRUE(cells.read(whole).all_defined() && cells.has(whole));
 }
 
 TEST(VerifyCells, OfNoHeadsThereAreNone) {
@@ -88,7 +88,8 @@ TEST(VerifyCells, OfNoHeadsThereAreNone) {
   one.program.tiles[2].heads = {0, 0};
   Cells cells(one.program, one.sides);
   cells.define(2);
-  EXPECT_TRUE(cells.read({.tile = 2, .heads = {0, 0}, .blocks = {0, 1}}).empty());
+  const View view{.tile = 2, .heads = {0, 0}, .blocks = {0, 1}};
+  EXPECT_TRUE(cells.read(view).empty() && !cells.has(view));
 }
 
 TEST(VerifyCells, AnotherTileOfTheSlotReplacesThem) {
@@ -97,6 +98,7 @@ TEST(VerifyCells, AnotherTileOfTheSlotReplacesThem) {
   cells.define(0);
   cells.write({.tile = 1, .heads = {0, 4}, .blocks = {0}}).define();
   EXPECT_TRUE(cells.read({.tile = 0, .heads = {0, 4}, .blocks = {0}}).empty());
+  EXPECT_FALSE(cells.has({.tile = 0, .heads = {0, 4}, .blocks = {0}}));
   EXPECT_TRUE(cells.read({.tile = 1, .heads = {0, 4}, .blocks = {0}}).all_defined());
   EXPECT_FALSE(cells.read({.tile = 1, .heads = {0, 4}, .blocks = {0, 1}}).all_defined());
 }

@@ -40,9 +40,10 @@ class Ends {
       const Op& op = program.ops[i];
       if (op.kind == kind) ends_[--begins_[op.peer]] = {op.lane, i};
     }
+    const auto by_lane = [](const End& a, const End& b) { return a.lane < b.lane; };
     for (int peer = 0; peer < world; ++peer) {
-      std::stable_sort(ends_.begin() + begins_[peer], ends_.begin() + begins_[peer + 1],
-                       [](const End& a, const End& b) { return a.lane < b.lane; });
+      const std::span<End> ends(ends_.begin() + begins_[peer], ends_.begin() + begins_[peer + 1]);
+      if (!std::ranges::is_sorted(ends, by_lane)) std::ranges::stable_sort(ends, by_lane);
     }
   }
   std::size_t size() const { return ends_.size(); }

@@ -1,14 +1,17 @@
 // Programs run by several threads. Each goes up and down its ranks until none of them can go on;
-// then threads meet, and go on if one of them has moved. A message is one pointer that its sender
-// writes and its receiver takes, so ranks share nothing else.
+// then it waits until a rank of another thread has moved. If all threads wait, all is done that can
+// be. A message is one pointer that its sender writes and its receiver takes, so ranks share
+// nothing else.
 #include "armillary/plan/verify/programs.h"
 
 #include <algorithm>
 #include <atomic>
-#include <barrier>
+#include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <latch>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <system_error>
 #include <thread>
@@ -27,8 +30,7 @@ class ProgramRun {
         threads_(threads),
         message_of_(plan.ranks.size()),
         parcels_(messages.size()),
-        next_(plan.ranks.size()),
-        meeting_(static_cast<std::ptrdiff_t>(threads.size()), DecideToGoOn{this}) {
+        next_(plan.ranks.size()) {
     number(messages);
   }
   ProgramRun(const ProgramRun&) = delete;
@@ -84,15 +86,32 @@ class ProgramRun {
     const RankOps& ops = threads_[thread];
     const auto first = static_cast<Rank>(next_.size() * thread / threads_.size());
     const auto end = static_cast<Rank>(next_.size() * (thread + 1) / threads_.size());
-    while (goes_on_) {
-      for (bool moved = true; moved;) {
-        moved = false;
-        for (Rank rank = first; rank < end; ++rank) moved |= advance(ops, rank);
-        for (Rank rank = end - 1; rank >= first; --rank) moved |= advance(ops, rank);
-        if (moved) moved_ = true;
-      }
-      meeting_.arrive_and_wait();
+    for (bool goes_on = true; goes_on;) {
+      const std::int64_t seen = moves_;
+      bool moved = false;
+      for (Rank rank = first; rank < end; ++rank) moved |= advance(ops, rank);
+      for (Rank rank = end - 1; rank >= first; --rank) moved |= advance(ops, rank);
+      goes_on = moved || wait_for_move(seen);
     }
+  }
+
+  /// Tells all threads that a rank has moved.
+  void announce_move() {
+    {
+      const std::lock_guard lock(mutex_);
+      ++moves_;
+      waiting_ = 0;
+    }
+    moved_.notify_all();
+  }
+
+  /// Waits until there are more moves than `seen`. False if no thread can move any more.
+  bool wait_for_move(std::int64_t seen) {
+    std::unique_lock lock(mutex_);
+    if (moves_ == seen && ++waiting_ == threads_.size()) over_ = true;
+    if (over_) moved_.notify_all();
+    moved_.wait(lock, [&] { return over_ || moves_ != seen; });
+    return !over_;
   }
 
   /// Runs the ops of a rank up to a message that has not come. False if that is the next op.
@@ -109,6 +128,7 @@ class ProgramRun {
       broken_ = true;
     }
     next_[rank] = i;
+    if (i > from) announce_move();
     return i > from;
   }
 
@@ -133,22 +153,18 @@ class ProgramRun {
     return true;
   }
 
-  /// Called when all threads have met.
-  struct DecideToGoOn {
-    ProgramRun* run;
-    void operator()() noexcept { run->goes_on_ = run->moved_.exchange(false) && !run->broken_; }
-  };
-
   const Plan& plan_;
   const std::span<const RankOps> threads_;
   std::vector<std::vector<int>> message_of_;   ///< By rank and op: the number of the message.
   std::vector<std::atomic<Parcel*>> parcels_;  ///< By message: null if it is not on its way.
   std::vector<std::size_t> next_;              ///< By rank: the op that runs next.
   Parcel final_;                               ///< Stands for all messages without sums.
-  std::atomic<bool> moved_ = false;
   std::atomic<bool> broken_ = false;
-  std::atomic<bool> goes_on_ = true;
-  std::barrier<DecideToGoOn> meeting_;
+  std::mutex mutex_;  ///< Guards the members below.
+  std::condition_variable moved_;
+  std::atomic<std::int64_t> moves_ = 0;  ///< Read without the mutex before ranks are looked at.
+  std::size_t waiting_ = 0;              ///< Threads that found nothing to do since the last move.
+  bool over_ = false;
 };
 
 }  // namespace

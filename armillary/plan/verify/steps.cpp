@@ -59,15 +59,23 @@ bool waits_ascend(const RankProgram& program) {
 }  // namespace
 
 bool waits_follow_steps(const Plan& plan, const std::vector<MatchedMessage>& messages) {
-  const bool in_one_step = std::ranges::all_of(messages, [&](const MatchedMessage& message) {
+  const auto in_one_step = [&](const MatchedMessage& message) {
     return plan.ranks[message.from].ops[message.send].step ==
            plan.ranks[message.to].ops[message.recv].step;
-  });
-  if (!in_one_step) return false;
+  };
+  const int world = static_cast<int>(plan.ranks.size());
   std::atomic<bool> follow = true;
-  parallel_for_ranks(static_cast<int>(plan.ranks.size()), [&](Rank rank) {
+  parallel_for_ranks(world, [&](Rank rank) {
+    if (!follow) return;
     const RankProgram& program = plan.ranks[rank];
-    if (follow && !(lanes_ascend(program) && waits_ascend(program))) follow = false;
+    // Messages are cut into as many parts as there are ranks.
+    const std::size_t begin = messages.size() * rank / world;
+    const std::size_t end = messages.size() * (rank + 1) / world;
+    const auto part = std::span(messages).subspan(begin, end - begin);
+    if (!std::ranges::all_of(part, in_one_step) || !lanes_ascend(program) ||
+        !waits_ascend(program)) {
+      follow = false;
+    }
   });
   return follow;
 }

@@ -56,9 +56,8 @@ class Symbols {
   bool send(Rank rank, int op, Parcel& parcel) {
     const Place at{rank, op};
     for (std::size_t v = 0; v < program(at).ops[op].views.size(); ++v) {
-      const ViewCells source = defined(at, v);
-      if (source.empty()) return false;
-      if (tile(at, v).partial) parcel.push_back(source.sums());
+      if (!is_there(at, v)) return false;
+      if (tile(at, v).partial) parcel.push_back(cells_[rank].read(view(at, v)).sums());
     }
     return true;
   }
@@ -139,17 +138,21 @@ class Symbols {
 
   /// The cells of a view, which must all be there; if they are not, a diagnostic and no cells.
   ViewCells defined(Place at, std::size_t v) {
-    ViewCells cells = cells_[at.rank].read(view(at, v));
-    if (cells.all_defined()) return cells;
+    return is_there(at, v) ? cells_[at.rank].read(view(at, v)) : ViewCells();
+  }
+
+  /// True if all cells of a view are there; otherwise adds a diagnostic.
+  bool is_there(Place at, std::size_t v) {
+    if (cells_[at.rank].has(view(at, v))) return true;
     diagnostics_.add(at.rank, at.op, "undefined", "{} is not there, or not all of it", name(at, v));
-    return {};
+    return false;
   }
 
   /// True if everything that the op reads without writing it is there.
   bool inputs_defined(Place at) {
     const Op& op = program(at).ops[at.op];
     for (std::size_t v = 0; v < op.views.size(); ++v) {
-      if (!writes(op, v) && defined(at, v).empty()) return false;
+      if (!writes(op, v) && !is_there(at, v)) return false;
     }
     return true;
   }
@@ -277,7 +280,7 @@ class Symbols {
     if (!inputs_defined(at)) return;
     init_sums(at);
     for (const std::size_t v : kGrads) {
-      if (defined(at, v).empty()) return;
+      if (!is_there(at, v)) return;
     }
     for (const std::size_t v : kGrads) {
       if (!count_grad(at, v)) return;

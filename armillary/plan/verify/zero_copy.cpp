@@ -1,10 +1,11 @@
 // Rule `zero_copy`: memory that is read by another rank keeps its value until the run ends, and
 // memory that is not written because the sender's is read in its place has no other use. Ops are
-// looked at from the last one to the first, with the list of views that are written later.
+// looked at from the last one to the first.
 #include <algorithm>
 #include <vector>
 
 #include "armillary/plan/hazards.h"
+#include "armillary/plan/operands.h"
 #include "armillary/plan/parallel_for_ranks.h"
 #include "armillary/plan/verify/structure.h"
 
@@ -17,7 +18,7 @@ class ZeroCopyChecker {
   ZeroCopyChecker(const RankProgram& program, Diagnostics& diagnostics)
       : program_(program),
         diagnostics_(diagnostics),
-        written_later_(program.slots.size()),
+        later_(program),
         writers_(program.tiles.size(), 0) {}
 
   void check() {
@@ -28,19 +29,13 @@ class ZeroCopyChecker {
         if (writes(op, v)) ++writers_[op.views[v].tile];
       }
     }
-    // Backwards, so that written_later_ holds the views written after the op that is checked.
     for (int i = static_cast<int>(program_.ops.size()); i-- > 0;) {
-      const Op& op = program_.ops[i];
-      if (op.zero_copy) check(i);
-      for (std::size_t v = 0; v < op.views.size(); ++v) {
-        if (writes(op, v)) written_later_[slot_of(op.views[v])].push_back(&op.views[v]);
-      }
+      if (program_.ops[i].zero_copy) check(i);
+      later_.add(program_.ops[i]);
     }
   }
 
  private:
-  int slot_of(const View& view) const { return program_.tiles[view.tile].slot; }
-
   void check(int i) {
     const Op& op = program_.ops[i];
     if (!op.is_comm() || op.views.size() != 1) {
@@ -53,15 +48,14 @@ class ZeroCopyChecker {
     // receive borrows a whole tile of its own.
     const View& view = op.views.front();
     if (op.kind == OpKind::Send) {
-      const std::vector<const View*>& later = written_later_[slot_of(view)];
-      const auto over = std::find_if(later.rbegin(), later.rend(), [&](const View* other) {
-        return other->tile != view.tile || overlap(*other, view);
-      });
-      if (over == later.rend()) return;
+      const View* const over = later_.over(view);
+      if (over == nullptr) return;
       diagnostics_.add(program_.rank, i, "zero_copy", "lends {}, over which {} is written",
-                       describe(program_, view), describe(program_, **over));
-    } else if (!is_whole(program_.tiles[view.tile], view) ||
-               program_.slots[slot_of(view)].external || writers_[view.tile] != 1) {
+                       describe(program_, view), describe(program_, *over));
+      return;
+    }
+    const Tile& tile = program_.tiles[view.tile];
+    if (!is_whole(tile, view) || program_.slots[tile.slot].external || writers_[view.tile] != 1) {
       diagnostics_.add(
           program_.rank, i, "zero_copy",
           "borrows {}, which is not a whole tile that it alone writes, beside the caller's",
@@ -71,8 +65,8 @@ class ZeroCopyChecker {
 
   const RankProgram& program_;
   Diagnostics& diagnostics_;
-  std::vector<std::vector<const View*>> written_later_;  ///< By slot.
-  std::vector<int> writers_;                             ///< By tile: operands that write it.
+  LaterWrites later_;         ///< Writes after the op that is checked.
+  std::vector<int> writers_;  ///< By tile: operands that write it.
 };
 
 }  // namespace
