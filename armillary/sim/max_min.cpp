@@ -55,6 +55,7 @@ int FlowNetwork::start(double now, std::span<const Crossing> route, double large
   int id = static_cast<int>(flows_.size());
   if (free_.empty()) {
     flows_.emplace_back();
+    rates_.emplace_back();
   } else {
     id = free_.back();
     free_.pop_back();
@@ -64,19 +65,22 @@ int FlowNetwork::start(double now, std::span<const Crossing> route, double large
   flow.count = count;
   flow.bytes = flow.left = bytes;
   flow.since = now;
-  flow.rate = 0;
-  flow.largest = largest_rate;
+  flow.queued = std::numeric_limits<double>::infinity();
   flow.places.assign(route.size(), 0);
+  double largest = largest_rate;
   for (const Crossing& crossing : route) {
-    flow.largest = std::min(flow.largest, channels_[crossing.channel].alone / flow.share(crossing));
+    largest = std::min(largest, channels_[crossing.channel].alone / flow.share(crossing));
   }
+  rates_[id].rate = 0;
+  rates_[id].largest = largest;
   // Its place on every channel.
   for (std::size_t h = 0; h < route.size(); ++h) {
+    const double share = flow.share(route[h]);
     ChannelState& channel = channels_[route[h].channel];
     flow.places[h] = static_cast<int>(channel.users.size());
-    channel.users.push_back({id, static_cast<int>(h)});
-    channel.demand += flow.largest * flow.share(route[h]);
-    crowd(channel, flow.share(route[h]));
+    channel.users.push_back({id, static_cast<int>(h), share});
+    channel.demand += largest * share;
+    crowd(channel, share);
     if (couples(channel)) note_change(route[h].channel);
   }
   started_.push_back(id);
@@ -97,19 +101,19 @@ void FlowNetwork::release(int id) {
     flows_[last.flow].places[last.crossing] = flow.places[h];
     channel.users.pop_back();
     channel.demand =
-        channel.users.empty() ? 0 : channel.demand - flow.largest * flow.share(crossing);
+        channel.users.empty() ? 0 : channel.demand - rates_[id].largest * flow.share(crossing);
     crowd(channel, -flow.share(crossing));
     moved_[crossing.channel] += flow.bytes * flow.share(crossing);
   }
   ++flow.version;
-  flow.rate = 0;
+  rates_[id].rate = 0;
   free_.push_back(id);
   events_ += flow.count;
 }
 
 void FlowNetwork::add_to_component(int flow) {
-  if (flows_[flow].mark == mark_) return;
-  flows_[flow].mark = mark_;
+  if (rates_[flow].mark == mark_) return;
+  rates_[flow].mark = mark_;
   component_.push_back(flow);
 }
 
@@ -165,9 +169,9 @@ bool FlowNetwork::is_fair(int c) const {
   double largest = 0;
   double least = std::numeric_limits<double>::infinity();
   for (const User& user : channel.users) {
-    const FlowState& flow = flows_[user.flow];
-    const double rate = present_rate(user.flow);
-    used += rate * flow.share(flow.route[user.crossing]);
+    const FlowRate& flow = rates_[user.flow];
+    const double rate = present_rate(flow);
+    used += rate * user.share;
     largest = std::max(largest, rate);
     if (flow.limit == c) least = std::min(least, rate);
   }
@@ -177,10 +181,11 @@ bool FlowNetwork::is_fair(int c) const {
 
 /// Gives a flow its rate, and takes it from the channels.
 void FlowNetwork::freeze(int id, double rate, int limit) {
-  FlowState& flow = flows_[id];
-  flow.frozen = true;
-  flow.limit = limit;
-  new_rates_[id] = rate;
+  FlowRate& rates = rates_[id];
+  rates.frozen = true;
+  rates.limit = limit;
+  rates.next = rate;
+  const FlowState& flow = flows_[id];
   for (const Crossing& crossing : flow.route) {
     ChannelState& channel = channels_[crossing.channel];
     if (channel.mark != channel_mark_) continue;
@@ -196,7 +201,7 @@ void FlowNetwork::begin_filling() {
   coupled_.clear();
   shares_.clear();
   for (const int id : component_) {
-    flows_[id].frozen = false;
+    rates_[id].frozen = false;
     for (const Crossing& crossing : flows_[id].route) {
       ChannelState& channel = channels_[crossing.channel];
       if (channel.mark == channel_mark_ || !couples(channel)) continue;
@@ -210,12 +215,11 @@ void FlowNetwork::begin_filling() {
     channel.weight = 0;
     channel.has_others = false;
     for (const User& user : channel.users) {
-      const FlowState& flow = flows_[user.flow];
-      const double share = flow.share(flow.route[user.crossing]);
+      const FlowRate& flow = rates_[user.flow];
       if (flow.mark == mark_) {
-        channel.weight += share;
+        channel.weight += user.share;
       } else {
-        channel.left -= flow.rate * share;
+        channel.left -= flow.rate * user.share;
         channel.has_others = true;
       }
     }
@@ -230,20 +234,20 @@ void FlowNetwork::begin_filling() {
 /// is out of date is too small, and goes back with its present value.
 void FlowNetwork::fill() {
   // Most flows of a component have the same largest rate; their order does not matter.
-  const auto is_smaller = [&](int a, int b) { return flows_[a].largest < flows_[b].largest; };
+  const auto is_smaller = [&](int a, int b) { return rates_[a].largest < rates_[b].largest; };
   if (!std::is_sorted(component_.begin(), component_.end(), is_smaller)) {
     std::stable_sort(component_.begin(), component_.end(), is_smaller);
   }
   begin_filling();
   for (std::size_t next = 0; next < component_.size();) {
     const int flow = component_[next];
-    if (flows_[flow].frozen) {
+    if (rates_[flow].frozen) {
       ++next;
       continue;
     }
     // The flow reaches its own limit first.
-    if (shares_.empty() || flows_[flow].largest <= shares_.front().first) {
-      freeze(flow, flows_[flow].largest, kOwnLimit);
+    if (shares_.empty() || rates_[flow].largest <= shares_.front().first) {
+      freeze(flow, rates_[flow].largest, kOwnLimit);
       continue;
     }
     std::pop_heap(shares_.begin(), shares_.end(), std::greater<>());
@@ -259,19 +263,28 @@ void FlowNetwork::fill() {
       continue;
     }
     for (const User& user : channel.users) {
-      const FlowState& other = flows_[user.flow];
+      const FlowRate& other = rates_[user.flow];
       if (other.mark == mark_ && !other.frozen) freeze(user.flow, share, c);
     }
   }
 }
 
-void FlowNetwork::set_rate(int id, double rate, double now) {
+/// Gives a flow the rate that was computed.
+void FlowNetwork::set_rate(int id, double now) {
   FlowState& flow = flows_[id];
-  flow.left = std::max(0.0, flow.left - flow.rate * (now - flow.since));
+  FlowRate& rates = rates_[id];
+  flow.left = std::max(0.0, flow.left - rates.rate * (now - flow.since));
   flow.since = now;
-  flow.rate = rate;
-  ++flow.version;
-  ends_.push({now + flow.left / rate, id, flow.version});
+  rates.rate = rates.next;
+  flow.end = now + flow.left / rates.rate;
+  // An end that comes too early is put off when it comes: many rates rise again before.
+  if (flow.end < flow.queued) push_end(id);
+}
+
+void FlowNetwork::push_end(int id) {
+  FlowState& flow = flows_[id];
+  flow.queued = flow.end;
+  ends_.push({flow.end, id, ++flow.version});
 }
 
 void FlowNetwork::settle(double now) {
@@ -279,7 +292,6 @@ void FlowNetwork::settle(double now) {
     component_.clear();
     return;
   }
-  if (new_rates_.size() < flows_.size()) new_rates_.resize(flows_.size());
   begin_component();
   fill();
   for (int round = 0; widen_component(); ++round) {
@@ -288,14 +300,20 @@ void FlowNetwork::settle(double now) {
   }
   // Flows whose rate is the same, but for rounding, keep their end.
   std::erase_if(component_, [&](int flow) {
-    return std::abs(new_rates_[flow] - flows_[flow].rate) <= kSameRate * flows_[flow].rate;
+    return std::abs(rates_[flow].next - rates_[flow].rate) <= kSameRate * rates_[flow].rate;
   });
-  for (const int flow : component_) set_rate(flow, new_rates_[flow], now);
+  for (const int flow : component_) set_rate(flow, now);
 }
 
 double FlowNetwork::next_end() {
-  while (!ends_.empty() && flows_[ends_.top().flow].version != ends_.top().version) ends_.pop();
-  return ends_.empty() ? std::numeric_limits<double>::infinity() : ends_.top().time;
+  while (!ends_.empty()) {
+    const End next = ends_.top();
+    const FlowState& flow = flows_[next.flow];
+    if (flow.version == next.version && flow.end <= next.time) return next.time;
+    ends_.pop();
+    if (flow.version == next.version) push_end(next.flow);
+  }
+  return std::numeric_limits<double>::infinity();
 }
 
 void FlowNetwork::end_until(double until, std::vector<int>& ended) {

@@ -46,7 +46,7 @@ class FlowNetwork {
   /// Computes the rates that changed since the last call. The flows are listed by changed().
   void settle(double now);
   std::span<const int> changed() const { return component_; }
-  double rate(int flow) const { return flows_[flow].rate; }
+  double rate(int flow) const { return rates_[flow].rate; }
 
   /// Time at which the next flow ends; infinity if there is none. Requires settle().
   double next_end();
@@ -58,41 +58,48 @@ class FlowNetwork {
   std::int64_t events() const { return events_; }  ///< Starts and ends.
 
  private:
-  /// FlowState::limit of a flow that no channel limits.
+  /// FlowRate::limit of a flow that no channel limits.
   static constexpr int kOwnLimit = -1;
 
   struct FlowState {
     std::span<const Crossing> route;
     int count = 1;
-    double largest = 0;  ///< Bound by the flow's own limit and the capacities of its channels.
-    double rate = 0;     ///< Rate of one of `count`, as bytes.
     double bytes = 0;
     double left = 0;  ///< Bytes that are left at `since`.
     double since = 0;
+    double end = 0;              ///< At the present rate.
+    double queued = 0;           ///< Time of its end in the heap: may be too early, never too late.
     int version = 0;             ///< Ends in the heap with another version are out of date.
     SmallVector<int, 6> places;  ///< Position in the users of each channel of the route.
-    int limit = kOwnLimit;       ///< The channel that limits it.
-    std::int64_t mark = 0;       ///< Equal to mark_: in the component.
-    bool frozen = false;
     /// Share of a channel of the route: that of one flow, as many times as there are.
     double share(const Crossing& crossing) const { return crossing.share * count; }
+  };
+  /// All that filling needs of a flow. It looks at thousands of them, so they lie close together.
+  struct FlowRate {
+    double rate = 0;        ///< Rate of one of FlowState::count, as bytes.
+    double next = 0;        ///< While the rates of the component are computed.
+    double largest = 0;     ///< Bound by the flow's own limit and the capacities of its channels.
+    std::int64_t mark = 0;  ///< Equal to mark_: in the component.
+    int limit = kOwnLimit;  ///< The channel that limits it.
+    bool frozen = false;
   };
   struct User {
     int flow = 0;
     int crossing = 0;
+    double share = 1;  ///< FlowState::share
   };
   struct ChannelState {
+    std::int64_t mark = 0;  ///< Equal to channel_mark_: seen.
+    double left = 0;        ///< While filling: capacity that is not given away yet,
+    double weight = 0;      ///< and the users that have no rate yet.
+    double capacity = 0;    ///< With the present users.
+    double demand = 0;      ///< Sum of the largest rates of the users.
+    std::vector<User> users;
+    bool has_others = false;  ///< Users outside the component.
+    bool changed = false;
     double alone = 0;     ///< Capacity with one user.
     double crowding = 0;  ///< LinkRule::crowding
     double weight_of_users = 0;
-    double capacity = 0;  ///< With the present users.
-    double demand = 0;    ///< Sum of the largest rates of the users.
-    std::vector<User> users;
-    double left = 0;          ///< While filling: capacity that is not given away yet,
-    double weight = 0;        ///< and the users that have no rate yet.
-    std::int64_t mark = 0;    ///< Equal to channel_mark_: seen.
-    bool has_others = false;  ///< Users outside the component.
-    bool changed = false;
   };
   struct End {
     double time;
@@ -116,20 +123,21 @@ class FlowNetwork {
   void fill();
   void freeze(int flow, double rate, int limit);
   /// The rate of a flow while rates of the component are computed.
-  double present_rate(int flow) const {
-    return flows_[flow].mark == mark_ ? new_rates_[flow] : flows_[flow].rate;
+  double present_rate(const FlowRate& flow) const {
+    return flow.mark == mark_ ? flow.next : flow.rate;
   }
-  void set_rate(int flow, double rate, double now);
+  void set_rate(int flow, double now);
+  void push_end(int flow);
   void release(int flow);
 
   std::vector<ChannelState> channels_;
   std::vector<FlowState> flows_;
+  std::vector<FlowRate> rates_;  ///< By flow.
   std::vector<int> free_;
-  std::vector<int> started_;           ///< Since the last settle().
-  std::vector<int> changed_channels_;  ///< Likewise.
-  std::vector<int> component_;         ///< Flows whose rates are computed.
-  std::vector<int> coupled_;           ///< Their channels.
-  std::vector<double> new_rates_;
+  std::vector<int> started_;                    ///< Since the last settle().
+  std::vector<int> changed_channels_;           ///< Likewise.
+  std::vector<int> component_;                  ///< Flows whose rates are computed.
+  std::vector<int> coupled_;                    ///< Their channels.
   std::vector<std::pair<double, int>> shares_;  ///< Heap of (fair share, channel).
   std::priority_queue<End, std::vector<End>, std::greater<>> ends_;
   std::vector<double> moved_;
