@@ -19,6 +19,8 @@ namespace {
 
 constexpr int kLane = 2;  // One of the communication lanes of plans.
 
+constexpr std::int64_t kShortest = 8;  // Bytes of the message of MessageRates::latency_s.
+
 /// The first of two messages in order ends at 0.5 of the time, one of two that share at 1.
 constexpr double kInOrder = 0.75;
 
@@ -88,25 +90,26 @@ double median_of_means(const ExchangeCase& given, bench::Ranks& ranks,
 
 MessageRates measure_messages(const ExchangeCase& given, bench::Ranks& ranks) {
   std::vector<Buffers> buffers = make_buffers(given, ranks);
-  const auto seconds_of = [&](std::int64_t bytes) {
-    return median_seconds(ranks, [&, bytes](comm::Communicator& comm) {
+  std::vector<std::int64_t> sizes{kShortest};
+  for (std::int64_t bytes = given.least_bytes; bytes <= given.most_bytes; bytes *= 4) {
+    sizes.push_back(bytes);
+  }
+  std::vector<bench::Ranks::Work> exchanges;
+  for (const std::int64_t bytes : sizes) {
+    exchanges.emplace_back([&, bytes](comm::Communicator& comm) {
       const Exchange requests = start_exchange(comm, given.distance, buffers[comm.rank()],
                                                static_cast<std::size_t>(bytes));
       comm.wait_all(requests);
     });
-  };
+  }
+  const std::vector<double> seconds = median_seconds(ranks, exchanges);
   // Latency is the least time of any size, as noise may make a longer message faster. Bytes flow
   // for at least a tenth of a message's time, so that the rate stays finite.
-  MessageRates rates{.latency_s = seconds_of(8), .points = {}};
-  std::vector<double> seconds;
-  for (std::int64_t bytes = given.least_bytes; bytes <= given.most_bytes; bytes *= 4) {
-    seconds.push_back(seconds_of(bytes));
-    rates.latency_s = std::min(rates.latency_s, seconds.back());
-    rates.points.push_back({.size = static_cast<double>(bytes), .rate = 0});
-  }
-  for (std::size_t i = 0; i < seconds.size(); ++i) {
+  MessageRates rates{.latency_s = *std::ranges::min_element(seconds), .points = {}};
+  for (std::size_t i = 1; i < sizes.size(); ++i) {
     const double flowing = std::max(seconds[i] - rates.latency_s, 0.1 * seconds[i]);
-    rates.points[i].rate = rates.points[i].size / flowing;
+    const auto bytes = static_cast<double>(sizes[i]);
+    rates.points.push_back({.size = bytes, .rate = bytes / flowing});
   }
   return rates;
 }

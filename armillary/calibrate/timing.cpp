@@ -7,12 +7,25 @@
 namespace armillary::calibrate {
 
 double median_seconds(bench::Ranks& ranks, const bench::Ranks::Work& work) {
-  ranks.run(work);  // The first run is cold.
-  const bench::Repeats repeats = bench::repeats_for(ranks.run(work), kSampleSeconds);
-  std::vector<double> seconds;
-  seconds.reserve(kSamples);
-  for (int sample = 0; sample < kSamples; ++sample) seconds.push_back(ranks.run(work, repeats));
-  return bench::median(seconds);
+  return median_seconds(ranks, {&work, 1}).front();
+}
+
+std::vector<double> median_seconds(bench::Ranks& ranks, std::span<const bench::Ranks::Work> works) {
+  std::vector<bench::Repeats> repeats;
+  for (const bench::Ranks::Work& work : works) {
+    ranks.run(work);  // The first run is cold.
+    repeats.push_back(bench::repeats_for(ranks.run(work), kSampleSeconds));
+  }
+  std::vector<std::vector<double>> samples(works.size());
+  for (int sample = 0; sample < kSamples; ++sample) {
+    for (std::size_t w = 0; w < works.size(); ++w) {
+      samples[w].push_back(ranks.run(works[w], repeats[w]));
+    }
+  }
+  std::vector<double> medians;
+  medians.reserve(samples.size());
+  for (const std::vector<double>& of_work : samples) medians.push_back(bench::median(of_work));
+  return medians;
 }
 
 double median_difference(bench::Ranks& ranks, const bench::Ranks::Work& longer,
