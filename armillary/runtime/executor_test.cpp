@@ -163,6 +163,32 @@ TEST(Execution, BorrowsAsMuchInEveryRun) {
   });
 }
 
+// The next call waits for other ranks in proportion to it (attention/attention_call.cpp).
+TEST(Execution, RemembersHowLongItsFirstOpTook) {
+  const plan::Problem problem = plan::causal_problem(2, 64);
+  comm::run_ranks(2, [&](comm::Communicator& comm) {
+    const CompiledAttention programs =
+        compiled_for(problem, plan::parse_strategy("ring"), comm.rank());
+    Execution run(programs.forward, comm, options());
+    EXPECT_EQ(run.first_op_s(), 0);
+    const auto begin = std::chrono::steady_clock::now();
+    for (const Tensor tensor : {Tensor::K, Tensor::V, Tensor::Q}) {
+      run.feed(tensor, random_tile(*programs.forward, tensor, 0));
+    }
+    run.finish();
+    const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
+    const double first = run.first_op_s();
+    EXPECT_GT(first, 0);
+    EXPECT_LT(first, all.count());
+    run.restart(comm, options());
+    EXPECT_EQ(run.first_op_s(), first);
+    for (const Tensor tensor : {Tensor::K, Tensor::V, Tensor::Q}) {
+      run.feed(tensor, random_tile(*programs.forward, tensor, 0));
+    }
+    run.finish();
+  });
+}
+
 TEST(Execution, SameBitsWhateverTheTiming) {
   const plan::Problem problem = plan::causal_problem(4, 37);
   for (const std::string& name : plan::every_strategy(problem)) {

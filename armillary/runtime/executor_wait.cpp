@@ -74,7 +74,11 @@ void Execution::start(const Batch& batch) {
   if (batch.lane != plan::kCompute) return start_messages(batch);
   const int op = batch.ops[0];
   recorded_.started(op);
+  const auto begin = std::chrono::steady_clock::now();
   EventHandle event = device().start(batch.lane, *this, op);
+  if (next_[plan::kCompute] == 1) {
+    first_op_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
   recorded_.time_passed();
   if (event == nullptr) {
     complete_[op] = true;

@@ -86,8 +86,7 @@ struct Host {
   double forward_s = 0;   ///< Work of a call of attention before its first op.
   double backward_s = 0;  ///< The same of its backward pass.
   /// Bytes of each of ceil(log2 world) exchanges before the first message of forward, in which
-  /// ranks agree on the call. A rank computes meanwhile, after kPatienceSeconds. 0: they do
-  /// not.
+  /// ranks agree on the call. A rank computes meanwhile, after its patience. 0: they do not.
   double agreement_bytes = 0;
   /// The thread that starts messages is the one that computes: they start between two ops.
   bool computes = false;
@@ -98,9 +97,11 @@ struct Host {
   int cores = 0;
   bool operator==(const Host&) const = default;
 
-  /// Time for which a rank waits for the others to agree before it computes: that of processes in
-  /// attention/attention_call.cpp. Threads wait for a tenth, and agree in less.
+  /// Patience: time for which a rank waits for the others to agree before it computes, at least
+  /// seconds, or a share of its first op if the thread that starts messages computes. That of
+  /// processes in attention/attention_call.cpp; threads agree in less.
   static constexpr double kPatienceSeconds = 500e-6;
+  static constexpr double kPatienceOps = 0.5;
 };
 
 /// The whole. Device d is device d % devices_per_node of node d / devices_per_node.

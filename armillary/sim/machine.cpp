@@ -173,6 +173,14 @@ double Machine::agreement_s() const {
   return seconds;
 }
 
+/// Seconds for which a rank waits for the others to agree.
+double Machine::patience_s(const RankState& state) const {
+  const int first = state.lanes[plan::kCompute].next;
+  if (!input_.topology.cluster().host.computes || first < 0) return Host::kPatienceSeconds;
+  const double op_s = state.ops[state.batches[first].first_op].work;
+  return std::max(Host::kPatienceSeconds, Host::kPatienceOps * op_s);
+}
+
 /// Ranks begin after the host's part of a call; their messages wait until all agree.
 void Machine::begin() {
   const Host& host = input_.topology.cluster().host;
@@ -181,7 +189,8 @@ void Machine::begin() {
   const double agree = forward ? agreement_s() : 0;
   for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
     ranks_[r].gated = agree > 0;
-    if (agree > Host::kPatienceSeconds) push(EventKind::Begin, called + Host::kPatienceSeconds, r);
+    const double patience = patience_s(ranks_[r]);
+    if (agree > patience) push(EventKind::Begin, called + patience, r);
     push(EventKind::Begin, called + agree, r, /*version=*/1);
   }
 }

@@ -134,6 +134,7 @@ class Machine {
   void connect();
   void point_to_lanes();
   double agreement_s() const;
+  double patience_s(const RankState& state) const;
   void begin();
   void fill_crossings(Meeting& meeting) const;
   void wake(int rank, int lane) { ready_.emplace_back(rank, lane); }
