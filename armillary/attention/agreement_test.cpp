@@ -31,6 +31,8 @@
 #include "armillary/proof/proof_file.h"
 #include "armillary/proof/proofs.h"
 #include "armillary/proof/together.h"
+#include "armillary/runtime/context.h"
+#include "armillary/runtime/device.h"
 #include "armillary/runtime/testing/watched_communicator.h"
 
 namespace armillary::attention {
@@ -328,6 +330,48 @@ TEST(Agreement, ALateRankIsComparedToo) {
     sequence_parallel_attention(x, x, x, comm, comm.rank() == 1 ? longer : options);
   });
   EXPECT_THAT(ends.texts, Each(HasSubstr(" was asked for mask=")));
+}
+
+/// The CPU, on which every op takes 200 ms longer; knows when it was asked for the first.
+class SlowDevice : public runtime::Device {
+ public:
+  using Clock = std::chrono::steady_clock;
+  at::Device place() const override { return at::kCPU; }
+  runtime::EventHandle start(plan::Lane /*lane*/, runtime::Work& work, int op) override {
+    if (!began) began = Clock::now();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    work.run(op);
+    return nullptr;
+  }
+  void drain(const runtime::Work& /*work*/) noexcept override {}
+
+  std::optional<Clock::time_point> began;
+
+ private:
+  bool is_done(const runtime::Event& /*event*/) override { return true; }
+  bool wait_for(const runtime::Event& /*event*/, double /*seconds*/) override { return true; }
+};
+
+// Rank 0 would have waited for 100 ms, half of its first op, so it does not compute before rank 1
+// comes.
+TEST(Agreement, ARankThatIsALittleLateIsWaitedFor) {
+  AttentionOptions options = causal(fresh_tokens(), 2);
+  SlowDevice::Clock::time_point came;
+  comm::run_ranks(2, [&](comm::Communicator& comm) {
+    const auto device = std::make_shared<SlowDevice>();
+    runtime::Context::of(comm).use(device);
+    run(comm, options);
+    device->began.reset();
+    comm::barrier(comm);
+    if (comm.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      came = SlowDevice::Clock::now();
+    }
+    run(comm, options);
+    comm::barrier(comm);
+    EXPECT_GE(*device->began, came) << "rank " << comm.rank();
+    runtime::Context::of(comm).use(nullptr);
+  });
 }
 
 // Its wait ends without them; they hear the reason all the same.

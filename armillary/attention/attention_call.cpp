@@ -225,14 +225,14 @@ void AttentionCall::start(const std::shared_ptr<const runtime::CompiledProgram>&
 
 void AttentionCall::agree() {
   if (may_run) {
-    // Patience before compute begins, in seconds. Messages of a rank that begins wait for its whole
-    // op, and those of its neighbours wait for them; a rank that waits in vain has lost the time.
-    // So it waits for half of an op, as long as the first one took the last time, and at least for
+    // Patience before compute begins, in seconds. Messages of a rank that attends wait for all of
+    // that op, and those of its neighbours wait for them; a rank that waits in vain has lost the
+    // time. So it waits for half of what the first such op took the last time, and at least for
     // longer than an agreement takes whose ranks are all there. Ranks that come later are waited
     // for by the gate, beside compute. The simulator has that of processes (sim/cluster.h).
     constexpr double kPatienceOps = 0.5;
     const double least_s = comm->shares_process() ? 50e-6 : 500e-6;
-    const double patience_s = std::max(least_s, run ? kPatienceOps * run->first_op_s() : 0);
+    const double patience_s = std::max(least_s, run ? kPatienceOps * run->first_attend_s() : 0);
     recorder::while_waiting(context->recorder(), recorder::Wait::Agreement,
                             [&] { return agreement->opens_within(patience_s); });
     return;

@@ -208,7 +208,7 @@ Traffic traffic(const Problem& problem, const Blocks& blocks, const RankProgram&
     } else if (op.attends() || op.attends_grad()) {
       const View& q = op.views[QkvOperand::kQ];
       const View& k = op.views[QkvOperand::kK];
-      if (!(q.blocks == q_blocks)) {
+      if (q.blocks != q_blocks) {
         q_blocks = q.blocks;
         queries = joined(blocks.q, q_blocks);
       }

@@ -66,6 +66,12 @@ ExecutionOptions with_device(ExecutionOptions options) {
   return options;
 }
 
+/// The first op that attends; as many as there are ops if none does.
+int first_attend(const plan::RankProgram& program) {
+  const auto attends = [](const plan::Op& op) { return op.attends() || op.attends_grad(); };
+  return static_cast<int>(std::ranges::find_if(program.ops, attends) - program.ops.begin());
+}
+
 }  // namespace
 
 // 1. Life of a run: construct, restart, release; failure.
@@ -80,7 +86,8 @@ Execution::Execution(std::shared_ptr<const CompiledProgram> compiled, comm::Comm
       inputs_(compiled_->program.tiles.size(), Input::There),
       complete_(compiled_->program.ops.size(), false),
       next_(compiled_->lanes.size(), 0),
-      zero_copy_(*compiled_, device().place()) {
+      zero_copy_(*compiled_, device().place()),
+      first_attend_(first_attend(compiled_->program)) {
   place_slots(slots);
   restart(comm, std::move(options_));
 }

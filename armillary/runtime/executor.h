@@ -133,9 +133,9 @@ class Execution final : private Work {
   /// -inf for heads without a pair. Requires finish() and `max_logit`.
   const at::Tensor& max_logit() const { return max_logit_H_; }
 
-  /// Seconds in which the first compute op of the last run kept this thread: all of the op on the
-  /// host, its call on a device that runs ops later. 0 before the first run.
-  double first_op_s() const { return first_op_s_; }
+  /// Seconds in which the first op that attends kept this thread in the last run: all of the op on
+  /// the host, its call on a device that runs ops later. 0 before there was one.
+  double first_attend_s() const { return first_attend_s_; }
   const Moved& moved() const { return moved_; }
   const CompiledProgram& program() const { return *compiled_; }
   const at::Tensor& slots() const { return slots_; }  ///< kByte; undefined after release()
@@ -232,7 +232,8 @@ class Execution final : private Work {
   at::Tensor dsinks_H_;     ///< undefined without sinks
   at::Tensor max_logit_H_;  ///< undefined unless options_.max_logit
   Moved moved_;
-  double first_op_s_ = 0;
+  int first_attend_;  ///< The first op that attends; as many as there are ops if none does.
+  double first_attend_s_ = 0;
   RecordedOps recorded_;
 };
 

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <mutex>
 #include <stdexcept>
+#include <thread>
 
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
@@ -163,29 +164,52 @@ TEST(Execution, BorrowsAsMuchInEveryRun) {
   });
 }
 
-// The next call waits for other ranks in proportion to it (attention/attention_call.cpp).
-TEST(Execution, RemembersHowLongItsFirstOpTook) {
-  const plan::Problem problem = plan::causal_problem(2, 64);
+/// The CPU, on which one op takes 100 ms longer.
+class OneSlowOp : public Device {
+ public:
+  explicit OneSlowOp(int slow) : slow_(slow) {}
+  at::Device place() const override { return at::kCPU; }
+  EventHandle start(plan::Lane /*lane*/, Work& work, int op) override {
+    if (op == slow_) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    work.run(op);
+    return nullptr;
+  }
+  void drain(const Work& /*work*/) noexcept override {}
+
+ private:
+  bool is_done(const Event& /*event*/) override { return true; }
+  bool wait_for(const Event& /*event*/, double /*seconds*/) override { return true; }
+
+  int slow_;
+};
+
+// The next call waits for other ranks in proportion to it (attention/attention_call.cpp). This
+// program clears its sums first.
+TEST(Execution, RemembersHowLongItsFirstAttentionTook) {
   comm::run_ranks(2, [&](comm::Communicator& comm) {
-    const CompiledAttention programs =
-        compiled_for(problem, plan::parse_strategy("ring"), comm.rank());
-    Execution run(programs.forward, comm, options());
-    EXPECT_EQ(run.first_op_s(), 0);
-    const auto begin = std::chrono::steady_clock::now();
-    for (const Tensor tensor : {Tensor::K, Tensor::V, Tensor::Q}) {
-      run.feed(tensor, random_tile(*programs.forward, tensor, 0));
+    const CompiledAttention programs = compiled_for(
+        plan::causal_problem(2, 64), plan::parse_strategy("allgather:slices=2"), comm.rank());
+    const std::vector<plan::Op>& ops = programs.forward->program.ops;
+    const auto first_of = [&](const auto& is) {
+      return static_cast<int>(std::ranges::find_if(ops, is) - ops.begin());
+    };
+    const int clear = first_of([](const plan::Op& op) { return op.kind == plan::OpKind::Clear; });
+    const int attend = first_of([](const plan::Op& op) { return op.attends(); });
+    ASSERT_LT(clear, attend);
+    OneSlowOp slow_clear(clear);
+    OneSlowOp slow_attend(attend);
+    Execution run = run_forward(programs, comm);
+    EXPECT_GT(run.first_attend_s(), 0);
+    for (OneSlowOp* const device : {&slow_clear, &slow_attend}) {
+      const double before = run.first_attend_s();
+      run.restart(comm, {.score = {0.35}, .device = device});
+      EXPECT_EQ(run.first_attend_s(), before);
+      for (const Tensor tensor : {Tensor::K, Tensor::V, Tensor::Q}) {
+        run.feed(tensor, random_tile(*programs.forward, tensor, 0));
+      }
+      run.finish();
+      EXPECT_EQ(run.first_attend_s() >= 0.1, device == &slow_attend);
     }
-    run.finish();
-    const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
-    const double first = run.first_op_s();
-    EXPECT_GT(first, 0);
-    EXPECT_LT(first, all.count());
-    run.restart(comm, options());
-    EXPECT_EQ(run.first_op_s(), first);
-    for (const Tensor tensor : {Tensor::K, Tensor::V, Tensor::Q}) {
-      run.feed(tensor, random_tile(*programs.forward, tensor, 0));
-    }
-    run.finish();
   });
 }
 

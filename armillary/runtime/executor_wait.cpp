@@ -74,10 +74,11 @@ void Execution::start(const Batch& batch) {
   if (batch.lane != plan::kCompute) return start_messages(batch);
   const int op = batch.ops[0];
   recorded_.started(op);
-  const auto begin = std::chrono::steady_clock::now();
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = op == first_attend_ ? Clock::now() : Clock::time_point();
   EventHandle event = device().start(batch.lane, *this, op);
-  if (next_[plan::kCompute] == 1) {
-    first_op_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (op == first_attend_) {
+    first_attend_s_ = std::chrono::duration<double>(Clock::now() - begin).count();
   }
   recorded_.time_passed();
   if (event == nullptr) {

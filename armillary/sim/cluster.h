@@ -97,9 +97,9 @@ struct Host {
   int cores = 0;
   bool operator==(const Host&) const = default;
 
-  /// Patience: time for which a rank waits for the others to agree before it computes, at least
-  /// seconds, or a share of its first op if the thread that starts messages computes. That of
-  /// processes in attention/attention_call.cpp; threads agree in less.
+  /// Patience: time for which a rank waits for the others to agree before it computes. At least
+  /// these seconds; if the thread that starts messages computes, at least this share of the first
+  /// op that attends. That of processes in attention/attention_call.cpp; threads agree in less.
   static constexpr double kPatienceSeconds = 500e-6;
   static constexpr double kPatienceOps = 0.5;
 };

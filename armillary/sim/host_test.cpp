@@ -71,11 +71,15 @@ TEST(Host, AThreadThatComputesStartsMessagesLater) {
   ASSERT_GT(block, message + 2e-3);
   const double free = seconds_of(problem, "ring", cluster);
   EXPECT_NEAR(free, Host::kPatienceSeconds + 2 * block, 1e-9);
-  // It waits for half of its block.
+  // It waits for half of its block, also if it clears something before.
   cluster.host.computes = true;
   const double agreement = 1e-3 + 1e-6;
   ASSERT_GT(0.5 * block, agreement);
   EXPECT_NEAR(seconds_of(problem, "ring", cluster), agreement + 2 * block, 1e-9);
+  Cluster agreed = cluster;
+  agreed.host.agreement_bytes = 0;
+  EXPECT_NEAR(seconds_of(problem, "allgather:slices=2", cluster),
+              seconds_of(problem, "allgather:slices=2", agreed) + agreement, 1e-9);
   cluster.messages.latency_s = block;
   EXPECT_NEAR(seconds_of(problem, "ring", cluster), (0.5 + 1 + 1 + 1) * block + message, 1e-9);
 }

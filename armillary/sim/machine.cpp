@@ -175,10 +175,13 @@ double Machine::agreement_s() const {
 
 /// Seconds for which a rank waits for the others to agree.
 double Machine::patience_s(const RankState& state) const {
-  const int first = state.lanes[plan::kCompute].next;
-  if (!input_.topology.cluster().host.computes || first < 0) return Host::kPatienceSeconds;
-  const double op_s = state.ops[state.batches[first].first_op].work;
-  return std::max(Host::kPatienceSeconds, Host::kPatienceOps * op_s);
+  if (!input_.topology.cluster().host.computes) return Host::kPatienceSeconds;
+  for (int b = state.lanes[plan::kCompute].next; b >= 0; b = state.batches[b].next) {
+    const LaneOp& op = state.ops[state.batches[b].first_op];
+    if (op.kind != plan::OpKind::Attend && op.kind != plan::OpKind::AttendAll) continue;
+    return std::max(Host::kPatienceSeconds, Host::kPatienceOps * op.work);
+  }
+  return Host::kPatienceSeconds;
 }
 
 /// Ranks begin after the host's part of a call; their messages wait until all agree.

@@ -200,18 +200,16 @@ void ProgramBuilder::sort_ops() {
 /// caller stay.
 void ProgramBuilder::drop_unused_tiles() {
   const std::vector<Lifetime> lives = lifetimes(program_);
-  const auto is_unused = [&](std::size_t id) {
-    return program_.tiles[id].slot < 0 && lives[id].last < 0;
-  };
-  std::size_t id = 0;
-  while (id < lives.size() && !is_unused(id)) ++id;
-  if (id == lives.size()) return;
   std::vector<int> new_id(program_.tiles.size(), -1);
+  int used = 0;
+  for (std::size_t id = 0; id < new_id.size(); ++id) {
+    if (program_.tiles[id].slot >= 0 || lives[id].last >= 0) new_id[id] = used++;
+  }
+  if (std::cmp_equal(used, new_id.size())) return;
   std::vector<Tile> kept;
-  for (id = 0; id < program_.tiles.size(); ++id) {
-    if (is_unused(id)) continue;
-    new_id[id] = static_cast<int>(kept.size());
-    kept.push_back(std::move(program_.tiles[id]));
+  kept.reserve(used);
+  for (std::size_t id = 0; id < new_id.size(); ++id) {
+    if (new_id[id] >= 0) kept.push_back(std::move(program_.tiles[id]));
   }
   program_.tiles = std::move(kept);
   for (Op& op : program_.ops) {
