@@ -105,6 +105,23 @@ void add_diagnostics(nlohmann::ordered_json& line,
   }
 }
 
+/// Ops of all ranks, and steps of the program with most.
+struct PlanSize {
+  std::size_t ops = 0;
+  int steps = 0;
+};
+
+PlanSize size_of(const plan::Plan& plan) {
+  std::vector<int> steps(plan.ranks.size());
+  plan::parallel_for_ranks(static_cast<int>(steps.size()), [&](plan::Rank rank) {
+    steps[rank] = plan::count_steps(plan.ranks[rank]);
+  });
+  PlanSize size;
+  for (const plan::RankProgram& program : plan.ranks) size.ops += program.ops.size();
+  for (const int one : steps) size.steps = std::max(size.steps, one);
+  return size;
+}
+
 /// The JSON line of a plan: verdict, costs by rank, and all diagnostics.
 nlohmann::ordered_json result_line(const plan::Plan& plan,
                                    const std::vector<plan::Diagnostic>& diagnostics) {
@@ -116,8 +133,6 @@ nlohmann::ordered_json result_line(const plan::Plan& plan,
   constexpr const char* kPerRank[] = {"sent_bytes_per_rank", "received_bytes_per_rank",
                                       "peak_slot_bytes_per_rank", "visible_pairs_per_rank"};
   for (const char* key : kPerRank) line[key] = nlohmann::json::array();
-  int steps = 0;
-  std::size_t ops = 0;
   // Sizes of a malformed plan mean nothing, so it has no costs.
   const bool readable = diagnostics.empty() ||
                         (diagnostics[0].rule != "well_formed" && diagnostics[0].rule != "blocks");
@@ -128,15 +143,14 @@ nlohmann::ordered_json result_line(const plan::Plan& plan,
       traffic[rank] = plan::traffic(plan.problem, plan.blocks, plan.ranks[rank]);
     });
   }
-  for (const plan::RankProgram& program : plan.ranks) ops += program.ops.size();
   for (const plan::Traffic& one : traffic) {
     const std::int64_t values[] = {one.sent_bytes, one.received_bytes, one.peak_slot_bytes,
                                    one.visible_pairs};
     for (int i = 0; i < 4; ++i) line[kPerRank[i]].push_back(values[i]);
-    steps = std::max(steps, one.steps);
   }
-  line["steps"] = steps;
-  line["ops"] = ops;
+  const PlanSize size = size_of(plan);
+  line["steps"] = size.steps;
+  line["ops"] = size.ops;
   add_diagnostics(line, diagnostics);
   return line;
 }
@@ -156,11 +170,10 @@ void print(const plan::Plan& plan, const std::vector<plan::Diagnostic>& diagnost
     return;
   }
   if (diagnostics.empty()) {
-    const nlohmann::ordered_json facts = result_line(plan, diagnostics);
+    const PlanSize size = size_of(plan);
     fmt::print(
         "{} {}: exact{}. world {}, {} ops in {} steps; no deadlock, no hazard, every pair once\n",
-        plan.strategy, to_string(plan.pass), given, plan.problem.world, facts["ops"].dump(),
-        facts["steps"].dump());
+        plan.strategy, to_string(plan.pass), given, plan.problem.world, size.ops, size.steps);
     return;
   }
   // The printed plan marks the place of the first broken rule; all broken rules follow as lines.

@@ -167,9 +167,9 @@ TEST(Json, RefusesDepthThatNoPlanHas) {
 
 TEST(Json, NamesTheValueOfAnotherType) {
   EXPECT_EQ(refusal(R"("lane":1)", R"("lane":"x")"),
-            "parse_json: ranks[0].ops[0].lane is \"x\"; an integer of 32 bits is required");
+            "parse_json: ranks[0].ops[0].lane is \"x\"; an integer of 16 bits is required");
   EXPECT_EQ(refusal(R"("lane":1)", R"("lane":1.5)"),
-            "parse_json: ranks[0].ops[0].lane is 1.5; an integer of 32 bits is required");
+            "parse_json: ranks[0].ops[0].lane is 1.5; an integer of 16 bits is required");
   EXPECT_EQ(refusal(R"("partial":true)", R"("partial":1)"),
             "parse_json: ranks[0].tiles[0].partial is 1; true or false is required");
   EXPECT_EQ(

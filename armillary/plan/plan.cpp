@@ -194,14 +194,22 @@ std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const RankPr
 }
 
 // One walk over the ops: messages add bytes, ops that attend add pairs.
+int count_steps(const RankProgram& program) {
+  std::vector<int> steps;  // Neighbours differ.
+  for (const Op& op : program.ops) {
+    if (steps.empty() || steps.back() != op.step) steps.push_back(op.step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return static_cast<int>(std::unique(steps.begin(), steps.end()) - steps.begin());
+}
+
 Traffic traffic(const Problem& problem, const Blocks& blocks, const RankProgram& program) {
   Traffic result;
-  std::vector<int> steps;  // Neighbours differ.
+  result.steps = count_steps(program);
   // Most ops attend with the queries of the op before.
   BlockIds q_blocks;
   Runs queries;
   for (const Op& op : program.ops) {
-    if (steps.empty() || steps.back() != op.step) steps.push_back(op.step);
     if (op.is_comm()) {
       (op.kind == OpKind::Send ? result.sent_bytes : result.received_bytes) +=
           bytes_of(problem, blocks, program, op);
@@ -219,8 +227,6 @@ Traffic traffic(const Problem& problem, const Blocks& blocks, const RankProgram&
   for (const Slot& slot : program.slots) {
     if (!slot.external) result.peak_slot_bytes += slot.bytes;
   }
-  std::sort(steps.begin(), steps.end());
-  result.steps = static_cast<int>(std::unique(steps.begin(), steps.end()) - steps.begin());
   return result;
 }
 

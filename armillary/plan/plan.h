@@ -125,21 +125,20 @@ std::string_view to_string(OpKind kind);
 
 /// 0 is the compute lane; 1 and up are communication lanes. Messages of different lanes may
 /// overtake each other.
-using Lane = int;
+using Lane = std::int16_t;
 inline constexpr Lane kCompute = 0;
 
 /// A group of sends and receives that a communicator may replace by a better native collective.
 enum class Collective : std::uint8_t { None, AllGather, ReduceScatter, AllToAll };
 std::string_view to_string(Collective collective);
 
-/// One action of one rank.
+/// One action of one rank. A plan of 1,024 ranks has ten million, so an op takes one cache line.
 struct Op {
   OpKind kind = OpKind::Send;
   Lane lane = kCompute;
   int step = 0;    ///< Batch of a send or receive; row of the printed grid for all ops.
   Rank peer = -1;  ///< Send and Recv only.
   Collective collective = Collective::None;
-  Views views;  ///< One per operand, in the order of `operands(kind)`; one or more of a message.
   /// attend, attend_grad: the op initialises the accumulators of queries (out and lse, or dq)
   /// instead of adding to them. It is then one kernel call. Set by lowering.
   bool init_q = false;
@@ -148,12 +147,14 @@ struct Op {
   /// send says that nothing is written over the sent view before the run ends. A receive says that
   /// nothing else writes its tile, which is not the caller's. Set by lowering.
   bool zero_copy = false;
+  Views views;  ///< One per operand, in the order of `operands(kind)`; one or more of a message.
   bool operator==(const Op&) const = default;
 
   bool is_comm() const { return kind == OpKind::Send || kind == OpKind::Recv; }
   bool attends() const { return kind == OpKind::Attend || kind == OpKind::AttendAll; }
   bool attends_grad() const { return kind == OpKind::AttendGrad || kind == OpKind::AttendGradAll; }
 };
+static_assert(sizeof(Op) <= 64);
 
 /// True if an op of this kind may have so many views.
 bool takes(OpKind kind, std::size_t views);
@@ -223,13 +224,16 @@ std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const RankPr
 std::vector<std::int64_t> tile_bytes(const Problem& problem, const Blocks& blocks,
                                      const RankProgram& program);
 
+/// Rows of the printed grid of a program: steps that have ops. Cost: O(ops).
+int count_steps(const RankProgram& program);
+
 /// Totals of one program: bytes moved, memory held, work done.
 struct Traffic {
   std::int64_t sent_bytes = 0;
   std::int64_t received_bytes = 0;
   std::int64_t peak_slot_bytes = 0;  ///< Sum of the slots that are not external.
   std::int64_t visible_pairs = 0;    ///< Attended (batch entry, query head, query, key).
-  int steps = 0;                     ///< Rows of the printed grid.
+  int steps = 0;                     ///< As count_steps().
 };
 /// Cost: O(ops), and one area of the mask for every op that attends.
 Traffic traffic(const Problem& problem, const Blocks& blocks, const RankProgram& program);

@@ -54,6 +54,14 @@ std::vector<int> placement(const SimulateOptions& options, const Cluster& cluste
   return devices;
 }
 
+/// The lanes of a rank, made of those of the representative of its class.
+RankLanes moved(RankLanes lanes, plan::Rank rank, const plan::Fold& alike) {
+  const plan::Fold::Rotation rotation = alike.rotation_to(rank);
+  lanes.rank = rank;
+  for (Port& port : lanes.ports) port.peer = alike.rotated(port.peer, rotation);
+  return lanes;
+}
+
 /// Bytes of the rank that needs most, as memory_need() counts them.
 double most_bytes(const std::vector<RankLanes>& lanes) {
   std::int64_t most = 0;
@@ -84,9 +92,17 @@ Timeline simulate(const Source& source, const Cluster& cluster, const SimulateOp
   const bool can_fold = source.alike && options.placement.empty() && !cluster.has_bursts();
   const Fold fold = fold_of(source.problem, can_fold ? &*source.alike : nullptr, topology);
   std::vector<RankLanes> lanes(fold.classes);
+  // The plan may have fewer classes than the cluster allows: only the routes of the others differ.
+  const auto representative = [&](plan::Rank rank) {
+    return fold.copies() > 1 ? source.alike->representative(source.alike->class_of(rank)) : rank;
+  };
   const auto make_all = [&] {
     plan::parallel_for_ranks(fold.classes, [&](plan::Rank rank) {
-      lanes[rank] = make_lanes(input, source.program(rank));
+      if (representative(rank) == rank) lanes[rank] = make_lanes(input, source.program(rank));
+    });
+    plan::parallel_for_ranks(fold.classes, [&](plan::Rank rank) {
+      const plan::Rank from = representative(rank);
+      if (from != rank) lanes[rank] = moved(lanes[from], rank, *source.alike);
     });
   };
   make_all();

@@ -52,7 +52,8 @@ TEST(SimFold, IsEqualToTheUnfolded) {
   Cluster in_order = testing::two_level(4, 8);
   in_order.messages = {.serial = false, .in_order = true};
   for (Cluster cluster :
-       {testing::flat(32), testing::two_level(4, 8), in_order, testing::pcie_tree(4)}) {
+       {testing::flat(32), testing::two_level(4, 8), in_order, testing::pcie_tree(4),
+        testing::nic_per_device(4, 8), testing::rails(4, 8)}) {
     cluster.device.slowdown = {1, 1.25};
     for (const std::string strategy :
          {"ring", "allgather", "usp:u=4", "tokenring", "tokenring:nodes=4", "double_ring:window=8",
@@ -75,11 +76,32 @@ TEST(SimFold, HasAsManyClassesAsPlanAndClusterNeed) {
   };
   EXPECT_EQ(classes("ring", testing::flat(32)), 1U);
   EXPECT_EQ(classes("ring", testing::two_level(4, 8)), 8U);
+  EXPECT_EQ(classes("ring", testing::nic_per_device(4, 8)), 8U);
+  EXPECT_EQ(classes("ring", testing::rails(4, 8)), 8U);
   EXPECT_EQ(classes("usp:u=4", testing::flat(32)), 4U);
   EXPECT_EQ(classes("grid:rk=4,rq=4,u=2", testing::two_level(4, 8)), 8U);
   EXPECT_EQ(classes("usp:inner=ring,u=2", testing::flat(32)), 32U)
       << "its rotations do not add one number to all ranks";
   EXPECT_EQ(classes("startrail:c=2", testing::flat(32)), 32U) << "its ranks are not alike";
+}
+
+// Which of two equal ways a message takes depends on the order of the links, which no shift keeps.
+TEST(SimFold, TwoWaysThatAreEqualAreNotFolded) {
+  Cluster cluster = testing::two_level(4, 8);
+  const auto classes = [&cluster] {
+    const plan::Planner planner(alike_problem(32), plan::parse_strategy("ring"));
+    return simulate(planner, plan::Pass::Forward, cluster, {.fold = true}).ranks.size();
+  };
+  ASSERT_EQ(classes(), 8U);
+  cluster.links[1].to = "one_network";
+  cluster.links.push_back(cluster.links[1]);
+  cluster.links[2].to = "another_network";
+  EXPECT_EQ(classes(), 32U) << "two ways to the switch of another node";
+  cluster = testing::nic_per_device(4, 8);
+  ASSERT_EQ(classes(), 8U);
+  cluster.links.push_back(cluster.links[1]);
+  cluster.links[2].to = "another_network";
+  EXPECT_EQ(classes(), 32U) << "two ways to the other device";
 }
 
 TEST(SimFold, AMaskWithAnEdgeIsNotFolded) {

@@ -27,28 +27,39 @@ struct Topology::Graph {
     std::vector<int> distance;  ///< By switch; 0: not reached.
     std::vector<double> width;  ///< Capacity of the narrowest channel of the way.
     std::vector<Exit> before;   ///< The vertex before the switch, and the channel from it.
+    bool ties = false;          ///< Some switch has another way that is as short and as wide.
   };
 
-  /// Both directions of one link; the same channel twice if it is half duplex.
-  struct LinkChannels {
+  /// One link: its two vertices, and the channels there and back; the same channel twice if it is
+  /// half duplex.
+  struct Link {
+    int from = -1;
+    int to = -1;
     int there = -1;
     int back = -1;
+    Link reversed() const { return {to, from, back, there}; }
   };
 
   std::vector<Channel> channels;
   std::vector<std::vector<Exit>> exits;    ///< By vertex.
   std::vector<std::vector<Exit>> entries;  ///< By device: channels into it.
   /// By rule, then by d, or by d * devices_per_node + j if the rule names j: the link there.
-  std::vector<std::vector<LinkChannels>> by_rule;
+  std::vector<std::vector<Link>> by_rule;
   std::map<std::string, int> switches;
   std::map<int, Tree> trees;
   std::unordered_map<std::int64_t, Route> routes;
 
   int vertex(const LinkName& name, const Place& place, int first_device, int devices);
-  LinkChannels connect(const Cluster& cluster, int rule, std::pair<int, int> ends,
-                       const std::string& name);
+  Link connect(const Cluster& cluster, int rule, std::pair<int, int> ends, const std::string& name);
   void expand(const Cluster& cluster, int devices, int rule);
   const Tree& tree(int from, int devices);
+
+  /// The last channel of the way between two devices.
+  struct Arrival {
+    const Exit* last = nullptr;  ///< Null if there is no way.
+    bool ties = false;           ///< Another one is as good.
+  };
+  Arrival arrival(int from, int to, int devices);
 };
 
 /// The vertex of a name. A switch that is new gets the next number after the devices.
@@ -62,28 +73,24 @@ int Topology::Graph::vertex(const LinkName& name, const Place& place, int first_
 }
 
 /// Adds a link between two vertices.
-Topology::Graph::LinkChannels Topology::Graph::connect(const Cluster& cluster, int rule,
-                                                       std::pair<int, int> ends,
-                                                       const std::string& name) {
+Topology::Graph::Link Topology::Graph::connect(const Cluster& cluster, int rule,
+                                               std::pair<int, int> ends, const std::string& name) {
   const LinkRule& link = cluster.links[rule];
   const auto add = [&](const std::string& channel) {
     channels.push_back({.name = channel, .rule = rule, .bytes_per_s = link.bytes_per_s});
     return static_cast<int>(channels.size()) - 1;
   };
   const int split = static_cast<int>(name.find('>'));
-  LinkChannels link_channels;
-  link_channels.there = add(name);
-  link_channels.back =
-      link.half_duplex ? link_channels.there
-                       : add(fmt::format("{}>{}", name.substr(split + 1), name.substr(0, split)));
   const auto [from, to] = ends;
-  exits[from].push_back({to, link_channels.there});
-  exits[to].push_back({from, link_channels.back});
-  if (static_cast<std::size_t>(to) < entries.size())
-    entries[to].push_back({from, link_channels.there});
-  if (static_cast<std::size_t>(from) < entries.size())
-    entries[from].push_back({to, link_channels.back});
-  return link_channels;
+  const int there = add(name);
+  const int back = link.half_duplex
+                       ? there
+                       : add(fmt::format("{}>{}", name.substr(split + 1), name.substr(0, split)));
+  exits[from].push_back({to, there});
+  exits[to].push_back({from, back});
+  if (static_cast<std::size_t>(to) < entries.size()) entries[to].push_back({from, there});
+  if (static_cast<std::size_t>(from) < entries.size()) entries[from].push_back({to, back});
+  return {from, to, there, back};
 }
 
 /// Adds the links of one rule: one for each different pair of ends.
@@ -97,7 +104,7 @@ void Topology::Graph::expand(const Cluster& cluster, int devices, int rule) {
   const auto name_of = [&](const LinkName& name, const Place& place) {
     return name.is_device() ? fmt::format("n{}.d{}", place.n, name.device(place)) : name.at(place);
   };
-  std::map<std::pair<int, int>, LinkChannels> known;
+  std::map<std::pair<int, int>, Link> known;
   by_rule[rule].resize(static_cast<std::size_t>(devices) * (names_j ? per_node : 1));
   for (int d = 0; d < devices; ++d) {
     const int n = d / per_node;
@@ -141,6 +148,7 @@ const Topology::Graph::Tree& Topology::Graph::tree(int from, int devices) {
       if (exit.to < devices) continue;
       const int s = exit.to - devices;
       const double through = std::min(width, channels[exit.channel].bytes_per_s);
+      if (tree.distance[s] == distance + 1 && tree.width[s] == through) tree.ties = true;
       if (tree.distance[s] == 0) {
         order.push_back(exit.to);
       } else if (tree.distance[s] != distance + 1 || tree.width[s] >= through) {
@@ -152,6 +160,29 @@ const Topology::Graph::Tree& Topology::Graph::tree(int from, int devices) {
     }
   }
   return tree;
+}
+
+/// The best way goes through the best neighbour of the destination.
+Topology::Graph::Arrival Topology::Graph::arrival(int from, int to, int devices) {
+  const Tree& ways = tree(from, devices);
+  Arrival arrival;
+  std::pair<int, double> best;  // Negative distance, then width: more is better.
+  for (const Exit& entry : entries[to]) {
+    const double own = channels[entry.channel].bytes_per_s;
+    std::pair<int, double> found{0, own};
+    if (entry.to < devices) {
+      if (entry.to != from) continue;
+    } else {
+      const int s = entry.to - devices;
+      if (ways.distance[s] == 0) continue;
+      found = {-ways.distance[s], std::min(own, ways.width[s])};
+    }
+    if (arrival.last != nullptr && found == best) arrival.ties = true;
+    if (arrival.last != nullptr && found <= best) continue;
+    arrival = {.last = &entry, .ties = false};
+    best = found;
+  }
+  return arrival;
 }
 
 Topology::Topology(const Cluster& cluster, int devices)
@@ -194,24 +225,8 @@ const Route& Topology::route(int from, int to) const {
   const auto [at, is_new] = graph_->routes.try_emplace(key);
   Route& route = at->second;
   if (!is_new) return route;
-  // The last channel: from the best neighbour of the destination.
   const Graph::Tree& tree = graph_->tree(from, devices_);
-  const Graph::Exit* last = nullptr;
-  std::pair<int, double> best;  // Negative distance, then width: more is better.
-  for (const Graph::Exit& entry : graph_->entries[to]) {
-    const double own = graph_->channels[entry.channel].bytes_per_s;
-    std::pair<int, double> found{0, own};
-    if (entry.to < devices_) {
-      if (entry.to != from) continue;
-    } else {
-      const int s = entry.to - devices_;
-      if (tree.distance[s] == 0) continue;
-      found = {-tree.distance[s], std::min(own, tree.width[s])};
-    }
-    if (last != nullptr && found <= best) continue;
-    last = &entry;
-    best = found;
-  }
+  const Graph::Exit* last = graph_->arrival(from, to, devices_).last;
   if (last == nullptr) return route;
   // The channels before it, back to the source.
   route.channels.push_back(last->channel);
@@ -237,20 +252,30 @@ double Topology::flow_limit(const Route& route, double bytes) const {
   return limit;
 }
 
-/// Each place of a rule has an image, the place of the devices that come instead; the links of all
-/// places that are one link must have one link as their image.
+/// Each place of a rule has an image, the place of the devices that come instead. All places that
+/// are one link must have one link as their image, and all links of a switch must lead to one
+/// switch. Then routes have images too, unless the order of the links decides between two of them.
 std::vector<int> Topology::rotated(int shift) const {
+  const auto moved = [&](int device) { return (device + shift) % devices_; };
+  for (int d = 0; d < shift; ++d) {
+    if (graph_->tree(d, devices_).ties) return {};
+    for (int to = 0; to < devices_; ++to) {
+      if (to != d && graph_->arrival(d, to, devices_).ties) return {};
+    }
+  }
   std::vector<int> image(graph_->channels.size(), -1);
-  const auto agrees = [&](int channel, int other) {
-    if (image[channel] < 0) image[channel] = other;
-    return image[channel] == other;
+  std::vector<int> vertices(graph_->exits.size(), -1);
+  for (int d = 0; d < devices_; ++d) vertices[d] = moved(d);
+  const auto agrees = [](std::vector<int>& images, int one, int other) {
+    if (images[one] < 0) images[one] = other;
+    return images[one] == other;
   };
   const int per_node = cluster_.devices_per_node;
-  const auto moved = [&](int device) { return (device + shift) % devices_; };
-  for (const std::vector<Graph::LinkChannels>& places : graph_->by_rule) {
+  for (const std::vector<Graph::Link>& places : graph_->by_rule) {
     const bool names_j = places.size() != static_cast<std::size_t>(devices_);
     for (std::size_t p = 0; p < places.size(); ++p) {
-      if (places[p].there < 0) continue;
+      const Graph::Link& link = places[p];
+      if (link.there < 0) continue;
       std::size_t at = moved(static_cast<int>(p));
       bool swapped = false;
       if (names_j) {
@@ -262,9 +287,10 @@ std::vector<int> Topology::rotated(int shift) const {
         if (swapped) std::swap(a, b);
         at = static_cast<std::size_t>(a) * per_node + b % per_node;
       }
-      const Graph::LinkChannels& other = places[at];
-      if (other.there < 0 || !agrees(places[p].there, swapped ? other.back : other.there) ||
-          !agrees(places[p].back, swapped ? other.there : other.back)) {
+      if (places[at].there < 0) return {};
+      const Graph::Link other = swapped ? places[at].reversed() : places[at];
+      if (!agrees(vertices, link.from, other.from) || !agrees(vertices, link.to, other.to) ||
+          !agrees(image, link.there, other.there) || !agrees(image, link.back, other.back)) {
         return {};
       }
     }

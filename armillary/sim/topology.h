@@ -53,7 +53,8 @@ class Topology {
   double flow_limit(const Route& route, double bytes) const;
 
   /// The channel that takes the place of each when every device d is replaced by d + shift, modulo
-  /// devices(); empty if the topology does not look the same afterwards.
+  /// devices(). Empty if the links or the routes do not look the same afterwards, or if two routes
+  /// of one pair are equally good, so that nobody can tell. Cost: O(links + shift * devices).
   std::vector<int> rotated(int shift) const;
 
  private:

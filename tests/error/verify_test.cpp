@@ -285,7 +285,7 @@ TEST(VerifyError, PlansOfAnotherFormat) {
   edited("\"dtype\":\"bf16\"", "\"dtype\":\"bf16\",\"dtype\":\"bf16\"",
          "key \"dtype\" is given twice in one object; once is required");
   edited("\"lane\":1", "\"lane\":99999999999999999999",
-         "ranks[0].ops[0].lane is 1e+20; an integer of 32 bits is required");
+         "ranks[0].ops[0].lane is 1e+20; an integer of 16 bits is required");
 }
 
 TEST(VerifyError, AFileSaysWhatItsProblemIs) {

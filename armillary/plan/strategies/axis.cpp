@@ -7,7 +7,6 @@
 #include "armillary/plan/strategies/axis.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 namespace armillary::plan {
@@ -27,6 +26,7 @@ void sort_unique(std::vector<int>& blocks) {
 
 Axis::Axis(ProgramBuilder& builder, Options options)
     : builder_(builder), options_(std::move(options)) {
+  blocks_.reserve(options_.route->size());
   for (int origin = 0; origin < options_.route->size(); ++origin) {
     blocks_.push_back(options_.blocks(origin));
   }
@@ -69,27 +69,27 @@ BlockIds Axis::needed_of(int origin) const {
 
 /// Groups the origins by the step in which their tiles are usable; a whole gather is one group.
 void Axis::find_arrivals() {
-  struct Parts {
-    std::vector<int> origins;
-    std::vector<int> blocks;
-  };
   const Route& route = *options_.route;
-  std::map<int, Parts> by_step;
+  const bool waits = gathers() && options_.gathered == Gathered::Whole;
+  std::vector<std::pair<int, int>> usable;  // The step of each origin, and the origin.
+  usable.reserve(route.size());
   for (int origin = 0; origin < route.size(); ++origin) {
-    const bool own = origin == options_.me;
-    const bool waits = gathers() && options_.gathered == Gathered::Whole;
-    Parts& parts = by_step[waits ? route.last_usable() : route.usable(options_.me, origin)];
-    parts.origins.push_back(origin);
-    // All own blocks, also those that see nothing: their results must exist too.
-    if (own) {
-      append(parts.blocks, blocks_[origin]);
-    } else {
-      append(parts.blocks, needed_of(origin));
-    }
+    usable.emplace_back(waits ? route.last_usable() : route.usable(options_.me, origin), origin);
   }
-  for (auto& [usable, parts] : by_step) {
-    sort_unique(parts.blocks);
-    arrivals_.push_back({usable, std::move(parts.origins), parts.blocks});
+  std::sort(usable.begin(), usable.end());
+  std::vector<int> blocks;
+  for (auto next = usable.begin(); next != usable.end();) {
+    Arrival& arrival = arrivals_.emplace_back();
+    arrival.usable = next->first;
+    blocks.clear();
+    for (; next != usable.end() && next->first == arrival.usable; ++next) {
+      const int origin = next->second;
+      arrival.origins.push_back(origin);
+      // All own blocks, also those that see nothing: their results must exist too.
+      append(blocks, origin == options_.me ? blocks_[origin] : needed_of(origin));
+    }
+    sort_unique(blocks);
+    arrival.blocks = blocks;
   }
 }
 
@@ -103,13 +103,13 @@ std::vector<int> Axis::index_by_origin(const std::vector<Arrived>& arrived) cons
 }
 
 /// One tile per tensor for all blocks that this rank needs, with a copy of its own part in it.
-std::vector<int> Axis::gather(const std::vector<Tensor>& tensors, const std::vector<int>& own_tiles,
-                              Heads heads, int step) {
+SmallVector<int, 4> Axis::gather(const std::vector<Tensor>& tensors,
+                                 const std::vector<int>& own_tiles, Heads heads, int step) {
   std::vector<int> all;
   for (int origin = 0; origin < options_.route->size(); ++origin) append(all, needed_of(origin));
   sort_unique(all);
   const BlockIds own = needed_of(options_.me);
-  std::vector<int> tiles;
+  SmallVector<int, 4> tiles;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     tiles.push_back(builder_.tile(tensors[t], false, heads, all));
     builder_.compute(step, OpKind::Copy,
@@ -122,7 +122,7 @@ std::vector<Arrived> Axis::spread(const std::vector<Tensor>& tensors,
                                   const std::vector<int>& own_tiles, Heads heads,
                                   const Departure& departure) {
   // Tiles: the shared one of a gather, the rank's own, or a new one for each arrival.
-  std::vector<int> all;
+  SmallVector<int, 4> all;
   if (gathers()) all = gather(tensors, own_tiles, heads, departure.begin);
   std::vector<Arrived> arrived;
   for (const Arrival& arrival : arrivals_) {
@@ -132,8 +132,8 @@ std::vector<Arrived> Axis::spread(const std::vector<Tensor>& tensors,
          .origins = arrival.origins,
          .blocks = arrival.blocks,
          .tiles = gathers() ? all
-                  : own     ? own_tiles
-                            : std::vector<int>{},
+                  : own     ? SmallVector<int, 4>(own_tiles)
+                            : SmallVector<int, 4>(),
          .usable = own ? departure.own_usable : departure.begin + arrival.usable * departure.pace});
     if (!arrived.back().tiles.empty()) continue;
     for (const Tensor tensor : tensors) {
@@ -184,7 +184,7 @@ Arrived Axis::joined(const std::vector<Arrived>& parts) {
   std::vector<int> blocks;
   all.origins.clear();
   for (const Arrived& part : parts) {
-    append(all.origins, part.origins);
+    for (const int origin : part.origins) all.origins.push_back(origin);
     append(blocks, part.blocks);
     all.usable = std::max(all.usable, part.usable);
   }
@@ -195,7 +195,7 @@ Arrived Axis::joined(const std::vector<Arrived>& parts) {
 
 /// Combines a sum that arrived into the rank's own: Out and Lse as a pair by log-sum-exp, gradients
 /// by addition.
-void Axis::combine(int step, const Arrived& into, const std::vector<int>& scratch) {
+void Axis::combine(int step, const Arrived& into, const SmallVector<int, 2>& scratch) {
   const BlockIds& blocks = builder_[scratch[0]].blocks;
   if (builder_[scratch[0]].tensor == Tensor::Out) {
     builder_.compute(step, OpKind::Merge,
@@ -254,7 +254,7 @@ int Axis::collect(const std::vector<Arrived>& arrived, const std::vector<Move>& 
     // of them go on in the step after it, for example with an all-to-all.
     if (hop.origin == options_.me) complete = std::max(complete, step);
     if (blocks.empty()) continue;
-    std::vector<int> scratch;
+    SmallVector<int, 2> scratch;
     for (const int sum : into.sums) {
       scratch.push_back(builder_.arriving_sum(builder_[sum].tensor, into.heads, blocks));
       builder_.recv(hop.step + later, options_.return_lane, options_.rank(hop.peer),

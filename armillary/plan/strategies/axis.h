@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "armillary/core/small_vector.h"
 #include "armillary/plan/strategies/movement.h"
 #include "armillary/plan/strategies/program_builder.h"
 
@@ -23,14 +24,14 @@ struct Arrived {
   /// Heads of the tiles that travel: those given to `spread`.
   Heads heads;
   /// Members whose tiles these are.
-  std::vector<int> origins;
+  SmallVector<int, 1> origins;
   /// The blocks: all blocks of its own tiles, and those that this rank needs of other members'.
   BlockIds blocks;
   /// One tile per tensor that travels. If the axis gathers (`Gathered`), all `Arrived` of one call
   /// of `spread` have the same tiles.
-  std::vector<int> tiles;
+  SmallVector<int, 4> tiles;
   /// One partial tile per tensor that returns, made by `open_sums`.
-  std::vector<int> sums;
+  SmallVector<int, 2> sums;
   /// First step that may compute with the tiles.
   int usable = 0;
 };
@@ -71,7 +72,7 @@ class Axis {
     /// The rank of a member.
     std::function<Rank(int member)> rank;
     /// Blocks of the tile that a member is the origin of.
-    std::function<std::vector<int>(int origin)> blocks;
+    std::function<BlockIds(int origin)> blocks;
     /// True if the member attends the block, and so adds to the sum of its results.
     std::function<bool(int member, int block)> needs;
   };
@@ -113,7 +114,7 @@ class Axis {
   /// Tiles that become usable together, `usable` steps of the route after the departure.
   struct Arrival {
     int usable = 0;
-    std::vector<int> origins;
+    SmallVector<int, 1> origins;
     BlockIds blocks;
   };
 
@@ -125,17 +126,17 @@ class Axis {
   bool gathers() const {
     return options_.gathered != Gathered::Apart && options_.route->size() > 1;
   }
-  std::vector<int> gather(const std::vector<Tensor>& tensors, const std::vector<int>& own_tiles,
-                          Heads heads, int step);
+  SmallVector<int, 4> gather(const std::vector<Tensor>& tensors, const std::vector<int>& own_tiles,
+                             Heads heads, int step);
   std::vector<int> index_by_origin(const std::vector<Arrived>& arrived) const;
   int collect(const std::vector<Arrived>& arrived, const std::vector<Move>& out,
               const std::vector<Move>& in, const Ready& ready, int later);
-  void combine(int step, const Arrived& into, const std::vector<int>& scratch);
+  void combine(int step, const Arrived& into, const SmallVector<int, 2>& scratch);
 
   ProgramBuilder& builder_;
   Options options_;
-  std::vector<std::vector<int>> blocks_;  ///< By origin: the blocks of its tile.
-  std::vector<Move> out_;  ///< Tiles that this rank sends, own ones and those it passes on.
+  std::vector<BlockIds> blocks_;  ///< By origin: the blocks of its tile.
+  std::vector<Move> out_;         ///< Tiles that this rank sends, own ones and those it passes on.
   std::vector<Move> in_;
   std::vector<Arrival> arrivals_;  ///< In order of `usable`; includes the rank's own tiles.
 };

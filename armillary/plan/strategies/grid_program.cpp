@@ -111,7 +111,7 @@ Axis::Options GridProgram::column_options() {
                                     : grid_.order == GridOrder::RowsLast ? Gathered::InParts
                                                                          : Gathered::Apart};
   options.rank = [this](int i) { return rank_of(grid_, Place{place_.h, i, place_.j}); };
-  options.blocks = [this](int i) { return std::cref(needs_.held_kv_blocks(i, place_.j)); };
+  options.blocks = [this](int i) { return BlockIds(needs_.held_kv_blocks(i, place_.j)); };
   options.needs = [this](int i, int block) { return needs_.row_needs(i, block); };
   return options;
 }
@@ -124,7 +124,7 @@ Axis::Options GridProgram::row_options() {
                         .return_lane = kRowReturnLane,
                         .gathered = grid_.one_call ? Gathered::Whole : Gathered::Apart};
   options.rank = [this](int j) { return rank_of(grid_, Place{place_.h, place_.i, j}); };
-  options.blocks = [this](int j) { return std::cref(needs_.q_blocks(place_.i, j)); };
+  options.blocks = [this](int j) { return BlockIds(needs_.q_blocks(place_.i, j)); };
   options.needs = [this](int j, int block) { return needs_.column_needs(j, block); };
   return options;
 }

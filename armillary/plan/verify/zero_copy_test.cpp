@@ -53,8 +53,8 @@ TEST(VerifyZeroCopy, AnotherPartOfTheTileMayBeWritten) {
                     .lane = 9,
                     .step = 9,
                     .peer = 1,
-                    .views = {{5, {0, 2}, blocks}},
-                    .zero_copy = true});
+                    .zero_copy = true,
+                    .views = {{5, {0, 2}, blocks}}});
     ops(changed, 0).push_back({.kind = OpKind::Clear, .step = 99, .views = {{5, cleared, blocks}}});
     const std::string found = first(changed);
     EXPECT_EQ(

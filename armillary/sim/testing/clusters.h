@@ -39,6 +39,26 @@ inline Cluster two_level(int nodes, int devices_per_node) {
                      .latency_s = 5e-6}}};
 }
 
+/// Nodes of a fast switch, with a link of each device to the network.
+inline Cluster nic_per_device(int nodes, int devices_per_node) {
+  return {.name = "nic_per_device",
+          .nodes = nodes,
+          .devices_per_node = devices_per_node,
+          .device = round_device(),
+          .links = {{.from = "device", .to = "nvswitch{n}", .bytes_per_s = 1e10, .latency_s = 1e-6},
+                    {.from = "device", .to = "network", .bytes_per_s = 1e9, .latency_s = 5e-6}}};
+}
+
+/// The same, where devices with one place in their nodes have a network of their own.
+inline Cluster rails(int nodes, int devices_per_node) {
+  Cluster cluster = nic_per_device(nodes, devices_per_node);
+  cluster.name = "rails";
+  cluster.links[1].to = "rail{i}";
+  cluster.links.push_back(
+      {.from = "rail{i}", .to = "spine", .bytes_per_s = 2e9, .latency_s = 1e-6});
+  return cluster;
+}
+
 /// Nodes of 8 devices: two to a PCIe switch, four to a host bridge, bridges joined by one link.
 inline Cluster pcie_tree(int nodes) {
   return {
