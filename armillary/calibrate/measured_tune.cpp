@@ -51,17 +51,26 @@ bool wants_backward(const tune::Question& question) {
 
 std::vector<std::size_t> worth_measuring(const tune::Answer& answer, int count) {
   // Variants of one strategy are often alike in simulation, and what the model of the machine gets
-  // wrong is common to them, so other strategies go first; those that were not simulated go last.
-  std::array<std::vector<std::size_t>, 4> classes;
+  // wrong is common to them. So the fastest of each name go first, then the fastest of each name
+  // and layout, then variants, and last what was not simulated or is another's plan.
+  constexpr double kNear = 1.5;
+  std::array<std::vector<std::size_t>, 5> classes;
   std::set<std::string> names;
+  std::set<std::string> in_layouts;
   for (std::size_t r = 0; r < answer.rivals.size(); ++r) {
     const Rival& rival = answer.rivals[r];
     if (!can_be_measured(rival)) continue;
-    const tune::Candidate& candidate = rival.candidate;
-    const bool is_first =
-        names.insert(candidate.strategy.name + to_string(candidate.layout)).second;
-    const bool is_new = is_first && !is_known_plan(answer, r);
-    classes.at((rival.simulated() ? 0 : 2) + (is_new ? 0 : 1)).push_back(r);
+    const bool is_known = is_known_plan(answer, r);
+    const std::string& name = rival.candidate.strategy.name;
+    const bool is_new = names.insert(name).second && !is_known;
+    const bool is_new_layout =
+        in_layouts.insert(name + to_string(rival.candidate.layout)).second && !is_known;
+    const bool is_near = rival.estimate_s <= kNear * answer.chosen().times.total_s;
+    const int place = rival.simulated() ? (is_new          ? 0
+                                           : is_new_layout ? 2
+                                                           : 3)
+                                        : (is_new && is_near ? 1 : 4);
+    classes.at(place).push_back(r);
   }
   std::vector<std::size_t> wanted;
   for (const std::vector<std::size_t>& one : classes) {

@@ -22,7 +22,8 @@ tune::Rival rival(const std::string& strategy, double simulated_s, tune::Fate fa
   return made;
 }
 
-/// Two variants of ring, one of usp, one that does not fit, one on other devices, one estimated.
+/// Two variants of ring, one of usp, one on other devices, one that is only estimated, but near, and
+/// one that does not fit.
 tune::Answer answer() {
   tune::Answer made;
   made.rivals = {
@@ -36,13 +37,26 @@ tune::Answer answer() {
 TEST(MeasuredTune, TakesOtherStrategiesBeforeVariants) {
   EXPECT_THAT(worth_measuring(answer(), 1), ElementsAre(0));
   EXPECT_THAT(worth_measuring(answer(), 2), ElementsAre(0, 2));
-  EXPECT_THAT(worth_measuring(answer(), 3), ElementsAre(0, 1, 2));
+  EXPECT_THAT(worth_measuring(answer(), 3), ElementsAre(0, 2, 4));
   EXPECT_THAT(worth_measuring(answer(), 9), ElementsAre(0, 1, 2, 4));
+  tune::Answer far = answer();
+  far.rivals[4].estimate_s = 1.6;
+  EXPECT_THAT(worth_measuring(far, 3), ElementsAre(0, 1, 2));
+}
+
+TEST(MeasuredTune, TakesOtherLayoutsBeforeOtherVariants) {
+  tune::Answer given = answer();
+  given.rivals.push_back(given.rivals[1]);
+  given.rivals.back().candidate.layout = plan::parse_layout("striped:1");
+  given.rivals.back().times.total_s = 1.4;
+  EXPECT_THAT(worth_measuring(given, 3), ElementsAre(0, 2, 4));
+  EXPECT_THAT(worth_measuring(given, 4), ElementsAre(0, 2, 4, 6));
 }
 
 TEST(MeasuredTune, TakesAPlanWithTwoNamesOnce) {
   tune::Answer given = answer();
   given.rivals[2].times = given.rivals[0].times;
+  given.rivals[4].estimate_s = 1.6;
   EXPECT_THAT(worth_measuring(given, 2), ElementsAre(0, 1))
       << "usp is ring, so a variant goes first";
 }

@@ -11,6 +11,8 @@
 #include <iterator>
 #include <sstream>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "armillary/core/error.h"
 #include "armillary/io/content_hash.h"
@@ -23,20 +25,60 @@ std::string file_of(const std::string& folder, const std::string& key) {
   return (std::filesystem::path(folder) / (key + ".json")).string();
 }
 
-/// Everything that the answer depends on, as text.
+/// Everything that the answer depends on, as text. What is free has no value.
 std::string text_of(const Question& question) {
   const plan::Problem& p = question.problem;
-  std::string text = fmt::format(
-      "armillary {} tune {}\n{} {} {} {} {} {} {} {} {} {}\n{} {} {} {}\n", ARMILLARY_VERSION,
-      kTuneVersion, p.world, p.batch, p.heads, p.kv_heads, p.head_dim, p.value_dim,
-      to_string(p.dtype), to_string(p.layout), p.return_lse, to_string(p.wire),
-      question.free.layout, question.free.wire, question.free.placement, question.reserved_bytes);
+  const std::string layout = question.free.layout ? "any" : to_string(p.layout);
+  const std::string wire = question.free.wire ? "any" : std::string(to_string(p.wire));
+  std::string text =
+      fmt::format("armillary {} tune {}\n{} {} {} {} {} {} {} {} {} {}\n{} {}\n", ARMILLARY_VERSION,
+                  kTuneVersion, p.world, p.batch, p.heads, p.kv_heads, p.head_dim, p.value_dim,
+                  to_string(p.dtype), layout, p.return_lse, wire, question.free.placement,
+                  question.reserved_bytes);
   for (const plan::Pass pass : question.passes) text += fmt::format("{} ", to_string(pass));
   for (const std::string& name : question.names) text += fmt::format("{} ", name);
   for (const plan::Strategy& strategy : question.against) text += "+" + to_string(strategy);
   text += fmt::format("\n{} {}\n", p.mask.q_len(), p.mask.kv_len());
   for (const plan::Band& band : p.mask.bands()) text += to_string(band) + ";";
   return text + "\n" + to_toml(question.cluster);
+}
+
+/// The rivals in one layout; nothing if none of them was measured. The fastest measured is chosen.
+std::optional<Answer> in_layout(Answer answer, const plan::Layout& layout) {
+  std::erase_if(answer.rivals,
+                [&](const Rival& rival) { return rival.candidate.layout != layout; });
+  if (answer.rivals.empty() || answer.rivals.front().measured_s == 0) return std::nullopt;
+  for (Rival& rival : answer.rivals) {
+    if (rival.fate == Fate::Chosen) rival.fate = Fate::Slower;
+  }
+  answer.rivals.front().fate = Fate::Chosen;
+  return answer;
+}
+
+/// A file of the cache and what it says.
+struct Known {
+  Answer answer;
+  std::string key;
+};
+
+/// The measured answer to a question, or what one with a free layout says about it.
+std::optional<Known> known_measured(const std::string& folder, const Question& question) {
+  if (std::optional<Answer> own = cached(folder, question, Evidence::Measured)) {
+    return Known{std::move(*own), key_of(question, Evidence::Measured)};
+  }
+  if (question.free.layout) return std::nullopt;
+  Question any = question;  // As `armillary tune --measure` asks by itself.
+  any.free.layout = true;
+  std::optional<Answer> found = cached(folder, any, Evidence::Measured);
+  if (found) found = in_layout(std::move(*found), question.problem.layout);
+  if (!found) return std::nullopt;
+  return Known{std::move(*found), key_of(any, Evidence::Measured)};
+}
+
+std::optional<Known> known_simulated(const std::string& folder, const Question& question) {
+  std::optional<Answer> found = cached(folder, question);
+  if (!found) return std::nullopt;
+  return Known{std::move(*found), key_of(question)};
 }
 
 }  // namespace
@@ -93,12 +135,12 @@ Tuned tune(const Question& question) {
   const std::optional<std::string> cache = user_cache_folder();
   const std::string folder = cache ? *cache + "/tuned" : "";
   if (cache) {
-    for (const Evidence evidence : {Evidence::Measured, Evidence::Simulated}) {
-      std::optional<Answer> known = cached(folder, question, evidence);
-      if (!known) continue;
-      return {.answer = std::move(*known),
+    std::optional<Known> known = known_measured(folder, question);
+    if (!known) known = known_simulated(folder, question);
+    if (known) {
+      return {.answer = std::move(known->answer),
               .from_cache = true,
-              .file = file_of(folder, key_of(question, evidence))};
+              .file = file_of(folder, known->key)};
     }
   }
   Tuned tuned{.answer = search(question)};

@@ -21,7 +21,7 @@
 namespace armillary::tune {
 
 /// The version of answers. It is raised when the search or a cost would choose differently.
-inline constexpr int kTuneVersion = 2;
+inline constexpr int kTuneVersion = 3;
 
 /// The user's folder: `$ARMILLARY_CACHE`, else `$XDG_CACHE_HOME/armillary`, else
 /// `$HOME/.cache/armillary`; nothing if none of them is set. Its folder `tuned` has the answers.
@@ -47,8 +47,9 @@ struct Tuned {
   bool from_cache = false;
   std::string file = {};  ///< The file of the cache that it was read from; else empty.
 };
-/// The answer of the user's cache, a measured one if there is one, or of a search that is then kept
-/// there.
+/// The answer of the user's cache, or of a search that is then kept there. A measured answer goes
+/// first; one to the same question with a free layout counts if a candidate in the layout asked for
+/// was measured, and is cut down to that layout.
 /// @throws InvalidArgument as search().
 Tuned tune(const Question& question);
 

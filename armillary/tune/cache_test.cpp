@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -28,6 +29,7 @@ class CacheFolder {
     std::filesystem::remove_all(path_, ignored);
   }
   std::string path() const { return path_.string(); }
+  std::string file_of(const std::string& key) const { return path() + "/tuned/" + key + ".json"; }
   /// The only file.
   std::string file() const { return std::filesystem::directory_iterator(path_)->path().string(); }
 
@@ -74,6 +76,49 @@ TEST(Cache, KeepsMeasuredAnswersApartAndGivesThemFirst) {
   unsetenv("ARMILLARY_CACHE");
 }
 
+// `armillary tune --measure` chooses the layout too, while `auto` has the layout of its call.
+TEST(Cache, AMeasuredAnswerWithAFreeLayoutCountsForEachLayoutThatWasMeasured) {
+  const CacheFolder folder;
+  setenv("ARMILLARY_CACHE", folder.path().c_str(), 1);
+  Question free = small();
+  free.free = {.layout = true, .wire = false, .placement = false};
+  Answer measured = search(free);
+  // The fastest is contiguous, then two in zigzag of which the slower was the simulated choice.
+  std::stable_partition(measured.rivals.begin(), measured.rivals.end(), [](const Rival& rival) {
+    return rival.candidate.layout.kind == plan::Layout::Kind::Zigzag;
+  });
+  const auto contiguous =
+      std::find_if(measured.rivals.begin(), measured.rivals.end(), [](const Rival& rival) {
+        return rival.candidate.layout.kind == plan::Layout::Kind::Contiguous;
+      });
+  std::rotate(measured.rivals.begin(), contiguous, contiguous + 1);
+  const double seconds[] = {0.125, 0.25, 0.5};
+  for (Rival& rival : measured.rivals) rival.fate = Fate::Slower;
+  measured.rivals.front().fate = Fate::Chosen;
+  for (int i = 0; i < 3; ++i) measured.rivals[i].measured_s = seconds[i];
+  const Rival second = measured.rivals[1];
+  ASSERT_EQ(second.candidate.layout.kind, plan::Layout::Kind::Zigzag);
+  EXPECT_TRUE(store(folder.path() + "/tuned", free, measured, Evidence::Measured));
+
+  const auto asked = [&](const std::string& layout) {
+    Question question = free;
+    question.free.layout = false;
+    question.problem.layout = plan::parse_layout(layout);
+    return tune(question);
+  };
+  const Tuned zigzag = asked("zigzag");
+  EXPECT_EQ(zigzag.answer.chosen().candidate, second.candidate);
+  EXPECT_EQ(zigzag.answer.chosen().fate, Fate::Chosen);
+  EXPECT_EQ(zigzag.answer.chosen().seconds(), 0.25);
+  EXPECT_EQ(zigzag.file, folder.file_of(key_of(free, Evidence::Measured)));
+  for (const Rival& rival : zigzag.answer.rivals) {
+    EXPECT_EQ(to_string(rival.candidate.layout), "zigzag");
+  }
+  EXPECT_EQ(asked("contiguous").answer.chosen().seconds(), 0.125);
+  EXPECT_EQ(asked("striped:4").answer.chosen().measured_s, 0) << "none was measured";
+  unsetenv("ARMILLARY_CACHE");
+}
+
 TEST(Cache, EveryPartOfAQuestionIsInItsKey) {
   std::set<std::string> keys{key_of(small())};
   const auto expect_new = [&](const auto& change) {
@@ -86,13 +131,26 @@ TEST(Cache, EveryPartOfAQuestionIsInItsKey) {
   expect_new([](Question& q) { q.problem.kv_heads = 2; });
   expect_new([](Question& q) { q.problem.dtype = plan::Dtype::F32; });
   expect_new([](Question& q) { q.problem.mask = plan::full_mask({1024, 1024}); });
-  expect_new([](Question& q) { q.problem.layout = plan::parse_layout("zigzag"); });
+  const auto in_zigzag = [](Question& q) {
+    q.free.layout = false;
+    q.problem.layout = plan::parse_layout("zigzag");
+  };
+  expect_new([](Question& q) {
+    q.free.layout = false;
+    q.problem.layout = {};
+  });
+  expect_new(in_zigzag);
   expect_new([](Question& q) { q.cluster.links[0].bytes_per_s *= 1.001; });
   expect_new([](Question& q) { q.passes = {plan::Pass::Forward}; });
   expect_new([](Question& q) { q.free.wire = true; });
   expect_new([](Question& q) { q.reserved_bytes = 1; });
   expect_new([](Question& q) { q.names = {"ring"}; });
   expect_new([](Question& q) { q.against = {plan::parse_strategy("ring")}; });
+  // A layout that is free is none.
+  Question free = small();
+  in_zigzag(free);
+  free.free.layout = true;
+  EXPECT_EQ(key_of(free), key_of(small()));
 }
 
 TEST(Cache, DamageIsNotRead) {

@@ -242,7 +242,7 @@ double floor_s(const Question& question) {
   // A link with a bucket may pass some of the bytes at once.
   if (!bounded || too_many || question.cluster.has_bursts()) return compute;
   double bytes = std::numeric_limits<double>::infinity();
-  for (const plan::Layout& layout : layouts(question)) {
+  for (const plan::Layout& layout : layouts(question, LayoutChoice::All)) {
     plan::Problem with_layout = problem;
     with_layout.layout = layout;
     bytes = std::min(bytes, plan::forward_lower_bound(with_layout));

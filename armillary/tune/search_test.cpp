@@ -122,19 +122,33 @@ TEST(Space, NeighboursAreLegalAndDifferent) {
 }
 
 TEST(Space, LayoutsFollowTheMask) {
-  const auto names = [](const std::string& mask) {
+  const auto names = [](const Question& question, LayoutChoice choice) {
     std::vector<std::string> names;
-    for (const plan::Layout& layout : layouts(testing::question("c6", 8, mask, 8192))) {
+    for (const plan::Layout& layout : layouts(question, choice)) {
       names.push_back(to_string(layout));
     }
     return names;
   };
   using ::testing::ElementsAre;
-  EXPECT_THAT(names("full"), ElementsAre("contiguous"));
-  EXPECT_THAT(names("causal"), ElementsAre("contiguous", "zigzag"));
-  Question large = testing::question("c1:nodes=16", 128, "causal", 1 << 16);
-  EXPECT_EQ(layouts(large), (std::vector<plan::Layout>{plan::parse_layout("zigzag")}));
-  EXPECT_THAT(names("documents:6000,2192"), ::testing::Contains("balanced"));
+  const Question full = testing::question("c6", 8, "full", 8192);
+  EXPECT_THAT(names(full, LayoutChoice::All), ElementsAre("contiguous"));
+  const Question causal = testing::question("c6", 8, "causal", 8192);
+  EXPECT_THAT(names(causal, LayoutChoice::First), ElementsAre("contiguous", "zigzag"));
+  EXPECT_THAT(names(causal, LayoutChoice::All),
+              ElementsAre("contiguous", "zigzag", "balanced", "striped:1"));
+  const Question large = testing::question("c1:nodes=16", 128, "causal", 1 << 16);
+  EXPECT_THAT(names(large, LayoutChoice::All), ElementsAre("zigzag"));
+  const Question documents = testing::question("c6", 8, "documents:6000,2192", 8192);
+  EXPECT_THAT(names(documents, LayoutChoice::First), ::testing::Contains("balanced"));
+}
+
+// The work of zigzag is as even as can be here, but striped leaves less waiting: 3.6 and 4.8 ms.
+TEST(Search, FindsALayoutOfEqualWorkThatIsFaster) {
+  Question question = testing::question("c7", 7, "causal", 4096);
+  question.problem.heads = 9;
+  question.problem.kv_heads = 3;
+  const Candidate chosen = search(question).chosen().candidate;
+  EXPECT_EQ(to_string(chosen.layout), "striped:1") << to_string(chosen);
 }
 
 TEST(Placement, PutsNeighboursAStrideApart) {

@@ -162,7 +162,7 @@ double imbalance(const plan::Problem& problem) {
   return most * problem.world / all;
 }
 
-std::vector<plan::Layout> layouts(const Question& question) {
+std::vector<plan::Layout> layouts(const Question& question, LayoutChoice choice) {
   plan::Problem problem = question.problem;
   if (!question.free.layout) return {problem.layout};
   using Kind = plan::Layout::Kind;
@@ -176,20 +176,26 @@ std::vector<plan::Layout> layouts(const Question& question) {
   std::vector<plan::Layout> found{{.kind = Kind::Contiguous}};
   if (contiguous <= 1 + 1e-9) return found;
   const double zigzag = of_kind(Kind::Zigzag);
+  const bool large = problem.world > kLargeWorld;
   // In a large world, four ranks do not show how uneven the work of a grid is, so uneven layouts
   // are left out where there is an even one.
-  if (problem.world > kLargeWorld && zigzag <= kEven && contiguous > kEven) found.clear();
+  if (large && zigzag <= kEven && contiguous > kEven) found.clear();
   if (zigzag < contiguous) found.push_back({.kind = Kind::Zigzag});
-  if (std::min(contiguous, zigzag) <= kEven) return found;
+  if ((large || choice == LayoutChoice::First) && std::min(contiguous, zigzag) <= kEven) {
+    return found;
+  }
   found.push_back({.kind = Kind::Balanced});
   // Each rank has a run of every stripe, so the pairs of blocks grow with the length.
   if (problem.world <= 16) found.push_back({.kind = Kind::Striped});
   return found;
 }
 
-std::vector<Candidate> first_candidates(const Question& question) {
+namespace {
+
+/// Every cut and every named strategy in the layouts of a choice.
+std::vector<Candidate> candidates_in(const Question& question, LayoutChoice choice) {
   std::vector<Candidate> found;
-  for (const plan::Layout& layout : layouts(question)) {
+  for (const plan::Layout& layout : layouts(question, choice)) {
     plan::Problem problem = question.problem;
     problem.layout = layout;
     for (plan::Strategy& strategy : plan::legal_strategies(problem)) {
@@ -202,6 +208,12 @@ std::vector<Candidate> first_candidates(const Question& question) {
     }
   }
   return found;
+}
+
+}  // namespace
+
+std::vector<Candidate> first_candidates(const Question& question) {
+  return candidates_in(question, LayoutChoice::First);
 }
 
 std::vector<Candidate> neighbours(const Question& question, const Candidate& candidate) {
@@ -230,7 +242,7 @@ std::vector<Candidate> neighbours(const Question& question, const Candidate& can
       found.push_back(variant);
     }
   }
-  for (const plan::Layout& layout : layouts(question)) {
+  for (const plan::Layout& layout : layouts(question, LayoutChoice::All)) {
     found.push_back(candidate);
     found.back().layout = layout;
   }
@@ -241,7 +253,7 @@ std::vector<Candidate> neighbours(const Question& question, const Candidate& can
 
 std::vector<Candidate> whole_space(const Question& question) {
   std::vector<Candidate> all;
-  for (const Candidate& first : first_candidates(question)) {
+  for (const Candidate& first : candidates_in(question, LayoutChoice::All)) {
     // The product of all dimensions, one after the other.
     std::vector<plan::Strategy> strategies{first.strategy};
     for (const Dimension& dimension : dimensions(question, first.strategy)) {

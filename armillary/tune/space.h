@@ -4,13 +4,14 @@
 //   neighbours()         candidates that differ from one in a single choice: the movement of an
 //                        axis, the nesting of the axes, the side that walks in backward, slices,
 //                        C and placement of StarTrail, nodes and tiles of TokenRing, packing, wire,
-//                        placement of ranks
+//                        layout, placement of ranks
 //   whole_space()        every combination of these choices, for exhaustive searches
 //
 // All candidates are legal for the problem. The search walks from the first candidates along
 // neighbours (search.h), so it sees a small part of the whole space.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "armillary/tune/candidate.h"
@@ -20,21 +21,23 @@ namespace armillary::tune {
 /// Worlds above this are searched more coarsely, as their estimates and simulations take longer.
 inline constexpr int kLargeWorld = 64;
 
-/// Candidates of one layout, or of all worthwhile ones if the layout is free: with a full mask all
-/// layouts have the same work, so the simplest is taken; otherwise those with well balanced work,
-/// and `contiguous`, which sends least under narrow windows.
+/// The candidates from which the search starts. If the layout is free, those of the first layouts.
 std::vector<Candidate> first_candidates(const Question& question);
 
 /// Up to kLargeWorld ranks, the order of the axes and the placement also change together.
 /// Cost: one check_legal for each.
 std::vector<Candidate> neighbours(const Question& question, const Candidate& candidate);
 
-/// The first candidates with every combination of other choices. Some hundred candidates for a few
-/// ranks, thousands for a hundred.
+/// Every combination of choices. Some hundred candidates for a few ranks, thousands for a hundred.
 std::vector<Candidate> whole_space(const Question& question);
 
-/// The layouts of first_candidates().
-std::vector<plan::Layout> layouts(const Question& question);
+/// The layouts of first_candidates(), or of all candidates. With a full mask all layouts have the
+/// same work, so there is one, the simplest. Otherwise the first are `contiguous`, which sends
+/// least under narrow windows, and `zigzag`; the others too if neither shares the work evenly.
+/// Layouts of equal work still differ: in the blocks that are sent, in the kernel calls and their
+/// sizes, and in how even each step of a ring is. Worlds above kLargeWorld have the first alone.
+enum class LayoutChoice : std::uint8_t { First, All };
+std::vector<plan::Layout> layouts(const Question& question, LayoutChoice choice);
 
 /// Largest share of the visible pairs that the queries of a rank have, over the mean; 1 is even.
 double imbalance(const plan::Problem& problem);
