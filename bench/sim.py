@@ -1,6 +1,6 @@
 """How long the simulator takes: 1,024 ranks one by one, and 16,384 folded.
 
-1,024 tokens a rank, 64 query and 8 KV heads, d = 128, bf16, on nodes of eight A100. 1,024 ranks: causal,
+1,024 tokens a rank, 64 query and 8 KV heads, d = 128, bf16, on nodes of eight H100. 1,024 ranks: causal,
 zigzag. 16,384: a full mask, where one rank of each kind is simulated. Seconds are those of the whole call:
 programs, lanes and events; an event is the start or the end of a message, of which those that are alike
 are worked on at once, and events a second are those of the part of the call that is left when all programs

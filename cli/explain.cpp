@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,6 +12,7 @@
 #include "armillary/recorder/diagnosis.h"
 #include "armillary/recorder/reader.h"
 #include "armillary/recorder/trace.h"
+#include "cli/output_file.h"
 #include "cli/problem_flags.h"
 #include "cli/verbs.h"
 
@@ -144,16 +144,10 @@ struct ExplainArguments {
   bool json = false;
 };
 
-void write_run_trace(const std::string& path, const RecordedRun& run) {
-  std::ofstream file(path, std::ios::binary);
-  file << recorder::to_trace(run) << '\n';
-  file.close();
-  if (!file) fail<IoError>("explain: cannot write the trace {}", path);
-}
-
 void run_explain(const ExplainArguments& arguments) {
   const RecordedRun run = recorder::read_run(arguments.folder);
-  if (!arguments.trace.empty()) write_run_trace(arguments.trace, run);
+  if (!arguments.trace.empty())
+    write_file("explain", arguments.trace, recorder::to_trace(run) + "\n");
   const Diagnosis diagnosis = recorder::diagnose(run);
   const int world = static_cast<int>(run.flights.size());
   if (!arguments.json) {

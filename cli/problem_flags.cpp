@@ -29,7 +29,7 @@ CLI::Validator not_empty() {
 
 void add_problem_flags(CLI::App& verb, ProblemFlags& flags) {
   // Defaults stand in brackets in the help texts, so CLI11's own are replaced by a blank.
-  const auto add = [&](const char* name, std::string& value, const char* help) {
+  const auto add = [&](const char* name, std::string& value, const std::string& help) {
     verb.add_option(name, value, help)
         ->capture_default_str()
         ->option_text(" ")
@@ -55,7 +55,8 @@ void add_problem_flags(CLI::App& verb, ProblemFlags& flags) {
       "bands:Q0-Q1/K0-K1/LO..HI;.. [causal]");
   add("--layout", flags.layout, "contiguous, zigzag, striped[:W] or balanced [contiguous]");
   add("--pass", flags.pass,
-      "forward, backward, replay or both [forward for plan, both for verify]");
+      fmt::format("forward, backward, replay or both [{}]",
+                  flags.pass.empty() ? "forward for plan, both for verify" : flags.pass));
   add("--lower", flags.lower,
       "How the strategy's program is shortened before it runs: all, none, or some of\n"
       "fuse, alias, coalesce, zero_copy with commas between them [all]");

@@ -4,13 +4,13 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
 #include <memory>
 
 #include "armillary/core/error.h"
 #include "armillary/recorder/reader.h"
 #include "armillary/sim/compare.h"
 #include "armillary/sim/engine.h"
+#include "cli/output_file.h"
 #include "cli/problem_flags.h"
 #include "cli/verbs.h"
 
@@ -24,13 +24,6 @@ struct ReportFlags : ProblemFlags {
   std::string out = "report.html";
   bool no_table = false;
 };
-
-void write_page(const std::string& path, const std::string& page) {
-  std::ofstream file(path, std::ios::binary);
-  file << page;
-  file.close();
-  if (!file) fail<IoError>("report: cannot write the page {}", path);
-}
 
 void run_report(const ReportFlags& flags) {
   const sim::Cluster cluster = sim::load_cluster(flags.cluster);
@@ -55,7 +48,7 @@ void run_report(const ReportFlags& flags) {
     content.strategies = sim::compare_strategies(of_flags, cluster, passes(flags));
   }
   const std::string page = report::to_html(content);
-  write_page(flags.out, page);
+  write_file("report", flags.out, page);
   fmt::print("{}: {:.1f} MB, {} passes of {} ranks\n", flags.out,
              static_cast<double>(page.size()) / 1e6, content.passes.size(), of_flags.world);
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <memory>
 
 #include "armillary/core/error.h"
@@ -11,6 +10,7 @@
 #include "armillary/sim/compare.h"
 #include "armillary/sim/engine.h"
 #include "armillary/sim/trace.h"
+#include "cli/output_file.h"
 #include "cli/problem_flags.h"
 #include "cli/verbs.h"
 
@@ -166,10 +166,7 @@ void write_trace(const std::string& path, const std::vector<plan::Plan>& plans,
                  const std::vector<sim::Timeline>& timelines) {
   std::vector<sim::TracedPass> traced;
   for (std::size_t p = 0; p < plans.size(); ++p) traced.push_back({plans[p], timelines[p]});
-  std::ofstream file(path, std::ios::binary);
-  file << sim::to_trace(traced) << '\n';
-  file.close();
-  if (!file) fail<IoError>("simulate: cannot write the trace {}", path);
+  write_file("simulate", path, sim::to_trace(traced) + "\n");
 }
 
 /// Simulates the passes of one strategy. With a trace the plans are kept whole.

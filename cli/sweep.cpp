@@ -4,13 +4,13 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
 #include <memory>
 #include <sstream>
 
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
 #include "armillary/sweep/plots.h"
+#include "cli/output_file.h"
 #include "cli/problem_flags.h"
 #include "cli/verbs.h"
 
@@ -39,7 +39,11 @@ std::vector<std::int64_t> parse_list(const std::string& flag, const std::string&
     if (last < first) {
       fail<InvalidArgument>("{} is '{}'; a range that ascends is required", flag, part);
     }
-    for (std::int64_t value = first; value <= last; value *= 2) values.push_back(value);
+    // Half of the end is looked at, for the double of a value may not fit.
+    for (std::int64_t value = first;; value *= 2) {
+      values.push_back(value);
+      if (value > last / 2) break;
+    }
   }
   if (values.empty())
     fail<InvalidArgument>("{} is '{}'; a list of numbers is required", flag, text);
@@ -101,13 +105,6 @@ std::vector<WantedPlot> parse_plots(const std::vector<std::string>& texts) {
   return plots;
 }
 
-void write_text(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) fail<IoError>("sweep: cannot write {}", path);
-}
-
 /// The words below the title of a chart: the cluster, and the numbers that do not differ between
 /// points.
 std::string subtitle(const SweepFlags& flags, const sim::Cluster& cluster) {
@@ -141,6 +138,12 @@ void run_sweep(const SweepFlags& flags) {
       .cluster = sim::load_cluster(flags.cluster),
       .passes = passes(flags),
       .strategies = flags.strategies};
+  // Charts and files that cannot be made are refused before anything is simulated.
+  for (const WantedPlot& plot : plots) {
+    sweep::check_ranges(question.points, plot.plot);
+    check_writable("sweep", plot.path);
+  }
+  if (!flags.csv.empty()) check_writable("sweep", flags.csv);
   const std::string below = subtitle(flags, question.cluster);
   const sweep::Plotted plotted{.rows = sweep::sweep(question), .subtitle = below};
   // Charts that cannot be drawn are refused before anything is written.
@@ -151,9 +154,9 @@ void run_sweep(const SweepFlags& flags) {
   if (flags.csv.empty()) {
     fmt::print("{}", csv);
   } else {
-    write_text(flags.csv, csv);
+    write_file("sweep", flags.csv, csv);
   }
-  for (std::size_t i = 0; i < plots.size(); ++i) write_text(plots[i].path, charts[i]);
+  for (std::size_t i = 0; i < plots.size(); ++i) write_file("sweep", plots[i].path, charts[i]);
 }
 
 }  // namespace

@@ -99,6 +99,13 @@ void print_answer(const tune::Question& question, const tune::Answer& answer, st
         milliseconds(chosen.times.compute_s), milliseconds(chosen.times.exposed_s),
         milliseconds(answer.floor_s));
   }
+  const double ratio = chosen.simulated() ? chosen.measured_s / chosen.times.total_s : 0;
+  constexpr double kFar = 2;
+  if (ratio > 0 && (ratio > kFar || ratio * kFar < 1)) {
+    fmt::print(
+        "  measured and simulated are far apart: is --cluster what `armillary calibrate` writes on "
+        "these ranks?\n");
+  }
   fmt::print("\n");
   const bool measured = chosen.measured_s > 0;
   fmt::print(

@@ -3,9 +3,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <system_error>
 
 #include "armillary/core/error.h"
 #include "armillary/validate/checks.h"
@@ -17,6 +19,10 @@ namespace armillary::cli {
 namespace {
 
 validate::RowFile read_file(const std::string& path) {
+  std::error_code unreadable;  // Ignored: opening the file fails then.
+  if (std::filesystem::is_directory(path, unreadable)) {
+    fail<IoError>("--rows: {} is a folder; a file of rows as JSON is required", path);
+  }
   std::ifstream file(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   if (!file.is_open() || file.bad()) fail<IoError>("--rows: cannot read {}", path);

@@ -46,7 +46,7 @@ struct Device {
 /// makes one link for each different pair of names:
 ///
 ///   {n}       the node; {n/4} is the group of 4 nodes it is in, {n%4} its place in the group
-///   {i}       the device in its node, likewise {i/2} and {i%2}
+///   {i}       the device in its node, likewise {i/2} and {i%2}; {i*2/3} is of twice its number
 ///   {j}       a device of the same node with j > i, for links between all pairs
 ///   device    the device (n, i); `device{j}` is the device (n, j). Other names are switches.
 struct LinkRule {

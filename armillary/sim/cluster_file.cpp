@@ -49,13 +49,17 @@ class Table {
 
   /// The value of a key, or nothing. Every key that is allowed is asked for.
   const toml::node* find(std::string_view key) {
-    asked_.emplace_back(key);
+    if (std::ranges::find(asked_, key) == asked_.end()) asked_.emplace_back(key);
     return table_.get(key);
   }
   const toml::node& get(std::string_view key) {
     const toml::node* node = find(key);
     if (node == nullptr) {
-      fail<InvalidArgument>("{}{} is missing; this key is required", where(), path(key));
+      std::vector<std::string> given;
+      for (const auto& [name, value] : table_) given.emplace_back(name.str());
+      const std::string nearest = nearest_name(key, given);
+      fail<InvalidArgument>("{}{} is missing; this key is required{}", where(), path(key),
+                            nearest.empty() ? "" : "; nearest of those given: " + nearest);
     }
     return *node;
   }
@@ -187,9 +191,11 @@ class Table {
   }
   double to_number(const toml::node& node, const std::string& path, Sign sign) const {
     const std::optional<double> value = node.is_number() ? node.value<double>() : std::nullopt;
-    const bool legal = value && std::isfinite(*value) &&
-                       (*value > 0 || (sign == Sign::NotNegative && *value == 0));
-    if (!legal) {
+    // Sizes beyond these are mistakes, and products with them would leave the range of a double.
+    constexpr double kLeast = 1e-12;
+    constexpr double kMost = 1e24;
+    const bool is_zero = value && *value == 0 && sign == Sign::NotNegative;
+    if (!is_zero && !(value && *value >= kLeast && *value <= kMost)) {
       fail<InvalidArgument>("{}{} is {}; a number {} is required", where(&node), path, text(node),
                             sign == Sign::Positive ? "above 0" : "of at least 0");
     }
@@ -435,6 +441,20 @@ std::vector<std::string> preset_names() {
 
 namespace {
 
+/// A text between quotes. Quotes and backslashes in it are escaped, control characters as \uXXXX.
+std::string quoted(const std::string& text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      result += fmt::format("\\u{:04X}", static_cast<int>(c));
+    } else {
+      result += c;
+    }
+  }
+  return result + '"';
+}
+
 std::string points_text(const std::vector<RatePoint>& points, double unit) {
   std::string text;
   for (const RatePoint& point : points) {
@@ -467,8 +487,9 @@ void write_host(const Host& host, std::string& text) {
 }
 
 void write_link(const LinkRule& link, std::string& text) {
-  text += fmt::format("\n[[link]]\nfrom = \"{}\"\nto = \"{}\"\nGBps = {}\nlatency_us = {}\n",
-                      link.from, link.to, link.bytes_per_s / kGiga, link.latency_s / kMicro);
+  text +=
+      fmt::format("\n[[link]]\nfrom = {}\nto = {}\nGBps = {}\nlatency_us = {}\n", quoted(link.from),
+                  quoted(link.to), link.bytes_per_s / kGiga, link.latency_s / kMicro);
   if (link.flow_bytes_per_s != kNoCap) {
     text += fmt::format("flow_GBps = {}\n", link.flow_bytes_per_s / kGiga);
   }
@@ -485,13 +506,13 @@ void write_link(const LinkRule& link, std::string& text) {
 std::string to_toml(const Cluster& cluster) {
   const Device& device = cluster.device;
   std::string text = fmt::format(
-      "name = \"{}\"\nsummary = \"{}\"\n\n[nodes]\ncount = {}\ndevices = {}\n\n[messages]\n"
+      "name = {}\nsummary = {}\n\n[nodes]\ncount = {}\ndevices = {}\n\n[messages]\n"
       "latency_us = {}\nbatches = \"{}\"\nzero_copy = {}\nin_order = {}\n\n[device]\nname = "
-      "\"{}\"\n"
+      "{}\n"
       "memory_GiB = {}\nmemory_GBps = {}\npeak_TFLOPs = {}\n",
-      cluster.name, cluster.summary, cluster.nodes, cluster.devices_per_node,
+      quoted(cluster.name), quoted(cluster.summary), cluster.nodes, cluster.devices_per_node,
       cluster.messages.latency_s / kMicro, cluster.messages.serial ? "serial" : "overlapped",
-      cluster.messages.zero_copy, cluster.messages.in_order, device.name,
+      cluster.messages.zero_copy, cluster.messages.in_order, quoted(device.name),
       device.memory_bytes / kGiB, device.memory_bytes_per_s / kGiga,
       device.peak_flops_per_s / kTera);
   if (device.matmul_flops_per_s > 0) {

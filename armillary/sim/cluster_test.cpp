@@ -56,6 +56,9 @@ TEST(ClusterFile, WhatIsWrittenIsReadAgain) {
     const Cluster cluster = load_cluster(name);
     EXPECT_EQ(parse_cluster(to_toml(cluster), "written"), cluster) << to_toml(cluster);
   }
+  Cluster named = load_cluster("c6");
+  named.name = "a \"b\" \\ c\n\x7f \u00e9";
+  EXPECT_EQ(parse_cluster(to_toml(named), "written"), named) << to_toml(named);
 }
 
 TEST(Curves, AreInterpolatedInTheLogarithm) {

@@ -19,63 +19,91 @@
 namespace armillary::sim {
 namespace {
 
-/// The tokens of all blocks of two lists that the mask shows to each other, wholly or in part.
-struct Seen {
+/// Pairs of one block of queries and one of keys that the mask shows, as part of a whole block pair
+/// or of one that it cuts.
+struct BlockPair {
   double full = 0;
   double cut = 0;
 };
 
-Seen seen_pairs(const plan::Mask& mask, const plan::Block& q, const plan::Block& kv) {
+BlockPair seen_pairs(const plan::Mask& mask, const plan::Block& q, const plan::Block& kv) {
   const auto area = static_cast<double>(mask.area(q.runs, kv.runs));
   const double all = static_cast<double>(q.tokens()) * static_cast<double>(kv.tokens());
-  return area == all ? Seen{.full = area} : Seen{.cut = area};
+  return area == all ? BlockPair{.full = area} : BlockPair{.cut = area};
 }
 
 }  // namespace
 
+std::size_t WorkCounter::HashOfLists::operator()(const Lists& lists) const {
+  std::size_t hash = 0;
+  for (const plan::BlockIds* ids : {&lists.first, &lists.second}) {
+    for (const plan::IdRun& run : ids->runs()) {
+      hash = (hash ^ static_cast<std::size_t>(run.first)) * 0x9e3779b97f4a7c15;
+      hash = (hash ^ static_cast<std::size_t>(run.last)) * 0x9e3779b97f4a7c15;
+    }
+    hash += hash >> 32;
+  }
+  return hash;
+}
+
 WorkCounter::WorkCounter(const plan::Problem& problem, const plan::Blocks& blocks)
     : problem_(problem), blocks_(blocks), counts_(blocks), sees_all_(problem.mask.shows_all()) {}
+
+WorkCounter::Seen WorkCounter::count(const plan::BlockIds& q, const plan::BlockIds& kv) const {
+  Seen seen;
+  std::vector<bool> seen_keys(kv.size());  // By block: a query sees one of its keys.
+  double cut_over_size = 0;
+  for (const int a : q) {
+    const double before = seen.full + seen.cut;
+    const auto q_tokens = static_cast<double>(blocks_.q[a].tokens());
+    std::size_t i = 0;
+    for (const int b : kv) {
+      const BlockPair pair = seen_pairs(problem_.mask, blocks_.q[a], blocks_.kv[b]);
+      seen.full += pair.full;
+      seen.cut += pair.cut;
+      if (pair.full + pair.cut > 0) seen_keys[i] = true;
+      ++i;
+      if (pair.cut == 0) continue;
+      cut_over_size += pair.cut / std::sqrt(q_tokens * static_cast<double>(blocks_.kv[b].tokens()));
+    }
+    if (seen.full + seen.cut > before) seen.q_tokens += q_tokens;
+  }
+  auto is_seen = seen_keys.begin();
+  for (const int b : kv) {
+    if (*is_seen++) seen.kv_tokens += static_cast<double>(blocks_.kv[b].tokens());
+  }
+  if (seen.cut > 0) seen.cut_tokens = seen.cut / cut_over_size;
+  return seen;
+}
+
+WorkCounter::Seen WorkCounter::seen(const plan::BlockIds& q, const plan::BlockIds& kv) const {
+  // Few pairs are counted faster than they are found; all ops of a ring are different and small.
+  constexpr std::size_t kFewPairs = 64;
+  if (q.size() * kv.size() <= kFewPairs) return count(q, kv);
+  const Lists lists{q, kv};
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = known_.find(lists); found != known_.end()) return found->second;
+  }
+  const Seen made = count(q, kv);
+  const std::lock_guard lock(mutex_);
+  return known_.try_emplace(lists, made).first->second;
+}
 
 void WorkCounter::add_pairs(const plan::View& q, const plan::View& kv, Work& work) const {
   const auto batch = static_cast<double>(problem_.batch);
   const double times = batch * q.heads.count();
   work.q_tokens = static_cast<double>(counts_.of(plan::Tensor::Q, q.blocks));
   work.kv_tokens = static_cast<double>(counts_.of(plan::Tensor::K, kv.blocks));
-  if (sees_all_) {
-    work.full_pairs = work.q_tokens * work.kv_tokens * times;
-    work.q_sums += times * work.q_tokens;
-    work.kv_sums += batch * kv.heads.count() * work.kv_tokens;
-    return;
-  }
-  Seen seen;
-  std::vector<bool> seen_keys(kv.blocks.size());  // By block: a query sees one of its keys.
-  double cut_over_size = 0;
-  for (const int a : q.blocks) {
-    const double before = seen.full + seen.cut;
-    std::size_t i = 0;
-    for (const int b : kv.blocks) {
-      const Seen pair = seen_pairs(problem_.mask, blocks_.q[a], blocks_.kv[b]);
-      seen.full += pair.full;
-      seen.cut += pair.cut;
-      if (pair.full + pair.cut > 0) seen_keys[i] = true;
-      ++i;
-      if (pair.cut == 0) continue;
-      const double size = std::sqrt(static_cast<double>(blocks_.q[a].tokens()) *
-                                    static_cast<double>(blocks_.kv[b].tokens()));
-      cut_over_size += pair.cut / size;
-    }
-    if (seen.full + seen.cut > before) {
-      work.q_sums += times * static_cast<double>(blocks_.q[a].tokens());
-    }
-  }
-  auto is_seen = seen_keys.begin();
-  for (const int b : kv.blocks) {
-    if (!*is_seen++) continue;
-    work.kv_sums += batch * kv.heads.count() * static_cast<double>(blocks_.kv[b].tokens());
-  }
-  work.full_pairs = seen.full * times;
-  work.cut_pairs = seen.cut * times;
-  if (seen.cut > 0) work.cut_tokens = seen.cut / cut_over_size;
+  const Seen pairs = sees_all_ ? Seen{.full = work.q_tokens * work.kv_tokens,
+                                      .q_tokens = work.q_tokens,
+                                      .kv_tokens = work.kv_tokens}
+                               : seen(q.blocks, kv.blocks);
+  work.q_sums += times * pairs.q_tokens;
+  work.kv_sums += batch * kv.heads.count() * pairs.kv_tokens;
+  work.full_pairs = pairs.full * times;
+  work.cut_pairs = pairs.cut * times;
+  work.cut_tokens = pairs.cut_tokens;
 }
 
 /// Bytes read and written by an op that does not attend. A copy within one slot moves nothing.

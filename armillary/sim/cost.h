@@ -2,9 +2,14 @@
 // measured tables are models.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "armillary/plan/block_ids.h"
 #include "armillary/plan/plan.h"
 #include "armillary/sim/cluster.h"
 
@@ -30,16 +35,33 @@ struct Work {
   double bytes = 0;  ///< Memory read and written by ops that do not attend; 0 in place.
 };
 
-/// Counts the work of ops of one plan. Immutable; threads may share it.
+/// Counts the work of ops of one plan. Threads may share it.
 class WorkCounter {
  public:
   /// Both must outlive the counter.
   WorkCounter(const plan::Problem& problem, const plan::Blocks& blocks);
-  /// Work of an op of the compute lane. Cost: one mask area for each pair of blocks,
-  /// none for a mask that hides nothing.
+  /// Work of an op of the compute lane. Several threads may ask at once. Cost: one mask area for
+  /// each pair of blocks, none for a mask that hides nothing; large lists that an op before had are
+  /// looked up, for the head groups of a grid attend with equal blocks.
   Work of(const plan::RankProgram& program, const plan::Op& op) const;
 
  private:
+  /// Blocks of queries and of keys.
+  using Lists = std::pair<plan::BlockIds, plan::BlockIds>;
+  struct HashOfLists {
+    std::size_t operator()(const Lists& lists) const;
+  };
+  /// The pairs of tokens of two lists that the mask shows, of one head and one batch entry.
+  struct Seen {
+    double full = 0;        ///< In pairs of blocks that it shows wholly.
+    double cut = 0;         ///< In others.
+    double cut_tokens = 0;  ///< As Work::cut_tokens.
+    double q_tokens = 0;    ///< Of blocks that see something; of those that are seen.
+    double kv_tokens = 0;
+  };
+
+  Seen count(const plan::BlockIds& q, const plan::BlockIds& kv) const;
+  Seen seen(const plan::BlockIds& q, const plan::BlockIds& kv) const;
   void add_pairs(const plan::View& q, const plan::View& kv, Work& work) const;
   double memory_bytes(const plan::RankProgram& program, const plan::Op& op) const;
   double view_bytes(const plan::RankProgram& program, const plan::View& view) const;
@@ -48,6 +70,8 @@ class WorkCounter {
   const plan::Blocks& blocks_;
   plan::TokenCounts counts_;
   bool sees_all_;  ///< The mask hides no pair.
+  mutable std::mutex mutex_;
+  mutable std::unordered_map<Lists, Seen, HashOfLists> known_;  ///< Under the mutex.
 };
 
 /// From work to time. Implementations must not depend on anything but the work.

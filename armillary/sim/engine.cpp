@@ -69,6 +69,21 @@ double most_bytes(const std::vector<RankLanes>& lanes) {
   return static_cast<double>(most);
 }
 
+/// Refuses worlds that would run for hours, before all of their programs are made.
+void check_count_of_ops(const Source& source, int ranks) {
+  constexpr int kFewRanks = 1024;
+  constexpr double kMostOps = 2e8;
+  if (ranks <= kFewRanks) return;
+  const double ops = static_cast<double>(source.program(ranks / 2).ops.size()) * ranks;
+  if (ops <= kMostOps) return;
+  fail<InvalidArgument>(
+      "simulate: {} {}: {} ranks that differ have some {:.2g} ops; at most {:g} are possible. "
+      "Ranks "
+      "are alike, and few of them are simulated, if the mask shows all pairs (mask full); "
+      "otherwise a smaller world is required",
+      source.strategy, to_string(source.pass), ranks, ops, kMostOps);
+}
+
 Timeline simulate(const Source& source, const Cluster& cluster, const SimulateOptions& options) {
   const int world = source.problem.world;
   const std::vector<int> devices = placement(options, cluster, world);
@@ -91,6 +106,7 @@ Timeline simulate(const Source& source, const Cluster& cluster, const SimulateOp
                 !cluster.messages.in_order && !cluster.has_bursts();
   const bool can_fold = source.alike && options.placement.empty() && !cluster.has_bursts();
   const Fold fold = fold_of(source.problem, can_fold ? &*source.alike : nullptr, topology);
+  check_count_of_ops(source, fold.classes);
   std::vector<RankLanes> lanes(fold.classes);
   // The plan may have fewer classes than the cluster allows: only the routes of the others differ.
   const auto representative = [&](plan::Rank rank) {

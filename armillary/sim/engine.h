@@ -51,7 +51,8 @@ struct SimulateOptions {
 };
 
 /// Simulates one pass. Plans need not be exact, but must be `well_formed` (plan/verify.h).
-/// @throws InvalidArgument for more ranks than devices, a placement that is none, or a dtype
+/// @throws InvalidArgument for more ranks than devices, a placement that is none, a world of over
+/// 1,024 ranks that differ with more ops than can be run in some minutes, or a dtype
 /// without a kernel curve; PlanError if ops wait for ever (names the first of them on each rank),
 /// or if a receive meets a send of other bytes. Cost: O(ops + flows * log), some microseconds for
 /// each.

@@ -339,8 +339,8 @@ TEST(Engine, MoreRanksThanDevicesAreRefused) {
     FAIL() << "no error";
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(error.what(),
-                 "cluster two_level: 9 ranks given; at most its 8 devices (2 nodes of 4) are "
-                 "required; nearest: two_level:nodes=3");
+                 "cluster two_level: 9 ranks given; at most its 8 devices (2 x 4) are required; "
+                 "nearest: nodes.count = 3 in its file");
   }
 }
 

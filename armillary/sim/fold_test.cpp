@@ -2,11 +2,13 @@
 // plans and masks are folded, and into how many kinds.
 #include "armillary/sim/fold.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 #include <string>
 
+#include "armillary/core/error.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/sim/engine.h"
 #include "armillary/sim/testing/clusters.h"
@@ -112,6 +114,20 @@ TEST(SimFold, AMaskWithAnEdgeIsNotFolded) {
   EXPECT_TRUE(planner.fold(plan::Pass::Forward).has_value());
   EXPECT_EQ(simulate(planner, plan::Pass::Forward, testing::flat(8), {.fold = true}).ranks.size(),
             8U);
+}
+
+TEST(SimFold, LargeWorldsThatAreNotFoldedAreRefused) {
+  plan::Problem problem = alike_problem(16384);
+  const std::int64_t tokens = problem.mask.q_len();
+  problem.mask = plan::causal_mask({tokens, tokens}, plan::Align::Start);
+  const plan::Planner planner(problem, plan::parse_strategy("ring"));
+  try {
+    simulate(planner, plan::Pass::Forward, testing::two_level(2048, 8), {.fold = true});
+    FAIL() << "no error";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(),
+                ::testing::StartsWith("simulate: ring forward: 16384 ranks that differ"));
+  }
 }
 
 TEST(SimFold, RunsALargeWorld) {

@@ -15,7 +15,7 @@ constexpr IntegerRange kPositive{1, std::numeric_limits<int>::max()};
 
 [[noreturn]] void refuse_placeholder(std::string_view where, std::string_view text) {
   fail<InvalidArgument>(
-      "{}'{}' given; {{n}}, {{i}} or {{j}} is required between braces, with /NUMBER "
+      "{}'{}' given; {{n}}, {{i}} or {{j}} is required between braces, with *NUMBER, /NUMBER "
       "and %NUMBER behind the letter",
       where, text);
 }
@@ -23,6 +23,7 @@ constexpr IntegerRange kPositive{1, std::numeric_limits<int>::max()};
 }  // namespace
 
 LinkName::LinkName(std::string_view where, std::string_view text) {
+  const std::string name = fmt::format("{}'{}'", where, text);
   device_ = text == "device" || text == "device{i}" || text == "device{j}";
   second_ = text == "device{j}";
   // Piece by piece: text up to a brace, then the placeholder.
@@ -42,15 +43,17 @@ LinkName::LinkName(std::string_view where, std::string_view text) {
         refuse_placeholder(where, text);
       }
       inside.remove_prefix(1);
-      if (const std::size_t percent = inside.find('%'); percent != std::string_view::npos) {
-        piece.modulus =
-            static_cast<int>(parse_integer(where, inside.substr(percent + 1), kPositive));
-        inside = inside.substr(0, percent);
-      }
-      if (!inside.empty()) {
-        if (inside[0] != '/') refuse_placeholder(where, text);
-        piece.divisor = static_cast<int>(parse_integer(where, inside.substr(1), kPositive));
-      }
+      // The operations from the last to the first, so that each number ends the text.
+      const auto take = [&](char sign, int& number) {
+        const std::size_t at = inside.find(sign);
+        if (at == std::string_view::npos) return;
+        number = static_cast<int>(parse_integer(name, inside.substr(at + 1), kPositive));
+        inside = inside.substr(0, at);
+      };
+      take('%', piece.modulus);
+      take('/', piece.divisor);
+      take('*', piece.factor);
+      if (!inside.empty()) refuse_placeholder(where, text);
     }
     pieces_.push_back(std::move(piece));
   }
@@ -64,11 +67,26 @@ std::string LinkName::at(const Place& place) const {
     name += piece.text;
     if (piece.variable == 0) continue;
     int value = piece.variable == 'n' ? place.n : piece.variable == 'i' ? place.i : place.j;
-    value /= piece.divisor;
+    value = value * piece.factor / piece.divisor;
     if (piece.modulus > 0) value %= piece.modulus;
     name += std::to_string(value);
   }
   return name;
+}
+
+std::string LinkName::with_spacing(int factor) const {
+  std::string text;
+  for (const Piece& piece : pieces_) {
+    text += piece.text;
+    if (piece.variable == 0) continue;
+    const int times = piece.factor * (piece.variable == 'n' || is_device() ? 1 : factor);
+    text += fmt::format("{{{}", piece.variable);
+    if (times != 1) text += fmt::format("*{}", times);
+    if (piece.divisor != 1) text += fmt::format("/{}", piece.divisor);
+    if (piece.modulus != 0) text += fmt::format("%{}", piece.modulus);
+    text += "}";
+  }
+  return text;
 }
 
 bool LinkName::uses(char variable) const {

@@ -18,7 +18,8 @@ struct Place {
 class LinkName {
  public:
   /// @throws InvalidArgument for a brace without its partner, or something else than n, i or j with
-  /// at most one /NUMBER and then one %NUMBER between them. `where` begins the message.
+  /// at most one *NUMBER, one /NUMBER and one %NUMBER, in this order, between them. `where` begins
+  /// the message.
   LinkName(std::string_view where, std::string_view text);
 
   /// The name of a switch: `leaf{n/4}` is `leaf1` for n = 4 to 7.
@@ -27,12 +28,15 @@ class LinkName {
   /// The device of `place` in its node. Requires is_device().
   int device(const Place& place) const { return second_ ? place.j : place.i; }
   bool uses(char variable) const;
+  /// The text of a name that has the value of this one at `factor` times its {i} and {j}.
+  std::string with_spacing(int factor) const;
 
  private:
-  /// Literal text, then the value of a variable, / and %; no variable at the end.
+  /// Literal text, then the value of a variable, *, / and %; no variable at the end.
   struct Piece {
     std::string text;
     char variable = 0;
+    int factor = 1;
     int divisor = 1;
     int modulus = 0;  ///< 0: none.
   };

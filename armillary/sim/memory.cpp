@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "armillary/core/error.h"
 #include "armillary/plan/parallel_for_ranks.h"
@@ -87,6 +88,15 @@ MemoryNeed memory_need(const plan::Planner& planner, const std::vector<plan::Pas
   return most;
 }
 
+std::string does_not_fit(double needed_bytes, double limit_bytes) {
+  // Hundredths of a GiB; a limit that is a whole number of them may miss it by rounding.
+  constexpr double kHundredth = (1 << 30) / 100.0;
+  constexpr double kRounding = 1e-6;
+  return fmt::format("does not fit: needs {:.2f} GiB, has {:.2f}",
+                     std::ceil(needed_bytes / kHundredth) / 100,
+                     std::floor(limit_bytes / kHundredth + kRounding) / 100);
+}
+
 void check_fits(const FitQuestion& question, const Cluster& cluster) {
   const std::optional<plan::Problem> problem = question.problem(question.seq);
   ARMILLARY_CHECK(problem.has_value());
@@ -96,10 +106,8 @@ void check_fits(const FitQuestion& question, const Cluster& cluster) {
   const auto bytes = static_cast<double>(need.bytes);
   if (bytes <= limit) return;
   const std::optional<std::int64_t> fits = longest_of_all(question, need, limit);
-  constexpr double kGibibyte = 1 << 30;
-  fail<InvalidArgument>("{} on {}: {} tokens: does not fit: needs {:.2f} GiB, has {:.2f}{}",
-                        to_string(question.strategy), cluster.name, question.seq, bytes / kGibibyte,
-                        limit / kGibibyte,
+  fail<InvalidArgument>("{} on {}: {} tokens: {}{}", to_string(question.strategy), cluster.name,
+                        question.seq, does_not_fit(bytes, limit),
                         fits ? fmt::format(", the longest sequence that fits is {}", *fits) : "");
 }
 

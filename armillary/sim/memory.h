@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "armillary/plan/strategy.h"
@@ -22,6 +23,10 @@ MemoryNeed memory_need(const plan::Planner& planner, const std::vector<plan::Pas
 /// The need of one rank.
 std::int64_t memory_need(const plan::Planner& planner, const std::vector<plan::Pass>& passes,
                          plan::Rank rank);
+
+/// `does not fit: needs 22.51 GiB, has 22.50`: the need rounded up, the limit down, so that they
+/// differ.
+std::string does_not_fit(double needed_bytes, double limit_bytes);
 
 /// A problem that is to fit.
 struct FitQuestion {

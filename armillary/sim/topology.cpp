@@ -185,14 +185,32 @@ Topology::Graph::Arrival Topology::Graph::arrival(int from, int to, int devices)
   return arrival;
 }
 
+namespace {
+
+/// `; nearest: c1:nodes=3` if the cluster connects so many devices when it has more nodes; a file
+/// says how many it has.
+std::string nearest_cluster(Cluster cluster, int devices) {
+  cluster.nodes = (devices - 1) / cluster.devices_per_node + 1;
+  try {
+    [[maybe_unused]] const Topology larger(cluster, devices);
+  } catch (const InvalidArgument&) {
+    return "; its links do not connect several nodes";
+  }
+  const std::vector<std::string> presets = preset_names();
+  const bool is_preset = std::ranges::find(presets, cluster.name) != presets.end();
+  return is_preset ? fmt::format("; nearest: {}:nodes={}", cluster.name, cluster.nodes)
+                   : fmt::format("; nearest: nodes.count = {} in its file", cluster.nodes);
+}
+
+}  // namespace
+
 Topology::Topology(const Cluster& cluster, int devices)
     : cluster_(cluster), devices_(devices), graph_(std::make_unique<Graph>()) {
   if (devices > cluster.devices()) {
     fail<InvalidArgument>(
-        "cluster {}: {} ranks given; at most its {} devices ({} nodes of {}) are "
-        "required; nearest: {}:nodes={}",
-        cluster.name, devices, cluster.devices(), cluster.nodes, cluster.devices_per_node,
-        cluster.name, (devices - 1) / cluster.devices_per_node + 1);
+        "cluster {}: {} ranks given; at most its {} devices ({} x {}) are required{}", cluster.name,
+        devices, cluster.devices(), cluster.nodes, cluster.devices_per_node,
+        nearest_cluster(cluster, devices));
   }
   graph_->exits.resize(devices);
   graph_->entries.resize(devices);

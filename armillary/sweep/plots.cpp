@@ -69,18 +69,9 @@ struct Axis {
   std::set<double> values;
 };
 
-/// Whether the length follows from the number of ranks: weak scaling of one length.
-bool tokens_follow_ranks(const std::vector<Row>& rows) {
-  std::map<int, std::int64_t> tokens;
-  for (const Row& row : rows) {
-    const auto [at, is_new] = tokens.try_emplace(row.point.world, row.point.seq);
-    if (!is_new && at->second != row.point.seq) return false;
-  }
-  return tokens.size() > 1;
-}
-
-/// The ranges that have several values: ranks, tokens, heads, bandwidth.
-std::vector<Axis> axes_of(const std::vector<Row>& rows) {
+/// The ranges that have several values: ranks, tokens, heads, bandwidth. Where lengths grow with
+/// the ranks, the tokens of a rank are the range.
+std::vector<Axis> axes_of(const std::vector<Point>& points) {
   std::vector<Axis> axes{
       {"ranks", "--world", [](const Point& p) { return static_cast<double>(p.world); }, {}},
       {"tokens", "--seq", [](const Point& p) { return static_cast<double>(p.seq); }, {}},
@@ -89,17 +80,27 @@ std::vector<Axis> axes_of(const std::vector<Row>& rows) {
        "--bandwidth",
        [](const Point& p) { return p.bandwidth; },
        {}}};
-  if (tokens_follow_ranks(rows)) axes.erase(axes.begin() + 1);
   for (Axis& axis : axes) {
-    for (const Row& row : rows) axis.values.insert(axis.value(row.point));
+    for (const Point& point : points) axis.values.insert(axis.value(point));
   }
+  Axis of_a_rank{"tokens of a rank", "--seq",
+                 [](const Point& p) { return static_cast<double>(p.seq) / p.world; }};
+  for (const Point& point : points) of_a_rank.values.insert(of_a_rank.value(point));
+  if (of_a_rank.values.size() < axes[1].values.size()) axes[1] = of_a_rank;
   std::erase_if(axes, [](const Axis& axis) { return axis.values.size() < 2; });
   return axes;
 }
 
+std::vector<Axis> axes_of(const std::vector<Row>& rows) {
+  std::vector<Point> points;
+  points.reserve(rows.size());
+  for (const Row& row : rows) points.push_back(row.point);
+  return axes_of(points);
+}
+
 /// Refuses ranges that a chart of lines against ranks cannot show: it would drop their values.
-void refuse_more_than_ranks(const std::vector<Row>& rows, Plot plot) {
-  for (const Axis& axis : axes_of(rows)) {
+void refuse_more_than_ranks(const std::vector<Axis>& axes, Plot plot) {
+  for (const Axis& axis : axes) {
     if (axis.flag == "--world") continue;
     fail<InvalidArgument>(
         "sweep: {} values of {} given; the chart {} has one axis, --world: one value of {} is "
@@ -108,9 +109,27 @@ void refuse_more_than_ranks(const std::vector<Row>& rows, Plot plot) {
   }
 }
 
+/// Refuses ranges that are not the two of a map.
+void refuse_other_than_two(const std::vector<Axis>& axes) {
+  if (axes.size() < 2) {
+    fail<InvalidArgument>(
+        "sweep: {} given with several values; a map of the fastest strategies requires two of "
+        "--world, --seq, --heads and --bandwidth",
+        axes.empty() ? "nothing" : axes[0].flag);
+  }
+  if (axes.size() > 2) {
+    std::string flags;
+    for (const Axis& axis : axes) flags += (flags.empty() ? "" : ", ") + axis.flag;
+    fail<InvalidArgument>(
+        "sweep: several values of each of {} given; the chart winners has two axes: one value of "
+        "all others is required",
+        flags);
+  }
+}
+
 /// The points of a chart of lines: one for each world.
 std::vector<std::pair<Point, Best>> line_points(const std::vector<Row>& rows, Plot plot) {
-  refuse_more_than_ranks(rows, plot);
+  refuse_more_than_ranks(axes_of(rows), plot);
   return best_rows(rows);
 }
 
@@ -259,19 +278,7 @@ MapChart::Cell cell_of(const Best& best) {
 /// The map over the two ranges.
 std::string winners(const Plotted& plotted) {
   const std::vector<Axis> axes = axes_of(plotted.rows);
-  if (axes.size() < 2) {
-    fail<InvalidArgument>(
-        "sweep: {} of the ranges has several values; a map of the fastest strategies requires two",
-        axes.size());
-  }
-  if (axes.size() > 2) {
-    std::string flags;
-    for (const Axis& axis : axes) flags += (flags.empty() ? "" : ", ") + axis.flag;
-    fail<InvalidArgument>(
-        "sweep: several values of each of {} given; the chart winners has two axes: one value of "
-        "all others is required",
-        flags);
-  }
+  refuse_other_than_two(axes);
   const Axis& across = axes[0];
   const Axis& down = axes[1];
   MapChart chart{.title = "The fastest strategy, and by how much the next is slower",
@@ -302,6 +309,14 @@ std::string_view to_string(Plot plot) {
 
 Plot parse_plot(std::string_view text) {
   return static_cast<Plot>(parse_choice("--plot", text, kPlots));
+}
+
+void check_ranges(const std::vector<Point>& points, Plot plot) {
+  if (plot == Plot::Winners) {
+    refuse_other_than_two(axes_of(points));
+  } else {
+    refuse_more_than_ranks(axes_of(points), plot);
+  }
 }
 
 std::string to_svg(const Plotted& plotted, Plot plot) {

@@ -26,12 +26,16 @@ struct Plotted {
   std::string subtitle;   ///< The cluster and the problem.
 };
 
+/// Refuses ranges that a chart cannot show, before anything is simulated.
+/// @throws InvalidArgument for Speedup and Scaling with another range than ranks that has several
+/// values, and for Winners unless two ranges have several.
+void check_ranges(const std::vector<Point>& points, Plot plot);
+
 /// Strategies of one name are one line or kind, with one look in all charts: at every point, the
 /// fastest of them that fits in memory. A plan that has two names is shown once, under the first of
-/// the registry; `auto` only where no other strategy has its plan. A length that grows with the
-/// ranks is no range of its own.
-/// @throws InvalidArgument for Speedup without rows of Ring, for Speedup and Scaling with another
-/// range than ranks that has several values, and for Winners unless two ranges have several.
+/// the registry; `auto` only where no other strategy has its plan. The tokens of a rank are the
+/// range if lengths grow with the ranks.
+/// @throws InvalidArgument for Speedup without rows of Ring, and as check_ranges().
 std::string to_svg(const Plotted& plotted, Plot plot);
 
 }  // namespace armillary::sweep

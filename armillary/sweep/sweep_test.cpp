@@ -165,8 +165,8 @@ TEST(Plots, RefusesRowsWithoutWhatItCompares) {
               StartsWith("sweep: no row of ring that fits with 4 ranks"));
   const Plotted one_range{.rows = sweep(question_of(line, {"ring"})), .subtitle = ""};
   EXPECT_EQ(error_of([&] { to_svg(one_range, Plot::Winners); }),
-            "sweep: 1 of the ranges has several values; a map of the fastest strategies requires "
-            "two");
+            "sweep: --world given with several values; a map of the fastest strategies requires "
+            "two of --world, --seq, --heads and --bandwidth");
 }
 
 // A chart that showed the first value of a range alone would look like one of all values.
@@ -188,6 +188,25 @@ TEST(Plots, RefusesMoreRangesThanAxes) {
   ranges.weak = true;
   const Plotted weak{.rows = sweep(question_of(ranges, {"ring"})), .subtitle = ""};
   EXPECT_THAT(to_svg(weak, Plot::Winners), HasSubstr("bandwidth of all links"));
+  // The same is found without simulating.
+  EXPECT_NO_THROW(check_ranges(points(ranges), Plot::Winners));
+  EXPECT_THROW(check_ranges(points(ranges), Plot::Scaling), InvalidArgument);
+  EXPECT_THROW(check_ranges(points(kSmall), Plot::Speedup), InvalidArgument);
+}
+
+// Lengths that grow with the ranks would fill a diagonal of the map.
+TEST(Plots, AMapOfWeakScalingIsFull) {
+  Ranges ranges = kSmall;
+  ranges.weak = true;
+  const Plotted weak{.rows = sweep(question_of(ranges, {"ring"})), .subtitle = ""};
+  const std::string svg = to_svg(weak, Plot::Winners);
+  EXPECT_THAT(svg, HasSubstr("tokens of a rank"));
+  std::size_t cells = 0;
+  const std::string cell = "rx=\"4\"";
+  for (std::size_t at = svg.find(cell); at != std::string::npos; at = svg.find(cell, at + 1)) {
+    ++cells;
+  }
+  EXPECT_EQ(cells, ranges.worlds.size() * ranges.seqs.size());
 }
 
 }  // namespace

@@ -14,6 +14,8 @@
 #include <utility>
 
 #include "armillary/core/error.h"
+#include "armillary/sim/group_share.h"
+#include "armillary/sim/memory.h"
 #include "armillary/tune/evaluator.h"
 #include "armillary/tune/space.h"
 
@@ -36,20 +38,6 @@ struct Attention {
   double seconds = 0;
   double bytes = 0;
 };
-
-/// The cluster as the cp ranks of one tp index see it: devices of a node are tp apart, and links
-/// that several devices share carry the messages of all tp groups.
-sim::Cluster thinned(sim::Cluster cluster, int tp) {
-  if (tp == 1) return cluster;
-  cluster.devices_per_node /= tp;
-  for (sim::LinkRule& link : cluster.links) {
-    const bool of_device = link.from.starts_with("device") || link.to.starts_with("device");
-    if (of_device) continue;
-    link.bytes_per_s /= tp;
-    link.burst_bytes /= tp;
-  }
-  return cluster;
-}
 
 class Adviser {
  public:
@@ -159,7 +147,7 @@ class Adviser {
                                   .value_dim = static_cast<int>(model.head_dim),
                                   .dtype = plan::Dtype::Bf16,
                                   .mask = question_.mask(question_.step.seq)},
-                      .cluster = thinned(question_.cluster, tp),
+                      .cluster = sim::group_share(question_.cluster, tp),
                       .names = {"ring", "usp", "ulysses", "grid"}};
     if (!trains()) question.passes = {plan::Pass::Forward};
     Evaluator evaluator(question);
@@ -179,10 +167,9 @@ class Adviser {
         all_.begin(), all_.end(),
         [](const Advised& a, const Advised& b) { return a.memory.total() < b.memory.total(); });
     fail<InvalidArgument>(
-        "{} on {}: {} tokens: does not fit: needs {:.2f} GiB, has {:.2f}, the longest sequence "
-        "that fits is {}",
-        question_.step.model.name, question_.cluster.name, question_.step.seq,
-        least->memory.total() / kBytesInGib, question_.cluster.device.memory_bytes / kBytesInGib,
+        "{} on {}: {} tokens: {}, the longest sequence that fits is {}", question_.step.model.name,
+        question_.cluster.name, question_.step.seq,
+        sim::does_not_fit(least->memory.total(), question_.cluster.device.memory_bytes),
         longest.longest_seq);
   }
 

@@ -25,7 +25,7 @@ std::string file_of(const std::string& folder, const std::string& key) {
   return (std::filesystem::path(folder) / (key + ".json")).string();
 }
 
-/// Everything that the answer depends on, as text. What is free has no value.
+/// Everything that the answer depends on, as text. A choice that is free has no value.
 std::string text_of(const Question& question) {
   const plan::Problem& p = question.problem;
   const std::string layout = question.free.layout ? "any" : to_string(p.layout);

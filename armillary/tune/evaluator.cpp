@@ -182,8 +182,12 @@ std::int64_t Evaluator::messages(const Candidate& candidate) const {
 
 void Evaluator::simulate(Rival& rival) {
   const plan::Planner planner(problem_of(question_, rival.candidate), rival.candidate.strategy);
-  const sim::SimulateOptions options{
-      .placement = devices(rival.candidate.placement, question_.problem.world)};
+  // Ranks that are alike are folded if they are on devices in order.
+  const int world = question_.problem.world;
+  sim::SimulateOptions options{.fold = world > kLargeWorld};
+  if (rival.candidate.placement != Placement{}) {
+    options.placement = devices(rival.candidate.placement, world);
+  }
   std::vector<sim::Timeline> timelines(question_.passes.size());
   rival.times = {};
   try {

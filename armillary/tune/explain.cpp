@@ -228,10 +228,6 @@ std::string change(const Question& question, const Rival& chosen, const Rival& r
   return text + (estimated ? " (estimated)" : "");
 }
 
-std::string gibibytes(double bytes) {
-  return fmt::format("{:.2f} GiB", bytes / (1 << 30));
-}
-
 /// The best rival of each strategy, and of each layout of the chosen one.
 std::vector<Rival> shown(const Answer& answer) {
   std::vector<Rival> found;
@@ -327,9 +323,11 @@ std::vector<Explanation> explain(const Question& question, const Answer& answer)
     }
     const auto bytes = static_cast<double>(rival.memory_bytes);
     if (bytes > evaluator.memory_limit()) {
-      one.lost = fmt::format("does not fit: needs {}, has {}", gibibytes(bytes),
-                             gibibytes(evaluator.memory_limit()));
-      one.change = "may win with more memory, or fewer tokens a rank";
+      one.lost = sim::does_not_fit(bytes, evaluator.memory_limit());
+      // Memory grows with the tokens.
+      one.change = fmt::format(
+          "may win with {0:.2f} times the memory of a device, or {0:.2f} times fewer tokens a rank",
+          std::ceil(100 * bytes / evaluator.memory_limit()) / 100);
       continue;
     }
     one.lost = lost(chosen, rival);

@@ -35,12 +35,17 @@ constexpr double kNear = 2.5;
 /// candidates and those given are exempt.
 constexpr std::int64_t kMessages = 200'000;
 constexpr std::size_t kAlways = 3;
-
-constexpr double kGibibyte = 1 << 30;
+/// Larger worlds would take more than some minutes and gigabytes.
+constexpr int kMostRanks = 4096;
 
 class Search {
  public:
-  explicit Search(const Question& question) : question_(question), evaluator_(question) {}
+  explicit Search(const Question& question) : question_(question), evaluator_(question) {
+    if (question.problem.world > kMostRanks) {
+      fail<InvalidArgument>("tune: {} ranks; at most {} are required", question.problem.world,
+                            kMostRanks);
+    }
+  }
 
   /// Estimates first candidates and, twice, neighbours of the promising ones; then simulates, and
   /// again while a walker has a new neighbour.
@@ -219,11 +224,10 @@ class Search {
                   .passes = question_.passes},
                  cluster);
     }
-    fail<InvalidArgument>("{} on {}: {} tokens: does not fit: needs {:.2f} GiB, has {:.2f}",
-                          to_string(candidate.strategy), question_.cluster.name,
-                          question_.problem.mask.q_len(),
-                          static_cast<double>(least->memory_bytes) / kGibibyte,
-                          evaluator_.memory_limit() / kGibibyte);
+    fail<InvalidArgument>(
+        "{} on {}: {} tokens: {}", to_string(candidate.strategy), question_.cluster.name,
+        question_.problem.mask.q_len(),
+        sim::does_not_fit(static_cast<double>(least->memory_bytes), evaluator_.memory_limit()));
   }
 
   /// The rivals in the order that Answer promises.

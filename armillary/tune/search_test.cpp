@@ -105,6 +105,11 @@ TEST(Search, RefusesMoreRanksThanDevices) {
   EXPECT_THAT(refusal(testing::question("c8", 5, "full", 100)), HasSubstr("5"));
 }
 
+TEST(Search, RefusesMoreRanksThanItCanSimulate) {
+  EXPECT_THAT(refusal(testing::question("c1:nodes=1024", 8192, "causal", 1 << 20)),
+              StartsWith("tune: 8192 ranks; at most 4096"));
+}
+
 TEST(Search, TakesOneRankAndNoTokens) {
   EXPECT_EQ(search(testing::question("c8", 1, "causal", 1000)).chosen().sent_bytes, 0);
   EXPECT_EQ(search(testing::question("c8", 4, "full", 0)).chosen().candidate.placement.stride, 1);

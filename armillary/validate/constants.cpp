@@ -86,6 +86,7 @@ Constants constants(const std::string& cluster_id) {
   for (const Constants& known : all_constants()) {
     if (known.id == cluster_id) return known;
   }
+  if (cluster_id.ends_with(".toml")) return {.id = cluster_id, .preset = cluster_id};
   std::string preset = cluster_id;
   std::transform(preset.begin(), preset.end(), preset.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });

@@ -229,7 +229,7 @@ double startrail_speedup(const Row& row, const Constants& constants) {
   run.problem.wire = plan::Wire::Input;
   const double ring_s = gpt_step_seconds(row, run, constants);
   double best = ring_s;
-  for (const int team : {2, 4}) {
+  for (int team = 2; team * team <= row.gpus; ++team) {
     if (row.team.value_or(team) != team || row.gpus % (team * team) != 0) continue;
     for (const char* placement : {"p2p_intra", "collect_intra"}) {
       run.strategy =
@@ -254,6 +254,13 @@ std::optional<double> Prediction::error() const {
 
 PublishedRun published_run(const Row& row) {
   check_degrees(row);
+  const bool of_a_model = row.pass == "train_step" || row.strategy == "startrail_best_c";
+  if (!of_a_model && row.layers.value_or(1) != 1) {
+    fail<InvalidArgument>(
+        "row {}: layers = {} of a pass that is attention alone; 1 or null is required, or the pass "
+        "train_step",
+        row.id, *row.layers);
+  }
   const int ranks = sequence_ranks(row);
   const std::int64_t seq = needed(row, row.seq, "seq_len_tokens");
   const int heads = needed(row, row.q_heads, "q_heads");
@@ -326,13 +333,17 @@ std::vector<Prediction> predict(const std::vector<Row>& rows) {
   std::vector<Prediction> predictions;
   predictions.reserve(rows.size());
   for (const Row& row : rows) {
+    // Messages of plans and clusters do not know the row.
+    const auto refuse = [&](const std::string& text) {
+      const std::string where = fmt::format("row {}: ", row.id);
+      predictions.push_back({.refused = text.starts_with(where) ? text : where + text});
+    };
     try {
       predictions.push_back(predict(row));
     } catch (const InvalidArgument& error) {
-      // Messages of plans and clusters do not know the row.
-      const std::string where = fmt::format("row {}: ", row.id);
-      const std::string text = error.what();
-      predictions.push_back({.refused = text.starts_with(where) ? text : where + text});
+      refuse(error.what());
+    } catch (const IoError& error) {  // a cluster file
+      refuse(error.what());
     }
   }
   return predictions;

@@ -122,6 +122,44 @@ TEST(Predict, RowsThatMakeNoSenseAreRefused) {
   row = ring_row();
   row.gpus = 16;
   expect_refused(row, "row mine: gpus = 16; at most the 8 devices of cluster c6 are required");
+  row = ring_row();
+  row.layers = 2;
+  expect_refused(row, "row mine: layers = 2 of a pass that is attention alone");
+}
+
+// A file that cannot be read is a fault of its row, and its name keeps its letters.
+TEST(Predict, AClusterFileThatDoesNotExistIsRefused) {
+  Row row = ring_row();
+  row.cluster = "/none/Mine.toml";
+  const Prediction prediction = predict(std::vector<Row>{row}).front();
+  EXPECT_THAT(prediction.refused,
+              testing::AllOf(testing::StartsWith("row mine: "), HasSubstr("/none/Mine.toml")));
+}
+
+// A number is fitted on a row of the program, not on whatever has its id.
+TEST(Table, MarksRowsOfTheProgramAsFitted) {
+  const auto is_marked = [](const Row& row) {
+    return table({row}, predict(std::vector<Row>{row})).find("fitted") != std::string::npos;
+  };
+  const std::vector<RowFile> files = published_rows();
+  const Row* fitted = nullptr;
+  for (const RowFile& file : files) {
+    for (const Row& row : file.rows) {
+      if (row.id == "table3_128k_u2_r4_lb-ring") fitted = &row;
+    }
+  }
+  ASSERT_NE(fitted, nullptr);
+  EXPECT_TRUE(is_marked(*fitted));
+  Row same = *fitted;
+  same.notes = "in other words";
+  same.iters_per_s = std::nullopt;
+  same.time_s = *fitted->seconds() * 1.001;
+  EXPECT_TRUE(is_marked(same)) << "rounded differently";
+  same.time_s = *fitted->seconds() * 1.1;
+  EXPECT_FALSE(is_marked(same));
+  Row longer = *fitted;
+  *longer.seq *= 2;
+  EXPECT_FALSE(is_marked(longer));
 }
 
 TEST(Predict, UsesTheDtypeOfARow) {

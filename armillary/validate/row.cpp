@@ -39,9 +39,22 @@ class Reader {
   std::optional<double> number(const char* column) const {
     const Json& value = cell(column);
     if (value.is_null()) return std::nullopt;
-    if (!value.is_number() || !(value.get<double>() > 0))
-      refuse(column, "a number above 0 or null");
+    constexpr double kLeast = 1e-12;
+    constexpr double kMost = 1e12;
+    if (!value.is_number() || !(value.get<double>() >= kLeast && value.get<double>() <= kMost)) {
+      refuse(column, "a number from 1e-12 to 1e12 or null");
+    }
     return value.get<double>();
+  }
+
+  /// A pass, or nothing if the column is null.
+  std::string pass(const char* column) const {
+    const std::string name = text(column);
+    if (!name.empty() && name != "fwd" && name != "bwd" && name != "fwd_bwd" &&
+        name != "train_step") {
+      refuse(column, "fwd, bwd, fwd_bwd, train_step or null");
+    }
+    return name;
   }
 
   template <class Int>
@@ -114,8 +127,9 @@ Row read_row(const Reader& in) {
   row.batch = in.whole<std::int64_t>("global_batch").value_or(1);
   row.dtype = dtype(in);
   row.causal = causal(in);
-  row.pass = in.text("corrected_pass");
-  if (row.pass.empty()) row.pass = in.text("pass");
+  const std::string printed = in.pass("pass");
+  const std::string corrected = in.pass("corrected_pass");
+  row.pass = corrected.empty() ? printed : corrected;
   row.phase = in.text("phase");
   row.strategy = in.text("strategy");
   row.implementation = in.text("implementation");

@@ -43,6 +43,7 @@ struct Row {
 
   /// The published seconds: 1 / iterations per second, or the time reported, or the one derived.
   std::optional<double> seconds() const;
+  bool operator==(const Row&) const = default;
 };
 
 /// The names of all columns, each of which a file must have.

@@ -68,8 +68,11 @@ TEST(Rows, WrongValuesAreRefused) {
   expect_refused("{\"rows\": [3]}", "row 0: no object");
   expect_refused(one_row("gpus", "0"), "(a): gpus = 0; a whole number above 0 or null");
   expect_refused(one_row("gpus", "\"8\""), "gpus = \"8\"");
-  expect_refused(one_row("reported_time_s", "-1"), "a number above 0 or null");
+  expect_refused(one_row("reported_time_s", "-1"), "a number from 1e-12 to 1e12 or null");
+  expect_refused(one_row("reported_iters_per_s", "1e-320"), "a number from 1e-12 to 1e12 or null");
   expect_refused(one_row("load_balanced", "1"), "true, false or null");
+  expect_refused(one_row("pass", "\"prefill\""),
+                 "pass = \"prefill\"; fwd, bwd, fwd_bwd, train_step");
   expect_refused(one_row("mask", "\"window\""), "causal or full");
   expect_refused(one_row("dtype", "\"bf61\""), "dtype = \"bf61\"; fp64, fp32, bf16, fp16 or null");
 }

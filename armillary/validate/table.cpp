@@ -21,8 +21,32 @@ std::string group(const Row& row) {
                      row.seq.value_or(0), row.batch, row.causal, row.pass, to_string(row.dtype));
 }
 
+/// The run of a row: without its times and texts that people write in their own words.
+Row run_of(Row row) {
+  row.time_s = row.iters_per_s = row.derived_time_s = row.speedup = row.uncertainty = std::nullopt;
+  for (std::string* text :
+       {&row.source, &row.model, &row.implementation, &row.confidence, &row.notes}) {
+    text->clear();
+  }
+  return row;
+}
+
+/// Whether two rows are one measurement; their times may be rounded differently.
+bool is_same(const Row& a, const Row& b) {
+  constexpr double kRounded = 0.01;
+  if (!(run_of(a) == run_of(b))) return false;
+  if (!a.seconds() || !b.seconds()) return a.seconds() == b.seconds();
+  return std::abs(*a.seconds() / *b.seconds() - 1) <= kRounded;
+}
+
+/// Whether a constant was fitted on the row: a row of the program, not another with its id.
 bool is_fitted(const Row& row) {
-  return !row.cluster.empty() && constants(row.cluster).is_fitted_on(row.id);
+  if (row.cluster.empty() || !constants(row.cluster).is_fitted_on(row.id)) return false;
+  static const std::vector<RowFile> files = published_rows();
+  return std::ranges::any_of(files, [&](const RowFile& file) {
+    return std::ranges::any_of(
+        file.rows, [&](const Row& known) { return known.id == row.id && is_same(known, row); });
+  });
 }
 
 /// The place of a value among others: 1 + the number that are smaller.

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "armillary/bench/process_ranks.h"
 #include "armillary/bench/thread_ranks.h"
 #include "armillary/core/error.h"
+#include "cli/output_file.h"
 #include "cli/problem_flags.h"
 #include "cli/torch/engine.h"
 #include "cli/verbs.h"
@@ -63,17 +63,15 @@ calibrate::CalibrateCase case_of(const CalibrateFlags& flags, int local_world) {
   return given;
 }
 
-void write_file(const std::string& path, const sim::Cluster& cluster) {
-  std::ofstream file(path, std::ios::binary);
-  file << "# Written by `armillary calibrate`; docs/simulation.md describes the keys.\n"
-       << sim::to_toml(cluster);
-  file.close();
-  if (!file) fail<IoError>("calibrate: cannot write {}", path);
+std::string file_of(const sim::Cluster& cluster) {
+  return "# Written by `armillary calibrate`; docs/simulation.md describes the keys.\n" +
+         sim::to_toml(cluster);
 }
 
 /// Measures on the ranks that there are; the first of them writes.
 void measure(const calibrate::CalibrateCase& given, const bench::MakeRanks& make_ranks,
              const std::string& path, bool writes) {
+  if (writes && !path.empty()) check_writable("calibrate", path);
   const sim::Cluster cluster =
       calibrate::calibrate(given, make_ranks, [&](const std::string& part) {
         if (writes) fmt::print(stderr, "calibrate: {}\n", part);
@@ -82,7 +80,7 @@ void measure(const calibrate::CalibrateCase& given, const bench::MakeRanks& make
   if (path.empty()) {
     fmt::print("{}", sim::to_toml(cluster));
   } else {
-    write_file(path, cluster);
+    write_file("calibrate", path, file_of(cluster));
     fmt::print("calibrate: {}: {} ranks of {}\n", path, given.world, given.engine);
   }
 }

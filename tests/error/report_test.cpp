@@ -35,7 +35,7 @@ TEST(Report, WritesAPage) {
 TEST(ReportError, RequestsThatCannotBeMet) {
   const Folder folder;
   expect_error(with({"--out", folder.path("no/a.html")}),
-               AllOf(StartsWith("report: cannot write the page"), EndsWith("/no/a.html")));
+               AllOf(StartsWith("report: cannot write"), EndsWith("/no/a.html")));
   expect_error({"report", "--cluster", "c1:nodes=64", "--world", "512"},
                StartsWith("report: world 512; at most 256 ranks fit into a page"));
   expect_error({"report", "--cluster", "c6", "--world", "2", "--mask", "full", "--seq", "33554432",

@@ -103,7 +103,8 @@ TEST(SimulateError, ClustersThatDoNotExist) {
 TEST(SimulateError, ClustersThatAreMalformed) {
   expect_no_cluster("name = ", HasSubstr("TOML is required"));
   expect_no_cluster(with("memory_GiB", "memry_GiB"),
-                    HasSubstr("mine.toml:5: device.memory_GiB is missing; this key is required"));
+                    HasSubstr("mine.toml:5: device.memory_GiB is missing; this key is required; "
+                              "nearest of those given: memry_GiB"));
   expect_no_cluster(with("peak_TFLOPs = 10", "peak_TFLOPs = 10\nlunch_us = 1"),
                     AllOf(HasSubstr("mine.toml:10: device.lunch_us is not a known key"),
                           EndsWith("nearest: launch_us")));
@@ -115,6 +116,9 @@ TEST(SimulateError, ClustersThatAreMalformed) {
                     EndsWith("device.slowdown has 0.5; factors of at least 1 are required; "
                              "nearest: 1"));
   expect_no_cluster(with("GBps = 10\n", "GBps = inf\n"), HasSubstr("link.GBps is inf"));
+  expect_no_cluster(with("GBps = 10\n", "GBps = 1e-320\n"), HasSubstr("; a number above 0"));
+  expect_no_cluster(with("GBps = 10\n", "GBps = 10\nlatency_us = 1e308\n"),
+                    HasSubstr("link.latency_us is 1e+308; a number of at least 0"));
   expect_no_cluster(with("GBps = 10\n", "GBps = 'x'\n"), HasSubstr("link.GBps is 'x'"));
   expect_no_cluster(with("count = 2", "count = 2.5"),
                     HasSubstr("nodes.count is 2.5; a whole number"));
@@ -122,6 +126,8 @@ TEST(SimulateError, ClustersThatAreMalformed) {
   expect_no_cluster(with("[device]", "[device]\nlike = \"a100\""), EndsWith("nearest: a10"));
   expect_no_cluster(with("switch{n}\"\nGBps = 10", "switch{x}\"\nGBps = 10"),
                     HasSubstr("'switch{x}' given; {n}, {i} or {j} is required"));
+  expect_no_cluster(with("switch{n}\"\nGBps = 10", "switch{n%0}\"\nGBps = 10"),
+                    HasSubstr("'switch{n%0}': '0' given; a whole number from 1"));
 }
 
 TEST(SimulateError, DevicesThatNoLinkReaches) {
@@ -135,9 +141,16 @@ TEST(SimulateError, DevicesThatNoLinkReaches) {
 }
 
 TEST(SimulateError, MoreRanksThanDevices) {
-  expect_error({"simulate", "--cluster", "c6", "--world", "9"},
-               Eq("cluster c6: 9 ranks given; at most its 8 devices (1 nodes of 8) are required; "
-                  "nearest: c6:nodes=2"));
+  expect_error(
+      {"simulate", "--cluster", "c6", "--world", "9"},
+      Eq("cluster c6: 9 ranks given; at most its 8 devices (1 x 8) are required; its links "
+         "do not connect several nodes"));
+  expect_error({"simulate", "--cluster", "c1:nodes=1", "--world", "9"},
+               EndsWith("(1 x 8) are required; nearest: c1:nodes=2"));
+  const Folder folder;
+  const std::string path = folder.write("mine.toml", with("", ""));
+  expect_error({"simulate", "--cluster", path, "--world", "5"},
+               EndsWith("(2 x 2) are required; nearest: nodes.count = 3 in its file"));
 }
 
 TEST(SimulateError, ADtypeWithoutAKernel) {

@@ -49,6 +49,7 @@ TEST(Validate, RefusesFilesThatCannotBeUsed) {
   expect_refused(rows_with("\"id\": \"x\", \"gpus\": -1"), HasSubstr("row 0 (x): gpus = -1"));
   expect_refused("no JSON", EndsWith("an object with a list `rows` is required"));
   expect_error({"validate", "--rows", folder.path("none.json")}, HasSubstr("cannot read"));
+  expect_error({"validate", "--rows", folder.path("")}, HasSubstr(" is a folder; a file of rows"));
 }
 
 TEST(Validate, PrintsTheRowsBesideOnesThatMakeNoSense) {

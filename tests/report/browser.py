@@ -33,15 +33,15 @@ def chromium(page, *flags, mark=""):
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
-def document(page, mark="", script=""):
-    """The document of a page after its scripts, and `script` behind them, ran."""
+def document(page, mark="", script="", flags=()):
+    """The document of a page after its scripts, and `script` behind them, ran in a browser with `flags`."""
     text = page.read_text(encoding="utf-8")
     changed = page.with_suffix(".tested.html")
     text = text.replace("<head>", "<head>" + AT_ONCE, 1).replace(
         "</body>", f"<script>{script}</script></body>"
     )
     changed.write_text(text, encoding="utf-8")
-    return chromium(changed, "--window-size=1400,1200", "--dump-dom", mark=mark)
+    return chromium(changed, "--window-size=1400,1200", "--dump-dom", *flags, mark=mark)
 
 
 def text_of(dom, name):

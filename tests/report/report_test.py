@@ -4,9 +4,10 @@ import json
 import re
 import shlex
 import statistics
+import subprocess
 
 import pytest
-from browser import browser, chromium, document, make_report, text_of
+from browser import PROGRAM, browser, chromium, document, make_report, text_of
 
 needs_browser = pytest.mark.skipif(browser() is None, reason="[SKIP] no Chromium (./dev setup test)")
 
@@ -87,6 +88,111 @@ def test_link_into_page(pages):
     dom, _ = document(pages["ring"], mark="#pass=1&step=4&rank=3")
     assert text_of(dom, "position") == "step 4 (5 of 9)"
     assert text_of(dom, "tiles-rank") == "3"
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    "mark", ["#pass=-1&rank=-1&step=-1", "#pass=0.4&rank=1.4&step=1.4", "#pass=x&rank=99&step=99"]
+)
+def test_link_to_no_place(pages, mark):
+    """A link that names no place goes to the nearest: each panel is drawn, and the position is a step."""
+    dom, complaints = document(pages["ring"], mark=mark)
+    assert not complaints
+    assert re.fullmatch(r"step \d \(\d of [89]\)", text_of(dom, "position"))
+    assert "of the visible pairs" in text_of(dom, "coverage-note")
+    assert int(text_of(dom, "tiles-rank")) in range(8)
+
+
+# Tips of the timeline: `tips(x, y)` has the lines of one, `rowOf` finds a row by the first.
+TIPS = """
+  const canvas = document.querySelector("#gantt canvas:last-of-type");
+  const box = canvas.getBoundingClientRect();
+  canvas.setPointerCapture = () => {};
+  const at = (x, y) => ({ clientX: box.left + x, clientY: box.top + y, pointerId: 1, bubbles: true });
+  const send = (type, x, y) => canvas.dispatchEvent(new PointerEvent(type, at(x, y)));
+  const tips = (x, y) => {
+    send("pointermove", x, y);
+    const tip = document.getElementById("tip");
+    return tip.hidden ? [""] : tip.textContent.split("\\n");
+  };
+  const alongRow = (y, line) => {
+    const said = new Set();
+    for (let x = 80; x < box.width; x += 2) said.add(tips(x, y)[line]);
+    return said;
+  };
+  const rowOf = (name) => {
+    for (let y = 1; y < box.height; y += 1) if (alongRow(y, 0).has(name)) return y;
+  };"""
+MOUSE = (
+    TIPS
+    + """
+  const y = rowOf("rank 5, compute"), x = box.width - 60;
+  const said = [];
+  send("pointerdown", x, y); send("pointerup", x, y);
+  said.push(document.getElementById("tiles-rank").textContent);
+  said.push(/s$/.test(document.getElementById("position").textContent));
+  const ops = alongRow(y, 1).size;
+  for (let i = 0; i < 8; ++i)
+    canvas.dispatchEvent(
+      new WheelEvent("wheel", { ...at(x, y), deltaY: -1, ctrlKey: true, cancelable: true }));
+  const zoomed = alongRow(y, 1);
+  said.push(zoomed.size < ops);
+  send("pointerdown", 200, y); send("pointermove", 500, y); send("pointerup", 500, y);
+  said.push([...alongRow(y, 1)].join() !== [...zoomed].join());
+  document.getElementById("title").textContent = said.join("; ");"""
+)
+
+
+@needs_browser
+def test_mouse(pages):
+    """On the timeline the mouse shows ops, chooses a rank and a time, zooms and drags."""
+    dom, complaints = document(pages["ring"], script=MOUSE)
+    assert not complaints
+    assert text_of(dom, "title") == "5; true; true; true"
+
+
+COLOURS = """
+  const brightness = (r, g, b) => 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  const [page, ink] = ["backgroundColor", "color"].map((key) =>
+    brightness(...getComputedStyle(document.body)[key].match(/[0-9.]+/g).slice(0, 3).map(Number)));
+  const kinds = [...document.querySelectorAll("canvas")].filter((c) => c.width && c.height).map((canvas) => {
+    const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+    const colours = new Set();
+    for (let i = 0; i < pixels.length; i += 4)
+      if (pixels[i + 3] > 200) colours.add(pixels.slice(i, i + 3).join());
+    return `${canvas.id || canvas.parentElement.id}=${colours.size}`;
+  });
+  document.getElementById("title").textContent = `${page} ${ink} ${kinds.join(" ")}`;"""
+
+
+@needs_browser
+@pytest.mark.parametrize("dark", [False, True])
+def test_light_and_dark(pages, dark):
+    """The page follows the scheme of the system; on each canvas there are several colours."""
+    flags = ["--force-dark-mode"] if dark else []
+    dom, complaints = document(pages["ring"], script=keys("ArrowRight") + COLOURS, flags=flags)
+    assert not complaints
+    page, ink, *kinds = text_of(dom, "title").split()
+    assert (float(page) < 60 and float(ink) > 180) if dark else (float(page) > 200 and float(ink) < 80)
+    drawn = dict(kind.split("=") for kind in kinds)
+    for canvas in ("rings", "coverage", "topology", "gantt"):
+        assert int(drawn[canvas]) >= 3, drawn
+
+
+@needs_browser
+def test_measured_over_simulated(tmp_path):
+    """A run that was recorded has rows of its own on the timeline."""
+    case = shlex.split("--world 2 --heads 2 --head-dim 128 --dtype bf16 --strategy ring")
+    bench = [PROGRAM, "bench", "layer", "--tokens", "256", "--seconds", "0", "--no-kernels", *case]
+    subprocess.run([*bench, "--flight", tmp_path / "run"], check=True, capture_output=True, timeout=120)
+    same = ["--cluster", "c6", "--seq", "512", "--layout", "zigzag", *case]
+    page = make_report(tmp_path / "run.html", *same, "--run", tmp_path / "run")
+    script = """document.getElementById("title").textContent =
+      [0, 1].map((rank) => rowOf(`rank ${rank}, compute, measured`) > 0).join(" ");"""
+    dom, complaints = document(page, script=TIPS + script)
+    assert not complaints
+    assert text_of(dom, "title") == "true true"
+    assert "the simulation takes" in text_of(dom, "gantt-note")
 
 
 @needs_browser

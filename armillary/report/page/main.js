@@ -88,14 +88,16 @@ function redraw() {
 }
 
 panels.push({ draw: drawHead, move: moveBar });
-// #pass=1&step=3&rank=2, or #time=0.5 as a share: a place in the page that a link can name.
+// #pass=1&step=3&rank=2, or #time=0.5 as a share: a place in the page that a link can name. What
+// is no such place becomes the nearest.
 function goToLink() {
   const link = new URLSearchParams(location.hash.slice(1));
-  if (link.has("pass")) choosePass(Math.min(PASSES.length - 1, Number(link.get("pass")) || 0));
-  if (link.has("rank")) state.rank = Math.min(DATA.world - 1, Number(link.get("rank")) || 0);
+  const index = (name, count) => Math.min(count - 1, Math.max(0, Math.round(Number(link.get(name)) || 0)));
+  if (link.has("pass")) choosePass(index("pass", PASSES.length));
+  if (link.has("rank")) state.rank = index("rank", DATA.world);
   if (link.has("time")) state.byTime = true;
   if (link.has("time")) goTo(pass().end_us * (Number(link.get("time")) || 0));
-  else goTo(Number(link.get("step")) || 0);
+  else goTo(index("step", pass().steps.length));
 }
 
 makeBar();

@@ -1,0 +1,17 @@
+// output_file.h: files that a verb writes when its work is done.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace armillary::cli {
+
+/// Refuses a file that cannot be written, before the work whose result it is to hold. A file that
+/// exists keeps its contents; one that does not is not left behind.
+/// @throws IoError that begins with the name of the verb.
+void check_writable(std::string_view verb, const std::string& path);
+
+/// Replaces the file. @throws IoError likewise.
+void write_file(std::string_view verb, const std::string& path, std::string_view text);
+
+}  // namespace armillary::cli
