@@ -56,8 +56,8 @@ class WorkCounter {
     double full = 0;        ///< In pairs of blocks that it shows wholly.
     double cut = 0;         ///< In others.
     double cut_tokens = 0;  ///< As Work::cut_tokens.
-    double q_tokens = 0;    ///< Of blocks that see something; of those that are seen.
-    double kv_tokens = 0;
+    double q_tokens = 0;    ///< In blocks that see something.
+    double kv_tokens = 0;   ///< In blocks that are seen.
   };
 
   Seen count(const plan::BlockIds& q, const plan::BlockIds& kv) const;
