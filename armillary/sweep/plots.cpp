@@ -69,8 +69,8 @@ struct Axis {
   std::set<double> values;
 };
 
-/// The ranges that have several values: ranks, tokens, heads, bandwidth. Where lengths grow with
-/// the ranks, the tokens of a rank are the range.
+/// The ranges that have several values: ranks, tokens, heads, bandwidth. If lengths grow with the
+/// ranks, it is the tokens of a rank.
 std::vector<Axis> axes_of(const std::vector<Point>& points) {
   std::vector<Axis> axes{
       {"ranks", "--world", [](const Point& p) { return static_cast<double>(p.world); }, {}},
