@@ -13,7 +13,7 @@ namespace armillary::tune {
 /// The last thing that the search did with a candidate.
 enum class Fate : std::uint8_t {
   Chosen,
-  Slower,     ///< Simulated: it takes longer than the chosen one.
+  Slower,     ///< Simulated: it takes longer than the chosen one, or its layout gains too little.
   Bounded,    ///< Not simulated: one of its ranks alone takes nearly as long as the best.
   Estimated,  ///< Not simulated: it is estimated to be far slower, or the search has done enough.
   TooLarge,   ///< It needs more memory than a device has.

@@ -36,7 +36,9 @@ TEST(Search, ChoosesWhatIsFastestInSimulation) {
   EXPECT_EQ(chosen.fate, Fate::Chosen);
   for (const Rival& rival : answer.rivals) {
     if (rival.simulated()) {
-      EXPECT_GE(rival.times.total_s, chosen.times.total_s);
+      const bool other = rival.candidate.layout.kind == plan::Layout::Kind::Balanced ||
+                         rival.candidate.layout.kind == plan::Layout::Kind::Striped;
+      EXPECT_GE(rival.times.total_s * (other ? 1.02 : 1), chosen.times.total_s);
     }
     EXPECT_LE(rival.bound_s, rival.simulated() ? rival.times.total_s * (1 + 1e-9) : 1e9);
   }
@@ -69,6 +71,22 @@ TEST(Search, IsWithinFivePercentOfAnExhaustiveOne) {
                             << to_string(best.chosen().candidate);
   }
   RecordProperty("worst_regret", std::to_string(worst));
+}
+
+// On two hosts joined by 1 Gbit/s `balanced` was 0.5 % faster in simulation and 7 % slower
+// measured.
+TEST(Search, ALayoutThatGainsLittleIsNotChosen) {
+  Question question = testing::question("c6", 2, "causal", 1 << 16);
+  question.free.layout = false;
+  const auto fastest_s = [&](const std::string& layout) {
+    question.problem.layout = plan::parse_layout(layout);
+    return search(question).chosen().times.total_s;
+  };
+  const double gain = fastest_s("zigzag") / fastest_s("balanced") - 1;
+  EXPECT_GT(gain, 0);
+  EXPECT_LT(gain, 0.02);
+  question.free.layout = true;
+  EXPECT_EQ(to_string(search(question).chosen().candidate.layout), "zigzag");
 }
 
 TEST(Search, KeepsToThePartsThatAreNotFree) {
