@@ -56,6 +56,7 @@ CELLS = (
     ("c13", 64, 64, 8, 128, 524288, "causal", "both", "Magi", MAGI),
     ("c13", 64, 64, 8, 128, 524288, "full", "both", "Magi", MAGI),
 )
+THEIR_LAYOUTS = ("contiguous", "zigzag")
 
 
 def tune(program, cell, against=()):
@@ -76,7 +77,10 @@ def row(program, cell):
     known = [
         rival
         for rival in tune(program, cell, cell[-1])
-        if rival["strategy"] in cell[-1] and rival["placement_stride"] == 1 and "time_s" in rival
+        if rival["strategy"] in cell[-1]
+        and rival["layout"] in THEIR_LAYOUTS
+        and rival["placement_stride"] == 1
+        and "time_s" in rival
     ]
     theirs = min(known, key=lambda rival: rival["time_s"])
     return {

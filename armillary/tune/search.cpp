@@ -192,7 +192,7 @@ class Search {
   /// @throws InvalidArgument for one that cannot solve the problem.
   void simulate_given() {
     for (const plan::Strategy& strategy : question_.against) {
-      for (const plan::Layout& layout : layouts(question_, LayoutChoice::All)) {
+      for (const plan::Layout& layout : first_layouts_) {
         const Candidate candidate{
             .strategy = strategy, .layout = layout, .wire = question_.problem.wire};
         add({candidate});
