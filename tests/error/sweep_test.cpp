@@ -45,6 +45,12 @@ TEST(SweepError, RangesThatAreNone) {
                StartsWith("--bandwidth is 'x'; numbers above 0"));
   expect_error(small_sweep({"--heads", "8..4"}), StartsWith("--heads is '8..4'; a range that"));
   expect_error(small_sweep({"--heads", "0"}), HasSubstr("--heads"));
+  // The double of the last value but one does not fit into 63 bits.
+  expect_error({"sweep", "--cluster", "c6", "--world", "1", "--strategies", "ring", "--seq",
+                "1..9223372036854775807"},
+               StartsWith("problem: batch x heads x visible pairs"));
+  expect_error(small_sweep({"--csv", "/none/a.csv"}),
+               StartsWith("sweep: cannot write /none/a.csv"));
   expect_error(small_sweep({"--plot", "speedup"}), StartsWith("--plot is 'speedup'; KIND=FILE"));
   expect_error(small_sweep({"--plot", "sped=a.svg"}), HasSubstr("nearest is 'speedup'"));
   expect_error(small_sweep({"--strategies", "rink"}), HasSubstr("nearest: ring"));
