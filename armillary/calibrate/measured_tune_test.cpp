@@ -22,8 +22,8 @@ tune::Rival rival(const std::string& strategy, double simulated_s, tune::Fate fa
   return made;
 }
 
-/// Two variants of ring, one of usp, one on other devices, one that is only estimated, but near, and
-/// one that does not fit.
+/// Two variants of ring, one of usp, one on other devices, one that is only estimated, but near,
+/// and one that does not fit.
 tune::Answer answer() {
   tune::Answer made;
   made.rivals = {

@@ -49,7 +49,7 @@ class Reader {
 
   /// A pass, or nothing if the column is null.
   std::string pass(const char* column) const {
-    const std::string name = text(column);
+    std::string name = text(column);
     if (!name.empty() && name != "fwd" && name != "bwd" && name != "fwd_bwd" &&
         name != "train_step") {
       refuse(column, "fwd, bwd, fwd_bwd, train_step or null");
