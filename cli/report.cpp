@@ -33,6 +33,7 @@ void run_report(const ReportFlags& flags) {
                           report::kMaxRanks);
   }
   check_fits(flags, cluster);
+  check_writable("report", flags.out);
   report::Report content{.mask = flags.mask, .cluster = cluster, .passes = {}};
   for (plan::Plan& plan : lowered_plans(flags)) {
     sim::Timeline timeline = simulate(plan, cluster, {.record = {.ops = true, .flows = true}});

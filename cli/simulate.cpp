@@ -174,6 +174,7 @@ void run_strategy(const SimulateFlags& flags, const sim::Cluster& cluster) {
   const plan::Problem of_flags = problem(flags);
   const plan::Strategy strategy = plan::parse_strategy(flags.strategy);
   check_legal(of_flags, strategy);
+  if (!flags.trace.empty()) check_writable("simulate", flags.trace);
   std::vector<plan::Plan> plans;
   std::vector<sim::Timeline> timelines;
   const plan::Planner planner(of_flags, strategy);

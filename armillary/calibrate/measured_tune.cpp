@@ -66,10 +66,12 @@ std::vector<std::size_t> worth_measuring(const tune::Answer& answer, int count) 
     const bool is_new_layout =
         in_layouts.insert(name + to_string(rival.candidate.layout)).second && !is_known;
     const bool is_near = rival.estimate_s <= kNear * answer.chosen().times.total_s;
-    const int place = rival.simulated() ? (is_new          ? 0
-                                           : is_new_layout ? 2
-                                                           : 3)
-                                        : (is_new && is_near ? 1 : 4);
+    std::size_t place = 4;
+    if (rival.simulated()) {
+      place = is_new ? 0 : is_new_layout ? 2 : 3;
+    } else if (is_new && is_near) {
+      place = 1;
+    }
     classes.at(place).push_back(r);
   }
   std::vector<std::size_t> wanted;

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -194,10 +195,14 @@ class Table {
     // Sizes beyond these are mistakes, and products with them would leave the range of a double.
     constexpr double kLeast = 1e-12;
     constexpr double kMost = 1e24;
-    const bool is_zero = value && *value == 0 && sign == Sign::NotNegative;
-    if (!is_zero && !(value && *value >= kLeast && *value <= kMost)) {
+    const bool legal = value && (*value > 0 || (sign == Sign::NotNegative && *value == 0));
+    if (!legal || std::isinf(*value)) {
       fail<InvalidArgument>("{}{} is {}; a number {} is required", where(&node), path, text(node),
                             sign == Sign::Positive ? "above 0" : "of at least 0");
+    }
+    if (*value != 0 && (*value < kLeast || *value > kMost)) {
+      fail<InvalidArgument>("{}{} is {}; a number from {} to {} is required", where(&node), path,
+                            text(node), kLeast, kMost);
     }
     return *value;
   }
@@ -441,18 +446,11 @@ std::vector<std::string> preset_names() {
 
 namespace {
 
-/// A text between quotes. Quotes and backslashes in it are escaped, control characters as \uXXXX.
+/// A text as TOML writes it, with what must be escaped.
 std::string quoted(const std::string& text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      result += fmt::format("\\u{:04X}", static_cast<int>(c));
-    } else {
-      result += c;
-    }
-  }
-  return result + '"';
+  std::ostringstream out;
+  out << toml::toml_formatter(toml::value<std::string>(text), toml::format_flags::none);
+  return out.str();
 }
 
 std::string points_text(const std::vector<RatePoint>& points, double unit) {

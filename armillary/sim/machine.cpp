@@ -173,7 +173,7 @@ double Machine::agreement_s() const {
   return seconds;
 }
 
-/// Seconds for which a rank waits for the others to agree.
+/// Seconds for which a rank waits for the others to agree, in forward: backward asks nobody.
 double Machine::patience_s(const RankState& state) const {
   if (!input_.topology.cluster().host.computes) return Host::kPatienceSeconds;
   for (int b = state.lanes[plan::kCompute].next; b >= 0; b = state.batches[b].next) {
@@ -192,7 +192,7 @@ void Machine::begin() {
   const double agree = forward ? agreement_s() : 0;
   for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
     ranks_[r].gated = agree > 0;
-    const double patience = patience_s(ranks_[r]);
+    const double patience = agree > 0 ? patience_s(ranks_[r]) : 0;
     if (agree > patience) push(EventKind::Begin, called + patience, r);
     push(EventKind::Begin, called + agree, r, /*version=*/1);
   }

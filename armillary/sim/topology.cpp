@@ -275,12 +275,6 @@ double Topology::flow_limit(const Route& route, double bytes) const {
 /// switch. Then routes have images too, unless the order of the links decides between two of them.
 std::vector<int> Topology::rotated(int shift) const {
   const auto moved = [&](int device) { return (device + shift) % devices_; };
-  for (int d = 0; d < shift; ++d) {
-    if (graph_->tree(d, devices_).ties) return {};
-    for (int to = 0; to < devices_; ++to) {
-      if (to != d && graph_->arrival(d, to, devices_).ties) return {};
-    }
-  }
   std::vector<int> image(graph_->channels.size(), -1);
   std::vector<int> vertices(graph_->exits.size(), -1);
   for (int d = 0; d < devices_; ++d) vertices[d] = moved(d);
@@ -311,6 +305,13 @@ std::vector<int> Topology::rotated(int shift) const {
           !agrees(image, link.there, other.there) || !agrees(image, link.back, other.back)) {
         return {};
       }
+    }
+  }
+  // Ties come last, for they cost most and few shifts come so far.
+  for (int d = 0; d < shift; ++d) {
+    if (graph_->tree(d, devices_).ties) return {};
+    for (int to = 0; to < devices_; ++to) {
+      if (to != d && graph_->arrival(d, to, devices_).ties) return {};
     }
   }
   return image;

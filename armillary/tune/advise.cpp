@@ -64,10 +64,10 @@ class Adviser {
     }
     if (all_.empty()) {
       fail<InvalidArgument>(
-          "advise: no mesh of {} devices divides {} sequences, {} heads and {} "
-          "layers; other numbers are required",
+          "advise: no mesh of {} devices divides {} sequences, {} heads and {} layers with at most "
+          "{} ranks a sequence; other numbers are required",
           devices_, question_.step.batch, question_.step.model.attention.heads,
-          question_.step.model.attention.layers);
+          question_.step.model.attention.layers, kMostRanks);
     }
     Advice advice{.longest = *std::max_element(all_.begin(), all_.end(),
                                                [](const Advised& a, const Advised& b) {
@@ -97,7 +97,7 @@ class Adviser {
         for (const int dp : divisors(devices_ / tp / pp)) {
           const int cp = devices_ / tp / pp / dp;
           const bool divides = question_.step.batch % dp == 0;
-          if (!divides || cp > question_.step.seq) continue;
+          if (!divides || cp > question_.step.seq || cp > kMostRanks) continue;
           for (const int zero : {0, 1, 2, 3}) {
             if (zero > 0 && cp * dp == 1) continue;
             // Forward alone has neither gradients nor state to divide, and computes nothing again.

@@ -196,8 +196,9 @@ std::string lost(const Rival& chosen, const Rival& rival) {
 std::string change(const Question& question, const Rival& chosen, const Rival& rival,
                    std::vector<Alteration>& alterations) {
   if (rival.times.total_s <= chosen.times.total_s) {
-    return chosen.measured_s > 0 ? "as fast as the chosen one in simulation"
-                                 : "as fast as the chosen one";
+    if (chosen.measured_s > 0) return "as fast as the chosen one in simulation";
+    if (rival.times.total_s == chosen.times.total_s) return "as fast as the chosen one";
+    return "faster by less than another layout must gain, or than the search looks for";
   }
   const bool estimated = question.problem.world > kMostSimulated;
   if (estimated && rival.estimate_s <= chosen.estimate_s) {

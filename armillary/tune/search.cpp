@@ -38,8 +38,6 @@ constexpr std::size_t kAlways = 3;
 /// A layout that is not among the first (space.h) is chosen only if it gains more than this share.
 /// Layouts of equal work were measured some percent apart where simulation saw less than one.
 constexpr double kLayoutGain = 0.02;
-/// Larger worlds would take more than some minutes and gigabytes.
-constexpr int kMostRanks = 4096;
 
 class Search {
  public:
@@ -48,7 +46,7 @@ class Search {
         evaluator_(question),
         first_layouts_(layouts(question, LayoutChoice::First)) {
     if (question.problem.world > kMostRanks) {
-      fail<InvalidArgument>("tune: {} ranks; at most {} are required", question.problem.world,
+      fail<InvalidArgument>("tune: {} ranks; at most {} are possible", question.problem.world,
                             kMostRanks);
     }
   }

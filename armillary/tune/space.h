@@ -20,6 +20,8 @@ namespace armillary::tune {
 
 /// Worlds above this are searched more coarsely, as their estimates and simulations take longer.
 inline constexpr int kLargeWorld = 64;
+/// The largest world. Larger ones would take more than some minutes and gigabytes.
+inline constexpr int kMostRanks = 4096;
 
 /// The candidates from which the search starts. If the layout is free, those of the first layouts.
 std::vector<Candidate> first_candidates(const Question& question);

@@ -116,9 +116,10 @@ TEST(SimulateError, ClustersThatAreMalformed) {
                     EndsWith("device.slowdown has 0.5; factors of at least 1 are required; "
                              "nearest: 1"));
   expect_no_cluster(with("GBps = 10\n", "GBps = inf\n"), HasSubstr("link.GBps is inf"));
-  expect_no_cluster(with("GBps = 10\n", "GBps = 1e-320\n"), HasSubstr("; a number above 0"));
+  expect_no_cluster(with("GBps = 10\n", "GBps = 1e-320\n"),
+                    HasSubstr("; a number from 1e-12 to 1e+24 is required"));
   expect_no_cluster(with("GBps = 10\n", "GBps = 10\nlatency_us = 1e308\n"),
-                    HasSubstr("link.latency_us is 1e+308; a number of at least 0"));
+                    HasSubstr("link.latency_us is 1e+308; a number from 1e-12 to 1e+24"));
   expect_no_cluster(with("GBps = 10\n", "GBps = 'x'\n"), HasSubstr("link.GBps is 'x'"));
   expect_no_cluster(with("count = 2", "count = 2.5"),
                     HasSubstr("nodes.count is 2.5; a whole number"));

@@ -41,12 +41,10 @@ inline Cluster two_level(int nodes, int devices_per_node) {
 
 /// Nodes of a fast switch, with a link of each device to the network.
 inline Cluster nic_per_device(int nodes, int devices_per_node) {
-  return {.name = "nic_per_device",
-          .nodes = nodes,
-          .devices_per_node = devices_per_node,
-          .device = round_device(),
-          .links = {{.from = "device", .to = "nvswitch{n}", .bytes_per_s = 1e10, .latency_s = 1e-6},
-                    {.from = "device", .to = "network", .bytes_per_s = 1e9, .latency_s = 5e-6}}};
+  Cluster cluster = two_level(nodes, devices_per_node);
+  cluster.name = "nic_per_device";
+  cluster.links[1] = {.from = "device", .to = "network", .bytes_per_s = 1e9, .latency_s = 5e-6};
+  return cluster;
 }
 
 /// The same, where devices with one place in their nodes have a network of their own.
