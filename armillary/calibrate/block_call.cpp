@@ -10,9 +10,27 @@
 
 namespace armillary::calibrate {
 
-BlockCall::BlockCall(const BlockShape& shape)
-    : shape_(shape),
-      mask_(plan::parse_mask(shape.causal ? "causal" : "full", {shape.tokens, shape.tokens})) {
+namespace {
+
+plan::Mask mask_of(const BlockShape& shape) {
+  return plan::parse_mask(shape.causal ? "causal" : "full", {shape.tokens, shape.tokens});
+}
+
+}  // namespace
+
+double flops_of(const BlockShape& shape, plan::Pass pass) {
+  return (pass == plan::Pass::Forward ? 4.0 : 10.0) * shape.head_dim * shape.heads *
+         static_cast<double>(mask_of(shape).area());
+}
+
+double accumulator_bytes(const BlockShape& shape, plan::Pass pass) {
+  constexpr double kBytes = 4;  // fp32
+  const double rows = static_cast<double>(shape.tokens) * shape.heads;
+  const double dims = (pass == plan::Pass::Forward ? 1.0 : 3.0) * shape.head_dim;
+  return kBytes * rows * dims;
+}
+
+BlockCall::BlockCall(const BlockShape& shape) : mask_(mask_of(shape)) {
   const plan::Runs rows{plan::run_of({0, shape.tokens})};
   pairs_ = {.q_runs = rows, .k_runs = rows, .mask = &mask_};
   pairs_.prepared = kernel::cpu_kernel().prepare(pairs_);
@@ -42,18 +60,6 @@ void BlockCall::run(plan::Pass pass, bool init) {
   }
   grads_.dq_init = grads_.dkv_init = init;
   kernel::cpu_kernel().attend_grad(pairs_, inputs_, upstream_, grads_);
-}
-
-double BlockCall::flops(plan::Pass pass) const {
-  return (pass == plan::Pass::Forward ? 4.0 : 10.0) * shape_.head_dim * shape_.heads *
-         static_cast<double>(mask_.area());
-}
-
-double BlockCall::accumulator_bytes(plan::Pass pass) const {
-  constexpr double kBytes = 4;  // fp32
-  const double rows = static_cast<double>(shape_.tokens) * shape_.heads;
-  const double dims = (pass == plan::Pass::Forward ? 1.0 : 3.0) * shape_.head_dim;
-  return kBytes * rows * dims;
 }
 
 }  // namespace armillary::calibrate

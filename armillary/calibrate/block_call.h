@@ -20,6 +20,11 @@ struct BlockShape {
   bool causal = false;  ///< A mask over the block, else every pair is visible.
 };
 
+/// Flops of a call: 4 D or 10 D for each visible pair and head.
+double flops_of(const BlockShape& shape, plan::Pass pass);
+/// Bytes of accumulators that a call reads that is not `init`.
+double accumulator_bytes(const BlockShape& shape, plan::Pass pass);
+
 /// Calls with tensors of their own, for one rank. One thread calls.
 class BlockCall {
  public:
@@ -30,11 +35,7 @@ class BlockCall {
   /// One call. `init`: accumulators are written, else added to (Op::init_q, Op::init_kv).
   void run(plan::Pass pass, bool init);
 
-  double flops(plan::Pass pass) const;              ///< 4 D or 10 D for each visible pair and head.
-  double accumulator_bytes(plan::Pass pass) const;  ///< Read by a call that is not `init`.
-
  private:
-  BlockShape shape_;
   plan::Mask mask_;
   kernel::Pairs pairs_;  ///< Points to the mask.
   kernel::Inputs inputs_;

@@ -45,18 +45,23 @@ std::vector<sim::KernelCurve> measure_kernels(const CurveCase& given, bench::Ran
           {.pass = pass, .causal = causal, .head_dim = given.head_dim, .dtype = given.dtype});
     }
   }
+  // All sizes are there together, so that their samples take turns.
+  std::vector<std::unique_ptr<Blocks>> blocks;  // By size, full then causal.
+  std::vector<bench::Ranks::Work> calls;
   for (std::int64_t tokens = given.least_tokens; tokens <= given.most_tokens; tokens *= 2) {
     for (const bool causal : {false, true}) {
-      const BlockShape shape = shape_of(given, tokens, causal);
-      Blocks blocks(shape, ranks, world);
-      const BlockCall counted(shape);
-      for (sim::KernelCurve& curve : curves) {
-        if (curve.causal != causal) continue;
-        const double seconds = median_seconds(ranks, blocks.call(curve.pass, true));
-        curve.points.push_back(
-            {.size = static_cast<double>(tokens), .rate = counted.flops(curve.pass) / seconds});
-      }
+      blocks.push_back(std::make_unique<Blocks>(shape_of(given, tokens, causal), ranks, world));
     }
+    for (sim::KernelCurve& curve : curves) {
+      const int mask = curve.causal ? 1 : 0;
+      calls.push_back(blocks[blocks.size() - 2 + mask]->call(curve.pass, true));
+      curve.points.push_back({.size = static_cast<double>(tokens),
+                              .rate = flops_of(shape_of(given, tokens, curve.causal), curve.pass)});
+    }
+  }
+  const std::vector<double> seconds = median_seconds(ranks, calls);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    curves[i % curves.size()].points[i / curves.size()].rate /= seconds[i];
   }
   return curves;
 }
@@ -67,7 +72,7 @@ double measure_carry(const CurveCase& given, bench::Ranks& ranks, int world) {
   Blocks blocks(shape, ranks, world);
   const double extra = median_difference(ranks, blocks.call(plan::Pass::Forward, false),
                                          blocks.call(plan::Pass::Forward, true));
-  const double bytes = BlockCall(shape).accumulator_bytes(plan::Pass::Forward);
+  const double bytes = accumulator_bytes(shape, plan::Pass::Forward);
   return extra > 0 ? bytes / extra : 0;
 }
 

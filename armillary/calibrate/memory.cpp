@@ -3,6 +3,9 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <utility>
+#include <vector>
+
 #include "armillary/bench/attention_case.h"
 #include "armillary/calibrate/timing.h"
 #include "armillary/kernel/block_attention.h"
@@ -74,18 +77,27 @@ struct Tiles {
 std::vector<sim::MemoryCurve> measure_memory(plan::Dtype dtype, bench::Ranks& ranks, int world) {
   std::vector<sim::MemoryCurve> curves;
   for (const plan::OpKind op : kOps) curves.push_back({.op = op, .points = {}});
+  // All sizes are there together, so that their samples take turns.
+  std::vector<std::vector<Tiles>> tiles;  // By size, then by rank.
+  std::vector<bench::Ranks::Work> works;
   for (std::int64_t tokens = kLeastTokens; tokens <= kMostTokens; tokens *= 4) {
-    std::vector<Tiles> tiles;
+    std::vector<Tiles> of_rank;
     for (int rank = 0; rank < world; ++rank) {
-      tiles.emplace_back(ranks.runs(rank) ? tokens : 0, bench::kernel_dtype(dtype));
+      of_rank.emplace_back(ranks.runs(rank) ? tokens : 0, bench::kernel_dtype(dtype));
     }
     const Tiles counted(tokens, bench::kernel_dtype(dtype));
     for (sim::MemoryCurve& curve : curves) {
-      const double seconds = median_seconds(
-          ranks, [&](comm::Communicator& comm) { tiles[comm.rank()].run(curve.op); });
       const double bytes = counted.bytes(curve.op);
-      curve.points.push_back({.size = bytes, .rate = bytes / seconds});
+      curve.points.push_back({.size = bytes, .rate = bytes});
+      works.emplace_back([&tiles, size = tiles.size(), op = curve.op](comm::Communicator& comm) {
+        tiles[size][comm.rank()].run(op);
+      });
     }
+    tiles.push_back(std::move(of_rank));
+  }
+  const std::vector<double> seconds = median_seconds(ranks, works);
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    curves[i % curves.size()].points[i / curves.size()].rate /= seconds[i];
   }
   return curves;
 }

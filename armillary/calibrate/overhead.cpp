@@ -5,13 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "armillary/bench/interleaved_timing.h"
 #include "armillary/bench/layer.h"
 #include "armillary/bench/layer_part.h"
 #include "armillary/bench/layer_rate.h"
-#include "armillary/calibrate/timing.h"
 #include "armillary/plan/passes/lower.h"
 #include "armillary/sim/engine.h"
 
@@ -21,6 +22,9 @@ namespace {
 constexpr std::int64_t kTokens = 32;  // Tokens of a rank.
 constexpr int kHeads = 8;
 constexpr int kHeadDim = 32;
+
+/// Samples of each layer: they last 2 ms each.
+constexpr int kTurns = 25;
 
 /// A strategy with few ops, and one with many for the same layer.
 constexpr std::array<const char*, 2> kStrategies{"ring", "allgather:slices=8"};
@@ -38,11 +42,36 @@ std::int64_t compute_ops(const plan::Planner& planner, plan::Pass pass) {
   return most;
 }
 
-/// Median seconds of a layer.
-double median_of(bench::Layer& layer, bool backward) {
-  std::vector<double> seconds;
-  for (int sample = 0; sample < kSamples; ++sample) seconds.push_back(layer.run(backward));
-  return bench::median(seconds);
+/// Median seconds of layers, forward and both passes.
+using Medians = std::array<double, 2>;
+
+/// The medians of each strategy of kStrategies, whose layers take turns.
+std::array<Medians, 2> measure_layers(const plan::Problem& problem,
+                                      const bench::MakeRanks& make_ranks) {
+  const bench::Sample whole = bench::sample({.dtype = problem.dtype,
+                                             .q_tokens = problem.mask.q_len(),
+                                             .k_tokens = problem.mask.kv_len(),
+                                             .heads = problem.heads,
+                                             .kv_heads = problem.kv_heads,
+                                             .head_dim = problem.head_dim});
+  std::vector<std::unique_ptr<bench::Layer>> layers;
+  for (const char* strategy : kStrategies) {
+    layers.push_back(std::make_unique<bench::Layer>(
+        problem, strategy, whole,
+        with_only(bench::LayerPart::Compute, make_ranks(problem.world, 0))));
+    layers.back()->first_run();
+  }
+  std::array<std::array<std::vector<double>, 2>, 2> samples;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    for (int s = 0; s < 2; ++s) {
+      for (int p = 0; p < 2; ++p) samples[s][p].push_back(layers[s]->run(p == 1));
+    }
+  }
+  std::array<Medians, 2> medians;
+  for (int s = 0; s < 2; ++s) {
+    for (int p = 0; p < 2; ++p) medians[s][p] = bench::median(samples[s][p]);
+  }
+  return medians;
 }
 
 /// One strategy: seconds that `cluster` does not explain, and its ops.
@@ -52,18 +81,7 @@ struct Unexplained {
 };
 
 Unexplained unexplained(const sim::Cluster& cluster, const plan::Problem& problem,
-                        const std::string& strategy, const bench::MakeRanks& make_ranks) {
-  const bench::Sample whole = bench::sample({.dtype = problem.dtype,
-                                             .q_tokens = problem.mask.q_len(),
-                                             .k_tokens = problem.mask.kv_len(),
-                                             .heads = problem.heads,
-                                             .kv_heads = problem.kv_heads,
-                                             .head_dim = problem.head_dim});
-  bench::Layer layer(problem, strategy, whole,
-                     with_only(bench::LayerPart::Compute, make_ranks(problem.world, 0)));
-  layer.first_run();
-  const double forward = median_of(layer, false);
-  const double both = median_of(layer, true);
+                        const std::string& strategy, const Medians& measured) {
   const plan::Planner planner(problem, plan::parse_strategy(strategy));
   Unexplained found;
   for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
@@ -73,7 +91,7 @@ Unexplained unexplained(const sim::Cluster& cluster, const plan::Problem& proble
     for (const sim::RankTimeline& rank : timeline.ranks) {
       compute = std::max(compute, rank.compute_s);
     }
-    found.seconds[p] = (p == 0 ? forward : both - forward) - compute;
+    found.seconds[p] = (p == 0 ? measured[0] : measured[1] - measured[0]) - compute;
     found.ops[p] = compute_ops(planner, pass);
   }
   return found;
@@ -99,8 +117,9 @@ Overhead measure_overhead(const sim::Cluster& cluster, plan::Dtype dtype,
                                                    .kv_heads = kHeads,
                                                    .world = cluster.devices()},
                                                   cluster.devices());
-  const Unexplained few = unexplained(cluster, problem, kStrategies[0], make_ranks);
-  const Unexplained many = unexplained(cluster, problem, kStrategies[1], make_ranks);
+  const std::array<Medians, 2> measured = measure_layers(problem, make_ranks);
+  const Unexplained few = unexplained(cluster, problem, kStrategies[0], measured[0]);
+  const Unexplained many = unexplained(cluster, problem, kStrategies[1], measured[1]);
   Overhead overhead;
   const std::int64_t more_ops = many.ops[0] + many.ops[1] - few.ops[0] - few.ops[1];
   const double more = many.seconds[0] + many.seconds[1] - few.seconds[0] - few.seconds[1];

@@ -1,5 +1,6 @@
 #include "armillary/calibrate/timing.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "armillary/bench/interleaved_timing.h"
@@ -14,7 +15,8 @@ std::vector<double> median_seconds(bench::Ranks& ranks, std::span<const bench::R
   std::vector<bench::Repeats> repeats;
   for (const bench::Ranks::Work& work : works) {
     ranks.run(work);  // The first run is cold.
-    repeats.push_back(bench::repeats_for(ranks.run(work), kSampleSeconds));
+    const double warm = std::min(ranks.run(work), ranks.run(work));
+    repeats.push_back(bench::repeats_for(warm, kSampleSeconds));
   }
   std::vector<std::vector<double>> samples(works.size());
   for (int sample = 0; sample < kSamples; ++sample) {

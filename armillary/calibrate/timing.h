@@ -9,7 +9,7 @@
 namespace armillary::calibrate {
 
 /// Samples that a time is the median of.
-inline constexpr int kSamples = 5;
+inline constexpr int kSamples = 7;
 
 /// Seconds of a sample at least (bench::repeats_for): ranks that share cores have each had some
 /// turns of the system's scheduler then.
