@@ -70,7 +70,7 @@ sim::Device measure_device(const CalibrateCase& given, const bench::MakeRanks& m
   // Other ops and sizes: a merge of tiles of middle size.
   const std::vector<sim::RatePoint>& merges = device.memory.front().points;
   device.memory_bytes_per_s = merges[merges.size() / 2].rate;
-  device.cut_by_block = true;
+  device.mask_edges = true;
   for (const plan::Dtype dtype : given.dtypes) {
     device.peak_flops_per_s =
         std::max(device.peak_flops_per_s, 1e9 * bench::peak_gflops(isa, dtype, 1, 0.1));

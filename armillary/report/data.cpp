@@ -95,7 +95,7 @@ std::vector<TileLife> tile_lives(const plan::RankProgram& program, plan::Pass pa
 class PassWriter {
  public:
   explicit PassWriter(const ReportedPass& pass)
-      : plan_(pass.plan), timeline_(pass.timeline), work_(plan_.problem, plan_.blocks) {
+      : plan_(pass.plan), timeline_(pass.timeline), work_(plan_.problem, plan_.blocks, false) {
     ARMILLARY_CHECK(timeline_.ranks.size() == plan_.ranks.size());
   }
 

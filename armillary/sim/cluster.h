@@ -33,9 +33,10 @@ struct Device {
   /// direction that has more of them, the last entry for more. Entry 0 is 1.
   std::vector<double> slowdown{1};
   std::vector<KernelCurve> kernels;
-  /// Pairs of blocks that an edge of the mask cuts take the causal curve at the size of these
-  /// blocks; false: at that of the op.
-  bool cut_by_block = false;
+  /// An op pays for the length of the mask's edges in it, by the difference of the causal and the
+  /// full curve; false: pairs of blocks that an edge cuts take the causal curve, at the size of the
+  /// op.
+  bool mask_edges = false;
   /// Bytes/s at which an op that attends reads the accumulators that it adds to; a curve is that of
   /// an op that only writes them. kNoCap: no time.
   double carry_bytes_per_s = kNoCap;

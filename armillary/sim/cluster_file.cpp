@@ -116,7 +116,7 @@ Device read_device(TomlTable table) {
     fail<InvalidArgument>("{}{} has {}; factors of at least 1 are required; nearest: 1",
                           table.where(), table.path("slowdown"), *less);
   }
-  device.cut_by_block = table.flag("cut_by_block", device.cut_by_block);
+  device.mask_edges = table.flag("mask_edges", device.mask_edges);
   for (const TomlTable& memory : table.tables("memory"))
     device.memory.push_back(read_memory(memory));
   const std::vector<TomlTable> kernels = table.tables("kernel");

@@ -86,7 +86,7 @@ std::string to_toml(const Cluster& cluster) {
   if (device.carry_bytes_per_s != kNoCap) {
     text += fmt::format("carry_GBps = {}\n", device.carry_bytes_per_s / kGiga);
   }
-  if (device.cut_by_block) text += "cut_by_block = true\n";
+  if (device.mask_edges) text += "mask_edges = true\n";
   for (const MemoryCurve& curve : device.memory) {
     text += fmt::format("\n[[device.memory]]\nop = \"{}\"\npoints = {}\n", to_string(curve.op),
                         points_text(curve.points, kGiga));

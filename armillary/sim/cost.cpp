@@ -15,6 +15,7 @@
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/plan/operands.h"
+#include "armillary/sim/mask_edges.h"
 
 namespace armillary::sim {
 namespace {
@@ -46,13 +47,16 @@ std::size_t WorkCounter::HashOfLists::operator()(const Lists& lists) const {
   return hash;
 }
 
-WorkCounter::WorkCounter(const plan::Problem& problem, const plan::Blocks& blocks)
-    : problem_(problem), blocks_(blocks), counts_(blocks), sees_all_(problem.mask.shows_all()) {}
+WorkCounter::WorkCounter(const plan::Problem& problem, const plan::Blocks& blocks, bool with_edges)
+    : problem_(problem),
+      blocks_(blocks),
+      counts_(blocks),
+      sees_all_(problem.mask.shows_all()),
+      with_edges_(with_edges) {}
 
 WorkCounter::Seen WorkCounter::count(const plan::BlockIds& q, const plan::BlockIds& kv) const {
   Seen seen;
   std::vector<bool> seen_keys(kv.size());  // By block: a query sees one of its keys.
-  double cut_over_size = 0;
   for (const int a : q) {
     const double before = seen.full + seen.cut;
     const auto q_tokens = static_cast<double>(blocks_.q[a].tokens());
@@ -63,8 +67,6 @@ WorkCounter::Seen WorkCounter::count(const plan::BlockIds& q, const plan::BlockI
       seen.cut += pair.cut;
       if (pair.full + pair.cut > 0) seen_keys[i] = true;
       ++i;
-      if (pair.cut == 0) continue;
-      cut_over_size += pair.cut / std::sqrt(q_tokens * static_cast<double>(blocks_.kv[b].tokens()));
     }
     if (seen.full + seen.cut > before) seen.q_tokens += q_tokens;
   }
@@ -72,7 +74,12 @@ WorkCounter::Seen WorkCounter::count(const plan::BlockIds& q, const plan::BlockI
   for (const int b : kv) {
     if (*is_seen++) seen.kv_tokens += static_cast<double>(blocks_.kv[b].tokens());
   }
-  if (seen.cut > 0) seen.cut_tokens = seen.cut / cut_over_size;
+  const double pairs = seen.full + seen.cut;
+  if (!with_edges_ || pairs == 0) return seen;
+  const MaskEdges edges = mask_edges(problem_.mask, blocks_, q, kv);
+  seen.edge_rows = edges.first + edges.last;
+  // A causal block of n tokens has n / 2 keys a row.
+  seen.edge_tokens = std::min(2 * pairs / seen.q_tokens, std::max(edges.first, edges.last));
   return seen;
 }
 
@@ -103,7 +110,8 @@ void WorkCounter::add_pairs(const plan::View& q, const plan::View& kv, Work& wor
   work.kv_sums += batch * kv.heads.count() * pairs.kv_tokens;
   work.full_pairs = pairs.full * times;
   work.cut_pairs = pairs.cut * times;
-  work.cut_tokens = pairs.cut_tokens;
+  work.edge_rows = pairs.edge_rows * times;
+  work.edge_tokens = pairs.edge_tokens;
 }
 
 /// Bytes read and written by an op that does not attend. A copy within one slot moves nothing.
@@ -202,11 +210,19 @@ double DeviceCosts::seconds(const Work& work) const {
       work.kind == plan::OpKind::AttendGrad || work.kind == plan::OpKind::AttendGradAll;
   const Curves& curves = backward ? backward_ : forward_;
   const double tokens = std::sqrt(work.q_tokens * work.kv_tokens);
-  const double cut_tokens = device_.cut_by_block ? work.cut_tokens : tokens;
   const double per_pair = work.flops / pairs;
   double seconds = device_.launch_s;
-  if (work.full_pairs > 0) seconds += per_pair * work.full_pairs / curves.full->rate(tokens);
-  if (work.cut_pairs > 0) seconds += per_pair * work.cut_pairs / curves.causal->rate(cut_tokens);
+  if (device_.mask_edges) {
+    seconds += work.flops / curves.full->rate(tokens);
+    if (work.edge_rows > 0) {
+      const double n = work.edge_tokens;
+      const double more = 1 / curves.causal->rate(n) - 1 / curves.full->rate(n);
+      seconds += per_pair * work.edge_rows * (n + 1) / 2 * std::max(0.0, more);
+    }
+  } else {
+    if (work.full_pairs > 0) seconds += per_pair * work.full_pairs / curves.full->rate(tokens);
+    if (work.cut_pairs > 0) seconds += per_pair * work.cut_pairs / curves.causal->rate(tokens);
+  }
   return seconds + sum_bytes_ * (work.q_sums + work.kv_sums) / device_.carry_bytes_per_s;
 }
 

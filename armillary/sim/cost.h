@@ -22,9 +22,10 @@ struct Work {
   /// shows wholly, and in pairs that an edge of the mask cuts.
   double full_pairs = 0;
   double cut_pairs = 0;
-  /// Size of the pairs of blocks that are cut: the geometric mean of their queries and keys; of
-  /// several, the size at which curves F(n) = f_inf n / (n + n_half) take the time of all.
-  double cut_tokens = 0;
+  /// Rows of query heads at slanted edges of the mask (mask_edges.h), and the size of the causal
+  /// block that has as many keys a row; both only if they were asked for.
+  double edge_rows = 0;
+  double edge_tokens = 0;
   double q_tokens = 0;  ///< Queries and keys of ops that attend.
   double kv_tokens = 0;
   double flops = 0;  ///< 2 (d + e) for each visible pair, backward 6 d + 4 e.
@@ -38,8 +39,8 @@ struct Work {
 /// Counts the work of ops of one plan. Threads may share it.
 class WorkCounter {
  public:
-  /// Both must outlive the counter.
-  WorkCounter(const plan::Problem& problem, const plan::Blocks& blocks);
+  /// Both must outlive the counter. `with_edges`: also Work::edge_rows.
+  WorkCounter(const plan::Problem& problem, const plan::Blocks& blocks, bool with_edges);
   /// Work of an op of the compute lane. Several threads may ask at once. Cost: one mask area for
   /// each pair of blocks, none for a mask that hides nothing; large lists that an op before had are
   /// looked up, for the head groups of a grid attend with equal blocks.
@@ -53,11 +54,12 @@ class WorkCounter {
   };
   /// The pairs of tokens of two lists that the mask shows, of one head and one batch entry.
   struct Seen {
-    double full = 0;        ///< In pairs of blocks that it shows wholly.
-    double cut = 0;         ///< In others.
-    double cut_tokens = 0;  ///< As Work::cut_tokens.
-    double q_tokens = 0;    ///< In blocks that see something.
-    double kv_tokens = 0;   ///< In blocks that are seen.
+    double full = 0;         ///< In pairs of blocks that it shows wholly.
+    double cut = 0;          ///< In others.
+    double edge_rows = 0;    ///< As Work has them.
+    double edge_tokens = 0;  ///< As Work has them.
+    double q_tokens = 0;     ///< In blocks that see something.
+    double kv_tokens = 0;    ///< In blocks that are seen.
   };
 
   Seen count(const plan::BlockIds& q, const plan::BlockIds& kv) const;
@@ -70,6 +72,7 @@ class WorkCounter {
   const plan::Blocks& blocks_;
   plan::TokenCounts counts_;
   bool sees_all_;  ///< The mask hides no pair.
+  bool with_edges_;
   mutable std::mutex mutex_;
   mutable std::unordered_map<Lists, Seen, HashOfLists> known_;  ///< Under the mutex.
 };
@@ -78,6 +81,8 @@ class WorkCounter {
 class CostModel {
  public:
   virtual ~CostModel() = default;
+  /// Whether seconds() needs Work::edge_rows.
+  virtual bool needs_edges() const { return false; }
   /// Called by several threads at once. The result is not negative.
   virtual double seconds(const Work& work) const = 0;
 };
@@ -85,7 +90,8 @@ class CostModel {
 /// Costs by the numbers of a device: the kernel curves for ops that attend, memory for the rest.
 ///
 ///   attend   full_flops / F_full(n) + cut_flops / F_causal(n) + sums read / carry_bytes_per_s,
-///            n = sqrt(q_tokens * kv_tokens); Device::cut_by_block: cut_tokens for F_causal
+///            n = sqrt(q_tokens * kv_tokens); Device::mask_edges: all at F_full(n), and for each
+///            edge row what a row of a causal block of edge_tokens takes more than of a full one
 ///   others   bytes / memory_bytes_per_s, or by the curve of the kind of op
 ///
 /// and launch_s for each op. The curve has the pass and dtype of the problem and the nearest head
@@ -96,6 +102,7 @@ class DeviceCosts final : public CostModel {
   DeviceCosts(const Device& device, const plan::Problem& problem);
   DeviceCosts(const DeviceCosts&) = delete;
   DeviceCosts& operator=(const DeviceCosts&) = delete;
+  bool needs_edges() const override { return device_.mask_edges; }
   double seconds(const Work& work) const override;
 
  private:

@@ -92,12 +92,13 @@ Timeline simulate(const Source& source, const Cluster& cluster, const SimulateOp
   std::optional<DeviceCosts> of_device;
   if (options.costs == nullptr) of_device.emplace(cluster.device, source.problem);
   const plan::TokenCounts counts(source.blocks);
-  const WorkCounter work(source.problem, source.blocks);
+  const CostModel& costs = options.costs == nullptr ? *of_device : *options.costs;
+  const WorkCounter work(source.problem, source.blocks, costs.needs_edges());
   LaneInput input{.problem = source.problem,
                   .blocks = source.blocks,
                   .counts = counts,
                   .work = work,
-                  .costs = options.costs == nullptr ? *of_device : *options.costs,
+                  .costs = costs,
                   .serial = cluster.messages.serial,
                   .tiles = options.record.ops};
   // A bucket of a link is taken by the first that comes, so ranks are not alike. A record has each

@@ -125,8 +125,8 @@ TEST(Host, AccumulatorsThatAreReadTakeTime) {
   EXPECT_NEAR(seconds_of(problem, "ring", cluster), without + accumulators / 1e10, 1e-9);
 }
 
-// Rank 0 of a zigzag has two halves: the diagonal of its first op is that of each half.
-TEST(Costs, CutBlocksTakeTheCurveOfTheirOwnSize) {
+// Rank 0 of a zigzag sees what one diagonal over both of its halves shows.
+TEST(Costs, EdgesAreThatOfACausalBlock) {
   plan::Problem problem = full_of(2, 8192);
   problem.mask = plan::parse_mask("causal", {8192, 8192});
   problem.layout = plan::parse_layout("zigzag");
@@ -136,18 +136,20 @@ TEST(Costs, CutBlocksTakeTheCurveOfTheirOwnSize) {
   const auto attend =
       std::ranges::find_if(program.ops, [](const plan::Op& op) { return op.attends(); });
   ASSERT_NE(attend, program.ops.end());
-  const Work work = WorkCounter(problem, planner.blocks()).of(program, *attend);
+  const Work work = WorkCounter(problem, planner.blocks(), true).of(program, *attend);
   EXPECT_DOUBLE_EQ(work.q_tokens, 4096);
-  EXPECT_DOUBLE_EQ(work.cut_tokens, 2048);
+  EXPECT_NEAR(work.edge_tokens, 4096, 1);
+  EXPECT_NEAR(work.edge_rows, 8 * 4096, 8);
+  EXPECT_EQ(WorkCounter(problem, planner.blocks(), false).of(program, *attend).edge_rows, 0);
   Device device = testing::round_device();
   for (KernelCurve& curve : device.kernels) {
-    if (curve.causal) curve.points = {{2048, 5e11}, {4096, 1e12}};
+    if (curve.causal) curve.points = {{2048, 2e11}, {4096, 5e11}};
   }
   const double cut = 4 * 64 * work.cut_pairs / 1e12;
   const double full = 4 * 64 * work.full_pairs / 1e12;
-  EXPECT_NEAR(DeviceCosts(device, problem).seconds(work), full + cut, 1e-9);
-  device.cut_by_block = true;
   EXPECT_NEAR(DeviceCosts(device, problem).seconds(work), full + 2 * cut, 1e-9);
+  device.mask_edges = true;
+  EXPECT_NEAR(DeviceCosts(device, problem).seconds(work), 2 * (full + cut), 1e-3 * full);
 }
 
 TEST(Costs, OpsHaveCurvesOfTheirOwn) {
@@ -163,7 +165,7 @@ TEST(Costs, OpsHaveCurvesOfTheirOwn) {
 
 TEST(Host, IsWrittenAndRead) {
   Cluster cluster = testing::flat(2);
-  cluster.device.cut_by_block = true;
+  cluster.device.mask_edges = true;
   cluster.device.memory = {{plan::OpKind::Finish, {{1e6, 2e9}}}};
   cluster.device.carry_bytes_per_s = 3e9;
   cluster.messages = {.latency_s = 1e-6, .serial = false, .zero_copy = true, .in_order = true};
@@ -177,7 +179,7 @@ TEST(Host, IsWrittenAndRead) {
   EXPECT_EQ(read.host, cluster.host) << to_toml(cluster);
   EXPECT_EQ(read.messages, cluster.messages) << to_toml(cluster);
   EXPECT_EQ(read.device.carry_bytes_per_s, 3e9);
-  EXPECT_TRUE(read.device.cut_by_block);
+  EXPECT_TRUE(read.device.mask_edges);
   EXPECT_EQ(read.device.memory, cluster.device.memory) << to_toml(cluster);
 }
 

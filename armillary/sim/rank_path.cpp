@@ -207,7 +207,7 @@ std::vector<RankPath> RankPaths::paths(const plan::Planner& planner, plan::Pass 
   const plan::Problem& problem = planner.problem();
   const DeviceCosts costs(cluster.device, problem);
   const plan::TokenCounts counts(planner.blocks());
-  const WorkCounter work(problem, planner.blocks());
+  const WorkCounter work(problem, planner.blocks(), costs.needs_edges());
   const LaneInput input{.problem = problem,
                         .blocks = planner.blocks(),
                         .counts = counts,

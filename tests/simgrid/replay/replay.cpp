@@ -53,8 +53,8 @@ class Replay {
       : plan_(plan),
         cluster_(cluster),
         topology_(cluster, plan.problem.world),
-        counter_(plan.problem, plan.blocks),
         costs_(cluster.device, plan.problem),
+        counter_(plan.problem, plan.blocks, costs_.needs_edges()),
         ranks_(plan.ranks.size()) {}
 
   double run() {
@@ -193,8 +193,8 @@ class Replay {
   const plan::Plan& plan_;
   const sim::Cluster& cluster_;
   sim::Topology topology_;
-  sim::WorkCounter counter_;
   sim::DeviceCosts costs_;
+  sim::WorkCounter counter_;
   std::vector<Rank> ranks_;
   std::vector<s4u::Host*> hosts_;
   std::map<std::pair<std::tuple<int, int, int>, bool>, std::deque<Post>> posted_;

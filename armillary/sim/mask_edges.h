@@ -1,0 +1,29 @@
+// mask_edges.h: how far the edge of a mask runs through the rows and keys of an op. Kernels work by
+// tiles, and those on an edge are not used wholly, whether the edge goes through blocks or, where a
+// rank has many small ones, along them.
+//
+//     keys ->      # # # .      rows 2 and 3 end where those above them do not: a slanted edge
+//   q              # # # .      of two rows; a straight edge (rows 1 and 2) ends a tile
+//   rows           # # . .
+//                  # . . .
+#pragma once
+
+#include "armillary/plan/block_ids.h"
+#include "armillary/plan/mask.h"
+#include "armillary/plan/plan.h"
+
+namespace armillary::sim {
+
+/// Rows of queries, of one head, whose first or last visible key moves from row to row.
+struct MaskEdges {
+  double first = 0;
+  double last = 0;
+};
+
+/// The edges of the op that sees blocks `kv` from blocks `q`, in their order. Rows are sampled, one
+/// of 64 or eight of a block, and an edge that moves by more than two keys a row is a step between
+/// straight edges. Cost: for each sample O(log bands) and one visit of each block of `kv`.
+MaskEdges mask_edges(const plan::Mask& mask, const plan::Blocks& blocks, const plan::BlockIds& q,
+                     const plan::BlockIds& kv);
+
+}  // namespace armillary::sim
