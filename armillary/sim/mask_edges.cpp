@@ -30,58 +30,89 @@ std::int64_t tokens_before(const plan::Run& run, std::int64_t position) {
   return std::min(stripes * run.width + rest, run.tokens());
 }
 
-/// One row of queries, counted over all of the op, and its visible keys among those of the op.
-struct Row {
-  double number = 0;
+/// Visible keys of a row of queries in a stretch: those from `first` to `last`, counted in it.
+struct Keys {
   double first = 0;
   double last = 0;
 };
+
+/// Blocks of keys that ascend in position, and their edges so far.
+struct Stretch {
+  std::vector<plan::Run> runs;
+  Keys before;  ///< Of the last sample.
+  MaskEdges edges;
+
+  double keys_before(std::int64_t position) const {
+    std::int64_t keys = 0;
+    for (const plan::Run& run : runs) keys += tokens_before(run, position);
+    return static_cast<double>(keys);
+  }
+};
+
+std::vector<Stretch> stretches_of(const plan::Blocks& blocks, const plan::BlockIds& kv) {
+  std::vector<Stretch> stretches;
+  for (const int b : kv) {
+    const plan::Runs& runs = blocks.kv[b].runs;
+    if (stretches.empty() || runs.front().begin <= stretches.back().runs.back().last()) {
+      stretches.emplace_back();
+    }
+    std::vector<plan::Run>& all = stretches.back().runs;
+    all.insert(all.end(), runs.begin(), runs.end());
+  }
+  return stretches;
+}
 
 }  // namespace
 
 MaskEdges mask_edges(const plan::Mask& mask, const plan::Blocks& blocks, const plan::BlockIds& q,
                      const plan::BlockIds& kv) {
-  const auto keys_before = [&](std::int64_t position) {
-    std::int64_t keys = 0;
-    for (const int b : kv) {
-      for (const plan::Run& run : blocks.kv[b].runs) keys += tokens_before(run, position);
-    }
-    return static_cast<double>(keys);
-  };
-  MaskEdges edges;
-  double rows = 0;     // Of the blocks so far.
-  double covered = 0;  // Between two samples.
-  std::optional<Row> before;
+  std::vector<Stretch> stretches = stretches_of(blocks, kv);
+  double rows = 0;  // Of the blocks so far.
+  std::optional<double> first_sample;
+  double last_sample = 0;
   for (const int a : q) {
     const plan::Block& block = blocks.q[a];
     const std::int64_t tokens = block.tokens();
-    const std::int64_t samples = std::clamp(
-        tokens / kRowsOfASample, q.size() == 1 ? std::int64_t{2} : std::int64_t{1}, kMostSamples);
+    const std::int64_t least = q.size() == 1 ? 2 : 1;
+    const std::int64_t samples = std::clamp(tokens / kRowsOfASample, least, kMostSamples);
     for (std::int64_t s = 0; s < samples; ++s) {
       const std::int64_t token = (2 * s + 1) * tokens / (2 * samples);
       const std::int64_t at = position(block.runs, token);
-      const std::vector<plan::Interval> keys = mask.keys_of({at, at + 1});
-      Row row{.number = rows + static_cast<double>(token)};
-      if (!keys.empty()) {
-        row.first = keys_before(keys.front().begin);
-        row.last = keys_before(keys.back().end);
+      const std::vector<plan::Interval> visible = mask.keys_of({at, at + 1});
+      const double sample = rows + static_cast<double>(token);
+      const double between = sample - last_sample;
+      for (Stretch& stretch : stretches) {
+        Keys keys;
+        if (!visible.empty()) {
+          keys.first = stretch.keys_before(visible.front().begin);
+          keys.last = stretch.keys_before(visible.back().end);
+        }
+        if (first_sample) {
+          const auto slanted = [&](double moved) {
+            return moved != 0 && std::abs(moved) <= kSteepest * between ? between : 0;
+          };
+          stretch.edges.first += slanted(keys.first - stretch.before.first);
+          stretch.edges.last += slanted(keys.last - stretch.before.last);
+        }
+        stretch.before = keys;
       }
-      if (before) {
-        const double between = row.number - before->number;
-        const auto slanted = [&](double moved) {
-          return moved != 0 && std::abs(moved) <= kSteepest * between ? between : 0;
-        };
-        edges.first += slanted(row.first - before->first);
-        edges.last += slanted(row.last - before->last);
-        covered += between;
-      }
-      before = row;
+      if (!first_sample) first_sample = sample;
+      last_sample = sample;
     }
     rows += static_cast<double>(tokens);
   }
+  MaskEdges edges;
+  const double covered = first_sample ? last_sample - *first_sample : 0;
+  if (covered == 0) return edges;
   // The rows before the first sample and behind the last are like the others.
-  const double scale = covered > 0 ? rows / covered : 0;
-  return {.first = scale * edges.first, .last = scale * edges.last};
+  const double scale = rows / covered;
+  for (const Stretch& stretch : stretches) {
+    edges.first += scale * stretch.edges.first;
+    edges.last += scale * stretch.edges.last;
+    edges.longest =
+        std::max({edges.longest, scale * stretch.edges.first, scale * stretch.edges.last});
+  }
+  return edges;
 }
 
 }  // namespace armillary::sim

@@ -14,10 +14,13 @@
 
 namespace armillary::sim {
 
-/// Rows of queries, of one head, whose first or last visible key moves from row to row.
+/// Rows of queries, of one head, whose first or last visible key moves from row to row. A row
+/// counts once for each stretch of keys in which it does: stretches are blocks that ascend in
+/// position, so interleaved blocks of several ranks have an edge each.
 struct MaskEdges {
   double first = 0;
   double last = 0;
+  double longest = 0;  ///< The most rows of one edge.
 };
 
 /// The edges of the op that sees blocks `kv` from blocks `q`, in their order. Rows are sampled, one
