@@ -78,9 +78,9 @@ WorkCounter::Seen WorkCounter::count(const plan::BlockIds& q, const plan::BlockI
   if (!with_edges_ || pairs == 0) return seen;
   const MaskEdges edges = mask_edges(problem_.mask, blocks_, q, kv);
   seen.edge_rows = edges.first + edges.last;
-  if (edges.longest == 0) return seen;
+  const double rows = std::max(edges.first, edges.last);
   // A causal block of n tokens has n / 2 keys a row.
-  seen.edge_tokens = std::min(2 * pairs / std::max(edges.first, edges.last), edges.longest);
+  if (rows > 0) seen.edge_tokens = std::min(2 * pairs / rows, rows);
   return seen;
 }
 

@@ -109,8 +109,6 @@ MaskEdges mask_edges(const plan::Mask& mask, const plan::Blocks& blocks, const p
   for (const Stretch& stretch : stretches) {
     edges.first += scale * stretch.edges.first;
     edges.last += scale * stretch.edges.last;
-    edges.longest =
-        std::max({edges.longest, scale * stretch.edges.first, scale * stretch.edges.last});
   }
   return edges;
 }

@@ -20,7 +20,6 @@ namespace armillary::sim {
 struct MaskEdges {
   double first = 0;
   double last = 0;
-  double longest = 0;  ///< The most rows of one edge.
 };
 
 /// The edges of the op that sees blocks `kv` from blocks `q`, in their order. Rows are sampled, one
