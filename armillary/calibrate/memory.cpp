@@ -1,3 +1,5 @@
+// The ops of the executor that do not attend, on tiles of all sizes. Bytes are those that a plan
+// counts, so that rates are what the simulator divides by.
 #include "armillary/calibrate/memory.h"
 
 #include <ATen/ops/zeros.h>

@@ -1,4 +1,5 @@
-// Descriptions of clusters, from TOML texts (toml_table.h) and presets.
+// Descriptions of clusters, from TOML texts (toml_table.h) and presets. Each table has a function
+// that reads its keys and refuses others; cluster_writer.cpp writes what is read here.
 #include <fmt/format.h>
 #include <toml++/toml.h>
 

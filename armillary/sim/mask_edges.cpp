@@ -1,3 +1,5 @@
+// Sampled rows of queries are walked through in the order of the op. An edge is slanted between two
+// samples if it moves with the rows; blocks of keys that interleave have an edge each.
 #include "armillary/sim/mask_edges.h"
 
 #include <algorithm>
@@ -10,8 +12,8 @@ namespace armillary::sim {
 namespace {
 
 constexpr std::int64_t kRowsOfASample = 64;
-constexpr std::int64_t kMostSamples = 8;  // Of a block.
-constexpr double kSteepest = 2;           // Keys a row.
+constexpr std::int64_t kMostSamples = 8;  ///< Samples of a block.
+constexpr double kSteepest = 2;           ///< Keys a row.
 
 /// The position of a token of a block.
 std::int64_t position(const plan::Runs& runs, std::int64_t token) {
@@ -39,7 +41,7 @@ struct Keys {
 /// Blocks of keys that ascend in position, and their edges so far.
 struct Stretch {
   std::vector<plan::Run> runs;
-  Keys before;  ///< Of the last sample.
+  Keys before;  ///< Those of the last sample.
   MaskEdges edges;
 
   double keys_before(std::int64_t position) const {
@@ -67,7 +69,7 @@ std::vector<Stretch> stretches_of(const plan::Blocks& blocks, const plan::BlockI
 MaskEdges mask_edges(const plan::Mask& mask, const plan::Blocks& blocks, const plan::BlockIds& q,
                      const plan::BlockIds& kv) {
   std::vector<Stretch> stretches = stretches_of(blocks, kv);
-  double rows = 0;  // Of the blocks so far.
+  double rows = 0;  // Rows of the blocks so far.
   std::optional<double> first_sample;
   double last_sample = 0;
   for (const int a : q) {

@@ -78,7 +78,7 @@ TEST(MaskEdges, OfInterleavedBlocksAreOneEach) {
 // A row behind the window's length has both edges.
 TEST(MaskEdges, OfAWindowAreTwo) {
   const MaskEdges edges = edges_of("window:left=512,right=0", "contiguous", {0}, {0});
-  EXPECT_NEAR(edges.first, 512, 128);  // Of samples that are 128 rows apart.
+  EXPECT_NEAR(edges.first, 512, 128);  // Samples are 128 rows apart.
   EXPECT_NEAR(edges.last, 1024, 1);
 }
 

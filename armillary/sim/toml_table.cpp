@@ -1,3 +1,5 @@
+// Every reader asks for its key by find(), which notes it for refuse_others(). Messages name the
+// line and the path of the key, what was given and what is required.
 #include "armillary/sim/toml_table.h"
 
 #include <fmt/format.h>
