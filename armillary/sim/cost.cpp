@@ -1,6 +1,7 @@
 // cost.cpp: work of an op in numbers, and the seconds that a device takes for it. Attention has
 // pairs, counted block by block, since pairs of blocks that the mask cuts run at the rate of the
-// causal kernel and others at that of the full one. All other ops have bytes of memory traffic.
+// causal kernel and others at that of the full one, or edges of the mask are counted in rows
+// (mask_edges.h). All other ops have bytes of memory traffic.
 #include "armillary/sim/cost.h"
 
 #include <fmt/format.h>
@@ -80,7 +81,7 @@ WorkCounter::Seen WorkCounter::count(const plan::BlockIds& q, const plan::BlockI
   seen.edge_rows = edges.first + edges.last;
   const double rows = std::max(edges.first, edges.last);
   // A causal block of n tokens has n / 2 keys a row.
-  if (rows > 0) seen.edge_tokens = std::min(2 * pairs / rows, rows);
+  if (rows > 0) seen.edge_tokens = std::max(1.0, std::min(2 * pairs / rows, rows));
   return seen;
 }
 

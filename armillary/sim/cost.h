@@ -42,8 +42,9 @@ class WorkCounter {
   /// Both must outlive the counter. `with_edges`: also Work::edge_rows.
   WorkCounter(const plan::Problem& problem, const plan::Blocks& blocks, bool with_edges);
   /// Work of an op of the compute lane. Several threads may ask at once. Cost: one mask area for
-  /// each pair of blocks, none for a mask that hides nothing; large lists that an op before had are
-  /// looked up, for the head groups of a grid attend with equal blocks.
+  /// each pair of blocks, and mask_edges() if asked for, none for a mask that hides nothing; large
+  /// lists that an op before had are looked up, for the head groups of a grid attend with equal
+  /// blocks.
   Work of(const plan::RankProgram& program, const plan::Op& op) const;
 
  private:
@@ -82,7 +83,7 @@ class CostModel {
  public:
   virtual ~CostModel() = default;
   /// Whether seconds() needs Work::edge_rows.
-  virtual bool needs_edges() const { return false; }
+  virtual bool needs_edges() const = 0;
   /// Called by several threads at once. The result is not negative.
   virtual double seconds(const Work& work) const = 0;
 };

@@ -152,6 +152,23 @@ TEST(Costs, EdgesAreThatOfACausalBlock) {
   EXPECT_NEAR(DeviceCosts(device, problem).seconds(work), 2 * (full + cut), 1e-3 * full);
 }
 
+// The causal curve is half of the full one: an edge row of a causal block of n takes as much again
+// as its (n + 1) / 2 keys do.
+TEST(Costs, AWindowHasTwoEdges) {
+  plan::Problem problem = full_of(1, 4096);
+  problem.mask = plan::parse_mask("window:left=1024,right=0", {4096, 4096});
+  Cluster cluster = testing::flat(1);
+  for (KernelCurve& curve : cluster.device.kernels) {
+    if (curve.causal) curve.flops_per_s = 5e11;
+  }
+  cluster.device.mask_edges = true;
+  const double pairs = 4096 * 1025.0 - 1024 * 1025.0 / 2;
+  const double edge_rows = 4096 + 3072;
+  const double keys = (2 * pairs / 4096 + 1) / 2;
+  EXPECT_NEAR(seconds_of(problem, "ring", cluster), 4 * 64 * 8 * (pairs + edge_rows * keys) / 1e12,
+              1e-9);
+}
+
 TEST(Costs, OpsHaveCurvesOfTheirOwn) {
   Cluster cluster = testing::flat(1);
   const Work work{.kind = plan::OpKind::Add, .bytes = 2e6};

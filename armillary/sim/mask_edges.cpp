@@ -1,11 +1,12 @@
-// Sampled rows of queries are walked through in the order of the op. An edge is slanted between two
-// samples if it moves with the rows; blocks of keys that interleave have an edge each.
+// Sampled rows of queries stand for the rows around them. An edge at a row is slanted if it is
+// one key further in the mask's next row; it is within a block of keys, or between two of them.
 #include "armillary/sim/mask_edges.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <cstdlib>
+#include <utility>
 #include <vector>
 
 namespace armillary::sim {
@@ -32,22 +33,22 @@ std::int64_t tokens_before(const plan::Run& run, std::int64_t position) {
   return std::min(stripes * run.width + rest, run.tokens());
 }
 
-/// Visible keys of a row of queries in a stretch: those from `first` to `last`, counted in it.
-struct Keys {
-  double first = 0;
-  double last = 0;
-};
-
-/// Blocks of keys that ascend in position, and their edges so far.
+/// Blocks of keys that ascend in position.
 struct Stretch {
   std::vector<plan::Run> runs;
-  Keys before;  ///< Those of the last sample.
-  MaskEdges edges;
+  std::int64_t tokens = 0;
+  /// Keys before each end of the ranges of the last sampled row.
+  std::vector<std::int64_t> before;
 
-  double keys_before(std::int64_t position) const {
+  std::int64_t keys_before(std::int64_t position) const {
     std::int64_t keys = 0;
     for (const plan::Run& run : runs) keys += tokens_before(run, position);
-    return static_cast<double>(keys);
+    return keys;
+  }
+  /// Whether a run has keys on both sides of the position.
+  bool has_within(std::int64_t position) const {
+    return std::ranges::any_of(
+        runs, [&](const plan::Run& run) { return run.begin < position && position <= run.last(); });
   }
 };
 
@@ -60,8 +61,44 @@ std::vector<Stretch> stretches_of(const plan::Blocks& blocks, const plan::BlockI
     }
     std::vector<plan::Run>& all = stretches.back().runs;
     all.insert(all.end(), runs.begin(), runs.end());
+    stretches.back().tokens += blocks.kv[b].tokens();
   }
   return stretches;
+}
+
+/// Where ranges of keys begin and end that a row sees: begin, end, begin, end, ..
+std::vector<std::int64_t> ends_of(const plan::Mask& mask, std::int64_t row) {
+  std::vector<std::int64_t> ends;
+  for (const plan::Interval& keys : mask.keys_of({row, row + 1})) {
+    ends.push_back(keys.begin);
+    ends.push_back(keys.end);
+  }
+  return ends;
+}
+
+/// A sampled row: its position, its number in the op, and the rows that it stands for.
+struct Sample {
+  std::int64_t at = 0;
+  double number = 0;
+  double rows = 0;
+};
+
+std::vector<Sample> samples_of(const plan::Blocks& blocks, const plan::BlockIds& q) {
+  std::vector<Sample> samples;
+  double rows = 0;
+  for (const int a : q) {
+    const plan::Block& block = blocks.q[a];
+    const std::int64_t tokens = block.tokens();
+    const std::int64_t count = std::clamp(tokens / kRowsOfASample, std::int64_t{1}, kMostSamples);
+    for (std::int64_t s = 0; s < count; ++s) {
+      const std::int64_t token = (2 * s + 1) * tokens / (2 * count);
+      samples.push_back({.at = position(block.runs, token),
+                         .number = rows + static_cast<double>(token),
+                         .rows = static_cast<double>(tokens) / static_cast<double>(count)});
+    }
+    rows += static_cast<double>(tokens);
+  }
+  return samples;
 }
 
 }  // namespace
@@ -69,48 +106,32 @@ std::vector<Stretch> stretches_of(const plan::Blocks& blocks, const plan::BlockI
 MaskEdges mask_edges(const plan::Mask& mask, const plan::Blocks& blocks, const plan::BlockIds& q,
                      const plan::BlockIds& kv) {
   std::vector<Stretch> stretches = stretches_of(blocks, kv);
-  double rows = 0;  // Rows of the blocks so far.
-  std::optional<double> first_sample;
-  double last_sample = 0;
-  for (const int a : q) {
-    const plan::Block& block = blocks.q[a];
-    const std::int64_t tokens = block.tokens();
-    const std::int64_t least = q.size() == 1 ? 2 : 1;
-    const std::int64_t samples = std::clamp(tokens / kRowsOfASample, least, kMostSamples);
-    for (std::int64_t s = 0; s < samples; ++s) {
-      const std::int64_t token = (2 * s + 1) * tokens / (2 * samples);
-      const std::int64_t at = position(block.runs, token);
-      const std::vector<plan::Interval> visible = mask.keys_of({at, at + 1});
-      const double sample = rows + static_cast<double>(token);
-      const double between = sample - last_sample;
-      for (Stretch& stretch : stretches) {
-        Keys keys;
-        if (!visible.empty()) {
-          keys.first = stretch.keys_before(visible.front().begin);
-          keys.last = stretch.keys_before(visible.back().end);
-        }
-        if (first_sample) {
-          const auto slanted = [&](double moved) {
-            return moved != 0 && std::abs(moved) <= kSteepest * between ? between : 0;
-          };
-          stretch.edges.first += slanted(keys.first - stretch.before.first);
-          stretch.edges.last += slanted(keys.last - stretch.before.last);
-        }
-        stretch.before = keys;
-      }
-      if (!first_sample) first_sample = sample;
-      last_sample = sample;
-    }
-    rows += static_cast<double>(tokens);
-  }
   MaskEdges edges;
-  const double covered = first_sample ? last_sample - *first_sample : 0;
-  if (covered == 0) return edges;
-  // The rows before the first sample and behind the last are like the others.
-  const double scale = rows / covered;
-  for (const Stretch& stretch : stretches) {
-    edges.first += scale * stretch.edges.first;
-    edges.last += scale * stretch.edges.last;
+  Sample last;
+  for (const Sample& sample : samples_of(blocks, q)) {
+    const std::vector<std::int64_t> ends = ends_of(mask, sample.at);
+    // The last row has no next one. It is the one before it that counts.
+    const std::int64_t next = sample.at + 1 < mask.q_len() ? sample.at + 1 : sample.at - 1;
+    const std::vector<std::int64_t> beside =
+        next < 0 ? std::vector<std::int64_t>() : ends_of(mask, next);
+    const double most = sample.at > last.at ? kSteepest * (sample.number - last.number) : 0;
+    for (Stretch& stretch : stretches) {
+      std::vector<std::int64_t> before;
+      before.reserve(ends.size());
+      for (const std::int64_t end : ends) before.push_back(stretch.keys_before(end));
+      for (std::size_t i = 0; i < ends.size(); ++i) {
+        if (beside.size() != ends.size() || std::abs(beside[i] - ends[i]) != 1) continue;
+        const bool is_between = before[i] > 0 && before[i] < stretch.tokens &&
+                                stretch.before.size() == ends.size() &&
+                                before[i] != stretch.before[i];
+        const auto moved = [&] { return std::abs(before[i] - stretch.before[i]); };
+        if (stretch.has_within(ends[i]) || (is_between && static_cast<double>(moved()) <= most)) {
+          (i % 2 == 0 ? edges.first : edges.last) += sample.rows;
+        }
+      }
+      stretch.before = std::move(before);
+    }
+    last = sample;
   }
   return edges;
 }

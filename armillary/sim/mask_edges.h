@@ -15,16 +15,18 @@
 namespace armillary::sim {
 
 /// Rows of queries, of one head, whose first or last visible key moves from row to row. A row
-/// counts once for each stretch of keys in which it does: stretches are blocks that ascend in
-/// position, so interleaved blocks of several ranks have an edge each.
+/// counts once for each range of keys that it sees, and for each stretch of keys in which that
+/// range begins or ends: stretches are blocks that ascend in position, so interleaved blocks of
+/// several ranks have an edge each.
 struct MaskEdges {
   double first = 0;
   double last = 0;
 };
 
-/// The edges of the op that sees blocks `kv` from blocks `q`, in their order. Rows are sampled, one
-/// of 64 or eight of a block, and an edge that moves by more than two keys a row is a step between
-/// straight edges. Cost: for each sample O(log bands) and one visit of each block of `kv`.
+/// The edges of the op that sees blocks `kv` from blocks `q`, in their order. One row of 64 is
+/// looked at, at most eight of a block. Between two blocks of keys an edge counts if it moves with
+/// the rows, by at most two keys a row, as along the small blocks of `balanced`. Cost: for each of
+/// these rows O(log bands) and one visit of each block of `kv`.
 MaskEdges mask_edges(const plan::Mask& mask, const plan::Blocks& blocks, const plan::BlockIds& q,
                      const plan::BlockIds& kv);
 

@@ -15,16 +15,24 @@ namespace {
 
 using Ranks = std::vector<int>;
 
-/// The edges of the queries of some ranks and the keys of some, of two ranks of 1,024 tokens each.
-MaskEdges edges_of(const std::string& mask, const std::string& layout, const Ranks& q_owners,
-                   const Ranks& kv_owners) {
-  const plan::Problem problem{.world = 2,
+/// A problem of some ranks that have as many tokens each.
+struct Case {
+  std::string mask = "causal";
+  std::string layout = "contiguous";
+  int world = 2;
+  std::int64_t tokens = 1024;
+};
+
+/// The edges of the queries of some ranks and the keys of some.
+MaskEdges edges_of(const Case& given, const Ranks& q_owners, const Ranks& kv_owners) {
+  const std::int64_t seq = given.world * given.tokens;
+  const plan::Problem problem{.world = given.world,
                               .heads = 1,
                               .kv_heads = 1,
                               .head_dim = 64,
                               .value_dim = 64,
-                              .mask = plan::parse_mask(mask, {2048, 2048}),
-                              .layout = plan::parse_layout(layout)};
+                              .mask = plan::parse_mask(given.mask, {seq, seq}),
+                              .layout = plan::parse_layout(given.layout)};
   const plan::Blocks blocks = plan::make_blocks(problem);
   const auto owned = [](const std::vector<plan::Block>& all, const Ranks& owners) {
     plan::BlockIds ids;
@@ -36,50 +44,67 @@ MaskEdges edges_of(const std::string& mask, const std::string& layout, const Ran
   return mask_edges(problem.mask, blocks, owned(blocks.q, q_owners), owned(blocks.kv, kv_owners));
 }
 
-TEST(MaskEdges, OfTheDiagonalAreAllRows) {
-  for (const std::string layout : {"contiguous", "zigzag", "striped:1", "striped:64", "balanced"}) {
-    const MaskEdges edges = edges_of("causal", layout, {0}, {0});
-    EXPECT_EQ(edges.first, 0) << layout;
-    EXPECT_NEAR(edges.last, 1024, 32) << layout;
-  }
+void expect_edges(const Case& given, const Ranks& q_owners, const Ranks& kv_owners, double first,
+                  double last) {
+  const MaskEdges edges = edges_of(given, q_owners, kv_owners);
+  EXPECT_EQ(edges.first, first) << given.mask << " " << given.layout << " " << given.tokens;
+  EXPECT_EQ(edges.last, last) << given.mask << " " << given.layout << " " << given.tokens;
 }
 
-// Balanced ranks have pieces of 64 tokens, some of them next to each other.
+TEST(MaskEdges, OfTheDiagonalAreAllRows) {
+  for (const std::string layout : {"contiguous", "zigzag", "striped:1", "striped:64", "balanced"}) {
+    for (const std::int64_t tokens : {64, 1024, 65536}) {
+      expect_edges({.layout = layout, .tokens = tokens}, {0}, {0}, 0, static_cast<double>(tokens));
+    }
+  }
+  expect_edges({.tokens = 1}, {0}, {0}, 0, 0);
+}
+
+// The keys of the other rank are between those of this one. The balanced one has pieces of 64
+// tokens, some of them next to each other, and its first and last rows see none or all of them.
 TEST(MaskEdges, RunAlongSmallBlocks) {
   for (const int rank : {0, 1}) {
     for (const std::string layout : {"striped:1", "striped:64", "balanced"}) {
-      const MaskEdges edges = edges_of("causal", layout, {rank}, {1 - rank});
+      const MaskEdges edges = edges_of({.layout = layout}, {rank}, {1 - rank});
       EXPECT_EQ(edges.first, 0) << layout;
-      EXPECT_GE(edges.last, layout == "balanced" ? 700 : 900) << layout;
-      EXPECT_LE(edges.last, 1024) << layout;
+      EXPECT_GE(edges.last, layout == "balanced" ? 448 : 896) << layout;
+      EXPECT_LE(edges.last, layout == "balanced" ? 960 : 1024) << layout;
     }
   }
 }
 
-// Chunks of 512 see all of another or nothing: straight edges, at which tiles end.
+// Chunks that see all of another or nothing: straight edges, at which tiles end.
 TEST(MaskEdges, StraightOnesDoNotCount) {
   for (const int rank : {0, 1}) {
-    const MaskEdges edges = edges_of("causal", "zigzag", {rank}, {1 - rank});
-    EXPECT_EQ(edges.first, 0) << rank;
-    EXPECT_EQ(edges.last, 0) << rank;
+    expect_edges({.layout = "zigzag"}, {rank}, {1 - rank}, 0, 0);
+    expect_edges({.layout = "zigzag", .world = 4, .tokens = 128}, {rank}, {2, 3}, 0, 0);
+    expect_edges({.layout = "zigzag", .world = 4, .tokens = 32}, {rank}, {2, 3}, 0, 0);
   }
-  EXPECT_EQ(edges_of("full", "contiguous", {0}, {0}).last, 0);
-  EXPECT_EQ(edges_of("causal", "contiguous", {1}, {0}).last, 0);
-  EXPECT_EQ(edges_of("block_causal:512", "contiguous", {0}, {0}).last, 0);
+  expect_edges({.mask = "full"}, {0}, {0}, 0, 0);
+  expect_edges({}, {1}, {0}, 0, 0);
+  for (const std::int64_t tokens : {1024, 8192}) {
+    for (const std::string mask : {"block_causal:128", "block_causal:512"}) {
+      expect_edges({.mask = mask, .tokens = tokens}, {0}, {0}, 0, 0);
+    }
+  }
+}
+
+TEST(MaskEdges, OfDocumentsAreThoseWithinThem) {
+  const std::string documents = "documents:512,512,512,512";
+  expect_edges({.mask = documents}, {0}, {0}, 0, 1024);
+  expect_edges({.mask = documents + ",within=full"}, {0}, {0}, 0, 0);
 }
 
 // Keys of both ranks, one after the other: the diagonal of each.
 TEST(MaskEdges, OfInterleavedBlocksAreOneEach) {
-  const MaskEdges striped = edges_of("causal", "striped:1", {0, 1}, {0, 1});
-  EXPECT_NEAR(striped.last, 2 * 2048, 300);  // It jumps between the two ranks of queries.
-  EXPECT_NEAR(edges_of("causal", "contiguous", {0, 1}, {0, 1}).last, 2048, 32);
+  expect_edges({.layout = "striped:1"}, {0, 1}, {0, 1}, 0, 2 * 2048);
+  expect_edges({}, {0, 1}, {0, 1}, 0, 2048);
 }
 
-// A row behind the window's length has both edges.
+// A row behind the window's length has both edges; the first keys are seen by all.
 TEST(MaskEdges, OfAWindowAreTwo) {
-  const MaskEdges edges = edges_of("window:left=512,right=0", "contiguous", {0}, {0});
-  EXPECT_NEAR(edges.first, 512, 128);  // Samples are 128 rows apart.
-  EXPECT_NEAR(edges.last, 1024, 1);
+  expect_edges({.mask = "window:left=512,right=0"}, {0}, {0}, 512, 1024);
+  expect_edges({.mask = "bands:0-2048/0-4/..0;0-2048/4-2048/-512..0"}, {0}, {0}, 512, 1024);
 }
 
 }  // namespace

@@ -25,9 +25,20 @@ void join_kv(const plan::Strategy& strategy, plan::Plan& plan) {
 
 }  // namespace
 
+namespace {
+
+/// The device, with edges of the mask by pairs of blocks.
+sim::Device by_blocks(sim::Device device) {
+  device.mask_edges = false;
+  return device;
+}
+
+}  // namespace
+
 PublishedCosts::PublishedCosts(const Constants& constants, const sim::Device& device,
                                const plan::Problem& problem)
-    : kernels_(device, problem), sum_s_(constants.sum_bytes / device.memory_bytes_per_s) {}
+    : kernels_(by_blocks(device), problem),
+      sum_s_(constants.sum_bytes / device.memory_bytes_per_s) {}
 
 double PublishedCosts::seconds(const sim::Work& work) const {
   // Kernels return partial results in the dtype in which they travel.

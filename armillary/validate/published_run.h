@@ -23,6 +23,7 @@ class PublishedCosts final : public sim::CostModel {
  public:
   PublishedCosts(const Constants& constants, const sim::Device& device,
                  const plan::Problem& problem);
+  bool needs_edges() const override { return false; }
   double seconds(const sim::Work& work) const override;
 
  private:
