@@ -66,7 +66,7 @@ std::vector<Stretch> stretches_of(const plan::Blocks& blocks, const plan::BlockI
   return stretches;
 }
 
-/// Where ranges of keys begin and end that a row sees: begin, end, begin, end, ..
+/// Ends of the ranges of keys that a row sees: begin, end, begin, end, ..
 std::vector<std::int64_t> ends_of(const plan::Mask& mask, std::int64_t row) {
   std::vector<std::int64_t> ends;
   for (const plan::Interval& keys : mask.keys_of({row, row + 1})) {
