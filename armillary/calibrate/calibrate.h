@@ -41,9 +41,8 @@ using Progress = std::function<void(const std::string& part)>;
 
 /// The machine as a cluster of `world` devices, one for each rank. Takes some seconds for each
 /// dtype and head dim; blocks of all sizes are held at once, four times the memory of the largest.
-/// Collective: processes that are ranks all call it, and get the same result up
-/// to the size of their memory. @throws InvalidArgument if the case is illegal; the exception of a
-/// rank.
+/// Collective: processes that are ranks all call it, and get the same result up to the size of
+/// their memory. @throws InvalidArgument if the case is illegal; the exception of a rank.
 sim::Cluster calibrate(const CalibrateCase& given, const bench::MakeRanks& make_ranks,
                        const Progress& progress = {});
 

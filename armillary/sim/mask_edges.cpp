@@ -25,14 +25,6 @@ std::int64_t position(const plan::Runs& runs, std::int64_t token) {
   return runs.back().last();
 }
 
-/// Tokens of a run before a position.
-std::int64_t tokens_before(const plan::Run& run, std::int64_t position) {
-  if (position <= run.begin) return 0;
-  const std::int64_t stripes = (position - run.begin) / run.step;
-  const std::int64_t rest = std::min(position - run.begin - stripes * run.step, run.width);
-  return std::min(stripes * run.width + rest, run.tokens());
-}
-
 /// Blocks of keys that ascend in position.
 struct Stretch {
   std::vector<plan::Run> runs;
@@ -41,8 +33,9 @@ struct Stretch {
   std::vector<std::int64_t> before;
 
   std::int64_t keys_before(std::int64_t position) const {
+    const plan::Run row = plan::run_of({position, position + 1});
     std::int64_t keys = 0;
-    for (const plan::Run& run : runs) keys += tokens_before(run, position);
+    for (const plan::Run& run : runs) keys += plan::count_pairs(row, run, {.hi = -1});
     return keys;
   }
   /// Whether a run has keys on both sides of the position.

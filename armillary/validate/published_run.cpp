@@ -23,10 +23,6 @@ void join_kv(const plan::Strategy& strategy, plan::Plan& plan) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 /// The device, with edges of the mask by pairs of blocks.
 sim::Device by_blocks(sim::Device device) {
   device.mask_edges = false;
