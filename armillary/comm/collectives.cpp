@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "armillary/comm/exchange.h"
+#include "armillary/comm/together.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
@@ -63,14 +64,7 @@ void agree(Communicator& comm, CollectiveCall mine) {
   const auto other =
       std::ranges::find_if(calls, [&](const CollectiveCall& c) { return c != calls[0]; });
   if (other == calls.end()) return;
-  // The first rank that throws may end the group, so no rank throws before all have all calls. A
-  // second, empty exchange ensures it.
-  try {
-    const auto nothing = [](int) { return std::span<std::byte>(); };
-    exchange(comm, nothing, nothing);
-  } catch (const CommError&) {
-    // A rank has thrown already, so it had passed the exchange, and all ranks had their calls.
-  }
+  meet(comm);  // A barrier: all ranks are known to come to it, so it finds no difference.
   fail<InvalidArgument>(
       "{}: rank 0 calls {}, rank {} calls {}; the same call is required on all ranks",
       calls[0].operation.data(), text_of(calls[0]), other - calls.begin(), text_of(*other));

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "armillary/comm/collectives.h"
+#include "armillary/comm/together.h"
 #include "armillary/core/error.h"
 
 namespace armillary::proof {
@@ -31,12 +31,7 @@ void throw_verdict(const Verdict& verdict) {
 
 void throw_together(comm::Communicator& comm, const Verdict& verdict) {
   if (verdict.finding == Finding::Fine) return;
-  try {
-    comm::barrier(comm);
-  } catch (const Error&) {
-    // CommError: a rank has thrown already, so it had passed the barrier, and all ranks had called.
-    // InvalidArgument: a rank is in another collective; the verdict says more than that.
-  }
+  comm::meet(comm);
   throw_verdict(verdict);
 }
 

@@ -27,9 +27,8 @@ struct Verdict {
 [[noreturn]] void throw_verdict(const Verdict& verdict);
 
 /// Throws a verdict that is not Fine; returns at once if it is. All ranks of the group call it,
-/// each with a verdict of its own, and all of these are Fine or none is. No rank throws before all
-/// have called: the first that throws may end the group, and others would throw a CommError instead
-/// of their verdict.
+/// each with a verdict of its own, and all of these are Fine or none is; they meet before they
+/// throw (comm/together.h).
 void throw_together(comm::Communicator& comm, const Verdict& verdict);
 
 }  // namespace armillary::proof

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "armillary/comm/collectives.h"
+#include "armillary/comm/together.h"
 #include "armillary/core/error.h"
 #include "armillary/proof/digest.h"
-#include "armillary/train/agree.h"
 
 namespace armillary::train {
 namespace {
@@ -49,7 +49,7 @@ void expect_same_recipe(comm::Communicator& comm, const Recipe& recipe, const Li
 
   // Compare with rank 0, and tell every rank who differs.
   const std::string mine = text_of(lines);
-  const std::string first = text_of_rank(comm, mine, 0);
+  const std::string first = comm::text_of_rank(comm, 0, mine);
   std::int64_t same = mine == first ? 1 : 0;
   std::vector<std::int64_t> all(comm.world());
   comm::all_gather(comm, comm::array(std::span(&same, 1)), comm::array(std::span(all)));
@@ -58,9 +58,9 @@ void expect_same_recipe(comm::Communicator& comm, const Recipe& recipe, const Li
 
   // The first rank that differs sends its text, so that all ranks throw the same error.
   const auto rank = static_cast<int>(other - all.begin());
-  const std::string its = text_of_rank(comm, mine, rank);
+  const std::string its = comm::text_of_rank(comm, rank, mine);
   const auto [first_line, its_line] = difference(first, its);
-  meet_before_throwing(comm);
+  comm::meet(comm);
   fail<InvalidArgument>("train: rank 0 has {}, rank {} has {}; one recipe is required", first_line,
                         rank, its_line);
 }
@@ -78,7 +78,7 @@ void expect_same_parameters(comm::Communicator& comm, const ParameterStore& stor
                    std::as_writable_bytes(std::span(all)));
   const auto other = std::ranges::find_if(all, [&](const auto& one) { return one != all[0]; });
   if (other == all.end()) return;
-  meet_before_throwing(comm);
+  comm::meet(comm);
   fail<InvalidArgument>(
       "train: the parameters of rank {} differ from those of rank 0 before the first step; equal "
       "ones are required: draw them from the same seed",

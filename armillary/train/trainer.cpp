@@ -14,11 +14,11 @@
 
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/local.h"
+#include "armillary/comm/together.h"
 #include "armillary/core/error.h"
 #include "armillary/io/file_system.h"
 #include "armillary/io/run_lock.h"
 #include "armillary/runtime/or_abort.h"
-#include "armillary/train/agree.h"
 #include "armillary/train/checkpoint/folder.h"
 #include "armillary/train/checkpoint/restore.h"
 #include "armillary/train/checkpoint/saver.h"
@@ -82,7 +82,7 @@ std::int64_t begin(comm::Communicator& comm, RankTrainer& trainer, const Data& d
     }
   }
   if (!options.init_from.empty()) {
-    run_together(comm, [&] { trainer.load_parameters_of(options.init_from); });
+    comm::run_together(comm, [&] { trainer.load_parameters_of(options.init_from); });
   }
   trainer.begin_after(steps);
   return steps;
@@ -163,13 +163,13 @@ TrainResult train(const Mesh& mesh, Model& model, const Data& data, const Recipe
   runtime::or_abort(comm, [&] {
     // Another run in the same folder would destroy its files: it is refused before it touches any.
     std::optional<io::RunLock> lock;
-    run_together(comm, [&] {
+    comm::run_together(comm, [&] {
       if (comm.rank() == 0 && !options.run_folder.empty()) lock.emplace(options.run_folder);
     });
     std::optional<Recording> recording;
     try {
       // One rank's disk may be full: then all ranks say so, before the first step.
-      run_together(comm, [&] { recording.emplace(comm, options.run_folder); });
+      comm::run_together(comm, [&] { recording.emplace(comm, options.run_folder); });
     } catch (const std::exception& error) {
       if (recording) recording->refuse(error.what());
       throw;

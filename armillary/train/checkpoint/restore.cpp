@@ -6,8 +6,8 @@
 
 #include <cstring>
 
+#include "armillary/comm/together.h"
 #include "armillary/core/error.h"
-#include "armillary/train/agree.h"
 #include "armillary/train/checkpoint/checkpoint.h"
 #include "armillary/train/checkpoint/folder.h"
 #include "armillary/train/checkpoint/resumable.h"
@@ -76,7 +76,7 @@ std::string choose_checkpoint(comm::Communicator& comm, const Recipe& recipe, bo
                               const std::function<void(const std::string&)>& on_notice) {
   const std::string folder = checkpoint_folder(recipe);
   std::string path;
-  run_together(comm, [&] {
+  comm::run_together(comm, [&] {
     const FoundCheckpoints found = find_checkpoints(folder);
     // Every rank looks: one on another host may not see the folder. Rank 0 alone tells.
     if (comm.rank() == 0 && resume && on_notice) {
@@ -97,19 +97,19 @@ std::string choose_checkpoint(comm::Communicator& comm, const Recipe& recipe, bo
     if (resume) path = found.whole.back().path;
   });
   // The choice of rank 0 is that of all: a folder may be finished between two looks.
-  return text_of_rank(comm, path, 0);
+  return comm::text_of_rank(comm, 0, path);
 }
 
 Progress restore(comm::Communicator& comm, const std::string& path, const Recipe& recipe,
                  const Data& data, const std::vector<StateTensor>& state) {
   Progress progress;
-  run_together(comm, [&] {
+  comm::run_together(comm, [&] {
     const Checkpoint checkpoint(path);
     progress = checkpoint.manifest().progress;
     check_resumable(recipe, parse_recipe(checkpoint.recipe(), path + "/" + kRecipeName));
     check_steps(progress, recipe);
     check_data(progress, data);
-    // Each rank hashes a share, and run_together() tells all of them of a bad one.
+    // Each rank hashes a share, and all of them hear of a bad one.
     checkpoint.verify(comm.rank(), comm.world());
     // Every rank has the whole state, so every rank reads all of it, whatever world wrote it.
     for (const StateTensor& to : state) {

@@ -9,8 +9,8 @@
 #include <thread>
 #include <utility>
 
+#include "armillary/comm/together.h"
 #include "armillary/core/error.h"
-#include "armillary/train/agree.h"
 #include "armillary/train/checkpoint/folder.h"
 
 namespace armillary::train {
@@ -22,12 +22,12 @@ CheckpointSaver::CheckpointSaver(comm::Communicator& comm, io::FileSystem& files
 }
 
 void CheckpointSaver::prepare_folder() {
-  run_together(comm_, [&] {
+  comm::run_together(comm_, [&] {
     io::make_folders(files_, options_.folder);
     if (comm_.rank() == 0) remove_temporaries(files_, options_.folder);
   });
   // A file of each rank: a folder may be writable on one host only.
-  run_together(comm_, [&] {
+  comm::run_together(comm_, [&] {
     const std::string probe = fmt::format("{}/rank-{}.tmp", options_.folder, comm_.rank());
     io::write_synced(files_, probe, "x");
     files_.remove(probe);
@@ -59,7 +59,7 @@ void CheckpointSaver::advance(double busy_ranks) {
   if (phase_ == Phase::Idle || busy_ranks > 0) return;
   // The work of this phase is over on all ranks.
   if (work_.valid()) failure_ = work_.get();
-  run_together(comm_, [&] {
+  comm::run_together(comm_, [&] {
     if (failure_.empty()) return;
     fail<Error>("checkpoint: step {} is not saved: {}", place_.step, failure_);
   });

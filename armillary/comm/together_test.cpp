@@ -1,4 +1,4 @@
-#include "armillary/train/agree.h"
+#include "armillary/comm/together.h"
 
 #include <gtest/gtest.h>
 
@@ -9,21 +9,21 @@
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 
-namespace armillary::train {
+namespace armillary::comm {
 namespace {
 
 /// Runs `action(rank)` together on 3 ranks and returns what each was told.
 template <class E, class Action>
 std::vector<std::string> told_on_each_rank(const Action& action) {
   std::vector<std::string> told(3);
-  const auto body = [&](comm::Communicator& comm) {
+  const auto body = [&](Communicator& comm) {
     try {
       run_together(comm, [&] { action(comm.rank()); });
     } catch (const E& error) {
       told[comm.rank()] = error.what();
     }
   };
-  comm::run_ranks(3, body, {.timeout_s = 20});
+  run_ranks(3, body, {.timeout_s = 20});
   return told;
 }
 
@@ -50,11 +50,28 @@ TEST(RunTogether, TheSameErrorOnAllRanksIsOfNoneInParticular) {
 }
 
 TEST(TextOfRank, IsThatOfTheRoot) {
-  comm::run_ranks(3, [](comm::Communicator& comm) {
-    EXPECT_EQ(text_of_rank(comm, "of " + std::to_string(comm.rank()), 2), "of 2");
-    EXPECT_EQ(text_of_rank(comm, comm.rank() == 0 ? "" : "other", 0), "");
+  run_ranks(3, [](Communicator& comm) {
+    EXPECT_EQ(text_of_rank(comm, 2, "of " + std::to_string(comm.rank())), "of 2");
+    EXPECT_EQ(text_of_rank(comm, 0, comm.rank() == 0 ? "" : "other"), "");
   });
 }
 
+TEST(TextOfRank, IsMadeThereAloneAndItsErrorIsThatOfAll) {
+  std::vector<std::string> told(3);
+  const auto body = [&](Communicator& comm) {
+    const auto make = [&]() -> std::string {
+      EXPECT_EQ(comm.rank(), 1);
+      throw PlanError("no plan");
+    };
+    try {
+      text_of_rank(comm, 1, make);
+    } catch (const PlanError& error) {
+      told[comm.rank()] = error.what();
+    }
+  };
+  run_ranks(3, body, {.timeout_s = 20});
+  EXPECT_EQ(told, std::vector<std::string>(3, "no plan"));
+}
+
 }  // namespace
-}  // namespace armillary::train
+}  // namespace armillary::comm
