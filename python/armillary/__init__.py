@@ -15,6 +15,7 @@ check_torch()
 
 from armillary import _native, masks  # noqa: E402, the version comes first
 from armillary._check import check  # noqa: E402
+from armillary._deal import Deal  # noqa: E402
 from armillary._ops import leave_groups  # noqa: E402
 from armillary._report import Report, Row  # noqa: E402
 from armillary.checkpointing import keep_attention  # noqa: E402
@@ -36,6 +37,7 @@ __all__ = [
     "BuildError",
     "CommError",
     "Comparison",
+    "Deal",
     "Diagnostic",
     "Error",
     "InternalError",

@@ -61,7 +61,7 @@ def _settings(module: nn.Module, tokens: tuple[int, int], given: dict[str, Any])
         "dropout_seed": dropout_seed,
         "dropout_step": declared.step,
         "mask": declared.mask,
-        "seq_len": declared.seq_len,
+        "deal": declared.deal,
     }
     _check_window(module, declared, given.pop("sliding_window", None))
     is_causal = given.pop("is_causal", None)

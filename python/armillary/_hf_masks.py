@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from transformers import masking_utils
 
+from armillary._deal import Deal
 from armillary.errors import InvalidArgument
 from armillary.masks import Mask, check_causality, window
 
@@ -39,7 +40,7 @@ class DeclaredMask:
 
     mask: Mask
     model: ModelMask
-    seq_len: int
+    deal: Deal
     step: int
 
 

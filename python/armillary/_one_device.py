@@ -38,9 +38,8 @@ class Observed(SequenceParallel):
             )
         format = settings.get("format", "BLHD")
         as_blhd = q.transpose(1, 2) if format == "BHLD" else q
-        mask = self._mask_of(
-            as_blhd, settings.get("mask"), settings.get("cu_seqlens"), settings.get("seq_len")
-        )
+        sequence = (settings.get(name) for name in ("mask", "cu_seqlens", "seq_len", "deal"))
+        mask = self._mask_of(as_blhd, *sequence)
         out = self._attend(q, k, v, mask, settings)
         self.calls.append(Call(*mask, (out.transpose(1, 2) if format == "BHLD" else out).detach()))
         return out

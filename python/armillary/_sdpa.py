@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from armillary._deal import Deal
 from armillary.errors import InvalidArgument
 from armillary.masks import Mask, as_mask, check_causality
 
@@ -27,11 +28,14 @@ _UNSEEN: dict[object, str] = {
 class PatchedSdpa(TorchFunctionMode):
     """See `SequenceParallel.patch_sdpa`. Nothing is replaced: the mode sees the calls of its thread."""
 
-    def __init__(self, sp: SequenceParallel, mask: str | Mask | None, seq_len: int | None) -> None:
+    def __init__(
+        self, sp: SequenceParallel, mask: str | Mask | None, seq_len: int | None, deal: Deal | None
+    ) -> None:
         super().__init__()
         self._sp = sp
-        self._mask = sp.mask if mask is None else as_mask(mask)
+        self._mask = None if mask is None else as_mask(mask)
         self._seq_len = seq_len
+        self._deal = deal
         #: Calls of attention so far.
         self.calls = 0
 
@@ -92,8 +96,10 @@ class PatchedSdpa(TorchFunctionMode):
                     f"patch_sdpa: dropout_p is {dropout_p}; 0, or SequenceParallel.attention with a seed, is "
                     "required"
                 )
-            length = self._seq_len or self._mask.length or query.shape[2] * self._sp.world
-            check_causality(self._mask, is_causal, length, "scaled_dot_product_attention")
+            mask, length = self._sp._dealt(
+                "patch_sdpa", self._mask, self._seq_len, query.shape[2], self._deal
+            )
+            check_causality(mask, is_causal, length, "scaled_dot_product_attention")
         return self._sp.attention(
-            query, key, value, scale=scale, mask=self._mask, seq_len=length, format="BHLD"
+            query, key, value, scale=scale, mask=mask, seq_len=length, deal=self._deal, format="BHLD"
         )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from armillary._deal import Deal, deal_of, digest_of, is_whole, mark
 from armillary._tensors import check_strided
 from armillary.errors import InvalidArgument
 from armillary.loss import IGNORED
@@ -17,16 +19,27 @@ from armillary.masks import Mask, document_lengths, documents
 if TYPE_CHECKING:
     from armillary.sequence_parallel import SequenceParallel
 
-_MARK = "_armillary_shard"  # attribute of tensors that shard returned
-
 
 class ShardedBatch(dict[str, Tensor]):
-    """Tensors of one rank by name, with the mask and the length of the whole sequence."""
+    """Tensors of one rank by name, with the deal of the whole sequence. Picklable."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], mask: Mask, seq_len: int) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], deal: Deal) -> None:
         super().__init__(tensors)
-        self.mask = mask
-        self.seq_len = seq_len
+        self.deal = deal
+        for tensor in tensors.values():
+            mark(tensor, deal)
+
+    @property
+    def mask(self) -> Mask:
+        return self.deal.mask
+
+    @property
+    def seq_len(self) -> int:
+        return self.deal.seq_len
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The tensors of the copy are shards too.
+        return ShardedBatch, (dict(self), self.deal)
 
 
 def _length_of(whole: Mapping[str, Tensor], dim: int) -> int:
@@ -38,9 +51,10 @@ def _length_of(whole: Mapping[str, Tensor], dim: int) -> int:
     lengths = {}
     for name, tensor in whole.items():
         check_strided(f"shard: {name}", tensor)
-        if hasattr(tensor, _MARK):
+        if (deal := deal_of(tensor)) is not None:
             raise InvalidArgument(
-                f"shard: {name} is sharded already; the whole sequence is required, shard it once"
+                f"shard: {name} is sharded already, part {deal.part} of {deal.world} of {deal.seq_len} "
+                "tokens; the whole sequence is required, shard it once"
             )
         if tensor.dim() <= dim:
             raise InvalidArgument(f"shard: {name} has {tensor.dim()} dims; tokens in dim {dim} are required")
@@ -88,6 +102,7 @@ def shard_batch(
         raise InvalidArgument(f"shard: ragged is {ragged!r}; 'refuse' or 'uneven' is required")
     whole = {name: tensor for name, tensor in given.items() if tensor is not None}
     length = _length_of(whole, dim)
+    digest = _sequence_digest(whole)
     mask, within = sp.mask, None
     if "document_ids" in whole:
         within = document_lengths(whole["document_ids"])
@@ -104,8 +119,14 @@ def shard_batch(
     for name, tensor in whole.items():
         at = dim if tensor.dim() > dim else tensor.dim() - 1
         shards[name] = tensor.index_select(at, index.to(tensor.device))
-        setattr(shards[name], _MARK, True)
-    return ShardedBatch(shards, mask, length)
+    return ShardedBatch(shards, replace(sp.deal(length, mask), digest=digest))
+
+
+def _sequence_digest(whole: Mapping[str, Tensor]) -> Tensor:
+    """The digest of what must be the same on all ranks: tokens and other whole numbers, or the first tensor,
+    whose last bits may be those of a machine."""
+    numbers = [whole[name] for name in sorted(whole) if is_whole(whole[name])]
+    return digest_of(numbers or list(whole.values())[:1])
 
 
 def _check_even(sp: SequenceParallel, length: int, mask: Mask, ragged: str) -> None:
@@ -148,20 +169,27 @@ class _Gather(torch.autograd.Function):
         return grads[0].index_select(ctx.dim, ctx.place), None, None, None
 
 
-def _check_alike(sp: SequenceParallel, tokens: Tensor, dim: int) -> None:
-    """Raises `InvalidArgument` on all ranks unless all gather tensors of one kind."""
+def _check_alike(sp: SequenceParallel, tokens: Tensor, dim: int, sequence: str) -> None:
+    """Raises `InvalidArgument` on all ranks unless all gather tensors of one kind of one sequence."""
     sizes = [size for at, size in enumerate(tokens.shape) if at != dim]
-    kind = hashlib.blake2b(f"{tokens.dtype} {dim} {sizes}".encode(), digest_size=8).digest()
-    record = torch.tensor(list(kind), dtype=torch.uint8)
+    kinds = (f"{tokens.dtype} {dim} {sizes}", sequence)
+    record = torch.tensor([list(hashlib.blake2b(kind.encode(), digest_size=8).digest()) for kind in kinds])
     for rank, other in enumerate(_gathered(sp, record)):
-        if not torch.equal(record, other):
+        if not torch.equal(record[0], other[0]):
             raise InvalidArgument(
                 f"unshard: rank {sp.rank} has {tokens.dtype} {list(tokens.shape)}, rank {rank} another dtype "
                 "or other sizes beside the tokens; equal ones are required"
             )
+        if not torch.equal(record[1], other[1]):
+            raise InvalidArgument(
+                f"unshard: rank {sp.rank} gathers {sequence[:120]}, rank {rank} another sequence; the same "
+                "seq_len or deal on all ranks is required"
+            )
 
 
-def gather_tokens(sp: SequenceParallel, tokens: Tensor, *, dim: int, seq_len: int | None) -> Tensor:
+def gather_tokens(
+    sp: SequenceParallel, tokens: Tensor, *, dim: int, seq_len: int | None, deal: Deal | None
+) -> Tensor:
     """See `SequenceParallel.unshard`."""
     check_strided("unshard: the argument", tokens)
     if tokens.device.type != "cpu":
@@ -171,14 +199,15 @@ def gather_tokens(sp: SequenceParallel, tokens: Tensor, *, dim: int, seq_len: in
     if seq_len is not None and not (isinstance(seq_len, int) and 0 <= seq_len < 2**63):
         raise InvalidArgument(f"unshard: seq_len is {seq_len!r}; a number of tokens is required")
     dim %= tokens.dim()
-    length = seq_len or sp.mask.length or tokens.shape[dim] * sp.world
-    places = sp._positions_of_ranks(length, sp.mask)
+    deal = deal_of(tokens) if deal is None else deal
+    mask, length = sp._dealt("unshard", None, seq_len, tokens.shape[dim], deal)
+    places = sp._positions_of_ranks(length, mask)
     mine = len(places[sp.rank])
     if mine != tokens.shape[dim]:
         raise InvalidArgument(
             f"unshard: {tokens.shape[dim]} tokens on rank {sp.rank}; layout {sp.layout} gives it {mine} of "
             f"{length}: those, or another seq_len, are required"
         )
-    _check_alike(sp, tokens, dim)
+    _check_alike(sp, tokens, dim, f"{length} tokens of layout {sp.layout}")
     whole: Tensor = _Gather.apply(tokens, sp, dim, places)  # type: ignore[no-untyped-call]
     return whole

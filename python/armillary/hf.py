@@ -14,7 +14,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import threading
-from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 import torch
@@ -27,11 +26,12 @@ check_transformers((5, 24))
 
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel  # noqa: E402
 
+from armillary._deal import Deal, check_deal  # noqa: E402
 from armillary._hf_attention import attend  # noqa: E402
 from armillary._hf_masks import DeclaredMask, declared_mask, model_mask_of  # noqa: E402
 from armillary.errors import InvalidArgument  # noqa: E402
 from armillary.loss import IGNORED  # noqa: E402
-from armillary.masks import Mask, packed_lengths  # noqa: E402
+from armillary.masks import packed_lengths  # noqa: E402
 from armillary.sequence_parallel import SequenceParallel  # noqa: E402
 
 #: `config.model_type` of the models whose loss and gradients the tests compare with those of one device.
@@ -52,14 +52,6 @@ _SHARDED = "sharded"  # key of a batch
 _numbers = itertools.count()
 
 
-@dataclass(frozen=True)
-class Sharded:
-    """The sequence that the tokens of a batch are a shard of: its mask and its length."""
-
-    mask: Mask
-    seq_len: int
-
-
 def shard(
     sp: SequenceParallel,
     *,
@@ -74,13 +66,13 @@ def shard(
     each of which attends to itself only; see `SequenceParallel.shard`.
 
     Returns input_ids, position_ids (within the document), labels and shift_labels (of the next token), and
-    `sharded`, the mask and length of the sequence. Raises `InvalidArgument` as `SequenceParallel.shard`
+    `sharded`, the `Deal` of the sequence. Raises `InvalidArgument` as `SequenceParallel.shard`
     does."""
     batch = sp.shard(ragged=ragged, input_ids=input_ids, labels=labels, document_ids=document_ids)
     inputs: dict[str, Any] = {"input_ids": batch["input_ids"], "position_ids": batch["positions"]}
     if labels is not None:
         inputs["labels"] = inputs["shift_labels"] = batch["labels"]
-    inputs[_SHARDED] = Sharded(batch.mask, batch.seq_len)
+    inputs[_SHARDED] = batch.deal
     return inputs
 
 
@@ -95,7 +87,7 @@ class Installation:
         self._before = {id(config): (config, config._attn_implementation) for config in _configs(model)}
         self._active = threading.local()  # the sequence of the forward pass of this thread
         self._steps = itertools.count()
-        self._positions: tuple[Sharded | None, list[Tensor]] = (None, [])
+        self._positions: tuple[Deal | None, list[Tensor]] = (None, [])
         AttentionInterface.register(self.name, self._attention)
         AttentionMaskInterface.register(self.name, self._mask)
         model.set_attn_implementation(self.name)
@@ -149,7 +141,8 @@ class Installation:
         if not isinstance(tokens, Tensor):
             raise InvalidArgument("armillary.hf: no input_ids and no inputs_embeds; one of them is required")
         if sharded is None:
-            sharded = Sharded(self.sp.mask, self.sp.mask.length or tokens.shape[1] * self.sp.world)
+            sharded = self.sp.deal(self.sp.mask.length or tokens.shape[1] * self.sp.world)
+        check_deal("armillary.hf", sharded, self.sp._own_deal)
         _refuse_inputs(given)
         given["position_ids"] = self._position_ids(given.get("position_ids"), tokens, sharded)
         shift_labels = given.pop("shift_labels", None)
@@ -162,7 +155,7 @@ class Installation:
     def _after_forward(self, *_: object) -> None:
         self._active.sequence = None
 
-    def _position_ids(self, given: Tensor | None, tokens: Tensor, sharded: Sharded) -> Tensor:
+    def _position_ids(self, given: Tensor | None, tokens: Tensor, sharded: Deal) -> Tensor:
         """Positions of the tokens of this rank [B, L]: global, or within the document if there are some."""
         if self._positions[0] != sharded:
             index = self.sp.positions(sharded.seq_len, sharded.mask)
@@ -195,7 +188,7 @@ class Installation:
             return self._declared(q_length, kv_length, given)
 
     def _declared(self, q_length: int, kv_length: int, given: dict[str, Any]) -> DeclaredMask:
-        sequence: Sharded | None = getattr(self._active, "sequence", None)
+        sequence: Deal | None = getattr(self._active, "sequence", None)
         if sequence is None:
             raise InvalidArgument(
                 f"armillary.hf: a part of {type(self.model).__name__} is called by itself; the whole model "
@@ -216,7 +209,7 @@ class Installation:
                 f"armillary.hf: layout balanced deals tokens by the mask, and {type(self.model).__name__} "
                 "has layers with a sliding window; a layout of all masks, such as zigzag, is required"
             )
-        return DeclaredMask(mask, model, sequence.seq_len, self._active.step)
+        return DeclaredMask(mask, model, sequence, self._active.step)
 
     def _attention(
         self,

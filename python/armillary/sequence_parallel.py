@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention.flex_attention import BlockMask
 
 from armillary import _native
+from armillary._deal import Deal, check_deal
 from armillary._groups import Group, leave_at_its_end, process_group
 from armillary._sdpa import PatchedSdpa
 from armillary._sharding import ShardedBatch, gather_tokens, shard_batch
@@ -102,8 +103,9 @@ class SequenceParallel:
           `seq_len` to `attention` then.
 
         Returns a dict of the tensors, in the order of the layout, with `positions` [B, L] (global, or within
-        the document) if they were not given, and with `mask` and `seq_len`. Raises `InvalidArgument` for
-        tensors that are sharded already, labels that are shifted already, and lengths that differ."""
+        the document) if they were not given, and with `deal`, which has `mask` and `seq_len`: given to
+        `attention`, ranks compare that they attend to the same sequence. Raises `InvalidArgument` for tensors
+        that are sharded already, labels that are shifted already, and lengths that differ."""
         with self._refusals():
             return shard_batch(self, whole, dim=dim, ragged=ragged)
 
@@ -116,6 +118,13 @@ class SequenceParallel:
         if mask is not None and not isinstance(mask, Mask):
             mask = as_mask(mask)
         return self._positions_of_ranks(seq_len, self.mask if mask is None else mask)[self.rank]
+
+    def deal(self, seq_len: int, mask: AnyMask | None = None) -> Deal:
+        """The deal of a sequence whose tokens of this rank were taken with `positions` in the place of
+        `shard`. Raises `InvalidArgument` as `positions` does."""
+        self.positions(seq_len, mask)
+        chosen = self.mask if mask is None else as_mask(mask)
+        return Deal(chosen, seq_len, self.layout, self.world, self.rank)
 
     def attention(
         self,
@@ -133,6 +142,7 @@ class SequenceParallel:
         mask: AnyMask | None = None,
         cu_seqlens: Tensor | None = None,
         seq_len: int | None = None,
+        deal: Deal | None = None,
         format: Format = "BLHD",
     ) -> Tensor:
         """Attention of this rank's queries over the keys of all ranks; differentiable once. Collective.
@@ -148,6 +158,8 @@ class SequenceParallel:
         mask: in the place of the object's. cu_seqlens: [n + 1] begins of the packed documents of the whole
           sequence, int32 or int64 on the CPU; each attends to itself only, within the mask.
         seq_len: tokens of the whole sequence, if it is not L times the number of ranks.
+        deal: that of the tokens, `batch.deal`; mask and seq_len are its own unless they are given, and tokens
+          that were dealt by another layout are refused. Layout balanced needs it: its mask deals the tokens.
 
         Backward: every gradient is that of one device. Second derivatives and `autocast` to another dtype
         are refused. Under `torch.compile` and `torch.export` the call is one op of the graph; numbers of
@@ -170,7 +182,7 @@ class SequenceParallel:
                 )
             _check_numbers(scale=scale, softcap=softcap, dropout=dropout)
             _check_whole_numbers(dropout_seed=dropout_seed, dropout_step=dropout_step, seq_len=seq_len)
-            text, length = self._mask_of(q, mask, cu_seqlens, seq_len)
+            text, length = self._mask_of(q, mask, cu_seqlens, seq_len, deal)
         out: Tensor = torch.ops.armillary.attention_forward(
             q,
             k,
@@ -194,29 +206,34 @@ class SequenceParallel:
         )[0]
         return out.transpose(1, 2) if format == "BHLD" else out
 
-    def patch_sdpa(self, *, mask: str | Mask | None = None, seq_len: int | None = None) -> PatchedSdpa:
+    def patch_sdpa(
+        self, *, mask: str | Mask | None = None, seq_len: int | None = None, deal: Deal | None = None
+    ) -> PatchedSdpa:
         """A context in which `torch.nn.functional.scaled_dot_product_attention` of this thread is
         `attention`.
 
-            with sp.patch_sdpa(mask=batch.mask) as patch:
+            with sp.patch_sdpa(deal=batch.deal) as patch:
                 logits = model(batch["input_ids"])  # as it is
 
         q, k, v [B, H, L, D] are those of this rank's tokens. Masks are declared, never guessed: `mask`, or
-        that of the object, holds in every call, and attn_mask is refused. Rotary positions and labels are the
-        caller's, as `shard` returns them. Backward passes may run outside, but not those of activation
-        checkpointing, which call attention again. seq_len: as for `attention`.
+        that of the deal or the object, holds in every call, and attn_mask is refused. Rotary positions and
+        labels are the caller's, as `shard` returns them. Backward passes may run outside, but not those of
+        activation checkpointing, which call attention again. seq_len, deal: as for `attention`.
 
         Raises `InvalidArgument` for attn_mask, for is_causal if the declared mask is not, for dropout, for
         modules that attend without that function, and at the end if it was not called at all."""
-        return PatchedSdpa(self, mask, seq_len)
+        return PatchedSdpa(self, mask, seq_len, deal)
 
-    def unshard(self, tokens: Tensor, *, dim: int = 1, seq_len: int | None = None) -> Tensor:
+    def unshard(
+        self, tokens: Tensor, *, dim: int = 1, seq_len: int | None = None, deal: Deal | None = None
+    ) -> Tensor:
         """The whole sequence from the tokens of all ranks, in the order of positions: the inverse of `shard`.
 
-        tokens: [B, L, ..]; returns [B, S, ..] on every rank. Collective. Differentiable: if every rank
+        tokens: [B, L, ..]. seq_len, deal: as for `attention`; tensors that `shard` returned know their own.
+        Returns [B, S, ..] on every rank. Collective. Differentiable: if every rank
         computes the same from the result, the gradient of a rank's tokens is its part of the result's."""
         with self._refusals():
-            return gather_tokens(self, tokens, dim=dim, seq_len=seq_len)
+            return gather_tokens(self, tokens, dim=dim, seq_len=seq_len, deal=deal)
 
     def loss(self, logits: Tensor, labels: Tensor, *, reduce: Literal["mean", "sum"] = "mean") -> Tensor:
         """Cross entropy of the whole sequence, the same number on every rank. Collective.
@@ -259,18 +276,63 @@ class SequenceParallel:
         return known
 
     def _mask_of(
-        self, q: Tensor, mask: AnyMask | None, cu_seqlens: Tensor | None, seq_len: int | None
+        self,
+        q: Tensor,
+        mask: AnyMask | None,
+        cu_seqlens: Tensor | None,
+        seq_len: int | None,
+        deal: Deal | None,
     ) -> tuple[str, int]:
         """The text of the mask of a call and the length of its sequence."""
-        chosen = self.mask
-        if mask is not None:
-            chosen = mask if isinstance(mask, Mask) else as_mask(mask)
+        chosen = None if mask is None else as_mask(mask)
         if cu_seqlens is not None:
-            chosen = self._packed(cu_seqlens, chosen)
-        length = seq_len or chosen.length or q.shape[1] * self.world
-        if isinstance(length, int) and not 0 <= length < 2**63:
-            raise InvalidArgument(f"attention: {length} tokens; a sequence of 0 to 2^56 tokens is required")
+            of_deal = self.mask if deal is None else check_deal("attention", deal, self._own_deal).mask
+            chosen = self._packed(cu_seqlens, of_deal if chosen is None else chosen)
+        chosen, length = self._dealt("attention", chosen, seq_len, q.shape[1], deal)
         return chosen.text_at(length), length
+
+    @property
+    def _own_deal(self) -> Deal:
+        """The place of this rank, of no sequence."""
+        return Deal(self.mask, 0, self.layout, self.world, self.rank)
+
+    def _dealt(
+        self, where: str, mask: Mask | None, seq_len: int | None, tokens: int, deal: Deal | None
+    ) -> tuple[Mask, int]:
+        """Mask and length of the sequence of a call with so many tokens of this rank.
+
+        Raises `InvalidArgument` if the tokens were dealt otherwise."""
+        if deal is not None:
+            check_deal(where, deal, self._own_deal)
+        chosen = mask or (self.mask if deal is None else deal.mask)
+        length = seq_len or chosen.length or (tokens * self.world if deal is None else deal.seq_len)
+        if isinstance(length, int) and not 0 <= length < 2**63:
+            raise InvalidArgument(f"{where}: {length} tokens; a sequence of 0 to 2^56 tokens is required")
+        if deal is not None and deal.seq_len != length:
+            raise InvalidArgument(
+                f"{where}: a sequence of {length} tokens, tokens that were dealt from {deal.seq_len}; equal "
+                "lengths are required"
+            )
+        if self.layout == "balanced" and self.world > 1:
+            self._check_balanced(where, chosen, length, deal)
+        return chosen, length
+
+    def _check_balanced(self, where: str, mask: Mask, length: int, deal: Deal | None) -> None:
+        """Raises `InvalidArgument` unless the tokens were dealt as this mask does it."""
+        if deal is None:
+            raise InvalidArgument(
+                f"{where}: layout balanced deals tokens by the mask, and it is not known which mask dealt "
+                "these; deal=batch.deal, or deal=sp.deal(seq_len, mask), is required"
+            )
+        if mask == deal.mask:
+            return
+        ours, theirs = (self._positions_of_ranks(length, one) for one in (mask, deal.mask))
+        if not all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)):
+            raise InvalidArgument(
+                f"{where}: layout balanced dealt these tokens by the mask {str(deal.mask)[:80]}, and "
+                f"{str(mask)[:80]} is asked for; the mask that dealt them, or a layout of all masks, such as "
+                "zigzag, is required"
+            )
 
     def _packed(self, cu_seqlens: Tensor, within: Mask) -> Mask:
         """Documents within a mask: the same object for the same documents, for layers ask again and again."""

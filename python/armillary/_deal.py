@@ -1,0 +1,108 @@
+"""Which tokens of which sequence a rank was given: what a shard knows about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from armillary.errors import InvalidArgument
+from armillary.masks import Mask
+
+
+def unknown_digest() -> Tensor:
+    """The digest of a sequence that nobody has seen; it agrees with any other."""
+    return torch.zeros((), dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class Deal:
+    """The part of a sequence that a rank holds; `SequenceParallel.shard` and `deal` make it.
+
+    mask, seq_len: of the whole sequence. layout, world, part: the tokens are those that the layout gives to
+    rank `part` of `world`, under this mask. digest: of the numbers of the whole sequence, 0 if they are not
+    known; ranks compare it in the calls that they make anyway. Picklable."""
+
+    mask: Mask
+    seq_len: int
+    layout: str
+    world: int
+    part: int
+    digest: Tensor = field(default_factory=unknown_digest, compare=False, repr=False)
+
+
+def check_deal(where: str, deal: object, expected: Deal) -> Deal:
+    """Returns `deal`. Raises `InvalidArgument` unless it is one of the layout and the place of `expected`."""
+    if not isinstance(deal, Deal):
+        raise InvalidArgument(
+            f"{where}: deal is a {type(deal).__name__}; that of a batch, batch.deal, or sp.deal(seq_len) is "
+            "required"
+        )
+    if (deal.layout, deal.world, deal.part) != (expected.layout, expected.world, expected.part):
+        raise InvalidArgument(
+            f"{where}: the tokens were dealt as part {deal.part} of {deal.world} by layout {deal.layout}, "
+            f"this SequenceParallel has part {expected.part} of {expected.world} and layout "
+            f"{expected.layout}; tokens that it dealt itself are required"
+        )
+    return deal
+
+
+# Marks are kept by storage: views, slices and detached tensors of a shard have that of the shard.
+_marks: dict[int, tuple[StorageWeakRef, Deal]] = {}
+
+
+def mark(shard: Tensor, deal: Deal) -> None:
+    """Remembers the deal of a shard, for as long as its memory lives."""
+    if torch.compiler.is_compiling():
+        return
+    for key, (storage, _) in list(_marks.items()):
+        if storage.expired():  # type: ignore[no-untyped-call]
+            _marks.pop(key, None)
+    held = StorageWeakRef(shard.untyped_storage())  # type: ignore[no-untyped-call]
+    _marks[shard.untyped_storage()._cdata] = held, deal
+
+
+def deal_of(tensor: Tensor) -> Deal | None:
+    """The deal of a shard or of a view of one; None for other tensors."""
+    if torch.compiler.is_compiling():
+        return None
+    known = _marks.get(tensor.untyped_storage()._cdata)
+    if known is None or known[0].expired():  # type: ignore[no-untyped-call]
+        return None
+    return known[1]
+
+
+# Odd factors that spread the bits of numbers and places.
+_NUMBER, _PLACE, _SPREAD = -7046029254386353131, -4417276706812531889, 6364136223846793005
+_SAMPLE = 1 << 22  # numbers of a tensor that is no list of tokens: it may be as large as memory
+
+
+def digest_of(tensors: Iterable[Tensor]) -> Tensor:
+    """[] int64 of shapes and numbers: all whole numbers, or a sample of others."""
+    total = unknown_digest()
+    for tensor in tensors:
+        if tensor.is_meta:
+            return unknown_digest()
+        total = total * _SPREAD + _digest(tensor.detach()).cpu()
+        for size in tensor.shape:
+            total = total * _SPREAD + size
+    return total
+
+
+def is_whole(tensor: Tensor) -> bool:
+    """Whether its numbers are whole ones, such as tokens."""
+    return not (tensor.is_floating_point() or tensor.is_complex())
+
+
+def _digest(tensor: Tensor) -> Tensor:
+    flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).flatten()
+    if is_whole(tensor):
+        numbers = flat.to(torch.int64)
+    else:
+        numbers = flat[:: max(1, -(-len(flat) // _SAMPLE))].to(torch.float64).view(torch.int64)
+    mixed = numbers * _NUMBER + torch.arange(1, len(numbers) + 1, device=tensor.device) * _PLACE
+    mixed = (mixed ^ (mixed >> 32)) * _SPREAD
+    return (mixed ^ (mixed >> 29)).sum()
