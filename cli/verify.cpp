@@ -155,13 +155,6 @@ nlohmann::ordered_json result_line(const plan::Plan& plan,
   return line;
 }
 
-/// Whether plan i is the backward pass of the plan before it. Then the two are verified together.
-bool follows_its_forward(const std::vector<plan::Plan>& plans, std::size_t i) {
-  return i > 0 && plans[i - 1].pass == plan::Pass::Forward &&
-         plans[i].pass == plan::Pass::Backward && plans[i - 1].problem == plans[i].problem &&
-         plans[i - 1].strategy == plans[i].strategy;
-}
-
 /// Prints the verdict about one plan. `given` names an assumption of the proof, or is empty.
 void print(const plan::Plan& plan, const std::vector<plan::Diagnostic>& diagnostics,
            std::string_view given, bool json) {
@@ -264,20 +257,12 @@ int run(const VerifyFlags& flags) {
   if (flags.fold || large) return verify_by_class(flags);
   std::vector<plan::Plan> plans = make_plans(flags);
   if (!flags.mutation.empty()) break_one(plans, flags.mutation);
-  // Verdicts. A backward pass is also checked against its forward pass if both are right alone.
-  std::vector<std::vector<plan::Diagnostic>> found;
+  const std::vector<plan::PassVerdict> verdicts = plan::verify_together(plans);
   bool ok = true;
   for (std::size_t i = 0; i < plans.size(); ++i) {
-    found.push_back(plan::verify(plans[i]));
-    if (follows_its_forward(plans, i) && found[i - 1].empty() && found[i].empty()) {
-      found[i] = plan::verify_saved(plans[i - 1], plans[i]);
-    }
-    ok = ok && found[i].empty();
-  }
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    // A backward pass alone is exact only if forward left correct tiles.
-    const bool lone = plans[i].pass == plan::Pass::Backward && !follows_its_forward(plans, i);
-    print(plans[i], found[i], lone ? ", given what forward saves" : "", flags.json);
+    const auto& [diagnostics, given] = verdicts[i];
+    ok = ok && diagnostics.empty();
+    print(plans[i], diagnostics, given ? ", given what forward saves" : "", flags.json);
   }
   return ok ? kDone : kFailed;
 }

@@ -53,6 +53,7 @@ class Enumeration {
       add(MutationKind::OtherBatch, i, {.to = op.step + 1});
     }
     for (std::size_t t = 0; t < program_.tiles.size(); ++t) add_slots(t);
+    add_roles();
   }
 
  private:
@@ -146,6 +147,16 @@ class Enumeration {
                         .rank = program_.rank,
                         .tile = static_cast<int>(tile),
                         .to = static_cast<int>(slot)});
+    }
+  }
+
+  /// Changes of what belongs to the caller, and of the order of saved tiles.
+  void add_roles() {
+    for (int slot = 0; slot < static_cast<int>(program_.slots.size()); ++slot) {
+      found_.push_back({.kind = MutationKind::OtherExternal, .rank = program_.rank, .to = slot});
+    }
+    for (int place = 0; place + 1 < static_cast<int>(program_.saved.size()); ++place) {
+      found_.push_back({.kind = MutationKind::OtherSaved, .rank = program_.rank, .tile = place});
     }
   }
 
@@ -259,6 +270,10 @@ std::string_view to_string(MutationKind kind) {
       return "other tile";
     case MutationKind::SlotReused:
       return "slot reused";
+    case MutationKind::OtherExternal:
+      return "other external";
+    case MutationKind::OtherSaved:
+      return "other saved";
     case MutationKind::OtherBatch:
       return "other batch";
     case MutationKind::OtherStart:
@@ -284,10 +299,16 @@ std::vector<Rank> changed_ranks(const Plan& plan, const Mutation& mutation) {
 }
 
 void mutate(Plan& plan, const Mutation& mutation) {
-  // Changes that concern a tile or two ranks come first; all others change one op.
+  // Changes that concern no op or two ranks come first; all others change one op.
   RankProgram& program = plan.ranks[at(mutation.rank)];
-  if (mutation.kind == MutationKind::SlotReused) {
-    change_slot(plan, program, mutation);
+  if (mutation.kind == MutationKind::SlotReused) return change_slot(plan, program, mutation);
+  if (mutation.kind == MutationKind::OtherExternal) {
+    bool& external = program.slots[at(mutation.to)].external;
+    external = !external;
+    return;
+  }
+  if (mutation.kind == MutationKind::OtherSaved) {
+    std::swap(program.saved[at(mutation.tile)], program.saved[at(mutation.tile + 1)]);
     return;
   }
   const auto op = program.ops.begin() + mutation.op;
@@ -337,6 +358,12 @@ std::string to_string(const Mutation& mutation) {
   if (mutation.kind == MutationKind::SlotReused) {
     return fmt::format("rank {} tile {}: slot {} reused", mutation.rank, mutation.tile,
                        mutation.to);
+  }
+  if (mutation.kind == MutationKind::OtherExternal) {
+    return fmt::format("rank {} slot {}: other external", mutation.rank, mutation.to);
+  }
+  if (mutation.kind == MutationKind::OtherSaved) {
+    return fmt::format("rank {} saved {}: swapped with the next", mutation.rank, mutation.tile);
   }
   // The place and the kind; then the fields that the kind uses.
   std::string text =

@@ -1,8 +1,9 @@
 // mutate.h: small changes that break a plan, to test the verifier.
 //
-// A mutation changes one op of one rank, the slot of one tile or the dtype of one message, and
-// leaves the rest as it is. These are the mistakes that the author of a strategy could make. Most
-// mutants are wrong plans; some happen to be as good as the original.
+// A mutation changes one op of one rank, the slot of one tile, what a program says of the caller's
+// tiles or the dtype of one message, and leaves the rest as it is. These are the mistakes that the
+// author of a strategy could make. Most mutants are wrong plans; some happen to be as good as the
+// original.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,8 @@ enum class MutationKind : std::uint8_t {
   FewerHeads,     ///< The operands lack their first (`to` 0) or last (`to` 1) head.
   OtherTile,      ///< The operand shows tile `to` of the same tensor.
   SlotReused,     ///< Tile `tile` lies in slot `to`, made large enough for it.
+  OtherExternal,  ///< `external` of slot `to` is flipped.
+  OtherSaved,     ///< Saved tile `tile`, by place, changes places with the next.
   OtherBatch,     ///< The op's step is `to`.
   OtherStart,     ///< `init_q` (`to` 0) or `init_kv` (`to` 1) of an op that attends is flipped.
   OtherZeroCopy,  ///< `zero_copy` of a message of one view is flipped.
@@ -37,8 +40,8 @@ std::string_view to_string(MutationKind kind);
 struct Mutation {
   MutationKind kind = MutationKind::Dropped;
   Rank rank = 0;
-  int op = -1;                 ///< Index in the rank's ops; -1 for SlotReused.
-  int tile = -1;               ///< SlotReused only.
+  int op = -1;                 ///< Index in the rank's ops; -1 for a change of no op.
+  int tile = -1;               ///< SlotReused and OtherSaved only.
   std::uint32_t operands = 0;  ///< Bit i: operand i is changed.
   int block = -1;              ///< FewerBlocks and OtherBlock only.
   int to = -1;                 ///< See MutationKind.

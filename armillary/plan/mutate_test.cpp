@@ -89,6 +89,10 @@ TEST(Mutate, NamesSayWhatIsChanged) {
             "rank 1 op 5: other dtype, received by op 3");
   EXPECT_EQ(to_string({.kind = MutationKind::SlotReused, .rank = 1, .tile = 4, .to = 2}),
             "rank 1 tile 4: slot 2 reused");
+  EXPECT_EQ(to_string({.kind = MutationKind::OtherExternal, .rank = 1, .to = 2}),
+            "rank 1 slot 2: other external");
+  EXPECT_EQ(to_string({.kind = MutationKind::OtherSaved, .rank = 1, .tile = 3}),
+            "rank 1 saved 3: swapped with the next");
 }
 
 /// Swaps with the next op and, if that is of another lane, with the next op of its own lane.
@@ -116,7 +120,7 @@ TEST(Mutate, FindsEveryKindOfSlip) {
   for (const Plan& plan : plans()) {
     for (const Mutation& mutation : mutations(plan)) ++counts[mutation.kind];
   }
-  EXPECT_EQ(counts.size(), 13U);
+  EXPECT_EQ(counts.size(), 15U);
 }
 
 /// The ring of two ranks in broken_plan.h has 9 ops, 9 tiles and 9 slots a rank. Operands are

@@ -2,6 +2,8 @@
 // finds anything is the last one that runs.
 #include "armillary/plan/verify.h"
 
+#include <algorithm>
+
 #include "armillary/core/error.h"
 #include "armillary/plan/verify/steps.h"
 #include "armillary/plan/verify/structure.h"
@@ -54,26 +56,59 @@ bool finds_saved(const RankProgram& forward, const RankProgram& later) {
 }
 
 // Like finds_saved() for every rank, but names each tile that differs.
-std::vector<Diagnostic> verify_saved(const Plan& forward, const Plan& backward, int limit) {
+std::vector<Diagnostic> verify_saved(const Plan& first, const Plan& later, int limit) {
   verifier::Diagnostics diagnostics(limit);
-  if (!(forward.problem == backward.problem) || !(forward.blocks == backward.blocks)) {
-    diagnostics.add(-1, -1, "blocks", "forward and backward solve different problems");
+  if (!(first.problem == later.problem) || !(first.blocks == later.blocks)) {
+    diagnostics.add(-1, -1, "blocks", "{} and {} solve different problems", to_string(first.pass),
+                    to_string(later.pass));
     return diagnostics.take();
   }
-  for (std::size_t r = 0; r < forward.ranks.size(); ++r) {
-    const RankProgram& left = forward.ranks[r];
-    const RankProgram& found = backward.ranks[r];
+  for (std::size_t r = 0; r < first.ranks.size(); ++r) {
+    const RankProgram& left = first.ranks[r];
+    const RankProgram& found = later.ranks[r];
     for (std::size_t s = 0; s < left.saved.size(); ++s) {
       const Tile& a = left.tiles[left.saved[s]];
       const Tile& b = found.tiles[found.saved[s]];
       if (!are_alike(a, b)) {
-        diagnostics.add(left.rank, -1, "blocks", "forward saves {} but backward finds {}",
-                        verifier::describe(left, {left.saved[s], a.heads, a.blocks}),
-                        verifier::describe(found, {found.saved[s], b.heads, b.blocks}));
+        diagnostics.add(
+            left.rank, -1, "blocks", "{} saves {} but {} finds {}", to_string(first.pass),
+            verifier::describe(left, {left.saved[s], a.heads, a.blocks}), to_string(later.pass),
+            verifier::describe(found, {found.saved[s], b.heads, b.blocks}));
       }
     }
   }
   return diagnostics.take();
+}
+
+namespace {
+
+bool run_together(const Plan& a, const Plan& b) {
+  return a.problem == b.problem && a.strategy == b.strategy;
+}
+
+}  // namespace
+
+std::vector<PassVerdict> verify_together(const std::vector<Plan>& plans, int limit) {
+  std::vector<PassVerdict> verdicts;
+  for (const Plan& plan : plans) verdicts.push_back({.diagnostics = verify(plan, limit)});
+  // The exact plans that leave tiles, forwards first.
+  std::vector<const Plan*> leave;
+  for (const Pass pass : {Pass::Forward, Pass::Replay}) {
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      if (plans[i].pass == pass && verdicts[i].diagnostics.empty()) leave.push_back(&plans[i]);
+    }
+  }
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const auto together = [&](const Plan& plan) { return run_together(plan, plans[i]); };
+    verdicts[i].given = std::ranges::none_of(
+        plans, [&](const Plan& plan) { return plan.pass == Pass::Forward && together(plan); });
+    // Plans that are wrong alone have no tiles to compare.
+    const auto first =
+        std::ranges::find_if(leave, [&](const Plan* plan) { return together(*plan); });
+    if (first == leave.end() || *first == &plans[i] || !verdicts[i].diagnostics.empty()) continue;
+    verdicts[i].diagnostics = verify_saved(**first, plans[i], limit);
+  }
+  return verdicts;
 }
 
 }  // namespace armillary::plan

@@ -64,8 +64,20 @@ std::vector<Diagnostic> verify(const Plan& plan, int limit = 20);
 /// tensors, heads and blocks in the same order.
 bool finds_saved(const RankProgram& forward, const RankProgram& later);
 
-/// Proves that `backward` finds exactly the tiles that `forward` saves, for the same problem.
-/// Requires that each plan is exact on its own.
-std::vector<Diagnostic> verify_saved(const Plan& forward, const Plan& backward, int limit = 20);
+/// Proves that `later`, a backward or replay, finds exactly the tiles that `first`, the forward or
+/// replay before it, leaves, for the same problem. Requires that each plan is exact on its own.
+std::vector<Diagnostic> verify_saved(const Plan& first, const Plan& later, int limit = 20);
+
+/// The verdict about one of several plans.
+struct PassVerdict {
+  std::vector<Diagnostic> diagnostics;
+  /// True for a backward or replay without its forward: it is exact given what forward saves.
+  bool given = false;
+};
+
+/// Proves each plan alone, and those of one problem and strategy together by verify_saved(), in
+/// whatever order they stand: each must find what the first exact forward among them saves or,
+/// without one, what the first exact replay leaves. One verdict for each plan. @throws as verify().
+std::vector<PassVerdict> verify_together(const std::vector<Plan>& plans, int limit = 20);
 
 }  // namespace armillary::plan

@@ -183,19 +183,20 @@ FoldedProof prove_pass(const Planner& planner, Pass pass, const ProgramOf& progr
 std::vector<FoldedProof> verify_folded(const Planner& planner, const std::vector<Pass>& passes,
                                        const ProgramOf& program, int limit) {
   std::vector<FoldedProof> proofs;
-  SavedTiles before;
-  for (std::size_t p = 0; p < passes.size(); ++p) {
+  SavedTiles first;
+  for (const Pass pass : passes) {
     SavedTiles saved;
-    FoldedProof proof = prove_pass(planner, passes[p], program, limit, saved);
-    const bool follows = passes[p] == Pass::Backward && p > 0 && passes[p - 1] == Pass::Forward;
-    for (auto left = before.begin(); follows && left != before.end(); ++left) {
-      const auto found = saved.find(left->first);
-      if (found == saved.end() || finds_saved(left->second, found->second)) continue;
-      proof.diagnostics.push_back({.rank = left->first,
-                                   .rule = "blocks",
-                                   .text = "backward does not find what forward saves"});
+    FoldedProof proof = prove_pass(planner, pass, program, limit, saved);
+    if (proofs.empty()) first = saved;
+    for (const auto& [rank, left] : first) {
+      const auto found = saved.find(rank);
+      if (found == saved.end() || finds_saved(left, found->second)) continue;
+      proof.diagnostics.push_back(
+          {.rank = rank,
+           .rule = "blocks",
+           .text = fmt::format("{} does not find what {} leaves", to_string(pass),
+                               to_string(passes.front()))});
     }
-    before = std::move(saved);
     proofs.push_back(std::move(proof));
   }
   return proofs;

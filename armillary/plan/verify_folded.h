@@ -33,9 +33,9 @@ using ProgramOf = std::function<RankProgram(Pass pass, Rank rank)>;
 
 /// Proves passes of a large world without making all of its programs: those of the representatives,
 /// and of a sample of other ranks, evenly spread, which are compared with their class. The sample
-/// is all ranks if they have few ops. A backward pass that comes after forward is also checked to
-/// find what forward saves, on the ranks whose programs were made for both. One proof for each
-/// pass. Cost: O(ops of the representatives and of the sample); memory likewise.
+/// is all ranks if they have few ops. Passes are also checked to find the saved tiles of the first
+/// pass, on the ranks whose programs were made for both. One proof for each pass. Cost: O(ops of
+/// the representatives and of the sample); memory likewise.
 /// @throws InvalidArgument if no two ranks are alike, with the reason and what could be done;
 /// PlanError if the program of a rank is not that of its class.
 std::vector<FoldedProof> verify_folded(const Planner& planner, const std::vector<Pass>& passes,

@@ -30,7 +30,8 @@ std::vector<std::int64_t> shape_of(const plan::Problem& problem, const plan::Blo
 }
 
 /// Ops in batches, lane by lane, in program order.
-std::vector<std::vector<Batch>> batches_of(const plan::RankProgram& program) {
+std::vector<std::vector<Batch>> batches_of(const plan::RankProgram& program,
+                                           const std::vector<int>& alias_of) {
   std::vector<std::vector<Batch>> lanes;
   std::map<plan::Lane, int> last_step;
   const std::vector<std::vector<int>> waits = dependencies(program);
@@ -48,7 +49,7 @@ std::vector<std::vector<Batch>> batches_of(const plan::RankProgram& program) {
     batch.ops.push_back(i);
     batch.waits.insert(batch.waits.end(), waits[i].begin(), waits[i].end());
     for (const plan::View& view : op.views) {
-      if (program.slots[program.tiles[view.tile].slot].external) batch.inputs.push_back(view.tile);
+      if (alias_of[view.tile] != CompiledProgram::kInSlots) batch.inputs.push_back(view.tile);
     }
   }
   return lanes;
@@ -61,12 +62,11 @@ std::vector<int> aliases_of(const plan::RankProgram& program) {
   std::vector<int> alias_of(program.tiles.size(), CompiledProgram::kInSlots);
   for (const auto* role : {&program.inputs, &program.outputs, &program.saved}) {
     for (const int tile : *role) {
-      const int slot = program.tiles[tile].slot;
-      if (program.slots[slot].external) of_slot[slot] = tile;
+      of_slot[program.tiles[tile].slot] = tile;
       alias_of[tile] = tile;
     }
   }
-  // Other tiles have the memory of the caller's tile in their slot, if the slot is external.
+  // Other tiles have the memory of the caller's tile in their slot.
   for (std::size_t t = 0; t < alias_of.size(); ++t) {
     if (alias_of[t] == CompiledProgram::kInSlots) alias_of[t] = of_slot[program.tiles[t].slot];
   }
@@ -133,7 +133,7 @@ std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner,
       made.bytes = bytes_of(planner.problem(), planner.blocks(), compiled.program, op);
     }
   }
-  compiled.lanes = batches_of(compiled.program);
+  compiled.lanes = batches_of(compiled.program, compiled.alias_of);
   return result;
 }
 

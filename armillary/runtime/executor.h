@@ -196,7 +196,6 @@ class Execution final : private Work {
 
   // The ops of the compute lane (executor_compute.cpp). `run` is called by the device.
   void run(int op) override;
-  bool in_place(const CompiledOp& op, std::size_t target, std::size_t source) const;
   void delta(int op, std::size_t segment);
   void finish_rows(int op, std::size_t segment);
   at::Tensor heads_of(const at::Tensor& x_H, const plan::LocatedView& view) const;

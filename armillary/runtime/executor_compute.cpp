@@ -23,12 +23,6 @@ using plan::DeltaOperand;
 using plan::FinishOperand;
 using plan::MergeOperand;
 
-/// Whether both operands have the same slot, so that a copy has nothing to move.
-bool Execution::in_place(const CompiledOp& op, std::size_t target, std::size_t source) const {
-  const std::vector<plan::Tile>& tiles = compiled_->program.tiles;
-  return tiles[op.views[source].tile].slot == tiles[op.views[target].tile].slot;
-}
-
 void Execution::run(int op) {
   const CompiledOp& action = compiled_->ops[op];
   const plan::OpKind kind = action.op->kind;
@@ -52,7 +46,8 @@ void Execution::run(int op) {
         kernel::add(operand(AddOperand::kAcc), operand(AddOperand::kPart));
         break;
       case plan::OpKind::Copy:
-        if (!in_place(action, CopyOperand::kDst, CopyOperand::kSrc)) {
+        // Memory tells, not the slot: the source may be borrowed from a peer.
+        if (operand(CopyOperand::kDst).data_ptr() != operand(CopyOperand::kSrc).data_ptr()) {
           operand(CopyOperand::kDst).copy_(operand(CopyOperand::kSrc));
         }
         break;

@@ -1,77 +1,174 @@
 // Lowered programs give the results of the programs that strategies make. The tests beside
 // plan/passes/ check which ops are lowered.
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "armillary/comm/local.h"
 #include "armillary/kernel/cpu_kernel.h"
+#include "armillary/kernel/reference.h"
+#include "armillary/kernel/testing/naive_attention.h"
 #include "armillary/plan/passes/lower.h"
 #include "armillary/plan/testing/causal_problem.h"
 #include "armillary/plan/testing/every_strategy.h"
 #include "armillary/plan/verify.h"
 #include "armillary/runtime/dtypes.h"
 #include "armillary/runtime/executor.h"
+#include "tests/tolerance.h"
 
 namespace armillary::runtime {
 namespace {
 
 using plan::Tensor;
 
-/// Outputs of all ranks for seeded inputs, after these passes of lowering.
-std::vector<at::Tensor> results_of(const plan::Planner& planner, plan::Pass pass,
-                                   const std::vector<plan::Lowering>& lowerings) {
-  const plan::Problem& problem = planner.problem();
-  std::vector<std::vector<at::Tensor>> of_rank(problem.world);
-  comm::run_ranks(problem.world, [&](comm::Communicator& comm) {
-    const auto compiled = compile(
-        planner,
-        plan::lower(problem, planner.blocks(), planner.program(pass, comm.rank()), lowerings),
-        kernel::cpu_kernel());
-    Execution run(compiled, comm, {.score = {0.35}, .sinks_H = at::linspace(-1, 2, 4, at::kFloat)});
-    at::Generator generator = at::detail::createCPUGenerator(7 + comm.rank());
-    const plan::RankProgram& program = compiled->program;
-    std::vector<int> given = program.inputs;
-    if (pass == plan::Pass::Backward) {
-      given.insert(given.end(), program.saved.begin(), program.saved.end());
-    }
-    for (const int tile : given) {
-      const at::Tensor values = at::randn(compiled->shapes[tile], generator);
-      run.feed(program.tiles[tile].tensor,
-               values.to(scalar_type(dtype_of(problem, program.tiles[tile]))));
-    }
-    run.finish();
-    for (const int tile : program.outputs) {
-      of_rank[comm.rank()].push_back(run.output(program.tiles[tile].tensor).to(at::kFloat));
-    }
-  });
-  std::vector<at::Tensor> all;
-  for (const auto& results : of_rank) all.insert(all.end(), results.begin(), results.end());
-  return all;
+constexpr double kScale = 0.35;
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+/// Tokens of a whole sequence that a rank owns, in its memory order.
+at::Tensor rows_of(const plan::Planner& planner, Tensor tensor, plan::Rank rank) {
+  plan::Runs runs;
+  for (const plan::Block& block : blocks_of(planner.blocks(), tensor)) {
+    if (block.owner == rank) runs.insert(runs.end(), block.runs.begin(), block.runs.end());
+  }
+  return at::tensor(plan::positions(runs), at::kLong);
 }
 
-TEST(Lowered, EveryPassGivesTheResultsOfThePlainProgram) {
-  plan::Problem problem = plan::causal_problem(4, 24);
-  for (const plan::Dtype dtype : {plan::Dtype::F32, plan::Dtype::Bf16}) {
-    problem.dtype = dtype;
-    const double tolerance = dtype == plan::Dtype::F32 ? 1e-5 : 2e-2;
-    for (const std::string& name : plan::every_strategy(problem)) {
-      const plan::Planner planner(problem, plan::parse_strategy(name));
-      for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
-        const std::vector<at::Tensor> plain = results_of(planner, pass, {});
-        for (const char* passes : {"fuse", "alias", "coalesce", "zero_copy", "all"}) {
-          const auto lowered = results_of(planner, pass, plan::parse_lowerings(passes));
-          ASSERT_EQ(lowered.size(), plain.size());
-          for (std::size_t i = 0; i < plain.size(); ++i) {
-            EXPECT_TRUE(at::allclose(lowered[i], plain[i], tolerance, tolerance))
-                << name << ' ' << to_string(pass) << ' ' << passes << " result " << i;
-          }
-        }
-      }
+/// An attention whose programs are lowered by some passes, and its results over whole sequences.
+struct LoweredCase {
+  plan::Planner planner;
+  std::vector<plan::Lowering> lowerings;
+  std::string name;
+  kernel::Results whole;
+};
+
+/// The passes of one attention on one rank: forward, a replay from the kept output, and backward on
+/// what the replay leaves.
+class OnRank {
+ public:
+  OnRank(LoweredCase& made, comm::Communicator& comm, const kernel::Sequences& given)
+      : made_(made), comm_(comm), given_(given) {}
+
+  void run() {
+    const Execution forward = run_pass(plan::Pass::Forward, nullptr);
+    const Execution replay = run_pass(plan::Pass::Replay, &forward);
+    for (const Tensor tensor : {Tensor::Q, Tensor::K, Tensor::V, Tensor::Out, Tensor::Lse}) {
+      EXPECT_TRUE(at::equal(replay.saved(tensor), forward.saved(tensor)))
+          << made_.name << ' ' << to_string(tensor);
     }
+    const Execution backward = run_pass(plan::Pass::Backward, &replay);
+    put(replay, Tensor::Out, made_.whole.out_BSHE);
+    put(replay, Tensor::Lse, made_.whole.lse_BSH);
+    put(backward, Tensor::DQ, made_.whole.dq_BSHD);
+    put(backward, Tensor::DK, made_.whole.dk_BSGD);
+    put(backward, Tensor::DV, made_.whole.dv_BSGE);
+  }
+
+ private:
+  /// Runs a pass; what the caller does not own is what the pass before it left.
+  Execution run_pass(plan::Pass pass, const Execution* before) {
+    const plan::Planner& planner = made_.planner;
+    plan::RankProgram program = plan::lower(planner.problem(), planner.blocks(),
+                                            planner.program(pass, comm_.rank()), made_.lowerings);
+    std::vector<int> awaited = program.inputs;
+    if (pass == plan::Pass::Backward) {
+      awaited.insert(awaited.end(), program.saved.begin(), program.saved.end());
+    }
+    const std::vector<plan::Tile> tiles = program.tiles;
+    Execution run(compile(planner, std::move(program), kernel::reference()), comm_,
+                  {.score = {kScale}});
+    for (const int tile : awaited) {
+      const Tensor tensor = tiles[tile].tensor;
+      const bool result = tensor == Tensor::Out || tensor == Tensor::Lse;
+      const bool left = pass == plan::Pass::Backward ? tensor != Tensor::DOut : result;
+      run.feed(tensor, left ? before->saved(tensor) : own(tensor));
+    }
+    run.finish();
+    return run;
+  }
+
+  at::Tensor own(Tensor tensor) const {
+    const std::map<Tensor, at::Tensor> whole{{Tensor::Q, given_.q_BSHD},
+                                             {Tensor::K, given_.k_BSGD},
+                                             {Tensor::V, given_.v_BSGE},
+                                             {Tensor::DOut, given_.dout_BSHE}};
+    return whole.at(tensor).index_select(1, rows_of(made_.planner, tensor, comm_.rank()));
+  }
+
+  void put(const Execution& run, Tensor tensor, at::Tensor& whole) const {
+    whole.index_copy_(1, rows_of(made_.planner, tensor, comm_.rank()), run.output(tensor));
+  }
+
+  LoweredCase& made_;
+  comm::Communicator& comm_;
+  const kernel::Sequences& given_;
+};
+
+/// Every subset of the passes, by the bits of `subset`. All are exact by verify.
+std::vector<plan::Lowering> proved_lowerings(const std::vector<plan::Plan>& plans,
+                                             std::size_t subset) {
+  std::vector<plan::Lowering> lowerings;
+  for (std::size_t i = 0; i < plan::kLowerings.size(); ++i) {
+    if ((subset >> i & 1) != 0) lowerings.push_back(plan::kLowerings.at(i));
+  }
+  std::vector<plan::Plan> lowered;
+  for (const plan::Plan& plan : plans) lowered.push_back(plan::lower(plan, lowerings));
+  for (const plan::PassVerdict& one : verify_together(lowered, 1)) {
+    EXPECT_TRUE(one.diagnostics.empty()) << plans[0].strategy << " lowered by " << subset;
+  }
+  return lowerings;
+}
+
+void expect_near(const LoweredCase& given, const kernel::Results& required) {
+  const auto near = [&](const char* name, const at::Tensor& one, const at::Tensor& other) {
+    EXPECT_LE(kernel::relative_error(one, other), kFp64Bound) << given.name << ' ' << name;
+  };
+  near("out", given.whole.out_BSHE, required.out_BSHE);
+  near("lse", given.whole.lse_BSH, required.lse_BSH);
+  near("dq", given.whole.dq_BSHD, required.dq_BSHD);
+  near("dk", given.whole.dk_BSGD, required.dk_BSGD);
+  near("dv", given.whole.dv_BSGE, required.dv_BSGE);
+}
+
+/// Every subset of the passes, for every strategy, in fp64, where sums may lie in their results.
+void expect_all_exact(const plan::Problem& problem) {
+  const kernel::Sequences given = kernel::random_sequences(
+      {problem.batch, problem.heads, problem.kv_heads, problem.head_dim, problem.value_dim},
+      problem.mask, at::kDouble, 11);
+  const kernel::Results required = kernel::naive_attention(given, problem.mask, kScale);
+  const auto unset = [](const at::Tensor& like) { return at::full_like(like, kNan); };
+  std::vector<LoweredCase> made;
+  for (const std::string& name : plan::every_strategy(problem)) {
+    const plan::Planner planner(problem, plan::parse_strategy(name));
+    const std::vector<plan::Plan> plans =
+        make_plans(problem, planner.strategy(),
+                   {plan::Pass::Forward, plan::Pass::Backward, plan::Pass::Replay});
+    for (std::size_t subset = 0; subset < 1U << plan::kLowerings.size(); ++subset) {
+      made.push_back({planner,
+                      proved_lowerings(plans, subset),
+                      fmt::format("{} world {} lowered by {:04b}", name, problem.world, subset),
+                      {unset(required.out_BSHE), unset(required.lse_BSH), unset(required.dq_BSHD),
+                       unset(required.dk_BSGD), unset(required.dv_BSGE)}});
+    }
+  }
+  comm::run_ranks(problem.world, [&](comm::Communicator& comm) {
+    for (LoweredCase& one : made) OnRank(one, comm, given).run();
+  });
+  for (const LoweredCase& one : made) expect_near(one, required);
+}
+
+TEST(Lowered, EverySubsetOfThePassesIsExact) {
+  for (const auto& [world, tokens] : {std::pair(4, 13), std::pair(2, 1), std::pair(1, 5)}) {
+    plan::Problem problem = plan::causal_problem(world, tokens);
+    problem.dtype = plan::Dtype::F64;
+    problem.return_lse = true;
+    problem.value_dim = 5;
+    expect_all_exact(problem);
   }
 }
 

@@ -168,12 +168,13 @@ class Proof:
 
 
 def verify(strategy: str = "ring", *, lower: str = "all", **problem: Unpack[ProblemFields]) -> Proof:
-    """Proves forward, backward, and that backward finds the tiles that forward saves."""
+    """Proves forward, backward and replay, and that the last two find the tiles that forward saves."""
     fields = _native_problem(problem)
-    forward, backward = _native.make_plans(fields, strategy, ["forward", "backward"], lower)
-    found = forward.verify(20) + backward.verify(20)
+    passes = ["forward", "backward", "replay"]
+    forward, *later = _native.make_plans(fields, strategy, passes, lower)
+    found = [one for plan in (forward, *later) for one in plan.verify(20)]
     if not found:
-        found = forward.verify_saved(backward, 20)
+        found = [one for plan in later for one in forward.verify_saved(plan, 20)]
     return Proof(forward.strategy, int(fields["world"]), [Diagnostic(*one) for one in found])
 
 

@@ -94,6 +94,7 @@ class Interpreter {
       }
       for (std::size_t i = 0; i < kept.size() && results.finished; ++i) {
         const Tile& tile = program.tiles[kept[i]];
+        if (borrowed_.contains({static_cast<int>(r), kept[i]})) throw NotThere{};
         for (auto& [cell, terms] : read(r, {kept[i], tile.heads, tile.blocks})) {
           std::sort(terms.begin(), terms.end());
           results.cells[{r, i, cell.first, cell.second}] = terms;

@@ -197,6 +197,16 @@ std::vector<int> writers_of_reads(const RankProgram& program) {
   return found;
 }
 
+/// Whether a tile of the caller lies in this slot.
+bool is_callers(const RankProgram& program, int slot) {
+  for (const auto* role : {&program.inputs, &program.outputs, &program.saved}) {
+    for (const int tile : *role) {
+      if (program.tiles[tile].slot == slot) return true;
+    }
+  }
+  return false;
+}
+
 /// Whether message `i`, of one view, may be zero copy on this rank: nothing is written over the
 /// view after a send; a receive fills a whole tile that is not the caller's and that no other op
 /// writes.
@@ -204,7 +214,7 @@ bool rests(const RankProgram& program, int i) {
   const View& shown = program.ops[i].views[0];
   const Tile& tile = program.tiles[shown.tile];
   const bool sends = program.ops[i].kind == OpKind::Send;
-  if (!sends && (program.slots[tile.slot].external || shown.blocks.size() != tile.blocks.size() ||
+  if (!sends && (is_callers(program, tile.slot) || shown.blocks.size() != tile.blocks.size() ||
                  shown.heads != tile.heads)) {
     return false;
   }
@@ -227,6 +237,7 @@ std::string_view rule_of(const Plan& plan, const Mutation& mutation, const Plan&
   if (mutation.kind == MutationKind::SlotReused) {
     return writers_of_reads(before) == writers_of_reads(after) ? "lives apart" : "";
   }
+  if (mutation.op < 0) return "";
   const Op& op = before.ops[mutation.op];
   switch (mutation.kind) {
     case MutationKind::OtherBatch:

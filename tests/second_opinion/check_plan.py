@@ -1,8 +1,9 @@
 """A second opinion on plans: is this plan exact attention?
 
-Reads plans as JSON (armillary/plan/json.h) from standard input, one a line, and prints a line for each: `ok`
-or `error RANK OP MESSAGE` (-1: none). Plays all ranks op by op without any buffering; each (block, head) of a
-partial holds the explicit set of (query head, query, key) triples that it sums."""
+Reads plans as JSON (armillary/plan/json.h) from standard input, one a line, or a list of those that run
+together, and prints a line for each: `ok` or `error RANK OP MESSAGE` (-1: none). Plays all ranks op by op
+without any buffering; each (block, head) of a partial holds the explicit set of (query head, query, key)
+triples that it sums."""
 
 import json
 import sys
@@ -61,9 +62,11 @@ def count_triples(problem, blocks):
 def check_tiles(plan, me, program, given):
     """Checks the tiles of the caller and those beside them, and adds to tiles what ops need to know."""
     slots, problem = [tile["slot"] for tile in program["tiles"]], plan["problem"]
-    external, results = [slot["external"] for slot in program["slots"]], set(program["outputs"])
-    rounds = problem["dtype"] in ("bf16", "fp16")
-    callers = results | given | {t for t in program["saved"] if external[slots[t]]}
+    results, rounds = set(program["outputs"]), problem["dtype"] in ("bf16", "fp16")
+    callers = results | given | {*program["saved"]}
+    program["callers_slots"] = {slots[t] for t in callers}
+    for s, slot in enumerate(program["slots"]):
+        need(slot["external"] == (s in program["callers_slots"]), (me, -1), f"slot {s} is not what it says")
     for t, tile in enumerate(program["tiles"]):
         side, statistic = SIDE[tile["tensor"]], tile["tensor"] in ("lse", "delta")
         brought = plan["pass"] == "replay" and t in program["saved"] and tile["tensor"] in ("out", "lse")
@@ -78,7 +81,7 @@ def check_tiles(plan, me, program, given):
         need(tile["narrow"] <= tile["wire"], (me, -1), f"tile {t} cannot be narrow")
     for t, tile in enumerate(program["tiles"]):
         hosts = [program["tiles"][c] for c in callers if slots[c] == slots[t]]
-        need(len(hosts) == external[slots[t]], (me, -1), f"tile {t} lies where it should not")
+        need(len(hosts) <= 1, (me, -1), f"tile {t} lies where it should not")
         for host in hosts:  # A result may have another tile before it, if that is as large.
             alike = all(tile[key] == host[key] for key in ("tensor", "heads", "blocks", "wide"))
             need(not host["partial"] and alike, (me, -1), f"tile {t} does not fit a tile of the caller")
@@ -150,7 +153,6 @@ def read_op(op, tiles, touched):
 
 def check_zero_copy(program, touched):
     """The tile of a zero-copy message is written by nobody but its sender before, or its receive."""
-    external = [slot["external"] for slot in program["slots"]]
     for op in [op for op in program["ops"] if op.get("zero_copy")]:
         ((tile, part),) = op["use"].values()
         others = [use for use in touched[tile["slot"]] if use[3] and use[0] != op["id"]]
@@ -158,7 +160,7 @@ def check_zero_copy(program, touched):
             after = [use for use in others if use[0] > op["id"]]
             free = all(other is tile and not cells & set(part) for _, other, cells, *_ in after)
         else:
-            free = not external[tile["slot"]] and set(part) == set(cells(tile))
+            free = tile["slot"] not in program["callers_slots"] and set(part) == set(cells(tile))
             free &= all(use[1] is not tile for use in others)
         need(free, op["id"], "is written over while it is read")
 
@@ -269,10 +271,24 @@ def check(plan):
     need(memory["deltas"] == rows, (-1, -1), "a row passes no delta")
 
 
+def saved_tiles(plan):
+    tiles = [[program["tiles"][t] for t in program["saved"]] for program in plan["ranks"]]
+    return plan["blocks"], [[(t["tensor"], t["heads"], t["blocks"]) for t in rank] for rank in tiles]
+
+
+def check_together(plans):
+    """Passes of one attention: each is right, and they save and find the same tiles in the same order."""
+    for plan in plans:
+        check(plan)
+    for plan in plans:
+        need(saved_tiles(plan) == saved_tiles(plans[0]), (-1, -1), f"{plan['pass']} finds other tiles")
+
+
 if __name__ == "__main__":
     for line in sys.stdin:
         try:
-            check(json.loads(line))
+            plans = json.loads(line)
+            check_together(plans if isinstance(plans, list) else [plans])
             print("ok")
         except ValueError as wrong:
             print("error", wrong)

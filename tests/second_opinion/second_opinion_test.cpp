@@ -16,6 +16,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "armillary/plan/json.h"
@@ -57,6 +58,19 @@ class Comparison {
     plans_ << to_json(plan) << "\n";
     ++(diagnostics.empty() ? accepted_ : refused_);
     if (asked_.size() == 1000) compare();
+  }
+
+  /// Plans that run together: exact if verify_together finds nothing wrong with any.
+  void add(const std::string& name, const std::vector<plan::Plan>& plans) {
+    std::string verdict = "ok";
+    for (const plan::PassVerdict& one : verify_together(plans, 1)) {
+      if (verdict == "ok" && !one.diagnostics.empty()) verdict = opinion_of(one.diagnostics[0]);
+    }
+    ++(verdict == "ok" ? accepted_ : refused_);
+    asked_.push_back({name, verdict});
+    std::string list;
+    for (const plan::Plan& plan : plans) list += (list.empty() ? "[" : ",") + to_json(plan);
+    plans_ << list << "]\n";
   }
 
   void compare() {
@@ -150,6 +164,40 @@ TEST(SecondOpinion, AgreesOnSinksAndOnTheWire) {
   }
   comparison.compare();
   EXPECT_GT(comparison.refused(), 250);
+}
+
+/// Passes that run together, in pairs and all three, in any order; then with one of them changed in
+/// what it says of the caller's tiles. Each such change is refused by both.
+TEST(SecondOpinion, AgreesOnPassesThatRunTogether) {
+  std::mt19937 random(test_seed());
+  Comparison comparison;
+  int changed = 0;
+  for (const Case& made : cases(2)) {
+    if (made.pass != plan::Pass::Forward || random() % 8 != 0) continue;
+    std::vector<plan::Plan> passes =
+        make_plans(made.problem, made.strategy,
+                   {plan::Pass::Forward, plan::Pass::Backward, plan::Pass::Replay});
+    if (made.lowered) {
+      for (plan::Plan& plan : passes) plan = lower(std::move(plan));
+    }
+    std::shuffle(passes.begin(), passes.end(), random);
+    if (random() % 2 == 0) passes.pop_back();
+    comparison.add(made.name, passes);
+    for (plan::Plan& plan : passes) {
+      std::vector<plan::Mutation> all = mutations(plan);
+      std::erase_if(all, [](const plan::Mutation& mutation) {
+        return mutation.kind != plan::MutationKind::OtherExternal &&
+               mutation.kind != plan::MutationKind::OtherSaved;
+      });
+      const plan::Mutation& mutation = all[random() % all.size()];
+      const plan::Plan right = std::exchange(plan, apply(plan, mutation));
+      comparison.add(made.name + " together: " + to_string(mutation), passes);
+      plan = right;
+      ++changed;
+    }
+  }
+  comparison.compare();
+  EXPECT_EQ(comparison.refused(), changed) << "one is not caught";
 }
 
 /// Sums of dK and of dV that are added to at different times: right, until an add is missing, or is

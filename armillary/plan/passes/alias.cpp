@@ -72,20 +72,9 @@ class Aliasing {
   std::vector<bool> given_;    ///< By tile: the caller fills it.
 };
 
-/// Puts every saved tile into an external slot of its own, because the caller keeps these tiles.
-void give_saved_slots(RankProgram& program) {
-  for (const int id : program.saved) {
-    Tile& tile = program.tiles[id];
-    if (program.slots[tile.slot].external) continue;
-    tile.slot = static_cast<int>(program.slots.size());
-    program.slots.push_back({.bytes = 0, .external = true});
-  }
-}
-
 }  // namespace
 
 RankProgram alias(const Problem& problem, const Blocks& blocks, RankProgram program) {
-  give_saved_slots(program);
   Aliasing(problem, program).move_sums();
   compact_slots(problem, blocks, program);
   return program;

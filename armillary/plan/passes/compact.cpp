@@ -67,4 +67,15 @@ void compact_slots(const Problem& problem, const Blocks& blocks, RankProgram& pr
   }
 }
 
+void give_saved_slots(const Problem& problem, const Blocks& blocks, RankProgram& program) {
+  const std::size_t before = program.slots.size();
+  for (const int id : program.saved) {
+    Tile& tile = program.tiles[id];
+    if (program.slots[tile.slot].external) continue;
+    tile.slot = static_cast<int>(program.slots.size());
+    program.slots.push_back({.bytes = 0, .external = true});
+  }
+  if (program.slots.size() > before) compact_slots(problem, blocks, program);
+}
+
 }  // namespace armillary::plan

@@ -45,8 +45,7 @@ Plan lower(Plan plan,
 RankProgram fuse(const Problem& problem, const Blocks& blocks, RankProgram program);
 
 /// Puts a whole tile into the slot of the result that `finish` or `copy` moves it to, if both have
-/// the same dtype, the move is the last use of the tile and the only use of the result. Tiles that
-/// forward saves get slots of their own, because the caller keeps them.
+/// the same dtype, the move is the last use of the tile and the only use of the result.
 RankProgram alias(const Problem& problem, const Blocks& blocks, RankProgram program);
 
 /// Joins the messages of an all-to-all that go to one peer, or come from one peer, in one batch.

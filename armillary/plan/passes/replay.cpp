@@ -39,21 +39,23 @@ bool is_replayed(const RankProgram& forward, const Op& op) {
   }
 }
 
-/// Gives each tile a slot of its own: in a replay all tiles are alive to the end.
+/// Gives each tile a slot of its own, inputs and outputs those of the caller: in a replay all tiles
+/// are alive to the end.
 void separate(RankProgram& program) {
-  std::vector<Slot> slots;
-  for (Tile& tile : program.tiles) {
-    slots.push_back(program.slots[tile.slot]);
-    tile.slot = static_cast<int>(slots.size()) - 1;
+  program.slots.assign(program.tiles.size(), {});
+  for (std::size_t t = 0; t < program.tiles.size(); ++t) {
+    program.tiles[t].slot = static_cast<int>(t);
   }
-  program.slots = std::move(slots);
+  for (const auto* role : {&program.inputs, &program.outputs}) {
+    for (const int tile : *role) program.slots[tile].external = true;
+  }
 }
 
 }  // namespace
 
 RankProgram replay(const Problem& problem, const Blocks& blocks, const RankProgram& forward) {
   RankProgram program{.rank = forward.rank,
-                      .slots = forward.slots,
+                      .slots = {},
                       .tiles = forward.tiles,
                       .ops = {},
                       .inputs = forward.inputs,
@@ -62,14 +64,13 @@ RankProgram replay(const Problem& problem, const Blocks& blocks, const RankProgr
   for (const Op& op : forward.ops) {
     if (is_replayed(forward, op)) program.ops.push_back(op);
   }
-  separate(program);
   // The caller brings the saved results.
   for (const int tile : forward.saved) {
-    if (!is_result(forward, tile)) continue;
-    program.inputs.push_back(tile);
-    program.slots[program.tiles[tile].slot].external = true;
+    if (is_result(forward, tile)) program.inputs.push_back(tile);
   }
+  separate(program);
   compact(problem, blocks, program);
+  give_saved_slots(problem, blocks, program);
   return program;
 }
 

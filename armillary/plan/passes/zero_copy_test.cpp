@@ -2,6 +2,7 @@
 // and receive, on programs of a few ops that make each exception.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,26 @@ TEST(ZeroCopy, NorIsATileOfTheCaller) {
   Plan plan = ring_forward(2);
   plan.ranks[0].slots[tile(plan, 0, 3).slot].external = true;
   EXPECT_EQ(zero_copies_of(with_zero_copy(plan, 0)), ">true <false >true <true ");
+}
+
+/// Tiles that forward saves are the caller's in every program: K, V and Q that are traded for
+/// heads, or transposed, come with a copy.
+TEST(ZeroCopy, NorIsATileThatForwardSaves) {
+  for (const char* strategy : {"ulysses", "attention2d:rows=2", "usp:u=2"}) {
+    for (const Pass pass : {Pass::Forward, Pass::Replay}) {
+      const Plan plan = make_plan(small_problem(4), parse_strategy(strategy), pass);
+      int saved = 0;
+      for (const RankProgram& program : lower(plan, {Lowering::ZeroCopy}).ranks) {
+        for (const Op& op : program.ops) {
+          if (op.kind != OpKind::Recv) continue;
+          if (std::ranges::count(program.saved, op.views.front().tile) == 0) continue;
+          EXPECT_FALSE(op.zero_copy) << strategy;
+          ++saved;
+        }
+      }
+      EXPECT_GT(saved, 0) << strategy;
+    }
+  }
 }
 
 TEST(ZeroCopy, AMessageOfSeveralViewsIsNone) {

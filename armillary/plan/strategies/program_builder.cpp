@@ -2,7 +2,8 @@
 //
 // `finish` adds the copies that round sums for the wire, sorts the ops by step (a counting sort),
 // drops tiles that no op touches, and places tiles in slots: tiles in order of their first step,
-// each in the free slot of its tensor with the least number, or else in a new one.
+// each in the free slot of its tensor with the least number, or else in a new one. Then saved tiles
+// move to slots of the caller.
 #include "armillary/plan/strategies/program_builder.h"
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include "armillary/core/error.h"
+#include "armillary/plan/passes/compact.h"
 
 namespace armillary::plan {
 namespace {
@@ -169,6 +171,7 @@ RankProgram ProgramBuilder::finish() {
   sort_ops();
   drop_unused_tiles();
   place_tiles();
+  give_saved_slots(problem_, blocks_, program_);
   return std::move(program_);
 }
 

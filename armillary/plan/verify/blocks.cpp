@@ -196,16 +196,15 @@ class ExternalChecker {
   }
 
   /// A tile that the caller fills lies alone in its slot. A result of the caller may share its slot
-  /// with tiles of the same tensor, shape and dtype. External slots hold tiles of the caller only.
+  /// with tiles of the same tensor, shape and dtype. External are the slots of these tiles, and no
+  /// others.
   void check_slots() {
     // Tiles that are filled before the pass, and all tiles of the caller.
     std::set<int> given(program_.inputs.begin(), program_.inputs.end());
     if (plan_.pass == Pass::Backward) given.insert(program_.saved.begin(), program_.saved.end());
     std::set<int> callers = given;
     callers.insert(program_.outputs.begin(), program_.outputs.end());
-    for (const int id : program_.saved) {  // lowering may give it a slot of the caller
-      if (program_.slots[program_.tiles[id].slot].external) callers.insert(id);
-    }
+    callers.insert(program_.saved.begin(), program_.saved.end());
     // No two of them share a slot.
     std::vector<int> in_slot(program_.slots.size(), -1);  // By slot: the caller's tile in it.
     for (const int id : callers) {
@@ -216,14 +215,18 @@ class ExternalChecker {
       }
       held = id;
     }
+    for (std::size_t slot = 0; slot < in_slot.size(); ++slot) {
+      if (program_.slots[slot].external == (in_slot[slot] >= 0)) continue;
+      diagnostics_.add(
+          program_.rank, -1, "blocks", "slot {} is {}external; {} tile of the caller", slot,
+          program_.slots[slot].external ? "" : "not ",
+          in_slot[slot] < 0 ? "it holds no" : fmt::format("tile {} in it is a", in_slot[slot]));
+    }
     // All other tiles keep out of these slots, unless they are like the result in it.
     for (int id = 0; id < static_cast<int>(program_.tiles.size()); ++id) {
       const int slot = program_.tiles[id].slot;
       const int held = in_slot[slot];
-      if (program_.slots[slot].external != (held >= 0)) {
-        diagnostics_.add(program_.rank, -1, "blocks", "slot {} of tile {} is {}the caller's", slot,
-                         id, program_.slots[slot].external ? "" : "not ");
-      } else if (held >= 0 && held != id && (given.count(held) > 0 || !alike(held, id))) {
+      if (held >= 0 && held != id && (given.count(held) > 0 || !alike(held, id))) {
         diagnostics_.add(program_.rank, -1, "blocks", "tile {} lies in slot {} of the caller's {}",
                          id, slot, to_string(program_.tiles[held].tensor));
       }

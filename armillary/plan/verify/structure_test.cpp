@@ -254,10 +254,13 @@ TEST(VerifyBlocks, AreTheTokensThatTheLayoutGives) {
 }
 
 TEST(VerifyBlocks, TilesOfTheCallerHaveSlotsOfTheirOwn) {
-  expect_first_forward([](Plan& p) { p.ranks[0].slots[0].external = false; },
-                       {0, -1, "blocks", "slot 0 of tile 0 is not the caller's"});
+  expect_first_forward(
+      [](Plan& p) { p.ranks[0].slots[0].external = false; },
+      {0, -1, "blocks", "slot 0 is not external; tile 0 in it is a tile of the caller"});
   expect_first_forward([](Plan& p) { p.ranks[0].slots[4].external = true; },
-                       {0, -1, "blocks", "slot 4 of tile 3 is the caller's"});
+                       {0, -1, "blocks", "slot 4 is external; it holds no tile of the caller"});
+  expect_first_forward([](Plan& p) { p.ranks[0].slots.push_back({.external = true}); },
+                       {0, -1, "blocks", "slot 9 is external; it holds no tile of the caller"});
   expect_first_forward(
       [](Plan& p) {
         tile(p, 0, 1).slot = 0;

@@ -2,6 +2,7 @@
 // copy, but do. Each plan breaks one condition of the rule.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -136,6 +137,27 @@ TEST(VerifyZeroCopy, WhatIsTheCallersIsNotBorrowed) {
             fmt::format("{} zero_copy borrows dq{{0}} heads 0-4, which is not a whole tile "
                         "that it alone writes, beside the caller's",
                         ops(plan, 0).size() - 1));
+}
+
+/// Every receive into a tile that forward saves, marked: with `external` as it is, the rule refuses
+/// it, and without, the slot.
+TEST(VerifyZeroCopy, WhatForwardSavesIsNotBorrowed) {
+  for (const char* strategy : {"ulysses", "attention2d:rows=2"}) {
+    const Plan plan = make_plan(small_problem(4), parse_strategy(strategy), Pass::Forward);
+    int marked = 0;
+    for (int i = 0; i < static_cast<int>(plan.ranks[1].ops.size()); ++i) {
+      const Op& op = plan.ranks[1].ops[i];
+      const int came = op.views.front().tile;
+      if (op.kind != OpKind::Recv || std::ranges::count(plan.ranks[1].saved, came) == 0) continue;
+      Plan changed = plan;
+      ops(changed, 1)[i].zero_copy = true;
+      EXPECT_NE(first(changed).find("zero_copy borrows"), std::string::npos) << strategy;
+      changed.ranks[1].slots[tile(changed, 1, came).slot].external = false;
+      EXPECT_NE(first(changed).find("blocks slot"), std::string::npos) << strategy;
+      ++marked;
+    }
+    EXPECT_GT(marked, 0) << strategy;
+  }
 }
 
 TEST(VerifyZeroCopy, OnlyAMessageOfOneViewIsOne) {
