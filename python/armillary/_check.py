@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from armillary import _native
-from armillary._one_device import Call, Observed, OneDevice
+from armillary._one_device import Call, Logits, Observed, OneDevice, plain
 from armillary._report import Report, Row
 from armillary.errors import InvalidArgument
+from armillary.loss import IGNORED
 from armillary.masks import parse
 from armillary.sequence_parallel import SequenceParallel
 
@@ -24,6 +26,9 @@ Run = Callable[[nn.Module, Batch, SequenceParallel], Tensor]
 
 _BOUND = 1e-5  # fp32 and fp64, over the largest value: the loss is computed in fp32
 _FACTOR = 2.5  # error of a narrow dtype, over that of one device
+_ZERO = 1e-6  # of the largest gradient: what is 0 but for rounding, such as that of a bias of keys
+_COLUMNS = ("attention_mask", "document_ids", "input_ids", "labels")
+_FIRST_ROWS, _FIRST_TOKENS = 2, 256  # of a batch that is compared before training
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class _Result:
     loss: Tensor
     gradients: dict[str, Tensor]
     calls: list[Call]
+    logits: Logits | None
 
 
 def check(
@@ -44,29 +50,32 @@ def check(
     """Compares a model over the ranks of `sp` with the same model on one device. Collective.
 
     model: the same on all ranks, with all its parameters on each, in evaluation mode while this runs. batch:
-    whole sequences [B, S] by name, the same on all ranks: input_ids, labels, and document_ids or none.
+    whole sequences [B, S] by name, the same on all ranks: input_ids, labels, and document_ids,
+      attention_mask or neither.
     run: ``run(model, batch, sp)`` shards the batch, calls the model with ``sp.attention`` or within
       ``sp.patch_sdpa()`` and returns ``sp.loss(..)``. Not needed for models of transformers, which
       `armillary.hf.install` serves.
     report: a file that rank 0 writes: JSON if its name ends so, text otherwise.
 
-    Rows of the report: loss, worst gradient and worst attention output, relative to the largest value of
-    each, against one device with a plain S x S attention (1e-5 in fp32 and fp64; in bf16 and fp16, where both
-    are compared with fp32, 2.5 times the error of one device); a leak probe (a changed token changes no
-    attention output that the masks of the layers so far hide from it); a determinism probe (the same bits
-    twice).
+    Rows of the report: loss, worst gradient, logits and worst attention output, relative to the largest value
+    of each, against one device (1e-5 in fp32 and fp64; in bf16 and fp16, where both are compared with fp32,
+    2.5 times the error of one device); a leak probe (a changed token changes no attention output that the
+    masks of the layers so far hide from it); a determinism probe (the same bits twice). One device is the
+    model of transformers as it is, with eager attention, for loss, gradients and logits, a document at a
+    time; for attention outputs, and with `run`, a plain S x S attention.
 
     Returns the report, the same on all ranks; its truth is whether all bounds hold. Raises `InvalidArgument`
     if parameters differ between ranks or the batch has no labels or other entries."""
+    is_own = run is not None
     run = run or _run_of(model)
-    _check_inputs(model, batch, sp)
+    _check_inputs(model, batch, sp, is_own)
     with _undisturbed(model):
         ours = _result(model, batch, Observed(sp), run)
         again = _result(model, batch, Observed(sp), run)
-        one = _result(model, batch, OneDevice(sp), run)
+        one = _reference(model, batch, sp, run, is_own)
         narrow = one.loss.dtype.itemsize < 4 or _dtype(model).itemsize < 4
         if narrow:
-            exact = _result(copy.deepcopy(model).float(), batch, OneDevice(sp), run)
+            exact = _reference(copy.deepcopy(model).float(), batch, sp, run, is_own)
             rows = _rows_of_narrow(sp, ours, one, exact)
         else:
             rows = _rows(sp, ours, one)
@@ -79,6 +88,24 @@ def check(
     return answer
 
 
+def check_first(model: nn.Module, batch: Batch, sp: SequenceParallel) -> Report:
+    """`check` of the first rows and tokens of a batch, whose labels are its tokens if it has none.
+
+    Raises `InvalidArgument`, with the rows that differ, unless all are as on one device."""
+    short = {name: one[:_FIRST_ROWS, :_FIRST_TOKENS] for name, one in batch.items() if one is not None}
+    if "input_ids" in short and "labels" not in short:
+        hidden = short.get("attention_mask", torch.ones(1)) == 0
+        short["labels"] = short["input_ids"].masked_fill(hidden, IGNORED)
+    report = check(model, short, sp)
+    if not report:
+        wrong = [f"{row.name} {row.value:.1e} (at most {row.bound:.1e})" for row in report.rows if not row.ok]
+        raise InvalidArgument(
+            f"install: {type(model).__name__} over {sp.world} ranks differs from one device: "
+            f"{', '.join(wrong)}; an equal one is required: armillary.check(model, batch, sp) has the report"
+        )
+    return report
+
+
 def _run_of(model: nn.Module) -> Run:
     """The run of a model of transformers. Raises `InvalidArgument` for others."""
     if not hasattr(model, "set_attn_implementation"):
@@ -88,9 +115,14 @@ def _run_of(model: nn.Module) -> Run:
     from armillary import hf
 
     def run(model: Any, batch: Batch, sp: SequenceParallel) -> Tensor:
-        with hf.install(model, sp, untested=True):
-            inputs: dict[str, Any] = dict(batch)
-            loss: Tensor = model(**hf.shard(sp, ragged="uneven", **inputs)).loss
+        with hf.install(model, sp, check=False, untested=True):
+            whole: dict[str, Any] = dict(batch)
+            inputs = hf.shard(sp, ragged="uneven", **whole)
+            sharded = inputs["sharded"]
+            out = model(**inputs)
+        if isinstance(sp, Observed):
+            sp.logits = Logits(out.logits.detach(), sp.positions(sharded.seq_len, sharded.mask))
+        loss: Tensor = out.loss
         return loss
 
     return run
@@ -100,13 +132,17 @@ def _dtype(model: nn.Module) -> torch.dtype:
     return next(parameter.dtype for parameter in model.parameters())
 
 
-def _check_inputs(model: nn.Module, batch: Batch, sp: SequenceParallel) -> None:
+def _check_inputs(model: nn.Module, batch: Batch, sp: SequenceParallel, is_own: bool) -> None:
     if batch.get("input_ids") is None or batch.get("labels") is None:
         raise InvalidArgument(f"check: the batch has {sorted(batch)}; input_ids and labels are required")
-    others = sorted(set(batch) - {"input_ids", "labels", "document_ids"})
-    if others and hasattr(model, "set_attn_implementation"):
+    if not is_own and "labels" not in inspect.signature(model.forward).parameters:
         raise InvalidArgument(
-            f"check: the batch has {others[0]}; input_ids, labels and document_ids, or run=, are required"
+            f"check: {type(model).__name__} takes no labels; a model with a loss, or run=, is required"
+        )
+    others = sorted(set(batch) - set(_COLUMNS))
+    if others and not is_own:
+        raise InvalidArgument(
+            f"check: the batch has {others[0]}; only {', '.join(_COLUMNS)}, or run=, are required"
         )
     sums = [parameter.detach().double().sum() for parameter in model.parameters()]
     tokens = [tensor.double().sum() for tensor in batch.values() if tensor is not None]
@@ -141,12 +177,27 @@ def _result(model: nn.Module, batch: Batch, sp: Observed, run: Run) -> _Result:
     if not sp.calls:
         raise InvalidArgument("check: the model called no attention of the sp that run was given")
     loss.backward()  # type: ignore[no-untyped-call]
-    gradients = {}
-    for name, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            gradient = parameter.grad.to(torch.promote_types(parameter.dtype, torch.float32))
-            gradients[name] = _of_ranks(sp, gradient).mean(0)
-    return _Result(loss.detach(), gradients, list(sp.calls))
+    gradients = {name: _of_ranks(sp, one).mean(0) for name, one in _gradients(model).items()}
+    return _Result(loss.detach(), gradients, list(sp.calls), sp.logits)
+
+
+def _gradients(model: nn.Module) -> dict[str, Tensor]:
+    return {
+        name: one.grad.to(torch.promote_types(one.dtype, torch.float32))
+        for name, one in model.named_parameters()
+        if one.grad is not None
+    }
+
+
+def _reference(model: nn.Module, batch: Batch, sp: SequenceParallel, run: Run, is_own: bool) -> _Result:
+    """The model on one device: calls of attention as in `run`, all else without anything of ours."""
+    calls = _result(model, batch, OneDevice(sp), run)
+    if is_own:
+        return calls
+    model.zero_grad(set_to_none=True)
+    loss, logits = plain(model, batch)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return _Result(loss.detach(), _gradients(model), calls.calls, logits)
 
 
 def _of_ranks(sp: SequenceParallel, value: Tensor) -> Tensor:
@@ -169,10 +220,31 @@ def _error(given: Tensor, wanted: Tensor) -> float:
 def _gradient_errors(given: _Result, wanted: _Result) -> dict[str, float]:
     zero = torch.zeros(1)
     names = given.gradients.keys() | wanted.gradients.keys()
+    pairs = {name: (given.gradients.get(name, zero), wanted.gradients.get(name, zero)) for name in names}
+    least = _ZERO * max((_size(wanted) for _, wanted in pairs.values()), default=0.0)
     return {
-        name: _error(given.gradients.get(name, zero), wanted.gradients.get(name, zero))
-        for name in sorted(names)
+        name: 0.0 if max(map(_size, pairs[name])) <= least else _error(*pairs[name]) for name in sorted(pairs)
     }
+
+
+def _size(value: Tensor) -> float:
+    return float(value.abs().max()) if value.numel() else 0.0
+
+
+def _logit_error(sp: SequenceParallel, given: _Result, wanted: _Result) -> float | None:
+    """The error of the logits of all ranks' tokens; None if the run tells none."""
+    if given.logits is None or wanted.logits is None:
+        return None
+    index = given.logits.positions
+    shown = wanted.logits.shown
+    mine, whole = given.logits.values, wanted.logits.values[:, index]
+    if shown is not None:
+        mine, whole = mine[shown[:, index]], whole[shown[:, index]]
+    difference = (mine.double() - whole.double()).abs().max() if mine.numel() else torch.zeros(())
+    error = (
+        difference.double() / _size(wanted.logits.values.double()) if mine.numel() else difference.double()
+    )
+    return float(_largest(sp, error.reshape(1)))
 
 
 def _output_errors(sp: SequenceParallel, given: _Result, wanted: _Result) -> dict[str, float]:
@@ -202,9 +274,11 @@ def _worst(errors: dict[str, float]) -> tuple[float, str]:
 
 def _rows(sp: SequenceParallel, ours: _Result, one: _Result) -> list[Row]:
     gradient, output = _worst(_gradient_errors(ours, one)), _worst(_output_errors(sp, ours, one))
+    logits = _logit_error(sp, ours, one)
     return [
         Row("loss", _error(ours.loss, one.loss), _BOUND, f"{float(ours.loss):.6f}"),
         Row("gradients", gradient[0], _BOUND, gradient[1]),
+        *([] if logits is None else [Row("logits", logits, _BOUND, "of all tokens")]),
         Row("attention outputs", output[0], _BOUND, output[1]),
     ]
 
@@ -230,6 +304,9 @@ def _rows_of_narrow(sp: SequenceParallel, ours: _Result, one: _Result, exact: _R
         ratios = {key: error / max(theirs[key], least) for key, error in mine.items()}
         worst = max(ratios, key=lambda one: ratios[one])
         rows.append(Row(name, mine[worst], _FACTOR * max(theirs[worst], least), f"worst ratio: {worst}"))
+    errors = _logit_error(sp, ours, exact), _logit_error(sp, one, exact)
+    if errors[0] is not None and errors[1] is not None:
+        rows.insert(2, Row("logits", errors[0], _FACTOR * max(errors[1], least), "of all tokens"))
     return rows
 
 

@@ -47,6 +47,8 @@ def _settings(module: nn.Module, tokens: tuple[int, int], given: dict[str, Any])
             "that transformers builds by name are required, and documents are declared with "
             "armillary.hf.shard"
         )
+    if declared.origin is not given.pop("origin"):
+        declared.refuse("in another installation")
     if tokens[0] != tokens[1]:
         raise InvalidArgument(
             f"armillary.hf: {_name(module)} attends from {tokens[0]} tokens to {tokens[1]}; as many keys as "

@@ -9,8 +9,8 @@ skipped: positions of a shard jump wherever the layout does, so documents are de
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Protocol
 
 import torch
 from transformers import masking_utils
@@ -34,14 +34,63 @@ class ModelMask:
         )
 
 
+class Origin(Protocol):
+    """The installation that made a mask."""
+
+    @property
+    def model_name(self) -> str: ...
+
+    @property
+    def is_installed(self) -> bool: ...
+
+
 @dataclass(frozen=True)
 class DeclaredMask:
-    """The mask of one kind of layer in one forward pass, in the place of a mask tensor."""
+    """The mask of one kind of layer in one forward pass, in the place of a mask tensor.
+
+    Only `_hf_attention` reads it: any use of it as a tensor is refused."""
 
     mask: Mask
     model: ModelMask
     deal: Deal
     step: int
+    origin: Origin = field(repr=False, compare=False)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.refuse(name)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> NoReturn:
+        one = next(one for one in (*args, *(kwargs or {}).values()) if isinstance(one, cls))
+        one.refuse(getattr(function, "__name__", str(function)))
+
+    def refuse(self, use: str) -> NoReturn:
+        """Raises `InvalidArgument` for a reader that wants a tensor."""
+        if not self.origin.is_installed:
+            raise InvalidArgument(
+                f"armillary.hf: a layer of {self.origin.model_name} attends after uninstall(), as a "
+                "checkpointed one does in backward; loss.backward() before it, or within "
+                "`with armillary.hf.install(..)`, is required"
+            )
+        raise InvalidArgument(
+            f"armillary.hf: {self.origin.model_name} reads the mask by itself ({use}), outside of attention "
+            "over ranks; a model whose layers only hand it to the AttentionInterface is required"
+        )
+
+
+_OPERATORS = "getitem len iter bool add radd sub rsub mul rmul and rand or ror invert lt le gt ge"
+
+
+def _refusing(name: str) -> Callable[..., NoReturn]:
+    return lambda self, *_: self.refuse(name)
+
+
+for _operator in _OPERATORS.split():
+    setattr(DeclaredMask, f"__{_operator}__", _refusing(_operator))
 
 
 def _least(a: int | None, b: int | None) -> int | None:

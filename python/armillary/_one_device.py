@@ -1,15 +1,20 @@
-"""One device, written plainly: the attention that `check` compares with."""
+"""One device, written plainly: the model and the attention that `check` compares with."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from armillary import _native
 from armillary.errors import InvalidArgument
+from armillary.loss import IGNORED
+from armillary.masks import document_lengths
 from armillary.sequence_parallel import SequenceParallel
 
 _SETTINGS = ("scale", "softcap", "alibi_slopes", "sinks")
@@ -24,12 +29,22 @@ class Call:
     out: Tensor
 
 
+@dataclass(frozen=True)
+class Logits:
+    """Logits [B, L, V] of the tokens at some positions [L]; with padding, those [B, S] that are shown."""
+
+    values: Tensor
+    positions: Tensor
+    shown: Tensor | None = None
+
+
 class Observed(SequenceParallel):
     """A `SequenceParallel` that remembers its calls of attention."""
 
     def __init__(self, sp: SequenceParallel) -> None:
         self.__dict__.update(sp.__dict__)
         self.calls: list[Call] = []
+        self.logits: Logits | None = None
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, **settings: Any) -> Tensor:
         if settings.get("dropout"):
@@ -108,3 +123,38 @@ def dense_attention(
     has_keys = sees.any(-1, keepdim=True)
     probabilities = torch.where(has_keys, scores, 0.0).softmax(-1) * has_keys
     return probabilities[..., : k.shape[2]].to(v.dtype) @ v
+
+
+def plain(model: Any, batch: Mapping[str, Tensor | None]) -> tuple[Tensor, Logits]:
+    """Loss and logits of a model of transformers, called as its documentation says, with eager attention.
+
+    Documents are called one by one; the loss is then the mean over all labels of next tokens."""
+    inputs, labels, documents = batch["input_ids"], batch["labels"], batch.get("document_ids")
+    assert inputs is not None and labels is not None
+    shown = batch.get("attention_mask")
+    with _eager(model):
+        if documents is None:
+            extra = {} if shown is None else {"attention_mask": shown}
+            out = model(input_ids=inputs, labels=labels, use_cache=False, **extra)
+            loss, logits = out.loss, out.logits
+        else:
+            parts = torch.split(inputs, document_lengths(documents), 1)
+            logits = torch.cat([model(input_ids=part, use_cache=False).logits for part in parts], 1)
+            flat = logits[:, :-1].flatten(0, 1)
+            flat = flat if flat.dtype == torch.float64 else flat.float()
+            loss = functional.cross_entropy(flat, labels[:, 1:].flatten(), ignore_index=IGNORED)
+    positions = torch.arange(inputs.shape[1])
+    return loss, Logits(logits.detach(), positions, None if shown is None else shown != 0)
+
+
+@contextmanager
+def _eager(model: Any) -> Iterator[None]:
+    configs = {id(one.config): one.config for one in model.modules() if hasattr(one, "config")}
+    before = {key: getattr(one, "_attn_implementation", None) for key, one in configs.items()}
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        for key, implementation in before.items():
+            if implementation is not None:
+                configs[key]._attn_implementation_internal = implementation

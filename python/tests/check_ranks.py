@@ -6,6 +6,7 @@ import sys
 import hf_models
 import torch
 import torch.distributed as dist
+import transformers
 
 import armillary
 from armillary import hf
@@ -55,6 +56,25 @@ class _Scaled:
         return self._sp.attention(1.01 * q, *rest, **settings)
 
 
+# Rotary positions that depend on the longest position, which one rank has: 48 tokens, trained for 20.
+FACTORS = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "original_max_position_embeddings": 20}
+LONGER = {
+    "dynamic": (transformers.LlamaConfig, {"rope_type": "dynamic", "factor": 4.0}),
+    "longrope": (transformers.Phi3Config, {"rope_type": "longrope", **FACTORS}),
+    "phimoe": (
+        transformers.PhimoeConfig,
+        {"rope_type": "longrope", "short_mscale": 1.0, "long_mscale": 1.5, **FACTORS},
+    ),
+}
+
+
+def longer(kind, rope):
+    torch.manual_seed(7)
+    sizes = hf_models.SIZES | {"max_position_embeddings": 20}
+    config = kind(**sizes, rope_parameters=rope | {"rope_theta": 1e4})
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
 def main(report):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -62,7 +82,8 @@ def main(report):
     batch = hf_models.batch(packed=True)
     whole = {name: batch[name] for name in ("input_ids", "labels")}
     model = hf_models.build("mistral")
-    found = {
+    found = {name: armillary.check(longer(kind, rope), whole, sp) for name, (kind, rope) in LONGER.items()}
+    found |= {
         "mistral": armillary.check(model, batch, sp, report=report),
         "bf16": armillary.check(hf_models.build("gemma2", torch.bfloat16), batch, sp),
         "own": armillary.check(Leaky(leaks=False), whole, sp, run=run),

@@ -11,10 +11,12 @@ if importlib.util.find_spec("transformers") is None:
 import hf_models
 import launched
 import torch
+import transformers
 from armillary._recipe import main
 
 import armillary
 
+SMALL = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 RECIPE = """
 [model]
 name = "llama"
@@ -41,15 +43,11 @@ def failed(report):
 def test_over_ranks(tmp_path):
     path = tmp_path / "report.txt"
     found = json.loads(launched.torchrun(2, "check_ranks.py", str(path)).splitlines()[-1])
-    for name in ("mistral", "bf16", "own"):
+    rows = ["loss", "gradients", "attention outputs", "leak", "determinism"]
+    for name in ("mistral", "bf16", "dynamic", "longrope", "phimoe"):
         assert found[name]["ok"], found[name]
-        assert [row["name"] for row in found[name]["rows"]] == [
-            "loss",
-            "gradients",
-            "attention outputs",
-            "leak",
-            "determinism",
-        ]
+        assert [row["name"] for row in found[name]["rows"]] == [*rows[:2], "logits", *rows[2:]]
+    assert found["own"]["ok"] and [row["name"] for row in found["own"]["rows"]] == rows
     assert "leak" in failed(found["leaky"]), found["leaky"]
     assert "attention outputs" in failed(found["scaled"]), found["scaled"]
     assert "equal to one device" in path.read_text() and "2 ranks" in path.read_text()
@@ -83,6 +81,14 @@ def test_one_rank():
     assert "leak" in str(report) and "determinism" in str(report)
 
 
+def test_gradients_that_are_zero_but_for_rounding():
+    torch.manual_seed(0)
+    config = transformers.OPTConfig(**SMALL, word_embed_proj_dim=32, ffn_dim=48)
+    model = transformers.OPTForCausalLM(config).eval()
+    report = armillary.check(model, hf_models.batch(False), armillary.SequenceParallel())
+    assert report, str(report)
+
+
 def test_gradients_and_mode_are_given_back():
     model = hf_models.build("llama").train()
     parameter = next(model.parameters())
@@ -96,8 +102,8 @@ def test_other_batches_are_refused():
     model, sp = hf_models.build("llama"), armillary.SequenceParallel()
     with pytest.raises(armillary.InvalidArgument, match="input_ids and labels are required"):
         armillary.check(model, {"input_ids": torch.zeros(1, 4, dtype=torch.int64)}, sp)
-    batch = hf_models.batch(False) | {"attention_mask": torch.ones(2, 48)}
-    with pytest.raises(armillary.InvalidArgument, match="the batch has attention_mask"):
+    batch = hf_models.batch(False) | {"token_type_ids": torch.ones(2, 48)}
+    with pytest.raises(armillary.InvalidArgument, match="the batch has token_type_ids"):
         armillary.check(model, batch, sp)
     with pytest.raises(armillary.InvalidArgument, match="run=, which calls it, is required"):
         armillary.check(torch.nn.Linear(2, 2), hf_models.batch(False), sp)

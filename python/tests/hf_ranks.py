@@ -48,7 +48,10 @@ def errors(given, wanted):
     """Error of the loss, and the largest error of a gradient, each over the largest value of that
     gradient."""
     worst, at = 0.0, ""
+    least = 1e-6 * max(float(gradient.abs().max()) for gradient in wanted[1].values())
     for name, gradient in wanted[1].items():
+        if max(float(gradient.abs().max()), float(given[1][name].abs().max())) <= least:
+            continue  # 0 but for rounding, such as that of a bias of keys
         error = float((given[1][name] - gradient).abs().max() / gradient.abs().max().clamp_min(1e-30))
         if not error <= worst:
             worst, at = error, name

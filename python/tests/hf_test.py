@@ -104,15 +104,26 @@ def test_other_inputs_are_refused_by_name(model, sp, case):
 
 
 def test_labels_must_be_shifted(model, sp):
+    batch = hf.shard(sp, **whole())
+    del batch["shift_labels"]
     with hf.install(model, sp), pytest.raises(armillary.InvalidArgument, match="labels without shift_labels"):
-        model(input_ids=whole()["input_ids"], labels=whole()["labels"])
+        model(**batch)
 
 
 def test_positions_of_documents_need_declared_documents(model, sp):
-    batch = hf.shard(sp, **whole(packed=True))
-    del batch["sharded"]
+    packed, one = hf.shard(sp, **whole(packed=True)), hf.shard(sp, **whole())
     with hf.install(model, sp), pytest.raises(armillary.InvalidArgument, match="position_ids of rank 0"):
-        model(**batch)
+        model(**packed | {"sharded": one["sharded"]})
+
+
+def test_a_batch_that_was_not_sharded_is_refused(model, sp):
+    batch = {"input_ids": whole()["input_ids"]}
+    with hf.install(model, sp):
+        for call in (model, model.generate):
+            with pytest.raises(
+                armillary.InvalidArgument, match=r"without `sharded`.* generate\(\).* uninstall"
+            ):
+                call(**batch)
 
 
 def test_positions_are_filled_in(model, sp):
@@ -158,13 +169,15 @@ def test_copies_of_an_installed_model_are_refused(model, sp):
     torch.testing.assert_close(loss, model(**whole()).loss, rtol=1e-5, atol=0)
 
 
-def test_other_families_are_refused_by_name(sp):
+def test_pooled_outputs_are_refused_by_name():
     from transformers import BertConfig, BertModel
+
+    sp = armillary.SequenceParallel(mask="full")
 
     tiny = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     model = BertModel(BertConfig(**tiny, vocab_size=16))
-    with pytest.raises(armillary.InvalidArgument, match="model type bert is not one of the tested"):
-        hf.install(model, sp)
+    with hf.install(model, sp), pytest.raises(armillary.InvalidArgument, match=r"pooler_output \(\[2, 8\]\)"):
+        model(**hf.shard(sp, input_ids=whole()["input_ids"] % 16))
 
 
 def test_dropout_is_that_of_step_and_layer(sp):
@@ -193,6 +206,15 @@ def test_checkpointed_layers_have_the_same_gradients(sp, reentrant):
         gradients.append([parameter.grad for parameter in model.parameters()])
     for a, b in zip(*gradients, strict=True):
         assert torch.equal(a, b)
+
+
+def test_backward_of_checkpointed_layers_after_uninstall_is_refused(sp):
+    model = hf_models.build("llama").train()
+    model.gradient_checkpointing_enable()
+    with hf.install(model, sp):
+        loss = model(**hf.shard(sp, **whole())).loss
+    with pytest.raises(armillary.InvalidArgument, match=r"attends after uninstall\(\).* loss.backward\(\)"):
+        loss.backward()
 
 
 def test_an_old_transformers_is_named(monkeypatch):

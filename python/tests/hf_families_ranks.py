@@ -1,0 +1,67 @@
+"""A rank of hf_families_test.py, started by torchrun: compares tiny models of families with one device,
+prints JSON on rank 0."""
+
+import json
+import sys
+import warnings
+
+import hf_tiny
+import torch
+import torch.distributed as dist
+from hf_ranks import errors, results
+from torch.nn import functional
+
+import armillary
+from armillary import hf
+
+DOCUMENTS = (20, 12)
+
+
+def whole():
+    ids = torch.randint(
+        2, hf_tiny.VOCABULARY, (1, sum(DOCUMENTS)), generator=torch.Generator().manual_seed(3)
+    )
+    documents = torch.repeat_interleave(torch.arange(len(DOCUMENTS)), torch.tensor(DOCUMENTS)).unsqueeze(0)
+    labels = ids.clone()
+    labels[:, 3] = -100
+    return {"input_ids": ids, "labels": labels, "document_ids": documents}
+
+
+def one_device(model, batch):
+    """Loss and gradients of each document by itself, put together."""
+    model.zero_grad()
+    parts = [model(input_ids=part, use_cache=False).logits for part in batch["input_ids"].split(DOCUMENTS, 1)]
+    logits = torch.cat(parts, 1)[0, :-1]
+    loss = functional.cross_entropy(logits, batch["labels"][0, 1:])
+    loss.backward()
+    return float(loss.detach()), {
+        name: one.grad.double() for name, one in model.named_parameters() if one.grad is not None
+    }
+
+
+def compare(family, sp):
+    model, batch = hf_tiny.build(family), whole()
+    wanted = one_device(model, batch)
+    with hf.install(model, sp, check=False):
+        loss, gradients = results(model, hf.shard(sp, **batch, ragged="uneven"))
+    flat = torch.cat([gradients[name].flatten() for name in wanted[1]])
+    dist.all_reduce(flat)
+    parts = (flat / sp.world).split([one.numel() for one in wanted[1].values()])
+    shares = zip(wanted[1].items(), parts, strict=True)
+    return errors((loss, {name: part.view_as(one) for (name, one), part in shares}), wanted)
+
+
+def main(families):
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    sp = armillary.SequenceParallel(strategy="ring")
+    found = {family: compare(family, sp) for family in families or sorted(hf.FAMILIES)}
+    if dist.get_rank() == 0:
+        print(json.dumps(found))
+    armillary.leave_groups()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
