@@ -36,9 +36,12 @@ std::string difference(const CallRecord& theirs, int before, const CallRecord& m
   const std::size_t shared = std::min(there.size(), here.size());
   std::size_t w = 0;
   while (w + 1 < shared && there[w] == here[w]) ++w;
-  return fmt::format(
-      "attention: rank {} was asked for {}, rank {} for {}; all ranks must be asked for the same",
-      before, there[w], rank, here[w]);
+  const bool is_sequence = there[w].starts_with("sequence=");
+  return fmt::format("attention: rank {} was asked for {}, rank {} for {}; {}", before, there[w],
+                     rank, here[w],
+                     is_sequence ? "ranks hold different sequences: the same whole sequence on all "
+                                   "ranks, sharded once, is required"
+                                 : "all ranks must be asked for the same");
 }
 
 }  // namespace

@@ -212,6 +212,7 @@ TEST(Agreement, RanksThatAreAskedForDifferentThingsAreToldBoth) {
       {"dropout=0", "dropout=0.5", [](AttentionOptions& o) { o.dropout.p = 0.5; }},
       {"dropout.seed=0", "dropout.seed=7", [](AttentionOptions& o) { o.dropout.seed = 7; }},
       {"dropout.step=0", "dropout.step=7", [](AttentionOptions& o) { o.dropout.step = 7; }},
+      {"sequence=none", "sequence=#0000000000000007", [](AttentionOptions& o) { o.sequence = 7; }},
       {"timeout_s=none", "timeout_s=9", [](AttentionOptions& o) { o.timeout_s = 9; }},
       {"softcap=none", "softcap=0", [](AttentionOptions& o) { o.softcap = 0; }, true},
       {"timeout_s=none", "timeout_s=-1", [](AttentionOptions& o) { o.timeout_s = -1; }, true},

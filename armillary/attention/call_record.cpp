@@ -105,6 +105,7 @@ CallRecord record_of(const CallRequest& request) {
                     .slopes = digest_of(options.alibi_slopes_H),
                     .sinks = digest_of(options.sinks_H),
                     .max_logit = options.return_max_logit,
+                    .sequence = options.sequence,
                     .version = {},
                     .call = {},
                     .problem = {}};
@@ -128,6 +129,8 @@ std::vector<std::string> words_of(const CallRecord& record) {
   // The first word that differs is what an error says, so causes come before their consequences.
   add("version", record.version);
   add("call", record.call);
+  record.sequence != 0 ? add("sequence", fmt::format("#{:016x}", record.sequence))
+                       : add("sequence", "none");
   add("scale", record.scale);
   add_optional("softcap", record.softcap);
   add("dropout", record.dropout);

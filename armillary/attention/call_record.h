@@ -84,10 +84,11 @@ struct CallRecord {
   proof::Digest slopes;
   proof::Digest sinks;
   std::uint64_t max_logit;  ///< Whether the largest logits are returned.
+  std::uint64_t sequence;   ///< AttentionOptions::sequence.
   // Texts end with a zero. A problem that is longer is cut off; `key` stands for all of it.
   char version[16];
   char call[16];
-  char problem[872];
+  char problem[864];
 };
 static_assert(sizeof(CallRecord) == 1024 && std::is_trivially_copyable_v<CallRecord>);
 

@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -51,6 +52,9 @@ struct AttentionOptions {
   /// Drops probabilities by (seed, step, batch entry, head, query, key): the same on any world and
   /// in any strategy. The log-sum-exp is that of undropped scores. Give every layer its own seed.
   kernel::Dropout dropout = {};
+  /// Digest of the contents of the sequence, such as its tokens: ranks compare it as the other
+  /// options, so that none attends to another's sequence. 0 if it is not known.
+  std::uint64_t sequence = 0;
   /// Folder of recorded proofs (`armillary verify --save-proof`); programs that are not recorded
   /// there are proved in this process. Empty for none.
   std::string proofs = {};

@@ -14,7 +14,7 @@ from armillary.masks import Mask
 
 
 def unknown_digest() -> Tensor:
-    """The digest of a sequence that nobody has seen; it agrees with any other."""
+    """The digest of a sequence whose numbers are not known."""
     return torch.zeros((), dtype=torch.int64)
 
 
@@ -50,6 +50,15 @@ def check_deal(where: str, deal: object, expected: Deal) -> Deal:
     return deal
 
 
+def check_digests(where: str, rank: int, mine: int, other: int, theirs: int) -> None:
+    """Raises `InvalidArgument` if two ranks know their sequences, and they are not the same."""
+    if 0 not in (mine, theirs) and mine != theirs:
+        raise InvalidArgument(
+            f"{where}: rank {rank} holds tokens of sequence #{mine % 2**64:016x}, rank {other} of "
+            f"#{theirs % 2**64:016x}; the same whole sequence on all ranks, sharded once, is required"
+        )
+
+
 # Marks are kept by storage: views, slices and detached tensors of a shard have that of the shard.
 _marks: dict[int, tuple[StorageWeakRef, Deal]] = {}
 
@@ -69,7 +78,10 @@ def deal_of(tensor: Tensor) -> Deal | None:
     """The deal of a shard or of a view of one; None for other tensors."""
     if torch.compiler.is_compiling():
         return None
-    known = _marks.get(tensor.untyped_storage()._cdata)
+    try:
+        known = _marks.get(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):  # a tensor without memory of its own
+        return None
     if known is None or known[0].expired():  # type: ignore[no-untyped-call]
         return None
     return known[1]

@@ -33,6 +33,7 @@ def _forward_fake(
     v: torch.Tensor,
     sinks: torch.Tensor | None,
     alibi_slopes: torch.Tensor | None,
+    sequence: torch.Tensor | None,
     group: str,
     strategy: str,
     layout: str,

@@ -96,9 +96,7 @@ class PatchedSdpa(TorchFunctionMode):
                     f"patch_sdpa: dropout_p is {dropout_p}; 0, or SequenceParallel.attention with a seed, is "
                     "required"
                 )
-            mask, length = self._sp._dealt(
-                "patch_sdpa", self._mask, self._seq_len, query.shape[2], self._deal
-            )
+            mask, length = self._sp._dealt("patch_sdpa", self._mask, self._seq_len, query, self._deal, dim=2)
             check_causality(mask, is_causal, length, "scaled_dot_product_attention")
         return self._sp.attention(
             query, key, value, scale=scale, mask=mask, seq_len=length, deal=self._deal, format="BHLD"

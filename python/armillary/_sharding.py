@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from armillary._deal import Deal, deal_of, digest_of, is_whole, mark
+from armillary._deal import Deal, check_digests, deal_of, digest_of, is_whole, mark
 from armillary._tensors import check_strided
 from armillary.errors import InvalidArgument
 from armillary.loss import IGNORED
@@ -150,11 +150,13 @@ def _gathered(sp: SequenceParallel, mine: Tensor) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """The tokens of all ranks. Backward takes this rank's part."""
+    """The tokens of all ranks. Backward takes this rank's part, times a factor."""
 
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, sp: SequenceParallel, dim: int, places: list[Tensor]) -> Tensor:
-        ctx.place, ctx.dim = places[sp.rank], dim
+    def forward(
+        ctx: Any, tokens: Tensor, sp: SequenceParallel, dim: int, places: list[Tensor], factor: int
+    ) -> Tensor:
+        ctx.place, ctx.dim, ctx.factor = places[sp.rank], dim, factor
         first = tokens.movedim(dim, 0)
         # Shards may differ in size: all are as long as the longest on the way.
         padded = first.new_zeros([max(len(place) for place in places), *first.shape[1:]])
@@ -165,33 +167,44 @@ class _Gather(torch.autograd.Function):
         return whole.movedim(0, dim)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        return grads[0].index_select(ctx.dim, ctx.place), None, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
+        return grads[0].index_select(ctx.dim, ctx.place) * ctx.factor, None, None, None, None
 
 
-def _check_alike(sp: SequenceParallel, tokens: Tensor, dim: int, sequence: str) -> None:
+def _check_alike(sp: SequenceParallel, tokens: Tensor, dim: int, sequence: str, deal: Deal | None) -> None:
     """Raises `InvalidArgument` on all ranks unless all gather tensors of one kind of one sequence."""
     sizes = [size for at, size in enumerate(tokens.shape) if at != dim]
-    kinds = (f"{tokens.dtype} {dim} {sizes}", sequence)
-    record = torch.tensor([list(hashlib.blake2b(kind.encode(), digest_size=8).digest()) for kind in kinds])
-    for rank, other in enumerate(_gathered(sp, record)):
-        if not torch.equal(record[0], other[0]):
+    kind, named = (_number(text) for text in (f"{tokens.dtype} {dim} {sizes}", sequence))
+    digest = 0 if deal is None else int(deal.digest)
+    for rank, other in enumerate(_gathered(sp, torch.tensor([kind, named, digest])).tolist()):
+        if kind != other[0]:
             raise InvalidArgument(
                 f"unshard: rank {sp.rank} has {tokens.dtype} {list(tokens.shape)}, rank {rank} another dtype "
                 "or other sizes beside the tokens; equal ones are required"
             )
-        if not torch.equal(record[1], other[1]):
+        if named != other[1]:
             raise InvalidArgument(
-                f"unshard: rank {sp.rank} gathers {sequence[:120]}, rank {rank} another sequence; the same "
-                "seq_len or deal on all ranks is required"
+                f"unshard: rank {sp.rank} gathers {sequence}, rank {rank} another sequence; the same seq_len "
+                "or deal on all ranks is required"
             )
+        check_digests("unshard", sp.rank, digest, rank, other[2])
+
+
+def _number(text: str) -> int:
+    """64 bits that stand for a text."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
 
 
 def gather_tokens(
-    sp: SequenceParallel, tokens: Tensor, *, dim: int, seq_len: int | None, deal: Deal | None
+    sp: SequenceParallel, tokens: Tensor, *, dim: int, seq_len: int | None, deal: Deal | None, reduce: str
 ) -> Tensor:
     """See `SequenceParallel.unshard`."""
     check_strided("unshard: the argument", tokens)
+    if reduce not in ("mean", "sum"):
+        raise InvalidArgument(
+            f"unshard: reduce is {reduce!r}; 'mean' or 'sum' of gradients over ranks is required"
+        )
     if tokens.device.type != "cpu":
         raise InvalidArgument(f"unshard: a tensor on {tokens.device}; one on the CPU is required")
     if not isinstance(dim, int) or not -tokens.dim() <= dim < tokens.dim():
@@ -199,8 +212,8 @@ def gather_tokens(
     if seq_len is not None and not (isinstance(seq_len, int) and 0 <= seq_len < 2**63):
         raise InvalidArgument(f"unshard: seq_len is {seq_len!r}; a number of tokens is required")
     dim %= tokens.dim()
-    deal = deal_of(tokens) if deal is None else deal
-    mask, length = sp._dealt("unshard", None, seq_len, tokens.shape[dim], deal)
+    known = deal_of(tokens) if deal is None else deal
+    mask, length = sp._dealt("unshard", None, seq_len, tokens, known, dim)
     places = sp._positions_of_ranks(length, mask)
     mine = len(places[sp.rank])
     if mine != tokens.shape[dim]:
@@ -208,6 +221,7 @@ def gather_tokens(
             f"unshard: {tokens.shape[dim]} tokens on rank {sp.rank}; layout {sp.layout} gives it {mine} of "
             f"{length}: those, or another seq_len, are required"
         )
-    _check_alike(sp, tokens, dim, f"{length} tokens of layout {sp.layout}")
-    whole: Tensor = _Gather.apply(tokens, sp, dim, places)  # type: ignore[no-untyped-call]
+    _check_alike(sp, tokens, dim, f"{length} tokens of layout {sp.layout}", deal)
+    factor = sp.world if reduce == "mean" else 1
+    whole: Tensor = _Gather.apply(tokens, sp, dim, places, factor)  # type: ignore[no-untyped-call]
     return whole

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from armillary._deal import Deal, check_deal, check_digests, deal_of, unknown_digest
 from armillary._tensors import check_strided
 from armillary.errors import InvalidArgument
 
@@ -49,15 +50,27 @@ def _sum_of(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def sharded_cross_entropy(
-    sp: SequenceParallel, logits: Tensor, labels: Tensor, *, reduce: Literal["mean", "sum"]
+    sp: SequenceParallel,
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    deal: Deal | None,
+    reduce: Literal["mean", "sum"],
 ) -> Tensor:
     """See `SequenceParallel.loss`."""
     _check(logits, labels, reduce)
+    deal = deal_of(labels) if deal is None else deal
+    digest = unknown_digest() if deal is None else check_deal("loss", deal, sp._own_deal).digest
     mine = _sum_of(logits, labels)
     count = (labels != IGNORED).sum()
+    # Bits of numbers, beside those of the digest.
+    own = torch.stack([mine.detach().double().view(torch.int64), count, digest.to(count.device)])
+    parts = torch.ops.armillary.gather_over_ranks(own, sp.group_name, sp.timeout_s)
+    if deal is not None:
+        for rank, theirs in enumerate(parts[:, 2].tolist()):
+            check_digests("loss", sp.rank, int(digest), rank, theirs)
     # Sums are taken in the order of ranks in fp64: the same bits on every rank.
-    parts = torch.stack([mine.detach().double(), count.double()])
-    whole, labelled = torch.ops.armillary.gather_over_ranks(parts, sp.group_name, sp.timeout_s).sum(0)
+    whole, labelled = parts[:, 0].contiguous().view(torch.float64).sum(0), parts[:, 1].sum(0).double()
     scale = (sp.world if reduce == "mean" else 1) / labelled
     # The value is that of all ranks, the gradient that of this rank's part.
     part = mine * scale.to(mine.dtype)

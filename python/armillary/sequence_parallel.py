@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention.flex_attention import BlockMask
 
 from armillary import _native
-from armillary._deal import Deal, check_deal
+from armillary._deal import Deal, check_deal, deal_of
 from armillary._groups import Group, leave_at_its_end, process_group
 from armillary._sdpa import PatchedSdpa
 from armillary._sharding import ShardedBatch, gather_tokens, shard_batch
@@ -25,6 +25,7 @@ Format = Literal["BLHD", "BHLD"]
 AnyMask = str | Mask | BlockMask | Tensor
 _DEFAULT_TIMEOUT_S = 60.0
 _REFUSAL_S = 10.0  # longest wait of a rank that refuses, for the others to hear of it
+_dealers: dict[tuple[str, int], set[str]] = {}  # layouts that dealt tokens in each group
 _REMEMBERED = 16  # entries that each cache keeps: positions of the ranks, masks of documents
 
 
@@ -86,6 +87,7 @@ class SequenceParallel:
         _native.check_settings(strategy, layout, wire)
         self._shards: dict[tuple[int, Mask], list[Tensor]] = {}
         self._documents: dict[tuple[Mask, tuple[int, ...]], Mask] = {}
+        self._group_key = (self.group_name, _native.id_of(self.group_name))
         if resolved is not None:
             leave_at_its_end(resolved)
 
@@ -98,7 +100,7 @@ class SequenceParallel:
           out. `labels` are those of the same positions, as Hugging Face wants them (labels[:, i] is token i,
           -100 is ignored): they are shifted here, once, so that `loss` compares logits and labels of the same
           place. `document_ids` [B, S], equal for neighbours of one document and for all batch entries,
-          restrict attention to documents: give `mask=batch.mask`.
+          restrict attention to documents: give `deal=batch.deal`.
         ragged: a sequence whose shards differ in size is refused, or, with "uneven", sharded as it is; give
           `seq_len` to `attention` then.
 
@@ -117,6 +119,8 @@ class SequenceParallel:
             raise InvalidArgument(f"positions: seq_len is {seq_len!r}; a number of tokens is required")
         if mask is not None and not isinstance(mask, Mask):
             mask = as_mask(mask)
+        if not torch.compiler.is_compiling():
+            _dealers.setdefault(self._group_key, set()).add(self.layout)
         return self._positions_of_ranks(seq_len, self.mask if mask is None else mask)[self.rank]
 
     def deal(self, seq_len: int, mask: AnyMask | None = None) -> Deal:
@@ -161,9 +165,10 @@ class SequenceParallel:
         deal: that of the tokens, `batch.deal`; mask and seq_len are its own unless they are given, and tokens
           that were dealt by another layout are refused. Layout balanced needs it: its mask deals the tokens.
 
-        Backward: every gradient is that of one device. Second derivatives and `autocast` to another dtype
-        are refused. Under `torch.compile` and `torch.export` the call is one op of the graph; numbers of
-        `cu_seqlens` cannot be read while tracing, so give `mask=` instead.
+        Backward: every gradient is that of one device. Second derivatives are refused. Autocast casts q, k
+        and v as for `scaled_dot_product_attention`, and their gradients back. Under `torch.compile` and
+        `torch.export` the call is one op of the graph; numbers of `cu_seqlens` cannot be read while tracing,
+        so give `mask=` instead.
 
         Returns [B, L, H, E], contiguous, or [B, H, L, E]. Raises `InvalidArgument` if the call cannot be
         done, on all ranks if they were asked for different things; `PlanError` if the plan is not exact;
@@ -189,6 +194,7 @@ class SequenceParallel:
             v,
             sinks,
             alibi_slopes,
+            None if deal is None else deal.digest,
             self.group_name,
             self.strategy,
             self.layout,
@@ -225,27 +231,47 @@ class SequenceParallel:
         return PatchedSdpa(self, mask, seq_len, deal)
 
     def unshard(
-        self, tokens: Tensor, *, dim: int = 1, seq_len: int | None = None, deal: Deal | None = None
+        self,
+        tokens: Tensor,
+        *,
+        dim: int = 1,
+        seq_len: int | None = None,
+        deal: Deal | None = None,
+        reduce: Literal["mean", "sum"] = "mean",
     ) -> Tensor:
         """The whole sequence from the tokens of all ranks, in the order of positions: the inverse of `shard`.
 
         tokens: [B, L, ..]. seq_len, deal: as for `attention`; tensors that `shard` returned know their own.
-        Returns [B, S, ..] on every rank. Collective. Differentiable: if every rank
-        computes the same from the result, the gradient of a rank's tokens is its part of the result's."""
-        with self._refusals():
-            return gather_tokens(self, tokens, dim=dim, seq_len=seq_len, deal=deal)
+        Returns [B, S, ..] on every rank. Collective. Differentiable, if every rank computes the same from it.
 
-    def loss(self, logits: Tensor, labels: Tensor, *, reduce: Literal["mean", "sum"] = "mean") -> Tensor:
+        The gradient of a rank's tokens is its part of the result's gradient times the number of ranks, so
+        that the MEAN over ranks of the parameters' gradients, as DDP and FSDP take it, is that of one device
+        for the parameters before and behind it. If you sum gradients, divide the loss by the number of
+        ranks. With reduce="sum" the factor is 1: the SUM over ranks is right for the parameters before it,
+        and those behind it have their whole gradient on every rank (docs/own_losses.md)."""
+        with self._refusals():
+            return gather_tokens(self, tokens, dim=dim, seq_len=seq_len, deal=deal, reduce=reduce)
+
+    def loss(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        *,
+        deal: Deal | None = None,
+        reduce: Literal["mean", "sum"] = "mean",
+    ) -> Tensor:
         """Cross entropy of the whole sequence, the same number on every rank. Collective.
 
         logits [B, L, V] or [N, V] and labels [B, L] or [N] as `shard` returned them: of the same places,
         shifted once, -100 ignored. The value is the mean over all labels of all ranks, as on one device.
+        deal: that of the labels, for labels that `shard` did not return. Ranks whose labels were dealt from
+        different sequences are refused.
 
         The gradient is that of this rank's tokens, scaled such that the gradient of one device is the MEAN
         over ranks of the parameters' gradients, as DDP and FSDP take it, or with reduce="sum" their SUM. The
         value is the same for both."""
         with self._refusals():
-            return sharded_cross_entropy(self, logits, labels, reduce=reduce)
+            return sharded_cross_entropy(self, logits, labels, deal=deal, reduce=reduce)
 
     def __repr__(self) -> str:
         return (
@@ -288,7 +314,7 @@ class SequenceParallel:
         if cu_seqlens is not None:
             of_deal = self.mask if deal is None else check_deal("attention", deal, self._own_deal).mask
             chosen = self._packed(cu_seqlens, of_deal if chosen is None else chosen)
-        chosen, length = self._dealt("attention", chosen, seq_len, q.shape[1], deal)
+        chosen, length = self._dealt("attention", chosen, seq_len, q, deal)
         return chosen.text_at(length), length
 
     @property
@@ -297,25 +323,39 @@ class SequenceParallel:
         return Deal(self.mask, 0, self.layout, self.world, self.rank)
 
     def _dealt(
-        self, where: str, mask: Mask | None, seq_len: int | None, tokens: int, deal: Deal | None
+        self, where: str, mask: Mask | None, seq_len: int | None, q: Tensor, deal: Deal | None, dim: int = 1
     ) -> tuple[Mask, int]:
-        """Mask and length of the sequence of a call with so many tokens of this rank.
+        """Mask and length of the sequence of a call with this rank's tokens in a dim of a tensor.
 
-        Raises `InvalidArgument` if the tokens were dealt otherwise."""
-        if deal is not None:
-            check_deal(where, deal, self._own_deal)
+        Raises `InvalidArgument` if the tokens were dealt otherwise. The deal of a tensor that `shard`
+        returned is checked too, and decides nothing: on another rank it may be forgotten in a copy."""
+        known = deal_of(q) if deal is None else deal
+        if known is not None:
+            check_deal(where, known, self._own_deal)
         chosen = mask or (self.mask if deal is None else deal.mask)
-        length = seq_len or chosen.length or (tokens * self.world if deal is None else deal.seq_len)
+        length = seq_len or chosen.length or (q.shape[dim] * self.world if deal is None else deal.seq_len)
         if isinstance(length, int) and not 0 <= length < 2**63:
             raise InvalidArgument(f"{where}: {length} tokens; a sequence of 0 to 2^56 tokens is required")
-        if deal is not None and deal.seq_len != length:
+        if known is not None and known.seq_len != length:
             raise InvalidArgument(
-                f"{where}: a sequence of {length} tokens, tokens that were dealt from {deal.seq_len}; equal "
+                f"{where}: a sequence of {length} tokens, tokens that were dealt from {known.seq_len}; equal "
                 "lengths are required"
             )
         if self.layout == "balanced" and self.world > 1:
-            self._check_balanced(where, chosen, length, deal)
+            self._check_balanced(where, chosen, length, known)
+        if known is None and not torch.compiler.is_compiling():
+            self._check_dealers(where)
         return chosen, length
+
+    def _check_dealers(self, where: str) -> None:
+        """Raises `InvalidArgument` if tokens in this group have only been dealt by other layouts."""
+        others = _dealers.get(self._group_key, set())
+        if self.world > 1 and others and self.layout not in others:
+            raise InvalidArgument(
+                f"{where}: this SequenceParallel has layout {self.layout}, and the tokens of its group were "
+                f"dealt by another, of layout {min(others)}; tokens that it dealt, or deal=sp.deal(seq_len), "
+                "is required"
+            )
 
     def _check_balanced(self, where: str, mask: Mask, length: int, deal: Deal | None) -> None:
         """Raises `InvalidArgument` unless the tokens were dealt as this mask does it."""

@@ -1,10 +1,13 @@
 #include "python/src/arguments.h"
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
 #include <deque>
 #include <mutex>
 #include <utility>
+
+#include "armillary/core/error.h"
 
 namespace armillary::python {
 namespace {
@@ -74,6 +77,17 @@ std::vector<c10::IValue> take(torch::jit::Stack& stack, std::size_t count) {
 
 at::Tensor tensor_or_none(const c10::IValue& value) {
   return value.isNone() ? at::Tensor() : value.toTensor();
+}
+
+std::uint64_t number_of(const c10::IValue& value) {
+  if (value.isNone()) return 0;
+  const at::Tensor& given = value.toTensor();
+  if (given.numel() != 1 || given.scalar_type() != at::kLong || !given.is_cpu()) {
+    fail<InvalidArgument>(
+        "attention: sequence is {} of {} numbers on {}; one Long on cpu is required",
+        at::toString(given.scalar_type()), given.numel(), given.device().str());
+  }
+  return static_cast<std::uint64_t>(*given.const_data_ptr<std::int64_t>());
 }
 
 }  // namespace armillary::python

@@ -39,4 +39,7 @@ std::vector<c10::IValue> take(torch::jit::Stack& stack, std::size_t count);
 /// The tensor, undefined for None.
 at::Tensor tensor_or_none(const c10::IValue& value);
 
+/// The bits of a tensor of one int64; 0 for None. @throws InvalidArgument for another tensor.
+std::uint64_t number_of(const c10::IValue& value);
+
 }  // namespace armillary::python

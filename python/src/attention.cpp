@@ -1,13 +1,15 @@
 // attention.cpp: the ops of the package.
 //
-//   attention_forward    q, k, v, sinks, slopes; call          -> out, lse, and q, k, v, out as the
+//   attention_forward    q, k, v, sinks, slopes, sequence; call
+//                                                              -> out, lse, and q, k, v, out as the
 //                                                                 strategy saves them
 //   attention_backward   d out; what forward saved, sinks, slopes; sizes; call
 //                                                              -> dq, dk, dv, d sinks
 //
 // A saved tensor that is the caller's own is returned as an empty one of one dim, for a result of
 // an op must not be one of its inputs. All kernels are boxed: they read the stack, so the schema
-// stands in one place.
+// stands in one place. The sequence is a digest of its numbers, and a tensor because a compiler
+// would take a number for a constant of its graph.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
@@ -36,8 +38,10 @@ using torch::jit::Stack;
 constexpr const char* kForward = "armillary::attention_forward";
 constexpr const char* kBackward = "armillary::attention_backward";
 
-/// Inputs of forward before the call: q, k, v, sinks, slopes.
-constexpr std::size_t kInputs = 5;
+/// Inputs of forward before the call: q, k, v, sinks, slopes, sequence.
+constexpr std::size_t kInputs = 6;
+/// Those of them that have no gradient.
+constexpr std::size_t kConstants = 2;
 /// Arguments of backward before the call: d out, q, k, v, out, lse, sinks, slopes, KV tokens of
 /// this rank, KV heads.
 constexpr std::size_t kGradInputs = 10;
@@ -66,6 +70,7 @@ void forward_kernel(const c10::OperatorHandle& /*op*/, Stack* stack) {
                                          inputs[2].toTensor()};
     call.options.sinks_H = tensor_or_none(inputs[3]);
     call.options.alibi_slopes_H = tensor_or_none(inputs[4]);
+    call.options.sequence = number_of(inputs[5]);
     attention::ForwardResult result;
     on_group(call.group, [&](comm::Communicator& comm) {
       result = attention::forward(qkv, comm, call.options);
@@ -143,7 +148,7 @@ class ForwardNode : public torch::autograd::Function<ForwardNode> {
     saved.push_back(tensor_or_none(rest[0]));
     ctx->save_for_backward(saved);
     ctx->saved_data["call"] =
-        c10::ivalue::Tuple::create(std::vector<IValue>(rest.begin() + 1, rest.end()));
+        c10::ivalue::Tuple::create(std::vector<IValue>(rest.begin() + kConstants, rest.end()));
     ctx->saved_data["kv_tokens"] = IValue(qkv[1].sym_size(1));
     ctx->saved_data["kv_heads"] = IValue(qkv[1].sym_size(2));
     ctx->mark_non_differentiable({results.begin() + 1, results.end()});
@@ -226,30 +231,22 @@ void call_node(Stack* stack, std::size_t tensors, std::size_t rest) {
 }
 
 void forward_autograd(const c10::OperatorHandle& /*op*/, Stack* stack) {
-  call_node<ForwardNode>(stack, 3, kInputs - 4 + kCallArguments);
+  call_node<ForwardNode>(stack, 3, kConstants + kCallArguments);
 }
 
 void backward_autograd(const c10::OperatorHandle& /*op*/, Stack* stack) {
   call_node<BackwardNode>(stack, kGradTensors, kGradInputs - kGradTensors - 1 + kCallArguments);
 }
 
-/// Autocast would leave q, k and v as they are. Those of another dtype than it asks for are
-/// refused, for it is not known what is wanted.
+/// Casts q, k and v as autocast does it for scaled_dot_product_attention: fp64 stays. Sinks and
+/// slopes stay what they are, for they join scores in fp32.
 void forward_autocast(const c10::OperatorHandle& op, Stack* stack) {
-  const at::ScalarType wanted = at::autocast::get_autocast_dtype(at::kCPU);
-  const Call call = with_python_errors([&] { return read_call(*stack); });
-  for (std::size_t i = 0; i < 3; ++i) {
-    const at::Tensor& given = (stack->end() - kCallArguments - kInputs + i)->toTensor();
-    if (given.scalar_type() == wanted) continue;
-    with_python_errors([&] {
-      refuse(call.group,
-             fmt::format("attention: {} is {} in a region of autocast to {}; {} is required, or a "
-                         "region with enabled=False around attention",
-                         "qkv"[i], at::toString(given.scalar_type()), at::toString(wanted),
-                         at::toString(wanted)));
-    });
-  }
   const c10::impl::ExcludeDispatchKeyGuard below(c10::autocast_dispatch_keyset);
+  const at::ScalarType wanted = at::autocast::get_autocast_dtype(at::kCPU);
+  const auto inputs = stack->end() - kCallArguments - kInputs;
+  for (auto given = inputs; given != inputs + 3; ++given) {
+    *given = at::autocast::cached_cast(wanted, given->toTensor(), at::kCPU);
+  }
   op.callBoxed(stack);
 }
 
@@ -260,7 +257,8 @@ using Boxed = torch::CppFunction;
 TORCH_LIBRARY(armillary, library) {
   const std::string call = kCallSchema;
   const std::string forward =
-      "attention_forward(Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? alibi_slopes, " +
+      "attention_forward(Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? alibi_slopes, "
+      "Tensor? sequence, " +
       call +
       ") -> (Tensor out, Tensor lse, Tensor q_saved, Tensor k_saved, Tensor v_saved, Tensor "
       "out_saved)";

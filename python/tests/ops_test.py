@@ -55,7 +55,7 @@ def gradcheck(sp):
 
     def attend(*whole):
         out = sp.attention(*(Replicated.apply(x)[:, at] for x in whole))
-        return sp.unshard(out)
+        return sp.unshard(out, reduce="sum")
 
     torch.manual_seed(0)
     return torch.autograd.gradcheck(attend, whole_qkv(), fast_mode=True)
@@ -65,7 +65,8 @@ def opcheck(sp):
     call = (sp.group_name, sp.strategy, sp.layout, sp.mask.text_at(TOKENS), TOKENS, TOKENS)
     rest = ("accumulator", 0.3, None, 0.0, 0, 0, 60.0, "")
     op = torch.ops.armillary.attention_forward.default
-    return set(torch.library.opcheck(op, (*mine(sp), None, None, *call, *rest)).values()) == {"SUCCESS"}
+    inputs = (*mine(sp), None, None, torch.tensor(7))
+    return set(torch.library.opcheck(op, (*inputs, *call, *rest)).values()) == {"SUCCESS"}
 
 
 def compiled(sp):
@@ -241,6 +242,18 @@ def test_tokens_are_compiled_for_each_length_and_refused_as_dynamic(sp):
     torch._dynamo.mark_dynamic(q, 1)
     with pytest.raises(Exception, match="specializ"):
         torch.compile(lambda q: sp.attention(q, k, v), backend="aot_eager", fullgraph=True)(q)
+
+
+def test_a_graph_serves_every_sequence(sp):
+    """The digest of a sequence is no constant of the graph."""
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    attend = torch.compile(lambda x, deal: sp.attention(x, x, x, deal=deal), backend=counter, fullgraph=True)
+    for step in range(3):
+        x = torch.randn(1, TOKENS, 2, 4)
+        deal = sp.shard(input_ids=torch.arange(TOKENS).unsqueeze(0) + step).deal
+        assert torch.equal(attend(x, deal), sp.attention(x, x, x))
+    assert counter.frame_count == 1
 
 
 def test_proofs_and_plans():

@@ -1,6 +1,7 @@
 """Bad input: a documented exception on every rank, before data moves, and a group that works afterwards."""
 
 import os
+import pickle
 import time
 
 import numpy
@@ -45,6 +46,39 @@ def twice_sharded(sp, rank):
     return sp.shard(input_ids=sp.shard(input_ids=IDS)["input_ids"])
 
 
+def again(view):
+    return lambda sp, rank: sp.shard(input_ids=view(sp.shard(input_ids=IDS)["input_ids"]))
+
+
+def of_a_pickle(sp, rank):
+    return sp.shard(input_ids=pickle.loads(pickle.dumps(sp.shard(input_ids=IDS)))["input_ids"])
+
+
+def copied(sp):
+    """A shard that is sharded again; nothing tells a copy from a sequence."""
+    copy = sp.shard(input_ids=IDS[:, :36])["input_ids"].clone()
+    return sp.shard(input_ids=copy, labels=copy)
+
+
+def copied_twice(sp, rank):
+    return sp.loss(torch.zeros(1, 4, 240), copied(sp)["labels"])
+
+
+def skipping(sp, rank):
+    """Rank 1 has gone on to the next batch."""
+    ids = IDS.reshape(10, 1, -1)[int(rank == 1)]
+    return sp.loss(torch.zeros(1, 8, 240), sp.shard(input_ids=ids, labels=ids)["labels"])
+
+
+def other(sp, layout):
+    return armillary.SequenceParallel(layout=layout, timeout_s=20)
+
+
+def patched_balanced(sp, rank):
+    with other(sp, "balanced").patch_sdpa():
+        return torch.nn.functional.scaled_dot_product_attention(*qkv(), is_causal=True)
+
+
 def labels(ids, shifted):
     return lambda sp, rank: sp.shard(input_ids=ids, labels=ids.roll(-1, 1) if shifted else ids[:, 1:])
 
@@ -57,6 +91,11 @@ def a_dtensor():
 def autocast(sp, rank):
     with torch.autocast("cpu", torch.bfloat16):
         return sp.attention(*qkv())
+
+
+def autocast_of_two(sp, rank):
+    with torch.autocast("cpu", torch.bfloat16):
+        return attend(qkv(dtype=torch.float64)[0])(sp, rank)
 
 
 def twice_differentiated(sp, rank):
@@ -155,11 +194,80 @@ BAD = {
         lambda sp, rank: attend(mask=["causal", "full"][rank % 2])(sp, rank),
         "mask",
     ),
-    "autocast": (autocast, "q is Float in a region of autocast to BFloat16"),
-    "autocast on a rank": (on_rank(1, autocast), "q is Float in a region of autocast"),
+    "autocast on a rank": (on_rank(1, autocast), "dtype="),
+    "autocast of fp64 and fp32": (autocast_of_two, "k is BFloat16 on cpu, q is Double"),
     "second derivatives": (twice_differentiated, "a graph of the gradient was asked for"),
     "sharded twice": (twice_sharded, "input_ids is sharded already"),
     "sharded twice on a rank": (on_rank(0, twice_sharded), "input_ids is sharded already"),
+    "a view sharded twice": (again(lambda x: x[:]), "input_ids is sharded already, part"),
+    "a slice sharded twice": (again(lambda x: x[:, 1:]), "input_ids is sharded already, part"),
+    "a detached shard": (again(torch.Tensor.detach), "input_ids is sharded already, part"),
+    "a batch from a pickle": (of_a_pickle, "input_ids is sharded already, part"),
+    "a copy sharded twice": (copied_twice, "the same whole sequence on all ranks, sharded once"),
+    "a copy sharded twice, attention": (
+        lambda sp, rank: sp.attention(*qkv(4), deal=copied(sp).deal, seq_len=12),
+        "ranks hold different sequences: the same whole sequence on all ranks",
+    ),
+    "another sequence": (
+        lambda sp, rank: sp.attention(*qkv(), deal=sp.shard(input_ids=IDS[:, rank : rank + 24]).deal),
+        "ranks hold different sequences: the same whole sequence on all ranks",
+    ),
+    "a loss of another sequence": (skipping, "the same whole sequence on all ranks, sharded once"),
+    "another sequence to unshard": (
+        lambda sp, rank: sp.unshard(torch.ones(1, 8), deal=sp.shard(x=IDS[:, rank : rank + 24]).deal),
+        "the same whole sequence on all ranks, sharded once",
+    ),
+    "uneven shards to unshard without a length": (
+        lambda sp, rank: sp.unshard(sp.shard(x=IDS[:, :13], ragged="uneven")["x"] + 1),
+        "another sequence; the same seq_len or deal on all ranks is required",
+    ),
+    "a slice of a shard": (
+        lambda sp, rank: sp.attention(*(sp.shard(x=torch.ones(1, 24, 2, 4))["x"][:, :4] for _ in range(3))),
+        "a sequence of 12 tokens, tokens that were dealt from 24",
+    ),
+    "a deal that is none": (on_rank(1, attend(deal="zigzag")), "deal is a str; that of a batch, batch.deal"),
+    "a deal of another length": (
+        lambda sp, rank: sp.attention(*qkv(), deal=sp.deal(48), seq_len=24),
+        "a sequence of 24 tokens, tokens that were dealt from 48",
+    ),
+    "the deal of another layout": (
+        lambda sp, rank: sp.attention(*qkv(), deal=other(sp, "striped").deal(24)),
+        "dealt as part 0 of 3 by layout striped, this SequenceParallel has part 0 of 3 and layout zigzag",
+    ),
+    "labels of another layout": (
+        lambda sp, rank: sp.loss(torch.zeros(1, 8, 5), other(sp, "striped").shard(x=IDS[:, :24])["x"]),
+        "by layout striped, this SequenceParallel has",
+    ),
+    "tokens of another layout": (
+        lambda sp, rank: other(sp, "contiguous").attention(*qkv()),
+        "has layout contiguous, and the tokens of its group were dealt by another",
+    ),
+    "balanced without a deal": (
+        lambda sp, rank: other(sp, "balanced").attention(*qkv()),
+        "it is not known which mask dealt these; deal=batch.deal",
+    ),
+    "balanced with another mask": (
+        lambda sp, rank: other(sp, "balanced").attention(
+            *qkv(), mask=masks.documents([5, 12, 7]), deal=other(sp, "balanced").deal(24)
+        ),
+        "balanced dealt these tokens by the mask causal, and documents:5,12,7",
+    ),
+    "balanced with cu_seqlens": (
+        lambda sp, rank: other(sp, "balanced").attention(
+            *(other(sp, "balanced").shard(x=torch.ones(1, 24, 2, 4))["x"] for _ in range(3)),
+            cu_seqlens=torch.tensor([0, 5, 17, 24]),
+        ),
+        "balanced dealt these tokens by the mask causal",
+    ),
+    "balanced, to unshard without a deal": (
+        lambda sp, rank: other(sp, "balanced").unshard(torch.ones(1, 8)),
+        "it is not known which mask dealt these; deal=batch.deal",
+    ),
+    "balanced, patched without a deal": (
+        patched_balanced,
+        "it is not known which mask dealt these; deal=batch.deal",
+    ),
+    "another reduction to unshard": (unsharded(torch.ones(1, 8), reduce="max"), "reduce is 'max'; 'mean'"),
     "labels that are shifted": (labels(IDS, True), "labels are shifted already"),
     "labels of another length": (labels(IDS, False), "labels has 239 tokens, input_ids 240"),
     "ragged": (

@@ -171,11 +171,13 @@ def losses(rank, world):
     # Shards of different sizes, and gradients through unshard.
     sp = armillary.SequenceParallel(layout="contiguous")
     uneven = sp.shard(ids=ids[:, :23], ragged="uneven")
-    errors["uneven"] = 0.0 if torch.equal(sp.unshard(uneven["ids"], seq_len=23), ids[:, :23]) else 1.0
-    leaf = uneven["ids"].double().requires_grad_()
+    errors["uneven"] = 0.0 if torch.equal(sp.unshard(uneven["ids"] + 0, seq_len=23), ids[:, :23]) else 1.0
     weights = torch.arange(23.0, dtype=torch.float64)
-    (sp.unshard(leaf, seq_len=23) * weights).sum().backward()
-    errors["unshard"] = 0.0 if torch.equal(leaf.grad[0], weights[sp.positions(23)]) else 1.0
+    for reduce, factor in (("mean", world), ("sum", 1)):
+        leaf = uneven["ids"].double().requires_grad_()
+        (sp.unshard(leaf, deal=uneven.deal, reduce=reduce) * weights).sum().backward()
+        wanted = factor * weights[sp.positions(23)]
+        errors["unshard", reduce] = 0.0 if torch.equal(leaf.grad[0], wanted) else 1.0
     return errors
 
 
