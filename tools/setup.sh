@@ -6,7 +6,7 @@
 readonly TORCH_VERSION=2.13.0 TORCH_LEAST=2.11
 readonly RUFF_VERSION=0.17.5 YUNCHANG_VERSION=0.6.4 UNIVERSALMUTATOR_VERSION=1.14.1 SAFETENSORS_VERSION=0.8.0
 readonly SCIKIT_BUILD_VERSION=1.1.2 MYPY_VERSION=2.4.1
-readonly TRANSFORMERS_VERSION=5.24.0 ACCELERATE_VERSION=1.15.0
+readonly TRANSFORMERS_VERSION=5.24.0 ACCELERATE_VERSION=1.15.0 PEFT_VERSION=0.21.2
 readonly NCCL_VERSION=2.27.7 CUDA_HEADERS="nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85"
 
 requirements() {  # PART
@@ -171,6 +171,15 @@ setup_transformers() {
     die "setup: pip could not install transformers==$TRANSFORMERS_VERSION and accelerate==$ACCELERATE_VERSION"
 }
 
+# Adapters of models, for tests alone. Its dependencies are those of transformers and accelerate.
+setup_peft() {
+  [ -z "${ARMILLARY_PYTHON:-}" ] || return 0
+  compgen -G ".venv/lib/python3*/site-packages/peft-$PEFT_VERSION*" >/dev/null && return
+  setup_transformers
+  say "installing peft $PEFT_VERSION into .venv (pip)"
+  pip_install --no-deps "peft==$PEFT_VERSION" || die "setup: pip could not install peft==$PEFT_VERSION"
+}
+
 # Headers alone, to compile comm/nccl_library; the libraries are loaded at run time, where there is a GPU. They are
 # optional: without them the engine has a stand-in. The package of NCCL is a library of 190 MB with one header in it.
 setup_nccl() {
@@ -204,6 +213,7 @@ setup_python() {  # PART...
         setup_safetensors
         setup_scikit_build
         setup_transformers
+        setup_peft
         ;;
       lint)
         setup_python_tool ruff "ruff==$RUFF_VERSION"

@@ -37,12 +37,13 @@ from armillary._hf_inputs import check_padding, refuse_inputs, refuse_unsharded 
 from armillary._hf_masks import DeclaredMask, declared_mask, model_mask_of  # noqa: E402
 from armillary._hf_modules import base_model, check_additions, check_attention  # noqa: E402
 from armillary._hf_rope import give_longest  # noqa: E402
+from armillary._packing import pack  # noqa: E402
 from armillary.errors import InvalidArgument  # noqa: E402
 from armillary.loss import IGNORED  # noqa: E402
 from armillary.masks import packed_lengths  # noqa: E402
 from armillary.sequence_parallel import SequenceParallel  # noqa: E402
 
-__all__ = ["FAMILIES", "REFUSED", "Installation", "install", "shard"]
+__all__ = ["FAMILIES", "REFUSED", "Installation", "install", "pack", "shard"]
 
 _SHARDED = "sharded"  # key of a batch
 _OUTSIDE = "armillary.hf checks each call outside of graphs: torch.compile(model) without fullgraph=True"

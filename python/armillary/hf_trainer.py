@@ -6,94 +6,174 @@ Needs accelerate, as the Trainer of transformers does."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import inspect
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 import transformers
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
+from armillary._hf_table import check_arguments, check_overrides
+from armillary._hf_whole import OneReader, SpreadModel, one_reader, whole_columns
 from armillary.errors import InvalidArgument
-from armillary.hf import install, shard
+from armillary.hf import install
 from armillary.sequence_parallel import SequenceParallel
-
-_COLUMNS = ("input_ids", "labels", "document_ids")
-
-
-class ShardingCollator:
-    """Makes this rank's inputs out of whole sequences, which must be the same on all ranks.
-
-    Examples have input_ids, all of one length; labels of the same positions (input_ids by default); and
-    document_ids, if their documents are packed. Raises `InvalidArgument` for other columns, such as
-    padding."""
-
-    def __init__(self, sp: SequenceParallel) -> None:
-        self.sp = sp
-
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        columns: dict[str, Any] = {}
-        for name in examples[0]:
-            if name not in _COLUMNS:
-                raise InvalidArgument(
-                    f"ShardingCollator: examples have {name}; only {', '.join(_COLUMNS)} are required"
-                )
-            rows = [torch.as_tensor(example[name]) for example in examples]
-            lengths = {len(row) for row in rows}
-            if len(lengths) > 1:
-                raise InvalidArgument(
-                    f"ShardingCollator: {name} of {min(lengths)} to {max(lengths)} tokens; sequences of one "
-                    "length are required: pack documents, with document_ids"
-                )
-            columns[name] = torch.stack(rows)
-        columns.setdefault("labels", columns["input_ids"])
-        return shard(self.sp, **columns)
-
 
 class Trainer(transformers.Trainer):
     """`transformers.Trainer` whose sequences are spread over the ranks of `sp`, which are all ranks.
 
-    It installs `sp` in the model, and gives all ranks the same examples: a batch is
-    per_device_train_batch_size sequences, whatever the number of ranks. Loss, its logs and gradients are
-    those of one device, with gradient accumulation too. Raises `InvalidArgument` for ranks outside of
-    `sp`."""
+    It installs `sp` in the model, which may be one of peft. Every rank reads every batch whole, in the order
+    of one process, with any collator; a call of the model spreads it. So a batch is
+    per_device_train_batch_size sequences, whatever the number of ranks, and losses, logs, gradients, metrics
+    and predictions are those of the same Trainer in one process.
 
-    def __init__(self, *args: Any, sp: SequenceParallel, **settings: Any) -> None:
+    Batches have input_ids, labels, document_ids if documents are packed (`armillary.hf.pack`), position_ids
+    that count in documents, and attention_mask of ones or with padding on the right that has no labels.
+    `compute_loss`, compute_loss_func, label smoothing, metrics and `predict` get whole logits, which then
+    exist on every rank; those of padding are NaN.
+
+    check_first_batch: before `train` begins, loss, gradients and outputs of the first batch, shortened, are
+      compared with one device, as `install(.., check=batch)` does; `InvalidArgument` if they differ. Without it
+    a warning says so, on rank 0 of several; False for neither.
+
+    docs/trainer.md lists each argument and method: honoured, or refused. Raises `InvalidArgument` for those,
+    for others that are not known, and for ranks outside of `sp`."""
+
+    _signature_columns: list[str] | None
+    current_flos: float
+
+    def __init__(
+        self, *args: Any, sp: SequenceParallel, check_first_batch: bool | None = None, **settings: Any
+    ) -> None:
         world = dist.get_world_size() if dist.is_initialized() else 1
         if sp.world != world:
             raise InvalidArgument(
                 f"Trainer: sp has {sp.world} of {world} ranks; all ranks are required: replicas of the data "
                 "need a loop of their own, as in examples/python/fsdp2_context_parallel.py"
             )
-        settings.setdefault("data_collator", ShardingCollator(sp))
-        super().__init__(*args, **settings)
-        # Logits are those of a shard: there is nothing to gather.
-        self.args.prediction_loss_only = True
+        check_overrides(type(self), Trainer)
+        given = inspect.signature(transformers.Trainer.__init__).bind(self, *args, **settings).arguments
+        if given.get("args") is not None:
+            check_arguments(given["args"])
         self.sp = sp
-        self.installation = install(self.model, sp, dropout_seed=self.args.seed)
+        self.installation: Any = None
+        self._checks_first_batch = check_first_batch
+        super().__init__(*args, **settings)
+        if self.installation is None:
+            self._install(self.model)
 
-    def get_train_dataloader(self) -> DataLoader[Any]:
-        """Batches of the training data, in one order on all ranks."""
-        return self._same_on_all_ranks(self.train_dataset, self._train_batch_size, is_shuffled=True)
+    def _install(self, model: Any, check: Any = False) -> None:
+        self.installation = install(model, self.sp, check=check, dropout_seed=self.args.seed)
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """Batches of the evaluation data, the same on all ranks."""
-        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
-        return self._same_on_all_ranks(dataset, self.args.eval_batch_size, is_shuffled=False)
+    def call_model_init(self, trial: Any = None) -> nn.Module:
+        """A new model, with `sp` installed."""
+        if self.installation is not None:
+            self.installation.uninstall()
+        model: nn.Module = super().call_model_init(trial)
+        self._install(model)
+        return model
 
-    def _same_on_all_ranks(self, dataset: Any, batch_size: int, *, is_shuffled: bool) -> DataLoader[Any]:
-        if dataset is None or isinstance(dataset, (str, IterableDataset)):
-            raise InvalidArgument(
-                f"Trainer: the dataset is a {type(dataset).__name__}; one with a length is required"
-            )
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        sampler: Any = SequentialSampler(dataset)
-        if is_shuffled:
-            sampler = RandomSampler(dataset, generator=torch.Generator().manual_seed(seed))
-        return DataLoader(
-            dataset,
-            batch_size=batch_size,
-            sampler=sampler,
-            collate_fn=self.data_collator,
-            drop_last=self.args.dataloader_drop_last,
+    def hyperparameter_search(self, *_: Any, **__: Any) -> NoReturn:
+        """Raises `InvalidArgument`: trials are drawn by each rank."""
+        raise InvalidArgument(
+            "Trainer: hyperparameter_search draws trials on each rank; a Trainer for each trial is required"
         )
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """An accelerator whose ranks all read every batch."""
+        super().create_accelerator_and_postprocess()
+        self.accelerator.__class__ = OneReader
+        self.accelerator.dataloader_config.dispatch_batches = False
+        self.gather_function = self.accelerator.gather_for_metrics
+
+    def _get_dataloader(self, *args: Any, **settings: Any) -> DataLoader[Any]:
+        with one_reader(self.args, process_index=0):
+            loader: DataLoader[Any] = super()._get_dataloader(*args, **settings)
+        return loader
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        columns: list[str] = self._signature_columns or []
+        if "document_ids" not in columns:
+            columns.append("document_ids")
+
+    def get_total_train_batch_size(self, args: Any) -> int:
+        """Sequences of one step."""
+        with one_reader(args):
+            return int(super().get_total_train_batch_size(args))
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
+        with one_reader(self.args):
+            return super()._get_num_items_in_batch(batch_samples, device)
+
+    def store_flos(self) -> None:
+        """Adds the operations of whole batches, which every rank has counted."""
+        self.state.total_flos += self.current_flos
+        self.current_flos = 0
+
+    def evaluate(self, *args: Any, **settings: Any) -> dict[str, float]:
+        """As in one process."""
+        with one_reader(self.args):
+            metrics: dict[str, float] = super().evaluate(*args, **settings)
+        return metrics
+
+    def predict(self, *args: Any, **settings: Any) -> Any:
+        """As in one process."""
+        with one_reader(self.args):
+            return super().predict(*args, **settings)
+
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
+    ) -> Tensor:
+        """A step on a whole batch."""
+        spread = SpreadModel(model, self.sp, gathers=self._reads_outputs())
+        loss: Tensor = super().training_step(spread, inputs, num_items_in_batch)
+        return loss
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: Any = None
+    ) -> Any:
+        """Loss, logits and labels of a whole batch."""
+        gathers = not prediction_loss_only or self._reads_outputs()
+        spread = SpreadModel(model, self.sp, gathers=gathers)
+        return super().prediction_step(spread, inputs, prediction_loss_only, ignore_keys)
+
+    def _reads_outputs(self) -> bool:
+        """Whether the loss is computed from logits, in the place of the model's own."""
+        is_own = type(self).compute_loss is not transformers.Trainer.compute_loss
+        return is_own or self.compute_loss_func is not None or self.label_smoother is not None
+
+    def train(self, *args: Any, **settings: Any) -> Any:
+        """As in one process; see `check_first_batch`."""
+        if self._checks_first_batch:
+            self._check_first_batch()
+        elif self._checks_first_batch is None and self.sp.rank == 0 and self.sp.world > 1:
+            warnings.warn(
+                f"Trainer: {type(self.model).__name__} was not compared with one device; "
+                "Trainer(.., check_first_batch=True) does so before training",
+                stacklevel=2,
+            )
+        return super().train(*args, **settings)
+
+    def _check_first_batch(self) -> None:
+        with _same_random_numbers():
+            batch = next(iter(self.get_train_dataloader()))
+        self.installation.uninstall()
+        try:
+            with _same_random_numbers():
+                self._install(self.model, check=whole_columns(batch))
+        finally:
+            if not self.installation.is_installed:
+                self._install(self.model)
+
+
+@contextmanager
+def _same_random_numbers() -> Iterator[None]:
+    """Random states of torch are afterwards what they were."""
+    with torch.random.fork_rng(devices=[]):
+        yield

@@ -1,92 +1,80 @@
-"""A rank of trainer_test.py, started by torchrun: prints how far the trained parameters are from one
-device's."""
+"""A rank of trainer_test.py, started by torchrun: prints what Trainers over ranks give and, from the Trainer
+of transformers in one process of its own kind, what is wanted."""
 
 import json
+import logging
+import os
+import pathlib
 import sys
+import warnings
 
-import hf_models
 import torch
 import torch.distributed as dist
+import trainer_cases as cases
 import transformers
-from armillary.hf_trainer import Trainer
-from torch.nn import functional
+from accelerate.state import AcceleratorState, GradientState, PartialState
 
-import armillary
-
-STEPS, RATE = 3, 0.05
+OTHERS = ("resumed", "saved", "evaluated", "packed", "adapted", "narrow")
+OF_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def examples():
-    """Four sequences, of which only one has a label at every token."""
-    generator = torch.Generator().manual_seed(13)
-    rows = torch.randint(2, hf_models.VOCABULARY, (4, hf_models.TOKENS), generator=generator)
-    labels = rows.clone()
-    for row in range(3):
-        labels[row, : 10 * row + 9] = -100
-    return [{"input_ids": ids, "labels": wanted} for ids, wanted in zip(rows, labels, strict=True)]
+def results(base, folder, names, **more):
+    """Results of the runs of some names."""
+    found = {}
+    for name in names:
+        place = pathlib.Path(folder) / name.replace(" ", "_")
+        if name in cases.TRAINING:
+            found[name] = cases.trained(base, place, name, **more)
+        else:
+            found[name] = getattr(cases, name)(base, place, **more)
+    return found
 
 
-def one_device():
-    model = hf_models.build("qwen3").train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    batch = {name: torch.stack([one[name] for one in examples()]) for name in ("input_ids", "labels")}
-    losses = []
-    for _ in range(STEPS):
-        logits = model(input_ids=batch["input_ids"], use_cache=False).logits[:, :-1]
-        loss = functional.cross_entropy(logits.flatten(0, 1), batch["labels"][:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(float(loss.detach()))
-    return model, losses
+def in_one_process(folder, names):
+    """The same with the Trainer of transformers, before there is a process group."""
+    kept = {name: os.environ.pop(name) for name in OF_RANKS}
+    found = results(transformers.Trainer, folder, names)
+    os.environ.update(kept)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    PartialState._reset_state()
+    return found
 
 
-def over_ranks(folder):
-    model = hf_models.build("qwen3")
-    settings = transformers.TrainingArguments(
-        folder,
-        use_cpu=True,
-        ddp_backend="gloo",
-        per_device_train_batch_size=2,
-        gradient_accumulation_steps=2,
-        num_train_epochs=STEPS,
-        learning_rate=RATE,
-        lr_scheduler_type="constant",
-        optim="sgd",
-        max_grad_norm=0.0,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-    )
-    if not dist.is_initialized():
-        dist.init_process_group("gloo")
-    sp = armillary.SequenceParallel(strategy="ring")
-    trainer = Trainer(model, settings, train_dataset=examples(), eval_dataset=examples()[2:], sp=sp)
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return model, losses, trainer.evaluate()["eval_loss"]
+def first_batch(base, folder, sp):
+    """Losses of a run whose first batch is compared with one device, and the text for a model that is none
+    of one device."""
+    checked = cases.trained(base, folder, "max_steps", sp=sp, check_first_batch=True)
+    model = cases.llama()
+    model.model.embed_tokens.register_forward_hook(lambda _, __, out: out / out.shape[1])
+    trainer = cases.trainer_of(base, folder, {}, {"model": model}, sp=sp, check_first_batch=True)
+    try:
+        trainer.train()
+    except Exception as refused:
+        return [checked, str(refused)]
+    return [checked, "not refused"]
 
 
-def main(folder):
+def main(folder, names):
     torch.set_num_threads(1)
-    whole, expected = one_device()
-    model, losses, eval_loss = over_ranks(folder)
-    with torch.no_grad():
-        whole.eval()
-        held = {name: torch.stack([one[name] for one in examples()[2:]]) for name in ("input_ids", "labels")}
-        logits = whole(input_ids=held["input_ids"], use_cache=False).logits[:, :-1]
-        held_loss = functional.cross_entropy(logits.flatten(0, 1), held["labels"][:, 1:].flatten())
-        errors = {
-            name: float((given - wanted).abs().max() / wanted.abs().max())
-            for (name, given), wanted in zip(model.named_parameters(), whole.parameters(), strict=True)
-        }
-    if dist.get_rank() == 0:
-        pairs = [*zip(losses, expected, strict=True), (eval_loss, float(held_loss))]
-        print(json.dumps({"parameters": max(errors.values()), "losses": pairs}))
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    is_first = os.environ["RANK"] == "0"
+    names = names or [*cases.TRAINING, *OTHERS]
+    wanted = in_one_process(f"{folder}/one", names) if is_first else None
+    dist.init_process_group("gloo")
+    from armillary.hf_trainer import Trainer
+
+    import armillary
+
+    sp = armillary.SequenceParallel(strategy="ring")
+    given = results(Trainer, f"{folder}/ranks", names, sp=sp)
+    given["first batch"] = first_batch(Trainer, folder, sp)
+    if is_first:
+        print(json.dumps({"given": given, "wanted": wanted}))
     armillary.leave_groups()
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2:])
