@@ -123,13 +123,21 @@ std::optional<int> killed_rank(const launch::Ending& failed) {
   return rank;
 }
 
-/// The cause that the flight recorders tell, or nothing.
+/// The cause that the flight recorders tell, or nothing. `failed`: the first is the one that failed
+/// first; those that were suspended were killed since.
 std::optional<recorder::Diagnosis> recorded_cause(const launch::LaunchFolder& folder,
-                                                  const launch::Ending& failed) {
+                                                  const std::vector<launch::Ending>& failed) {
   const std::string run_folder = folder.run_folder();
-  if (run_folder.empty() || failed.asked) return {};
+  if (run_folder.empty() || failed[0].asked) return {};
   try {
-    return recorder::diagnose(recorder::read_run(run_folder), killed_rank(failed));
+    recorder::RecordedRun run = recorder::read_run(run_folder);
+    for (const launch::Ending& ending : failed) {
+      for (std::size_t rank = 0; ending.suspended && rank < run.states.size(); ++rank) {
+        const bool is_it = ending.label == fmt::format("rank {}", rank);
+        if (is_it) run.states[rank] = recorder::ProcessState::Stopped;
+      }
+    }
+    return recorder::diagnose(run, killed_rank(failed[0]));
   } catch (const std::exception&) {
     return {};  // The files are gone, or of no use: the ranks have told what they know.
   }
@@ -166,19 +174,24 @@ int conclude(const std::vector<launch::Ending>& failed, const launch::LaunchFold
                : fmt::format("stopped by a signal, which ends {} at once, without results", verb));
     return trains ? kDone : stopped->code;
   }
-  const std::optional<recorder::Diagnosis> cause = recorded_cause(folder, failed[0]);
+  const std::optional<recorder::Diagnosis> cause = recorded_cause(folder, failed);
   const launch::Ending counts = ending_of_culprit(failed, cause);
   // Bad input has been told by the rank itself.
   const bool tells = cause && counts.code != kBadInput;
-  fmt::print(stderr, "armillary: launch: {}{}\n", launch::describe(counts),
-             tells ? "; cause: " + cause->cause : "");
+  std::string text = launch::describe(counts);
+  // Before the recorders tell anything, a rank that is stopped is the one that has not come.
+  const auto suspended = std::ranges::find_if(failed, &launch::Ending::suspended);
+  if (!cause && suspended != failed.end() && counts.signal == 0) {
+    text = fmt::format("{}; {}", launch::describe(*suspended), text);
+  }
+  fmt::print(stderr, "armillary: launch: {}{}\n", text, tells ? "; cause: " + cause->cause : "");
   return counts.code;
 }
 
 /// Options of both engines: the launcher asks the flight recorders whom to wait for.
 launch::SuperviseOptions options_of_run(const launch::LaunchFolder& folder) {
   return {.blame = [&folder](const launch::Ending& failed) {
-    return label_of_culprit(recorded_cause(folder, failed));
+    return label_of_culprit(recorded_cause(folder, {failed}));
   }};
 }
 

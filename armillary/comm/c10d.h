@@ -75,16 +75,36 @@ void run_on_process_group(const std::string& group_name,
                           const std::function<void(Communicator&)>& body,
                           const C10dOptions& options = {});
 
+/// This process's end of a group that the ranks may join again.
+class JoinedCommunicator : public Communicator {
+ public:
+  using Communicator::Communicator;
+  /// Whether the group is over without a failure that this rank has to hear: others have left it,
+  /// or failed while they waited for this rank as long as they wait for anyone. A rank that finds
+  /// it so before a call joins again.
+  virtual bool is_left() = 0;
+  /// For a rank whose call has failed, before it drops the group. If the failure is its own, it
+  /// returns when all others have heard of it in a call of theirs, or after `most_s`. `goes_on`: a
+  /// rank that has not heard of it by then has left the call out, and is_left() tells it so.
+  virtual void wait_told(double most_s, bool goes_on) = 0;
+};
+
 /// This process's end of a new group with the ranks of a process group, whatever its backend is,
 /// for callers that live as long as their process group: nothing runs inside of a function here.
 /// Connections are new ones of Gloo, so a failure leaves the process group as it was, and after one
-/// the ranks may join again. Collective.
+/// the ranks may join again. Collective: ranks that come within timeout_s of each other meet,
+/// however often each has come before, alone or too late.
 ///
-/// Destroying it tells the peers and does not wait for them: a peer that sends to this rank
-/// afterwards fails. A failure of the group is told by the calls of the Communicator alone.
+/// Destroying it tells the peers and does not wait for their part: a peer that sends to this rank
+/// afterwards fails. It returns when they know, within a second and a half. A failure of the group
+/// is told by the calls of the Communicator alone.
 ///
 /// @throws InvalidArgument if there is no such group, or it has no store; else as run_c10d_rank.
-std::unique_ptr<Communicator> join_process_group(const std::string& group_name,
-                                                 const C10dOptions& options = {});
+std::unique_ptr<JoinedCommunicator> join_process_group(const std::string& group_name,
+                                                       const C10dOptions& options = {});
+
+/// Ends a join_process_group() in which other ranks wait for this one: they throw CommError with
+/// this text.
+void end_join(const std::string& group_name, const std::string& text);
 
 }  // namespace armillary::comm

@@ -19,12 +19,12 @@ namespace armillary::comm {
 
 /// One rank's end of the group, which passes every call on to it. split() is the default: parts
 /// have lanes of their own beyond those of this group, which are tags as well.
-template <class Group>
-class GroupCommunicator : public Communicator {
+template <class Group, class Base = Communicator>
+class GroupCommunicator : public Base {
  public:
   GroupCommunicator(Group& group, double timeout_s, int lanes)
-      : Communicator(group.rank(), group.world(), timeout_s, lanes), group_(group) {
-    attachment<PeerWaits>().begin = [this](PeerWait::Options wait) {
+      : Base(group.rank(), group.world(), timeout_s, lanes), group_(group) {
+    this->template attachment<PeerWaits>().begin = [this](PeerWait::Options wait) {
       return group_.begin_peer_wait(std::move(wait));
     };
   }
@@ -40,7 +40,7 @@ class GroupCommunicator : public Communicator {
     return group_.done(static_cast<const typename Group::Pending&>(request));
   }
   std::size_t do_wait_any(std::span<const Request> requests, double timeout_s) override {
-    return group_.wait_any(requests, timeout_s, [&] { return describe(requests); });
+    return group_.wait_any(requests, timeout_s, [&] { return this->describe(requests); });
   }
 
   Group& group_;

@@ -16,7 +16,8 @@ struct Notice {
   enum class Kind : std::int32_t {
     Failure,  ///< The group has failed; `text` is the reason, in the name of `rank`.
     Leaving,  ///< MPI: the sender unwinds and drops messages.
-    Left,     ///< c10d: the sender has ended its body.
+    Left,     ///< c10d: the sender has ended its part. `text` is not zero if it went on.
+    Heard,    ///< c10d: the sender knows that the receiver has left.
     Ask,      ///< For a pulse.
     Answer,   ///< The pulse of the sender, in `text`.
   };

@@ -104,14 +104,15 @@ std::string own_flight_folder() {
 }
 
 std::string to_line(const Ending& ending) {
-  return fmt::format("{} {} {} {:d} {} {}", ending.pid, ending.code, ending.signal, ending.stopped,
-                     ending.host, ending.label);
+  return fmt::format("{} {} {} {:d} {:d} {} {}", ending.pid, ending.code, ending.signal,
+                     ending.stopped, ending.suspended, ending.host, ending.label);
 }
 
 std::optional<Ending> parse_ending(const std::string& line) {
   std::istringstream stream(line);
   Ending ending;
-  if (!(stream >> ending.pid >> ending.code >> ending.signal >> ending.stopped >> ending.host)) {
+  if (!(stream >> ending.pid >> ending.code >> ending.signal >> ending.stopped >>
+        ending.suspended >> ending.host)) {
     return {};
   }
   std::getline(stream >> std::ws, ending.label);

@@ -120,6 +120,7 @@ class Supervisor {
       program.out.finish();
       program.err.finish();
     }
+    std::ranges::stable_partition(failures_, [](const Ending& one) { return !one.suspended; });
     return failures_;
   }
 
@@ -266,10 +267,22 @@ class Supervisor {
   /// Keeps failures: the first is the cause of the others, which get their grace. A program that
   /// was ended from here has not failed by itself.
   void note(Ending ending) {
-    if (ending.code == 0 || (kill_at_ && ending.signal != 0)) return;
+    if (ending.code == 0 || (kill_at_ && ending.signal != 0 && !ending.suspended)) return;
     ending.stopped |= asked_ && !options_.ask && ending.signal == options_.ask_signal;
     failures_.push_back(std::move(ending));
     end_within(options_.grace_s);
+  }
+
+  /// Notes the programs that are stopped: the others may have waited for them.
+  void note_suspended() {
+    for (const Running& program : programs_) {
+      if (program.ended || !stat_of_process(program.child.pid).stopped()) continue;
+      failures_.push_back({.label = program.label,
+                           .pid = program.child.pid,
+                           .code = 128 + SIGSTOP,
+                           .signal = SIGSTOP,
+                           .suspended = true});
+    }
   }
 
   void end_within(double seconds) {
@@ -281,6 +294,7 @@ class Supervisor {
   /// Ends all programs; what is still there after kPatience is killed.
   void end_all() {
     if (kill_at_) return;
+    note_suspended();
     signal_all(options_.end_signal);
     kill_at_ = Clock::now() + kPatience;
   }
@@ -326,6 +340,7 @@ class Supervisor {
 std::string describe(const Ending& ending) {
   const std::string who =
       fmt::format("{} (host {}, pid {})", ending.label, ending.host, ending.pid);
+  if (ending.suspended) return who + " was stopped (SIGSTOP, or a debugger)";
   if (ending.signal == 0) return fmt::format("{} exited with {}", who, ending.code);
   return fmt::format("{} was ended by signal {} ({})", who, ending.signal,
                      strsignal(ending.signal));

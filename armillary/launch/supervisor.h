@@ -30,6 +30,8 @@ struct Ending {
   bool asked = false;  ///< A signal to this process ended all programs.
   /// It was asked to stop, and `signal` ended it before it could answer: that is no failure.
   bool stopped = false;
+  /// It did not run when the others were ended, by SIGSTOP or in a debugger; so it has not failed.
+  bool suspended = false;
 };
 
 struct SuperviseOptions {
@@ -57,12 +59,13 @@ struct SuperviseOptions {
 };
 
 /// "rank 2 (host node7, pid 4242) was ended by signal 9 (Killed)", "rank 0 (host node7, pid 4240)
-/// exited with 3".
+/// exited with 3", "rank 1 (host node7, pid 4241) was stopped (SIGSTOP, or a debugger)".
 std::string describe(const Ending& ending);
 
 /// Runs the programs and returns when all have ended. Returns those that failed by themselves, the
-/// first of them first, or nothing if all exited with 0. If a signal ends all at once, "launch" is
-/// among them, with the signal. Requires a process without other threads.
+/// first of them first, then those that were suspended, or nothing if all exited with 0. If a
+/// signal ends all at once, "launch" is among them, with the signal. Requires a process without
+/// other threads.
 /// @throws Error if a program cannot be started or output cannot be written; none is left then.
 std::vector<Ending> supervise(std::span<const Command> commands,
                               const SuperviseOptions& options = {});

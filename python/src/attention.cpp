@@ -112,15 +112,6 @@ void backward_kernel(const c10::OperatorHandle& /*op*/, Stack* stack) {
   });
 }
 
-/// Refuses a call here, and on all ranks of its group that are in another.
-[[noreturn]] void refuse(const GroupUse& group, const std::string& text) {
-  on_group(group, [&](comm::Communicator& comm) {
-    comm.abort(text);
-    throw InvalidArgument(text);
-  });
-  throw InvalidArgument(text);  // Not reached.
-}
-
 /// The node of forward in the graph. Inputs: q, k, v; the sinks; the rest of the arguments.
 class ForwardNode : public torch::autograd::Function<ForwardNode> {
  public:
@@ -182,9 +173,10 @@ class ForwardNode : public torch::autograd::Function<ForwardNode> {
   static void refuse_second_derivatives(AutogradContext* ctx) {
     with_python_errors([&] {
       const auto& call = ctx->saved_data["call"].toTupleRef().elements();
-      refuse({.name = call[0].toStringRef()},
-             "attention: a graph of the gradient was asked for (create_graph=True); only first "
-             "derivatives exist: call backward without it");
+      refuse_on_group(
+          {.name = call[0].toStringRef()},
+          "attention: a graph of the gradient was asked for (create_graph=True); only first "
+          "derivatives exist: call backward without it");
     });
   }
 };

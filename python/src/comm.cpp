@@ -20,10 +20,7 @@ void bind_comm(py::module_& module) {
   module.def(
       "refuse",
       [](const std::string& group, double timeout_s, const std::string& text) {
-        on_group({.name = group, .timeout_s = timeout_s}, [&](comm::Communicator& comm) {
-          comm.abort(text);
-          throw InvalidArgument(text);
-        });
+        refuse_on_group({.name = group, .timeout_s = timeout_s}, text);
       },
       py::arg("group"), py::arg("timeout_s"), py::arg("text"),
       py::call_guard<py::gil_scoped_release>());

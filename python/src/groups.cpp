@@ -4,6 +4,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -26,13 +28,24 @@ std::uintptr_t id_of(const Strong& group) {
   return reinterpret_cast<std::uintptr_t>(group.get());
 }
 
+using Clock = std::chrono::steady_clock;
+
+// Longest wait of a rank that failed, for the others to hear of it.
+constexpr double kTelling = 10;  // seconds
+
 /// A group that was used. `comm` is null before the first use and after a failure.
 struct Member {
   explicit Member(const Strong& group) : group(group), id(id_of(group)) {}
   const Weak group;
   const std::uintptr_t id;
-  std::mutex mutex;  ///< Held during a use; guards `comm`.
+  std::mutex mutex;  ///< Held during a use; guards all that follows.
   std::unique_ptr<comm::Communicator> comm;
+  comm::JoinedCommunicator* joined = nullptr;  ///< `comm`, but for a group of one rank.
+
+  void drop() {
+    joined = nullptr;
+    comm.reset();
+  }
 };
 
 struct Registry {
@@ -74,21 +87,62 @@ std::shared_ptr<Member> find(const std::string& name) {
   return member;
 }
 
-bool has_failed(comm::Communicator& comm) {
+/// The text of the failure of a group; empty if it has not failed.
+std::string failure_of(comm::Communicator& comm) {
   try {
     comm.throw_if_failed();
-    return false;
-  } catch (const CommError&) {
-    return true;
+    return "";
+  } catch (const CommError& error) {
+    return error.what();
   }
 }
 
-std::unique_ptr<comm::Communicator> join(const GroupUse& use) {
-  if (use.name.empty()) return comm::make_solo();
+void join(Member& member, const GroupUse& use) {
+  if (use.name.empty()) {
+    member.comm = comm::make_solo();
+    return;
+  }
   const char* const interface = std::getenv("GLOO_SOCKET_IFNAME");  // As PyTorch's own groups do.
   const std::string first = interface ? interface : "";
-  return comm::join_process_group(
+  std::unique_ptr<comm::JoinedCommunicator> joined = comm::join_process_group(
       use.name, {.timeout_s = use.timeout_s, .interface = first.substr(0, first.find(','))});
+  member.joined = joined.get();
+  member.comm = std::move(joined);
+}
+
+/// Joins the group if this rank has no end of it, or one that the others have left.
+void join_if_left(Member& member, const GroupUse& use) {
+  std::string before;
+  if (member.joined != nullptr && member.joined->is_left()) {
+    before = failure_of(*member.comm);
+    member.drop();
+  }
+  if (member.comm) return;
+  try {
+    join(member, use);
+  } catch (const CommError& error) {
+    if (before.empty()) throw;
+    fail<CommError>("{}; in the call before, {}", error.what(), before);
+  }
+}
+
+/// Ends a call in which the group failed. `old`: it had failed before the call.
+void drop_failed(Member& member, const GroupUse& use, const std::string& old,
+                 Clock::time_point begin) {
+  if (member.joined != nullptr) {
+    const std::chrono::duration<double> spent = Clock::now() - begin;
+    member.joined->wait_told(std::min(use.timeout_s, kTelling) - spent.count(),
+                             use.timeout_s <= kTelling);
+  }
+  const std::string text =
+      fmt::format("rank {} has only now heard of a failure: {}", member.comm->rank(), old);
+  member.drop();
+  if (old.empty() || use.name.empty()) return;
+  try {  // Others may have joined again, and wait for this rank.
+    comm::end_join(use.name, text);
+  } catch (const Error&) {
+    // They wait until their timeout.
+  }
 }
 
 }  // namespace
@@ -96,13 +150,29 @@ std::unique_ptr<comm::Communicator> join(const GroupUse& use) {
 void on_group(const GroupUse& use, const std::function<void(comm::Communicator&)>& action) {
   const std::shared_ptr<Member> member = find(use.name);
   const std::lock_guard lock(member->mutex);
-  if (!member->comm) member->comm = join(use);
+  const Clock::time_point begin = Clock::now();
+  join_if_left(*member, use);
+  const std::string old = failure_of(*member->comm);
+  if (old.empty()) member->comm->set_timeout(use.timeout_s);
   try {
     action(*member->comm);
   } catch (...) {
-    if (has_failed(*member->comm)) member->comm.reset();
+    if (!failure_of(*member->comm).empty()) drop_failed(*member, use, old, begin);
     throw;
   }
+}
+
+void refuse_on_group(const GroupUse& use, const std::string& text) {
+  try {
+    on_group({.name = use.name, .timeout_s = std::min(use.timeout_s, kTelling)},
+             [&](comm::Communicator& comm) {
+               comm.abort(text);
+               throw InvalidArgument(text);
+             });
+  } catch (const CommError&) {
+    // The others did not come to hear it.
+  }
+  throw InvalidArgument(text);
 }
 
 GroupSize size_of_group(const std::string& name) {

@@ -5,7 +5,10 @@
 //
 // The registry is the only state of the package. It holds no process group alive, and knows one
 // that was destroyed, or made again under the same name, by its object. A communicator that has
-// failed is dropped once its failure was thrown; the next use joins the ranks again.
+// failed is dropped once its failure was thrown; the next use joins the ranks again. A failure is
+// thrown once on each rank: in its call, or in its next one if it comes before the rank that failed
+// has waited for its timeout. One that comes later has left that call out, and joins the others
+// again in its next one.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +30,10 @@ struct GroupUse {
 /// @throws what the action throws; InvalidArgument if there is no such group, or it was made before
 /// this process was forked; CommError as comm::join_process_group.
 void on_group(const GroupUse& use, const std::function<void(comm::Communicator&)>& action);
+
+/// Refuses the call of this rank, and that of all ranks of the group that are in one. They have ten
+/// seconds at most to hear it. @throws InvalidArgument with this text.
+[[noreturn]] void refuse_on_group(const GroupUse& use, const std::string& text);
 
 /// Rank and world of a group, and a number that no other group has while this one exists.
 /// @throws InvalidArgument if there is no such group.

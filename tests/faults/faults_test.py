@@ -67,7 +67,19 @@ def test_a_stopped_rank_is_named_at_the_deadline(tmp_path, engine, rank):
     ending, pid = struck(tmp_path, engine, rank, signal.SIGSTOP)
     assert DEADLINE_S - 0.5 < ending.seconds < DEADLINE_S + 1 + BUSY_S
     assert f"rank {rank} (host {os.uname().nodename}, pid {pid}) does not answer" in ending.output
-    names_rank(rank, ending.cause(), pid)
+    assert f"pid {pid}, stopped)" in names_rank(rank, ending.cause(), pid)
+
+
+@engines
+def test_a_rank_that_is_stopped_while_it_starts_is_named(tmp_path, engine):
+    with runs.Run(tmp_path, engine, 3, deadline_s=DEADLINE_S) as run:
+        run.wait_for(lambda: 2 in run.ranks())
+        pid = run.strike(2, signal.SIGSTOP)
+        ending = run.end()
+    assert (ending.code, ending.left) == (1, []), ending.output
+    print(f"{engine}: {ending.seconds:.2f} s; {ending.cause()}")
+    who = f"rank 2 (host {os.uname().nodename}, pid {pid}) was stopped (SIGSTOP, or a debugger); rank "
+    assert who in ending.cause()
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -3,6 +3,7 @@
 #include "armillary/comm/c10d/alarm.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace armillary::comm {
@@ -10,6 +11,8 @@ namespace {
 
 // Notices that were sent last are given so long to leave this process.
 constexpr std::chrono::milliseconds kFlush(200);
+// Peers are given so long to hear that this rank has left. Those that are stopped do not.
+constexpr std::chrono::milliseconds kHear(1000);
 
 }  // namespace
 
@@ -20,8 +23,7 @@ C10dAlarm::C10dAlarm(GlooBackend control, std::vector<PeerProcess> processes, Ow
       pulse_(pulse),
       hooks_(std::move(hooks)) {
   const int world = control_->getSize();
-  left_.resize(world);
-  asked_.resize(world);
+  peers_.resize(world);
   asks_.resize(world);
   answers_.resize(world);
   incoming_.resize(world);
@@ -32,6 +34,12 @@ C10dAlarm::C10dAlarm(GlooBackend control, std::vector<PeerProcess> processes, Ow
 }
 
 C10dAlarm::~C10dAlarm() {
+  if (wants_heard_) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kHear, [&] {
+      return all_peers([](const Peer& peer) { return peer.heard || peer.left || peer.gone; });
+    });
+  }
   // A peer that is there receives at once; one that is gone ends the wait with an error.
   const auto end = std::chrono::steady_clock::now() + kFlush;
   for (Outgoing& out : outgoing_) {
@@ -53,6 +61,14 @@ C10dAlarm::~C10dAlarm() {
     }
   }
   for (std::thread& thread : threads_) thread.join();
+}
+
+template <class Condition>
+bool C10dAlarm::all_peers(const Condition& is_so) const {
+  for (int rank = 0; rank < control_->getSize(); ++rank) {
+    if (rank != control_->getRank() && !is_so(peers_[rank])) return false;
+  }
+  return true;
 }
 
 bool C10dAlarm::record(int rank, const std::string& reason) {
@@ -79,16 +95,35 @@ bool C10dAlarm::wait_raised(std::chrono::milliseconds time) {
   return changed_.wait_for(lock, time, [&] { return raised(); });
 }
 
+bool C10dAlarm::wait_told(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, time, [&] {
+    return all_peers([](const Peer& peer) { return peer.left || peer.failed || peer.gone; });
+  });
+}
+
+bool C10dAlarm::is_left() {
+  const std::lock_guard lock(mutex_);
+  if (raised()) return peers_[failed_rank_].went_on;
+  return !all_peers([](const Peer& peer) { return !peer.left; });
+}
+
 CommError C10dAlarm::error() const {
   return CommError(fmt::format("rank {} failed: {}", failed_rank_, text_));
 }
 
 void C10dAlarm::send_to_all(const Notice& notice) {
-  // The list keeps the notice in its place, from which Gloo sends it.
+  std::vector<int> peers(control_->getSize());
+  std::iota(peers.begin(), peers.end(), 0);
+  std::erase(peers, control_->getRank());
   const std::lock_guard lock(mutex_);
+  send(notice, peers);
+}
+
+void C10dAlarm::send(const Notice& notice, const std::vector<int>& peers) {
+  // The list keeps the notice in its place, from which Gloo sends it.
   Outgoing& out = outgoing_.emplace_back(Outgoing{notice, {}});
-  for (int peer = 0; peer < control_->getSize(); ++peer) {
-    if (peer == control_->getRank()) continue;
+  for (const int peer : peers) {
     try {
       out.works.push_back(
           gloo_send(*control_, reinterpret_cast<std::byte*>(&out.notice), sizeof(Notice), peer, 0));
@@ -107,7 +142,9 @@ void C10dAlarm::listen(int peer) {
   } catch (const std::exception&) {
     {
       const std::lock_guard lock(mutex_);
-      if (left_[peer]) return;
+      peers_[peer].gone = true;
+      changed_.notify_all();
+      if (peers_[peer].left) return;
     }
     raise(peer, fmt::format("its connection closed: process {} of host {} has ended, or the "
                             "network is down",
@@ -137,11 +174,24 @@ void C10dAlarm::take(const Notice& notice, int peer) {
     case Notice::Kind::Failure:
       // The rank that found it has told all others itself, so nothing is passed on.
       record(notice.rank, notice.text.data());
+      if (notice.rank == peer) {
+        const std::lock_guard lock(mutex_);
+        peers_[peer].failed = true;
+        changed_.notify_all();
+      }
       break;
     case Notice::Kind::Left: {
       const std::lock_guard lock(mutex_);
-      left_[peer] = true;
-      ++peers_left_;
+      peers_[peer].left = true;
+      peers_[peer].went_on = notice.text[0] != 0;
+      changed_.notify_all();
+      // A rank that has left itself has told so: that is the answer.
+      if (!has_left_) send({.kind = Notice::Kind::Heard, .rank = control_->getRank()}, {peer});
+      break;
+    }
+    case Notice::Kind::Heard: {
+      const std::lock_guard lock(mutex_);
+      peers_[peer].heard = true;
       changed_.notify_all();
       break;
     }
@@ -156,7 +206,7 @@ void C10dAlarm::take(const Notice& notice, int peer) {
       break;
     case Notice::Kind::Answer: {
       const std::lock_guard lock(mutex_);
-      asked_[peer] = false;
+      peers_[peer].asked = false;
     }
       hooks_.on_answer(peer, pulse_of(notice.text));
       break;
@@ -168,8 +218,8 @@ void C10dAlarm::take(const Notice& notice, int peer) {
 void C10dAlarm::ask(int rank) {
   {
     const std::lock_guard lock(mutex_);
-    if (raised() || asked_[rank] || closing_) return;
-    asked_[rank] = true;
+    if (raised() || peers_[rank].asked || closing_) return;
+    peers_[rank].asked = true;
   }
   send_single(asks_[rank], {.kind = Notice::Kind::Ask, .rank = control_->getRank()}, rank);
 }
@@ -189,16 +239,28 @@ void C10dAlarm::send_single(Single& single, const Notice& notice, int peer) {
 
 // A rank that leaves because it has failed tells the failure first: peers that have heard of all
 // that they left have ended well.
-void C10dAlarm::tell_left() {
+void C10dAlarm::tell_left(bool went_on) {
+  wants_heard_ = true;
+  send_left(went_on);
+}
+
+void C10dAlarm::send_left(bool went_on) {
   const std::lock_guard order(order_);
-  send_to_all({.kind = Notice::Kind::Left, .rank = control_->getRank()});
+  Notice notice{.kind = Notice::Kind::Left, .rank = control_->getRank()};
+  notice.text[0] = static_cast<char>(went_on);
+  {
+    const std::lock_guard lock(mutex_);
+    has_left_ = true;
+  }
+  send_to_all(notice);
 }
 
 void C10dAlarm::leave() {
-  tell_left();
+  send_left(false);
   std::unique_lock lock(mutex_);
   // Ranks that still work are waited for as long as they need: their own deadlines end them.
-  changed_.wait(lock, [&] { return raised() || peers_left_ + 1 == control_->getSize(); });
+  changed_.wait(lock,
+                [&] { return raised() || all_peers([](const Peer& peer) { return peer.left; }); });
 }
 
 }  // namespace armillary::comm

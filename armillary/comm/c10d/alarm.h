@@ -60,8 +60,15 @@ class C10dAlarm {
 
   /// Tells the peers that this rank has left, and returns when all have, or one has failed.
   void leave();
-  /// Tells the peers that this rank has left, and does not wait for them.
-  void tell_left();
+  /// Tells the peers that this rank has left; the destructor waits a second at most for them to
+  /// hear it. `went_on`: it waited for its timeout for peers that have not heard of its failure.
+  void tell_left(bool went_on);
+  /// Whether the group is over for a rank that was not in its last call: the rank that failed went
+  /// on without it, or, if none has failed, one has left.
+  bool is_left();
+  /// Returns when every peer that is there has failed itself, or left because of this failure, or
+  /// after `time`. Whether they have.
+  bool wait_told(std::chrono::milliseconds time);
 
  private:
   /// A notice on its way. It stays where it is until Gloo has sent it.
@@ -77,10 +84,26 @@ class C10dAlarm {
     GlooWork work;
   };
 
+  /// A peer, as this rank knows it.
+  struct Peer {
+    bool asked = false;  ///< It owes an answer.
+    bool left = false;
+    bool went_on = false;  ///< It has left, and waited long enough before.
+    bool failed = false;   ///< It has failed for a reason of its own.
+    bool heard = false;    ///< It knows that this rank has left.
+    bool gone = false;     ///< Its connection is closed.
+  };
+
+  /// Whether `is_so` holds for all peers. Requires the lock.
+  template <class Condition>
+  bool all_peers(const Condition& is_so) const;
   /// Records the failure unless there is one. Returns whether it is the first.
   bool record(int rank, const std::string& reason);
   /// Starts to send a copy of the notice to every other rank.
   void send_to_all(const Notice& notice);
+  /// The same to some. Requires the lock.
+  void send(const Notice& notice, const std::vector<int>& peers);
+  void send_left(bool went_on);
   /// The thread of one peer: takes its notices until it has left or is gone.
   void listen(int peer);
   void listen_to_notices(int peer);
@@ -99,9 +122,9 @@ class C10dAlarm {
   std::atomic<bool> raised_{false};
   int failed_rank_ = -1;
   std::string text_;
-  int peers_left_ = 0;           ///< Peers that have told that they left.
-  std::vector<char> left_;       ///< Per rank.
-  std::vector<char> asked_;      ///< Per rank: it owes an answer.
+  std::vector<Peer> peers_;      ///< Per rank.
+  bool has_left_ = false;        ///< This rank has told that it left.
+  bool wants_heard_ = false;     ///< The destructor waits until peers have heard of it.
   std::vector<Single> asks_;     ///< Per rank.
   std::vector<Single> answers_;  ///< Per rank; used by its thread alone.
   bool closing_ = false;

@@ -47,14 +47,17 @@ class OwnedGroup {
   C10dGroup owned_;
 };
 
-class JoinedCommunicator : private OwnedGroup, public GroupCommunicator<C10dGroup> {
+class JoinedGroup : private OwnedGroup, public GroupCommunicator<C10dGroup, JoinedCommunicator> {
  public:
-  JoinedCommunicator(C10dConnections connections, const C10dOptions& options)
+  JoinedGroup(C10dConnections connections, const C10dOptions& options)
       : OwnedGroup(std::move(connections), options.timeout_s),
         GroupCommunicator(owned_, options.timeout_s, options.lanes) {}
-  JoinedCommunicator(const JoinedCommunicator&) = delete;
-  JoinedCommunicator& operator=(const JoinedCommunicator&) = delete;
-  ~JoinedCommunicator() override { owned_.tell_left(); }
+  JoinedGroup(const JoinedGroup&) = delete;
+  JoinedGroup& operator=(const JoinedGroup&) = delete;
+  ~JoinedGroup() override { owned_.tell_left(); }
+
+  bool is_left() override { return owned_.is_left(); }
+  void wait_told(double most_s, bool goes_on) override { owned_.wait_told(most_s, goes_on); }
 };
 
 }  // namespace
@@ -73,10 +76,14 @@ void run_on_process_group(const std::string& group_name,
   run_in(connect(group_name, options), body, options);
 }
 
-std::unique_ptr<Communicator> join_process_group(const std::string& group_name,
-                                                 const C10dOptions& options) {
+std::unique_ptr<JoinedCommunicator> join_process_group(const std::string& group_name,
+                                                       const C10dOptions& options) {
   expect_legal(options, "join_process_group");
-  return std::make_unique<JoinedCommunicator>(connect_apart(group_name, options), options);
+  return std::make_unique<JoinedGroup>(connect_apart(group_name, options), options);
+}
+
+void end_join(const std::string& group_name, const std::string& text) {
+  end_meeting(group_name, text);
 }
 
 }  // namespace armillary::comm

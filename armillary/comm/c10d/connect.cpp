@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstring>
 #include <functional>
 #include <future>
 #include <thread>
@@ -17,133 +16,14 @@
 #include <utility>
 #include <vector>
 
+#include "armillary/comm/c10d/meeting.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// Seconds that rank 0, which holds the store, stays for others to read a refusal.
-constexpr double kRefusal = 0.7;
-constexpr std::chrono::milliseconds kLook(2);
-
 std::chrono::milliseconds as_timeout(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(1e3 * seconds) + 1);
-}
-
-double seconds_after(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-/// One process of a group that is being made.
-struct Member {
-  std::string caller;  ///< The function that error texts begin with.
-  int rank = 0;
-  int world = 1;
-  std::string prefix;  ///< The start of the group's keys in the store.
-};
-
-/// The meeting of the ranks in the store. Functions throw exceptions of PyTorch.
-class Meeting {
- public:
-  Meeting(c10d::Store& store, const Member& mine)
-      : store_(store), mine_(mine), records_(mine.world) {}
-
-  /// Returns the processes when all ranks have come with equal worlds and lanes.
-  std::vector<PeerProcess> meet(const C10dOptions& options) {
-    const Clock::time_point begin = Clock::now();
-    if (store_.add(key(fmt::format("rank{}", mine_.rank)), 1) > 1) {
-      refuse<InvalidArgument>(
-          fmt::format("two processes have rank {}; each rank once is required", mine_.rank));
-    }
-    const PeerProcess process = PeerProcess::of_this_process();
-    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(&process);
-    store_.set(key(fmt::format("process{}", mine_.rank)),
-               std::vector<std::uint8_t>(bytes, bytes + sizeof process));
-    // The record tells the others that this rank is here.
-    store_.set(key(fmt::format("record{}", mine_.rank)),
-               fmt::format("a world of {} and {} lanes", mine_.world, options.lanes));
-    for (int missing = look(); missing < mine_.world; missing = look()) {
-      const double waited_s = seconds_after(begin);
-      if (waited_s > options.timeout_s) {
-        refuse<CommError>(fmt::format("rank {} of {} did not come within {:.3g} s", missing,
-                                      mine_.world, waited_s));
-      }
-      std::this_thread::sleep_for(kLook);
-    }
-    return processes();
-  }
-
- private:
-  std::vector<PeerProcess> processes() {
-    std::vector<PeerProcess> all(mine_.world);
-    for (int rank = 0; rank < mine_.world; ++rank) {
-      const std::vector<std::uint8_t> bytes = store_.get(key(fmt::format("process{}", rank)));
-      if (bytes.size() == sizeof(PeerProcess)) std::memcpy(&all[rank], bytes.data(), bytes.size());
-    }
-    return all;
-  }
-
-  std::string key(const std::string& name) const { return mine_.prefix + name; }
-
-  /// Reads the records that have come. Returns the first rank that has not, or the world.
-  int look() {
-    if (store_.check({key("refusal")})) refuse<InvalidArgument>("");
-    // A record that was read once stays; those of ranks that have not come are looked for again.
-    int missing = mine_.world;
-    for (int rank = mine_.world - 1; rank >= 0; --rank) {
-      const std::string name = key(fmt::format("record{}", rank));
-      if (records_[rank].empty() && store_.check({name})) records_[rank] = store_.get_to_str(name);
-      if (records_[rank].empty()) missing = rank;
-    }
-    compare();
-    return missing;
-  }
-
-  void compare() {
-    const auto is_there = [](const std::string& record) { return !record.empty(); };
-    const auto first = std::ranges::find_if(records_, is_there);
-    if (first == records_.end()) return;
-    const auto other = std::find_if(first, records_.end(), [&](const std::string& record) {
-      return is_there(record) && record != *first;
-    });
-    if (other == records_.end()) return;
-    refuse<InvalidArgument>(
-        fmt::format("rank {} has {}, rank {} has {}; equal options are required",
-                    first - records_.begin(), *first, other - records_.begin(), *other));
-  }
-
-  /// Throws the refusal that was first in the store: an E with this text if there is none.
-  template <class E>
-  [[noreturn]] void refuse(const std::string& text) {
-    // The first letter tells the class of the exception.
-    constexpr char kKind = std::is_same_v<E, CommError> ? 'C' : 'I';
-    const std::string first = store_.compareSet(key("refusal"), std::string(), kKind + text);
-    store_.add(key("refused"), 1);
-    const Clock::time_point begin = Clock::now();
-    while (mine_.rank == 0 && seconds_after(begin) < kRefusal &&
-           store_.add(key("refused"), 0) < mine_.world) {
-      std::this_thread::sleep_for(kLook);
-    }
-    const std::string told = fmt::format("{}: {}", mine_.caller, first.substr(1));
-    if (first[0] == 'C') throw CommError(told);
-    throw InvalidArgument(told);
-  }
-
-  c10d::Store& store_;
-  const Member& mine_;
-  std::vector<std::string> records_;  ///< Per rank; empty if it has not come.
-};
-
-std::vector<PeerProcess> meet(c10d::Store& store, const Member& mine, const C10dOptions& options) {
-  try {
-    return Meeting(store, mine).meet(options);
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& e) {
-    fail<CommError>("{}: rank {} lost the store: {}", mine.caller, mine.rank, first_line(e));
-  }
 }
 
 [[noreturn]] void refuse_connection(const Member& mine, const C10dOptions& options,
@@ -251,11 +131,9 @@ void expect_gloo(const Group& group, const std::string& group_name) {
       group_name, name);
 }
 
-/// This rank, with the prefix of one more use of a process group: each rank counts its uses.
-Member with_own_keys(c10d::Store& store, Member mine) {
-  mine.prefix =
-      fmt::format("armillary/{}/", store.add(fmt::format("armillary/uses{}", mine.rank), 1));
-  return mine;
+/// This process in a process group. Meetings for different callers have keys of their own.
+Member member_of(const char* caller, const Group& group) {
+  return {caller, group->getRank(), group->getSize(), fmt::format("armillary/{}/", caller)};
 }
 
 }  // namespace
@@ -292,12 +170,12 @@ C10dConnections connect(const std::string& group_name, const C10dOptions& option
   const Group group = resolve("run_on_process_group", group_name);
   expect_gloo(group, group_name);
   expect_store("run_on_process_group", group, group_name);
-  const Member mine{"run_on_process_group", group->getRank(), group->getSize(), ""};
+  const Member mine = member_of("run_on_process_group", group);
   const auto make = [=] {
     expect_interface(mine, options);
     const GlooStore store = group->getStore();
-    const Member now = with_own_keys(*store, mine);
-    std::vector<PeerProcess> processes = meet(*store, now, options);
+    Member now = mine;
+    std::vector<PeerProcess> processes = meet_again(*store, now, options);
     return C10dConnections{store, group->getBackend(c10::DeviceType::CPU),
                            connect_gloo(store, now, "control/", options), std::move(processes)};
   };
@@ -308,16 +186,27 @@ C10dConnections connect_apart(const std::string& group_name, const C10dOptions& 
   const Group group = resolve("join_process_group", group_name);
   expect_ranks("join_process_group", group, group_name);
   expect_store("join_process_group", group, group_name);
-  const Member mine{"join_process_group", group->getRank(), group->getSize(), ""};
+  const Member mine = member_of("join_process_group", group);
   const auto make = [=] {
     expect_interface(mine, options);
     const GlooStore store = group->getStore();
-    const Member now = with_own_keys(*store, mine);
-    std::vector<PeerProcess> processes = meet(*store, now, options);
+    Member now = mine;
+    std::vector<PeerProcess> processes = meet_again(*store, now, options);
     return C10dConnections{store, connect_gloo(store, now, "data/", options),
                            connect_gloo(store, now, "control/", options), std::move(processes)};
   };
   return in_time(make, mine, options.timeout_s);
+}
+
+void end_meeting(const std::string& group_name, const std::string& text) {
+  const Group group = resolve("join_process_group", group_name);
+  const Member mine = member_of("join_process_group", group);
+  const auto make = [=] {
+    end_meeting(*group->getStore(), mine, text);
+    return C10dConnections{};
+  };
+  constexpr double kAnswer = 1;  // seconds
+  in_time(make, mine, kAnswer);
 }
 
 }  // namespace armillary::comm

@@ -1,11 +1,7 @@
 // connect.h: how the processes of a group find each other, or refuse to be one group. Internal to
 // c10d.h.
 //
-//   rank r   store: record r = "a world of 4 and 8 lanes" ---> reads the records of all ranks
-//            two groups of Gloo, for messages and for failures
-//
-// A rank that finds a reason against the group writes it into the store, so that every rank throws
-// the same text.
+//   meet in the store (meeting.h) ---> two groups of Gloo, for messages and for failures
 #pragma once
 
 #include <string>
@@ -35,6 +31,9 @@ C10dConnections connect(const C10dRendezvous& rendezvous, const C10dOptions& opt
 C10dConnections connect(const std::string& group_name, const C10dOptions& options);
 /// Connects the ranks of a process group, for messages and for failures.
 C10dConnections connect_apart(const std::string& group_name, const C10dOptions& options);
+
+/// Ends a connect_apart() in which other ranks wait: they throw CommError with this text.
+void end_meeting(const std::string& group_name, const std::string& text);
 
 /// The TCPStore of a new group. @throws CommError if it cannot be opened or reached in time.
 GlooStore open_store(const C10dRendezvous& rendezvous, double timeout_s);

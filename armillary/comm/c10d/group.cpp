@@ -53,10 +53,13 @@ C10dGroup::C10dGroup(C10dConnections connections, double timeout_s)
                                       }});
   auto watchdog = std::make_unique<Watchdog>(
       rank(), processes, pulse_,
-      Watchdog::Hooks{
-          .ask = [this](int rank) { alarm_->ask(rank); },
-          .expired = [this](const std::string& reason) { alarm_->raise(this->rank(), reason); },
-          .name = [this](int rank) { return alarm_->name(rank); }});
+      Watchdog::Hooks{.ask = [this](int rank) { alarm_->ask(rank); },
+                      .expired =
+                          [this](const std::string& reason) {
+                            went_on_ = true;
+                            alarm_->raise(this->rank(), reason);
+                          },
+                      .name = [this](int rank) { return alarm_->name(rank); }});
   const Lock lock(mutex_);
   watchdog_ = std::move(watchdog);
 }
@@ -278,6 +281,13 @@ void C10dGroup::leave() {
   pulse_.leave();
   const Watchdog::Waiting waiting(*watchdog_, leave_timeout_s_);
   alarm_->leave();
+}
+
+void C10dGroup::wait_told(double most_s, bool goes_on) {
+  if (went_on_ || failed_rank() != rank()) return;
+  const std::chrono::duration<double> time(most_s);
+  const bool told = alarm_->wait_told(std::chrono::duration_cast<std::chrono::milliseconds>(time));
+  went_on_ = goes_on && !told;
 }
 
 void C10dGroup::abort(const std::string& reason) noexcept {

@@ -70,7 +70,10 @@ class C10dGroup {
   /// Returns when all ranks have called it, or one has failed.
   void leave();
   /// Leaves without waiting: peers that still send to this rank fail.
-  void tell_left() { alarm_->tell_left(); }
+  void tell_left() { alarm_->tell_left(went_on_); }
+  /// As JoinedCommunicator (c10d.h).
+  bool is_left() { return alarm_->is_left(); }
+  void wait_told(double most_s, bool goes_on);
   /// The rank that failed first, if the group has failed.
   std::optional<int> failed_rank() const;
   CommError error() const { return alarm_->error(); }
@@ -120,6 +123,8 @@ class C10dGroup {
   std::vector<std::thread> workers_;
   const double leave_timeout_s_;
   OwnPulse pulse_;
+  /// This rank failed, and waited for its timeout for those that have not heard of it.
+  std::atomic<bool> went_on_{false};
   std::optional<C10dAlarm> alarm_;      ///< Its threads call this object.
   std::unique_ptr<Watchdog> watchdog_;  ///< Deadlines; calls the alarm, whose answers go there.
 };

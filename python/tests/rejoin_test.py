@@ -1,0 +1,212 @@
+"""Calls that ranks leave out, refuse or come to late, at random places: the next call that all ranks make is
+right, whatever came before it.
+
+Groups of 2, 3 and 4 ranks run beside each other, each with a deadline of its own to wait for."""
+
+import random
+import re
+import time
+
+import pytest
+import ranks
+import reference
+import torch
+import torch.distributed as dist
+
+import armillary
+
+TOKENS = 24
+TIMEOUT_S = 1.0
+SLACK_S = 5  # for machines that do something else beside
+GROUPS = ([0, 1], [2, 3, 4], [5, 6, 7, 8])
+
+
+class BadRecordError(Exception):
+    """An error of the user's own code."""
+
+
+def whole(step):
+    generator = torch.Generator().manual_seed(step)
+    return [torch.randn(1, TOKENS, 2, 4, generator=generator, dtype=torch.float64) for _ in range(4)]
+
+
+def common_step(sp, step):
+    """Forward, backward and a collective; the largest relative error against one device."""
+    at = sp.positions(TOKENS)
+    *qkv, dout = whole(step)
+    mine = [x[:, at].requires_grad_(True) for x in qkv]
+    out = sp.attention(*mine, seq_len=TOKENS)
+    (out * dout[:, at]).sum().backward()
+    alone = [x.requires_grad_(True) for x in qkv]
+    wanted = reference.attention(*alone, torch.ones(TOKENS, TOKENS).tril().bool())
+    (wanted * dout).sum().backward()
+    pairs = [(out, wanted[:, at]), (sp.unshard(out.detach(), seq_len=TOKENS), wanted)]
+    pairs += [(a.grad, b.grad[:, at]) for a, b in zip(mine, alone, strict=True)]
+    return max(reference.relative_error(given.detach(), right.detach()) for given, right in pairs)
+
+
+def call(sp, step):
+    at = sp.positions(TOKENS)
+    return sp.attention(*(x[:, at].requires_grad_(True) for x in whole(step)[:3]), seq_len=TOKENS)
+
+
+# Faults: what a culprit does in a step, and what the others do meanwhile.
+
+
+def leaves_it_out(sp, step, is_culprit):
+    if not is_culprit:
+        call(sp, step)
+    raise BadRecordError
+
+
+def comes_late(sp, step, is_culprit):
+    if is_culprit:
+        time.sleep(1.4 * TIMEOUT_S)
+    call(sp, step)
+
+
+def is_refused(sp, step, is_culprit):
+    if is_culprit:
+        sp.attention(*torch.ones(3, 1, 5, 2, 4, dtype=torch.int64))
+    call(sp, step)
+
+
+def is_refused_by_the_ranks(sp, step, is_culprit):
+    if is_culprit:
+        sp.attention(*torch.ones(3, 1, TOKENS, 2, 4, dtype=torch.float64), seq_len=TOKENS)
+    call(sp, step)
+
+
+def fails_before_backward(sp, step, is_culprit):
+    out = call(sp, step)
+    if is_culprit:
+        raise BadRecordError
+    out.sum().backward()
+
+
+def leaves_out_a_collective(sp, step, is_culprit):
+    out = call(sp, step)
+    if is_culprit:
+        raise BadRecordError
+    sp.unshard(out.detach(), seq_len=TOKENS)
+
+
+def leaves_the_groups(sp, step, is_culprit):
+    call(sp, step)
+    if is_culprit:
+        armillary.leave_groups()
+
+
+FAULTS = [
+    leaves_it_out,
+    comes_late,
+    is_refused,
+    is_refused_by_the_ranks,
+    fails_before_backward,
+    leaves_out_a_collective,
+    leaves_the_groups,
+]
+
+
+def refused_and_left_out(sp, step, is_culprit):
+    """The first rank refuses, the culprits are not there, others wait for both."""
+    if is_culprit:
+        raise BadRecordError
+    is_refused(sp, step, sp.rank == 0)
+
+
+def plan_of(world):
+    """Faults with their culprits, the same on all ranks of a group."""
+    dice = random.Random(world)
+    plan = [(leaves_it_out, {0}), (leaves_it_out, {world - 1}), (refused_and_left_out, {world - 1})]
+    for fault in dice.sample(FAULTS, len(FAULTS)):
+        plan.append((fault, set(dice.sample(range(world), dice.randint(1, world - 1)))))
+    return plan
+
+
+def spoiled_steps(rank, world):
+    groups = [dist.new_group(members) for members in GROUPS]
+    (mine,) = (group for group, members in zip(groups, GROUPS, strict=True) if rank in members)
+    sp = armillary.SequenceParallel(mine, strategy="ring", timeout_s=TIMEOUT_S)
+    log = []
+    for step, (fault, culprits) in enumerate(plan_of(sp.world)):
+        begin, text = time.monotonic(), "nothing"
+        try:
+            fault(sp, step, sp.rank in culprits)
+        except (armillary.Error, BadRecordError) as error:
+            text = f"{type(error).__name__}: {error}"
+        took_s = time.monotonic() - begin
+        dist.barrier(mine)
+        begin = time.monotonic()
+        try:
+            found = common_step(sp, step)
+        except armillary.Error as error:
+            found = f"{type(error).__name__}: {error}"
+        log.append((fault.__name__, sorted(culprits), text, took_s, found, time.monotonic() - begin))
+        dist.barrier(mine)
+    store = dist.distributed_c10d._get_default_store()
+    keys = [key for key in store.list_keys() if "join_process_group" in key] if rank == 0 else []
+    return log, keys
+
+
+@pytest.fixture(scope="module")
+def found():
+    return ranks.run(sum(map(len, GROUPS)), spoiled_steps)
+
+
+@pytest.fixture(params=GROUPS, ids=lambda members: f"{len(members)} ranks")
+def logs(request, found):
+    return [found[rank][0] for rank in request.param]
+
+
+def test_the_next_common_step_is_right(logs):
+    wrong = [
+        f"rank {rank} after {name} of {culprits}, where it got {text!r} after {took_s:.1f} s: {error}"
+        for rank, log in enumerate(logs)
+        for name, culprits, text, took_s, error, _ in log
+        if not isinstance(error, float) or error > 1e-12
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_ranks_that_wait_name_one_that_did_not_come(logs):
+    waits = {f.__name__ for f in (leaves_it_out, comes_late, fails_before_backward, leaves_out_a_collective)}
+    told = 0
+    for rank, log in enumerate(logs):
+        for name, culprits, text, took_s, _, _ in log:
+            if name not in waits or rank in culprits:
+                continue
+            if name == "leaves_it_out" and "did not come" in text:
+                named = re.search(r"ranks? ([\d, ]+) of \d+ did not come", text)
+                assert [int(one) for one in named[1].split(",")] == culprits, text
+            elif "CommError" in text:
+                assert int(re.findall(r"; rank (\d+) \(host", text)[-1]) in culprits, text
+            assert took_s < 3 * TIMEOUT_S + SLACK_S, text
+            told += "CommError" in text
+    assert told >= 4
+
+
+def test_meetings_that_are_over_leave_no_keys(found):
+    met = {re.search(r"(.*)join_process_group/(\d+)/", key) for key in found[0][1] if "/record" in key}
+    numbers = {group: sorted({int(m[2]) for m in met if m[1] == group}) for group in {m[1] for m in met}}
+    assert len(numbers) == len(GROUPS)
+    for newest in numbers.values():
+        assert len(newest) == 2 and newest[1] > 8, numbers
+
+
+def ends_after_a_call(rank, world):
+    sp = armillary.SequenceParallel(strategy="ring", timeout_s=30)
+    call(sp, 0)
+    if rank == 1:
+        return ""
+    time.sleep(1)
+    begin = time.monotonic()
+    with pytest.raises(armillary.CommError) as failure:
+        call(sp, 0)
+    assert time.monotonic() - begin < 10
+    return str(failure.value)
+
+
+def test_a_rank_whose_process_has_ended_is_not_waited_for():
+    text, _ = ranks.run(2, ends_after_a_call)
+    assert re.search(r"rank 1 of 2 did not come: process \d+ of host \S+, which was rank 1, has ended", text)
