@@ -116,6 +116,7 @@ TEST(Supervisor, EndsAProgramThatIsStoppedOrIgnoresSignals) {
   const Observed stopped = observe({"kill -STOP $$", "sleep 0.2; exit 3"}, {.grace_s = 20});
   EXPECT_EQ(stopped.code, 3);
   EXPECT_LT(stopped.seconds, 10);
+  EXPECT_THAT(stopped.output, HasSubstr("was stopped (SIGSTOP, or a debugger)"));
   const Observed stubborn = observe({"trap '' TERM; sleep 60", "exit 3"}, {.end_signal = SIGTERM});
   EXPECT_EQ(stubborn.code, 3);
   EXPECT_LT(stubborn.seconds, 6);
