@@ -148,7 +148,8 @@ void check_and_compile(AttentionCall& call, RecentCall& recent, const AttentionS
 }
 
 /// Names of CallKind, as records and errors say them.
-constexpr std::array<std::string_view, 4> kNames{"attention", "attention_lse", "keep", "replay"};
+constexpr std::array<std::string_view, 5> kNames{"attention", "attention_lse", "keep", "replay",
+                                                 "backward"};
 
 double scale_of(const AttentionOptions& options, const plan::Problem& problem) {
   return options.scale.value_or(1.0 / std::sqrt(problem.head_dim));
@@ -331,7 +332,7 @@ c10::intrusive_ptr<AttentionCall> prepare_backward(const AttentionShape& shape,
   check_and_compile(*call, recent, shape, options);
   if (proof::is_proved(comm, call->programs->proved)) return call;
   // The group was made after forward ran.
-  call = prepare_call(CallKind::Attention, shape, comm, options, {});
+  call = prepare_call(CallKind::Backward, shape, comm, options, {});
   call->agree();
   call->agreement.reset();
   return call;

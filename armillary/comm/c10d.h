@@ -83,6 +83,8 @@ class JoinedCommunicator : public Communicator {
   /// or failed while they waited for this rank as long as they wait for anyone. A rank that finds
   /// it so before a call joins again.
   virtual bool is_left() = 0;
+  /// Whether the group failed by what another rank told: its error, or its deadline.
+  virtual bool is_told() = 0;
   /// For a rank whose call has failed, before it drops the group. If the failure is its own, it
   /// returns when all others have heard of it in a call of theirs, or after `most_s`. `goes_on`: a
   /// rank that has not heard of it by then has left the call out, and is_left() tells it so.

@@ -126,6 +126,13 @@ void join_if_left(Member& member, const GroupUse& use) {
   }
 }
 
+/// The text that ends a call of a group that has failed: the reason of another rank without the
+/// message that this one waited for, which has no part in it; else nothing.
+std::string reason_of_peer(Member& member) {
+  const bool is_told = member.joined != nullptr && member.joined->is_told();
+  return is_told ? failure_of(*member.comm) : "";
+}
+
 /// Ends a call in which the group failed. `old`: it had failed before the call.
 void drop_failed(Member& member, const GroupUse& use, const std::string& old,
                  Clock::time_point begin) {
@@ -153,9 +160,15 @@ void on_group(const GroupUse& use, const std::function<void(comm::Communicator&)
   const Clock::time_point begin = Clock::now();
   join_if_left(*member, use);
   const std::string old = failure_of(*member->comm);
-  if (old.empty()) member->comm->set_timeout(use.timeout_s);
+  const bool is_timeout = use.timeout_s > 0 && use.timeout_s <= 1e9;  // Else the action refuses it.
+  if (old.empty() && is_timeout) member->comm->set_timeout(use.timeout_s);
   try {
     action(*member->comm);
+  } catch (const CommError&) {
+    const std::string reason = reason_of_peer(*member);
+    if (!failure_of(*member->comm).empty()) drop_failed(*member, use, old, begin);
+    if (!reason.empty()) throw CommError(reason);
+    throw;
   } catch (...) {
     if (!failure_of(*member->comm).empty()) drop_failed(*member, use, old, begin);
     throw;

@@ -146,7 +146,7 @@ def spoiled_steps(rank, world):
         dist.barrier(mine)
     store = dist.distributed_c10d._get_default_store()
     keys = [key for key in store.list_keys() if "join_process_group" in key] if rank == 0 else []
-    return log, keys
+    return log, keys, common_step(armillary.SequenceParallel(timeout_s=20), 0)
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +167,10 @@ def test_the_next_common_step_is_right(logs):
         if not isinstance(error, float) or error > 1e-12
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_other_groups_do_not_notice(found):
+    assert max(error for _, _, error in found) < 1e-12
 
 
 def test_ranks_that_wait_name_one_that_did_not_come(logs):
@@ -194,19 +198,61 @@ def test_meetings_that_are_over_leave_no_keys(found):
         assert len(newest) == 2 and newest[1] > 8, numbers
 
 
-def ends_after_a_call(rank, world):
-    sp = armillary.SequenceParallel(strategy="ring", timeout_s=30)
-    call(sp, 0)
+def text_of(action, *args):
+    try:
+        action(*args)
+    except armillary.Error as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def of_two_ranks(rank, world):
+    """Texts of calls that differ, and at last of one that rank 0 makes after rank 1 has ended."""
+    sp = armillary.SequenceParallel(strategy="ring", timeout_s=20)
+    texts = []
+
+    def meet(of_rank_0, of_rank_1):
+        dist.barrier()
+        texts.append(text_of((of_rank_0, of_rank_1)[rank]))
+        dist.barrier()
+
+    loss = call(sp, 0).sum()
+    meet(loss.backward, lambda: is_refused(sp, 0, True))
+    loss = call(sp, 0).sum()
+    armillary.leave_groups()
+    meet(loss.backward, lambda: call(sp, 0))
+    meet(lambda: None, lambda: None)
+    texts.append(text_of(call, sp, 0))
     if rank == 1:
-        return ""
+        return texts
     time.sleep(1)
     begin = time.monotonic()
-    with pytest.raises(armillary.CommError) as failure:
-        call(sp, 0)
+    texts.append(text_of(call, sp, 0))
     assert time.monotonic() - begin < 10
-    return str(failure.value)
+    return texts
 
 
-def test_a_rank_whose_process_has_ended_is_not_waited_for():
-    text, _ = ranks.run(2, ends_after_a_call)
-    assert re.search(r"rank 1 of 2 did not come: process \d+ of host \S+, which was rank 1, has ended", text)
+@pytest.fixture(scope="module")
+def texts():
+    return ranks.run(2, of_two_ranks)
+
+
+def test_peers_of_a_rank_that_refuses_hear_its_reason_alone(texts):
+    reason = "attention: q is Long; fp64, fp32, bf16 or fp16 is required"
+    assert texts[0][0] == f"CommError: rank 1 failed: {reason}"
+    assert texts[1][0] == f"InvalidArgument: {reason}"
+
+
+def test_backward_does_not_meet_the_forward_pass_of_another_rank(texts):
+    for of_rank in texts:
+        assert re.match(
+            "InvalidArgument: attention: rank . was asked for (attention|backward), rank", of_rank[1]
+        )
+
+
+def test_calls_that_are_equal_work_between_them(texts):
+    assert [of_rank[2:4] for of_rank in texts] == [[None, None]] * 2
+
+
+def test_a_rank_whose_process_has_ended_is_not_waited_for(texts):
+    end = r"rank 1 of 2 did not come: process \d+ of host \S+, which was rank 1, has ended"
+    assert re.search(end, texts[0][4])

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <exception>
 #include <fstream>
+#include <thread>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <vector>
 
@@ -219,6 +220,27 @@ TEST(C10dProcesses, UseANamedGroupAgainAndAgain) {
         std::vector<double> values(1000, round);
         all_reduce_sum(comm, values);
         EXPECT_EQ(values, std::vector<double>(1000, round * comm.world()));
+      });
+    }
+  });
+}
+
+TEST(C10dProcesses, MeetInANamedGroupAfterOneCameTooLate) {
+  const int last = all_processes()->world() - 1;
+  on_processes(last + 1, [&](const C10dRendezvous& place) {
+    const NamedGroup group(place);
+    for (int round = 0; round < 2; ++round) {
+      if (place.rank == last) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      } else {
+        EXPECT_THAT(text_of<CommError>(
+                        [&] { run_on_process_group("named", kNothing, {.timeout_s = 0.5}); }),
+                    testing::HasSubstr(fmt::format("rank {} of {} did not come", last, last + 1)));
+      }
+      run_on_process_group("named", [&](Communicator& comm) {
+        std::vector<double> one = {1};
+        all_reduce_sum(comm, one);
+        EXPECT_EQ(one[0], last + 1);
       });
     }
   });

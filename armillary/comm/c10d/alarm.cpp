@@ -108,6 +108,11 @@ bool C10dAlarm::is_left() {
   return !all_peers([](const Peer& peer) { return !peer.left; });
 }
 
+bool C10dAlarm::is_told() {
+  const std::lock_guard lock(mutex_);
+  return peers_[failed_rank_].failed;
+}
+
 CommError C10dAlarm::error() const {
   return CommError(fmt::format("rank {} failed: {}", failed_rank_, text_));
 }

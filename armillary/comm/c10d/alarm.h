@@ -66,6 +66,8 @@ class C10dAlarm {
   /// Whether the group is over for a rank that was not in its last call: the rank that failed went
   /// on without it, or, if none has failed, one has left.
   bool is_left();
+  /// Whether the rank that failed told so itself. Requires raised().
+  bool is_told();
   /// Returns when every peer that is there has failed itself, or left because of this failure, or
   /// after `time`. Whether they have.
   bool wait_told(std::chrono::milliseconds time);

@@ -57,6 +57,7 @@ class JoinedGroup : private OwnedGroup, public GroupCommunicator<C10dGroup, Join
   ~JoinedGroup() override { owned_.tell_left(); }
 
   bool is_left() override { return owned_.is_left(); }
+  bool is_told() override { return owned_.is_told(); }
   void wait_told(double most_s, bool goes_on) override { owned_.wait_told(most_s, goes_on); }
 };
 

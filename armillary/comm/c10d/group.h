@@ -73,6 +73,7 @@ class C10dGroup {
   void tell_left() { alarm_->tell_left(went_on_); }
   /// As JoinedCommunicator (c10d.h).
   bool is_left() { return alarm_->is_left(); }
+  bool is_told() { return alarm_->raised() && alarm_->is_told(); }
   void wait_told(double most_s, bool goes_on);
   /// The rank that failed first, if the group has failed.
   std::optional<int> failed_rank() const;

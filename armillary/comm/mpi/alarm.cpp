@@ -69,6 +69,7 @@ void MpiAlarm::take(const Notice& notice, int from) {
       answers_.emplace_back(from, pulse_of(notice.text));
       break;
     case Notice::Kind::Left:
+    case Notice::Kind::Heard:
       break;  // Another engine's.
   }
 }
