@@ -46,15 +46,25 @@ def test_attention_that_is_switched_is_refused(model, sp, way):
             model(**hf.shard(sp, **hf_models.batch(False)))
 
 
-def test_layers_that_do_not_attend_over_ranks_are_refused(sp):
-    config = hf_models.CONFIGS["gpt2"]()
-    config.reorder_and_upcast_attn = True  # attends by itself
+def attends_by_itself(model):
+    def forward(hidden_states, **_):
+        heads = hidden_states.unflatten(-1, (4, 8)).transpose(1, 2)
+        out = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+        return out.transpose(1, 2).flatten(-2), None
+
+    model.model.layers[1].self_attn.forward = forward
+
+
+def is_dropped(model):
+    model.model.layers[1].forward = lambda hidden_states, **_: hidden_states
+
+
+@pytest.mark.parametrize("change", [attends_by_itself, is_dropped])
+def test_layers_that_do_not_attend_are_refused(model, sp, change):
+    change(model)
     refuses(
-        transformers.GPT2LMHeadModel(config).eval(), sp, "transformer.h.0.attn of GPT2LMHeadModel did not"
+        model, sp, "model.layers.1.self_attn of LlamaForCausalLM did not attend over ranks", untested=True
     )
-    model = hf_models.build("llama")
-    model.model.layers[1].forward = lambda hidden, **_: hidden  # as layer drop does
-    refuses(model, sp, "model.layers.1.self_attn of LlamaForCausalLM did not attend", untested=True)
 
 
 def test_a_loss_that_is_not_ours_is_refused(sp):
