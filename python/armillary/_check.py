@@ -128,6 +128,12 @@ def _run_of(model: nn.Module) -> Run:
     return run
 
 
+def _takes_labels(model: nn.Module) -> bool:
+    from armillary._hf_modules import base_model
+
+    return "labels" in inspect.signature(base_model(model).forward).parameters
+
+
 def _dtype(model: nn.Module) -> torch.dtype:
     return next(parameter.dtype for parameter in model.parameters())
 
@@ -135,7 +141,7 @@ def _dtype(model: nn.Module) -> torch.dtype:
 def _check_inputs(model: nn.Module, batch: Batch, sp: SequenceParallel, is_own: bool) -> None:
     if batch.get("input_ids") is None or batch.get("labels") is None:
         raise InvalidArgument(f"check: the batch has {sorted(batch)}; input_ids and labels are required")
-    if not is_own and "labels" not in inspect.signature(model.forward).parameters:
+    if not is_own and not _takes_labels(model):
         raise InvalidArgument(
             f"check: {type(model).__name__} takes no labels; a model with a loss, or run=, is required"
         )

@@ -114,7 +114,7 @@ class Installation:
         self._calls = Calls(model)
         self._hooks = give_longest(model, lambda: self._pass.longest)
         self._own = {name: model.__dict__.get(name) for name in ("_loss_function", "forward")}
-        model.loss_function = self._loss
+        model.loss_function = self._loss_outside
         model.forward = self._around(model.forward)
 
     @property
@@ -158,19 +158,19 @@ class Installation:
     def _around(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """The forward of the model, also where others call it without the hooks of its module."""
 
+        names = list(inspect.signature(forward).parameters)
+        before, after, end = _outside(self._begin), _outside(self._check), _outside(self._end)
+
         @functools.wraps(forward)
         def checked(*args: Any, **kwargs: Any) -> Any:
             if not self.is_installed:
                 return forward(*args, **kwargs)
-            with self.sp._refusals():
-                names = list(inspect.signature(forward).parameters)
-                given = self._inputs({**dict(zip(names, args, strict=False)), **kwargs})
+            given = before({**dict(zip(names, args, strict=False)), **kwargs})
             try:
                 outputs = forward(**given)
-                with self.sp._refusals():
-                    self._check(given, outputs)
+                after(given, outputs)
             finally:
-                self._pass.sequence = self._pass.longest = None
+                end()
             return outputs
 
         checked.installation = self  # type: ignore[attr-defined]
@@ -178,11 +178,19 @@ class Installation:
         outside.installation = self  # type: ignore[attr-defined]
         return outside
 
+    def _begin(self, given: dict[str, Any]) -> dict[str, Any]:
+        with self.sp._refusals():
+            return self._inputs(given)
+
     def _check(self, given: dict[str, Any], outputs: Any) -> None:
-        self._calls.check(self._pass.called)
-        tokens = _tokens(given)
-        labelled = given.get("labels") is not None
-        check_outputs(outputs, tuple(tokens.shape[:2]), losses=self._pass.losses, labelled=labelled)
+        with self.sp._refusals():
+            self._calls.check(self._pass.called)
+            tokens = _tokens(given)
+            labelled = given.get("labels") is not None
+            check_outputs(outputs, tuple(tokens.shape[:2]), losses=self._pass.losses, labelled=labelled)
+
+    def _end(self) -> None:
+        self._pass.sequence = self._pass.longest = None
 
     def _inputs(self, given: dict[str, Any]) -> dict[str, Any]:
         """Inputs of the model, by name, of a call as the caller makes it."""
@@ -289,6 +297,10 @@ class Installation:
         if self._pass.sequence is not None:  # in backward, checkpointed layers call it outside of a pass
             self._pass.called.add(id(module))
         return out
+
+    def _loss_outside(self, *args: Any, **given: Any) -> Tensor:
+        loss: Tensor = _outside(self._loss)(*args, **given)
+        return loss
 
     def _loss(
         self, logits: Tensor, labels: Tensor, *_: object, num_items_in_batch: Any = None, **__: object
