@@ -24,6 +24,7 @@ from armillary.errors import InvalidArgument
 from armillary.hf import install
 from armillary.sequence_parallel import SequenceParallel
 
+
 class Trainer(transformers.Trainer):
     """`transformers.Trainer` whose sequences are spread over the ranks of `sp`, which are all ranks.
 

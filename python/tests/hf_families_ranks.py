@@ -8,7 +8,7 @@ import warnings
 import hf_tiny
 import torch
 import torch.distributed as dist
-from hf_ranks import errors, results
+from hf_ranks import distance, errors, results
 from torch.nn import functional
 
 import armillary
@@ -39,16 +39,34 @@ def one_device(model, batch):
     }
 
 
-def compare(family, sp):
-    model, batch = hf_tiny.build(family), whole()
-    wanted = one_device(model, batch)
+def sharded(model, batch, sp):
+    """Loss and gradients, which are means over ranks."""
     with hf.install(model, sp, check=False):
         loss, gradients = results(model, hf.shard(sp, **batch, ragged="uneven"))
-    flat = torch.cat([gradients[name].flatten() for name in wanted[1]])
+    flat = torch.cat([one.flatten() for one in gradients.values()])
     dist.all_reduce(flat)
-    parts = (flat / sp.world).split([one.numel() for one in wanted[1].values()])
-    shares = zip(wanted[1].items(), parts, strict=True)
-    return errors((loss, {name: part.view_as(one) for (name, one), part in shares}), wanted)
+    parts = (flat / sp.world).split([one.numel() for one in gradients.values()])
+    shares = zip(gradients.items(), parts, strict=True)
+    return loss, {name: part.view_as(one) for (name, one), part in shares}
+
+
+def in_autocast(model, batch, sp, exact):
+    """Errors of bf16 autocast against fp64, with eager attention and over ranks, the forward pass inside."""
+    model.float().forward = torch.autocast("cpu", torch.bfloat16)(model.forward)
+    try:
+        eager = one_device(model, batch)
+    except (RuntimeError, TypeError) as unable:
+        return {"unable": str(unable)}
+    ours = sharded(model, batch, sp)
+    errors = {name: abs(one[0] - exact[0]) for name, one in (("eager loss", eager), ("ours loss", ours))}
+    return errors | {"eager": distance(eager, exact), "ours": distance(ours, exact)}
+
+
+def compare(family, sp):
+    model, batch = hf_tiny.build(family), whole()
+    exact = one_device(model, batch)
+    answer = errors(sharded(model, batch, sp), exact)
+    return answer | {"autocast": in_autocast(model, batch, sp, exact)}
 
 
 def main(families):
