@@ -83,5 +83,10 @@ def base_model(model: nn.Module) -> nn.Module:
                 f"install: the PEFT adapter {name} is of kind {kind}; one of {', '.join(sorted(ADAPTERS))} "
                 "is required"
             )
+        if getattr(config, "alora_invocation_tokens", None):
+            raise InvalidArgument(
+                f"install: the PEFT adapter {name} begins at alora_invocation_tokens, which one rank "
+                "has; one without them is required"
+            )
     found: nn.Module = model.get_base_model()  # type: ignore[operator]
     return found

@@ -163,7 +163,8 @@ def whole_columns(inputs: Mapping[str, Any]) -> dict[str, Tensor]:
     starts = torch.where(positions == 0, place, 0).cummax(-1).values
     if not torch.equal(positions, place - starts):
         raise InvalidArgument(
-            "Trainer: position_ids of a batch do not count from 0 in each document; those, or none, are required"
+            "Trainer: position_ids of a batch do not count from 0 in each document; those, or none, are "
+            "required"
         )
     documents = (positions == 0).cumsum(-1) - 1
     if bool((documents > 0).any()):

@@ -39,8 +39,8 @@ class Trainer(transformers.Trainer):
     exist on every rank; those of padding are NaN.
 
     check_first_batch: before `train` begins, loss, gradients and outputs of the first batch, shortened, are
-      compared with one device, as `install(.., check=batch)` does; `InvalidArgument` if they differ. Without it
-    a warning says so, on rank 0 of several; False for neither.
+      compared with one device, as `install(.., check=batch)` does. Without it a warning says so, on rank 0 of
+      several; False for neither.
 
     docs/trainer.md lists each argument and method: honoured, or refused. Raises `InvalidArgument` for those,
     for others that are not known, and for ranks outside of `sp`."""

@@ -42,17 +42,20 @@ def in_one_process(folder, names):
 
 
 def first_batch(base, folder, sp):
-    """Losses of a run whose first batch is compared with one device, and the text for a model that is none
-    of one device."""
+    """Losses of a run whose first batch is compared with one device, and the text for layers that know how
+    many tokens they are given."""
     checked = cases.trained(base, folder, "max_steps", sp=sp, check_first_batch=True)
-    model = cases.llama()
-    model.model.embed_tokens.register_forward_hook(lambda _, __, out: out / out.shape[1])
-    trainer = cases.trainer_of(base, folder, {}, {"model": model}, sp=sp, check_first_batch=True)
+    trainer = cases.trainer_of(base, folder, {}, {}, sp=sp, check_first_batch=True)
+    layer = type(trainer.model.model.layers[0].mlp)
+    right = layer.forward
+    layer.forward = lambda self, x: right(self, x) / x.shape[1]
     try:
         trainer.train()
-    except Exception as refused:
-        return [checked, str(refused)]
-    return [checked, "not refused"]
+        text = "not refused"
+    except ValueError as refused:
+        text = str(refused)
+    layer.forward = right
+    return [checked, text, trainer.installation.is_installed]
 
 
 def main(folder, names):

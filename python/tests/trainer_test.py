@@ -70,9 +70,10 @@ def test_narrow_predictions_are_as_near_to_fp32_as_those_of_one_process(runs):
 
 
 def test_first_batch_is_compared_with_one_device(runs):
-    checked, text = runs["given"]["first batch"]
+    checked, text, is_installed = runs["given"]["first batch"]
     assert not differences(checked, runs["wanted"]["max_steps"])
     assert "LlamaForCausalLM over 2 ranks differs from one device: " in text
+    assert is_installed
 
 
 def test_one_rank_is_one_process(tmp_path):
@@ -225,13 +226,13 @@ def test_what_cannot_be_packed_is_refused(examples, settings, text):
         hf.pack(examples, **settings)
 
 
-def test_adapters_that_add_tokens_are_refused(tmp_path):
+def test_adapters_that_look_for_tokens_are_refused():
     import peft
 
-    config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
-    model = peft.get_peft_model(cases.llama(), config)
-    with pytest.raises(armillary.InvalidArgument, match="PROMPT_TUNING"):
-        cases.trainer_of(Trainer, tmp_path, {}, {"model": model}, sp=armillary.SequenceParallel())
+    kind = {"target_modules": ["q_proj"], "alora_invocation_tokens": [3], "task_type": "CAUSAL_LM"}
+    model = peft.get_peft_model(cases.llama(), peft.LoraConfig(**kind))
+    with pytest.raises(armillary.InvalidArgument, match="begins at alora_invocation_tokens"):
+        hf.install(model, armillary.SequenceParallel(), check=False)
 
 
 def test_the_document_lists_the_table():
