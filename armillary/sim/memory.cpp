@@ -54,19 +54,31 @@ std::optional<std::int64_t> longest_of_all(const FitQuestion& question, MemoryNe
   }
 }
 
-}  // namespace
-
-std::int64_t memory_need(const plan::Planner& planner, const std::vector<plan::Pass>& passes,
-                         plan::Rank rank) {
+/// The bytes of the slots that count, of one rank in the pass that needs most.
+template <class Counts>
+std::int64_t need(const plan::Planner& planner, const std::vector<plan::Pass>& passes,
+                  plan::Rank rank, const Counts& counts) {
   std::int64_t most = 0;
   for (const plan::Pass pass : passes) {
     const plan::RankProgram program =
         lower(planner.problem(), planner.blocks(), planner.program(pass, rank));
     std::int64_t bytes = 0;
-    for (const plan::Slot& slot : program.slots) bytes += slot.bytes;
+    for (const plan::Slot& slot : program.slots) bytes += counts(slot) ? slot.bytes : 0;
     most = std::max(most, bytes);
   }
   return most;
+}
+
+}  // namespace
+
+std::int64_t memory_need(const plan::Planner& planner, const std::vector<plan::Pass>& passes,
+                         plan::Rank rank) {
+  return need(planner, passes, rank, [](const plan::Slot&) { return true; });
+}
+
+std::int64_t slot_need(const plan::Planner& planner, const std::vector<plan::Pass>& passes,
+                       plan::Rank rank) {
+  return need(planner, passes, rank, [](const plan::Slot& slot) { return !slot.external; });
 }
 
 // Alike ranks have programs with slots of the same sizes, so one of each class is asked.

@@ -24,6 +24,10 @@ MemoryNeed memory_need(const plan::Planner& planner, const std::vector<plan::Pas
 std::int64_t memory_need(const plan::Planner& planner, const std::vector<plan::Pass>& passes,
                          plan::Rank rank);
 
+/// Bytes of the slots of one rank that are not tensors of the caller, in the pass that needs most.
+std::int64_t slot_need(const plan::Planner& planner, const std::vector<plan::Pass>& passes,
+                       plan::Rank rank);
+
 /// `does not fit: needs 22.51 GiB, has 22.50`: the need rounded up, the limit down, so that they
 /// differ.
 std::string does_not_fit(double needed_bytes, double limit_bytes);

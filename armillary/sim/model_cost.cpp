@@ -1,4 +1,8 @@
+// Counts are whole numbers of elements and bytes; what grows with tokens and layers at once is a
+// product in double.
 #include "armillary/sim/model_cost.h"
+
+#include <algorithm>
 
 #include "armillary/core/error.h"
 
@@ -48,6 +52,35 @@ ModelCost ModelCost::with_layers(std::int64_t layers) const {
   return cost;
 }
 
+const std::vector<std::string>& recompute_names() {
+  static const std::vector<std::string> names{"none", "full", "attention_output"};
+  return names;
+}
+
+ActivationBytes activation_bytes(const ModelCost& cost, Recompute policy, double tokens) {
+  const TokenBytes& bytes = cost.bytes;
+  std::int64_t kept = bytes.layer;
+  std::int64_t again = 0;  // restored by recomputation, of the one layer that backward is at
+  if (policy != Recompute::None) {
+    kept = bytes.input + (policy == Recompute::AttentionOutput ? bytes.output : 0);
+    again = bytes.layer - kept;
+  }
+  // The loss and the backward of a layer do not live at the same time: the larger one counts.
+  const double chunk = std::min(tokens, static_cast<double>(cost.loss_chunk_tokens));
+  return {.kept = product(tokens, cost.attention.layers, kept),
+          .transient = std::max(product(tokens, again + bytes.backward),
+                                product(tokens, bytes.loss) + product(chunk, bytes.chunk))};
+}
+
+double flops_again(const ModelCost& cost, Recompute policy, std::int64_t tokens,
+                   std::int64_t visible_pairs) {
+  if (policy == Recompute::None) return 0;
+  // Forward is a third of forward and backward.
+  ModelCost again = cost;
+  again.matmul_parameters = cost.layer_matmul_parameters;
+  return again.flops(tokens, policy == Recompute::Full ? visible_pairs : 0) / 3;
+}
+
 ModelCost cost_of(const ModelShape& shape) {
   check_size(shape);
   const std::int64_t hidden = shape.hidden;
@@ -64,6 +97,8 @@ ModelCost cost_of(const ModelShape& shape) {
   cost.bytes = {.layer = kBf16 * (6 * hidden + (shape.gated ? 3 : 2) * ffn + 2 * kv),
                 .input = kBf16 * hidden,
                 .kv = kBf16 * 2 * kv,
+                .output = kBf16 * q,
+                .backward = kBf16 * (3 * hidden + (shape.gated ? 3 : 1) * ffn),
                 .chunk = (kBf16 + 4) * shape.vocab};
   cost.logits = shape.vocab;
   return cost;

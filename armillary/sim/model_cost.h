@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
+#include <vector>
 
 namespace armillary::sim {
 
@@ -57,6 +59,31 @@ struct ModelCost {
   ModelCost with_layers(std::int64_t layers) const;
 };
 
+/// Policy: the tensors that a layer keeps from forward to backward, which computes the others
+/// again.
+enum class Recompute : std::uint8_t {
+  None,             ///< All that backward needs.
+  Full,             ///< Its input. Attention runs forward twice.
+  AttentionOutput,  ///< Its input, and attention's out and log-sum-exp. Attention runs forward
+                    ///< once.
+};
+/// `none`, `full` and `attention_output`, in the order of the enumerators.
+const std::vector<std::string>& recompute_names();
+
+/// Bytes of activations of one sequence on a rank. The same count for `armillary train --dry-run`
+/// and `armillary advise`.
+struct ActivationBytes {
+  double kept = 0;       ///< From forward to backward, of all layers.
+  double transient = 0;  ///< The most that the loss or the backward of one layer holds beside them.
+  double total() const { return kept + transient; }
+};
+ActivationBytes activation_bytes(const ModelCost& cost, Recompute policy, double tokens);
+
+/// Operations that a policy repeats in a step: the products of the layers, and attention unless its
+/// output is kept.
+double flops_again(const ModelCost& cost, Recompute policy, std::int64_t tokens,
+                   std::int64_t visible_pairs);
+
 /// Shape of a decoder-only transformer with a gated feed-forward layer (Llama), or with one of two
 /// matrices (GPT).
 struct ModelShape {
@@ -71,9 +98,10 @@ struct ModelShape {
 };
 
 /// Cost as published systems have it, in bf16: a layer keeps input and result of both norms, Q, Out
-/// and the inner values of the feed-forward layer (gate, up and their product), K and V; the loss
-/// has all logits at once, in bf16 and in fp32 with their gradient. Parameters of norms and biases
-/// do not count.
+/// and the inner values of the feed-forward layer (gate, up and their product), K and V; its
+/// backward holds gradients of those inner values, and three of hidden size; the loss has all
+/// logits at once, in bf16 and in fp32 with their gradient. Parameters of norms and biases, and
+/// log-sum-exps do not count.
 /// @throws InvalidArgument for about 2^59 parameters or more, as dit_cost_of().
 ModelCost cost_of(const ModelShape& shape);
 

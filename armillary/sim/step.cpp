@@ -57,7 +57,8 @@ double product_flops(const Step& step) {
   const double output =
       2 * static_cast<double>(model.matmul_parameters - model.layer_matmul_parameters);
   if (step.kind != StepKind::Train) return layers + output * sequences;
-  return (step.parallelism.recompute ? 4 : 3) * layers + 3 * output * tokens;
+  const int passes = step.parallelism.recompute == Recompute::None ? 3 : 4;
+  return passes * layers + 3 * output * tokens;
 }
 
 }  // namespace
@@ -104,7 +105,7 @@ StepTime step_time(const Step& step, const Cluster& cluster, double attention_s)
                  (trains ? 6 * static_cast<double>(model.logits) * 4 : 0)) *
                 tokens / parts.tp / memory;
   // Tensor parallelism: two all-gathers and two reduce-scatters in each pass of a layer.
-  const int collectives = trains ? (parts.recompute ? 12 : 8) : 4;
+  const int collectives = !trains ? 4 : parts.recompute == Recompute::None ? 8 : 12;
   time.tensor_parallel =
       layers * collectives *
       ring_seconds(tokens * input_bytes, parts.tp, group_bytes_per_s(cluster, parts.tp, 1));
@@ -137,16 +138,15 @@ StepMemory step_memory(const Step& step) {
     memory.activations = of_tokens(model.bytes.layer, tokens);
     if (step.kind == StepKind::Prefill) {
       memory.activations += (layers - 1) * of_tokens(model.bytes.kv, tokens);
-      memory.loss = of_tokens(model.bytes.chunk, sequences_of(step));
+      memory.transient = of_tokens(model.bytes.chunk, sequences_of(step));
     }
     return memory;
   }
   memory.gradients = step.rates.gradient_bytes * parameters / split_over(2);
   memory.optimizer = 12 * parameters / split_over(1);
-  memory.activations =
-      layers * of_tokens(parts.recompute ? model.bytes.input : model.bytes.layer, tokens);
-  memory.loss =
-      of_tokens(model.bytes.chunk, std::min(tokens, static_cast<double>(model.loss_chunk_tokens)));
+  const ActivationBytes activations = activation_bytes(model, parts.recompute, tokens);
+  memory.activations = activations.kept / parts.tp;
+  memory.transient = activations.transient / parts.tp;
   return memory;
 }
 

@@ -22,7 +22,7 @@ struct StepParallelism {
   int sp = 1;    ///< Ranks that share a sequence.
   int dp = 1;    ///< Groups of tp * sp devices that take different sequences.
   int zero = 1;  ///< Stage of ZeRO over sp * dp ranks: 0 to 3.
-  bool recompute = false;  ///< Layers are computed again in backward, but for attention.
+  Recompute recompute = Recompute::None;
 };
 
 /// How well programs use a machine; see the uses for sources.
@@ -69,7 +69,7 @@ struct StepTime {
 };
 
 /// `attention_s` is the time of attention of one layer in the passes of the step, for all sequences
-/// of a rank.
+/// of a rank: with Recompute::Full forward twice, with AttentionOutput a replay too.
 /// @throws InvalidArgument for more ranks than devices, or a device without a matmul rate.
 StepTime step_time(const Step& step, const Cluster& cluster, double attention_s);
 
@@ -81,10 +81,10 @@ struct StepMemory {
   /// Kept from forward to backward; of forward alone those of one layer, and K and V that prefill
   /// keeps.
   double activations = 0;
-  double loss = 0;  ///< TokenBytes::chunk of the tokens whose logits exist at once.
-  double total() const { return parameters + gradients + optimizer + activations + loss; }
+  /// Beside them for a while: ActivationBytes::transient; of forward alone logits.
+  double transient = 0;
+  double total() const { return parameters + gradients + optimizer + activations + transient; }
 };
-/// Without what loss and backward hold of each token for a while (TokenBytes::loss, backward).
 StepMemory step_memory(const Step& step);
 
 /// Bandwidth of ring collectives in groups of `members` devices that are `stride` apart, while all

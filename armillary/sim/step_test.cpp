@@ -125,7 +125,7 @@ TEST(StepTime, ADenoisingStepHasItsConditioning) {
   // DiT-XL/2 has 675 million parameters, of which 18 of each h x h are in layers.
   step.model = dit_cost_of(dit, 0);
   EXPECT_DOUBLE_EQ(step_memory(step).parameters, 2 * 28 * 18 * h * h);
-  EXPECT_EQ(step_memory(step).loss, 0);
+  EXPECT_EQ(step_memory(step).transient, 0);
 }
 
 TEST(StepMemory, PrefillKeepsKAndVOfAllLayers) {
@@ -151,7 +151,7 @@ TEST(StepMemory, ZeroStagesShareMore) {
   EXPECT_EQ(step_memory(step).gradients, whole.gradients);
   step.parallelism.zero = 3;
   EXPECT_DOUBLE_EQ(step_memory(step).parameters, whole.parameters / 16);
-  step.parallelism.recompute = true;
+  step.parallelism.recompute = Recompute::Full;
   EXPECT_LT(step_memory(step).activations, whole.activations / 10);
 }
 

@@ -69,8 +69,9 @@ void add_plan(Estimate& result, const plan::Planner& planner) {
                add_pass(result.backward, planner, layers, program_of(plan::Pass::Backward)));
   result.memory.attention = std::max(result.memory.attention, slots);
   for (PolicyCost& cost : result.policies) {
-    cost.activation_bytes =
-        std::max(cost.activation_bytes, train::activation_bytes(result.cost, cost.policy, tokens));
+    const double bytes =
+        sim::activation_bytes(result.cost, cost.policy, static_cast<double>(tokens)).total();
+    cost.activation_bytes = std::max(cost.activation_bytes, static_cast<std::int64_t>(bytes));
     if (cost.policy == Recompute::Full) add_pass(cost.more_sent, planner, layers, forward);
     if (cost.policy == Recompute::AttentionOutput) {
       add_pass(cost.more_sent, planner, layers, program_of(plan::Pass::Replay));
@@ -210,7 +211,7 @@ Estimate estimate(const Recipe& recipe, const ModelCost& cost, const Data& data)
   // Work that policies repeat, and the memory of the chosen one.
   for (PolicyCost& cost : result.policies) {
     cost.more_flops =
-        flops_again(result.cost, cost.policy, tokens_of_step(recipe), result.visible_pairs);
+        sim::flops_again(result.cost, cost.policy, tokens_of_step(recipe), result.visible_pairs);
   }
   const Recompute chosen = parse_recompute(recipe.activation_checkpoint.mode);
   result.memory.activations = result.policies[static_cast<std::size_t>(chosen)].activation_bytes;

@@ -15,10 +15,12 @@
 #include "armillary/core/error.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/proof/prove.h"
+#include "armillary/train/models/decoder_cost.h"
 #include "armillary/train/models/registry.h"
 #include "armillary/train/packed_text.h"
 #include "armillary/train/testing/counting_allocator.h"
 #include "armillary/train/trainer.h"
+#include "armillary/tune/advise.h"
 
 namespace armillary::train {
 namespace {
@@ -147,6 +149,57 @@ TEST(Estimate, MemoryIsThatOfARunWithinAQuarter) {
                  dtype, mode, expected / (1 << 20), measured / (1 << 20), measured / expected);
       EXPECT_LT(measured, 1.25 * expected) << model << ' ' << dtype << ' ' << mode;
       EXPECT_GT(measured, 0.8 * expected) << model << ' ' << dtype << ' ' << mode;
+    }
+  }
+}
+
+/// The cost of a recipe's model on devices that multiply bf16, as `advise` takes it.
+ModelCost bf16_cost(const Recipe& recipe) {
+  DecoderOptions decoder = decoder_options(recipe.model);
+  decoder.dtype(at::kBFloat16)
+      .native_bf16(true)
+      .loss_chunk_tokens(recipe.training.loss_chunk_tokens);
+  return decoder_cost(decoder);
+}
+
+/// Every policy of every model on every world: kept bytes by hand, then both programs.
+TEST(Estimate, AdviseHasTheSameBytes) {
+  constexpr std::int64_t kSeq = 8192;
+  const PackedText packed({std::string(kSeq, 'a')}, {.seq_len = kSeq, .seed = 0});
+  for (const char* model : {"gpt", "llama"}) {
+    for (const int world : {1, 2, 4}) {
+      Recipe recipe = recipe_of(world, "ring", "causal");
+      recipe.model.name = model;
+      recipe.training.seq_len = kSeq;
+      recipe.training.loss_chunk_tokens = 64;
+      recipe.training.mixed_precision_param = "bfloat16";
+      const ModelCost cost = bf16_cost(recipe);
+      const tune::Advice advice = tune::advise({.step = {.model = {cost, model}, .seq = kSeq},
+                                                .cluster = sim::load_cluster("c6"),
+                                                .devices = world,
+                                                .mask = [](std::int64_t n) {
+                                                  return plan::parse_mask("causal", {n, n});
+                                                }});
+      std::size_t compared = 0;
+      for (const tune::Advised& advised : advice.meshes) {
+        if (advised.mesh.cp != world || advised.mesh.zero != 0) continue;
+        SCOPED_TRACE(fmt::format("{} on {}", model, to_string(advised)));
+        recipe.parallelism.strategy = to_string(advised.attention.strategy);
+        recipe.parallelism.layout = to_string(advised.attention.layout);
+        const Recompute policy = advised.mesh.recompute;
+        recipe.activation_checkpoint.mode = recompute_names()[static_cast<std::size_t>(policy)];
+        const Estimate dry_run = estimate(recipe, cost, packed);
+        const auto& stage = advised.memory.stage;
+        EXPECT_EQ(stage.activations + stage.transient, dry_run.memory.activations);
+        EXPECT_EQ(advised.memory.attention, dry_run.memory.attention);
+        if (policy != Recompute::None) {
+          // Inputs of 64 elements; out, and log-sum-exps of 4 heads in fp32.
+          const std::int64_t output = policy == Recompute::Full ? 0 : 2 * 64 + 4 * 4;
+          EXPECT_EQ(stage.activations, kSeq / world * 3 * (2 * 64 + output));
+        }
+        ++compared;
+      }
+      EXPECT_EQ(compared, recompute_names().size());
     }
   }
 }

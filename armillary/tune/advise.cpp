@@ -1,6 +1,6 @@
 // advise.cpp: every division of the devices that the model and the batch allow is costed. The
-// attention of a mesh depends on its cp and tp alone, so it is estimated once for each pair of
-// them; all other terms are formulas, which cost nothing.
+// attention of a mesh depends on its cp, its tp and its recomputation alone, so it is estimated
+// once for each; all other terms are formulas, which cost nothing.
 #include "armillary/tune/advise.h"
 
 #include <fmt/format.h>
@@ -10,6 +10,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -32,12 +33,49 @@ std::vector<int> divisors(int n) {
   return found;
 }
 
+constexpr std::array kPolicies{sim::Recompute::None, sim::Recompute::Full,
+                               sim::Recompute::AttentionOutput};
+
+const std::string& name_of(sim::Recompute policy) {
+  return sim::recompute_names().at(static_cast<std::size_t>(policy));
+}
+
 /// Attention of one layer on cp ranks, each with a share of the heads.
 struct Attention {
   Candidate candidate;
   double seconds = 0;
-  double bytes = 0;
+  double bytes = 0;  ///< Slots.
 };
+/// One for each policy of recomputation, in their order; nothing if no strategy solves the problem.
+using Attentions = std::vector<Attention>;
+
+/// Slots of the rank that needs most; of more than kLargeWorld ranks the first, the middle one and
+/// the last are asked.
+double slots_of(const Question& question, const Candidate& candidate) {
+  const plan::Planner planner(problem_of(question, candidate), candidate.strategy);
+  const int world = question.problem.world;
+  std::vector<plan::Rank> ranks{0, world / 2, world - 1};
+  if (world <= kLargeWorld) {
+    ranks.resize(static_cast<std::size_t>(world));
+    std::iota(ranks.begin(), ranks.end(), 0);
+  }
+  std::int64_t most = 0;
+  for (const plan::Rank rank : ranks) {
+    most = std::max(most, sim::slot_need(planner, question.passes, rank));
+  }
+  return static_cast<double>(most);
+}
+
+/// The longest sequence whose need is within the limit. The need grows with the length.
+template <class Need>
+std::int64_t longest_seq(double limit, const Need& need) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 50;
+  std::int64_t fits = 0;
+  for (std::int64_t step = kMost; step > 0; step /= 2) {
+    if (need(fits + step) <= limit) fits += step;
+  }
+  return fits;
+}
 
 class Adviser {
  public:
@@ -102,8 +140,8 @@ class Adviser {
             if (zero > 0 && cp * dp == 1) continue;
             // Forward alone has neither gradients nor state to divide, and computes nothing again.
             if (!trains() && zero != 0 && zero != 3) continue;
-            for (const bool recompute : {false, true}) {
-              if (recompute && !trains()) continue;
+            for (const sim::Recompute recompute : kPolicies) {
+              if (recompute != sim::Recompute::None && !trains()) continue;
               found.push_back(
                   {.tp = tp, .cp = cp, .dp = dp, .pp = pp, .zero = zero, .recompute = recompute});
             }
@@ -118,25 +156,25 @@ class Adviser {
 
   /// Nothing if no strategy solves the problem on so many ranks.
   std::optional<Advised> cost(const Mesh& mesh) {
-    const std::optional<Attention>& attention = attention_of(mesh.cp, mesh.tp);
-    if (!attention) return std::nullopt;
-    Advised advised{.mesh = mesh, .attention = attention->candidate};
-    advised.time = mesh_time(question_.step, mesh, question_.cluster, attention->seconds);
-    advised.memory = mesh_memory(question_.step, mesh, attention->bytes);
-    // Parameters and their state do not depend on the length, all else grows with it.
+    const Attentions& attentions = attentions_of(mesh.cp, mesh.tp);
+    if (attentions.empty()) return std::nullopt;
+    const Attention& attention = attentions.at(static_cast<std::size_t>(mesh.recompute));
+    Advised advised{.mesh = mesh, .attention = attention.candidate};
+    advised.time = mesh_time(question_.step, mesh, question_.cluster, attention.seconds);
+    advised.memory = mesh_memory(question_.step, mesh, attention.bytes);
     const double limit = question_.cluster.device.memory_bytes;
-    const MeshMemory& memory = advised.memory;
-    const double fixed = memory.stage.parameters + memory.stage.gradients + memory.stage.optimizer +
-                         memory.stage.loss;
-    const double growing = memory.stage.activations + memory.attention;
-    advised.fits = memory.total() <= limit;
-    const double longest = static_cast<double>(question_.step.seq) * (limit - fixed) / growing;
-    advised.longest_seq = fixed >= limit ? 0 : static_cast<std::int64_t>(longest);
+    advised.fits = advised.memory.total() <= limit;
+    const double slots_a_token = attention.bytes / static_cast<double>(question_.step.seq);
+    advised.longest_seq = longest_seq(limit, [&](std::int64_t seq) {
+      StepShape step = question_.step;
+      step.seq = seq;
+      return mesh_memory(step, mesh, slots_a_token * static_cast<double>(seq)).total();
+    });
     return advised;
   }
 
   /// The fastest attention by estimate, kept by cp and tp.
-  const std::optional<Attention>& attention_of(int cp, int tp) {
+  const Attentions& attentions_of(int cp, int tp) {
     const auto [at, is_new] = attention_.try_emplace({cp, tp});
     if (!is_new) return at->second;
     const sim::ModelAttention& model = question_.step.model.attention;
@@ -150,14 +188,34 @@ class Adviser {
                       .cluster = sim::group_share(question_.cluster, tp),
                       .names = {"ring", "usp", "ulysses", "grid"}};
     if (!trains()) question.passes = {plan::Pass::Forward};
-    Evaluator evaluator(question);
+    const std::vector<Candidate> candidates = first_candidates(question);
+    if (candidates.empty()) return at->second;
     // Estimates are close enough to simulations to compare meshes.
-    const std::vector<Rival> rivals = evaluator.estimate(first_candidates(question));
-    if (rivals.empty()) return at->second;
-    const Rival& best = *std::ranges::min_element(rivals, {}, &Rival::estimate_s);
-    at->second = Attention{.candidate = best.candidate,
-                           .seconds = best.estimate_s,
-                           .bytes = static_cast<double>(best.memory_bytes)};
+    const auto estimates = [&](const std::vector<plan::Pass>& passes) {
+      Question of_passes = question;
+      of_passes.passes = passes;
+      std::vector<double> seconds;
+      for (const Rival& rival : Evaluator(of_passes).estimate(candidates)) {
+        seconds.push_back(rival.estimate_s);
+      }
+      return seconds;
+    };
+    const std::vector<double> once = estimates(question.passes);
+    const std::vector<double> none(candidates.size());
+    const std::vector<double> forward = trains() ? estimates({plan::Pass::Forward}) : none;
+    const std::vector<double> replay = trains() ? estimates({plan::Pass::Replay}) : none;
+    for (const std::vector<double>* again : {&none, &forward, &replay}) {
+      std::size_t best = 0;
+      const auto seconds = [&](std::size_t c) { return once[c] + (*again)[c]; };
+      for (std::size_t c = 1; c < candidates.size(); ++c) {
+        if (seconds(c) < seconds(best)) best = c;
+      }
+      const auto known = std::ranges::find(at->second, candidates[best], &Attention::candidate);
+      const double bytes =
+          known != at->second.end() ? known->bytes : slots_of(question, candidates[best]);
+      at->second.push_back(
+          {.candidate = candidates[best], .seconds = seconds(best), .bytes = bytes});
+    }
     return at->second;
   }
 
@@ -197,9 +255,15 @@ class Adviser {
       other.zero = zero;
       add_alone(advice, fmt::format("ZeRO-{}, not {}", mesh.zero, zero), other);
     }
-    Mesh other = mesh;
-    other.recompute = !mesh.recompute;
-    add_alone(advice, mesh.recompute ? "recomputation" : "no recomputation", other);
+    for (const sim::Recompute recompute : kPolicies) {
+      if (recompute == mesh.recompute) continue;
+      Mesh other = mesh;
+      other.recompute = recompute;
+      add_alone(
+          advice,
+          fmt::format("recomputation {}, not {}", name_of(mesh.recompute), name_of(recompute)),
+          other);
+    }
   }
 
   /// Says what a mesh would take or need.
@@ -243,7 +307,7 @@ class Adviser {
 
   const AdviceQuestion& question_;
   int devices_;
-  std::map<std::pair<int, int>, std::optional<Attention>> attention_;
+  std::map<std::pair<int, int>, Attentions> attention_;
   std::vector<Advised> all_;
 };
 
@@ -259,7 +323,7 @@ nlohmann::ordered_json json_of(const Advised& advised) {
           {"tp", mesh.tp},
           {"pp", mesh.pp},
           {"zero", mesh.zero},
-          {"recompute", mesh.recompute},
+          {"recompute", name_of(mesh.recompute)},
           {"strategy", to_string(attention.strategy)},
           {"layout", to_string(attention.layout)},
           {"time_s",
@@ -277,7 +341,7 @@ nlohmann::ordered_json json_of(const Advised& advised) {
             {"gradients", memory.stage.gradients},
             {"optimizer", memory.stage.optimizer},
             {"activations", memory.stage.activations},
-            {"loss", memory.stage.loss},
+            {"transient", memory.stage.transient},
             {"attention", memory.attention}}},
           {"longest_seq", longest}};
 }
@@ -298,9 +362,10 @@ Cut cut_of(const plan::Strategy& strategy, int world) {
 std::string to_string(const Advised& advised) {
   const Mesh& mesh = advised.mesh;
   const Cut cut = cut_of(advised.attention.strategy, mesh.cp);
-  return fmt::format("dp {}, cp {} = {} x {} x {}, tp {}, pp {}, ZeRO-{}{}", mesh.dp, mesh.cp,
-                     cut.u, cut.rq, cut.rk, mesh.tp, mesh.pp, mesh.zero,
-                     mesh.recompute ? ", recompute" : "");
+  return fmt::format(
+      "dp {}, cp {} = {} x {} x {}, tp {}, pp {}, ZeRO-{}{}", mesh.dp, mesh.cp, cut.u, cut.rq,
+      cut.rk, mesh.tp, mesh.pp, mesh.zero,
+      mesh.recompute == sim::Recompute::None ? "" : ", recompute " + name_of(mesh.recompute));
 }
 
 Advice advise(const AdviceQuestion& question) {

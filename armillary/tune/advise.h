@@ -42,7 +42,7 @@ struct Advised {
   std::int64_t longest_seq = 0;
   bool fits = false;
 };
-/// `dp 2, cp 8 = 4 x 2 x 1, tp 1, pp 1, ZeRO-1, recompute`.
+/// `dp 2, cp 8 = 4 x 2 x 1, tp 1, pp 1, ZeRO-1, recompute attention_output`.
 std::string to_string(const Advised& advised);
 
 struct Advice {

@@ -151,16 +151,8 @@ MeshMemory mesh_memory(const StepShape& step, const Mesh& mesh, double attention
     memory.stage.activations += kept_keys(step, mesh, step.batch / mesh.dp - under_way);
   }
   if (!trains) return memory;
-  // Loss and backward of a layer exist for one microbatch at a time. Beside what is kept they hold
-  // values of every token, and a layer that is computed again all of its own.
-  sim::Step layer = stage_of(step, mesh, 1);
-  memory.stage.loss = step_memory(layer).loss;
-  layer.model = layer.model.with_layers(1);
-  layer.parallelism.recompute = false;
-  const sim::TokenBytes& bytes = step.model.bytes;
-  layer.model.bytes.layer =
-      std::max((mesh.recompute ? bytes.layer : 0) + bytes.backward, bytes.loss);
-  memory.stage.activations += step_memory(layer).activations;
+  // Loss and backward of a layer exist for one microbatch at a time.
+  memory.stage.transient = step_memory(stage_of(step, mesh, 1)).transient;
   return memory;
 }
 

@@ -43,7 +43,7 @@ struct Mesh {
   int dp = 1;
   int pp = 1;
   int zero = 0;  ///< Stage of ZeRO over the cp * dp ranks that hold the same parameters: 0 to 3.
-  bool recompute = false;  ///< Layers are computed again in backward.
+  sim::Recompute recompute = sim::Recompute::None;
   bool operator==(const Mesh&) const = default;
   int devices() const { return tp * cp * dp * pp; }
 };
@@ -69,8 +69,8 @@ MeshTime mesh_time(const StepShape& step, const Mesh& mesh, const sim::Cluster& 
 
 /// Bytes on the device that needs most.
 struct MeshMemory {
-  sim::StepMemory stage;  ///< The microbatches under way; the loss of one of them.
-  double attention = 0;   ///< Tensors and slots of one layer.
+  sim::StepMemory stage;  ///< The microbatches under way; loss and backward of one of them.
+  double attention = 0;   ///< Slots of one layer; its tensors are in `stage`.
   double total() const { return stage.total() + attention; }
 };
 MeshMemory mesh_memory(const StepShape& step, const Mesh& mesh, double attention_bytes);

@@ -2,8 +2,11 @@
 // are in table2_test.cpp, what follows from them in tips_test.cpp.
 #include "armillary/tune/mesh.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <map>
 
 #include "armillary/core/error.h"
 #include "armillary/tune/testing/questions.h"
@@ -63,7 +66,7 @@ TEST(Mesh, StagesWaitForEachOther) {
   // Two sequences are under way on the first stage, so it holds what one stage alone would.
   EXPECT_DOUBLE_EQ(mesh_memory(step, {.tp = 4, .pp = 2}, 0).stage.activations,
                    mesh_memory(step, {.tp = 4}, 0).stage.activations);
-  EXPECT_LT(mesh_memory(step, {.tp = 4, .recompute = true}, 0).stage.activations,
+  EXPECT_LT(mesh_memory(step, {.tp = 4, .recompute = sim::Recompute::Full}, 0).stage.activations,
             mesh_memory(step, {.tp = 4}, 0).stage.activations);
 }
 
@@ -80,9 +83,37 @@ TEST(Advise, PrefersReplicasWhileTheBatchDivides) {
   for (const char* part : {"dp 1: ", "cp ", "tp ", "pp "}) {
     EXPECT_THAT(one.reasons, ::testing::Contains(StartsWith(part)));
   }
-  EXPECT_THAT(one.reasons, ::testing::Contains(HasSubstr("recomputation: ")));
+  for (const char* policy : {"full", "attention_output"}) {
+    const std::string reason = fmt::format("recomputation none, not {}: otherwise ", policy);
+    EXPECT_THAT(one.reasons, ::testing::Contains(StartsWith(reason)));
+  }
   EXPECT_THAT(one.reasons,
               ::testing::Contains(AllOf(StartsWith("ZeRO-"), HasSubstr(", not 0: otherwise "))));
+}
+
+/// The same mesh under each policy: `full` attends forward twice and keeps inputs alone,
+/// `attention_output` keeps another A a layer and attends no more, of a ring without a message.
+TEST(Advise, TimeAndMemoryAreOfOnePolicy) {
+  AdviceQuestion question = advice_question("llama2-7b", "c6", 65536, 1);
+  question.devices = 4;
+  question.cluster.device.memory_bytes = 1e15;
+  std::map<sim::Recompute, const Advised*> found;
+  const Advice advice = advise(question);
+  for (const Advised& advised : advice.meshes) {
+    const Mesh mesh{.cp = 4, .zero = 1, .recompute = advised.mesh.recompute};
+    if (advised.mesh == mesh) found[mesh.recompute] = &advised;
+  }
+  ASSERT_EQ(found.size(), 3);
+  const Advised& none = *found[sim::Recompute::None];
+  const Advised& full = *found[sim::Recompute::Full];
+  const Advised& output = *found[sim::Recompute::AttentionOutput];
+  const double a = 2.0 * 4096 * 65536 / 4;
+  EXPECT_DOUBLE_EQ(full.memory.stage.activations, 32 * a);
+  EXPECT_DOUBLE_EQ(output.memory.stage.activations, 64 * a);
+  EXPECT_DOUBLE_EQ(full.time.stage.products, output.time.stage.products);
+  // Forward has 2 products of each pair, backward 5.
+  EXPECT_NEAR(full.time.stage.attention / none.time.stage.attention, 9.0 / 7, 0.05);
+  EXPECT_LT(output.time.stage.attention, 1.05 * none.time.stage.attention);
 }
 
 TEST(Advise, TimesAndMemoryAreSums) {

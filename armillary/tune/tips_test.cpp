@@ -205,7 +205,7 @@ TEST(Tip4, LengthDecidesForUlysses) {
 
 TEST(Tip5, TpFitsTheLongestSequence) {
   for (const char* model : {"llama2-7b", "llama3-8b"}) {
-    for (const bool recompute : {false, true}) {
+    for (const auto recompute : {sim::Recompute::None, sim::Recompute::Full}) {
       const Advice advice = advise(advice_question(model, "c5a", 8192, 1));
       const auto longest = [&](Mesh mesh) {
         mesh.recompute = recompute;

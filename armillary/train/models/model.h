@@ -29,15 +29,6 @@ struct TrainingBatch {
 using sim::ModelAttention;
 using sim::ModelCost;
 
-/// Operations that a policy repeats in a step: the products of the layers, and attention unless its
-/// output is kept.
-double flops_again(const ModelCost& cost, Recompute policy, std::int64_t tokens,
-                   std::int64_t visible_pairs);
-
-/// Approximate bytes of activations of a rank with so many tokens of one sequence: those kept from
-/// forward to backward, and the most that the loss or the backward of one layer holds beside them.
-std::int64_t activation_bytes(const ModelCost& cost, Recompute policy, std::int64_t tokens);
-
 /// A replica on one rank. Its parameters are fp32 leaves, equal on all ranks. Threads: that of the
 /// rank.
 class Model {

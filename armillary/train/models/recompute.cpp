@@ -57,11 +57,6 @@ class RecomputedFunction : public torch::autograd::Function<RecomputedFunction> 
 
 }  // namespace
 
-const std::vector<std::string>& recompute_names() {
-  static const std::vector<std::string> names{"none", "full", "attention_output"};
-  return names;
-}
-
 Recompute parse_recompute(const std::string& name) {
   const std::vector<std::string>& names = recompute_names();
   const auto found = std::find(names.begin(), names.end(), name);

@@ -3,25 +3,20 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "armillary/sim/model_cost.h"
+
 namespace armillary::train {
 
-/// Policy: the tensors that a layer keeps from forward to backward.
-enum class Recompute : std::uint8_t {
-  None,             ///< All that autograd keeps.
-  Full,             ///< Its input. Attention runs forward twice.
-  AttentionOutput,  ///< Its input, and attention's out and log-sum-exp. Attention runs forward
-                    ///< once.
-};
+using sim::Recompute;
+using sim::recompute_names;
 
 /// The policy of a name in recipes: "none", "full" or "attention_output".
 /// @throws InvalidArgument with the nearest name.
 Recompute parse_recompute(const std::string& name);
-const std::vector<std::string>& recompute_names();  ///< In the order of the enumerators.
 
 using Layer = std::function<at::Tensor(const at::Tensor& x)>;
 
