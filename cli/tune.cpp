@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/core/names.h"
 #include "armillary/core/spec.h"
 #include "armillary/tune/cache.h"
 #include "armillary/tune/explain.h"
@@ -33,6 +34,7 @@ struct TuneFlags : ProblemFlags {
   std::string cluster;
   std::string placement = "any";
   std::string top = "10";
+  std::string strategies;  ///< Empty: all.
   std::vector<std::string> against;
   bool json = false;
   bool exhaustive = false;
@@ -40,6 +42,27 @@ struct TuneFlags : ProblemFlags {
   bool no_cache = false;
   MeasureFlags measure;
 };
+
+/// Names of strategies from a list with commas; all of them if it is empty.
+std::vector<std::string> strategy_names(const std::string& list) {
+  std::vector<std::string> known;
+  for (const plan::StrategyInfo& info : plan::strategies()) {
+    if (info.name != "auto") known.push_back(info.name);
+  }
+  std::vector<std::string> names;
+  for (std::size_t begin = 0; !list.empty() && begin <= list.size();) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    const std::string name = list.substr(begin, end - begin);
+    begin = end + 1;
+    if (std::ranges::find(known, name) == known.end()) {
+      const std::string nearest = nearest_name(name.substr(0, name.find(':')), known);
+      fail<InvalidArgument>("--strategies: '{}' is no name of a strategy; {} is required{}", name,
+                            list_names(known), nearest.empty() ? "" : "; nearest: " + nearest);
+    }
+    names.push_back(name);
+  }
+  return names;
+}
 
 /// The question of the flags. A part that is `any` is free.
 tune::Question question(TuneFlags flags) {
@@ -60,6 +83,7 @@ tune::Question question(TuneFlags flags) {
   question.cluster = sim::load_cluster(flags.cluster);
   question.problem = problem(flags);
   question.passes = passes(flags);
+  question.names = strategy_names(flags.strategies);
   for (const std::string& text : flags.against) {
     question.against.push_back(plan::parse_strategy(text));
     check_legal(question.problem, question.against.back());
@@ -117,14 +141,6 @@ void print_answer(const tune::Question& question, const tune::Answer& answer, st
   }
 }
 
-/// A paragraph for each rival.
-void print_explanations(const std::vector<tune::Explanation>& all) {
-  fmt::print("\n");
-  for (const tune::Explanation& one : all) {
-    fmt::print("{}\n  {}\n  {}\n", one.candidate, one.lost, one.change);
-  }
-}
-
 /// The answer of the cache, or of a search; nothing if another process prints it.
 std::optional<tune::Answer> answer_of(const TuneFlags& flags, const tune::Question& asked,
                                       MeasureAnswer measure) {
@@ -160,7 +176,7 @@ void run(TuneFlags flags, MeasureAnswer measure) {
     if (flags.explain) fmt::print("{}\n", to_json(explanations));
   } else {
     print_answer(asked, answer, static_cast<std::size_t>(top));
-    if (flags.explain) print_explanations(explanations);
+    if (flags.explain) fmt::print("\n{}", to_text(explanations));
   }
 }
 
@@ -191,6 +207,10 @@ CLI::App* add_tune_with(CLI::App& app, int& exit_code, MeasureAnswer measure,
   verb->add_flag("--explain", flags->explain,
                  "Why the best candidate of each strategy lost, and what would have to change\n"
                  "for it to win; with --json as a second line, an array");
+  verb->add_option("--strategies", flags->strategies,
+                   "NAME[,NAME..]: search among these alone; each C and placement with startrail\n"
+                   "[all]")
+      ->check(not_empty());
   verb->add_option("--against", flags->against,
                    "STRATEGY[:key=value,..] that is simulated in any case; may be repeated")
       ->expected(1)
@@ -214,6 +234,7 @@ CLI::App* add_tune_with(CLI::App& app, int& exit_code, MeasureAnswer measure,
       "--head-dim 128\n"
       "  armillary tune --cluster c3 --world 32 --seq 131072 --mask full --wire any --top 30\n"
       "  armillary tune --cluster my.toml --world 4 --layout zigzag --json\n"
+      "  armillary tune --cluster c3 --world 32 --seq 131072 --strategies startrail,ring\n"
       "  armillary tune --cluster here.toml --world 2 --dtype fp32 --measure");
   verb->callback([flags, &exit_code, measure] {
     run(*flags, measure);

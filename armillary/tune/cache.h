@@ -21,7 +21,7 @@
 namespace armillary::tune {
 
 /// The version of answers. It is raised when the search or a cost would choose differently.
-inline constexpr int kTuneVersion = 3;
+inline constexpr int kTuneVersion = 4;
 
 /// The user's folder: `$ARMILLARY_CACHE`, else `$XDG_CACHE_HOME/armillary`, else
 /// `$HOME/.cache/armillary`; nothing if none of them is set. Its folder `tuned` has the answers.

@@ -9,15 +9,18 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "armillary/core/error.h"
 #include "armillary/sim/topology.h"
 #include "armillary/tune/evaluator.h"
+#include "armillary/tune/search.h"
 
 namespace armillary::tune {
 namespace {
@@ -25,6 +28,7 @@ namespace {
 /// Larger worlds are compared by estimates.
 constexpr int kMostSimulated = 32;
 constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr std::string_view kLosesAlso = "loses also with ";
 
 /// A question that differs in one thing, and the time of the chosen candidate under it.
 class Alteration {
@@ -224,7 +228,7 @@ std::string change(const Question& question, const Rival& chosen, const Rival& r
       return std::pair(a.before, a.after) < std::pair(b.before, b.after);
     });
     text = tested.empty() ? "loses; nothing else could be tested"
-                          : "loses also with " + words_text(tested);
+                          : std::string(kLosesAlso) + words_text(tested);
   }
   return text + (estimated ? " (estimated)" : "");
 }
@@ -241,6 +245,34 @@ std::vector<Rival> shown(const Answer& answer) {
     if (known.insert(kind).second && !(rival == chosen)) found.push_back(rival);
   }
   return found;
+}
+
+/// The best rival of its kind: of its strategy, and for the chosen strategy of its layout. The
+/// search of all strategies leaves candidates far from the best to their estimates, whose order
+/// need not be that of simulations, so the kind is searched by itself unless bounds say that no
+/// other candidate is better.
+Rival best_of_kind(const Question& question, const Answer& answer, const Rival& known) {
+  if (known.measured_s > 0) return known;
+  const std::string& name = known.candidate.strategy.name;
+  const bool own = name == answer.chosen().candidate.strategy.name;
+  Question alone = question;
+  alone.names = {name};
+  alone.against = {};
+  if (own) {
+    alone.free.layout = false;
+    alone.problem.layout = known.candidate.layout;
+  }
+  const auto may_win = [&](const Rival& rival) {
+    const bool is_kind = rival.candidate.strategy.name == name &&
+                         (!own || rival.candidate.layout == known.candidate.layout);
+    return is_kind && rival.can_run() && !rival.simulated() && rival.bound_s < known.times.total_s;
+  };
+  if (known.simulated() && std::ranges::none_of(answer.rivals, may_win)) return known;
+  try {
+    return search(alone).chosen();
+  } catch (const Error&) {  // none of its kind fits, or all have wrong plans
+    return known;
+  }
 }
 
 /// Values of the required keys of a strategy, each a divisor of the world, with which it solves the
@@ -312,10 +344,11 @@ std::vector<Explanation> explain(const Question& question, const Answer& answer)
   // A choice by measurement may be one that the search had no need to simulate.
   Rival chosen = answer.chosen();
   if (!chosen.simulated()) evaluator.simulate(chosen);
-  for (Rival rival : shown(answer)) {
+  for (const Rival& known : shown(answer)) {
+    Rival rival = best_of_kind(question, answer, known);
     Explanation& one = all.emplace_back();
     one.candidate = to_string(rival.candidate);
-    // The search had no need to simulate it; the reader wants its time.
+    // Only a measured one need not be simulated yet.
     if (!rival.simulated() && rival.can_run()) evaluator.simulate(rival);
     if (!rival.error.empty()) {
       one.lost = "its plan is wrong";
@@ -336,6 +369,20 @@ std::vector<Explanation> explain(const Question& question, const Answer& answer)
   }
   add_others(question, answer, all);
   return all;
+}
+
+std::string to_text(const std::vector<Explanation>& explanations) {
+  std::map<std::string, std::string> listed;  // tested changes, and the first that lost with them
+  std::string text;
+  for (const Explanation& one : explanations) {
+    std::string change = one.change;
+    if (change.starts_with(kLosesAlso)) {
+      const auto [first, is_new] = listed.try_emplace(change, one.candidate);
+      if (!is_new) change = fmt::format("{}every change tested for {}", kLosesAlso, first->second);
+    }
+    text += fmt::format("{}\n  {}\n  {}\n", one.candidate, one.lost, change);
+  }
+  return text;
 }
 
 std::string to_json(const std::vector<Explanation>& explanations) {

@@ -2,6 +2,7 @@
 // as the text says.
 #include "armillary/tune/explain.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -73,6 +74,40 @@ TEST(Explain, ClaimsOnlyWhatWasTested) {
       EXPECT_THAT(one.change, HasSubstr("messages and kernels that start at once"));
     }
   }
+}
+
+/// StarTrail's C of its paper on 4 nodes of 8: estimates, which are far from the chosen USP, put
+/// C = 2 before C = 4.
+TEST(Explain, TheBestOfAStrategyIsTheOneThatSimulationsFind) {
+  Question question = testing::question("c3", 32, "causal", 131072);
+  question.problem.heads = question.problem.kv_heads = 16;
+  question.problem.head_dim = question.problem.value_dim = 256;
+  question.problem.layout = plan::parse_layout("zigzag");
+  question.free = {.layout = false, .wire = false, .placement = false};
+  question.with_length = {};
+  Answer answer = search(question);
+  std::erase_if(answer.rivals, [&](const Rival& rival) {
+    return rival.fate != Fate::Chosen && rival.candidate.strategy.name != "startrail";
+  });
+  const Explanation startrail = about(explain(question, answer), "startrail");
+  EXPECT_THAT(startrail.candidate, StartsWith("startrail:c=4"));
+  Question alone = question;
+  alone.names = {"startrail"};
+  const Answer best = search(alone);
+  EXPECT_EQ(best.chosen(), search_exhaustively(alone).chosen());
+  const double ratio = best.chosen().times.total_s / answer.chosen().times.total_s;
+  EXPECT_THAT(startrail.lost, StartsWith(fmt::format("{:.3f} times as long", ratio)));
+}
+
+TEST(Explain, ListsTestedChangesOnce) {
+  const std::string list = "loses also with 8 KV heads";
+  const std::string text = to_text({{"ring", "2 times as long", list},
+                                    {"allgather", "3 times as long", list},
+                                    {"usp", "4 times as long", "wins with 1 KV heads"}});
+  EXPECT_EQ(text,
+            "ring\n  2 times as long\n  loses also with 8 KV heads\n"
+            "allgather\n  3 times as long\n  loses also with every change tested for ring\n"
+            "usp\n  4 times as long\n  wins with 1 KV heads\n");
 }
 
 TEST(Explain, SaysThatLargeWorldsAreEstimated) {

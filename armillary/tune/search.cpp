@@ -22,7 +22,8 @@ namespace {
 
 /// Candidates whose neighbours are estimated before anything is simulated.
 constexpr std::size_t kPromising = 8;
-/// A candidate is not simulated if its estimate is so many times the best simulated time ..
+/// A candidate is not simulated if its estimate is so many times the best simulated time, unless
+/// the question names the strategies: those of one strategy are ordered by simulation alone ..
 constexpr double kFar = 1.25;
 /// .. or if its bound leaves less than this share to gain. First candidates (space.h) are not
 /// skipped for it, as people compare the choice with those, but above kLargeWorld ranks.
@@ -177,7 +178,8 @@ class Search {
         const double share = r < first_ ? 0 : kWorthwhile;
         rival.fate = rival.bound_s >= best_s * (1 - share) ? Fate::Bounded : Fate::Estimated;
         if (rival.fate == Fate::Bounded) continue;
-        if (rival.estimate_s > kFar * best_s && !first_few) continue;
+        const bool far = question_.names.empty() && rival.estimate_s > kFar * best_s;
+        if (far && !first_few) continue;
         if (!first_few && messages_ + evaluator_.messages(rival.candidate) > kMessages) continue;
       }
       simulate(r);

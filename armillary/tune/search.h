@@ -5,7 +5,8 @@
 //                                                    '-- neighbours of the best of each kind -'
 //
 // A candidate is simulated unless its bound says that it cannot win, its estimate is far above the
-// best, it does not fit, or the search has simulated enough messages. Neighbours of the best, in
+// best and the question names no strategies, it does not fit, or the search has simulated enough
+// messages. Neighbours of the best, in
 // small worlds of each strategy, cut and placement, are looked at until none is new.
 #pragma once
 

@@ -11,6 +11,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 /// A small question; flags are added to it.
@@ -32,6 +33,9 @@ TEST(Tune, PrintsATableExplanationsAndJson) {
   EXPECT_EQ(again.out, table.out);
   EXPECT_EQ(run(asking({"--explain", "--no-cache"})).out, table.out);
   EXPECT_THAT(run(asking({"--json"})).out, StartsWith("{\"floor_s\":"));
+  const ProgramRun some = run(asking({"--strategies", "startrail,ring", "--no-cache"}));
+  EXPECT_THAT(some.out, AllOf(HasSubstr("| startrail:c=2"), HasSubstr("p2p_intra"),
+                              HasSubstr("| ring, "), Not(HasSubstr("ulysses"))));
   unsetenv("ARMILLARY_CACHE");
 }
 
@@ -42,6 +46,11 @@ TEST(TuneError, QuestionsThatCannotBeAnswered) {
   expect_error(asking({"--placement", "here"}), HasSubstr("by_node"));
   expect_error(asking({"--layout", "zigzg"}), HasSubstr("nearest is 'zigzag'"));
   expect_error(asking({"--top", "0"}), HasSubstr("--top"));
+  expect_error(asking({"--strategies", "ring,startrial"}),
+               AllOf(StartsWith("--strategies: 'startrial' is no name of a strategy; "),
+                     HasSubstr("nearest: startrail")));
+  expect_error(asking({"--strategies", "startrail:c=2"}), HasSubstr("nearest: startrail"));
+  expect_error(asking({"--strategies", "ring,"}), StartsWith("--strategies: '' is no name"));
   expect_error(asking({"--dtype", "fp64", "--no-cache"}), HasSubstr("no kernel curve for fp64"));
   expect_error({"tune", "--cluster", "c8", "--seq", "40000000", "--no-cache"},
                AllOf(HasSubstr(": does not fit: needs "), HasSubstr(" GiB, has "),
