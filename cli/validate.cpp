@@ -1,4 +1,5 @@
 // The verb `validate`: published measurements beside what the simulator predicts for them.
+// Everything is predicted before anything is printed, as Markdown or as one object.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,7 +8,9 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <system_error>
+#include <vector>
 
 #include "armillary/core/error.h"
 #include "armillary/validate/checks.h"
@@ -29,38 +32,57 @@ validate::RowFile read_file(const std::string& path) {
   return validate::parse_rows(text, path);
 }
 
-/// Prints the rows of a file, and adds to `refused` what is wrong with some of them.
-void print_rows(const validate::RowFile& file, std::vector<std::string>& refused) {
-  const std::vector<validate::Prediction> predictions = validate::predict(file.rows);
-  fmt::print("## {}\n\n", file.source);
-  if (!file.note.empty()) fmt::print("{}\n\n", file.note);
-  fmt::print("{}\n{}\n", validate::table(file.rows, predictions),
-             validate::summary(file.rows, predictions));
-  for (const validate::Prediction& prediction : predictions) {
-    if (!prediction.refused.empty()) refused.push_back(prediction.refused);
+/// Everything that is printed.
+struct Validation {
+  std::vector<validate::Check> checks;
+  std::vector<validate::RowFile> files;
+  std::vector<std::vector<validate::Prediction>> predictions;  ///< By file.
+};
+
+void print(const Validation& all) {
+  if (!all.checks.empty()) {
+    fmt::print("## Statements\n\nNo number in them is fitted.\n\n{}\n",
+               validate::checks_table(all.checks));
+  }
+  for (std::size_t f = 0; f < all.files.size(); ++f) {
+    const validate::RowFile& file = all.files[f];
+    fmt::print("## {}\n\n", file.source);
+    if (!file.note.empty()) fmt::print("{}\n\n", file.note);
+    fmt::print("{}\n{}\n", validate::table(file.rows, all.predictions[f]),
+               validate::summary(file.rows, all.predictions[f]));
   }
 }
 
-/// Prints the statements; the number of those that fail.
-std::ptrdiff_t print_checks() {
-  const std::vector<validate::Check> checks = validate::all_checks();
-  fmt::print("## Statements\n\nNo number in them is fitted.\n\n{}\n",
-             validate::checks_table(checks));
-  return std::count_if(checks.begin(), checks.end(),
-                       [](const auto& check) { return !check.holds; });
+void print_json(const Validation& all) {
+  nlohmann::ordered_json json{{"statements", validate::to_json(all.checks)},
+                              {"files", nlohmann::ordered_json::array()}};
+  for (std::size_t f = 0; f < all.files.size(); ++f) {
+    json["files"].push_back(validate::to_json(all.files[f], all.predictions[f]));
+  }
+  fmt::print("{}\n", json.dump());
 }
 
 /// The tables of a file, or those of the program.
-int run(const std::string& path) {
-  std::vector<std::string> refused;
-  std::ptrdiff_t failed = 0;
+int run(const std::string& path, bool json) {
+  Validation all;
   if (path.empty()) {
-    failed = print_checks();
-    for (const validate::RowFile& file : validate::published_rows()) print_rows(file, refused);
+    all.checks = validate::all_checks();
+    all.files = validate::published_rows();
   } else {
-    print_rows(read_file(path), refused);
+    all.files.push_back(read_file(path));
   }
+  std::vector<std::string> refused;
+  for (const validate::RowFile& file : all.files) {
+    all.predictions.push_back(validate::predict(file.rows));
+    for (const validate::Prediction& one : all.predictions.back()) {
+      if (!one.refused.empty()) refused.push_back(one.refused);
+    }
+  }
+  json ? print_json(all) : print(all);
   if (!refused.empty()) fail<InvalidArgument>("{}", fmt::join(refused, "; "));
+  const auto failed = std::ranges::count_if(all.checks, [](const validate::Check& check) {
+    return !check.holds() && check.cause.empty();
+  });
   if (failed > 0) fmt::print(stderr, "armillary: {} statements fail\n", failed);
   return failed > 0 ? kFailed : kDone;
 }
@@ -72,13 +94,17 @@ void add_validate(CLI::App& app, int& exit_code) {
   auto rows = std::make_shared<std::string>();
   verb->add_option("--rows", *rows, "Predict the rows of this JSON file alone (docs/validation.md)")
       ->check(not_empty());
+  auto json = std::make_shared<bool>(false);
+  verb->add_flag("--json", *json, "Statements and rows as one JSON object (docs/validation.md)");
   verb->footer(
       "Examples:\n"
       "  armillary validate\n"
+      "  armillary validate --json\n"
       "  armillary validate --rows my_rows.json\n\n"
-      "Exit code: 0 done, 1 a statement fails, 2 a row or a file is refused (the other rows are "
-      "printed).");
-  verb->callback([rows, &exit_code] { exit_code = run(*rows); });
+      "Exit code: 0 done, 1 a statement is outside of its bounds and no cause is known, 2 a row or "
+      "a "
+      "file is refused (the other rows are printed).");
+  verb->callback([rows, json, &exit_code] { exit_code = run(*rows, *json); });
 }
 
 }  // namespace armillary::cli

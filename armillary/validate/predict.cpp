@@ -5,9 +5,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
+#include <string_view>
 
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
+#include "armillary/validate/model_step.h"
 
 namespace armillary::validate {
 namespace {
@@ -68,6 +71,26 @@ int ulysses_degree(const Row& row, int ranks) {
   return std::clamp(ranks / 2, 1, 8);
 }
 
+/// Ranks of the inner ring of a double ring: those of a node.
+int window_of(const Row& row, int ranks) {
+  const sim::Cluster known = sim::load_cluster(constants(row.cluster).preset);
+  const int window = known.devices_per_node;
+  if (ranks > window && ranks % window == 0) return window;
+  fail<InvalidArgument>(
+      "row {}: double_ring of {} ranks on nodes of {}; a multiple of {} above it is required; "
+      "nearest: strategy ring",
+      row.id, ranks, window, window);
+}
+
+/// Rows of the grid of Attention2D: the root of the ranks, or the nearest divisor below it.
+int grid_rows(int ranks) {
+  int rows = 1;
+  for (int r = 1; r * r <= ranks; ++r) {
+    if (ranks % r == 0) rows = r;
+  }
+  return rows;
+}
+
 /// The strategy by our names; empty if it is not modelled.
 std::string strategy_text(const Row& row, int ranks) {
   const std::string& name = row.strategy;
@@ -78,6 +101,16 @@ std::string strategy_text(const Row& row, int ranks) {
   if (name == "ulysses") return packed ? "ulysses:qkv=packed" : "ulysses";
   if (name == "ring_allgather") return "allgather";
   if (name == "tokenring") return "tokenring";
+  if (name == "double_ring") return fmt::format("double_ring:window={}", window_of(row, ranks));
+  if (name == "attention2d") {
+    const bool overlap = row.implementation.find("overlap") != std::string::npos;
+    return fmt::format("attention2d:overlap={},rows={}", overlap, grid_rows(ranks));
+  }
+  if (name == "startrail") {
+    const bool p2p_intra = row.implementation.find("p2p_intra") != std::string::npos;
+    return fmt::format("startrail:c={},placement={}", needed(row, row.team, "team_size_c"),
+                       p2p_intra ? "p2p_intra" : "collect_intra");
+  }
   if (name == "loongtrain" || name == "usp" || name == "usp+tp") {
     // Nested rings (LoongTrain) are taken as plain rings, which they are when u ranks fill a node.
     if (u == 1) return "ring";
@@ -89,15 +122,26 @@ std::string strategy_text(const Row& row, int ranks) {
 
 /// The reason why a strategy has no prediction.
 std::string not_modelled(const std::string& name) {
-  const std::vector<std::string> modelled{
-      "ring",   "ring_p2p",   "ring_allgather", "ulysses",          "usp",
-      "usp+tp", "loongtrain", "tokenring",      "startrail_best_c", "single_gpu_kernel_over_8"};
+  const std::vector<std::string> modelled{"ring",
+                                          "ring_p2p",
+                                          "ring_allgather",
+                                          "ulysses",
+                                          "usp",
+                                          "usp+tp",
+                                          "loongtrain",
+                                          "tokenring",
+                                          "startrail",
+                                          "attention2d",
+                                          "double_ring",
+                                          "startrail_best_c",
+                                          "single_gpu_kernel_over_8"};
   const std::string nearest = nearest_name(name, modelled);
   return "strategy not modelled" + (nearest.empty() ? "" : "; nearest: " + nearest);
 }
 
 plan::Layout layout(const Row& row) {
-  if (row.implementation == "stripe") return {.kind = plan::Layout::Kind::Striped};
+  const bool cyclic = row.strategy == "attention2d" && row.causal && row.balanced;
+  if (row.implementation == "stripe" || cyclic) return {.kind = plan::Layout::Kind::Striped};
   const bool zigzag = row.causal && row.balanced && row.strategy != "ulysses";
   return {.kind = zigzag ? plan::Layout::Kind::Zigzag : plan::Layout::Kind::Contiguous};
 }
@@ -204,21 +248,16 @@ double allgather_seconds(const Row& row, const Constants& constants) {
 /// Seconds of one step of a model. A row without a feed-forward size has one of 4 times the hidden
 /// size and no gate, as GPT models do; one without a vocabulary has that of GPT-2.
 double gpt_step_seconds(const Row& row, const PublishedRun& run, const Constants& constants) {
-  const double attention_s = seconds(run, constants);
   const int hidden = needed(row, row.hidden, "hidden_dim");
-  const sim::Step of{.model = sim::cost_of({.layers = needed(row, row.layers, "layers"),
-                                            .hidden = hidden,
-                                            .heads = run.problem.heads,
-                                            .kv_heads = run.problem.kv_heads,
-                                            .head_dim = run.problem.head_dim,
-                                            .ffn = row.ffn.value_or(4 * hidden),
-                                            .vocab = row.vocab.value_or(50257),
-                                            .gated = row.ffn.has_value()}),
-                     .seq = run.problem.mask.q_len(),
-                     .batch = row.batch,
-                     .parallelism = {.sp = run.problem.world, .zero = 2},
-                     .rates = constants.step};
-  return sim::step_time(of, cluster(constants), attention_s).total();
+  const sim::ModelCost model = sim::cost_of({.layers = needed(row, row.layers, "layers"),
+                                             .hidden = hidden,
+                                             .heads = run.problem.heads,
+                                             .kv_heads = run.problem.kv_heads,
+                                             .head_dim = run.problem.head_dim,
+                                             .ffn = row.ffn.value_or(4 * hidden),
+                                             .vocab = row.vocab.value_or(kVocabularyOfGpt2),
+                                             .gated = row.ffn.has_value()});
+  return model_step_seconds(model, run.problem, seconds(run, constants), /*zero=*/2, constants);
 }
 
 /// Ring's step over that of the fastest team size and placement.
@@ -241,6 +280,30 @@ double startrail_speedup(const Row& row, const Constants& constants) {
   return ring_s / best;
 }
 
+/// Whether the row is a gain of StarTrail over Ring: with the best team size, or a given one.
+bool is_startrail_gain(const Row& row) {
+  return (row.strategy == "startrail_best_c" || row.strategy == "startrail") && row.speedup &&
+         !row.seconds();
+}
+
+/// Seconds of the part of a pass that the row names: `step0`, `step1`, .. from the start of the
+/// kernels of a step to those of the next, or `round`, the mean of all steps but the last. Nothing
+/// for other parts.
+std::optional<double> phase_seconds(const Row& row, const Constants& constants) {
+  constexpr std::string_view kStep = "step";
+  const bool is_step = row.phase.starts_with(kStep) && row.phase.size() == kStep.size() + 1;
+  if (!is_step && row.phase != "round") return std::nullopt;
+  const std::vector<double> steps = steps_seconds(published_run(row), constants);
+  if (!is_step) {
+    return std::accumulate(steps.begin(), steps.end() - 1, 0.0) /
+           static_cast<double>(steps.size() - 1);
+  }
+  const auto step = static_cast<std::size_t>(row.phase.back() - '0');
+  if (step < steps.size()) return steps[step];
+  fail<InvalidArgument>("row {}: phase {} of {} steps; step0 to step{} is required", row.id,
+                        row.phase, steps.size(), steps.size() - 1);
+}
+
 Prediction without(const std::string& reason) {
   return {.missing = reason};
 }
@@ -254,7 +317,7 @@ std::optional<double> Prediction::error() const {
 
 PublishedRun published_run(const Row& row) {
   check_degrees(row);
-  const bool of_a_model = row.pass == "train_step" || row.strategy == "startrail_best_c";
+  const bool of_a_model = row.pass == "train_step" || is_startrail_gain(row);
   if (!of_a_model && row.layers.value_or(1) != 1) {
     fail<InvalidArgument>(
         "row {}: layers = {} of a pass that is attention alone; 1 or null is required, or the pass "
@@ -274,6 +337,8 @@ PublishedRun published_run(const Row& row) {
         row.id, u, row.ring.value_or(ranks / u), ranks);
   }
   const bool tokenring = row.strategy == "tokenring";
+  // Programs send partial results in the dtype of the kernel's output.
+  const bool sends_sums = tokenring || row.strategy == "attention2d" || row.strategy == "startrail";
   // Before the aggregate: g++ 12 destroys members twice if a later one throws.
   const plan::Strategy strategy = plan::parse_strategy(strategy_text(row, ranks));
   const std::vector<plan::Pass> of_row = passes(row);
@@ -288,7 +353,7 @@ PublishedRun published_run(const Row& row) {
                   .mask = row.causal ? plan::causal_mask({seq, seq}, plan::Align::Start)
                                      : plan::full_mask({seq, seq}),
                   .layout = layout(row),
-                  .wire = tokenring ? plan::Wire::Input : plan::Wire::Accumulator},
+                  .wire = sends_sums ? plan::Wire::Input : plan::Wire::Accumulator},
       .strategy = strategy,
       .passes = of_row};
   for (int r = 0; r < ranks; ++r) run.placement.push_back(r * row.tp);
@@ -302,10 +367,14 @@ PublishedRun published_run(const Row& row) {
 
 Prediction predict(const Row& row) {
   if (row.cluster.empty()) return without("cluster not stated");
-  if (!row.phase.empty() && row.phase != "total") return without("part of a pass");
   const Constants numbers = constants(row.cluster);
   check_gpus(row, numbers);
-  if (row.strategy == "startrail_best_c" && row.speedup && row.seq) {
+  if (!row.phase.empty() && row.phase != "total") {
+    const std::optional<double> part = phase_seconds(row, numbers);
+    if (!part) return without("part of a pass");
+    return {.predicted = part, .published = row.seconds()};
+  }
+  if (is_startrail_gain(row) && row.seq) {
     return {
         .predicted = startrail_speedup(row, numbers), .published = row.speedup, .is_speedup = true};
   }

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "armillary/core/error.h"
@@ -211,11 +212,108 @@ TEST(Constants, AreFittedOnRowsThatExist) {
   }
 }
 
-TEST(Checks, AllHold) {
-  for (const auto& checks :
-       {ring_balance(), model_m(), best_team_sizes(), attention2d_gains(), longest_sequences()}) {
-    for (const Check& check : checks) EXPECT_TRUE(check.holds) << check.statement << check.found;
+// Both bounds of a statement count, and a cause is given for those outside alone: one that holds
+// again must lose it.
+TEST(Checks, HoldUnlessACauseIsKnown) {
+  for (const Check& check : all_checks()) {
+    EXPECT_LE(check.least, check.most) << check.statement;
+    EXPECT_EQ(check.holds(), check.cause.empty()) << check.statement << ": " << check.found;
   }
+  const Check range{.value = 1.5, .least = 1, .most = 2};
+  Check more = range;
+  more.value = 2.1;
+  Check less = range;
+  less.value = 0.9;
+  EXPECT_TRUE(range.holds());
+  EXPECT_FALSE(more.holds());
+  EXPECT_FALSE(less.holds());
+  EXPECT_THAT(checks_table({more}), HasSubstr("| **outside**: not known before |"));
+}
+
+/// Rows of strategies and parts, each beside another way to its value.
+TEST(Predict, ModelsEveryStrategyOfThePapers) {
+  Row row = ring_row();
+  row.cluster = "C3";
+  row.gpus = 16;
+  const auto strategy = [&](const std::string& name, const std::string& implementation) {
+    row.strategy = name;
+    row.implementation = implementation;
+    return to_string(published_run(row).strategy);
+  };
+  EXPECT_EQ(strategy("double_ring", ""), "double_ring:window=8");
+  EXPECT_EQ(strategy("attention2d", "overlap"), "attention2d:overlap=true,rows=4");
+  EXPECT_EQ(published_run(row).problem.layout.kind, plan::Layout::Kind::Striped);
+  row.team = 2;
+  EXPECT_EQ(strategy("startrail", "p2p_intra"), "startrail:c=2,placement=p2p_intra");
+  EXPECT_EQ(published_run(row).problem.layout.kind, plan::Layout::Kind::Zigzag);
+  row.team.reset();
+  EXPECT_THAT(predict(std::vector<Row>{row}).front().refused, HasSubstr("team_size_c is null"));
+  row.gpus = 8;
+  row.strategy = "double_ring";
+  EXPECT_THAT(predict(std::vector<Row>{row}).front().refused,
+              HasSubstr("double_ring of 8 ranks on nodes of 8; a multiple of 8 above it is "
+                        "required; nearest: strategy ring"));
+}
+
+/// A gain of one team size is that of the best where no other is legal: on 8 ranks, C = 2.
+TEST(Predict, AGainOfOneTeamSize) {
+  Row row = ring_row();
+  row.cluster = "C3";
+  row.pass = "train_step";
+  row.layers = 12;
+  row.hidden = 1024;
+  row.iters_per_s.reset();
+  row.speedup = 1.2;
+  row.strategy = "startrail_best_c";
+  const Prediction best = predict(row);
+  row.strategy = "startrail";
+  row.team = 2;
+  EXPECT_TRUE(best.is_speedup);
+  EXPECT_EQ(predict(row).predicted, best.predicted);
+}
+
+/// Steps of a ring on one node: all of them are its time.
+TEST(Predict, StepsOfAPass) {
+  Row row = ring_row();
+  row.cluster = "C8";
+  row.gpus = 4;
+  const double whole = *predict(row).predicted;
+  double sum = 0;
+  for (const char* phase : {"step0", "step1", "step2", "step3"}) {
+    row.phase = phase;
+    sum += *predict(row).predicted;
+  }
+  // The first rank need not be the last to end.
+  EXPECT_LE(sum, whole);
+  EXPECT_GT(sum, 0.95 * whole);
+  row.phase = "round";
+  const double round = *predict(row).predicted;
+  row.phase = "step3";
+  EXPECT_NEAR((3 * round + *predict(row).predicted) / sum, 1, 1e-9);
+  row.phase = "step4";
+  EXPECT_THAT(predict(std::vector<Row>{row}).front().refused, HasSubstr("step0 to step3"));
+  row.phase = "trailing_send";
+  EXPECT_EQ(predict(row).missing, "part of a pass");
+}
+
+TEST(Table, IsAnObjectForPrograms) {
+  Row fast = ring_row();
+  Row slow = ring_row();
+  slow.id = "slow";
+  slow.iters_per_s = 50;
+  const std::vector<Prediction> predictions{{.predicted = 0.011, .published = 0.01},
+                                            {.missing = "no time published"}};
+  const auto json = to_json(RowFile{.source = "s", .rows = {fast, slow}}, predictions);
+  EXPECT_EQ(json.at("rows").at(0).at("predicted"), 0.011);
+  EXPECT_NEAR(json.at("rows").at(0).at("error").get<double>(), 0.1, 1e-12);
+  EXPECT_TRUE(json.at("rows").at(0).at("place_predicted").is_null()) << "alone in its group";
+  EXPECT_EQ(json.at("rows").at(1).at("missing"), "no time published");
+  EXPECT_TRUE(json.at("rows").at(1).at("predicted").is_null());
+  EXPECT_EQ(json.at("predicted").at("rows"), 1);
+  const auto checks =
+      to_json({{.statement = "a", .value = 3, .least = 1, .most = 2, .cause = "c"}});
+  EXPECT_EQ(checks.at(0).at("holds"), false);
+  EXPECT_EQ(checks.at(0).at("cause"), "c");
 }
 
 TEST(Table, ShowsOrderAndErrors) {

@@ -2,8 +2,10 @@
 // and bytes, and asks for no proof.
 #include "armillary/validate/published_run.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "armillary/core/error.h"
 #include "armillary/plan/passes/lower.h"
 #include "armillary/sim/engine.h"
 
@@ -45,20 +47,61 @@ double PublishedCosts::seconds(const sim::Work& work) const {
   return kernels_.seconds(call) + (work.q_sums + work.kv_sums) * sum_s_;
 }
 
-std::vector<sim::Timeline> simulate(const PublishedRun& run, const Constants& constants) {
+namespace {
+
+/// One pass as it ran.
+struct PassRun {
+  plan::Plan plan;
+  sim::Timeline timeline;
+};
+
+std::vector<PassRun> run_passes(const PublishedRun& run, const Constants& constants,
+                                sim::Record record) {
   const sim::Cluster machine = cluster(constants);
   plan::Problem planned = run.problem;
   if (!run.pruned) planned.mask = plan::full_mask({planned.mask.q_len(), planned.mask.kv_len()});
   const PublishedCosts costs(constants, machine.device, run.problem);
-  std::vector<sim::Timeline> timelines;
+  std::vector<PassRun> passes;
   for (plan::Plan& plan : make_plans(planned, run.strategy, run.passes)) {
     join_kv(run.strategy, plan);
     plan::Plan lowered = lower(std::move(plan));
     lowered.problem.mask = run.problem.mask;
-    timelines.push_back(
-        sim::simulate(lowered, machine, {.costs = &costs, .placement = run.placement}));
+    sim::Timeline timeline = sim::simulate(
+        lowered, machine, {.record = record, .costs = &costs, .placement = run.placement});
+    passes.push_back({.plan = std::move(lowered), .timeline = std::move(timeline)});
   }
+  return passes;
+}
+
+}  // namespace
+
+std::vector<sim::Timeline> simulate(const PublishedRun& run, const Constants& constants) {
+  std::vector<sim::Timeline> timelines;
+  for (PassRun& pass : run_passes(run, constants, {}))
+    timelines.push_back(std::move(pass.timeline));
   return timelines;
+}
+
+std::vector<double> steps_seconds(const PublishedRun& run, const Constants& constants) {
+  const PassRun first = std::move(run_passes(run, constants, {.ops = true}).front());
+  const int rank = run.shown_rank.value_or(0);
+  const std::vector<plan::Op>& ops = first.plan.ranks.at(rank).ops;
+  const sim::RankTimeline& times = first.timeline.ranks.at(rank);
+  std::vector<double> starts;
+  int step = -1;
+  double end_s = 0;
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    if (ops[i].is_comm()) continue;
+    end_s = std::max(end_s, times.ops.at(i).end_s);
+    if (!ops[i].attends() || ops[i].step == step) continue;
+    step = ops[i].step;
+    starts.push_back(times.ops.at(i).start_s);
+  }
+  ARMILLARY_CHECK(!starts.empty());
+  starts.push_back(end_s);
+  std::vector<double> steps;
+  for (std::size_t s = 0; s + 1 < starts.size(); ++s) steps.push_back(starts[s + 1] - starts[s]);
+  return steps;
 }
 
 double seconds(const PublishedRun& run, const Constants& constants) {

@@ -1,5 +1,5 @@
-// Markdown of rows with their predictions. Places in an order are counted within a group of rows
-// that differ in strategy alone.
+// Rows with their predictions, for readers and for programs. Places in an order are counted within
+// a group of rows that differ in strategy alone.
 #include "armillary/validate/table.h"
 
 #include <fmt/format.h>
@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <set>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 namespace armillary::validate {
 namespace {
@@ -16,9 +18,10 @@ constexpr double kMilli = 1e-3;
 
 /// Rows whose order is compared.
 std::string group(const Row& row) {
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {}", row.cluster, row.gpus, row.tp,
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", row.cluster, row.gpus, row.tp,
                      row.q_heads.value_or(0), row.kv_heads.value_or(0), row.head_dim.value_or(0),
-                     row.seq.value_or(0), row.batch, row.causal, row.pass, to_string(row.dtype));
+                     row.seq.value_or(0), row.batch, row.causal, row.pass, row.phase,
+                     to_string(row.dtype));
 }
 
 /// The run of a row: without its times and texts that people write in their own words.
@@ -56,10 +59,15 @@ int place(const Value& value, const std::vector<Value>& all) {
                  std::count_if(all.begin(), all.end(), [&](const Value& v) { return v < value; }));
 }
 
-/// `3 / 2` for each row: its place in its group as predicted and as published; empty for rows that
-/// are alone.
-std::vector<std::string> orders(const std::vector<Row>& rows,
-                                const std::vector<Prediction>& predictions) {
+/// Place of a row in its group, as predicted and as published.
+struct Places {
+  int predicted = 0;
+  int published = 0;
+};
+
+/// Nothing for rows that are alone, or have no error.
+std::vector<std::optional<Places>> places(const std::vector<Row>& rows,
+                                          const std::vector<Prediction>& predictions) {
   std::map<std::string, std::pair<std::vector<double>, std::vector<double>>> groups;
   for (std::size_t r = 0; r < rows.size(); ++r) {
     if (!predictions[r].error()) continue;
@@ -67,13 +75,13 @@ std::vector<std::string> orders(const std::vector<Row>& rows,
     predicted.push_back(*predictions[r].predicted);
     published.push_back(*predictions[r].published);
   }
-  std::vector<std::string> result(rows.size());
+  std::vector<std::optional<Places>> result(rows.size());
   for (std::size_t r = 0; r < rows.size(); ++r) {
     if (!predictions[r].error()) continue;
     const auto& [predicted, published] = groups[group(rows[r])];
     if (predicted.size() < 2) continue;
-    result[r] = fmt::format("{} / {}", place(*predictions[r].predicted, predicted),
-                            place(*predictions[r].published, published));
+    result[r] = Places{.predicted = place(*predictions[r].predicted, predicted),
+                       .published = place(*predictions[r].published, published)};
   }
   return result;
 }
@@ -100,32 +108,95 @@ std::string Errors::text() const {
 }
 
 std::string table(const std::vector<Row>& rows, const std::vector<Prediction>& predictions) {
-  const std::vector<std::string> order = orders(rows, predictions);
+  const std::vector<std::optional<Places>> order = places(rows, predictions);
   std::string text =
       "| row | predicted | published | error | order | |\n|---|---:|---:|---:|---|---|\n";
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const Prediction& prediction = predictions[r];
     const std::optional<double> error = prediction.error();
-    text += fmt::format("| {} | {} | {} | {} | {} | {} |\n", rows[r].id,
-                        value(prediction, prediction.predicted),
-                        value(prediction, prediction.published),
-                        error ? fmt::format("{:+.1f} %", 100 * *error) : "", order[r],
-                        !prediction.refused.empty()   ? "refused"
-                        : !prediction.missing.empty() ? prediction.missing
-                        : is_fitted(rows[r])          ? "fitted"
-                                                      : "");
+    text += fmt::format(
+        "| {} | {} | {} | {} | {} | {} |\n", rows[r].id, value(prediction, prediction.predicted),
+        value(prediction, prediction.published),
+        error ? fmt::format("{:+.1f} %", 100 * *error) : "",
+        order[r] ? fmt::format("{} / {}", order[r]->predicted, order[r]->published) : "",
+        !prediction.refused.empty()   ? "refused"
+        : !prediction.missing.empty() ? prediction.missing
+        : is_fitted(rows[r])          ? "fitted"
+                                      : "");
   }
   return text;
 }
 
-std::string summary(const std::vector<Row>& rows, const std::vector<Prediction>& predictions) {
-  Errors fitted;
-  Errors predicted;
+namespace {
+
+/// Errors of fitted rows and of predicted ones.
+std::pair<Errors, Errors> errors(const std::vector<Row>& rows,
+                                 const std::vector<Prediction>& predictions) {
+  std::pair<Errors, Errors> found;
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const std::optional<double> error = predictions[r].error();
-    if (error) (is_fitted(rows[r]) ? fitted : predicted).add(*error);
+    if (error) (is_fitted(rows[r]) ? found.first : found.second).add(*error);
   }
+  return found;
+}
+
+using Json = nlohmann::ordered_json;
+
+template <class Value>
+Json or_null(const std::optional<Value>& value) {
+  return value ? Json(*value) : Json();
+}
+Json or_null(const std::string& text) {
+  return text.empty() ? Json() : Json(text);
+}
+
+Json to_json(const Errors& errors) {
+  return {{"rows", errors.rows}, {"mean", errors.mean}, {"largest", errors.largest}};
+}
+
+}  // namespace
+
+std::string summary(const std::vector<Row>& rows, const std::vector<Prediction>& predictions) {
+  const auto [fitted, predicted] = errors(rows, predictions);
   return fmt::format("Fitted: {}. Predicted: {}.\n", fitted.text(), predicted.text());
+}
+
+Json to_json(const RowFile& file, const std::vector<Prediction>& predictions) {
+  const std::vector<std::optional<Places>> order = places(file.rows, predictions);
+  Json rows = Json::array();
+  for (std::size_t r = 0; r < file.rows.size(); ++r) {
+    const Prediction& one = predictions[r];
+    rows.push_back({{"id", file.rows[r].id},
+                    {"unit", one.is_speedup ? "x" : "s"},
+                    {"predicted", or_null(one.predicted)},
+                    {"published", or_null(one.published)},
+                    {"error", or_null(one.error())},
+                    {"place_predicted", order[r] ? Json(order[r]->predicted) : Json()},
+                    {"place_published", order[r] ? Json(order[r]->published) : Json()},
+                    {"fitted", is_fitted(file.rows[r])},
+                    {"missing", or_null(one.missing)},
+                    {"refused", or_null(one.refused)}});
+  }
+  const auto [fitted, predicted] = errors(file.rows, predictions);
+  return {{"source", file.source},
+          {"rows", std::move(rows)},
+          {"fitted", to_json(fitted)},
+          {"predicted", to_json(predicted)}};
+}
+
+Json to_json(const std::vector<Check>& checks) {
+  Json all = Json::array();
+  for (const Check& check : checks) {
+    all.push_back({{"statement", check.statement},
+                   {"found", check.found},
+                   {"published", check.published},
+                   {"value", check.value},
+                   {"least", check.least},
+                   {"most", check.most},
+                   {"holds", check.holds()},
+                   {"cause", or_null(check.cause)}});
+  }
+  return all;
 }
 
 }  // namespace armillary::validate

@@ -35,6 +35,15 @@ TEST(Validate, PredictsTheRowsOfAFile) {
                                 HasSubstr("Predicted: 1 rows")));
 }
 
+TEST(Validate, PrintsOneObjectForPrograms) {
+  const Folder folder;
+  const std::string path = folder.write("rows.json", rows_with("\"id\": \"my_row\""));
+  const ProgramRun result = run({"validate", "--json", "--rows", path});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr(R"("id":"my_row","unit":"s","predicted":0.00)"),
+                                HasSubstr(R"({"statements":[],"files":[{"source":"mine")")));
+}
+
 TEST(Validate, RefusesFilesThatCannotBeUsed) {
   const Folder folder;
   const auto expect_refused = [&](const std::string& text,
