@@ -33,9 +33,9 @@ TEST(Tune, PrintsATableExplanationsAndJson) {
   EXPECT_EQ(again.out, table.out);
   EXPECT_EQ(run(asking({"--explain", "--no-cache"})).out, table.out);
   EXPECT_THAT(run(asking({"--json"})).out, StartsWith("{\"floor_s\":"));
-  const ProgramRun some = run(asking({"--strategies", "startrail,ring", "--no-cache"}));
-  EXPECT_THAT(some.out, AllOf(HasSubstr("| startrail:c=2"), HasSubstr("p2p_intra"),
-                              HasSubstr("| ring, "), Not(HasSubstr("ulysses"))));
+  const ProgramRun some = run(asking({"--strategies", "startrail", "--top", "40", "--no-cache"}));
+  EXPECT_THAT(some.out, AllOf(StartsWith("startrail:c=2"), HasSubstr(",placement=p2p_intra, "),
+                              Not(HasSubstr("| ring")), Not(HasSubstr("| usp"))));
   unsetenv("ARMILLARY_CACHE");
 }
 
