@@ -31,7 +31,7 @@ function(armillary_library name)
   endforeach()
   list(TRANSFORM arg_USES PREPEND armillary_)
   if(arg_TORCH)
-    list(APPEND arg_LIBS armillary_torch)
+    list(APPEND arg_LIBS Armillary::libtorch)
   endif()
 
   set(target armillary_${name})
@@ -48,7 +48,7 @@ function(armillary_library name)
     add_library(${target} INTERFACE)
     set(scope INTERFACE)
   endif()
-  target_include_directories(${target} ${scope} ${CMAKE_SOURCE_DIR})
+  target_include_directories(${target} ${scope} $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}>)
   target_link_libraries(${target} ${scope} ${arg_USES} ${arg_LIBS} Threads::Threads)
 
   if(testing)  # what tests share, of any folder

@@ -1,7 +1,4 @@
-# Makes the imported target armillary_torch from the torch package of a Python.
-#
-# TorchConfig.cmake is not used: with a CUDA wheel it wants a whole CUDA toolkit (nvcc) to be installed,
-# although a C++ user of the wheel needs only its headers and shared libraries, which is what is named here.
+# Makes the imported target Armillary::libtorch from the torch package of a Python.
 
 if(SKBUILD)  # a wheel is for the Python that builds it
   set(ARMILLARY_PYTHON ${PYTHON_EXECUTABLE})
@@ -39,10 +36,6 @@ print(os.path.dirname(torch.__file__), torch.__version__, int(torch._C._GLIBCXX_
 endif()
 message(STATUS "torch ${ARMILLARY_TORCH_VERSION} in ${ARMILLARY_TORCH_ROOT}")
 
-add_library(armillary_torch INTERFACE IMPORTED)
-target_include_directories(armillary_torch INTERFACE
-  ${ARMILLARY_TORCH_ROOT}/include ${ARMILLARY_TORCH_ROOT}/include/torch/csrc/api/include)
-target_compile_definitions(armillary_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=${ARMILLARY_TORCH_CXX11_ABI})
 # The wheel brings headers of a newer fmt, which come before the system's, and no library: it is compiled here once, as
 # header-only it costs every unit 3 s. fmt's inline namespaces keep the two apart, and no header of ours has an fmt type
 # in a signature that is linked.
@@ -50,21 +43,6 @@ add_library(armillary_torch_fmt STATIC ${CMAKE_CURRENT_LIST_DIR}/torch_fmt.cpp)
 set_target_properties(armillary_torch_fmt PROPERTIES POSITION_INDEPENDENT_CODE ON)
 target_include_directories(armillary_torch_fmt SYSTEM PRIVATE ${ARMILLARY_TORCH_ROOT}/include)
 target_compile_definitions(armillary_torch_fmt PRIVATE _GLIBCXX_USE_CXX11_ABI=${ARMILLARY_TORCH_CXX11_ABI})
-target_link_libraries(armillary_torch INTERFACE armillary_torch_fmt)
-set(lib ${ARMILLARY_TORCH_ROOT}/lib)
-# The standard library comes first: libraries of torch export parts of an older one (std::filesystem), half of whose
-# functions are missing in some wheels, and a program would take them.
-target_link_libraries(armillary_torch INTERFACE
-  stdc++ ${lib}/libtorch.so ${lib}/libtorch_cpu.so ${lib}/libc10.so)
-# Its threads: at::parallel_for is a header, and without OpenMP runs everything on the calling thread. A wheel brings its
-# own libgomp, which must be the only one in the process.
-target_compile_options(armillary_torch INTERFACE -fopenmp)
-file(GLOB gomp ${lib}/libgomp*.so.1)
-target_link_libraries(armillary_torch INTERFACE $<IF:$<BOOL:${gomp}>,${gomp},-fopenmp>)
-if(EXISTS ${lib}/libtorch_cuda.so)
-  # Kernels register themselves when the library is loaded, so keep it although no symbol of it is used.
-  target_link_libraries(armillary_torch INTERFACE
-    -Wl,--no-as-needed ${lib}/libtorch_cuda.so ${lib}/libc10_cuda.so -Wl,--as-needed)
-  target_link_options(armillary_torch INTERFACE -Wl,--allow-shlib-undefined)
-endif()
 
+include(ArmillaryLibtorch)
+armillary_add_libtorch(${ARMILLARY_TORCH_ROOT} ${ARMILLARY_TORCH_CXX11_ABI} armillary_torch_fmt)

@@ -112,12 +112,13 @@ end_sanitized() {  # ASAN (or nothing)
 
 # The plan preset is what a laptop without torch builds.
 test_plan_preset() {
-  build_targets plan armillary
+  build_targets plan armillary cpp
   if readelf -d build-plan/bin/armillary | grep -E 'torch|c10'; then
     say "the program of the plan preset links torch"
     failed=1
   fi
   build-plan/bin/armillary --help >/dev/null || failed=1
+  ARMILLARY_BUILD=build-plan .venv/bin/python -m pytest -q -p no:cacheprovider tests/install -k "example or missing" || failed=1
 }
 
 test_python() {

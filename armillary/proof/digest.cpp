@@ -9,6 +9,8 @@
 #include <concepts>
 #include <memory>
 
+#include "armillary/version.h"
+
 namespace armillary::proof {
 namespace {
 

@@ -17,6 +17,7 @@
 #include "armillary/core/error.h"
 #include "armillary/io/content_hash.h"
 #include "armillary/tune/search.h"
+#include "armillary/version.h"
 
 namespace armillary::tune {
 namespace {

@@ -2,6 +2,7 @@
 // it.
 #include <pybind11/pybind11.h>
 
+#include "armillary/version.h"
 #include "python/src/bind.h"
 #include "python/src/errors.h"
 

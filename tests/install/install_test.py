@@ -1,0 +1,169 @@
+"""The library as others use it: installed, moved, and found by CMake and pkg-config from outside the tree."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = ROOT / os.environ.get("ARMILLARY_BUILD", "build")
+INCLUDE = re.compile(r'^#include ["<](.+)[">]', re.MULTILINE)
+# A name of another library, and the beginning of the header that brings it.
+BRINGS = {"at::": "ATen/", "c10::": ("c10/", "ATen/"), "fmt::": "fmt/", "torch::": "torch/"}
+WITH_TORCH = ("attention", "kernel", "runtime", "train")
+
+
+def run(*command, cwd=None, **variables):
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env={**os.environ, **{name: str(value) for name, value in variables.items()}},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory):
+    """The library in a folder that was moved after it was installed there."""
+    folder = tmp_path_factory.mktemp("install")
+    run("cmake", "--install", BUILD, "--prefix", folder / "first", "--component", "cpp")
+    return (folder / "first").rename(folder / "prefix")
+
+
+def headers(prefix):
+    found = {path.relative_to(prefix / "include").as_posix() for path in prefix.rglob("*.h")}
+    assert len(found) > 50 and "armillary/version.h" in found
+    return sorted(found)
+
+
+def has_torch(prefix):
+    return (prefix / "lib/libarmillary_attention.a").exists()
+
+
+def configure(source, build, prefix, *definitions):
+    found = f"-DCMAKE_PREFIX_PATH={prefix}"
+    return run("cmake", "-G", "Ninja", "-S", source, "-B", build, found, *definitions)
+
+
+def test_public_headers_are_closed_under_inclusion(prefix):
+    """Headers of ours that a public one includes are public, and it or they include those of others."""
+    included = {name: INCLUDE.findall((prefix / "include" / name).read_text()) for name in headers(prefix)}
+
+    def closure(name, seen):
+        for other in included[name]:
+            if other not in seen:
+                seen.add(other)
+                if other.startswith("armillary/"):
+                    assert other in included, f"{name} includes {other}, which is not installed"
+                    closure(other, seen)
+        return seen
+
+    for name in included:
+        text = re.sub(r"//.*", "", (prefix / "include" / name).read_text())
+        reached = closure(name, set())
+        for prefix_of_names, header in BRINGS.items():
+            if re.search(rf"\b{prefix_of_names}", text):
+                assert any(other.startswith(header) for other in reached), f"{name}: {prefix_of_names}"
+
+
+def test_public_headers_compile_alone(prefix, tmp_path):
+    """Each in a unit of its own. Headers of others are read once for all: the standard ones that are missing are
+    found by tools/check_standard_includes.py."""
+    project = ["cmake_minimum_required(VERSION 3.25)", "project(headers LANGUAGES CXX)"]
+    project += ["find_package(Armillary REQUIRED)"]
+    for component in ["plan", "armillary"] if has_torch(prefix) else ["plan"]:
+        units, of_others = [], set()
+        for name in headers(prefix):
+            if (name.split("/")[1] in WITH_TORCH) == (component == "armillary"):
+                units.append(f"{name.replace('/', '_')}.cpp")
+                (tmp_path / units[-1]).write_text(f"#include <{name}>\n")
+                included = INCLUDE.findall((prefix / "include" / name).read_text())
+                of_others.update(f"<{other}>" for other in included if not other.startswith("armillary/"))
+        project += [f"add_library({component} OBJECT {' '.join(units)})"]
+        project += [f"target_link_libraries({component} Armillary::{component})"]
+        project += [f"target_precompile_headers({component} PRIVATE {' '.join(sorted(of_others))})"]
+    (tmp_path / "CMakeLists.txt").write_text("\n".join(project))
+    configure(tmp_path, tmp_path / "build", prefix)
+    run("cmake", "--build", tmp_path / "build")
+
+
+def test_example_project(prefix, tmp_path):
+    """examples/install, out of the tree."""
+    source = shutil.copytree(ROOT / "examples/install", tmp_path / "project")
+    build = tmp_path / "build"
+    configure(source, build, prefix)
+    run("cmake", "--build", build)
+    assert "0 faults" in run(build / "plan")
+    assert "torch" not in run("ldd", build / "plan")
+    assert (build / "attention").exists() == has_torch(prefix)
+    if has_torch(prefix):
+        assert "max |usp on 4 ranks - 1 rank| = " in run(build / "attention", OMP_NUM_THREADS=1)
+
+
+def pkg_config(prefix, *words):
+    return run("pkg-config", *words, PKG_CONFIG_PATH=prefix / "lib/pkgconfig").split()
+
+
+def test_pkg_config(prefix, tmp_path):
+    if not shutil.which("pkg-config"):
+        pytest.skip("[SKIP] no pkg-config")
+    version = re.search(r"armillary ([0-9.]+)", run(BUILD / "bin/armillary", "--version"))[1]
+    plan = ROOT / "examples/install/plan.cpp"
+    sources = {"armillary-plan": plan.read_text()}
+    if has_torch(prefix):
+        sources["armillary"] = (
+            "#include <armillary/attention/sequence_parallel_attention.h>\n"
+            "int main() { return armillary::attention::sequence_parallel_attention == nullptr; }\n"
+        )
+    for package, text in sources.items():
+        (tmp_path / "use.cpp").write_text(text)
+        assert pkg_config(prefix, "--modversion", package) == [version]
+        flags = pkg_config(prefix, "--cflags", "--libs", package)
+        run("c++", "-std=c++20", "use.cpp", *flags, "-o", package, cwd=tmp_path)
+        run(tmp_path / package)
+
+
+REFUSALS = """cmake_minimum_required(VERSION 3.25)
+project(refused LANGUAGES CXX)
+function(ask)
+  find_package(Armillary QUIET ${ARGN})
+  message(STATUS "${ARGN}: ${Armillary_FOUND}: ${Armillary_NOT_FOUND_MESSAGE}")
+endfunction()
+ask(COMPONENTS gpu)
+ask(COMPONENTS plan OPTIONAL_COMPONENTS gpu)
+set(ARMILLARY_TORCH_ROOT ${CMAKE_CURRENT_SOURCE_DIR})
+ask(COMPONENTS armillary)
+ask(COMPONENTS c10d)
+ask(COMPONENTS plan OPTIONAL_COMPONENTS armillary)
+set(ARMILLARY_TORCH_ROOT /no/torch)
+ask()
+"""
+
+
+def test_what_is_missing_is_said(prefix, tmp_path):
+    (tmp_path / "CMakeLists.txt").write_text(REFUSALS)
+    old = tmp_path / "include/torch/headeronly/version.h"
+    old.parent.mkdir(parents=True)
+    old.write_text("".join(f"#define TORCH_VERSION_{x}\n" for x in ("MAJOR 2", "MINOR 9", "PATCH 1")))
+    text = configure(tmp_path, tmp_path / "build", prefix)
+    said = [line[3:] for line in text.splitlines() if re.match("-- (|COMPONENTS.*): [01]", line)]
+    built = "plan, " if has_torch(prefix) else "plan"
+    assert said[0].startswith(
+        f"COMPONENTS;gpu: 0: component gpu; a component that was built is required: {built}"
+    )
+    assert said[1].startswith("COMPONENTS;plan;OPTIONAL_COMPONENTS;gpu: 1")
+    if not has_torch(prefix):
+        return
+    for line, component in zip(said[2:4], ("armillary", "c10d"), strict=True):
+        assert line.startswith(
+            f"COMPONENTS;{component}: 0: torch 2.9.1 in '{tmp_path}'; the folder of torch 2."
+        )
+    assert said[4].startswith("COMPONENTS;plan;OPTIONAL_COMPONENTS;armillary: 1")
+    assert said[5].startswith(": 0: no libtorch in '/no/torch'; the folder of torch 2.")
