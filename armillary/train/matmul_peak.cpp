@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 
 #include <chrono>
+#include <optional>
 #include <span>
 
 #include "armillary/comm/collectives.h"
@@ -29,6 +30,11 @@ double measure_matmul_peak(comm::Communicator& comm, c10::ScalarType dtype) {
   double rate = flops / elapsed.count();
   comm::all_reduce_sum(comm, std::span(&rate, 1));
   return rate / comm.world();
+}
+
+std::optional<double> percent_of_peak(double flops_per_s, double peak_flops_per_s) {
+  if (!(peak_flops_per_s > 0 && flops_per_s <= peak_flops_per_s)) return std::nullopt;
+  return 100 * flops_per_s / peak_flops_per_s;
 }
 
 }  // namespace armillary::train

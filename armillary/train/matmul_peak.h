@@ -3,6 +3,8 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <optional>
+
 #include "armillary/comm/communicator.h"
 
 namespace armillary::train {
@@ -11,5 +13,9 @@ namespace armillary::train {
 /// while all ranks multiply, for they may share cores. The mean over the ranks, the same number on
 /// all of them. Collective. Cost: 0.2 s, and three matrices of 512 x 512.
 double measure_matmul_peak(comm::Communicator& comm, c10::ScalarType dtype);
+
+/// Percent of the peak that a rate is. Nothing for a rate above the peak, which then is none: other
+/// work ran while it was measured.
+std::optional<double> percent_of_peak(double flops_per_s, double peak_flops_per_s);
 
 }  // namespace armillary::train

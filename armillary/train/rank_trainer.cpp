@@ -174,22 +174,27 @@ double RankTrainer::sum_over_ranks(double loss, const std::function<Beside()>& b
                            .collective = true});
   comm::all_reduce_sum(comm_, gradients);
   const Beside mine = beside();
-  std::array values{loss, mine.stops, mine.busy};
+  std::array values{loss, mine.stops, mine.busy, peak_is_low_ ? 1.0 : 0.0};
   comm::all_reduce_sum(comm_, std::span(values));
   beside_ = {.stops = values[1], .busy = values[2]};
+  ranks_above_peak_ = values[3];
   return values[0];
 }
 
-// Adds rates and memory to the metrics of a step that took so many seconds.
-StepMetrics RankTrainer::measure(StepMetrics metrics, std::int64_t visible_pairs,
-                                 double seconds) const {
+// Adds rates and memory to the metrics of a step that took so many seconds. A peak that a step was
+// faster than is measured again, by all ranks.
+StepMetrics RankTrainer::measure(StepMetrics metrics, std::int64_t visible_pairs, double seconds) {
+  if (ranks_above_peak_ > 0 && measurements_left_-- > 0) {
+    peak_flops_ = std::max(peak_flops_, measure_matmul_peak(comm_, product_dtype(recipe_)));
+  }
   const std::int64_t tokens = recipe_.training.seq_len * recipe_.training.local_batch_size;
   const double rank_seconds = seconds * comm_.world();
   const double flops = cost_.flops(tokens, visible_pairs) / rank_seconds;
   metrics.memory_bytes = peak_resident_bytes();
   metrics.tps = static_cast<double>(tokens) / rank_seconds;
   metrics.tflops = flops * 1e-12;
-  if (peak_flops_ > 0) metrics.mfu = 100 * flops / peak_flops_;
+  metrics.mfu = percent_of_peak(flops, peak_flops_);
+  peak_is_low_ = !metrics.mfu && measurements_left_ > 0;
   return metrics;
 }
 

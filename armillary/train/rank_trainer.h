@@ -70,7 +70,7 @@ class RankTrainer {
   void read_ahead(std::int64_t step);
   double forward_backward(const Task& task, std::int64_t targets);
   double sum_over_ranks(double loss, const std::function<Beside()>& beside);
-  StepMetrics measure(StepMetrics metrics, std::int64_t visible_pairs, double seconds) const;
+  StepMetrics measure(StepMetrics metrics, std::int64_t visible_pairs, double seconds);
 
   comm::Communicator& comm_;
   const Recording& recording_;
@@ -84,7 +84,10 @@ class RankTrainer {
   ParameterStore store_;
   Optimizer optimizer_;
   Beside beside_;
-  double peak_flops_;  ///< Measured peak of one rank; 0 for no mfu.
+  double peak_flops_;            ///< Highest measured peak of one rank.
+  bool peak_is_low_ = false;     ///< The last step was faster than that.
+  double ranks_above_peak_ = 0;  ///< Ranks that said so in this step.
+  int measurements_left_ = 5;    ///< Products may be slower here than the steps that use others.
 };
 
 }  // namespace armillary::train

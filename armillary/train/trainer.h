@@ -30,7 +30,9 @@ struct StepMetrics {
   std::int64_t memory_bytes = 0;  ///< Peak resident memory of the process so far.
   double tps = 0;                 ///< Tokens per second.
   double tflops = 0;              ///< ModelCost::flops per second, in 10^12.
-  std::optional<double> mfu;      ///< tflops over the measured peak of a rank, in percent.
+  /// tflops over the measured peak of a rank, in percent. Nothing where they are above it: the peak
+  /// is then measured again after the next step.
+  std::optional<double> mfu;
 };
 
 /// The caller's part in a run. Callbacks that are left out are not called.

@@ -23,6 +23,7 @@ def test_quickstart_has_commands():
 
 def test_shapes():
     assert shape("loss:  5.5452  tps: 1,234") == shape("loss: 4.1e-05 tps: 9")
+    assert shape("tps: 9  mfu: -") == shape("tps: 9  mfu: 31.2%")
     assert same_shape(["a 1", "...", "b"], ["a 2", "x", "y", "b"])
     assert not same_shape(["a 1", "b"], ["a 2", "x", "b"])
     assert not same_shape(["a"], ["a", "b"])
