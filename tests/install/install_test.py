@@ -74,8 +74,8 @@ def test_public_headers_are_closed_under_inclusion(prefix):
 
 
 def test_public_headers_compile_alone(prefix, tmp_path):
-    """Each in a unit of its own. Headers of others are read once for all: the standard ones that are missing are
-    found by tools/check_standard_includes.py."""
+    """Each in a unit of its own. Headers of others are read once for all; which standard ones are missing,
+    tools/check_standard_includes.py finds."""
     project = ["cmake_minimum_required(VERSION 3.25)", "project(headers LANGUAGES CXX)"]
     project += ["find_package(Armillary REQUIRED)"]
     for component in ["plan", "armillary"] if has_torch(prefix) else ["plan"]:
