@@ -4,9 +4,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <limits>
 #include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/recorder/problems.h"
 #include "armillary/recorder/reader.h"
 #include "armillary/sim/compare.h"
 #include "armillary/sim/engine.h"
@@ -23,10 +33,106 @@ struct ReportFlags : ProblemFlags {
   std::string run;
   std::string out = "report.html";
   bool no_table = false;
+  std::string given;  ///< A flag of the problem that was given, if any was.
 };
 
-void run_report(const ReportFlags& flags) {
-  const sim::Cluster cluster = sim::load_cluster(flags.cluster);
+/// A run with the flags of its problem.
+struct RunToShow {
+  ReportFlags flags;
+  recorder::RecordedRun run;
+};
+
+/// Puts a flag of a recorded problem in its place. @throws InvalidArgument for a name that is none.
+void set_flag(ReportFlags& flags, const std::string& name, const std::string& value) {
+  constexpr std::array<std::pair<std::string_view, std::string ReportFlags::*>, 13> kPlaces{
+      {{"--strategy", &ReportFlags::strategy},
+       {"--world", &ReportFlags::world},
+       {"--batch", &ReportFlags::batch},
+       {"--seq", &ReportFlags::seq},
+       {"--kv-seq", &ReportFlags::kv_seq},
+       {"--heads", &ReportFlags::heads},
+       {"--kv-heads", &ReportFlags::kv_heads},
+       {"--head-dim", &ReportFlags::head_dim},
+       {"--value-dim", &ReportFlags::value_dim},
+       {"--dtype", &ReportFlags::dtype},
+       {"--mask", &ReportFlags::mask},
+       {"--layout", &ReportFlags::layout},
+       {"--wire", &ReportFlags::wire}}};
+  const auto* const place = std::ranges::find(kPlaces, name, &decltype(kPlaces)::value_type::first);
+  if (place == kPlaces.end()) {
+    fail<InvalidArgument>("report: {} is recorded in {}; a flag of a problem is required", name,
+                          flags.run);
+  }
+  flags.*place->second = value;
+}
+
+/// The run, and its problem if it recorded one: the last of which every pass has a whole call, and
+/// only calls of that one. Otherwise the flags are those that were given.
+RunToShow run_to_show(ReportFlags flags) {
+  recorder::RecordedRun run = recorder::read_run(flags.run);
+  const std::int64_t pid = run.flights.at(0) ? run.flights[0]->pid : 0;
+  const std::vector<recorder::RecordedProblem> problems = recorder::read_problems(flags.run, pid);
+  if (problems.empty()) return {std::move(flags), std::move(run)};
+  if (!flags.given.empty()) {
+    fail<InvalidArgument>("report: {} with --run {}, which says its problem; leave it out",
+                          flags.given, flags.run);
+  }
+  std::optional<RunToShow> last;
+  std::int64_t until_ns = std::numeric_limits<std::int64_t>::max();
+  for (auto problem = problems.rbegin(); problem != problems.rend(); ++problem) {
+    RunToShow one{flags, report::calls_between(run, problem->since_ns, until_ns)};
+    for (const auto& [name, value] : problem->flags) set_flag(one.flags, name, value);
+    const std::vector<plan::Plan> plans = lowered_plans(one.flags);
+    const auto whole = [&](const plan::Plan& plan) {
+      return report::has_whole_call(one.run, plan);
+    };
+    if (std::ranges::all_of(plans, whole)) return one;
+    if (!last) last = std::move(one);
+    until_ns = problem->since_ns;
+  }
+  return *std::move(last);
+}
+
+/// The cluster of a report beside a run. The kernel curves of another dtype stand in where it has
+/// none of the run's; `machines` tells that, and on what the run ran.
+sim::Cluster cluster_beside(const RunToShow& shown, std::string& machines) {
+  const ReportFlags& flags = shown.flags;
+  sim::Cluster cluster = sim::load_cluster(flags.cluster);
+  std::set<std::string> hosts;
+  for (const auto& flight : shown.run.flights) {
+    if (flight) hosts.insert(flight->host);
+  }
+  const std::vector<std::string> presets = sim::preset_names();
+  const bool is_file =
+      flags.cluster.find('/') != std::string::npos || flags.cluster.ends_with(".toml");
+  const bool is_preset = !is_file && std::ranges::find(presets, cluster.name) != presets.end();
+  machines = fmt::format(
+      "Measured on {}{}; simulated on {}{}.", *hosts.begin(),
+      hosts.size() > 1 ? fmt::format(" and {} others", hosts.size() - 1) : "", flags.cluster,
+      is_preset ? ", another machine: armillary calibrate describes this one" : "");
+  const plan::Dtype dtype = plan::parse_dtype(flags.dtype);
+  std::vector<sim::KernelCurve>& kernels = cluster.device.kernels;
+  const auto serves = [&](const sim::KernelCurve& curve) {
+    return bytes_of(curve.dtype) == bytes_of(dtype);  // as the simulator takes them
+  };
+  if (!kernels.empty() && std::ranges::none_of(kernels, serves)) {
+    const plan::Dtype other = kernels.front().dtype;
+    for (sim::KernelCurve& curve : kernels) {
+      if (curve.dtype == other) curve.dtype = dtype;
+    }
+    machines += fmt::format(" {} has no kernels of {}: simulated with those of {}.",
+                            cluster.device.name, to_string(dtype), to_string(other));
+  }
+  return cluster;
+}
+
+void run_report(const ReportFlags& given) {
+  std::optional<RunToShow> shown;
+  std::string machines;
+  if (!given.run.empty()) shown = run_to_show(given);
+  const ReportFlags& flags = shown ? shown->flags : given;
+  const sim::Cluster cluster =
+      shown ? cluster_beside(*shown, machines) : sim::load_cluster(flags.cluster);
   const plan::Problem of_flags = problem(flags);
   if (of_flags.world > report::kMaxRanks) {
     fail<InvalidArgument>("report: world {}; at most {} ranks fit into a page", of_flags.world,
@@ -35,15 +141,13 @@ void run_report(const ReportFlags& flags) {
   check_fits(flags, cluster);
   check_writable("report", flags.out);
   report::Report content{.mask = flags.mask, .cluster = cluster, .passes = {}};
+  content.machines = machines;
+  // Passes, each beside that of the run, then the table.
   for (plan::Plan& plan : lowered_plans(flags)) {
     sim::Timeline timeline = simulate(plan, cluster, {.record = {.ops = true, .flows = true}});
     content.passes.push_back({.plan = std::move(plan), .timeline = std::move(timeline)});
-  }
-  if (!flags.run.empty()) {
-    const recorder::RecordedRun run = recorder::read_run(flags.run);
-    for (report::ReportedPass& pass : content.passes) {
-      pass.measured = report::measured_pass(flags.run, run, pass.plan);
-    }
+    report::ReportedPass& pass = content.passes.back();
+    if (shown) pass.measured = report::measured_pass(flags.run, shown->run, pass.plan);
   }
   if (!flags.no_table) {
     content.strategies = sim::compare_strategies(of_flags, cluster, passes(flags));
@@ -52,6 +156,7 @@ void run_report(const ReportFlags& flags) {
   write_file("report", flags.out, page);
   fmt::print("{}: {:.1f} MB, {} passes of {} ranks\n", flags.out,
              static_cast<double>(page.size()) / 1e6, content.passes.size(), of_flags.world);
+  if (shown) fmt::print("{}\n", machines);
 }
 
 }  // namespace
@@ -66,9 +171,10 @@ void add_report(CLI::App& app, int& exit_code) {
       ->required();
   verb->add_option("--out", flags->out, "The page that is written [report.html]")
       ->check(not_empty());
-  verb->add_option("--run", flags->run,
-                   "Folder of a run of the same problem: its last whole call of each pass is laid "
-                   "over the simulated one")
+  verb->add_option(
+          "--run", flags->run,
+          "Folder of a run: its problem is taken, or, of a bench, that of the flags; its last "
+          "whole call of each pass is laid over the simulated one")
       ->check(not_empty());
   verb->add_flag("--no-table", flags->no_table, "Without the table of strategies");
   verb->footer(
@@ -76,9 +182,18 @@ void add_report(CLI::App& app, int& exit_code) {
       "  armillary report --cluster c6 --world 8 --seq 65536 --heads 32 --head-dim 128\n"
       "  armillary report --cluster c1 --strategy usp:u=8 --world 64 --seq 524288 --heads 32 "
       "--head-dim 128 --layout zigzag --out usp.html\n"
+      "  armillary calibrate --world 4 --out my.toml; armillary report --cluster my.toml --run "
+      "runs/default\n"
       "  armillary bench layer --world 2 --flight runs/layer; armillary report --cluster my.toml "
       "--world 2 --run runs/layer");
-  verb->callback([flags, &exit_code] {
+  verb->callback([flags, verb, &exit_code] {
+    for (const CLI::Option* option : verb->get_options()) {
+      const std::string name = option->get_name();
+      const bool of_plans = name == "--pass" || name == "--lower";
+      if (option->get_group() == kProblemGroup && !of_plans && option->count() > 0) {
+        flags->given = name;
+      }
+    }
     run_report(*flags);
     exit_code = kDone;
   });

@@ -281,7 +281,8 @@ std::string to_json(const Report& report) {
                   {"tensors", names_up_to(plan::Tensor::DV)},
                   {"cluster", to_json(report.cluster)},
                   {"passes", std::move(passes)},
-                  {"strategies", to_json(report.strategies)}};
+                  {"strategies", to_json(report.strategies)},
+                  {"machines", report.machines}};
   // Names of files may not be valid UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

@@ -57,6 +57,15 @@ std::map<Call, CallOps> calls_of(const recorder::Flight& flight, plan::Pass pass
   return calls;
 }
 
+/// The calls of all ranks; empty for a rank without a file.
+std::vector<std::map<Call, CallOps>> calls_of(const recorder::RecordedRun& run, plan::Pass pass) {
+  std::vector<std::map<Call, CallOps>> ranks;
+  for (const auto& flight : run.flights) {
+    ranks.push_back(flight ? calls_of(*flight, pass) : std::map<Call, CallOps>{});
+  }
+  return ranks;
+}
+
 /// The last call that has as many ops as the plan on every rank.
 std::optional<Call> last_whole_call(const std::vector<std::map<Call, CallOps>>& ranks,
                                     const plan::Plan& plan) {
@@ -80,6 +89,20 @@ std::optional<Call> last_whole_call(const std::vector<std::map<Call, CallOps>>& 
 
 }  // namespace
 
+recorder::RecordedRun calls_between(recorder::RecordedRun run, std::int64_t since_ns,
+                                    std::int64_t until_ns) {
+  if (run.flights.empty() || !run.flights[0]) return run;
+  std::erase_if(run.flights[0]->ops, [&](const recorder::RecordedOp& op) {
+    return op.start_ns < since_ns || op.start_ns >= until_ns;
+  });
+  return run;  // A call that is not on rank 0 is not whole.
+}
+
+bool has_whole_call(const recorder::RecordedRun& recorded, const plan::Plan& plan) {
+  return recorded.flights.size() == plan.ranks.size() &&
+         last_whole_call(calls_of(recorded, plan.pass), plan).has_value();
+}
+
 MeasuredPass measured_pass(const std::string& run, const recorder::RecordedRun& recorded,
                            const plan::Plan& plan) {
   const std::size_t world = plan.ranks.size();
@@ -88,12 +111,11 @@ MeasuredPass measured_pass(const std::string& run, const recorder::RecordedRun& 
                           recorded.flights.size(), world);
   }
   // Calls of all ranks.
-  std::vector<std::map<Call, CallOps>> ranks;
   for (std::size_t rank = 0; rank < world; ++rank) {
-    const auto& flight = recorded.flights[rank];
-    if (!flight) fail<InvalidArgument>("report: rank {} of {} has no flight file", rank, run);
-    ranks.push_back(calls_of(*flight, plan.pass));
+    if (recorded.flights[rank]) continue;
+    fail<InvalidArgument>("report: rank {} of {} has no flight file", rank, run);
   }
+  const std::vector<std::map<Call, CallOps>> ranks = calls_of(recorded, plan.pass);
   const std::optional<Call> call = last_whole_call(ranks, plan);
   if (!call) {
     fail<InvalidArgument>(

@@ -4,6 +4,7 @@
 // is there whole, on every rank, are laid beside the ops of the plan.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,13 @@ struct MeasuredPass {
   double end_s = 0;       ///< The last op of any rank ends.
   std::vector<std::vector<sim::OpTime>> ranks;  ///< By rank and index of the op.
 };
+
+/// The run with those calls alone whose ops on rank 0 begin in [since_ns, until_ns) of its clock.
+recorder::RecordedRun calls_between(recorder::RecordedRun run, std::int64_t since_ns,
+                                    std::int64_t until_ns);
+
+/// Whether the run has a call of the plan's pass with as many ops as the plan on every rank.
+bool has_whole_call(const recorder::RecordedRun& recorded, const plan::Plan& plan);
 
 /// The last whole call of the plan's pass. Clocks of several hosts are compared as the recorder
 /// does (Flight::wall_ns).

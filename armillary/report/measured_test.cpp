@@ -1,4 +1,5 @@
-// Calls of a run beside the plan: runs are written down here.
+// Calls of a run beside the plan: runs are written down here, and each op of rank r lasts a second,
+// from its index + r on.
 #include "armillary/report/measured.h"
 
 #include <gmock/gmock.h>
@@ -68,6 +69,20 @@ TEST(Measured, TakesTheLastWholeCall) {
   EXPECT_DOUBLE_EQ(pass.ranks[0][1].end_s, 2);
   EXPECT_DOUBLE_EQ(pass.ranks[1][0].start_s, 1.5);
   EXPECT_DOUBLE_EQ(pass.end_s, 1.5 + static_cast<double>(plan.ranks[1].ops.size()));
+}
+
+TEST(Measured, CallsOfATimeAreThoseOfTheFirstRank) {
+  const plan::Plan plan = small_plan();
+  recorder::RecordedRun run = empty_run(2);
+  for (const int call : {1, 2, 3}) add_call(run, plan, call, 100 * call);
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  const recorder::RecordedRun second = calls_between(run, 200 * kSecond, 300 * kSecond);
+  EXPECT_EQ(measured_pass("runs/a", second, plan).call, 2);
+  EXPECT_TRUE(has_whole_call(second, plan));
+  EXPECT_FALSE(has_whole_call(calls_between(run, 301 * kSecond, 900 * kSecond), plan));
+  EXPECT_FALSE(has_whole_call(empty_run(3), plan));
+  run.flights[1].reset();
+  EXPECT_FALSE(has_whole_call(run, plan)) << "rank 1 has no file";
 }
 
 TEST(Measured, RefusesRunsOfOtherPlans) {

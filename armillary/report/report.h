@@ -38,6 +38,8 @@ struct Report {
   sim::Cluster cluster;
   std::vector<ReportedPass> passes;              ///< At least one; all of one problem.
   std::vector<sim::StrategyTimes> strategies{};  ///< Rows of the table; may be empty.
+  /// Sentences about the two machines, if a run is beside the simulation.
+  std::string machines{};
 };
 
 /// The data of the page as one JSON object. docs/report.md lists the keys.

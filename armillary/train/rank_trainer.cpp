@@ -148,6 +148,7 @@ void RankTrainer::read_ahead(std::int64_t step) {
 // this rank's share of the loss.
 double RankTrainer::forward_backward(const Task& task, std::int64_t targets) {
   const plan::Problem& problem = task.problem;
+  recording_.begin_problem(problem, to_string(strategy_));
   const auto shards = plan::shards(problem.layout, problem.mask, comm_.world());
   const auto positions = plan::positions(shards.q[static_cast<std::size_t>(comm_.rank())]);
   const ParameterStore::Gathered gathered(store_);

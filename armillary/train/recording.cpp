@@ -9,6 +9,7 @@ Recording::Recording(comm::Communicator& comm, const std::string& run_folder) : 
   runtime::Context& context = runtime::Context::of(comm);
   context.record_in(run_folder, comm);
   recorder_ = context.recorder();
+  if (comm.rank() == 0) problems_ = std::make_unique<recorder::ProblemLog>(run_folder);
 }
 
 Recording::~Recording() {

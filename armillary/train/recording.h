@@ -3,11 +3,14 @@
 
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "armillary/comm/communicator.h"
 #include "armillary/core/error.h"
+#include "armillary/plan/problem.h"
+#include "armillary/recorder/problems.h"
 #include "armillary/recorder/recorder.h"
 
 namespace armillary::train {
@@ -29,6 +32,11 @@ class Recording {
   }
   void set_activity(const recorder::Activity& activity) const {
     if (recorder_ != nullptr) recorder_->set_activity(activity);
+  }
+
+  /// The calls from now on are of this problem. @throws IoError as ProblemLog.
+  void begin_problem(const plan::Problem& problem, const std::string& strategy) const {
+    if (problems_ != nullptr) problems_->begin(problem, strategy);
   }
 
   /// The run is refused before it begins: `reason` is that of another rank, or of all.
@@ -56,7 +64,8 @@ class Recording {
   }
 
   comm::Communicator& comm_;
-  recorder::Recorder* recorder_ = nullptr;  ///< The context of `comm` owns it; null: none.
+  recorder::Recorder* recorder_ = nullptr;          ///< The context of `comm` owns it; null: none.
+  std::unique_ptr<recorder::ProblemLog> problems_;  ///< On rank 0 alone.
 };
 
 }  // namespace armillary::train

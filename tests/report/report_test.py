@@ -84,6 +84,18 @@ def test_keys(pages):
 
 
 @needs_browser
+def test_opens_where_something_is_attended(pages):
+    """The first step that attends; and no op of the plan is broken over lines."""
+    lines = """document.getElementById("title").textContent =
+      Math.max(...[...document.querySelectorAll("#grid td span")].map((op) => op.offsetHeight / 17.4));"""
+    dom, complaints = document(pages["striped"], script=lines)
+    assert not complaints
+    assert text_of(dom, "position").startswith("step 3 ")
+    assert not text_of(dom, "coverage-note").startswith("0.0 %")
+    assert float(text_of(dom, "title")) < 1.5
+
+
+@needs_browser
 def test_link_into_page(pages):
     dom, _ = document(pages["ring"], mark="#pass=1&step=4&rank=3")
     assert text_of(dom, "position") == "step 4 (5 of 9)"
@@ -193,6 +205,39 @@ def test_measured_over_simulated(tmp_path):
     assert not complaints
     assert text_of(dom, "title") == "true true"
     assert "the simulation takes" in text_of(dom, "gantt-note")
+
+
+def test_problem_of_a_run(tmp_path):
+    """The problem of a training run is its own: fp32, packed documents, and the last of them."""
+    (tmp_path / "text").mkdir()
+    for i in range(40):
+        (tmp_path / "text" / f"{i}.txt").write_text("x" * (20 + 3 * i))
+    (tmp_path / "recipe.toml").write_text(
+        f'[job]\ndump_folder = "{tmp_path}/run"\n[model]\ndim = 32\nn_layers = 2\nn_heads = 2\n'
+        f'[training]\ndataset_path = "{tmp_path}/text"\nseq_len = 256\nsteps = 3\nlocal_batch_size = 2\n'
+        '[parallelism]\ncontext_parallel_degree = 2\nlayout = "zigzag"\nmask = "documents"\n'
+    )
+    subprocess.run([PROGRAM, "train", tmp_path / "recipe.toml"], check=True, capture_output=True, timeout=120)
+    recorded = json.loads((tmp_path / "run/flight/problems.json").read_text())["problems"]
+    assert len({problem["flags"]["--mask"] for problem in recorded}) == len(recorded) > 3
+
+    beside = ["report", "--cluster", "c6", "--no-table", "--run", tmp_path / "run", "--out"]
+    page = tmp_path / "page.html"
+    done = subprocess.run([PROGRAM, *beside, page], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL).group(1))
+    assert (data["world"], data["heads"], data["head_dim"], data["dtype"]) == (2, 2, 16, "fp32")
+    assert data["mask"] == recorded[-1]["flags"]["--mask"]
+    assert [one["measured"]["step"] for one in data["passes"]] == [3, 3]
+    assert re.fullmatch(
+        r"Measured on \S+; simulated on c6, another machine: armillary calibrate describes this one\. "
+        r"A100-SXM-80GB has no kernels of fp32: simulated with those of bf16\.",
+        data["machines"],
+    )
+    assert data["machines"] in done.stdout
+    refused = subprocess.run([PROGRAM, *beside, page, "--seq", "256"], capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert f"report: --seq with --run {tmp_path}/run, which says its problem; leave it out" in refused.stderr
 
 
 @needs_browser

@@ -116,7 +116,7 @@ function drawLegend() {
   if (measured()) {
     const error = 100 * (pass().end_us / measured().end_us - 1);
     text += ` Measured, in paler rows: ${timeText(measured().end_us)}, step ${measured().step}, call ${measured().call} of ${measured().run};` +
-      ` the simulation takes ${Math.abs(error).toFixed(1)} % ${error < 0 ? "less" : "more"}.`;
+      ` the simulation takes ${Math.abs(error).toFixed(1)} % ${error < 0 ? "less" : "more"}. ${DATA.machines}`;
   }
   document.getElementById("gantt-note").textContent = text;
 }

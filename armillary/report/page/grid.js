@@ -13,9 +13,17 @@ function gridWords(rank) {
   return bySteps;
 }
 
+// The width of a column in which no op is broken, in characters of the table.
+function widestWord() {
+  const one = pass();
+  one.widest ||= Math.max(...one.ranks.map(({ words }) => Math.max(0, ...words.map(([, text]) => text.length))));
+  return one.widest;
+}
+
 function drawGrid() {
   const width = document.getElementById("grid-scroll").clientWidth;
-  gridColumns = Math.max(1, Math.min(DATA.world, Math.floor((width - 60) / 165)));
+  const column = Math.max(165, 7.3 * widestWord() + 26);
+  gridColumns = Math.max(1, Math.min(DATA.world, Math.floor((width - 64) / column)));
   gridFirst = Math.max(0, Math.min(state.rank - Math.floor(gridColumns / 2), DATA.world - gridColumns));
   const now = `${state.pass} ${gridFirst} ${gridColumns}`;
   if (now === gridDrawn) return;

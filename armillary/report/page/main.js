@@ -16,7 +16,7 @@ function drawHead() {
   const kv = DATA.kv_len === DATA.q_len ? "" : ` x ${DATA.kv_len}`;
   const facts = [["tokens", `${DATA.q_len}${kv}`], ["batch", DATA.batch], ["heads", `${DATA.heads} / ${DATA.kv_heads} kv`],
     ["head dim", DATA.head_dim === DATA.value_dim ? DATA.head_dim : `${DATA.head_dim} / ${DATA.value_dim}`],
-    ["dtype", DATA.dtype], ["mask", DATA.mask], ["layout", DATA.layout], ["device", DATA.cluster.device]];
+    ["dtype", DATA.dtype], ["mask", DATA.mask.length > 60 ? `${DATA.mask.slice(0, 59)}…` : DATA.mask], ["layout", DATA.layout], ["device", DATA.cluster.device]];
   for (const one of PASSES) facts.push([one.pass, timeText(one.end_us) + (one.measured ? ` (measured ${timeText(one.measured.end_us)})` : "")]);
   document.getElementById("facts").replaceChildren(...facts.map(([name, value]) => fact(name, value)));
 }
@@ -97,7 +97,7 @@ function goToLink() {
   if (link.has("rank")) state.rank = index("rank", DATA.world);
   if (link.has("time")) state.byTime = true;
   if (link.has("time")) goTo(pass().end_us * (Number(link.get("time")) || 0));
-  else goTo(index("step", pass().steps.length));
+  else goTo(link.has("step") ? index("step", pass().steps.length) : openingStep());
 }
 
 makeBar();

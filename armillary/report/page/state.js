@@ -65,10 +65,16 @@ function moveBy(count) {
   goTo(state.byTime ? state.time + count * pass().end_us / 200 : state.step + count);
 }
 
+// The first step in which any rank attends: before it the coverage is empty.
+function openingStep() {
+  const attends = pass().ranks.flatMap((rank) => rank.ops.filter((op) => op.pairs).map((op) => op.step));
+  return Math.max(0, pass().steps.indexOf(attends.reduce((a, b) => Math.min(a, b), Infinity)));
+}
+
 function choosePass(index) {
   state.pass = index;
-  state.step = 0;
-  state.time = 0;
+  state.step = openingStep();
+  state.time = state.byTime ? 0 : timeOf(state.step);
   want(true);
 }
 
