@@ -19,7 +19,7 @@ HONOURED_ARGUMENTS = {
         "adam_beta1 adam_beta2 adam_epsilon learning_rate lr_scheduler_kwargs lr_scheduler_type "
         "max_grad_norm optim_args warmup_steps weight_decay"
     ),
-    "the loss": "average_tokens_across_devices label_smoothing_factor",
+    "the loss": "average_tokens_across_devices bf16 label_smoothing_factor",
     "the data, which every rank reads": (
         "data_seed dataloader_drop_last dataloader_in_order dataloader_multiprocessing_context "
         "dataloader_num_workers dataloader_persistent_workers dataloader_pin_memory "
@@ -77,7 +77,6 @@ _OPTIMIZERS = (
 #: Fields of `TrainingArguments` that are refused unless they have a value that is taken.
 REFUSED_ARGUMENTS = {
     "auto_find_batch_size": Refused("a rank without memory is not known to the others"),
-    "bf16": Refused("autocast of attention; load the model in bfloat16"),
     "debug": Refused("its hooks see the tokens of one rank", (None, "", [])),
     "deepspeed": Refused(_ONE_PLACE),
     "enable_jit_checkpoint": Refused("ranks hear a signal in different steps"),

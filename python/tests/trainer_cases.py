@@ -397,11 +397,17 @@ def adapted(base, folder, **more):
 
 
 def narrow(base, folder, **more):
-    """Predictions in fp32, and of models that are cast to narrow numbers."""
+    """Predictions in fp32 and of models that are cast to narrow numbers, and parameters after some steps."""
     found = {}
     for name in ("", "bf16_full_eval", "fp16_full_eval"):
         trainer = trainer_of(base, folder, {name: True} if name else {}, {}, **more)
         found[name] = trainer.predict(examples(2)).predictions.flatten().tolist()
+    for name in ("trained", "bf16"):
+        settings = {"max_steps": 2, "gradient_accumulation_steps": 2, "bf16": name == "bf16"}
+        trainer = trainer_of(base, folder, settings, {}, **more)
+        trainer.train()
+        sums = [one.detach().flatten() for one in trainer.model.parameters()]
+        found[name] = torch.cat(sums)[::5].tolist()
     return found
 
 

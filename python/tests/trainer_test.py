@@ -60,13 +60,15 @@ def test_gives_the_numbers_of_one_process(runs, name):
     assert not differences(runs["given"][name], runs["wanted"][name])
 
 
-def test_narrow_predictions_are_as_near_to_fp32_as_those_of_one_process(runs):
-    exact = torch.tensor(runs["wanted"]["narrow"][""])
-    for name in ("bf16_full_eval", "fp16_full_eval"):
-        mine, theirs = (
-            (torch.tensor(runs[side]["narrow"][name]) - exact).norm() for side in ("given", "wanted")
-        )
-        assert 0 < mine <= 2.5 * theirs, (name, mine, theirs)
+@pytest.mark.parametrize(
+    ("name", "exact"), [("bf16_full_eval", ""), ("fp16_full_eval", ""), ("bf16", "trained")]
+)
+def test_narrow_numbers_are_as_near_to_fp32_as_those_of_one_process(runs, name, exact):
+    wanted = torch.tensor(runs["wanted"]["narrow"][exact])
+    mine, theirs = (
+        (torch.tensor(runs[side]["narrow"][name]) - wanted).norm() for side in ("given", "wanted")
+    )
+    assert 0 < mine <= 2.5 * theirs, (mine, theirs)
 
 
 def test_first_batch_is_compared_with_one_device(runs):
