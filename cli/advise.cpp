@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
@@ -96,7 +97,7 @@ tune::AdviceQuestion question(const AdviseFlags& flags, RecipeModel model_of) {
 /// USP's Table 2 with the numbers of this model.
 void print_methods(const tune::AdviceQuestion& asked) {
   const int devices = asked.devices == 0 ? asked.cluster.devices() : asked.devices;
-  fmt::print("\none layer on each of {} devices, forward and backward\n\n", devices);
+  fmt::print("\none layer on each of {}, forward and backward\n\n", count_of(devices, "device"));
   fmt::print(
       "| method | parameter elements sent | activation elements sent | parameters, gradients GiB "
       "| optimizer GiB | activations GiB |\n|---|---|---|---|---|---|\n");
@@ -110,18 +111,18 @@ void print_methods(const tune::AdviceQuestion& asked) {
 void print_advice(const tune::AdviceQuestion& asked, const tune::Advice& advice, std::size_t top) {
   const tune::Advised& best = advice.meshes.front();
   const auto& [products, attention, passes, tensor, gradients, optimizer] = best.time.stage;
-  fmt::print("{} on {}: {} tokens, batch {}\n  {}\n  attention: {}\n", asked.step.model.name,
-             asked.cluster.name, asked.step.seq, asked.step.batch, to_string(best),
-             to_string(best.attention));
+  fmt::print("{} on {}: {}, batch {}\n  {}\n  attention: {}\n", asked.step.model.name,
+             asked.cluster.name, count_of(asked.step.seq, "token"), asked.step.batch,
+             to_string(best), to_string(best.attention));
   fmt::print(
       "  {:.3f} s a step: products {:.3f}, attention {:.3f}, passes over activations {:.3f}, "
       "messages of tp {:.3f}, pipeline {:.3f}, gradients and parameters {:.3f}, optimizer {:.3f}\n",
       best.time.total(), products, attention, passes, tensor, best.time.pipeline, gradients,
       optimizer);
-  fmt::print("  {:.2f} GiB of {:.2f}; longest sequence that fits: {} tokens\n",
-             gib(best.memory.total()), gib(asked.cluster.device.memory_bytes), best.longest_seq);
+  fmt::print("  {:.2f} GiB of {:.2f}; longest sequence that fits: {}\n", gib(best.memory.total()),
+             gib(asked.cluster.device.memory_bytes), count_of(best.longest_seq, "token"));
   for (const std::string& reason : advice.reasons) fmt::print("  {}\n", reason);
-  fmt::print("  longest of all: {} tokens with {}\n\n", advice.longest.longest_seq,
+  fmt::print("  longest of all: {} with {}\n\n", count_of(advice.longest.longest_seq, "token"),
              to_string(advice.longest));
   fmt::print("| mesh | s | attention | GiB | longest sequence |\n|---|---|---|---|---|\n");
   for (std::size_t m = 0; m < std::min(top, advice.meshes.size()); ++m) {

@@ -1,14 +1,17 @@
 // The verb `explain`: reads the flight files of a run folder and prints the cause, a line for each
 // rank, and who waits for whom. The logic is in recorder/diagnosis.h.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
+#include "armillary/core/json_text.h"
+#include "armillary/core/names.h"
 #include "armillary/recorder/diagnosis.h"
 #include "armillary/recorder/reader.h"
 #include "armillary/recorder/trace.h"
@@ -60,10 +63,10 @@ std::string_view end_text(const Flight& flight) {
   return "no end";
 }
 
-/// `rank 2: host h, pid 123, alive; no end; silent for 4.2 s; step 17, ring forward of call 3, ..`
+/// `rank 2: host h, pid 123, alive; no end; silent for 4.2 s; step 17, ring forward of call 3, ..`,
+/// of a rank with a file.
 std::string line_of(const Diagnosis& diagnosis, int rank) {
   const auto& flight = diagnosis.run.flights[rank];
-  if (!flight) return fmt::format("rank {}: no flight file", rank);
   std::string line =
       fmt::format("rank {}: host {}, pid {}, {}; {}; silent for {:.3g} s; {}", rank, flight->host,
                   flight->pid, to_string(diagnosis.run.states[rank]), end_text(*flight),
@@ -72,7 +75,7 @@ std::string line_of(const Diagnosis& diagnosis, int rank) {
     line += fmt::format("; waits {:.3g} s for {}", waits_s(*flight, diagnosis),
                         to_string(flight->wait));
   }
-  if (flight->torn > 0) line += fmt::format("; {} ops half written", flight->torn);
+  if (flight->torn > 0) line += fmt::format("; {} half written", count_of(flight->torn, "op"));
   if (!flight->reason.empty()) line += fmt::format("\n  {}", flight->reason);
   return line;
 }
@@ -83,7 +86,7 @@ std::string graph_of(const Diagnosis& diagnosis) {
   for (std::size_t rank = 0; rank < diagnosis.waits_for.size(); ++rank) {
     if (diagnosis.waits_for[rank].empty()) continue;
     text += fmt::format("{}{} -> {}", text.empty() ? "waits: " : "; ", rank,
-                        fmt::join(diagnosis.waits_for[rank], ", "));
+                        list_numbers(diagnosis.waits_for[rank], ", "));
   }
   return text;
 }
@@ -152,9 +155,18 @@ void run_explain(const ExplainArguments& arguments) {
   const int world = static_cast<int>(run.flights.size());
   if (!arguments.json) {
     fmt::print("cause: {}\n", diagnosis.cause);
-    fmt::print("run: {}, {} ranks\n", to_string(diagnosis.verdict), world);
+    fmt::print("run: {}, {}\n", to_string(diagnosis.verdict), count_of(world, "rank"));
+    std::vector<int> without_file;
     for (int rank = 0; rank < world; ++rank) {
-      fmt::print("{}\n", line_of(diagnosis, rank));
+      if (diagnosis.run.flights[rank]) {
+        fmt::print("{}\n", line_of(diagnosis, rank));
+      } else {
+        without_file.push_back(rank);
+      }
+    }
+    if (!without_file.empty()) {
+      fmt::print("rank{} {}: no flight file\n", plural_s(without_file.size()),
+                 list_numbers(without_file));
     }
     const std::string graph = graph_of(diagnosis);
     if (!graph.empty()) fmt::print("{}\n", graph);
@@ -167,8 +179,7 @@ void run_explain(const ExplainArguments& arguments) {
                                      {"causes", diagnosis.causes},
                                      {"cycle", diagnosis.is_cycle},
                                      {"ranks", std::move(ranks)}};
-  // Texts of a damaged file may be no UTF-8.
-  fmt::print("{}\n", whole.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  fmt::print("{}\n", json_text(whole));
 }
 
 }  // namespace

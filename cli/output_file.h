@@ -1,4 +1,5 @@
-// output_file.h: files that a verb writes when its work is done.
+// output_file.h: files that a verb writes when its work is done. Their missing folders are made, as
+// are those of everything that the program writes.
 #pragma once
 
 #include <string>
@@ -7,7 +8,7 @@
 namespace armillary::cli {
 
 /// Refuses a file that cannot be written, before the work whose result it is to hold. A file that
-/// exists keeps its contents; one that does not is not left behind.
+/// exists keeps its contents; a file or folder that does not is not left behind.
 /// @throws IoError that begins with the name of the verb.
 void check_writable(std::string_view verb, const std::string& path);
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "armillary/core/count_text.h"
 #include "armillary/plan/json.h"
 #include "armillary/plan/text.h"
 #include "cli/costs.h"
@@ -58,10 +59,9 @@ void print_distance(const plan::Plan& plan, const Costs& of_plan) {
 void print_summary(const plan::Plan& plan) {
   const Costs of_plan = costs(plan);
   const plan::Traffic& most = of_plan.most;
-  fmt::print(
-      "{} {}: world {}, {} steps; most on one rank: {} bytes sent, {} received, {} in slots\n",
-      plan.strategy, to_string(plan.pass), plan.problem.world, most.steps, most.sent_bytes,
-      most.received_bytes, most.peak_slot_bytes);
+  fmt::print("{} {}: world {}, {}; most on one rank: {} sent, {} received, {} in slots\n",
+             plan.strategy, to_string(plan.pass), plan.problem.world, count_of(most.steps, "step"),
+             count_of(most.sent_bytes, "byte"), most.received_bytes, most.peak_slot_bytes);
   print_distance(plan, of_plan);
 }
 

@@ -7,13 +7,13 @@
 
 #include <algorithm>
 #include <exception>
-#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
+#include "armillary/core/user_text.h"
 #include "armillary/proof/digest.h"
 #include "cli/hand_over.h"
 #include "cli/verbs.h"
@@ -21,22 +21,45 @@
 namespace armillary::cli {
 namespace {
 
-/// Writes an error as one line and returns the exit code. Control characters of the user's text
-/// become blanks. The text of a failed run ends at its first line: libtorch adds stack frames
-/// below.
+/// Longest line that is printed whole: paths and lists of names are shorter.
+constexpr std::size_t kMostLineBytes = 8000;
+
+/// Writes an error as one line and returns the exit code. Line ends of the user's text become
+/// blanks. The text of a failed run ends at its first line: libtorch adds stack frames below.
 int complain(int code, std::string_view text) {
-  std::string line(code == kFailed ? text.substr(0, text.find('\n')) : text);
-  for (char& c : line) {
-    if (static_cast<unsigned char>(c) < ' ') c = ' ';
-  }
+  std::string line =
+      shorten(printable(code == kFailed ? text.substr(0, text.find('\n')) : text), kMostLineBytes);
+  std::ranges::replace(line, '\n', ' ');
   fmt::print(stderr, "armillary: {}\n", line);
   return code;
 }
 
-/// The flag that was most likely meant by an argument that CLI11 does not know, which is the last
-/// word of its text.
-std::string nearest_flag(const CLI::App& app, const std::string& text) {
-  const std::string given = text.substr(text.rfind(' ') + 1);
+/// The text of CLI11 about a flag or argument, which begins with its name, in the words of this
+/// program.
+std::string text_of_flags(const CLI::ParseError& error) {
+  const std::string text = error.what();
+  const std::string name = text.substr(0, text.find(':'));
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    if (text.ends_with(" missing")) return name + ": no value given; one is required";
+    constexpr std::string_view kReceived = " required but received ";
+    const std::size_t at = text.find(kReceived);
+    if (at != std::string::npos) {
+      return fmt::format("{}: {} values given; at most 1 is required", name,
+                         text.substr(at + kReceived.size()));
+    }
+    return name + ": another number of values given; that of --help is required";
+  }
+  if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {
+    return fmt::format("{}: a value of another kind than in --help is required", quote(name));
+  }
+  return text;  // One of ours, or a name that "is required", "excludes" or "requires" another.
+}
+
+/// Says which arguments are not known, with the flag that was most likely meant by the last of
+/// them. CLI11 lists them behind a colon.
+std::string text_of_extras(const CLI::App& app, std::string_view text) {
+  const std::string extras(text.substr(text.find(": ") + 2));
+  const std::string given = extras.substr(extras.rfind(' ') + 1);
   std::vector<std::string> flags;
   for (const CLI::App* verb : app.get_subcommands()) {
     for (const CLI::Option* option : verb->get_options()) flags.push_back(option->get_name());
@@ -45,7 +68,8 @@ std::string nearest_flag(const CLI::App& app, const std::string& text) {
     }
   }
   const std::string nearest = nearest_name(given, flags);
-  return nearest.empty() ? "" : "; nearest: " + nearest;
+  return fmt::format("{} given, which is not known here; arguments of --help are required{}",
+                     quote(extras), nearest.empty() ? "" : "; nearest: " + nearest);
 }
 
 /// Refuses an unknown verb, a missing one, and a flag in its place. CLI11 alone would call an
@@ -60,11 +84,11 @@ void check_verb(const CLI::App& app, int argc, const char* const* argv) {
   }
   if (argc < 2) fail<InvalidArgument>("no verb given; {} is required", list_names(verbs));
   if (given.substr(0, 1) == "-") {
-    fail<InvalidArgument>("flag '{}' before the verb; {} is required first, or --help", given,
+    fail<InvalidArgument>("flag {} before the verb; {} is required first, or --help", quote(given),
                           list_names(verbs));
   }
   const std::string nearest = nearest_name(given, verbs);
-  fail<InvalidArgument>("unknown verb '{}'; {} is required{}", given, list_names(verbs),
+  fail<InvalidArgument>("unknown verb {}; {} is required{}", quote(given), list_names(verbs),
                         nearest.empty() ? "" : "; nearest: " + nearest);
 }
 
@@ -96,6 +120,7 @@ int run_program(int argc, const char* const* argv, const std::vector<AddVerb>& v
   app.set_version_flag("--version", fmt::format("armillary {}", proof::version()));
   app.footer(
       "Exit codes: 0 done, 1 a run failed or a plan is wrong, 2 bad input.\n"
+      "Missing folders of files that a verb writes are made.\n"
       "`armillary VERB --help` has examples.");
   for (const AddVerb add : verbs) add(app, exit_code);
   // Verbs run inside parse(), as callbacks.
@@ -107,17 +132,15 @@ int run_program(int argc, const char* const* argv, const std::vector<AddVerb>& v
   } catch (const CLI::Success& help) {  // --help or --version was given.
     return app.exit(help);
   } catch (const CLI::ExtrasError& error) {
-    return complain(kBadInput, error.what() + nearest_flag(app, error.what()));
+    return complain(kBadInput, text_of_extras(app, error.what()));
   } catch (const CLI::ParseError& error) {
-    return complain(kBadInput, error.what());
+    return complain(kBadInput, text_of_flags(error));
   } catch (const InvalidArgument& error) {
     return complain(kBadInput, error.what());
   } catch (const IoError& error) {
     return complain(kBadInput, error.what());
-  } catch (const std::bad_alloc&) {
-    return complain(kFailed, "out of memory");
   } catch (const std::exception& error) {
-    return complain(kFailed, error.what());
+    return complain(kFailed, error_text(error));
   }
   return exit_code;
 }

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/recorder/problems.h"
 #include "armillary/recorder/reader.h"
@@ -154,8 +155,8 @@ void run_report(const ReportFlags& given) {
   }
   const std::string page = report::to_html(content);
   write_file("report", flags.out, page);
-  fmt::print("{}: {:.1f} MB, {} passes of {} ranks\n", flags.out,
-             static_cast<double>(page.size()) / 1e6, content.passes.size(), of_flags.world);
+  fmt::print("{}: {:.1f} MB, {} of {}\n", flags.out, static_cast<double>(page.size()) / 1e6,
+             count_of(content.passes.size(), "pass", "passes"), count_of(of_flags.world, "rank"));
   if (shown) fmt::print("{}\n", machines);
 }
 

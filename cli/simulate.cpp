@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
 #include "armillary/sim/compare.h"
@@ -112,8 +113,8 @@ double flops_per_rank(const plan::Problem& problem, const sim::Timeline& timelin
 void print_timeline(const plan::Problem& problem, const sim::Cluster& cluster,
                     const sim::Timeline& timeline) {
   const bool folded = std::ssize(timeline.ranks) < timeline.world;
-  fmt::print("{} {} on {}: {} ranks{}\n", timeline.strategy, to_string(timeline.pass), cluster.name,
-             timeline.world,
+  fmt::print("{} {} on {}: {}{}\n", timeline.strategy, to_string(timeline.pass), cluster.name,
+             count_of(timeline.world, "rank"),
              folded
                  ? fmt::format("; folded: {} simulated, which stand for all", timeline.ranks.size())
                  : "");

@@ -9,6 +9,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
+#include "armillary/core/user_text.h"
 #include "armillary/sweep/plots.h"
 #include "cli/output_file.h"
 #include "cli/problem_flags.h"
@@ -37,7 +38,7 @@ std::vector<std::int64_t> parse_list(const std::string& flag, const std::string&
     const std::int64_t last =
         dots == std::string::npos ? first : parse_integer(flag, part.substr(dots + 2), {1});
     if (last < first) {
-      fail<InvalidArgument>("{} is '{}'; a range that ascends is required", flag, part);
+      fail<InvalidArgument>("{} is {}; a range that ascends is required", flag, quote(part));
     }
     // Half of the end is looked at, for the double of a value may not fit.
     for (std::int64_t value = first;; value *= 2) {
@@ -46,7 +47,7 @@ std::vector<std::int64_t> parse_list(const std::string& flag, const std::string&
     }
   }
   if (values.empty())
-    fail<InvalidArgument>("{} is '{}'; a list of numbers is required", flag, text);
+    fail<InvalidArgument>("{} is {}; a list of numbers is required", flag, quote(text));
   return values;
 }
 
@@ -71,12 +72,13 @@ std::vector<double> parse_factors(const std::string& flag, const std::string& te
       read = 0;
     }
     if (read == 0 || read != part.size() || !(value > 0) || value > 1e6) {
-      fail<InvalidArgument>("{} is '{}'; numbers above 0, at most 1e6, are required", flag, part);
+      fail<InvalidArgument>("{} is {}; numbers above 0, at most 1e6, are required", flag,
+                            quote(part));
     }
     values.push_back(value);
   }
   if (values.empty())
-    fail<InvalidArgument>("{} is '{}'; a list of numbers is required", flag, text);
+    fail<InvalidArgument>("{} is {}; a list of numbers is required", flag, quote(text));
   return values;
 }
 
@@ -98,7 +100,7 @@ std::vector<WantedPlot> parse_plots(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) {
     const std::size_t equals = text.find('=');
     if (equals == std::string::npos || equals + 1 == text.size()) {
-      fail<InvalidArgument>("--plot is '{}'; KIND=FILE is required", text);
+      fail<InvalidArgument>("--plot is {}; KIND=FILE is required", quote(text));
     }
     plots.push_back({sweep::parse_plot(text.substr(0, equals)), text.substr(equals + 1)});
   }
@@ -114,8 +116,10 @@ std::string subtitle(const SweepFlags& flags, const sim::Cluster& cluster) {
   std::string text =
       fmt::format("{}: {}\n{}, {}", cluster.name, cluster.summary, flags.mask, flags.layout);
   // With --weak the axis of the chart has the tokens.
-  if (is_one(flags.seq) && !flags.weak) text += fmt::format(", {} tokens", flags.seq);
-  if (is_one(flags.heads)) text += fmt::format(", {} heads", flags.heads);
+  if (is_one(flags.seq) && !flags.weak)
+    text += fmt::format(", {} token{}", flags.seq, flags.seq == "1" ? "" : "s");
+  if (is_one(flags.heads))
+    text += fmt::format(", {} head{}", flags.heads, flags.heads == "1" ? "" : "s");
   if (!flags.kv_heads.empty()) text += fmt::format(", {} KV heads", flags.kv_heads);
   text += fmt::format(" of {}, {}, {}", flags.head_dim, flags.dtype,
                       flags.pass == "both" ? "forward and backward" : flags.pass);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
@@ -112,8 +113,9 @@ void print_answer(const tune::Question& question, const tune::Answer& answer, st
   const tune::Rival& chosen = answer.chosen();
   const auto simulated = std::count_if(answer.rivals.begin(), answer.rivals.end(),
                                        [](const tune::Rival& rival) { return rival.simulated(); });
-  fmt::print("{} on {}: {} ranks, {} candidates, {} simulated\n", to_string(chosen.candidate),
-             question.cluster.name, question.problem.world, answer.rivals.size(), simulated);
+  fmt::print("{} on {}: {}, {}, {} simulated\n", to_string(chosen.candidate), question.cluster.name,
+             count_of(question.problem.world, "rank"), count_of(answer.rivals.size(), "candidate"),
+             simulated);
   if (chosen.measured_s > 0) fmt::print("  {:.3f} ms measured\n", milliseconds(chosen.measured_s));
   if (chosen.simulated()) {
     fmt::print(

@@ -4,15 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <system_error>
 #include <vector>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
+#include "armillary/core/input_file.h"
+#include "armillary/core/json_text.h"
 #include "armillary/validate/checks.h"
 #include "armillary/validate/table.h"
 #include "cli/problem_flags.h"
@@ -22,14 +21,11 @@ namespace armillary::cli {
 namespace {
 
 validate::RowFile read_file(const std::string& path) {
-  std::error_code unreadable;  // Ignored: opening the file fails then.
-  if (std::filesystem::is_directory(path, unreadable)) {
-    fail<IoError>("--rows: {} is a folder; a file of rows as JSON is required", path);
-  }
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open() || file.bad()) fail<IoError>("--rows: cannot read {}", path);
-  return validate::parse_rows(text, path);
+  return validate::parse_rows(read_input({.where = "--rows",
+                                          .required = "a file of rows as JSON",
+                                          .most_bytes = kMostConfigurationBytes},
+                                         path),
+                              path);
 }
 
 /// Everything that is printed.
@@ -59,7 +55,7 @@ void print_json(const Validation& all) {
   for (std::size_t f = 0; f < all.files.size(); ++f) {
     json["files"].push_back(validate::to_json(all.files[f], all.predictions[f]));
   }
-  fmt::print("{}\n", json.dump());
+  fmt::print("{}\n", json_text(json));
 }
 
 /// The tables of a file, or those of the program.
@@ -83,7 +79,10 @@ int run(const std::string& path, bool json) {
   const auto failed = std::ranges::count_if(all.checks, [](const validate::Check& check) {
     return !check.holds() && check.cause.empty();
   });
-  if (failed > 0) fmt::print(stderr, "armillary: {} statements fail\n", failed);
+  if (failed > 0) {
+    fmt::print(stderr, "armillary: {} fail{}\n", count_of(failed, "statement"),
+               failed == 1 ? "s" : "");
+  }
   return failed > 0 ? kFailed : kDone;
 }
 

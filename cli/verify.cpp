@@ -7,17 +7,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <system_error>
+#include <string_view>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
+#include "armillary/core/input_file.h"
+#include "armillary/core/json_text.h"
 #include "armillary/core/spec.h"
+#include "armillary/core/user_text.h"
 #include "armillary/plan/json.h"
 #include "armillary/plan/mutate.h"
 #include "armillary/plan/parallel_for_ranks.h"
@@ -40,11 +42,11 @@ struct VerifyFlags : ProblemFlags {
   bool fold = false;
 };
 
-/// Plans as JSON lines; empty lines are skipped. `name` is that of the stream, for errors.
-std::vector<plan::Plan> read_plans(std::istream& in, const std::string& name) {
+/// Plans as JSON lines; empty lines are skipped. `name` is that of the input, for errors.
+std::vector<plan::Plan> parse_plans(std::string_view text, const std::string& name) {
   std::vector<plan::Plan> plans;
   int number = 0;
-  for (std::string line; std::getline(in, line);) {
+  for (const std::string_view line : split(text, '\n')) {
     ++number;
     if (line.empty()) continue;
     // Errors of the parser get the line number.
@@ -54,25 +56,24 @@ std::vector<plan::Plan> read_plans(std::istream& in, const std::string& name) {
       fail<InvalidArgument>("verify: {}, line {}: {}", name, number, error.what());
     }
   }
-  if (in.bad()) fail<IoError>("verify: {} cannot be read to its end", name);
   if (plans.empty()) {
     fail<InvalidArgument>("verify: {} holds no plan; one JSON object per line is required", name);
   }
   return plans;
 }
 
-/// Plans of a file, or of standard input if the path is `-`.
+/// Plans of a file, or of standard input, which may be a pipe.
 std::vector<plan::Plan> read_plans(const std::string& path) {
-  if (path == "-") return read_plans(std::cin, "standard input");
-  std::error_code unreadable;  // Ignored: opening the file fails then.
-  if (std::filesystem::is_directory(path, unreadable)) {
-    fail<IoError>("verify: {} is a folder; a file of plans as JSON lines is required", path);
+  if (path == "-" || path == "/dev/stdin") {
+    const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
+    if (std::cin.bad()) fail<IoError>("verify: standard input cannot be read to its end");
+    return parse_plans(text, "standard input");
   }
-  std::ifstream file(path);
-  if (!file) {
-    fail<IoError>("verify: cannot read {}; a file of plans as JSON lines is required", path);
-  }
-  return read_plans(file, path);
+  return parse_plans(read_input({.where = "verify",
+                                 .required = "a file of plans as JSON lines, or - for standard "
+                                             "input,"},
+                                path),
+                     path);
 }
 
 /// The plans of `--file`, or else of the strategy.
@@ -159,21 +160,22 @@ nlohmann::ordered_json result_line(const plan::Plan& plan,
 void print(const plan::Plan& plan, const std::vector<plan::Diagnostic>& diagnostics,
            std::string_view given, bool json) {
   if (json) {
-    fmt::print("{}\n", result_line(plan, diagnostics).dump());
+    fmt::print("{}\n", json_text(result_line(plan, diagnostics)));
     return;
   }
   if (diagnostics.empty()) {
     const PlanSize size = size_of(plan);
-    fmt::print(
-        "{} {}: exact{}. world {}, {} ops in {} steps; no deadlock, no hazard, every pair once\n",
-        plan.strategy, to_string(plan.pass), given, plan.problem.world, size.ops, size.steps);
+    fmt::print("{} {}: exact{}. world {}, {} in {}; no deadlock, no hazard, every pair once\n",
+               shorten(printable(plan.strategy), kMostQuotedBytes), to_string(plan.pass), given,
+               plan.problem.world, count_of(size.ops, "op"), count_of(size.steps, "step"));
     return;
   }
   // The printed plan marks the place of the first broken rule; all broken rules follow as lines.
   fmt::print("{}", plan::to_string(plan, &diagnostics[0]));
   for (const plan::Diagnostic& d : diagnostics) {
-    fmt::print("{} {}: rank {} op {}: {}: {}\n", plan.strategy, to_string(plan.pass), d.rank, d.op,
-               d.rule, d.text);
+    fmt::print("{} {}: rank {} op {}: {}: {}\n",
+               shorten(printable(plan.strategy), kMostQuotedBytes), to_string(plan.pass), d.rank,
+               d.op, d.rule, d.text);
   }
 }
 
@@ -192,14 +194,16 @@ void print_folded(const plan::Planner& planner, plan::Pass pass, const plan::Fol
                                 {"steps", proof.steps},
                                 {"ops", proof.ops}};
     add_diagnostics(line, proof.diagnostics);
-    fmt::print("{}\n", line.dump());
+    fmt::print("{}\n", json_text(line));
     return;
   }
   if (proof.diagnostics.empty()) {
     fmt::print(
-        "{}: exact. world {}, {} ops in {} steps; no deadlock, no hazard, every pair once. Folded: "
-        "one rank of each of {} classes was proved, and {} of {} ranks were compared with theirs\n",
-        name, world, proof.ops, proof.steps, proof.classes, proof.compared, world);
+        "{}: exact. world {}, {} in {}; no deadlock, no hazard, every pair once. Folded: one rank "
+        "of "
+        "each of {} was proved, and {} of {} compared with theirs\n",
+        name, world, count_of(proof.ops, "op"), count_of(proof.steps, "step"),
+        count_of(proof.classes, "class", "classes"), proof.compared, count_of(world, "rank"));
   }
   for (const plan::Diagnostic& d : proof.diagnostics) {
     fmt::print("{}: rank {} op {}: {}: {}\n", name, d.rank, d.op, d.rule, d.text);
@@ -213,8 +217,8 @@ int save_proof(const VerifyFlags& flags) {
   std::sort(lowerings.begin(), lowerings.end());
   if (!std::equal(lowerings.begin(), lowerings.end(), plan::kLowerings.begin(),
                   plan::kLowerings.end())) {
-    fail<InvalidArgument>("--save-proof: --lower is '{}'; 'all' is required: what runs is lowered",
-                          flags.lower);
+    fail<InvalidArgument>("--save-proof: --lower is {}; 'all' is required: what runs is lowered",
+                          quote(flags.lower));
   }
   // Prove, record, and say so.
   const plan::Problem asked = problem(flags);
@@ -223,10 +227,10 @@ int save_proof(const VerifyFlags& flags) {
   if (flags.json) {
     const nlohmann::ordered_json line{
         {"ok", true}, {"strategy", to_string(strategy)}, {"world", asked.world}, {"proof", path}};
-    fmt::print("{}\n", line.dump());
+    fmt::print("{}\n", json_text(line));
   } else {
-    fmt::print("{}: forward, backward and replay are exact on {} ranks; recorded in {}\n",
-               to_string(strategy), asked.world, path);
+    fmt::print("{}: forward, backward and replay are exact on {}; recorded in {}\n",
+               to_string(strategy), count_of(asked.world, "rank"), path);
   }
   return kDone;
 }

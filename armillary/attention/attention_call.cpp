@@ -176,8 +176,8 @@ const plan::Strategy& shared_choice(const AttentionCall& call, CallKind kind,
     choice = choose_together(comm, options.strategy, asked);
   });
   if (comm.rank() == 0 && choice.is_new) {
-    fmt::print(stderr, "armillary: {}; rank 0 chose it for all {} ranks\n", choice.line,
-               comm.world());
+    fmt::print(stderr, "armillary: {}; rank 0 chose it for {}\n", choice.line,
+               comm.world() == 1 ? "itself" : fmt::format("all {} ranks", comm.world()));
   }
   return choices.add(options.strategy, asked, std::move(choice.strategy));
 }

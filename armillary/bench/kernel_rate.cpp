@@ -13,6 +13,7 @@
 #include "armillary/bench/cores.h"
 #include "armillary/bench/peak.h"
 #include "armillary/bench/sdpa.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/threads.h"
 #include "armillary/kernel/cpu/isa.h"
@@ -27,12 +28,14 @@ void check(const KernelCase& given) {
   if (given.tokens < 1 || given.world < 1 || given.heads < 1 || given.kv_heads < 1 ||
       given.heads % given.kv_heads != 0) {
     fail<InvalidArgument>(
-        "bench: {} tokens, world {}, {} heads, {} KV heads; at least 1 each, heads a multiple of "
+        "bench: {}, world {}, {}, {}; at least 1 each, heads a multiple of "
         "KV heads, are required",
-        given.tokens, given.world, given.heads, given.kv_heads);
+        count_of(given.tokens, "token"), given.world, count_of(given.heads, "head"),
+        count_of(given.kv_heads, "KV head"));
   }
   if (given.threads < 1 || given.threads > kMaxThreads) {
-    fail<InvalidArgument>("bench: {} threads; 1 to {} is required", given.threads, kMaxThreads);
+    fail<InvalidArgument>("bench: {}; 1 to {} is required", count_of(given.threads, "thread"),
+                          kMaxThreads);
   }
 }
 

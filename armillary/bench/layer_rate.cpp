@@ -13,6 +13,7 @@
 #include "armillary/bench/cores.h"
 #include "armillary/bench/layer.h"
 #include "armillary/bench/peak.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/threads.h"
 #include "armillary/kernel/cpu/isa.h"
@@ -41,8 +42,8 @@ std::vector<at::Tensor> exact_of(const plan::Problem& problem, const Sample& who
 plan::Problem problem_of(const LayerCase& given, int world) {
   if (given.tokens < 1 || given.world < 1 || given.world > kMaxThreads) {
     fail<InvalidArgument>(
-        "bench: {} tokens a rank, world {}; at least 1 each, at most {} ranks, are required",
-        given.tokens, given.world, kMaxThreads);
+        "bench: {} a rank, world {}; at least 1 each, at most {} ranks, are required",
+        count_of(given.tokens, "token"), given.world, kMaxThreads);
   }
   const std::int64_t tokens = given.tokens * given.world;
   kernel_dtype(given.dtype);  // refuses a dtype without a kernel

@@ -13,6 +13,7 @@
 
 #include "armillary/bench/attention_case.h"
 #include "armillary/bench/cores.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/threads.h"
 #include "armillary/kernel/cpu/isa.h"
@@ -58,9 +59,10 @@ void check_merge(const MergeCase& given) {
   if (given.tokens < 1 || given.heads < 1 || given.head_dim < 1 || given.threads < 1 ||
       given.threads > kMaxThreads) {
     fail<InvalidArgument>(
-        "bench: {} tokens, {} heads, head dim {}, {} threads; at least 1 each, at most {} threads, "
+        "bench: {}, {}, head dim {}, {}; at least 1 each, at most {} threads, "
         "are required",
-        given.tokens, given.heads, given.head_dim, given.threads, kMaxThreads);
+        count_of(given.tokens, "token"), count_of(given.heads, "head"), given.head_dim,
+        count_of(given.threads, "thread"), kMaxThreads);
   }
 }
 

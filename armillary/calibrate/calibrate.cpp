@@ -17,6 +17,7 @@
 #include "armillary/calibrate/messages.h"
 #include "armillary/calibrate/overhead.h"
 #include "armillary/calibrate/products.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/threads.h"
 #include "armillary/kernel/cpu/isa.h"
@@ -35,22 +36,23 @@ void check(const CalibrateCase& given) {
   if (given.world < 1 || given.world > kMaxThreads || given.ranks_per_node < 1 ||
       given.world % given.ranks_per_node != 0) {
     fail<InvalidArgument>(
-        "calibrate: {} ranks, {} on a node; 1 to {} ranks, a multiple of those on a node, are "
+        "calibrate: {}, {} on a node; 1 to {} ranks, a multiple of those on a node, are "
         "required",
-        given.world, given.ranks_per_node, kMaxThreads);
+        count_of(given.world, "rank"), given.ranks_per_node, kMaxThreads);
   }
   if (given.dtypes.empty() || given.head_dims.empty() || given.heads < 1) {
-    fail<InvalidArgument>(
-        "calibrate: {} dtypes, {} head dims, {} heads; at least 1 each is required",
-        given.dtypes.size(), given.head_dims.size(), given.heads);
+    fail<InvalidArgument>("calibrate: {}, {}, {}; at least 1 each is required",
+                          count_of(given.dtypes.size(), "dtype"),
+                          count_of(given.head_dims.size(), "head dim"),
+                          count_of(given.heads, "head"));
   }
   for (const plan::Dtype dtype : given.dtypes) bench::kernel_dtype(dtype);
   for (const int dim : given.head_dims) {
     kernel::cpu_kernel().check("calibrate", {.head_dim = dim, .value_dim = dim});
   }
   if (given.most_tokens < CurveCase{}.least_tokens) {
-    fail<InvalidArgument>("calibrate: blocks of up to {} tokens; at least {} are required",
-                          given.most_tokens, CurveCase{}.least_tokens);
+    fail<InvalidArgument>("calibrate: blocks of up to {}; at least {} are required",
+                          count_of(given.most_tokens, "token"), CurveCase{}.least_tokens);
   }
 }
 
@@ -179,8 +181,8 @@ sim::Cluster calibrate(const CalibrateCase& given, const bench::MakeRanks& make_
   sim::Cluster cluster{.name = given.name,
                        .nodes = given.world / given.ranks_per_node,
                        .devices_per_node = given.ranks_per_node};
-  cluster.summary = fmt::format("measured by armillary calibrate: {} ranks, {} a node, {}",
-                                given.world, given.ranks_per_node, given.engine);
+  cluster.summary = fmt::format("measured by armillary calibrate: {}, {} a node, {}",
+                                count_of(given.world, "rank"), given.ranks_per_node, given.engine);
   cluster.device = measure_device(given, make_ranks, progress);
   cluster.messages = {.serial = false, .zero_copy = threads};
   cluster.host = {.computes = true, .copies = threads};

@@ -89,7 +89,7 @@ TEST(Calibrate, RefusesCases) {
   expect_refusal(given, "2 ranks, 3 on a node");
   given = small_case();
   given.dtypes.clear();
-  expect_refusal(given, "0 dtypes, 1 head dims, 1 heads; at least 1 each");
+  expect_refusal(given, "0 dtypes, 1 head dim, 1 head; at least 1 each");
   given = small_case();
   given.most_tokens = 8;
   expect_refusal(given, "blocks of up to 8 tokens; at least 32");

@@ -4,6 +4,8 @@
 #include <exception>
 #include <string>
 
+#include "armillary/core/user_text.h"
+
 namespace armillary::comm {
 
 /// Text of any exception, as the reason of an abort.
@@ -11,7 +13,7 @@ inline std::string reason_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& e) {
-    return e.what();
+    return error_text(e);
   } catch (...) {
     return "an exception of unknown type";
   }

@@ -1,5 +1,5 @@
-// together.cpp: an error travels as its kind, a number, and its text. Every rank learns the kinds of
-// all ranks, or that of the root, then the text of the first that failed.
+// together.cpp: an error travels as its kind, a number, and its text. Every rank learns the kinds
+// of all ranks, or that of the root, then the text of the first that failed.
 #include "armillary/comm/together.h"
 
 #include <fmt/format.h>
@@ -14,6 +14,7 @@
 
 #include "armillary/comm/collectives.h"
 #include "armillary/core/error.h"
+#include "armillary/core/user_text.h"
 
 namespace armillary::comm {
 namespace {
@@ -31,7 +32,7 @@ enum class ErrorKind : std::int64_t { None, InvalidArgument, IoError, PlanError,
 /// Runs `action`. Returns the kind of its error, whose text is put into `text`, or None.
 ErrorKind run(const std::function<void()>& action, std::string& text) {
   const auto told = [&](ErrorKind kind, const std::exception& error) {
-    text = error.what();
+    text = error_text(error);
     return kind;
   };
   try {

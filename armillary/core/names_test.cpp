@@ -40,5 +40,21 @@ TEST(ListNames, ReadsAsASentence) {
   EXPECT_EQ(list_names(kMasks), "full, causal, window or documents");
 }
 
+TEST(Names, ListsNumbersWithRanges) {
+  const auto list = [](const std::vector<int>& numbers) { return list_numbers(numbers); };
+  EXPECT_EQ(list({}), "");
+  EXPECT_EQ(list({7}), "7");
+  EXPECT_EQ(list({0, 1}), "0 and 1");
+  EXPECT_EQ(list({0, 1, 3}), "0, 1 and 3");
+  EXPECT_EQ(list({0, 2, 3, 4, 7, 8}), "0, 2 to 4, 7 and 8");
+  EXPECT_EQ(list({1, 2, 3}), "1 to 3");
+  EXPECT_EQ(list_numbers(std::vector{0, 2}, ", "), "0, 2");
+}
+
+TEST(Names, TheNearestOfAHugeNameIsNoneAtOnce) {
+  const std::vector<std::string> choices{"causal", "full"};
+  EXPECT_EQ(nearest_name(std::string(100'000'000, 'a'), choices), "");
+}
+
 }  // namespace
 }  // namespace armillary

@@ -8,8 +8,10 @@
 #include <system_error>
 #include <utility>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
+#include "armillary/core/user_text.h"
 
 namespace armillary {
 
@@ -37,7 +39,7 @@ std::size_t parse_choice(std::string_view where, std::string_view name,
   }
   const std::vector<std::string> names(choices.begin(), choices.end());
   const std::string nearest = nearest_name(name, names);  // Empty if none is near.
-  fail<InvalidArgument>("{}: '{:.60}' is not known; {} is required{}", where, name,
+  fail<InvalidArgument>("{}: {} is not known; {} is required{}", where, quote(name),
                         list_names(names),
                         nearest.empty() ? "" : fmt::format("; nearest is '{}'", nearest));
 }
@@ -48,8 +50,8 @@ std::int64_t parse_integer(std::string_view where, std::string_view text, Intege
   // The whole text must be the number: from_chars alone would stop at the first other character.
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   if (error != std::errc() || stop != end || number < range.min || number > range.max) {
-    fail<InvalidArgument>("{}: '{:.60}' given; a whole number from {} to {} is required", where,
-                          text, range.min, range.max);
+    fail<InvalidArgument>("{}: {} given; a whole number from {} to {} is required", where,
+                          quote(text), range.min, range.max);
   }
   return number;
 }
@@ -63,15 +65,15 @@ Spec parse_spec(std::string_view text) {
 
 Arguments::Arguments(std::string where, std::optional<std::string_view> text,
                      std::initializer_list<std::string_view> keys)
-    : where_(std::move(where)) {
+    : where_(where.size() <= kMostQuotedBytes ? std::move(where)
+                                              : shorten(where, kMostQuotedBytes)) {
   if (!text) return;
   // A part is a value or a key with its value. Values keep their order; keys are looked up by name.
   for (const std::string_view part : split(*text, ',')) {
     const std::optional<KeyValue> given = split_key_value(part);
     if (part.empty() || (given && given->value.empty())) {
-      fail<InvalidArgument>(
-          "{}: '{:.60}' has an empty part; a value is required after ':', ',' and '='", where_,
-          *text);
+      fail<InvalidArgument>("{}: {} has an empty part; a value is required after ':', ',' and '='",
+                            where_, quote(*text));
     }
     if (!given) {
       values_.push_back(part);
@@ -79,11 +81,12 @@ Arguments::Arguments(std::string where, std::optional<std::string_view> text,
     }
     // A specification without keys gets a text of its own: there is no nearest key to name.
     if (keys.size() == 0) {
-      fail<InvalidArgument>("{}: key '{:.60}' given; no key is allowed", where_, given->key);
+      fail<InvalidArgument>("{}: key {} given; no key is allowed", where_, quote(given->key));
     }
     parse_choice(where_ + " key", given->key, keys);
     if (find(given->key)) {
-      fail<InvalidArgument>("{}: key '{}' is given twice; once is required", where_, given->key);
+      fail<InvalidArgument>("{}: key {} is given twice; once is required", where_,
+                            quote(given->key));
     }
     keys_.push_back(*given);
   }
@@ -93,16 +96,16 @@ Arguments::Arguments(std::string where, std::optional<std::string_view> text,
 // depends on the name, and the text must say which argument is missing.
 std::string_view Arguments::value(std::string_view what) const {
   if (values_.size() != 1) {
-    fail<InvalidArgument>("{}: {} values given; exactly one, {}, is required", where_,
-                          values_.size(), what);
+    fail<InvalidArgument>("{}: {} given; exactly one, {}, is required", where_,
+                          count_of(values_.size(), "value"), what);
   }
   return values_.front();
 }
 
 void Arguments::refuse_values() const {
   if (!values_.empty()) {
-    fail<InvalidArgument>("{}: '{:.60}' given; no value without a key is allowed", where_,
-                          values_.front());
+    fail<InvalidArgument>("{}: {} given; no value without a key is allowed", where_,
+                          quote(values_.front()));
   }
 }
 

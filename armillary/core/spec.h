@@ -4,7 +4,7 @@
 //   documents:5,3,within=full   name `documents`, values 5 and 3, key within
 //
 // Reading is strict: text that is not understood is refused, never skipped. The parameter `where`
-// says in error texts what was being read, such as `mask window`. Error texts quote at most 60
+// says in error texts what was being read, such as `mask window`. Error texts quote as quote() does
 // characters of the user's text. All string views that are returned point into the text that was
 // given, and are valid as long as it is.
 #pragma once

@@ -13,7 +13,7 @@ namespace armillary::io {
 /// is mapped: touching what is gone ends the process.
 class MappedFile {
  public:
-  /// @throws IoError `reader: path ..` if it is no file or cannot be read.
+  /// @throws IoError `reader: 'path' ..` if it is no regular file or cannot be read.
   MappedFile(const char* reader, const std::string& path);
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;

@@ -45,7 +45,8 @@ void write_file(const std::string& path, std::string_view text) {
   std::error_code error;
   fs::rename(temporary, path, error);
   if (error) {
-    fs::remove(temporary);
+    std::error_code left;  // The reason of the first error is told.
+    fs::remove(temporary, left);
     fail<IoError>("write: {} cannot be replaced ({}); a path that can be written is required", path,
                   error.message());
   }

@@ -12,7 +12,9 @@
 #include <utility>
 
 #include "armillary/core/checked.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
+#include "armillary/core/user_text.h"
 #include "armillary/io/safetensors_header.h"
 
 namespace armillary::io {
@@ -50,14 +52,12 @@ void check_tensors(const std::vector<TensorBytes>& tensors) {
   std::set<std::string_view> names{"__metadata__"};
   for (const auto& [info, bytes] : tensors) {
     if (!names.insert(info.name).second) {
-      fail<InvalidArgument>("safetensors: name '{}' is taken; a name of its own is required",
-                            info.name);
+      fail<InvalidArgument>("safetensors: name {} is taken; a name of its own is required",
+                            quote(info.name));
     }
     if (static_cast<std::int64_t>(bytes.size()) != info.bytes()) {
-      fail<InvalidArgument>(
-          "safetensors: tensor '{}' of {} bytes; {}, those of its shape, are "
-          "required",
-          info.name, bytes.size(), info.bytes());
+      fail<InvalidArgument>("safetensors: tensor {} of {}; {}, those of its shape, are required",
+                            quote(info.name), count_of(bytes.size(), "byte"), info.bytes());
     }
   }
 }
@@ -148,7 +148,8 @@ void SafetensorsFile::read_header() {
 const SafetensorsFile::Place& SafetensorsFile::place(const std::string& name) const {
   const auto found = places_.find(name);
   if (found == places_.end()) {
-    fail<IoError>("safetensors: {} has no tensor '{}'; a file with it is required", path_, name);
+    fail<IoError>("safetensors: {} has no tensor {}; a file with it is required", path_,
+                  quote(name));
   }
   return found->second;
 }

@@ -1,21 +1,28 @@
 // Header of safetensors files. Reading is strict, in the order in which errors help most: is it
-// JSON, has it a name twice (a JSON library would take the last), is every field there and of its
+// JSON, has it a name twice (other readers would take the last), is every field there and of its
 // type, are the offsets those of the shape, and last, do the tensors cover the data exactly.
 #include "armillary/io/safetensors_header.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
 #include "armillary/core/checked.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
+#include "armillary/core/json_text.h"
+#include "armillary/core/user_text.h"
 
 namespace armillary::io {
 namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr std::string_view kMetadata = "__metadata__";
+
+/// A value of a header in an error.
+std::string shown(const Json& value) {
+  return shorten(json_text(value), kMostQuotedBytes);
+}
 
 /// The JSON of a header on its way to structures; it knows the file for errors.
 class HeaderReader {
@@ -44,34 +51,16 @@ class HeaderReader {
   /// The text as JSON, refused if a name stands twice in one object: readers would not agree on
   /// which of the two counts.
   Json parse() const {
-    // Names of the objects that are open, the innermost last.
-    std::vector<std::set<std::string>> names;
-    const auto note = [&](int /*depth*/, Json::parse_event_t event, const Json& parsed) {
-      if (event == Json::parse_event_t::object_start) names.emplace_back();
-      if (event == Json::parse_event_t::object_end) names.pop_back();
-      if (event == Json::parse_event_t::key &&
-          !names.back().insert(parsed.get<std::string>()).second) {
-        const auto name = parsed.get<std::string>();
-        fail<IoError>(
-            "safetensors: {} has '{}' twice in its header, again at byte {}; each name "
-            "once is required",
-            path_, name, kLengthBytes + position_of_last(name));
-      }
-      return true;
-    };
-    try {
-      // The header begins with the object itself; spaces may follow it, no more.
-      Json json = Json::parse(text_, note);
-      if (json.is_object() && text_.front() == '{') return json;
-    } catch (const Json::exception& error) {
-      const auto* const at = dynamic_cast<const Json::parse_error*>(&error);
-      fail<IoError>(
-          "safetensors: {} has no JSON in its header at byte {}; a header as JSON is "
-          "required",
-          path_, kLengthBytes + (at == nullptr ? 0 : static_cast<std::int64_t>(at->byte)));
+    // The header begins with the object itself; spaces may follow it, no more.
+    JsonRead read = read_json_text(text_);
+    if (!read.fault && (!read.value.is_object() || text_.front() != '{')) {
+      read.fault = JsonFault{"is no object", 0};
     }
-    fail<IoError>("safetensors: {} has no object at byte {}; {{\"name\": ..}} is required", path_,
-                  kLengthBytes);
+    if (read.fault) {
+      fail<IoError>("safetensors: {}: its header {}; {{\"name\": ..}} as JSON is required", path_,
+                    to_string(*read.fault, kLengthBytes));
+    }
+    return std::move(read.value);
   }
 
   /// Texts by key; the format allows nothing else.
@@ -80,7 +69,7 @@ class HeaderReader {
     if (!json.is_object()) refuse(kMetadata, "is no object; one of texts is required");
     for (const auto& [key, value] : json.items()) {
       if (!value.is_string()) {
-        refuse(kMetadata, fmt::format("has {}, which is no text; texts are required", key));
+        refuse(kMetadata, fmt::format("has {}, which is no text; texts are required", quote(key)));
       }
       metadata[key] = value.get<std::string>();
     }
@@ -100,14 +89,14 @@ class HeaderReader {
                            : std::nullopt;
     if (!dtype) {
       refuse(name, fmt::format("has dtype {}; one of the format, of whole bytes, is required",
-                               json["dtype"].dump()));
+                               shown(json["dtype"])));
     }
     tensor.info.dtype = *dtype;
     tensor.info.shape = read_numbers(name, "shape", json["shape"]);
     const std::vector<std::int64_t> ends = read_numbers(name, "data_offsets", json["data_offsets"]);
     if (ends.size() != 2 || ends[0] > ends[1]) {
       refuse(name, fmt::format("has data_offsets {}; [begin, end] is required",
-                               json["data_offsets"].dump()));
+                               shown(json["data_offsets"])));
     }
     tensor.begin = ends[0];
     tensor.end = ends[1];
@@ -120,11 +109,11 @@ class HeaderReader {
                                          const Json& json) const {
     std::vector<std::int64_t> numbers;
     if (!json.is_array())
-      refuse(name, fmt::format("has {} {}; a list is required", field, json.dump()));
+      refuse(name, fmt::format("has {} {}; a list is required", field, shown(json)));
     for (const Json& number : json) {
       if (!number.is_number_unsigned() || number.get<std::uint64_t>() >> 63U != 0) {
         refuse(name, fmt::format("has {} in its {}; whole numbers from 0 are required",
-                                 number.dump(), field));
+                                 shown(number), field));
       }
       numbers.push_back(number.get<std::int64_t>());
     }
@@ -139,10 +128,10 @@ class HeaderReader {
     } catch (const InvalidArgument&) {  // more than 2^63 bytes
     }
     if (bytes != tensor.end - tensor.begin) {
-      refuse(tensor.info.name, fmt::format("at byte {} has {} bytes; {}, those of its shape, are "
-                                           "required",
-                                           file_offset(tensor.begin), tensor.end - tensor.begin,
-                                           bytes < 0 ? "more than 2^63" : std::to_string(bytes)));
+      refuse(tensor.info.name,
+             fmt::format("at byte {} has {}; {}, those of its shape, are required",
+                         file_offset(tensor.begin), count_of(tensor.end - tensor.begin, "byte"),
+                         bytes < 0 ? "more than 2^63" : std::to_string(bytes)));
     }
   }
 
@@ -166,9 +155,8 @@ class HeaderReader {
     }
     if (covered != data_bytes) {
       fail<IoError>(
-          "safetensors: {} has {} bytes behind its last tensor, from byte {}; none are "
-          "required",
-          path_, data_bytes - covered, file_offset(covered));
+          "safetensors: {} has {} behind its last tensor, from byte {}; none are required", path_,
+          count_of(data_bytes - covered, "byte"), file_offset(covered));
     }
   }
 
@@ -177,15 +165,9 @@ class HeaderReader {
     return kLengthBytes + static_cast<std::int64_t>(text_.size()) + offset;
   }
 
-  /// Position of the last key of this name in the text, as it is written by dump().
-  std::int64_t position_of_last(const std::string& name) const {
-    const std::size_t found = text_.rfind(Json(name).dump());
-    return found == std::string_view::npos ? 0 : static_cast<std::int64_t>(found);
-  }
-
   /// Fails with the path and the tensor in front of the text.
   [[noreturn]] void refuse(std::string_view tensor, const std::string& text) const {
-    fail<IoError>("safetensors: {}: tensor '{}' {}", path_, tensor, text);
+    fail<IoError>("safetensors: {}: tensor {} {}", path_, quote(tensor), text);
   }
 
   const std::string& path_;

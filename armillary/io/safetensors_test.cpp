@@ -129,19 +129,19 @@ TEST_F(SafetensorsTest, EveryShorterFileIsRefused) {
   expect_refused("tensor 'b' ends at byte " + std::to_string(whole.size()),
                  "the file at byte " + std::to_string(whole.size() - 1));
   std::ofstream(path_, std::ios::binary) << whole << '\0';
-  expect_refused("has 1 bytes behind its last tensor, from byte " + std::to_string(whole.size()));
+  expect_refused("has 1 byte behind its last tensor, from byte " + std::to_string(whole.size()));
 }
 
 TEST_F(SafetensorsTest, HeadersThatAreWrongAreRefused) {
   const std::string w = R"("w":{"dtype":"F32","shape":[1],"data_offsets":)";
   write_raw("", 0);
-  expect_refused("no JSON");
+  expect_refused("its header is no JSON at byte 9;");
   write_raw("[1]", 0);
-  expect_refused("has no object at byte 8");
+  expect_refused("its header is no object at byte 8; {\"name\": ..} as JSON is required");
   write_raw(R"({"w":{"dtype":"F32")", 0);
-  expect_refused("no JSON in its header at byte ");
+  expect_refused("its header is no JSON at byte ");
   write_raw("{" + w + "[0,4]}," + w + "[0,4]}}", 4);
-  expect_refused("has 'w' twice", "again at byte 62;");
+  expect_refused("its header has key 'w' twice in one object at byte 62;");
   write_raw(R"({"w":{"dtype":"F33","shape":[1],"data_offsets":[0,4]}})", 4);
   expect_refused("tensor 'w' has dtype \"F33\"");
   write_raw(R"({"w":{"dtype":"F32","shape":[1]}})", 4);
@@ -164,7 +164,7 @@ TEST_F(SafetensorsTest, HeadersThatAreWrongAreRefused) {
   write_raw("{" + w + "[0,4]}," + v + "[2,10]}}", 10);
   expect_refused("tensor 'v' begins at byte ", "without overlaps and gaps");
   write_raw(R"({"__metadata__":{"a":1}})", 0);
-  expect_refused("'__metadata__' has a, which is no text");
+  expect_refused("'__metadata__' has 'a', which is no text");
 }
 
 TEST_F(SafetensorsTest, LengthsBeyondTheFileAreRefused) {
@@ -180,10 +180,10 @@ TEST_F(SafetensorsTest, LengthsBeyondTheFileAreRefused) {
 
 TEST_F(SafetensorsTest, PathsThatAreNoFilesAreRefused) {
   EXPECT_THAT([] { SafetensorsFile file("/nowhere/x"); },
-              ThrowsMessage<IoError>("safetensors: /nowhere/x cannot be read (No such file or "
-                                     "directory); a readable file is required"));
+              ThrowsMessage<IoError>("safetensors: '/nowhere/x' does not exist; a readable file is "
+                                     "required"));
   EXPECT_THAT([] { SafetensorsFile file("/tmp"); },
-              ThrowsMessage<IoError>(HasSubstr("/tmp cannot be read (not a file)")));
+              ThrowsMessage<IoError>(HasSubstr("'/tmp' is a folder; a readable file is required")));
 }
 
 TEST_F(SafetensorsTest, TensorsThatCannotBeWrittenAreRefused) {

@@ -1,10 +1,7 @@
 // text_files.h: reads a file or a folder of text as documents of bytes. It knows nothing of tokens.
 #pragma once
 
-#include <cstdint>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace armillary::io {
@@ -28,9 +25,5 @@ struct TextFile {
 /// or a file is not UTF-8 (names the file and the byte offset).
 std::vector<TextFile> read_text(const std::string& path,
                                 const std::vector<std::string>& extensions = {});
-
-/// Offset of the first byte that is not part of a well-formed UTF-8 sequence (Unicode 15, table
-/// 3-7: no overlong forms, no surrogates, nothing above U+10FFFF); nothing if `text` is UTF-8.
-std::optional<std::int64_t> first_invalid_utf8(std::string_view text);
 
 }  // namespace armillary::io

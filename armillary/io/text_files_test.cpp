@@ -121,18 +121,6 @@ TEST_F(TextFilesTest, FileThatIsNotUtf8IsRefusedWithItsOffset) {
               ThrowsMessage<IoError>(AllOf(HasSubstr(path), HasSubstr("not UTF-8 at byte 3"))));
 }
 
-TEST(FirstInvalidUtf8, AcceptsTheEdgesAndRefusesWhatLiesBeyond) {
-  for (const char* good :
-       {"", "plain", "\xC2\x80", "\xDF\xBF", "\xE0\xA0\x80", "\xE0\xBF\xBF", "\xED\x9F\xBF",
-        "\xEE\x80\x80", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"}) {
-    EXPECT_EQ(first_invalid_utf8(good), std::nullopt) << good;
-  }
-  for (const char* bad : {"\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF",
-                          "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE2\x82", "\xC3"}) {
-    EXPECT_EQ(first_invalid_utf8(std::string("ab") + bad), 2) << bad;
-  }
-}
-
 TEST_F(TextFilesTest, LinksToNothingAndToFoldersAreNoDocuments) {
   const std::string path = put("text/a.txt", "a");
   fs::create_symlink(folder() + "/nowhere", folder() + "/text/dangling.txt");
@@ -152,18 +140,6 @@ TEST_F(TextFilesTest, FilesAreSortedBytewiseByTheirWholePath) {
   const auto files = read_text(folder());
   ASSERT_EQ(files.size(), paths.size());
   for (std::size_t i = 0; i < paths.size(); ++i) EXPECT_EQ(files[i].path, paths[i]) << i;
-}
-
-/// Each sequence is cut short, and has each of its later bytes replaced by an ASCII byte.
-TEST(FirstInvalidUtf8, RefusesSequencesWithoutTheirRest) {
-  for (const std::string whole : {"\xC2\x80", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"}) {
-    for (std::size_t i = 1; i < whole.size(); ++i) {
-      std::string broken = whole;
-      broken[i] = 'x';
-      EXPECT_EQ(first_invalid_utf8("ab" + broken), 2) << whole << " byte " << i;
-      EXPECT_EQ(first_invalid_utf8("ab" + whole.substr(0, i)), 2) << whole << " cut at " << i;
-    }
-  }
 }
 
 }  // namespace

@@ -6,8 +6,10 @@
 #include <climits>
 #include <vector>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
+#include "armillary/core/user_text.h"
 
 namespace armillary::launch {
 namespace {
@@ -17,8 +19,8 @@ int whole_number(std::string_view flag, std::string_view text, int least, int mo
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
-    fail<InvalidArgument>("{} is '{}'; a whole number from {} to {} is required", flag, text, least,
-                          most);
+    fail<InvalidArgument>("{} is {}; a whole number from {} to {} is required", flag, quote(text),
+                          least, most);
   }
   return value;
 }
@@ -47,8 +49,8 @@ std::optional<ProcessPlace> place_of(const EngineFlags& flags, int world) {
   const std::size_t colon = flags.master.rfind(':');
   if (colon != std::string::npos) place.address = without_brackets(flags.master.substr(0, colon));
   if (place.address.empty()) {
-    fail<InvalidArgument>("--master is '{}'; HOST:PORT or [ADDRESS]:PORT is required",
-                          flags.master);
+    fail<InvalidArgument>("--master is {}; HOST:PORT or [ADDRESS]:PORT is required",
+                          quote(flags.master));
   }
   place.port = whole_number("port of --master", flags.master.substr(colon + 1), 1, 65535);
   return place;
@@ -142,8 +144,9 @@ EngineChoice choose_engine(const EngineFlags& flags, const std::optional<Process
   }
   // Last, the sizes: the recipe or the flags ask for one world, the launcher started another.
   if (place->world != asked.world) {
-    fail<InvalidArgument>("{} processes that {} started, and {}; equal numbers are required",
-                          place->world, place->launcher, asked.where);
+    fail<InvalidArgument>("{} that {} started, and {}; equal numbers are required",
+                          count_of(place->world, "process", "processes"), place->launcher,
+                          asked.where);
   }
   return {.engine = engine, .place = place};
 }

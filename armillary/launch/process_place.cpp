@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/core/user_text.h"
 
 namespace armillary::launch {
 namespace {
@@ -103,8 +104,8 @@ class Reader {
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
     if (error != std::errc() || end != value.data() + value.size() || result < least ||
         result > most) {
-      fail<InvalidArgument>("launch: {} is '{}' ({}); a whole number from {} to {} is required",
-                            name, value, launcher_, least, most);
+      fail<InvalidArgument>("launch: {} is {} ({}); a whole number from {} to {} is required", name,
+                            quote(value), launcher_, least, most);
     }
     return result;
   }
@@ -128,9 +129,9 @@ class Reader {
       ++at;
     }
     fail<InvalidArgument>(
-        "launch: {} is '{}' ({}); counts from 1 to {} are required, such as 2(x3),1, with one for "
+        "launch: {} is {} ({}); counts from 1 to {} are required, such as 2(x3),1, with one for "
         "node {}",
-        counts, list, launcher_, most, text(node));
+        counts, quote(list), launcher_, most, text(node));
   }
 
  private:

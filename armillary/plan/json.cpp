@@ -1,20 +1,19 @@
 // Plans to and from JSON with nlohmann::json. Writing: one to_json() for each struct of plan.h.
-// Reading: parse_syntax() checks the text as such (depth, doubled keys); then one parse function
-// for each struct takes its fields from a Node, which knows the way to its value, so that every
-// error names the place.
+// Reading: parse_syntax() reads the text as such; then one parse function for each struct takes its
+// fields from a Node, which knows the way to its value, so that every error names the place.
 #include "armillary/plan/json.h"
 
 #include <algorithm>
 #include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "armillary/core/error.h"
 #include "armillary/core/json_text.h"
 #include "armillary/core/names.h"
+#include "armillary/core/user_text.h"
 
 namespace armillary::plan {
 namespace {
@@ -136,10 +135,8 @@ class Node {
   /// Throws: the path, the value (shortened), and what is required instead.
   template <class... Args>
   [[noreturn]] void refuse(fmt::format_string<Args...> required, Args&&... args) const {
-    std::string given = json_text(json_);
-    if (given.size() > 40) given = given.substr(0, 37) + "...";
     fail<InvalidArgument>("parse_json: {} is {}; {} is required",
-                          path_.empty() ? "the text" : path_, given,
+                          path_.empty() ? "the text" : path_, shorten(json_text(json_), 40),
                           fmt::format(required, std::forward<Args>(args)...));
   }
 
@@ -244,7 +241,8 @@ class Node {
 
  private:
   std::string path_to(std::string_view key) const {
-    return path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key);
+    const std::string name = shorten(printable(key), kMostQuotedBytes);
+    return path_.empty() ? name : fmt::format("{}.{}", path_, name);
   }
 
   const Json& json_;
@@ -367,32 +365,14 @@ RankProgram parse_program(const Node& node) {
           .saved = node["saved"].integers()};
 }
 
-/// Parses the text. The library silently keeps one of two equal keys, and accepts any depth, which
-/// would later be walked by recursion. A callback refuses both while it parses.
+/// The text as JSON, no deeper than a plan is.
 Json parse_syntax(std::string_view text) {
-  std::vector<std::set<std::string>> keys;  // Keys seen so far, of each object that is open.
-  const auto watch = [&keys](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > 16) {
-      fail<InvalidArgument>(
-          "parse_json: the text is nested deeper than 16; a plan as to_json writes it is required");
-    }
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key &&
-        !keys.back().insert(parsed.get<std::string>()).second) {
-      fail<InvalidArgument>("parse_json: key {} is given twice in one object; once is required",
-                            json_text(parsed));
-    }
-    return true;
-  };
-  // Errors of the library's own parser become InvalidArgument as well.
-  try {
-    return read_json_text(text, watch);
-  } catch (const Json::exception& error) {
-    fail<InvalidArgument>(
-        "parse_json: the text is not JSON: {}; a plan as to_json writes it is required",
-        error.what());
+  JsonRead read = read_json_text(text, /*most_depth=*/16);
+  if (read.fault) {
+    fail<InvalidArgument>("parse_json: the text {}; a plan as to_json writes it is required",
+                          to_string(*read.fault));
   }
+  return std::move(read.value);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "armillary/core/checked.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 
 namespace armillary::plan {
@@ -126,8 +127,8 @@ Band intersect(const Band& a, const Band& b) {
 Mask::Mask(std::int64_t q_len, std::int64_t kv_len, std::vector<Band> bands)
     : q_len_(q_len), kv_len_(kv_len), bands_(std::move(bands)) {
   if (q_len < 0 || kv_len < 0 || q_len > kMaxLength || kv_len > kMaxLength) {
-    fail<InvalidArgument>("mask: {} queries and {} keys given; lengths of 0 to {} are required",
-                          q_len, kv_len, kMaxLength);
+    fail<InvalidArgument>("mask: {} and {} given; lengths of 0 to {} are required",
+                          count_of(q_len, "query", "queries"), count_of(kv_len, "key"), kMaxLength);
   }
   // Bands are checked as given, so that errors name what the caller wrote; then they are made
   // tight, which may change their order.

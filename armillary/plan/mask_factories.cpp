@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "armillary/core/checked.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/plan/mask.h"
 
@@ -21,8 +22,8 @@ void check(Lengths lengths) {
 void check_equal(std::string_view where, Lengths lengths) {
   check(lengths);
   if (lengths.q != lengths.kv) {
-    fail<InvalidArgument>("{}: {} queries and {} keys given; equal lengths are required", where,
-                          lengths.q, lengths.kv);
+    fail<InvalidArgument>("{}: {} and {} given; equal lengths are required", where,
+                          count_of(lengths.q, "query", "queries"), count_of(lengths.kv, "key"));
   }
 }
 
@@ -110,9 +111,9 @@ Mask documents_mask(Lengths lengths, const std::vector<std::int64_t>& documents,
   for (const std::int64_t length : documents) {
     if (length < 0 || length > kMaxLength - begin) {
       fail<InvalidArgument>(
-          "mask documents: a document of {} tokens after {} given; lengths of 0 and "
+          "mask documents: a document of {} after {} given; lengths of 0 and "
           "more that add up to {} are required",
-          length, begin, lengths.q);
+          count_of(length, "token"), begin, lengths.q);
     }
     const Interval document = {begin, begin + length};
     bands.push_back({document, document, seen.lo, seen.hi});
@@ -120,9 +121,9 @@ Mask documents_mask(Lengths lengths, const std::vector<std::int64_t>& documents,
   }
   if (begin != lengths.q) {
     fail<InvalidArgument>(
-        "mask documents: lengths add up to {}, the sequence has {} tokens; equal "
+        "mask documents: lengths add up to {}, the sequence has {}; equal "
         "sums are required{}",
-        begin, lengths.q, nearest_last(documents, lengths.q - begin));
+        begin, count_of(lengths.q, "token"), nearest_last(documents, lengths.q - begin));
   }
   return Mask(lengths.q, lengths.kv, std::move(bands));
 }

@@ -117,7 +117,7 @@ RC_GTEST_PROP(MaskFactory, Documents, ()) {
 
 TEST(MaskFactory, RefusesBadSizes) {
   expect_error(
-      "mask: 1 queries and 9223372036854775807 keys given; lengths of 0 to 72057594037927936 are "
+      "mask: 1 query and 9223372036854775807 keys given; lengths of 0 to 72057594037927936 are "
       "required",
       [] {
         causal_mask({1, std::numeric_limits<std::int64_t>::max()}, Align::End);

@@ -6,8 +6,10 @@
 #include <array>
 #include <optional>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
+#include "armillary/core/user_text.h"
 #include "armillary/plan/mask.h"
 
 namespace armillary::plan {
@@ -23,9 +25,9 @@ Align parse_align(const Arguments& arguments, Lengths lengths) {
   }
   if (lengths.q != lengths.kv) {
     fail<InvalidArgument>(
-        "{}: {} queries, {} keys and no align given; where lengths differ, align=start (first "
+        "{}: {}, {} and no align given; where lengths differ, align=start (first "
         "query on first key) or align=end (last query on last key) is required",
-        arguments.where(), lengths.q, lengths.kv);
+        arguments.where(), count_of(lengths.q, "query", "queries"), count_of(lengths.kv, "key"));
   }
   return Align::Start;
 }
@@ -96,8 +98,8 @@ Mask parse_documents(const Text& text, Lengths lengths) {
 constexpr std::string_view kBandsWhere = "mask bands";
 
 [[noreturn]] void refuse_band(std::string_view text) {
-  fail<InvalidArgument>("{}: '{}' given; Q0-Q1/K0-K1/LO..HI is required, such as 0-8/0-8/-3..0",
-                        kBandsWhere, text);
+  fail<InvalidArgument>("{}: {} given; Q0-Q1/K0-K1/LO..HI is required, such as 0-8/0-8/-3..0",
+                        kBandsWhere, quote(text));
 }
 
 /// A range `BEGIN-END`; `band` is the whole band, for the error text.

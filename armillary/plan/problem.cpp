@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
 
@@ -44,10 +45,10 @@ void check_kv_heads(int heads, int kv_heads) {
                                   ? fmt::format("{} or {}", below, above)
                                   : fmt::to_string(below);
   fail<InvalidArgument>(
-      "problem: {} heads and {} kv_heads given; heads that are a multiple of kv_heads are "
+      "problem: {} and {} given; heads that are a multiple of kv_heads are "
       "required; "
       "nearest kv_heads: {}",
-      heads, kv_heads, nearest);
+      count_of(heads, "head"), count_of(kv_heads, "kv_head"), nearest);
 }
 
 /// Refuses sizes whose product is 2^62 or more, so that the sum of two such products fits in 63

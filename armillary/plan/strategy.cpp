@@ -13,6 +13,7 @@
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
+#include "armillary/core/user_text.h"
 #include "armillary/plan/parallel_for_ranks.h"
 #include "armillary/plan/passes/replay.h"
 #include "armillary/plan/schedule.h"
@@ -35,7 +36,7 @@ const StrategyDefinition& definition(const std::string& name) {
     names.push_back(candidate.info.name);
   }
   const std::string nearest = nearest_name(name, names);
-  fail<InvalidArgument>("strategy: unknown name '{}'; one of {}{}", name, list_names(names),
+  fail<InvalidArgument>("strategy: unknown name {}; one of {}{}", quote(name), list_names(names),
                         nearest.empty() ? "" : "; nearest: " + nearest);
 }
 
@@ -43,12 +44,14 @@ const StrategyDefinition& definition(const std::string& name) {
 void add_key(Strategy& strategy, std::string_view text, std::string_view part) {
   const std::optional<KeyValue> given = split_key_value(part);
   if (part.empty() || (given && (given->key.empty() || given->value.empty()))) {
-    fail<InvalidArgument>("strategy: '{}' has the part '{}'; write NAME:key=value,...", text, part);
+    fail<InvalidArgument>("strategy: {} has the part {}; write NAME:key=value,...", quote(text),
+                          quote(part));
   }
   const std::string key(given ? given->key : part);
   const std::string value(given ? given->value : "");
   if (!strategy.keys.emplace(key, value).second) {
-    fail<InvalidArgument>("strategy: '{}' gives the key '{}' twice; once is enough", text, key);
+    fail<InvalidArgument>("strategy: {} gives the key {} twice; once is enough", quote(text),
+                          quote(key));
   }
 }
 
@@ -64,7 +67,8 @@ void check_value(const StrategyInfo& info, const StrategyKey& key, const std::st
   if (is_number(key)) {
     parse_integer(what, value, {1, std::numeric_limits<int>::max()});
   } else if (key.values.empty()) {
-    if (!value.empty()) fail<InvalidArgument>("{}={} given; it takes no value", what, value);
+    if (!value.empty())
+      fail<InvalidArgument>("{}: {} given; it takes no value", what, quote(value));
   } else if (key.values.find_first_of("abcdefghijklmnopqrstuvwxyz") != std::string::npos) {
     parse_choice(what, value, split(key.values, '|'));
   } else if (value.empty()) {
@@ -81,11 +85,11 @@ void check_keys(const Strategy& strategy, const StrategyInfo& info) {
     if (known != names.end()) {
       check_value(info, info.keys[known - names.begin()], value);
     } else if (names.empty()) {
-      fail<InvalidArgument>("strategy: {} was given the key '{}'; it takes no keys", info.name,
-                            key);
+      fail<InvalidArgument>("strategy: {} was given the key {}; it takes no keys", info.name,
+                            quote(key));
     } else {
-      fail<InvalidArgument>("strategy: {} was given the key '{}'; its keys are {}", info.name, key,
-                            list_names(names));
+      fail<InvalidArgument>("strategy: {} was given the key {}; its keys are {}", info.name,
+                            quote(key), list_names(names));
     }
   }
   // Required keys are checked last: a misspelled key is the better explanation.
@@ -105,8 +109,8 @@ Strategy parse_strategy(std::string_view text) {
   Strategy strategy{.name = std::string(text.substr(0, colon)), .keys = {}};
   const std::string_view rest = colon == std::string_view::npos ? "" : text.substr(colon + 1);
   if (colon != std::string_view::npos && rest.empty()) {
-    fail<InvalidArgument>("strategy: '{}' ends with a colon; write NAME or NAME:key=value,...",
-                          text);
+    fail<InvalidArgument>("strategy: {} ends with a colon; write NAME or NAME:key=value,...",
+                          quote(text));
   }
   if (!rest.empty()) {
     for (const std::string_view part : split(rest, ',')) add_key(strategy, text, part);

@@ -6,13 +6,15 @@
 #include "armillary/proof/proof_file.h"
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
+#include "armillary/core/input_file.h"
 #include "armillary/core/json_text.h"
+#include "armillary/core/user_text.h"
 #include "armillary/io/run_files.h"
 #include "armillary/plan/json.h"
 
@@ -30,7 +32,7 @@ Json contents(const plan::Problem& problem, const plan::Strategy& strategy, Json
           {"version", version()},
           {"proof_version", kProofVersion},
           {"strategy", to_string(strategy)},
-          {"problem", read_json_text(plan::to_json(problem))},
+          {"problem", read_json_text(plan::to_json(problem)).value},
           {"programs", std::move(programs)}};
 }
 
@@ -42,20 +44,6 @@ Json to_json(const std::array<PassProof, kPasses.size()>& passes) {
     for (const Digest& digest : passes[p].programs) list.push_back(to_string(digest));
   }
   return programs;
-}
-
-/// The bytes of a file. @throws IoError if it is no file, or cannot be read.
-std::string read(const std::string& path) {
-  std::error_code error;  // An error means that it is no file.
-  if (!fs::is_regular_file(path, error)) {
-    fail<IoError>("proof: {} is no file; one of verify --save-proof is required", path);
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string text(static_cast<std::size_t>(fs::file_size(path)), ' ');
-  if (!file.read(text.data(), static_cast<std::streamsize>(text.size()))) {
-    fail<IoError>("proof: {} cannot be read; a file of verify --save-proof is required", path);
-  }
-  return text;
 }
 
 /// Whether anything is at `path`, also a link to nothing: then reading it fails with a text of its
@@ -85,12 +73,8 @@ void require(const std::string& path, const std::string& key, const Json& given,
       require(path, fmt::format("{}.{}", key, inner), given.value(inner, Json()), value);
     }
   }
-  const auto shortened = [](const Json& json) {
-    const std::string text = json_text(json);
-    return text.size() > 80 ? text.substr(0, 77) + "..." : text;
-  };
-  refuse(path,
-         fmt::format("is of {} {}; {} is required", key, shortened(given), shortened(required)));
+  const auto shown = [](const Json& json) { return shorten(json_text(json), 80); };
+  refuse(path, fmt::format("is of {} {}; {} is required", key, shown(given), shown(required)));
 }
 
 /// Reads 32 hexadecimal digits. @throws InvalidArgument for anything else.
@@ -101,8 +85,9 @@ Digest parse_digest(const std::string& path, const Json& json) {
     digest = {.low = std::stoull(text.substr(16), nullptr, 16),
               .high = std::stoull(text.substr(0, 16), nullptr, 16)};
   }
-  if (to_string(digest) != text)
-    refuse(path, "holds " + json_text(json) + " where a digest should be");
+  if (to_string(digest) != text) {
+    refuse(path, "holds " + shorten(json_text(json), 80) + " where a digest should be");
+  }
   return digest;
 }
 
@@ -132,12 +117,11 @@ std::optional<Programs> load_proof(const std::string& folder, const plan::Proble
                                    const plan::Strategy& strategy) {
   const std::string path = proof_path(folder, digest_of(problem, strategy));
   if (!is_there(folder, path)) return std::nullopt;
-  Json json;
-  try {
-    json = read_json_text(read(path));
-  } catch (const Json::parse_error&) {  // null, which is no object
-  }
-  if (!json.is_object()) refuse(path, "is cut off, or is no JSON");
+  const JsonRead read = read_json_text(
+      read_input({.where = "proof", .required = "a file of verify --save-proof"}, path));
+  if (read.fault) refuse(path, "is cut off, or " + to_string(*read.fault));
+  Json json = read.value;
+  if (!json.is_object()) refuse(path, "is cut off, or is no JSON object");
   // Fields, and the values that are known before.
   const Json expected = contents(problem, strategy, nullptr);
   for (const auto& [key, value] : expected.items()) {
@@ -149,7 +133,8 @@ std::optional<Programs> load_proof(const std::string& folder, const plan::Proble
   json.erase("digest");
   const std::string found = json_text(to_string(digest_of(json_text(json))));
   if (recorded != found) {
-    refuse(path, fmt::format("was edited: it says digest {}, its text has {}", recorded, found));
+    refuse(path, fmt::format("was edited: it says digest {}, its text has {}",
+                             shorten(recorded, 80), found));
   }
   // The digests of programs: one for each rank and pass.
   Programs programs;
@@ -157,7 +142,8 @@ std::optional<Programs> load_proof(const std::string& folder, const plan::Proble
   for (std::size_t p = 0; p < kPasses.size(); ++p) {
     const Json& list = json["programs"][std::string(to_string(kPasses[p]))];
     if (!list.is_array() || list.size() != static_cast<std::size_t>(problem.world)) {
-      refuse(path, fmt::format("has not {} programs of {}", problem.world, to_string(kPasses[p])));
+      refuse(path, fmt::format("has not {} of {}", count_of(problem.world, "program"),
+                               to_string(kPasses[p])));
     }
     for (const Json& digest : list) programs[p].push_back(parse_digest(path, digest));
   }

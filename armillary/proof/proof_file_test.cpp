@@ -134,13 +134,13 @@ TEST_F(ProofFile, WhatIsNoFolderOrNoFileIsRefused) {
   EXPECT_THAT(refused(path), HasSubstr(path + " is no folder"));
   std::filesystem::remove(path);
   std::filesystem::create_directories(path);
-  EXPECT_THAT(refused(folder_), HasSubstr(path + " is no file"));
+  EXPECT_THAT(refused(folder_), HasSubstr(path + "' is a folder; a file of verify --save-proof"));
   std::filesystem::remove(path);
   std::filesystem::create_symlink(path, path);
-  EXPECT_THAT(refused(folder_), HasSubstr(path + " is no file"));
+  EXPECT_THAT(refused(folder_), HasSubstr(path + "' cannot be read (Too many levels"));
   std::filesystem::remove(path);
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
-  EXPECT_THAT(refused(folder_), HasSubstr(path + " is no file")) << "and is not waited for";
+  EXPECT_THAT(refused(folder_), HasSubstr(path + "' is a pipe")) << "and is not waited for";
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "armillary/core/count_text.h"
 #include "armillary/recorder/diagnosis.h"
 
 namespace armillary::recorder {
@@ -41,7 +42,7 @@ std::string_view to_string(ProcessState state) {
 std::string describe(const RecordedOp& op) {
   std::string text = fmt::format("{} (op {})", to_string(op.op.kind), op.op.index);
   if (!op.is_message()) return text;
-  return fmt::format("{} of {} bytes {} rank {} on lane {}", text, op.op.bytes,
+  return fmt::format("{} of {} {} rank {} on lane {}", text, count_of(op.op.bytes, "byte"),
                      op.op.kind == plan::OpKind::Send ? "to" : "from", op.op.peer, op.op.lane);
 }
 
@@ -67,7 +68,7 @@ std::string place_of(const Flight& flight) {
   if (flight.work.activity.empty()) text += "before the first step";
   text += flight.work.activity;
   if (flight.work.activity_bytes > 0)
-    text += fmt::format(" of {} bytes", flight.work.activity_bytes);
+    text += fmt::format(" of {}", count_of(flight.work.activity_bytes, "byte"));
   if (flight.work.call > 0) {
     text += fmt::format(", after {} {} of call {} began", flight.work.strategy,
                         to_string(flight.work.pass), flight.work.call);

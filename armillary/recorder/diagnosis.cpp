@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "armillary/core/count_text.h"
+#include "armillary/core/names.h"
 #include "armillary/recorder/wait_graph.h"
 
 namespace armillary::recorder {
@@ -20,16 +22,6 @@ namespace {
 constexpr double kNs = 1e-9;
 /// Silence of a cause that is shorter counts as work.
 constexpr double kLongSilence = 1;  // seconds
-
-/// "0, 1 and 3"
-std::string list(const Ranks& ranks) {
-  std::string text;
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const bool last = i + 1 == ranks.size();
-    text += fmt::format("{}{}", i == 0 ? "" : last ? " and " : ", ", ranks[i]);
-  }
-  return text;
-}
 
 class Diagnoser {
  public:
@@ -48,7 +40,9 @@ class Diagnoser {
     result_.waits_for = wait_graph(run_);
     if (all([](const Flight& flight) { return flight.end == End::Done; })) {
       result_.verdict = Verdict::Ended;
-      result_.cause = fmt::format("none: all {} ranks ended well{}", world_, steps_text());
+      result_.cause = world_ == 1
+                          ? fmt::format("none: the one rank ended well{}", steps_text())
+                          : fmt::format("none: all {} ranks ended well{}", world_, steps_text());
     } else if (known_end_ >= 0) {
       result_.verdict = first_with(End::FailedWithPeers) >= 0 ? Verdict::Failed : Verdict::Gone;
       result_.causes = {known_end_};
@@ -241,17 +235,21 @@ class Diagnoser {
             ? fmt::format("rank {} has no flight file", first)
             : fmt::format("{} was in {}", name(first), place_of(*flight(first)));
     result_.cause = fmt::format("rank{} {} ended without a word, killed or crashed; {}{}",
-                                gone.size() == 1 ? "" : "s", list(gone), where, waiters_text());
+                                plural_s(gone.size()), list_numbers(gone), where, waiters_text());
   }
 
   /// The line about causes that are no cycle: each with its silence, then who waits for them.
   std::string silence_text() const {
     std::string text;
+    Ranks without_file = result_.causes;
+    std::erase_if(without_file, [&](int rank) { return flight(rank) != nullptr; });
     for (const int rank : result_.causes) {
-      if (!text.empty()) text += "; ";
       const Flight* own = flight(rank);
+      if (own == nullptr && rank != without_file.front()) continue;
+      if (!text.empty()) text += "; ";
       if (own == nullptr) {
-        text += fmt::format("rank {} has no flight file", rank);
+        text += fmt::format("rank{} {} {} no flight file", plural_s(without_file.size()),
+                            list_numbers(without_file), without_file.size() == 1 ? "has" : "have");
       } else if (own->end == End::Done) {
         text += fmt::format("{} has ended, after step {}", name(rank), own->work.step);
       } else if (rank == known_end_) {
@@ -271,9 +269,9 @@ class Diagnoser {
       return waiting[rank] && std::ranges::find(result_.causes, rank) == result_.causes.end();
     });
     if (waiters.empty()) return "";
-    return fmt::format("; rank{} {} wait{} for {}{}", waiters.size() == 1 ? "" : "s", list(waiters),
-                       waiters.size() == 1 ? "s" : "", result_.causes.size() == 1 ? "it" : "them",
-                       awaited_text(waiters));
+    return fmt::format("; rank{} {} wait{} for {}{}", plural_s(waiters.size()),
+                       list_numbers(waiters), waiters.size() == 1 ? "s" : "",
+                       result_.causes.size() == 1 ? "it" : "them", awaited_text(waiters));
   }
 
   /// ": rank 3 in plan step 1, recv (op 7) of 64 bytes from rank 2 on lane 1": the message of a
@@ -292,8 +290,8 @@ class Diagnoser {
     for (const int rank : waiters) {
       const Flight& own = *flight(rank);
       if (!waits_for_all(own) || own.work.activity_bytes == 0) continue;
-      return fmt::format(": rank {} in {} of {} bytes", rank, own.work.activity,
-                         own.work.activity_bytes);
+      return fmt::format(": rank {} in {} of {}", rank, own.work.activity,
+                         count_of(own.work.activity_bytes, "byte"));
     }
     return "";
   }

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -136,9 +137,23 @@ TEST_F(DamagedFile, IsRefused) {
   EXPECT_THAT(error(), HasSubstr("is damaged at byte 8"));
 }
 
+// Readers make room for every rank: a world is believed only as it was written.
+TEST_F(DamagedFile, AWorldThatNobodyWroteIsRefused) {
+  for (const char* bytes : {"\xff\xff\xff\x7f", "\xff\x3f", "\x03", "\x01"}) {
+    write_at(offsetof(Identity, world), bytes);
+    EXPECT_THAT(error(), HasSubstr("is damaged at byte 8")) << bytes;
+  }
+}
+
+TEST_F(DamagedFile, APipeIsNotWaitedFor) {
+  std::filesystem::remove(path());
+  ASSERT_EQ(mkfifo(path().c_str(), 0600), 0);
+  EXPECT_THAT(error(), HasSubstr("rank-0000.bin' is a pipe; a flight file is required"));
+}
+
 TEST_F(DamagedFile, OfAnotherVersion) {
-  write_at(offsetof(Identity, format_version), "\x03");
-  EXPECT_THAT(error(), HasSubstr("has format version 3; 2 is required, that of this program"));
+  write_at(offsetof(Identity, format_version), "\x02");
+  EXPECT_THAT(error(), HasSubstr("has format version 2; 3 is required, that of this program"));
 }
 
 TEST_F(DamagedFile, OfAnotherProgram) {
@@ -178,8 +193,7 @@ TEST_F(DamagedFile, UnderTheNameOfAnotherRank) {
 TEST(RunFolders, OfNoRun) {
   const RunFolder folder;
   EXPECT_THAT(io_error_of([&] { read_run(folder.path() + "/none"); }),
-              HasSubstr("none/flight cannot be read (No such file or directory); the folder of a "
-                        "run is required"));
+              HasSubstr("none/flight' does not exist; the folder of a run is required"));
   std::filesystem::create_directories(folder.path() + "/flight");
   std::ofstream(folder.path() + "/flight/notes.txt") << "text";
   EXPECT_THAT(io_error_of([&] { read_run(folder.path()); }),

@@ -28,7 +28,7 @@ namespace armillary::recorder {
 
 inline constexpr std::uint64_t kMagic = 0x544847494c465241;  ///< "ARFLIGHT"
 /// Raised with every change of the format; readers refuse other versions.
-inline constexpr std::uint32_t kFormatVersion = 2;
+inline constexpr std::uint32_t kFormatVersion = 3;
 
 /// The unit of all stores: a CPU never shows half of an aligned one.
 using Word = std::uint64_t;
@@ -54,6 +54,9 @@ struct Identity {
   Text<80> host{};
   /// Version of the program.
   Text<32> program{};
+  /// check_of() the words before it: a world that nobody wrote would be believed otherwise, and
+  /// readers make room for its ranks.
+  Word check = 0;
 };
 
 /// Enough for the statuses that a late rank still writes before it hears of a failure.
@@ -152,6 +155,14 @@ void store_words(Word* to, const T& value, std::size_t first = 0) {
     std::memcpy(&word, from + i * kWordBytes, kWordBytes);
     store(to[i], word);
   }
+}
+
+/// A hash of the words of an identity but the last.
+inline Word check_of(const Identity& identity) {
+  const auto words = std::bit_cast<std::array<Word, kWordsOf<Identity>>>(identity);
+  Word hash = 0xcbf29ce484222325;  // FNV-1a, on words
+  for (std::size_t i = 0; i + 1 < words.size(); ++i) hash = (hash ^ words[i]) * 0x100000001b3;
+  return hash;
 }
 
 /// The words of a value, each read whole. Whether they belong together is for the caller to check.

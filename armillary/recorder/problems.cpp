@@ -6,13 +6,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "armillary/core/error.h"
+#include "armillary/core/input_file.h"
 #include "armillary/core/json_text.h"
 #include "armillary/io/run_files.h"
 #include "armillary/recorder/recorder.h"
@@ -20,7 +20,7 @@
 namespace armillary::recorder {
 namespace {
 
-constexpr std::uintmax_t kMostBytes = std::uintmax_t{64} << 20;
+constexpr std::int64_t kMostBytes = 64 << 20;
 
 std::string problems_path(const std::string& run_folder) {
   return run_folder + "/flight/problems.json";
@@ -82,17 +82,15 @@ std::vector<RecordedProblem> read_problems(const std::string& run_folder, std::i
   const std::string path = problems_path(run_folder);
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return {};
-  const std::uintmax_t bytes =
-      std::filesystem::is_regular_file(path, error) ? std::filesystem::file_size(path, error) : 0;
-  if (error || bytes == 0 || bytes > kMostBytes) {
-    fail<IoError>("read_problems: {} is no file of a run; a file of at most {} bytes is required",
-                  path, kMostBytes);
+  const JsonRead read = read_json_text(read_input(
+      {.where = "read_problems", .required = "a file of a run", .most_bytes = kMostBytes}, path));
+  if (read.fault) {
+    fail<IoError>("read_problems: {} {}; it is left out if it is removed", path,
+                  to_string(*read.fault));
   }
-  std::ifstream stream(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
   std::vector<RecordedProblem> problems;
   try {
-    const nlohmann::ordered_json json = read_json_text(text);
+    const nlohmann::ordered_json& json = read.value;
     if (json.at("pid").get<std::int64_t>() != pid) return {};
     for (const auto& problem : json.at("problems")) {
       problems.push_back({.since_ns = problem.at("since_ns").get<std::int64_t>()});

@@ -2,10 +2,8 @@
 // (format.h). Every number that is used as an enumerator is checked, since the file may be damaged.
 #include "armillary/recorder/reader.h"
 
-#include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,7 +15,11 @@
 #include <utility>
 #include <vector>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
+#include "armillary/core/input_file.h"
+#include "armillary/core/user_text.h"
+#include "armillary/plan/problem.h"
 #include "armillary/recorder/format.h"
 
 namespace armillary::recorder {
@@ -25,7 +27,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMappedBytes = kFileWords * kWordBytes;
+constexpr std::int64_t kMappedBytes = kFileWords * kWordBytes;
+/// Bounds of times in nanoseconds: the year 2116, and 36 years of one boot. Sums of them fit.
+constexpr std::int64_t kMostWallNs = std::int64_t{1} << 62;
+constexpr std::int64_t kMostMonotonicNs = std::int64_t{1} << 60;
 /// Reads of words that another process keeps changing. It needs a few stores for a change, so the
 /// second try is nearly always right; a process that was killed in between never ends the change.
 constexpr int kTries = 1000;
@@ -34,20 +39,14 @@ constexpr int kTries = 1000;
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path) {
-    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file < 0) refuse(path, errno);
-    struct stat info {};
-    void* memory = MAP_FAILED;
-    if (fstat(file, &info) == 0 && info.st_size == kMappedBytes) {
-      memory = mmap(nullptr, kMappedBytes, PROT_READ, MAP_SHARED, file, 0);
+    const InputFile file({.where = "explain", .required = "a flight file"}, path);
+    if (file.size() != kMappedBytes) {
+      fail<IoError>("explain: {} has {}; a flight file of {} bytes is required", path,
+                    count_of(file.size(), "byte"), kMappedBytes);
     }
-    const int error = errno;
-    close(file);
-    if (info.st_size != kMappedBytes) {
-      fail<IoError>("explain: {} has {} bytes; a flight file of {} bytes is required", path,
-                    info.st_size, kMappedBytes);
-    }
-    if (memory == MAP_FAILED) refuse(path, error);
+    void* const memory =
+        mmap(nullptr, kMappedBytes, PROT_READ, MAP_SHARED, file.descriptor(), /*offset=*/0);
+    if (memory == MAP_FAILED) file.refuse(fmt::format("cannot be read ({})", std::strerror(errno)));
     words_ = static_cast<const Word*>(memory);
   }
   MappedFile(const MappedFile&) = delete;
@@ -57,12 +56,6 @@ class MappedFile {
   const Word* words() const { return words_; }
 
  private:
-  /// Fails with the path and the reason of the system call.
-  [[noreturn]] static void refuse(const std::string& path, int error) {
-    fail<IoError>("explain: {} cannot be read ({}); a flight file is required", path,
-                  std::strerror(error));
-  }
-
   const Word* words_ = nullptr;
 };
 
@@ -73,10 +66,10 @@ std::int64_t wall_now_ns() {
       .count();
 }
 
-/// The text up to its zero byte; all of it in a damaged file without one.
+/// The text up to its zero byte; all of it in a damaged file without one. It is shown on terminals.
 template <std::size_t kBytes>
 std::string text_of(const Text<kBytes>& text) {
-  return {text.begin(), std::find(text.begin(), text.end(), '\0')};
+  return printable(std::string(text.begin(), std::find(text.begin(), text.end(), '\0')));
 }
 
 /// Reads one file into a Flight.
@@ -108,6 +101,12 @@ class FlightReader {
                   path_, word * kWordBytes);
   }
 
+  /// A time of the monotonic clock.
+  std::int64_t time_of(std::int64_t ns, std::size_t word) const {
+    if (ns < 0 || ns >= kMostMonotonicNs) damaged(word);
+    return ns;
+  }
+
   plan::Pass pass_of(const CallNumber& call, std::size_t word) const {
     return checked(static_cast<std::uint64_t>(call.pass), plan::Pass::Replay, word);
   }
@@ -123,8 +122,9 @@ class FlightReader {
       fail<IoError>("explain: {} has format version {}; {} is required, that of this program",
                     path_, identity.format_version, kFormatVersion);
     }
-    if (identity.file_bytes != kMappedBytes || identity.rank < 0 ||
-        identity.rank >= identity.world) {
+    if (identity.check != check_of(identity) || identity.file_bytes != kMappedBytes ||
+        identity.world > plan::kMaxWorld || identity.rank < 0 || identity.rank >= identity.world ||
+        identity.wall_ns < 0 || identity.wall_ns >= kMostWallNs) {
       damaged(1);
     }
     flight_.world = identity.world;
@@ -134,7 +134,7 @@ class FlightReader {
     flight_.process_start = identity.process_start;
     flight_.program = text_of(identity.program);
     flight_.base_wall_ns = identity.wall_ns;
-    flight_.base_monotonic_ns = identity.monotonic_ns;
+    flight_.base_monotonic_ns = time_of(identity.monotonic_ns, 1);
   }
 
   /// The newest status is the present work, the others are earlier work.
@@ -145,7 +145,7 @@ class FlightReader {
       const std::optional<Status> status = stable<Status>(at);
       if (!status || state_of(status->stamp) == RecordState::Unused) continue;
       works.push_back({status->stamp,
-                       {.since_ns = status->time_ns,
+                       {.since_ns = time_of(status->time_ns, at),
                         .step = status->step,
                         .call = status->call.number,
                         .pass = pass_of(status->call, at),
@@ -154,7 +154,7 @@ class FlightReader {
                         .activity_number = status->activity_number,
                         .activity_bytes = status->activity_bytes,
                         .collective = status->collective != 0,
-                        .activity_since_ns = status->activity_since_ns}});
+                        .activity_since_ns = time_of(status->activity_since_ns, at)}});
     }
     if (works.empty()) damaged(kStatusesAt);  // one is written before the magic
     std::ranges::sort(works, {}, &std::pair<Word, Work>::first);
@@ -167,7 +167,7 @@ class FlightReader {
   void read_wait() {
     const Word word = load(file_.words()[kWaitAt]);
     flight_.wait = checked(word % (1U << kWaitBits), Wait::Proof, kWaitAt);
-    flight_.wait_since_ns = static_cast<std::int64_t>(word >> kWaitBits);
+    flight_.wait_since_ns = time_of(static_cast<std::int64_t>(word >> kWaitBits), kWaitAt);
   }
 
   /// The kind was stored last: with a kind, the rest is there.
@@ -175,7 +175,7 @@ class FlightReader {
     flight_.end = checked(load(file_.words()[kEndingAt]), End::FailedWithPeers, kEndingAt);
     if (flight_.end == End::Running) return;
     const auto ending = load_words<Ending>(file_.words() + kEndingAt);
-    flight_.end_ns = ending.time_ns;
+    flight_.end_ns = time_of(ending.time_ns, kEndingAt);
     flight_.reason = text_of(ending.reason);
   }
 
@@ -187,8 +187,8 @@ class FlightReader {
     checked(static_cast<std::uint64_t>(record->op.kind), plan::OpKind::AttendGradAll, at);
     flight_.ops.push_back({.number = record->stamp >> 2,
                            .done = done,
-                           .start_ns = record->start_ns,
-                           .end_ns = done ? record->end_ns : 0,
+                           .start_ns = time_of(record->start_ns, at),
+                           .end_ns = done ? time_of(record->end_ns, at) : 0,
                            .step = record->step,
                            .call = record->call.number,
                            .pass = pass_of(record->call, at),
@@ -264,8 +264,9 @@ RecordedRun read_run(const std::string& run_folder) {
     }
   }
   if (error) {
-    fail<IoError>("explain: {} cannot be read ({}); the folder of a run is required",
-                  folder.string(), error.message());
+    const bool nothing = error == std::errc::no_such_file_or_directory;
+    fail<IoError>("explain: '{}' {}; the folder of a run is required", folder.string(),
+                  nothing ? "does not exist" : fmt::format("cannot be read ({})", error.message()));
   }
   if (flights.empty()) {
     fail<IoError>("explain: {} has no flight files; the folder of a run is required",

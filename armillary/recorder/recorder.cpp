@@ -185,6 +185,7 @@ Recorder::Recorder(const std::string& run_folder, const Rank& rank) {
                     .monotonic_ns = monotonic_ns()};
   assign(identity.host, this_host());
   assign(identity.program, rank.program);
+  identity.check = check_of(identity);
   mapping_->publish_status(identity.monotonic_ns);
   // The magic goes last: a file without it is none.
   store_words(mapping_->words, identity, 1);

@@ -114,9 +114,13 @@ Ranks find_cycle(const WaitGraph& graph) {
 
 Ranks reached_from(const WaitGraph& graph, const Ranks& from) {
   Ranks reached = from;
+  std::vector<bool> is_reached(graph.size(), false);
+  for (const int rank : from) is_reached[rank] = true;
   for (std::size_t i = 0; i < reached.size(); ++i) {
     for (const int peer : graph[reached[i]]) {
-      if (std::ranges::find(reached, peer) == reached.end()) reached.push_back(peer);
+      if (is_reached[peer]) continue;
+      is_reached[peer] = true;
+      reached.push_back(peer);
     }
   }
   std::ranges::sort(reached);

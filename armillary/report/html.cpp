@@ -1,6 +1,7 @@
 // The page is put together from its files and the data.
 #include <fmt/format.h>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/report/page.h"
 #include "armillary/report/report.h"
@@ -62,7 +63,7 @@ std::string to_html(const Report& report) {
   }
   std::string page(page_html());
   fill(page, "<!-- title -->",
-       for_text(fmt::format("{} on {} ranks of {}", plan.strategy, plan.problem.world,
+       for_text(fmt::format("{} on {} of {}", plan.strategy, count_of(plan.problem.world, "rank"),
                             report.cluster.name)));
   // The data comes last: nothing is looked for in it.
   fill(page, "/* styles */", joined_files(page_styles()));

@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 
 namespace armillary::report {
@@ -22,7 +23,8 @@ using CallOps = std::vector<const recorder::RecordedOp*>;
 
 /// An op in words: `attend`, or `send of 64 bytes, peer 1`.
 std::string op_text(std::string_view kind, int peer, std::int64_t bytes) {
-  return peer < 0 ? std::string(kind) : fmt::format("{} of {} bytes, peer {}", kind, bytes, peer);
+  return peer < 0 ? std::string(kind)
+                  : fmt::format("{} of {}, peer {}", kind, count_of(bytes, "byte"), peer);
 }
 
 /// Refuses an op that is not the one with its index in the plan.

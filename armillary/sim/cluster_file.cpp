@@ -5,16 +5,14 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 #include "armillary/core/error.h"
+#include "armillary/core/input_file.h"
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
+#include "armillary/core/user_text.h"
 #include "armillary/sim/cluster.h"
 #include "armillary/sim/presets.h"
 #include "armillary/sim/toml_table.h"
@@ -73,13 +71,13 @@ Device known_device(const std::string& where, const std::string& name) {
   for (const Preset& preset : device_presets()) {
     if (preset.name == name) {
       const std::string origin = fmt::format("device {}", name);
-      const toml::table text = parse_toml(preset.text, origin);
+      const toml::table text = parse_toml("cluster", preset.text, origin);
       return read_device({text, origin, ""});
     }
     names.emplace_back(preset.name);
   }
   const std::string nearest = nearest_name(name, names);
-  fail<InvalidArgument>("{}device '{}' is not known; {} is required{}", where, name,
+  fail<InvalidArgument>("{}device {} is not known; {} is required{}", where, quote(name),
                         list_names(names), nearest.empty() ? "" : "; nearest: " + nearest);
 }
 
@@ -175,21 +173,16 @@ LinkRule read_link(TomlTable table) {
 }
 
 std::string read_file(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
-    fail<IoError>("cluster: '{}' {}; a TOML file or the name of a preset is required", path,
-                  std::filesystem::is_directory(path, error) ? "is a folder" : "does not exist");
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file && !file.eof()) fail<IoError>("cluster: '{}' cannot be read", path);
-  return text;
+  return read_input({.where = "cluster",
+                     .required = "a TOML file or the name of a preset",
+                     .most_bytes = kMostConfigurationBytes},
+                    path);
 }
 
 }  // namespace
 
 Cluster parse_cluster(std::string_view text, const std::string& origin) {
-  const toml::table document = parse_toml(text, origin);
+  const toml::table document = parse_toml("cluster", text, origin);
   TomlTable table(document, origin, "");
   Cluster cluster;
   cluster.name = table.string("name");
@@ -228,8 +221,8 @@ Cluster load_cluster(const std::string& name) {
     return cluster;
   }
   const std::string nearest = nearest_name(spec.name, names);
-  fail<InvalidArgument>("cluster: preset '{}' does not exist; {} or a .toml file is required{}",
-                        spec.name, list_names(names),
+  fail<InvalidArgument>("cluster: preset {} does not exist; {} or a .toml file is required{}",
+                        quote(spec.name), list_names(names),
                         nearest.empty() ? "" : "; nearest: " + nearest);
 }
 

@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/plan/parallel_for_ranks.h"
 #include "armillary/sim/machine.h"
@@ -39,8 +40,8 @@ std::vector<int> placement(const SimulateOptions& options, const Cluster& cluste
   }
   std::vector<bool> taken(cluster.devices());
   if (std::ssize(devices) != world) {
-    fail<InvalidArgument>("simulate: a placement of {} ranks given; {} are required",
-                          devices.size(), world);
+    fail<InvalidArgument>("simulate: a placement of {} given; {} are required",
+                          count_of(devices.size(), "rank"), world);
   }
   for (const int device : devices) {
     if (device < 0 || device >= cluster.devices() || taken[device]) {

@@ -7,6 +7,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
+#include "armillary/core/user_text.h"
 
 namespace armillary::sim {
 namespace {
@@ -15,15 +16,15 @@ constexpr IntegerRange kPositive{1, std::numeric_limits<int>::max()};
 
 [[noreturn]] void refuse_placeholder(std::string_view where, std::string_view text) {
   fail<InvalidArgument>(
-      "{}'{}' given; {{n}}, {{i}} or {{j}} is required between braces, with *NUMBER, /NUMBER "
+      "{}{} given; {{n}}, {{i}} or {{j}} is required between braces, with *NUMBER, /NUMBER "
       "and %NUMBER behind the letter",
-      where, text);
+      where, quote(text));
 }
 
 }  // namespace
 
 LinkName::LinkName(std::string_view where, std::string_view text) {
-  const std::string name = fmt::format("{}'{}'", where, text);
+  const std::string name = fmt::format("{}{}", where, quote(text));
   device_ = text == "device" || text == "device{i}" || text == "device{j}";
   second_ = text == "device{j}";
   // Piece by piece: text up to a brace, then the placeholder.

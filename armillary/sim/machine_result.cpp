@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/sim/machine.h"
 
@@ -57,8 +58,8 @@ void Machine::check_complete() const {
     }
   }
   if (stuck.empty()) return;
-  std::string text = fmt::format("simulate: {}: {} ops wait for ever after {:.6g} s: ", input_.name,
-                                 waiting, now_);
+  std::string text = fmt::format("simulate: {}: {} wait{} for ever after {:.6g} s: ", input_.name,
+                                 count_of(waiting, "op"), waiting == 1 ? "s" : "", now_);
   for (std::size_t i = 0; i < std::min(kShown, stuck.size()); ++i) {
     text += (i == 0 ? "" : "; ") + stuck[i];
   }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/plan/parallel_for_ranks.h"
 #include "armillary/plan/passes/lower.h"
@@ -118,8 +119,8 @@ void check_fits(const FitQuestion& question, const Cluster& cluster) {
   const auto bytes = static_cast<double>(need.bytes);
   if (bytes <= limit) return;
   const std::optional<std::int64_t> fits = longest_of_all(question, need, limit);
-  fail<InvalidArgument>("{} on {}: {} tokens: {}{}", to_string(question.strategy), cluster.name,
-                        question.seq, does_not_fit(bytes, limit),
+  fail<InvalidArgument>("{} on {}: {}: {}{}", to_string(question.strategy), cluster.name,
+                        count_of(question.seq, "token"), does_not_fit(bytes, limit),
                         fits ? fmt::format(", the longest sequence that fits is {}", *fits) : "");
 }
 

@@ -8,9 +8,11 @@
 #include <cmath>
 #include <utility>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
+#include "armillary/core/user_text.h"
 
 namespace armillary::sim {
 namespace {
@@ -23,7 +25,7 @@ std::string text(const toml::node& node) {
   node.visit([&](const auto& value) {
     if constexpr (toml::is_value<decltype(value)>) {
       if constexpr (toml::is_string<decltype(value)>) {
-        result = fmt::format("'{}'", value.get());
+        result = quote(value.get());
       } else if constexpr (toml::is_number<decltype(value)> || toml::is_boolean<decltype(value)>) {
         result = fmt::format("{}", value.get());
       } else {
@@ -32,6 +34,48 @@ std::string text(const toml::node& node) {
     }
   });
   return result;
+}
+
+/// Most dots of a key: `device.host.name` has two.
+constexpr int kMostKeyDots = 16;
+
+/// Offset behind the string that begins at `text[at]` with a quote, of one line or of several.
+std::size_t string_end(std::string_view text, std::size_t at) {
+  const std::string_view three = text.substr(at, 3);
+  const bool lines = three == "\"\"\"" || three == "'''";
+  const std::string_view end = text.substr(at, lines ? 3 : 1);
+  for (std::size_t i = at + end.size(); i < text.size(); ++i) {
+    if (text[i] == '\\' && end.front() == '"') {
+      ++i;
+    } else if (text.substr(i).starts_with(end)) {
+      return i + end.size();
+    } else if (text[i] == '\n' && !lines) {
+      return i;
+    }
+  }
+  return text.size();
+}
+
+/// Line of the first key of more dots; 0 if there is none. Each dot is a table in a table, which
+/// the library takes apart by recursion.
+int line_of_deep_key(std::string_view text) {
+  int line = 1;
+  int dots = 0;
+  for (std::size_t i = 0; i < text.size();) {
+    const char c = text[i];
+    if (c == '"' || c == '\'') {
+      const std::size_t end = string_end(text, i);
+      line += static_cast<int>(std::ranges::count(text.substr(i, end - i), '\n'));
+      i = end;
+      continue;
+    }
+    if (c == '#') i = std::min(text.find('\n', i), text.size() - 1);
+    if (std::string_view("=,[]{}\n").find(text[i]) != std::string_view::npos) dots = 0;
+    if (c == '.' && ++dots > kMostKeyDots) return line;
+    if (text[i] == '\n') ++line;
+    ++i;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -45,7 +89,8 @@ std::string TomlTable::where(const toml::node* node) const {
 }
 
 std::string TomlTable::path(std::string_view key) const {
-  return path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key);
+  const std::string name = shorten(printable(key), kMostQuotedBytes);
+  return path_.empty() ? name : fmt::format("{}.{}", path_, name);
 }
 
 const toml::node* TomlTable::find(std::string_view key) {
@@ -118,8 +163,8 @@ std::vector<RatePoint> TomlTable::points(std::string_view key, double unit) {
   for (const toml::node& item : array(*node, path(key))) {
     const toml::array& pair = array(item, path(key));
     if (pair.size() != 2) {
-      fail<InvalidArgument>("{}{} has an item of {} numbers; [size, rate] is required",
-                            where(&item), path(key), pair.size());
+      fail<InvalidArgument>("{}{} has an item of {}; [size, rate] is required", where(&item),
+                            path(key), count_of(pair.size(), "number"));
     }
     points.push_back({to_number(pair[0], path(key), Sign::Positive),
                       unit * to_number(pair[1], path(key), Sign::Positive)});
@@ -203,15 +248,30 @@ std::string TomlTable::to_string(const toml::node& node, const std::string& path
   if (!value) {
     fail<InvalidArgument>("{}{} is {}; a text is required", where(&node), path, text(node));
   }
-  return *value;
+  return printable(*value);
 }
 
-toml::table parse_toml(std::string_view text, const std::string& origin) {
+toml::table parse_toml(std::string_view where, std::string_view text, const std::string& origin) {
+  if (const auto byte = first_invalid_utf8(text)) {
+    fail<InvalidArgument>("{}: {}: not UTF-8 at byte {}; TOML is required, which is UTF-8", where,
+                          origin, *byte);
+  }
+  if (const int line = line_of_deep_key(text); line > 0) {
+    fail<InvalidArgument>("{}: {}:{}: a key of more than {} dots; a [table] and a key are required",
+                          where, origin, line, kMostKeyDots);
+  }
   try {
     return toml::parse(text);
   } catch (const toml::parse_error& error) {
-    fail<InvalidArgument>("cluster: {}:{}: {}; TOML is required", origin, error.source().begin.line,
-                          error.description());
+    const auto [line, column] = error.source().begin;
+    // The library tells of a name that is taken at the place of the second one.
+    const bool doubled = error.description().find("redefine") != std::string_view::npos;
+    const auto lines = split(text, '\n');
+    const std::string_view given = line <= lines.size() ? lines[line - 1] : "";
+    fail<InvalidArgument>("{}: {}:{}: {} {} at column {}; {}", where, origin, line, quote(given),
+                          doubled ? "gives a name again" : "is no TOML", column,
+                          doubled ? "each key and [table] once is required"
+                                  : "TOML is required: [table], key = value, # comment");
   }
 }
 

@@ -77,7 +77,8 @@ class TomlTable {
   std::vector<std::string> asked_;
 };
 
-/// The document of a TOML text. @throws InvalidArgument that names origin and line.
-toml::table parse_toml(std::string_view text, const std::string& origin);
+/// The document of a TOML text. @throws InvalidArgument that begins with `where`, the word for what
+/// is read, and names the origin, the line and the column.
+toml::table parse_toml(std::string_view where, std::string_view text, const std::string& origin);
 
 }  // namespace armillary::sim

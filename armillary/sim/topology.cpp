@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/sim/link_names.h"
 
@@ -207,10 +208,10 @@ std::string nearest_cluster(Cluster cluster, int devices) {
 Topology::Topology(const Cluster& cluster, int devices)
     : cluster_(cluster), devices_(devices), graph_(std::make_unique<Graph>()) {
   if (devices > cluster.devices()) {
-    fail<InvalidArgument>(
-        "cluster {}: {} ranks given; at most its {} devices ({} x {}) are required{}", cluster.name,
-        devices, cluster.devices(), cluster.nodes, cluster.devices_per_node,
-        nearest_cluster(cluster, devices));
+    fail<InvalidArgument>("cluster {}: {} given; at most its {} ({} x {}) are required{}",
+                          cluster.name, count_of(devices, "rank"),
+                          count_of(cluster.devices(), "device"), cluster.nodes,
+                          cluster.devices_per_node, nearest_cluster(cluster, devices));
   }
   graph_->exits.resize(devices);
   graph_->entries.resize(devices);

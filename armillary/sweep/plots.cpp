@@ -11,6 +11,7 @@
 #include <map>
 #include <set>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
 
@@ -164,7 +165,8 @@ std::vector<Series> lines(const std::vector<std::pair<Point, Best>>& points,
       line.look = look;
       line.x.push_back(point.world);
       line.y.push_back(y(*row, best));
-      line.details.push_back(fmt::format("{}, {} ranks", to_string(strategy), point.world));
+      line.details.push_back(
+          fmt::format("{}, {}", to_string(strategy), count_of(point.world, "rank")));
     }
   }
   std::vector<Series> all;
@@ -211,9 +213,9 @@ std::string speedup(const Plotted& plotted) {
   for (const auto& [point, best] : points) {
     if (!best.contains(ring)) {
       fail<InvalidArgument>(
-          "sweep: no row of ring that fits with {} ranks and {} tokens; a speed-up over Ring "
+          "sweep: no row of ring that fits with {} and {}; a speed-up over Ring "
           "requires one",
-          point.world, point.seq);
+          count_of(point.world, "rank"), count_of(point.seq, "token"));
     }
   }
   return to_svg(LineChart{.title = "Speed-up of one attention layer over Ring",

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "armillary/comm/collectives.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/plan/layout.h"
 #include "armillary/runtime/or_abort.h"
@@ -411,10 +412,12 @@ CheckReport check_model(comm::Communicator& comm, const MakeModel& make_model, c
                         const Recipe& recipe) {
   const Recipe::Parallelism& parallelism = recipe.parallelism;
   CheckReport report{
-      .title = fmt::format("{}, {}, {} tokens: {} ranks, strategy {}, layout {}, mask {}, wire {}",
-                           recipe.model.name, recipe.training.mixed_precision_param,
-                           recipe.training.seq_len, comm.world(), parallelism.strategy,
-                           parallelism.layout, parallelism.mask, parallelism.wire)};
+      .title =
+          fmt::format("{}, {}, {}: {}, strategy {}, layout {}, mask {}, wire {}", recipe.model.name,
+                      recipe.training.mixed_precision_param,
+                      count_of(recipe.training.seq_len, "token"), count_of(comm.world(), "rank"),
+                      parallelism.strategy, parallelism.layout, parallelism.mask, parallelism.wire),
+      .world = comm.world()};
   expect_same_recipe(comm, recipe);
   // A rank that throws for itself ends the others with its reason.
   runtime::or_abort(comm, [&] { report.rows = Check(comm, make_model, data, recipe).rows(); });

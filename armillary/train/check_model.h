@@ -40,6 +40,7 @@ struct CheckRow {
 struct CheckReport {
   std::string title;
   std::vector<CheckRow> rows;
+  int world = 1;    ///< Ranks; on one nothing is spread, and rows compare attention alone.
   bool ok() const;  ///< Whether all rows are within their bounds.
 };
 

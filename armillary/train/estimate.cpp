@@ -15,6 +15,7 @@
 
 #include "armillary/attention/shared_choice.h"
 #include "armillary/core/checked.h"
+#include "armillary/core/count_text.h"
 #include "armillary/plan/strategy.h"
 #include "armillary/proof/prove.h"
 #include "armillary/train/models/registry.h"
@@ -95,7 +96,8 @@ std::int64_t most_sent(const PassTraffic& pass) {
 
 /// One line about a pass: the rank that sends most.
 std::string largest(const PassTraffic& pass) {
-  return fmt::format("{:.2f} MiB in {} steps a layer", mib(most_sent(pass)), pass.steps);
+  return fmt::format("{:.2f} MiB in {} a layer", mib(most_sent(pass)),
+                     count_of(pass.steps, "step"));
 }
 
 /// A line for each policy; the recipe's is marked with '*'.
@@ -229,8 +231,8 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
   // Arguments in the order of the lines.
   return fmt::format(
       "model       {}, {} parameters\n"
-      "step        {} tokens, {} visible pairs a head, {:.3f} TFLOP\n"
-      "attention   {}, layout {}, mask {}, wire {}, {} ranks\n{}"
+      "step        {}, {} a head, {:.3f} TFLOP\n"
+      "attention   {}, layout {}, mask {}, wire {}, {}\n{}"
       "sent a step by the busiest rank\n"
       "  forward   {}\n"
       "  backward  {}\n"
@@ -238,10 +240,11 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       "memory of the largest rank: {:.2f} MiB\n"
       "  parameters {:.2f}, gradients {:.2f}, AdamW {:.2f}, attention slots {:.2f}, activations "
       "about {:.2f}{} MiB\n{}",
-      recipe.model.name, estimate.cost.parameters, tokens, estimate.visible_pairs,
+      recipe.model.name, estimate.cost.parameters, count_of(tokens, "token"),
+      count_of(estimate.visible_pairs, "visible pair"),
       estimate.cost.flops(tokens, estimate.visible_pairs) * 1e-12,
       to_string(estimate.attention.strategy), recipe.parallelism.layout, recipe.parallelism.mask,
-      recipe.parallelism.wire, recipe.parallelism.context_parallel_degree,
+      recipe.parallelism.wire, count_of(recipe.parallelism.context_parallel_degree, "rank"),
       reason.empty() ? "" : "            " + reason + "\n", largest(estimate.forward),
       largest(estimate.backward), mib(estimate.gradient_sent_bytes), mib(memory.total()),
       mib(memory.parameters), mib(memory.gradients), mib(memory.optimizer), mib(memory.attention),

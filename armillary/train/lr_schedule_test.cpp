@@ -1,3 +1,5 @@
+// lr_schedule_test.cpp: rates of schedules that were worked out by hand, and what a run that goes on
+// by another schedule says about them.
 #include "armillary/train/lr_schedule.h"
 
 #include <gtest/gtest.h>
@@ -76,6 +78,43 @@ TEST(LrFactor, StepsThatDecayAreRounded) {
       factors({.warmup_steps = 0, .decay_ratio = 0.3, .decay_type = "linear", .min_lr_factor = 0.0},
               5),
       {1, 1, 1, 1, 0.5});
+}
+
+/// A schedule of ten steps of warm-up, then decay to nothing: rates are plain fractions.
+Recipe linear(std::int64_t steps, double lr = 1) {
+  Recipe recipe;
+  recipe.training.steps = steps;
+  recipe.optimizer.lr = lr;
+  recipe.lr_scheduler = {
+      .warmup_steps = 10, .decay_ratio = 1.0, .decay_type = "linear", .min_lr_factor = 0.0};
+  return recipe;
+}
+
+TEST(RateChange, SaysTheScheduleThatWasAndIs) {
+  // 10 steps of decay behind 10 of warm-up; step 11 is the one at the peak.
+  EXPECT_EQ(describe_rate_change(linear(20), linear(30), 15),
+            "checkpoint: learning rates are not those of the run so far; was training.steps = 20: "
+            "0.6 in step 15, 0.5 in step 16, 0.1 in step 20; is training.steps = 30: 0.8 in step "
+            "15, 0.75 in step 16, 0.05 in step 30");
+  EXPECT_EQ(describe_rate_change(linear(20), linear(30), 20),
+            "checkpoint: learning rates are not those of the run so far; was training.steps = 20: "
+            "0.1 in step 20; is training.steps = 30: 0.55 in step 20, 0.5 in step 21, 0.05 in step "
+            "30")
+      << "a run that was over";
+  EXPECT_EQ(describe_rate_change(linear(20), linear(20, 0.5), 3),
+            "checkpoint: learning rates are not those of the run so far; was optimizer.lr = 1.0: "
+            "0.3 in step 3, 0.4 in step 4, 0.1 in step 20; is optimizer.lr = 0.5: 0.15 in step 3, "
+            "0.2 in step 4, 0.05 in step 20");
+}
+
+TEST(RateChange, SaysNothingWhereNoRateDiffers) {
+  EXPECT_EQ(describe_rate_change(linear(20), linear(20), 15), std::nullopt);
+  EXPECT_EQ(describe_rate_change(linear(4), linear(8), 4), std::nullopt) << "all of it warm-up";
+  Recipe constant = linear(20);
+  constant.lr_scheduler.decay_ratio = 0;
+  Recipe longer = constant;
+  longer.training.steps = 50;
+  EXPECT_EQ(describe_rate_change(constant, longer, 20), std::nullopt);
 }
 
 }  // namespace

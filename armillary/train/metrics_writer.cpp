@@ -8,8 +8,14 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <system_error>
+
+#include "armillary/core/input_file.h"
+#include "armillary/core/json_text.h"
+#include "armillary/core/spec.h"
 
 namespace armillary::train {
 namespace {
@@ -38,11 +44,17 @@ std::string metrics_path(const Recipe& recipe) {
 std::string lines_until(const std::string& path, std::int64_t last) {
   std::string kept;
   if (last == 0) return kept;
-  std::ifstream stream(path, std::ios::binary);
-  for (std::string line; std::getline(stream, line);) {
+  std::error_code error;
+  if (!std::filesystem::exists(std::filesystem::status(path, error))) return kept;
+  const std::string text = read_input({.where = "metrics", .required = "a file of lines"}, path);
+  for (const std::string_view line : split(text, '\n')) {
     // A run that was killed may leave half a line, at the end of the file.
-    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (json.is_object() && json.value("step", last + 1) <= last) kept += line + '\n';
+    const JsonRead read = read_json_text(line);
+    const bool has_step = !read.fault && read.value.is_object() && read.value.contains("step") &&
+                          read.value["step"].is_number_integer();
+    if (has_step && read.value["step"].get<std::int64_t>() <= last) {
+      kept.append(line).push_back('\n');
+    }
   }
   return kept;
 }
@@ -56,16 +68,18 @@ std::string console_line(const StepMetrics& metrics) {
   // Columns are wide enough to line up in a run of fewer than 100 steps.
   const double gib = static_cast<double>(metrics.memory_bytes) / (1024.0 * 1024.0 * 1024.0);
   return fmt::format(
-      "step: {:2}  loss: {:7.4f}  grad_norm: {:7.4f}  memory: {:5.2f}GiB  tps: {}  tflops: {:.3f}  "
-      "mfu: {}",
-      metrics.step, metrics.loss, metrics.grad_norm, gib, thousands(std::llround(metrics.tps)),
-      metrics.tflops, metrics.mfu ? fmt::format("{:.2f}%", *metrics.mfu) : "-");
+      "step: {:2}  loss: {:7.4f}  grad_norm: {:7.4f}  lr: {:.2e}  memory: {:5.2f}GiB  tps: {}  "
+      "tflops: {:.3f}  mfu: {}",
+      metrics.step, metrics.loss, metrics.grad_norm, metrics.lr, gib,
+      thousands(std::llround(metrics.tps)), metrics.tflops,
+      metrics.mfu ? fmt::format("{:.2f}%", *metrics.mfu) : "-");
 }
 
 nlohmann::json to_json(const StepMetrics& metrics) {
   return {{"step", metrics.step},
           {"loss", metrics.loss},
           {"grad_norm", metrics.grad_norm},
+          {"lr", metrics.lr},
           {"memory_bytes", metrics.memory_bytes},
           {"tps", metrics.tps},
           {"tflops", metrics.tflops},

@@ -10,8 +10,9 @@
 
 namespace armillary::train {
 
-/// `step:  1  loss:  5.5452  grad_norm:  1.2345  memory:  0.51GiB  tps: 1,234  tflops: 0.12
-/// mfu: 31.20%` as torchtitan prints it, tflops with a digit more; `mfu: -` if there is none.
+/// `step:  1  loss:  5.5452  grad_norm:  1.2345  lr: 8.00e-04  memory:  0.51GiB  tps: 1,234
+/// tflops: 0.12  mfu: 31.20%` as torchtitan prints it, with the learning rate and a digit more of
+/// tflops; `mfu: -` if there is none.
 std::string console_line(const StepMetrics& metrics);
 
 /// The fields of StepMetrics by name; mfu is null if there is none. Numbers keep all their digits,

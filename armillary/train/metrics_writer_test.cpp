@@ -1,3 +1,5 @@
+// metrics_writer_test.cpp: the printed line and the JSON of a step, and the files of a run that
+// begins, goes on, or was cut off.
 #include "armillary/train/metrics_writer.h"
 
 #include <gtest/gtest.h>
@@ -14,6 +16,7 @@ namespace {
 constexpr StepMetrics kMetrics = {.step = 3,
                                   .loss = 5.54517744,
                                   .grad_norm = 1.23456,
+                                  .lr = 0.00079999,
                                   .memory_bytes = 547608330,
                                   .tps = 1234567.4,
                                   .tflops = 0.125,
@@ -21,14 +24,14 @@ constexpr StepMetrics kMetrics = {.step = 3,
 
 TEST(ConsoleLine, IsTorchtitans) {
   EXPECT_EQ(console_line(kMetrics),
-            "step:  3  loss:  5.5452  grad_norm:  1.2346  memory:  0.51GiB  tps: 1,234,567  "
-            "tflops: 0.125  mfu: 31.20%");
+            "step:  3  loss:  5.5452  grad_norm:  1.2346  lr: 8.00e-04  memory:  0.51GiB  "
+            "tps: 1,234,567  tflops: 0.125  mfu: 31.20%");
   StepMetrics unknown = kMetrics;
   unknown.tps = 12;
   unknown.mfu.reset();
   EXPECT_EQ(console_line(unknown),
-            "step:  3  loss:  5.5452  grad_norm:  1.2346  memory:  0.51GiB  tps: 12  "
-            "tflops: 0.125  mfu: -");
+            "step:  3  loss:  5.5452  grad_norm:  1.2346  lr: 8.00e-04  memory:  0.51GiB  "
+            "tps: 12  tflops: 0.125  mfu: -");
 }
 
 TEST(MetricsJson, KeepsAllDigits) {
@@ -37,10 +40,11 @@ TEST(MetricsJson, KeepsAllDigits) {
   metrics.mfu.reset();
   const nlohmann::json json = nlohmann::json::parse(to_json(metrics).dump());
   EXPECT_EQ(json.at("loss").get<double>(), 0.1 + 0.2);
+  EXPECT_EQ(json.at("lr").get<double>(), 0.00079999);
   EXPECT_EQ(json.at("step"), 3);
   EXPECT_EQ(json.at("memory_bytes"), 547608330);
   EXPECT_TRUE(json.at("mfu").is_null());
-  EXPECT_EQ(json.size(), 7U);
+  EXPECT_EQ(json.size(), 8U);
 }
 
 TEST(ProgressBar, Grows) {

@@ -8,6 +8,7 @@
 #include <random>
 #include <utility>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 
 namespace armillary::train {
@@ -44,9 +45,10 @@ PackedText::PackedText(const std::vector<std::string>& documents, PackingOptions
   }
   if (options.seq_len < 1 || sequences() < 1) {
     fail<InvalidArgument>(
-        "data: {} documents with {} tokens for training.seq_len {}; at least seq_len + 1 tokens "
+        "data: {} with {} for training.seq_len {}; at least seq_len + 1 tokens "
         "are required; nearest seq_len: {}",
-        documents.size(), tokens(), options.seq_len, std::max<std::int64_t>(tokens() - 1, 1));
+        count_of(documents.size(), "document"), count_of(tokens(), "token"), options.seq_len,
+        std::max<std::int64_t>(tokens() - 1, 1));
   }
 }
 

@@ -106,11 +106,11 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
         "optimizer.lr or raise lr_scheduler.warmup_steps",
         unsigned_nan(loss), unsigned_nan(grad_norm), step);
   }
-  optimizer_.step(recipe_.optimizer.lr *
-                  lr_factor(recipe_.lr_scheduler, recipe_.training.steps, step));
+  const double lr = learning_rate(recipe_, step);
+  optimizer_.step(lr);
 
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-  return measure({.step = step, .loss = loss, .grad_norm = grad_norm}, visible_pairs,
+  return measure({.step = step, .loss = loss, .grad_norm = grad_norm, .lr = lr}, visible_pairs,
                  elapsed.count());
 }
 

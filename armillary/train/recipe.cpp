@@ -9,20 +9,20 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
-#include <system_error>
 #include <type_traits>
 #include <variant>
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/core/input_file.h"
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
-#include "armillary/io/text_files.h"
+#include "armillary/core/user_text.h"
 #include "armillary/plan/strategy.h"
+#include "armillary/sim/toml_table.h"
 #include "armillary/train/data.h"
 #include "armillary/train/estimate.h"
 #include "armillary/train/models/registry.h"
@@ -76,7 +76,7 @@ std::string where(const std::string& origin, const toml::source_region& source) 
 [[noreturn]] void refuse_name(const std::string& where, const std::string& what,
                               const std::string& given, const Names& legal) {
   const std::string nearest = nearest_name(given, legal);
-  fail<InvalidArgument>("{}{} '{}' is not known; {} is required{}", where, what, given,
+  fail<InvalidArgument>("{}{} {} is not known; {} is required{}", where, what, quote(given),
                         list_names(legal), nearest.empty() ? "" : "; nearest: " + nearest);
 }
 
@@ -160,9 +160,9 @@ Names keys_of(const std::vector<Field>& members) {
 [[noreturn]] void refuse_key_of(const std::string& owner, const std::string& where,
                                 const std::string& key, const Names& legal) {
   fail<InvalidArgument>(
-      "{}key of [model] '{}' belongs to another model; {} is required; nearest: model.name = "
+      "{}key of [model] {} belongs to another model; {} is required; nearest: model.name = "
       "\"{}\"",
-      where, key, list_names(legal), owner);
+      where, quote(key), list_names(legal), owner);
 }
 
 /// The field with this key. @throws InvalidArgument, which says so if the key is of another model.
@@ -201,22 +201,12 @@ void check_keys_given(Recipe& recipe, const std::string& before, const std::stri
   }
 }
 
-/// @throws InvalidArgument if the text is no TOML.
-toml::table parse_toml(std::string_view text, const std::string& origin) {
-  try {
-    return toml::parse(text);
-  } catch (const toml::parse_error& error) {
-    fail<InvalidArgument>("{}{}; TOML is required", where(origin, error.source()),
-                          error.description());
-  }
-}
-
 /// The table {value = text}; none if the text is no TOML value: a word, a number of too many
 /// digits.
 std::optional<toml::table> toml_value(const std::string& text) {
   try {
-    return toml::parse("value = " + text);
-  } catch (const toml::parse_error&) {
+    return sim::parse_toml("recipe", "value = " + text, "--set");
+  } catch (const InvalidArgument&) {
     return std::nullopt;
   }
 }
@@ -224,17 +214,14 @@ std::optional<toml::table> toml_value(const std::string& text) {
 }  // namespace
 
 Recipe load_recipe(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
-    fail<IoError>("recipe: '{}' {}; a TOML file is required", path,
-                  std::filesystem::is_directory(path, error) ? "is a folder" : "does not exist");
-  }
-  return parse_recipe(io::read_text(path).front().bytes, path);
+  const std::string text = read_input(
+      {.where = "recipe", .required = "a TOML file", .most_bytes = kMostConfigurationBytes}, path);
+  return parse_recipe(text, path);
 }
 
 Recipe parse_recipe(std::string_view text, const std::string& origin) {
   Recipe recipe;
-  const toml::table document = parse_toml(text, origin);
+  const toml::table document = sim::parse_toml("recipe", text, origin);
   assign_model_name(recipe, document, origin);
   // Section by section, key by key.
   const std::vector<Field> all = fields(recipe);
@@ -242,7 +229,7 @@ Recipe parse_recipe(std::string_view text, const std::string& origin) {
     const std::string at_section = where(origin, name.source());
     if (!body.is_table()) {
       fail<InvalidArgument>("{}{} is {}{}; a key in a [section] is required", at_section,
-                            name.str(), type_name(body),
+                            shorten(printable(name.str()), kMostQuotedBytes), type_name(body),
                             body.is_array() ? "" : " outside any section");
     }
     const auto members = section_fields(all, at_section, std::string(name.str()));
@@ -255,14 +242,15 @@ Recipe parse_recipe(std::string_view text, const std::string& origin) {
 }
 
 void apply_setting(Recipe& recipe, std::string_view setting) {
-  const std::string where = fmt::format("recipe: --set {}: ", setting);
+  const std::string where =
+      fmt::format("recipe: --set {}: ", shorten(printable(setting), kMostQuotedBytes));
   const std::optional<KeyValue> given = split_key_value(setting);
   if (!given || given->key.find('.') == std::string_view::npos) {
     fail<InvalidArgument>("{}it has no '.' or no '='; section.key=value is required", where);
   }
-  if (const auto offset = io::first_invalid_utf8(setting)) {
-    fail<InvalidArgument>("recipe: --set {}: not UTF-8 at byte {}; UTF-8 is required", given->key,
-                          *offset);
+  if (const auto offset = first_invalid_utf8(setting)) {
+    fail<InvalidArgument>("recipe: --set {}: not UTF-8 at byte {}; UTF-8 is required",
+                          shorten(printable(given->key), kMostQuotedBytes), *offset);
   }
   const std::vector<Field> all = fields(recipe);
   const std::size_t dot = given->key.find('.');
@@ -277,7 +265,7 @@ void apply_setting(Recipe& recipe, std::string_view setting) {
   } else {
     const auto document = toml_value(value);
     if (!document) {
-      fail<InvalidArgument>("{}'{}' given; {} is required", where, value, type_name(field));
+      fail<InvalidArgument>("{}{} given; {} is required", where, quote(value), type_name(field));
     }
     assign(where, field, *document->get("value"));
   }

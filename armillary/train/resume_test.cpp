@@ -14,6 +14,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/train/checkpoint/folder.h"
+#include "armillary/train/lr_schedule.h"
 #include "armillary/train/testing/scratch_folder.h"
 #include "armillary/train/testing/small_training.h"
 
@@ -230,6 +231,26 @@ TEST(Resume, TheNewestAreKeptAndIncompleteOnesPassedOver) {
                                         HasSubstr("step-000015.tmp: its writing was cut off"),
                                         HasSubstr("resumed from ")));
   EXPECT_THAT(saved_steps(recipe), ElementsAre(9, 12));
+}
+
+// A longer run has another schedule than the one that was saved, and its reader is told.
+TEST(Resume, OtherLearningRatesAreSaid) {
+  const ScratchFolder folder;
+  Recipe recipe = saving_recipe(folder);
+  recipe.lr_scheduler.warmup_steps = 2;
+  recipe.training.steps = 4;
+  recipe.checkpoint.interval = 4;
+  train_part(recipe, false);
+  recipe.training.steps = 6;
+  const Part part = train_part(recipe, true);
+  EXPECT_THAT(part.notices,
+              ElementsAre(HasSubstr("resumed from "),
+                          AllOf(HasSubstr("was training.steps = 4: "),
+                                HasSubstr("is training.steps = 6: "), HasSubstr(" in step 5"))));
+  for (const StepMetrics& metrics : part.steps) {
+    EXPECT_EQ(metrics.lr, learning_rate(recipe, metrics.step));
+  }
+  ASSERT_EQ(part.steps.size(), 2U);
 }
 
 TEST(Resume, RefusesWhatTheRunCannotGoOnFrom) {

@@ -23,6 +23,7 @@
 #include "armillary/train/checkpoint/restore.h"
 #include "armillary/train/checkpoint/saver.h"
 #include "armillary/train/estimate.h"
+#include "armillary/train/lr_schedule.h"
 #include "armillary/train/rank_trainer.h"
 #include "armillary/train/recording.h"
 #include "armillary/train/same_recipe.h"
@@ -76,9 +77,12 @@ std::int64_t begin(comm::Communicator& comm, RankTrainer& trainer, const Data& d
   const std::string path = choose_checkpoint(comm, recipe, options.resume, options.on_notice);
   std::int64_t steps = 0;
   if (!path.empty()) {
-    steps = restore(comm, path, recipe, data, trainer.state()).step;
+    const Restored restored = restore(comm, path, recipe, data, trainer.state());
+    steps = restored.progress.step;
     if (comm.rank() == 0 && options.on_notice) {
       options.on_notice(fmt::format("checkpoint: resumed from {}", path));
+      const auto change = describe_rate_change(restored.recipe, recipe, steps);
+      if (change) options.on_notice(*change);
     }
   }
   if (!options.init_from.empty()) {

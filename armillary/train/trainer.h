@@ -27,6 +27,7 @@ struct StepMetrics {
   std::int64_t step = 0;  ///< From 1.
   double loss = 0;        ///< Mean cross-entropy per target token, in nats, before the update.
   double grad_norm = 0;   ///< 2-norm of the gradient of all parameters, before clipping.
+  double lr = 0;          ///< Learning rate of the update.
   std::int64_t memory_bytes = 0;  ///< Peak resident memory of the process so far.
   double tps = 0;                 ///< Tokens per second.
   double tflops = 0;              ///< ModelCost::flops per second, in 10^12.
@@ -42,13 +43,15 @@ struct TrainOptions {
   /// Before the first step, on rank 0: the steps that were taken before, 0 unless the run resumes.
   /// Nothing is written before it, except in the folder of checkpoints and by the recorder.
   std::function<void(std::int64_t steps)> on_start = {};
-  /// A line for the reader, on rank 0: a checkpoint that is passed over, the one that is resumed.
+  /// A line for the reader, on rank 0: a checkpoint that is passed over, the one that is resumed,
+  /// learning rates that are not those with which the run began.
   std::function<void(const std::string& line)> on_notice = {};
   /// Asked before the first step and near the end of each, on every rank. If one rank says yes, all
   /// stop after that step, in the same one, and save if checkpoint.enable and a step was taken.
   std::function<bool()> stop_requested = {};
   /// Go on from the newest checkpoint of the run folder: bitwise as if the run had never stopped on
-  /// the same world and strategy, up to rounding on another one.
+  /// the same world and strategy, up to rounding on another one; if training.steps, the peak rate
+  /// or [lr_scheduler] are not those of the checkpoint, with other learning rates.
   bool resume = false;
   /// Folder of the run, in which each rank leaves the file of its flight recorder
   /// (recorder/recorder.h); empty: no recorder. A run that hangs or fails is explained by it. Rank

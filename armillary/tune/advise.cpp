@@ -14,6 +14,7 @@
 #include <optional>
 #include <utility>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/sim/group_share.h"
 #include "armillary/sim/memory.h"
@@ -225,8 +226,8 @@ class Adviser {
         all_.begin(), all_.end(),
         [](const Advised& a, const Advised& b) { return a.memory.total() < b.memory.total(); });
     fail<InvalidArgument>(
-        "{} on {}: {} tokens: {}, the longest sequence that fits is {}", question_.step.model.name,
-        question_.cluster.name, question_.step.seq,
+        "{} on {}: {}: {}, the longest sequence that fits is {}", question_.step.model.name,
+        question_.cluster.name, count_of(question_.step.seq, "token"),
         sim::does_not_fit(least->memory.total(), question_.cluster.device.memory_bytes),
         longest.longest_seq);
   }

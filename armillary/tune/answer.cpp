@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "armillary/core/error.h"
+#include "armillary/core/json_text.h"
 #include "armillary/core/spec.h"
 
 namespace armillary::tune {
@@ -72,16 +73,22 @@ std::string to_json(const Answer& answer) {
 }
 
 Answer parse_answer(std::string_view text) {
+  const JsonRead read = read_json_text(text);
+  if (read.fault) {
+    fail<InvalidArgument>("answer: the text {}; an answer of the tuner is required",
+                          to_string(*read.fault));
+  }
   try {
-    const Json json = Json::parse(text);
+    const Json& json = read.value;
     Answer answer{.rivals = {}, .floor_s = json.at("floor_s").get<double>()};
     for (const Json& rival : json.at("rivals")) answer.rivals.push_back(rival_of(rival));
     if (answer.rivals.empty() || answer.chosen().fate != Fate::Chosen) {
       fail<InvalidArgument>("answer: no chosen candidate given; one is required");
     }
     return answer;
-  } catch (const nlohmann::json::exception& error) {
-    fail<InvalidArgument>("answer: {}; an answer of the tuner is required", error.what());
+  } catch (const nlohmann::json::exception&) {
+    fail<InvalidArgument>(
+        "answer: a field is missing or of another type; an answer of the tuner is required");
   }
 }
 

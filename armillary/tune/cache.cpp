@@ -8,13 +8,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
-#include <sstream>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/core/input_file.h"
 #include "armillary/io/content_hash.h"
 #include "armillary/tune/search.h"
 #include "armillary/version.h"
@@ -103,13 +102,17 @@ std::string key_of(const Question& question, Evidence evidence) {
 std::optional<Answer> cached(const std::string& folder, const Question& question,
                              Evidence evidence) {
   const std::string key = key_of(question, evidence);
-  std::ifstream file(file_of(folder, key), std::ios::binary);
-  std::string head;
-  if (!std::getline(file, head)) return std::nullopt;
-  const std::string body{std::istreambuf_iterator<char>(file), {}};
-  if (head != key + " " + io::content_hash(body)) return std::nullopt;
   try {
+    const std::string text = read_input(
+        {.where = "tune", .required = "an answer", .most_bytes = kMostConfigurationBytes},
+        file_of(folder, key));
+    const std::size_t head = text.find('\n');
+    if (head == std::string::npos) return std::nullopt;
+    const std::string body = text.substr(head + 1);
+    if (text.substr(0, head) != key + " " + io::content_hash(body)) return std::nullopt;
     return parse_answer(body);
+  } catch (const IoError&) {  // No answer yet, or something else in its place.
+    return std::nullopt;
   } catch (const InvalidArgument&) {  // of a strategy that this program does not have
     return std::nullopt;
   }

@@ -10,6 +10,7 @@
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
+#include "armillary/core/user_text.h"
 
 namespace armillary::tune {
 namespace {
@@ -67,8 +68,8 @@ sim::ModelShape shape_of(std::string_view text) {
   if (text.find('=') == std::string_view::npos) {
     const std::string nearest = nearest_name(text, model_names());
     fail<InvalidArgument>(
-        "model: '{}' is not known; {}, or layers=L,hidden=E,heads=H,ffn=F,vocab=V is required{}",
-        text, list_names(model_names()), nearest.empty() ? "" : "; nearest: " + nearest);
+        "model: {} is not known; {}, or layers=L,hidden=E,heads=H,ffn=F,vocab=V is required{}",
+        quote(text), list_names(model_names()), nearest.empty() ? "" : "; nearest: " + nearest);
   }
   const Arguments arguments(
       "model", text,

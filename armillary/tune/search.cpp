@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/sim/memory.h"
 #include "armillary/tune/evaluator.h"
@@ -238,8 +239,8 @@ class Search {
                  cluster);
     }
     fail<InvalidArgument>(
-        "{} on {}: {} tokens: {}", to_string(candidate.strategy), question_.cluster.name,
-        question_.problem.mask.q_len(),
+        "{} on {}: {}: {}", to_string(candidate.strategy), question_.cluster.name,
+        count_of(question_.problem.mask.q_len(), "token"),
         sim::does_not_fit(static_cast<double>(least->memory_bytes), evaluator_.memory_limit()));
   }
 

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "armillary/core/error.h"
+#include "armillary/core/json_text.h"
+#include "armillary/core/user_text.h"
 #include "armillary/validate/files.h"
 
 namespace armillary::validate {
@@ -26,14 +28,14 @@ class Reader {
     }
     // Later messages name the row by its id as well.
     const std::string id = text("id");
-    if (!id.empty()) where_ += " (" + id + ")";
+    if (!id.empty()) where_ += " (" + shorten(id, kMostQuotedBytes) + ")";
   }
 
   std::string text(const char* column) const {
     const Json& value = cell(column);
     if (value.is_null()) return "";
     if (!value.is_string()) refuse(column, "text or null");
-    return value.get<std::string>();
+    return printable(value.get<std::string>());
   }
 
   std::optional<double> number(const char* column) const {
@@ -77,8 +79,8 @@ class Reader {
   }
 
   [[noreturn]] void refuse(const char* column, const char* required) const {
-    fail<InvalidArgument>("{}: {} = {}; {} is required", where_, column, cell(column).dump(),
-                          required);
+    fail<InvalidArgument>("{}: {} = {}; {} is required", where_, column,
+                          shorten(json_text(cell(column)), kMostQuotedBytes), required);
   }
 
  private:
@@ -204,10 +206,11 @@ const std::vector<std::string>& columns() {
 }
 
 RowFile parse_rows(std::string_view text, const std::string& origin) {
-  // The parser must not throw: its messages have no file name.
-  const Json file = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (file.is_discarded() || !file.is_object()) {
-    fail<InvalidArgument>("{}: no JSON object; an object with a list `rows` is required", origin);
+  const JsonRead read = read_json_text(text);
+  const Json& file = read.value;
+  if (read.fault || !file.is_object()) {
+    fail<InvalidArgument>("{}: the text {}; an object with a list `rows` is required", origin,
+                          read.fault ? to_string(*read.fault) : "is no JSON object");
   }
   if (!file.contains("rows") || !file["rows"].is_array()) {
     fail<InvalidArgument>("{}: no list `rows`; one is required", origin);
@@ -216,8 +219,12 @@ RowFile parse_rows(std::string_view text, const std::string& origin) {
   if (!common.is_object())
     fail<InvalidArgument>("{}: common is no object; one is required", origin);
   RowFile result;
-  if (file.contains("source") && file["source"].is_string()) result.source = file["source"];
-  if (file.contains("note") && file["note"].is_string()) result.note = file["note"];
+  if (file.contains("source") && file["source"].is_string()) {
+    result.source = printable(file["source"].get<std::string>());
+  }
+  if (file.contains("note") && file["note"].is_string()) {
+    result.note = printable(file["note"].get<std::string>());
+  }
   int number = 0;
   for (const Json& row : file["rows"]) {
     const std::string where = fmt::format("{}: row {}", origin, number++);

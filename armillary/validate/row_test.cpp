@@ -63,7 +63,8 @@ TEST(Rows, EveryMissingColumnIsNamed) {
 }
 
 TEST(Rows, WrongValuesAreRefused) {
-  expect_refused("rows", "mine.json: no JSON object");
+  expect_refused(
+      "rows", "mine.json: the text is no JSON at byte 1; an object with a list `rows` is required");
   expect_refused("{}", "no list `rows`");
   expect_refused("{\"rows\": [3]}", "row 0: no object");
   expect_refused(one_row("gpus", "0"), "(a): gpus = 0; a whole number above 0 or null");

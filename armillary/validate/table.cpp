@@ -11,6 +11,8 @@
 #include <optional>
 #include <utility>
 
+#include "armillary/core/count_text.h"
+
 namespace armillary::validate {
 namespace {
 
@@ -103,8 +105,8 @@ void Errors::add(double error) {
 
 std::string Errors::text() const {
   if (rows == 0) return "none";
-  return fmt::format("{} rows, |error| mean {:.1f} %, largest {:.1f} %", rows, 100 * mean,
-                     100 * largest);
+  return fmt::format("{}, |error| mean {:.1f} %, largest {:.1f} %", count_of(rows, "row"),
+                     100 * mean, 100 * largest);
 }
 
 std::string table(const std::vector<Row>& rows, const std::vector<Prediction>& predictions) {

@@ -10,6 +10,7 @@
 
 #include "armillary/bench/process_ranks.h"
 #include "armillary/bench/thread_ranks.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "cli/output_file.h"
 #include "cli/problem_flags.h"
@@ -81,7 +82,7 @@ void measure(const calibrate::CalibrateCase& given, const bench::MakeRanks& make
     fmt::print("{}", sim::to_toml(cluster));
   } else {
     write_file("calibrate", path, file_of(cluster));
-    fmt::print("calibrate: {}: {} ranks of {}\n", path, given.world, given.engine);
+    fmt::print("calibrate: {}: {} of {}\n", path, count_of(given.world, "rank"), given.engine);
   }
 }
 

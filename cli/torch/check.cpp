@@ -31,7 +31,7 @@ Compares the loss, every gradient and every output of attention of the recipe's 
 [parallelism], with the same model on one device and a plain S x S attention. A leak probe changes tokens and looks
 where the mask hides them; a determinism probe runs twice. Each line has its value and its bound. Without
 training.dataset_path the sequence is random bytes in packed documents.
-Exit code: 0 equal to one device, 1 not, 2 bad input. `armillary.check` in Python checks models of PyTorch.)";
+Exit code: 0 equal to one device, 1 not, 2 bad input, or one rank, where nothing is spread. `armillary.check` in Python checks models of PyTorch.)";
 
 struct CheckArguments {
   std::string recipe;
@@ -88,7 +88,8 @@ int run_check(const CheckArguments& arguments) {
     }
     std::fputs((arguments.json ? json : text).c_str(), stdout);
   }
-  return report.ok() ? kDone : kFailed;
+  if (!report.ok()) return kFailed;
+  return report.world == 1 ? kBadInput : kDone;  // Nothing was compared over ranks.
 }
 
 }  // namespace

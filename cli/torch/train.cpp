@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "armillary/comm/communicator.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/launch/launch_folder.h"
 #include "armillary/train/estimate.h"
@@ -67,9 +68,9 @@ void require_memory(const train::Estimate& estimate, int local_ranks) {
   const double there = static_cast<double>(train::physical_memory_bytes()) / kGib;
   if (needed > there) {
     fail<InvalidArgument>(
-        "train: {:.1f} GiB are needed for {} ranks, the machine has {:.1f}; lower model.dim, "
+        "train: {:.1f} GiB are needed for {}, the machine has {:.1f}; lower model.dim, "
         "model.n_layers or training.seq_len",
-        needed, local_ranks, there);
+        needed, count_of(local_ranks, "rank"), there);
   }
 }
 

@@ -80,9 +80,11 @@ def check(
         else:
             rows = _rows(sp, ours, one)
         rows += [_leak(model, batch, sp, run), _determinism(sp, ours, again)]
-    group = repr(sp).replace(f"rank {sp.rank} of {sp.world}", f"{sp.world} ranks")
+    group = repr(sp).replace(
+        f"rank {sp.rank} of {sp.world}", "1 rank" if sp.world == 1 else f"{sp.world} ranks"
+    )
     title = f"{type(model).__name__}, {_dtype(model)}, {ours.calls[0].seq_len} tokens: {group}"
-    answer = Report(title, tuple(rows))
+    answer = Report(title, tuple(rows), sp.world)
     if report is not None and sp.rank == 0:
         answer.save(report)
     return answer

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,8 @@ _EPILOG = """examples:
 
 The recipe is one of `armillary train`: [model], [training] and [parallelism] are read, with the defaults of
 `armillary train`. model.hf_folder names a folder of transformers in the place of model.name: with its weights
-if it has some. Exit code 0: equal to one device; 1: not; 2: refused."""
+if it has some. Exit code 0: equal to one device; 1: not; 2: refused, or one rank, where nothing is
+spread."""
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -33,9 +37,20 @@ def _read(path: str) -> dict[str, Any]:
         text = "check: Python before 3.11 reads no TOML; 3.11 or later is required"
         raise InvalidArgument(text) from failure
     try:
-        return tomllib.loads(Path(path).read_text())
-    except (OSError, ValueError) as failure:
-        raise InvalidArgument(f"check: {path}: {failure}; a recipe in TOML is required") from failure
+        # Opened as C++ opens inputs: a pipe that nobody writes to is not waited for.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise InvalidArgument(f"check: {path} is no file; a recipe in TOML is required")
+            return tomllib.loads(file.read())
+    except OSError as failure:
+        raise InvalidArgument(f"check: {path}: {failure.strerror}; a recipe in TOML is required") from failure
+    except UnicodeDecodeError as failure:
+        text = f"check: {path}: not UTF-8 at byte {failure.start}; a recipe in TOML is required"
+        raise InvalidArgument(text) from failure
+    except tomllib.TOMLDecodeError as failure:
+        place = re.search(r"line \d+, column \d+|end of document", str(failure))
+        text = f"check: {path}: no TOML at {place[0] if place else 'its end'}; a recipe in TOML is required"
+        raise InvalidArgument(text) from failure
 
 
 def _config_of(model: dict[str, Any], tokens: int) -> Any:
@@ -131,4 +146,6 @@ def main(arguments: list[str] | None = None) -> int:
         print(report)
     if dist.is_initialized():
         dist.destroy_process_group()
-    return 0 if report.ok else 1
+    if not report.ok:
+        return 1
+    return 2 if report.world == 1 else 0

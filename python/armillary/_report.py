@@ -24,10 +24,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """Result of `check`, the same on every rank. True if all rows are within their bounds."""
+    """Result of `check`, the same on every rank. True if all rows are within their bounds.
+
+    With a `world` of 1 nothing was spread: the rows compare attention on one rank, and the text says so."""
 
     title: str
     rows: tuple[Row, ...]
+    world: int
 
     @property
     def ok(self) -> bool:
@@ -45,14 +48,20 @@ class Report:
             for row in self.rows
         ]
         verdict = "equal to one device" if self.ok else "NOT equal to one device"
+        if self.world == 1:
+            verdict = (
+                f"{'ok' if self.ok else 'FAIL'} on one rank, where nothing is spread: over ranks nothing was "
+                "checked; torchrun --nproc-per-node 2 or more is required"
+            )
         return "\n".join([self.title, *(line.rstrip() for line in lines), verdict])
 
     def to_json(self) -> str:
         """The report as JSON."""
         rows = [asdict(row) | {"ok": row.ok} for row in self.rows]
-        return json.dumps({"title": self.title, "ok": self.ok, "rows": rows}, indent=2)
+        return json.dumps({"title": self.title, "ok": self.ok, "world": self.world, "rows": rows}, indent=2)
 
     def save(self, path: str | Path) -> None:
-        """Writes the report as JSON if the path ends so, as text otherwise."""
+        """Writes the report as JSON if the path ends so, as text otherwise. Missing folders are made."""
         text = self.to_json() if str(path).endswith(".json") else str(self)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text + "\n")

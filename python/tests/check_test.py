@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 
 import pytest
 
@@ -65,7 +66,8 @@ def test_recipe_over_ranks(tmp_path):
     ("recipe", "match"),
     [
         ("[model]\nname = 'mamba'", "model.name is 'mamba'; gpt, llama or model.hf_folder is required"),
-        ("[model", "a recipe in TOML is required"),
+        ("[model", "recipe.toml: no TOML at end of document; a recipe in TOML is required"),
+        ("a = 1\na = 2\n", "recipe.toml: no TOML at line 2, column 6; a recipe in TOML is required"),
     ],
 )
 def test_recipes_are_refused_by_name(tmp_path, capsys, recipe, match):
@@ -75,10 +77,30 @@ def test_recipes_are_refused_by_name(tmp_path, capsys, recipe, match):
     assert match in capsys.readouterr().err
 
 
-def test_one_rank():
+def test_inputs_that_are_no_files_are_refused(tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe")
+    for name, match in (
+        ("none", "none: No such file or directory"),
+        ("pipe", "pipe is no file"),
+        ("", "s a directory"),
+    ):
+        assert main(["check", str(tmp_path / name)]) == 2
+        assert match in capsys.readouterr().err
+
+
+def test_one_rank_spreads_nothing_and_says_so(tmp_path, capsys):
     report = armillary.check(hf_models.build("gpt_oss"), hf_models.batch(True), armillary.SequenceParallel())
     assert report, str(report)
     assert "leak" in str(report) and "determinism" in str(report)
+    assert "equal to one device" not in str(report)
+    assert str(report).endswith("torchrun --nproc-per-node 2 or more is required")
+    assert "1 rank," in report.title
+    assert json.loads(report.to_json())["world"] == 1
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE)
+    assert main(["check", str(recipe), "--report", str(tmp_path / "new" / "report.txt")]) == 2
+    assert "ok on one rank, where nothing is spread" in capsys.readouterr().out
+    assert "nothing is spread" in (tmp_path / "new" / "report.txt").read_text()
 
 
 def test_gradients_that_are_zero_but_for_rounding():

@@ -8,6 +8,7 @@ namespace armillary::error {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 class CheckVerb : public testing::Test {
@@ -38,6 +39,15 @@ TEST_F(CheckVerb, PrintsEachComparisonWithItsBound) {
   EXPECT_TRUE(json["ok"]);
   ASSERT_EQ(json["rows"].size(), 5U);
   EXPECT_EQ(json["rows"][0]["bound"], 1e-5);
+}
+
+TEST_F(CheckVerb, OneRankSpreadsNothing) {
+  const ProgramRun result =
+      run({"check", recipe_, "--tokens", "20", "--set", "parallelism.context_parallel_degree=1"});
+  EXPECT_EQ(result.code, 2) << result.err << result.out;
+  EXPECT_THAT(result.out, StartsWith("gpt, float32, 20 tokens: 1 rank, strategy ring"));
+  EXPECT_THAT(result.out, HasSubstr("\nok on one rank, where nothing is spread: "));
+  EXPECT_THAT(result.out, Not(HasSubstr("equal to one device")));
 }
 
 TEST_F(CheckVerb, BadInputIsRefused) {

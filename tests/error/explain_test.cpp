@@ -22,10 +22,9 @@ using testing::HasSubstr;
 TEST(ExplainError, FoldersThatAreNone) {
   const Folder folder;
   expect_error({"explain"}, HasSubstr("run is required"));
-  expect_error(
-      {"explain", folder.path("none")},
-      AllOf(HasSubstr("explain: "), HasSubstr("none/flight cannot be read (No such file or "
-                                              "directory); the folder of a run is")));
+  expect_error({"explain", folder.path("none")},
+               AllOf(HasSubstr("explain: "), HasSubstr("none/flight' does not exist; the folder of "
+                                                       "a run is")));
   std::filesystem::create_directories(folder.path("run/flight"));
   expect_error({"explain", folder.path("run")}, HasSubstr("run/flight has no flight files; the"));
   expect_error({"explain", folder.path("run"), "--jsn"}, HasSubstr("nearest: --json"));

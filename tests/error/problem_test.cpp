@@ -160,11 +160,15 @@ TEST(ProblemError, Strategies) {
 
 TEST(ProblemError, Flags) {
   expect_all_refused(
-      {{{"--wrld", "4"}, "The following arguments were not expected: 4 --wrld; nearest: --world"},
-       {{"--jsno"}, "The following argument was not expected: --jsno; nearest: --json"},
-       {{"extra"}, "The following argument was not expected: extra"},
-       {{"--world"}, "--world: 1 required TEXT missing"},
-       {{"--world", "4", "--world", "8"}, "--world: At Most 1 required but received 2"}});
+      {{{"--wrld", "4"},
+        "'4 --wrld' given, which is not known here; arguments of --help are required; nearest: "
+        "--world"},
+       {{"--jsno"},
+        "'--jsno' given, which is not known here; arguments of --help are required; nearest: "
+        "--json"},
+       {{"extra"}, "'extra' given, which is not known here; arguments of --help are required"},
+       {{"--world"}, "--world: no value given; one is required"},
+       {{"--world", "4", "--world", "8"}, "--world: 2 values given; at most 1 is required"}});
 }
 
 /// An empty shard is no error.

@@ -8,6 +8,7 @@ namespace {
 
 using testing::AllOf;
 using testing::EndsWith;
+using testing::Eq;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -28,14 +29,22 @@ TEST(Report, WritesAPage) {
   EXPECT_THAT(folder.read("a.html"),
               AllOf(StartsWith("<!doctype html>"), HasSubstr("ring on 2 ranks of c6"),
                     HasSubstr("\"strategies\":[{\"name\":"), EndsWith("</html>\n")));
-  ASSERT_EQ(run(with({"--no-table", "--out", folder.path("b.html")})).code, 0);
-  EXPECT_THAT(folder.read("b.html"), HasSubstr("\"strategies\":[]"));
+  ASSERT_EQ(run(with({"--no-table", "--out", folder.path("new/folder/b.html")})).code, 0);
+  EXPECT_THAT(folder.read("new/folder/b.html"), HasSubstr("\"strategies\":[]"));
 }
 
 TEST(ReportError, RequestsThatCannotBeMet) {
   const Folder folder;
-  expect_error(with({"--out", folder.path("no/a.html")}),
-               AllOf(StartsWith("report: cannot write"), EndsWith("/no/a.html")));
+  folder.write("file", "text");
+  expect_error(
+      with({"--out", folder.path("file/a.html")}),
+      Eq(fmt::format("report: cannot write {} (Not a directory); a file that can be written "
+                     "is required",
+                     folder.path("file/a.html"))));
+  // Folders are made for a page that is written, not for one that is refused.
+  expect_error(with({"--out", folder.path("new/folder/a.html"), "--run", folder.path("none")}),
+               HasSubstr("none"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path("new")));
   expect_error({"report", "--cluster", "c1:nodes=64", "--world", "512"},
                StartsWith("report: world 512; at most 256 ranks fit into a page"));
   expect_error({"report", "--cluster", "c6", "--world", "2", "--mask", "full", "--seq", "33554432",

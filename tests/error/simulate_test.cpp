@@ -1,6 +1,7 @@
 // simulate_test.cpp: the verb `simulate`: its output, and clusters and problems that cannot be
 // used.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "tests/error/program.h"
 
@@ -84,8 +85,15 @@ TEST(Simulate, WritesATrace) {
   ASSERT_EQ(run({"simulate", "--cluster", path, "--seq", "64", "--trace", trace}).code, 0);
   EXPECT_THAT(folder.read("trace.json"), AllOf(HasSubstr("\"traceEvents\":["),
                                                HasSubstr("\"rank 3\""), HasSubstr("\"ph\":\"X\"")));
-  expect_error({"simulate", "--cluster", path, "--seq", "64", "--trace", folder.path("no/t.json")},
-               EndsWith("/no/t.json"));
+  const std::vector<std::string> traced{"simulate", "--cluster", path, "--seq", "64", "--trace"};
+  const auto to = [&](const std::string& file) {
+    std::vector<std::string> all = traced;
+    all.push_back(folder.path(file));
+    return all;
+  };
+  EXPECT_EQ(run(to("new/folder/t.json")).code, 0);
+  EXPECT_THAT(folder.read("new/folder/t.json"), HasSubstr("\"traceEvents\":["));
+  expect_error(to("trace.json/t.json"), HasSubstr("trace.json/t.json (Not a directory); a file"));
 }
 
 TEST(SimulateError, ClustersThatDoNotExist) {
@@ -96,12 +104,23 @@ TEST(SimulateError, ClustersThatDoNotExist) {
   expect_error({"simulate", "--cluster", "none.toml"},
                Eq("cluster: 'none.toml' does not exist; a TOML file or the name of a preset is "
                   "required"));
+  const Folder folder;
+  ASSERT_EQ(mkfifo(folder.path("pipe.toml").c_str(), 0600), 0);
+  expect_error({"simulate", "--cluster", folder.path("pipe.toml")}, HasSubstr("is a pipe; a TOML"));
   expect_error({"simulate", "--cluster", "c1:nodes=0"}, HasSubstr("nodes"));
   expect_error({"simulate", "--cluster", "c1:nods=2"}, HasSubstr("nods"));
 }
 
 TEST(SimulateError, ClustersThatAreMalformed) {
-  expect_no_cluster("name = ", HasSubstr("TOML is required"));
+  expect_no_cluster("name = ", HasSubstr("mine.toml:1: 'name = ' is no TOML at column "));
+  expect_no_cluster("name = 'a'\nname = 'b'\n",
+                    HasSubstr("mine.toml:2: 'name = 'b'' gives a name again at column "));
+  // Strings and comments may have dots, over several lines; keys of thousands would be walked.
+  const std::string dots(100, '.');
+  const std::string text = "name = \"\"\"" + dots + "\n\\\"" + dots + "\"\"\" # " + dots + "\n";
+  expect_no_cluster(text, HasSubstr("nodes is missing"));
+  expect_no_cluster(text + "a" + dots + "a = 1\n",
+                    HasSubstr("mine.toml:3: a key of more than 16 dots; a [table] and a key are"));
   expect_no_cluster(with("memory_GiB", "memry_GiB"),
                     HasSubstr("mine.toml:5: device.memory_GiB is missing; this key is required; "
                               "nearest of those given: memry_GiB"));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -70,7 +71,16 @@ TEST_F(TrainErrorTest, Recipes) {
   write("bad.toml", "[training\n");
   expect_train_refused({path("bad.toml")}, "bad.toml:1: ", "TOML is required");
   write("bad.toml", "\xFF\xFE");
-  expect_train_refused({path("bad.toml")}, "bad.toml is not UTF-8 at byte 0");
+  expect_train_refused({path("bad.toml")}, "bad.toml: not UTF-8 at byte 0; TOML is required");
+}
+
+// Opening a pipe waits for somebody who writes; run() ends the program after a minute.
+TEST_F(TrainErrorTest, PipesAndDevicesAreNotWaitedFor) {
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  expect_train_refused({path("pipe")}, "pipe' is a pipe; a TOML file is required");
+  expect_train_refused({"/dev/zero"}, "recipe: '/dev/zero' is a device; a TOML file is required");
+  expect_setting_refused("training.dataset_path=" + path("pipe"),
+                         "pipe' is a pipe; a folder or a file of text is required");
 }
 
 TEST_F(TrainErrorTest, StrategiesThatTheTunerChooses) {

@@ -1,5 +1,6 @@
 // validate_test.cpp: the verb `validate`: its tables, and row files that cannot be used.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "tests/error/program.h"
 
@@ -32,7 +33,7 @@ TEST(Validate, PredictsTheRowsOfAFile) {
   const ProgramRun result = run({"validate", "--rows", path});
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr("| my_row | "), HasSubstr(" | 8.788 ms | "),
-                                HasSubstr("Predicted: 1 rows")));
+                                HasSubstr("Predicted: 1 row")));
 }
 
 TEST(Validate, PrintsOneObjectForPrograms) {
@@ -57,8 +58,12 @@ TEST(Validate, RefusesFilesThatCannotBeUsed) {
   expect_refused(rows_with("\"gpus\": 8"), HasSubstr("row 0: column id is missing"));
   expect_refused(rows_with("\"id\": \"x\", \"gpus\": -1"), HasSubstr("row 0 (x): gpus = -1"));
   expect_refused("no JSON", EndsWith("an object with a list `rows` is required"));
-  expect_error({"validate", "--rows", folder.path("none.json")}, HasSubstr("cannot read"));
-  expect_error({"validate", "--rows", folder.path("")}, HasSubstr(" is a folder; a file of rows"));
+  expect_error({"validate", "--rows", folder.path("none.json")},
+               HasSubstr("none.json' does not exist; a file of rows"));
+  ASSERT_EQ(mkfifo(folder.path("pipe").c_str(), 0600), 0);
+  expect_error({"validate", "--rows", folder.path("pipe")},
+               HasSubstr("pipe' is a pipe; a file of"));
+  expect_error({"validate", "--rows", folder.path("")}, HasSubstr("' is a folder; a file of rows"));
 }
 
 TEST(Validate, PrintsTheRowsBesideOnesThatMakeNoSense) {
@@ -69,7 +74,7 @@ TEST(Validate, PrintsTheRowsBesideOnesThatMakeNoSense) {
   const ProgramRun result = run({"validate", "--rows", path});
   EXPECT_EQ(result.code, 2);
   EXPECT_THAT(result.out, AllOf(HasSubstr("| x |  |  |  |  | refused |"), HasSubstr("| z | "),
-                                HasSubstr("Predicted: 1 rows")));
+                                HasSubstr("Predicted: 1 row")));
   EXPECT_THAT(result.err,
               AllOf(HasSubstr("armillary: row x: "), HasSubstr("their product must be the ranks"),
                     HasSubstr("; row y: "), HasSubstr("d6")));

@@ -1,6 +1,7 @@
 // verify_test.cpp: `armillary verify`: files of plans, right, wrong and no plans at all, and what
 // it says of them as text and JSON.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdint>
 #include <fstream>
@@ -225,11 +226,16 @@ TEST(Verify, PlansThatWereEditedAreWrong) {
 
 TEST(VerifyError, FilesThatCannotBeRead) {
   const Folder folder;
-  const std::string required = "; a file of plans as JSON lines is required";
+  const std::string required =
+      "; a file of plans as JSON lines, or - for standard input, is required";
   expect_error({"verify", "--file", folder.path("none")},
-               Eq("verify: cannot read " + folder.path("none") + required));
+               Eq("verify: '" + folder.path("none") + "' does not exist" + required));
   expect_error({"verify", "--file", folder.path("")},
-               Eq("verify: " + folder.path("") + " is a folder" + required));
+               Eq("verify: '" + folder.path("") + "' is a folder" + required));
+  ASSERT_EQ(mkfifo(folder.path("pipe").c_str(), 0600), 0);
+  expect_error({"verify", "--file", folder.path("pipe")},
+               Eq("verify: '" + folder.path("pipe") + "' is a pipe" + required));
+  EXPECT_EQ(run({"verify", "--file", "/dev/stdin"}, plans()).code, 0);
   expect_error({"verify", "--file", ""}, Eq("--file: '' given; a value is required"));
 }
 
@@ -252,11 +258,11 @@ void expect_no_plan(const std::string& text, const testing::Matcher<const std::s
 
 TEST(VerifyError, TextThatIsNoPlan) {
   const std::string good = plans();
-  expect_no_plan("garbage\n", HasSubstr("line 1: parse_json: the text is not JSON: "));
-  expect_no_plan("{\"format_version\":4", HasSubstr("the text is not JSON: "));
-  expect_no_plan(good.substr(0, 500), HasSubstr("the text is not JSON: "));
-  expect_no_plan(good + "]\n", HasSubstr("line 3: parse_json: the text is not JSON: "));
-  expect_no_plan(std::string("\0\xff\xfe\n", 4), HasSubstr("the text is not JSON: "));
+  expect_no_plan("garbage\n", HasSubstr("line 1: parse_json: the text is no JSON at byte "));
+  expect_no_plan("{\"format_version\":4", HasSubstr("the text is no JSON at byte "));
+  expect_no_plan(good.substr(0, 500), HasSubstr("the text is no JSON at byte "));
+  expect_no_plan(good + "]\n", HasSubstr("line 3: parse_json: the text is no JSON at byte "));
+  expect_no_plan(std::string("\0\xff\xfe\n", 4), HasSubstr("the text is no JSON at byte "));
   expect_no_plan(std::string(1'000'000, '[') + "\n", HasSubstr("nested deeper than 16"));
   expect_no_plan(
       "{\"format_version\":" + std::string(500'000, '[') + std::string(500'000, ']') + "}",
@@ -283,7 +289,7 @@ TEST(VerifyError, PlansOfAnotherFormat) {
       "ranks[0].ops[0].op is \"sned\"; send, recv, attend, attend_grad, merge, add, copy, clear, "
       "delta, finish, attend_all or attend_grad_all is required");
   edited("\"dtype\":\"bf16\"", "\"dtype\":\"bf16\",\"dtype\":\"bf16\"",
-         "key \"dtype\" is given twice in one object; once is required");
+         "a plan as to_json writes it is required");
   edited("\"lane\":1", "\"lane\":99999999999999999999",
          "ranks[0].ops[0].lane is 1e+20; an integer of 16 bits is required");
 }

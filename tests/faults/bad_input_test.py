@@ -166,10 +166,10 @@ def test_a_checkpoint_of_another_model_is_refused_and_stays(tmp_path, engine):
 def test_folders_that_are_none(tmp_path, engine):
     file = tmp_path / "file"
     file.touch()
-    for folder, reason in ((tmp_path / "none", "No such file or directory"), (file, "Not a directory")):
+    for folder, reason in ((tmp_path / "none", "does not exist"), (file, "cannot be read (Not a directory)")):
         ending = launched(tmp_path, engine, "--init-from", str(folder))
         assert ending.code == 2
-        assert f"{folder}/config.json cannot be read ({reason}); a readable file is required" in ending.output
+        assert f"'{folder}/config.json' {reason}; a readable file is required" in ending.output
     ending = launched(tmp_path, engine, "--resume", checkpoint__enable="true")
     assert ending.code == 2
     assert "has no whole checkpoint to resume from; one is required; nearest: train without" in ending.output

@@ -6,6 +6,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
+#include "armillary/core/user_text.h"
 #include "armillary/plan/parallel_for_ranks.h"
 
 namespace armillary::plan {
@@ -20,10 +21,10 @@ Lowering parse_lowering(std::string_view name) {
   }
   names.insert(names.end(), {"none", "all"});
   if (name == "none" || name == "all") {
-    fail<InvalidArgument>("lower: '{}' stands among others; alone is required", name);
+    fail<InvalidArgument>("lower: {} stands among others; alone is required", quote(name));
   }
   const std::string nearest = nearest_name(name, names);
-  fail<InvalidArgument>("lower: '{}' is no pass; {} is required{}", name, list_names(names),
+  fail<InvalidArgument>("lower: {} is no pass; {} is required{}", quote(name), list_names(names),
                         nearest.empty() ? "" : "; nearest: '" + nearest + "'");
 }
 
@@ -43,7 +44,7 @@ std::vector<Lowering> parse_lowerings(std::string_view text) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const Lowering lowering = parse_lowering(text.substr(begin, end - begin));
     if (std::count(lowerings.begin(), lowerings.end(), lowering) > 0) {
-      fail<InvalidArgument>("lower: '{}' names {} twice; once is required", text,
+      fail<InvalidArgument>("lower: {} names {} twice; once is required", quote(text),
                             to_string(lowering));
     }
     lowerings.push_back(lowering);

@@ -10,6 +10,7 @@
 #include "armillary/core/checked.h"
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
+#include "armillary/core/user_text.h"
 #include "armillary/plan/strategies/presets.h"
 
 namespace armillary::plan {
@@ -38,9 +39,9 @@ std::array<GridAxis, 3> nesting(const Strategy& strategy) {
   std::set<std::string_view> distinct(names.begin(), names.end());
   if (names.size() != axes.size() || distinct != std::set(kAxes.begin(), kAxes.end())) {
     fail<InvalidArgument>(
-        "strategy grid: nest: '{}' given; u, rk and rq in any order is required, for example "
+        "strategy grid: nest: {} given; u, rk and rq in any order is required, for example "
         "u-rk-rq",
-        given->second);
+        quote(given->second));
   }
   // The axes in the order of kAxes.
   constexpr std::array kNamed{GridAxis::Heads, GridAxis::Keys, GridAxis::Queries};

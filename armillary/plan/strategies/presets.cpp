@@ -144,9 +144,11 @@ void require_heads(const Problem& problem, int u, const Strategy& strategy) {
   int nearest = problem.heads;
   while (problem.world % nearest != 0) --nearest;
   fail<InvalidArgument>(
-      "strategy: {} spreads heads {} ways but there are {} query heads; u must not exceed the "
+      "strategy: {} spreads heads {} ways but there {}; u must not exceed the "
       "heads; nearest: usp:u={}",
-      to_string(strategy), u, problem.heads, nearest);
+      to_string(strategy), u,
+      problem.heads == 1 ? "is 1 query head" : fmt::format("are {} query heads", problem.heads),
+      nearest);
 }
 
 }  // namespace armillary::plan

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/io/content_hash.h"
 #include "armillary/io/mapped_file.h"
@@ -30,8 +31,8 @@ void check_front(const std::string& path, const ManifestFile& file,
       io::content_hash(front) == file.front_hash) {
     return;
   }
-  fail<IoError>("checkpoint: {} was changed in its first {} bytes: hash {}; {} is required", path,
-                file.front_bytes, io::content_hash(front), file.front_hash);
+  fail<IoError>("checkpoint: {} was changed in its first {}: hash {}; {} is required", path,
+                count_of(file.front_bytes, "byte"), io::content_hash(front), file.front_hash);
 }
 
 }  // namespace
@@ -94,9 +95,10 @@ void Checkpoint::verify(int rank, int world) const {
     const std::string found = io::content_hash(tensor.bytes);
     if (found == by_name.at(name)->hash) continue;
     fail<IoError>(
-        "checkpoint: {}: tensor '{}' of {} bytes at byte {} was changed: hash {}; {} is required; "
+        "checkpoint: {}: tensor '{}' of {} at byte {} was changed: hash {}; {} is required; "
         "nearest: remove the folder and resume from the checkpoint before it",
-        part.path(), name, tensor.bytes.size(), part.offset(name), found, by_name.at(name)->hash);
+        part.path(), name, count_of(tensor.bytes.size(), "byte"), part.offset(name), found,
+        by_name.at(name)->hash);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <string>
@@ -59,7 +60,12 @@ TEST(Checkpoint, EveryTruncatedFileIsNamed) {
     }
     fs::remove(fs::path(checkpoint) / name);
     EXPECT_THAT([&] { read_all(checkpoint); },
-                ThrowsMessage<IoError>(HasSubstr(name + " cannot be read (No such file")));
+                ThrowsMessage<IoError>(HasSubstr(name + "' does not exist; a readable file is required")));
+    // A pipe in its place is refused, not waited for.
+    ASSERT_EQ(mkfifo((checkpoint + "/" + name).c_str(), 0600), 0);
+    EXPECT_THAT([&] { read_all(checkpoint); },
+                ThrowsMessage<IoError>(HasSubstr(name + "' is a pipe; a readable file is")));
+    fs::remove(fs::path(checkpoint) / name);
     folder.write("step-000001/" + name, whole);
   }
   read_all(checkpoint);

@@ -4,10 +4,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <nlohmann/json.hpp>
-#include <optional>
+#include <utility>
+#include <vector>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
+#include "armillary/core/json_text.h"
 #include "armillary/io/content_hash.h"
 
 namespace armillary::train {
@@ -45,29 +50,87 @@ Json json_of(const ManifestTensor& tensor) {
           {"hash", tensor.hash}};
 }
 
-/// @throws Json::exception if a field is missing or of another type.
-Manifest manifest_of(const Json& json) {
-  Manifest manifest;
-  manifest.version = json.at("version");
-  manifest.world = json.at("world");
-  const Json& progress = json.at("progress");
-  manifest.progress = {.step = progress.at("step"),
-                       .sequences_read = progress.at("sequences_read"),
-                       .last_sequence = progress.at("last_sequence"),
-                       .vocab_size = progress.at("vocab_size")};
-  for (const Json& file : json.at("files")) {
-    manifest.files.push_back({.name = file.at("name"),
-                              .bytes = file.at("bytes"),
-                              .front_bytes = file.at("front_bytes"),
-                              .front_hash = file.at("front_hash")});
+/// Fields of the manifest at a path. Each throws IoError that names the field, if it is missing or
+/// holds anything but what the manifest has there.
+class Fields {
+ public:
+  Fields(const Json& json, const std::string& path) : json_(json), path_(path) {}
+
+  [[noreturn]] void refuse(const char* key) const {
+    fail<IoError>(
+        "checkpoint: {} has no field '{}' of its kind; a manifest of format_version {} is required",
+        path_, key, kManifestVersion);
   }
-  for (const Json& tensor : json.at("tensors")) {
-    ManifestTensor read{.info = {.name = tensor.at("name"), .shape = tensor.at("shape")},
-                        .file = tensor.at("file"),
-                        .hash = tensor.at("hash")};
+
+  const Json& at(const char* key) const {
+    const auto found = json_.is_object() ? json_.find(key) : json_.end();
+    if (!json_.is_object() || found == json_.end()) refuse(key);
+    return *found;
+  }
+  Fields object(const char* key) const { return {at(key), path_}; }
+  std::string text(const char* key) const {
+    if (!at(key).is_string()) refuse(key);
+    return at(key).get<std::string>();
+  }
+  /// A number from 0 that fits.
+  template <class Int = std::int64_t>
+  Int number(const char* key) const {
+    const Json& value = at(key);
+    if (!value.is_number_unsigned() || !std::in_range<Int>(value.get<std::uint64_t>())) refuse(key);
+    return value.get<Int>();
+  }
+  /// A name in the folder of the checkpoint, not a path that leads out of it.
+  std::string file_name(const char* key) const {
+    std::string name = text(key);
+    if (name.empty() || name.find('/') != std::string::npos) refuse(key);
+    return name;
+  }
+  std::vector<std::int64_t> shape(const char* key) const {
+    const Json& dims = at(key);
+    if (!dims.is_array()) refuse(key);
+    std::vector<std::int64_t> shape;
+    for (const Json& dim : dims) {
+      if (!dim.is_number_unsigned() || !std::in_range<std::int64_t>(dim.get<std::uint64_t>())) {
+        refuse(key);
+      }
+      shape.push_back(dim.get<std::int64_t>());
+    }
+    return shape;
+  }
+  std::vector<Fields> list(const char* key) const {
+    if (!at(key).is_array()) refuse(key);
+    std::vector<Fields> items;
+    for (const Json& item : at(key)) items.emplace_back(item, path_);
+    return items;
+  }
+
+ private:
+  const Json& json_;
+  const std::string& path_;
+};
+
+Manifest manifest_of(const Fields& fields) {
+  Manifest manifest{.version = fields.text("version"), .world = fields.number<int>("world")};
+  const Fields progress = fields.object("progress");
+  manifest.progress = {.step = progress.number("step"),
+                       .sequences_read = progress.number("sequences_read"),
+                       .last_sequence = progress.text("last_sequence"),
+                       .vocab_size = progress.number("vocab_size")};
+  for (const Fields& file : fields.list("files")) {
+    manifest.files.push_back({.name = file.file_name("name"),
+                              .bytes = file.number("bytes"),
+                              .front_bytes = file.number("front_bytes"),
+                              .front_hash = file.text("front_hash")});
+  }
+  for (const Fields& tensor : fields.list("tensors")) {
+    ManifestTensor read{.info = {.name = tensor.text("name"), .shape = tensor.shape("shape")},
+                        .file = tensor.file_name("file"),
+                        .hash = tensor.text("hash")};
     // A dtype that is not known is told by the file that has the tensor.
-    const auto dtype = io::parse_tensor_dtype(tensor.at("dtype").get<std::string>());
-    read.info.dtype = dtype.value_or(io::TensorDtype::U8);
+    read.info.dtype = io::parse_tensor_dtype(tensor.text("dtype")).value_or(io::TensorDtype::U8);
+    if (std::ranges::find(manifest.files, read.file, &ManifestFile::name) == manifest.files.end()) {
+      tensor.refuse("file");
+    }
     manifest.tensors.push_back(std::move(read));
   }
   return manifest;
@@ -84,7 +147,7 @@ std::string to_text(const Manifest& manifest) {
                {"tensors", Json::array()}};
   for (const ManifestFile& file : manifest.files) json["files"].push_back(json_of(file));
   for (const ManifestTensor& tensor : manifest.tensors) json["tensors"].push_back(json_of(tensor));
-  std::string text = json.dump();
+  std::string text = json_text(json);
   text.pop_back();  // the brace that closes it
   return text + ending_of(text);
 }
@@ -95,23 +158,23 @@ Manifest parse_manifest(const std::string& path, std::string_view text) {
   const std::string_view body = text.substr(0, text.size() - std::min(text.size(), ending));
   if (text.substr(body.size()) != ending_of(body)) {
     fail<IoError>(
-        "checkpoint: {} is cut off or was changed: its {} bytes do not end with their "
-        "hash; the manifest as it was written is required",
-        path, text.size());
+        "checkpoint: {} is cut off or was changed: its {} do not end with their hash; the "
+        "manifest as it was written is required",
+        path, count_of(text.size(), "byte"));
   }
   // The text is one that this program wrote, perhaps another version of it.
-  try {
-    const Json json = Json::parse(text);
-    const int version = json.at("format_version");
-    if (version != kManifestVersion) {
-      fail<IoError>("checkpoint: {} has format_version {}; {} is required", path, version,
-                    kManifestVersion);
-    }
-    return manifest_of(json);
-  } catch (const Json::exception& error) {
-    fail<IoError>("checkpoint: {} lacks a field ({}); a manifest of format_version {} is required",
-                  path, error.what(), kManifestVersion);
+  const JsonRead read = read_json_text(text);
+  if (read.fault) {
+    fail<IoError>("checkpoint: {} {}; a manifest of format_version {} is required", path,
+                  to_string(*read.fault), kManifestVersion);
   }
+  const Fields fields(read.value, path);
+  const auto version = fields.number("format_version");
+  if (version != kManifestVersion) {
+    fail<IoError>("checkpoint: {} has format_version {}; {} is required", path, version,
+                  kManifestVersion);
+  }
+  return manifest_of(fields);
 }
 
 }  // namespace armillary::train

@@ -59,8 +59,32 @@ std::string signed_text(const std::string& fields) {
 TEST(Manifest, OtherVersionsAndMissingFieldsAreRefused) {
   EXPECT_THAT([] { parse_manifest("m", signed_text("{\"format_version\":2")); },
               ThrowsMessage<IoError>("checkpoint: m has format_version 2; 1 is required"));
-  EXPECT_THAT([] { parse_manifest("m", signed_text("{\"format_version\":1")); },
-              ThrowsMessage<IoError>(HasSubstr("checkpoint: m lacks a field")));
+  EXPECT_THAT(
+      [] { parse_manifest("m", signed_text("{\"format_version\":1")); },
+      ThrowsMessage<IoError>("checkpoint: m has no field 'version' of its kind; a manifest of "
+                             "format_version 1 is required"));
+}
+
+// A hash that is right does not make a field so: another program may have written it.
+TEST(Manifest, FieldsOfAnotherKindAreRefused) {
+  const std::string whole = to_text(some_manifest());
+  const std::string body = whole.substr(0, whole.rfind(",\"hash\""));
+  const auto expect_refused = [&](const std::string& from, const std::string& to,
+                                  const std::string& key) {
+    std::string text = body;
+    ASSERT_NE(text.find(from), std::string::npos) << from;
+    text.replace(text.find(from), from.size(), to);
+    EXPECT_THAT([&] { parse_manifest("m", signed_text(text)); },
+                ThrowsMessage<IoError>(HasSubstr("m has no field '" + key + "' of its kind")))
+        << text;
+  };
+  expect_refused("\"world\":2", "\"world\":2.5", "world");
+  expect_refused("\"world\":2", "\"world\":4294967298", "world");
+  expect_refused("\"shape\":[2,5]", "\"shape\":[2,-5]", "shape");
+  expect_refused("\"shape\":[2,5]", "\"shape\":7", "shape");
+  expect_refused("\"file\":\"part\"", "\"file\":\"other\"", "file");
+  expect_refused("\"name\":\"part\"", "\"name\":\"../part\"", "name");
+  expect_refused("\"progress\":{", "\"progress\":[],\"x\":{", "step");
 }
 
 }  // namespace

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/core/json_text.h"
 #include "armillary/core/names.h"
+#include "armillary/core/user_text.h"
 #include "armillary/train/models/registry.h"
 #include "armillary/train/packed_text.h"
 #include "armillary/train/recipe_fields.h"
@@ -104,6 +106,11 @@ Config own_computed(const Recipe& recipe) {
   return {{"model_type", "armillary"}, {"vocab_size", kVocabSize}, {"model", model}};
 }
 
+/// A value of a config in an error.
+std::string shown(const Config& value) {
+  return shorten(json_text(value), kMostQuotedBytes);
+}
+
 /// Refuses the first key whose value is not the one wanted.
 void require_equal(const std::string& path, const std::string& inside, const Config& given,
                    const Config& wanted) {
@@ -113,7 +120,7 @@ void require_equal(const std::string& path, const std::string& inside, const Con
       require_equal(path, inside + key + ".", found, value);
     } else if (found != value) {
       fail<InvalidArgument>("model: {} has {}{} = {}; {}, that of the recipe, is required", path,
-                            inside, key, found.dump(), value.dump());
+                            inside, key, shown(found), shown(value));
     }
   }
 }
@@ -125,7 +132,7 @@ FolderFormat parse_folder_format(const std::string& name) {
   if (name == names[0]) return FolderFormat::Hf;
   if (name == names[1]) return FolderFormat::Armillary;
   const std::string nearest = nearest_name(name, names);
-  fail<InvalidArgument>("export: format '{}' is not known; {} is required{}", name,
+  fail<InvalidArgument>("export: format {} is not known; {} is required{}", quote(name),
                         list_names(names), nearest.empty() ? "" : "; nearest: " + nearest);
 }
 
@@ -165,9 +172,7 @@ void check_config(const std::string& path, const Config& config, const Recipe& r
   }
   if (recipe.model.name != "llama") {
     fail<InvalidArgument>("model: {} has model_type {}; armillary, for model.name {}, is required",
-                          path,
-                          config.is_object() ? config.value("model_type", Config()).dump() : "none",
-                          recipe.model.name);
+                          path, shown(config.value("model_type", Config())), recipe.model.name);
   }
   require_equal(path, "", hf_normalized(config), hf_computed(recipe));
 }

@@ -15,6 +15,8 @@
 #include <utility>
 
 #include "armillary/core/error.h"
+#include "armillary/core/json_text.h"
+#include "armillary/core/user_text.h"
 #include "armillary/io/file_system.h"
 #include "armillary/io/mapped_file.h"
 #include "armillary/train/checkpoint/checkpoint.h"
@@ -34,11 +36,13 @@ constexpr const char* kParameterPrefix = "parameters/";
 /// A file that holds one JSON object.
 nlohmann::json read_json(const std::string& path) {
   const io::MappedFile file("model", path);
-  const auto* const text = reinterpret_cast<const char*>(file.bytes().data());
-  auto json = nlohmann::json::parse(text, text + file.bytes().size(), nullptr,
-                                    /*allow_exceptions=*/false);
-  if (!json.is_object()) fail<IoError>("model: {} is no JSON object; one is required", path);
-  return json;
+  const JsonRead read =
+      read_json_text({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()});
+  if (read.fault || !read.value.is_object()) {
+    fail<IoError>("model: {} {}; a JSON object is required", path,
+                  read.fault ? to_string(*read.fault) : "is no JSON object");
+  }
+  return read.value;
 }
 
 /// The tensors of a model folder, by their names there.
@@ -59,8 +63,8 @@ class ModelFiles {
     if (!map.is_object()) fail<IoError>("model: {} has no weight_map; one is required", path);
     for (const auto& [name, file] : map.items()) {
       if (!file.is_string()) {
-        fail<IoError>("model: {}: tensor '{}' is in {}; a file is required", path, name,
-                      file.dump());
+        fail<IoError>("model: {}: tensor {} is in {}; a file is required", path, quote(name),
+                      shorten(json_text(file), kMostQuotedBytes));
       }
       file_of_[name] = file.get<std::string>();
     }
@@ -88,9 +92,8 @@ class ModelFiles {
     for (const auto& [name, file] : file_of_) {
       if (names.contains(name)) continue;
       fail<IoError>(
-          "model: {}/{}: tensor '{}' is not one of the recipe's model; none but those "
-          "are required",
-          folder_, file, name);
+          "model: {}/{}: tensor {} is not one of the recipe's model; none but those are required",
+          folder_, file, quote(name));
     }
   }
 

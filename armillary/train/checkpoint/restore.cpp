@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "armillary/comm/together.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/train/checkpoint/checkpoint.h"
 #include "armillary/train/checkpoint/folder.h"
@@ -55,9 +56,9 @@ io::TensorBytes StateTensor::bytes() const {
 std::vector<StateTensor> state_of(const Model& model, const ParameterStore& store) {
   const std::vector<std::string> names = model.parameter_names();
   if (names.size() != store.parameters().size()) {
-    fail<InvalidArgument>(
-        "checkpoint: a model with {} names of {} parameters; one each is required", names.size(),
-        store.parameters().size());
+    fail<InvalidArgument>("checkpoint: a model with {} of {}; one each is required",
+                          count_of(names.size(), "name"),
+                          count_of(store.parameters().size(), "parameter"));
   }
   std::vector<StateTensor> state;
   // One name for each parameter and kind: "parameters/NAME", "means/NAME", "squares/NAME".
@@ -100,16 +101,17 @@ std::string choose_checkpoint(comm::Communicator& comm, const Recipe& recipe, bo
   return comm::text_of_rank(comm, 0, path);
 }
 
-Progress restore(comm::Communicator& comm, const std::string& path, const Recipe& recipe,
+Restored restore(comm::Communicator& comm, const std::string& path, const Recipe& recipe,
                  const Data& data, const std::vector<StateTensor>& state) {
-  Progress progress;
+  Restored restored;
   comm::run_together(comm, [&] {
     const Checkpoint checkpoint(path);
-    progress = checkpoint.manifest().progress;
-    check_resumable(recipe, parse_recipe(checkpoint.recipe(), path + "/" + kRecipeName));
-    check_steps(progress, recipe);
-    check_data(progress, data);
-    // Each rank hashes a share, and all of them hear of a bad one.
+    restored = {.progress = checkpoint.manifest().progress,
+                .recipe = parse_recipe(checkpoint.recipe(), path + "/" + kRecipeName)};
+    check_resumable(recipe, restored.recipe);
+    check_steps(restored.progress, recipe);
+    check_data(restored.progress, data);
+    // Each rank hashes a share, and run_together() tells all of them of a bad one.
     checkpoint.verify(comm.rank(), comm.world());
     // Every rank has the whole state, so every rank reads all of it, whatever world wrote it.
     for (const StateTensor& to : state) {
@@ -117,7 +119,7 @@ Progress restore(comm::Communicator& comm, const std::string& path, const Recipe
       if (!from.empty()) std::memcpy(to.tensor.data_ptr(), from.data(), from.size());
     }
   });
-  return progress;
+  return restored;
 }
 
 }  // namespace armillary::train

@@ -41,10 +41,16 @@ std::vector<StateTensor> state_of(const Model& model, const ParameterStore& stor
 std::string choose_checkpoint(comm::Communicator& comm, const Recipe& recipe, bool resume,
                               const std::function<void(const std::string&)>& on_notice);
 
+/// A checkpoint that was restored.
+struct Restored {
+  Progress progress;
+  Recipe recipe;  ///< With which it was written.
+};
+
 /// Puts a checkpoint's values into the state. Ranks share the work of checking them. Collective.
 /// @throws InvalidArgument on every rank if the run cannot go on from it: another recipe
 /// (resumable.h), vocabulary or data, fewer steps; IoError as Checkpoint, also for another tensor.
-Progress restore(comm::Communicator& comm, const std::string& path, const Recipe& recipe,
+Restored restore(comm::Communicator& comm, const std::string& path, const Recipe& recipe,
                  const Data& data, const std::vector<StateTensor>& state);
 
 }  // namespace armillary::train

@@ -71,7 +71,7 @@ TEST(Publish, APartThatIsNotThereIsAnError) {
   const WritePlace place{.folder = folder.path(), .step = 1, .rank = 0, .world = 2};
   write_part(io::real_file_system(), place, share_of(state.tensors(), 0, 2));
   EXPECT_THAT([&] { publish(io::real_file_system(), place, progress_at(1), "", 0); },
-              ThrowsMessage<IoError>(HasSubstr("part-00001-of-00002.safetensors cannot be read")));
+              ThrowsMessage<IoError>(HasSubstr("part-00001-of-00002.safetensors' does not exist")));
   EXPECT_TRUE(find_checkpoints(folder.path()).whole.empty());
 }
 

@@ -10,6 +10,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
+#include "armillary/core/user_text.h"
 
 namespace armillary::train {
 namespace {
@@ -62,7 +63,7 @@ Recompute parse_recompute(const std::string& name) {
   const auto found = std::find(names.begin(), names.end(), name);
   if (found == names.end()) {
     const std::string nearest = nearest_name(name, names);
-    fail<InvalidArgument>("recompute: policy '{}' is not known; {} is required{}", name,
+    fail<InvalidArgument>("recompute: policy {} is not known; {} is required{}", quote(name),
                           list_names(names), nearest.empty() ? "" : "; nearest: " + nearest);
   }
   return static_cast<Recompute>(found - names.begin());
