@@ -64,12 +64,16 @@ _OWN = {
 }
 
 
-def build(family):
-    """A model in evaluation mode with eager attention, the same on every rank, in fp64."""
+#: All experts for each token: no choice for rounding to change.
+DENSE = {"num_experts_per_tok": 4, "moe_k": 4}
+
+
+def build(family, more=None):
+    """A model in evaluation mode with eager attention, the same on every rank, in fp64. more: other sizes."""
     torch.manual_seed(7)
     kind = CONFIG_MAPPING[family]
     known = {*kind().to_dict(), *kind.attribute_map}
-    sizes = {name: value for name, value in SIZES.items() if name in known}
+    sizes = {name: value for name, value in (SIZES | (more or {})).items() if name in known}
     config = kind(**sizes | _OWN.get(family, {}))
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     model.set_experts_implementation("eager")  # other products of experts have no fp64
