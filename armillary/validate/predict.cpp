@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 #include <string_view>
 
@@ -260,14 +262,14 @@ double gpt_step_seconds(const Row& row, const PublishedRun& run, const Constants
   return model_step_seconds(model, run.problem, seconds(run, constants), /*zero=*/2, constants);
 }
 
-/// Ring's step over that of the fastest team size and placement.
+/// Ring's step over that of the fastest team size and placement; below 1 where all are slower.
 double startrail_speedup(const Row& row, const Constants& constants) {
   Row ring = row;
   ring.strategy = "ring";
   PublishedRun run = published_run(ring);
   run.problem.wire = plan::Wire::Input;
   const double ring_s = gpt_step_seconds(row, run, constants);
-  double best = ring_s;
+  double best = std::numeric_limits<double>::infinity();
   for (int team = 2; team * team <= row.gpus; ++team) {
     if (row.team.value_or(team) != team || row.gpus % (team * team) != 0) continue;
     for (const char* placement : {"p2p_intra", "collect_intra"}) {
@@ -276,6 +278,12 @@ double startrail_speedup(const Row& row, const Constants& constants) {
       if (!legal(run)) continue;
       best = std::min(best, gpt_step_seconds(row, run, constants));
     }
+  }
+  if (std::isinf(best)) {
+    fail<InvalidArgument>(
+        "row {}: startrail on {} GPUs; a multiple of the square of team_size_c, 2 or more, is "
+        "required; nearest: strategy ring",
+        row.id, row.gpus);
   }
   return ring_s / best;
 }

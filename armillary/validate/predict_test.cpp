@@ -270,6 +270,14 @@ TEST(Predict, AGainOfOneTeamSize) {
   row.team = 2;
   EXPECT_TRUE(best.is_speedup);
   EXPECT_EQ(predict(row).predicted, best.predicted);
+  row.team = 3;
+  EXPECT_THAT(predict(std::vector<Row>{row}).front().refused,
+              HasSubstr("startrail on 8 GPUs; a multiple of the square of team_size_c"));
+  // Ring hides its messages in a long sequence; teams gather theirs before they attend.
+  row.cluster = "C7";
+  row.seq = 524288;
+  row.team = 2;
+  EXPECT_LT(*predict(row).predicted, 1);
 }
 
 /// Steps of a ring on one node: all of them are its time.

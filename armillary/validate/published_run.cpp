@@ -91,9 +91,9 @@ std::vector<double> steps_seconds(const PublishedRun& run, const Constants& cons
   int step = -1;
   double end_s = 0;
   for (std::size_t i = 0; i < ops.size(); ++i) {
-    if (ops[i].is_comm()) continue;
+    if (!ops[i].attends()) continue;
     end_s = std::max(end_s, times.ops.at(i).end_s);
-    if (!ops[i].attends() || ops[i].step == step) continue;
+    if (ops[i].step == step) continue;
     step = ops[i].step;
     starts.push_back(times.ops.at(i).start_s);
   }

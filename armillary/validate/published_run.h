@@ -47,8 +47,8 @@ struct PublishedRun {
 std::vector<sim::Timeline> simulate(const PublishedRun& run, const Constants& constants);
 
 /// Seconds of each step of the first pass, on the rank that was measured or the first: from the
-/// start of its first op that attends to that of the next step, and the last to the end of its
-/// compute. Requires a rank that attends.
+/// start of its first op that attends to that of the next step; the last to the end of its ops that
+/// attend, without the sums that wait for the last messages. Requires a rank that attends.
 std::vector<double> steps_seconds(const PublishedRun& run, const Constants& constants);
 
 /// The sum of their times, until the rank that was measured ends.
