@@ -243,10 +243,10 @@ def test_peers_of_a_rank_that_refuses_hear_its_reason_alone(texts):
 
 
 def test_backward_does_not_meet_the_forward_pass_of_another_rank(texts):
+    asked = ["rank 0 was asked for call=backward, rank 1 for call=attention"]
+    asked.append("rank 1 was asked for call=attention, rank 0 for call=backward")
     for of_rank in texts:
-        assert re.match(
-            "InvalidArgument: attention: rank . was asked for (attention|backward), rank", of_rank[1]
-        )
+        assert of_rank[1].removeprefix("InvalidArgument: attention: ").partition(";")[0] in asked
 
 
 def test_calls_that_are_equal_work_between_them(texts):
