@@ -105,8 +105,8 @@ class JoinedCommunicator : public Communicator {
 std::unique_ptr<JoinedCommunicator> join_process_group(const std::string& group_name,
                                                        const C10dOptions& options = {});
 
-/// Ends a join_process_group() in which other ranks wait for this one: they throw CommError with
-/// this text.
+/// Ends the next join_process_group() of the other ranks, or the present one: they throw CommError
+/// with this text.
 void end_join(const std::string& group_name, const std::string& text);
 
 }  // namespace armillary::comm

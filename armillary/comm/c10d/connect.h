@@ -32,7 +32,8 @@ C10dConnections connect(const std::string& group_name, const C10dOptions& option
 /// Connects the ranks of a process group, for messages and for failures.
 C10dConnections connect_apart(const std::string& group_name, const C10dOptions& options);
 
-/// Ends a connect_apart() in which other ranks wait: they throw CommError with this text.
+/// Ends the next connect_apart() of other ranks, or the present one: they throw CommError with this
+/// text.
 void end_meeting(const std::string& group_name, const std::string& text);
 
 /// The TCPStore of a new group. @throws CommError if it cannot be opened or reached in time.

@@ -1,6 +1,6 @@
 // meeting.cpp: meetings in a store. An outcome begins with a letter: M for met, I for an
-// InvalidArgument, C for a CommError. After C come the ranks that are missing, each with a comma,
-// and a space before the text.
+// InvalidArgument, C and T for a CommError. After C come the ranks that are missing, each with a
+// comma, and a space before the text. I and T are told to ranks that come later too.
 #include "armillary/comm/c10d/meeting.h"
 
 #include <fmt/ranges.h>
@@ -98,13 +98,13 @@ class Meeting {
     const auto came = static_cast<int>(mine_.world - missing().size());
     const Clock::time_point begin = Clock::now();
     while (mine_.rank == 0 && seconds_after(begin) < kRefusal &&
-           store_.add(prefix_ + "refused", 0) < (is_given_up ? came : mine_.world)) {
+           store_.add(prefix_ + "refused", 0) < (outcome[0] == 'I' ? mine_.world : came)) {
       std::this_thread::sleep_for(kLook);
     }
     const std::string text = outcome.substr(is_given_up ? outcome.find(' ') + 1 : 1);
     const std::string told = fmt::format("{}: {}", mine_.caller, text);
-    if (is_given_up) throw CommError(told);
-    throw InvalidArgument(told);
+    if (outcome[0] == 'I') throw InvalidArgument(told);
+    throw CommError(told);
   }
 
   /// Removes all keys.
@@ -256,7 +256,8 @@ std::vector<PeerProcess> meet_again(c10d::Store& store, Member& mine, const C10d
     while (true) {
       Meeting meeting(store, mine, options, number);
       const std::string before = meeting.outcome();
-      if (before.starts_with('I') && meeting.is_first_time()) meeting.refuse(before);
+      const bool tells_all = before.starts_with('I') || before.starts_with('T');
+      if (tells_all && meeting.is_first_time()) meeting.refuse(before);
       const std::string outcome = before.empty() ? meeting.wait_from(begin) : "";
       if (outcome == "M") {
         std::vector<PeerProcess> processes = meeting.processes();
@@ -270,7 +271,16 @@ std::vector<PeerProcess> meet_again(c10d::Store& store, Member& mine, const C10d
 }
 
 void end_meeting(c10d::Store& store, const Member& mine, const std::string& text) {
-  Meeting(store, mine, {}, newest(store, mine)).end("C " + text);
+  const C10dOptions none;
+  std::int64_t number = newest(store, mine);
+  const std::string told = "T" + text;
+  // One that is over is followed by one that ends before others come to it.
+  for (bool ended = false; !ended;) {
+    Meeting meeting(store, mine, none, number);
+    ended = meeting.end(told) == told;
+    if (ended) meeting.is_first_time();  // This rank knows.
+    if (!ended) number = after(store, mine, number, none);
+  }
 }
 
 }  // namespace armillary::comm

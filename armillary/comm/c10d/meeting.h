@@ -39,7 +39,8 @@ std::vector<PeerProcess> meet(c10d::Store& store, const Member& mine, const C10d
 /// refusal is thrown once on each rank. Keys of meetings but the last two are removed.
 std::vector<PeerProcess> meet_again(c10d::Store& store, Member& mine, const C10dOptions& options);
 
-/// Ends the newest meeting, if ranks wait in it: they throw CommError with this text.
+/// Ends the newest meeting, and one more if that is over: the other ranks, which wait in it or come
+/// to it, throw CommError with this text.
 void end_meeting(c10d::Store& store, const Member& mine, const std::string& text);
 
 }  // namespace armillary::comm
