@@ -24,7 +24,6 @@ from armillary.masks import Mask, as_mask, documents_of
 Format = Literal["BLHD", "BHLD"]
 AnyMask = str | Mask | BlockMask | Tensor
 _DEFAULT_TIMEOUT_S = 60.0
-_REFUSAL_S = 10.0  # longest wait of a rank that refuses, for the others to hear of it
 _dealers: dict[tuple[str, int], set[str]] = {}  # layouts that dealt tokens in each group
 _REMEMBERED = 16  # entries that each cache keeps: positions of the ranks, masks of documents
 
@@ -404,7 +403,7 @@ class SequenceParallel:
 
     def _tell(self, text: str) -> None:
         with suppress(Error):  # that of the refusal, or one that says why the others cannot be told
-            _native.refuse(self.group_name, min(self.timeout_s, _REFUSAL_S), text)
+            _native.refuse(self.group_name, self.timeout_s, text)
 
 
 def _first_line(failure: Exception) -> str:

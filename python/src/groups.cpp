@@ -139,7 +139,7 @@ void drop_failed(Member& member, const GroupUse& use, const std::string& old,
   if (member.joined != nullptr) {
     const std::chrono::duration<double> spent = Clock::now() - begin;
     member.joined->wait_told(std::min(use.timeout_s, kTelling) - spent.count(),
-                             use.timeout_s <= kTelling);
+                             use.timeout_s <= kTelling && !use.is_cut);
   }
   const std::string text =
       fmt::format("rank {} has only now heard of a failure: {}", member.comm->rank(), old);
@@ -177,7 +177,9 @@ void on_group(const GroupUse& use, const std::function<void(comm::Communicator&)
 
 void refuse_on_group(const GroupUse& use, const std::string& text) {
   try {
-    on_group({.name = use.name, .timeout_s = std::min(use.timeout_s, kTelling)},
+    on_group({.name = use.name,
+              .timeout_s = std::min(use.timeout_s, kTelling),
+              .is_cut = use.timeout_s > kTelling},
              [&](comm::Communicator& comm) {
                comm.abort(text);
                throw InvalidArgument(text);

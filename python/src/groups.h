@@ -22,7 +22,8 @@ namespace armillary::python {
 /// A group as the ops name it: that of c10d::ProcessGroup, or empty for a group of one rank.
 struct GroupUse {
   std::string name;
-  double timeout_s = 60;  ///< Timeout of joining.
+  double timeout_s = 60;  ///< Timeout of joining, and of waits in the call.
+  bool is_cut = false;    ///< The timeout is less than that of other calls.
 };
 
 /// Calls the action with the group's communicator. Calls of one group run one after the other,
