@@ -179,7 +179,8 @@ void print(const plan::Plan& plan, const std::vector<plan::Diagnostic>& diagnost
   }
 }
 
-/// Prints the verdict about a pass of which one rank of each class was proved.
+/// Prints the verdict about a pass of which one rank of each class was proved, or all if none are
+/// alike.
 void print_folded(const plan::Planner& planner, plan::Pass pass, const plan::FoldedProof& proof,
                   bool json) {
   const std::string name = fmt::format("{} {}", to_string(planner.strategy()), to_string(pass));
@@ -198,12 +199,15 @@ void print_folded(const plan::Planner& planner, plan::Pass pass, const plan::Fol
     return;
   }
   if (proof.diagnostics.empty()) {
-    fmt::print(
-        "{}: exact. world {}, {} in {}; no deadlock, no hazard, every pair once. Folded: one rank "
-        "of "
-        "each of {} was proved, and {} of {} compared with theirs\n",
-        name, world, count_of(proof.ops, "op"), count_of(proof.steps, "step"),
-        count_of(proof.classes, "class", "classes"), proof.compared, count_of(world, "rank"));
+    const std::string how =
+        proof.classes == world
+            ? fmt::format("No two ranks are alike: each of {} was proved", world)
+            : fmt::format(
+                  "Folded: one rank of each of {} was proved, and {} of {} compared with theirs",
+                  count_of(proof.classes, "class", "classes"), proof.compared,
+                  count_of(world, "rank"));
+    fmt::print("{}: exact. world {}, {} in {}; no deadlock, no hazard, every pair once. {}\n", name,
+               world, count_of(proof.ops, "op"), count_of(proof.steps, "step"), how);
   }
   for (const plan::Diagnostic& d : proof.diagnostics) {
     fmt::print("{}: rank {} op {}: {}: {}\n", name, d.rank, d.op, d.rule, d.text);
@@ -299,7 +303,8 @@ void add_verify(CLI::App& app, int& exit_code) {
           ->excludes("--break");
   save->excludes("--pass");
   verb->add_flag("--fold", flags->fold,
-                 "Prove one rank of each class of ranks that are alike; above 1024 ranks always")
+                 "Prove one rank of each class of ranks that are alike, all where none are; above "
+                 "1024 ranks always")
       ->excludes(file)
       ->excludes("--break")
       ->excludes(save);

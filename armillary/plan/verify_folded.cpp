@@ -86,15 +86,17 @@ std::string nearest_alike(const Problem& problem, const Strategy& strategy) {
 }
 
 /// Why no two ranks of a world are alike, and what could be done.
-[[noreturn]] void refuse(const Planner& planner, Pass pass) {
+[[noreturn]] void refuse(const Planner& planner, Pass pass, std::int64_t ops,
+                         std::int64_t most_ops) {
   const Problem& problem = planner.problem();
   fail<InvalidArgument>(
-      "verify: {} {} on {} ranks, layout {}: no two ranks are alike, and at most {} ranks are "
-      "proved one by one; ranks are alike if every block sees every other, in shards of one length "
-      "(mask full, or causal with layout striped), and the strategy is a grid, or startrail with "
-      "c^2 or c^3 ranks; nearest: {}",
-      to_string(planner.strategy()), to_string(pass), problem.world, to_string(problem.layout),
-      kMostTogether, nearest_alike(problem, planner.strategy()));
+      "verify: {} {} on {} ranks, layout {}: no two ranks are alike, and its {} ops are too many "
+      "to "
+      "prove all ranks one by one, at most {}; ranks are alike if every block sees every other, in "
+      "shards of one length (mask full, or causal with layout striped), and the strategy is a "
+      "grid, or startrail with c^2 or c^3 ranks; nearest: {}",
+      to_string(planner.strategy()), to_string(pass), problem.world, to_string(problem.layout), ops,
+      most_ops, nearest_alike(problem, planner.strategy()));
 }
 
 }  // namespace
@@ -138,55 +140,97 @@ namespace {
 /// The tiles that programs of some ranks save or find; their ops are left out.
 using SavedTiles = std::map<Rank, RankProgram>;
 
-/// Proves one pass, and keeps the tiles of the programs that it made.
-FoldedProof prove_pass(const Planner& planner, Pass pass, const ProgramOf& program, int limit,
-                       SavedTiles& saved) {
-  constexpr std::int64_t kComparedOps = std::int64_t{1} << 20;
-  constexpr int kLeastCompared = 16;
+constexpr int kLeastSample = 16;
+
+/// Rank `i` of an evenly spread sample, so that all digits of their numbers vary.
+Rank sampled(int i, int sample, int world) {
+  return static_cast<Rank>(static_cast<std::int64_t>(i) * (world - 1) / std::max(sample - 1, 1));
+}
+
+RankProgram saved_tiles_of(const RankProgram& program) {
+  return {.rank = program.rank, .tiles = program.tiles, .saved = program.saved};
+}
+
+/// The ops of all ranks, by those of a sample.
+std::int64_t estimated_ops(const Planner& planner, Pass pass, const ProgramOf& program) {
   const int world = planner.problem().world;
-  const std::optional<Fold> fold = planner.fold(pass);
-  if (!fold) refuse(planner, pass);
+  const int sample = std::min(kLeastSample, world);
+  std::atomic<std::int64_t> ops = 0;
+  parallel_for_ranks(sample, [&](int i) {
+    ops += static_cast<std::int64_t>(program(pass, sampled(i, sample, world)).ops.size());
+  });
+  return ops * world / sample;
+}
+
+/// Proves one pass of which no two ranks are alike, and keeps the tiles of its programs.
+FoldedProof prove_all(const Planner& planner, Pass pass, const ProgramOf& program, int limit,
+                      SavedTiles& saved) {
+  const int world = planner.problem().world;
+  Plan plan{.problem = planner.problem(),
+            .strategy = to_string(planner.strategy()),
+            .pass = pass,
+            .blocks = planner.blocks(),
+            .ranks = std::vector<RankProgram>(world)};
+  parallel_for_ranks(world, [&](Rank rank) { plan.ranks[rank] = program(pass, rank); });
+  FoldedProof proof{.classes = world, .compared = world};
+  std::set<int> steps;
+  for (const RankProgram& one : plan.ranks) {
+    count(proof, one, 1, steps);
+    saved[one.rank] = saved_tiles_of(one);
+  }
+  proof.diagnostics = verify(plan, limit);
+  return proof;
+}
+
+/// Proves one pass by its classes, and keeps the tiles of the programs that it made.
+FoldedProof prove_folded(const Planner& planner, const Fold& fold, Pass pass,
+                         const ProgramOf& program, int limit, SavedTiles& saved) {
+  constexpr std::int64_t kComparedOps = std::int64_t{1} << 20;
+  const int world = planner.problem().world;
   std::mutex mutex;
   const auto made = [&](Rank rank) {
     RankProgram whole = program(pass, rank);
     const std::lock_guard lock(mutex);
-    saved[rank] = {.rank = rank, .tiles = whole.tiles, .saved = whole.saved};
-    return fold->relative(std::move(whole));
+    saved[rank] = saved_tiles_of(whole);
+    return fold.relative(std::move(whole));
   };
   Plan folded{.problem = planner.problem(),
               .strategy = to_string(planner.strategy()),
               .pass = pass,
               .blocks = planner.blocks(),
-              .ranks = std::vector<RankProgram>(fold->classes())};
-  parallel_for_ranks(fold->classes(),
-                     [&](int c) { folded.ranks[c] = made(fold->representative(c)); });
-  FoldedProof proof{.classes = fold->classes()};
+              .ranks = std::vector<RankProgram>(fold.classes())};
+  parallel_for_ranks(fold.classes(),
+                     [&](int c) { folded.ranks[c] = made(fold.representative(c)); });
+  FoldedProof proof{.classes = fold.classes()};
   std::set<int> steps;
-  for (const RankProgram& one : folded.ranks) count(proof, one, world / fold->classes(), steps);
-  // The sample: every n-th rank, so that all digits of their numbers vary.
+  for (const RankProgram& one : folded.ranks) count(proof, one, world / fold.classes(), steps);
+  // The sample.
   const std::int64_t fits = kComparedOps * world / std::max<std::int64_t>(proof.ops, 1);
   proof.compared =
-      static_cast<int>(std::clamp<std::int64_t>(fits, std::min(kLeastCompared, world), world));
+      static_cast<int>(std::clamp<std::int64_t>(fits, std::min(kLeastSample, world), world));
   parallel_for_ranks(proof.compared, [&](int i) {
-    const auto rank = static_cast<Rank>(static_cast<std::int64_t>(i) * (world - 1) /
-                                        std::max(proof.compared - 1, 1));
-    if (made(rank) == folded.ranks[fold->class_of(rank)]) return;
+    const Rank rank = sampled(i, proof.compared, world);
+    if (made(rank) == folded.ranks[fold.class_of(rank)]) return;
     fail<PlanError>("verify: the {} program of rank {} is not that of rank {} with other numbers",
-                    to_string(pass), rank, fold->representative(fold->class_of(rank)));
+                    to_string(pass), rank, fold.representative(fold.class_of(rank)));
   });
-  proof.diagnostics = prove_classes(std::move(folded), *fold, limit);
+  proof.diagnostics = prove_classes(std::move(folded), fold, limit);
   return proof;
 }
 
 }  // namespace
 
 std::vector<FoldedProof> verify_folded(const Planner& planner, const std::vector<Pass>& passes,
-                                       const ProgramOf& program, int limit) {
+                                       const ProgramOf& program, int limit, std::int64_t most_ops) {
   std::vector<FoldedProof> proofs;
   SavedTiles first;
   for (const Pass pass : passes) {
     SavedTiles saved;
-    FoldedProof proof = prove_pass(planner, pass, program, limit, saved);
+    const std::optional<Fold> fold = planner.fold(pass);
+    const std::int64_t ops = fold ? 0 : estimated_ops(planner, pass, program);
+    if (ops > most_ops) refuse(planner, pass, ops, most_ops);
+    FoldedProof proof = fold ? prove_folded(planner, *fold, pass, program, limit, saved)
+                             : prove_all(planner, pass, program, limit, saved);
     if (proofs.empty()) first = saved;
     for (const auto& [rank, left] : first) {
       const auto found = saved.find(rank);

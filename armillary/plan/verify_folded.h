@@ -31,14 +31,19 @@ FoldedProof verify_folded(const Plan& plan, const Fold& fold, int limit = 20);
 /// The program of a rank as it will run: lowered, for example. Called by several threads at once.
 using ProgramOf = std::function<RankProgram(Pass pass, Rank rank)>;
 
+/// Ops of the largest pass that is proved rank by rank: some gigabytes.
+inline constexpr std::int64_t kMostOps = std::int64_t{1} << 24;
+
 /// Proves passes of a large world without making all of its programs: those of the representatives,
 /// and of a sample of other ranks, evenly spread, which are compared with their class. The sample
-/// is all ranks if they have few ops. Passes are also checked to find the saved tiles of the first
-/// pass, on the ranks whose programs were made for both. One proof for each pass. Cost: O(ops of
-/// the representatives and of the sample); memory likewise.
-/// @throws InvalidArgument if no two ranks are alike, with the reason and what could be done;
-/// PlanError if the program of a rank is not that of its class.
+/// is all ranks if they have few ops. A pass of which no two ranks are alike is proved as by
+/// verify(), if its programs have at most `most_ops` ops. Passes are also checked to find the saved
+/// tiles of the first pass, on the ranks whose programs were made for both. One proof for each
+/// pass. Cost: O(ops of the representatives and of the sample, or of all ranks); memory likewise.
+/// @throws InvalidArgument if no two ranks are alike and there are more ops, with the reason and
+/// what could be done; PlanError if the program of a rank is not that of its class.
 std::vector<FoldedProof> verify_folded(const Planner& planner, const std::vector<Pass>& passes,
-                                       const ProgramOf& program, int limit = 20);
+                                       const ProgramOf& program, int limit = 20,
+                                       std::int64_t most_ops = kMostOps);
 
 }  // namespace armillary::plan

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <string>
@@ -170,6 +171,66 @@ TEST(Lowered, EverySubsetOfThePassesIsExact) {
     problem.value_dim = 5;
     expect_all_exact(problem);
   }
+}
+
+/// Adds a tile like `id` of rank 0 to rank 1, in a slot of its own, and returns its number.
+int add_like(plan::Plan& plan, int id) {
+  plan::RankProgram& there = plan.ranks[1];
+  const plan::Tile& tile = plan.ranks[0].tiles[id];
+  there.slots.push_back({plan.ranks[0].slots[tile.slot].bytes});
+  there.tiles.push_back(tile);
+  there.tiles.back().slot = static_cast<int>(there.slots.size()) - 1;
+  return static_cast<int>(there.tiles.size()) - 1;
+}
+
+/// A ring backward in which rank 1 makes the result of rank 0's dq in place and sends it back.
+plan::Plan with_copy_elsewhere(const plan::Problem& problem) {
+  plan::Plan plan = make_plan(problem, plan::parse_strategy("ring"), plan::Pass::Backward);
+  std::vector<plan::Op>& here = plan.ranks[0].ops;
+  const auto copy = std::ranges::find_if(here, [&](const plan::Op& op) {
+    return op.kind == plan::OpKind::Copy &&
+           plan.ranks[0].tiles[op.views[0].tile].tensor == Tensor::DQ;
+  });
+  const plan::View dst = copy->views[0];
+  const plan::View src = copy->views[1];
+  here.erase(copy);
+  const plan::View sum{add_like(plan, src.tile), src.heads, src.blocks};
+  const plan::View result{add_like(plan, dst.tile), dst.heads, dst.blocks};
+  plan.ranks[1].tiles[result.tile].slot = plan.ranks[1].tiles[sum.tile].slot;
+  using enum plan::OpKind;
+  here.push_back({.kind = Send, .lane = 8, .step = 90, .peer = 1, .views = {src}});
+  here.push_back({.kind = Recv, .lane = 9, .step = 92, .peer = 1, .views = {dst}});
+  std::vector<plan::Op>& there = plan.ranks[1].ops;
+  there.push_back({.kind = Recv, .lane = 8, .step = 90, .peer = 0, .views = {sum}});
+  there.push_back({.kind = Copy, .step = 91, .views = {result, sum}});
+  there.push_back({.kind = Send, .lane = 9, .step = 92, .peer = 0, .views = {result}});
+  return plan;
+}
+
+// The sum is borrowed from rank 0, so the result in its slot is another memory.
+TEST(Lowered, ACopyInPlaceOfWhatIsBorrowedIsMade) {
+  const plan::Problem problem = plan::causal_problem(2, 8);
+  const plan::Planner planner(problem, plan::parse_strategy("ring"));
+  const auto dq_of = [&](plan::Plan plan) {
+    plan = plan::lower(std::move(plan), {plan::Lowering::ZeroCopy});
+    EXPECT_TRUE(plan::verify(plan).empty());
+    at::Tensor dq;
+    comm::run_ranks(2, [&](comm::Communicator& comm) {
+      const auto compiled = compile(planner, plan.ranks[comm.rank()], kernel::reference());
+      Execution run(compiled, comm, {.score = {kScale}});
+      const plan::RankProgram& program = compiled->program;
+      at::Generator generator = at::detail::createCPUGenerator(7 + comm.rank());
+      for (const int tile : {program.saved[0], program.saved[1], program.saved[2], program.saved[3],
+                             program.saved[4], program.inputs[0]}) {
+        run.feed(program.tiles[tile].tensor, at::randn(compiled->shapes[tile], generator));
+      }
+      run.finish();
+      if (comm.rank() == 0) dq = run.output(Tensor::DQ).clone();
+    });
+    return dq;
+  };
+  EXPECT_TRUE(at::equal(dq_of(with_copy_elsewhere(problem)),
+                        dq_of(make_plan(problem, planner.strategy(), plan::Pass::Backward))));
 }
 
 /// The same program, but `finish` reads copies of the partial out and lse in slots of their own.

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/error/program.h"
@@ -208,6 +209,7 @@ TEST(Verify, PlansThatWereEditedAreWrong) {
                {"\"count\":4", "\"count\":5", "blocks"},
                {"\"count\":4", "\"count\":9223372036854775807", "blocks"},
                {"\"bytes\":", "\"bytes\":-", "well_formed"},
+               {"\"external\":true", "\"external\":false", "blocks"},
                {"\"op\":\"send\",\"lane\":1", "\"op\":\"send\",\"lane\":7", "match"}};
   for (const auto& edit : edits) {
     const std::string text = replaced(plans(), edit.from, edit.to);
@@ -329,6 +331,35 @@ TEST(Verify, OnlyABackwardOfTheSameProblemFollowsItsForward) {
   const ProgramRun same = run({"verify", "--file", "-"}, forward + backward_of("8"));
   EXPECT_EQ(same.code, 0) << same.out << same.err;
   EXPECT_THAT(same.out, testing::Not(HasSubstr("given what forward saves")));
+}
+
+TEST(Verify, ProvesEachRankWhereNoTwoAreAlike) {
+  const ProgramRun proved = run({"verify", "--strategy", "startrail:c=2", "--mask", "full",
+                                 "--fold", "--world", "32", "--pass", "forward"});
+  EXPECT_EQ(proved.code, 0) << proved.err;
+  EXPECT_THAT(proved.out, AllOf(StartsWith("startrail:c=2 forward: exact. world 32, "),
+                                EndsWith("No two ranks are alike: each of 32 was proved\n")));
+}
+
+/// A replay whose saved tiles stand in another order is refused beside its forward, and beside its
+/// backward, wherever they stand in the file.
+TEST(Verify, PassesOfAFileAreProvedTogether) {
+  const auto plan_of = [](const char* pass) {
+    return run(with_problem({"plan", "--json", "--pass", pass})).out;
+  };
+  auto json = nlohmann::ordered_json::parse(plan_of("replay"));
+  std::swap(json["ranks"][1]["saved"][0], json["ranks"][1]["saved"][1]);
+  const std::string replay = json.dump() + "\n";
+  const ProgramRun alone = run({"verify", "--file", "-"}, replay);
+  EXPECT_EQ(alone.code, 0) << alone.out;
+  EXPECT_THAT(alone.out, HasSubstr("given what forward saves"));
+  for (const std::string& text :
+       {replay + plan_of("backward"), plan_of("backward") + replay, plan_of("forward") + replay,
+        plan_of("both") + replay, replay + plan_of("both")}) {
+    const ProgramRun together = run({"verify", "--file", "-"}, text);
+    EXPECT_EQ(together.code, 1) << together.out;
+    EXPECT_THAT(together.out, HasSubstr("rank 1 op -1: blocks: "));
+  }
 }
 
 /// Both are exact alone, but backward starts from tiles that are not where forward left them.
