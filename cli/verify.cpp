@@ -200,12 +200,12 @@ void print_folded(const plan::Planner& planner, plan::Pass pass, const plan::Fol
   }
   if (proof.diagnostics.empty()) {
     const std::string how =
-        proof.classes == world
-            ? fmt::format("No two ranks are alike: each of {} was proved", world)
-            : fmt::format(
-                  "Folded: one rank of each of {} was proved, and {} of {} compared with theirs",
-                  count_of(proof.classes, "class", "classes"), proof.compared,
-                  count_of(world, "rank"));
+        proof.classes == world ? fmt::format("No two ranks are alike: each of {} was proved", world)
+                               : fmt::format(
+                                     "Folded: one rank of each of {} was proved, and {} of {} were "
+                                     "compared with theirs",
+                                     count_of(proof.classes, "class", "classes"), proof.compared,
+                                     count_of(world, "rank"));
     fmt::print("{}: exact. world {}, {} in {}; no deadlock, no hazard, every pair once. {}\n", name,
                world, count_of(proof.ops, "op"), count_of(proof.steps, "step"), how);
   }

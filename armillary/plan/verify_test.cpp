@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "armillary/core/error.h"
@@ -113,6 +115,38 @@ TEST(VerifySaved, OfTheSameBlocks) {
   EXPECT_EQ(verify_saved(forward, backward),
             (std::vector<Diagnostic>{
                 {-1, -1, "blocks", "forward and backward solve different problems"}}));
+}
+
+/// The verdicts as letters: exact, given what forward saves, or wrong.
+std::string letters(const std::vector<Plan>& plans) {
+  std::string text;
+  for (const auto& [diagnostics, given] : verify_together(plans)) {
+    text += !diagnostics.empty() ? 'w' : given ? 'g' : 'e';
+  }
+  return text;
+}
+
+TEST(VerifyTogether, EachPassFindsWhatTheFirstLeaves) {
+  const std::vector<Plan> plans = make_plans(small_problem(2), {.name = "ulysses", .keys = {}},
+                                             {Pass::Forward, Pass::Replay, Pass::Backward});
+  const Plan& forward = plans[0];
+  const Plan& replay = plans[1];
+  const Plan& backward = plans[2];
+  EXPECT_EQ(letters(plans), "eee");
+  EXPECT_EQ(letters({backward, replay}), "gg");
+  Plan other = replay;
+  std::swap(other.ranks[1].saved[0], other.ranks[1].saved[1]);
+  EXPECT_EQ(letters({other}), "g") << "right on its own";
+  EXPECT_EQ(letters({other, backward}), "gw");
+  EXPECT_EQ(letters({backward, other}), "wg");
+  EXPECT_EQ(letters({other, forward, backward}), "wee") << "forward says what is saved";
+  EXPECT_EQ(letters({forward, backward, other}), "eew");
+  Plan wrong = forward;
+  ops(wrong, 0).pop_back();
+  EXPECT_EQ(letters({wrong, other, backward}), "wew") << "beside a wrong forward, by the replay";
+  Plan elsewhere = other;
+  elsewhere.strategy = "another";
+  EXPECT_EQ(letters({forward, elsewhere}), "eg") << "they do not run together";
 }
 
 }  // namespace
