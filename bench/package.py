@@ -38,7 +38,7 @@ text, scale = sp.mask.text_at(16), 0.25
 rest = ("", sp.strategy, sp.layout, text, 16, 16, sp.wire, scale, None, 0.0, 0, 0, 60.0, "")
 calls = {
     "forward": lambda: sp.attention(*inputs),
-    "op of forward": lambda: torch.ops.armillary.attention_forward(*inputs, None, None, None, *rest),
+    "op of forward": lambda: torch.ops.armillary.attention_forward(*inputs, None, None, None, False, *rest),
     "forward+backward": lambda: sp.attention(*leaves).sum().backward(),
 }
 for name, call in calls.items():

@@ -5,17 +5,21 @@
 // so one that it refuses is refused by all ranks. agree() then decides when the run may begin.
 #include "armillary/attention/attention_call.h"
 
+#include <ATen/ops/empty.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdio>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "armillary/attention/shared_choice.h"
+#include "armillary/comm/collectives.h"
 #include "armillary/core/error.h"
 #include "armillary/proof/verdict.h"
 #include "armillary/tune/automatic.h"
@@ -121,9 +125,10 @@ std::shared_ptr<const runtime::CompiledAttention> programs_for(RecentCall& recen
 
 /// Checks everything that one rank can refuse alone, and fills in the call.
 void check_and_compile(AttentionCall& call, RecentCall& recent, const AttentionShape& shape,
-                       const AttentionOptions& options) {
+                       CallKind kind, const AttentionOptions& options) {
   const plan::Problem& problem = recent.problem;
-  check_features(options, shape.heads, problem.return_lse, call.context->device().place());
+  const bool returns_max = kind == CallKind::AttentionLse || kind == CallKind::Functional;
+  check_features(options, shape.heads, returns_max, call.context->device().place());
   if (options.timeout_s && !(*options.timeout_s > 0 && *options.timeout_s <= 1e9)) {
     fail<InvalidArgument>("attention: timeout_s is {}; more than 0 and at most 1e9 s is required",
                           *options.timeout_s);
@@ -148,8 +153,8 @@ void check_and_compile(AttentionCall& call, RecentCall& recent, const AttentionS
 }
 
 /// Names of CallKind, as records and errors say them.
-constexpr std::array<std::string_view, 5> kNames{"attention", "attention_lse", "keep", "replay",
-                                                 "backward"};
+constexpr std::array<std::string_view, 6> kNames{"attention", "attention_lse", "keep",
+                                                 "replay",    "attention",     "backward"};
 
 double scale_of(const AttentionOptions& options, const plan::Problem& problem) {
   return options.scale.value_or(1.0 / std::sqrt(problem.head_dim));
@@ -249,6 +254,18 @@ void AttentionCall::wait_for_agreement() {
                           [&] { agreement->wait(); });
 }
 
+at::Tensor AttentionCall::max_over_ranks(const runtime::Execution& finished) const {
+  const at::Tensor& mine_H = finished.max_logit();
+  // A number per head: not worth the way from device to device.
+  const at::Tensor host_H = mine_H.cpu();
+  const at::Tensor all_PH = at::empty({comm->world(), host_H.size(0)}, host_H.options());
+  const auto bytes = [](const at::Tensor& x) {
+    return std::span(static_cast<std::byte*>(x.data_ptr()), x.nbytes());
+  };
+  comm::all_gather(*comm, bytes(host_H), bytes(all_PH));
+  return all_PH.amax(0).to(mine_H.device());
+}
+
 std::unique_ptr<runtime::Execution> AttentionCall::end() {
   context->set_busy(false);
   agreement.reset();
@@ -293,7 +310,7 @@ c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionSha
   proof::Verdict refusal;
   try {
     if (kind == CallKind::Replay) check_kept(kept);
-    check_and_compile(*call, recent, shape, options);
+    check_and_compile(*call, recent, shape, kind, options);
     call->may_run = proof::is_proved(comm, call->programs->proved);
   } catch (const InvalidArgument& error) {
     refusal.raise(proof::Finding::RefusedInput, error.what());
@@ -327,9 +344,9 @@ c10::intrusive_ptr<AttentionCall> prepare_backward(const AttentionShape& shape,
   auto call = c10::make_intrusive<AttentionCall>();
   call->comm = &comm;
   call->context = &context;
-  const plan::Problem problem = problem_of(CallKind::Attention, shape, comm.world(), options);
-  RecentCall& recent = recent_call(*call, CallKind::Attention, problem, options);
-  check_and_compile(*call, recent, shape, options);
+  const plan::Problem problem = problem_of(CallKind::Functional, shape, comm.world(), options);
+  RecentCall& recent = recent_call(*call, CallKind::Functional, problem, options);
+  check_and_compile(*call, recent, shape, CallKind::Functional, options);
   if (proof::is_proved(comm, call->programs->proved)) return call;
   // The group was made after forward ran.
   call = prepare_call(CallKind::Backward, shape, comm, options, {});

@@ -55,6 +55,10 @@ struct AttentionCall : torch::CustomClassHolder {
   void start(const std::shared_ptr<const runtime::CompiledProgram>& program,
              const std::optional<at::Tensor>& sinks_H);
 
+  /// The largest logits of all ranks after a finished run, [H], the same bits on each of them. A
+  /// NaN wins. Collective.
+  at::Tensor max_over_ranks(const runtime::Execution& finished) const;
+
   /// Hands out the execution and marks the context as free for the next call.
   std::unique_ptr<runtime::Execution> end();
 };

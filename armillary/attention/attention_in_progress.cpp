@@ -12,13 +12,11 @@
 
 #include <algorithm>
 #include <optional>
-#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "armillary/attention/attention_call.h"
-#include "armillary/comm/collectives.h"
 #include "armillary/core/error.h"
 #include "armillary/runtime/or_abort.h"
 
@@ -28,18 +26,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-
-/// Elementwise maximum over the ranks, the same bits on all of them. A NaN wins. Collective.
-at::Tensor max_over_ranks(const at::Tensor& mine_H, comm::Communicator& comm) {
-  // A number per head: not worth the way from device to device.
-  const at::Tensor host_H = mine_H.cpu();
-  const at::Tensor all_PH = at::empty({comm.world(), host_H.size(0)}, host_H.options());
-  const auto bytes = [](const at::Tensor& x) {
-    return std::span(static_cast<std::byte*>(x.data_ptr()), x.nbytes());
-  };
-  comm::all_gather(comm, bytes(host_H), bytes(all_PH));
-  return all_PH.amax(0).to(mine_H.device());
-}
 
 /// Tensors that forward saves for backward, in the order in which autograd keeps them.
 constexpr plan::Tensor kSaved[] = {plan::Tensor::Q, plan::Tensor::K, plan::Tensor::V,
@@ -58,7 +44,7 @@ variable_list results_of(const AttentionCall& call, const runtime::Execution& ru
   if (call.programs->forward->problem.return_lse) {
     results.push_back(run.output(plan::Tensor::Lse));
   }
-  if (call.options.max_logit) results.push_back(max_over_ranks(run.max_logit(), *call.comm));
+  if (call.options.max_logit) results.push_back(call.max_over_ranks(run));
   return results;
 }
 

@@ -40,8 +40,9 @@ AttentionShape attention_shape_of(const at::Tensor& q_BLHD, const at::Tensor& k_
                                   const at::Tensor& v_BLGE);
 
 /// Function of sequence_parallel_attention.h that a call stands for: the one without a suffix,
-/// _lse, _keep or _replay. Backward is that of functional.h, for records of calls alone.
-enum class CallKind : std::uint8_t { Attention, AttentionLse, Keep, Replay, Backward };
+/// _lse, _keep or _replay; or those of functional.h, of which Backward is for records of calls
+/// alone.
+enum class CallKind : std::uint8_t { Attention, AttentionLse, Keep, Replay, Functional, Backward };
 
 /// Results of a call; those that its kind does not have are undefined.
 struct AttentionResults {

@@ -70,7 +70,7 @@ ForwardResult run_forward(const AttentionInputs& inputs, comm::Communicator& com
                           const AttentionOptions& options) {
   const AttentionShape shape = attention_shape_of(inputs.q_BLHD, inputs.k_BLGD, inputs.v_BLGE);
   check_device("q", inputs.q_BLHD, runtime::Context::of(comm).device().place());
-  const auto call = prepare_call(CallKind::Attention, shape, comm, options, {});
+  const auto call = prepare_call(CallKind::Functional, shape, comm, options, {});
   call->start(call->programs->forward, sinks_of(options));
   const BusyUntilEnd guard(*call);
   call->agree();
@@ -81,13 +81,15 @@ ForwardResult run_forward(const AttentionInputs& inputs, comm::Communicator& com
   call->run->finish();
   std::unique_ptr<runtime::Execution> run = call->end();
   const auto saved = [&](plan::Tensor tensor) { return run->saved(tensor); };
-  ForwardResult result{.out_BLHE = run->output(plan::Tensor::Out),
-                       .saved = {.q = saved(plan::Tensor::Q),
-                                 .k = saved(plan::Tensor::K),
-                                 .v = saved(plan::Tensor::V),
-                                 .out = saved(plan::Tensor::Out),
-                                 .lse = saved(plan::Tensor::Lse)},
-                       .is_own = is_own_of(call->programs->forward->program)};
+  ForwardResult result{
+      .out_BLHE = run->output(plan::Tensor::Out),
+      .saved = {.q = saved(plan::Tensor::Q),
+                .k = saved(plan::Tensor::K),
+                .v = saved(plan::Tensor::V),
+                .out = saved(plan::Tensor::Out),
+                .lse = saved(plan::Tensor::Lse)},
+      .is_own = is_own_of(call->programs->forward->program),
+      .max_logit_H = options.return_max_logit ? call->max_over_ranks(*run) : at::Tensor()};
   call->context->executions().give_back(std::move(run));
   return result;
 }
@@ -131,7 +133,7 @@ AttentionGradients backward(const SavedAttention& saved, const at::Tensor& dout_
 
 SavedForm saved_form(const AttentionShape& shape, GroupPlace place,
                      const AttentionOptions& options) {
-  const plan::Problem problem = problem_of(CallKind::Attention, shape, place.world, options);
+  const plan::Problem problem = problem_of(CallKind::Functional, shape, place.world, options);
   const auto programs =
       runtime::compile_cached(problem, tune::strategy_of(options.strategy, problem), place.rank,
                               runtime::cpu_device().kernel());

@@ -38,6 +38,8 @@ struct ForwardResult {
   at::Tensor out_BLHE;
   SavedAttention saved;
   IsOwn is_own;
+  /// As AttentionResult has it; with return_max_logit only.
+  at::Tensor max_logit_H = {};
 };
 
 /// Gradients of this rank's tokens. `dsinks_H` is this rank's share; undefined without sinks.
@@ -48,7 +50,8 @@ struct AttentionGradients {
   at::Tensor dsinks_H;
 };
 
-/// The output of sequence_parallel_attention, bit for bit, without a graph. Collective.
+/// The output of sequence_parallel_attention, bit for bit, without a graph. Takes return_max_logit.
+/// Collective.
 /// @throws as sequence_parallel_attention; the group is aborted then.
 ForwardResult forward(const AttentionInputs& inputs, comm::Communicator& comm,
                       const AttentionOptions& options);

@@ -58,7 +58,8 @@ struct AttentionOptions {
   /// Folder of recorded proofs (`armillary verify --save-proof`); programs that are not recorded
   /// there are proved in this process. Empty for none.
   std::string proofs = {};
-  /// Only for sequence_parallel_attention_lse. Costs a message of H numbers to every other rank.
+  /// Only for sequence_parallel_attention_lse and `forward` of functional.h. Costs a message of H
+  /// numbers to every other rank.
   bool return_max_logit = false;
 };
 

@@ -51,6 +51,8 @@ class Observed(SequenceParallel):
             raise InvalidArgument(
                 f"check: dropout is {settings['dropout']}; 0 is required, as in evaluation mode"
             )
+        if settings.get("kv_seq_len") is not None:
+            raise InvalidArgument("check: kv_seq_len is given; None is required: attention of one sequence")
         format = settings.get("format", "BLHD")
         as_blhd = q.transpose(1, 2) if format == "BHLD" else q
         sequence = (settings.get(name) for name in ("mask", "cu_seqlens", "seq_len", "deal"))

@@ -34,6 +34,7 @@ def _forward_fake(
     sinks: torch.Tensor | None,
     alibi_slopes: torch.Tensor | None,
     sequence: torch.Tensor | None,
+    max_logits: bool,
     group: str,
     strategy: str,
     layout: str,
@@ -60,6 +61,7 @@ def _forward_fake(
         out,
         q.new_empty(lse, dtype=_accumulator(q.dtype)),
         *(q.new_empty(one) for one in own),
+        q.new_empty([q.shape[2] if max_logits else 0], dtype=_accumulator(q.dtype)),
     )
 
 

@@ -79,7 +79,7 @@ class PatchedSdpa(TorchFunctionMode):
             if attn_mask is not None:
                 raise InvalidArgument(
                     f"patch_sdpa: attn_mask {list(attn_mask.shape)} is given; None is required: declare the "
-                    "mask, such as SequenceParallel(mask=..) or patch_sdpa(mask=batch.mask)"
+                    "mask, such as SequenceParallel(mask=..) or patch_sdpa(deal=batch.deal)"
                 )
             if query.dim() != 4 or key.shape[-2] != query.shape[-2]:
                 raise InvalidArgument(

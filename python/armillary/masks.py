@@ -34,26 +34,29 @@ class Mask:
 
     def __init__(self, texts: tuple[str, ...], length: int | None = None) -> None:
         self._texts = texts
-        self._at: dict[int, str] = {}
+        self._at: dict[tuple[int, int | None], str] = {}
         #: Length of the sequence, if the mask has one: that of documents.
         self.length = length
 
-    def at(self, seq_len: int) -> _native.Mask:
-        """The mask over a sequence of this length.
+    def at(self, seq_len: int, kv_seq_len: int | None = None) -> _native.Mask:
+        """The mask over a sequence of this length, and keys of another sequence if they have one.
 
         Raises `InvalidArgument` if the mask cannot have it, such as documents of another sum."""
-        first, *others = (_native.Mask(text, seq_len, seq_len) for text in self._texts)
+        first, *others = (
+            _native.Mask(text, seq_len, seq_len if kv_seq_len is None else kv_seq_len) for text in self._texts
+        )
         for other in others:
             first = first.intersect(other)
         return first
 
-    def text_at(self, seq_len: int) -> str:
-        """One text for the mask over a sequence of this length."""
+    def text_at(self, seq_len: int, kv_seq_len: int | None = None) -> str:
+        """One text for the mask over a sequence of this length, and keys of another if they have one."""
         if len(self._texts) == 1:
             return self._texts[0]
-        if seq_len not in self._at:
-            self._at[seq_len] = self.at(seq_len).text()
-        return self._at[seq_len]
+        lengths = (seq_len, kv_seq_len)
+        if lengths not in self._at:
+            self._at[lengths] = self.at(*lengths).text()
+        return self._at[lengths]
 
     def __and__(self, other: Mask) -> Mask:
         if not isinstance(other, Mask):

@@ -8,21 +8,17 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.nn.attention.flex_attention import BlockMask
 
 from armillary import _native
 from armillary._deal import Deal, check_deal, deal_of
 from armillary._groups import Group, leave_at_its_end, process_group
+from armillary._options import NAMES, AnyMask, Format, Options, check_call, check_options
 from armillary._sdpa import PatchedSdpa
 from armillary._sharding import ShardedBatch, gather_tokens, shard_batch
-from armillary._tensors import check_strided
 from armillary.errors import Error, InvalidArgument
 from armillary.loss import sharded_cross_entropy
 from armillary.masks import Mask, as_mask, documents_of
 
-Format = Literal["BLHD", "BHLD"]
-AnyMask = str | Mask | BlockMask | Tensor
 _DEFAULT_TIMEOUT_S = 60.0
 _dealers: dict[tuple[str, int], set[str]] = {}  # layouts that dealt tokens in each group
 _REMEMBERED = 16  # entries that each cache keeps: positions of the ranks, masks of documents
@@ -145,6 +141,7 @@ class SequenceParallel:
         mask: AnyMask | None = None,
         cu_seqlens: Tensor | None = None,
         seq_len: int | None = None,
+        kv_seq_len: int | None = None,
         deal: Deal | None = None,
         format: Format = "BLHD",
     ) -> Tensor:
@@ -161,6 +158,8 @@ class SequenceParallel:
         mask: in the place of the object's. cu_seqlens: [n + 1] begins of the packed documents of the whole
           sequence, int32 or int64 on the CPU; each attends to itself only, within the mask.
         seq_len: tokens of the whole sequence, if it is not L times the number of ranks.
+        kv_seq_len: tokens of the whole sequence of keys, if it is another one (cross-attention): k and v hold
+          this rank's tokens of it, in the same layout. Needs `mask`, such as "full".
         deal: that of the tokens, `batch.deal`; mask and seq_len are its own unless they are given, and tokens
           that were dealt by another layout are refused. Layout balanced needs it: its mask deals the tokens.
 
@@ -172,44 +171,98 @@ class SequenceParallel:
         Returns [B, L, H, E], contiguous, or [B, H, L, E]. Raises `InvalidArgument` if the call cannot be
         done, on all ranks if they were asked for different things; `PlanError` if the plan is not exact;
         `CommError` if a peer failed or refused."""
+        given = Options(
+            scale,
+            softcap,
+            alibi_slopes,
+            sinks,
+            dropout,
+            dropout_seed,
+            dropout_step,
+            mask,
+            cu_seqlens,
+            seq_len,
+            kv_seq_len,
+            deal,
+            format,
+        )
+        return self._attended(q, k, v, given, with_max=False)[0]
+
+    def attention_and_max_logits(
+        self, q: Tensor, k: Tensor, v: Tensor, **settings: Any
+    ) -> tuple[Tensor, Tensor]:
+        """`attention` with the same settings, and the largest score of each query head over the sequence and
+        the batch, [H] in fp32 (fp64 for fp64): the same bits on every rank, -inf if nothing is visible, sinks
+        not counted, no gradient. Costs a message of H numbers to every other rank. Collective.
+
+        Raises `InvalidArgument` as `attention` does, also for settings that it does not have."""
         with self._refusals():
-            _check_call(
-                format,
-                {"q": q, "k": k, "v": v},
-                {"alibi_slopes": alibi_slopes, "sinks": sinks},
-            )
-            if format == "BHLD":
-                q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-            if dropout != 0 and dropout_seed is None:
+            others = sorted(set(settings) - NAMES)
+            if others:
                 raise InvalidArgument(
-                    f"attention: dropout {dropout} without dropout_seed; a number for every layer is required"
+                    f"attention_and_max_logits: {others[0]} is no setting of attention; one of its names is "
+                    "required"
                 )
-            _check_numbers(scale=scale, softcap=softcap, dropout=dropout)
-            _check_whole_numbers(dropout_seed=dropout_seed, dropout_step=dropout_step, seq_len=seq_len)
-            text, length = self._mask_of(q, mask, cu_seqlens, seq_len, deal)
-        out: Tensor = torch.ops.armillary.attention_forward(
+        return self._attended(q, k, v, Options(**settings), with_max=True)
+
+    def _attended(
+        self, q: Tensor, k: Tensor, v: Tensor, given: Options, *, with_max: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Output and largest logits; no logits unless they are asked for."""
+        with self._refusals():
+            qkv = {"q": q, "k": k, "v": v}
+            check_call(given.format, qkv, {"alibi_slopes": given.alibi_slopes, "sinks": given.sinks})
+            if given.format == "BHLD":
+                q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+            check_options(given)
+            text, length = self._mask_of(
+                q, given.mask, given.cu_seqlens, given.seq_len, given.deal, given.kv_seq_len
+            )
+            kv_length = self._kv_length(k, given, length)
+        results = torch.ops.armillary.attention_forward(
             q,
             k,
             v,
-            sinks,
-            alibi_slopes,
-            None if deal is None else deal.digest,
+            given.sinks,
+            given.alibi_slopes,
+            None if given.deal is None else given.deal.digest,
+            with_max,
             self.group_name,
             self.strategy,
             self.layout,
             text,
             length,
-            length,
+            kv_length,
             self.wire,
-            float(max(q.shape[-1], 1)) ** -0.5 if scale is None else scale,
-            softcap,
-            dropout,
-            dropout_seed or 0,
-            dropout_step,
+            float(max(q.shape[-1], 1)) ** -0.5 if given.scale is None else given.scale,
+            given.softcap,
+            given.dropout,
+            given.dropout_seed or 0,
+            given.dropout_step,
             self.timeout_s,
             self.proofs,
-        )[0]
-        return out.transpose(1, 2) if format == "BHLD" else out
+        )
+        out: Tensor = results[0]
+        return out.transpose(1, 2) if given.format == "BHLD" else out, results[6]
+
+    def _kv_length(self, k: Tensor, given: Options, length: int) -> int:
+        """Tokens of the sequence of keys. Raises `InvalidArgument` if they were dealt otherwise, or if it is
+        not said which of them a query sees."""
+        if given.kv_seq_len is None:
+            return length
+        if given.mask is None or given.cu_seqlens is not None or self.layout == "balanced":
+            raise InvalidArgument(
+                f"attention: kv_seq_len is {given.kv_seq_len}, with layout {self.layout}, mask {given.mask}, "
+                f"cu_seqlens {given.cu_seqlens is not None}; a mask of the call, such as 'full', without "
+                "cu_seqlens, and a layout of all masks, such as zigzag, are required"
+            )
+        known = deal_of(k)
+        if known is not None and check_deal("attention", known, self._own_deal).seq_len != given.kv_seq_len:
+            raise InvalidArgument(
+                f"attention: kv_seq_len is {given.kv_seq_len}, and k was dealt from {known.seq_len} tokens; "
+                "equal lengths are required"
+            )
+        return given.kv_seq_len
 
     def patch_sdpa(
         self, *, mask: str | Mask | None = None, seq_len: int | None = None, deal: Deal | None = None
@@ -307,6 +360,7 @@ class SequenceParallel:
         cu_seqlens: Tensor | None,
         seq_len: int | None,
         deal: Deal | None,
+        kv_seq_len: int | None = None,
     ) -> tuple[str, int]:
         """The text of the mask of a call and the length of its sequence."""
         chosen = None if mask is None else as_mask(mask)
@@ -314,7 +368,7 @@ class SequenceParallel:
             of_deal = self.mask if deal is None else check_deal("attention", deal, self._own_deal).mask
             chosen = self._packed(cu_seqlens, of_deal if chosen is None else chosen)
         chosen, length = self._dealt("attention", chosen, seq_len, q, deal)
-        return chosen.text_at(length), length
+        return chosen.text_at(length, kv_seq_len), length
 
     @property
     def _own_deal(self) -> Deal:
@@ -408,83 +462,6 @@ class SequenceParallel:
 
 def _first_line(failure: Exception) -> str:
     return str(failure).partition("\n")[0]
-
-
-def _check_call(format: str, qkv: Mapping[str, Tensor], per_head: Mapping[str, Tensor | None]) -> None:
-    """Raises `InvalidArgument` for tensors that the op would misread, or refuse on this rank alone."""
-    if format not in ("BLHD", "BHLD"):
-        raise InvalidArgument(f"attention: format is {format!r}; BLHD or BHLD is required")
-    for name, given in qkv.items():
-        _check_tensor(name, given, "a tensor")
-        if given.dim() != 4:
-            raise InvalidArgument(
-                f"attention: {name} has {given.dim()} dims; [batch, tokens, heads, dim] is required, or "
-                "[batch, heads, tokens, dim] with format='BHLD'"
-            )
-    for name, one in per_head.items():
-        if one is not None:
-            _check_tensor(name, one, "a tensor, one number per query head,")
-    if any(map(_is_transformed, qkv.values())):
-        raise InvalidArgument(
-            "attention: called in a transform of torch.func; plain tensors and backward, without torch.func, "
-            "are required"
-        )
-    if forward_ad._current_level >= 0 and any(map(_has_tangent, qkv.values())):
-        raise InvalidArgument(
-            "attention: a forward-mode derivative was asked for; only those of backward exist: tensors "
-            "without tangents are required"
-        )
-    q = qkv["q"]
-    for name, other in {**qkv, **per_head}.items():
-        if other is not None and other.device != q.device:
-            raise InvalidArgument(
-                f"attention: {name} is on {other.device}, q on {q.device}; one device for all is required"
-            )
-
-
-def _is_transformed(tensor: Tensor) -> bool:
-    """Whether grad, vmap or another transform of torch.func runs on it. A graph that is compiled has none."""
-    compiling = torch.compiler.is_compiling()
-    return not compiling and torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-
-
-def _has_tangent(tensor: Tensor) -> bool:
-    parts = forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
-    return parts.tangent is not None
-
-
-def _check_tensor(name: str, given: object, required: str) -> None:
-    # By name: importing the class takes seconds, and no other tensor has it.
-    if type(given).__name__ == "DTensor":
-        raise InvalidArgument(
-            f"attention: {name} is a DTensor; the local tensor of this rank is required: {name}.to_local()"
-        )
-    tensor = check_strided(f"attention: {name}", given, required)
-    if tensor.device.type not in ("cpu", "meta"):
-        raise InvalidArgument(
-            f"attention: {name} is on {tensor.device}; a tensor on the CPU is required, for there are no "
-            f"kernels for other devices yet: {name}.cpu()"
-        )
-
-
-def _check_numbers(**numbers: float | None) -> None:
-    for name, given in numbers.items():
-        # A tensor of one number becomes that number.
-        if isinstance(given, Tensor) and (given.numel() != 1 or given.is_complex() or given.is_meta):
-            raise InvalidArgument(
-                f"attention: {name} is a tensor, {given.dtype} {list(given.shape)} on {given.device}; a "
-                "number is required, or a tensor of one"
-            )
-        if given is not None and not isinstance(given, int | float | Tensor):
-            raise InvalidArgument(f"attention: {name} is a {type(given).__name__}; a number is required")
-
-
-def _check_whole_numbers(**numbers: int | None) -> None:
-    for name, given in numbers.items():
-        if given is None or (isinstance(given, torch.SymInt) and name == "seq_len"):
-            continue
-        if not isinstance(given, int) or not -(2**63) <= given < 2**63:
-            raise InvalidArgument(f"attention: {name} is {given!r}; a whole number of 64 bits is required")
 
 
 def _positions(runs: list[tuple[int, int, int, int]]) -> Tensor:

@@ -1,8 +1,8 @@
 // attention.cpp: the ops of the package.
 //
-//   attention_forward    q, k, v, sinks, slopes, sequence; call
-//                                                              -> out, lse, and q, k, v, out as the
-//                                                                 strategy saves them
+//   attention_forward    q, k, v, sinks, slopes, sequence, whether the largest logits are wanted;
+//                        call                                  -> out, lse, q, k, v, out as the
+//                                                                 strategy saves them, the logits
 //   attention_backward   d out; what forward saved, sinks, slopes; sizes; call
 //                                                              -> dq, dk, dv, d sinks
 //
@@ -38,10 +38,10 @@ using torch::jit::Stack;
 constexpr const char* kForward = "armillary::attention_forward";
 constexpr const char* kBackward = "armillary::attention_backward";
 
-/// Inputs of forward before the call: q, k, v, sinks, slopes, sequence.
-constexpr std::size_t kInputs = 6;
+/// Inputs of forward before the call: q, k, v, sinks, slopes, sequence, max_logits.
+constexpr std::size_t kInputs = 7;
 /// Those of them that have no gradient.
-constexpr std::size_t kConstants = 2;
+constexpr std::size_t kConstants = 3;
 /// Arguments of backward before the call: d out, q, k, v, out, lse, sinks, slopes, KV tokens of
 /// this rank, KV heads.
 constexpr std::size_t kGradInputs = 10;
@@ -71,6 +71,7 @@ void forward_kernel(const c10::OperatorHandle& /*op*/, Stack* stack) {
     call.options.sinks_H = tensor_or_none(inputs[3]);
     call.options.alibi_slopes_H = tensor_or_none(inputs[4]);
     call.options.sequence = number_of(inputs[5]);
+    call.options.return_max_logit = inputs[6].toBool();
     attention::ForwardResult result;
     on_group(call.group, [&](comm::Communicator& comm) {
       result = attention::forward(qkv, comm, call.options);
@@ -79,8 +80,10 @@ void forward_kernel(const c10::OperatorHandle& /*op*/, Stack* stack) {
     const auto own = [&](std::size_t i, const at::Tensor& tensor) {
       return result.is_own[i] ? tensor : placeholder(tensor);
     };
+    const at::Tensor& max = result.max_logit_H;
     torch::jit::push(*stack, result.out_BLHE, saved.lse, own(0, saved.q), own(1, saved.k),
-                     own(2, saved.v), own(3, saved.out));
+                     own(2, saved.v), own(3, saved.out),
+                     max.defined() ? max : placeholder(saved.lse));
   });
 }
 
@@ -250,10 +253,10 @@ TORCH_LIBRARY(armillary, library) {
   const std::string call = kCallSchema;
   const std::string forward =
       "attention_forward(Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? alibi_slopes, "
-      "Tensor? sequence, " +
+      "Tensor? sequence, bool max_logits, " +
       call +
       ") -> (Tensor out, Tensor lse, Tensor q_saved, Tensor k_saved, Tensor v_saved, Tensor "
-      "out_saved)";
+      "out_saved, Tensor max_logits)";
   const std::string backward =
       "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
       "Tensor? sinks, Tensor? alibi_slopes, SymInt kv_tokens, SymInt kv_heads, " +

@@ -1,5 +1,7 @@
 """Attention over ranks equals attention on one device."""
 
+import itertools
+
 import pytest
 import ranks
 import reference
@@ -135,6 +137,49 @@ def test_other_ways_to_say_the_same():
     for rank, worst in enumerate(ranks.run(2, other_ways)):
         for case, error in worst.items():
             assert error <= 1e-12, f"rank {rank}, {case}: {error}"
+
+
+CROSS = {
+    "full": lambda q, k: torch.ones(q, k, dtype=torch.bool),
+    "causal:align=start": lambda q, k: torch.ones(q, k).tril().bool(),
+    "causal:align=end": lambda q, k: torch.ones(q, k).tril(k - q).bool(),
+}
+
+
+def cross(rank, world):
+    """Errors of out, gradients and largest logits of queries over the keys of another sequence."""
+    worst = {}
+    for kv_tokens, (mask, dense), strategy in itertools.product(
+        (6, 31), CROSS.items(), ("ring", "ulysses", "auto:traffic")
+    ):
+        sp = armillary.SequenceParallel(strategy=strategy)
+        q, k, v, dout = (x.clone() for x in tensors())
+        k, v = (torch.cat([x, x.flip(2) / 2], 1)[:, :kv_tokens].contiguous() for x in (k, v))
+        whole = [x.requires_grad_() for x in (q, k, v)]
+        sees = dense(TOKENS, kv_tokens)
+        wanted = reference.attention(*whole, sees)
+        wanted.backward(dout)
+        scores = torch.einsum("bqhd,bkhd->hbqk", q, k.repeat_interleave(2, 2)) / 8**0.5
+        largest = scores.masked_fill(~sees, float("-inf")).flatten(1).amax(1).detach()
+        at, kv_at = sp.positions(TOKENS), sp.positions(kv_tokens)
+        mine = [x.detach()[:, p].requires_grad_() for x, p in zip(whole, (at, kv_at, kv_at), strict=True)]
+        out, logits = sp.attention_and_max_logits(*mine, mask=mask, seq_len=TOKENS, kv_seq_len=kv_tokens)
+        plain = sp.attention(*mine, mask=mask, seq_len=TOKENS, kv_seq_len=kv_tokens)
+        out.backward(dout[:, at])
+        pairs = [(out, wanted[:, at]), (plain, out), (logits, largest)]
+        pairs += [(a.grad, b.grad[:, p]) for a, b, p in zip(mine, whole, (at, kv_at, kv_at), strict=True)]
+        case = (kv_tokens, mask, strategy)
+        worst[case] = max(reference.relative_error(a.detach(), b.detach()) for a, b in pairs)
+        assert not logits.requires_grad and logits.dtype == torch.float64
+    return worst
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_keys_of_another_sequence_and_largest_logits(world):
+    for rank, worst in enumerate(ranks.run(world, cross)):
+        assert len(worst) == 18
+        for case, error in worst.items():
+            assert error <= 1e-12, f"rank {rank} of {world}, {case}: {error}"
 
 
 def test_one_rank_needs_no_group():

@@ -65,7 +65,7 @@ def opcheck(sp):
     call = (sp.group_name, sp.strategy, sp.layout, sp.mask.text_at(TOKENS), TOKENS, TOKENS)
     rest = ("accumulator", 0.3, None, 0.0, 0, 0, 60.0, "")
     op = torch.ops.armillary.attention_forward.default
-    inputs = (*mine(sp), None, None, torch.tensor(7))
+    inputs = (*mine(sp), None, None, torch.tensor(7), True)
     return set(torch.library.opcheck(op, (*inputs, *call, *rest)).values()) == {"SUCCESS"}
 
 
@@ -91,6 +91,25 @@ class Layer(torch.nn.Module):
 
     def forward(self, q, k, v):
         return self.sp.attention(q, k, v)
+
+
+def cross(sp):
+    """Keys of another sequence, with the largest logits: as one graph, and as an exported program."""
+    torch._dynamo.reset()
+    q, k, v = (x.detach() for x in mine(sp))
+    at = sp.positions(8)
+    inputs = (q, *(x[:, :8][:, : len(at)].contiguous() for x in (k, v)))
+
+    class Cross(torch.nn.Module):
+        def forward(self, q, k, v):
+            return sp.attention_and_max_logits(q, k, v, mask="full", kv_seq_len=8)
+
+    wanted = Cross()(*inputs)
+    ways = (
+        torch.compile(Cross(), fullgraph=True, backend="aot_eager"),
+        torch.export.export(Cross(), inputs).module(),
+    )
+    return all(torch.equal(a, b) for way in ways for a, b in zip(way(*inputs), wanted, strict=True))
 
 
 def exported(sp):
@@ -207,7 +226,7 @@ def sp():
 
 
 def test_one_rank(sp):
-    assert opcheck(sp) and compiled(sp) and exported(sp)
+    assert opcheck(sp) and compiled(sp) and exported(sp) and cross(sp)
     assert torch.autograd.gradcheck(lambda *inputs: sp.attention(*inputs), whole_qkv(), fast_mode=True)
 
 

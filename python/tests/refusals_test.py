@@ -267,6 +267,24 @@ BAD = {
         patched_balanced,
         "it is not known which mask dealt these; deal=batch.deal",
     ),
+    "keys of another sequence without a mask": (
+        attend(kv_seq_len=24),
+        "kv_seq_len is 24, with layout zigzag, mask None, cu_seqlens False; a mask of the call, such as",
+    ),
+    "keys of another length": (
+        attend(mask="full", kv_seq_len=48),
+        "k has 8 tokens on rank 1 of 3; layout zigzag gives it 16",
+    ),
+    "keys that were dealt from another length": (
+        lambda sp, rank: sp.attention(
+            qkv()[0], *(sp.shard(x=torch.ones(1, 24, 2, 4))["x"] for _ in "kv"), mask="full", kv_seq_len=48
+        ),
+        "kv_seq_len is 48, and k was dealt from 24 tokens",
+    ),
+    "a setting that is none": (
+        lambda sp, rank: sp.attention_and_max_logits(*qkv(), softcaps=1.0),
+        "softcaps is no setting of attention",
+    ),
     "another reduction to unshard": (unsharded(torch.ones(1, 8), reduce="max"), "reduce is 'max'; 'mean'"),
     "labels that are shifted": (labels(IDS, True), "labels are shifted already"),
     "labels of another length": (labels(IDS, False), "labels has 239 tokens, input_ids 240"),

@@ -1,0 +1,135 @@
+"""The arguments of `SequenceParallel.attention`, and the checks of each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn.attention.flex_attention import BlockMask
+
+from armillary._deal import Deal
+from armillary._tensors import check_strided
+from armillary.errors import InvalidArgument
+from armillary.masks import Mask
+
+Format = Literal["BLHD", "BHLD"]
+AnyMask = str | Mask | BlockMask | Tensor
+
+
+def check_call(format: str, qkv: Mapping[str, Tensor], per_head: Mapping[str, Tensor | None]) -> None:
+    """Raises `InvalidArgument` for tensors that the op would misread, or refuse on this rank alone."""
+    if format not in ("BLHD", "BHLD"):
+        raise InvalidArgument(f"attention: format is {format!r}; BLHD or BHLD is required")
+    for name, given in qkv.items():
+        _check_tensor(name, given, "a tensor")
+        if given.dim() != 4:
+            raise InvalidArgument(
+                f"attention: {name} has {given.dim()} dims; [batch, tokens, heads, dim] is required, or "
+                "[batch, heads, tokens, dim] with format='BHLD'"
+            )
+    for name, one in per_head.items():
+        if one is not None:
+            _check_tensor(name, one, "a tensor, one number per query head,")
+    if any(map(_is_transformed, qkv.values())):
+        raise InvalidArgument(
+            "attention: called in a transform of torch.func; plain tensors and backward, without torch.func, "
+            "are required"
+        )
+    if forward_ad._current_level >= 0 and any(map(_has_tangent, qkv.values())):
+        raise InvalidArgument(
+            "attention: a forward-mode derivative was asked for; only those of backward exist: tensors "
+            "without tangents are required"
+        )
+    q = qkv["q"]
+    for name, other in {**qkv, **per_head}.items():
+        if other is not None and other.device != q.device:
+            raise InvalidArgument(
+                f"attention: {name} is on {other.device}, q on {q.device}; one device for all is required"
+            )
+
+
+def _is_transformed(tensor: Tensor) -> bool:
+    """Whether grad, vmap or another transform of torch.func runs on it. A graph that is compiled has none."""
+    compiling = torch.compiler.is_compiling()
+    return not compiling and torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    parts = forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
+    return parts.tangent is not None
+
+
+def _check_tensor(name: str, given: object, required: str) -> None:
+    # By name: importing the class takes seconds, and no other tensor has it.
+    if type(given).__name__ == "DTensor":
+        raise InvalidArgument(
+            f"attention: {name} is a DTensor; the local tensor of this rank is required: {name}.to_local()"
+        )
+    tensor = check_strided(f"attention: {name}", given, required)
+    if tensor.device.type not in ("cpu", "meta"):
+        raise InvalidArgument(
+            f"attention: {name} is on {tensor.device}; a tensor on the CPU is required, for there are no "
+            f"kernels for other devices yet: {name}.cpu()"
+        )
+
+
+@dataclass(frozen=True)
+class Options:
+    """The settings of `SequenceParallel.attention`, in its order."""
+
+    scale: float | None = None
+    softcap: float | None = None
+    alibi_slopes: Tensor | None = None
+    sinks: Tensor | None = None
+    dropout: float = 0.0
+    dropout_seed: int | None = None
+    dropout_step: int = 0
+    mask: AnyMask | None = None
+    cu_seqlens: Tensor | None = None
+    seq_len: int | None = None
+    kv_seq_len: int | None = None
+    deal: Deal | None = None
+    format: Format = "BLHD"
+
+
+NAMES = frozenset(field.name for field in fields(Options))
+
+
+def check_options(given: Options) -> None:
+    if given.dropout != 0 and given.dropout_seed is None:
+        raise InvalidArgument(
+            f"attention: dropout {given.dropout} without dropout_seed; a number for every layer is required"
+        )
+    _check_numbers(scale=given.scale, softcap=given.softcap, dropout=given.dropout)
+    _check_whole_numbers(
+        dropout_seed=given.dropout_seed,
+        dropout_step=given.dropout_step,
+        seq_len=given.seq_len,
+        kv_seq_len=given.kv_seq_len,
+    )
+    if given.kv_seq_len is not None and given.kv_seq_len < 0:
+        raise InvalidArgument(f"attention: kv_seq_len is {given.kv_seq_len}; 0 or more is required")
+
+
+def _check_numbers(**numbers: float | None) -> None:
+    for name, given in numbers.items():
+        # A tensor of one number becomes that number.
+        if isinstance(given, Tensor) and (given.numel() != 1 or given.is_complex() or given.is_meta):
+            raise InvalidArgument(
+                f"attention: {name} is a tensor, {given.dtype} {list(given.shape)} on {given.device}; a "
+                "number is required, or a tensor of one"
+            )
+        if given is not None and not isinstance(given, int | float | Tensor):
+            raise InvalidArgument(f"attention: {name} is a {type(given).__name__}; a number is required")
+
+
+def _check_whole_numbers(**numbers: int | None) -> None:
+    for name, given in numbers.items():
+        if given is None or (isinstance(given, torch.SymInt) and name == "seq_len"):
+            continue
+        if not isinstance(given, int) or not -(2**63) <= given < 2**63:
+            raise InvalidArgument(f"attention: {name} is {given!r}; a whole number of 64 bits is required")
