@@ -151,28 +151,28 @@ TEST(VerbError, TextOfUsersIsPrintableAndShort) {
   expect_error({"\x1b[2J\xff"}, HasSubstr("unknown verb '\\x1b[2J\\xff'; plan, "));
   expect_error({"plan", "--strategy", "r\nng"}, HasSubstr("strategy: unknown name 'r\\x0ang'"));
   const std::string letters(100'000, 'k');
-  for (const std::vector<std::string>& arguments :
-       std::vector<std::vector<std::string>>{{letters},
-                                             {"--" + letters},
-                                             {"plan", letters},
-                                             {"plan", "--" + letters},
-                                             {"plan", "--strategy", letters},
-                                             {"plan", "--strategy", "usp:" + letters + "=2"},
-                                             {"plan", "--strategy", "ring:" + letters},
-                                             {"plan", "--world", letters},
-                                             {"plan", "--mask", letters},
-                                             {"plan", "--mask", "window:" + letters},
-                                             {"plan", "--layout", letters},
-                                             {"plan", "--lower", letters},
-                                             {"plan", "--dtype", letters},
-                                             {"verify", "--break", letters},
-                                             {"simulate", "--cluster", letters},
-                                             {"simulate", "--cluster", "c1:" + letters + "=1"},
-                                             {"sweep", "--cluster", "c6", "--seq", letters},
-                                             {"sweep", "--cluster", "c6", "--bandwidth", letters},
-                                             {"sweep", "--cluster", "c6", "--plot", letters},
-                                             {"tune", "--cluster", "c6", "--strategies", letters},
-                                             {"advise", letters, "c6"}}) {
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {letters},
+           {"--" + letters},
+           {"plan", letters},
+           {"plan", "--" + letters},
+           {"plan", "--strategy", letters},
+           {"plan", "--strategy", "usp:" + letters + "=2"},
+           {"plan", "--strategy", "ring:" + letters},
+           {"plan", "--world", letters},
+           {"plan", "--mask", letters},
+           {"plan", "--mask", "window:" + letters},
+           {"plan", "--layout", letters},
+           {"plan", "--lower", letters},
+           {"plan", "--dtype", letters},
+           {"verify", "--break", letters},
+           {"simulate", "--cluster", letters},
+           {"simulate", "--cluster", "c1:" + letters + "=1"},
+           {"sweep", "--cluster", "c6", "--seq", letters},
+           {"sweep", "--cluster", "c6", "--bandwidth", letters},
+           {"sweep", "--cluster", "c6", "--plot", letters},
+           {"tune", "--cluster", "c6", "--seq", "8192", "--strategies", letters},
+           {"advise", letters, "c6"}}) {
     const ProgramRun result = run(arguments);
     EXPECT_EQ(result.code, 2) << arguments.front().substr(0, 20);
     EXPECT_LT(result.err.size(), 9000U) << result.err.substr(0, 200);

@@ -69,12 +69,12 @@ TEST(ProblemError, WorldsThatCannotBePlanned) {
         "plan: world 16384; the programs of at most 1024 ranks can be made together"},
        {{"--world", "99999999"}, "problem: world 99999999 given; 1 to 16384 is required"}});
   expect_error(
-      {"verify", "--world", "2048", "--pass", "forward"},
-      testing::Eq("verify: ring forward on 2048 ranks, layout contiguous: no two ranks are "
-                  "alike, and at most 1024 ranks are proved one by one; ranks are alike "
-                  "if every block sees every other, in shards of one length (mask full, or "
-                  "causal with layout striped), and the strategy is a grid, or startrail with "
-                  "c^2 or c^3 ranks; nearest: layout striped:1"));
+      {"verify", "--world", "4096", "--pass", "forward"},
+      testing::Eq("verify: ring forward on 4096 ranks, layout contiguous: no two ranks are alike, "
+                  "and its 39851776 ops are too many to prove all ranks one by one, at most "
+                  "16777216; ranks are alike if every block sees every other, in shards of one "
+                  "length (mask full, or causal with layout striped), and the strategy is a grid, "
+                  "or startrail with c^2 or c^3 ranks; nearest: layout striped:1"));
 }
 
 TEST(ProblemError, HeadsThatDoNotDivide) {
@@ -92,7 +92,8 @@ TEST(ProblemError, Masks) {
   expect_all_refused(
       {{{"--mask", "causl"}, "mask: 'causl' is not known; " + names + "; nearest is 'causal'"},
        {{"--mask", "sliding_window"}, "mask: 'sliding_window' is not known; " + names},
-       {{"--mask", "cau\nsal"}, "mask: 'cau sal' is not known; " + names + "; nearest is 'causal'"},
+       {{"--mask", "cau\nsal"},
+        R"(mask: 'cau\x0asal' is not known; )" + names + "; nearest is 'causal'"},
        {{"--mask", "documents:10,20", "--seq", "40"},
         "mask documents: lengths add up to 30, the sequence has 40 tokens; equal sums are "
         "required; nearest: 30 as the last"},
