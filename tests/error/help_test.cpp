@@ -169,8 +169,8 @@ TEST(VerbError, TextOfUsersIsPrintableAndShort) {
            {"simulate", "--cluster", letters},
            {"simulate", "--cluster", "c1:" + letters + "=1"},
            {"sweep", "--cluster", "c6", "--seq", letters},
-           {"sweep", "--cluster", "c6", "--bandwidth", letters},
-           {"sweep", "--cluster", "c6", "--plot", letters},
+           {"sweep", "--cluster", "c6", "--seq", "8192", "--bandwidth", letters},
+           {"sweep", "--cluster", "c6", "--seq", "8192", "--plot", letters},
            {"tune", "--cluster", "c6", "--seq", "8192", "--strategies", letters},
            {"advise", letters, "c6"}}) {
     const ProgramRun result = run(arguments);
