@@ -57,8 +57,22 @@ TEST(ClusterFile, WhatIsWrittenIsReadAgain) {
     EXPECT_EQ(parse_cluster(to_toml(cluster), "written"), cluster) << to_toml(cluster);
   }
   Cluster named = load_cluster("c6");
-  named.name = "a \"b\" \\ c\n\x7f \u00e9";
+  named.name = "a \"b\" \\ c\n \u00e9";
   EXPECT_EQ(parse_cluster(to_toml(named), "written"), named) << to_toml(named);
+}
+
+TEST(ClusterFile, NamesHaveNoControlCharacters) {
+  Cluster named = load_cluster("c6");
+  named.name = "a\x1b[2J";
+  try {
+    parse_cluster(to_toml(named), "written");
+    FAIL() << "read";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what())
+                  .find(R"(name is 'a\x1b[2J'; a text without control characters is required)"),
+              std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(Curves, AreInterpolatedInTheLogarithm) {

@@ -327,7 +327,7 @@ TEST(Engine, ADroppedReceiveIsADiagnosis) {
     FAIL() << "no error";
   } catch (const PlanError& error) {
     EXPECT_THAT(error.what(),
-                AllOf(HasSubstr("simulate: ring forward: "), HasSubstr("ops wait for ever"),
+                AllOf(HasSubstr("simulate: ring forward: "), HasSubstr("1 op waits for ever"),
                       HasSubstr("rank 0 op"), HasSubstr("send to rank 1 on lane 1"),
                       HasSubstr("has no receive to meet")));
   }

@@ -248,7 +248,12 @@ std::string TomlTable::to_string(const toml::node& node, const std::string& path
   if (!value) {
     fail<InvalidArgument>("{}{} is {}; a text is required", where(&node), path, text(node));
   }
-  return printable(*value);
+  // Names are printed: what would move a terminal's cursor is no name.
+  if (printable(*value) != *value) {
+    fail<InvalidArgument>("{}{} is {}; a text without control characters is required", where(&node),
+                          path, quote(*value));
+  }
+  return *value;
 }
 
 toml::table parse_toml(std::string_view where, std::string_view text, const std::string& origin) {
