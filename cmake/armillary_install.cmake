@@ -78,9 +78,13 @@ if(ARMILLARY_TORCH)
   armillary_pkg_config(armillary ${torch_libs})
 endif()
 
+# Libtorch is named, for INSTALL_RPATH_USE_LINK_PATH leaves out folders inside the source tree, such as its .venv.
 foreach(program armillary armillary-torch armillary-bench)
   if(TARGET ${program})
     set_target_properties(${program} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+    if(NOT program STREQUAL "armillary")
+      set_target_properties(${program} PROPERTIES INSTALL_RPATH ${ARMILLARY_TORCH_ROOT}/lib)
+    endif()
     install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
   endif()
 endforeach()

@@ -107,6 +107,13 @@ def test_example_project(prefix, tmp_path):
         assert "max |usp on 4 ranks - 1 rank| = " in run(build / "attention", OMP_NUM_THREADS=1)
 
 
+def test_program(tmp_path):
+    """The verbs with libtorch find it from where they are installed."""
+    run("cmake", "--install", BUILD, "--prefix", tmp_path, "--component", "program")
+    for name in sorted(path.name for path in (tmp_path / "bin").iterdir()):
+        assert "Usage: armillary" in run(tmp_path / "bin" / name, "--help")
+
+
 def pkg_config(prefix, *words):
     return run("pkg-config", *words, PKG_CONFIG_PATH=prefix / "lib/pkgconfig").split()
 
