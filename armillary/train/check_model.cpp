@@ -393,6 +393,11 @@ std::string describe(const CheckReport& report) {
     text += fmt::format("{}  {:<17}  {:9.2e} <= {:9.2e}  {}\n", row.ok() ? "ok  " : "FAIL",
                         row.name, row.value, row.bound, row.note);
   }
+  if (report.world == 1) {
+    return text + (report.ok() ? "ok" : "FAIL") +
+           " on one rank, where nothing is spread: over ranks nothing was checked; "
+           "parallelism.context_parallel_degree of 2 or more is required\n";
+  }
   return text + (report.ok() ? "equal to one device\n" : "NOT equal to one device\n");
 }
 
@@ -405,7 +410,7 @@ nlohmann::json to_json(const CheckReport& report) {
                     {"note", row.note},
                     {"ok", row.ok()}});
   }
-  return {{"title", report.title}, {"ok", report.ok()}, {"rows", rows}};
+  return {{"title", report.title}, {"ok", report.ok()}, {"world", report.world}, {"rows", rows}};
 }
 
 CheckReport check_model(comm::Communicator& comm, const MakeModel& make_model, const Data& data,

@@ -65,7 +65,10 @@ TEST(CheckModel, RecipesAreEqualToOneDevice) {
     recipe.model.name = recipe.parallelism.context_parallel_degree == 3 ? "llama" : "gpt";
     const CheckReport report = checked(recipe);
     EXPECT_TRUE(report.ok()) << describe(report);
-    EXPECT_THAT(describe(report), HasSubstr("equal to one device"));
+    EXPECT_EQ(to_json(report)["world"], report.world);
+    EXPECT_THAT(describe(report),
+                HasSubstr(report.world == 1 ? "ok on one rank, where nothing is spread: "
+                                            : "\nequal to one device\n"));
     EXPECT_EQ(report.rows.size(), 5U);
   }
 }
@@ -91,7 +94,8 @@ TEST(CheckModel, Bf16IsComparedWithFp32) {
 }
 
 TEST(CheckModel, TheReportHasTheSameRowsAsJson) {
-  const CheckReport report{.title = "t", .rows = {{"loss", 2e-5, 1e-5, "n"}, {"leak", 0, 1, ""}}};
+  const CheckReport report{
+      .title = "t", .rows = {{"loss", 2e-5, 1e-5, "n"}, {"leak", 0, 1, ""}}, .world = 2};
   const nlohmann::json json = to_json(report);
   EXPECT_FALSE(json["ok"]);
   EXPECT_EQ(json["rows"][0]["name"], "loss");

@@ -37,6 +37,7 @@ TEST_F(CheckVerb, PrintsEachComparisonWithItsBound) {
   EXPECT_THAT(result.out, HasSubstr("\nequal to one device\n"));
   const auto json = nlohmann::json::parse(folder_.read("report.json"));
   EXPECT_TRUE(json["ok"]);
+  EXPECT_EQ(json["world"], 3);
   ASSERT_EQ(json["rows"].size(), 5U);
   EXPECT_EQ(json["rows"][0]["bound"], 1e-5);
 }
