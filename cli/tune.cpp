@@ -7,12 +7,15 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
+#include "armillary/core/user_text.h"
 #include "armillary/tune/cache.h"
 #include "armillary/tune/explain.h"
 #include "armillary/tune/search.h"
@@ -51,16 +54,15 @@ std::vector<std::string> strategy_names(const std::string& list) {
     if (info.name != "auto") known.push_back(info.name);
   }
   std::vector<std::string> names;
-  for (std::size_t begin = 0; !list.empty() && begin <= list.size();) {
-    const std::size_t end = std::min(list.find(',', begin), list.size());
-    const std::string name = list.substr(begin, end - begin);
-    begin = end + 1;
+  if (list.empty()) return names;
+  for (const std::string_view name : split(list, ',')) {
     if (std::ranges::find(known, name) == known.end()) {
       const std::string nearest = nearest_name(name.substr(0, name.find(':')), known);
-      fail<InvalidArgument>("--strategies: '{}' is no name of a strategy; {} is required{}", name,
-                            list_names(known), nearest.empty() ? "" : "; nearest: " + nearest);
+      fail<InvalidArgument>("--strategies: {} is no name of a strategy; {} is required{}",
+                            quote(name), list_names(known),
+                            nearest.empty() ? "" : "; nearest: " + nearest);
     }
-    names.push_back(name);
+    names.emplace_back(name);
   }
   return names;
 }

@@ -51,6 +51,8 @@ TEST(TuneError, QuestionsThatCannotBeAnswered) {
                      HasSubstr("nearest: startrail")));
   expect_error(asking({"--strategies", "startrail:c=2"}), HasSubstr("nearest: startrail"));
   expect_error(asking({"--strategies", "ring,"}), StartsWith("--strategies: '' is no name"));
+  expect_error(asking({"--strategies", std::string(100000, 'k')}),
+               HasSubstr("kk..' (100000 bytes)"));
   expect_error(asking({"--dtype", "fp64", "--no-cache"}), HasSubstr("no kernel curve for fp64"));
   expect_error({"tune", "--cluster", "c8", "--seq", "40000000", "--no-cache"},
                AllOf(HasSubstr(": does not fit: needs "), HasSubstr(" GiB, has "),
