@@ -153,7 +153,10 @@ Json or_null(const std::string& text) {
 }
 
 Json to_json(const Errors& errors) {
-  return {{"rows", errors.rows}, {"mean", errors.mean}, {"largest", errors.largest}};
+  const bool none = errors.rows == 0;
+  return {{"rows", errors.rows},
+          {"mean", none ? Json() : Json(errors.mean)},
+          {"largest", none ? Json() : Json(errors.largest)}};
 }
 
 }  // namespace

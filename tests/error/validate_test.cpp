@@ -42,7 +42,8 @@ TEST(Validate, PrintsOneObjectForPrograms) {
   const ProgramRun result = run({"validate", "--json", "--rows", path});
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr(R"("id":"my_row","unit":"s","predicted":0.00)"),
-                                HasSubstr(R"({"statements":[],"files":[{"source":"mine")")));
+                                HasSubstr(R"({"statements":[],"files":[{"source":"mine")"),
+                                HasSubstr(R"("fitted":{"rows":0,"mean":null,"largest":null})")));
 }
 
 TEST(Validate, RefusesFilesThatCannotBeUsed) {
