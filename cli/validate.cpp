@@ -101,8 +101,7 @@ void add_validate(CLI::App& app, int& exit_code) {
       "  armillary validate --json\n"
       "  armillary validate --rows my_rows.json\n\n"
       "Exit code: 0 done, 1 a statement is outside of its bounds and no cause is known, 2 a row or "
-      "a "
-      "file is refused (the other rows are printed).");
+      "a file is refused (the other rows are printed).");
   verb->callback([rows, json, &exit_code] { exit_code = run(*rows, *json); });
 }
 

@@ -91,9 +91,8 @@ std::string nearest_alike(const Problem& problem, const Strategy& strategy) {
   const Problem& problem = planner.problem();
   fail<InvalidArgument>(
       "verify: {} {} on {} ranks, layout {}: no two ranks are alike, and its {} ops are too many "
-      "to "
-      "prove all ranks one by one, at most {}; ranks are alike if every block sees every other, in "
-      "shards of one length (mask full, or causal with layout striped), and the strategy is a "
+      "to prove all ranks one by one, at most {}; ranks are alike if every block sees every other, "
+      "in shards of one length (mask full, or causal with layout striped), and the strategy is a "
       "grid, or startrail with c^2 or c^3 ranks; nearest: {}",
       to_string(planner.strategy()), to_string(pass), problem.world, to_string(problem.layout), ops,
       most_ops, nearest_alike(problem, planner.strategy()));
