@@ -76,7 +76,7 @@ TEST(ParseStrategy, RefusesWhatItDoesNotUnderstand) {
       {"usp:u=2,inner=rings",
        "strategy usp: inner: 'rings' is not known; ulysses or ring is required; nearest is 'ring'"},
       {"auto", "strategy: auto needs the key 'traffic'; write auto:traffic"},
-      {"auto:traffic=2", "strategy auto: traffic=2 given; it takes no value"}};
+      {"auto:traffic=2", "strategy auto: traffic: '2' given; it takes no value"}};
   for (const auto& [text, error] : cases) {
     EXPECT_THAT([&text = text] { parse_strategy(text); }, ThrowsMessage<InvalidArgument>(error))
         << text;
