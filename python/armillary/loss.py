@@ -74,5 +74,5 @@ def sharded_cross_entropy(
     scale = (sp.world if reduce == "mean" else 1) / labelled
     # The value is that of all ranks, the gradient that of this rank's part.
     part = mine * scale.to(mine.dtype)
-    loss: Tensor = part + ((whole / labelled).to(mine.dtype) - part.detach())
+    loss: Tensor = (part - part.detach()) + (whole / labelled).to(mine.dtype)
     return loss

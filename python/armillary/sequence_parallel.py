@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
@@ -82,6 +83,7 @@ class SequenceParallel:
         _native.check_settings(strategy, layout, wire)
         self._shards: dict[tuple[int, Mask], list[Tensor]] = {}
         self._documents: dict[tuple[Mask, tuple[int, ...]], Mask] = {}
+        self._process = os.getpid()
         self._group_key = (self.group_name, _native.id_of(self.group_name))
         if resolved is not None:
             leave_at_its_end(resolved)
@@ -456,6 +458,8 @@ class SequenceParallel:
             raise
 
     def _tell(self, text: str) -> None:
+        if os.getpid() != self._process:
+            return  # A worker of this rank: its process hears of it from the worker.
         with suppress(Error):  # that of the refusal, or one that says why the others cannot be told
             _native.refuse(self.group_name, self.timeout_s, text)
 

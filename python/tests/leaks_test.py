@@ -126,8 +126,19 @@ def test_threads():
         assert apart and together
 
 
+def is_refused_at_once(sp):
+    """Whether a refusal waits for nobody."""
+    begin = time.monotonic()
+    try:
+        sp.shard(input_ids=torch.ones(1, 4), labels=torch.ones(1, 3))
+    except armillary.InvalidArgument:
+        return time.monotonic() - begin < 3
+    return False
+
+
 def a_forked_child(rank, world):
-    """A child of a rank has no group: it attends alone, and its end does not touch the group."""
+    """A child of a rank, such as a worker of a DataLoader, has no group: it attends and is refused alone, and
+    its end does not touch the group."""
     sp = armillary.SequenceParallel()
     attend(sp, 1)
     child = os.fork()
@@ -135,7 +146,8 @@ def a_forked_child(rank, world):
         alone = armillary.SequenceParallel(mask="full")
         alone.group_name = ""
         alone.world = 1
-        os._exit(0 if bool((attend(alone, 5) == 5).all()) else 1)
+        is_right = bool((attend(alone, 5) == 5).all())
+        os._exit(0 if is_right and (rank == 1 or is_refused_at_once(sp)) else 1)
     _, status = os.waitpid(child, 0)
     return status, bool((attend(sp, 2) == 2).all())
 

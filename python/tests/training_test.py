@@ -178,7 +178,21 @@ def losses(rank, world):
         (sp.unshard(leaf, deal=uneven.deal, reduce=reduce) * weights).sum().backward()
         wanted = factor * weights[sp.positions(23)]
         errors["unshard", reduce] = 0.0 if torch.equal(leaf.grad[0], wanted) else 1.0
+    errors["the same bits on all ranks"] = 0.0 if has_same_bits(sp) else 1.0
     return errors
+
+
+def has_same_bits(sp):
+    """Whether losses in fp32 of sequences whose labels lie on the last rank are one number on all ranks."""
+    generator, values = torch.Generator().manual_seed(5), []
+    labels = torch.randint(50, (1, 8 * sp.world), generator=generator)
+    labels[:, :-8] = -100
+    for _ in range(20):
+        logits = torch.randn(1, 8 * sp.world, 50, generator=generator)
+        batch = sp.shard(logits=logits, labels=labels)
+        values.append(sp.loss(batch["logits"].requires_grad_(), batch["labels"]).detach())
+    of_ranks = sp.unshard(torch.stack(values)[None]).unflatten(1, (sp.world, -1))[0]
+    return torch.equal(of_ranks, of_ranks[:1].expand_as(of_ranks))
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
