@@ -85,6 +85,8 @@ class JoinedCommunicator : public Communicator {
   virtual bool is_left() = 0;
   /// Whether the group failed by what another rank told: its error, or its deadline.
   virtual bool is_told() = 0;
+  /// Whether the group failed, and the rank that failed has left since: it is in that call no more.
+  virtual bool has_failed_rank_left() = 0;
   /// For a rank whose call has failed, before it drops the group. If the failure is its own, it
   /// returns when all others have heard of it in a call of theirs, or after `most_s`. `goes_on`: a
   /// rank that has not heard of it by then has left the call out, and is_left() tells it so.

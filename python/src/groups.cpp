@@ -133,8 +133,16 @@ std::string reason_of_peer(Member& member) {
   return is_told ? failure_of(*member.comm) : "";
 }
 
-/// Ends a call in which the group failed. `old`: it had failed before the call.
-void drop_failed(Member& member, const GroupUse& use, const std::string& old,
+/// The text of a failure before the call of which this rank is the last to hear: the rank that
+/// failed has gone on, and may wait for this one in another call. One that is still in the call
+/// that failed hears from this rank itself.
+std::string late_failure_of(Member& member) {
+  const bool is_late = member.joined != nullptr && member.joined->has_failed_rank_left();
+  return is_late ? failure_of(*member.comm) : "";
+}
+
+/// Ends a call in which the group failed. `late`: late_failure_of() before the call.
+void drop_failed(Member& member, const GroupUse& use, const std::string& late,
                  Clock::time_point begin) {
   if (member.joined != nullptr) {
     const std::chrono::duration<double> spent = Clock::now() - begin;
@@ -142,9 +150,9 @@ void drop_failed(Member& member, const GroupUse& use, const std::string& old,
                              use.timeout_s <= kTelling && !use.is_cut);
   }
   const std::string text =
-      fmt::format("rank {} has only now heard of a failure: {}", member.comm->rank(), old);
+      fmt::format("rank {} has only now heard of a failure: {}", member.comm->rank(), late);
   member.drop();
-  if (old.empty() || use.name.empty()) return;
+  if (late.empty() || use.name.empty()) return;
   try {  // Others may have joined again, and wait for this rank.
     comm::end_join(use.name, text);
   } catch (const Error&) {
@@ -159,18 +167,19 @@ void on_group(const GroupUse& use, const std::function<void(comm::Communicator&)
   const std::lock_guard lock(member->mutex);
   const Clock::time_point begin = Clock::now();
   join_if_left(*member, use);
-  const std::string old = failure_of(*member->comm);
+  const std::string late = late_failure_of(*member);
+  const bool has_failed = !failure_of(*member->comm).empty();
   const bool is_timeout = use.timeout_s > 0 && use.timeout_s <= 1e9;  // Else the action refuses it.
-  if (old.empty() && is_timeout) member->comm->set_timeout(use.timeout_s);
+  if (!has_failed && is_timeout) member->comm->set_timeout(use.timeout_s);
   try {
     action(*member->comm);
   } catch (const CommError&) {
     const std::string reason = reason_of_peer(*member);
-    if (!failure_of(*member->comm).empty()) drop_failed(*member, use, old, begin);
+    if (!failure_of(*member->comm).empty()) drop_failed(*member, use, late, begin);
     if (!reason.empty()) throw CommError(reason);
     throw;
   } catch (...) {
-    if (!failure_of(*member->comm).empty()) drop_failed(*member, use, old, begin);
+    if (!failure_of(*member->comm).empty()) drop_failed(*member, use, late, begin);
     throw;
   }
 }

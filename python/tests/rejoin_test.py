@@ -222,6 +222,13 @@ def of_two_ranks(rank, world):
     meet(loss.backward, lambda: call(sp, 0))
     meet(lambda: None, lambda: None)
     texts.append(text_of(call, sp, 0))
+
+    def comes_after_the_other():
+        time.sleep(0.3)
+        call(sp, 0)
+
+    meet(lambda: sp.attention(*torch.ones(3, 1, TOKENS, 2, 4), deal="none"), comes_after_the_other)
+    meet(lambda: call(sp, 0), comes_after_the_other)
     if rank == 1:
         return texts
     time.sleep(1)
@@ -253,6 +260,11 @@ def test_calls_that_are_equal_work_between_them(texts):
     assert [of_rank[2:4] for of_rank in texts] == [[None, None]] * 2
 
 
+def test_a_refusal_that_a_rank_comes_late_to_is_over_when_both_have_heard_it(texts):
+    assert "deal is a str" in texts[0][4] and "deal is a str" in texts[1][4]
+    assert [of_rank[5] for of_rank in texts] == [None, None]
+
+
 def test_a_rank_whose_process_has_ended_is_not_waited_for(texts):
     end = r"rank 1 of 2 did not come: process \d+ of host \S+, which was rank 1, has ended"
-    assert re.search(end, texts[0][4])
+    assert re.search(end, texts[0][6])

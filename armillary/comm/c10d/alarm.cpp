@@ -113,6 +113,11 @@ bool C10dAlarm::is_told() {
   return peers_[failed_rank_].failed;
 }
 
+bool C10dAlarm::has_failed_rank_left() {
+  const std::lock_guard lock(mutex_);
+  return peers_[failed_rank_].left;
+}
+
 CommError C10dAlarm::error() const {
   return CommError(fmt::format("rank {} failed: {}", failed_rank_, text_));
 }

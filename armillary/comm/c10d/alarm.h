@@ -68,6 +68,9 @@ class C10dAlarm {
   bool is_left();
   /// Whether the rank that failed told so itself. Requires raised().
   bool is_told();
+  /// Whether the rank that failed has left: it waits no longer for others to hear of it. Requires
+  /// raised().
+  bool has_failed_rank_left();
   /// Returns when every peer that is there has failed itself, or left because of this failure, or
   /// after `time`. Whether they have.
   bool wait_told(std::chrono::milliseconds time);

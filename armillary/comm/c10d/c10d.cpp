@@ -58,6 +58,7 @@ class JoinedGroup : private OwnedGroup, public GroupCommunicator<C10dGroup, Join
 
   bool is_left() override { return owned_.is_left(); }
   bool is_told() override { return owned_.is_told(); }
+  bool has_failed_rank_left() override { return owned_.has_failed_rank_left(); }
   void wait_told(double most_s, bool goes_on) override { owned_.wait_told(most_s, goes_on); }
 };
 

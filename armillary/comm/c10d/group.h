@@ -74,6 +74,7 @@ class C10dGroup {
   /// As JoinedCommunicator (c10d.h).
   bool is_left() { return alarm_->is_left(); }
   bool is_told() { return alarm_->raised() && alarm_->is_told(); }
+  bool has_failed_rank_left() { return alarm_->raised() && alarm_->has_failed_rank_left(); }
   void wait_told(double most_s, bool goes_on);
   /// The rank that failed first, if the group has failed.
   std::optional<int> failed_rank() const;
