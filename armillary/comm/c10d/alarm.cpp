@@ -182,13 +182,14 @@ void C10dAlarm::listen_to_notices(int peer) {
 void C10dAlarm::take(const Notice& notice, int peer) {
   switch (notice.kind) {
     case Notice::Kind::Failure:
-      // The rank that found it has told all others itself, so nothing is passed on.
-      record(notice.rank, notice.text.data());
+      // Before the failure is known: who wakes of it asks whether the rank told so itself.
       if (notice.rank == peer) {
         const std::lock_guard lock(mutex_);
         peers_[peer].failed = true;
         changed_.notify_all();
       }
+      // The rank that found it has told all others itself, so nothing is passed on.
+      record(notice.rank, notice.text.data());
       break;
     case Notice::Kind::Left: {
       const std::lock_guard lock(mutex_);
