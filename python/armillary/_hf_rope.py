@@ -35,8 +35,9 @@ def give_longest(model: PreTrainedModel, longest: Callable[[], int | None]) -> l
         given["position_ids"] = torch.cat([ids, ids.new_full((*ids.shape[:-1], 1), last)], -1)
         return (), given
 
-    def after(_: nn.Module, __: tuple[Any, ...], out: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(one[..., :-1, :] for one in out)
+    def after(_: nn.Module, __: tuple[Any, ...], out: Any) -> Any:
+        # Cosine and sine, or one tensor of complex numbers.
+        return out[..., :-1, :] if isinstance(out, Tensor) else tuple(one[..., :-1, :] for one in out)
 
     hooks = []
     for module in model.modules():

@@ -60,6 +60,7 @@ class _Scaled:
 FACTORS = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "original_max_position_embeddings": 20}
 LONGER = {
     "dynamic": (transformers.LlamaConfig, {"rope_type": "dynamic", "factor": 4.0}),
+    "complex": (transformers.DeepseekV2Config, {"rope_type": "dynamic", "factor": 4.0}),
     "longrope": (transformers.Phi3Config, {"rope_type": "longrope", **FACTORS}),
     "phimoe": (
         transformers.PhimoeConfig,
@@ -71,6 +72,9 @@ LONGER = {
 def longer(kind, rope):
     torch.manual_seed(7)
     sizes = hf_models.SIZES | {"max_position_embeddings": 20}
+    if kind is transformers.DeepseekV2Config:
+        sizes |= {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "kv_lora_rank": 16}
+        sizes |= {"q_lora_rank": 24, "num_key_value_heads": 4, "head_dim": 8, "first_k_dense_replace": 2}
     config = kind(**sizes, rope_parameters=rope | {"rope_theta": 1e4})
     return transformers.AutoModelForCausalLM.from_config(config).eval()
 

@@ -45,7 +45,7 @@ def test_over_ranks(tmp_path):
     path = tmp_path / "report.txt"
     found = json.loads(launched.torchrun(2, "check_ranks.py", str(path)).splitlines()[-1])
     rows = ["loss", "gradients", "attention outputs", "leak", "determinism"]
-    for name in ("mistral", "bf16", "dynamic", "longrope", "phimoe"):
+    for name in ("mistral", "bf16", "dynamic", "complex", "longrope", "phimoe"):
         assert found[name]["ok"], found[name]
         assert [row["name"] for row in found[name]["rows"]] == [*rows[:2], "logits", *rows[2:]]
     assert found["own"]["ok"] and [row["name"] for row in found["own"]["rows"]] == rows
