@@ -22,7 +22,7 @@ from armillary.sequence_parallel import SequenceParallel
 
 _COLUMNS = ("input_ids", "labels", "document_ids", "attention_mask")
 _READ = (*_COLUMNS, "position_ids")
-_PASSED = frozenset({"num_items_in_batch", "output_hidden_states", "return_dict"})
+_PASSED = frozenset({"num_items_in_batch", "output_hidden_states"})
 _OUTPUTS = frozenset({"loss", "logits", "hidden_states"})
 
 
@@ -102,9 +102,15 @@ class SpreadModel:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
 
-    def __call__(self, **inputs: Any) -> Any:
+    def __call__(self, *unnamed: Any, **inputs: Any) -> Any:
         """Outputs of the whole batch."""
+        as_tuple = inputs.pop("return_dict", None) is False
         with self._sp._refusals():
+            if unnamed:
+                raise InvalidArgument(
+                    "Trainer: the model is called with inputs without names; model(input_ids=.., ..) is "
+                    "required"
+                )
             whole = whole_columns(inputs)
             others = {name: value for name, value in inputs.items() if name not in _READ}
             _check_others(others)
@@ -116,7 +122,7 @@ class SpreadModel:
             padding = _padding(whole)
             for name, value in list(outputs.items()):
                 outputs[name] = self._whole(name, value, given["sharded"], padding)
-        return outputs
+        return outputs.to_tuple() if as_tuple else outputs
 
     def _whole(self, name: str, value: Any, deal: Deal, padding: Tensor | None) -> Any:
         if name not in _OUTPUTS:
@@ -168,6 +174,11 @@ def whole_columns(inputs: Mapping[str, Any]) -> dict[str, Tensor]:
         )
     documents = (positions == 0).cumsum(-1) - 1
     if bool((documents > 0).any()):
+        if "attention_mask" in whole:
+            raise InvalidArgument(
+                "Trainer: position_ids of a batch begin again, and it has an attention_mask, with which "
+                "transformers lets documents attend to each other; none is required, or document_ids"
+            )
         whole["document_ids"] = documents.expand(tokens.shape[0], -1)
     return whole
 

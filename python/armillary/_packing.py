@@ -28,14 +28,16 @@ def pack(
       evenly by `contiguous` if S is a multiple of the ranks, by `zigzag` of twice as many.
 
     The first label of a document is ignored, so the mean over all labels is that of the same examples in
-    padded rows. Returns input_ids, labels and document_ids. Raises `InvalidArgument` for no examples, for
-    other columns, and for columns of different lengths."""
+    padded rows. Returns input_ids, labels and document_ids. Raises `InvalidArgument` for no examples or
+    tokens, for other columns, columns of different lengths, and an attention_mask with zeros between ones."""
     if not examples:
         raise InvalidArgument("pack: no examples; at least one is required")
     if not isinstance(multiple_of, int) or multiple_of < 1:
         raise InvalidArgument(f"pack: multiple_of is {multiple_of!r}; 1 or more is required")
     documents = [_document(at, example) for at, example in enumerate(examples)]
     documents = [one for one in documents if len(one[0])]
+    if not documents:
+        raise InvalidArgument("pack: all examples are empty; a token is required")
     padding = -sum(len(one[0]) for one in documents) % multiple_of
     if padding:
         last = torch.full((padding,), pad_token_id)
@@ -66,6 +68,12 @@ def _document(at: int, example: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
             )
     labels = columns.get("labels", tokens).clone()
     shown = columns.get("attention_mask", torch.ones_like(tokens)).bool()
+    places = shown.nonzero().flatten().tolist()
+    if places and places[-1] - places[0] >= len(places):
+        raise InvalidArgument(
+            f"pack: attention_mask of example {at} hides tokens between ones that it shows; zeros at its "
+            "ends alone are required"
+        )
     tokens, labels = tokens[shown], labels[shown]
     labels[:1] = IGNORED
     return tokens, labels

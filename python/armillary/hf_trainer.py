@@ -146,7 +146,9 @@ class Trainer(transformers.Trainer):
 
     def _reads_outputs(self) -> bool:
         """Whether the loss is computed from logits, in the place of the model's own."""
-        is_own = type(self).compute_loss is not transformers.Trainer.compute_loss
+        # A function may also have been given to this trainer alone.
+        own = getattr(self.compute_loss, "__func__", self.compute_loss)
+        is_own = own is not transformers.Trainer.compute_loss
         return is_own or self.compute_loss_func is not None or self.label_smoother is not None
 
     def train(self, *args: Any, **settings: Any) -> Any:

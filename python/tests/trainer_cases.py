@@ -88,6 +88,43 @@ def with_own_loss(base):
     return OwnLoss
 
 
+def with_tuples(base):
+    """A Trainer whose loss is a function of outputs without names."""
+
+    class Tuples(base):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            outputs = model(**inputs, return_dict=False)
+            return outputs[0] + 0.01 * outputs[1][:, :4].square().mean()
+
+    return Tuples
+
+
+def with_function(base):
+    """A Trainer that is given its own loss after it was made."""
+
+    def compute_loss(model, inputs, return_outputs=False, num_items_in_batch=None):
+        outputs = model(**inputs)
+        return outputs.loss + 0.01 * outputs.logits[:, :4].square().mean()
+
+    def make(**settings):
+        trainer = base(**settings)
+        trainer.compute_loss = compute_loss
+        return trainer
+
+    return make
+
+
+def with_optimizers(base):
+    """A Trainer with an optimizer and a schedule of its own."""
+
+    def make(**settings):
+        optimizer = torch.optim.SGD(settings["model"].parameters(), lr=0.02)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        return base(optimizers=(optimizer, schedule), **settings)
+
+    return make
+
+
 def with_overrides(names):
     """A Trainer that overrides methods by ones that only call them."""
 
@@ -137,6 +174,8 @@ TRAINING = {
     "label smoothing": ({"label_smoothing_factor": 0.1, "gradient_accumulation_steps": 2}, {}),
     "compute_loss_func": ({"gradient_accumulation_steps": 2}, {"compute_loss_func": own_loss}),
     "compute_loss": ({"gradient_accumulation_steps": 2}, {"kind": with_own_loss}),
+    "compute_loss of tuples": ({"max_steps": 2}, {"kind": with_tuples}),
+    "compute_loss of one trainer": ({"max_steps": 2}, {"kind": with_function}),
     "average_tokens_across_devices": ({"average_tokens_across_devices": False}, {}),
     "sequential": ({"train_sampling_strategy": "sequential"}, {}),
     "group_by_length": (
@@ -253,7 +292,11 @@ TRAINING = {
         {"remove_unused_columns": False},
         {"train_dataset": [dict(one, position_ids=POSITIONS) for one in examples()]},
     ),
-    "optimizers": ({"max_steps": 2}, {"optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 0.02})}),
+    "optimizers": ({"max_steps": 2}, {"kind": with_optimizers}),
+    "optimizer_cls_and_kwargs": (
+        {"max_steps": 2},
+        {"optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 0.02})},
+    ),
     "model_init": ({"max_steps": 2}, {"model_init": llama}),
     "evaluation between": (
         {

@@ -176,6 +176,10 @@ ROW = torch.tensor([[3, 4, 5, 6]])
         ({"position_ids": torch.tensor([[1, 2, 3, 4]])}, "do not count from 0"),
         ({"position_ids": torch.tensor([[0, 1, 3, 4]])}, "do not count from 0"),
         ({"input_ids": ROW[0]}, r"input_ids \[B, S\]"),
+        (
+            {"position_ids": torch.tensor([[0, 1, 0, 1]]), "attention_mask": torch.ones(1, 4)},
+            "position_ids of a batch begin again, and it has an attention_mask",
+        ),
     ],
 )
 def test_a_batch_that_cannot_be_spread_is_refused(columns, text):
@@ -190,6 +194,16 @@ def test_padding_on_the_left_is_refused(tmp_path):
     of_trainer = {"train_dataset": cases.ragged(), "data_collator": left}
     trainer = cases.trainer_of(Trainer, tmp_path, {}, of_trainer, sp=armillary.SequenceParallel())
     with pytest.raises(armillary.InvalidArgument, match="padding on the left"):
+        trainer.train()
+
+
+def test_inputs_without_names_are_refused(tmp_path):
+    class Unnamed(Trainer):
+        def compute_loss(self, model, inputs, **_):
+            return model(inputs["input_ids"]).logits.sum()
+
+    trainer = cases.trainer_of(Unnamed, tmp_path, {}, {}, sp=armillary.SequenceParallel())
+    with pytest.raises(armillary.InvalidArgument, match="called with inputs without names"):
         trainer.train()
 
 
@@ -220,6 +234,12 @@ def test_pack():
         ([], {}, "no examples"),
         ([{"input_ids": [1]}], {"multiple_of": 0}, "multiple_of is 0"),
         ([{"input_ids": [1], "origin": "a"}], {}, "example 0 has input_ids, origin"),
+        ([{"input_ids": []}], {}, "all examples are empty"),
+        (
+            [{"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}],
+            {},
+            "attention_mask of example 0 hides tokens between",
+        ),
         ([{"input_ids": [1, 2], "labels": [1]}], {}, r"labels of example 0 is \[1\], input_ids \[2\]"),
     ],
 )
