@@ -197,6 +197,23 @@ RecentCall& recent_call(const AttentionCall& call, CallKind kind, const plan::Pr
 
 }  // namespace
 
+int saved_tile(const plan::RankProgram& program, plan::Tensor tensor) {
+  const auto tile =
+      std::ranges::find_if(program.saved, [&](int t) { return program.tiles[t].tensor == tensor; });
+  ARMILLARY_CHECK(tile != program.saved.end());
+  return *tile;
+}
+
+IsOwn is_own_of(const plan::RankProgram& program) {
+  IsOwn is_own{};
+  for (std::size_t i = 0; i < std::size(kSaved); ++i) {
+    const int tile = saved_tile(program, kSaved[i]);
+    is_own[i] =
+        !std::ranges::count(program.inputs, tile) && !std::ranges::count(program.outputs, tile);
+  }
+  return is_own;
+}
+
 std::shared_ptr<const runtime::CompiledProgram> AttentionCall::backward() const {
   const kernel::Kernel& kernel = context->device().kernel();
   if (programs->forward->kernel == &kernel) return programs->backward;

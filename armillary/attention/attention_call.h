@@ -22,6 +22,17 @@
 
 namespace armillary::attention {
 
+/// Tensors that forward saves for backward, in the order of SavedAttention, in which autograd keeps
+/// them too.
+inline constexpr plan::Tensor kSaved[] = {plan::Tensor::Q, plan::Tensor::K, plan::Tensor::V,
+                                          plan::Tensor::Out, plan::Tensor::Lse};
+
+/// The tile that forward saves of a tensor.
+int saved_tile(const plan::RankProgram& program, plan::Tensor tensor);
+
+/// Which of the saved tiles are neither inputs nor outputs.
+IsOwn is_own_of(const plan::RankProgram& program);
+
 /// One call on one rank. The autograd graph of the call holds it, so backward finds here the
 /// programs and options of forward. Threads: that of the rank.
 struct AttentionCall : torch::CustomClassHolder {

@@ -27,10 +27,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-/// Tensors that forward saves for backward, in the order in which autograd keeps them.
-constexpr plan::Tensor kSaved[] = {plan::Tensor::Q, plan::Tensor::K, plan::Tensor::V,
-                                   plan::Tensor::Out, plan::Tensor::Lse};
-
 /// Feeds q, the last input, runs the call to its end and takes the execution out of it.
 std::unique_ptr<runtime::Execution> finished_run(AttentionCall& call, const at::Tensor& q_BLHD) {
   call.run->feed(plan::Tensor::Q, q_BLHD);
@@ -219,7 +215,8 @@ struct AttentionInProgress::State {
     if (!this->k_BLGD.defined()) feed(plan::Tensor::K, k_BLGD);
     if (!this->v_BLGE.defined()) feed(plan::Tensor::V, v_BLGE);
     const at::Tensor qkv[] = {q_BLHD, k_BLGD, v_BLGE};
-    if (kind == CallKind::Keep || !needs_node(qkv, sinks_H)) return finish_without_node(q_BLHD);
+    const bool has_node = kind != CallKind::Keep && kind != CallKind::Functional;
+    if (!has_node || !needs_node(qkv, sinks_H)) return finish_without_node(q_BLHD);
     return named(AttentionFunction::apply(at::TensorList(qkv), sinks_H, call));
   }
 
@@ -231,6 +228,15 @@ struct AttentionInProgress::State {
     if (kind == CallKind::Keep) {
       results.kept = {run->saved(plan::Tensor::Out), run->saved(plan::Tensor::Lse)};
     }
+    if (kind == CallKind::Functional) {
+      const auto saved = [&](plan::Tensor tensor) { return run->saved(tensor); };
+      results.saved = {.q = saved(plan::Tensor::Q),
+                       .k = saved(plan::Tensor::K),
+                       .v = saved(plan::Tensor::V),
+                       .out = saved(plan::Tensor::Out),
+                       .lse = saved(plan::Tensor::Lse)};
+      results.is_own = is_own_of(call->programs->forward->program);
+    }
     call->context->executions().give_back(std::move(run));
     return results;
   }
@@ -238,7 +244,7 @@ struct AttentionInProgress::State {
   AttentionResults named(const variable_list& results) const {
     return {.out_BLHE = results[0],
             .lse_BLH = kind == CallKind::AttentionLse ? results[1] : at::Tensor(),
-            .max_logit_H = call->options.max_logit ? results[2] : at::Tensor()};
+            .max_logit_H = call->options.max_logit ? results.back() : at::Tensor()};
   }
 
   void check_runs() const {

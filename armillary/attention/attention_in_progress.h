@@ -11,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 
@@ -44,12 +45,28 @@ AttentionShape attention_shape_of(const at::Tensor& q_BLHD, const at::Tensor& k_
 /// alone.
 enum class CallKind : std::uint8_t { Attention, AttentionLse, Keep, Replay, Functional, Backward };
 
+/// The tensors that forward leaves for backward. Strategies that trade heads for tokens keep all
+/// but the log-sum-exp in another form than that of the caller.
+struct SavedAttention {
+  at::Tensor q;
+  at::Tensor k;
+  at::Tensor v;
+  at::Tensor out;
+  at::Tensor lse;  ///< Accumulator dtype.
+};
+
+/// For each of SavedAttention, in its order: false if the saved tensor is the caller's own input or
+/// output.
+using IsOwn = std::array<bool, 5>;
+
 /// Results of a call; those that its kind does not have are undefined.
 struct AttentionResults {
   at::Tensor out_BLHE;
   at::Tensor lse_BLH = {};      ///< For AttentionLse.
-  at::Tensor max_logit_H = {};  ///< For AttentionLse with return_max_logit.
+  at::Tensor max_logit_H = {};  ///< For AttentionLse and Functional with return_max_logit.
   KeptAttention kept = {};      ///< For Keep.
+  SavedAttention saved = {};    ///< For Functional.
+  IsOwn is_own = {};            ///< For Functional.
 };
 
 /// One call of attention on one rank. Every rank of the group begins it with the same options, in

@@ -20,20 +20,6 @@
 
 namespace armillary::attention {
 
-/// The tensors that forward leaves for backward. Strategies that trade heads for tokens keep all
-/// but the log-sum-exp in another form than that of the caller.
-struct SavedAttention {
-  at::Tensor q;
-  at::Tensor k;
-  at::Tensor v;
-  at::Tensor out;
-  at::Tensor lse;  ///< Accumulator dtype.
-};
-
-/// For each of SavedAttention, in its order: false if the saved tensor is the caller's own input or
-/// output.
-using IsOwn = std::array<bool, 5>;
-
 struct ForwardResult {
   at::Tensor out_BLHE;
   SavedAttention saved;

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import weakref
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from armillary import _native
@@ -58,3 +60,13 @@ def _of_mesh(mesh: DeviceMesh) -> dist.ProcessGroup:
             "SequenceParallel: this rank is not in the mesh; a mesh that holds it is required"
         )
     return mesh.get_group()
+
+
+def gather_over_ranks(mine: Tensor, group_name: str, timeout_s: float) -> Tensor:
+    """[world, ..]: the tensors of all ranks. The op's own refusal is marked: all ranks have been told."""
+    try:
+        all_ranks: Tensor = torch.ops.armillary.gather_over_ranks(mine, group_name, timeout_s)
+    except InvalidArgument as refused:
+        refused.is_told = True
+        raise
+    return all_ranks

@@ -44,11 +44,12 @@ def check_call(format: str, qkv: Mapping[str, Tensor], per_head: Mapping[str, Te
             "attention: a forward-mode derivative was asked for; only those of backward exist: tensors "
             "without tangents are required"
         )
-    q = qkv["q"]
+    first, one = next(iter(qkv.items()))
     for name, other in {**qkv, **per_head}.items():
-        if other is not None and other.device != q.device:
+        if other is not None and other.device != one.device:
             raise InvalidArgument(
-                f"attention: {name} is on {other.device}, q on {q.device}; one device for all is required"
+                f"attention: {name} is on {other.device}, {first} on {one.device}; one device for all is "
+                "required"
             )
 
 

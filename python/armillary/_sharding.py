@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from armillary._deal import Deal, check_digests, deal_of, digest_of, is_whole, mark
+from armillary._groups import gather_over_ranks
 from armillary._tensors import check_strided
 from armillary.errors import InvalidArgument
 from armillary.loss import IGNORED
@@ -145,8 +146,7 @@ def _check_even(sp: SequenceParallel, length: int, mask: Mask, ragged: str) -> N
 
 def _gathered(sp: SequenceParallel, mine: Tensor) -> Tensor:
     """[world, ..]: the tensors of all ranks."""
-    all_ranks: Tensor = torch.ops.armillary.gather_over_ranks(mine, sp.group_name, sp.timeout_s)
-    return all_ranks
+    return gather_over_ranks(mine, sp.group_name, sp.timeout_s)
 
 
 class _Gather(torch.autograd.Function):

@@ -13,6 +13,8 @@ class Error(RuntimeError):
 class InvalidArgument(Error, ValueError):  # noqa: N818, the name of the C++ library
     """A value that cannot be used: the caller's to change."""
 
+    is_told = False  # Whether the other ranks have heard of it.
+
 
 class PlanError(Error):
     """A plan that is not exact attention: the author of a strategy must act. It never runs."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from armillary._deal import Deal, check_deal, check_digests, deal_of, unknown_digest
+from armillary._groups import gather_over_ranks
 from armillary._tensors import check_strided
 from armillary.errors import InvalidArgument
 
@@ -65,7 +66,7 @@ def sharded_cross_entropy(
     count = (labels != IGNORED).sum()
     # Bits of numbers, beside those of the digest.
     own = torch.stack([mine.detach().double().view(torch.int64), count, digest.to(count.device)])
-    parts = torch.ops.armillary.gather_over_ranks(own, sp.group_name, sp.timeout_s)
+    parts = gather_over_ranks(own, sp.group_name, sp.timeout_s)
     if deal is not None:
         for rank, theirs in enumerate(parts[:, 2].tolist()):
             check_digests("loss", sp.rank, int(digest), rank, theirs)

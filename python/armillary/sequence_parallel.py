@@ -12,6 +12,7 @@ from torch import Tensor
 
 from armillary import _native
 from armillary._deal import Deal, check_deal, deal_of
+from armillary._feeding import AttentionInProgress, check_eager
 from armillary._groups import Group, leave_at_its_end, process_group
 from armillary._options import NAMES, AnyMask, Format, Options, check_call, check_options
 from armillary._sdpa import PatchedSdpa
@@ -229,23 +230,46 @@ class SequenceParallel:
             given.alibi_slopes,
             None if given.deal is None else given.deal.digest,
             with_max,
+            *self._call(given, text, (length, kv_length), q.shape[-1]),
+        )
+        out: Tensor = results[0]
+        return out.transpose(1, 2) if given.format == "BHLD" else out, results[6]
+
+    def _call(self, given: Options, mask: str, lengths: tuple[int, int], head_dim: int) -> list[Any]:
+        """The last arguments of the op."""
+        return [
             self.group_name,
             self.strategy,
             self.layout,
-            text,
-            length,
-            kv_length,
+            mask,
+            *lengths,
             self.wire,
-            float(max(q.shape[-1], 1)) ** -0.5 if given.scale is None else given.scale,
+            float(max(head_dim, 1)) ** -0.5 if given.scale is None else given.scale,
             given.softcap,
             given.dropout,
             given.dropout_seed or 0,
             given.dropout_step,
             self.timeout_s,
             self.proofs,
-        )
-        out: Tensor = results[0]
-        return out.transpose(1, 2) if given.format == "BHLD" else out, results[6]
+        ]
+
+    def begin(self, *, heads: int, value_dim: int | None = None, **settings: Any) -> AttentionInProgress:
+        """A call of `attention` that takes K, V and Q one by one: K and V travel while the next is computed.
+
+            with sp.begin(heads=H) as call:
+                call.feed_k(project_k(x))
+                call.feed_v(project_v(x))
+                out_BLHE = call.finish(project_q(x))
+
+        heads: those of q. value_dim: that of v, if it is not that of k. settings: those of `attention`, but
+          `kv_seq_len`.
+
+        Output and gradients are those of `attention` on the three, bit for bit. Under `torch.compile` the
+        graph breaks here; with fullgraph=True and `torch.export` it is refused: call `attention` there. See
+        `AttentionInProgress`. Raises `InvalidArgument` for settings that it does not have."""
+        check_eager()
+        with self._refusals():
+            return AttentionInProgress(self, heads, value_dim, settings)
 
     def _kv_length(self, k: Tensor, given: Options, length: int) -> int:
         """Tokens of the sequence of keys. Raises `InvalidArgument` if they were dealt otherwise, or if it is
@@ -449,7 +473,8 @@ class SequenceParallel:
         try:
             yield
         except InvalidArgument as refused:
-            self._tell(str(refused))
+            if not refused.is_told:
+                self._tell(str(refused))
             raise InvalidArgument(str(refused)) from None
         except Error:
             raise  # The others know: it came from a call of theirs too.

@@ -25,6 +25,7 @@
 #include "armillary/core/error.h"
 #include "python/src/arguments.h"
 #include "python/src/errors.h"
+#include "python/src/forward.h"
 
 namespace armillary::python {
 namespace {
@@ -76,14 +77,7 @@ void forward_kernel(const c10::OperatorHandle& /*op*/, Stack* stack) {
     on_group(call.group, [&](comm::Communicator& comm) {
       result = attention::forward(qkv, comm, call.options);
     });
-    const attention::SavedAttention& saved = result.saved;
-    const auto own = [&](std::size_t i, const at::Tensor& tensor) {
-      return result.is_own[i] ? tensor : placeholder(tensor);
-    };
-    const at::Tensor& max = result.max_logit_H;
-    torch::jit::push(*stack, result.out_BLHE, saved.lse, own(0, saved.q), own(1, saved.k),
-                     own(2, saved.v), own(3, saved.out),
-                     max.defined() ? max : placeholder(saved.lse));
+    push_forward(*stack, result);
   });
 }
 
@@ -115,18 +109,19 @@ void backward_kernel(const c10::OperatorHandle& /*op*/, Stack* stack) {
   });
 }
 
-/// The node of forward in the graph. Inputs: q, k, v; the sinks; the rest of the arguments.
+/// The node of forward in the graph. Inputs: q, k, v; the sinks; the rest of the arguments; what
+/// computes the results.
 class ForwardNode : public torch::autograd::Function<ForwardNode> {
  public:
   static variable_list forward(AutogradContext* ctx, at::TensorList qkv,
                                const std::optional<at::Tensor>& sinks,
-                               const std::vector<IValue>& rest) {
+                               const std::vector<IValue>& rest, const ForwardRun& run) {
     const at::AutoDispatchBelowADInplaceOrView below;
     Stack stack;
     for (const at::Tensor& tensor : qkv) stack.emplace_back(tensor);
     stack.emplace_back(sinks);
     stack.insert(stack.end(), rest.begin(), rest.end());
-    op(kForward).callBoxed(&stack);
+    run(stack);
     variable_list results;
     for (const IValue& result : stack) results.push_back(result.toTensor());
 
@@ -166,7 +161,7 @@ class ForwardNode : public torch::autograd::Function<ForwardNode> {
     variable_list results;
     for (const IValue& result : stack) results.push_back(result.toTensor());
     if (!saved[5].defined()) results.back() = Variable();
-    results.emplace_back();  // For the rest of the arguments.
+    results.resize(results.size() + 2);  // For the rest of the arguments.
     return results;
   }
 
@@ -211,26 +206,33 @@ class BackwardNode : public torch::autograd::Function<BackwardNode> {
   }
 };
 
-/// Calls a node with the arguments of the stack, of which the first `tensors` are tensors, then
-/// come the sinks and `rest` others.
-template <class Node>
-void call_node(Stack* stack, std::size_t tensors, std::size_t rest) {
-  const std::vector<IValue> others = take(*stack, rest);
-  const at::Tensor sinks = tensor_or_none(take(*stack, 1).front());
-  variable_list inputs;
-  for (const IValue& value : take(*stack, tensors)) inputs.push_back(value.toTensor());
-  const std::optional<at::Tensor> given = sinks.defined() ? std::optional(sinks) : std::nullopt;
-  for (Variable& result : Node::apply(at::TensorList(inputs), given, others)) {
-    stack->emplace_back(std::move(result));
+/// The arguments of a node, taken from the stack: `tensors`, then the sinks, then `rest` others.
+struct NodeInputs {
+  NodeInputs(Stack& stack, std::size_t tensor_count, std::size_t rest_count)
+      : rest(take(stack, rest_count)) {
+    if (const at::Tensor given = tensor_or_none(take(stack, 1).front()); given.defined()) {
+      sinks = given;
+    }
+    for (const IValue& value : take(stack, tensor_count)) tensors.push_back(value.toTensor());
   }
+  std::vector<IValue> rest;
+  std::optional<at::Tensor> sinks;
+  variable_list tensors;
+};
+
+void push_all(Stack* stack, variable_list results) {
+  for (Variable& result : results) stack->emplace_back(std::move(result));
 }
 
 void forward_autograd(const c10::OperatorHandle& /*op*/, Stack* stack) {
-  call_node<ForwardNode>(stack, 3, kConstants + kCallArguments);
+  const NodeInputs inputs(*stack, 3, kConstants + kCallArguments);
+  const ForwardRun run = [](Stack& below) { op(kForward).callBoxed(&below); };
+  push_all(stack, forward_in_graph(inputs.tensors, inputs.sinks, inputs.rest, run));
 }
 
 void backward_autograd(const c10::OperatorHandle& /*op*/, Stack* stack) {
-  call_node<BackwardNode>(stack, kGradTensors, kGradInputs - kGradTensors - 1 + kCallArguments);
+  const NodeInputs inputs(*stack, kGradTensors, kGradInputs - kGradTensors - 1 + kCallArguments);
+  push_all(stack, BackwardNode::apply(at::TensorList(inputs.tensors), inputs.sinks, inputs.rest));
 }
 
 /// Casts q, k and v as autocast does it for scaled_dot_product_attention: fp64 stays. Sinks and
@@ -248,6 +250,22 @@ void forward_autocast(const c10::OperatorHandle& op, Stack* stack) {
 using Boxed = torch::CppFunction;
 
 }  // namespace
+
+void push_forward(Stack& stack, const attention::ForwardResult& result) {
+  const attention::SavedAttention& saved = result.saved;
+  const auto own = [&](std::size_t i, const at::Tensor& tensor) {
+    return result.is_own[i] ? tensor : placeholder(tensor);
+  };
+  const at::Tensor& max = result.max_logit_H;
+  torch::jit::push(stack, result.out_BLHE, saved.lse, own(0, saved.q), own(1, saved.k),
+                   own(2, saved.v), own(3, saved.out),
+                   max.defined() ? max : placeholder(saved.lse));
+}
+
+variable_list forward_in_graph(at::TensorList qkv, const std::optional<at::Tensor>& sinks,
+                               const std::vector<IValue>& rest, const ForwardRun& run) {
+  return ForwardNode::apply(qkv, sinks, rest, run);
+}
 
 TORCH_LIBRARY(armillary, library) {
   const std::string call = kCallSchema;

@@ -9,5 +9,6 @@ void bind_plan(pybind11::module_& module);       ///< Masks, plans, proofs, shar
 void bind_comm(pybind11::module_& module);       ///< Process groups.
 void bind_attention(pybind11::module_& module);  ///< Forms of saved tensors; the ops register
                                                  ///< themselves with PyTorch.
+void bind_fed_call(pybind11::module_& module);   ///< Calls whose inputs come one by one.
 
 }  // namespace armillary::python

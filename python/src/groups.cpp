@@ -36,13 +36,20 @@ constexpr double kTelling = 10;  // seconds
 /// A group that was used. `comm` is null before the first use and after a failure.
 struct Member {
   explicit Member(const Strong& group) : group(group), id(id_of(group)) {}
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
+  ~Member() { drop("armillary: the group of the call was left"); }
   const Weak group;
   const std::uintptr_t id;
   std::mutex mutex;  ///< Held during a use; guards all that follows.
   std::unique_ptr<comm::Communicator> comm;
   comm::JoinedCommunicator* joined = nullptr;  ///< `comm`, but for a group of one rank.
+  std::shared_ptr<LongCall> call;              ///< The one that is under way.
 
-  void drop() {
+  /// `reason`: why a call that is under way ends.
+  void drop(const std::string& reason) {
+    if (call) call->end(reason);
+    call.reset();
     joined = nullptr;
     comm.reset();
   }
@@ -115,7 +122,7 @@ void join_if_left(Member& member, const GroupUse& use) {
   std::string before;
   if (member.joined != nullptr && member.joined->is_left()) {
     before = failure_of(*member.comm);
-    member.drop();
+    member.drop(before);
   }
   if (member.comm) return;
   try {
@@ -151,7 +158,7 @@ void drop_failed(Member& member, const GroupUse& use, const std::string& late,
   }
   const std::string text =
       fmt::format("rank {} has only now heard of a failure: {}", member.comm->rank(), late);
-  member.drop();
+  member.drop(failure_of(*member.comm));
   if (late.empty() || use.name.empty()) return;
   try {  // Others may have joined again, and wait for this rank.
     comm::end_join(use.name, text);
@@ -160,39 +167,75 @@ void drop_failed(Member& member, const GroupUse& use, const std::string& late,
   }
 }
 
+/// Whether a use goes on with the call that is under way. @throws InvalidArgument if its call is
+/// under way no more: the group was left.
+bool goes_on_with_call(const Member& member, const GroupUse& use) {
+  if (!use.call || !use.call->has_begun()) return false;
+  if (member.call == use.call && use.call->is_under_way()) return true;
+  fail<InvalidArgument>(
+      "attention: the group was left while the call was in progress; begin another one");
+}
+
+/// Ends the call that is under way, for another use has come.
+void refuse_beside_call(Member& member) {
+  const std::string failure = failure_of(*member.comm);
+  if (!failure.empty()) throw CommError(failure);
+  const std::string text = fmt::format(
+      "attention: another call is in progress on rank {}; finish it, or drop it, before the next "
+      "begins",
+      member.comm->rank());
+  member.comm->abort(text);
+  throw InvalidArgument(text);
+}
+
+/// The use of a member whose mutex is held. `goes_on`: the call that is under way does.
+void use_member(Member& member, const GroupUse& use, bool goes_on,
+                const std::function<void(comm::Communicator&)>& action) {
+  const Clock::time_point begin = Clock::now();
+  if (member.call && !member.call->is_under_way()) member.call.reset();
+  const bool is_beside = member.call && !goes_on;
+  if (!member.call) join_if_left(member, use);
+  // A failure between two uses of a call is one of that call.
+  const std::string late = member.call ? "" : late_failure_of(member);
+  const bool has_failed = !failure_of(*member.comm).empty();
+  const bool is_timeout = use.timeout_s > 0 && use.timeout_s <= 1e9;  // Else the action refuses it.
+  try {
+    if (is_beside) refuse_beside_call(member);
+    if (!has_failed && is_timeout) member.comm->set_timeout(use.timeout_s);
+    if (use.call) member.call = use.call;
+    action(*member.comm);
+  } catch (const CommError&) {
+    const std::string reason = reason_of_peer(member);
+    if (!failure_of(*member.comm).empty()) drop_failed(member, use, late, begin);
+    if (!reason.empty()) throw CommError(reason);
+    throw;
+  } catch (...) {
+    if (!failure_of(*member.comm).empty()) drop_failed(member, use, late, begin);
+    throw;
+  }
+}
+
 }  // namespace
 
 void on_group(const GroupUse& use, const std::function<void(comm::Communicator&)>& action) {
   const std::shared_ptr<Member> member = find(use.name);
   const std::lock_guard lock(member->mutex);
-  const Clock::time_point begin = Clock::now();
-  join_if_left(*member, use);
-  const std::string late = late_failure_of(*member);
-  const bool has_failed = !failure_of(*member->comm).empty();
-  const bool is_timeout = use.timeout_s > 0 && use.timeout_s <= 1e9;  // Else the action refuses it.
-  if (!has_failed && is_timeout) member->comm->set_timeout(use.timeout_s);
-  try {
-    action(*member->comm);
-  } catch (const CommError&) {
-    const std::string reason = reason_of_peer(*member);
-    if (!failure_of(*member->comm).empty()) drop_failed(*member, use, late, begin);
-    if (!reason.empty()) throw CommError(reason);
-    throw;
-  } catch (...) {
-    if (!failure_of(*member->comm).empty()) drop_failed(*member, use, late, begin);
-    throw;
-  }
+  use_member(*member, use, goes_on_with_call(*member, use), action);
 }
 
 void refuse_on_group(const GroupUse& use, const std::string& text) {
+  const GroupUse told{.name = use.name,
+                      .timeout_s = std::min(use.timeout_s, kTelling),
+                      .is_cut = use.timeout_s > kTelling,
+                      .call = use.call};
   try {
-    on_group({.name = use.name,
-              .timeout_s = std::min(use.timeout_s, kTelling),
-              .is_cut = use.timeout_s > kTelling},
-             [&](comm::Communicator& comm) {
-               comm.abort(text);
-               throw InvalidArgument(text);
-             });
+    const std::shared_ptr<Member> member = find(use.name);
+    const std::lock_guard lock(member->mutex);
+    const bool goes_on = !use.call || goes_on_with_call(*member, use);
+    use_member(*member, told, goes_on, [&](comm::Communicator& comm) {
+      comm.abort(text);
+      throw InvalidArgument(text);
+    });
   } catch (const CommError&) {
     // The others did not come to hear it.
   }

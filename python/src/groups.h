@@ -13,27 +13,48 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "armillary/comm/communicator.h"
 
 namespace armillary::python {
 
+/// A call that takes several uses of its group, which takes no other use from the first of them
+/// until the call is over.
+class LongCall {
+ public:
+  LongCall() = default;
+  LongCall(const LongCall&) = delete;
+  LongCall& operator=(const LongCall&) = delete;
+  virtual ~LongCall() = default;
+  /// Whether its first use has begun.
+  virtual bool has_begun() const = 0;
+  /// Whether it has begun and is not over.
+  virtual bool is_under_way() const = 0;
+  /// Gives up what it holds of the communicator: the group has failed, or is left.
+  virtual void end(const std::string& reason) noexcept = 0;
+};
+
 /// A group as the ops name it: that of c10d::ProcessGroup, or empty for a group of one rank.
 struct GroupUse {
   std::string name;
-  double timeout_s = 60;  ///< Timeout of joining, and of waits in the call.
-  bool is_cut = false;    ///< The timeout is less than that of other calls.
+  double timeout_s = 60;                ///< Timeout of joining, and of waits in the call.
+  bool is_cut = false;                  ///< The timeout is less than that of other calls.
+  std::shared_ptr<LongCall> call = {};  ///< The call that the use is a part of, if it has several.
 };
 
 /// Calls the action with the group's communicator. Calls of one group run one after the other,
-/// whatever their threads. Collective if the group is used for the first time.
+/// whatever their threads. Collective if the group is used for the first time. Between the uses of
+/// a LongCall another use ends that call and is refused, on all ranks.
 /// @throws what the action throws; InvalidArgument if there is no such group, or it was made before
-/// this process was forked; CommError as comm::join_process_group.
+/// this process was forked, or another call is under way in it; CommError as
+/// comm::join_process_group.
 void on_group(const GroupUse& use, const std::function<void(comm::Communicator&)>& action);
 
-/// Refuses the call of this rank, and that of all ranks of the group that are in one. They have ten
-/// seconds at most to hear it. @throws InvalidArgument with this text.
+/// Refuses the call of this rank, also one that is under way, and that of all ranks of the group
+/// that are in one. They have ten seconds at most to hear it. @throws InvalidArgument with this
+/// text.
 [[noreturn]] void refuse_on_group(const GroupUse& use, const std::string& text);
 
 /// Rank and world of a group, and a number that no other group has while this one exists.

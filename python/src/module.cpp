@@ -12,4 +12,5 @@ PYBIND11_MODULE(_native, module) {
   armillary::python::bind_plan(module);
   armillary::python::bind_comm(module);
   armillary::python::bind_attention(module);
+  armillary::python::bind_fed_call(module);
 }

@@ -1,0 +1,184 @@
+"""Attention whose inputs come one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._guards import detect_fake_mode
+
+from armillary import _native
+from armillary._options import NAMES, Options, check_call, check_options
+from armillary.errors import Error, InvalidArgument
+
+if TYPE_CHECKING:
+    from armillary.sequence_parallel import SequenceParallel
+
+_ORDER = ("feed_k", "feed_v", "finish")
+
+
+class AttentionInProgress:
+    """See `SequenceParallel.begin`. `feed_k`, `feed_v` and `finish` are called once each, in this order.
+
+    Messages start as soon as their inputs are there: with K alone if it travels alone (startrail, ulysses),
+    with V if the two travel together (ring). All ranks feed and finish the same calls in the same order; a
+    rank may give all at once to `attention`. From `feed_k` to `finish` the group is the call's own: another
+    call of attention, its backward, `loss` or `unshard` ends it and is refused, on all ranks. So is a call
+    that is left: by an exception within `with`, or with its last name. Fed tensors must stay as they are.
+
+    A rank that needs nothing more of one that fails finishes its call, and hears of it in its next one."""
+
+    _call: _native.FedCall | None = None
+
+    def __init__(
+        self, sp: SequenceParallel, heads: int, value_dim: int | None, settings: Mapping[str, Any]
+    ) -> None:
+        others = sorted(set(settings) - (NAMES - {"kv_seq_len"}))
+        if others:
+            raise InvalidArgument(
+                f"begin: {others[0]} is no setting of a call that takes its inputs one by one; one of "
+                "attention but kv_seq_len is required"
+            )
+        for name, number in (("heads", heads), ("value_dim", value_dim)):
+            if not isinstance(number, int) and (name == "heads" or number is not None):
+                raise InvalidArgument(f"begin: {name} is {number!r}; a whole number is required")
+        self._sp = sp
+        self._heads = heads
+        self._value_dim = value_dim
+        self._options = Options(**settings)
+        self._next = 0
+        self._fed: list[Tensor] = []
+        self._versions: list[int] = []
+        self._mask: tuple[str, int] = ("", 0)
+
+    def feed_k(self, k: Tensor) -> None:
+        """Takes K, as `attention` does, and begins the call with all ranks: collective. Raises as it does."""
+        given = self._options
+        with self._sp._refusals():
+            self._take_turn("feed_k")
+            k = self._checked("k", k)
+            check_options(given)
+            self._mask = self._mask_of(k)
+            text, length = self._mask
+            settings = self._sp._call(given, text, (length, length), k.shape[-1])
+            sequence = None if given.deal is None else given.deal.digest
+            self._call = _native.FedCall(settings, given.sinks, given.alibi_slopes, sequence)
+            self._keep(k)
+            value_dim = k.shape[-1] if self._value_dim is None else self._value_dim
+        self._call.feed_k(k, k.shape[1], self._heads, value_dim)
+
+    def feed_v(self, v: Tensor) -> None:
+        """Takes V. Raises as `attention` does."""
+        with self._sp._refusals():
+            self._take_turn("feed_v")
+            v = self._checked("v", v)
+            self._keep(v)
+        self._begun.feed_v(v)
+
+    def finish(self, q: Tensor) -> Tensor:
+        """Takes Q; returns what `attention` does, differentiable once. Raises as it does."""
+        with self._sp._refusals():
+            self._take_turn("finish")
+            q = self._checked("q", q)
+            mask = self._mask_of(q)
+            if mask != self._mask:
+                raise InvalidArgument(
+                    f"finish: q is of a sequence of {mask[1]} tokens, mask {mask[0][:80]}; that of k, "
+                    f"{self._mask[1]} tokens, mask {self._mask[0][:80]}, is required"
+                )
+            for name, one, version in zip("kv", self._fed, self._versions, strict=True):
+                if _version(one) != version:
+                    raise InvalidArgument(
+                        f"finish: {name} was written to after it was fed; what was fed is required"
+                    )
+            k, v = self._fed
+            self._fed = []
+        out = self._begun.finish(q, k, v)
+        return out.transpose(1, 2) if self._options.format == "BHLD" else out
+
+    def drop(self, reason: str = "") -> None:
+        """Gives the call up: `CommError` with the reason on ranks that go on with it. Does nothing to a call
+        that has finished."""
+        self._fed = []
+        self._next = len(_ORDER) + 1
+        if self._call is not None:
+            why = f": {reason}" if reason else ""
+            self._call.drop(f"attention: a call was dropped before it had finished{why}")
+
+    def __enter__(self) -> AttentionInProgress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            with self._sp._refusals():
+                if self._next < len(_ORDER):
+                    raise InvalidArgument(
+                        f"begin: the call was left before {_ORDER[self._next]}; feed_k, feed_v and finish "
+                        "are required"
+                    )
+        elif self._next == 0 and not isinstance(error, Error):
+            self._sp._tell(f"attention: a call was dropped before it had begun: {kind.__name__}: {error}")
+        else:
+            self.drop(f"{kind.__name__}: {str(error).partition(chr(10))[0]}")
+
+    def __del__(self) -> None:
+        if self._call is not None:
+            self._call.drop("attention: a call was dropped before it had finished")
+
+    def _take_turn(self, name: str) -> None:
+        """Raises `InvalidArgument` if a method is called out of turn."""
+        required = _ORDER[self._next] if self._next < len(_ORDER) else "another call"
+        if required != name:
+            raise InvalidArgument(
+                f"{name}: feed_k, feed_v and finish are called once each, in this order; {required} is "
+                "required"
+            )
+        self._next += 1
+
+    @property
+    def _begun(self) -> _native.FedCall:
+        assert self._call is not None
+        return self._call
+
+    def _keep(self, fed: Tensor) -> None:
+        self._fed.append(fed)
+        self._versions.append(_version(fed))
+
+    def _mask_of(self, tokens: Tensor) -> tuple[str, int]:
+        given = self._options
+        return self._sp._mask_of(tokens, given.mask, given.cu_seqlens, given.seq_len, given.deal)
+
+    def _checked(self, name: str, given: Tensor) -> Tensor:
+        """The tensor as the call takes it."""
+        options = self._options
+        check_call(
+            options.format, {name: given}, {"alibi_slopes": options.alibi_slopes, "sinks": options.sinks}
+        )
+        if given.is_meta or detect_fake_mode((given,)) is not None:
+            raise InvalidArgument(
+                f"attention: {name} is a tensor without numbers, and its call takes inputs one by one; "
+                "attention is required to trace or export it"
+            )
+        if options.format == "BHLD":
+            given = given.transpose(1, 2)
+        if torch.is_autocast_enabled("cpu") and given.is_floating_point() and given.dtype != torch.float64:
+            given = given.to(torch.get_autocast_dtype("cpu"))
+        return given
+
+
+def check_eager() -> None:
+    """Raises `InvalidArgument` in a graph that is compiled, where a call of the op is required."""
+    if torch.compiler.is_compiling():
+        raise InvalidArgument(
+            "begin: a call that takes its inputs one by one is in a graph that is compiled; attention is "
+            "required there"
+        )
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
