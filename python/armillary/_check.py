@@ -91,11 +91,13 @@ def check(
 
 
 def check_first(model: nn.Module, batch: Batch, sp: SequenceParallel) -> Report:
-    """`check` of the first rows and tokens of a batch, whose labels are its tokens if it has none.
+    """`check` of the first rows and tokens of a batch, whose labels are its tokens if none is there.
 
     Raises `InvalidArgument`, with the rows that differ, unless all are as on one device."""
     short = {name: one[:_FIRST_ROWS, :_FIRST_TOKENS] for name, one in batch.items() if one is not None}
-    if "input_ids" in short and "labels" not in short:
+    labels = short.get("labels")
+    is_labelled = labels is not None and bool((labels[:, 1:] != IGNORED).any())
+    if "input_ids" in short and not is_labelled:
         hidden = short.get("attention_mask", torch.ones(1)) == 0
         short["labels"] = short["input_ids"].masked_fill(hidden, IGNORED)
     report = check(model, short, sp)

@@ -195,6 +195,13 @@ def test_check_before_training(model, sp):
     assert model.config._attn_implementation.startswith("armillary_")
 
 
+def test_check_before_training_needs_no_label_in_the_first_tokens(model, sp):
+    ids = torch.randint(2, hf_models.VOCABULARY, (1, 300), generator=torch.Generator().manual_seed(1))
+    labels = ids.clone()
+    labels[:, :280] = -100  # a long prompt
+    assert hf.install(model, sp, check={"input_ids": ids, "labels": labels}).report.ok
+
+
 def test_check_before_training_refuses_what_differs(model, sp, monkeypatch):
     plain = hf.shard
 

@@ -42,8 +42,8 @@ C10dAlarm::~C10dAlarm() {
   }
   // A peer that is there receives at once; one that is gone ends the wait with an error.
   const auto end = std::chrono::steady_clock::now() + kFlush;
-  for (Outgoing& out : outgoing_) {
-    for (const GlooWork& work : out.works) {
+  for (const Outgoing* out : sent()) {
+    for (const GlooWork& work : out->works) {
       const auto rest = std::chrono::duration_cast<std::chrono::milliseconds>(
           end - std::chrono::steady_clock::now());
       try {
@@ -120,6 +120,13 @@ bool C10dAlarm::has_failed_rank_left() {
 
 CommError C10dAlarm::error() const {
   return CommError(fmt::format("rank {} failed: {}", failed_rank_, text_));
+}
+
+std::vector<const C10dAlarm::Outgoing*> C10dAlarm::sent() {
+  std::vector<const Outgoing*> all;
+  const std::lock_guard lock(mutex_);
+  for (const Outgoing& out : outgoing_) all.push_back(&out);
+  return all;
 }
 
 void C10dAlarm::send_to_all(const Notice& notice) {

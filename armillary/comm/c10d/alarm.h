@@ -109,6 +109,8 @@ class C10dAlarm {
   /// The same to some. Requires the lock.
   void send(const Notice& notice, const std::vector<int>& peers);
   void send_left(bool went_on);
+  /// The notices so far; those of threads that still listen may follow.
+  std::vector<const Outgoing*> sent();
   /// The thread of one peer: takes its notices until it has left or is gone.
   void listen(int peer);
   void listen_to_notices(int peer);
