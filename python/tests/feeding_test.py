@@ -162,6 +162,12 @@ def sent_before_finish(rank, world):
     sp = armillary.SequenceParallel(strategy="ulysses", mask="causal", timeout_s=20)
     q, k, v = torch.randn(3, 1, 2048, 4, 64).unbind()
     sp.attention(q, k, v)
+    dist.barrier()
+    before = -1
+    while before != (now := bytes_sent()):  # Acknowledgements of the call before may be under way.
+        before = now
+        time.sleep(0.1)
+    dist.barrier()
     before = bytes_sent()
     with sp.begin(heads=4) as call:
         call.feed_k(k)
