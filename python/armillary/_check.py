@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from armillary import _native
+from armillary._groups import gather_over_ranks
 from armillary._one_device import Call, Logits, Observed, OneDevice, plain
 from armillary._report import Report, Row
 from armillary.errors import InvalidArgument
@@ -212,8 +213,7 @@ def _reference(model: nn.Module, batch: Batch, sp: SequenceParallel, run: Run, i
 
 def _of_ranks(sp: SequenceParallel, value: Tensor) -> Tensor:
     """[world, ..]: the values of all ranks."""
-    values: Tensor = torch.ops.armillary.gather_over_ranks(value, sp.group_name, sp.timeout_s)
-    return values
+    return gather_over_ranks(value, sp.group_name, sp.timeout_s)
 
 
 def _largest(sp: SequenceParallel, value: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from accelerate.utils import recursively_apply
 from torch import Tensor, nn
 
 from armillary._deal import Deal
+from armillary._groups import gather_over_ranks
 from armillary.errors import InvalidArgument
 from armillary.hf import shard
 from armillary.sequence_parallel import SequenceParallel
@@ -148,7 +149,7 @@ def _check_others(others: Mapping[str, Any]) -> None:
 
 def _sum_of_ranks(sp: SequenceParallel, share: Tensor) -> Tensor:
     """The sum of the shares of all ranks, with the gradient of this rank's, in the convention of the mean."""
-    shares = torch.ops.armillary.gather_over_ranks(share.detach().double(), sp.group_name, sp.timeout_s)
+    shares = gather_over_ranks(share.detach().double(), sp.group_name, sp.timeout_s)
     scaled = share * sp.world
     total: Tensor = scaled + (shares.sum(0).to(share.dtype) - scaled.detach())
     return total
