@@ -22,7 +22,7 @@ from armillary.loss import sharded_cross_entropy
 from armillary.masks import Mask, as_mask, documents_of
 
 _DEFAULT_TIMEOUT_S = 60.0
-_dealers: dict[tuple[str, int], set[str]] = {}  # layouts that dealt tokens in each group
+_dealers: dict[tuple[str, int], str] = {}  # layout that dealt tokens last, in each group
 _REMEMBERED = 16  # entries that each cache keeps: positions of the ranks, masks of documents
 
 
@@ -118,7 +118,7 @@ class SequenceParallel:
         if mask is not None and not isinstance(mask, Mask):
             mask = as_mask(mask)
         if not torch.compiler.is_compiling():
-            _dealers.setdefault(self._group_key, set()).add(self.layout)
+            _dealers[self._group_key] = self.layout
         return self._positions_of_ranks(seq_len, self.mask if mask is None else mask)[self.rank]
 
     def deal(self, seq_len: int, mask: AnyMask | None = None) -> Deal:
@@ -427,13 +427,13 @@ class SequenceParallel:
         return chosen, length
 
     def _check_dealers(self, where: str) -> None:
-        """Raises `InvalidArgument` if tokens in this group have only been dealt by other layouts."""
-        others = _dealers.get(self._group_key, set())
-        if self.world > 1 and others and self.layout not in others:
+        """Raises `InvalidArgument` if the last tokens of this group were dealt by another layout."""
+        last = _dealers.get(self._group_key, self.layout)
+        if self.world > 1 and last != self.layout:
             raise InvalidArgument(
-                f"{where}: this SequenceParallel has layout {self.layout}, and the tokens of its group were "
-                f"dealt by another, of layout {min(others)}; tokens that it dealt, or deal=sp.deal(seq_len), "
-                "is required"
+                f"{where}: this SequenceParallel has layout {self.layout}, and the last tokens of its group "
+                f"were dealt by another, of layout {last}; tokens that it dealt, or deal=sp.deal(seq_len), "
+                "are required"
             )
 
     def _check_balanced(self, where: str, mask: Mask, length: int, deal: Deal | None) -> None:

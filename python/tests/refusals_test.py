@@ -240,7 +240,14 @@ BAD = {
     ),
     "tokens of another layout": (
         lambda sp, rank: other(sp, "contiguous").attention(*qkv()),
-        "has layout contiguous, and the tokens of its group were dealt by another",
+        "has layout contiguous, and the last tokens of its group were dealt by another",
+    ),
+    "tokens of another layout, where both have dealt": (
+        lambda sp, rank: (
+            [other(sp, "contiguous").positions(24), sp.positions(24)]
+            and other(sp, "contiguous").attention(*qkv())
+        ),
+        "has layout contiguous, and the last tokens of its group were dealt by another, of layout zigzag",
     ),
     "balanced without a deal": (
         lambda sp, rank: other(sp, "balanced").attention(*qkv()),
@@ -374,6 +381,7 @@ def outcomes(rank, world):
     sp = armillary.SequenceParallel(timeout_s=20)
     found = {}
     for name, (call, _) in BAD.items():
+        sp.positions(24)  # the last tokens of the group are its own
         begin = time.monotonic()
         try:
             call(sp, rank)
