@@ -172,7 +172,7 @@ TEST(VerbError, TextOfUsersIsPrintableAndShort) {
            {"sweep", "--cluster", "c6", "--seq", "8192", "--bandwidth", letters},
            {"sweep", "--cluster", "c6", "--seq", "8192", "--plot", letters},
            {"tune", "--cluster", "c6", "--seq", "8192", "--strategies", letters},
-           {"advise", letters, "c6"}}) {
+           {"advise", letters, "c6", "--seq", "8192"}}) {
     const ProgramRun result = run(arguments);
     EXPECT_EQ(result.code, 2) << arguments.front().substr(0, 20);
     EXPECT_LT(result.err.size(), 9000U) << result.err.substr(0, 200);
