@@ -23,7 +23,7 @@ struct JsonFault {
 };
 
 /// A text that was read: its value, or its fault.
-struct JsonRead {
+struct JsonRead {  // NOLINT(bugprone-exception-escape): the library calls its own move unsafe
   nlohmann::ordered_json value;
   std::optional<JsonFault> fault;
 };

@@ -71,6 +71,7 @@ class Installation:
 
     @property
     def model_name(self) -> str:
+        """The class of the model, for texts."""
         return type(self.model).__name__
 
     def uninstall(self) -> None:

@@ -149,7 +149,9 @@ MOUSE = (
       new WheelEvent("wheel", { ...at(x, y), deltaY: -1, ctrlKey: true, cancelable: true }));
   const zoomed = alongRow(y, 1);
   said.push(zoomed.size < ops);
-  send("pointerdown", 200, y); send("pointermove", 500, y); send("pointerup", 500, y);
+  for (let i = 0; i < 4; ++i) {
+    send("pointerdown", 200, y); send("pointermove", box.width - 60, y); send("pointerup", box.width - 60, y);
+  }
   said.push([...alongRow(y, 1)].join() !== [...zoomed].join());
   document.getElementById("title").textContent = said.join("; ");"""
 )
