@@ -53,7 +53,9 @@ TEST(Names, ListsNumbersWithRanges) {
 
 TEST(Names, TheNearestOfAHugeNameIsNoneAtOnce) {
   const std::vector<std::string> choices{"causal", "full"};
-  EXPECT_EQ(nearest_name(std::string(100'000'000, 'a'), choices), "");
+  std::string name;
+  name.resize(100'000'000, 'a');
+  EXPECT_EQ(nearest_name(name, choices), "");
 }
 
 }  // namespace

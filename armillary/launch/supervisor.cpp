@@ -120,7 +120,8 @@ class Supervisor {
       program.out.finish();
       program.err.finish();
     }
-    std::ranges::stable_partition(failures_, [](const Ending& one) { return !one.suspended; });
+    std::stable_partition(failures_.begin(), failures_.end(),
+                          [](const Ending& one) { return !one.suspended; });
     return failures_;
   }
 

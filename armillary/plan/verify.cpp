@@ -90,6 +90,7 @@ bool run_together(const Plan& a, const Plan& b) {
 
 std::vector<PassVerdict> verify_together(const std::vector<Plan>& plans, int limit) {
   std::vector<PassVerdict> verdicts;
+  verdicts.reserve(plans.size());
   for (const Plan& plan : plans) verdicts.push_back({.diagnostics = verify(plan, limit)});
   // The exact plans that leave tiles, forwards first.
   std::vector<const Plan*> leave;

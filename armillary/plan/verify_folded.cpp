@@ -131,7 +131,7 @@ FoldedProof verify_folded(const Plan& plan, const Fold& fold, int limit) {
   }
   proof.classes = fold.classes();
   proof.diagnostics = prove_classes(std::move(folded), fold, limit);
-  return proof;
+  return {.proof = std::move(proof), .saved = std::move(saved)};
 }
 
 namespace {
@@ -161,9 +161,14 @@ std::int64_t estimated_ops(const Planner& planner, Pass pass, const ProgramOf& p
   return ops * world / sample;
 }
 
-/// Proves one pass of which no two ranks are alike, and keeps the tiles of its programs.
-FoldedProof prove_all(const Planner& planner, Pass pass, const ProgramOf& program, int limit,
-                      SavedTiles& saved) {
+/// The proof of a pass, and the saved tiles of the programs that were made for it.
+struct ProofAndTiles {
+  FoldedProof proof;
+  SavedTiles saved;
+};
+
+/// Proves one pass of which no two ranks are alike.
+ProofAndTiles prove_all(const Planner& planner, Pass pass, const ProgramOf& program, int limit) {
   const int world = planner.problem().world;
   Plan plan{.problem = planner.problem(),
             .strategy = to_string(planner.strategy()),
@@ -171,21 +176,22 @@ FoldedProof prove_all(const Planner& planner, Pass pass, const ProgramOf& progra
             .blocks = planner.blocks(),
             .ranks = std::vector<RankProgram>(world)};
   parallel_for_ranks(world, [&](Rank rank) { plan.ranks[rank] = program(pass, rank); });
-  FoldedProof proof{.classes = world, .compared = world};
+  ProofAndTiles all{.proof = {.classes = world, .compared = world}, .saved = {}};
   std::set<int> steps;
   for (const RankProgram& one : plan.ranks) {
-    count(proof, one, 1, steps);
-    saved[one.rank] = saved_tiles_of(one);
+    count(all.proof, one, 1, steps);
+    all.saved[one.rank] = saved_tiles_of(one);
   }
-  proof.diagnostics = verify(plan, limit);
-  return proof;
+  all.proof.diagnostics = verify(plan, limit);
+  return all;
 }
 
-/// Proves one pass by its classes, and keeps the tiles of the programs that it made.
-FoldedProof prove_folded(const Planner& planner, const Fold& fold, Pass pass,
-                         const ProgramOf& program, int limit, SavedTiles& saved) {
+/// Proves one pass by its classes.
+ProofAndTiles prove_folded(const Planner& planner, const Fold& fold, Pass pass,
+                           const ProgramOf& program, int limit) {
   constexpr std::int64_t kComparedOps = std::int64_t{1} << 20;
   const int world = planner.problem().world;
+  SavedTiles saved;
   std::mutex mutex;
   const auto made = [&](Rank rank) {
     RankProgram whole = program(pass, rank);
@@ -214,7 +220,7 @@ FoldedProof prove_folded(const Planner& planner, const Fold& fold, Pass pass,
                     to_string(pass), rank, fold.representative(fold.class_of(rank)));
   });
   proof.diagnostics = prove_classes(std::move(folded), fold, limit);
-  return proof;
+  return {.proof = std::move(proof), .saved = std::move(saved)};
 }
 
 }  // namespace
@@ -224,12 +230,11 @@ std::vector<FoldedProof> verify_folded(const Planner& planner, const std::vector
   std::vector<FoldedProof> proofs;
   SavedTiles first;
   for (const Pass pass : passes) {
-    SavedTiles saved;
     const std::optional<Fold> fold = planner.fold(pass);
     const std::int64_t ops = fold ? 0 : estimated_ops(planner, pass, program);
     if (ops > most_ops) refuse(planner, pass, ops, most_ops);
-    FoldedProof proof = fold ? prove_folded(planner, *fold, pass, program, limit, saved)
-                             : prove_all(planner, pass, program, limit, saved);
+    auto [proof, saved] = fold ? prove_folded(planner, *fold, pass, program, limit)
+                               : prove_all(planner, pass, program, limit);
     if (proofs.empty()) first = saved;
     for (const auto& [rank, left] : first) {
       const auto found = saved.find(rank);
