@@ -37,7 +37,7 @@ int complain(int code, std::string_view text) {
 /// The text of CLI11 about a flag or argument, which begins with its name, in the words of this
 /// program.
 std::string text_of_flags(const CLI::ParseError& error) {
-  const std::string text = error.what();
+  std::string text = error.what();
   const std::string name = text.substr(0, text.find(':'));
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
     if (text.ends_with(" missing")) return name + ": no value given; one is required";

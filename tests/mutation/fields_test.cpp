@@ -43,7 +43,8 @@ class FieldChanges {
   void visit(Json& json, const std::string& path, const std::string& key) {
     for (Json& other : others(json, key)) replace(json, std::move(other), path);
     if (json.is_object()) {
-      for (const auto& [name, value] : json.items()) visit(value, path + "." + name, name);
+      for (const auto& [name, value] : json.items())
+        visit(value, fmt::format("{}.{}", path, name), name);
     } else if (json.is_array()) {
       for (std::size_t i = 0; i < json.size(); ++i) {
         visit(json[i], fmt::format("{}[{}]", path, i), key);

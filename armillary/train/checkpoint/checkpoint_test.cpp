@@ -59,10 +59,11 @@ TEST(Checkpoint, EveryTruncatedFileIsNamed) {
       folder.write("step-000001/" + name, whole);
     }
     fs::remove(fs::path(checkpoint) / name);
-    EXPECT_THAT([&] { read_all(checkpoint); },
-                ThrowsMessage<IoError>(HasSubstr(name + "' does not exist; a readable file is required")));
+    EXPECT_THAT(
+        [&] { read_all(checkpoint); },
+        ThrowsMessage<IoError>(HasSubstr(name + "' does not exist; a readable file is required")));
     // A pipe in its place is refused, not waited for.
-    ASSERT_EQ(mkfifo((checkpoint + "/" + name).c_str(), 0600), 0);
+    ASSERT_EQ(mkfifo((fs::path(checkpoint) / name).c_str(), 0600), 0);
     EXPECT_THAT([&] { read_all(checkpoint); },
                 ThrowsMessage<IoError>(HasSubstr(name + "' is a pipe; a readable file is")));
     fs::remove(fs::path(checkpoint) / name);
