@@ -131,7 +131,7 @@ FoldedProof verify_folded(const Plan& plan, const Fold& fold, int limit) {
   }
   proof.classes = fold.classes();
   proof.diagnostics = prove_classes(std::move(folded), fold, limit);
-  return {.proof = std::move(proof), .saved = std::move(saved)};
+  return proof;
 }
 
 namespace {
