@@ -43,7 +43,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kHeaderBytes = 176;  // of a flight file
 constexpr double kMostSeconds = 2;         // of the CPU, for one text
-constexpr std::int64_t kMostGrowthKib = 200 * 1024;
+constexpr std::int64_t kMostGrowthKib = std::int64_t{200} * 1024;
 
 /// Changes one to four places of a text: a byte, a bit, a digit, a part that is cut out, doubled or
 /// put elsewhere. Numbers of files grow by digits.
