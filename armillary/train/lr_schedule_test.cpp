@@ -1,5 +1,5 @@
-// lr_schedule_test.cpp: rates of schedules that were worked out by hand, and what a run that goes on
-// by another schedule says about them.
+// lr_schedule_test.cpp: rates of schedules that were worked out by hand, and what a run that goes
+// on by another schedule says about them.
 #include "armillary/train/lr_schedule.h"
 
 #include <gtest/gtest.h>
